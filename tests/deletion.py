@@ -103,7 +103,7 @@ def blamed(body: Json, at: str) -> Path:
             value = value[token]
         else:
             break
-    assert path, f"{at} leads nowhere"
+    assert path, f"{at} has no target"
     elements = [end for end, key in enumerate(path, 1) if isinstance(key, int)]
     return tuple(path[: elements[-1]]) if elements else (path[0],)
 

@@ -27,7 +27,7 @@ from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
 from dragoman.protocols.chat.decode import Decoder
 from dragoman.protocols.chat.encode import Encoder, encode_whole
-from dragoman.protocols.chat.errors import repair
+from dragoman.protocols.chat.errors import render_stream_error
 from laws import assert_any_recut_agrees
 from protocols.chat.chat_encoding import (
     FIXTURES,
@@ -248,7 +248,7 @@ def test_a_whole_reply_that_failed_is_raised() -> None:
 
 
 def test_a_cut_passthrough_stream_is_ended_by_an_error_the_sdk_raises() -> None:
-    cut = (FIXTURES / "truncated.sse").read_bytes() + repair(Failure(Kind.TRUNCATED, "cut off"), None, 3)
+    cut = (FIXTURES / "truncated.sse").read_bytes() + render_stream_error(Failure(Kind.TRUNCATED, "cut off"), None, 3)
     with pytest.raises(openai.APIError, match="cut off"):
         accumulated([cut])
 

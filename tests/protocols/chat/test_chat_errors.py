@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from dragoman.hub.failure import Failure, Kind
-from dragoman.protocols.chat.errors import read, render
+from dragoman.protocols.chat.errors import read_failure, render_error
 
 CLASSES: dict[Kind, tuple[int, type[openai.APIStatusError]]] = {
     Kind.BAD_REQUEST: (400, openai.BadRequestError),
@@ -34,7 +34,7 @@ CLASSES: dict[Kind, tuple[int, type[openai.APIStatusError]]] = {
 
 
 def raised(failure: Failure) -> openai.APIStatusError:
-    rendered = render(failure, "req_1")
+    rendered = render_error(failure, "req_1")
     answer = httpx2.Response(rendered.status, content=rendered.body, headers={"content-type": "application/json"})
     transport = httpx2.MockTransport(lambda request: answer)
     client = openai.OpenAI(
@@ -70,8 +70,8 @@ def test_the_field_at_fault_is_written_as_openai_writes_it() -> None:
 
 
 def test_an_upstreams_own_500_stays_one() -> None:
-    assert render(Failure(Kind.UPSTREAM, "x", status=500), "").status == 500
-    assert render(Failure(Kind.UPSTREAM, "x", status=507), "").status == 502
+    assert render_error(Failure(Kind.UPSTREAM, "x", status=500), "").status == 500
+    assert render_error(Failure(Kind.UPSTREAM, "x", status=507), "").status == 502
 
 
 def body(**error: object) -> bytes:
@@ -110,7 +110,7 @@ def body(**error: object) -> bytes:
     ],
 )
 def test_an_upstreams_answer_has_its_kind(status: int, answer: bytes, kind: Kind) -> None:
-    failure = read(status, {}, answer)
+    failure = read_failure(status, {}, answer)
     assert failure.kind is kind
     assert failure.status == status
     assert failure.message
@@ -118,7 +118,7 @@ def test_an_upstreams_answer_has_its_kind(status: int, answer: bytes, kind: Kind
 
 def test_a_page_of_html_becomes_a_short_line() -> None:
     page = b"<html><head><style>p{color:red}</style></head><body><h1>502</h1>" + b"<p>word</p>" * 500
-    message = read(502, {}, page).message
+    message = read_failure(502, {}, page).message
     assert message.startswith("the upstream returned HTTP 502: 502 word")
     assert len(message) < 340
     assert "<" not in message
@@ -130,8 +130,8 @@ def test_a_page_of_html_becomes_a_short_line() -> None:
 )
 def test_secrets_in_messages_are_masked(secret: str) -> None:
     hidden = secret.removeprefix("Bearer ")
-    assert hidden not in read(401, {}, body(message=f"Incorrect key {secret}.")).message
-    assert hidden not in read(502, {}, f"<p>{secret}</p>".encode()).message
+    assert hidden not in read_failure(401, {}, body(message=f"Incorrect key {secret}.")).message
+    assert hidden not in read_failure(502, {}, f"<p>{secret}</p>".encode()).message
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,9 @@ def test_secrets_in_messages_are_masked(secret: str) -> None:
     ],
 )
 def test_when_to_come_back_is_read(headers: dict[bytes, bytes], wait: float | None) -> None:
-    assert read(429, headers, b"").retry_after == wait
+    assert read_failure(429, headers, b"").retry_after == wait
 
 
 def test_the_vendors_code_is_kept() -> None:
-    assert read(400, {}, body(message="x", type="invalid_request_error", code="bad_thing")).code == "bad_thing"
-    assert read(529, {}, body(message="x", type="overloaded_error", code=529)).code == "overloaded_error"
+    assert read_failure(400, {}, body(message="x", type="invalid_request_error", code="bad_thing")).code == "bad_thing"
+    assert read_failure(529, {}, body(message="x", type="overloaded_error", code=529)).code == "overloaded_error"

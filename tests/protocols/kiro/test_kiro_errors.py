@@ -5,7 +5,7 @@ import pytest
 
 from dragoman.hub.events import Failed
 from dragoman.hub.failure import Failure, Kind
-from dragoman.protocols.kiro.errors import _BY_CLASS, read
+from dragoman.protocols.kiro.errors import _BY_CLASS, read_failure
 from fakes.eventstream import exception
 from protocols.kiro.kiro_replies import read as decoded
 from protocols.kiro.kiro_replies import says
@@ -15,7 +15,7 @@ ARN = "arn:aws:codewhisperer:us-east-1:123456789012:profile/FAKE"
 
 def answered(status: int, message: object = None, reason: str | None = None, **headers: bytes) -> Failure:
     body = msgspec.json.encode({"message": message, "reason": reason})
-    return read(status, {name.replace("_", "-").encode(): value for name, value in headers.items()}, body)
+    return read_failure(status, {name.replace("_", "-").encode(): value for name, value in headers.items()}, body)
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_what_an_answer_means(status: int, reason: str | None, message: str, kin
 def test_the_class_decides_over_the_status_wherever_it_is_told(name: str, kind: Kind) -> None:
     spelled = f"com.amazon.aws.codewhisperer#{name}:http://internal.amazon.com/coral/"
     in_header = answered(400, "x", x_amzn_errortype=spelled.encode())
-    in_body = read(400, {}, msgspec.json.encode({"__type": spelled, "Message": "x"}))
-    in_code = read(400, {}, msgspec.json.encode({"code": name, "errorMessage": "x"}))
+    in_body = read_failure(400, {}, msgspec.json.encode({"__type": spelled, "Message": "x"}))
+    in_code = read_failure(400, {}, msgspec.json.encode({"code": name, "errorMessage": "x"}))
     for failure in (in_header, in_body, in_code):
         assert (failure.kind, failure.message, failure.code) == (kind, "x", name)
 
@@ -110,14 +110,14 @@ def test_an_exception_in_a_stream_means_the_same_in_any_letter_case(name: str, k
 
 def test_a_403_without_a_word_may_be_a_token_that_ran_out() -> None:
     for body in (b"", b"{}", b'{"message":null,"reason":null}'):
-        assert read(403, {}, body).kind is Kind.CREDENTIAL
-    assert read(403, {}, b'{"reason":"TEMPORARILY_SUSPENDED"}').kind is Kind.FORBIDDEN
+        assert read_failure(403, {}, body).kind is Kind.CREDENTIAL
+    assert read_failure(403, {}, b'{"reason":"TEMPORARILY_SUSPENDED"}').kind is Kind.FORBIDDEN
 
 
 def test_the_error_may_be_wrapped() -> None:
     body = msgspec.json.encode({"error": {"message": "x", "reason": "DAILY_REQUEST_COUNT"}})
-    assert read(400, {}, body).kind is Kind.QUOTA
-    assert read(400, {}, b'{"error":"bad thing"}').message == "bad thing"
+    assert read_failure(400, {}, body).kind is Kind.QUOTA
+    assert read_failure(400, {}, b'{"error":"bad thing"}').message == "bad thing"
 
 
 def test_a_wait_is_passed_on_and_never_too_short_for_a_limited_account() -> None:
@@ -133,7 +133,7 @@ def test_a_wait_is_passed_on_and_never_too_short_for_a_limited_account() -> None
     "body", [b"", b"<html><style>x{}</style><h1>Bad gateway</h1></html>", b"[1]", b"\xff\xfe", b"{" * 9999]
 )
 def test_a_body_that_is_no_error_still_says_the_status(body: bytes) -> None:
-    failure = read(502, {}, body)
+    failure = read_failure(502, {}, body)
     assert failure.kind is Kind.UPSTREAM
     assert "502" in failure.message
     assert len(failure.message) < 400
@@ -145,6 +145,6 @@ def test_a_body_that_is_no_error_still_says_the_status(body: bytes) -> None:
 )
 def test_no_secret_is_echoed(secret: str) -> None:
     told = f"User ID ({secret}) is odd" if secret.startswith("d-") else f"It was {secret}, Bearer {secret}"
-    for failure in (answered(403, told), read(500, {}, told.encode())):
+    for failure in (answered(403, told), read_failure(500, {}, told.encode())):
         assert secret not in failure.message
         assert "[hidden]" in failure.message

@@ -9,7 +9,7 @@ from dragoman.hub.events import (
 )
 from dragoman.hub.failure import Kind
 from dragoman.hub.loss import Ledger
-from dragoman.protocols.kiro.decode import whole
+from dragoman.protocols.kiro.decode import decode_whole
 from fakes.eventstream import event
 from laws import assert_any_cut_agrees, assert_linear
 from protocols.kiro.kiro_replies import (
@@ -85,20 +85,20 @@ UNFRAMED = bare(
 
 def test_a_body_of_bare_json_is_the_same_reply_as_its_frames() -> None:
     assert joined(read(UNFRAMED)) == joined(read(RICH))
-    assert joined(whole(UNFRAMED, ISSUER, Ledger())) == joined(read(RICH))
+    assert joined(decode_whole(UNFRAMED, ISSUER, Ledger())) == joined(read(RICH))
     assert joined(read(b"data: " + UNFRAMED.replace(b"\n", b"\n\ndata: "))) == joined(read(RICH))
 
 
 def test_an_error_body_under_a_good_status_is_a_failure() -> None:
     body = b'{"__type":"com.amazon#ThrottlingException","message":"slow"}'
-    (failed,) = whole(body, ISSUER, Ledger())
+    (failed,) = decode_whole(body, ISSUER, Ledger())
     assert isinstance(failed, Failed)
     assert failed.failure.kind is Kind.RATE_LIMITED
 
 
 def test_a_page_that_is_no_reply_is_a_failure() -> None:
     for body in (b"<html>no</html> and more", b"{}", b"x", b'{"odd":1}', b'{"content":"a'):
-        assert isinstance(whole(body, ISSUER, Ledger())[-1], Failed)
+        assert isinstance(decode_whole(body, ISSUER, Ledger())[-1], Failed)
 
 
 def test_a_text_cut_inside_an_object_is_truncation() -> None:
@@ -114,7 +114,7 @@ def test_any_cut_of_the_bytes_gives_the_same_events() -> None:
 
 
 def test_the_whole_body_and_the_stream_agree() -> None:
-    assert whole(RICH, ISSUER, Ledger()) == read(RICH)
+    assert decode_whole(RICH, ISSUER, Ledger()) == read(RICH)
 
 
 def test_reading_costs_linear_time() -> None:

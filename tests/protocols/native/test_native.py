@@ -47,8 +47,8 @@ from dragoman.hub.request import (
 from dragoman.hub.usage import Usage
 from dragoman.protocols.native import PROTOCOL
 from dragoman.protocols.native.build import build
-from dragoman.protocols.native.decode import Decoder, LineFramer, whole
-from dragoman.protocols.native.errors import read
+from dragoman.protocols.native.decode import Decoder, LineFramer, decode_whole
+from dragoman.protocols.native.errors import read_failure
 from laws import assert_any_cut_agrees, assert_linear, assert_total, run
 from replies import END, START, call, text
 
@@ -103,7 +103,7 @@ def test_any_cut_of_the_stream_agrees() -> None:
 
 def test_a_whole_reply_means_what_the_stream_means() -> None:
     body = msgspec.json.encode(EVENTS)
-    assert msgspec.json.encode(whole(body, ISSUER, Ledger())) == msgspec.json.encode(run(Reader(), [STREAM]))
+    assert msgspec.json.encode(decode_whole(body, ISSUER, Ledger())) == msgspec.json.encode(run(Reader(), [STREAM]))
 
 
 def test_opaque_reasoning_is_stamped_with_who_answered() -> None:
@@ -114,7 +114,7 @@ def test_opaque_reasoning_is_stamped_with_who_answered() -> None:
 def test_a_stream_without_its_end_is_truncated_even_inside_a_line() -> None:
     assert failure_of(run(Reader(), [STREAM[: STREAM.rindex(b'{"type":"ended"')]])) is Kind.TRUNCATED
     assert failure_of(run(Reader(), [STREAM[:-5]])) is Kind.TRUNCATED
-    assert failure_of(whole(msgspec.json.encode(EVENTS[:-1]), ISSUER, Ledger())) is Kind.TRUNCATED
+    assert failure_of(decode_whole(msgspec.json.encode(EVENTS[:-1]), ISSUER, Ledger())) is Kind.TRUNCATED
 
 
 def test_what_is_no_event_is_corrupt_and_ends_the_reply() -> None:
@@ -123,7 +123,7 @@ def test_what_is_no_event_is_corrupt_and_ends_the_reply() -> None:
         assert events[0] == START
         assert failure_of(events) is Kind.CORRUPT
         assert len(events) == 2
-    assert failure_of(whole(b"<html>", ISSUER, Ledger())) is Kind.CORRUPT
+    assert failure_of(decode_whole(b"<html>", ISSUER, Ledger())) is Kind.CORRUPT
 
 
 def test_what_follows_the_end_is_ignored() -> None:
@@ -213,10 +213,12 @@ def test_more_than_one_choice_is_refused_by_name() -> None:
 
 def test_an_error_body_is_read_and_an_unknown_one_goes_by_its_status() -> None:
     told = Failure(Kind.CONTEXT_TOO_LONG, "prompt is too long", code="x")
-    assert read(400, {}, msgspec.json.encode(told)) == Failure(Kind.CONTEXT_TOO_LONG, "prompt is too long", 400, "x")
-    limited = read(429, {b"retry-after": b"3"}, b"<html>busy</html>")
+    assert read_failure(400, {}, msgspec.json.encode(told)) == Failure(
+        Kind.CONTEXT_TOO_LONG, "prompt is too long", 400, "x"
+    )
+    limited = read_failure(429, {b"retry-after": b"3"}, b"<html>busy</html>")
     assert (limited.kind, limited.status, limited.retry_after) == (Kind.RATE_LIMITED, 429, 3.0)
-    assert read(500, {b"retry-after": b"soon"}, b"").kind is Kind.UPSTREAM
+    assert read_failure(500, {b"retry-after": b"soon"}, b"").kind is Kind.UPSTREAM
 
 
 def test_nobody_speaks_it_to_us() -> None:

@@ -68,12 +68,12 @@ def _build_sampling(request: Request, target: Target, effort: object, ledger: Le
 
 def _build_settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
     """Return the settings that all servers take, and record those that Chat does not have."""
-    own = request.protocol == NAME
+    same_protocol = request.protocol == NAME
     unsupported: _Wire = {"top_k": request.top_k, "max_tool_calls": request.max_tool_calls}
-    if not own:
+    if not same_protocol:
         unsupported = _note_dropped(request, ledger, unsupported, "Chat has no such setting")
-    if request.n is not None and request.n > 1 and not own:
-        raise BadRequest(request.pointer("n"), f"n must be 1: {request.n} answers to a request cannot be translated")
+    if request.n is not None and request.n > 1 and not same_protocol:
+        raise BadRequest(request.pointer("n"), f"n must be 1, got {request.n}: several answers cannot be translated.")
     return _drop_none(
         unsupported
         | {
@@ -85,7 +85,7 @@ def _build_settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
             "seed": request.seed,
             "n": request.n,
             "stop": _build_stop(request, target, ledger),
-            "logprobs": True if request.top_logprobs is not None and not own else request.logprobs,
+            "logprobs": True if request.top_logprobs is not None and not same_protocol else request.logprobs,
             "top_logprobs": request.top_logprobs,
             "user": _build_user(request),
         }
@@ -96,7 +96,7 @@ def _build_max_tokens(request: Request, ledger: Ledger) -> int | None:
     if request.max_tokens != 0 or request.protocol == NAME:
         return request.max_tokens
     ledger.note_approximated(
-        request.pointer("max_tokens"), "Chat warms a cache only by answering: one token is requested"
+        request.pointer("max_tokens"), "Chat cannot warm a cache without answering; one token is requested"
     )
     return 1
 
@@ -118,10 +118,10 @@ def _build_vendor_settings(request: Request, target: Target, ledger: Ledger) -> 
         "service_tier": request.service_tier,
     }
     if request.protocol != NAME and "plain" in target.quirks:
-        settings = _note_dropped(request, ledger, settings, "this server refuses it")
+        settings = _note_dropped(request, ledger, settings, "this server rejects it")
     if request.protocol not in OPENAI_PROTOCOLS:
         for name in _drop_none({"user": request.user, "service_tier": settings.get("service_tier")}):
-            ledger.note_approximated(request.pointer(name), "means nearly the same in Chat")
+            ledger.note_approximated(request.pointer(name), "has nearly the same meaning in Chat")
     wire = _drop_none(settings)
     if "cache_key" in wire:
         wire["prompt_cache_key"] = wire.pop("cache_key")
@@ -168,7 +168,7 @@ def _build_effort(request: Request, target: Target, ledger: Ledger) -> _Wire:
     if reasoning is None:
         return {}
     if reasoning.show is not None:
-        ledger.note_dropped(reasoning.show_at, "Chat cannot ask to see thoughts")
+        ledger.note_dropped(reasoning.show_at, "Chat has no setting to show reasoning")
     requested, at = _find_effort(reasoning, ledger)
     if requested is None:
         return {}
@@ -183,7 +183,7 @@ def _build_effort(request: Request, target: Target, ledger: Ledger) -> _Wire:
     if effort != requested:
         ledger.note_approximated(at, f"{target.model} takes {effort!r}, not {requested!r}")
     elif request.protocol not in OPENAI_PROTOCOLS:
-        ledger.note_approximated(at, "each vendor has its own scale of effort")
+        ledger.note_approximated(at, "vendors scale efforts differently")
     return {"reasoning_effort": effort}
 
 
@@ -194,10 +194,10 @@ def _find_effort(reasoning: Reasoning, ledger: Ledger) -> tuple[str | None, str]
             ledger.note_dropped(reasoning.at, "with thinking off the effort is none")
         return "none", reasoning.switch_at
     if reasoning.budget is None and reasoning.switch is not None:
-        ledger.note_approximated(reasoning.switch_at, "Chat leaves it to the model whether to think")
+        ledger.note_approximated(reasoning.switch_at, "Chat has no switch for thinking")
     if reasoning.effort is not None:
         if reasoning.budget is not None:
-            ledger.note_dropped(reasoning.budget_at, "Chat has no thinking budget: the effort says it")
+            ledger.note_dropped(reasoning.budget_at, "Chat has no thinking budget; the effort is sent instead")
         return reasoning.effort, reasoning.at
     if reasoning.budget is None:
         return None, reasoning.at
@@ -220,4 +220,4 @@ def _note_prefill(request: Request, ledger: Ledger) -> None:
         return
     last = request.turns[-1]
     if last.role is Role.ASSISTANT and any(isinstance(part, Text) for part in last.parts):
-        ledger.note_approximated(last.at, "Chat takes it for history, not for the beginning of the reply")
+        ledger.note_approximated(last.at, "Chat reads it as history, not as the beginning of the reply")

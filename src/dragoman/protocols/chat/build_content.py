@@ -62,18 +62,18 @@ class PartWriter:
         if self._same_protocol:
             restore(wire, part.ext)
         if isinstance(part, Text) and part.citations and not self._same_protocol:
-            self._ledger.note_dropped(f"{part.at}/{self._citations_key}", "Chat does not take citations back")
+            self._ledger.note_dropped(f"{part.at}/{self._citations_key}", "Chat does not accept citations in a request")
         return wire
 
     def _write_cache(self, wire: dict[str, object], cache: Cache) -> None:
         if not self._caches:
-            self._ledger.note_dropped(cache.at, "this server refuses cache breakpoints")
+            self._ledger.note_dropped(cache.at, "this server rejects cache breakpoints")
             return
         written: dict[str, object] = {"mode": "explicit"}
         if cache.ttl is not None:
             written["ttl"] = _TTLS.get(cache.ttl, cache.ttl) if self._other_vendor else cache.ttl
         if self._other_vendor:
-            self._ledger.note_approximated(cache.at, "the breakpoint is kept, how long it lives is the vendor's")
+            self._ledger.note_approximated(cache.at, "the breakpoint is kept; the vendor decides its lifetime")
         wire["prompt_cache_breakpoint"] = written
 
     def _build_image(self, part: Image) -> dict[str, object]:
@@ -83,7 +83,7 @@ class PartWriter:
             case Link(url=url):
                 image = {"url": url}
             case FileId():
-                raise BadRequest(part.at, "Chat takes no image by file id; send its data or its address")
+                raise BadRequest(part.at, "A Chat upstream takes no image by file id. Send its data or a URL.")
         if part.detail is not None:
             image["detail"] = part.detail
         return {"type": "image_url", "image_url": image}
@@ -91,7 +91,7 @@ class PartWriter:
     def _build_document(self, part: Document) -> dict[str, object]:
         match part.source:
             case str(text):
-                self._ledger.note_approximated(part.at, "Chat has no text documents: it is sent as plain text")
+                self._ledger.note_approximated(part.at, "Chat has no text documents; sent as plain text")
                 return {"type": "text", "text": f"{part.title}\n\n{text}" if part.title else text}
             case Inline(media_type=media_type, data=data):
                 name = part.title
@@ -101,11 +101,15 @@ class PartWriter:
                 return {"type": "file", "file": {"filename": name, "file_data": f"data:{media_type};base64,{data}"}}
             case FileId(id=file_id):
                 if not self._files:
-                    raise BadRequest(part.at, f"the file {file_id!r} is stored with another vendor; send its data")
+                    raise BadRequest(
+                        part.at, f"The file {file_id!r} is stored at another vendor. Send its data instead."
+                    )
                 named = {} if part.title is None else {"filename": part.title}
                 return {"type": "file", "file": {"file_id": file_id, **named}}
             case Link(url=url):
-                raise BadRequest(part.at, f"Chat takes no document by address ({url}); enable [fetch] or send its data")
+                raise BadRequest(
+                    part.at, f"A Chat upstream takes no document by URL ({url}). Send its data, or enable [fetch]."
+                )
 
 
 def _build_audio(part: Audio) -> dict[str, object]:

@@ -50,7 +50,7 @@ def _write_function(tool: Function, same_protocol: bool, target: Target, ledger:
     if tool.strict is not None:
         function["strict"] = tool.strict
     if tool.deferred:
-        ledger.note_approximated(f"{tool.at}/defer_loading", "Chat has no tool search: the tool is offered at once")
+        ledger.note_approximated(f"{tool.at}/defer_loading", "Chat has no tool search; the tool is offered at once")
     if tool.cache is not None:
         ledger.note_dropped(tool.cache.at, "Chat has no cache breakpoint on tools")
     wire: dict[str, object] = {"type": "function", "function": function}
@@ -88,7 +88,9 @@ def _drop_hosted(request: Request, ledger: Ledger) -> None:
         if not isinstance(tool, Hosted):
             continue
         if is_indispensable(tool, request.tool_choice, others):
-            raise BadRequest(tool.at, f"a Chat upstream cannot run the tool {tool.kind!r}")
+            raise BadRequest(
+                tool.at, f"This model's provider cannot run the tool {tool.kind!r}. Remove it or choose another model."
+            )
         ledger.note_dropped(tool.at, f"a Chat upstream cannot run {tool.kind!r}")
 
 
@@ -99,16 +101,21 @@ def _choose_only_tool(choice: ToolChoice, tools: Sequence[Tool], ledger: Ledger)
         only = allowed[0]
         return ToolChoice(Pick.NAMED, choice.at, name=only.name, custom=isinstance(only, Custom))
     if allowed:
-        ledger.note_approximated(choice.at, "this server leaves it to the model whether to call one of several tools")
+        ledger.note_approximated(choice.at, "this server cannot require one of several tools")
     return choice
 
 
 def _write_choice(choice: ToolChoice, tools: Sequence[Tool], offered: bool) -> dict[str, object]:
     if choice.hosted is not None:
-        raise BadRequest(choice.at, f"a Chat upstream cannot be made to run {choice.hosted!r}")
+        raise BadRequest(
+            choice.at,
+            f"tool_choice names {choice.hosted!r}, which a Chat upstream cannot run. Name a function instead.",
+        )
     if not offered:
         if choice.pick in (Pick.REQUIRED, Pick.NAMED):
-            raise BadRequest(choice.at, "a tool must be called, but there is none")
+            raise BadRequest(
+                choice.at, "tool_choice requires a tool call, but tools is empty. Add a tool or remove tool_choice."
+            )
         return {}
     if choice.pick is Pick.NAMED:
         kind = "custom" if choice.custom else "function"

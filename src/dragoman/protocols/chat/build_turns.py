@@ -126,7 +126,7 @@ class _Writer:
         if id(result) in self._sent:
             return False
         if result.call_id in self._answered:
-            self._ledger.note_dropped(result.at, f"the call {result.call_id!r} has a result already")
+            self._ledger.note_dropped(result.at, f"the call {result.call_id!r} already has a result")
             return False
         return True
 
@@ -139,7 +139,7 @@ class _Writer:
             result = placed.result
             self._sent.add(id(result))
             if placed.run > run_index + 1:
-                self._ledger.note_approximated(result.at, "moved up behind the call that it answers")
+                self._ledger.note_approximated(result.at, "moved directly after its call")
             media += self._write_result(result)
         self._answered |= taken.keys()
         if not self._same_protocol:
@@ -166,7 +166,7 @@ class _Writer:
             if isinstance(part, Image | Document) and not isinstance(part.source, str) and not self._same_protocol:
                 kind = "image" if isinstance(part, Image) else "document"
                 self._ledger.note_approximated(
-                    part.at, f"a tool's result is text in Chat: the {kind} follows as a user's"
+                    part.at, f"a tool result is text in Chat; the {kind} follows in a user message"
                 )
                 texts.append({"type": "text", "text": f"[{kind}: see the user message that follows]"})
                 media.append({"type": "text", "text": f"[{kind} from the result of tool call {result.call_id}]"})
@@ -183,7 +183,9 @@ class _Writer:
         return media
 
     def _mark_error(self, result: ToolResult, message: _Wire) -> None:
-        self._ledger.note_approximated(f"{result.at}/is_error", "Chat has no error flag: the text says so")
+        self._ledger.note_approximated(
+            f"{result.at}/is_error", "Chat has no error flag; the text begins with [tool error]"
+        )
         content = message["content"]
         mark = "[tool error] "
         message["content"] = (
@@ -192,7 +194,7 @@ class _Writer:
 
     def _write_orphan(self, result: ToolResult) -> list[_Wire]:
         """Write a result whose call is not in the conversation as text of the user."""
-        self._ledger.note_approximated(result.at, f"no call {result.call_id!r} stands before it: told as a user's text")
+        self._ledger.note_approximated(result.at, f"no call {result.call_id!r} precedes it; sent as text of the user")
         label = "error" if result.is_error else "result"
         return [
             {"type": "text", "text": f"[{label} of tool call {result.call_id}]"},
@@ -272,10 +274,10 @@ class _Writer:
             yield part
         elif part.text and "replay_reasoning" in self._target.quirks:
             if part.opaque is not None:
-                self._ledger.note_approximated(part.at, f"only {issuer or 'its issuer'} can read what vouches for it")
+                self._ledger.note_approximated(part.at, f"only {issuer or 'its issuer'} can read its signature")
             yield Thinking(part.text, part.at)
         else:
-            self._ledger.note_dropped(part.at, "this server takes no reasoning back")
+            self._ledger.note_dropped(part.at, "this server does not accept earlier reasoning")
 
 
 def _is_reasoning_item(thought: Thinking) -> bool:

@@ -363,7 +363,7 @@ class Decoder:
         finish = self._finish or "stop"
         stop = STOPS.get(finish)
         if stop is None:
-            self._ledger.note_approximated("/choices/0/finish_reason", f"{finish!r} is taken for a natural end")
+            self._ledger.note_approximated("/choices/0/finish_reason", f"{finish!r} is read as a natural end")
             stop = Stop.END
         # Agents run tools depending on this reason, and servers get it wrong in both directions.
         if stop in (Stop.END, Stop.TOOL):

@@ -60,36 +60,40 @@ class LossRecorder:
     def block(self, number: int, what: Block) -> None:
         at = f"/content/{number}"
         if isinstance(what, HostedBlock):
-            self._ledger.note_dropped(at, f"Chat cannot tell what {what.kind} did")
+            self._ledger.note_dropped(at, f"Chat has no place for the activity of {what.kind}")
             return
         if isinstance(what, CallBlock) and what.namespace:
             self._ledger.note_dropped(f"{at}/namespace", "Chat's tools have no namespaces")
         place = _ORDER[type(what)]
         if place < self._last:
-            self._ledger.note_approximated(at, "Chat does not tell the order of text, thoughts and calls")
+            self._ledger.note_approximated(at, "Chat does not keep the order of text, reasoning and calls")
         elif isinstance(what, TextBlock) and self._text_seen:
-            self._ledger.note_approximated(at, "Chat has one text per reply: this is joined to what stood before")
+            self._ledger.note_approximated(
+                at, "Chat has one text per reply: this block is joined to the text before it"
+            )
         self._last = max(self._last, place)
         self._text_seen |= isinstance(what, TextBlock)
 
     def citation(self, number: int, citation: Citation) -> None:
         at = f"/content/{number}/citations"
         if not citation.url:
-            self._ledger.note_dropped(at, "Chat cites nothing but addresses")
+            self._ledger.note_dropped(at, "Chat cites only URLs")
         elif citation.start is None or citation.end is None or citation.quoted:
-            self._ledger.note_approximated(at, "Chat cites an address for a range of characters")
+            self._ledger.note_approximated(at, "Chat cites a URL for a range of characters")
 
     def end(self, end: Ended, explained: bool) -> None:
         if end.category:
             self._ledger.note_dropped("/stop_details/category", "Chat has no categories of refusals")
         if end.explanation and not explained:
-            self._ledger.note_dropped("/stop_details/explanation", "Chat explains no refusal beside a text")
+            self._ledger.note_dropped("/stop_details/explanation", "Chat has no explanation of a refusal beside a text")
         if end.sequence is not None:
-            self._ledger.note_dropped("/stop_sequence", "Chat does not tell which stop sequence was hit")
+            self._ledger.note_dropped("/stop_sequence", "Chat does not report which stop sequence was hit")
         if end.stop is Stop.PAUSE:
-            self._ledger.note_approximated("/stop_reason", "Chat cannot pause: this looks like a natural end")
+            self._ledger.note_approximated("/stop_reason", "Chat has no pause; sent as a natural end")
         elif end.stop is Stop.CONTEXT_FULL:
-            self._ledger.note_approximated("/stop_reason", "Chat does not tell a full context from the cap on tokens")
+            self._ledger.note_approximated(
+                "/stop_reason", "Chat does not distinguish a full context from the token limit"
+            )
 
 
 def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger) -> bytes:

@@ -77,7 +77,7 @@ _TOO_LONG = re.compile(
 _NO_CREDIT = re.compile(r"insufficient (?:balance|credits?|funds)|credit balance", re.IGNORECASE)
 
 
-def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
+def read_failure(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
     """Return the failure that an error response reports."""
     failure = read_error(find_error(body), status)
     if failure is None:
@@ -115,7 +115,7 @@ def read_event_error(data: bytes) -> Failure:
     return read_error(find_error(data)) or Failure(Kind.UPSTREAM, strip_html(data) or UNEXPLAINED)
 
 
-def render(failure: Failure, request_id: str) -> ErrorResponse:
+def render_error(failure: Failure, request_id: str) -> ErrorResponse:
     """Return the error response; Chat has no field for the request id."""
     status = _RENDERED[failure.kind][0]
     if failure.kind is Kind.UPSTREAM and failure.status == 500:
@@ -123,7 +123,7 @@ def render(failure: Failure, request_id: str) -> ErrorResponse:
     return ErrorResponse(status, encode_error(failure))
 
 
-def repair(failure: Failure, started: Started | None, frames: int) -> bytes:
+def render_stream_error(failure: Failure, started: Started | None, frames: int) -> bytes:
     """Return the event that ends a stream whose upstream did not; neither finish_reason nor [DONE] follow it."""
     return encode_error_event(failure)
 

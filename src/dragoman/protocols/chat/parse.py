@@ -74,7 +74,7 @@ def _read_turn(message: Fields, custom: set[str]) -> Turn:
 
 def _read_assistant(message: Fields) -> Turn:
     if message.has("audio"):
-        raise BadField(message.pointer("audio"), "names an earlier spoken reply, which this gateway does not keep")
+        raise BadField(message.pointer("audio"), "refers to a spoken reply, which is not stored here; send its text")
     parts: list[Part] = [*read_reasoning(message), *read_content(message)]
     refusal = message.text("refusal")
     if refusal:
@@ -124,7 +124,7 @@ def _result_part(part: Part) -> Text | Image | Document | Foreign:
         case Text() | Image() | Document() | Foreign():
             return part
         case _:
-            raise BadField(part.at, "cannot stand in a tool's result")
+            raise BadField(part.at, "is not allowed in a tool result")
 
 
 def _without_sdk_defaults(ext: Ext) -> Ext:
@@ -222,9 +222,9 @@ def _where(body: Fields) -> dict[str, str]:
 def _refuse_speech(body: Fields) -> None:
     modalities = body.items("modalities") or []
     if any(modality != "text" for modality in modalities):
-        raise BadField("/modalities", "asks for an output other than text, which cannot be translated")
+        raise BadField("/modalities", 'must be ["text"]: other outputs cannot be translated')
     if body.has("audio"):
-        raise BadField("/audio", "asks for a spoken reply, which cannot be translated")
+        raise BadField("/audio", "must be left out: spoken replies cannot be translated")
 
 
 def _read_stream_options(body: Fields) -> tuple[bool, Ext]:

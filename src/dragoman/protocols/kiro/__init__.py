@@ -3,8 +3,8 @@
 from dragoman.hub.ports import Protocol, ToolLimits, Upstream, locate_at
 from dragoman.protocols.kiro.build import build
 from dragoman.protocols.kiro.build_content import needs_inline
-from dragoman.protocols.kiro.decode import Decoder, KiroFramer, whole
-from dragoman.protocols.kiro.errors import read
+from dragoman.protocols.kiro.decode import Decoder, KiroFramer, decode_whole
+from dragoman.protocols.kiro.errors import read_failure
 from dragoman.protocols.kiro.wire import NAME
 
 PROTOCOL = Protocol(
@@ -15,8 +15,8 @@ PROTOCOL = Protocol(
         build=build,
         decoder=Decoder,
         framer=KiroFramer,
-        decode_whole=whole,
-        read_error=read,
+        decode_whole=decode_whole,
+        read_error=read_failure,
         tool_limits=ToolLimits(custom=False, namespaces=False, name_max=64, letter_first=True),
         needs_inline=needs_inline,
         always_streams=True,

@@ -91,7 +91,7 @@ def _fit_request(request: Request, options: KiroOptions, ledger: Ledger) -> Requ
 
 def _drop_unsupported(request: Request, ledger: Ledger) -> None:
     if request.n is not None and request.n != 1:
-        raise BadRequest(request.pointer("n"), "must be 1: Kiro returns one answer")
+        raise BadRequest(request.pointer("n"), f"n must be 1, got {request.n}: Kiro returns one answer.")
     for name, default in _UNSUPPORTED.items():
         value = getattr(request, name)
         if value is not None and value != default:
@@ -110,7 +110,7 @@ def _thinking_tags(plan: ThinkingPlan, request: Request) -> list[str]:
 def _format_sentences(format: Format | None, ledger: Ledger) -> list[str]:
     if format is None or format.shape is Shape.TEXT:
         return []
-    ledger.note_approximated(format.at, "the shape of the answer is asked for in the prompt")
+    ledger.note_approximated(format.at, "the prompt asks for the format")
     if format.shape is Shape.JSON:
         return [_JSON_ONLY]
     about = f" ({format.description})" if format.description else ""
@@ -134,13 +134,13 @@ def _choose_native_fields(
                 if limit != request.max_tokens:
                     ledger.note_approximated(at, f"this model writes at most {limit} tokens")
                 return fields
-    ledger.note_dropped(at, "this model takes no cap on its answer")
+    ledger.note_dropped(at, "this model has no output limit")
     return plan.fields
 
 
 def _check_size(body: bytes, options: KiroOptions) -> bytes:
     limit = options.max_payload_bytes
     if limit is not None and len(body) > limit:
-        message = f"the conversation is too long for Kiro: {len(body)} bytes, the limit is {limit}"
+        message = f"The conversation is too long for Kiro: {len(body)} bytes, the limit is {limit}. Shorten it."
         raise RequestError(Failure(Kind.CONTEXT_TOO_LONG, message))
     return body

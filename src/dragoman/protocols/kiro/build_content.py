@@ -25,11 +25,9 @@ def needs_inline(part: Part) -> bool:
 def build_image(part: Image) -> ImageBlock:
     match part.source:
         case Link(url=url):
-            raise BadRequest(
-                part.at, f"Kiro takes no links to images: send the image itself, or enable [fetch] ({url[:80]})"
-            )
+            raise BadRequest(part.at, f"Kiro takes no image by URL ({url[:80]}). Send its data, or enable [fetch].")
         case FileId():
-            raise BadRequest(part.at, "a file id of another vendor means nothing to Kiro: send the image itself")
+            raise BadRequest(part.at, "Kiro takes no image by file id. Send its data.")
         case Inline(media_type=media_type, data=data):
             return _build_block(media_type, data, part.at)
 
@@ -40,20 +38,20 @@ def _build_block(media_type: str, data: str, at: str) -> ImageBlock:
     kind = media_type.partition(";")[0].strip().lower()
     if kind not in IMAGE_FORMATS:
         raise BadRequest(
-            at, f"Kiro takes PNG, JPEG, GIF and WebP images, not {media_type or 'one without a media type'}"
+            at, f"Kiro takes PNG, JPEG, GIF and WebP images, not {media_type or 'one without a media type'}."
         )
     if any(character in data for character in "\n\r\t "):
         data = _SPACE.sub("", data)
     size = len(data) * 3 // 4
     if size > MAX_IMAGE_BYTES:
-        raise BadRequest(at, f"Kiro takes images of at most {MAX_IMAGE_BYTES} bytes; this one has {size}")
+        raise BadRequest(at, f"Kiro takes images of at most {MAX_IMAGE_BYTES} bytes, got {size}.")
     return ImageBlock(IMAGE_FORMATS[kind], ImageSource(data))
 
 
 def build_document_text(part: Document, ledger: Ledger) -> str:
     """Return a text document as tagged text; raises BadRequest for other documents."""
     text = _read_text(part)
-    ledger.note_approximated(part.at, "a document is told as text")
+    ledger.note_approximated(part.at, "a document is sent as text")
     title = f' title="{part.title}"' if part.title else ""
     return f"<document{title}>\n{text}\n</document>"
 
@@ -63,14 +61,14 @@ def _read_text(part: Document) -> str:
         case str():
             return part.source
         case Link():
-            raise BadRequest(part.at, "Kiro takes no links to documents: send the text itself, or enable [fetch]")
+            raise BadRequest(part.at, "Kiro takes no document by URL. Send its text, or enable [fetch].")
         case FileId():
-            raise BadRequest(part.at, "a file id of another vendor means nothing to Kiro: send the text itself")
+            raise BadRequest(part.at, "Kiro takes no document by file id. Send its text.")
         case Inline(media_type=media_type, data=data):
             kind = media_type.partition(";")[0].strip().lower()
             if not kind.startswith("text/") and kind not in _TEXT_TYPES:
-                raise BadRequest(part.at, f"Kiro takes text documents, not {media_type}")
+                raise BadRequest(part.at, f"Kiro takes text documents, not {media_type}.")
             try:
                 return base64.b64decode(data, validate=True).decode()
             except (binascii.Error, UnicodeDecodeError) as error:
-                raise BadRequest(part.at, f"the document is not base64 of UTF-8 text: {error}") from error
+                raise BadRequest(part.at, f"The document is not base64 of UTF-8 text: {error}.") from error

@@ -102,7 +102,7 @@ def plan_thinking(request: Request, target: Target, options: KiroOptions, ledger
         return ThinkingPlan(tags=_TagPlan(reasoning, request.protocol, target.budgets, ledger).plan())
     if _wants_thinking(reasoning) is not False:
         for at in _setting_pointers(reasoning):
-            ledger.note_dropped(at, "this model cannot be asked to think here")
+            ledger.note_dropped(at, "this model has no setting for thinking")
     return ThinkingPlan()
 
 
@@ -159,7 +159,7 @@ class _NativePlan:
             wanted = True
         effort = self._choose_effort(wanted)
         if wanted and not self._claude and effort is None and self._reasoning.show is None:
-            self._ledger.note_approximated(self._reasoning.switch_at, "this model thinks as it sees fit")
+            self._ledger.note_approximated(self._reasoning.switch_at, "this model decides itself how much to think")
             return {}
         candidates = self._claude_candidates(wanted, effort) if self._claude else self._gpt_candidates(effort)
         fields = next((fields for fields in candidates if self._schema.accepts(fields)), None)
@@ -172,7 +172,7 @@ class _NativePlan:
         if wanted is not False:
             return None
         self._ledger.note_approximated(
-            self._reasoning.switch_at or self._reasoning.at, "this model cannot be told not to think"
+            self._reasoning.switch_at or self._reasoning.at, "this model's thinking cannot be disabled"
         )
         return {}
 
@@ -225,27 +225,27 @@ class _NativePlan:
         sent = output.get("effort") or gpt.get("effort")
         if wanted is False and not self._claude and sent != "none":
             ledger.note_approximated(
-                reasoning.switch_at or reasoning.at, "this model always thinks; it is asked for as little as possible"
+                reasoning.switch_at or reasoning.at, "this model always thinks; the lowest effort is requested"
             )
         if reasoning.effort not in (None, "none") and sent is None:
             ledger.note_dropped(reasoning.at, "this model has no efforts")
         elif reasoning.effort is not None and sent not in (None, reasoning.effort):
             ledger.note_approximated(reasoning.at, f"the nearest effort of this model is {sent!r}")
         elif reasoning.effort is not None and self._claude != (self._protocol == "messages"):
-            ledger.note_approximated(reasoning.at, "another vendor's effort is only like this one's")
+            ledger.note_approximated(reasoning.at, "vendors scale efforts differently")
         if reasoning.switch is Switch.BETWEEN_TOOLS:
-            ledger.note_approximated(reasoning.switch_at, "this model knows no thinking between tools only")
+            ledger.note_approximated(reasoning.switch_at, "this model cannot think between tools only")
         if reasoning.switch is Switch.ENABLED:
-            ledger.note_approximated(reasoning.switch_at, "this model thinks as it sees fit")
+            ledger.note_approximated(reasoning.switch_at, "this model decides itself how much to think")
         if reasoning.budget is not None:
             ledger.note_approximated(reasoning.budget_at, "this model takes an effort, not a budget")
         if reasoning.switch is Switch.ADAPTIVE and not thinking:
-            ledger.note_approximated(reasoning.switch_at, "this model is told an effort only")
+            ledger.note_approximated(reasoning.switch_at, "only an effort is sent")
         shown = thinking.get("display") or gpt.get("summary")
         if reasoning.show is not None and shown is None:
-            ledger.note_dropped(reasoning.show_at, "how much of its thoughts this model shows cannot be chosen")
+            ledger.note_dropped(reasoning.show_at, "this model has no setting for what it shows of its reasoning")
         elif shown != reasoning.show:
-            ledger.note_approximated(reasoning.show_at, f"thoughts are shown as {shown!r}")
+            ledger.note_approximated(reasoning.show_at, f"reasoning is shown as {shown!r}")
 
 
 class _TagPlan:
@@ -268,18 +268,18 @@ class _TagPlan:
             self._ledger.note_dropped(reasoning.at, "this model has no efforts")
             return ""
         for at in _setting_pointers(reasoning):
-            self._ledger.note_approximated(at, "thinking is asked for in the prompt, and shown as it is")
+            self._ledger.note_approximated(at, "the prompt asks for thinking, which is shown as it is")
         adaptive = reasoning.switch is Switch.ADAPTIVE or (reasoning.switch is None and reasoning.effort is None)
         return self._adaptive_tags() if adaptive else self._budget_tags()
 
     def _note_off(self) -> None:
         reasoning = self._reasoning
         if reasoning.switch is Switch.BETWEEN_TOOLS:
-            self._ledger.note_approximated(reasoning.switch_at, "this model is not told to think at all")
+            self._ledger.note_approximated(reasoning.switch_at, "thinking is off for the whole reply")
         if reasoning.switch is not None and reasoning.effort is not None:
             self._ledger.note_dropped(reasoning.at, "this model has no efforts")
         if reasoning.show is not None:
-            self._ledger.note_dropped(reasoning.show_at, "there are no thoughts to be shown")
+            self._ledger.note_dropped(reasoning.show_at, "without thinking there is nothing to show")
 
     def _adaptive_tags(self) -> str:
         effort = self._reasoning.effort if self._reasoning.effort in EFFORTS[2:] else None

@@ -111,7 +111,7 @@ class _SchemaCleaner:
         beside = {key: value for key, value in schema.items() if key != "$ref"}
         target = self._find(reference)
         if target is None:
-            self._approximate(f"the reference {reference[:100]!r} leads nowhere")
+            self._approximate(f"the reference {reference[:100]!r} has no target")
             return self.clean(beside, depth, active)
         if reference in active:
             self._approximate("a schema that refers to itself is cut at its second round")
@@ -153,7 +153,7 @@ def forbids_calls(request: Request) -> bool:
 def build_tools(request: Request, ledger: Ledger) -> OfferedTools:
     if forbids_calls(request):
         for tool in request.tools:
-            ledger.note_dropped(tool.at, "no tool may be called, so none is offered")
+            ledger.note_dropped(tool.at, "tool_choice forbids calls, so no tool is offered")
         return OfferedTools()
     choice = request.tool_choice
     functions = _drop_duplicates(_select_functions(request.tools, choice, ledger), ledger)
@@ -172,10 +172,10 @@ def _select_functions(tools: Sequence[Tool], choice: ToolChoice | None, ledger: 
         match tool:
             case Hosted(kind=kind, at=at):
                 if not functions or (choice is not None and choice.hosted == kind):
-                    raise BadRequest(at, f"Kiro has no tool like {kind!r}")
+                    raise BadRequest(at, f"Kiro has no tool like {kind!r}. Remove it or choose another model.")
                 ledger.note_dropped(at, f"Kiro has no tool like {kind!r}")
             case Custom(at=at):
-                raise BadRequest(at, "Kiro has no freeform tools")
+                raise BadRequest(at, "Kiro has no custom tools. Use a function.")
     return functions
 
 
@@ -202,11 +202,11 @@ def _build_sentences(request: Request, functions: Sequence[Function], ledger: Le
     choice = request.tool_choice
     if choice is not None and choice.pick in (Pick.REQUIRED, Pick.NAMED):
         _check_choice(choice, functions)
-        ledger.note_approximated(choice.at, "Kiro cannot be forced to call a tool; it is asked to in the prompt")
+        ledger.note_approximated(choice.at, "Kiro cannot be forced to call a tool; the prompt asks for it")
         named = choice.pick is Pick.NAMED
         sentences.append(f"You must answer by calling the tool {choice.name}." if named else _MUST_CALL)
     if request.parallel is False:
-        ledger.note_approximated(request.pointer("parallel"), "one call at a time is asked for in the prompt")
+        ledger.note_approximated(request.pointer("parallel"), "the prompt asks for one call at a time")
         if functions:
             sentences.append(_ONE_AT_A_TIME)
     return sentences
@@ -214,9 +214,13 @@ def _build_sentences(request: Request, functions: Sequence[Function], ledger: Le
 
 def _check_choice(choice: ToolChoice, functions: Sequence[Function]) -> None:
     if not functions:
-        raise BadRequest(choice.at, "a tool must be called, but none is offered")
+        raise BadRequest(
+            choice.at, "tool_choice requires a tool call, but no tool is offered. Add a tool or remove tool_choice."
+        )
     if choice.pick is Pick.NAMED and choice.name not in {tool.name for tool in functions}:
-        raise BadRequest(choice.at, f"the tool {choice.name or choice.hosted!r} is not offered")
+        raise BadRequest(
+            choice.at, f"tool_choice names {choice.name or choice.hosted!r}, which is not among the tools."
+        )
 
 
 def _build_specification(tool: Function, ledger: Ledger) -> ToolEntry:
@@ -224,10 +228,10 @@ def _build_specification(tool: Function, ledger: Ledger) -> ToolEntry:
     schema = clean_schema(tool.parameters, lambda why: ledger.note_approximated(at, why))
     description = tool.description
     if description is None or not description.strip():
-        ledger.note_invented(tool.pointer("description"), "Kiro demands a description of every tool")
+        ledger.note_invented(tool.pointer("description"), "Kiro requires a description of every tool")
         description = f"The tool {tool.name}."
     if tool.strict:
-        ledger.note_dropped(tool.pointer("strict"), "Kiro does not hold a model to a schema")
+        ledger.note_dropped(tool.pointer("strict"), "Kiro has no strict mode")
     if tool.deferred:
         ledger.note_approximated(tool.pointer("defer_loading"), "the tool is offered at once")
     if tool.cache is not None:
@@ -242,9 +246,7 @@ def _build_stubs(request: Request, offered: set[str], ledger: Ledger) -> list[To
     for call in calls:
         if call.name in offered or call.name in stubs:
             continue
-        ledger.note_invented(
-            request.pointer("tools"), "tools that the history names must be offered; they are marked as gone"
-        )
+        ledger.note_invented(request.pointer("tools"), "tools in the history must be offered; marked as unavailable")
         schema: dict[str, object] = {"type": "object", "properties": {}}
         stubs[call.name] = ToolEntry(ToolSpecification(call.name, _NOT_OFFERED, InputSchema(schema)))
     return list(stubs.values())

@@ -97,7 +97,7 @@ class TurnBuilder:
             if isinstance(part, Text | Refusal | Document):
                 texts += self._build_text(part)
             elif not isinstance(part, Foreign):
-                self._ledger.note_dropped(part.at, "instructions may hold text only")
+                self._ledger.note_dropped(part.at, "instructions can hold only text")
         return texts
 
     def user(self, turn: Turn, opening: str = "") -> UserInput:
@@ -115,11 +115,9 @@ class TurnBuilder:
                     texts += self._build_text(part)
         if not texts:
             texts = [_RESULTS_ONLY if results else _IMAGES_ONLY if images else _NO_TEXT]
-            self._ledger.note_invented(turn.at, "Kiro demands words in every message")
+            self._ledger.note_invented(turn.at, "Kiro requires text in every message")
         if len(images) > MAX_IMAGES:
-            raise BadRequest(
-                turn.at, f"Kiro takes at most {MAX_IMAGES} images in a message; this one has {len(images)}"
-            )
+            raise BadRequest(turn.at, f"Kiro takes at most {MAX_IMAGES} images in a message, got {len(images)}.")
         context = UserContext(results) if results else None
         return UserInput("\n\n".join(texts), self._model_id, self._origin, images, context)
 
@@ -143,7 +141,7 @@ class TurnBuilder:
                     texts += more
         if not texts:
             texts = [_CALLS_ONLY]
-            self._ledger.note_invented(turn.at, "Kiro demands words in every message")
+            self._ledger.note_invented(turn.at, "Kiro requires text in every message")
         return AssistantReply("\n\n".join(texts), calls, reasoning)
 
     def _build_text(self, part: Part) -> list[str]:
@@ -154,18 +152,18 @@ class TurnBuilder:
                 self._drop_breakpoint(part.cache)
                 return [build_document_text(part, self._ledger)]
             case Thinking():
-                self._ledger.note_dropped(part.at, "only an assistant's turn holds thoughts")
+                self._ledger.note_dropped(part.at, "only an assistant turn can hold reasoning")
             case Audio():
-                raise BadRequest(part.at, "Kiro takes no audio")
+                raise BadRequest(part.at, "Kiro takes no audio. Send a transcript.")
         return []  # foreign parts are in the ledger already
 
     def _check_text(self, part: Text | Refusal) -> list[str]:
         if isinstance(part, Refusal):
-            self._ledger.note_approximated(part.at, "a refusal is told as text")
+            self._ledger.note_approximated(part.at, "a refusal is sent as text")
         else:
             self._drop_breakpoint(part.cache)
             if part.citations:
-                self._ledger.note_dropped(f"{part.at}/{self._citations}", "citations cannot be given back")
+                self._ledger.note_dropped(f"{part.at}/{self._citations}", "citations cannot be returned")
         if part.text.strip():
             return [part.text]
         if part.text:
@@ -191,7 +189,7 @@ class TurnBuilder:
             else:
                 texts += self._build_text(part)
         if not texts:
-            self._ledger.note_invented(result.at, "Kiro demands words in every result")
+            self._ledger.note_invented(result.at, "Kiro requires text in every result")
             texts = [_NO_OUTPUT]
         status = ERROR if result.is_error else SUCCESS
         return ToolOutcome(result.call_id, status, [ResultText(text) for text in texts])
@@ -205,20 +203,20 @@ class TurnBuilder:
         """Return reasoning unchanged to the upstream and model that issued it."""
         opaque = part.opaque
         if opaque is None or opaque.issuer != self._issuer:
-            self._ledger.note_dropped(part.at, "only thoughts that this upstream signed itself may be given back")
+            self._ledger.note_dropped(part.at, "only reasoning that this upstream signed can be returned to it")
             return earlier
         if opaque.model not in ("", self._model):
-            self._ledger.note_dropped(part.at, "thoughts are signed for the model that had them")
+            self._ledger.note_dropped(part.at, "reasoning is signed for the model that wrote it")
             return earlier
         if earlier is not None:
-            self._ledger.note_dropped(part.at, "a message of Kiro's holds one run of thoughts")
+            self._ledger.note_dropped(part.at, "a Kiro message holds one reasoning block")
             return earlier
         match opaque.form:
             case Form.SIGNATURE:
                 return ReasoningContent(ReasoningText(opaque.text or part.text, opaque.payload))
             case Form.REDACTED:
                 return ReasoningContent(redacted_content=opaque.payload)
-        self._ledger.note_dropped(part.at, "reasoning of this form cannot be given back")
+        self._ledger.note_dropped(part.at, "reasoning of this form cannot be returned")
         return earlier
 
     def _parse_arguments(self, call: ToolCall) -> dict[str, object]:
@@ -279,15 +277,15 @@ def _order_turns(turns: Sequence[Turn], ledger: Ledger) -> list[Turn]:
     filled = [turn for turn in turns if not has_no_content(turn)]
     for turn in turns:
         if has_no_content(turn):
-            ledger.note_dropped(turn.at, "a turn that says nothing is left out")
+            ledger.note_dropped(turn.at, "a turn without content is left out")
     ordered = list(merge_turns(filled, ledger))
     if not ordered or ordered[0].role is not Role.USER:
         at = ordered[0].at if ordered else ""
-        ledger.note_invented(at, "a conversation must open with a user's turn")
+        ledger.note_invented(at, "a conversation must begin with a user turn")
         ordered.insert(0, Turn(Role.USER, (), at))
     last = ordered[-1]
     if last.role is Role.ASSISTANT:
         assert not any(isinstance(part, ToolCall) for part in last.parts)
-        ledger.note_approximated(last.at, "a turn to be continued is sent as one that is over")
+        ledger.note_approximated(last.at, "Kiro cannot continue an assistant turn; sent as finished")
         ordered.append(Turn(Role.USER, (Text(_CONTINUE),), last.at))
     return ordered

@@ -310,7 +310,7 @@ class Decoder:
         elif self._stop_reason in STOPS:
             stop = STOPS[self._stop_reason]
         else:
-            self._ledger.note_approximated("/stopReason", f"{self._stop_reason!r:.80} is told as a natural end")
+            self._ledger.note_approximated("/stopReason", f"{self._stop_reason!r:.80} is read as a natural end")
             stop = Stop.END
         full = self._percentage is not None and self._percentage >= _FULL_PERCENT
         return Stop.CONTEXT_FULL if full and stop in (Stop.END, Stop.LENGTH) else stop
@@ -369,7 +369,7 @@ def _guess_event_name(payload: bytes) -> str:
     return next((name for key, name in _BY_KEY.items() if key in keys), "")
 
 
-def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
+def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     """Return the events of a whole reply, framed or not."""
     framer, decoder = KiroFramer(), Decoder(issuer, ledger)
     events = [event for message in framer.feed(body) for event in decoder.feed(message)]

@@ -52,10 +52,10 @@ class _PartialCall:
         self._next_check = 0
 
     def stop(self) -> Call | None:
-        """Note that the call says it has ended; return it if it is whole.
+        """Note that the upstream ended the call; return it if it is complete.
 
-        Each look joins and parses all pieces, so after the first few stops a look waits until the text has doubled;
-        a call that is whole by then is found at the end of the reply at the latest.
+        Each check joins and parses all pieces, so after the first few stops it waits until the text has doubled;
+        a call that is complete by then is found at the end of the reply at the latest.
         """
         self.stopped = True
         self._stops += 1
@@ -273,7 +273,7 @@ class Blocks:
 
     def end(self) -> Sequence[Event]:
         if self._pending_citations:
-            self._ledger.note_dropped("/citations", "no text follows that they could be told with")
+            self._ledger.note_dropped("/citations", "no text follows that they could belong to")
         return self.end_block()
 
     def _begin(self, what: TextBlock | ThinkingBlock) -> Sequence[Event]:

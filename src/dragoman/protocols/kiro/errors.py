@@ -78,7 +78,7 @@ _SPELLING = {name.lower(): name for name in _BY_CLASS} | {"error": "InternalServ
 _fault = msgspec.json.Decoder(Fault)
 
 
-def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
+def read_failure(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
     """Return the failure that an error response reports; header names are in lower case."""
     fault = read_fault(body)
     text = clean_message(fault.text) or describe_error_page(status, body)

@@ -24,7 +24,7 @@ from dragoman.hub.ports import (
 from dragoman.protocols.messages.build import build, request_headers
 from dragoman.protocols.messages.decode import Decoder, decode_whole
 from dragoman.protocols.messages.encode import Encoder, encode_whole
-from dragoman.protocols.messages.errors import ErrorShape, read, render, repair
+from dragoman.protocols.messages.errors import ErrorShape, read_failure, render_error, render_stream_error
 from dragoman.protocols.messages.parse import parse, parse_for_count
 from dragoman.protocols.messages.wire import ANTHROPIC_VERSION, NAME
 
@@ -80,8 +80,8 @@ PROTOCOL = Protocol(
         parse=parse,
         encoder=Encoder,
         encode_whole=encode_whole,
-        render_error=render,
-        render_stream_error=repair,
+        render_error=render_error,
+        render_stream_error=render_stream_error,
         serial_blocks=True,
         keep_alive=b'event: ping\ndata: {"type": "ping"}\n\n',
         counting=TokenCounting(
@@ -103,7 +103,7 @@ PROTOCOL = Protocol(
         decoder=Decoder,
         framer=SseFramer,
         decode_whole=decode_whole,
-        read_error=read,
+        read_error=read_failure,
         tool_limits=ToolLimits(custom=False, namespaces=False, name_max=128),
         required_headers=(ANTHROPIC_VERSION,),
         request_headers=request_headers,

@@ -41,8 +41,8 @@ def clean_schema(schema: object) -> object:
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:  # a reference has no siblings except definitions at the root
-        kept: Schema = {"$ref": schema["$ref"]}
-        return kept | {key: _clean_each(value) for key, value in schema.items() if key in ("$defs", "definitions")}
+        remaining: Schema = {"$ref": schema["$ref"]}
+        return remaining | {key: _clean_each(value) for key, value in schema.items() if key in ("$defs", "definitions")}
     clean: Schema = {}
     described: Schema = {}
     for key, value in schema.items():
@@ -101,7 +101,7 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
 
 def _drop_unsupported(request: Request, ledger: Ledger) -> None:
     if request.n is not None and request.n != 1:
-        raise BadRequest(request.pointer("n"), "must be 1: this upstream returns one answer")
+        raise BadRequest(request.pointer("n"), f"n must be 1, got {request.n}: a Messages upstream returns one answer.")
     for name, default in _UNSUPPORTED.items():
         value = getattr(request, name)
         if value is not None and value != default:
@@ -111,7 +111,7 @@ def _drop_unsupported(request: Request, ledger: Ledger) -> None:
 def _choose_max_tokens(request: Request, profile: Profile, ledger: Ledger) -> int:
     at = request.pointer("max_tokens")
     if request.max_tokens is None:
-        ledger.note_invented(at, "Messages demands a limit")
+        ledger.note_invented(at, "Messages requires a limit")
         return profile.max_output or DEFAULT_MAX_TOKENS
     if profile.max_output is not None and request.max_tokens > profile.max_output:
         ledger.note_approximated(at, f"this model writes at most {profile.max_output} tokens")
@@ -122,7 +122,7 @@ def _choose_max_tokens(request: Request, profile: Profile, ledger: Ledger) -> in
 def _format_instructions(format: Format | None, ledger: Ledger) -> list[str]:
     if format is None or format.shape is not Shape.JSON:
         return []
-    ledger.note_approximated(format.at, "JSON is asked for in the instructions")
+    ledger.note_approximated(format.at, "JSON is requested in the instructions")
     return [_JSON_ONLY]
 
 
@@ -135,7 +135,7 @@ def _build_output_config(request: Request, thinking: ThinkingPlan, ledger: Ledge
         schema = format.schema
         if request.protocol != NAME:
             schema = _clean_format_schema(format)
-            ledger.note_approximated(format.at, "a schema has no name, and its limits are described in words")
+            ledger.note_approximated(format.at, "a schema has no name, and its limits move into descriptions")
         output["format"] = {"type": "json_schema", "schema": schema}
     return output or None
 
@@ -144,14 +144,14 @@ def _clean_format_schema(format: Format) -> object:
     try:
         return clean_schema(format.schema)
     except RecursionError as error:
-        raise BadRequest(format.at, "the schema nests too deeply") from error
+        raise BadRequest(format.at, "The schema of the response format is nested too deeply.") from error
 
 
 def _build_stop_sequences(request: Request, ledger: Ledger) -> list[str]:
-    kept = [stop for stop in request.stop if stop.strip()]
-    if len(kept) != len(request.stop):
+    remaining = [stop for stop in request.stop if stop.strip()]
+    if len(remaining) != len(request.stop):
         ledger.note_dropped(request.pointer("stop"), "a stop sequence must hold more than white space")
-    return kept
+    return remaining
 
 
 def _build_sampling(request: Request, profile: Profile, thinking: ThinkingPlan, ledger: Ledger) -> Wire:
@@ -175,14 +175,14 @@ def _build_sampling(request: Request, profile: Profile, thinking: ThinkingPlan, 
 
 
 def _build_metadata(request: Request, ledger: Ledger) -> Wire | None:
-    own = request.protocol == NAME
+    same_protocol = request.protocol == NAME
     names = [name for name in ("user", "safety_identifier") if getattr(request, name) is not None]
     for name in names[1:]:
-        ledger.note_dropped(request.pointer(name), "Messages knows one name of the end user")
+        ledger.note_dropped(request.pointer(name), "Messages has one id for the end user")
     if not names:
         return None
-    if not own:
-        ledger.note_approximated(request.pointer(names[0]), "the end user is named in the metadata")
+    if not same_protocol:
+        ledger.note_approximated(request.pointer(names[0]), "the end user's id is sent in the metadata")
     return {"user_id": getattr(request, names[0])}
 
 

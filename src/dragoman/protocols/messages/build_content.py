@@ -53,7 +53,7 @@ class ContentBuilder:
             case Text():
                 return self._build_text(part)
             case Refusal():
-                self.ledger.note_approximated(part.at, "a refusal is told as text")
+                self.ledger.note_approximated(part.at, "a refusal is sent as text")
                 return _text_block(part.text) if part.text.strip() else None
             case Image():
                 return self._build_image(part)
@@ -68,7 +68,7 @@ class ContentBuilder:
             case Foreign():
                 return dict(part.raw) if self.same_protocol and isinstance(part.raw, dict) else None
             case Audio():
-                raise BadRequest(part.at, "this upstream does not take audio")
+                raise BadRequest(part.at, "A Messages upstream takes no audio. Send a transcript.")
 
     def call(self, call: ToolCall, id: str) -> Wire:
         wire: Wire = {"type": "tool_use", "id": id, "name": call.name, "input": self._parse_arguments(call)}
@@ -119,7 +119,7 @@ class ContentBuilder:
         if part.citations and self.same_protocol:
             wire["citations"] = [citation.raw for citation in part.citations]
         elif part.citations:
-            self.ledger.note_dropped(f"{part.at}/annotations", "citations of another vendor cannot be given back")
+            self.ledger.note_dropped(f"{part.at}/annotations", "citations of another vendor cannot be returned")
         return self._finish_block(wire, part.cache, part.ext)
 
     def _build_image(self, part: Image) -> Wire:
@@ -145,13 +145,13 @@ class ContentBuilder:
 
     def _decode_text(self, source: Inline, at: str) -> str:
         if not source.media_type.startswith("text/"):
-            raise BadRequest(at, f"this upstream takes PDF and text documents, not {source.media_type}")
+            raise BadRequest(at, f"A Messages upstream takes PDF and text documents, not {source.media_type}.")
         if source.media_type != "text/plain":
             self.ledger.note_approximated(at, f"{source.media_type} is sent as plain text")
         try:
             return base64.b64decode(source.data, validate=True).decode()
         except (binascii.Error, UnicodeDecodeError) as error:
-            raise BadRequest(at, f"the document is not base64 of UTF-8 text: {error}") from error
+            raise BadRequest(at, f"The document is not base64 of UTF-8 text: {error}.") from error
 
     def _build_source(self, media: Media, at: str) -> Wire:
         match media:
@@ -161,16 +161,14 @@ class ContentBuilder:
                 return {"type": "url", "url": url}
             case FileId(id=id):
                 if not self.same_protocol:
-                    raise BadRequest(
-                        at, "a file id of another vendor means nothing to this upstream; send the file itself"
-                    )
+                    raise BadRequest(at, f"The file {id!r} is stored at another vendor. Send its data instead.")
                 return {"type": "file", "file_id": id}
 
     def _build_thinking(self, part: Thinking) -> Wire | None:
         opaque = part.opaque
         if opaque is None or not can_send_to(opaque, self.issuer, self.same_protocol):
             if part.text or opaque is not None:
-                self.ledger.note_dropped(part.at, "only thinking that this upstream signed itself may be given back")
+                self.ledger.note_dropped(part.at, "only thinking that this upstream signed can be returned to it")
             return None
         match opaque.form:
             case Form.SIGNATURE:
@@ -179,7 +177,7 @@ class ContentBuilder:
             case Form.REDACTED:
                 wire = {"type": "redacted_thinking", "data": opaque.payload}
             case _:
-                self.ledger.note_dropped(part.at, "reasoning of this form cannot be given back")
+                self.ledger.note_dropped(part.at, "reasoning of this form cannot be returned")
                 return None
         return self._finish_block(wire, None, part.ext)
 

@@ -55,7 +55,7 @@ class _Planner:
     def plan(self) -> ThinkingPlan:
         reasoning = self._reasoning
         if reasoning.effort is not None and not self._same_protocol:
-            self._ledger.note_approximated(reasoning.at, "another vendor's effort is only like this one's")
+            self._ledger.note_approximated(reasoning.at, "vendors scale efforts differently")
         match reasoning.switch:
             case Switch.DISABLED:
                 return self._plan_off(reasoning.switch_at, "disabled")
@@ -71,14 +71,14 @@ class _Planner:
             return self._plan_adaptive(reasoning.show_at)
         return self._plan_by_effort()
 
-    def _plan_off(self, at: str, asked: str) -> ThinkingPlan:
+    def _plan_off(self, at: str, requested: str) -> ThinkingPlan:
         profile = self._profile
-        off = asked if asked in self._accepted else profile.thinking_off
+        off = requested if requested in self._accepted else profile.thinking_off
         if off is None:
-            self._ledger.note_approximated(at, "this model always thinks; it is asked for as little as possible")
+            self._ledger.note_approximated(at, "this model always thinks; the lowest effort is requested")
             return ThinkingPlan(None, self._choose_effort() or self._clamp_effort("low"), on=True)
-        if off != asked:
-            self._ledger.note_approximated(at, f"this model knows {off!r} instead of {asked!r}")
+        if off != requested:
+            self._ledger.note_approximated(at, f"this model has {off!r} instead of {requested!r}")
         thinking: Wire | None = {"type": off} if off in self._accepted else None
         return ThinkingPlan(thinking, self._choose_effort(profile.effort_cap_when_off), on=False)
 
@@ -108,7 +108,7 @@ class _Planner:
             self._ledger.note_dropped(at, "this model does not think")
             return ThinkingPlan(effort=self._choose_effort())
         if reasoning.effort is None and reasoning.switch is None:  # only `display` is set
-            self._ledger.note_dropped(at, "this model does not think unless told to")
+            self._ledger.note_dropped(at, "this model thinks only if thinking is enabled")
             return ThinkingPlan()
         self._ledger.note_approximated(at, "this model thinks with a budget")
         return self._plan_budget(self._choose_budget(), at)
@@ -134,15 +134,15 @@ class _Planner:
     def _plan_budget(self, budget: int, at: str) -> ThinkingPlan:
         if self._lacks_thinking:
             self._ledger.note_dropped(
-                at, "a budget of thoughts wants those before the last calls back, and they are gone"
+                at, "a thinking budget needs the thinking before the last calls, which the client did not send"
             )
             return ThinkingPlan(effort=self._choose_effort())
         fitting = max(MIN_BUDGET, min(budget, self._max_tokens - 1))
         if fitting >= self._max_tokens:
-            self._ledger.note_dropped(at, f"thinking needs {MIN_BUDGET} tokens and max_tokens leaves no room for them")
+            self._ledger.note_dropped(at, f"thinking needs {MIN_BUDGET} tokens, more than max_tokens allows")
             return ThinkingPlan(effort=self._choose_effort())
         if fitting != budget:
-            self._ledger.note_approximated(at, f"the budget of thoughts must be below max_tokens: {fitting} tokens")
+            self._ledger.note_approximated(at, f"the thinking budget must be below max_tokens; set to {fitting}")
         return ThinkingPlan(
             self._add_display({"type": "enabled", "budget_tokens": fitting}), self._choose_effort(), on=True
         )

@@ -40,13 +40,13 @@ def build_hosted(tool: Hosted, request: Request, content: ContentBuilder) -> Wir
     """Build a vendor-run tool for `tools`."""
     if content.same_protocol:
         return dict(tool.raw) if isinstance(tool.raw, dict) else {"type": tool.kind}
-    content.ledger.note_approximated(tool.at, f"{tool.kind!r} is run by this upstream in its own way")
+    content.ledger.note_approximated(tool.at, f"{tool.kind!r} works differently at this upstream")
     note_unread_fields(tool, NAME, content.ledger)
     wire = dict(_NATIVE[tool.kind])
     match tool.kind:
         case "web_search":
             if tool.context_size is not None:
-                content.ledger.note_dropped(f"{tool.at}/search_context_size", "how much is read cannot be chosen")
+                content.ledger.note_dropped(f"{tool.at}/search_context_size", "Messages has no search context size")
             _set_search_limits(wire, tool, request)
         case "code_execution":
             _refuse_container(tool)
@@ -59,10 +59,14 @@ def build_server(tool: Hosted, content: ContentBuilder) -> Wire:
     if content.same_protocol:
         return dict(raw)
     if tool.server_url is None:
-        raise BadRequest(tool.at, "only MCP servers with an address can be reached from this upstream")
+        raise BadRequest(
+            tool.at, "The MCP server has no server_url, and this upstream reaches MCP servers only by URL."
+        )
     if raw.get("require_approval", "always") != "never":
-        raise BadRequest(f"{tool.at}/require_approval", 'this upstream asks for no approvals; set it to "never"')
-    content.ledger.note_approximated(tool.at, "the MCP server is called by this upstream in its own way")
+        raise BadRequest(
+            f"{tool.at}/require_approval", 'require_approval must be "never": this upstream does not ask for approval.'
+        )
+    content.ledger.note_approximated(tool.at, "this upstream calls the MCP server differently")
     note_unread_fields(tool, NAME, content.ledger)
     wire: Wire = {"type": "url", "url": tool.server_url, "name": tool.server_name or "server"}
     if tool.authorization is not None:
@@ -86,7 +90,7 @@ def _refuse_container(tool: Hosted) -> None:
     container = tool.raw.get("container") if isinstance(tool.raw, dict) else None
     files = container.get("file_ids") if isinstance(container, dict) else None
     if isinstance(container, str) or files:
-        raise BadRequest(f"{tool.at}/container", "containers and files of another vendor cannot be used here")
+        raise BadRequest(f"{tool.at}/container", "container names a container or files of another vendor. Remove it.")
 
 
 class OfferedTools(Struct):
@@ -116,7 +120,7 @@ def build_tools(request: Request, profile: Profile, thinking: bool, content: Con
             case Hosted():
                 offered.tools.append(build_hosted(tool, request, content))
             case Custom():
-                raise BadRequest(tool.at, "this upstream has no freeform tools")
+                raise BadRequest(tool.at, "A Messages upstream has no custom tools. Use a function.")
     _note_call_limit(request, tools, content)
     offered.choice = _build_choice(choice, request, bool(offered.tools))
     return offered
@@ -130,7 +134,9 @@ def _drop_unsupported(tools: Sequence[Tool], choice: ToolChoice | None, content:
         if not isinstance(tool, Hosted) or tool in kept:
             continue
         if is_indispensable(tool, choice, kept):
-            raise BadRequest(tool.at, f"this upstream has no tool like {tool.kind!r}")
+            raise BadRequest(
+                tool.at, f"A Messages upstream has no tool like {tool.kind!r}. Remove it or choose another model."
+            )
         content.ledger.note_dropped(tool.at, f"this upstream has no tool like {tool.kind!r}")
     return kept
 
@@ -151,22 +157,26 @@ def _apply_choice(
         return tools, choice
     if choice.pick is Pick.NAMED:
         tools = _keep_chosen(tools, lambda tool: is_chosen_by_name(tool, choice), content)
-    content.ledger.note_approximated(choice.at, "this model cannot be forced to call a tool; it is only offered")
+    content.ledger.note_approximated(choice.at, "this model cannot be forced to call a tool")
     return tools, ToolChoice(Pick.AUTO, choice.at)
 
 
 def _keep_chosen(tools: Sequence[Tool], is_chosen: Callable[[Tool], bool], content: ContentBuilder) -> Sequence[Tool]:
     for tool in tools:
         if not is_chosen(tool):
-            content.ledger.note_dropped(tool.at, "the choice of tools leaves it out")
+            content.ledger.note_dropped(tool.at, "the tool choice excludes it")
     return [tool for tool in tools if is_chosen(tool)]
 
 
 def _check_choice(tools: Sequence[Tool], choice: ToolChoice) -> None:
     if not tools:
-        raise BadRequest(choice.at, "a tool must be called, but none is offered")
+        raise BadRequest(
+            choice.at, "tool_choice requires a tool call, but no tool is offered. Add a tool or remove tool_choice."
+        )
     if choice.pick is Pick.NAMED and not any(is_chosen_by_name(tool, choice) for tool in tools):
-        raise BadRequest(choice.at, f"the tool {choice.name or choice.hosted!r} is not offered")
+        raise BadRequest(
+            choice.at, f"tool_choice names {choice.name or choice.hosted!r}, which is not among the tools."
+        )
 
 
 def _tool_name(tool: Tool) -> str:
@@ -187,7 +197,7 @@ def _build_function(tool: Function, can_defer: bool, request: Request, content: 
     if tool.deferred and can_defer:
         wire["defer_loading"] = True
     elif tool.deferred:
-        content.ledger.note_approximated(f"{tool.at}/defer_loading", "without a search for tools it is offered at once")
+        content.ledger.note_approximated(f"{tool.at}/defer_loading", "without tool search the tool is offered at once")
     content.mark(wire, tool.cache)
     if content.same_protocol:
         restore(wire, tool.ext)
@@ -220,7 +230,7 @@ def _note_call_limit(request: Request, tools: Sequence[Tool], content: ContentBu
         return
     at = request.pointer("max_tool_calls")
     if any(isinstance(tool, Hosted) and tool.kind == "web_search" for tool in tools):
-        content.ledger.note_approximated(at, "the limit holds for each search tool on its own")
+        content.ledger.note_approximated(at, "the limit applies to each search tool separately")
     else:
         content.ledger.note_dropped(at, "only searches can be limited")
 

@@ -58,7 +58,7 @@ def build_system(leading: Iterable[Turn], more: Sequence[str], content: ContentB
     blocks: list[Wire] = []
     for part in (part for turn in leading for part in turn.parts):
         if not isinstance(part, Text) and not content.same_protocol:
-            content.ledger.note_dropped(part.at, "instructions may hold text only")
+            content.ledger.note_dropped(part.at, "instructions can hold only text")
         elif (block := content.block(part)) is not None:
             blocks.append(block)
     blocks += [{"type": "text", "text": text} for text in more]
@@ -100,7 +100,7 @@ def _build_reshaped(turns: Sequence[Turn], profile: Profile, content: ContentBui
         _add_message(messages, "user", _build_results(pending, content))
     if not messages or messages[0]["role"] != "user":
         at = turns[0].at if turns else content.turns_at
-        content.ledger.note_invented(at, "a conversation must open with a user's turn")
+        content.ledger.note_invented(at, "a conversation must begin with a user turn")
         messages.insert(0, {"role": "user", "content": [{"type": "text", "text": _OPENING}]})
     if messages[-1]["role"] == "assistant":
         _finish_prefill(messages[-1], turns[-1].at, profile, content)
@@ -135,7 +135,7 @@ def _split_runs(turns: Sequence[Turn], profile: Profile, content: ContentBuilder
         if profile.later_system and before == "user" and following is Role.ASSISTANT:
             yield _Run("system", [part for part in turn.parts if _is_text(part, content)], turn.at)
             continue
-        content.ledger.note_approximated(turn.at, "later instructions are told as tagged text of the user's turn")
+        content.ledger.note_approximated(turn.at, "later instructions are sent as tagged text in a user turn")
         before = "user"
         yield _Run("user", [_tag_text(part) for part in turn.parts], turn.at)
 
@@ -154,7 +154,7 @@ def _next_speakers(turns: Sequence[Turn]) -> list[Role]:
 def _is_text(part: Part, content: ContentBuilder) -> bool:
     if isinstance(part, Text):
         return True
-    content.ledger.note_dropped(part.at, "instructions may hold text only")
+    content.ledger.note_dropped(part.at, "instructions can hold only text")
     return False
 
 
@@ -185,15 +185,15 @@ def _pair_calls(runs: Sequence[_Run], content: ContentBuilder) -> list[list[_Pai
     for run in runs:
         calls = [_PairedCall(part, ids.choose_id(part.id)) for part in run.parts if isinstance(part, ToolCall)]
         slots.append(calls)
-        kept: list[Part] = []
+        remaining: list[Part] = []
         for part in run.parts:
             if not isinstance(part, ToolResult):
-                kept.append(part)
+                remaining.append(part)
             elif (slot := open_slots.get(part.call_id)) is not None:
                 _set_result(slot, part, content)
             else:
-                kept += _orphan_as_text(part, content)
-        run.parts = kept
+                remaining += _orphan_as_text(part, content)
+        run.parts = remaining
         open_slots.update((slot.call.id, slot) for slot in calls)
     return slots
 
@@ -205,7 +205,7 @@ def _set_result(slot: _PairedCall, result: ToolResult, content: ContentBuilder) 
 
 
 def _orphan_as_text(result: ToolResult, content: ContentBuilder) -> list[Part]:
-    content.ledger.note_approximated(result.at, "a result whose call is missing is told as text")
+    content.ledger.note_approximated(result.at, "a result without a call is sent as text")
     return [Text(f"[result of {result.call_id}]", result.at), *result.content]
 
 
@@ -233,9 +233,9 @@ def _build_blocks(run: _Run, slots: Iterable[_PairedCall], content: ContentBuild
 def _finish_prefill(message: Wire, at: str, profile: Profile, content: ContentBuilder) -> None:
     """Finish a conversation that ends with an assistant turn, which not every model can continue."""
     if not profile.prefill:
-        raise BadRequest(at, "this model cannot continue a turn of the assistant; end with a user's turn")
+        raise BadRequest(at, "This model cannot continue an assistant turn. End the conversation with a user turn.")
     blocks = _blocks_in(message)
     text = blocks[-1].get("text")
     if isinstance(text, str) and text != text.rstrip():
-        content.ledger.note_approximated(at, "white space at the end of a turn to be continued is not accepted")
+        content.ledger.note_approximated(at, "trailing white space of the last assistant turn is removed")
         blocks[-1]["text"] = text.rstrip()

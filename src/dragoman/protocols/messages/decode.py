@@ -14,7 +14,7 @@ from dragoman.hub.ports import Issuer, Progress
 from dragoman.hub.reply import find_excess
 from dragoman.hub.usage import Usage, clamp_usage, mark_clamped
 from dragoman.protocols.messages.decode_blocks import Blocks
-from dragoman.protocols.messages.errors import failure_of
+from dragoman.protocols.messages.errors import read_error
 from dragoman.protocols.messages.wire import (
     INESSENTIAL_FIELDS,
     REPLY_TIERS,
@@ -107,10 +107,10 @@ class Decoder:
         """Read an event whose decoding failed: a known type must parse, an unknown one may have any shape."""
         if data.strip() in (b"[DONE]", b""):
             return ()
-        mended = replace_lone_surrogates(data)
+        repaired = replace_lone_surrogates(data)
         try:
-            reader = self._readers.get(_kind.decode(mended).type)
-            return () if reader is None else reader(read_json_leniently(_event, mended, INESSENTIAL_FIELDS))
+            reader = self._readers.get(_kind.decode(repaired).type)
+            return () if reader is None else reader(read_json_leniently(_event, repaired, INESSENTIAL_FIELDS))
         except (ValueError, RecursionError) as error:
             return self._fail_with(Failure(Kind.CORRUPT, f"the upstream sent an event that cannot be read: {error}"))
 
@@ -173,7 +173,7 @@ class Decoder:
         return self._fail_with(Failure(Kind.CORRUPT, f"the upstream's reply ended inside its call of {name!r}"))
 
     def _read_error(self, event: StreamEvent) -> Sequence[Event]:
-        return self._fail_with(failure_of(event.error))
+        return self._fail_with(read_error(event.error))
 
     def _ensure_started(self) -> Sequence[Event]:
         if self._phase is not _BEFORE:
@@ -192,7 +192,7 @@ def _build_end(
     """Return the end. The stop reason is corrected to agree with the calls, because clients run tools by it."""
     stop = STOPS.get(reason or "end_turn")
     if stop is None:
-        ledger.note_approximated("/stop_reason", f"{reason!r} is told as a natural end")
+        ledger.note_approximated("/stop_reason", f"{reason!r} is read as a natural end")
         stop = Stop.END
     if stop is Stop.TOOL and not calls:
         stop = Stop.END
@@ -278,7 +278,7 @@ def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     except (ValueError, RecursionError) as error:
         return [Failed(Failure(Kind.CORRUPT, f"the upstream's reply cannot be read: {error}"))]
     if message.error is not None or message.type == "error":
-        return [Failed(failure_of(message.error))]
+        return [Failed(read_error(message.error))]
     if message.type != "message" and not message.content:
         return [Failed(Failure(Kind.CORRUPT, "the upstream's reply is not a message", code=NO_REPLY))]
     if too_many := find_excess(blocks=len(message.content)):

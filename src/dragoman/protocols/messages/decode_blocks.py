@@ -283,7 +283,7 @@ class Blocks:
 
     def _skip_unknown(self, index: int, what: str) -> Sequence[Event]:
         self._open[index] = _CompleteBlock()
-        self._ledger.note_dropped(f"/content/{index}", f"{what} means nothing outside its own protocol")
+        self._ledger.note_dropped(f"/content/{index}", f"{what} exists only in Messages")
         return ()
 
     def _read_result(self, block: ContentBlock, raw: Raw) -> Sequence[Event]:

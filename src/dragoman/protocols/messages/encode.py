@@ -268,7 +268,7 @@ def _note_unknown_tier(usage: Usage | None, ledger: Ledger) -> None:
 
 
 def _note_logprobs(index: int, ledger: Ledger) -> None:
-    ledger.note_dropped(f"/content/{index}/logprobs", "Messages tells no log probabilities")
+    ledger.note_dropped(f"/content/{index}/logprobs", "Messages has no log probabilities")
 
 
 def _encode_event(kind: str, **fields: object) -> bytes:

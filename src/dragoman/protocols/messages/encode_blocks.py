@@ -28,15 +28,15 @@ def encode_hosted(hosted: HostedBlock, context: ReplyContext, at: str, ledger: L
         return list(hosted.raw)
     match hosted.kind:
         case "web_search":
-            ledger.note_approximated(at, "search results carry no encrypted content")
+            ledger.note_approximated(at, "search results have no encrypted content")
             return _encode_search(hosted, _choose_id(hosted, "srvtoolu_", context))
         case "code_execution":
-            ledger.note_approximated(at, "of an execution, code and output are told")
+            ledger.note_approximated(at, "only code and output of an execution are sent")
             return _encode_execution(hosted, _choose_id(hosted, "srvtoolu_", context))
         case "mcp":
-            ledger.note_approximated(at, "of an MCP call, arguments and text are told")
+            ledger.note_approximated(at, "only arguments and text of an MCP call are sent")
             return _encode_mcp(hosted, _choose_id(hosted, "mcptoolu_", context))
-    ledger.note_dropped(at, f"what {hosted.kind!r} did has no equal in Messages")
+    ledger.note_dropped(at, f"what {hosted.kind!r} did has no equivalent in Messages")
     return []
 
 

@@ -82,7 +82,7 @@ class _Body(msgspec.Struct):
 _body = msgspec.json.Decoder(_Body)
 
 
-def render(failure: Failure, request_id: str) -> ErrorResponse:
+def render_error(failure: Failure, request_id: str) -> ErrorResponse:
     """Return the error response, with the status that the official SDK maps to the right exception."""
     status = _RENDERED[_effective_kind(failure)][0]
     if failure.kind is Kind.UPSTREAM and failure.status == 500:
@@ -96,7 +96,7 @@ def encode_error_event(failure: Failure) -> bytes:
     return encode_event(msgspec.json.encode(_build_error(failure)), b"error")
 
 
-def repair(failure: Failure, started: Started | None, frames: int) -> bytes:
+def render_stream_error(failure: Failure, started: Started | None, frames: int) -> bytes:
     """Return what to append to a passthrough stream that ended without its terminal event."""
     return encode_error_event(failure)
 
@@ -124,7 +124,7 @@ def _build_message(failure: Failure) -> str:
     return failure.message
 
 
-def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
+def read_failure(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
     """Return the failure that an error response reports."""
     fault = _read_fault(body)
     message = clean_message(fault.message or "") or describe_error_page(status, body)
@@ -138,7 +138,7 @@ def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
     )
 
 
-def failure_of(fault: Fault | str | None) -> Failure:
+def read_error(fault: Fault | str | None) -> Failure:
     """Return the failure that an error event, or an error body with a good status, reports."""
     if not isinstance(fault, Fault):
         fault = Fault(message=fault)

@@ -88,12 +88,12 @@ def _parse_request(top: Fields, raw: dict[str, Json], read_max_tokens: Callable[
 def _refuse_server_state(top: Fields) -> None:
     if top.has("thread"):
         detail: dict[str, object] = {"error_code": "thread_unsupported_request"}
-        message = "this gateway keeps no threads; send the whole conversation without `thread`"
+        message = "This gateway keeps no threads. Send the whole conversation without `thread`."
         raise RequestError(Failure(Kind.BAD_REQUEST, message, at="/thread", detail=detail))
     container = top.raw("container")
     named = container.get("id") if isinstance(container, dict) else container
     if named is not None:
-        raise BadRequest("/container", "a container exists only at the vendor that made it; leave it out")
+        raise BadRequest("/container", "container names a container that exists only at its vendor. Remove it.")
 
 
 def _parse_max_tokens(top: Fields) -> int:

@@ -139,8 +139,8 @@ def _parse_search_result(block: Fields) -> Document:
     text, others = _read_text(block)
     cache, control = parse_cache(block)
     source = block.text("source")
-    told = f"{source}\n\n{text}" if source else text
-    return Document(told, block.at, block.text("title"), cache, unread(block, control, *others), raw)
+    titled = f"{source}\n\n{text}" if source else text
+    return Document(titled, block.at, block.text("title"), cache, unread(block, control, *others), raw)
 
 
 def _read_text(holder: Fields) -> tuple[str, list[Fields]]:

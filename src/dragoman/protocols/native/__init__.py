@@ -2,8 +2,8 @@
 
 from dragoman.hub.ports import Protocol, ToolLimits, Upstream, locate_at
 from dragoman.protocols.native.build import build
-from dragoman.protocols.native.decode import Decoder, LineFramer, whole
-from dragoman.protocols.native.errors import read
+from dragoman.protocols.native.decode import Decoder, LineFramer, decode_whole
+from dragoman.protocols.native.errors import read_failure
 from dragoman.protocols.native.wire import NAME
 
 PROTOCOL = Protocol(
@@ -14,8 +14,8 @@ PROTOCOL = Protocol(
         build=build,
         decoder=Decoder,
         framer=LineFramer,
-        decode_whole=whole,
-        read_error=read,
+        decode_whole=decode_whole,
+        read_error=read_failure,
         tool_limits=ToolLimits(custom=True, namespaces=True, name_max=1000),
     ),
 )

@@ -13,13 +13,13 @@ from dragoman.protocols.native.wire import NAME
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     if request.n is not None and request.n > 1:
-        raise BadRequest(request.pointer("n"), "only one choice per request can be had here")
+        raise BadRequest(request.pointer("n"), f"n must be 1, got {request.n}: this provider returns one answer.")
     note_foreign_fields(request, NAME, ledger)
-    turns = tuple(_own_opaque_only(turn, target, ledger) for turn in request.turns)
+    turns = tuple(_drop_foreign_reasoning(turn, target, ledger) for turn in request.turns)
     return msgspec.json.encode(replace(request, model=target.model, turns=turns, where={}, ext={}, raw={}))
 
 
-def _own_opaque_only(turn: Turn, target: Target, ledger: Ledger) -> Turn:
+def _drop_foreign_reasoning(turn: Turn, target: Target, ledger: Ledger) -> Turn:
     if not any(_is_foreign(part, target) for part in turn.parts):
         return turn
     parts: list[Part] = []

@@ -1,4 +1,4 @@
-"""The bytes of a native reply come in, whole or in pieces; its events go out."""
+"""Decode a native reply, streamed or whole, into hub events."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,14 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer, Progress
 from dragoman.hub.usage import clamp_usage
-from dragoman.protocols.native.wire import LINE, LINES, Line, event_of
+from dragoman.protocols.native.wire import LINE, LINES, Line, read_event
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 _UNREADABLE = (ValueError, RecursionError)
 
 
 class LineFramer:
-    """Cuts a byte stream into lines. What follows the last line end was cut off, and is not told."""
+    """Split a byte stream into lines; an incomplete last line is dropped."""
 
     __slots__ = ("_broken", "_held", "_held_bytes", "_max_line_bytes")
 
@@ -57,30 +57,30 @@ class LineFramer:
 
 
 class Decoder:
-    """Reads one event from each line; after the end, or the first line that cannot be read, it is silent."""
+    """Decode one event from each line, up to the end or the first line that cannot be read."""
 
-    __slots__ = ("_issuer", "_ledger", "_over")
+    __slots__ = ("_is_over", "_issuer", "_ledger")
     progress = Progress.READING
 
     def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
         self._issuer = issuer
         self._ledger = ledger
-        self._over = False
+        self._is_over = False
 
     def feed(self, frame: object) -> Sequence[Event]:
-        if self._over:
+        if self._is_over:
             return ()
         if not isinstance(frame, bytes):
             return self._fail(Kind.CORRUPT, f"the reply cannot be read: {getattr(frame, 'why', frame)}")
         try:
             line = LINE.decode(frame)
         except _UNREADABLE:
-            return self._fail(Kind.CORRUPT, "the reply holds a line that is no event")
+            return self._fail(Kind.CORRUPT, "the reply has a line that is not an event")
         return (self.take(line),)
 
     def take(self, line: Line) -> Event:
-        event = event_of(line)
-        self._over = isinstance(event, Ended | Failed)
+        event = read_event(line)
+        self._is_over = isinstance(event, Ended | Failed)
         if isinstance(event, OpaqueAdded):
             return OpaqueAdded(event.block, replace(event.opaque, issuer=self._issuer.name, model=self._issuer.model))
         if isinstance(event, UsageReported):
@@ -88,19 +88,19 @@ class Decoder:
         return event
 
     def finish(self) -> Sequence[Event]:
-        return () if self._over else self._fail(Kind.TRUNCATED, "the reply ended without its terminal event")
+        return () if self._is_over else self._fail(Kind.TRUNCATED, "the reply ended without its terminal event")
 
     def _fail(self, kind: Kind, message: str) -> Sequence[Event]:
-        self._over = True
+        self._is_over = True
         return (Failed(Failure(kind, message)),)
 
 
-def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
-    """The events of a reply that is one JSON array."""
+def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
+    """Return the events of a reply that is one JSON array."""
     try:
         lines = LINES.decode(body)
     except _UNREADABLE:
-        return [Failed(Failure(Kind.CORRUPT, "the reply is no list of events"))]
+        return [Failed(Failure(Kind.CORRUPT, "the reply is not a list of events"))]
     decoder = Decoder(issuer, ledger)
     events: list[Event] = []
     for line in lines:

@@ -1,4 +1,4 @@
-"""An error answer comes in; the failure that its JSON tells, or that its status means, goes out."""
+"""Read the error responses of a native upstream into failures."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from dragoman.hub.failure import Failure
 _failure = msgspec.json.Decoder(Failure)
 
 
-def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
+def read_failure(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
     try:
         failure = _failure.decode(body)
     except (msgspec.DecodeError, RecursionError):

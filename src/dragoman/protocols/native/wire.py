@@ -20,7 +20,7 @@ NAME = "native"
 
 
 class DeltaLine(Struct, frozen=True, tag="delta"):
-    """A Delta as it is read: msgspec reads raw JSON only where nothing else may stand."""
+    """A Delta as it is read: msgspec cannot decode `Raw | None`."""
 
     block: int
     text: str
@@ -32,7 +32,7 @@ LINE = msgspec.json.Decoder(Line)
 LINES = msgspec.json.Decoder(list[Line])
 
 
-def event_of(line: Line) -> Event:
+def read_event(line: Line) -> Event:
     if not isinstance(line, DeltaLine):
         return line
     absent = bytes(line.logprobs) == b"null"

@@ -67,11 +67,11 @@ class _BodyBuilder:
         request = self._request
         if request.n is not None and request.n > 1:
             raise BadRequest(
-                request.pointer("n"), f"n must be 1: a Responses upstream gives one answer, not {request.n}"
+                request.pointer("n"), f"n must be 1, got {request.n}: a Responses upstream returns one answer."
             )
         for name in _UNSUPPORTED:
             if getattr(request, name) not in (None, ()):
-                self._ledger.note_dropped(request.pointer(name), f"responses has no {name}")
+                self._ledger.note_dropped(request.pointer(name), f"Responses has no {name}")
 
     def _add_conversation(self, wire: Wire) -> None:
         writer = InputBuilder(self._request, self._target, self._ledger)
@@ -123,10 +123,12 @@ class _BodyBuilder:
         if requested.switch is Switch.DISABLED:
             return self._choose_effort_off(requested)
         if requested.switch is not None and requested.budget is None:
-            self._ledger.note_approximated(requested.switch_at, "responses has no switch for thinking, only its effort")
+            self._ledger.note_approximated(requested.switch_at, "Responses has no switch for thinking, only its effort")
         if requested.effort is not None:
             if requested.budget is not None:
-                self._ledger.note_dropped(requested.budget_at, "responses has no thinking budget: the effort says it")
+                self._ledger.note_dropped(
+                    requested.budget_at, "Responses has no thinking budget; the effort is sent instead"
+                )
             if self._from_messages:
                 self._ledger.note_approximated(requested.at, "what an effort means differs between vendors")
             return self._fit_effort(requested.effort, requested.at)
@@ -134,7 +136,7 @@ class _BodyBuilder:
             return None
         effort = effort_for_budget(requested.budget)
         self._ledger.note_approximated(
-            requested.budget_at or requested.at, f"a budget of thought becomes the effort {effort!r}"
+            requested.budget_at or requested.at, f"the thinking budget becomes the effort {effort!r}"
         )
         return self._fit_effort(effort, requested.budget_at or requested.at)
 
@@ -142,7 +144,7 @@ class _BodyBuilder:
         if requested.effort is not None:
             self._ledger.note_dropped(requested.at, "with thinking off the effort is none")
         if self._target.profile.efforts:
-            self._ledger.note_approximated(requested.switch_at, "responses has no switch for thinking, only its effort")
+            self._ledger.note_approximated(requested.switch_at, "Responses has no switch for thinking, only its effort")
         return self._fit_effort("none", requested.switch_at)
 
     def _fit_effort(self, effort: str, at: str) -> str | None:
@@ -183,7 +185,7 @@ class _BodyBuilder:
                 return {"type": "json_object"}
             case Shape.SCHEMA:
                 if requested.name is None:
-                    self._ledger.note_invented(requested.at, "responses wants the schema named: response")
+                    self._ledger.note_invented(requested.at, "Responses wants the schema named: response")
                 wire: Wire = {"type": "json_schema", "name": requested.name or "response", "schema": requested.schema}
                 _set_if_given(wire, "description", requested.description)
                 _set_if_given(wire, "strict", requested.strict)

@@ -44,7 +44,7 @@ class PartBuilder:
         match part:
             case Text():
                 if part.citations:
-                    self._ledger.note_dropped(f"{part.at}/citations", "responses does not read the citations of a user")
+                    self._ledger.note_dropped(f"{part.at}/citations", "Responses does not read the citations of a user")
                 wire: Wire = {"type": "input_text", "text": part.text}
                 return self._finish_part(wire, part.cache, part.ext)
             case Image():
@@ -55,7 +55,7 @@ class PartBuilder:
             case Refusal():
                 return {"type": "input_text", "text": part.text}
             case Audio():
-                raise BadRequest(part.at, "Responses upstreams take no audio input")
+                raise BadRequest(part.at, "A Responses upstream takes no audio. Send a transcript.")
             case Foreign(raw=raw) if self._same_protocol and isinstance(raw, dict):
                 return raw
         return None
@@ -66,13 +66,13 @@ class PartBuilder:
         if cache.ttl is not None:
             wire["ttl"] = cache.ttl if self._same_caches else _TTL.get(cache.ttl, cache.ttl)
         if not self._same_caches:
-            self._ledger.note_approximated(cache.at, "the breakpoint is kept, how long it lives is the vendor's")
+            self._ledger.note_approximated(cache.at, "the breakpoint is kept; the vendor decides its lifetime")
         return wire
 
     def drop_breakpoint(self, cache: Cache | None) -> None:
         """Record a breakpoint in a place where Responses has none."""
         if cache is not None:
-            self._ledger.note_dropped(cache.at, "responses has cache breakpoints on input parts only")
+            self._ledger.note_dropped(cache.at, "Responses has cache breakpoints on input parts only")
 
     def _finish_part(self, wire: Wire, cache: Cache | None, ext: Ext) -> Wire:
         if cache is not None:
@@ -95,7 +95,7 @@ class PartBuilder:
             case Inline(media_type=media_type, data=data):
                 wire: Wire = {"type": "input_file", "file_data": f"data:{media_type};base64,{data}"}
                 if document.title is None and not self._same_protocol:
-                    self._ledger.note_invented(document.at, "responses wants a file name: document.pdf")
+                    self._ledger.note_invented(document.at, "Responses wants a file name: document.pdf")
                 wire["filename"] = document.title or "document.pdf"
                 return wire
             case Link(url=url):
@@ -112,5 +112,5 @@ class PartBuilder:
 
     def _check_file_id(self, id_: str, at: str) -> str:
         if not self._same_files:
-            raise BadRequest(at, f"the file {id_!r} is another vendor's: send its content instead")
+            raise BadRequest(at, f"The file {id_!r} is stored at another vendor. Send its data instead.")
         return id_

@@ -54,7 +54,9 @@ class ToolBuilder:
             return None
         if not self._request.tools:
             if choice.pick in (Pick.REQUIRED, Pick.NAMED):
-                raise BadRequest(choice.at, "a tool call is demanded but no tool is offered")
+                raise BadRequest(
+                    choice.at, "tool_choice requires a tool call, but tools is empty. Add a tool or remove tool_choice."
+                )
             return None
         if choice.allowed is not None:
             tools = [self._name_allowed(name) for name in choice.allowed]
@@ -114,10 +116,10 @@ class ToolBuilder:
             wire["defer_loading"] = True
         elif tool.deferred:
             self._ledger.note_approximated(
-                f"{tool.at}/defer_loading", "without a tool search every tool is offered at once"
+                f"{tool.at}/defer_loading", "without tool search the tool is offered at once"
             )
         if tool.cache is not None:
-            self._ledger.note_dropped(tool.cache.at, "responses has cache breakpoints on input parts only")
+            self._ledger.note_dropped(tool.cache.at, "Responses has cache breakpoints on input parts only")
         if self._same_protocol:
             restore(wire, tool.ext)
         return wire
@@ -140,14 +142,14 @@ class ToolBuilder:
             case "web_search":
                 return self._build_web_search(tool)
             case "code_execution":
-                self._note_carried(tool, "code_interpreter runs in a container of the vendor's own")
+                self._note_carried(tool, "code_interpreter runs in the vendor's container")
                 return {"type": "code_interpreter", "container": {"type": "auto"}}
             case "mcp" if tool.server_url is not None:
                 return self._build_mcp(tool, tool.server_url)
             case "mcp_toolset" if tool.allowed_tools is not None:
                 return None  # the entry of its server lists the same tools
             case "tool_search":
-                self._note_carried(tool, "the vendor searches tools in its own way")
+                self._note_carried(tool, "the vendor's tool search works differently")
                 return {"type": "tool_search"}
         self._drop_hosted(tool)
         return None
@@ -160,8 +162,10 @@ class ToolBuilder:
         tools = self._request.tools
         others = (other for other in tools if not isinstance(other, Hosted) or other.kind in _EQUIVALENT_KINDS)
         if is_indispensable(tool, self._request.tool_choice, others):
-            raise BadRequest(tool.at, f"a Responses upstream has no tool like {tool.kind!r}")
-        self._ledger.note_dropped(tool.at, f"responses has no tool like {tool.kind!r}")
+            raise BadRequest(
+                tool.at, f"A Responses upstream has no tool like {tool.kind!r}. Remove it or choose another model."
+            )
+        self._ledger.note_dropped(tool.at, f"Responses has no tool like {tool.kind!r}")
 
     def _build_web_search(self, tool: Hosted) -> Wire:
         wire: Wire = {"type": "web_search"}
@@ -170,12 +174,12 @@ class ToolBuilder:
         if tool.location is not None:
             wire["user_location"] = tool.location
         if tool.blocked_domains:
-            self._ledger.note_dropped(f"{tool.at}/blocked_domains", "responses cannot exclude domains")
+            self._ledger.note_dropped(f"{tool.at}/blocked_domains", "Responses cannot exclude domains")
         if tool.max_uses is not None:
-            self._ledger.note_dropped(f"{tool.at}/max_uses", "responses cannot limit the uses of one tool")
+            self._ledger.note_dropped(f"{tool.at}/max_uses", "Responses cannot limit the uses of one tool")
         if tool.context_size is not None:
             wire["search_context_size"] = tool.context_size
-        self._note_carried(tool, "the vendor's own web search")
+        self._note_carried(tool, "the vendor's web search works differently")
         return wire
 
     def _build_mcp(self, tool: Hosted, url: str) -> Wire:
@@ -185,5 +189,5 @@ class ToolBuilder:
         wire["require_approval"] = "never"
         if tool.allowed_tools is not None:
             wire["allowed_tools"] = list(tool.allowed_tools)
-        self._note_carried(tool, "the vendor connects to the server in its own way")
+        self._note_carried(tool, "the vendor connects to the server differently")
         return wire

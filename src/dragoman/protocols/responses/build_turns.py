@@ -67,7 +67,7 @@ class InputBuilder:
         last = turns[-1] if turns else None
         if last is not None and last.role is Role.ASSISTANT and self._request.protocol == "messages":
             self._ledger.note_approximated(
-                last.at, "responses reads a last assistant turn as history, not as a prefill"
+                last.at, "Responses reads a last assistant turn as history, not as a prefill"
             )
         return items
 
@@ -120,7 +120,9 @@ class InputBuilder:
         mark = ""
         if result.is_error:
             mark = _ERROR_MARK
-            self._ledger.note_approximated(f"{result.at}/is_error", "responses has no error flag; the text says it")
+            self._ledger.note_approximated(
+                f"{result.at}/is_error", "Responses has no error flag; the text begins with [tool error]"
+            )
         content = [part for part in result.content if self._same_protocol or not isinstance(part, Foreign)]
         if result.cache is None and all(isinstance(part, Text) and part.cache is None for part in content):
             texts = [part.text for part in content if isinstance(part, Text)]
@@ -178,7 +180,7 @@ class InputBuilder:
         if self._same_protocol:
             return [citation.raw for citation in text.citations]
         if text.citations:
-            self._ledger.note_dropped(f"{text.at}/citations", "responses does not read the citations of earlier turns")
+            self._ledger.note_dropped(f"{text.at}/citations", "Responses does not read the citations of earlier turns")
         return []
 
     def _build_other_item(self, part: Part) -> Iterable[Wire]:
@@ -190,7 +192,7 @@ class InputBuilder:
             case Foreign() if self._same_protocol:
                 yield from _restore_raw(part)
             case Image() | Document() | Audio():
-                self._ledger.note_dropped(part.at, "responses takes no media from the assistant")
+                self._ledger.note_dropped(part.at, "Responses takes no media from the assistant")
             case _:
                 return
 
@@ -216,7 +218,7 @@ class InputBuilder:
         )
         if not readable and not (self._same_protocol and opaque is None):
             why = "reasoning without its encrypted form" if opaque is None else "reasoning that another vendor issued"
-            self._ledger.note_dropped(thought.at, f"{why} means nothing to this upstream")
+            self._ledger.note_dropped(thought.at, f"{why} cannot be read by this upstream")
             return
         kind = "reasoning_text" if thought.raw else "summary_text"
         parts: list[Json] = [{"type": kind, "text": thought.text}] if thought.text else []
@@ -294,7 +296,7 @@ def _fit_part(part: Part, calls: _Pairs, results: _Pairs, ledger: Ledger) -> Seq
     if not isinstance(part, ToolResult):
         return [part]
     if id(part) not in results:
-        ledger.note_approximated(part.at, "a result whose call is missing is told as text")
+        ledger.note_approximated(part.at, "a result without a call is sent as text")
         label = "error" if part.is_error else "result"
         return [Text(f"[{label} of tool call {part.call_id}]", part.at), *part.content]
     pair = results[id(part)]

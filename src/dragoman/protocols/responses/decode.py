@@ -49,9 +49,9 @@ def _read_search(item: Item) -> tuple[Item, tuple[Citation, ...] | None]:
         return {}, None
     queries = action.get("queries")
     query = action.get("query") or (queries[0] if isinstance(queries, list) and queries else None)
-    told = {"query": query, "url": action.get("url"), "pattern": action.get("pattern")}
+    fields = {"query": query, "url": action.get("url"), "pattern": action.get("pattern")}
     sources = action.get("sources")
-    return {key: value for key, value in told.items() if isinstance(value, str)}, (
+    return {key: value for key, value in fields.items() if isinstance(value, str)}, (
         tuple(_read_sources(sources)) if isinstance(sources, list) else None
     )
 
@@ -81,8 +81,8 @@ def _read_outcome(type_: str, item: Item) -> tuple[str | None, bool]:
     match type_:
         case "code_interpreter_call":
             outputs = item.get("outputs")
-            told = outputs if isinstance(outputs, list) else []
-            logs = [text_at(output, "logs") for output in told if isinstance(output, dict)]
+            entries = outputs if isinstance(outputs, list) else []
+            logs = [text_at(output, "logs") for output in entries if isinstance(output, dict)]
             return ("".join(logs) if logs else None), item.get("status") == "failed"
         case "mcp_call":
             failure = item.get("error")
@@ -200,9 +200,9 @@ class Decoder:
             except (ValueError, RecursionError):
                 known = True
             return self._fail(Kind.CORRUPT, f"the upstream sent an event of a wrong shape: {error}") if known else ()
-        mended = replace_lone_surrogates(data)
-        if mended != data:
-            return self.feed(Frame(item.event, mended))
+        repaired = replace_lone_surrogates(data)
+        if repaired != data:
+            return self.feed(Frame(item.event, repaired))
         if "truncated" in str(error):  # the last event of a cut stream
             return self._fail(Kind.TRUNCATED, "the upstream's stream ended within an event")
         return self._fail(Kind.CORRUPT, f"the upstream sent an event that is not JSON: {error}")
@@ -217,10 +217,10 @@ class Decoder:
         return (Started(response.id or "", response.model or ""),)
 
     def _read_completed(self, response: wire.Response) -> Events:
-        told = self._finish_items(response)
+        events = self._finish_items(response)
         if self._calls.has_unfinished():
-            told += self._fail(Kind.CORRUPT, "the upstream's reply ended inside a tool call")
-        return self._end_reply(response, told, Stop.TOOL if self._calls.indexes() else Stop.END)
+            events += self._fail(Kind.CORRUPT, "the upstream's reply ended inside a tool call")
+        return self._end_reply(response, events, Stop.TOOL if self._calls.indexes() else Stop.END)
 
     def _read_incomplete(self, response: wire.Response) -> Events:
         details = response.incomplete_details
@@ -228,18 +228,18 @@ class Decoder:
         stop = _STOP_BY_REASON.get(reason)
         if stop is None:
             self._ledger.note_approximated(
-                "/incomplete_details/reason", f"{reason!r:.80} is told as a cap that was reached"
+                "/incomplete_details/reason", f"{reason!r:.80} is read as a reached token limit"
             )
             stop = Stop.LENGTH
         return self._end_reply(response, self._finish_items(response), stop)
 
-    def _end_reply(self, response: wire.Response, told: list[Event], stop: Stop) -> Events:
+    def _end_reply(self, response: wire.Response, events: list[Event], stop: Stop) -> Events:
         """Return the last events, closed blocks, usage and the end; or everything up to the first failure."""
-        failed = next((at for at, event in enumerate(told) if isinstance(event, Failed)), None)
+        failed = next((at for at, event in enumerate(events) if isinstance(event, Failed)), None)
         if failed is not None:
-            return [*told[:failed], *self._usage_events(response), told[failed]]
+            return [*events[:failed], *self._usage_events(response), events[failed]]
         closed = (*self._messages.close(), *self._thoughts.close(), *self._calls.close())
-        return [*told, *closed, *self._usage_events(response), Ended(stop)]
+        return [*events, *closed, *self._usage_events(response), Ended(stop)]
 
     def _read_failed(self, response: wire.Response) -> Events:
         error = errors.read_error(response.error)
@@ -362,7 +362,7 @@ class Decoder:
         return self._calls.item_done(index, custom, item)
 
 
-def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
+def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     """Return the events of a whole reply; an error body, or one that is not JSON, gives Failed."""
     body = replace_invalid_utf8(body)
     try:
@@ -371,9 +371,9 @@ def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
             return [Failed(_read_unusable(body, "it is no response object", NO_REPLY))]
         return Decoder(issuer, ledger).read_whole(response)
     except (ValueError, RecursionError) as error:
-        mended = replace_lone_surrogates(body)
-        if mended != body and not isinstance(error, msgspec.ValidationError):
-            return whole(mended, issuer, ledger)
+        repaired = replace_lone_surrogates(body)
+        if repaired != body and not isinstance(error, msgspec.ValidationError):
+            return decode_whole(repaired, issuer, ledger)
         return [Failed(_read_unusable(body, str(error)))]
 
 
@@ -382,8 +382,8 @@ def _read_response(json: bytes | Raw) -> wire.Response:
 
 
 def _read_unusable(body: bytes, why: str, code: str | None = None) -> Failure:
-    told = errors.find_error(body)
-    if told is not None:
-        return errors.read_stream_error(told)
+    error = errors.find_error(body)
+    if error is not None:
+        return errors.read_stream_error(error)
     seen = "it is HTML" if body.lstrip()[:1] == b"<" else why
     return Failure(Kind.CORRUPT, f"the upstream's reply cannot be read: {seen}", code=code)

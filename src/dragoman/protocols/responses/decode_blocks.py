@@ -87,10 +87,10 @@ class MessageItems:
     def annotated(self, event: StreamEvent) -> Events:
         return self._add_citation(event, event.annotation)
 
-    def part_done(self, event: StreamEvent, told: Part) -> Events:
-        events = [*self._add_missing_text(event, told)]
+    def part_done(self, event: StreamEvent, done: Part) -> Events:
+        events = [*self._add_missing_text(event, done)]
         part = self._find_part(event)
-        for raw in (told.annotations or [])[part.cited if part else 0 :]:
+        for raw in (done.annotations or [])[part.cited if part else 0 :]:
             events += self._add_citation(event, raw)
         if part := self._find_part(event):
             events += part.close()
@@ -121,12 +121,12 @@ class MessageItems:
         part.sent = True
         return [*opened, Delta(part.block, text, logprobs)]
 
-    def _add_missing_text(self, event: StreamEvent, told: Part) -> Events:
+    def _add_missing_text(self, event: StreamEvent, done: Part) -> Events:
         part = self._find_part(event)
         if part is not None and part.sent:
             return ()
-        what: Block = RefusalBlock() if told.type == "refusal" else TextBlock()
-        return self._add_text(event, what, told.refusal or told.text or "", _keep_logprobs(told.logprobs))
+        what: Block = RefusalBlock() if done.type == "refusal" else TextBlock()
+        return self._add_text(event, what, done.refusal or done.text or "", _keep_logprobs(done.logprobs))
 
     def _open_part(self, event: StreamEvent, what: Block) -> tuple[_OpenBlock, Events]:
         parts = self._items.setdefault(event.output_index, {})
@@ -142,12 +142,12 @@ class MessageItems:
         if part is None or not part.open or not part.citable:
             return ()  # without text there is nothing to cite; the finished part repeats the annotation otherwise
         part.cited += 1
-        told = _annotation.decode(raw)
+        done = _annotation.decode(raw)
         citation = Citation(
-            url=told.url,
-            title=told.title or told.filename,
-            start=told.start_index,
-            end=told.end_index,
+            url=done.url,
+            title=done.title or done.filename,
+            start=done.start_index,
+            end=done.end_index,
             raw=_object.decode(raw),
         )
         return (CitationAdded(part.block, citation),)
@@ -194,21 +194,21 @@ class ReasoningItems:
         return self._add_missing_reasoning(event.output_index, False, event.summary_index, event.text)
 
     def summary_part_done(self, event: StreamEvent) -> Events:
-        told = _part.decode(event.part)
-        return self._add_missing_reasoning(event.output_index, False, event.summary_index, told.text)
+        done = _part.decode(event.part)
+        return self._add_missing_reasoning(event.output_index, False, event.summary_index, done.text)
 
     def raw_done(self, event: StreamEvent) -> Events:
         return self._add_missing_reasoning(event.output_index, True, event.content_index, event.text)
 
-    def part_done(self, event: StreamEvent, told: Part) -> Events:
-        return self._add_missing_reasoning(event.output_index, True, event.content_index, told.text)
+    def part_done(self, event: StreamEvent, done: Part) -> Events:
+        return self._add_missing_reasoning(event.output_index, True, event.content_index, done.text)
 
     def item_done(self, index: int, item: ReasoningItem) -> Events:
         events: list[Event] = []
-        for part, told in enumerate(item.summary or ()):
-            events += self._add_missing_reasoning(index, False, part, told.text)
-        for part, told in enumerate(item.content or ()):
-            events += self._add_missing_reasoning(index, True, part, told.text)
+        for part, done in enumerate(item.summary or ()):
+            events += self._add_missing_reasoning(index, False, part, done.text)
+        for part, done in enumerate(item.content or ()):
+            events += self._add_missing_reasoning(index, True, part, done.text)
         reasoning = self._items.setdefault(index, _OpenReasoning())
         if item.encrypted_content and reasoning.open:
             events += self._opaque_events(reasoning, item.encrypted_content)

@@ -140,24 +140,22 @@ class Encoder:
         reason = _REASON_BY_STOP.get(event.stop)
         status = "incomplete" if reason else "completed"
         if event.category:
-            self._ledger.note_dropped("/stop_details/category", "responses has no category of a refusal")
+            self._ledger.note_dropped("/stop_details/category", "Responses has no category of a refusal")
         if event.sequence is not None:
-            self._ledger.note_dropped("/stop_sequence", "responses does not tell which stop sequence was hit")
+            self._ledger.note_dropped("/stop_sequence", "Responses does not report which stop sequence was hit")
         if event.stop is Stop.CONTEXT_FULL:
             self._ledger.note_approximated(
-                "/stop_reason", "responses does not tell a full context from the cap on tokens"
+                "/stop_reason", "Responses does not distinguish a full context from the token limit"
             )
         if event.stop is Stop.PAUSE:
-            self._ledger.note_approximated(
-                "/stop_reason", "responses cannot ask to be continued; the reply counts as ended"
-            )
+            self._ledger.note_approximated("/stop_reason", "Responses has no pause; sent as a natural end")
         if event.explanation and not self._has_text:
             frames = [*self._finish_item("completed"), *self._encode_explanation(event.explanation)]
         else:
             frames = [*self._finish_item(status)]
             if event.explanation:
                 self._ledger.note_dropped(
-                    "/stop_details/explanation", "responses tells a refusal only in place of a text"
+                    "/stop_details/explanation", "Responses has an explanation only in place of a text"
                 )
         return [*frames, *self._encode_terminal(status, self._usage or Usage(), reason=reason)]
 
@@ -165,8 +163,8 @@ class Encoder:
         """Encode the reason of a refusal without text as the refusal's text."""
         block = max(self._open, default=-1) + 1
         opened = self._open_item(Opened(block, RefusalBlock()))
-        said = self._encode_delta(Delta(block, explanation))
-        return [*opened, *said, *self._close_item(block), *self._finish_item("completed")]
+        delta = self._encode_delta(Delta(block, explanation))
+        return [*opened, *delta, *self._close_item(block), *self._finish_item("completed")]
 
     def _encode_failure(self, failure: Failure) -> Bytes:
         frames = [] if self._snapshot else [*self._encode_start("")]
@@ -264,7 +262,7 @@ class Encoder:
     def _encode_annotation(self, item: OpenItem, block: int, citation: Citation) -> Bytes:
         annotation = encode_annotation(citation, item.length())
         if annotation is None:
-            self._ledger.note_dropped(f"/content/{block}/citations", "responses cites only what has an address")
+            self._ledger.note_dropped(f"/content/{block}/citations", "Responses cites only what has an address")
             return ()
         if not is_unchanged(annotation, citation):
             self._ledger.note_approximated(
@@ -312,25 +310,25 @@ class Encoder:
             item = encode_hosted_item(hosted, self._context.new_id)
             if item is None:
                 self._open[block] = None
-                self._ledger.note_dropped(f"/content/{block}", f"responses has no item like {hosted.kind!r}")
+                self._ledger.note_dropped(f"/content/{block}", f"Responses has no item like {hosted.kind!r}")
                 return ()
             self._ledger.note_approximated(f"/content/{block}", f"{item['type']} keeps input and results, nothing else")
-        told = self._open[block] = _HostedItem(self._next_index(), item)
+        hosted_item = self._open[block] = _HostedItem(self._next_index(), item)
         frames = [*self._finish_item("completed")]
-        return [*frames, *self._encode_steps(told)]
+        return [*frames, *self._encode_steps(hosted_item)]
 
-    def _encode_steps(self, told: _HostedItem) -> Bytes:
-        item = told.item
+    def _encode_steps(self, hosted_item: _HostedItem) -> Bytes:
+        item = hosted_item.item
         has_status = "status" in item
-        frames = [self._encode_added(told.index, {**item, "status": "in_progress"} if has_status else item)]
+        frames = [self._encode_added(hosted_item.index, {**item, "status": "in_progress"} if has_status else item)]
         if item.get("status") in (None, "completed"):
-            place: Item = {"item_id": item.get("id"), "output_index": told.index}
+            place: Item = {"item_id": item.get("id"), "output_index": hosted_item.index}
             for step in _HOSTED_STEPS.get(str(item["type"]), ()):
                 frames.append(self._encode_event(f"response.{item['type']}.{step}", place))
         return frames
 
 
-def whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger) -> bytes:
+def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger) -> bytes:
     """Return the whole body: the response object that ends a stream of the same events."""
     reply = collect(events)
     if isinstance(reply.end, Failed):
@@ -341,13 +339,16 @@ def whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger) -> byt
     return bytes(machine.body)
 
 
-def repair(failure: Failure, started: Started | None, frames: int) -> bytes:
+def render_stream_error(failure: Failure, started: Started | None, frames: int) -> bytes:
     """Return what to append to an upstream's stream that broke off: the error and the failed response."""
     known = started or Started("", "")
     error = errors.build_stream_error(failure)
     response = Snapshot(known.id, known.model, 0, {}).response("failed", error=error)
-    told: tuple[tuple[str, Item], ...] = (("error", {"error": error}), ("response.failed", {"response": response}))
+    hosted_item: tuple[tuple[str, Item], ...] = (
+        ("error", {"error": error}),
+        ("response.failed", {"response": response}),
+    )
     return b"".join(
         encode_event(_encode({"type": type_, **fields, "sequence_number": number}), type_.encode())
-        for number, (type_, fields) in enumerate(told, frames)
+        for number, (type_, fields) in enumerate(hosted_item, frames)
     )

@@ -107,7 +107,7 @@ def choose_events(what: Block) -> ItemEvents:
         case CallBlock(custom=custom):
             return CUSTOM if custom else FUNCTION
         case HostedBlock():
-            raise ValueError("a hosted block is told whole")
+            raise ValueError("a hosted block has no deltas")
 
 
 class OpenItem:
@@ -208,8 +208,8 @@ class OpenItem:
 
 def _encode_opaque(opaque: Opaque, text: str) -> str:
     """Return the value for `encrypted_content`: OpenAI's own as it is, others in an envelope with the signed text."""
-    own = opaque.issuer == VENDOR and opaque.form is Form.ENCRYPTED
-    return opaque.payload if own else encode_envelope(opaque, text)
+    is_own = opaque.issuer == VENDOR and opaque.form is Form.ENCRYPTED
+    return opaque.payload if is_own else encode_envelope(opaque, text)
 
 
 def encode_annotation(citation: Citation, length: int) -> Item | None:

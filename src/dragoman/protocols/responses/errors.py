@@ -105,11 +105,11 @@ _error_decoder = msgspec.json.Decoder(wire.Error)
 _body_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
+def read_failure(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
     """Return the failure that an error response reports."""
     error = find_error(body)
     message = clean_message(error.message or "") if error else strip_html(body)
-    message = message or f"the upstream answered {status} without saying why"
+    message = message or f"the upstream answered HTTP {status} without a message"
     kind = _choose_kind(error, status, message)
     retry = retry_after(headers)
     if retry is None:
@@ -135,7 +135,7 @@ def find_error(body: bytes) -> wire.Error | None:
 
 def read_stream_error(error: wire.Error) -> Failure:
     """Return the failure that an error within a stream reports."""
-    message = clean_message(error.message or "") or "the upstream failed and did not say why"
+    message = clean_message(error.message or "") or "the upstream reported an error without a message"
     status = error.status or error.status_code
     return Failure(
         _choose_kind(error, status or 500, message),
@@ -155,7 +155,7 @@ def read_error(raw: msgspec.Raw) -> wire.Error | None:
         return None
 
 
-def render(failure: Failure, request_id: str) -> ErrorResponse:
+def render_error(failure: Failure, request_id: str) -> ErrorResponse:
     """Return the response that the openai SDK maps to the right exception; it has no field for the request id."""
     status, type_, code = _RENDERED[failure.kind]
     if failure.kind is Kind.UPSTREAM and failure.status == 500:

@@ -10,9 +10,9 @@ from dragoman.protocols.responses.parse_turns import Conversation
 from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME
 
 _SERVER_STATE = {
-    "previous_response_id": "a response that this gateway does not keep: send the whole input",
-    "conversation": "a conversation that this gateway does not keep: send the whole input",
-    "prompt": "a prompt template that the vendor keeps: send its text as instructions and input",
+    "previous_response_id": "a stored response, and this gateway stores none; send the whole input",
+    "conversation": "a stored conversation, and this gateway stores none; send the whole input",
+    "prompt": "a stored prompt template; send its text as instructions and input",
 }
 
 # Values that mean the same as leaving the field out.
@@ -100,9 +100,11 @@ def _parse_request(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Requ
 def _refuse_server_state(fields: Fields) -> None:
     for key, what in _SERVER_STATE.items():
         if fields.raw(key) is not None:
-            raise BadRequest(fields.pointer(key), f"{key} names {what}")
+            raise BadRequest(fields.pointer(key), f"{key} names {what}.")
     if fields.flag("background", False):
-        raise BadRequest(fields.pointer("background"), "background must be false: this gateway keeps no state")
+        raise BadRequest(
+            fields.pointer("background"), "background must be false: this gateway runs no background responses."
+        )
 
 
 def _parse_include(fields: Fields, ext: Ext) -> dict[str, int]:

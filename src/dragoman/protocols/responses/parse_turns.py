@@ -32,10 +32,10 @@ from dragoman.protocols.responses.wire import VENDOR
 _ROLES = {role.value: role for role in Role}
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _SERVER_STATE = {
-    "item_reference": "an item that the server kept: send the item itself",
-    "compaction": "a compacted context that only its own vendor can read: send the items themselves",
-    "compaction_summary": "a compacted context that only its own vendor can read: send the items themselves",
-    "compaction_trigger": "a demand to compact the context, which only this API's own vendor can meet",
+    "item_reference": "a reference to a stored item; send the item itself",
+    "compaction": "a compacted context that only its vendor can read; send the items themselves",
+    "compaction_summary": "a compacted context that only its vendor can read; send the items themselves",
+    "compaction_trigger": "a request to compact the context, which only OpenAI can do",
 }
 
 
@@ -82,7 +82,7 @@ class Conversation:
     def _read_item(self, item: Fields) -> None:
         type_ = item.text("type") or ("message" if item.has("role") else "item_reference")
         if type_ in _SERVER_STATE:
-            raise BadRequest(item.at, f"{item.at} is {_SERVER_STATE[type_]}")
+            raise BadRequest(item.at, f"{item.at} is {_SERVER_STATE[type_]}.")
         for bookkeeping in ("id", "status"):
             item.raw(bookkeeping)
         match type_:
@@ -147,8 +147,8 @@ class Conversation:
 
 def _read_whole(item: Fields) -> dict[str, object]:
     """Return a foreign item as it came, with its id and status."""
-    told = {key: item.raw(key) for key in ("id", "status") if item.has(key)}
-    return {**told, **item.rest()}
+    bookkeeping_fields = {key: item.raw(key) for key in ("id", "status") if item.has(key)}
+    return {**bookkeeping_fields, **item.rest()}
 
 
 def _read_reasoning(item: Fields) -> Thinking:
@@ -201,4 +201,4 @@ def _read_result_parts(item: Fields) -> Iterator[Text | Image | Document | Forei
         if isinstance(part, Text | Image | Document | Foreign):
             yield part
         else:
-            raise BadField(part.at, "cannot stand in a tool's output")
+            raise BadField(part.at, "is not allowed in a tool output")

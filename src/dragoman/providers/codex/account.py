@@ -13,7 +13,7 @@ from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.accounts.timestamps import format_timestamp
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.headers import Header, Headers
-from dragoman.protocols.responses.errors import read as read_failure
+from dragoman.protocols.responses.errors import read_failure as read_failure
 from dragoman.providers.account_state import BROKEN, OK, WARNING, Credits, Finding, Limits, Quota, Window
 from dragoman.providers.codex.credential import Credential
 from dragoman.providers.provider import ModelInfo

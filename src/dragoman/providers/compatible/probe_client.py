@@ -12,7 +12,7 @@ from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import JSON, Header
-from dragoman.protocols.chat.errors import find_error, read, read_error
+from dragoman.protocols.chat.errors import find_error, read_error, read_failure
 from dragoman.protocols.chat.wire import DONE, CallPiece, Chunk, Message
 from dragoman.protocols.messages.wire import ANTHROPIC_VERSION
 from dragoman.providers.provider import IncomingResponse, Provider
@@ -150,7 +150,9 @@ class ProbeClient:
             if response.status == 200:
                 return response
             try:
-                failure = read(response.status, dict(response.headers), await response.read(MAX_BYTES, TIMEOUT_S))
+                failure = read_failure(
+                    response.status, dict(response.headers), await response.read(MAX_BYTES, TIMEOUT_S)
+                )
             finally:
                 response.close()
         except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded) as fault:

@@ -9,7 +9,7 @@ from dragoman.accounts.service_client import ServiceResponse
 from dragoman.accounts.timestamps import parse_timestamp
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.headers import Headers
-from dragoman.protocols.chat.errors import read as read_failure
+from dragoman.protocols.chat.errors import read_failure as read_failure
 from dragoman.providers.account_state import Limits, Quota, Window
 from dragoman.providers.copilot.credential import Session
 

@@ -13,7 +13,7 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Request
 from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.headers import Header, Headers
-from dragoman.protocols.chat.errors import read as read_failure
+from dragoman.protocols.chat.errors import read_failure as read_failure
 from dragoman.providers.account_state import BROKEN, OK, Finding, Limits, Quota
 from dragoman.providers.connection import (
     USER_AGENT,

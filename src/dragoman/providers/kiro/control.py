@@ -11,7 +11,7 @@ from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.headers import Header
-from dragoman.protocols.kiro.errors import read as read_failure
+from dragoman.protocols.kiro.errors import read_failure as read_failure
 from dragoman.providers.kiro.credential import Credential, Method
 from dragoman.providers.kiro.hosts import AccountHosts, target_headers
 
