@@ -35,9 +35,9 @@ Reactions = dict[tuple[str, str], str]  # client, trouble -> how many requests i
 
 HEAD = """# Clients
 
-Which real client works on which upstream. `make clients-page` writes this page from the results of `make
-test-clients`; a test fails when it is stale. Each client is installed from its registry in the version below and
-talks to the gateway over real sockets. Behind the gateway, a fake upstream of each protocol plays a small agent
+Which real client works on which upstream. `make clients-page` writes this page from the results of
+`make test-clients`; a test fails when it is stale. Each client is installed from its registry in the version below
+and talks to the gateway over real sockets. Behind the gateway, a fake upstream of each protocol plays a small agent
 script. [compatibility.md](compatibility.md) lists what each pair of protocols loses.
 
 - **tools**: a conversation with tools runs to its end: files are written, results come back, the last text is right
