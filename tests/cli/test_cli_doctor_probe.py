@@ -28,7 +28,7 @@ def test_the_table_and_the_lines_to_write_are_shown(shell: Shell) -> None:
         done = shell.run("doctor", "up")
     assert done.code == 0
     row = next(line for line in done.out.splitlines() if line.startswith("developer messages"))
-    assert row.split()[2:4] == ["refuses", "no_developer"]
+    assert row.split()[2:4] == ["rejected", "no_developer"]
     assert done.out.endswith('\n[providers.up]\nprotocol = "chat"\nquirks = ["max_tokens","no_developer"]\n')
     assert "Probing tiny at" in done.err
     assert "at most" in done.err

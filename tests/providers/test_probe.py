@@ -58,7 +58,7 @@ def thoughts_missing(body: Body) -> str | None:
 def test_a_server_like_openais_needs_nothing() -> None:
     profile = probed(Server())
     assert (profile.protocols, profile.quirks) == (("chat",), ())
-    assert {trait.found for trait in profile.traits} <= {"takes", "refuses", "told", "right", "is whole"}
+    assert {trait.found for trait in profile.traits} <= {"supported", "rejected", "present", "correct", "complete"}
     assert profile.undecided == {"replay_reasoning"}
 
 
@@ -107,8 +107,8 @@ def test_a_thought_that_takes_all_the_room_tells_nothing_of_required() -> None:
         ("no ids", "ids of chunks", "missing"),
         ("no DONE", "[DONE]", "missing"),
         ("no call ids", "ids of calls", "missing"),
-        ("arguments at once", "arguments in a stream", "odd"),
-        ("lies", "finish_reason after a call", "lies"),
+        ("arguments at once", "arguments in a stream", "unusual"),
+        ("lies", "finish_reason after a call", "wrong"),
     ],
 )
 def test_oddities_of_replies_are_told_and_need_no_quirk(odd: str, what: str, word: str) -> None:
@@ -120,17 +120,17 @@ def test_oddities_of_replies_are_told_and_need_no_quirk(odd: str, what: str, wor
 @pytest.mark.parametrize("field", ["reasoning_effort", "parallel_tool_calls", "stream_options"])
 def test_a_refusal_that_no_quirk_answers_is_told(field: str) -> None:
     profile = probed(Server(objection=has(f'"{field}"')))
-    assert (found(profile, field), profile.quirks) == ("refuses", ())
+    assert (found(profile, field), profile.quirks) == ("rejected", ())
 
 
 def test_a_quirk_whose_remedy_is_refused_too_is_not_advised() -> None:
     profile = probed(Server(objection=has('"response_format"')))
-    assert (found(profile, "response_format json_schema"), profile.quirks) == ("refuses", ())
+    assert (found(profile, "response_format json_schema"), profile.quirks) == ("rejected", ())
 
 
 def test_a_server_without_tools_is_not_asked_for_more_of_them() -> None:
     profile = probed(Server(objection=has('"tools"')))
-    assert (found(profile, "tools"), profile.quirks) == ("refuses", ())
+    assert (found(profile, "tools"), profile.quirks) == ("rejected", ())
     assert {"no_required", "needs_parameters", "no_custom_tools"} <= profile.undecided
 
 

@@ -34,7 +34,7 @@ TIME_FORMATS = 'use a duration (24h, 7d, 4w), a day (2026-11-15), or "all"'
 
 
 class UsageReport(Struct, frozen=True):
-    """What was used, in sums or in rows. `whole`: by everybody, not only by the key that asks."""
+    """What was used, in sums or in rows. `whole`: by all keys, not only by the one that sent the request."""
 
     whole: bool
     sums: tuple[UsageSum, ...] = ()

@@ -18,7 +18,7 @@ ACCEPT_POLL_S = 0.1
 REVOKE_S = 0.8  # longer than the pause between two reads of the store by a gateway
 
 
-class GatewayAnswer(Struct, frozen=True):
+class KeyAcceptance(Struct, frozen=True):
     """Whether the gateway that runs here accepts a key; `root` is None where none runs."""
 
     root: str | None
@@ -61,21 +61,21 @@ async def find_key(config: Config, secret: Secret) -> KeyRow | None:
         return await keyring.find(secret)
 
 
-async def check_with_gateway(config: Config, secret: Secret) -> GatewayAnswer:
+async def check_with_gateway(config: Config, secret: Secret) -> KeyAcceptance:
     """Ask the gateway that runs where the configuration says whether it accepts a key."""
     root = await find_running(config)
-    return GatewayAnswer(root, root is not None and await accepts_key(root, secret.reveal()))
+    return KeyAcceptance(root, root is not None and await accepts_key(root, secret.reveal()))
 
 
-async def wait_until_accepted(config: Config, secret: Secret) -> GatewayAnswer:
+async def wait_until_accepted(config: Config, secret: Secret) -> KeyAcceptance:
     """Wait until the running gateway accepts a new key; one with another store never does."""
     root = await find_running(config)
     deadline = time.monotonic() + ACCEPT_TIMEOUT_S
     while root is not None and not await accepts_key(root, secret.reveal()):
         if time.monotonic() > deadline:
-            return GatewayAnswer(root, is_accepted=False)
+            return KeyAcceptance(root, is_accepted=False)
         await asyncio.sleep(ACCEPT_POLL_S)
-    return GatewayAnswer(root, root is not None)
+    return KeyAcceptance(root, root is not None)
 
 
 async def wait_until_rejected(config: Config) -> None:

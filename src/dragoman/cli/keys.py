@@ -11,7 +11,7 @@ from dragoman.accounts.keys import CreatedKey, KeyRow
 from dragoman.admin.clients import KEY_VARIABLE
 from dragoman.admin.configuration import client_key_variable
 from dragoman.admin.keys import (
-    GatewayAnswer,
+    KeyAcceptance,
     check_with_gateway,
     create_key,
     find_key,
@@ -38,17 +38,17 @@ def command() -> None:
 @json_option
 def create(name: str | None, config_file: str | None, as_json: bool) -> None:
     """Create a client key. It is shown only once: the store keeps only a digest of it."""
-    created, answer = asyncio.run(_create(read_settings(config_file), name))
+    created, acceptance = asyncio.run(_create(read_settings(config_file), name))
     secret = created.secret.reveal()
-    if answer.root is not None and not answer.is_accepted:
-        remark(f"The gateway at {answer.root} does not accept it: it uses another store.")
+    if acceptance.root is not None and not acceptance.is_accepted:
+        remark(f"The gateway at {acceptance.root} does not accept it: it uses another store.")
     if as_json:
         show_json(_fields(created.row) | {"key": secret})
         return
     remark(f'Key "{created.row.name}" ({created.row.id}), shown only this once:')
     click.echo(f"export {KEY_VARIABLE}={secret}")
-    if answer.is_accepted:
-        remark(f"The gateway at {answer.root} accepts it from now on.")
+    if acceptance.is_accepted:
+        remark(f"The gateway at {acceptance.root} accepts it from now on.")
 
 
 @command.command("list")
@@ -85,7 +85,7 @@ def revoke(name_or_id: str, config_file: str | None, as_json: bool) -> None:
         remark(f"${client_key_variable(os.environ)} in this shell holds this key: unset it, or set another.")
 
 
-async def _create(config: Config, name: str | None) -> tuple[CreatedKey, GatewayAnswer]:
+async def _create(config: Config, name: str | None) -> tuple[CreatedKey, KeyAcceptance]:
     async with open_keyring(config) as keyring:
         created = await create_key(keyring, name)
     return created, await wait_until_accepted(config, created.secret)
@@ -105,11 +105,11 @@ async def _revoke(config: Config, name_or_id: str) -> tuple[KeyRow, bool]:
 
 async def _describe_environment_key(config: Config, secret: Secret) -> str:
     """Describe the key in this shell's environment, which need not be the one that the gateway was started with."""
-    row, answer = await find_key(config, secret), await check_with_gateway(config, secret)
+    row, acceptance = await find_key(config, secret), await check_with_gateway(config, secret)
     name = f"${client_key_variable(os.environ)}"
     which = f"The key in {name} is not one of these" if row is None else f'{name} holds the key "{row.name}"'
-    if answer.root is not None:
-        return f"{which}; the gateway at {answer.root} {'accepts' if answer.is_accepted else 'rejects'} it."
+    if acceptance.root is not None:
+        return f"{which}; the gateway at {acceptance.root} {'accepts' if acceptance.is_accepted else 'rejects'} it."
     if row is not None and row.revoked_at is not None:
         return f"{which}, which is revoked: unset it, or set another."
     if row is not None:

@@ -223,7 +223,7 @@ def _join_fields(own: tuple[Header, ...], others: tuple[Header, ...]) -> tuple[H
 def _missing_credential(provider: Provider, error: ConfigError) -> Failure:
     which = f" {provider.account.label}" if provider.account.label else ""
     problems = "; ".join(problem.message for problem in error.problems)
-    message = f"Provider {provider.name!r} has no credential{which}: {problems}. `dragoman doctor` says more."
+    message = f"Provider {provider.name!r} has no credential{which}: {problems}. Run: dragoman doctor"
     return Failure(Kind.CREDENTIAL, message)
 
 

@@ -19,10 +19,11 @@ def attribute_failure(prepared: Prepared, failure: Failure) -> Failure:
     failure = redact_failure(prepared.provider.replies.interpret_failure(failure), prepared.secrets)
     name = prepared.provider.name
     if failure.kind is Kind.CREDENTIAL or (failure.kind is Kind.FORBIDDEN and is_bad_token(failure)):
-        told = f" (HTTP {failure.status})" if failure.status is not None else ""
-        mend = prepared.provider.auth.login_command or f"set providers.{name}.api_key, then run `dragoman doctor`"
+        status = f" (HTTP {failure.status})" if failure.status is not None else ""
+        command = prepared.provider.auth.login_command
+        remedy = f"Run: {command}" if command else f"Set providers.{name}.api_key, then run: dragoman doctor"
         which = f" {prepared.provider.account.label}" if prepared.provider.account.label else ""
-        message = f"Provider {name!r} refused the gateway's credential{which}{told}. To mend it: {mend}."
+        message = f"Provider {name!r} rejected the gateway's credential{which}{status}. {remedy}"
         return Failure(Kind.CREDENTIAL, message, status=failure.status, code=failure.code)
     if failure.kind is Kind.FORBIDDEN:
         return replace(failure, message=f"Provider {name!r}: {failure.message}", detail=None, retry_after=None)

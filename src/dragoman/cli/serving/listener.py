@@ -31,7 +31,7 @@ class Bound(Struct, frozen=True):
 def bind(server: Server) -> Bound:
     """Listen at the configured address, or take over the socket of a gateway that drains there.
 
-    A gateway that was just told to stop offers its socket a moment later, so the address is tried for RETRY_S.
+    A gateway offers its socket shortly after it begins to stop, so the address is tried for RETRY_S.
     """
     family, address = _resolve(server)
     until = time.monotonic() + RETRY_S

@@ -73,8 +73,10 @@ class NoCredential:
     lock = None
 
     def read(self) -> Credential:
-        keyring = "where Codex keeps its own in a keyring, only the latter helps"
-        raise CredentialError(f"it has no credential: {REMEDY} makes one ({keyring}), or `credentials` names one")
+        raise CredentialError(
+            "no credential found. Run `dragoman login codex`; or `codex login`, unless Codex stores its tokens in a "
+            "keyring; or set `credentials`"
+        )
 
     def write(self, consumed: Credential, fresh: Credential) -> bool:
         return False

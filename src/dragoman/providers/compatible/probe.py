@@ -23,7 +23,17 @@ from dragoman.providers.compatible.probe_trials import (
 )
 
 Found = Literal[
-    "takes", "refuses", "ignores", "unclear", "told", "missing", "is cut", "is whole", "right", "lies", "odd"
+    "supported",
+    "rejected",
+    "ignored",
+    "unclear",
+    "present",
+    "missing",
+    "truncated",
+    "complete",
+    "correct",
+    "wrong",
+    "unusual",
 ]
 
 
@@ -58,30 +68,30 @@ def judge_stream(reply: ProbeReply) -> list[Trait]:
 
 def judge_calls(reply: ProbeReply) -> list[Trait]:
     """Told of a stream in which a tool was called; nothing is known where none was."""
-    if reply.verdict != "takes" or not reply.calls:
+    if reply.verdict != "supported" or not reply.calls:
         return [Trait("a call in a stream", "unclear", reply.message or "no tool was called")]
     pieces = [call for call in reply.calls if call.function is not None and call.function.arguments]
-    lies = reply.finish_reason != "tool_calls"
+    is_wrong = reply.finish_reason != "tool_calls"
     return [
         _judge_presence("ids of calls", any(call.id for call in reply.calls), "we make them"),
         _judge_arguments([str(call.function.arguments) for call in pieces if call.function is not None]),
-        Trait("finish_reason after a call", "lies", f"{reply.finish_reason or 'nothing'}; the call counts")
-        if lies
-        else Trait("finish_reason after a call", "right"),
+        Trait("finish_reason after a call", "wrong", f"{reply.finish_reason or 'nothing'}; the call counts")
+        if is_wrong
+        else Trait("finish_reason after a call", "correct"),
     ]
 
 
 def _judge_arguments(pieces: list[str]) -> Trait:
     what = "arguments in a stream"
     if len(pieces) > 1:
-        return Trait(what, "right", "in pieces")
+        return Trait(what, "correct", "in pieces")
     if len("".join(pieces)) < SHORT_ARGUMENTS:
         return Trait(what, "unclear", "they are too short to come in pieces")
-    return Trait(what, "odd", "all at once, at the end")
+    return Trait(what, "unusual", "all at once, at the end")
 
 
-def _judge_presence(what: str, told: bool, otherwise: str) -> Trait:
-    return Trait(what, "told") if told else Trait(what, "missing", otherwise)
+def _judge_presence(what: str, is_present: bool, otherwise: str) -> Trait:
+    return Trait(what, "present") if is_present else Trait(what, "missing", otherwise)
 
 
 QUIRKS: tuple[Quirk, ...] = get_args(Quirk)
@@ -124,23 +134,23 @@ class _Probe:
     async def protocols(self) -> tuple[ProtocolName, ...]:
         found: list[ProtocolName] = []
         chat = await self._plain_chat()
-        if chat.verdict == "refuses" and self._deterministic:
+        if chat.verdict == "rejected" and self._deterministic:
             self._deterministic = {}
             chat = await self._plain_chat()
         self._note(Trait("protocol chat", chat.verdict, chat.message))
-        if chat.verdict == "takes":
+        if chat.verdict == "supported":
             found.append("chat")
         others: tuple[ProtocolName, ...] = ("responses", "messages")
         for name in others:
             reply = await self._client.supports(name, *PROTOCOLS[name])
             self._note(Trait(f"protocol {name}", reply.verdict, reply.message))
-            if reply.verdict == "takes":
+            if reply.verdict == "supported":
                 found.append(name)
         return tuple(found)
 
     async def _plain_chat(self) -> ProbeReply:
         reply = await self._client.request(self._capped(SAY))
-        if reply.verdict == "refuses" and self._cap in reply.message and self._cap != "max_completion_tokens":
+        if reply.verdict == "rejected" and self._cap in reply.message and self._cap != "max_completion_tokens":
             self._cap = "max_completion_tokens"
             reply = await self._client.request(self._capped(SAY))
         return reply
@@ -148,7 +158,7 @@ class _Probe:
     async def chat(self) -> None:
         for trial in ABOUT_TEXT:
             await self._try(trial)
-        if (await self._try(TOOLS)).found == "takes":
+        if (await self._try(TOOLS)).found == "supported":
             for trial in ABOUT_TOOLS:
                 await self._try(trial)
             await self._stream_a_call()
@@ -167,34 +177,34 @@ class _Probe:
         proofs = 0
         for fields in (trial.fields, *trial.others):
             reply = await (self._client.request(self._capped(fields)) if trial.capped else self._uncapped(fields))
-            if reply.verdict != "takes":
+            if reply.verdict != "supported":
                 return _judge_refusal(trial, reply)
             is_obeyed = trial.is_obeyed(reply)
             if is_obeyed is False:
-                return Trait(trial.what, "ignores", quirk=trial.quirk)
+                return Trait(trial.what, "ignored", quirk=trial.quirk)
             proofs += is_obeyed is True
             if proofs == trial.proofs:
-                return Trait(trial.what, "takes")
+                return Trait(trial.what, "supported")
         return Trait(trial.what, "unclear", "its answers ended too soon to tell")
 
     async def _uncapped(self, fields: Wire) -> ProbeReply:
         """Ask for a stream, and for the whole where the server does not take that."""
         fields = {**fields, **self._deterministic}
         reply = await self._client.stream_until(fields, MANY_PIECES)
-        return reply if reply.verdict == "takes" else await self._client.request(fields)
+        return reply if reply.verdict == "supported" else await self._client.request(fields)
 
     async def _with_remedy(self, trait: Trait, remedy: Wire) -> Trait:
         reply = await self._client.request(self._capped(remedy))
-        if reply.verdict == "takes":
+        if reply.verdict == "supported":
             return trait
         return Trait(trait.what, trait.found, f"and what would be sent instead too: {reply.message}")
 
     async def _stream(self) -> None:
         reply = await self._client.stream(self._capped(STREAM))
         self._note(Trait("stream_options", reply.verdict, reply.message))
-        if reply.verdict != "takes":
+        if reply.verdict != "supported":
             reply = await self._client.stream(self._capped(SAY))
-        if reply.verdict != "takes":
+        if reply.verdict != "supported":
             self._note(Trait("streams", reply.verdict, reply.message))
             return
         self.traits += judge_stream(reply)
@@ -211,16 +221,16 @@ class _Probe:
         what, message = "a stream during another request", ""
         for count in COUNTS:
             reply = await self._client.interrupted(self._capped(count), self._capped(SAY))
-            if reply.verdict != "takes" or not reply.done:
+            if reply.verdict != "supported" or not reply.done:
                 message = reply.message or "it has no end"
                 break
             if reply.finish_reason is None:
                 self.decided.add("cut_then_done")
-                self._note(Trait(what, "is cut", quirk="cut_then_done"))
+                self._note(Trait(what, "truncated", quirk="cut_then_done"))
                 return
             if is_long(reply):
                 self.decided.add("cut_then_done")
-                self._note(Trait(what, "is whole"))
+                self._note(Trait(what, "complete"))
                 return
             message = "its answers ended too soon to tell"
         self._note(Trait(what, "unclear", message))
@@ -234,8 +244,8 @@ class _Probe:
 
 
 def _judge_refusal(trial: Trial, reply: ProbeReply) -> Trait:
-    if reply.verdict == "refuses":
+    if reply.verdict == "rejected":
         other = trial.other_quirk
         named = other is not None and other[0] in reply.message
-        return Trait(trial.what, "refuses", reply.message, other[1] if other is not None and named else trial.quirk)
+        return Trait(trial.what, "rejected", reply.message, other[1] if other is not None and named else trial.quirk)
     return Trait(trial.what, "unclear", reply.message)

@@ -24,13 +24,13 @@ PATHS = {"chat": "/chat/completions", "responses": "/responses", "messages": "/m
 REFUSALS = frozenset({Kind.BAD_REQUEST, Kind.NOT_FOUND, Kind.UPSTREAM})
 
 Wire = dict[str, object]
-Manner = Literal["takes", "refuses", "unclear"]
+Verdict = Literal["supported", "rejected", "unclear"]
 
 
 class ProbeReply(Struct, frozen=True):
     """An answer: whole in one chunk, or streamed in many. `said` are the words of what went wrong."""
 
-    verdict: Manner
+    verdict: Verdict
     message: str = ""
     chunks: tuple[Chunk, ...] = ()
     done: bool = False
@@ -133,7 +133,7 @@ class ProbeClient:
             reply = {}
         # An empty answer of a model that has nothing to say is one, too.
         speaks = mark in reply and not reply.get("error")
-        return ProbeReply("takes") if speaks else ProbeReply("refuses", "its answer is of another kind")
+        return ProbeReply("supported") if speaks else ProbeReply("rejected", "its answer is of another kind")
 
     async def _post(self, protocol: str, fields: Wire) -> IncomingResponse | ProbeReply:
         self.requests_sent += 1
@@ -161,7 +161,7 @@ class ProbeClient:
 
 
 def _read_failure(failure: Failure) -> ProbeReply:
-    return ProbeReply("refuses" if failure.kind in REFUSALS else "unclear", failure.message)
+    return ProbeReply("rejected" if failure.kind in REFUSALS else "unclear", failure.message)
 
 
 async def _read_body(response: IncomingResponse) -> bytes | ProbeReply:
@@ -180,11 +180,11 @@ async def _read_reply(response: IncomingResponse) -> ProbeReply:
     try:
         chunk = msgspec.json.decode(body, type=Chunk)
     except msgspec.MsgspecError:
-        return ProbeReply("refuses", "its answer is not Chat")
+        return ProbeReply("rejected", "its answer is not Chat")
     if not chunk.choices:
         failure = read_error(find_error(body))
-        return ProbeReply("refuses", failure.message if failure is not None else "its answer has no choices")
-    return ProbeReply("takes", chunks=(chunk,))
+        return ProbeReply("rejected", failure.message if failure is not None else "its answer has no choices")
+    return ProbeReply("supported", chunks=(chunk,))
 
 
 def _read_frames(frames: Iterable[object]) -> list[Chunk | bytes | ProbeReply]:
@@ -207,5 +207,5 @@ def _collect(items: list[Chunk | bytes | ProbeReply]) -> ProbeReply:
     wrong = next((chunk.error for chunk in chunks if chunk.error), None)
     if wrong is not None or not any(chunk.choices for chunk in chunks):
         failure = read_error(wrong)
-        return ProbeReply("refuses", failure.message if failure is not None else "its stream says nothing")
-    return ProbeReply("takes", chunks=chunks, done=DONE in items)
+        return ProbeReply("rejected", failure.message if failure is not None else "its stream says nothing")
+    return ProbeReply("supported", chunks=chunks, done=DONE in items)

@@ -157,7 +157,7 @@ def find_source(config: CopilotProviderConfig, environ: Mapping[str, str]) -> Ca
 
 
 def _nothing() -> str:
-    raise CredentialError(f"it has no credential: {REMEDY} makes one, {VARIABLE} holds one, or `credentials` names one")
+    raise CredentialError(f"no credential found. Run {REMEDY}, or set ${VARIABLE} or `credentials`")
 
 
 def _holds(path: Path, domain: str) -> bool:

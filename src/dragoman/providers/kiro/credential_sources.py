@@ -178,7 +178,7 @@ class NoCredential:
     lock = None
 
     def read(self) -> Credential:
-        raise CredentialError("it has no credential: `dragoman login kiro` makes one, or `credentials` names one")
+        raise CredentialError("no credential found. Run `dragoman login kiro`, or set `credentials`")
 
     def write(self, consumed: Credential, fresh: Credential) -> bool:
         return False
