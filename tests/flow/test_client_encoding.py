@@ -10,7 +10,7 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import ReplyContext, Stage
 from dragoman.hub.usage import Usage
-from dragoman.observers.watch import Watch
+from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.protocols import PROTOCOLS
 from flow.in_memory import CHAT_STREAM
 from replies import END, START, call, text
@@ -44,8 +44,8 @@ class Encoding(ClientEncoding):
         return self.collector.events
 
 
-def begin(encoding: ClientEncoding, continuation: Continuation | None = None) -> Watch:
-    watch = Watch(lambda: 0.0)
+def begin(encoding: ClientEncoding, continuation: Continuation | None = None) -> ReplyMonitor:
+    watch = ReplyMonitor(lambda: 0.0)
     encoding.begin_turn(Ledger(), continuation, watch)
     return watch
 

@@ -13,7 +13,7 @@ from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer, ReplyContext, Stage
-from dragoman.observers.watch import Watch
+from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.protocols import PROTOCOLS
 from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.hold_truncated_call import HoldTruncatedCall
@@ -34,7 +34,7 @@ def make_pipe(upstream: str, client: str) -> tuple[TranslationPipe, ClientEncodi
     encoder, request = hears.encoder, hears.parse(ASKED, Ledger())
     asked = ReplyContext(request, "m", 1_763_190_000, lambda prefix: prefix + "1", lambda: 1_763_190_001)
     encoding = ClientEncoding(lambda ledger: encoder(asked, ledger), lambda trip: None, serial=True, joins=False)
-    watch = Watch(lambda: 0.0)
+    watch = ReplyMonitor(lambda: 0.0)
     encoding.begin_turn(Ledger(), None, watch)
     source = Source(speaks.framer(), speaks.decoder(Issuer("up", "m"), Ledger()))
     stages: list[Stage[Event, Event]] = [ThinkingTags(), TextCalls({"weather": None}), EstimateUsage(len, 1)]
@@ -63,7 +63,7 @@ def make_passthrough(protocol: str, secrets: tuple[bytes, ...] = ()) -> Passthro
     assert speaks is not None
     assert client is not None
     source = Source(speaks.framer(), speaks.decoder(Issuer("up", "m"), Ledger()))
-    return PassthroughPipe(source, client, Watch(lambda: 0.0), secrets)
+    return PassthroughPipe(source, client, ReplyMonitor(lambda: 0.0), secrets)
 
 
 @pytest.mark.parametrize("path", STREAMS, ids=lambda path: f"{path.parent.name}-{path.stem}")

@@ -14,7 +14,7 @@ from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.net.headers import Headers
-from dragoman.observers.watch import Watch
+from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.providers.provider import ReplyRules
 from flow.in_memory import MESSAGES_STREAM, make_call, make_provider, prepare_for, run
 from flow.writer_rig import Rig, play
@@ -42,7 +42,7 @@ async def passing(no_room: Failure | None = None) -> Pumped:
     rig = Rig()
     prepared = await rig.passing()
     await rig.writer.commit(prepared, Headers([]), b"")
-    pipe = PassthroughPipe(make_source(prepared, Ledger()), rig.call.client, Watch(lambda: 0.0))
+    pipe = PassthroughPipe(make_source(prepared, Ledger()), rig.call.client, ReplyMonitor(lambda: 0.0))
     return Pumped(rig, prepared, pipe, no_room)
 
 
@@ -51,7 +51,7 @@ async def translating() -> Pumped:
     prepared = await rig.translating()
     await rig.writer.commit(prepared, Headers([]), b"")
     pipe = TranslationPipe(
-        make_source(prepared, Ledger()), make_stages(prepared), rig.writer.encoding, Watch(lambda: 0.0)
+        make_source(prepared, Ledger()), make_stages(prepared), rig.writer.encoding, ReplyMonitor(lambda: 0.0)
     )
     return Pumped(rig, prepared, pipe)
 
@@ -176,8 +176,8 @@ def test_whether_the_model_answers() -> None:
 def test_an_upstream_that_withholds_calls_answers_once_it_has_begun(withholds: bool) -> None:
     provider = make_provider(replies=ReplyRules(withholds_cut_calls=withholds))
     prepared = run(prepare_for(make_call(), provider))
-    watch = Watch(lambda: 0.0)
-    watch.see(Started("c1", "m"))
+    watch = ReplyMonitor(lambda: 0.0)
+    watch.observe(Started("c1", "m"))
     client = prepared.protocol.client
     assert client is not None
     pipe = PassthroughPipe(make_source(prepared, Ledger()), client, watch)
@@ -196,8 +196,8 @@ def test_a_model_that_works_in_silence_answers() -> None:
     prepared = run(prepare_for(make_call("responses", b'{"model":"m","input":"Hi","stream":true}'), provider))
     client = prepared.protocol.client
     assert client is not None
-    pipe = PassthroughPipe(make_source(prepared, Ledger()), client, Watch(lambda: 0.0))
+    pipe = PassthroughPipe(make_source(prepared, Ledger()), client, ReplyMonitor(lambda: 0.0))
     assert not is_answering(prepared, pipe)
     pipe.feed(begun)
-    assert not pipe.watch.substance
+    assert not pipe.watch.has_content
     assert is_answering(prepared, pipe)

@@ -14,7 +14,7 @@ from dragoman.hub.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome
 from dragoman.hub.usage import Source, Usage
 from dragoman.net.errors import BodyTimeout, BodyTooLarge, ClientDisconnected, HeadRejected
 from dragoman.net.headers import Headers
-from dragoman.observers.watch import Watch
+from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.routing.resolve import Route
 from replies import END, START, text
 
@@ -26,10 +26,10 @@ class Reply:
     """A reply of which these events were seen."""
 
     def __init__(self, events: Sequence[Event], usage: Usage | None = None) -> None:
-        self.watch = Watch(lambda: 0.0)
+        self.watch = ReplyMonitor(lambda: 0.0)
         self.usage = usage
         for event in events:
-            self.watch.see(event)
+            self.watch.observe(event)
 
 
 def make_record(events: Sequence[Event], usage: Usage | None = None, ledger: Ledger | None = None) -> RequestRecord:

@@ -9,7 +9,7 @@ from dragoman.flow.response_writer import WholeWriter
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.net.headers import Headers
-from dragoman.observers.watch import Watch
+from dragoman.observers.reply_monitor import ReplyMonitor
 from flow.in_memory import (
     CHAT,
     MESSAGES,
@@ -246,7 +246,7 @@ def test_a_translated_body_is_the_fold_of_its_events_and_counts_all_losses() -> 
     prepared = run(prepare_for(call, make_provider()))
     assert isinstance(prepared, Translated)
     writer.begin_turn(prepared)
-    writer.encoding.begin_turn(prepared.ledger, None, Watch(lambda: 0.0))
+    writer.encoding.begin_turn(prepared.ledger, None, ReplyMonitor(lambda: 0.0))
     encoded(writer, START, *text(0, "Hel", "lo"), END)
     prepared.ledger.note_dropped("/reply", "something of the reply")
     run(writer.finish())
@@ -263,7 +263,7 @@ def test_another_turn_forgets_the_body_of_the_one_before() -> None:
     writer.take_unchanged(NONE, b"{}")
     other = run(prepare_for(call, make_provider("other", ("messages",))))
     writer.begin_turn(other)
-    writer.encoding.begin_turn(Ledger(), None, Watch(lambda: 0.0))
+    writer.encoding.begin_turn(Ledger(), None, ReplyMonitor(lambda: 0.0))
     encoded(writer, START, *text(0, "Hi"), END)
     run(writer.finish())
     assert msgspec.json.decode(wire.reply.body)["choices"][0]["message"]["content"] == "Hi"

@@ -13,7 +13,7 @@ from dragoman.hub.failure import Failure
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import HttpClient
 from dragoman.net.headers import Header
-from dragoman.observers.watch import Watch
+from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.providers.provider import Auth, ReplyRules
 from dragoman.routing.resolve import Route
 from fakes.upstream import Answer, Asked, FakeUpstream
@@ -116,7 +116,7 @@ async def run_turn(scene: Scene, fake: FakeUpstream, client: HttpClient) -> Play
         make_world(provider, server=scene.server),
         scene.memory or LostCalls(None),
         writer,
-        lambda: Watch(lambda: 0.0),
+        lambda: ReplyMonitor(lambda: 0.0),
         noted.append,
     )
     turn = Turn(Ask(Route("up", "m"), provider, 1, scene.changes, None, scene.renew_after), around)

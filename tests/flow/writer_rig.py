@@ -7,7 +7,7 @@ from dragoman.flow.prepare import Prepared
 from dragoman.flow.response_writer import StreamWriter, WholeWriter
 from dragoman.hub.events import Event
 from dragoman.hub.loss import Ledger
-from dragoman.observers.watch import Watch
+from dragoman.observers.reply_monitor import ReplyMonitor
 from flow.in_memory import (
     CHAT_STREAM,
     MemoryWire,
@@ -39,7 +39,7 @@ class Rig:
         """Begin a turn that is translated."""
         other = "messages" if self.call.protocol.name == "chat" else "chat"
         prepared = await self._begin(name, other)
-        self.writer.encoding.begin_turn(Ledger(), None, Watch(lambda: 0.0))
+        self.writer.encoding.begin_turn(Ledger(), None, ReplyMonitor(lambda: 0.0))
         return prepared
 
     async def _begin(self, name: str, protocol: str) -> Prepared:

@@ -8,7 +8,7 @@ from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Stage
 from dragoman.hub.usage import Usage
-from dragoman.observers.watch import Watch
+from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.stages.check_calls import CheckCalls
 from dragoman.stages.guard import Guard
 from dragoman.stages.join_replies import JoinReplies
@@ -47,7 +47,7 @@ class ClientEncoding:
         """Return the text so far of a reply that another upstream could continue; None if none could."""
         return None if self._joint is None or not self._joint.can_be_continued else self._joint.text
 
-    def begin_turn(self, ledger: Ledger, continuation: Continuation | None, watch: Watch) -> None:
+    def begin_turn(self, ledger: Ledger, continuation: Continuation | None, watch: ReplyMonitor) -> None:
         """Prepare for the events of a turn; what one that failed before its first token has given is forgotten."""
         self.in_use = True
         self._watch.watch = watch
@@ -107,7 +107,7 @@ class _CurrentWatch:
     __slots__ = ("watch",)
 
     def __init__(self) -> None:
-        self.watch: Watch | None = None
+        self.watch: ReplyMonitor | None = None
 
     def fail(self, failure: Failure) -> None:
         if self.watch is not None:

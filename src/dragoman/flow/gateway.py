@@ -39,7 +39,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import OutcomeObserver
 from dragoman.hub.ports import ReplyContext
 from dragoman.net.exchange import Exchange
-from dragoman.observers.watch import Watch
+from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.routing.resolve import Route
 
 log = logging.getLogger("dragoman.requests")
@@ -67,11 +67,11 @@ class Gateway:
     async def answer(self, exchange: Exchange, call: Call) -> None:
         """Answer a call; raises RequestError if nobody answers and nothing was sent to the client yet."""
         runtime, memory, recording = self.runtime, self._memory, call.record.recording
-        make_watch: Callable[[], Watch] = _make_watch
+        make_watch: Callable[[], ReplyMonitor] = _make_watch
         on_guard_trip: Callable[[str], None] = self._note_guard_trip
         if recording is not None:
             runtime, memory = record_runtime(runtime, recording, call), RecordingMemory(memory, recording)
-            make_watch, on_guard_trip = recording.make_watch, recording.record_guard_trips(self._note_guard_trip)
+            make_watch, on_guard_trip = recording.make_monitor, recording.record_guard_trips(self._note_guard_trip)
         routes = runtime.targets.get(call.model) or await find_targets(runtime, call.model)
         if len(routes) > 1:
             routes = available_targets(routes, runtime.providers)
@@ -131,7 +131,7 @@ class ActiveCall:
         memory: LostCallMemory,
         policy: Policy,
         writer: ResponseWriter,
-        make_watch: Callable[[], Watch],
+        make_watch: Callable[[], ReplyMonitor],
     ) -> None:
         self._call = call
         self._policy = policy
@@ -280,8 +280,8 @@ def _has_fallback(routes: tuple[Route, ...], runtime: Runtime) -> bool:
     return len(routes) > 1 or (first is not None and first.account.pool is not None)
 
 
-def _make_watch() -> Watch:
-    return Watch(time.monotonic)
+def _make_watch() -> ReplyMonitor:
+    return ReplyMonitor(time.monotonic)
 
 
 def _jitter() -> float:

@@ -15,7 +15,7 @@ from dragoman.hub.reply import MAX_BLOCKS
 from dragoman.hub.usage import Source as UsageSource
 from dragoman.hub.usage import Usage
 from dragoman.net.tasks import describe_fault
-from dragoman.observers.watch import Watch
+from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.stages.estimate_usage import EstimateUsage
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Source:
 class Pipe(Protocol):
     """One upstream turn's way to the client; each call returns the bytes to write."""
 
-    watch: Watch
+    watch: ReplyMonitor
 
     @property
     def decoder(self) -> Decoder: ...
@@ -95,7 +95,7 @@ class TranslationPipe:
         source: Source | None,  # None: the events of a document are pushed
         stages: Sequence[Stage[Event, Event]],
         client: ClientStages,
-        watch: Watch,
+        watch: ReplyMonitor,
         secrets: Secrets = (),
     ) -> None:
         self._source = source
@@ -172,7 +172,7 @@ class TranslationPipe:
             else:
                 clean = (item,) if redactor is None else redactor.feed(item)
             for event in clean:
-                self.watch.see(event)
+                self.watch.observe(event)
             pieces.append(self._encoded(clean, 0))
             if self.failure is not None:
                 break
@@ -180,7 +180,7 @@ class TranslationPipe:
 
     def _process_run(self, run: Sequence[Delta], text: str) -> Sequence[bytes]:
         """Put a run of deltas through the stages, which seldom change it."""
-        self.watch.see_run(run, text)
+        self.watch.observe_run(run, text)
         for number, feed_run in enumerate(self._run_feeds):
             given = feed_run(run, text)
             if given is not run:
@@ -219,7 +219,7 @@ class PassthroughPipe:
 
     __slots__ = (*("_client", "_ended_unseen", "_secrets", "_source", "_tail", "_unwatched", "_veil"), "watch")
 
-    def __init__(self, source: Source, client: Client, watch: Watch, secrets: Secrets = ()) -> None:
+    def __init__(self, source: Source, client: Client, watch: ReplyMonitor, secrets: Secrets = ()) -> None:
         self._source = source
         self._client = client
         self._secrets = secrets
@@ -235,7 +235,7 @@ class PassthroughPipe:
 
     @property
     def usage(self) -> Usage | None:
-        return self.watch.counts
+        return self.watch.final_usage
 
     def feed(self, chunk: bytes) -> bytes:
         self._see(chunk)
@@ -254,7 +254,7 @@ class PassthroughPipe:
         """Return the protocol's error frames, set apart from an event that was cut in the middle."""
         if self._ended_unseen:
             return self.finish()
-        self.watch.see(Failed(failure))
+        self.watch.observe(Failed(failure))
         apart = b"" if not self._tail or self._tail.endswith(EVENT_ENDS) else b"\n\n"
         return (
             self.finish() + apart + self._client.render_stream_error(failure, self.watch.started, self._source.frames)
@@ -270,14 +270,14 @@ class PassthroughPipe:
         try:
             for item in split_runs(self._source.finish() if chunk is None else self._source.feed(chunk)):
                 if isinstance(item, list):
-                    self.watch.see_run(item, join_run(item))
+                    self.watch.observe_run(item, join_run(item))
                     continue
                 if isinstance(item, Failed):
-                    if chunk is not None and self.watch.substance and item.failure.kind is Kind.CORRUPT:
+                    if chunk is not None and self.watch.has_content and item.failure.kind is Kind.CORRUPT:
                         self._unwatched = True  # what we cannot read, the client perhaps can
                         return
                     item = Failed(redact_failure(item.failure, self._secrets))
-                self.watch.see(item)
+                self.watch.observe(item)
             if self.watch.blocks > MAX_BLOCKS:
                 self._unwatched = True  # a reply without bounds must not fill the memory of its watcher
         except Exception as bug:

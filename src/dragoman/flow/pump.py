@@ -70,7 +70,7 @@ class Pump:
                 self.is_over = True
                 return None
             wait.deadline = min(wait.deadline, now + LINGER_S)  # what follows the terminal event passes too
-        elif watch.substance or is_answering(self._prepared, pipe):
+        elif watch.has_content or is_answering(self._prepared, pipe):
             wait.deadline = now + self._idle_s
             return self._lull_s if not out or self._writer.write(out) else None
         elif now >= wait.deadline:  # bytes without end, and none of them a token
@@ -98,6 +98,6 @@ def is_answering(prepared: Prepared, pipe: Pipe) -> bool:
     watch = pipe.watch
     return (
         pipe.decoder.progress is Progress.WORKING_SILENTLY
-        or watch.substance
+        or watch.has_content
         or (prepared.provider.replies.withholds_cut_calls and watch.started is not None)
     )

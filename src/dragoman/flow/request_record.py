@@ -17,7 +17,7 @@ from dragoman.hub.usage import Source, Usage
 from dragoman.net.errors import ClientDisconnected
 from dragoman.net.errors import RequestRejected as Unreadable
 from dragoman.net.headers import Headers
-from dragoman.observers.watch import Seen, Watch
+from dragoman.observers.reply_monitor import ReplyMonitor, ReplySummary
 from dragoman.providers.token_count import BYTES_PER_TOKEN, estimate_body_tokens
 from dragoman.routing.resolve import Route
 
@@ -29,14 +29,14 @@ MAX_CODE_BYTES = 256  # of its error codes
 KIND_BY_STATUS = {413: Kind.TOO_LARGE, 408: Kind.REQUEST_TIMEOUT, 503: Kind.BUSY}
 
 SHUTDOWN = Kind.SHUTDOWN.value
-UNSEEN = Seen("", "", None, False, None, None, None, 0, 0, ())
+UNSEEN = ReplySummary("", "", None, False, None, None, None, 0, 0, ())
 
 
 class ReplyProgress(Protocol):
     """A reply, as far as it has come."""
 
     @property
-    def watch(self) -> Watch: ...
+    def watch(self) -> ReplyMonitor: ...
     @property
     def usage(self) -> Usage | None: ...  # as the client is told it
 
@@ -66,7 +66,7 @@ class RequestRecord:
         self.failed_attempts: list[FailedAttempt] = []
         self.recording: Recording | None = None  # None: nothing is captured
         self._reply: ReplyProgress | None = None
-        self._watch: Watch | None = None
+        self._watch: ReplyMonitor | None = None
         self._reported_usage: Usage | None = None
         self._guessed_input = 0  # tokens
         self._ended = 0.0
@@ -111,12 +111,12 @@ class RequestRecord:
         body, self.body = self.body, b""
         if reply is not None:
             self._watch, self._reported_usage = reply.watch, reply.usage
-            if self._reported_usage is None and self._watch.counts is None:
+            if self._reported_usage is None and self._watch.final_usage is None:
                 self._guessed_input = estimate_body_tokens(body, "" if self.route is None else self.route.model)
 
     def outcome(self) -> Outcome:
         """After the end."""
-        seen = UNSEEN if self._watch is None else self._watch.seen()
+        seen = UNSEEN if self._watch is None else self._watch.summarize()
         result, code = self._result, self._code
         if seen.failure is not None:
             result, code = seen.failure.kind.value, seen.failure.code
@@ -149,14 +149,14 @@ class RequestRecord:
             traceparent=self.traceparent.decode("latin-1"),
         )
 
-    def _used(self, seen: Seen) -> Usage | None:
+    def _used(self, seen: ReplySummary) -> Usage | None:
         """Of a reply that broke off, an upstream may have told the input and no more than the first words of output."""
         told, guess = seen.usage, self._guessed(seen)
-        if told is None or guess is None or seen.counted:
+        if told is None or guess is None or seen.usage_is_final:
             return told or guess
         return replace(told, output=max(told.output, guess.output), source=Source.ESTIMATED)
 
-    def _guessed(self, seen: Seen) -> Usage | None:
+    def _guessed(self, seen: ReplySummary) -> Usage | None:
         """From sizes, where an upstream answered and told no counts."""
         if not seen.deltas and not seen.blocks:
             return None

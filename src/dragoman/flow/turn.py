@@ -42,7 +42,7 @@ from dragoman.hub.ports import Progress
 from dragoman.hub.usage import Usage
 from dragoman.net.client import ConnectionLost, UpstreamTimeout
 from dragoman.net.headers import Headers
-from dragoman.observers.watch import Watch
+from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.passes.truncation_notice import add_notice, digest_conversation
 from dragoman.providers.provider import IncomingResponse
 
@@ -56,14 +56,14 @@ class CallContext(Struct, frozen=True):
     runtime: Runtime
     memory: LostCallMemory
     writer: ResponseWriter
-    make_watch: Callable[[], Watch]
+    make_watch: Callable[[], ReplyMonitor]
     note_first_token: Callable[["Turn"], None]
 
 
 class UnchangedDocument(Struct, frozen=True):
     """What is known of a document that passes as it came."""
 
-    watch: Watch
+    watch: ReplyMonitor
     usage: Usage | None
 
 
@@ -187,9 +187,9 @@ class Turn:
                     return NoReply(no_room)
                 self._held += pipe.feed(chunk) if chunk else pipe.drain()
                 self._ended = not chunk
-                if watch.failure is not None and not (watch.substance and self._writer.streams):
+                if watch.failure is not None and not (watch.has_content and self._writer.streams):
                     return NoReply(attribute_failure(prepared, watch.failure))
-                if watch.substance or not chunk:
+                if watch.has_content or not chunk:
                     self._wait.extend(self._clock(), has_token=True)
                     return None
                 late = self._note_sign_of_life(prepared, pipe)
@@ -343,7 +343,7 @@ class Turn:
         watch = self._around.make_watch()
         usage: Usage | None = None
         for event in seen:
-            watch.see(event)
+            watch.observe(event)
             usage = event.usage if isinstance(event, UsageReported) else usage
         if watch.failure is not None:
             return NoReply(attribute_failure(prepared, watch.failure))

@@ -85,9 +85,9 @@ def test_upstream_requests_and_events_are_noted_in_order() -> None:
     recording.note_upstream_request(first)
     recording.note_upstream_end(first, "Lost: reset")
     recording.note_upstream_request(second)
-    watch = recording.make_watch()
+    watch = recording.make_monitor()
     for event in (Started("id", "m"), Delta(0, "Hi")):
-        watch.see(event)
+        watch.observe(event)
     capture = recording.make_capture()
     assert [(one.route, one.error) for one in capture.upstream_requests] == [("up/m", "Lost: reset"), ("up/m", "")]
     assert [timed.request for timed in capture.events] == [1, 1]

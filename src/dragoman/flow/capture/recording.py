@@ -28,7 +28,7 @@ from dragoman.net.client import IncomingResponse, OutgoingRequest
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
 from dragoman.net.tasks import describe_fault
-from dragoman.observers.watch import Watch
+from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.providers.provider import Provider
 from dragoman.routing.resolve import Route
 
@@ -184,8 +184,8 @@ class Recording:
         """Note that a request for an upstream was built, with the losses so far."""
         self._ledger, self._request_losses = ledger, len(ledger)
 
-    def make_watch(self) -> Watch:
-        return RecordingWatch(self)
+    def make_monitor(self) -> ReplyMonitor:
+        return RecordingMonitor(self)
 
     def record_guard_trips(self, on_guard_trip: Callable[[str], None]) -> Callable[[str], None]:
         """Return a callback that notes what the grammar guard objects to and then calls this one."""
@@ -360,25 +360,25 @@ class Recording:
         )
 
 
-class RecordingWatch(Watch):
-    """A watch that also records the events it sees."""
+class RecordingMonitor(ReplyMonitor):
+    """A monitor that also records the events."""
 
     __slots__ = ("_index", "_recording")
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(time.monotonic)
         self._recording = recording
-        self._index: int | None = None  # known at the first event: a watch may be made before its request is sent
+        self._index: int | None = None  # known at the first event: a monitor may be made before its request is sent
 
-    def see(self, event: Event) -> None:
-        if not isinstance(event, Delta):  # which `see_run` records
+    def observe(self, event: Event) -> None:
+        if not isinstance(event, Delta):  # recorded by `observe_run`
             self._record(event)
-        super().see(event)
+        super().observe(event)
 
-    def see_run(self, run: Sequence[Delta], text: str) -> None:
+    def observe_run(self, run: Sequence[Delta], text: str) -> None:
         for event in run:
             self._record(event)
-        super().see_run(run, text)
+        super().observe_run(run, text)
 
     def _record(self, event: Event) -> None:
         if self._index is None:

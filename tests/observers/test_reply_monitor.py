@@ -1,4 +1,4 @@
-"""The watch: what a reply amounted to, learnt without touching it."""
+"""What a monitor notes of the events of a reply."""
 
 from dragoman.hub.events import (
     Delta,
@@ -14,16 +14,16 @@ from dragoman.hub.events import (
 )
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.usage import Usage
-from dragoman.observers.watch import Seen, Watch
+from dragoman.observers.reply_monitor import ReplyMonitor, ReplySummary
 from replies import END, START, call, text
 
 
-def watched(*events: Event) -> Seen:
+def summary_of(*events: Event) -> ReplySummary:
     ticks = iter(range(100))
-    watch = Watch(lambda: float(next(ticks)))
+    monitor = ReplyMonitor(lambda: float(next(ticks)))
     for event in events:
-        watch.see(event)
-    return watch.seen()
+        monitor.observe(event)
+    return monitor.summarize()
 
 
 def test_the_events_of_a_reply_are_summarized() -> None:
@@ -35,11 +35,11 @@ def test_the_events_of_a_reply_are_summarized() -> None:
         UsageReported(Usage(3, 4)),
         END,
     )
-    assert watched(*reply) == Seen(
+    assert summary_of(*reply) == ReplySummary(
         id="reply-1",
         model="model-1",
         usage=Usage(3, 4),
-        counted=True,
+        usage_is_final=True,
         first_token=0.0,
         stop=Stop.END,
         failure=None,
@@ -50,28 +50,28 @@ def test_the_events_of_a_reply_are_summarized() -> None:
 
 
 def test_the_first_token_is_the_first_text_or_call_and_not_an_empty_delta() -> None:
-    assert watched(START, Opened(0, TextBlock()), Delta(0, "")).first_token is None
-    assert watched(START, *call(0, "f")).first_token == 0.0
+    assert summary_of(START, Opened(0, TextBlock()), Delta(0, "")).first_token is None
+    assert summary_of(START, *call(0, "f")).first_token == 0.0
 
 
 def test_usage_at_the_start_holds_until_more_is_reported() -> None:
-    seen = watched(Started("r", "m", Usage(7)))
-    assert (seen.usage, seen.counted) == (Usage(7), False)
+    seen = summary_of(Started("r", "m", Usage(7)))
+    assert (seen.usage, seen.usage_is_final) == (Usage(7), False)
 
 
 def test_a_failed_reply_has_a_failure_and_no_stop() -> None:
     failure = Failure(Kind.LOST, "gone")
-    seen = watched(START, *text(0, "a"), Failed(failure), Ended(Stop.END))
+    seen = summary_of(START, *text(0, "a"), Failed(failure), Ended(Stop.END))
     assert seen.failure == failure
     assert seen.stop is None
 
 
 def test_content_is_what_a_client_would_see() -> None:
     def substance(*events: Event) -> bool:
-        watch = Watch(float)
+        monitor = ReplyMonitor(float)
         for event in events:
-            watch.see(event)
-        return watch.substance
+            monitor.observe(event)
+        return monitor.has_content
 
     assert not substance(START, Opened(0, TextBlock()), Delta(0, ""), UsageReported(Usage()))
     assert not substance(START, Failed(Failure(Kind.LOST, "gone")))

@@ -1,4 +1,4 @@
-"""Events are shown to it; what a reply amounted to comes out at the end. It changes nothing."""
+"""Observe the events of a reply and summarize them."""
 
 from collections.abc import Callable, Sequence
 
@@ -22,7 +22,7 @@ from dragoman.hub.events import (
 from dragoman.hub.failure import Failure
 from dragoman.hub.usage import Usage
 
-KINDS = {
+BLOCK_KINDS = {
     TextBlock: "text",
     RefusalBlock: "refusal",
     ThinkingBlock: "thinking",
@@ -30,55 +30,59 @@ KINDS = {
     HostedBlock: "hosted",
 }
 ACTIONS = (CallBlock, HostedBlock)
-WORDLESS = (*ACTIONS, ThinkingBlock)  # which may have no text at all, and are an answer all the same
+CONTENT_WITHOUT_TEXT = (*ACTIONS, ThinkingBlock)  # blocks that are content even without text
 
 
-class Seen(Struct, frozen=True):
-    id: str  # the upstream's
-    model: str  # as the upstream named it
+class ReplySummary(Struct, frozen=True):
+    """What a reply consisted of."""
+
+    id: str  # given by the upstream
+    model: str  # as the upstream names it
     usage: Usage | None
-    counted: bool  # whether that was told after the reply; what is told before it knows of no output yet
-    first_token: float | None  # by the clock that was handed in
-    stop: Stop | None  # None with a failure, or where no end was seen
+    usage_is_final: bool  # whether it was reported after the reply: usage reported before has no output yet
+    first_token: float | None  # time by the given clock
+    stop: Stop | None  # None after a failure or without an end
     failure: Failure | None
     deltas: int
     bytes: int  # of text in UTF-8
     blocks: tuple[str, ...]  # their kinds, in order of opening
 
 
-class Watch:
+class ReplyMonitor:
+    """Observes the events of one reply without changing them."""
+
     __slots__ = (
         "_blocks",
         "_bytes",
         "_clock",
-        "_counted",
         "_deltas",
         "_end",
         "_first_token",
         "_started",
         "_usage",
-        "substance",
+        "_usage_is_final",
+        "has_content",
     )
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self.substance = False  # whether there was anything that a client would see of the reply
+        self.has_content = False  # whether the client would see anything of the reply
         self._started: Started | None = None
         self._usage: Usage | None = None
-        self._counted = False
+        self._usage_is_final = False
         self._first_token: float | None = None
         self._end: Ended | Failed | None = None
         self._deltas = 0
         self._bytes = 0
         self._blocks: list[str] = []
 
-    def see(self, event: Event) -> None:
+    def observe(self, event: Event) -> None:
         match event:
             case Delta(text=text):
-                self.see_run((event,), text)
+                self.observe_run((event,), text)
             case Opened(what=what):
-                self._blocks.append(KINDS[type(what)])
-                self.substance |= isinstance(what, WORDLESS)
+                self._blocks.append(BLOCK_KINDS[type(what)])
+                self.has_content |= isinstance(what, CONTENT_WITHOUT_TEXT)
                 if self._first_token is None and isinstance(what, ACTIONS):
                     self._first_token = self._clock()
             case Started(usage=usage):
@@ -86,29 +90,29 @@ class Watch:
                 self._usage = usage
             case UsageReported(usage=usage):
                 self._usage = usage
-                self._counted = True
+                self._usage_is_final = True
             case Ended() | Failed() if self._end is None:
                 self._end = event
-                self.substance |= isinstance(event, Ended)
+                self.has_content |= isinstance(event, Ended)
             case _:
                 pass
 
-    def see_run(self, run: Sequence[Delta], text: str) -> None:
-        """Note deltas that follow each other; `text` is what they add up to."""
+    def observe_run(self, run: Sequence[Delta], text: str) -> None:
+        """Observe consecutive deltas; `text` is their joined text."""
         self._deltas += len(run)
         self._bytes += len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
         if self._first_token is None and text:
             self._first_token = self._clock()
-            self.substance = True
+            self.has_content = True
 
     def fail(self, failure: Failure) -> None:
-        """Note that the client was told a failure, though the upstream may have ended well."""
+        """Note a failure that the client was sent, even if the upstream's reply ended well."""
         if not isinstance(self._end, Failed):
             self._end = Failed(failure)
 
     @property
     def blocks(self) -> int:
-        """How many there were so far."""
+        """The number of blocks so far."""
         return len(self._blocks)
 
     @property
@@ -116,13 +120,13 @@ class Watch:
         return self._usage
 
     @property
-    def counts(self) -> Usage | None:
-        """What was told after the reply, or as much of it as there was to be."""
-        return self._usage if self._counted else None
+    def final_usage(self) -> Usage | None:
+        """The usage that was reported after the reply; None if there was none."""
+        return self._usage if self._usage_is_final else None
 
     @property
     def ended(self) -> bool:
-        """Whether the reply is over, well or badly."""
+        """Whether the reply has ended, with or without a failure."""
         return self._end is not None
 
     @property
@@ -133,13 +137,13 @@ class Watch:
     def failure(self) -> Failure | None:
         return self._end.failure if isinstance(self._end, Failed) else None
 
-    def seen(self) -> Seen:
+    def summarize(self) -> ReplySummary:
         started = self._started or Started("", "")
-        return Seen(
+        return ReplySummary(
             id=started.id,
             model=started.model,
             usage=self._usage,
-            counted=self._counted,
+            usage_is_final=self._usage_is_final,
             first_token=self._first_token,
             stop=self._end.stop if isinstance(self._end, Ended) else None,
             failure=self.failure,
