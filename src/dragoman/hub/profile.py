@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-DEFAULT_EFFORT = "high"  # of a model that is told to think, without an effort
+DEFAULT_EFFORT = "high"  # of a model whose thinking is enabled without an effort
 _EFFORT_UP_TO = ((1024, "low"), (8192, "medium"), (24576, "high"))  # thinking tokens; xhigh above the last bound
 
 
