@@ -18,7 +18,7 @@ from dragoman.stages.guard import Guard
 from laws import run
 
 
-def said(*parts: Part, **fields: object) -> Request:
+def make_request(*parts: Part, **fields: object) -> Request:
     return replace(Request(protocol="chat", model="echo", turns=(Turn(Role.USER, parts),)), **fields)
 
 

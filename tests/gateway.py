@@ -135,8 +135,8 @@ def running(
         yield gateway
 
 
-def stanza(protocol: str, url: str, name: str = "up") -> str:
+def provider_section(protocol: str, url: str, name: str = "up") -> str:
     """A provider that speaks one protocol at a loopback address."""
     kind = {"messages": "anthropic"}.get(protocol, "openai-compatible")
-    spoken = "" if kind == "anthropic" else f'protocol = "{protocol}"\n'
-    return f'[providers.{name}]\nkind = "{kind}"\nendpoint = "{url}"\napi_key = "sk-fake-upstream"\n{spoken}'
+    protocol_line = "" if kind == "anthropic" else f'protocol = "{protocol}"\n'
+    return f'[providers.{name}]\nkind = "{kind}"\nendpoint = "{url}"\napi_key = "sk-fake-upstream"\n{protocol_line}'

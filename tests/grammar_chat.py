@@ -7,13 +7,13 @@ DELTA_FIELDS = {"role", "content", "refusal", "tool_calls", "reasoning_content",
 FINISHES = {"stop", "length", "tool_calls", "content_filter"}
 
 
-def fold(body: bytes, usage_asked: bool = False) -> JsonObject:
+def fold(body: bytes, usage_requested: bool = False) -> JsonObject:
     """A legal and whole stream as the message that it tells; anything else is Illegal."""
     found = blocks(body)
     require(all(name is None for name, _ in found), "Chat's events have no names")
     require(found[-1][1] == "[DONE]", f"the last data is {found[-1][1][:200]}")
     chunks = [read(data) for _, data in found[:-1]]
-    return _Folding(usage_asked).run(chunks)
+    return _Folding(usage_requested).run(chunks)
 
 
 def fold_broken(body: bytes) -> tuple[str, JsonObject]:
@@ -24,17 +24,17 @@ def fold_broken(body: bytes) -> tuple[str, JsonObject]:
     error = chunks[-1]["error"]
     require(set(error) == {"message", "type", "param", "code"}, f"the error's fields: {error}")
     require(isinstance(error["message"], str) and bool(error["message"]), "an error without a message")
-    said = ""
+    text = ""
     for chunk in chunks[:-1]:
         for choice in chunk["choices"]:
             require(choice["finish_reason"] is None, "a finish_reason before an error")
-            said += choice["delta"].get("content") or ""
-    return said, error
+            text += choice["delta"].get("content") or ""
+    return text, error
 
 
 class _Folding:
-    def __init__(self, usage_asked: bool) -> None:
-        self._usage_asked = usage_asked
+    def __init__(self, usage_requested: bool) -> None:
+        self._usage_requested = usage_requested
         self.text: str | None = None
         self.refusal: str | None = None
         self.thoughts = ""
@@ -56,7 +56,7 @@ class _Folding:
                 require(chunk[field] == first[field], f"{field} changes")
             self._take(number, chunk)
         require(self.finish is not None, "no finish_reason")
-        require((self.usage is not None) == self._usage_asked, f"usage is {self.usage}")
+        require((self.usage is not None) == self._usage_requested, f"usage is {self.usage}")
         return self._reply(first)
 
     def _head(self, chunk: JsonObject) -> None:
@@ -74,7 +74,7 @@ class _Folding:
             require(isinstance(self.usage, dict), "an empty chunk without usage")
             return
         require(chunk.get("usage") is None, "usage on a chunk with choices")
-        require(("usage" in chunk) == self._usage_asked, "usage:null stands only where usage was asked for")
+        require(("usage" in chunk) == self._usage_requested, "usage:null stands only where usage was asked for")
         require(len(chunk["choices"]) == 1, "one choice was asked for")
         choice = chunk["choices"][0]
         require(choice["index"] == 0, f"index {choice['index']}")
@@ -138,7 +138,10 @@ def check_usage(usage: JsonObject) -> None:
         require(isinstance(usage[field], int) and usage[field] >= 0, f"{field}: {usage[field]}")
     require(usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"], f"total: {usage}")
     require(usage["prompt_tokens_details"]["cached_tokens"] <= usage["prompt_tokens"], "more cached than read")
-    require(usage["completion_tokens_details"]["reasoning_tokens"] <= usage["completion_tokens"], "thought > said")
+    require(
+        usage["completion_tokens_details"]["reasoning_tokens"] <= usage["completion_tokens"],
+        "more reasoning than output",
+    )
 
 
 def whole(body: bytes) -> JsonObject:

@@ -145,13 +145,13 @@ class _Folding:
 
     def end(self, delta: JsonObject) -> JsonObject:
         require(not self.open, "message_delta within a block")
-        told = delta["delta"]
-        require(told["stop_reason"] in STOPS, f"stop_reason {told['stop_reason']}")
+        changes = delta["delta"]
+        require(changes["stop_reason"] in STOPS, f"stop_reason {changes['stop_reason']}")
         check_usage(delta["usage"])
         for block in self.content:
             if isinstance(block.get("input"), str):
-                block["input"] = _object(block["input"], told["stop_reason"])
-        return told_once(self.message, self.content, told, delta["usage"])
+                block["input"] = _object(block["input"], changes["stop_reason"])
+        return assemble(self.message, self.content, changes, delta["usage"])
 
 
 def _object(text: str, stop: str) -> object:
@@ -167,7 +167,7 @@ def _object(text: str, stop: str) -> object:
     return value
 
 
-def told_once(message: JsonObject, content: list[JsonObject], ending: JsonObject, usage: JsonObject) -> JsonObject:
+def assemble(message: JsonObject, content: list[JsonObject], ending: JsonObject, usage: JsonObject) -> JsonObject:
     calls = any(block["type"] == "tool_use" for block in content)
     require((ending["stop_reason"] == "tool_use") <= calls, "tool_use without a call")
     require(not (ending["stop_reason"] == "end_turn" and calls), "a call, but end_turn")
@@ -203,7 +203,7 @@ def whole(body: bytes) -> JsonObject:
         require(block["type"] in DELTAS, f"a block of type {block['type']}")
         require(block["type"] != "text" or bool(block["text"]), "a text block without text")
         require(block["type"] != "tool_use" or isinstance(block["input"], dict), "input is no object")
-    return told_once(message, message["content"], message, message["usage"])
+    return assemble(message, message["content"], message, message["usage"])
 
 
 __all__ = ["Illegal", "check_error", "fold", "fold_broken", "whole"]

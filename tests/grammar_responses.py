@@ -82,13 +82,13 @@ def fold_broken(body: bytes) -> tuple[str, JsonObject]:
     require(response["status"] == "failed", "status")
     require(response["error"]["code"] == error["code"], "two codes")
     require(response["error"]["message"] == error["message"], "two messages")
-    said = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+    received = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
     if len(events) > 2:
         folding = _Folding(events)
         for event in events[2:-2]:
             folding.take(event)
         require(response["id"] == folding.id, "the id changes")
-    return said, response["error"]
+    return received, response["error"]
 
 
 def _events(body: bytes, done: bool) -> list[JsonObject]:
@@ -137,7 +137,7 @@ class _Item:
         self.item = item
         self.parts: dict[tuple[str, int], str] = {}  # (content or summary, index) -> open | closed
         self.text: dict[tuple[str, int], str] = {}
-        self.said: set[tuple[str, int]] = set()  # done events
+        self.received: set[tuple[str, int]] = set()  # done events
         self.annotations: list[JsonObject] = []
         self.done: JsonObject | None = None
 
@@ -208,7 +208,7 @@ class _Folding:
                 require(part["annotations"] == [] and part["logprobs"] == [], f"{part}")
             item.parts[place] = "open"
             return
-        require(item.parts.get(place) == "open" and place in item.said, f"part {place} done before its text")
+        require(item.parts.get(place) == "open" and place in item.received, f"part {place} done before its text")
         item.parts[place] = "closed"
         part = event["part"]
         require(part.get("text", part.get("refusal")) == item.text.get(place, ""), "a part with another text")
@@ -220,29 +220,31 @@ class _Folding:
         index = event.get("summary_index" if list_name == "summary" else "content_index", 0) if list_name else 0
         place = (list_name or "", index)
         require(list_name is None or item.parts.get(place) == "open", f"{stem} outside its part")
-        require(place not in item.said, f"{stem}.{verb} after it was done")
+        require(place not in item.received, f"{stem}.{verb} after it was done")
         if stem == "response.output_text":
             require(isinstance(event["logprobs"], list), "logprobs is no list")
         if verb == "delta":
             item.text[place] = item.text.get(place, "") + event["delta"]
             return
         require(verb == "done" and event[field] == item.text.get(place, ""), f"{stem}.done tells another text")
-        item.said.add(place)
+        item.received.add(place)
 
     def _done(self, item: _Item, finished: JsonObject) -> None:
         require(finished["id"] == item.item["id"] and finished["type"] == item.item["type"], "another item is done")
         require(all(state == "closed" for state in item.parts.values()), f"done with a part open: {finished}")
         match finished["type"]:
             case "message" | "reasoning":
-                told = {
+                summary = {
                     (name, number): part.get("text", part.get("refusal"))
                     for name in ("content", "summary")
                     for number, part in enumerate(finished.get(name) or ())
                 }
-                require(told == {place: item.text.get(place, "") for place in item.parts}, f"other parts: {finished}")
+                require(
+                    summary == {place: item.text.get(place, "") for place in item.parts}, f"other parts: {finished}"
+                )
             case "function_call":
                 require(finished["arguments"] == item.text.get(("", 0), ""), "other arguments")
-                require(("", 0) in item.said, "no arguments.done")
+                require(("", 0) in item.received, "no arguments.done")
             case "custom_tool_call":
                 require(finished["input"] == item.text.get(("", 0), ""), "another input")
         for field in ("call_id", "name"):

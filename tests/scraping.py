@@ -25,13 +25,13 @@ def scrape(url: str) -> Scrape:
 
 def value(scrape: Scrape, name: str, **labels: str) -> float:
     """The one series with these labels among others."""
-    wanted = labels.items()
-    matching = [number for (found, given), number in scrape.items() if found == name and wanted <= given]
+    expected = labels.items()
+    matching = [number for (found, given), number in scrape.items() if found == name and expected <= given]
     assert len(matching) == 1, f"{name} {labels}: {matching}"
     return matching[0]
 
 
 def total(scrape: Scrape, name: str, **labels: str) -> float:
     """Of all series with these labels."""
-    wanted = labels.items()
-    return sum(number for (found, given), number in scrape.items() if found == name and wanted <= given)
+    expected = labels.items()
+    return sum(number for (found, given), number in scrape.items() if found == name and expected <= given)

@@ -112,7 +112,7 @@ def found_at(body: Json, pointer: str) -> bool:
 @pytest.mark.parametrize("upstream", SPOKEN)
 @settings(max_examples=100)
 @given(broken=mutated(), model=st.sampled_from(MODELS))
-def test_a_body_is_built_or_refused_by_name_and_only_what_was_there_is_told(
+def test_a_body_is_built_or_rejected_and_only_its_fields_are_reported(
     upstream: str, broken: tuple[str, Json], model: str
 ) -> None:
     client, body = broken

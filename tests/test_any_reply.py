@@ -48,7 +48,7 @@ def client_of(protocol: str) -> Client:
     return client
 
 
-def asked(client: str) -> ReplyContext:
+def context_for(client: str) -> ReplyContext:
     numbers = count()
     request = Request(client, "model-1", ())
     return ReplyContext(request, "model-1", 1, lambda prefix: f"{prefix}{next(numbers)}", lambda: 1.0)
@@ -72,7 +72,7 @@ def write_whole(events: list[Event], client: str) -> None:
 
 def failure_of_writing(events: list[Event], client: str) -> Kind | None:
     try:
-        body = client_of(client).encode_whole(events, asked(client), Ledger())
+        body = client_of(client).encode_whole(events, context_for(client), Ledger())
     except RequestError as refused:
         return refused.failure.kind
     json.loads(body)  # which takes numbers of any size
@@ -144,7 +144,7 @@ def event_places(frames: list[Frame]) -> Iterator[tuple[int, Json, Place]]:
 
 def translate(protocol: str, frames: Sequence[Frame | Broken], client: str) -> None:
     decoder = upstream_of(protocol).decoder(ISSUER, Ledger())
-    encoder = client_of(client).encoder(asked(client), Ledger())
+    encoder = client_of(client).encoder(context_for(client), Ledger())
     events = staged(run(decoder, frames), client_of(client).serial_blocks)
     assert not any(isinstance(event, Failed) and event.failure.kind is Kind.BUG for event in events)
     assert run(encoder, events)
@@ -179,7 +179,7 @@ def test_no_bytes_of_any_stream_raise(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("make", [fill_output, stabilize_ids, ChoiceMerger])
-def test_no_bytes_raise_in_what_mends_a_providers_replies(make: type) -> None:
+def test_no_bytes_make_a_providers_reply_fixes_raise(make: type) -> None:
     chance = random.Random(14)
     bodies = [msgspec.json.encode(body) for body in (*WHOLE["responses"], *WHOLE["chat"], *WHOLE["messages"])]
     bodies += [path.read_bytes() for path in sorted((FIXTURES / "responses").glob("*.sse"))]

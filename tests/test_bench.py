@@ -50,7 +50,7 @@ def measured() -> Results:
 
 
 @pytest.mark.parametrize("protocol", ["chat", "messages"])
-def test_every_upstream_tells_its_reply_in_the_same_number_of_events(protocol: str) -> None:
+def test_every_upstream_sends_its_reply_in_the_same_number_of_events(protocol: str) -> None:
     events = stream_events(protocol)
     assert len(events) == EVENTS
     assert all(event.endswith(b"\n\n") and event.count(b"\n\n") == 1 for event in events)

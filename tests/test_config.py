@@ -99,7 +99,7 @@ def test_files_are_searched_in_order(tmp_path: Path) -> None:
     assert port(None, {"XDG_CONFIG_HOME": str(tmp_path / "xdg")}) == 3
 
 
-def test_a_file_asked_for_by_name_must_exist(tmp_path: Path) -> None:
+def test_a_file_that_is_named_must_exist(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"absent\.toml: there is no such file; check --config"):
         load("absent.toml", {}, tmp_path, tmp_path)
     with pytest.raises(ConfigError, match=r"check \$DRAGOMAN_CONFIG"):
@@ -160,7 +160,7 @@ def test_a_bad_flag_is_named(tmp_path: Path) -> None:
         ("[server]\nx = [1,\n", ["2: not valid TOML: Invalid value"]),
     ],
 )
-def test_a_bad_file_is_told_its_line_key_and_spelling(tmp_path: Path, text: str, problems: list[str]) -> None:
+def test_a_bad_file_is_reported_with_line_key_and_suggestion(tmp_path: Path, text: str, problems: list[str]) -> None:
     assert problems_of(tmp_path, text) == problems
 
 
@@ -227,7 +227,7 @@ KINDS = '"anthropic", "openai", "openai-compatible", "codex", "copilot", "gemini
         ),
     ],
 )
-def test_a_bad_provider_is_told_its_line_key_and_spelling(tmp_path: Path, text: str, problem: str) -> None:
+def test_a_bad_provider_is_reported_with_line_key_and_suggestion(tmp_path: Path, text: str, problem: str) -> None:
     assert problems_of(tmp_path, f"[providers.p]\n{text}\n") == [problem]
 
 
@@ -303,12 +303,12 @@ def test_settings_of_every_section_are_read(tmp_path: Path) -> None:
 
 
 def test_a_limit_of_kiros_bodies_is_read_and_checked(tmp_path: Path) -> None:
-    stanza = '[providers.k]\nkind = "kiro"\nmax_payload_bytes = '
-    write(tmp_path, f"{stanza}615000")
+    section = '[providers.k]\nkind = "kiro"\nmax_payload_bytes = '
+    write(tmp_path, f"{section}615000")
     kiro = load(None, {}, tmp_path, tmp_path).providers["k"]
     assert isinstance(kiro, KiroProviderConfig)
     assert kiro.max_payload_bytes == 615_000
-    assert len(problems_of(tmp_path, f"{stanza}0")) == 1
+    assert len(problems_of(tmp_path, f"{section}0")) == 1
 
 
 def test_an_unknown_target_is_a_warning_with_the_nearest_provider(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_an_address_that_cannot_be_an_endpoint_is_refused(url: str, message: str
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "problems"),
     [
         ('server.port = "many"', ['1: server.port: expected a whole number, got the string "many"']),
         (
@@ -376,12 +376,12 @@ def test_an_address_that_cannot_be_an_endpoint_is_refused(url: str, message: str
         ("server = 3", ["1: server: expected a table, got a number"]),
     ],
 )
-def test_a_wrong_value_in_the_file_is_a_fault_even_where_a_flag_covers_it(
-    tmp_path: Path, text: str, told: list[str]
+def test_a_wrong_value_in_the_file_is_a_problem_even_if_a_flag_overrides_it(
+    tmp_path: Path, text: str, problems: list[str]
 ) -> None:
     path = write(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
         load(None, {}, tmp_path, tmp_path, {"server.port": 2000, "server.host": "localhost"})
     found = [str(problem).removeprefix(f"{path}:") for problem in caught.value.problems]
-    assert len(found) == len(told)
-    assert all(problem.startswith(start) for problem, start in zip(found, told, strict=True)), found
+    assert len(found) == len(problems)
+    assert all(problem.startswith(start) for problem, start in zip(found, problems, strict=True)), found

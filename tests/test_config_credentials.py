@@ -1,4 +1,4 @@
-"""Several credentials of one provider, as its stanza lists them."""
+"""Several credentials of one provider, as its section lists them."""
 
 from pathlib import Path
 
@@ -19,8 +19,8 @@ def problems_of(directory: Path, text: str) -> list[str]:
 
 
 def test_a_list_of_keys_is_one_provider_for_each(tmp_path: Path) -> None:
-    stanza = '[providers.p]\nkind = "openai"\napi_key = [\n  "env:A",\n  "file:b.key",\n  "sk-fake-c",\n]\n'
-    (tmp_path / "dragoman.toml").write_text(stanza)
+    section = '[providers.p]\nkind = "openai"\napi_key = [\n  "env:A",\n  "file:b.key",\n  "sk-fake-c",\n]\n'
+    (tmp_path / "dragoman.toml").write_text(section)
     provider = load(None, {}, tmp_path, tmp_path).providers["p"]
     assert [str(source) for source in list_credentials(provider)] == ["env:A", f"file:{tmp_path}/b.key", "***"]
     assert [str(single.api_key) for single in split_by_credential(provider)] == [
@@ -87,6 +87,6 @@ def test_accounts_are_listed_by_their_files(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_bad_list_is_told_its_line_and_place(tmp_path: Path, text: str, problem: str) -> None:
+def test_a_bad_list_is_reported_with_line_and_index(tmp_path: Path, text: str, problem: str) -> None:
     (found,) = problems_of(tmp_path, f"[providers.p]\n{text}\n")
     assert found.startswith(problem)

@@ -20,7 +20,7 @@ def leave(home: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", [OWN, IDE, CLI, ".local/share/amazon-q/data.sqlite3"])
-def test_each_place_makes_a_provider_that_says_where_it_comes_from(tmp_path: Path, name: str) -> None:
+def test_each_credential_file_makes_a_provider_with_its_origin(tmp_path: Path, name: str) -> None:
     path = leave(tmp_path, name)
     config = load(None, {}, tmp_path, tmp_path)
     assert list(config.providers) == ["kiro"]

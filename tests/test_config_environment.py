@@ -165,7 +165,7 @@ def test_the_base_url_counts_unless_it_is_our_own(tmp_path: Path, base_url: str,
     assert load(None, environ, tmp_path, tmp_path).providers["openai"].endpoint == endpoint
 
 
-def test_our_own_address_follows_the_port_that_is_asked_for(tmp_path: Path) -> None:
+def test_the_own_address_follows_the_configured_port(tmp_path: Path) -> None:
     environ = {"OPENAI_API_KEY": "sk-fake-1", "OPENAI_BASE_URL": "http://127.0.0.1:9000/v1"}
     config = load(None, environ, tmp_path, tmp_path, {"server.port": 9000})
     assert config.providers["openai"].endpoint == "https://api.openai.com/v1"

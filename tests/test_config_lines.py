@@ -102,12 +102,12 @@ def quote(name: str) -> str:
 @given(st.lists(NAMES, min_size=1, max_size=5, unique=True), st.lists(NAMES, min_size=1, max_size=4, unique=True))
 def test_any_quoted_names_are_found_on_their_lines(tables: list[str], keys: list[str]) -> None:
     text = ""
-    wanted: dict[tuple[str, ...], int] = {}
+    expected: dict[tuple[str, ...], int] = {}
     for table in tables:
         text += f"[{quote(table)}]\n"
-        wanted[(table,)] = text.count("\n")
+        expected[(table,)] = text.count("\n")
         for key in keys:
             text += f"{quote(key)} = {quote(table)}\n"
-            wanted[(table, key)] = text.count("\n")
+            expected[(table, key)] = text.count("\n")
     tomllib.loads(text)
-    assert key_lines(text) == wanted
+    assert key_lines(text) == expected

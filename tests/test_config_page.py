@@ -30,7 +30,7 @@ KINDS = (settings.KiroProviderConfig, settings.CodexProviderConfig, settings.Cop
 NO_KEYS = ("name", "extra_credentials")  # of a provider: its table's own name, and what its lists hold beyond the first
 
 
-def told(heading: str) -> dict[str, str]:
+def documented(heading: str) -> dict[str, str]:
     """Key -> default, as the page has them."""
     section = re.split(r"^##", PAGE.partition(f"{heading}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
     return dict(ROW.findall(section))
@@ -52,7 +52,7 @@ def shown(default: bool | int | float | str | Path) -> str:
 
 @pytest.mark.parametrize("heading", SECTIONS)
 def test_each_section_of_the_page_has_the_keys_and_defaults_of_its_table(heading: str) -> None:
-    written, there = told(heading), keys(SECTIONS[heading])
+    written, there = documented(heading), keys(SECTIONS[heading])
     assert written.keys() == there.keys()
     for name, default in there.items():
         if isinstance(default, bool | int | float | str | Path) and name != "client_id":

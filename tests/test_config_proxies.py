@@ -1,4 +1,4 @@
-"""Proxies in the configuration: what a stanza may say, and which the environment names for which host."""
+"""Proxies in the configuration: what a section may say, and which the environment names for which host."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def test_each_scheme_has_its_variable_and_all_proxy_stands_in() -> None:
     assert proxy_for({}, "https://a.test") is None
 
 
-def test_small_letters_come_first_and_may_say_none() -> None:
+def test_lower_case_variables_take_precedence_and_may_be_empty() -> None:
     assert proxy_for({"HTTPS_PROXY": HTTPS, "https_proxy": HTTP}, "https://a.test") == HTTP
     assert proxy_for({"HTTPS_PROXY": HTTPS, "https_proxy": ""}, "https://a.test") is None
 
@@ -83,7 +83,7 @@ def test_no_proxy_names_hosts_domains_addresses_and_networks(exempt: str, host: 
     assert found.proxy_for("https", host, port) == (None if straight else HTTPS)
 
 
-def test_a_variable_that_is_no_proxy_is_a_fault_that_does_not_quote_it(tmp_path: Path) -> None:
+def test_an_invalid_proxy_variable_is_a_problem_that_does_not_quote_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(None, {"HTTPS_PROXY": "socks4://u:sk-fake@old.test"}, tmp_path, tmp_path)
     assert str(caught.value).startswith("environment: HTTPS_PROXY: SOCKS4 is not supported")
@@ -91,26 +91,26 @@ def test_a_variable_that_is_no_proxy_is_a_fault_that_does_not_quote_it(tmp_path:
 
 
 def provider(
-    directory: Path, stanza: str, environ: dict[str, str]
+    directory: Path, section: str, environ: dict[str, str]
 ) -> tuple[str | None, EnvironmentProxies | None, str | None]:
-    (directory / "dragoman.toml").write_text(f'[providers.p]\nkind = "openai"\n{stanza}\n')
+    (directory / "dragoman.toml").write_text(f'[providers.p]\nkind = "openai"\n{section}\n')
     dial = read_dial(load(None, environ, directory, directory).providers["p"], environ)
     return dial.proxy, dial.environment_proxies, dial.ca_file
 
 
 @pytest.mark.parametrize("scheme", ["http", "https", "socks5", "socks5h"])
-def test_a_stanzas_proxy_wins_over_the_environments(tmp_path: Path, scheme: str) -> None:
+def test_a_sections_proxy_takes_precedence_over_the_environments(tmp_path: Path, scheme: str) -> None:
     url = f"{scheme}://u:sk-fake-1@box.test:1"
     assert provider(tmp_path, f'proxy = "{url}"', {"ALL_PROXY": HTTP}) == (url, None, None)
     assert provider(tmp_path, 'proxy = "env:P"', {"ALL_PROXY": HTTP, "P": url}) == (url, None, None)
 
 
-def test_a_stanza_may_go_straight_past_the_environments_proxy(tmp_path: Path) -> None:
+def test_a_section_may_disable_the_environments_proxy(tmp_path: Path) -> None:
     assert provider(tmp_path, 'proxy = "none"', {"ALL_PROXY": HTTP}) == (None, None, None)
     assert provider(tmp_path, "", {"ALL_PROXY": HTTP}) == (None, EnvironmentProxies(HTTP, HTTP), None)
 
 
-def test_a_bad_proxy_behind_a_variable_is_told_with_its_line(tmp_path: Path) -> None:
+def test_an_invalid_proxy_in_a_variable_is_reported_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"dragoman\.toml:3: providers\.p\.proxy: a proxy must be http://") as caught:
         provider(tmp_path, 'proxy = "env:P"', {"P": "ftp://u:sk-fake@box"})
     assert "sk-fake" not in str(caught.value)

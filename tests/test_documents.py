@@ -39,8 +39,8 @@ def _anchor_of(heading: str) -> str:
 
 
 def find_missing_files(base: Path, names: list[str]) -> list[str]:
-    wanted = (name for name in names if not PLACEHOLDER.search(name) and name not in USERS_FILES)
-    return [name for name in wanted if not any(base.glob(name.rstrip("/")))]
+    checked = (name for name in names if not PLACEHOLDER.search(name) and name not in USERS_FILES)
+    return [name for name in checked if not any(base.glob(name.rstrip("/")))]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -130,7 +130,7 @@ def test_every_stage_takes_linear_time_in_blocks_and_citations(stage: str, reply
     assert_linear_run(STAGES[stage], events, size)
 
 
-def asked() -> ReplyContext:
+def reply_context() -> ReplyContext:
     numbers = count()
     request = Request("chat", "model-1", ())
     return ReplyContext(request, "model-1", 1, lambda prefix: f"{prefix}{next(numbers)}", lambda: 1.0)
@@ -142,9 +142,9 @@ def test_every_encoder_takes_linear_time_in_blocks_and_citations(client: str, re
     writer = PROTOCOLS[client].client
     assert writer
     events, size = REPLIES[reply]
-    assert_linear_run(lambda: writer.encoder(asked(), Ledger()), events, size)
+    assert_linear_run(lambda: writer.encoder(reply_context(), Ledger()), events, size)
     assert_linear_function(
-        lambda told: writer.encode_whole(told, asked(), Ledger()), lambda size: list(events(size)), size
+        lambda reply: writer.encode_whole(reply, reply_context(), Ledger()), lambda size: list(events(size)), size
     )
 
 
@@ -153,10 +153,10 @@ def test_encoders_of_interleaved_blocks_take_linear_time(client: str) -> None:
     writer = PROTOCOLS[client].client
     assert writer
     for events, size in (REPLIES["parallel calls"], REPLIES["parallel texts"]):
-        assert_linear_run(lambda: writer.encoder(asked(), Ledger()), events, size)
+        assert_linear_run(lambda: writer.encoder(reply_context(), Ledger()), events, size)
 
 
 @pytest.mark.parametrize("reply", REPLIES)
 def test_folding_and_unfolding_a_reply_takes_linear_time(reply: str) -> None:
     events, size = REPLIES[reply]
-    assert_linear_function(lambda told: list(explode(collect(told))), lambda size: list(events(size)), size)
+    assert_linear_function(lambda reply: list(explode(collect(reply))), lambda size: list(events(size)), size)

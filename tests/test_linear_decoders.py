@@ -211,12 +211,12 @@ def test_every_decoder_takes_linear_time_in_calls_blocks_and_citations(stream: s
 def test_telling_chat_calls_apart_takes_linear_time(piece: Callable[[int, str], CallPiece]) -> None:
     """By itself: the decoder stops reading calls at the most that a reply may have."""
 
-    def tell_apart(pieces: list[CallPiece]) -> None:
+    def separate_calls(pieces: list[CallPiece]) -> None:
         calls = Calls()
         for one in pieces:
             calls.find_or_add(one, "tool", "reply")
 
-    assert_linear_function(tell_apart, lambda size: [piece(at, f"call_{at}") for at in range(size)], 3000)
+    assert_linear_function(separate_calls, lambda size: [piece(at, f"call_{at}") for at in range(size)], 3000)
 
 
 def chat_whole(size: int) -> bytes:

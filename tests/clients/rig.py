@@ -15,7 +15,7 @@ from fakes.agents import chat, kiro, messages, responses
 from fakes.doorway import Doorway
 from fakes.kiro import SEED, FakeKiro
 from fakes.upstream import FakeUpstream
-from gateway import KEY, Running, running, stanza
+from gateway import KEY, Running, provider_section, running
 
 TONGUES: dict[str, ModuleType] = {"chat": chat, "responses": responses, "messages": messages, "kiro": kiro}
 UPSTREAMS = tuple(TONGUES)
@@ -98,4 +98,4 @@ def _fake(upstream: str, agent: Agent) -> FakeUpstream:
 
 
 def _stanza(upstream: str, fake: FakeUpstream) -> str:
-    return fake.stanza(SEED, "up") if isinstance(fake, FakeKiro) else stanza(upstream, fake.url)
+    return fake.stanza(SEED, "up") if isinstance(fake, FakeKiro) else provider_section(upstream, fake.url)

@@ -9,7 +9,7 @@ from types import ModuleType
 from e2e import speak_chat, speak_messages, speak_responses
 from e2e.hearing import Sdk
 from fakes.upstream import Answer, FakeUpstream
-from gateway import KEY, Running, running, stanza
+from gateway import KEY, Running, provider_section, running
 
 PROTOCOLS = ("chat", "responses", "messages")
 SPEAKERS: dict[str, ModuleType] = {
@@ -47,7 +47,7 @@ def rigged(directory: Path, settings: str = ONCE, models: tuple[str, ...] = ()) 
         # Where one attempt is all, a kept connection that ends just then would be it.
         keep = settings != ONCE
         fakes = {name: stack.enter_context(FakeUpstream(models=models, keep_alive=keep)) for name in PROTOCOLS}
-        stanzas = [stanza(name, fake.url, name) for name, fake in fakes.items()]
+        stanzas = [provider_section(name, fake.url, name) for name, fake in fakes.items()]
         gateway = stack.enter_context(running("\n".join([settings, *stanzas]), directory))
         sdk = Sdk(gateway.url, KEY)
         stack.callback(sdk.close)

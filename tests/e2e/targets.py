@@ -19,7 +19,7 @@ from fakes.eventstream import exception
 from fakes.kiro import FakeKiro
 from fakes.service import json_answer, stream
 from fakes.upstream import Answer, Asked, End, FakeUpstream
-from gateway import KEY, Running, running, stanza
+from gateway import KEY, Running, provider_section, running
 
 ROUTES: dict[str, tuple[str, ...]] = {
     "by key": ("chat/one", "messages/two", "responses/three"),
@@ -111,7 +111,7 @@ def targeted(directory: Path, settings: str) -> Iterator[Targets]:
         tokens = aws.issue()
         sign(directory / "kiro.json", str(tokens["accessToken"]), str(tokens["refreshToken"]), 7200)
         (directory / "codex.json").write_bytes(msgspec.json.encode(chatgpt.auth_file(7200)))
-        stanzas = [stanza(name, fake.url, name) for name, fake in keyed.items()]
+        stanzas = [provider_section(name, fake.url, name) for name, fake in keyed.items()]
         stanzas += [aws.stanza(str(directory / "kiro.json")), chatgpt.stanza(str(directory / "codex.json"))]
         routes = [
             f"[[models]]\nname = {msgspec.json.encode(name).decode()}\nto = {msgspec.json.encode(to).decode()}\n"

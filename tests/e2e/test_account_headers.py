@@ -12,7 +12,7 @@ from e2e.meaning import Meant, Say
 from e2e.rig import ONCE, PATHS, PROTOCOLS, SPEAKERS
 from e2e.test_replays import Kept, assert_same, debug
 from fakes.upstream import Answer, FakeUpstream
-from gateway import KEY, Running, running, stanza
+from gateway import KEY, Running, provider_section, running
 
 ACCOUNT = {
     "x-ratelimit-remaining-tokens": "12",
@@ -44,7 +44,7 @@ modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"]
 @contextmanager
 def serving(directory: Path, protocol: str) -> Iterator[tuple[FakeUpstream, Running]]:
     with FakeUpstream() as fake:
-        toml = f"{ONCE}\n{stanza(protocol, fake.url)}"
+        toml = f"{ONCE}\n{provider_section(protocol, fake.url)}"
         with running(toml, directory, stored=("alice",)) as gateway:
             yield fake, gateway
 
@@ -144,7 +144,7 @@ def test_a_capture_of_a_stored_keys_request_replays_as_it_was(tmp_path: Path, st
     settings = ONCE + debug(directory)
     with (
         FakeUpstream([answer("chat", stream, *ACCOUNT.items())]) as fake,
-        running(settings + stanza("chat", fake.url), tmp_path, stored=("alice",)) as gateway,
+        running(settings + provider_section("chat", fake.url), tmp_path, stored=("alice",)) as gateway,
     ):
         ask(gateway, gateway.keys["alice"], "chat", stream)
         ask(gateway, KEY, "chat", stream)

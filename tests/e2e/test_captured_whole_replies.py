@@ -19,7 +19,7 @@ from e2e.rig import PATHS, PROTOCOLS
 from e2e.test_replays import Kept, assert_same, debug
 from fakes.kiro import framed, tail, words
 from fakes.upstream import Answer, Asked, FakeUpstream
-from gateway import running, stanza
+from gateway import provider_section, running
 
 SECRET = "sk-proj-Zx81kQ0aLmN93vTyUeWq72BcDfGh"
 # 29 tokens or so each: enough of them to change the number of digits.
@@ -28,7 +28,7 @@ PLAIN_NAMES = {"request_body.json", "kiro_request_body.json", "response_stream_r
 
 
 def captured(directory: Path, fake: FakeUpstream, path: str, body: bytes, settings: str = "") -> Capture:
-    with running(debug(directory / "captures") + settings + stanza("chat", fake.url), directory) as gateway:
+    with running(debug(directory / "captures") + settings + provider_section("chat", fake.url), directory) as gateway:
         assert post(gateway.port, path, body).status == 200
         [capture] = Kept(directory / "captures", gateway).fresh(1)
     return capture

@@ -27,7 +27,7 @@ from e2e.raw_http import Answered, dial, post, request_bytes
 from e2e.rig import PATHS, SPEAKERS
 from fakes.kiro import FakeKiro, framed, refusal, tail, words
 from fakes.upstream import Answer, End, FakeUpstream
-from gateway import KEY, Running, running, stanza
+from gateway import KEY, Running, provider_section, running
 
 EXAMPLE = Path(__file__).parents[1] / "fixtures" / "captures" / "kiro-cut-call.json"
 CANARIES = {
@@ -74,7 +74,7 @@ GOOD = Answer(SPEAKERS["chat"].stream(CASES["text"].meant), cut=64)
 def captured(directory: Path, settings: str, *answers: Answer) -> Iterator[tuple[Running, FakeUpstream]]:
     with FakeUpstream(answers=list(answers or (GOOD,))) as up:
         retry = "[retry]\nattempts = 1\n"
-        with running("\n".join([settings, retry, stanza("chat", up.url)]), directory) as gateway:
+        with running("\n".join([settings, retry, provider_section("chat", up.url)]), directory) as gateway:
             yield gateway, up
 
 
@@ -82,7 +82,7 @@ def test_nothing_is_captured_until_an_edit_switches_it_on(tmp_path: Path) -> Non
     with captured(tmp_path, "") as (gateway, up):
         assert ask(gateway, said()).status == 200
         assert not (tmp_path / "captures").exists()
-        gateway.adopt(debug(tmp_path) + stanza("chat", up.url))
+        gateway.adopt(debug(tmp_path) + provider_section("chat", up.url))
         assert ask(gateway, said()).status == 200
         settled(gateway, 1)
     assert len(files(tmp_path)) == 1
@@ -285,7 +285,7 @@ def test_no_secret_reaches_a_capture(tmp_path: Path) -> None:
     told = SPEAKERS["chat"].stream(CASES["text"].meant).replace(b"quick", key.encode())
     own = f'headers = {{ x-own = "{CANARIES["own header"]}" }}\n'
     with FakeUpstream(answers=[*refusals, Answer(told, cut=7, headers=(("x-echo", key),)), GOOD]) as up:
-        provider = stanza("chat", up.url).replace("sk-fake-upstream", key) + own
+        provider = provider_section("chat", up.url).replace("sk-fake-upstream", key) + own
         settings = debug(tmp_path) + "[retry]\nattempts = 1\n" + provider
         with running(settings, tmp_path) as gateway:
             body = said(f"My key is {CANARIES['prompt']}, and {{'password': '{CANARIES['arguments']}'}}")

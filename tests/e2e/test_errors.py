@@ -13,7 +13,7 @@ from e2e.faults import ACCIDENTS, ALWAYS_AGAIN, FAULTS, SECRET, Fault, assert_to
 from e2e.hearing import STREAMS, WHOLE, Broke, Heard, Sdk, meant_for
 from e2e.rig import PROTOCOLS, SPEAKERS, Rig, rigged
 from fakes.upstream import Answer
-from gateway import running, stanza
+from gateway import provider_section, running
 
 RETRIES = f"[retry]\nattempts = {ALWAYS_AGAIN}\nbase_s = 0.01\n"
 
@@ -125,7 +125,7 @@ def nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sdk]:
     with closing(socket.socket()) as unheard:
         unheard.bind(("127.0.0.1", 0))  # bound, but never listening
         url = f"http://127.0.0.1:{unheard.getsockname()[1]}/v1"
-        stanzas = "".join(stanza(name, url, name) for name in PROTOCOLS)
+        stanzas = "".join(provider_section(name, url, name) for name in PROTOCOLS)
         with running(RETRIES + stanzas, tmp_path_factory.mktemp("nobody")) as gateway:
             sdk = Sdk(gateway.url, "dgm_fake-client-key-for-tests-only")
             yield sdk
@@ -151,4 +151,4 @@ def test_the_next_target_answers_for_a_dead_one(tmp_path_factory: pytest.TempPat
 
 
 def test_the_upstreams_secret_is_the_one_that_these_tests_look_for() -> None:
-    assert SECRET in stanza("chat", "http://127.0.0.1:1/v1")
+    assert SECRET in provider_section("chat", "http://127.0.0.1:1/v1")

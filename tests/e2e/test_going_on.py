@@ -17,7 +17,7 @@ from e2e.meaning import Ending, Meant, Say, Stop, Tokens
 from e2e.raw_http import request_bytes
 from e2e.rig import PATHS, PROTOCOLS, SPEAKERS
 from fakes.upstream import Answer, Asked, End, FakeUpstream
-from gateway import KEY, Running, running, stanza
+from gateway import KEY, Running, provider_section, running
 
 SETTINGS = """
 [server]
@@ -62,7 +62,10 @@ def relay(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     with ExitStack() as stack:
         fakes = tuple(stack.enter_context(FakeUpstream()) for _ in speaks)
         names = ("one", "two", "three")
-        stanzas = [stanza(protocol, fake.url, name) for protocol, fake, name in zip(speaks, fakes, names, strict=True)]
+        stanzas = [
+            provider_section(protocol, fake.url, name)
+            for protocol, fake, name in zip(speaks, fakes, names, strict=True)
+        ]
         gateway = stack.enter_context(running("\n".join([SETTINGS, *stanzas]), tmp_path_factory.mktemp("gateway")))
         sdk = Sdk(gateway.url, KEY)
         stack.callback(sdk.close)
@@ -303,7 +306,7 @@ def test_a_target_that_fails_before_its_first_word_is_passed_over(relay: Relay, 
 
 QUOTA = b'data: {"error":{"message":"No more.","type":"quota","param":null,"code":"insufficient_quota"}}\n\n'
 SPENT = Answer(breaks("chat", BEGUN, End.CLEAN).body + QUOTA)
-NOWHERE = stanza("chat", "http://127.0.0.1:9/v1", "other")  # where nobody listens
+NOWHERE = provider_section("chat", "http://127.0.0.1:9/v1", "other")  # where nobody listens
 
 
 @pytest.mark.parametrize(
@@ -318,7 +321,7 @@ def test_another_credential_of_the_same_target_goes_on(tmp_path: Path, first: An
     answers = [first, says("chat", REST)]
     settings = "[retry]\nattempts = 1\ncontinue_streams = true\n"
     with FakeUpstream(choose=lambda _: answers.pop(0)) as fake, ExitStack() as stack:
-        pool = stanza("chat", fake.url).replace('"sk-fake-upstream"', '["fake-key-1", "fake-key-2"]')
+        pool = provider_section("chat", fake.url).replace('"sk-fake-upstream"', '["fake-key-1", "fake-key-2"]')
         toml = "\n".join([settings, pool, more, f'[[models]]\nname = "duo"\nto = [{to}]\n'])
         gateway = stack.enter_context(running(toml, tmp_path))
         gateway.settle()

@@ -11,7 +11,7 @@ from e2e import speak_chat
 from e2e.cases import CASES
 from e2e.raw_http import Answered, ask, post, request_bytes
 from fakes.upstream import Answer, FakeUpstream
-from gateway import KEY, Running, running, stanza
+from gateway import KEY, Running, provider_section, running
 from protocols.path_protocol import NAME, PROTOCOL
 
 JSON = "application/json"
@@ -36,7 +36,7 @@ class Site:
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setitem(PROTOCOLS, NAME, PROTOCOL)
     with FakeUpstream() as own, FakeUpstream(models=("m",)) as chat:
-        toml = stanza(NAME, own.url, "own") + stanza("chat", chat.url, "chat")
+        toml = provider_section(NAME, own.url, "own") + provider_section("chat", chat.url, "chat")
         with running(toml, tmp_path) as gateway:
             yield Site(gateway, own, chat)
 

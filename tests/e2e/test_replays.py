@@ -29,7 +29,7 @@ from fakes.kiro import framed, tail, tool, words
 from fakes.kiro import refusal as kiro_refusal
 from fakes.service import stream
 from fakes.upstream import Answer, End, FakeUpstream
-from gateway import Running, running, stanza
+from gateway import Running, provider_section, running
 
 clients = pytest.mark.parametrize("client", PROTOCOLS)
 upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
@@ -197,7 +197,7 @@ def test_a_pool_of_keys_is_used_in_the_same_order(tmp_path: Path) -> None:
     limited = refusal("chat", FAULTS["429"])
     good = streamed("chat", CASES["text"].meant, "in one piece")
     with FakeUpstream(answers=[limited, good]) as up:
-        keys = stanza("chat", up.url).replace('"sk-fake-upstream"', '["sk-fake-first", "sk-fake-second"]')
+        keys = provider_section("chat", up.url).replace('"sk-fake-upstream"', '["sk-fake-first", "sk-fake-second"]')
         with running(debug(tmp_path / "captures") + keys, tmp_path) as gateway:
             body = {"model": "up/m", "stream": True, "messages": [{"role": "user", "content": "Go on."}]}
             assert post(gateway.port, "/v1/chat/completions", msgspec.json.encode(body)).status == 200

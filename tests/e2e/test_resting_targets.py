@@ -12,7 +12,7 @@ from dragoman.accounts.pool import PROBE_AFTER_S, Pool
 from e2e.pool_rig import QUICK, Keyed, error
 from e2e.raw_http import post
 from fakes.upstream import Answer, FakeUpstream
-from gateway import Running, running, stanza
+from gateway import Running, provider_section, running
 from scraping import scrape, value
 
 ROUTE = '[[models]]\nname = "duo"\nto = ["first/m", "second/m"]\n'
@@ -50,7 +50,9 @@ def duo(tmp_path: Path) -> Iterator[Duo]:
     with ExitStack() as stack:
         fake = stack.enter_context(FakeUpstream(choose=keyed))
         places = {"first": FIRST, "second": SECOND}
-        stanzas = [stanza("chat", fake.url, name).replace("sk-fake-upstream", key) for name, key in places.items()]
+        stanzas = [
+            provider_section("chat", fake.url, name).replace("sk-fake-upstream", key) for name, key in places.items()
+        ]
         toml = "\n".join([QUICK, *stanzas, ROUTE])
         gateway = stack.enter_context(running(toml, tmp_path))
         gateway.settle()

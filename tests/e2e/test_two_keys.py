@@ -17,7 +17,7 @@ from e2e.pool_rig import Keyed, keys_of, stanza_of
 from fakes.codex import RESPONSES, FakeCodex
 from fakes.kiro import FakeKiro, framed, tail, tool, words
 from fakes.upstream import Answer, Asked, FakeUpstream
-from gateway import KEY, Running, running, stanza
+from gateway import KEY, Running, provider_section, running
 
 STORED = ("alice", "bob")
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
@@ -157,7 +157,10 @@ def test_a_quirk_that_one_key_provokes_does_not_change_another_keys_requests(
     def body(words: str) -> dict[str, object]:
         return {"model": "up/m", "max_tokens": 9, "messages": [{"role": "user", "content": words}]}
 
-    with FakeUpstream(choose=picky) as fake, running(stanza("chat", fake.url), tmp_path, stored=STORED) as gateway:
+    with (
+        FakeUpstream(choose=picky) as fake,
+        running(provider_section("chat", fake.url), tmp_path, stored=STORED) as gateway,
+    ):
         first, second = pair(gateway)
         ask(gateway, first, "messages", body("Provoke"))
         assert ["max_completion_tokens" in asked.json for asked in fake.calls] == [True, False]
@@ -187,7 +190,10 @@ def test_the_session_that_codex_is_told_is_the_keys_own(tmp_path: Path, cache_ke
 def test_usage_is_told_to_the_key_that_used_it(tmp_path: Path) -> None:
     body: dict[str, object] = {"model": "up/m", "messages": [{"role": "user", "content": "Hi"}]}
     answer = Answer(REPLY, content_type="application/json")
-    with FakeUpstream([answer]) as fake, running(stanza("chat", fake.url), tmp_path, stored=STORED) as gateway:
+    with (
+        FakeUpstream([answer]) as fake,
+        running(provider_section("chat", fake.url), tmp_path, stored=STORED) as gateway,
+    ):
         ask(gateway, gateway.keys["alice"], "chat", body)
         rows = {}
         for who, key in (("alice", gateway.keys["alice"]), ("bob", gateway.keys["bob"]), ("owner", KEY)):

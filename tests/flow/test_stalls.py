@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes.upstream import Answer, End, FakeUpstream
-from gateway import KEY, Running, running, stanza
+from gateway import KEY, Running, provider_section, running
 
 STARTED = (
     b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_01","type":"message","role":"assistant",'
@@ -32,7 +32,10 @@ def ask(gateway: Running) -> bytes:
 
 def test_a_stalled_upstream_is_told_and_let_go(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with FakeUpstream([Answer(STARTED, end=End.HANG)]) as fake:
-        with caplog.at_level(logging.ERROR), running(IMPATIENT + stanza("messages", fake.url), tmp_path) as gateway:
+        with (
+            caplog.at_level(logging.ERROR),
+            running(IMPATIENT + provider_section("messages", fake.url), tmp_path) as gateway,
+        ):
             body = ask(gateway)
             until = time.monotonic() + 20
             while not fake.closed and time.monotonic() < until:
@@ -52,6 +55,6 @@ def test_a_gateway_that_stops_while_an_upstream_lingers_says_nothing_twice(
         b'"usage":{"output_tokens":2}}\n\nevent: message_stop\ndata: {"type":"message_stop"}\n\n'
     )
     with FakeUpstream([Answer(whole, end=End.HANG)]) as fake, caplog.at_level(logging.ERROR):
-        with running(IMPATIENT + stanza("messages", fake.url), tmp_path) as gateway:
+        with running(IMPATIENT + provider_section("messages", fake.url), tmp_path) as gateway:
             assert ask(gateway) == whole
         assert caplog.messages == []

@@ -19,22 +19,22 @@ from dragoman.hub.failure import Kind
     ],
 )
 def test_what_looks_like_a_secret_is_hidden(secret: str) -> None:
-    told = clean_message(f"The key {secret} in Bearer {secret} is wrong")
-    assert secret not in told
-    assert told.startswith("The key [hidden]")
+    message = clean_message(f"The key {secret} in Bearer {secret} is wrong")
+    assert secret not in message
+    assert message.startswith("The key [hidden]")
 
 
 def test_words_about_tokens_stay() -> None:
-    said = "The bearer token included in the request is invalid."
-    assert clean_message(said) == said
+    original = "The bearer token included in the request is invalid."
+    assert clean_message(original) == original
 
 
-def test_a_page_is_told_by_its_words_and_shortened() -> None:
+def test_an_html_page_is_reduced_to_its_text_and_shortened() -> None:
     page = b"<html><style>p{}</style><h1>502</h1>\n<p>" + b"word " * 200 + b"</p></html>"
-    told = describe_error_page(502, page)
-    assert told.startswith("the upstream returned HTTP 502: 502 word word")
-    assert len(told) < 340
-    assert "<" not in told
+    message = describe_error_page(502, page)
+    assert message.startswith("the upstream returned HTTP 502: 502 word word")
+    assert len(message) < 340
+    assert "<" not in message
     assert describe_error_page(503, b"") == "the upstream returned HTTP 503 without a message"
 
 

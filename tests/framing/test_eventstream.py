@@ -155,7 +155,7 @@ def test_the_same_headers_again_are_the_same_headers() -> None:
 # What is wrong
 
 
-def test_a_flipped_bit_anywhere_in_the_prelude_is_told_at_once() -> None:
+def test_a_flipped_bit_in_the_prelude_is_reported_at_once() -> None:
     for bit in range(12 * 8):
         broken = bytearray(TEXT)
         broken[bit // 8] ^= 1 << bit % 8
@@ -187,7 +187,7 @@ def test_a_frame_at_the_limit_is_read() -> None:
 
 
 @pytest.mark.parametrize(("total", "headers"), [(0, 0), (15, 0), (16, 1), (100, 85), (100, 2**32 - 1)])
-def test_lengths_that_contradict_each_other_are_told_at_once(total: int, headers: int) -> None:
+def test_contradictory_lengths_are_reported_at_once(total: int, headers: int) -> None:
     assert EventStreamFramer().feed(with_checksums(total, headers, b"")[:12]) == [
         Broken("the lengths of a frame contradict each other")
     ]
@@ -221,11 +221,11 @@ def test_headers_that_cannot_be_read_break_the_stream(block: bytes) -> None:
         assert read(TEXT + with_headers(block)) == [only(TEXT), Broken("the headers of a frame cannot be read")]
 
 
-def test_a_header_told_twice_breaks_the_stream() -> None:
+def test_a_duplicate_header_breaks_the_stream() -> None:
     assert read(with_headers(b"\x01a\x00" * 2)) == [Broken("a frame has the header 'a' twice")]
 
 
-def test_bytes_left_at_the_end_are_told() -> None:
+def test_bytes_left_at_the_end_are_reported() -> None:
     for end in range(1, len(TEXT)):
         assert read(TEXT[:end]) == [Broken("ended inside a frame")]
         assert read(EXCEPTION + TEXT[:end]) == [only(EXCEPTION), Broken("ended inside a frame")]

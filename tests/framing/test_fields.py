@@ -59,7 +59,7 @@ def test_null_is_not_among_the_unread() -> None:
     assert Fields({"a": None, "b": 0, "c": "", "d": False}, "").rest() == {"b": 0, "c": "", "d": False}
 
 
-def test_what_was_read_is_not_among_the_rest_and_asking_whether_it_is_there_is_not_reading() -> None:
+def test_rest_excludes_what_was_read_and_has_does_not_count_as_reading() -> None:
     fields = Fields({"a": "1", "b": 2, "c": {"d": 1}, "e": [{}], "f": 1, "g": 1}, "")
     fields.text("a")
     fields.raw("b")
@@ -69,7 +69,7 @@ def test_what_was_read_is_not_among_the_rest_and_asking_whether_it_is_there_is_n
     assert fields.rest() == {"f": 1, "g": 1}
 
 
-def test_nested_objects_report_their_own_rest() -> None:
+def test_nested_objects_report_their_own_unread_fields() -> None:
     fields = Fields({"o": {"a": 1, "b": 2}, "l": [{"a": 1}, {"z": {"y": 1}}]}, "")
     inner = fields.need_obj("o")
     inner.integer("a")
@@ -131,9 +131,9 @@ def test_a_missing_required_field_is_named(raw: dict[str, object]) -> None:
 
 def test_an_element_that_is_no_object_is_named_by_its_index() -> None:
     fields = Fields({"messages": [{}, None, 3]}, "")
-    wanted = ("/messages/1", "/messages/1 must be an object, got null")
-    assert refusal(lambda: fields.objects("messages")) == wanted
-    assert refusal(lambda: fields.text_or_objects("messages")) == wanted
+    expected = ("/messages/1", "/messages/1 must be an object, got null")
+    assert refusal(lambda: fields.objects("messages")) == expected
+    assert refusal(lambda: fields.text_or_objects("messages")) == expected
 
 
 def test_content_may_be_text_or_parts() -> None:

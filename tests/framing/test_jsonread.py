@@ -38,15 +38,15 @@ BESIDE = ("id", "count")
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reply"),
     [
         (b'{"parts":[],"id":5}', Told([])),
         (rb'{"parts":[{"text":"\ud83d"},{"text":"b","count":2.5}],"id":null}', Told([Said("\ufffd"), Said("b")])),
         (msgspec.Raw(b'{"parts":[{"text":"a","count":{"of":1}}],"id":"x"}'), Told([Said("a")], "x")),
     ],
 )
-def test_a_field_beside_the_point_may_have_any_type(text: bytes | msgspec.Raw, told: Told) -> None:
-    assert read_json_leniently(TOLD, text, BESIDE) == told
+def test_a_field_beside_the_point_may_have_any_type(text: bytes | msgspec.Raw, reply: Told) -> None:
+    assert read_json_leniently(TOLD, text, BESIDE) == reply
 
 
 @pytest.mark.parametrize(
@@ -82,14 +82,14 @@ def test_what_matters_must_have_its_type(bad: bytes) -> None:
         (b'"\\', b'"\\'),
     ],
 )
-def test_escapes_of_half_a_pair_are_mended_and_the_length_is_kept(before: bytes, after: bytes) -> None:
+def test_escapes_of_lone_surrogates_are_replaced_and_the_length_is_kept(before: bytes, after: bytes) -> None:
     assert replace_lone_surrogates(before) == after
     assert len(before) == len(after)
 
 
 @given(st.lists(st.sampled_from([r"\ud83d", r"\uDe00", r"\\", r"\n", "u", "d83d", "x", r"\"", r"\u00e9"]), max_size=8))
 @settings(max_examples=100, deadline=None)
-def test_mended_json_decodes_as_python_reads_it_with_halves_replaced(parts: list[str]) -> None:
+def test_repaired_json_decodes_as_in_python_with_lone_surrogates_replaced(parts: list[str]) -> None:
     text = '"' + "".join(parts) + '"'
-    wanted = json.loads(text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    assert msgspec.json.decode(replace_lone_surrogates(text.encode())) == wanted
+    expected = json.loads(text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    assert msgspec.json.decode(replace_lone_surrogates(text.encode())) == expected

@@ -42,7 +42,7 @@ def test_a_brace_that_opens_no_object_is_left_aside() -> None:
     assert scan(b"no braces") == []
 
 
-def test_an_object_that_does_not_end_is_told() -> None:
+def test_an_incomplete_object_is_reported() -> None:
     assert scan(b'{"a":1}{"b":') == [b'{"a":1}', Broken(CUT)]
     assert scan(b"{") == [Broken(CUT)]
 
@@ -100,7 +100,7 @@ def test_anything_else_is_no_whole_object(text: str) -> None:
     assert validate_object(text) is None
 
 
-def test_half_a_surrogate_pair_is_mended_in_a_whole_object() -> None:
+def test_lone_surrogates_are_replaced_in_a_whole_object() -> None:
     assert validate_object('{"a":"\\ud83d"}') == '{"a":"\\ufffd"}'
 
 

@@ -125,8 +125,8 @@ def test_the_replaced_body_decodes_to_the_object_with_that_value(fields: dict[st
     body = msgspec.json.encode(fields)
     if indent:
         body = msgspec.json.format(body, indent=indent)
-    wanted = {**fields, "model": "new/model"} if "model" in fields else fields
-    assert msgspec.json.decode(replace_value(body, "model", NEW)) == wanted
+    expected = {**fields, "model": "new/model"} if "model" in fields else fields
+    assert msgspec.json.decode(replace_value(body, "model", NEW)) == expected
 
 
 def test_a_large_body_is_spliced_at_c_speed() -> None:

@@ -115,15 +115,15 @@ def test_masked_frames_have_right_checksums_and_broken_ones_stay_broken() -> Non
 @pytest.mark.parametrize("secret", ["correct-horse-battery", *SHAPED[:3]])
 def test_escapes_do_not_hide_a_secret(secret: str, slashes: str, every: int) -> None:
     written = "".join(f"{slashes}u{ord(c):04x}" if at % every == 0 else c for at, c in enumerate(secret))
-    said = f'{{"é": "\\u00e9", "b": "{written}, more"}}'.encode()
-    hidden = mask(said, [b"correct-horse-battery"])
-    assert len(hidden) == len(said)
+    body = f'{{"é": "\\u00e9", "b": "{written}, more"}}'.encode()
+    hidden = mask(body, [b"correct-horse-battery"])
+    assert len(hidden) == len(body)
     assert hidden.startswith('{"é": "\\u00e9", "b": "'.encode())
     assert hidden.endswith(b', more"}')
     assert written[-12:].encode() not in hidden
     assert msgspec.json.decode(hidden)["b"].endswith(", more")
 
 
-@pytest.mark.parametrize("text", [r'{"a":"\u0022 said"}', r"\u007f\u0041", r"no \u0073ecret here"])
+@pytest.mark.parametrize("text", [r'{"a":"\u0022 body"}', r"\u007f\u0041", r"no \u0073ecret here"])
 def test_escapes_that_hide_no_secret_stay_as_they_are(text: str) -> None:
     assert redact(text) == text

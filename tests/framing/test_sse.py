@@ -83,7 +83,7 @@ def test_an_empty_read_between_cr_and_lf_changes_nothing() -> None:
     assert run(SseFramer(), [b"data: 1\r", b"", b"\n", b"", b"data: 2\r", b"\n\r", b"", b"\n"]) == [Frame("", b"1\n2")]
 
 
-def test_an_event_goes_out_with_the_cr_that_ends_it() -> None:
+def test_an_event_is_complete_at_the_cr_that_ends_it() -> None:
     assert SseFramer().feed(b"data: 1\r\r") == [Frame("", b"1")]
 
 
@@ -273,7 +273,7 @@ def test_any_cut_gives_the_same_events(stream: bytes) -> None:
     assert_any_cut_agrees(SseFramer, stream)
 
 
-def test_the_odd_stream_reads_as_the_rules_say() -> None:
+def test_an_unusual_stream_is_read_according_to_the_standard() -> None:
     assert read(ODD) == [
         Frame("", b"one\ntwo\n three"),
         Frame("named", b""),

@@ -42,7 +42,7 @@ def test_byte_by_byte_gives_the_same_bytes(size: int) -> None:
     assert run(chunks) == run([STREAM])
 
 
-def test_what_nobody_changes_comes_back_as_it_is() -> None:
+def test_unchanged_values_are_returned_themselves() -> None:
     rewriter = DataRewriter(lambda data: data)
     assert b"".join([*rewriter.feed(STREAM), *rewriter.finish()]) == STREAM
 

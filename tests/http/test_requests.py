@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from fakes.upstream import Answer, Asked, FakeUpstream
-from gateway import KEY, Running, running, stanza
+from gateway import KEY, Running, provider_section, running
 from wire_json import JsonObject
 
 CHAT = {
@@ -68,7 +68,10 @@ class Door:
 @pytest.fixture(scope="module")
 def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     with Upstream() as upstream:
-        stanzas = [stanza("messages", upstream.url, "vendor"), stanza("chat", upstream.url, "local")]
+        stanzas = [
+            provider_section("messages", upstream.url, "vendor"),
+            provider_section("chat", upstream.url, "local"),
+        ]
         with running("\n".join(stanzas), Path(tmp_path_factory.mktemp("door"))) as gateway:
             yield Door(gateway, upstream)
 
@@ -128,7 +131,7 @@ def test_googles_clients_get_the_same_names_in_their_own_shape(door: Door, heade
 
 
 def test_a_model_may_be_asked_for_before_the_list_is(tmp_path: Path) -> None:
-    with Upstream() as upstream, running(stanza("chat", upstream.url, "local"), tmp_path) as gateway:
+    with Upstream() as upstream, running(provider_section("chat", upstream.url, "local"), tmp_path) as gateway:
         status, body = Door(gateway, upstream).ask("GET", "/v1/models/local%2Fwriter", **BEARER)
     assert (status, body["id"]) == (200, "local/writer")
 

@@ -3,11 +3,11 @@
 from dragoman.hub.loss import LISTED, Ledger, LossKind
 
 
-def told(ledger: Ledger) -> list[tuple[str, LossKind]]:
+def list_losses(ledger: Ledger) -> list[tuple[str, LossKind]]:
     return [(loss.path, loss.how) for loss in ledger]
 
 
-def test_the_same_loss_is_told_once() -> None:
+def test_the_same_loss_is_listed_once() -> None:
     ledger = Ledger()
     ledger.note_dropped("/a", "first")
     ledger.note_dropped("/a", "second")
@@ -20,14 +20,14 @@ def test_what_is_dropped_is_not_approximated_as_well() -> None:
     ledger.note_dropped("/a", "not after all")
     ledger.note_dropped("/b", "not at all")
     ledger.note_approximated("/b", "nearly")
-    assert told(ledger) == [("/a", LossKind.DROPPED), ("/b", LossKind.DROPPED)]
+    assert list_losses(ledger) == [("/a", LossKind.DROPPED), ("/b", LossKind.DROPPED)]
 
 
 def test_a_thing_may_be_approximated_and_something_about_it_invented() -> None:
     ledger = Ledger()
     ledger.note_approximated("/a", "moved")
     ledger.note_invented("/a", "named")
-    assert told(ledger) == [("/a", LossKind.APPROXIMATED), ("/a", LossKind.INVENTED)]
+    assert list_losses(ledger) == [("/a", LossKind.APPROXIMATED), ("/a", LossKind.INVENTED)]
 
 
 def test_losses_beyond_the_listed_ones_are_counted_each_once() -> None:
@@ -44,7 +44,7 @@ def test_losses_beyond_the_listed_ones_are_counted_each_once() -> None:
     assert (len(twin), twin.count_by_kind()) == (LISTED + 51, (LISTED + 51, 0, 0))
 
 
-def test_a_path_of_any_length_is_told_in_short() -> None:
+def test_a_long_path_is_shortened() -> None:
     ledger = Ledger()
     ledger.note_dropped("/" + "x" * 1_000_000, "unknown")
     assert [len(loss.path) for loss in ledger] == [1025]

@@ -16,7 +16,7 @@ def test_any_key_comes_back_as_it_was(key: str) -> None:
 
 
 @pytest.mark.parametrize(("token", "key"), [("~01", "~1"), ("~1~0", "/~"), ("a~1b", "a/b")])
-def test_a_token_is_read_as_the_standard_says(token: str, key: str) -> None:
+def test_a_token_is_read_according_to_the_standard(token: str, key: str) -> None:
     assert unescape_key(token) == key
     assert escape_key(key) == token
 

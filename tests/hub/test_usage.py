@@ -12,20 +12,20 @@ from dragoman.hub.usage import MAX_COUNT, MAX_CREDITS, Source, Usage, clamp_usag
 @pytest.mark.parametrize(
     "field", ["input", "output", "cache_read", "cache_write", "reasoning", "web_searches", "context"]
 )
-def test_every_count_is_clamped_and_said_to_be(field: str) -> None:
-    for told, meant in ((-1, 0), (10**400, MAX_COUNT), (MAX_COUNT + 1, MAX_COUNT)):
+def test_every_count_is_clamped_and_marked_as_derived(field: str) -> None:
+    for reported, expected in ((-1, 0), (10**400, MAX_COUNT), (MAX_COUNT + 1, MAX_COUNT)):
         ledger = Ledger()
-        usage = clamp_usage(replace(Usage(), **{field: told}), ledger)
-        assert getattr(usage, field) == meant
+        usage = clamp_usage(replace(Usage(), **{field: reported}), ledger)
+        assert getattr(usage, field) == expected
         assert usage.source is Source.DERIVED
         assert [loss.path for loss in ledger] == ["/usage"]
 
 
 @pytest.mark.parametrize(
-    ("told", "meant"), [(-0.5, 0.0), (math.inf, MAX_CREDITS), (1e308, MAX_CREDITS), (math.nan, None), (0.5, 0.5)]
+    ("reported", "expected"), [(-0.5, 0.0), (math.inf, MAX_CREDITS), (1e308, MAX_CREDITS), (math.nan, None), (0.5, 0.5)]
 )
-def test_credits_are_clamped(told: float, meant: float | None) -> None:
-    assert clamp_usage(Usage(credits=told), Ledger()).credits == meant
+def test_credits_are_clamped(reported: float, expected: float | None) -> None:
+    assert clamp_usage(Usage(credits=reported), Ledger()).credits == expected
 
 
 def test_what_is_kept_for_an_hour_is_part_of_what_is_kept() -> None:

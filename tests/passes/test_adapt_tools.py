@@ -35,7 +35,7 @@ RESPONSES = ToolLimits(custom=True, namespaces=True, name_max=64)
 PATCH = '*** Begin Patch\n+é "x" \\ 🙂\n'
 
 
-def asked(*tools: Tool, turns: tuple[Turn, ...] = (), choice: ToolChoice | None = None) -> Request:
+def make_request(*tools: Tool, turns: tuple[Turn, ...] = (), choice: ToolChoice | None = None) -> Request:
     return Request("responses", "m", turns or (Turn(Role.USER, (Text("hi"),)),), tools=tools, tool_choice=choice)
 
 
@@ -50,7 +50,7 @@ def raised(tool_map: ToolMap, *events: Event) -> list[Event]:
 
 def test_a_request_that_fits_comes_back_itself() -> None:
     call = Turn(Role.ASSISTANT, (ToolCall("c", "f", "{}"),))
-    request = asked(Function("f", deferred=True), Hosted("web_search", {}), turns=(call,))
+    request = make_request(Function("f", deferred=True), Hosted("web_search", {}), turns=(call,))
     found, tool_map, losses = lowered(request, MESSAGES)
     assert found is request
     assert not tool_map
@@ -58,7 +58,7 @@ def test_a_request_that_fits_comes_back_itself() -> None:
 
 
 def test_custom_tools_and_namespaces_stay_where_the_protocol_has_them() -> None:
-    request = asked(Custom("apply_patch", grammar=Grammar("lark", "start: x")), Function("f", namespace="mcp"))
+    request = make_request(Custom("apply_patch", grammar=Grammar("lark", "start: x")), Function("f", namespace="mcp"))
     found, tool_map, losses = lowered(request, RESPONSES)
     assert found is request
     assert not tool_map.tools
@@ -72,7 +72,9 @@ def test_a_namespace_is_flattened_everywhere_and_restored_on_the_call() -> None:
         Turn(Role.USER, (ToolResult("c1", (Text("ok"),)),)),
     )
     choice = ToolChoice(Pick.NAMED, "/tool_choice", name="read", namespace="fs")
-    request = asked(Function("read", namespace="fs", description="d"), Function("read"), turns=turns, choice=choice)
+    request = make_request(
+        Function("read", namespace="fs", description="d"), Function("read"), turns=turns, choice=choice
+    )
     found, tool_map, losses = lowered(request, CHAT)
     assert found.tools == (Function("fs__read", description="d"), Function("read"))
     assert found.turns[0].parts[1] == ToolCall("c1", "fs__read", "{}")
@@ -85,7 +87,7 @@ def test_a_namespace_is_flattened_everywhere_and_restored_on_the_call() -> None:
 
 def test_names_that_flatten_to_the_same_stay_apart() -> None:
     tools = (Function("b__c", namespace="a"), Function("c", namespace="a__b"), Function("a__b__c"))
-    found, tool_map, _ = lowered(asked(*tools), CHAT)
+    found, tool_map, _ = lowered(make_request(*tools), CHAT)
     names = [tool.name for tool in found.tools if isinstance(tool, Function)]
     assert names[2] == "a__b__c"
     assert len(set(names)) == 3
@@ -96,15 +98,15 @@ def test_names_that_flatten_to_the_same_stay_apart() -> None:
 
 def test_an_allowed_subset_follows_the_new_names() -> None:
     choice = ToolChoice(Pick.REQUIRED, "/tool_choice", allowed=("get.time", "plain"))
-    found, _, _ = lowered(asked(Function("get.time"), Function("plain"), choice=choice), MESSAGES)
+    found, _, _ = lowered(make_request(Function("get.time"), Function("plain"), choice=choice), MESSAGES)
     assert found.tool_choice is not None
     assert found.tool_choice.allowed == (expect(Function, found.tools[0]).name, "plain")
 
 
 def test_a_name_that_is_too_long_or_foreign_gets_the_same_alias_each_time() -> None:
     long = "x" * 70
-    first, tool_map, _ = lowered(asked(Function(long), Function("wetter.für-heute")), CHAT)
-    again, _, _ = lowered(asked(Function("other"), Function("wetter.für-heute"), Function(long)), CHAT)
+    first, tool_map, _ = lowered(make_request(Function(long), Function("wetter.für-heute")), CHAT)
+    again, _, _ = lowered(make_request(Function("other"), Function("wetter.für-heute"), Function(long)), CHAT)
     names = {tool.name for tool in expect_all(Function, first.tools)}
     assert names <= {tool.name for tool in expect_all(Function, again.tools)}
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in names)
@@ -139,14 +141,14 @@ def test_no_two_tools_ever_share_a_name(offered: list[ToolId], remembered: list[
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,12}", name) for name in names.values())
 
 
-def test_a_custom_tool_becomes_a_function_of_one_string_and_says_so() -> None:
+def test_a_custom_tool_becomes_a_function_with_one_string_and_is_noted() -> None:
     turns = (
         Turn(Role.ASSISTANT, (ToolCall("c1", "apply_patch", PATCH, custom=True),)),
         Turn(Role.USER, (ToolResult("c1", (Text("done"),), custom=True),)),
     )
     grammar = Grammar("lark", "start: begin_patch")
     choice = ToolChoice(Pick.NAMED, "/tool_choice", name="apply_patch", custom=True)
-    request = asked(
+    request = make_request(
         Custom("apply_patch", at="/tools/0", description="Edits files.", grammar=grammar),
         Custom("say", at="/tools/1"),
         turns=turns,
@@ -230,7 +232,7 @@ def test_arguments_in_another_shape_still_give_their_input() -> None:
 
 
 def test_lowering_and_raising_a_call_is_the_identity() -> None:
-    request = asked(Custom("näme with spaces", namespace="a.b"), Function("x" * 200, namespace="n"))
+    request = make_request(Custom("näme with spaces", namespace="a.b"), Function("x" * 200, namespace="n"))
     found, tool_map, _ = lowered(request, MESSAGES)
     for tool, original in zip(expect_all(Function, found.tools), request.tools, strict=True):
         assert isinstance(original, Custom | Function)

@@ -34,8 +34,8 @@ def built(
 
 def contents(body: JsonObject) -> list[Json]:
     """What each message or item says, in order."""
-    said = body.get("messages") or body["input"]
-    return [item.get("content", item.get("output")) for item in said]
+    turns = body.get("messages") or body["input"]
+    return [item.get("content", item.get("output")) for item in turns]
 
 
 @pytest.mark.parametrize(("target", "text"), [("chat", "text"), ("responses", "input_text")])
@@ -88,9 +88,9 @@ def test_servers_without_breakpoints_lose_it() -> None:
 
 
 def test_its_own_protocol_keeps_it_word_for_word() -> None:
-    told = {**AUTOMATIC, "scope": "x"}
-    body, lost = built("messages", {"role": "user", "content": "a"}, cache_control=told)
-    assert body["cache_control"] == told
+    setting = {**AUTOMATIC, "scope": "x"}
+    body, lost = built("messages", {"role": "user", "content": "a"}, cache_control=setting)
+    assert body["cache_control"] == setting
     assert (contents(body), lost) == (["a"], {})
     unheard = {"type": "eternal", "ttl": "9y"}
     assert built("messages", {"role": "user", "content": "a"}, cache_control=unheard)[0]["cache_control"] == unheard

@@ -30,11 +30,11 @@ HI = Turn(Role.USER, (Text("hi"),), "/0")
 SYSTEM = Turn(Role.SYSTEM, (Text("S"),), "/s")
 
 
-def asked(*turns: Turn, **fields: object) -> Request:
+def make_request(*turns: Turn, **fields: object) -> Request:
     return replace(Request("chat", "m", turns), **fields)
 
 
-def told(ledger: Ledger) -> list[tuple[str, LossKind]]:
+def list_losses(ledger: Ledger) -> list[tuple[str, LossKind]]:
     return [(loss.path, loss.how) for loss in ledger]
 
 
@@ -48,58 +48,58 @@ def test_turns_of_one_role_are_joined_in_order() -> None:
     other = Turn(Role.USER, (Text("there"),), "/1", {"name": "ann"})
     [turn] = merge_turns((HI, other), ledger)
     assert turn == Turn(Role.USER, (Text("hi"), Text("there")), "/0")
-    assert told(ledger) == [("/1/name", LossKind.DROPPED)]
+    assert list_losses(ledger) == [("/1/name", LossKind.DROPPED)]
 
 
 def test_opening_instructions_are_not_tagged() -> None:
-    request = asked(SYSTEM, Turn(Role.DEVELOPER, (Text("D"),)), HI)
+    request = make_request(SYSTEM, Turn(Role.DEVELOPER, (Text("D"),)), HI)
     assert tag_later_instructions(request, Ledger()) is request
 
 
 def test_later_instructions_are_tagged_in_place() -> None:
     ledger = Ledger()
-    found = tag_later_instructions(asked(SYSTEM, HI, SYSTEM, HI), ledger).turns
+    found = tag_later_instructions(make_request(SYSTEM, HI, SYSTEM, HI), ledger).turns
     assert found[0] is SYSTEM
     assert found[2] == Turn(Role.USER, (Text("<system>\nS\n</system>"),), "/s")
-    assert told(ledger) == [("/s", LossKind.APPROXIMATED)]
+    assert list_losses(ledger) == [("/s", LossKind.APPROXIMATED)]
 
 
-def test_traffic_without_tools_is_told_as_text() -> None:
+def test_calls_and_results_without_tools_become_text() -> None:
     ledger = Ledger()
     image = Image(Inline("image/png", "AA=="))
     call = Turn(Role.ASSISTANT, (Text("I look."), ToolCall("c", "look", '{"at":1}', "/c", cache=Cache("/cache"))))
     results = Turn(Role.USER, (ToolResult("c", (Text("seen"), image), "/r"), ToolResult("x", (), "/x", is_error=True)))
-    found = flatten_tools(asked(HI, call, results), ledger).turns
+    found = flatten_tools(make_request(HI, call, results), ledger).turns
     assert all(isinstance(part, Text | Image) for turn in found for part in turn.parts)
-    told_call = expect(Text, found[1].parts[1]).text
-    assert "look" in told_call
-    assert '{"at":1}' in told_call
+    call_text = expect(Text, found[1].parts[1]).text
+    assert "look" in call_text
+    assert '{"at":1}' in call_text
     assert "look" in expect(Text, found[2].parts[0]).text
     assert found[2].parts[1:3] == (Text("seen"), image)
     assert "Error" in expect(Text, found[2].parts[3]).text
-    assert ("/cache", LossKind.DROPPED) in told(ledger)
-    assert {"/c", "/r", "/x"} <= {path for path, how in told(ledger) if how is LossKind.APPROXIMATED}
+    assert ("/cache", LossKind.DROPPED) in list_losses(ledger)
+    assert {"/c", "/r", "/x"} <= {path for path, how in list_losses(ledger) if how is LossKind.APPROXIMATED}
 
 
 def test_a_request_without_traffic_is_not_flattened() -> None:
-    request = asked(HI)
+    request = make_request(HI)
     assert flatten_tools(request, Ledger()) is request
 
 
-def test_thoughts_go_and_what_was_said_stays() -> None:
+def test_reasoning_is_dropped_and_text_stays() -> None:
     thinking = Thinking("hm")
     turns = (HI, Turn(Role.ASSISTANT, (thinking, Text("A"))), Turn(Role.ASSISTANT, (thinking,)), Turn(Role.USER, ()))
-    found = drop_reasoning(asked(*turns), Ledger()).turns
+    found = drop_reasoning(make_request(*turns), Ledger()).turns
     assert found == (HI, Turn(Role.ASSISTANT, (Text("A"),)), Turn(Role.USER, ()))
 
 
 def test_a_request_without_thoughts_comes_back_itself() -> None:
-    request = asked(HI, Turn(Role.ASSISTANT, ()))
+    request = make_request(HI, Turn(Role.ASSISTANT, ()))
     assert drop_reasoning(request, Ledger()) is request
 
 
 def test_short_descriptions_stay_where_they_are() -> None:
-    request = asked(HI, tools=(Function("f", description="x" * 10), Function("g"), Hosted("web_search", {})))
+    request = make_request(HI, tools=(Function("f", description="x" * 10), Function("g"), Hosted("web_search", {})))
     assert move_tool_docs(request, 10, Ledger()) is request
 
 
@@ -107,12 +107,12 @@ def test_long_descriptions_stand_after_the_instructions() -> None:
     ledger = Ledger()
     long = Function("f", "/tools/0", description="F" * 11, fields_at="/tools/0/function")
     tools = (long, Function("g", "/tools/1", description="short"))
-    found = move_tool_docs(asked(SYSTEM, HI, tools=tools), 10, ledger)
+    found = move_tool_docs(make_request(SYSTEM, HI, tools=tools), 10, ledger)
     assert [turn.role for turn in found.turns] == [Role.SYSTEM, Role.SYSTEM, Role.USER]
     assert found.turns[1].parts == (Text(f"{HEADING}\n\n## Tool: f\n\n{'F' * 11}"),)
     assert "Tool: f" in (expect(Function, found.tools[0]).description or "")
     assert found.tools[1] is tools[1]
-    assert told(ledger) == [("/tools/0/function/description", LossKind.APPROXIMATED)]
+    assert list_losses(ledger) == [("/tools/0/function/description", LossKind.APPROXIMATED)]
 
 
 def test_a_name_begins_with_a_letter_where_it_must() -> None:

@@ -19,7 +19,7 @@ def is_document(part: Part) -> bool:
     return isinstance(part, Document)
 
 
-def test_each_wanted_link_is_named_once() -> None:
+def test_each_link_to_fetch_is_listed_once() -> None:
     assert find_links(REQUEST, lambda part: True) == [PNG, PDF]
     assert find_links(REQUEST, is_document) == [PDF]
 

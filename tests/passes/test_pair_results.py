@@ -45,7 +45,7 @@ def test_results_in_several_turns_are_gathered() -> None:
     assert len(ledger) == 0
 
 
-def test_a_result_that_is_missing_is_made_up_and_told() -> None:
+def test_a_missing_result_is_invented_and_noted() -> None:
     found, ledger = paired(assistant(call("a", "/a")), assistant(Text("on")))
     assert found[1] == user(ToolResult("a", (Text(UNANSWERED),), "/a", is_error=True))
     assert [(loss.path, loss.how) for loss in ledger] == [("/a", LossKind.INVENTED)]
@@ -79,7 +79,7 @@ def test_long_ids_that_begin_alike_stay_apart() -> None:
     assert results[1].content == (Text("late"),)
 
 
-def test_a_call_that_is_not_the_assistants_is_told_as_text() -> None:
+def test_a_call_that_is_not_the_assistants_becomes_text() -> None:
     found, ledger = paired(user(call("a", "/c")))
     assert isinstance(found[0].parts[0], Text)
     assert [loss.path for loss in ledger] == ["/c"]

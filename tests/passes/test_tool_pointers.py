@@ -16,5 +16,5 @@ def test_a_wrapped_tool_is_still_found_where_it_was_freeform() -> None:
     assert client is not None
     request = client.parse(ASKED, Ledger())
     lowered, _ = adapt_tools(request, ToolLimits(custom=False, namespaces=False, name_max=64), Ledger())
-    told = [tool.pointer("description") for tool in lowered.tools if isinstance(tool, Function)]
-    assert told == ["/tools/0/function/description", "/tools/1/custom/description"]
+    pointers = [tool.pointer("description") for tool in lowered.tools if isinstance(tool, Function)]
+    assert pointers == ["/tools/0/function/description", "/tools/1/custom/description"]

@@ -26,10 +26,10 @@ def test_another_conversation_is_another() -> None:
     assert digest_conversation(ASKED)[0] not in digest_conversation(other)
 
 
-def test_the_model_is_told_what_was_lost_at_the_end_of_the_last_user_turn() -> None:
-    told = add_notice(NEXT, (make_lost_call("write", '{"path": "a' + "b" * 1000),))
-    assert told.turns[:-1] == NEXT.turns[:-1]
-    *kept, note = told.turns[-1].parts
+def test_the_notice_about_lost_calls_ends_the_last_user_turn() -> None:
+    found = add_notice(NEXT, (make_lost_call("write", '{"path": "a' + "b" * 1000),))
+    assert found.turns[:-1] == NEXT.turns[:-1]
+    *kept, note = found.turns[-1].parts
     assert tuple(kept) == NEXT.turns[-1].parts
     assert isinstance(note, Text)
     assert "'write'" in note.text

@@ -7,7 +7,7 @@ import openai
 from anthropic.types import TextBlockParam
 
 from fakes.upstream import Answer, Asked, FakeUpstream
-from gateway import KEY, running, stanza
+from gateway import KEY, provider_section, running
 
 REPLY = (
     b'{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":'
@@ -26,7 +26,7 @@ def picky(asked: Asked) -> Answer:
 
 
 def test_fields_that_a_server_refuses_are_left_out_and_told(tmp_path: Path) -> None:
-    with FakeUpstream(choose=picky) as fake, running(stanza("chat", fake.url), tmp_path) as gateway:
+    with FakeUpstream(choose=picky) as fake, running(provider_section("chat", fake.url), tmp_path) as gateway:
         client = anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0)
         words: TextBlockParam = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}
 
@@ -66,7 +66,7 @@ def functional(asked: Asked) -> Answer:
 
 
 def test_a_server_without_freeform_tools_is_offered_functions(tmp_path: Path) -> None:
-    with FakeUpstream(choose=functional) as fake, running(stanza("chat", fake.url), tmp_path) as gateway:
+    with FakeUpstream(choose=functional) as fake, running(provider_section("chat", fake.url), tmp_path) as gateway:
         client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=KEY, max_retries=0)
         for asked in (2, 3):
             reply = client.responses.create(

@@ -45,7 +45,7 @@ from dragoman.hub.usage import Source, Usage
 from dragoman.net.client import HttpClient
 from dragoman.providers.echo.provider import make_echo
 from dragoman.providers.echo.script import LISTED, MODELS, split_words, write_script
-from echoing import calls_of, counting, replied, said, sent, text_of
+from echoing import calls_of, counting, make_request, replied, sent, text_of
 
 WEATHER = Function(
     "get_weather",
@@ -82,7 +82,7 @@ def test_any_text_comes_back_word_by_word_and_whole(text: str) -> None:
 
 def test_a_stream_comes_one_word_at_a_time() -> None:
     async def chunks() -> list[bytes]:
-        answer = await sent(said(Text("one two three"), stream=True), word_s=0.001)
+        answer = await sent(make_request(Text("one two three"), stream=True), word_s=0.001)
         return [chunk for _ in range(5) if (chunk := await answer.chunk(1.0))]
 
     pieces = asyncio.run(chunks())
@@ -92,7 +92,7 @@ def test_a_stream_comes_one_word_at_a_time() -> None:
 def test_pictures_and_files_are_named_where_they_stand() -> None:
     png = Inline("image/png", base64.b64encode(b"x" * 68).decode())
     reply = replied(
-        said(Text("see"), Image(png), Image(Link("https://a.example/a.png")), Document("text", title="a.txt"))
+        make_request(Text("see"), Image(png), Image(Link("https://a.example/a.png")), Document("text", title="a.txt"))
     )
     assert (
         text_of(reply) == "see\n[image image/png, 68 bytes]\n[image https://a.example/a.png]\n[document a.txt, 4 bytes]"
@@ -104,25 +104,27 @@ def test_silence_is_answered_too() -> None:
 
 
 def test_max_tokens_cut_the_reply_by_words() -> None:
-    reply = replied(said(Text("one two three"), max_tokens=2))
+    reply = replied(make_request(Text("one two three"), max_tokens=2))
     assert text_of(reply) == "one two "
     assert reply.end == Ended(Stop.LENGTH)
-    assert replied(said(Text("one two"), max_tokens=2)).end == Ended(Stop.END)
-    assert replied(said(Text("one"), max_tokens=0)).pieces == ()
+    assert replied(make_request(Text("one two"), max_tokens=2)).end == Ended(Stop.END)
+    assert replied(make_request(Text("one"), max_tokens=0)).pieces == ()
 
 
 def test_the_first_stop_sequence_ends_the_reply_before_itself() -> None:
-    reply = replied(said(Text("one STOP two END"), stop=("END", "STOP")))
+    reply = replied(make_request(Text("one STOP two END"), stop=("END", "STOP")))
     assert text_of(reply) == "one "
     assert reply.end == Ended(Stop.STOP_SEQUENCE, "STOP")
 
 
 def test_a_wanted_format_is_kept() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 3}}, "required": ["n"]}
-    assert text_of(replied(said(Text("hi"), format=Format(Shape.SCHEMA, "/f", schema=schema)))) == '{"n":3}'
-    assert text_of(replied(said(Text("hi"), format=Format(Shape.JSON, "/f")))) == '{"echo":"hi"}'
-    assert text_of(replied(said(Text('{"n":9}'), format=Format(Shape.SCHEMA, "/f", schema=schema)))) == '{"n":9}'
-    assert text_of(replied(said(Text("hi"), format=Format(Shape.TEXT, "/f")))) == "hi"
+    assert text_of(replied(make_request(Text("hi"), format=Format(Shape.SCHEMA, "/f", schema=schema)))) == '{"n":3}'
+    assert text_of(replied(make_request(Text("hi"), format=Format(Shape.JSON, "/f")))) == '{"echo":"hi"}'
+    assert (
+        text_of(replied(make_request(Text('{"n":9}'), format=Format(Shape.SCHEMA, "/f", schema=schema)))) == '{"n":9}'
+    )
+    assert text_of(replied(make_request(Text("hi"), format=Format(Shape.TEXT, "/f")))) == "hi"
 
 
 # Thinking
@@ -141,13 +143,13 @@ def test_a_wanted_format_is_kept() -> None:
     ],
 )
 def test_it_thinks_when_asked_to(reasoning: Reasoning | None, thinks: bool) -> None:
-    reply = replied(said(Text("two words"), reasoning=reasoning))
+    reply = replied(make_request(Text("two words"), reasoning=reasoning))
     assert isinstance(reply.pieces[0].what, ThinkingBlock) is thinks
     assert text_of(reply) == "two words"
 
 
 def test_thoughts_are_signed_and_counted_as_reasoning() -> None:
-    reply = replied(said(Text("two words"), model="echo-think"))
+    reply = replied(make_request(Text("two words"), model="echo-think"))
     thoughts = reply.pieces[0]
     assert thoughts.text == "The user said: two words"
     assert thoughts.opaque is not None
@@ -156,7 +158,7 @@ def test_thoughts_are_signed_and_counted_as_reasoning() -> None:
 
 
 def test_hidden_thoughts_have_a_signature_and_no_text() -> None:
-    reply = replied(said(Text("hi"), reasoning=Reasoning("/r", effort="low", show="omitted")))
+    reply = replied(make_request(Text("hi"), reasoning=Reasoning("/r", effort="low", show="omitted")))
     assert reply.pieces[0].text == ""
     assert reply.pieces[0].opaque is not None
 
@@ -166,45 +168,53 @@ def test_hidden_thoughts_have_a_signature_and_no_text() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_tool_is_called_with_the_arguments_given(stream: bool) -> None:
-    reply = replied(said(Text('call get_weather {"city": "Paris, \\"FR\\""}'), tools=(TIME, WEATHER), stream=stream))
+    reply = replied(
+        make_request(Text('call get_weather {"city": "Paris, \\"FR\\""}'), tools=(TIME, WEATHER), stream=stream)
+    )
     assert calls_of(reply) == [("get_weather", '{"city": "Paris, \\"FR\\""}')]
     assert reply.end == Ended(Stop.TOOL)
 
 
 def test_without_arguments_the_schema_gives_them() -> None:
-    assert calls_of(replied(said(Text("Please call get_weather."), tools=(WEATHER,)))) == [
+    assert calls_of(replied(make_request(Text("Please call get_weather."), tools=(WEATHER,)))) == [
         ("get_weather", '{"city":"echo"}')
     ]
-    assert calls_of(replied(said(Text("call get_time {broken"), tools=(TIME,)))) == [("get_time", "{}")]
+    assert calls_of(replied(make_request(Text("call get_time {broken"), tools=(TIME,)))) == [("get_time", "{}")]
 
 
 def test_several_lines_make_parallel_calls_unless_that_is_forbidden() -> None:
     text = Text('call get_weather {"city":"A"}\ncall get_weather {"city":"B"}')
-    assert calls_of(replied(said(text, tools=(WEATHER,)))) == [
+    assert calls_of(replied(make_request(text, tools=(WEATHER,)))) == [
         ("get_weather", '{"city":"A"}'),
         ("get_weather", '{"city":"B"}'),
     ]
-    assert len(calls_of(replied(said(text, tools=(WEATHER,), parallel=False)))) == 1
-    ids = [piece.what.id for piece in replied(said(text, tools=(WEATHER,))).pieces if isinstance(piece.what, CallBlock)]
+    assert len(calls_of(replied(make_request(text, tools=(WEATHER,), parallel=False)))) == 1
+    ids = [
+        piece.what.id
+        for piece in replied(make_request(text, tools=(WEATHER,))).pieces
+        if isinstance(piece.what, CallBlock)
+    ]
     assert len(set(ids)) == 2
 
 
 def test_a_custom_tool_gets_raw_text() -> None:
-    reply = replied(said(Text("call apply_patch *** Begin Patch {}"), tools=(PATCH,)))
+    reply = replied(make_request(Text("call apply_patch *** Begin Patch {}"), tools=(PATCH,)))
     assert calls_of(reply) == [("apply_patch", "*** Begin Patch {}")]
     assert isinstance(reply.pieces[0].what, CallBlock)
     assert reply.pieces[0].what.custom
 
 
 def test_a_namespace_comes_back_with_the_call() -> None:
-    reply = replied(said(Text("call fs__read"), tools=(Function("read", namespace="fs"),)))
+    reply = replied(make_request(Text("call fs__read"), tools=(Function("read", namespace="fs"),)))
     assert isinstance(reply.pieces[0].what, CallBlock)
     assert (reply.pieces[0].what.name, reply.pieces[0].what.namespace) == ("read", "fs")
 
 
 def test_tools_that_are_not_offered_are_not_called() -> None:
-    assert text_of(replied(said(Text("call get_weather"), tools=(TIME,)))) == "call get_weather"
-    assert text_of(replied(said(Text("call web_search"), tools=(Hosted("web_search", {}),)))) == "call web_search"
+    assert text_of(replied(make_request(Text("call get_weather"), tools=(TIME,)))) == "call get_weather"
+    assert (
+        text_of(replied(make_request(Text("call web_search"), tools=(Hosted("web_search", {}),)))) == "call web_search"
+    )
 
 
 @pytest.mark.parametrize(
@@ -218,12 +228,12 @@ def test_tools_that_are_not_offered_are_not_called() -> None:
     ],
 )
 def test_the_tool_choice_is_obeyed(choice: ToolChoice, called: list[str]) -> None:
-    reply = replied(said(Text("hi"), tools=(TIME, WEATHER), tool_choice=choice))
+    reply = replied(make_request(Text("hi"), tools=(TIME, WEATHER), tool_choice=choice))
     assert [name for name, _ in calls_of(reply)] == called
 
 
 def test_no_tool_is_called_where_the_choice_forbids_it() -> None:
-    request = said(Text("call get_time"), tools=(TIME,), tool_choice=ToolChoice(Pick.NONE, "/c"))
+    request = make_request(Text("call get_time"), tools=(TIME,), tool_choice=ToolChoice(Pick.NONE, "/c"))
     assert calls_of(replied(request)) == []
 
 
@@ -240,7 +250,7 @@ def test_what_tools_returned_is_told() -> None:
 
 
 def test_a_call_cut_by_max_tokens_stays_cut() -> None:
-    reply = replied(said(Text('call get_weather {"city": "Paris"}'), tools=(WEATHER,), max_tokens=1))
+    reply = replied(make_request(Text('call get_weather {"city": "Paris"}'), tools=(WEATHER,), max_tokens=1))
     assert calls_of(reply) == [("get_weather", '{"city": ')]
     assert reply.end == Ended(Stop.LENGTH)
 
@@ -253,14 +263,14 @@ def test_every_model_listed_answers_or_fails_as_it_says() -> None:
     assert provider.endpoint.protocols == ("native",)
     assert [model.id for model in provider.catalogue.models] == list(LISTED)
     for name, _ in MODELS:
-        answer = asyncio.run(sent(said(Text("hi"), model=name)))
+        answer = asyncio.run(sent(make_request(Text("hi"), model=name)))
         assert (answer.status == 200) is (
             not name.startswith("error-") or name.split("-")[1] in ("mid", "cut", "stall")
         )
 
 
 def test_the_events_of_a_reply_come_in_order() -> None:
-    script = write_script(said(Text("hi"), model="echo-think"), counting())
+    script = write_script(make_request(Text("hi"), model="echo-think"), counting())
     assert [type(event) for event in script.events if not isinstance(event, Delta)][:3] == [
         Started,
         Opened,

@@ -16,7 +16,7 @@ from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceed
 from dragoman.protocols.native import PROTOCOL
 from dragoman.providers.echo.provider import Echo
 from dragoman.providers.echo.script import Finish, write_script
-from echoing import counting, events_of, said, sent
+from echoing import counting, events_of, make_request, sent
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ from echoing import counting, events_of, said, sent
 )
 def test_errors_come_as_statuses_that_the_protocol_reads(model: str, status: int, kind: Kind) -> None:
     async def failed() -> tuple[int, dict[bytes, bytes], bytes]:
-        answer = await sent(said(Text("hi"), model=model, stream=True))
+        answer = await sent(make_request(Text("hi"), model=model, stream=True))
         return answer.status, dict(answer.headers), await answer.read(1 << 20, 1.0)
 
     found, headers, body = asyncio.run(failed())
@@ -50,11 +50,11 @@ def test_errors_come_as_statuses_that_the_protocol_reads(model: str, status: int
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_reply_fails_or_is_cut_in_its_middle(stream: bool) -> None:
-    mid = asyncio.run(events_of(said(Text("one two three four"), model="error-mid", stream=stream)))
+    mid = asyncio.run(events_of(make_request(Text("one two three four"), model="error-mid", stream=stream)))
     assert "".join(event.text for event in mid if isinstance(event, Delta)) == "one two three "
     assert isinstance(mid[-1], Failed)
     assert mid[-1].failure.kind is Kind.OVERLOADED
-    cut = asyncio.run(events_of(said(Text("one two three four"), model="error-cut", stream=stream)))
+    cut = asyncio.run(events_of(make_request(Text("one two three four"), model="error-cut", stream=stream)))
     assert isinstance(cut[-1], Failed)
     assert cut[-1].failure.kind is Kind.TRUNCATED
     assert isinstance(cut[-2], Delta)
@@ -62,7 +62,7 @@ def test_a_reply_fails_or_is_cut_in_its_middle(stream: bool) -> None:
 
 def test_a_stalled_reply_says_something_and_then_nothing() -> None:
     async def stalled() -> list[bytes]:
-        answer = await sent(said(Text("one two"), model="error-stall", stream=True))
+        answer = await sent(make_request(Text("one two"), model="error-stall", stream=True))
         heard = [await answer.chunk(1.0), await answer.chunk(1.0)]
         for _ in range(2):  # the silence goes on however often one asks
             with pytest.raises(UpstreamTimeout):
@@ -70,12 +70,12 @@ def test_a_stalled_reply_says_something_and_then_nothing() -> None:
         return heard
 
     assert b"one" in asyncio.run(stalled())[0]
-    assert write_script(said(Text("x"), model="error-stall"), counting()).finish is Finish.SILENCE
+    assert write_script(make_request(Text("x"), model="error-stall"), counting()).finish is Finish.SILENCE
 
 
 def test_a_slow_piece_that_was_not_waited_for_is_not_lost() -> None:
     async def patient() -> bytes:
-        answer = await sent(said(Text("one"), stream=True), word_s=0.02)
+        answer = await sent(make_request(Text("one"), stream=True), word_s=0.02)
         with pytest.raises(UpstreamTimeout):
             await answer.chunk(0.001)
         return await answer.chunk(1.0)
@@ -85,7 +85,7 @@ def test_a_slow_piece_that_was_not_waited_for_is_not_lost() -> None:
 
 def test_a_closed_or_oversized_answer_is_refused_like_any_other() -> None:
     async def misused() -> None:
-        answer = await sent(said(Text("one two three")))
+        answer = await sent(make_request(Text("one two three")))
         with pytest.raises(SizeLimitExceeded):
             await answer.read(10, 1.0)
         answer.close()

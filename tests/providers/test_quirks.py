@@ -12,7 +12,7 @@ from dragoman.config import ConfigError, load
 from dragoman.config.settings import Quirk, ServerName
 from dragoman.providers.compatible.quirks import SERVERS, expand_quirks
 from fakes.upstream import Answer, FakeUpstream
-from gateway import KEY, running, stanza
+from gateway import KEY, provider_section, running
 
 TABLE = Path(__file__).parents[2] / "docs" / "quirks.md"
 CHOICES = ", ".join(f'"{name}"' for name in (*get_args(Quirk), *get_args(ServerName)))
@@ -68,7 +68,7 @@ def test_every_quirk_and_server_is_documented() -> None:
 
 def test_requests_are_built_for_the_quirks_from_the_first(tmp_path: Path) -> None:
     answer = Answer(REPLY, content_type="application/json")
-    local = stanza("chat", "{}") + 'quirks = "llama-cpp-python"\n'
+    local = provider_section("chat", "{}") + 'quirks = "llama-cpp-python"\n'
     with FakeUpstream(choose=lambda _: answer) as fake, running(local.format(fake.url), tmp_path) as gateway:
         client = anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0)
         tool: ToolParam = {"name": "look", "input_schema": {"type": "object"}}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fakes.upstream import Answer, End, FakeUpstream
-from gateway import KEY, Running, running, stanza
+from gateway import KEY, Running, provider_section, running
 from wire_json import JsonObject
 
 HEAD = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
@@ -28,7 +28,9 @@ def gateway(tmp_path: Path) -> Iterator[Running]:
     with (
         FakeUpstream(pages={"/v1/models": HANGS}) as hung,
         FakeUpstream([Answer(REPLY, content_type="application/json")], models=("qwen3-coder",)) as quick,
-        running(stanza("chat", hung.url, "hung") + stanza("chat", quick.url, "quick"), tmp_path) as started,
+        running(
+            provider_section("chat", hung.url, "hung") + provider_section("chat", quick.url, "quick"), tmp_path
+        ) as started,
     ):
         yield started
 

@@ -19,7 +19,7 @@ from dragoman.routing.resolve import (
     normalise_id,
 )
 from fakes.upstream import FakeUpstream
-from gateway import KEY, running, stanza
+from gateway import KEY, provider_section, running
 
 OPENAI = KnownModels(("gpt-5-mini", "gpt-4o-2024-05-13", "gpt-4o-2024-11-20"), complete=True)
 CLAUDE = KnownModels(("claude-sonnet-4-5-20250929", "claude-opus-4-1-20250805"), complete=True)
@@ -108,7 +108,10 @@ def test_the_nearest_names_are_suggested() -> None:
 def test_a_name_that_leads_nowhere_is_told_in_the_clients_shape(
     tmp_path: Path, path: str, body: dict[str, object], code: tuple[str, str, str]
 ) -> None:
-    with FakeUpstream(models=("qwen3-coder",)) as fake, running(stanza("chat", fake.url), tmp_path) as gateway:
+    with (
+        FakeUpstream(models=("qwen3-coder",)) as fake,
+        running(provider_section("chat", fake.url), tmp_path) as gateway,
+    ):
         asked = json.dumps({**body, "model": "qwen3-codr"}).encode()
         head = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
         with pytest.raises(urllib.error.HTTPError) as refused:

@@ -14,7 +14,7 @@ from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.directory import Bounds, CaptureDirectory, load_capture
 from dragoman.http.handler import replay_site
 from fakes.upstream import Answer, FakeUpstream
-from gateway import KEY, Running, running, stanza
+from gateway import KEY, Running, provider_section, running
 from wire_json import JsonObject
 
 HEAD = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
@@ -53,8 +53,11 @@ def closed_port() -> Iterator[int]:
 def test_an_unknown_model_is_404_that_names_the_provider_which_could_not_be_asked(
     tmp_path: Path, closed_port: int, path: str
 ) -> None:
-    dead = stanza("chat", f"http://127.0.0.1:{closed_port}/v1", "dead")
-    with FakeUpstream(models=("qwen3-coder",)) as fake, running(stanza("chat", fake.url) + dead, tmp_path) as gateway:
+    dead = provider_section("chat", f"http://127.0.0.1:{closed_port}/v1", "dead")
+    with (
+        FakeUpstream(models=("qwen3-coder",)) as fake,
+        running(provider_section("chat", fake.url) + dead, tmp_path) as gateway,
+    ):
         status, body = post(gateway, path, "qwen3-codr")
     assert status == 404
     assert body["error"].get("code", body["error"].get("type")) in ("model_not_found", "not_found_error")
@@ -68,7 +71,10 @@ def test_an_unknown_model_is_404_that_names_the_provider_which_could_not_be_aske
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
 def test_a_provider_that_refuses_to_list_is_named_and_not_asked(tmp_path: Path, status: int) -> None:
     page = Answer(SECRET_ECHO, status=status, content_type="application/json")
-    with FakeUpstream(pages={"/v1/models": page}) as fake, running(stanza("chat", fake.url), tmp_path) as gateway:
+    with (
+        FakeUpstream(pages={"/v1/models": page}) as fake,
+        running(provider_section("chat", fake.url), tmp_path) as gateway,
+    ):
         told, body = post(gateway, "/v1/chat/completions", "gpt-9")
     assert told == 404
     assert f"Could not ask for models: 'up' (HTTP {status})." in body["error"]["message"]
@@ -94,7 +100,7 @@ def test_a_provider_without_a_model_list_may_serve_any_name(tmp_path: Path, page
     answers = [Answer(REPLY, content_type="application/json")]
     with (
         FakeUpstream(answers, pages={"/v1/models": page}) as fake,
-        running(stanza("chat", fake.url), tmp_path) as gateway,
+        running(provider_section("chat", fake.url), tmp_path) as gateway,
     ):
         status, _ = post(gateway, "/v1/chat/completions", "gpt-9")
     assert status == 200
@@ -102,7 +108,7 @@ def test_a_provider_without_a_model_list_may_serve_any_name(tmp_path: Path, page
 
 
 def test_a_model_that_is_asked_of_its_provider_outright_needs_no_list(tmp_path: Path, closed_port: int) -> None:
-    with running(stanza("chat", f"http://127.0.0.1:{closed_port}/v1", "dead"), tmp_path) as gateway:
+    with running(provider_section("chat", f"http://127.0.0.1:{closed_port}/v1", "dead"), tmp_path) as gateway:
         status, body = post(gateway, "/v1/chat/completions", "dead/gpt-9")
     assert status == 502
     assert "cannot connect" in body["error"]["message"]
@@ -110,7 +116,7 @@ def test_a_model_that_is_asked_of_its_provider_outright_needs_no_list(tmp_path: 
 
 def test_a_captured_refusal_replays_the_same(tmp_path: Path, closed_port: int) -> None:
     debug = f'[debug]\ncapture = "all"\ndirectory = "{tmp_path}/captures"\n'
-    dead = stanza("chat", f"http://127.0.0.1:{closed_port}/v1", "dead")
+    dead = provider_section("chat", f"http://127.0.0.1:{closed_port}/v1", "dead")
     with running(debug + dead, tmp_path) as gateway:
         assert post(gateway, "/v1/messages", "gpt-9")[0] == 404
     [file] = CaptureDirectory(tmp_path / "captures", Bounds(10, 1 << 30, 86_400.0)).files()

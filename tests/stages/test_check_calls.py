@@ -33,12 +33,12 @@ def test_arguments_that_are_no_object_are_the_end(arguments: str) -> None:
 
 
 @pytest.mark.parametrize("stop", [Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED])
-def test_what_was_cut_off_is_told_as_far_as_it_came(stop: Stop) -> None:
+def test_incomplete_input_is_passed_on_as_far_as_it_was_received(stop: Stop) -> None:
     reply = [START, *call(0, "weather", '{"a": "unfin'), UsageReported(Usage()), Ended(stop)]
     assert checked(*reply) == reply
 
 
-def test_another_block_after_a_broken_call_says_that_it_was_not_cut() -> None:
+def test_a_block_after_an_invalid_call_shows_that_it_was_not_cut_off() -> None:
     out = checked(START, *BROKEN, *text(2, "Done."), Ended(Stop.LENGTH))
     assert out[:4] == [START, *BROKEN[:-1]]
     assert isinstance(out[4], Failed)

@@ -1,4 +1,4 @@
-"""Usage that an upstream did not tell is estimated, tagged, and told just before the end."""
+"""Usage that an upstream did not tell is estimated, tagged, and reported just before the end."""
 
 import sys
 from collections.abc import Callable
@@ -25,11 +25,11 @@ def estimated(*events: Event, input_tokens: int | Callable[[], int] = 9) -> list
 
 def test_a_reply_without_usage_gets_a_tagged_estimate_before_its_end() -> None:
     reply = (START, *THINKING, *text(1, "one tw", "o"), *call(2, "f", "{}"), END)
-    told = UsageReported(Usage(input=9, output=3 + 2 + 2, reasoning=3, source=Source.ESTIMATED))
-    assert estimated(*reply) == [*reply[:-1], told, END]
+    reported = UsageReported(Usage(input=9, output=3 + 2 + 2, reasoning=3, source=Source.ESTIMATED))
+    assert estimated(*reply) == [*reply[:-1], reported, END]
 
 
-def test_usage_that_was_told_is_left_alone() -> None:
+def test_reported_usage_is_not_changed() -> None:
     reply = [START, *text(0, "one"), UsageReported(Usage(1, 1)), END]
     assert estimated(*reply) == reply
 
@@ -40,16 +40,16 @@ def test_input_known_at_the_start_is_kept() -> None:
 
 
 def test_the_input_is_only_counted_when_it_is_needed() -> None:
-    asked: list[str] = []
+    counted: list[str] = []
 
     def count_input() -> int:
-        asked.append("counted")
+        counted.append("counted")
         return 5
 
     estimated(START, UsageReported(Usage(1, 1)), END, input_tokens=count_input)
-    assert asked == []
+    assert counted == []
     out = estimated(START, END, input_tokens=count_input)
-    assert asked == ["counted"]
+    assert counted == ["counted"]
     assert out[1] == UsageReported(Usage(input=5, source=Source.ESTIMATED))
 
 
@@ -63,9 +63,9 @@ def test_any_recut_of_the_deltas_gives_the_same_estimate() -> None:
     assert_any_recut_agrees(lambda: EstimateUsage(words, 1), reply, split_delta, joined)
 
 
-def test_a_context_told_in_all_is_parted_into_counted_output_and_the_input_that_remains() -> None:
-    told = UsageReported(Usage(context=20_000, credits=0.5, source=Source.DERIVED))
-    reply = [START, *THINKING, *text(1, " ".join(["w"] * 497)), told, END]
+def test_a_total_context_is_split_into_counted_output_and_remaining_input() -> None:
+    reported = UsageReported(Usage(context=20_000, credits=0.5, source=Source.DERIVED))
+    reply = [START, *THINKING, *text(1, " ".join(["w"] * 497)), reported, END]
     assert estimated(*reply) == [
         *reply[:-2],
         UsageReported(Usage(19_500, 500, reasoning=3, context=20_000, credits=0.5, source=Source.DERIVED)),

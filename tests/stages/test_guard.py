@@ -109,7 +109,7 @@ def test_an_empty_delta_is_dropped_in_silence_unless_it_carries_logprobs() -> No
     assert trips == []
 
 
-def test_usage_told_at_any_time_comes_once_and_just_before_the_end() -> None:
+def test_usage_at_any_time_is_sent_once_just_before_the_end() -> None:
     opened, delta, closed = text(0, "a")
     early, late = UsageReported(Usage(1, 1)), UsageReported(Usage(1, 2))
     assert guarded(START, early, opened, late, delta, closed, END) == ([START, opened, delta, closed, late, END], [])

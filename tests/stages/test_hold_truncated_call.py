@@ -16,7 +16,7 @@ SPOKEN: list[Event] = [
 ]
 
 
-def test_an_end_with_a_cut_call_is_held_with_what_was_said() -> None:
+def test_an_end_with_a_truncated_call_is_held_with_the_text() -> None:
     hold = HoldTruncatedCall()
     passed = [out for event in [*SPOKEN, Ended(Stop.LENGTH, cut=CUT)] for out in hold.feed(event)]
     assert passed == SPOKEN

@@ -35,13 +35,13 @@ MARKER = "[[continue:0123456789ab]]"
 SPENT = Usage(input=20, output=9, cache_read=4, credits=0.5, source=Source.ESTIMATED)
 
 
-def told(joint: JoinReplies, *events: Event) -> list[Event]:
+def feed_all(joint: JoinReplies, *events: Event) -> list[Event]:
     return [out for event in events for out in joint.feed(event)]
 
 
 def begun(*after: Event) -> JoinReplies:
     joint = JoinReplies()
-    told(joint, Started("a", "m"), Opened(0, TextBlock()), Delta(0, SAID), *after)
+    feed_all(joint, Started("a", "m"), Opened(0, TextBlock()), Delta(0, SAID), *after)
     return joint
 
 
@@ -55,14 +55,14 @@ def pieces(text: str, cuts: list[int]) -> list[str]:
     return [text[start:end] for start, end in pairwise(places)]
 
 
-def continued(said: str, continuation: list[str], end: Event = CLEAN) -> tuple[str, Ledger]:
-    """What a client reads in all where the first upstream breaks off after `said`."""
+def continued(first: str, continuation: list[str], end: Event = CLEAN) -> tuple[str, Ledger]:
+    """What a client reads in all where the first upstream breaks off after `first`."""
     joint, ledger = JoinReplies(), Ledger()
-    events = told(joint, Started("a", "m"), Opened(0, TextBlock()), Delta(0, said))
+    events = feed_all(joint, Started("a", "m"), Opened(0, TextBlock()), Delta(0, first))
     resume(joint)
     joint.accept_continuation(ledger)
     deltas = [Delta(0, piece) for piece in continuation]
-    events += told(joint, Started("b", "n"), Opened(0, TextBlock()), *deltas, Closed(0), end)
+    events += feed_all(joint, Started("b", "n"), Opened(0, TextBlock()), *deltas, Closed(0), end)
     assert events[-1] == end
     return text_of(events), ledger
 
@@ -79,7 +79,7 @@ def test_a_reply_with_text_can_be_continued() -> None:
 
 def test_a_reply_without_text_cannot_be_continued() -> None:
     joint = JoinReplies()
-    told(joint, Started("a", "m"), Opened(0, TextBlock()))
+    feed_all(joint, Started("a", "m"), Opened(0, TextBlock()))
     assert not joint.can_be_continued
 
 
@@ -92,7 +92,7 @@ def test_a_reply_with_a_tool_call_cannot_be_continued(closed: tuple[Event, ...])
 def test_the_next_upstreams_words_join_the_open_block() -> None:
     joint = begun()
     resume(joint)
-    events = told(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST), Closed(0), Ended(Stop.END))
+    events = feed_all(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST), Closed(0), Ended(Stop.END))
     assert events == [Delta(0, REST), Closed(0), Ended(Stop.END)]
 
 
@@ -100,7 +100,7 @@ def test_new_blocks_get_new_numbers() -> None:
     joint = begun(Closed(0))
     resume(joint)
     call = (Opened(1, CallBlock("c", "tool")), Delta(1, "{}"), Closed(1))
-    events = told(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST), Closed(0), *call)
+    events = feed_all(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST), Closed(0), *call)
     assert events[:3] == [Opened(1, TextBlock()), Delta(1, REST), Closed(1)]
     assert events[3:] == [Opened(2, CallBlock("c", "tool")), Delta(2, "{}"), Closed(2)]
 
@@ -108,7 +108,7 @@ def test_new_blocks_get_new_numbers() -> None:
 def test_a_thought_that_broke_off_is_closed() -> None:
     joint = begun(Opened(1, ThinkingBlock()), Delta(1, "Hm"))
     resume(joint)
-    events = told(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST))
+    events = feed_all(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST))
     assert events == [Closed(1), Delta(0, REST)]
 
 
@@ -123,26 +123,26 @@ def test_the_next_upstreams_thoughts_are_left_out() -> None:
         Closed(0),
     )
     words = (Opened(1, TextBlock()), Delta(1, REST), Closed(1))
-    events = told(joint, Started("b", "n"), *thought, *words, Ended(Stop.END))
+    events = feed_all(joint, Started("b", "n"), *thought, *words, Ended(Stop.END))
     assert events == [Delta(0, REST), Closed(0), Ended(Stop.END)]
 
 
 def test_it_can_break_off_again() -> None:
     joint = begun()
     resume(joint)
-    told(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST))
+    feed_all(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST))
     assert joint.text == SAID + REST
     resume(joint)
-    events = told(joint, Started("c", "o"), Opened(0, TextBlock()), Delta(0, " Well."), Ended(Stop.END))
+    events = feed_all(joint, Started("c", "o"), Opened(0, TextBlock()), Delta(0, " Well."), Ended(Stop.END))
     assert events == [Delta(0, " Well."), Closed(0), Ended(Stop.END)]
 
 
-def test_what_all_of_them_used_is_told_and_no_better_known_than_the_worst() -> None:
+def test_usage_is_summed_and_has_the_least_reliable_source() -> None:
     joint = begun()
     resume(joint)
     assert joint.used_before is None  # nobody has gone on yet
     joint.accept_continuation(Ledger())
-    assert told(joint, UsageReported(Usage(input=30, output=5))) == [
+    assert feed_all(joint, UsageReported(Usage(input=30, output=5))) == [
         UsageReported(Usage(input=50, output=14, cache_read=4, credits=0.5, source=Source.ESTIMATED))
     ]
     resume(joint, Usage(input=30, output=5))
@@ -150,15 +150,15 @@ def test_what_all_of_them_used_is_told_and_no_better_known_than_the_worst() -> N
     assert joint.used_before == Usage(input=50, output=14, cache_read=4, credits=0.5, source=Source.ESTIMATED)
 
 
-def test_a_failure_that_nobody_follows_is_passed_on() -> None:
+def test_a_failure_without_a_continuation_is_passed_on() -> None:
     joint = begun()
-    assert told(joint, LOST) == [LOST]
+    assert feed_all(joint, LOST) == [LOST]
 
 
 def test_an_end_while_words_are_held_loses_none_of_them() -> None:
     joint = begun()
     resume(joint)
-    events = told(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, "The"), Ended(Stop.END))
+    events = feed_all(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, "The"), Ended(Stop.END))
     assert text_of(events) == "The"
     assert events[-1] == Ended(Stop.END)
 
@@ -217,7 +217,7 @@ def test_an_exact_continuation_after_the_marker_loses_nothing(text: str, place: 
 
 
 @given(st.integers(1, len(SAID)), cuts_of)
-def test_what_is_said_again_before_the_marker_is_left_out_and_noted(size: int, cuts: list[int]) -> None:
+def test_a_repetition_before_the_marker_is_left_out_and_noted(size: int, cuts: list[int]) -> None:
     whole, ledger = continued(SAID, pieces(SAID[-size:] + MARKER + REST, cuts))
     assert whole == SAID + REST
     [loss] = ledger
@@ -226,7 +226,7 @@ def test_what_is_said_again_before_the_marker_is_left_out_and_noted(size: int, c
 
 
 @given(st.integers(1, len(SAID)), cuts_of)
-def test_what_is_said_again_without_the_marker_is_kept(size: int, cuts: list[int]) -> None:
+def test_a_repetition_without_the_marker_is_kept(size: int, cuts: list[int]) -> None:
     """It may as well be what the reply goes on with."""
     again = SAID[-size:] + REST
     whole, ledger = continued(SAID, pieces(again, cuts))
@@ -253,26 +253,26 @@ def test_the_beginning_of_a_marker_at_the_end_is_kept(cuts: list[int]) -> None:
     assert whole == SAID + REST + MARKER[:9]
 
 
-def test_text_that_is_held_when_nobody_goes_on_any_more_is_told_before_the_failure() -> None:
+def test_held_text_is_passed_on_before_a_final_failure() -> None:
     joint = begun()
     resume(joint)
-    told(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, "The"))
-    assert told(joint, LOST) == [Delta(0, "The"), LOST]
+    feed_all(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, "The"))
+    assert feed_all(joint, LOST) == [Delta(0, "The"), LOST]
 
 
 def test_an_upstream_that_failed_before_its_first_word_leaves_nothing_behind() -> None:
     joint = begun(Opened(1, ThinkingBlock()), Delta(1, "Hm"))
     resume(joint)
-    assert told(joint, Started("b", "n"), Opened(0, ThinkingBlock())) == []
+    assert feed_all(joint, Started("b", "n"), Opened(0, ThinkingBlock())) == []
     joint.begin_continuation(MARKER)  # the next target is asked the same
-    events = told(joint, Started("c", "o"), Opened(0, TextBlock()), Delta(0, REST), Closed(0), CLEAN)
+    events = feed_all(joint, Started("c", "o"), Opened(0, TextBlock()), Delta(0, REST), Closed(0), CLEAN)
     assert events == [Closed(1), Delta(0, REST), Closed(0), CLEAN]
 
 
 def test_thoughts_that_are_left_out_are_noted() -> None:
     joint, ledger = begun(), Ledger()
     resume(joint)
-    told(joint, Started("b", "n"), Opened(0, ThinkingBlock()), Delta(0, "Hm"), Closed(0))
+    feed_all(joint, Started("b", "n"), Opened(0, ThinkingBlock()), Delta(0, "Hm"), Closed(0))
     joint.accept_continuation(ledger)  # which is known once the first token is there
     assert [(loss.path, loss.how.value) for loss in ledger] == [("/thinking", "dropped")]
 

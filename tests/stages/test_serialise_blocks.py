@@ -57,7 +57,7 @@ def test_a_cut_call_is_never_closed_to_let_others_pass() -> None:
     assert straightened(START, a[0], *b, LOST) == [START, a[0], LOST]
 
 
-def test_what_waits_is_told_when_the_input_just_ends() -> None:
+def test_waiting_events_are_passed_on_when_the_input_ends() -> None:
     a, b = text(0, "a"), call(1, "g", "{}")
     assert straightened(START, *a[:2], *b) == [START, *a, *b]
 

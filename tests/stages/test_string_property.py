@@ -29,10 +29,10 @@ def unwrapped(text: str) -> tuple[str, bool, bool]:
 
 @pytest.mark.parametrize("text", WRAPPED)
 def test_the_string_comes_out_in_any_cut(text: str) -> None:
-    wanted = json.loads(text)["input"]
+    expected = json.loads(text)["input"]
     for pieces in cuts(text):
         machine = reader()
-        assert "".join(run(machine, pieces)) == wanted
+        assert "".join(run(machine, pieces)) == expected
         assert (machine.complete, machine.fallback) == (True, False)
 
 
@@ -138,7 +138,7 @@ def test_what_follows_the_string_is_left_out(after: str) -> None:
         assert machine.complete
 
 
-def test_another_name_may_be_asked_for() -> None:
+def test_the_property_may_have_another_name() -> None:
     machine = StringProperty('pa"tch')
     assert "".join(run(machine, ['{"pa\\"tch":"x"}'])) == "x"
     assert machine.complete

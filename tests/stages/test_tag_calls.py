@@ -43,13 +43,13 @@ def after(*events: Event, end: Event = END) -> list[Event]:
 
 def parts(written: str, *more: Event) -> list[tuple[str, str]]:
     """What a text becomes: `text`, or a call's name, each with its text."""
-    told = joined(after(*text(0, written), *more))
+    events = joined(after(*text(0, written), *more))
     names = {
         event.block: event.what.name if isinstance(event.what, CallBlock) else "text"
-        for event in told
+        for event in events
         if isinstance(event, Opened)
     }
-    return [(names[event.block], event.text) for event in told if isinstance(event, Delta)]
+    return [(names[event.block], event.text) for event in events if isinstance(event, Delta)]
 
 
 def argument(name: str, written: str) -> object:
@@ -208,11 +208,11 @@ def test_text_that_could_be_no_call_passes_at_once() -> None:
 # Beside native calls
 
 
-def test_a_call_told_natively_as_well_is_made_once_whichever_comes_first() -> None:
+def test_a_call_that_is_also_native_is_made_once_in_either_order() -> None:
     native = call(1, "f", '{ "s" : ', '"a" }')
     assert [name for name, _ in parts(BLOCK, *native)] == ["f"]
-    told = after(*call(0, "f", '{"s":"a"}'), *text(1, f"a{BLOCK}b"))
-    assert sum(isinstance(event, Opened) and isinstance(event.what, CallBlock) for event in told) == 1
+    events = after(*call(0, "f", '{"s":"a"}'), *text(1, f"a{BLOCK}b"))
+    assert sum(isinstance(event, Opened) and isinstance(event.what, CallBlock) for event in events) == 1
     again = '[Called f with args: {"s": "a"}] [Called f with args: {"s": 1}]'
     assert [name for name, _ in parts(f"{BLOCK}{BLOCK}{again}") if name != "text"] == ["f", "f"]
 

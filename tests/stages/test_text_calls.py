@@ -34,13 +34,13 @@ def after(*events: Event, end: Event = END, names: tuple[str, ...] = ("f", "g"))
 
 def parts(written: str, *more: Event) -> list[tuple[str, str]]:
     """What a text becomes: `text`, or a call's name, each with its text."""
-    told = joined(after(*text(0, written), *more))
+    events = joined(after(*text(0, written), *more))
     names = {
         event.block: event.what.name if isinstance(event.what, CallBlock) else "text"
-        for event in told
+        for event in events
         if isinstance(event, Opened)
     }
-    return [(names[event.block], event.text) for event in told if isinstance(event, Delta)]
+    return [(names[event.block], event.text) for event in events if isinstance(event, Delta)]
 
 
 # What is found
@@ -73,8 +73,8 @@ def test_the_reply_ends_for_its_calls() -> None:
 def test_ids_are_the_same_each_time_and_differ_between_calls_replies_and_seeds() -> None:
     def ids(seed: str, reply: str) -> list[str]:
         events = [Started(reply, "m"), *text(0, '[Called f with args: {}][Called f with args: {"a":1}]'), END]
-        told = run(TextCalls({"f": None}, seed), events)
-        return [event.what.id for event in told if isinstance(event, Opened) and isinstance(event.what, CallBlock)]
+        events = run(TextCalls({"f": None}, seed), events)
+        return [event.what.id for event in events if isinstance(event, Opened) and isinstance(event.what, CallBlock)]
 
     assert ids("s", "r") == ids("s", "r")
     seen = {*ids("s", "r"), *ids("s", "r2"), *ids("s2", "r")}
@@ -125,11 +125,11 @@ def test_a_call_may_follow_code_and_what_looked_like_one() -> None:
     assert parts(f"[Called f with args: {{}} no {CALL}")[1][0] == "f"
 
 
-def test_a_call_that_is_cut_off_is_told_as_the_text_it_is() -> None:
+def test_an_incomplete_call_stays_text() -> None:
     half = 'ok [Called f with args: {"path":"x'
     assert parts(half) == [("text", half)]
-    told = after(Opened(0, TextBlock()), Delta(0, half), end=LOST, names=("f",))
-    assert joined(told) == [START, Opened(0, TextBlock()), Delta(0, half), LOST]
+    events = after(Opened(0, TextBlock()), Delta(0, half), end=LOST, names=("f",))
+    assert joined(events) == [START, Opened(0, TextBlock()), Delta(0, half), LOST]
 
 
 def test_arguments_without_end_are_given_up() -> None:
@@ -151,17 +151,17 @@ def test_text_that_could_be_no_call_passes_at_once() -> None:
 # Beside native calls
 
 
-def test_a_call_told_natively_as_well_is_made_once_whichever_comes_first() -> None:
+def test_a_call_that_is_also_native_is_made_once_in_either_order() -> None:
     native = call(1, "f", '{ "s" : ', '"}]" }')
     assert [name for name, _ in parts(CALL, *native)] == ["f"]
-    told = after(*call(0, "f", '{"s":"}]"}'), *text(1, f"a{CALL}b"))
-    assert sum(isinstance(event, Opened) and isinstance(event.what, CallBlock) for event in told) == 1
-    assert [event.text for event in joined(told) if isinstance(event, Delta)][1:] == ["ab"]
+    events = after(*call(0, "f", '{"s":"}]"}'), *text(1, f"a{CALL}b"))
+    assert sum(isinstance(event, Opened) and isinstance(event.what, CallBlock) for event in events) == 1
+    assert [event.text for event in joined(events) if isinstance(event, Delta)][1:] == ["ab"]
 
 
 def test_other_native_calls_pass_and_keep_their_order() -> None:
-    told = parts(CALL, *call(1, "f", '{"s":1}'), *call(2, "g", "{}"))
-    assert told == [("f", '{"s":"}]"}'), ("f", '{"s":1}'), ("g", "{}")]
+    events = parts(CALL, *call(1, "f", '{"s":1}'), *call(2, "g", "{}"))
+    assert events == [("f", '{"s":"}]"}'), ("f", '{"s":1}'), ("g", "{}")]
     stage = TextCalls({"f": None})
     native = [START, *call(0, "f", '{"a"', ":1}"), END]
     assert [list(stage.feed(event)) for event in native] == [[event] for event in native]
@@ -173,8 +173,8 @@ def test_the_same_call_twice_in_the_text_is_made_once() -> None:
 
 def test_a_native_call_that_is_cut_by_a_failure_stays_open() -> None:
     opened, delta, _ = call(1, "f", '{"s"')
-    told = after(*text(0, CALL), opened, delta, end=LOST)
-    assert [type(event).__name__ for event in told[-3:]] == ["Opened", "Delta", "Failed"]
+    events = after(*text(0, CALL), opened, delta, end=LOST)
+    assert [type(event).__name__ for event in events[-3:]] == ["Opened", "Delta", "Failed"]
 
 
 # The laws

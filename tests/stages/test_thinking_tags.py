@@ -1,4 +1,4 @@
-"""Thoughts between tags: found at the beginning of a reply only, however cut, and told as the mode says."""
+"""Thoughts between tags: found at the beginning of a reply only, however cut, and events as the mode says."""
 
 import pytest
 from hypothesis import given, settings
@@ -32,10 +32,10 @@ def after(mode: Mode, *events: Event) -> list[Event]:
 
 def parts(written: str, mode: Mode = Mode.AS_REASONING) -> list[tuple[str, str]]:
     """What a text becomes: kinds of blocks and their texts."""
-    told = joined(after(mode, *text(0, written)))
-    kinds = {event.block: type(event.what) for event in told if isinstance(event, Opened)}
+    events = joined(after(mode, *text(0, written)))
+    kinds = {event.block: type(event.what) for event in events if isinstance(event, Opened)}
     names = {TextBlock: "text", ThinkingBlock: "thought"}
-    return [(names[kinds[event.block]], event.text) for event in told if isinstance(event, Delta)]
+    return [(names[kinds[event.block]], event.text) for event in events if isinstance(event, Delta)]
 
 
 # What is found
@@ -47,8 +47,8 @@ def test_every_name_of_the_tag_is_known(name: str) -> None:
 
 
 def test_a_tag_split_over_deltas_is_found() -> None:
-    told = after(Mode.AS_REASONING, *text(0, "<thin", "king>x</think", "ing>\n\nHi"))
-    assert joined(told) == [
+    events = after(Mode.AS_REASONING, *text(0, "<thin", "king>x</think", "ing>\n\nHi"))
+    assert joined(events) == [
         Opened(0, ThinkingBlock()),
         Delta(0, "x"),
         Closed(0),
@@ -58,7 +58,7 @@ def test_a_tag_split_over_deltas_is_found() -> None:
     ]
 
 
-def test_whitespace_before_the_tag_is_not_told() -> None:
+def test_whitespace_before_the_tag_is_removed() -> None:
     assert parts("\n \n<think>x</think>Hi") == [("thought", "x"), ("text", "Hi")]
 
 
@@ -136,7 +136,7 @@ def test_a_quoted_or_coded_closing_tag_does_not_close(thought: str) -> None:
     assert parts(f"<think>{thought}</think>\n\nHi") == [("thought", thought), ("text", "Hi")]
 
 
-@pytest.mark.parametrize("thought", ['he said "no"', "it`s fine", "`code`", "a\n```\nb\n```\nc", "'quoted'"])
+@pytest.mark.parametrize("thought", ['he answer "no"', "it`s fine", "`code`", "a\n```\nb\n```\nc", "'quoted'"])
 def test_quotes_and_code_that_have_ended_do_not_hide_the_closing_tag(thought: str) -> None:
     assert parts(f"<think>{thought}</think>\n\nHi") == [("thought", thought), ("text", "Hi")]
     assert parts(f"<think>{thought}</think>") == [("thought", thought)]
@@ -150,7 +150,7 @@ def test_an_open_backtick_hides_the_closing_tag_only_on_its_own_line() -> None:
 # Modes
 
 
-def test_each_mode_tells_thoughts_its_own_way() -> None:
+def test_each_mode_handles_reasoning_differently() -> None:
     written = "<thinking>x</thinking>\n\nHi"
     assert parts(written, Mode.AS_REASONING) == [("thought", "x"), ("text", "Hi")]
     assert parts(written, Mode.REMOVE) == [("text", "Hi")]
@@ -170,20 +170,20 @@ def test_native_thoughts_go_too_when_they_are_removed_and_stay_otherwise() -> No
         OpaqueAdded(0, Opaque("kiro", Form.SIGNATURE, "s")),
         Closed(0),
     )
-    said = text(1, "Hi")
-    assert [type(event) for event in after(Mode.REMOVE, *thought, *said)] == [Opened, Delta, Closed]
-    assert after(Mode.AS_REASONING, *thought, *said) == [*thought, *said]
+    answer = text(1, "Hi")
+    assert [type(event) for event in after(Mode.REMOVE, *thought, *answer)] == [Opened, Delta, Closed]
+    assert after(Mode.AS_REASONING, *thought, *answer) == [*thought, *answer]
 
 
 # The reply around it
 
 
 def test_other_blocks_keep_their_order_and_get_new_numbers() -> None:
-    told = after(Mode.AS_REASONING, *text(0, "<think>x</think>Hi"), *call(1, "f", "{}"), *text(2, "end"))
-    assert [event.block for event in told if isinstance(event, Opened)] == [0, 1, 2, 3]
-    assert joined(told)[-3:] == [Opened(3, TextBlock()), Delta(3, "end"), Closed(3)]
+    events = after(Mode.AS_REASONING, *text(0, "<think>x</think>Hi"), *call(1, "f", "{}"), *text(2, "end"))
+    assert [event.block for event in events if isinstance(event, Opened)] == [0, 1, 2, 3]
+    assert joined(events)[-3:] == [Opened(3, TextBlock()), Delta(3, "end"), Closed(3)]
     trips: list[str] = []
-    run(Guard(trips.append), [START, *told, END])
+    run(Guard(trips.append), [START, *events, END])
     assert trips == []
 
 
@@ -194,16 +194,16 @@ def test_tags_after_native_reasoning_and_blank_text_still_begin_the_reply() -> N
         OpaqueAdded(0, Opaque("kiro", Form.SIGNATURE, "S")),
         Closed(0),
     ]
-    told = joined(after(Mode.AS_REASONING, *native, *text(1, "\n"), *text(2, "<think>x</think>Hi")))
-    assert [event.text for event in told if isinstance(event, Delta)] == ["n", "\n", "x", "Hi"]
-    assert [type(event.what) for event in told if isinstance(event, Opened)] == [
+    events = joined(after(Mode.AS_REASONING, *native, *text(1, "\n"), *text(2, "<think>x</think>Hi")))
+    assert [event.text for event in events if isinstance(event, Delta)] == ["n", "\n", "x", "Hi"]
+    assert [type(event.what) for event in events if isinstance(event, Opened)] == [
         ThinkingBlock, TextBlock, ThinkingBlock, TextBlock,
     ]  # fmt: skip
 
 
 def test_text_after_a_call_does_not_begin_the_reply_again() -> None:
-    told = after(Mode.AS_REASONING, *text(0, "Hi"), *call(1, "f", "{}"), *text(2, "<think>x</think>"))
-    assert told[-3:] == text(2, "<think>x</think>")
+    events = after(Mode.AS_REASONING, *text(0, "Hi"), *call(1, "f", "{}"), *text(2, "<think>x</think>"))
+    assert events[-3:] == text(2, "<think>x</think>")
 
 
 def test_an_empty_block_of_text_stays_one() -> None:

@@ -11,7 +11,7 @@ import grammar_chat
 import grammar_messages
 import grammar_responses
 from fakes.upstream import Answer, FakeUpstream
-from gateway import KEY, Running, running, stanza
+from gateway import KEY, Running, provider_section, running
 from narrowing import expect
 from wire_json import JsonObject
 
@@ -81,7 +81,7 @@ class Outside:
 
 def folded(client: str, body: bytes) -> JsonObject:
     """What a stream tells; Illegal if it departs from the grammar."""
-    return grammar_chat.fold(body, usage_asked=True) if client == "chat" else GRAMMARS[client].fold(body)
+    return grammar_chat.fold(body, usage_requested=True) if client == "chat" else GRAMMARS[client].fold(body)
 
 
 def asked(client: str, model: str, stream: bool = False, **fields: object) -> bytes:
@@ -114,5 +114,5 @@ def _block(event: JsonObject | str) -> bytes:
 def outside(directory: Path, settings: str = ONCE, models: tuple[str, ...] = ()) -> Iterator[Outside]:
     with ExitStack() as stack:
         fakes = {name: stack.enter_context(FakeUpstream(models=models)) for name in PROTOCOLS}
-        stanzas = [stanza(name, fake.url, name) for name, fake in fakes.items()]
+        stanzas = [provider_section(name, fake.url, name) for name, fake in fakes.items()]
         yield Outside(stack.enter_context(running("\n".join([settings, *stanzas]), directory)), fakes)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fakes.upstream import Answer
-from gateway import stanza
+from gateway import provider_section
 from surface.outside import JSON, ONCE, Outside, asked, outside
 from surface.said import WHOLE
 
@@ -19,7 +19,7 @@ def fresh(tmp_path: Path) -> Iterator[Outside]:
 
 
 def edit(gate: Outside, settings: str) -> None:
-    gate.gateway.adopt(settings + stanza("chat", gate.fakes["chat"].url, "chat"))
+    gate.gateway.adopt(settings + provider_section("chat", gate.fakes["chat"].url, "chat"))
 
 
 def test_the_size_of_bodies(fresh: Outside) -> None:

@@ -137,7 +137,7 @@ def test_azures_first_chunk_begins_nothing(gate: Outside, client: str) -> None:
 def test_usage_is_asked_for_though_the_client_does_not_want_it(gate: Outside) -> None:
     gate.plays("messages", messages(*text(0, "Hi")))
     told = gate.ask("chat", "messages/m", True, stream_options={"include_usage": False})
-    assert grammar_chat.fold(told.body, usage_asked=False)["content"] == "Hi"
+    assert grammar_chat.fold(told.body, usage_requested=False)["content"] == "Hi"
     fake = gate.plays("chat", chat(chunk({"content": "Hi"})))
     gate.ask("messages", "chat/m", True)
     assert fake.asked[-1].json["stream_options"] == {"include_usage": True}

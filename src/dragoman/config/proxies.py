@@ -83,7 +83,9 @@ class EnvironmentProxies(Struct, frozen=True):
 
     def __repr__(self) -> str:
         # The URLs may contain passwords.
-        return f"EnvironmentProxies(http={self.http is not None}, https={self.https is not None}, exempt={self.exempt!r})"
+        return (
+            f"EnvironmentProxies(http={self.http is not None}, https={self.https is not None}, exempt={self.exempt!r})"
+        )
 
     def proxy_for(self, scheme: str, host: str, port: int) -> str | None:
         """Return the URL of the proxy for a host; None for this machine itself."""
