@@ -37,7 +37,7 @@ def complaints(protocol: str, body: dict[str, object]) -> list[str]:
         read = _adapter(protocol).validate_python(body)
         return [at + ": unknown to the SDK" for at in _unheard(body, _whole(read), "") if not OPEN.fullmatch(at)]
     except pydantic.ValidationError as error:
-        return [f"{'/'.join(map(str, told['loc']))}: {told['msg']}" for told in error.errors()]
+        return [f"{'/'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
 
 
 def _with_id(item: object) -> object:
@@ -65,5 +65,5 @@ def _unheard(sent: object, read: object, at: str) -> Iterator[str]:
             else:
                 yield from _unheard(value, read[name], f"{at}/{name}")
     elif isinstance(sent, list) and isinstance(read, list):
-        for place, (value, heard) in enumerate(zip(sent, read, strict=True)):
-            yield from _unheard(value, heard, f"{at}/{place}")
+        for place, (value, received) in enumerate(zip(sent, read, strict=True)):
+            yield from _unheard(value, received, f"{at}/{place}")

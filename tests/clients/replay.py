@@ -40,28 +40,28 @@ def build(body: bytes, protocol: str, upstream: str) -> Built:
 
 def check(body: bytes, protocol: str, upstream: str) -> None:
     """No exception, what is lost is in the ledger and was there, and the vendor's SDK accepts what is built."""
-    asked = msgspec.json.decode(body, type=dict)
+    decoded_body = msgspec.json.decode(body, type=dict)
     try:
         built = build(body, protocol, upstream)
     except RequestError as refused:
-        if not _may_be_refused(asked, refused):
+        if not _may_be_refused(decoded_body, refused):
             raise
         return
     for loss in built.losses:
         assert loss.why, loss
-        assert loss.how is LossKind.INVENTED or _resolves(asked, loss.path), loss
+        assert loss.how is LossKind.INVENTED or _resolves(decoded_body, loss.path), loss
     if protocol == upstream:
         assert built.losses == ()
     else:
         assert complaints(upstream, built.body) == []
 
 
-def _may_be_refused(asked: dict[str, object], refused: RequestError) -> bool:
+def _may_be_refused(decoded_body: dict[str, object], refused: RequestError) -> bool:
     """State that another server keeps, and a request whose only tool the upstream cannot run: nothing else."""
     failure = refused.failure
     if failure.kind is not Kind.BAD_REQUEST or failure.at is None:
         return False
-    tools = asked.get("tools")
+    tools = decoded_body.get("tools")
     return failure.at in STATE or (failure.at == "/tools/0" and isinstance(tools, list) and len(tools) == 1)
 
 

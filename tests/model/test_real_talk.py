@@ -7,7 +7,7 @@ from anthropic.types import MessageParam, TextBlockParam
 from openai.types.chat import ChatCompletionMessageFunctionToolCallParam, ChatCompletionMessageParam
 from openai.types.responses import ResponseInputParam
 
-from model.asking import Sdks
+from model.sdk_requests import Sdks
 from wire_json import JsonObject
 
 CAP = 24
@@ -21,11 +21,11 @@ def messages(sdks: Sdks) -> str:
         {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "sunny"}]},
     ]
-    asked: JsonObject = {
+    request: JsonObject = {
         "system": [{"type": "text", "text": "Be brief."}, {"type": "text", "text": "Be kind."}],
         "tools": [{"name": "look", "input_schema": LOOK}],
     }
-    reply = sdks.anthropic.messages.create(model="smollm2", max_tokens=CAP, messages=talk, **asked)
+    reply = sdks.anthropic.messages.create(model="smollm2", max_tokens=CAP, messages=talk, **request)
     return "".join(block.text for block in reply.content if block.type == "text")
 
 
@@ -36,8 +36,8 @@ def responses(sdks: Sdks) -> str:
         {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "call_1", "output": "sunny"},
     ]
-    asked: JsonObject = {"tools": [{"type": "function", "name": "look", "parameters": None, "strict": False}]}
-    return str(sdks.openai.responses.create(model="smollm2", max_output_tokens=CAP, input=talk, **asked).output_text)
+    request: JsonObject = {"tools": [{"type": "function", "name": "look", "parameters": None, "strict": False}]}
+    return str(sdks.openai.responses.create(model="smollm2", max_output_tokens=CAP, input=talk, **request).output_text)
 
 
 def chat(sdks: Sdks) -> str:
@@ -52,8 +52,8 @@ def chat(sdks: Sdks) -> str:
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
     ]
-    asked: JsonObject = {"tools": [{"type": "function", "function": {"name": "look"}}]}
-    reply = sdks.openai.chat.completions.create(model="smollm2", max_completion_tokens=CAP, messages=talk, **asked)
+    request: JsonObject = {"tools": [{"type": "function", "function": {"name": "look"}}]}
+    reply = sdks.openai.chat.completions.create(model="smollm2", max_completion_tokens=CAP, messages=talk, **request)
     assert reply.usage is not None
     assert reply.usage.completion_tokens <= CAP, "the newer cap is heard as well"
     return str(reply.choices[0].message.content)
@@ -63,6 +63,6 @@ def chat(sdks: Sdks) -> str:
 def test_a_conversation_with_a_call_is_understood(
     sdks: Sdks, talk: Callable[[Sdks], str], show: Callable[[object], None]
 ) -> None:
-    said = talk(sdks)
-    show(said)
-    assert said.strip()
+    answer = talk(sdks)
+    show(answer)
+    assert answer.strip()

@@ -41,19 +41,19 @@ TOKENS_OF_LINE = 10
 
 
 @pytest.fixture
-def slow_server(tell: Show, tmp_path: Path) -> Iterator[str]:
+def slow_server(report: Show, tmp_path: Path) -> Iterator[str]:
     directory = tmp_path / "server"
     directory.mkdir()
-    with serving(install.installed(tell), directory, *SLOW) as url:
+    with serving(install.installed(report), directory, *SLOW) as url:
         yield url
 
 
 def seconds_per_line(url: str) -> float:
     """How long the server reads one line of a prompt."""
     lines = 20
-    asked = {"model": "smollm2", "max_tokens": 1, "messages": [{"role": "user", "content": LINE * lines}]}
+    body = {"model": "smollm2", "max_tokens": 1, "messages": [{"role": "user", "content": LINE * lines}]}
     request = urllib.request.Request(
-        f"{url}/chat/completions", msgspec.json.encode(asked), {"content-type": "application/json"}
+        f"{url}/chat/completions", msgspec.json.encode(body), {"content-type": "application/json"}
     )
     begun = time.monotonic()
     with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
@@ -62,7 +62,7 @@ def seconds_per_line(url: str) -> float:
 
 
 def test_claude_code_is_answered_by_a_model_that_reads_for_40_s(
-    slow_server: str, tmp_path: Path, tell: Show, show: Show
+    slow_server: str, tmp_path: Path, report: Show, show: Show
 ) -> None:
     home, work, state = (tmp_path / name for name in ("home", "work", "gateway"))
     for path in (home, work, state):
@@ -71,7 +71,7 @@ def test_claude_code_is_answered_by_a_model_that_reads_for_40_s(
     prompt = LINE * min(lines, (CONTEXT - 1000) // TOKENS_OF_LINE) + "What does the fox jump over?"
     with running(SETTINGS.format(url=slow_server), state) as gateway, Doorway(gateway.port) as door:
         rig = Rig(gateway, FakeUpstream(), Agent(chat, ()), home, work, door)
-        binary = native(installed("claude-code", tell), "@anthropic-ai/claude-code-*/claude")
+        binary = native(installed("claude-code", report), "@anthropic-ai/claude-code-*/claude")
         mode = ("--output-format", "stream-json", "--verbose", "--system-prompt", BRIEF, "--tools", "")
         words = (binary, "-p", prompt, "--model", "smollm2", *mode)
         ran = rig.run(*words, patience_s=PATIENCE_S, env=claude_code.settings(rig))

@@ -62,21 +62,23 @@ class Outside:
         try:
             connection.request(method, path, body, fields)
             answer = connection.getresponse()
-            told = {name.lower(): value for name, value in answer.getheaders()}
-            return Answered(answer.status, told, answer.read())
+            response = {name.lower(): value for name, value in answer.getheaders()}
+            return Answered(answer.status, response, answer.read())
         finally:
             connection.close()
 
     def ask(self, client: str, model: str, stream: bool = False, **fields: object) -> Answered:
-        body = asked(client, model, stream, **fields)
+        body = request_body(client, model, stream, **fields)
         return self.send("POST", PATHS[client], body, content_type=JSON, x_dragoman_explain="1")
 
-    def hears(self, client: str, upstream: str, answer: Answer, stream: bool = True, **fields: object) -> JsonObject:
+    def read_reply(
+        self, client: str, upstream: str, answer: Answer, stream: bool = True, **fields: object
+    ) -> JsonObject:
         """The reply as the client's own grammar folds it."""
         self.plays(upstream, answer)
-        told = self.ask(client, f"{upstream}/m", stream, **fields)
-        assert told.status == 200, told.body
-        return folded(client, told.body) if stream else GRAMMARS[client].whole(told.body)
+        response = self.ask(client, f"{upstream}/m", stream, **fields)
+        assert response.status == 200, response.body
+        return folded(client, response.body) if stream else GRAMMARS[client].whole(response.body)
 
 
 def folded(client: str, body: bytes) -> JsonObject:
@@ -84,7 +86,7 @@ def folded(client: str, body: bytes) -> JsonObject:
     return grammar_chat.fold(body, usage_requested=True) if client == "chat" else GRAMMARS[client].fold(body)
 
 
-def asked(client: str, model: str, stream: bool = False, **fields: object) -> bytes:
+def request_body(client: str, model: str, stream: bool = False, **fields: object) -> bytes:
     body: dict[str, object] = {"model": model, "stream": stream, "tools": TOOLS[client]}
     match client:
         case "responses":
@@ -114,5 +116,5 @@ def _block(event: JsonObject | str) -> bytes:
 def outside(directory: Path, settings: str = ONCE, models: tuple[str, ...] = ()) -> Iterator[Outside]:
     with ExitStack() as stack:
         fakes = {name: stack.enter_context(FakeUpstream(models=models)) for name in PROTOCOLS}
-        stanzas = [provider_section(name, fake.url, name) for name, fake in fakes.items()]
-        yield Outside(stack.enter_context(running("\n".join([settings, *stanzas]), directory)), fakes)
+        sections = [provider_section(name, fake.url, name) for name, fake in fakes.items()]
+        yield Outside(stack.enter_context(running("\n".join([settings, *sections]), directory)), fakes)

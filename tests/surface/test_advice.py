@@ -9,7 +9,7 @@ import pytest
 
 from fakes.upstream import Answer, FakeUpstream
 from surface.outside import JSON, PROTOCOLS, Outside, outside
-from surface.said import WHOLE
+from surface.vendor_replies import WHOLE
 
 SETTINGS = "[retry]\nattempts = 3\nbase_s = 0.01\n[[models]]\nname = 'two'\nto = ['chat/a', 'messages/b']\n"
 
@@ -51,7 +51,7 @@ def test_an_upstream_that_invites_one_is_quoted(patient: Outside, client: str, u
 
 @clients
 @upstreams
-def test_a_date_to_try_again_at_is_told_in_seconds(patient: Outside, client: str, upstream: str) -> None:
+def test_a_retry_date_is_sent_in_seconds(patient: Outside, client: str, upstream: str) -> None:
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)
     fake = patient.plays(upstream, refusal(429, retry_after=soon))
     answer = patient.ask(client, f"{upstream}/m")
@@ -76,7 +76,7 @@ def test_a_date_is_judged_by_the_clock_that_wrote_it(
 
 @clients
 @upstreams
-def test_a_reset_that_only_other_headers_name_is_told(patient: Outside, client: str, upstream: str) -> None:
+def test_a_reset_in_other_headers_is_passed_on(patient: Outside, client: str, upstream: str) -> None:
     spent = {"x_ratelimit_remaining_requests": "0", "x_ratelimit_reset_requests": "1m30s"}
     patient.plays(upstream, refusal(429, **spent))
     assert 80 <= int(patient.ask(client, f"{upstream}/m").headers["retry-after"]) <= 90
@@ -113,27 +113,27 @@ def test_milliseconds_are_kept(patient: Outside, client: str) -> None:
     assert (answer.headers["retry-after"], answer.headers["retry-after-ms"]) == ("6", "5500")
 
 
-def told(first: Answer, second: Answer, gate: Outside) -> tuple[int, int, dict[str, str]]:
+def compare_errors(first: Answer, second: Answer, gate: Outside) -> tuple[int, int, dict[str, str]]:
     fakes: list[FakeUpstream] = [gate.plays("chat", first), gate.plays("messages", second)]
     answer = gate.ask("responses", "two")
     return len(fakes[0].calls), len(fakes[1].calls), answer.headers
 
 
-def test_the_error_that_is_told_decides_whether_a_retry_is_any_use(patient: Outside) -> None:
-    assert told(refusal(500), refusal(401), patient)[:2] == (3, 1)
-    assert told(refusal(500), refusal(401), patient)[2]["x-should-retry"] == "false"
-    assert "x-should-retry" not in told(refusal(401), refusal(500), patient)[2]
+def test_the_reported_error_decides_whether_a_retry_helps(patient: Outside) -> None:
+    assert compare_errors(refusal(500), refusal(401), patient)[:2] == (3, 1)
+    assert compare_errors(refusal(500), refusal(401), patient)[2]["x-should-retry"] == "false"
+    assert "x-should-retry" not in compare_errors(refusal(401), refusal(500), patient)[2]
 
 
 def test_two_targets_that_ask_for_patience_leave_it_to_the_client(patient: Outside) -> None:
-    first, second, headers = told(refusal(429, retry_after="60"), refusal(429, retry_after="30"), patient)
+    first, second, headers = compare_errors(refusal(429, retry_after="60"), refusal(429, retry_after="30"), patient)
     assert (first, second) == (1, 1)
     assert headers["retry-after"] == "30"
     assert "x-should-retry" not in headers
 
 
 def test_a_second_target_that_answers_leaves_no_advice(patient: Outside) -> None:
-    first, second, headers = told(refusal(529), Answer(WHOLE["messages"], content_type=JSON), patient)
+    first, second, headers = compare_errors(refusal(529), Answer(WHOLE["messages"], content_type=JSON), patient)
     assert (first, second) == (3, 1)
     assert headers["x-dragoman-route"] == "messages/b"
     assert "x-should-retry" not in headers

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fakes.upstream import Answer
 from grammar_sse import Illegal
 from surface.outside import GRAMMARS, PROTOCOLS, Outside, folded, sse
-from surface.said import CHAT_END, MESSAGES_USAGE, chunk, message, response, text_item
+from surface.vendor_replies import CHAT_END, MESSAGES_USAGE, chunk, message, response, text_item
 from wire_json import JsonObject
 
 Event = JsonObject | str
@@ -77,26 +77,26 @@ REASONING = {"id": "rs_1", "type": "reasoning", "summary": [{"type": "summary_te
 SEARCH = {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}}
 
 
-def told(kind: str, index: int, **fields: object) -> JsonObject:
+def make_event(kind: str, index: int, **fields: object) -> JsonObject:
     return {"type": f"response.{kind}", "output_index": index, "item_id": "any", "content_index": 0, **fields}
 
 
 RESPONSES: list[Event] = [
     {"type": "response.created", "response": response(status="in_progress")},
     {"type": "response.in_progress", "response": response(status="in_progress")},
-    told("output_item.added", 0, item={"id": "msg_1", "type": "message", "role": "assistant"}),
-    told("output_text.delta", 0, delta="é👍"),
-    told("output_text.done", 0, text="é👍"),
-    told("output_item.done", 0, item=text_item("é👍")),
-    told("refusal.delta", 0, delta="no"),
-    told("output_item.added", 1, item={**FUNCTION, "arguments": ""}),
-    told("function_call_arguments.delta", 1, delta='{"a":1}'),
-    told("function_call_arguments.done", 1, arguments='{"a":1}'),
-    told("output_item.done", 1, item=FUNCTION),
-    told("reasoning_summary_text.delta", 2, summary_index=0, delta="hm"),
-    told("output_item.done", 2, item={**REASONING, "encrypted_content": "e"}),
-    told("output_item.done", 3, item=SEARCH),
-    told("output_text.annotation.added", 0, annotation={"type": "url_citation", "url": "http://x", "title": "X"}),
+    make_event("output_item.added", 0, item={"id": "msg_1", "type": "message", "role": "assistant"}),
+    make_event("output_text.delta", 0, delta="é👍"),
+    make_event("output_text.done", 0, text="é👍"),
+    make_event("output_item.done", 0, item=text_item("é👍")),
+    make_event("refusal.delta", 0, delta="no"),
+    make_event("output_item.added", 1, item={**FUNCTION, "arguments": ""}),
+    make_event("function_call_arguments.delta", 1, delta='{"a":1}'),
+    make_event("function_call_arguments.done", 1, arguments='{"a":1}'),
+    make_event("output_item.done", 1, item=FUNCTION),
+    make_event("reasoning_summary_text.delta", 2, summary_index=0, delta="hm"),
+    make_event("output_item.done", 2, item={**REASONING, "encrypted_content": "e"}),
+    make_event("output_item.done", 3, item=SEARCH),
+    make_event("output_text.annotation.added", 0, annotation={"type": "url_citation", "url": "http://x", "title": "X"}),
     {"type": "response.completed", "response": response(text_item("é👍"), FUNCTION)},
     {"type": "response.incomplete", "response": response(status="incomplete")},
     {"type": "response.failed", "response": response(status="failed", error={"code": "x", "message": "broken"})},

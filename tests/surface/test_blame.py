@@ -6,7 +6,7 @@ import pytest
 
 from fakes.upstream import Answer
 from surface.outside import JSON, PROTOCOLS, Outside, sse
-from surface.said import chunk
+from surface.vendor_replies import chunk
 
 TOKENS = [
     ("Invalid API key provided", None),
@@ -43,9 +43,9 @@ def test_a_bad_token_is_the_gateways(gate: Outside, client: str, upstream: str, 
     gate.plays(upstream, refusal(upstream, message, code))
     answer = gate.ask(client, f"{upstream}/m")
     assert answer.status == 502
-    told = answer.json["error"]["message"]
-    assert f"Provider '{upstream}'" in told
-    assert "doctor" in told
+    error_message = answer.json["error"]["message"]
+    assert f"Provider '{upstream}'" in error_message
+    assert "doctor" in error_message
 
 
 @clients
@@ -84,7 +84,7 @@ ODD = {
 @pytest.mark.parametrize(
     ("protocol", "body"), [(protocol, body) for protocol, bodies in ODD.items() for body in bodies]
 )
-def test_an_error_in_another_shape_is_told_in_the_protocols_own(gate: Outside, protocol: str, body: bytes) -> None:
+def test_an_error_of_another_shape_is_sent_in_the_protocols_own(gate: Outside, protocol: str, body: bytes) -> None:
     gate.plays(protocol, Answer(body, status=500, content_type=JSON))
     answer = gate.ask(protocol, f"{protocol}/m")
     assert answer.status == 500

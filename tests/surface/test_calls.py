@@ -7,7 +7,7 @@ import pytest
 from fakes.upstream import Answer
 from grammar_messages import fold_broken
 from surface.outside import JSON, Outside, sse
-from surface.said import CHAT_END, chat, chunk, response
+from surface.vendor_replies import CHAT_END, chat, chunk, response
 
 BROKEN = '{"a": oops}'
 
@@ -33,9 +33,9 @@ def responses_call(arguments: str) -> Answer:
 def test_broken_arguments_are_an_error_event(gate: Outside, upstream: str) -> None:
     answer = chat_call(BROKEN, "tool_calls") if upstream == "chat" else responses_call(BROKEN)
     gate.plays(upstream, answer)
-    told = gate.ask("messages", f"{upstream}/m", True)
-    assert told.status == 200
-    _, error = fold_broken(told.body)
+    received = gate.ask("messages", f"{upstream}/m", True)
+    assert received.status == 200
+    _, error = fold_broken(received.body)
     assert error["type"] == "api_error"
     assert "'weather'" in error["message"]
 
@@ -47,17 +47,17 @@ def test_and_an_error_where_the_reply_is_whole(gate: Outside) -> None:
     assert gate.ask("messages", "chat/m").status == 502
 
 
-def test_arguments_cut_at_the_limit_are_told_as_far_as_they_came(gate: Outside) -> None:
-    told = gate.hears("messages", "chat", chat_call('{"a": "unfin', "length"))
-    assert told["stop"] == "max_tokens"
-    assert told["content"][1]["input"] == '{"a": "unfin'
+def test_arguments_cut_at_the_limit_are_passed_on(gate: Outside) -> None:
+    received = gate.read_reply("messages", "chat", chat_call('{"a": "unfin', "length"))
+    assert received["stop"] == "max_tokens"
+    assert received["content"][1]["input"] == '{"a": "unfin'
 
 
 @pytest.mark.parametrize("arguments", ["", " ", "{}", '{"a":1}'])
 def test_whole_arguments_are_read(gate: Outside, arguments: str) -> None:
-    told = gate.hears("messages", "chat", chat_call(arguments, "tool_calls"))
-    assert told["stop"] == "tool_use"
-    assert told["content"][1]["input"] == json.loads(arguments.strip() or "{}")
+    received = gate.read_reply("messages", "chat", chat_call(arguments, "tool_calls"))
+    assert received["stop"] == "tool_use"
+    assert received["content"][1]["input"] == json.loads(arguments.strip() or "{}")
 
 
 def test_a_responses_client_gets_the_same_failure(gate: Outside) -> None:

@@ -8,26 +8,26 @@ import pytest
 
 from fakes.upstream import Answer
 from surface.outside import ONCE, PROTOCOLS, outside
-from surface.said import STREAM
+from surface.vendor_replies import STREAM
 
 
 @pytest.mark.parametrize("client", PROTOCOLS)
-def test_over_capacity_is_told_with_a_time_to_try_again(tmp_path: Path, client: str) -> None:
+def test_over_capacity_is_reported_with_a_retry_time(tmp_path: Path, client: str) -> None:
     with outside(tmp_path, ONCE + "[server]\nmax_requests = 2\n") as gate:
         fake = gate.plays("chat", Answer(STREAM["chat"], delay_s=2.0))
-        heard: list[int] = []
+        statuses: list[int] = []
         busy = [
-            threading.Thread(target=lambda: heard.append(gate.ask(client, "chat/m", True).status)) for _ in range(2)
+            threading.Thread(target=lambda: statuses.append(gate.ask(client, "chat/m", True).status)) for _ in range(2)
         ]
         for thread in busy:
             thread.start()
         while len(fake.calls) < 2:
             time.sleep(0.01)
         answer = gate.ask(client, "chat/m", True)
-        assert heard == []  # the others are still waited for
+        assert statuses == []  # the others are still waited for
         for thread in busy:
             thread.join()
-        assert heard == [200, 200]
+        assert statuses == [200, 200]
         assert answer.status == (529 if client == "messages" else 503)
         assert answer.headers["retry-after"] == "1"
         assert len(fake.calls) == 2

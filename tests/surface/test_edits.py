@@ -7,8 +7,8 @@ import pytest
 
 from fakes.upstream import Answer
 from gateway import provider_section
-from surface.outside import JSON, ONCE, Outside, asked, outside
-from surface.said import WHOLE
+from surface.outside import JSON, ONCE, Outside, outside, request_body
+from surface.vendor_replies import WHOLE
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def edit(gate: Outside, settings: str) -> None:
 
 
 def test_the_size_of_bodies(fresh: Outside) -> None:
-    body = asked("chat", "chat/m", user="x" * 5000)
+    body = request_body("chat", "chat/m", user="x" * 5000)
     assert fresh.send("POST", "/v1/chat/completions", body).status == 200
     edit(fresh, ONCE + "[server]\nmax_body_mb = 0.002\n")
     assert fresh.send("POST", "/v1/chat/completions", body).status == 413

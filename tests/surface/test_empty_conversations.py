@@ -4,7 +4,7 @@ import pytest
 
 from fakes.upstream import Answer
 from surface.outside import JSON, PROTOCOLS, Outside
-from surface.said import STREAM, WHOLE
+from surface.vendor_replies import STREAM, WHOLE
 
 EMPTY: list[tuple[str, dict[str, object]]] = [
     ("chat", {"messages": []}),

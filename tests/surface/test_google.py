@@ -7,7 +7,7 @@ import pytest
 from dragoman.hub.opaque import Form, Opaque, encode_envelope
 from fakes.upstream import Answer
 from surface.outside import JSON, Outside, sse
-from surface.said import CHAT_END, WHOLE, chat, chunk
+from surface.vendor_replies import CHAT_END, WHOLE, chat, chunk
 from wire_json import JsonObject
 
 VOUCHED = {"google": {"thought_signature": "c2lnbmVk/+=="}}
@@ -31,38 +31,38 @@ def called(stream: bool) -> Answer:
     return Answer(sse(*deltas, chunk({}, "tool_calls"), *CHAT_END))
 
 
-def history(client: str, told: JsonObject) -> JsonObject:
+def history(client: str, reply: JsonObject) -> JsonObject:
     if client == "messages":
         results = [{"type": "tool_result", "tool_use_id": call["id"], "content": "sunny"} for call in CALLS]
         return {
             "messages": [
                 {"role": "user", "content": "Go on."},
-                {"role": "assistant", "content": told["content"]},
+                {"role": "assistant", "content": reply["content"]},
                 {"role": "user", "content": results},
             ]
         }
     results = [{"type": "function_call_output", "call_id": call["id"], "output": "sunny"} for call in CALLS]
-    return {"input": [{"role": "user", "content": "Go on."}, *told["output"], *results]}
+    return {"input": [{"role": "user", "content": "Go on."}, *reply["output"], *results]}
 
 
 @pytest.mark.parametrize("client", ["messages", "responses"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_the_signature_of_a_call_returns_to_it(gate: Outside, client: str, stream: bool) -> None:
-    told = gate.hears(client, "chat", called(stream), stream)
+    reply = gate.read_reply(client, "chat", called(stream), stream)
     fake = gate.plays("chat", Answer(WHOLE["chat"], content_type=JSON))
-    answer = gate.ask(client, "chat/m", **history(client, told))
+    answer = gate.ask(client, "chat/m", **history(client, reply))
     assert answer.status == 200, answer.body
-    spoken = fake.calls[-1].json["messages"][1]
-    assert "reasoning_details" not in spoken
-    assert spoken["tool_calls"] == CALLS
+    turn = fake.calls[-1].json["messages"][1]
+    assert "reasoning_details" not in turn
+    assert turn["tool_calls"] == CALLS
 
 
 @pytest.mark.parametrize("client", ["messages", "responses"])
 def test_another_upstream_does_not_get_it(gate: Outside, client: str) -> None:
-    told = gate.hears(client, "chat", called(True))
+    reply = gate.read_reply(client, "chat", called(True))
     other = "responses" if client == "messages" else "messages"
     fake = gate.plays(other, Answer(WHOLE[other], content_type=JSON))
-    answer = gate.ask(client, f"{other}/m", **history(client, told))
+    answer = gate.ask(client, f"{other}/m", **history(client, reply))
     assert answer.status == 200, answer.body
     assert b"c2lnbmVk" not in fake.calls[-1].body
     assert b"dgm1." not in fake.calls[-1].body
@@ -72,10 +72,10 @@ def test_another_upstream_does_not_get_it(gate: Outside, client: str) -> None:
 def test_a_forged_envelope_costs_nothing(gate: Outside, payload: str) -> None:
     forged = encode_envelope(Opaque("chat", Form.DETAIL, payload, "m"))
     fake = gate.plays("chat", Answer(WHOLE["chat"], content_type=JSON))
-    spoken = [{"type": "redacted_thinking", "data": forged}, {"type": "text", "text": "So."}]
+    turn = [{"type": "redacted_thinking", "data": forged}, {"type": "text", "text": "So."}]
     turns = [
         {"role": "user", "content": "x"},
-        {"role": "assistant", "content": spoken},
+        {"role": "assistant", "content": turn},
         {"role": "user", "content": "y"},
     ]
     assert gate.ask("messages", "chat/m", messages=turns).status == 200

@@ -7,7 +7,7 @@ import pytest
 from fakes.upstream import Answer
 from grammar_sse import Illegal
 from surface.outside import JSON, PROTOCOLS, Outside, folded
-from surface.said import STREAM, WHOLE
+from surface.vendor_replies import STREAM, WHOLE
 
 clients = pytest.mark.parametrize("client", PROTOCOLS)
 upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
@@ -20,8 +20,8 @@ def test_streamed_and_whole_replies_obey_their_grammar_and_agree(gate: Outside, 
         gate.plays(upstream, Answer(STREAM[upstream]))
         assert gate.ask(client, f"{upstream}/m", True).body == STREAM[upstream]
         return
-    streamed = gate.hears(client, upstream, Answer(STREAM[upstream]))
-    whole = gate.hears(client, upstream, Answer(WHOLE[upstream], content_type=JSON), stream=False)
+    streamed = gate.read_reply(client, upstream, Answer(STREAM[upstream]))
+    whole = gate.read_reply(client, upstream, Answer(WHOLE[upstream], content_type=JSON), stream=False)
     if upstream == "responses":
         assert streamed == whole
     assert "Hello" in json.dumps(streamed)

@@ -8,7 +8,7 @@ import pytest
 from fakes.upstream import Answer
 from gateway import KEY
 from surface.outside import JSON, Outside, sse
-from surface.said import message, response, text_item
+from surface.vendor_replies import message, response, text_item
 from wire_json import JsonObject
 
 CODE_ITEM = {
@@ -92,29 +92,29 @@ def without_ids(blocks: tuple[JsonObject, ...]) -> list[JsonObject]:
 
 @works
 @modes
-def test_work_told_by_responses_is_use_and_result_in_messages(gate: Outside, work: str, stream: bool) -> None:
-    told = gate.hears("messages", "responses", responses_answer(ITEMS[work], stream), stream)
-    assert told["content"][:2] == without_ids(BLOCKS[work])
-    assert told["content"][2]["text"] == "So."
+def test_hosted_tools_of_responses_are_use_and_result_in_messages(gate: Outside, work: str, stream: bool) -> None:
+    reply = gate.read_reply("messages", "responses", responses_answer(ITEMS[work], stream), stream)
+    assert reply["content"][:2] == without_ids(BLOCKS[work])
+    assert reply["content"][2]["text"] == "So."
 
 
 @works
 @modes
-def test_work_told_by_messages_is_an_item_in_responses(gate: Outside, work: str, stream: bool) -> None:
-    told = gate.hears("responses", "messages", messages_answer(BLOCKS[work], stream), stream)
+def test_hosted_tools_of_messages_are_an_item_in_responses(gate: Outside, work: str, stream: bool) -> None:
+    reply = gate.read_reply("responses", "messages", messages_answer(BLOCKS[work], stream), stream)
     item = {key: value for key, value in ITEMS[work].items() if key != "id"}
-    assert told["output"][0] == {**item, **({"container_id": ""} if work == "code" else {})}
+    assert reply["output"][0] == {**item, **({"container_id": ""} if work == "code" else {})}
 
 
 @modes
-def test_a_tool_that_failed_says_so_on_the_other_side(gate: Outside, stream: bool) -> None:
+def test_a_failed_hosted_tool_is_failed_on_the_other_side(gate: Outside, stream: bool) -> None:
     failed = {**MCP_ITEM, "output": None, "error": "no such page"}
-    told = gate.hears("messages", "responses", responses_answer(failed, stream), stream)
-    assert told["content"][1]["is_error"] is True
-    assert told["content"][1]["content"][0]["text"] == "no such page"
+    reply = gate.read_reply("messages", "responses", responses_answer(failed, stream), stream)
+    assert reply["content"][1]["is_error"] is True
+    assert reply["content"][1]["content"][0]["text"] == "no such page"
     wrong = (MCP_BLOCKS[0], {**MCP_BLOCKS[1], "is_error": True, "content": [{"type": "text", "text": "no such page"}]})
-    heard = gate.hears("responses", "messages", messages_answer(wrong, stream), stream)
-    assert (heard["output"][0]["error"], heard["output"][0]["output"]) == ("no such page", None)
+    other = gate.read_reply("responses", "messages", messages_answer(wrong, stream), stream)
+    assert (other["output"][0]["error"], other["output"][0]["output"]) == ("no such page", None)
 
 
 @works

@@ -7,7 +7,7 @@ import pytest
 
 from fakes.upstream import Answer
 from surface.outside import JSON, Outside, sse
-from surface.said import CHAT_END, WHOLE, chat, chunk
+from surface.vendor_replies import CHAT_END, WHOLE, chat, chunk
 
 ODD = ["functions.weather:0", "call|x/y+z=", "aufruf-ß", "{}", "a b"]
 
@@ -23,18 +23,18 @@ def called(id: str, stream: bool) -> Answer:
 @pytest.mark.parametrize("id", ODD)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_an_odd_id_is_legal_for_the_client_and_returns_as_it_was(gate: Outside, id: str, stream: bool) -> None:
-    told = gate.hears("messages", "chat", called(id, stream), stream)
-    seen = told["content"][0]["id"]
+    reply = gate.read_reply("messages", "chat", called(id, stream), stream)
+    seen = reply["content"][0]["id"]
     assert re.fullmatch(r"[A-Za-z0-9_-]+", seen)
     fake = gate.plays("chat", Answer(WHOLE["chat"], content_type=JSON))
     history = [
         {"role": "user", "content": "Go on."},
-        {"role": "assistant", "content": told["content"]},
+        {"role": "assistant", "content": reply["content"]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": seen, "content": "sunny"}]},
     ]
     assert gate.ask("messages", "chat/m", messages=history).status == 200
-    _, spoken, result = fake.calls[-1].json["messages"]
-    assert (spoken["tool_calls"][0]["id"], result["tool_call_id"]) == (id, id)
+    _, turn, result = fake.calls[-1].json["messages"]
+    assert (turn["tool_calls"][0]["id"], result["tool_call_id"]) == (id, id)
 
 
 @pytest.mark.parametrize("id", ["toolu_01AbC", "call_1-x", "toolu_dgm1-", "toolu_dgm1-!", "toolu_dgm1-_w"])

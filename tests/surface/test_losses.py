@@ -6,7 +6,7 @@ import pytest
 
 from fakes.upstream import Answer
 from surface.outside import JSON, Outside
-from surface.said import MESSAGES_USAGE, chat, message, response, text_item
+from surface.vendor_replies import MESSAGES_USAGE, chat, message, response, text_item
 from wire_json import JsonObject
 
 LIKELY = [{"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": []}]
@@ -56,7 +56,9 @@ CASES: list[tuple[str, str, JsonObject, tuple[str, str]]] = [
 
 
 @pytest.mark.parametrize(("client", "upstream", "reply", "loss"), CASES)
-def test_a_loss_is_told(gate: Outside, client: str, upstream: str, reply: JsonObject, loss: tuple[str, str]) -> None:
+def test_a_loss_is_reported(
+    gate: Outside, client: str, upstream: str, reply: JsonObject, loss: tuple[str, str]
+) -> None:
     gate.plays(upstream, Answer(json.dumps(reply).encode(), content_type=JSON))
     answer = gate.ask(client, f"{upstream}/m")
     assert answer.status == 200, answer.body

@@ -4,7 +4,7 @@ import pytest
 
 from fakes.upstream import Answer
 from surface.outside import Outside, sse
-from surface.said import CHAT_END, STREAM, chunk
+from surface.vendor_replies import CHAT_END, STREAM, chunk
 
 ROTATING = [
     sse(chunk({"role": "assistant", "content": "Hel"})),
@@ -40,9 +40,9 @@ def test_and_if_no_end_follows_it_the_error_event_does(gate: Outside, protocol: 
         first, _, _ = first.rpartition(b"\n\nevent: ")
     body = first + b"\n\n" + RIDDLES[protocol]
     gate.plays(protocol, Answer(body, cut=9))
-    told = gate.ask(protocol, f"{protocol}/m", True).body
-    assert told.startswith(body)
-    assert b"without its terminal event" in told[len(body) :]
+    stream = gate.ask(protocol, f"{protocol}/m", True).body
+    assert stream.startswith(body)
+    assert b"without its terminal event" in stream[len(body) :]
 
 
 @pytest.mark.parametrize("protocol", RIDDLES)

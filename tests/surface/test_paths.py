@@ -6,8 +6,8 @@ import pytest
 
 from fakes.upstream import Answer
 from gateway import KEY
-from surface.outside import JSON, PATHS, PROTOCOLS, Outside, asked
-from surface.said import STREAM, WHOLE
+from surface.outside import JSON, PATHS, PROTOCOLS, Outside, request_body
+from surface.vendor_replies import STREAM, WHOLE
 
 clients = pytest.mark.parametrize("client", PROTOCOLS)
 upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
@@ -24,7 +24,7 @@ def test_a_wrong_method_is_405_and_the_right_one_is_named(gate: Outside, client:
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/ready", "/metrics", "/v1/models", "/v1/models/x"])
-def test_what_can_only_be_read_says_so(gate: Outside, path: str) -> None:
+def test_read_only_paths_report_the_allowed_methods(gate: Outside, path: str) -> None:
     answer = gate.send("POST", path, b"{}")
     assert answer.status == 405
     assert answer.headers["allow"] == "GET, HEAD"
@@ -41,7 +41,7 @@ def test_whatever_can_be_read_has_a_head(gate: Outside) -> None:
 def test_a_doubled_slash_is_understood(gate: Outside, client: str) -> None:
     gate.plays("chat", Answer(WHOLE["chat"], content_type=JSON))
     for path in (f"/{PATHS[client]}", PATHS[client].replace("/v1/", "/v1//"), PATHS[client] + "//"):
-        assert gate.send("POST", path, asked(client, "chat/m")).status == 200, path
+        assert gate.send("POST", path, request_body(client, "chat/m")).status == 200, path
 
 
 @pytest.mark.parametrize("path", ["/v1/nothing", "/v1/responses/resp_1", "/nothing"])
@@ -74,13 +74,13 @@ def test_anthropics_sdk_finds_the_requests_id_where_it_looks(gate: Outside, upst
     assert "request-id" not in gate.ask("chat", f"{upstream}/m", stream).headers or upstream == "chat"
 
 
-def test_an_error_tells_both_sdks_its_id(gate: Outside) -> None:
+def test_both_sdks_find_the_request_id_of_an_error(gate: Outside) -> None:
     gate.plays("chat", Answer(b"{}", status=400, content_type=JSON))
     sdk = anthropic.Anthropic(api_key=KEY, base_url=gate.gateway.url, max_retries=0)
-    with pytest.raises(anthropic.BadRequestError) as told:
+    with pytest.raises(anthropic.BadRequestError) as anthropic_error:
         sdk.messages.create(model="chat/m", max_tokens=9, messages=[{"role": "user", "content": "x"}])
-    assert told.value.request_id == told.value.response.headers["x-request-id"]
+    assert anthropic_error.value.request_id == anthropic_error.value.response.headers["x-request-id"]
     other = openai.OpenAI(api_key=KEY, base_url=gate.gateway.url + "/v1", max_retries=0)
-    with pytest.raises(openai.BadRequestError) as heard:
+    with pytest.raises(openai.BadRequestError) as openai_error:
         other.chat.completions.create(model="chat/m", messages=[{"role": "user", "content": "x"}])
-    assert heard.value.request_id == heard.value.response.headers["x-request-id"]
+    assert openai_error.value.request_id == openai_error.value.response.headers["x-request-id"]

@@ -8,8 +8,7 @@ import grammar_chat
 import grammar_messages
 from fakes.upstream import Answer
 from surface.outside import JSON, Outside, sse
-from surface.said import CHAT_END, CHAT_USAGE, MESSAGES_USAGE, chunk, message, response, text_item
-from surface.told import (
+from surface.reply_parts import (
     CREATED,
     ROLE,
     STARTED,
@@ -27,6 +26,7 @@ from surface.told import (
     text,
     text_in,
 )
+from surface.vendor_replies import CHAT_END, CHAT_USAGE, MESSAGES_USAGE, chunk, message, response, text_item
 from wire_json import JsonObject
 
 others = pytest.mark.parametrize("client", ["messages", "responses"])  # than Chat
@@ -35,19 +35,23 @@ elsewhere = pytest.mark.parametrize("client", ["chat", "responses"])  # than Mes
 
 @others
 def test_an_empty_first_delta_opens_nothing(gate: Outside, client: str) -> None:
-    quiet = gate.hears(client, "chat", chat(chunk({"content": ""})))
+    quiet = gate.read_reply(client, "chat", chat(chunk({"content": ""})))
     assert quiet["content" if client == "messages" else "output"] == []
-    told = gate.hears(client, "chat", chat(chunk({"content": ""}), chunk({"content": "Hi"}), chunk({"content": ""})))
-    assert text_in(client, told) == "Hi"
+    reply = gate.read_reply(
+        client, "chat", chat(chunk({"content": ""}), chunk({"content": "Hi"}), chunk({"content": ""}))
+    )
+    assert text_in(client, reply) == "Hi"
 
 
 @others
-def test_what_is_repeated_in_every_chunk_is_told_once(gate: Outside, client: str) -> None:
+def test_a_head_repeated_in_every_chunk_is_sent_once(gate: Outside, client: str) -> None:
     head = {"id": "t0", "type": "function", "name": "weather"}
     chunks = [chunk({"role": "assistant", "content": letter}) for letter in "Hello"]
-    told = gate.hears(client, "chat", chat(*chunks, called(piece(0, '{"a":', **head)), called(piece(0, "1}", **head))))
-    assert text_in(client, told) == "Hello"
-    assert calls_in(client, told) == [("t0", "weather", {"a": 1})]
+    reply = gate.read_reply(
+        client, "chat", chat(*chunks, called(piece(0, '{"a":', **head)), called(piece(0, "1}", **head)))
+    )
+    assert text_in(client, reply) == "Hello"
+    assert calls_in(client, reply) == [("t0", "weather", {"a": 1})]
 
 
 @others
@@ -59,33 +63,34 @@ def test_indices_may_start_anywhere_skip_or_be_missing(
     for number, place in enumerate(places):
         chunks.append(called(piece(place, "{", id=f"t{number}", type="function", name="weather")))
         chunks.append(called(piece(place, f'"a":{number}}}', **({} if place else {"id": f"t{number}"}))))
-    told = gate.hears(client, "chat", chat(*chunks, finish="tool_calls"))
-    assert calls_in(client, told) == [("t0", "weather", {"a": 0}), ("t1", "weather", {"a": 1})]
+    reply = gate.read_reply(client, "chat", chat(*chunks, finish="tool_calls"))
+    assert calls_in(client, reply) == [("t0", "weather", {"a": 0}), ("t1", "weather", {"a": 1})]
 
 
 @others
 def test_interleaved_calls_come_apart(gate: Outside, client: str) -> None:
     opened = [called(piece(place, id=f"t{place}", type="function", name="weather")) for place in (0, 1)]
     pieces = [called(piece(place, text)) for place, text in ((0, '{"a":'), (1, "{"), (0, "1}"), (1, "}"))]
-    told = gate.hears(client, "chat", chat(*opened, *pieces, finish="tool_calls"))
-    assert calls_in(client, told) == [("t0", "weather", {"a": 1}), ("t1", "weather", {})]
+    reply = gate.read_reply(client, "chat", chat(*opened, *pieces, finish="tool_calls"))
+    assert calls_in(client, reply) == [("t0", "weather", {"a": 1}), ("t1", "weather", {})]
 
 
 @others
 def test_two_entries_for_one_call_and_a_null_delta(gate: Outside, client: str) -> None:
     both = called(piece(0, '{"a"', id="t0", type="function", name="weather"), piece(0, ":1}"))
     null = {**chunk({}), "choices": [{"index": 0, "delta": None, "finish_reason": None}]}
-    told = gate.hears(client, "chat", chat(null, both, null, finish="tool_calls"))
-    assert calls_in(client, told) == [("t0", "weather", {"a": 1})]
+    reply = gate.read_reply(client, "chat", chat(null, both, null, finish="tool_calls"))
+    assert calls_in(client, reply) == [("t0", "weather", {"a": 1})]
 
 
 @others
 def test_another_choice_is_no_part_of_the_answer(gate: Outside, client: str) -> None:
     choices = [
-        {"index": place, "delta": {"content": said}, "finish_reason": None} for place, said in ((1, "No"), (0, "Yes"))
+        {"index": place, "delta": {"content": content}, "finish_reason": None}
+        for place, content in ((1, "No"), (0, "Yes"))
     ]
-    told = gate.hears(client, "chat", chat({**chunk({}), "choices": choices}))
-    assert text_in(client, told) == "Yes"
+    reply = gate.read_reply(client, "chat", chat({**chunk({}), "choices": choices}))
+    assert text_in(client, reply) == "Yes"
 
 
 @pytest.mark.parametrize("client", ["chat", "messages", "responses"])
@@ -98,19 +103,19 @@ def test_no_arguments_are_an_empty_object_and_an_object_is_serialised(
         answer = messages(*block(0, start), stop="tool_use")
     else:
         answer = chat(called(piece(0, arguments, id="t0", type="function", name="weather")), finish="tool_calls")
-    told = gate.hears(client, "messages" if client == "chat" else "chat", answer)
-    assert calls_in(client, told) == [("t0", "weather", arguments or {})]
+    reply = gate.read_reply(client, "messages" if client == "chat" else "chat", answer)
+    assert calls_in(client, reply) == [("t0", "weather", arguments or {})]
 
 
 @elsewhere
 def test_arguments_cut_at_the_cap_are_never_repaired(gate: Outside, client: str) -> None:
     start = {"type": "tool_use", "id": "t0", "name": "weather", "input": {}}
     cut = block(0, start, {"type": "input_json_delta", "partial_json": '{"a": "unfin'})
-    told = gate.hears(client, "messages", messages(*cut, stop="max_tokens"))
+    reply = gate.read_reply(client, "messages", messages(*cut, stop="max_tokens"))
     if client == "chat":
-        assert (told["finish"], told["calls"][0]["function"]["arguments"]) == ("length", '{"a": "unfin')
+        assert (reply["finish"], reply["calls"][0]["function"]["arguments"]) == ("length", '{"a": "unfin')
     else:
-        assert (told["status"], told["output"][0]["arguments"]) == ("incomplete", '{"a": "unfin')
+        assert (reply["status"], reply["output"][0]["arguments"]) == ("incomplete", '{"a": "unfin')
 
 
 @others
@@ -118,26 +123,26 @@ def test_the_end_waits_for_the_usage_and_the_last_counts(gate: Outside, client: 
     growing = [
         chunk({"content": "x"}, usage={**CHAT_USAGE, "completion_tokens": n, "total_tokens": 100 + n}) for n in (6, 9)
     ]
-    usage = gate.hears(client, "chat", chat(*growing))["usage"]
+    usage = gate.read_reply(client, "chat", chat(*growing))["usage"]
     assert usage["output_tokens"] == 20
     assert usage["input_tokens"] == (70 if client == "messages" else 100)
-    told = gate.hears(client, "chat", Answer(sse(ROLE, *growing, chunk({}, "stop"), "[DONE]")))
-    assert told["usage"]["output_tokens"] == 9
+    reply = gate.read_reply(client, "chat", Answer(sse(ROLE, *growing, chunk({}, "stop"), "[DONE]")))
+    assert reply["usage"]["output_tokens"] == 9
 
 
 @others
 def test_azures_first_chunk_begins_nothing(gate: Outside, client: str) -> None:
     filters = {"id": "", "object": "", "created": 0, "model": "", "choices": [], "prompt_filter_results": []}
-    told = gate.hears(
+    reply = gate.read_reply(
         client, "chat", Answer(sse(filters, ROLE, chunk({"content": "Hi"}), chunk({}, "stop"), *CHAT_END))
     )
-    assert (text_in(client, told), told["usage"]["output_tokens"]) == ("Hi", 20)
+    assert (text_in(client, reply), reply["usage"]["output_tokens"]) == ("Hi", 20)
 
 
-def test_usage_is_asked_for_though_the_client_does_not_want_it(gate: Outside) -> None:
+def test_usage_is_requested_even_if_the_client_does_not_want_it(gate: Outside) -> None:
     gate.plays("messages", messages(*text(0, "Hi")))
-    told = gate.ask("chat", "messages/m", True, stream_options={"include_usage": False})
-    assert grammar_chat.fold(told.body, usage_requested=False)["content"] == "Hi"
+    reply = gate.ask("chat", "messages/m", True, stream_options={"include_usage": False})
+    assert grammar_chat.fold(reply.body, usage_requested=False)["content"] == "Hi"
     fake = gate.plays("chat", chat(chunk({"content": "Hi"})))
     gate.ask("messages", "chat/m", True)
     assert fake.asked[-1].json["stream_options"] == {"include_usage": True}
@@ -145,26 +150,28 @@ def test_usage_is_asked_for_though_the_client_does_not_want_it(gate: Outside) ->
 
 @others
 def test_a_natural_end_after_a_call_is_an_end_for_the_call(gate: Outside, client: str) -> None:
-    told = gate.hears(client, "chat", chat(called(piece(0, "{}", id="t0", type="function", name="weather"))))
-    assert end_in(client, told) == TOOL_ENDS[client]
+    reply = gate.read_reply(client, "chat", chat(called(piece(0, "{}", id="t0", type="function", name="weather"))))
+    assert end_in(client, reply) == TOOL_ENDS[client]
 
 
 def test_an_end_for_a_call_without_one_is_a_natural_end(gate: Outside) -> None:
     ends = {"messages": "end_turn", "responses": "completed"}
     for client, end in ends.items():
-        assert end_in(client, gate.hears(client, "chat", chat(chunk({"content": "x"}), finish="tool_calls"))) == end
+        assert (
+            end_in(client, gate.read_reply(client, "chat", chat(chunk({"content": "x"}), finish="tool_calls"))) == end
+        )
     ends = {"chat": "stop", "responses": "completed"}
     for client, end in ends.items():
-        assert end_in(client, gate.hears(client, "messages", messages(*text(0, "x"), stop="tool_use"))) == end
+        assert end_in(client, gate.read_reply(client, "messages", messages(*text(0, "x"), stop="tool_use"))) == end
 
 
 def test_counts_stand_in_the_first_event_and_the_real_ones_in_the_last(gate: Outside) -> None:
     gate.plays("chat", chat(chunk({"content": "x"})))
-    told = gate.ask("messages", "chat/m", True).body
-    first = json.loads(told.split(b"\n\n")[0].split(b"data: ")[1])
+    reply = gate.ask("messages", "chat/m", True).body
+    first = json.loads(reply.split(b"\n\n")[0].split(b"data: ")[1])
     assert first["message"]["usage"]["input_tokens"] >= 0
     assert first["message"]["usage"]["output_tokens"] == 0
-    assert grammar_messages.fold(told)["usage"]["input_tokens"] == 70
+    assert grammar_messages.fold(reply)["usage"]["input_tokens"] == 70
 
 
 @elsewhere
@@ -173,8 +180,8 @@ def test_usage_is_cumulative_and_keeps_what_is_not_repeated(gate: Outside, clien
     begun = {"type": "message_start", "message": message(stop_reason=None, usage=counted)}
     again = [{**ending(), "usage": {"output_tokens": 5}}] * 2
     gate.plays("messages", Answer(sse(begun, *text(0, "x"), *again, STOPPED)))
-    told = gate.ask(client, "messages/m", True).body
-    last = [json.loads(data) for data in told.split(b"data: ")[1:] if b'"usage":{' in data][-1]
+    reply = gate.ask(client, "messages/m", True).body
+    last = [json.loads(data) for data in reply.split(b"data: ")[1:] if b'"usage":{' in data][-1]
     usage = last["usage"] if client == "chat" else last["response"]["usage"]
     assert (usage["total_tokens"], list(usage.values())[:1]) == (105, [100])
 
@@ -185,14 +192,14 @@ def test_blocks_that_survive_are_numbered_anew(gate: Outside) -> None:
              for n, w in ((0, "a"), (2, "b"))]  # fmt: skip
     events: list[JsonObject] = [CREATED, items[0], unknown, items[1]]
     last = {"type": "response.completed", "response": response(*(e["item"] for e in events[1:]))}
-    assert text_in("messages", gate.hears("messages", "responses", Answer(sse(*events, last)))) == "ab"
+    assert text_in("messages", gate.read_reply("messages", "responses", Answer(sse(*events, last)))) == "ab"
 
 
 @others
 def test_thoughts_and_words_never_overlap(gate: Outside, client: str) -> None:
     turns = [{"reasoning_content": "a"}, {"content": "b"}, {"reasoning_content": "c"}, {"content": "d"}]
-    told = gate.hears(client, "chat", chat(*map(chunk, turns)))
-    kinds = [part["type"] for part in told["content" if client == "messages" else "output"]]
+    reply = gate.read_reply(client, "chat", chat(*map(chunk, turns)))
+    kinds = [part["type"] for part in reply["content" if client == "messages" else "output"]]
     assert kinds == (["thinking", "text"] if client == "messages" else ["reasoning", "message"]) * 2
 
 
@@ -208,8 +215,8 @@ def test_a_signature_in_two_pieces_is_one(gate: Outside) -> None:
         deltas[0],
         {"type": "signature_delta", "signature": "abcd"},
     )
-    told, meant = (gate.hears("responses", "messages", messages(*b, *text(1, "x"))) for b in (thought, whole))
-    assert told["output"][0]["encrypted_content"] == meant["output"][0]["encrypted_content"]
+    reply, meant = (gate.read_reply("responses", "messages", messages(*b, *text(1, "x"))) for b in (thought, whole))
+    assert reply["output"][0]["encrypted_content"] == meant["output"][0]["encrypted_content"]
 
 
 @elsewhere
@@ -218,28 +225,28 @@ def test_thoughts_without_words_are_opaque_only(gate: Outside, client: str, hidd
     omitted = {"type": "signature_delta", "signature": "c2ln"}
     opening = hidden or {"type": "thinking", "thinking": "", "signature": ""}
     thought = block(0, opening, *(() if hidden else (omitted,)))
-    told = gate.hears(client, "messages", messages(*thought, *text(1, "x")))
+    reply = gate.read_reply(client, "messages", messages(*thought, *text(1, "x")))
     if client == "chat":
-        assert (told["thoughts"], told["content"]) == ("", "x")
+        assert (reply["thoughts"], reply["content"]) == ("", "x")
     else:
-        item = told["output"][0]
+        item = reply["output"][0]
         assert (item["type"], item["summary"]) == ("reasoning", [])
         assert item["encrypted_content"]
 
 
-def test_a_thought_that_claude_did_not_sign_is_dropped_and_told(gate: Outside) -> None:
+def test_reasoning_that_claude_did_not_sign_is_dropped_and_noted(gate: Outside) -> None:
     fake = gate.plays("messages", messages(*text(0, "x")))
     thought = {"role": "assistant", "content": "so", "reasoning_content": "hm"}
-    said = [{"role": "user", "content": "a"}, thought, {"role": "user", "content": "b"}]
-    answer = gate.ask("chat", "messages/m", True, messages=said)
+    content = [{"role": "user", "content": "a"}, thought, {"role": "user", "content": "b"}]
+    answer = gate.ask("chat", "messages/m", True, messages=content)
     assert b"hm" not in fake.asked[-1].body
     assert any(path.startswith("/messages/1") for path, _ in answer.losses)
 
 
 @others
 def test_an_end_without_done_is_a_success_and_one_before_the_finish_is_none(gate: Outside, client: str) -> None:
-    told = gate.hears(client, "chat", Answer(sse(ROLE, chunk({"content": "Hi"}), chunk({}, "stop"))))
-    assert text_in(client, told) == "Hi"
+    reply = gate.read_reply(client, "chat", Answer(sse(ROLE, chunk({"content": "Hi"}), chunk({}, "stop"))))
+    assert text_in(client, reply) == "Hi"
     gate.plays("chat", Answer(sse(ROLE, chunk({"content": "Hi"}))))
     assert broken(client, gate.ask(client, "chat/m", True).body) == "Hi"
 
@@ -250,13 +257,13 @@ def test_a_message_that_never_stops_is_an_error(gate: Outside, client: str) -> N
     assert broken(client, gate.ask(client, "messages/m", True).body) == "Hi"
 
 
-def test_done_where_it_does_not_belong_and_what_follows_it_are_not_heard(gate: Outside) -> None:
+def test_a_misplaced_done_and_what_follows_are_ignored(gate: Outside) -> None:
     stray = Answer(sse(STARTED, "[DONE]", *text(0, "Hi"), ending(), STOPPED, "[DONE]"))
     for client in ("chat", "responses"):
-        assert text_in(client, gate.hears(client, "messages", stray)) == "Hi"
+        assert text_in(client, gate.read_reply(client, "messages", stray)) == "Hi"
     after = Answer(sse(ROLE, chunk({"content": "Hi"}), chunk({}, "stop"), *CHAT_END, chunk({"content": "more"}), "?"))
     for client in ("messages", "responses"):
-        assert text_in(client, gate.hears(client, "chat", after)) == "Hi"
+        assert text_in(client, gate.read_reply(client, "chat", after)) == "Hi"
 
 
 @others
@@ -267,17 +274,17 @@ def test_an_error_is_a_status_before_the_first_word_and_an_event_after_it(gate: 
     gate.plays("chat", Answer(json.dumps(error).encode(), content_type=JSON))
     assert gate.ask(client, "chat/m", True).status == 429
     gate.plays("chat", Answer(sse(ROLE, chunk({"content": "Hi"}), error)))
-    told = gate.ask(client, "chat/m", True)
-    assert told.status == 200
-    assert broken(client, told.body) == "Hi"
-    assert b"Slow down." in told.body
+    reply = gate.ask(client, "chat/m", True)
+    assert reply.status == 200
+    assert broken(client, reply.body) == "Hi"
+    assert b"Slow down." in reply.body
 
 
 @others
-def test_a_filter_in_mid_stream_keeps_what_was_said(gate: Outside, client: str) -> None:
-    told = gate.hears(client, "chat", chat(chunk({"content": "Well, "}), finish="content_filter"))
-    assert text_in(client, told) == "Well, "
-    assert end_in(client, told) == {"messages": "refusal", "responses": "incomplete"}[client]
+def test_a_filter_in_mid_stream_keeps_the_text_so_far(gate: Outside, client: str) -> None:
+    reply = gate.read_reply(client, "chat", chat(chunk({"content": "Well, "}), finish="content_filter"))
+    assert text_in(client, reply) == "Well, "
+    assert end_in(client, reply) == {"messages": "refusal", "responses": "incomplete"}[client]
 
 
 @others
@@ -291,18 +298,18 @@ def test_another_id_or_model_in_mid_stream_is_an_error(gate: Outside, client: st
         chunk({}, "stop"),
         *CHAT_END,
     ]
-    assert text_in(client, gate.hears(client, "chat", Answer(sse(*late)))) == "Hi"
+    assert text_in(client, gate.read_reply(client, "chat", Answer(sse(*late)))) == "Hi"
 
 
 @elsewhere
 def test_a_fallback_of_the_vendors_own_may_change_the_model(gate: Outside, client: str) -> None:
     changed = {"type": "fallback", "from": {"model": "m"}, "to": {"model": "n"}}
-    told = gate.hears(client, "messages", messages(*text(0, "a"), *block(1, changed), *text(2, "b")))
-    assert text_in(client, told) == "ab"
+    reply = gate.read_reply(client, "messages", messages(*text(0, "a"), *block(1, changed), *text(2, "b")))
+    assert text_in(client, reply) == "ab"
 
 
 @pytest.mark.parametrize("client", ["chat", "messages"])
-def test_rotating_ids_and_untold_deltas_are_told_exactly_once(gate: Outside, client: str) -> None:
+def test_rotating_ids_and_missing_deltas_are_sent_exactly_once(gate: Outside, client: str) -> None:
     item = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"a":1}', "status": "completed"}
     rotating: list[JsonObject] = [
         CREATED,
@@ -313,6 +320,6 @@ def test_rotating_ids_and_untold_deltas_are_told_exactly_once(gate: Outside, cli
     ]
     last = {"type": "response.completed", "response": response({**item, "id": "r5"})}
     for events in ([*rotating, last], [CREATED, rotating[-1], last], [CREATED, last]):
-        told = gate.hears(client, "responses", Answer(sse(*events)))
-        assert calls_in(client, told) == [("c1", "weather", {"a": 1})]
-        assert end_in(client, told) == TOOL_ENDS[client]
+        reply = gate.read_reply(client, "responses", Answer(sse(*events)))
+        assert calls_in(client, reply) == [("c1", "weather", {"a": 1})]
+        assert end_in(client, reply) == TOOL_ENDS[client]

@@ -8,7 +8,7 @@ import pytest
 from fakes.upstream import Answer
 from gateway import KEY
 from surface.outside import JSON, PROTOCOLS, Outside, outside, sse
-from surface.said import CHAT_END, chat, chunk, message, response, text_item
+from surface.vendor_replies import CHAT_END, chat, chunk, message, response, text_item
 from wire_json import JsonObject
 
 SECRET = "sk-fake-upstream"
@@ -65,15 +65,15 @@ def stream(upstream: str, text: str, arguments: str, size: int) -> bytes:
         )
     item = {"id": "fc_1", "type": "function_call", "call_id": "c1", "name": "weather", "arguments": ""}
     done = {**item, "arguments": arguments, "status": "completed"}
-    said = text_item(text)
+    shown = text_item(text)
     part = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
     return sse(
         {"type": "response.created", "response": response(status="in_progress")},
-        {"type": "response.output_item.added", "output_index": 0, "item": {**said, "content": []}},
-        {"type": "response.content_part.added", **part, "part": {**said["content"][0], "text": ""}},
+        {"type": "response.output_item.added", "output_index": 0, "item": {**shown, "content": []}},
+        {"type": "response.content_part.added", **part, "part": {**shown["content"][0], "text": ""}},
         *({"type": "response.output_text.delta", **part, "delta": piece} for piece in pieces(text, size)),
         {"type": "response.output_text.done", **part, "text": text},
-        {"type": "response.output_item.done", "output_index": 0, "item": said},
+        {"type": "response.output_item.done", "output_index": 0, "item": shown},
         {"type": "response.output_item.added", "output_index": 1, "item": {**item, "status": "in_progress"}},
         *(
             {"type": "response.function_call_arguments.delta", "item_id": "fc_1", "output_index": 1, "delta": piece}
@@ -86,7 +86,7 @@ def stream(upstream: str, text: str, arguments: str, size: int) -> bytes:
             "arguments": arguments,
         },
         {"type": "response.output_item.done", "output_index": 1, "item": done},
-        {"type": "response.completed", "response": response(said, done)},
+        {"type": "response.completed", "response": response(shown, done)},
     )
 
 
@@ -94,14 +94,14 @@ def whole(upstream: str, text: str, arguments: str, id: str) -> bytes:
     match upstream:
         case "chat":
             call = {"id": id, "type": "function", "function": {"name": "weather", "arguments": arguments}}
-            told = chat({"content": text, "tool_calls": [call]}, "tool_calls", id=id)
+            visible_text = chat({"content": text, "tool_calls": [call]}, "tool_calls", id=id)
         case "messages":
             call = {"type": "tool_use", "id": id, "name": "weather", "input": json.loads(arguments)}
-            told = message({"type": "text", "text": text}, call, stop="tool_use", id=id)
+            visible_text = message({"type": "text", "text": text}, call, stop="tool_use", id=id)
         case _:
             call = {"id": id, "type": "function_call", "call_id": id, "name": "weather", "arguments": arguments}
-            told = response(text_item(text), {**call, "status": "completed"}, id=id)
-    return json.dumps(told).encode()
+            visible_text = response(text_item(text), {**call, "status": "completed"}, id=id)
+    return json.dumps(visible_text).encode()
 
 
 def unescaped(body: bytes) -> bytes:
@@ -114,7 +114,7 @@ def unescaped(body: bytes) -> bytes:
     return body
 
 
-def told(client: str, body: bytes) -> str:
+def visible_text(client: str, body: bytes) -> str:
     """All texts and arguments of a stream, as a client puts them together."""
     events = [json.loads(line[6:]) for line in body.decode().splitlines() if line.startswith("data: {")]
     found = ""
@@ -140,12 +140,12 @@ def test_a_translated_stream_does_not_repeat_it_wherever_it_is_cut(
     gate.plays(upstream, Answer(stream(upstream, TEXT, CALL, size)))
     answer = gate.ask(client, f"{upstream}/m", True)
     assert answer.status == 200
-    assert SECRET not in told(client, answer.body)
+    assert SECRET not in visible_text(client, answer.body)
     assert SECRET.encode() not in answer.body
-    said = told(client, answer.body)
-    assert said.startswith("You sent ")
-    assert ", I think. Yes, " in said
-    assert said.count("***") == 3
+    shown = visible_text(client, answer.body)
+    assert shown.startswith("You sent ")
+    assert ", I think. Yes, " in shown
+    assert shown.count("***") == 3
 
 
 @crossed
@@ -158,7 +158,7 @@ def test_escapes_do_not_hide_it_from_us_in_a_translated_stream(
     gate.plays(upstream, Answer(stream(upstream, f"You sent {written}.", arguments, size)))
     answer = gate.ask(client, f"{upstream}/m", True)
     assert answer.status == 200
-    assert SECRET.encode() not in unescaped(told(client, answer.body).encode())
+    assert SECRET.encode() not in unescaped(visible_text(client, answer.body).encode())
     assert SECRET.encode() not in unescaped(answer.body)
 
 
@@ -174,7 +174,7 @@ def test_a_translated_whole_reply_does_not_repeat_it(gate: Outside, client: str,
 
 
 @crossed
-def test_a_whole_reply_where_a_stream_was_asked_for_does_not_either(gate: Outside, client: str, upstream: str) -> None:
+def test_a_whole_reply_to_a_request_for_a_stream_does_not_either(gate: Outside, client: str, upstream: str) -> None:
     gate.plays(upstream, Answer(whole(upstream, TEXT, CALL, "id-1"), content_type=JSON))
     answer = gate.ask(client, f"{upstream}/m", True)
     assert answer.status == 200

@@ -6,7 +6,7 @@ import pytest
 
 from fakes.upstream import Answer
 from surface.outside import JSON, PROTOCOLS, Outside, sse
-from surface.said import chunk, message, response, text_item
+from surface.vendor_replies import chunk, message, response, text_item
 from wire_json import JsonObject
 
 SECRET = b"sk-fake-upstream"
@@ -17,8 +17,8 @@ modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"]
 
 
 def error(upstream: str) -> JsonObject:
-    told = {"type": "api_error", "message": f"Your key {SECRET.decode()} (Bearer {SECRET.decode()}) is out of luck."}
-    return {"type": "error", "error": told} if upstream == "messages" else {"error": {**told, "param": None}}
+    failure = {"type": "api_error", "message": f"Your key {SECRET.decode()} (Bearer {SECRET.decode()}) is out of luck."}
+    return {"type": "error", "error": failure} if upstream == "messages" else {"error": {**failure, "param": None}}
 
 
 BROKEN = {

@@ -6,7 +6,7 @@ import pytest
 
 from fakes.upstream import Answer
 from surface.outside import GRAMMARS, JSON, PROTOCOLS, Outside, folded
-from surface.said import STREAM, WHOLE
+from surface.vendor_replies import STREAM, WHOLE
 
 KINDS = ["text/event-stream", "application/json", "text/plain", "application/octet-stream", "text/html", ""]
 
@@ -18,7 +18,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 @clients
 @upstreams
 @kinds
-def test_a_document_becomes_the_stream_that_was_asked_for(gate: Outside, client: str, upstream: str, kind: str) -> None:
+def test_a_document_becomes_the_requested_stream(gate: Outside, client: str, upstream: str, kind: str) -> None:
     gate.plays(upstream, Answer(WHOLE[upstream], content_type=kind))
     answer = gate.ask(client, f"{upstream}/m", True)
     assert answer.status == 200, answer.body
@@ -29,7 +29,7 @@ def test_a_document_becomes_the_stream_that_was_asked_for(gate: Outside, client:
 @clients
 @upstreams
 @kinds
-def test_a_stream_becomes_the_document_that_was_asked_for(gate: Outside, client: str, upstream: str, kind: str) -> None:
+def test_a_stream_becomes_the_requested_document(gate: Outside, client: str, upstream: str, kind: str) -> None:
     gate.plays(upstream, Answer(STREAM[upstream], content_type=kind))
     answer = gate.ask(client, f"{upstream}/m")
     assert answer.status == 200, answer.body
@@ -74,7 +74,7 @@ def test_a_page_is_an_error_under_any_name(gate: Outside, client: str, upstream:
 
 @clients
 @upstreams
-def test_a_stream_that_comes_in_single_bytes_is_no_document(gate: Outside, client: str, upstream: str) -> None:
+def test_a_stream_in_single_bytes_is_not_a_document(gate: Outside, client: str, upstream: str) -> None:
     gate.plays(upstream, Answer(STREAM[upstream], cut=1))
     assert b"lo" in gate.ask(client, f"{upstream}/m", True).body
     gate.plays(upstream, Answer(STREAM[upstream].replace(b"data: {", b"data:{"), cut=5))

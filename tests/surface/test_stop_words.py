@@ -6,8 +6,8 @@ import pytest
 
 from fakes.upstream import Answer
 from surface.outside import JSON, Outside, sse
-from surface.said import message, response, text_item
-from surface.told import CREATED, end_in, messages, text, text_in
+from surface.reply_parts import CREATED, end_in, messages, text, text_in
+from surface.vendor_replies import message, response, text_item
 
 STOPS = {  # Messages' word -> those of Chat and of Responses
     "end_turn": ("stop", ("completed", None)),
@@ -27,12 +27,12 @@ def test_every_way_that_a_message_stops_has_its_word(gate: Outside, client: str,
         answer = messages(*text(0, "x"), stop=stop)
     else:
         answer = Answer(json.dumps(message({"type": "text", "text": "x"}, stop=stop)).encode(), content_type=JSON)
-    told = gate.hears(client, "messages", answer, stream)
+    reply = gate.read_reply(client, "messages", answer, stream)
     chat_word, responses_words = STOPS[stop]
     if client == "chat":
-        assert told["finish"] == chat_word
+        assert reply["finish"] == chat_word
     else:
-        assert (told["status"], (told["incomplete_details"] or {}).get("reason")) == responses_words
+        assert (reply["status"], (reply["incomplete_details"] or {}).get("reason")) == responses_words
 
 
 @pytest.mark.parametrize("client", ["chat", "messages"])
@@ -52,8 +52,8 @@ def test_every_reason_of_an_incomplete_response_has_its_word(
     cut = response(text_item("x"), status="incomplete", incomplete_details={"reason": reason})
     events = sse(CREATED, {"type": "response.incomplete", "response": cut})
     answer = Answer(events) if stream else Answer(json.dumps(cut).encode(), content_type=JSON)
-    told = gate.hears(client, "responses", answer, stream)
-    assert (text_in(client, told), end_in(client, told)) == ("x", ends[client])
+    reply = gate.read_reply(client, "responses", answer, stream)
+    assert (text_in(client, reply), end_in(client, reply)) == ("x", ends[client])
     if not stream:
         lost = dict(gate.ask(client, "responses/m").losses)
         assert ("/incomplete_details/reason" in lost) == (reason in ("max_messages", None))

@@ -7,7 +7,7 @@ import pytest
 
 from fakes.upstream import Answer, End
 from surface.outside import GRAMMARS, ONCE, Answered, outside
-from surface.said import STREAM
+from surface.vendor_replies import STREAM
 
 BEGUN = {"chat": 2, "messages": 3}  # events until something is said
 WORDS = {"chat": ("type", "server_error"), "responses": ("code", "server_error"), "messages": ("type", "api_error")}
@@ -17,16 +17,16 @@ WORDS = {"chat": ("type", "server_error"), "responses": ("code", "server_error")
 def test_a_stream_cut_by_the_end_of_the_gateway_is_worth_a_retry(tmp_path: Path, client: str) -> None:
     upstream = "chat" if client != "chat" else "messages"
     begun = b"".join(block + b"\n\n" for block in STREAM[upstream].split(b"\n\n")[: BEGUN[upstream]])
-    heard: list[Answered] = []
+    answers: list[Answered] = []
     with outside(tmp_path, ONCE + "[server]\ndrain_s = 2\n") as gate:
         fake = gate.plays(upstream, Answer(begun, end=End.HANG))
-        asking = threading.Thread(target=lambda: heard.append(gate.ask(client, f"{upstream}/m", True)))
-        asking.start()
+        client_thread = threading.Thread(target=lambda: answers.append(gate.ask(client, f"{upstream}/m", True)))
+        client_thread.start()
         while not fake.sent:
-            asking.join(0.01)
+            client_thread.join(0.01)
         gate.gateway.stop_soon().result(timeout=60)
-        asking.join(60)
-    text, error = GRAMMARS[client].fold_broken(heard[0].body)
+        client_thread.join(60)
+    text, error = GRAMMARS[client].fold_broken(answers[0].body)
     field, word = WORDS[client]
     assert text
     assert error[field] == word

@@ -47,9 +47,9 @@ def test_opencode_writes_a_file(
     folder.mkdir(parents=True)
     (folder / "opencode.json").write_bytes(msgspec.json.encode(config))
     binary = native(client("opencode"), "opencode-*/bin/opencode")
-    asked = ("run", "--format", "json", "-m", "gateway/some-model", "--auto", "Write a file.")
+    arguments = ("run", "--format", "json", "-m", "gateway/some-model", "--auto", "Write a file.")
     quiet = {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"}
-    ran = here.run(binary, *asked, patience_s=120, env=quiet)
+    ran = here.run(binary, *arguments, patience_s=120, env=quiet)
     assert ran.code == 0, ran
     assert "Finished. The last tool said: Wrote file successfully" in ran.out, ran
     assert file.read_text() == "Grüße 👋\n"
@@ -105,5 +105,5 @@ def llm(rig: Rig, directory: Path, speaks: str, *more: str) -> Ran:
     (home / "keys.json").write_bytes(msgspec.json.encode({"openai": KEY, "anthropic": KEY}))
     given = {"LLM_USER_PATH": str(home), "OPENAI_BASE_URL": f"{rig.url}/v1", "ANTHROPIC_BASE_URL": rig.url}
     model = {"chat": "own", "responses": "gpt-5.5", "messages": "claude-sonnet-4.5"}[speaks]
-    asked = ("-m", model, "--functions", WRITE_NOTE, "--td", *more, "Write a note.")
-    return rig.run(directory / "bin" / "llm", *asked, env=given)
+    arguments = ("-m", model, "--functions", WRITE_NOTE, "--td", *more, "Write a note.")
+    return rig.run(directory / "bin" / "llm", *arguments, env=given)

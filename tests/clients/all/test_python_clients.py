@@ -52,9 +52,9 @@ def test_the_claude_agent_sdk_writes_a_file(
     python = client("claude-agent") / "bin" / "python"
     ran = here.run(python, DRIVERS / "claude_agent.py", "Write a file.", env=claude_code.settings(here))
     assert ran.code == 0, ran
-    told = outcomes(ran)["agent"]
-    assert told.error == [], ran
-    assert told.text.startswith("Finished. The last tool said: File created successfully"), ran
+    outcome = outcomes(ran)["agent"]
+    assert outcome.error == [], ran
+    assert outcome.text.startswith("Finished. The last tool said: File created successfully"), ran
     assert file.read_text() == "Grüße 👋\n"
     assert here.agent.complaints == []
     proves("claude-agent-sdk", upstream, "tools", "streamed")

@@ -22,13 +22,13 @@ IN_VAIN = {
 
 
 @pytest.mark.parametrize("name", ASKERS)
-def test_a_client_asks_again_where_that_helps_and_only_there(
+def test_a_client_retries_only_where_that_helps(
     name: str,
     client: Callable[[str], Path],
     node: Path,
     tmp_path: Path,
     reactions: proof.Reactions,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
     asker = ASKERS[name]
     directory = client(TABLES[name]) if name in TABLES else tmp_path
@@ -43,12 +43,12 @@ def test_a_client_asks_again_where_that_helps_and_only_there(
 
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         seen = dict(zip(TROUBLES, pool.map(react, TROUBLES), strict=True))
-    told = {label: f"{requests} {'✓' if done else '✗'}" for label, (done, requests) in seen.items()}
-    tell(f"{name}: " + ", ".join(f"{label}: {cell}" for label, cell in told.items()))
-    reactions.update({(name, label): cell for label, cell in told.items()})
+    summary = {label: f"{requests} {'✓' if done else '✗'}" for label, (done, requests) in seen.items()}
+    report(f"{name}: " + ", ".join(f"{label}: {cell}" for label, cell in summary.items()))
+    reactions.update({(name, label): cell for label, cell in summary.items()})
     for label, trouble in TROUBLES.items():
         done, requests = seen[label]
         gives_up = not trouble.passes or (label == "overload in mid-stream" and name in SDKS)
-        assert done is not gives_up, (label, told[label])
+        assert done is not gives_up, (label, summary[label])
         most = IN_VAIN.get((name, label), 1) if gives_up else 1 if label == "60 s of pings" else 2
-        assert requests <= most, (label, told[label])
+        assert requests <= most, (label, summary[label])

@@ -28,6 +28,6 @@ def test_a_reference_to_what_the_gateway_does_not_keep_is_refused_with_advice(
 ) -> None:
     here = rig(upstream, NOTE)
     env = {"DRIVEN_STORES": "1"}
-    told = outcomes(drive(here, node, client("node-sdks"), "vercel_ai.mjs", "responses-stream", env=env))
-    assert told["responses-stream"].status == 400
-    assert told["responses-stream"].why.endswith("send the item itself")
+    found = outcomes(drive(here, node, client("node-sdks"), "vercel_ai.mjs", "responses-stream", env=env))
+    assert found["responses-stream"].status == 400
+    assert found["responses-stream"].why.endswith("send the item itself")

@@ -12,12 +12,12 @@ TOOL: Json = {"name": "write_note", "description": "Writes a note.", "input_sche
 
 
 def whole(mode: str) -> str:
-    return _loop(mode, lambda asked: client.messages.create(**asked))
+    return _loop(mode, lambda request: client.messages.create(**request))
 
 
 def stream(mode: str) -> str:
-    def ask(asked: Json) -> Message:
-        with client.messages.stream(**asked) as stream:
+    def ask(request: Json) -> Message:
+        with client.messages.stream(**request) as stream:
             return stream.get_final_message()
 
     return _loop(mode, ask)
@@ -25,9 +25,9 @@ def stream(mode: str) -> str:
 
 def _loop(mode: str, ask: Callable[[Json], Message]) -> str:
     messages: list[Json] = [{"role": "user", "content": PROMPT}]
-    asked: Json = {"model": model(mode), "max_tokens": 2048, "system": "Be brief.", "tools": [TOOL]}
+    request: Json = {"model": model(mode), "max_tokens": 2048, "system": "Be brief.", "tools": [TOOL]}
     while True:
-        reply = ask({**asked, "thinking": {"type": "adaptive"}, "messages": messages})
+        reply = ask({**request, "thinking": {"type": "adaptive"}, "messages": messages})
         messages.append({"role": "assistant", "content": reply.content})
         uses = [block for block in reply.content if block.type == "tool_use"]
         if not uses:
@@ -43,19 +43,19 @@ def _write(mode: str, given: Json) -> str:
 
 
 def runner(mode: str) -> str:
-    last = client.beta.messages.tool_runner(**_asked(mode)).until_done()
+    last = client.beta.messages.tool_runner(**_make_request(mode)).until_done()
     return "".join(block.text for block in last.content if block.type == "text")
 
 
 def runner_stream(mode: str) -> str:
     text = ""
-    for streamed in client.beta.messages.tool_runner(**_asked(mode), stream=True):
+    for streamed in client.beta.messages.tool_runner(**_make_request(mode), stream=True):
         message = streamed.get_final_message()
         text = "".join(block.text for block in message.content if block.type == "text")
     return text
 
 
-def _asked(mode: str) -> Json:
+def _make_request(mode: str) -> Json:
     @beta_tool(name="write_note")
     def write(title: str, text: str) -> str:
         """Writes a note.

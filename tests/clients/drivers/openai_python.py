@@ -53,12 +53,12 @@ def _chat_result(mode: str, call: ChatCompletionMessageToolCallUnion) -> Json:
 
 
 def responses(mode: str) -> str:
-    return _responses(mode, lambda asked: client.responses.create(**asked))
+    return _responses(mode, lambda request: client.responses.create(**request))
 
 
 def responses_stream(mode: str) -> str:
-    def ask(asked: Json) -> Response:
-        with client.responses.stream(**asked) as stream:
+    def ask(request: Json) -> Response:
+        with client.responses.stream(**request) as stream:
             return stream.get_final_response()
 
     return _responses(mode, ask)
@@ -66,7 +66,7 @@ def responses_stream(mode: str) -> str:
 
 def _responses(mode: str, ask: Callable[[Json], Response]) -> str:
     items: list[Json] = [{"role": "user", "content": PROMPT}]
-    asked: Json = {
+    request: Json = {
         "model": model(mode),
         "instructions": "Be brief.",
         "tools": [{"type": "function", "strict": True, **FUNCTION}],
@@ -75,7 +75,7 @@ def _responses(mode: str, ask: Callable[[Json], Response]) -> str:
         "reasoning": {"effort": "low", "summary": "auto"},
     }
     while True:
-        reply = ask({**asked, "input": items})
+        reply = ask({**request, "input": items})
         items += [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in reply.output]
         calls = [item for item in reply.output if item.type == "function_call"]
         if not calls:

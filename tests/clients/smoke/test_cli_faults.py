@@ -63,7 +63,7 @@ def test_codex_recovers(upstream: str, client: Callable[[str], Path], tmp_path: 
         ran = codex.ask(rig, directory, "Write a file.")
         assert ran.code == 0, ran
         assert codex.completed(ran), ran
-        assert "hello-from-tool" in codex.said(ran)[-1], ran
+        assert "hello-from-tool" in codex.list_messages(ran)[-1], ran
         check_done(rig)
 
     # An overload that OpenAI's own protocol names passes unchanged, and Codex takes it for final.

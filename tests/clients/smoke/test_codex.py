@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from clients.codex import BUILT_IN, ask, completed, said
+from clients.codex import BUILT_IN, ask, completed, list_messages
 from clients.proof import Proves
 from clients.rig import UPSTREAMS, Rig
 from fakes.agent import Heard, Use
@@ -26,7 +26,7 @@ def test_codex_runs_a_command_and_applies_a_freeform_patch(
     ran = ask(here, client("codex"), "Write two files.")
     assert ran.code == 0, ran
     assert completed(ran), ran
-    assert "Success. Updated the following files" in said(ran)[-1], ran
+    assert "Success. Updated the following files" in list_messages(ran)[-1], ran
     assert (tmp_path / "work" / "out.txt").read_text() == "hello-from-tool\n"
     assert (tmp_path / "work" / "patched.txt").read_text() == "Grüße 👋 from apply_patch\n"
     assert here.agent.complaints == []
@@ -34,7 +34,7 @@ def test_codex_runs_a_command_and_applies_a_freeform_patch(
     proves("Codex", upstream, "tools", "streamed", "freeform")
 
 
-def call_as_function(answer: Answer, heard: Heard, before: int) -> Answer:
+def call_as_function(answer: Answer, request: Heard, before: int) -> Answer:
     """Turn the freeform call of a Chat stream into a call of a function with one string, as many servers write it."""
     events: list[bytes] = []
     open_call = False
@@ -75,7 +75,7 @@ def test_codex_uses_tools_that_came_as_an_input_item(
     ran = ask(here, client("codex"), "Write a file.", model="gpt-5.6-sol")
     assert ran.code == 0, ran
     assert completed(ran), ran
-    assert "hello-from-tool" in said(ran)[-1], ran
+    assert "hello-from-tool" in list_messages(ran)[-1], ran
     assert (tmp_path / "work" / "out.txt").read_text() == "hello-from-tool\n"
     assert here.agent.complaints == []
     proves("Codex", upstream, "late tools")

@@ -54,19 +54,19 @@ def run(client: Client, node: Path) -> Callable[[Rig, Sdk, list[str]], Ran]:
 
 @pytest.mark.parametrize("upstream", UPSTREAMS)
 @pytest.mark.parametrize("name", SDKS)
-def test_an_sdk_uses_a_tool_and_is_told_of_every_failure(
+def test_an_sdk_uses_a_tool_and_receives_every_failure(
     name: str, upstream: str, rig: Rigging, run: Callable[[Rig, Sdk, list[str]], Ran], proves: Proves
 ) -> None:
     """In one process: what follows the @ of a mode is how the upstream's first reply goes wrong."""
     sdk = SDKS[name]
     here = rig(upstream, NOTE, amend=by_model(upstream), settings=SETTINGS)
-    asked_again = [*sdk.ways, *(f"{way}@{fault}" for way in sdk.streams for fault in REFUSALS)]
+    repeated = [*sdk.ways, *(f"{way}@{fault}" for way in sdk.streams for fault in REFUSALS)]
     raised = [f"{way}@{fault}" for way in sdk.streams for fault in cuts(upstream)]
-    ran = run(here, sdk, asked_again + raised)
+    ran = run(here, sdk, repeated + raised)
     assert ran.code == 0, ran
     found = outcomes(ran)
-    assert list(found) == asked_again + raised, ran
-    for mode in asked_again:
+    assert list(found) == repeated + raised, ran
+    for mode in repeated:
         check_note(here, found[mode])
     for mode in raised:
         assert found[mode].error, found[mode]
@@ -79,7 +79,7 @@ def test_a_kiro_that_ends_without_its_tail_has_reached_its_length(
     rig: Rigging, run: Callable[[Rig, Sdk, list[str]], Ran]
 ) -> None:
     here = rig("kiro", NOTE, amend=by_model("kiro"), settings=SETTINGS)
-    told = outcomes(run(here, SDKS["anthropic-python"], ["messages-stream@clean-end"]))
-    assert "stop_reason='max_tokens'" in told["messages-stream@clean-end"].why
-    told = outcomes(run(here, SDKS["openai-python"], ["chat-stream@clean-end"]))
-    assert "LengthFinishReasonError" in told["chat-stream@clean-end"].error
+    outcome = outcomes(run(here, SDKS["anthropic-python"], ["messages-stream@clean-end"]))
+    assert "stop_reason='max_tokens'" in outcome["messages-stream@clean-end"].why
+    outcome = outcomes(run(here, SDKS["openai-python"], ["chat-stream@clean-end"]))
+    assert "LengthFinishReasonError" in outcome["chat-stream@clean-end"].error

@@ -4,7 +4,7 @@ import json
 
 from fakes.upstream import Answer
 from surface.outside import GRAMMARS, sse
-from surface.said import CHAT_END, MESSAGES_USAGE, chunk, message, response
+from surface.vendor_replies import CHAT_END, MESSAGES_USAGE, chunk, message, response
 from wire_json import JsonObject
 
 ROLE = chunk({"role": "assistant", "content": ""})
@@ -50,29 +50,29 @@ def messages(*events: JsonObject, stop: str = "end_turn") -> Answer:
     return Answer(sse(STARTED, *events, ending(stop), STOPPED))
 
 
-def calls_in(client: str, told: JsonObject) -> list[tuple[str, str, object]]:
+def calls_in(client: str, reply: JsonObject) -> list[tuple[str, str, object]]:
     """Id, name and arguments of every call, in order."""
     match client:
         case "chat":
-            found = [(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in told["calls"]]
+            found = [(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in reply["calls"]]
         case "responses":
-            items = [item for item in told["output"] if item["type"] == "function_call"]
+            items = [item for item in reply["output"] if item["type"] == "function_call"]
             found = [(item["call_id"], item["name"], item["arguments"]) for item in items]
         case _:
-            blocks = [part for part in told["content"] if part["type"] == "tool_use"]
+            blocks = [part for part in reply["content"] if part["type"] == "tool_use"]
             return [(part["id"], part["name"], part["input"]) for part in blocks]
     return [(id, name, json.loads(arguments)) for id, name, arguments in found]
 
 
-def text_in(client: str, told: JsonObject) -> str | None:
+def text_in(client: str, reply: JsonObject) -> str | None:
     match client:
         case "chat":
-            text: str | None = told["content"]
+            text: str | None = reply["content"]
             return text
         case "responses":
-            parts = [part for item in told["output"] if item["type"] == "message" for part in item["content"]]
+            parts = [part for item in reply["output"] if item["type"] == "message" for part in item["content"]]
         case _:
-            parts = [part for part in told["content"] if part["type"] == "text"]
+            parts = [part for part in reply["content"] if part["type"] == "text"]
     return "".join(part["text"] for part in parts) or None
 
 
@@ -82,6 +82,6 @@ def broken(client: str, body: bytes) -> str:
     return text
 
 
-def end_in(client: str, told: JsonObject) -> str:
-    ended: str = told[{"chat": "finish", "messages": "stop", "responses": "status"}[client]]
+def end_in(client: str, reply: JsonObject) -> str:
+    ended: str = reply[{"chat": "finish", "messages": "stop", "responses": "status"}[client]]
     return ended

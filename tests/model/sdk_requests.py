@@ -49,21 +49,21 @@ class Sdks:
 
 def messages(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
     """`each` is called with every piece of a stream; without it the reply is asked for whole."""
-    asked: JsonObject = {
+    request: JsonObject = {
         "model": wish.model,
         "max_tokens": wish.cap,
         "messages": [{"role": "user", "content": wish.prompt}],
         "extra_body": {"temperature": 0},
     }
     if wish.tool:
-        asked["tools"] = [{"name": wish.tool, "input_schema": wish.schema}]
-        asked["tool_choice"] = {"type": "any"}
+        request["tools"] = [{"name": wish.tool, "input_schema": wish.schema}]
+        request["tool_choice"] = {"type": "any"}
     elif wish.schema:
-        asked["output_config"] = {"format": {"type": "json_schema", "schema": wish.schema}}
+        request["output_config"] = {"format": {"type": "json_schema", "schema": wish.schema}}
     if each is None:
-        reply = sdks.anthropic.messages.create(**asked)
+        reply = sdks.anthropic.messages.create(**request)
     else:
-        with sdks.anthropic.messages.stream(**asked) as stream:
+        with sdks.anthropic.messages.stream(**request) as stream:
             for event in stream:
                 if event.type == "content_block_delta":
                     each()
@@ -77,17 +77,17 @@ def messages(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
 
 
 def responses(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
-    asked: JsonObject = {"model": wish.model, "max_output_tokens": wish.cap, "input": wish.prompt, "temperature": 0}
+    request: JsonObject = {"model": wish.model, "max_output_tokens": wish.cap, "input": wish.prompt, "temperature": 0}
     if wish.tool:
-        asked["tools"] = [{"type": "function", "name": wish.tool, "parameters": wish.schema, "strict": False}]
-        asked["tool_choice"] = {"type": "function", "name": wish.tool}
+        request["tools"] = [{"type": "function", "name": wish.tool, "parameters": wish.schema, "strict": False}]
+        request["tool_choice"] = {"type": "function", "name": wish.tool}
     elif wish.schema:
-        asked["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": wish.schema}}
+        request["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": wish.schema}}
     reply: Response | None = None
     if each is None:
-        reply = sdks.openai.responses.create(**asked)
+        reply = sdks.openai.responses.create(**request)
     else:
-        for event in sdks.openai.responses.create(**asked, stream=True):
+        for event in sdks.openai.responses.create(**request, stream=True):
             if event.type.endswith(".delta"):
                 each()
             elif event.type in ("response.failed", "error"):
@@ -103,31 +103,31 @@ def responses(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
 
 
 def chat(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
-    asked: JsonObject = {"model": wish.model, "max_tokens": wish.cap, "temperature": 0}
-    asked["messages"] = [{"role": "user", "content": wish.prompt}]
+    request: JsonObject = {"model": wish.model, "max_tokens": wish.cap, "temperature": 0}
+    request["messages"] = [{"role": "user", "content": wish.prompt}]
     if wish.tool:
-        asked["tools"] = [{"type": "function", "function": {"name": wish.tool, "parameters": wish.schema}}]
-        asked["tool_choice"] = {"type": "function", "function": {"name": wish.tool}}
+        request["tools"] = [{"type": "function", "function": {"name": wish.tool, "parameters": wish.schema}}]
+        request["tool_choice"] = {"type": "function", "function": {"name": wish.tool}}
     elif wish.schema:
         form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": wish.schema}}
-        asked["response_format"] = form
+        request["response_format"] = form
     if each is not None:
-        return _chunks(sdks, asked, each)
-    reply = sdks.openai.chat.completions.create(**asked)
+        return _chunks(sdks, request, each)
+    reply = sdks.openai.chat.completions.create(**request)
     choice = reply.choices[0]
     functions = [call.function for call in choice.message.tool_calls or () if call.type == "function"]
     calls = tuple((function.name, function.arguments) for function in functions)
-    told = reply.usage
-    assert told is not None
+    usage = reply.usage
+    assert usage is not None
     text = choice.message.content or ""
-    return Heard(text, calls, choice.finish_reason, told.prompt_tokens, told.completion_tokens)
+    return Heard(text, calls, choice.finish_reason, usage.prompt_tokens, usage.completion_tokens)
 
 
-def _chunks(sdks: Sdks, asked: JsonObject, each: Each) -> Heard:
+def _chunks(sdks: Sdks, request: JsonObject, each: Each) -> Heard:
     text, stop, used = "", "", (0, 0)
     calls: dict[int, tuple[str, str]] = {}
     options: ChatCompletionStreamOptionsParam = {"include_usage": True}
-    for chunk in sdks.openai.chat.completions.create(**asked, stream=True, stream_options=options):
+    for chunk in sdks.openai.chat.completions.create(**request, stream=True, stream_options=options):
         if chunk.usage:
             used = (chunk.usage.prompt_tokens, chunk.usage.completion_tokens)
         for choice in chunk.choices:
