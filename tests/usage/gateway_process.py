@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from gateway import stanza
+from gateway import provider_section
 from usage.client_requests import KEY, PATHS
 from usage.counting_upstreams import CountingKiro, CountingUpstream
 
@@ -32,7 +32,7 @@ class Rig:
             ' "expiresAt": "2099-01-01T00:00:00Z", "authMethod": "social"}'
         )
         self.toml = "[retry]\nattempts = 2\nbase_s = 0\n" + kiro.stanza(str(file))
-        self.toml += "".join(stanza(protocol, upstream.url, protocol) for protocol in PATHS)
+        self.toml += "".join(provider_section(protocol, upstream.url, protocol) for protocol in PATHS)
 
     def serve(self, store_url: str, *words: str, before: Sequence[str] = (), more: str = "") -> "GatewayProcess":
         """Start a gateway; `more` are further settings of the store."""
