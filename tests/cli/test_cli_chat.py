@@ -143,7 +143,7 @@ def test_json_holds_the_whole_reply(shell: Shell) -> None:
 def test_a_refused_request_shows_the_gateways_message(shell: Shell) -> None:
     done = shell.run("chat", "-m", "echo/error-400", "hello")
     assert (done.code, done.out) == (1, "")
-    assert done.err == "Error: echo was asked to refuse this request (HTTP 400)\n"
+    assert done.err == "Error: echo: this model always rejects the request (HTTP 400)\n"
 
 
 def test_an_unknown_model_is_named_with_similar_names(shell: Shell) -> None:

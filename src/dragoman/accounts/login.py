@@ -85,8 +85,8 @@ async def poll(ask: Callable[[], Awaitable[T]], pace: PollPace, tick: Tick) -> T
 def _next_interval(interval: float, declined: TokenRejected) -> float:
     """Return the new interval in seconds. Raises LoginFailed if polling cannot succeed any more."""
     match declined:
-        case AuthorizationPending(interval_s=float() as asked):
-            return max(asked, interval)
+        case AuthorizationPending(interval_s=float() as demanded_s):
+            return max(demanded_s, interval)
         case AuthorizationPending(slower=slower):
             return interval + SLOW_DOWN_S if slower else interval
     match declined.code:
@@ -107,7 +107,7 @@ PAGE = b"<!doctype html><meta charset=utf-8><title>dragoman</title><p>%b You may
 
 
 class PkceProof(Struct, frozen=True):
-    """PKCE: proof that the program which asked for the code is the one that exchanges it."""
+    """PKCE: proof that the program which requested the code is the one that exchanges it."""
 
     verifier: str
     state: str

@@ -113,8 +113,8 @@ def _find_listed_id(name: str, known: KnownModels) -> str | None:
     own = known.rename(name)
     if own in known.ids:
         return own
-    wanted, date = normalise_id(name), _read_date(name)
-    meant = [id for id in known.ids if normalise_id(id) == wanted]
+    normal, date = normalise_id(name), _read_date(name)
+    meant = [id for id in known.ids if normalise_id(id) == normal]
     return max(meant, key=lambda id: (_read_date(id) == date, _read_date(id) == "", _read_date(id)), default=None)
 
 
@@ -134,6 +134,6 @@ def _parse_explicit(name: str, providers: Mapping[str, HasCatalogue]) -> Route |
     return Route(provider, model) if slash and model and provider in providers else None
 
 
-def _parse_target(text: str, asked: str) -> Route:
+def _parse_target(text: str, requested: str) -> Route:
     provider, _, model = text.partition("/")
-    return Route(provider, asked if model in ("*", "") else model)
+    return Route(provider, requested if model in ("*", "") else model)

@@ -1,6 +1,6 @@
 """What the ChatGPT backend accepts: bodies that may pass unchanged, and requests fitted to it with losses recorded.
 
-A body that Codex itself could have sent passes byte for byte, since its client knows this backend better than any
+A body that Codex itself could have sent passes byte for byte, since that client is made for this backend, unlike any
 translation: turn state, metadata and compacted contexts have a meaning there. Only instructions are added where it has
 none. Any other body would be rejected for a single field, so it is built anew from the rest of the request.
 """
@@ -81,12 +81,12 @@ def passthrough_body(protocol: str, body: bytes) -> bytes | None:
 
 
 def _has_accepted_fields(fields: dict[str, Raw]) -> bool:
-    told = {name: bytes(value) for name, value in fields.items() if name != "input"}
-    if told.get("store") != b"false" or told.get("stream") != b"true":
+    values = {name: bytes(value) for name, value in fields.items() if name != "input"}
+    if values.get("store") != b"false" or values.get("stream") != b"true":
         return False
-    options = msgspec.json.decode(told.get("stream_options", b"null"), type=dict[str, Raw] | None) or {}
-    tier = msgspec.json.decode(told.get("service_tier", b"null"), type=str | None)
-    reasoning = msgspec.json.decode(told.get("reasoning", b"null"), type=_Reasoning | None) or _Reasoning()
+    options = msgspec.json.decode(values.get("stream_options", b"null"), type=dict[str, Raw] | None) or {}
+    tier = msgspec.json.decode(values.get("service_tier", b"null"), type=str | None)
+    reasoning = msgspec.json.decode(values.get("reasoning", b"null"), type=_Reasoning | None) or _Reasoning()
     settled = tier in (None, TIER) and reasoning.effort != ULTRA
     return settled and options.keys() <= STREAM_OPTIONS and not _has_parallel_calls_without_tools(fields)
 

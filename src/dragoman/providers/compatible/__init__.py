@@ -1,1 +1,1 @@
-"""Any server that speaks a vendor's protocol without being that vendor."""
+"""Servers that implement a vendor's protocol without being that vendor."""

@@ -1,4 +1,4 @@
-"""Ports of this machine come in; the model servers that answer there go out, soon, whoever keeps silent."""
+"""Finds model servers on ports of this machine, within a short time."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -18,12 +18,12 @@ from dragoman.net.client import (
 )
 
 CONNECT_TIMEOUT_S = 0.2
-LIST_TIMEOUT_S = 0.3  # for connecting and listing
+LIST_TIMEOUT_S = 0.3  # for connecting and reading the list
 ROOT_TIMEOUT_S = 0.1
 MAX_BYTES = 4 * 1024 * 1024
 DIAL = DialOptions(connect_timeout_s=CONNECT_TIMEOUT_S)
 
-# What a port's usual tenant is known for, and whom a list of models gives away, whatever the port.
+# The quirks of the server that usually has a port, and the servers that `owned_by` in a model list identifies.
 USUAL_SERVERS: Mapping[str, tuple[ServerName, ...]] = {
     "ollama": ("ollama",),
     "lmstudio": (),
@@ -51,20 +51,20 @@ class _Root(Struct, frozen=True):
 
 
 async def discover(ports: Mapping[str, int], *, besides: int) -> tuple[LocalServer, ...]:
-    """Who lists models on those ports, asked all at once; `besides` is our own port, which is not asked."""
-    wanted = [(name, port) for name, port in ports.items() if port != besides]
-    if not wanted:
+    """Return the servers that list models on those ports, except `besides`, which is our own port."""
+    others = [(name, port) for name, port in ports.items() if port != besides]
+    if not others:
         return ()
     http = HttpClient()
     try:
-        found = await asyncio.gather(*(_at(http, name, port) for name, port in wanted))
+        found = await asyncio.gather(*(_find_server(http, name, port) for name, port in others))
     finally:
         await http.close()
-    return _named_apart(server for server in found if server is not None)
+    return _make_names_unique(server for server in found if server is not None)
 
 
-async def _at(http: HttpClient, name: str, port: int) -> LocalServer | None:
-    """The server on a port. One without a single model can answer nobody, and is left alone."""
+async def _find_server(http: HttpClient, name: str, port: int) -> LocalServer | None:
+    """Return the server on a port; None if there is none, or if it lists no model."""
     body = await _get(http, f"http://{HOST}:{port}/v1/models", LIST_TIMEOUT_S)
     try:
         listed = msgspec.json.decode(body, type=_Listed)
@@ -85,7 +85,7 @@ async def _is_dragoman(http: HttpClient, port: int) -> bool:
 
 
 async def _get(http: HttpClient, url: str, timeout_s: float) -> bytes:
-    """The body of a good answer that comes in time, else nothing."""
+    """Return the body of a response with status 200, else b""."""
     try:
         async with asyncio.timeout(timeout_s):
             response = await http.send(OutgoingRequest("GET", url, ()), DIAL, head_timeout_s=timeout_s)
@@ -98,8 +98,8 @@ async def _get(http: HttpClient, url: str, timeout_s: float) -> bytes:
     return body if response.status == 200 else b""
 
 
-def _named_apart(servers: Iterable[LocalServer]) -> tuple[LocalServer, ...]:
-    """A second server of a name is called by its port as well."""
+def _make_names_unique(servers: Iterable[LocalServer]) -> tuple[LocalServer, ...]:
+    """Add the port to the name of a second server of the same name."""
     named: dict[str, LocalServer] = {}
     for server in servers:
         name = f"{server.name}-{server.port}" if server.name in named else server.name

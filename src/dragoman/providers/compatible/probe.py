@@ -44,12 +44,12 @@ class Trait(Struct, frozen=True):
     quirk: Quirk | None = None
 
 
-LONG_STREAM_PIECES = 16  # of a stream that goes on long enough for another request to come in between
-SHORT_ARGUMENTS = 12  # characters that may well come at once
+LONG_STREAM_PIECES = 16  # of a stream that lasts long enough for another request to interrupt it
+SHORT_ARGUMENTS = 12  # characters that may come in one piece
 
 
 def is_long(reply: ProbeReply) -> bool:
-    """Whether a stream ran until its cap, or came in so many pieces that another request met it under way."""
+    """Return whether a stream reached its cap, or had so many pieces that another request came during it."""
     return reply.finish_reason == "length" or reply.pieces >= LONG_STREAM_PIECES
 
 
@@ -67,7 +67,7 @@ def judge_stream(reply: ProbeReply) -> list[Trait]:
 
 
 def judge_calls(reply: ProbeReply) -> list[Trait]:
-    """Told of a stream in which a tool was called; nothing is known where none was."""
+    """Judge a stream in which a tool should be called; nothing is known if none was."""
     if reply.verdict != "supported" or not reply.calls:
         return [Trait("a call in a stream", "unclear", reply.message or "no tool was called")]
     pieces = [call for call in reply.calls if call.function is not None and call.function.arguments]
@@ -98,7 +98,7 @@ QUIRKS: tuple[Quirk, ...] = get_args(Quirk)
 
 
 class ProbeResult(Struct, frozen=True):
-    """What is now known of a server. `undecided` are quirks of which its answers told nothing."""
+    """The result of a probe. `undecided` are quirks that its replies did not decide."""
 
     model: str
     requests: int
@@ -109,27 +109,27 @@ class ProbeResult(Struct, frozen=True):
 
 
 async def probe(client: ProbeClient, model: str) -> ProbeResult:
-    examination = _Probe(client)
-    protocols = await examination.protocols()
+    session = _Probe(client)
+    protocols = await session.protocols()
     if "chat" in protocols:
-        await examination.chat()
-    traits = tuple(examination.traits)
+        await session.chat()
+    traits = tuple(session.traits)
     found = {trait.quirk for trait in traits if trait.quirk is not None}
     quirks = tuple(quirk for quirk in QUIRKS if quirk in found)
-    undecided = frozenset(QUIRKS) - found - (examination.decided - examination.doubted)
+    undecided = frozenset(QUIRKS) - found - (session.decided - session.open)
     return ProbeResult(model, client.requests_sent, protocols, quirks, undecided, traits)
 
 
 class _Probe:
-    """One server, asked one thing after the other: a small one answers only one at a time."""
+    """Sends one request after the other: a small server handles only one at a time."""
 
     def __init__(self, client: ProbeClient) -> None:
         self._client = client
         self._cap = "max_tokens"
         self._deterministic = DETERMINISTIC
         self.traits: list[Trait] = []
-        self.decided: set[Quirk] = set()  # of which an answer told whether they are needed
-        self.doubted: set[Quirk] = set()  # of which an answer told nothing
+        self.decided: set[Quirk] = set()  # quirks that a reply has decided
+        self.open: set[Quirk] = set()  # quirks that a reply left open
 
     async def protocols(self) -> tuple[ProtocolName, ...]:
         found: list[ProtocolName] = []
@@ -137,13 +137,13 @@ class _Probe:
         if chat.verdict == "rejected" and self._deterministic:
             self._deterministic = {}
             chat = await self._plain_chat()
-        self._note(Trait("protocol chat", chat.verdict, chat.message))
+        self._add(Trait("protocol chat", chat.verdict, chat.message))
         if chat.verdict == "supported":
             found.append("chat")
         others: tuple[ProtocolName, ...] = ("responses", "messages")
         for name in others:
             reply = await self._client.supports(name, *PROTOCOLS[name])
-            self._note(Trait(f"protocol {name}", reply.verdict, reply.message))
+            self._add(Trait(f"protocol {name}", reply.verdict, reply.message))
             if reply.verdict == "supported":
                 found.append(name)
         return tuple(found)
@@ -157,23 +157,23 @@ class _Probe:
 
     async def chat(self) -> None:
         for trial in ABOUT_TEXT:
-            await self._try(trial)
-        if (await self._try(TOOLS)).found == "supported":
+            await self._test(trial)
+        if (await self._test(TOOLS)).found == "supported":
             for trial in ABOUT_TOOLS:
-                await self._try(trial)
+                await self._test(trial)
             await self._stream_a_call()
         await self._stream()
 
-    async def _try(self, trial: Trial) -> Trait:
-        trait = await self._judge(trial)
+    async def _test(self, trial: Trial) -> Trait:
+        trait = await self._run_trial(trial)
         if trait.quirk is not None and trait.quirk == trial.quirk and trial.remedy is not None:
             trait = await self._with_remedy(trait, trial.remedy)
         if trial.quirk is not None:
-            (self.doubted if trait.found == "unclear" else self.decided).add(trial.quirk)
-        return self._note(trait)
+            (self.open if trait.found == "unclear" else self.decided).add(trial.quirk)
+        return self._add(trait)
 
-    async def _judge(self, trial: Trial) -> Trait:
-        """Ask until an answer proves something, whatever the model says in the others."""
+    async def _run_trial(self, trial: Trial) -> Trait:
+        """Send the trial's requests until a reply proves something."""
         proofs = 0
         for fields in (trial.fields, *trial.others):
             reply = await (self._client.request(self._capped(fields)) if trial.capped else self._uncapped(fields))
@@ -185,10 +185,10 @@ class _Probe:
             proofs += is_obeyed is True
             if proofs == trial.proofs:
                 return Trait(trial.what, "supported")
-        return Trait(trial.what, "unclear", "its answers ended too soon to tell")
+        return Trait(trial.what, "unclear", "its replies ended too soon to decide")
 
     async def _uncapped(self, fields: Wire) -> ProbeReply:
-        """Ask for a stream, and for the whole where the server does not take that."""
+        """Request a stream, or a whole reply if the server does not accept that."""
         fields = {**fields, **self._deterministic}
         reply = await self._client.stream_until(fields, MANY_PIECES)
         return reply if reply.verdict == "supported" else await self._client.request(fields)
@@ -197,15 +197,15 @@ class _Probe:
         reply = await self._client.request(self._capped(remedy))
         if reply.verdict == "supported":
             return trait
-        return Trait(trait.what, trait.found, f"and what would be sent instead too: {reply.message}")
+        return Trait(trait.what, trait.found, f"and what would be sent instead as well: {reply.message}")
 
     async def _stream(self) -> None:
         reply = await self._client.stream(self._capped(STREAM))
-        self._note(Trait("stream_options", reply.verdict, reply.message))
+        self._add(Trait("stream_options", reply.verdict, reply.message))
         if reply.verdict != "supported":
             reply = await self._client.stream(self._capped(SAY))
         if reply.verdict != "supported":
-            self._note(Trait("streams", reply.verdict, reply.message))
+            self._add(Trait("streams", reply.verdict, reply.message))
             return
         self.traits += judge_stream(reply)
         if reply.finish_reason is not None:
@@ -217,28 +217,28 @@ class _Probe:
         self.traits += judge_calls(reply)
 
     async def _test_interruption(self) -> None:
-        """Some servers cut a stream short when the next request comes, and end it as if it were whole."""
+        """Test whether the server truncates a stream when another request comes, and ends it as if complete."""
         what, message = "a stream during another request", ""
         for count in COUNTS:
             reply = await self._client.interrupted(self._capped(count), self._capped(SAY))
             if reply.verdict != "supported" or not reply.done:
-                message = reply.message or "it has no end"
+                message = reply.message or "it did not end"
                 break
             if reply.finish_reason is None:
                 self.decided.add("cut_then_done")
-                self._note(Trait(what, "truncated", quirk="cut_then_done"))
+                self._add(Trait(what, "truncated", quirk="cut_then_done"))
                 return
             if is_long(reply):
                 self.decided.add("cut_then_done")
-                self._note(Trait(what, "complete"))
+                self._add(Trait(what, "complete"))
                 return
-            message = "its answers ended too soon to tell"
-        self._note(Trait(what, "unclear", message))
+            message = "its replies ended too soon to decide"
+        self._add(Trait(what, "unclear", message))
 
     def _capped(self, fields: Wire) -> Wire:
         return {**fields, **self._deterministic, self._cap: CAP}
 
-    def _note(self, trait: Trait) -> Trait:
+    def _add(self, trait: Trait) -> Trait:
         self.traits.append(trait)
         return trait
 

@@ -20,7 +20,7 @@ from dragoman.providers.provider import IncomingResponse, Provider
 TIMEOUT_S = 120.0  # a server may have to load the model first
 MAX_BYTES = 4 * 1024 * 1024
 PATHS = {"chat": "/chat/completions", "responses": "/responses", "messages": "/messages"}
-# llama-cpp-python answers 500 to what it does not know.
+# llama-cpp-python responds with 500 to unknown fields.
 REFUSALS = frozenset({Kind.BAD_REQUEST, Kind.NOT_FOUND, Kind.UPSTREAM})
 
 Wire = dict[str, object]
@@ -28,7 +28,7 @@ Verdict = Literal["supported", "rejected", "unclear"]
 
 
 class ProbeReply(Struct, frozen=True):
-    """An answer: whole in one chunk, or streamed in many. `said` are the words of what went wrong."""
+    """A reply: whole in one chunk, or streamed in many. `message` says what went wrong."""
 
     verdict: Verdict
     message: str = ""
@@ -50,23 +50,23 @@ class ProbeReply(Struct, frozen=True):
 
     @property
     def pieces(self) -> int:
-        """In how many pieces the text came."""
+        """The number of pieces in which the text came."""
         return sum(bool(message.content) for message in self.messages)
 
     @property
     def finish_reason(self) -> str | None:
-        told = [choice.finish_reason for chunk in self.chunks for choice in chunk.choices or ()]
-        return next((reason for reason in reversed(told) if reason), None)
+        reported = [choice.finish_reason for chunk in self.chunks for choice in chunk.choices or ()]
+        return next((reason for reason in reversed(reported) if reason), None)
 
     @property
     def output_tokens(self) -> int | None:
-        """How long the answer was, if it was told."""
-        told = [chunk.usage.completion_tokens for chunk in self.chunks if chunk.usage is not None]
-        return int(told[-1]) if told and told[-1] is not None else None
+        """The length of the reply, if the server reports it."""
+        reported = [chunk.usage.completion_tokens for chunk in self.chunks if chunk.usage is not None]
+        return int(reported[-1]) if reported and reported[-1] is not None else None
 
 
 class ProbeClient:
-    """Asks one provider in any protocol, and counts how often."""
+    """Sends requests to one provider in any protocol, and counts them."""
 
     def __init__(self, provider: Provider, model: str) -> None:
         self._provider = provider
@@ -81,7 +81,7 @@ class ProbeClient:
         return _collect([item async for item in self._stream(fields)])
 
     async def stream_until(self, fields: Wire, pieces: int) -> ProbeReply:
-        """A stream that is left after so many pieces: a server that ignores a cap may go on for minutes."""
+        """Stream until there are so many pieces: a server that ignores a cap may go on for minutes."""
         items: list[Chunk | bytes | ProbeReply] = []
         async with aclosing(self._stream(fields)) as stream:
             async for item in stream:
@@ -91,7 +91,7 @@ class ProbeClient:
         return _collect(items)
 
     async def interrupted(self, fields: Wire, by: Wire) -> ProbeReply:
-        """A stream during which another request comes, as soon as it has begun."""
+        """Stream while another request is sent, as soon as the stream has begun."""
         items = []
         async for item in self._stream(fields):
             items.append(item)
@@ -100,7 +100,7 @@ class ProbeClient:
         return _collect(items)
 
     async def _stream(self, fields: Wire) -> AsyncGenerator[Chunk | bytes | ProbeReply]:
-        """Chunks as they come, and DONE; or what was heard instead."""
+        """Yield chunks as they come, and DONE; or the failed reply."""
         response = await self._post("chat", {**fields, "stream": True})
         if isinstance(response, ProbeReply):
             yield response
@@ -120,7 +120,7 @@ class ProbeClient:
             response.close()
 
     async def supports(self, protocol: str, fields: Wire, mark: str) -> ProbeReply:
-        """Whether a protocol's request gets an answer of that protocol, which has the marked field."""
+        """Return whether a protocol's request gets a reply of that protocol, which has the field `mark`."""
         response = await self._post(protocol, fields)
         if isinstance(response, ProbeReply):
             return response
@@ -131,9 +131,9 @@ class ProbeClient:
             reply = msgspec.json.decode(body, type=dict[str, object])
         except msgspec.MsgspecError:
             reply = {}
-        # An empty answer of a model that has nothing to say is one, too.
-        speaks = mark in reply and not reply.get("error")
-        return ProbeReply("supported") if speaks else ProbeReply("rejected", "its answer is of another kind")
+        # An empty reply counts, too.
+        is_reply = mark in reply and not reply.get("error")
+        return ProbeReply("supported") if is_reply else ProbeReply("rejected", "its response is of another protocol")
 
     async def _post(self, protocol: str, fields: Wire) -> IncomingResponse | ProbeReply:
         self.requests_sent += 1
@@ -180,10 +180,10 @@ async def _read_reply(response: IncomingResponse) -> ProbeReply:
     try:
         chunk = msgspec.json.decode(body, type=Chunk)
     except msgspec.MsgspecError:
-        return ProbeReply("rejected", "its answer is not Chat")
+        return ProbeReply("rejected", "its response is not Chat")
     if not chunk.choices:
         failure = read_error(find_error(body))
-        return ProbeReply("rejected", failure.message if failure is not None else "its answer has no choices")
+        return ProbeReply("rejected", failure.message if failure is not None else "its response has no choices")
     return ProbeReply("supported", chunks=(chunk,))
 
 
@@ -199,7 +199,7 @@ def _read_frames(frames: Iterable[object]) -> list[Chunk | bytes | ProbeReply]:
 
 
 def _collect(items: list[Chunk | bytes | ProbeReply]) -> ProbeReply:
-    """A stream as one answer; one that says an error, or nothing at all, was not taken."""
+    """Join a stream into one reply; one with an error or without any content counts as refused."""
     instead = next((item for item in items if isinstance(item, ProbeReply)), None)
     chunks = tuple(item for item in items if isinstance(item, Chunk))
     if instead is not None:
@@ -207,5 +207,5 @@ def _collect(items: list[Chunk | bytes | ProbeReply]) -> ProbeReply:
     wrong = next((chunk.error for chunk in chunks if chunk.error), None)
     if wrong is not None or not any(chunk.choices for chunk in chunks):
         failure = read_error(wrong)
-        return ProbeReply("rejected", failure.message if failure is not None else "its stream says nothing")
+        return ProbeReply("rejected", failure.message if failure is not None else "its stream is empty")
     return ProbeReply("supported", chunks=chunks, done=DONE in items)

@@ -9,12 +9,12 @@ from msgspec import Struct
 from dragoman.config.settings import Quirk
 from dragoman.providers.compatible.probe_client import ProbeReply, Wire
 
-CAP = 64  # tokens of answer that a trial asks for at most
-SHORT_CAP = 2  # so short that hardly any answer ends by itself before it
-SLACK = 2  # tokens beyond a cap that some servers count, for an end mark
-LONG_TEXT = 60  # characters that a capped answer cannot have
-MANY_PIECES = 12  # of a stream, which a capped answer cannot have
-DETERMINISTIC: Wire = {"temperature": 0, "seed": 1}  # the same answer each time, as far as the server can
+CAP = 64  # the most tokens that a trial requests
+SHORT_CAP = 2  # so short that hardly any reply ends before it
+SLACK = 2  # tokens beyond a cap that some servers count, for an end token
+LONG_TEXT = 60  # characters that a capped reply cannot have
+MANY_PIECES = 12  # pieces of a stream that a capped reply cannot have
+DETERMINISTIC: Wire = {"temperature": 0, "seed": 1}  # the same reply each time, as far as the server can
 
 SAY: Wire = {"messages": [{"role": "user", "content": "Say ok."}]}
 LONG_PROMPTS = (
@@ -64,7 +64,7 @@ def _turns(role: str, *, in_lists: bool) -> Wire:
 
 
 def _history_with_call(content: str | None) -> Wire:
-    """A turn in which a tool was called, and its result."""
+    """Return a conversation with a tool call and its result."""
     function = {"name": "look_up", "arguments": '{"word":"dragoman"}'}
     call = {"id": "call_1", "type": "function", "function": function}
     messages = [
@@ -76,7 +76,7 @@ def _history_with_call(content: str | None) -> Wire:
 
 
 def _was_capped(reply: ProbeReply) -> bool | None:
-    """None where the answer ended by itself: then nobody can tell whether the cap counts."""
+    """Return whether the cap was obeyed; None if the reply ended before it."""
     if reply.output_tokens is not None and reply.output_tokens > SHORT_CAP + SLACK:
         return False
     if reply.pieces >= MANY_PIECES or len(reply.text) > LONG_TEXT:
@@ -85,7 +85,7 @@ def _was_capped(reply: ProbeReply) -> bool | None:
 
 
 def _called_a_tool(reply: ProbeReply) -> bool | None:
-    """None where the answer ended before it came to a call: a thought may precede one, text does not."""
+    """Return whether a tool was called; None if the reply ended while thinking, before a call."""
     if reply.calls:
         return True
     thinking = not reply.text.strip() or reply.text.lstrip().startswith("<think")
@@ -93,7 +93,7 @@ def _called_a_tool(reply: ProbeReply) -> bool | None:
 
 
 def _is_json(reply: ProbeReply) -> bool | None:
-    """None where the answer was cut while it could still become an object."""
+    """Return whether the text is a JSON object; None if it was truncated before that is clear."""
     try:
         msgspec.json.decode(reply.text, type=dict[str, object])
     except msgspec.MsgspecError:
@@ -103,21 +103,19 @@ def _is_json(reply: ProbeReply) -> bool | None:
 
 
 class Trial(Struct, frozen=True):
-    """One thing tried. A quirk counts only where the request as it would be built then, `remedy`, is taken.
+    """One thing to test. The quirk is set only if the server accepts `remedy`, the request as it would be built then.
 
-    The verdict must not hang on what the model says. An answer that proves nothing is followed by the next of
-    `others`, and `proofs` answers in a row must obey where a model may do so by chance; one that does not is enough.
+    The verdict must not depend on the model's words. After a reply that proves nothing, the next of `others` is sent.
+    Where a model may obey by chance, `proofs` replies must obey; a single one that does not is decisive.
     """
 
     what: str
     fields: Wire
     quirk: Quirk | None = None
     remedy: Wire | None = None
-    is_obeyed: Callable[[ProbeReply], bool | None] = lambda reply: (
-        True
-    )  # False: taken, but ignored; None: nobody can tell
-    capped: bool = True  # else it is asked for as a stream, which is left as soon as it is too long
-    other_quirk: tuple[str, Quirk] | None = None  # a word of the refusal that means another quirk
+    is_obeyed: Callable[[ProbeReply], bool | None] = lambda reply: True  # False: accepted but ignored; None: undecided
+    capped: bool = True  # False: a stream is requested, and ended as soon as it is too long
+    other_quirk: tuple[str, Quirk] | None = None  # a word in the refusal that indicates another quirk
     others: tuple[Wire, ...] = ()  # the same request in other words
     proofs: int = 1
 
@@ -161,7 +159,11 @@ ABOUT_TOOLS = (
     Trial("a tool without parameters", {**SAY, "tools": [BARE_TOOL]}, "needs_parameters"),
     Trial(
         "tool_choice required",
-        {**SAY, "tools": [TOOL], "tool_choice": "required"},  # nothing to look up: only the server can make it call
+        {
+            **SAY,
+            "tools": [TOOL],
+            "tool_choice": "required",
+        },  # there is nothing to look up: only the server can force a call
         "no_required",
         remedy={**LOOK_UP, "tool_choice": NAMED},
         is_obeyed=_called_a_tool,
@@ -181,17 +183,17 @@ ABOUT_TOOLS = (
 
 STREAM: Wire = {**SAY, "stream_options": {"include_usage": True}}
 
-# Of each protocol a request, and a field by which its answers are known.
+# A request of each protocol, and a field that identifies its replies.
 PROTOCOLS: Mapping[str, tuple[Wire, str]] = MappingProxyType(
     {
         "responses": ({"input": "Say ok.", "max_output_tokens": CAP}, "output"),
         "messages": ({**SAY, "max_tokens": CAP}, "content"),
     }
 )
-PLAIN_CHAT = 4  # with either name for the cap, and with or without `DETERMINISTIC`
+PLAIN_CHAT = 4  # either name of the cap, with or without `DETERMINISTIC`
 STREAMS = 3 + 2 * len(
     COUNTS
-)  # one with and one without options, one with a call, and each that is disturbed by another
+)  # with options, without, with a call; and each interrupted stream with the request that interrupts it
 TRIALS = (*ABOUT_TEXT, TOOLS, *ABOUT_TOOLS)
 MAX_REQUESTS = (
     PLAIN_CHAT

@@ -1,11 +1,11 @@
-"""Quirks, and names of servers that are known for some, come in from a stanza; all the quirks they mean go out."""
+"""Quirks of known servers."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from dragoman.config.settings import Quirk
 
-# By ServerName: what was seen or reported of a server, or its vendor says. docs/quirks.md tells what each quirk does.
+# By ServerName: what was observed, reported, or documented by the vendor. docs/quirks.md explains each quirk.
 SERVERS: Mapping[str, frozenset[Quirk]] = MappingProxyType(
     {
         "llama-cpp-python": frozenset(
@@ -27,5 +27,5 @@ SERVERS: Mapping[str, frozenset[Quirk]] = MappingProxyType(
 
 
 def expand_quirks(names: Iterable[str]) -> frozenset[str]:
-    """Every quirk that is named, and every quirk of a server that is named."""
+    """Return all quirks that are named, and those of all servers that are named."""
     return frozenset().union(*(SERVERS.get(name, {name}) for name in names))

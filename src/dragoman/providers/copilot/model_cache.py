@@ -84,8 +84,8 @@ class ModelCache:
         """Return the listed id that a name means: `claude-sonnet-4-5-20250929` is Copilot's `claude-sonnet-4.5`."""
         if name in self._known:
             return name
-        wanted = normalise_name(name)
-        return next((id for id in self._known if normalise_name(id) == wanted), name)
+        normal = normalise_name(name)
+        return next((id for id in self._known if normalise_name(id) == normal), name)
 
     def context_window(self, model: str) -> int | None:
         known = self._known.get(model)
@@ -117,10 +117,10 @@ def _parse_list(body: bytes) -> tuple[list[_Model], tuple[str, ...]]:
 def _protocols(model: _Model) -> tuple[str, ...]:
     if model.supported_endpoints is None:
         return UNLISTED
-    spoken = tuple(name for path, name in PATHS.items() if path in model.supported_endpoints)
-    if "messages" in spoken:
+    protocols = tuple(name for path, name in PATHS.items() if path in model.supported_endpoints)
+    if "messages" in protocols:
         return ("messages",)
-    return spoken or UNLISTED
+    return protocols or UNLISTED
 
 
 def _limits(model: _Model) -> _Limits:

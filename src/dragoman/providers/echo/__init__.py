@@ -1,1 +1,1 @@
-"""The upstream that is always there: it needs no account, repeats what it is told, and fails on request."""
+"""Echo: an upstream inside the gateway that needs no account, repeats its input, and fails on request."""

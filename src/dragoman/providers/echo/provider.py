@@ -18,16 +18,16 @@ from dragoman.providers.connection import read_dial, read_headers, read_secrets
 from dragoman.providers.echo.script import LISTED, MODELS, REFUSALS, SLOW, Finish, Pace, Script, write_script
 from dragoman.providers.provider import Auth, Catalogue, Endpoint, ModelInfo, Provider, SendRequest
 
-WORD_S = 0.02  # so that a person sees it stream
+WORD_S = 0.02  # slow enough for a person to see it stream
 
 _KNOWN = frozenset(name for name, _ in MODELS)
 _LINES = (b"content-type", b"application/x-ndjson")
 
-Piece = tuple[float, bytes]  # seconds to wait, then what comes
+Piece = tuple[float, bytes]  # seconds to wait, then the bytes
 
 
 class EchoResponse:
-    """An answer whose pieces come at their own pace; it is used like one that came over the network."""
+    """A response whose pieces come with delays; it is used like one from the network."""
 
     __slots__ = ("_closed", "_due", "_next", "_pieces", "headers", "status")
 
@@ -49,7 +49,7 @@ class EchoResponse:
             self._due = now + wait_s
         if self._due - now > timeout_s:
             await asyncio.sleep(timeout_s)
-            raise UpstreamTimeout("idle", "echo: silent for too long")
+            raise UpstreamTimeout("idle", "echo: no data within the time-out")
         await asyncio.sleep(max(0.0, self._due - now))
         piece, self._next = self._next, None
         return piece
@@ -68,7 +68,7 @@ class EchoResponse:
 
 
 class Echo:
-    """Answers requests in the native protocol; `word_s` is how long each word of a stream takes."""
+    """Handles requests in the native protocol; `word_s` is the delay of each word of a stream."""
 
     def __init__(self, word_s: float = WORD_S) -> None:
         self._word_s = word_s
@@ -79,7 +79,7 @@ class Echo:
         try:
             request = msgspec.json.decode(out.body, type=Request)
         except (msgspec.DecodeError, RecursionError):
-            return _make_error(400, Failure(Kind.BAD_REQUEST, "echo cannot read this request"))
+            return _make_error(400, Failure(Kind.BAD_REQUEST, "echo cannot parse this request"))
         if request.model in REFUSALS:
             return _make_error(*REFUSALS[request.model])
         if request.model not in _KNOWN:
@@ -101,7 +101,7 @@ def _make_error(status: int, failure: Failure) -> EchoResponse:
 
 
 def _stream_pieces(script: Script, pace: Pace) -> Iterator[Piece]:
-    """One piece for each word, with the events that stand before it."""
+    """Yield one piece for each word, with the events before it."""
     lines: list[bytes] = []
     wait_s = pace.first_s
     for event in script.events:

@@ -39,15 +39,15 @@ class RequestedCall(Struct, frozen=True):
 
 
 def last_text(request: Request) -> str:
-    """What the user said last; pictures and files are named where they stand."""
+    """Return the last text of the user; media are described in their place."""
     for turn in reversed(request.turns):
         if turn.role is Role.USER:
-            return "\n".join(said for part in turn.parts if (said := _part_text(part)))
+            return "\n".join(text for part in turn.parts if (text := _part_text(part)))
     return ""
 
 
 def results_text(request: Request) -> str | None:
-    """What came back from tools, if nothing was said since."""
+    """Return the latest tool results as text; None if something was said after them."""
     results: list[ToolResult] = []
     for part in _parts_backwards(request):
         if not isinstance(part, ToolResult):
@@ -60,7 +60,7 @@ def results_text(request: Request) -> str | None:
 
 
 def requested_calls(request: Request, text: str) -> list[RequestedCall]:
-    """The calls that the text or the tool choice asks for."""
+    """Return the calls that the text or the tool choice requests."""
     tools, choice = _offered_tools(request), request.tool_choice
     pick = choice.pick if choice is not None else Pick.AUTO
     if not tools or pick is Pick.NONE or results_text(request) is not None:
@@ -121,9 +121,9 @@ def _arguments(tool: Offered, given: str, text: str) -> str:
 
 
 def _result_text(result: ToolResult, names: dict[str, str]) -> str:
-    said = "\n".join(text for part in result.content if (text := _part_text(part)))
+    content = "\n".join(text for part in result.content if (text := _part_text(part)))
     verb = "failed" if result.is_error else "returned"
-    return f"{names.get(result.call_id, 'The tool')} {verb}: {said}"
+    return f"{names.get(result.call_id, 'The tool')} {verb}: {content}"
 
 
 def _part_text(part: Part) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from dragoman.hub.request import Json, split_pointer
 
-MAX_DEPTH = 32  # recursive schemas must end somewhere
+MAX_DEPTH = 32  # of recursive schemas
 
 _BY_FORMAT = {
     "date": "2000-01-01",
@@ -39,7 +39,7 @@ def _make_example(schema: Json, root: Json, depth: int) -> Json:
 
 
 def _merge_schemas(schema: Mapping[str, Json], root: Json, depth: int) -> Mapping[str, Json]:
-    """The schema with all of `allOf` and the first of `anyOf` or `oneOf` taken in."""
+    """Return the schema merged with all of `allOf` and the first of `anyOf` or `oneOf`."""
     parts: list[Json] = list(_list(schema, "allOf"))
     for key in ("anyOf", "oneOf"):
         parts += _list(schema, key)[:1]
@@ -69,8 +69,8 @@ def _example_of_type(schema: Mapping[str, Json], root: Json, depth: int) -> Json
         case "null":
             return None
         case "array":
-            wanted = schema.get("minItems")
-            count = min(wanted, 100) if isinstance(wanted, int) else 0
+            minimum = schema.get("minItems")
+            count = min(minimum, 100) if isinstance(minimum, int) else 0
             return [_make_example(schema.get("items", {}), root, depth + 1) for _ in range(count)]
         case _:
             properties = _mapping(schema, "properties")
@@ -80,8 +80,8 @@ def _example_of_type(schema: Mapping[str, Json], root: Json, depth: int) -> Json
 
 def _example_text(schema: Mapping[str, Json]) -> str:
     known = _BY_FORMAT.get(str(schema.get("format")))
-    wanted = schema.get("minLength")
-    return known or "echo".ljust(min(wanted, 1000) if isinstance(wanted, int) else 0, "o")
+    minimum = schema.get("minLength")
+    return known or "echo".ljust(min(minimum, 1000) if isinstance(minimum, int) else 0, "o")
 
 
 def _example_number(schema: Mapping[str, Json], *, whole: bool) -> int | float:
@@ -100,7 +100,7 @@ def _example_number(schema: Mapping[str, Json], *, whole: bool) -> int | float:
 
 
 def _resolve_reference(reference: str, root: Json) -> Json:
-    """What a local reference points to."""
+    """Return what a local reference points to."""
     place = root
     for name in split_pointer(reference.removeprefix("#")):
         place = place.get(name) if isinstance(place, Mapping) else None

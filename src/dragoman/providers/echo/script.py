@@ -41,7 +41,7 @@ from dragoman.providers.echo.schema_example import make_example
 
 
 class Pace(Struct, frozen=True):
-    """How long a stream waits before its first word, and before every word."""
+    """The delay before the first word of a stream, and before every word."""
 
     first_s: float = 0.0
     word_s: float = 0.0
@@ -65,24 +65,30 @@ MODELS: tuple[tuple[str, str], ...] = (
     ("error-stall", "Falls silent in the middle of its reply"),
 )
 
-LISTED = ("echo", "echo-think")  # the others are for tests: asked for outright, as `echo/error-429`
+LISTED = ("echo", "echo-think")  # the others are for tests: requested by full name, such as `echo/error-429`
 
-# Longer than the gateway waits by itself, so that the client sees it.
+# Longer than the gateway waits, so that the client receives it.
 RETRY_AFTER_S = 7.0
 
 REFUSALS: dict[str, tuple[int, Failure]] = {
-    "error-400": (400, Failure(Kind.BAD_REQUEST, "echo was asked to refuse this request", code="echo_bad_request")),
-    "error-401": (401, Failure(Kind.CREDENTIAL, "echo was asked to refuse the credential")),
-    "error-403": (403, Failure(Kind.FORBIDDEN, "echo was asked to forbid this model")),
-    "error-404": (404, Failure(Kind.NOT_FOUND, "echo was asked not to know this model")),
-    "error-413": (413, Failure(Kind.TOO_LARGE, "echo was asked to find this request too large")),
-    "error-429": (429, Failure(Kind.RATE_LIMITED, "echo was asked to limit the rate", retry_after=RETRY_AFTER_S)),
-    "error-500": (500, Failure(Kind.UPSTREAM, "echo was asked to fail")),
-    "error-529": (529, Failure(Kind.OVERLOADED, "echo was asked to be overloaded")),
-    "error-context": (400, Failure(Kind.CONTEXT_TOO_LONG, "prompt is too long: echo was asked to say so")),
+    "error-400": (
+        400,
+        Failure(Kind.BAD_REQUEST, "echo: this model always rejects the request", code="echo_bad_request"),
+    ),
+    "error-401": (401, Failure(Kind.CREDENTIAL, "echo: this model always rejects the credential")),
+    "error-403": (403, Failure(Kind.FORBIDDEN, "echo: this model is always forbidden")),
+    "error-404": (404, Failure(Kind.NOT_FOUND, "echo: this model is never found")),
+    "error-413": (413, Failure(Kind.TOO_LARGE, "echo: every request to this model is too large")),
+    "error-429": (
+        429,
+        Failure(Kind.RATE_LIMITED, "echo: this model is always rate limited", retry_after=RETRY_AFTER_S),
+    ),
+    "error-500": (500, Failure(Kind.UPSTREAM, "echo: this model always fails")),
+    "error-529": (529, Failure(Kind.OVERLOADED, "echo: this model is always overloaded")),
+    "error-context": (400, Failure(Kind.CONTEXT_TOO_LONG, "prompt is too long: every prompt is, for this model")),
 }
 
-FAILS_MIDWAY = Failure(Kind.OVERLOADED, "echo was asked to fail in the middle of its reply")
+FAILS_MIDWAY = Failure(Kind.OVERLOADED, "echo: this model fails in the middle of every reply")
 SLOW = Pace(first_s=2.0, word_s=0.25)
 
 
@@ -92,10 +98,10 @@ _WORD = re.compile(r"\S+\s*|\s+")
 
 
 class Finish(Enum):
-    """What happens after the last event."""
+    """How a reply ends after the last event."""
 
     END = "end"
-    SILENCE = "silence"  # the connection stays, and nothing comes
+    SILENCE = "silence"  # the connection stays open without data
 
 
 class Script(Struct, frozen=True):
@@ -103,41 +109,41 @@ class Script(Struct, frozen=True):
     finish: Finish = Finish.END
 
 
-def write_script(request: Request, mint: Callable[[str], str]) -> Script:
-    """`mint` makes a fresh id from a prefix."""
-    reply = _write_reply(request, mint)
+def write_script(request: Request, make_id: Callable[[str], str]) -> Script:
+    """Write the reply to a request; `make_id` makes an id from a prefix."""
+    reply = _write_reply(request, make_id)
     if request.model not in ("error-mid", "error-cut", "error-stall"):
         return Script(reply)
-    said = [at for at, event in enumerate(reply) if isinstance(event, Delta)]
-    begun = reply[: said[len(said) // 2] + 1] if said else reply[:1]
+    deltas = [at for at, event in enumerate(reply) if isinstance(event, Delta)]
+    begun = reply[: deltas[len(deltas) // 2] + 1] if deltas else reply[:1]
     if request.model == "error-mid":
         return Script((*begun, Failed(FAILS_MIDWAY)))
     return Script(begun, Finish.SILENCE if request.model == "error-stall" else Finish.END)
 
 
 def split_words(text: str) -> list[str]:
-    """Each word with the whitespace after it: joined, they are the text again."""
+    """Split text into words with the whitespace after them; joined, they are the text again."""
     return _WORD.findall(text)
 
 
 class _ReplyBuilder:
-    """Tells blocks word by word until the words allowed are spent."""
+    """Writes blocks word by word, up to the token limit."""
 
-    def __init__(self, most: int | None) -> None:
-        self._most = most
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
         self._block = -1
         self.events: list[Event] = []
         self.spent = 0
         self.cut = False
 
-    def say(self, what: Block, text: str, opaque: Opaque | None = None) -> None:
-        self.cut |= self._most is not None and self.spent >= self._most
+    def add_block(self, what: Block, text: str, opaque: Opaque | None = None) -> None:
+        self.cut |= self._limit is not None and self.spent >= self._limit
         if self.cut:
             return
         self._block += 1
         self.events.append(Opened(self._block, what))
         for word in split_words(text):
-            if self._most is not None and self.spent >= self._most:
+            if self._limit is not None and self.spent >= self._limit:
                 self.cut = True
                 break
             self.events.append(Delta(self._block, word))
@@ -147,39 +153,44 @@ class _ReplyBuilder:
         self.events.append(Closed(self._block))
 
 
-def _write_reply(request: Request, mint: Callable[[str], str]) -> tuple[Event, ...]:
-    heard = last_text(request)
-    speaker = _ReplyBuilder(request.max_tokens)
+def _write_reply(request: Request, make_id: Callable[[str], str]) -> tuple[Event, ...]:
+    last = last_text(request)
+    builder = _ReplyBuilder(request.max_tokens)
     thought = 0
     if requests_thinking(request):
-        _write_thinking(speaker, request, heard)
-        thought = speaker.spent
-    calls = requested_calls(request, heard)
+        _write_thinking(builder, request, last)
+        thought = builder.spent
+    calls = requested_calls(request, last)
     sequence = None
     if calls:
         for call in calls:
-            speaker.say(_call_block(call, mint), call.arguments)
+            builder.add_block(_call_block(call, make_id), call.arguments)
     else:
-        text, sequence = _cut_at_stop(_answer_text(request, heard), request.stop)
+        text, sequence = _cut_at_stop(_answer_text(request, last), request.stop)
         if text:
-            speaker.say(TextBlock(), text)
-    asked = count_input_words(request)
-    usage = Usage(input=asked, output=speaker.spent, reasoning=thought)
-    end = _make_end(speaker.cut, sequence, called=bool(calls))
-    return (Started(mint("echo_"), request.model, Usage(input=asked)), *speaker.events, UsageReported(usage), end)
+            builder.add_block(TextBlock(), text)
+    input_words = count_input_words(request)
+    usage = Usage(input=input_words, output=builder.spent, reasoning=thought)
+    end = _make_end(builder.cut, sequence, called=bool(calls))
+    return (
+        Started(make_id("echo_"), request.model, Usage(input=input_words)),
+        *builder.events,
+        UsageReported(usage),
+        end,
+    )
 
 
-def _write_thinking(speaker: _ReplyBuilder, request: Request, heard: str) -> None:
-    thoughts = f"The user said: {heard}"
+def _write_thinking(builder: _ReplyBuilder, request: Request, last: str) -> None:
+    thoughts = f"The user said: {last}"
     signature = base64.b64encode(hashlib.sha256(thoughts.encode()).digest()).decode()
     hidden = request.reasoning is not None and request.reasoning.show == "omitted"
     opaque = Opaque(ISSUER, Form.SIGNATURE, signature, request.model)
-    speaker.say(ThinkingBlock(), "" if hidden else thoughts, opaque)
+    builder.add_block(ThinkingBlock(), "" if hidden else thoughts, opaque)
 
 
-def _answer_text(request: Request, heard: str) -> str:
+def _answer_text(request: Request, last: str) -> str:
     returned = results_text(request)
-    text = returned if returned is not None else heard or "Nothing was said."
+    text = returned if returned is not None else last or "Nothing was said."
     if request.format is None or request.format.shape is Shape.TEXT or _is_object(text):
         return text
     made = make_example(request.format.schema) if request.format.shape is Shape.SCHEMA else {"echo": text}
@@ -194,7 +205,7 @@ def _is_object(text: str) -> bool:
 
 
 def _cut_at_stop(text: str, stops: tuple[str, ...]) -> tuple[str, str | None]:
-    """The text up to the stop sequence that comes first, and that sequence."""
+    """Return the text up to the first stop sequence, and that sequence."""
     found = [(at, stop) for stop in stops if stop and (at := text.find(stop)) >= 0]
     if not found:
         return text, None
@@ -202,9 +213,9 @@ def _cut_at_stop(text: str, stops: tuple[str, ...]) -> tuple[str, str | None]:
     return text[:at], stop
 
 
-def _call_block(call: RequestedCall, mint: Callable[[str], str]) -> CallBlock:
+def _call_block(call: RequestedCall, make_id: Callable[[str], str]) -> CallBlock:
     custom = isinstance(call.tool, Custom)
-    return CallBlock(mint("call_"), call.tool.name, custom=custom, namespace=call.tool.namespace)
+    return CallBlock(make_id("call_"), call.tool.name, custom=custom, namespace=call.tool.namespace)
 
 
 def _make_end(cut: bool, sequence: str | None, *, called: bool) -> Ended:

@@ -80,8 +80,12 @@ class DeviceLogin:
             "issuerUrl": self._start_url,
         }
         client = _parse_response(await self._post("/client/register", registration), Registration)
-        asked = {"clientId": client.client_id, "clientSecret": client.client_secret, "startUrl": self._start_url}
-        return client, _parse_response(await self._post("/device_authorization", asked), Prompt)
+        authorization = {
+            "clientId": client.client_id,
+            "clientSecret": client.client_secret,
+            "startUrl": self._start_url,
+        }
+        return client, _parse_response(await self._post("/device_authorization", authorization), Prompt)
 
     async def wait(self, client: Registration, prompt: Prompt, tick: Tick) -> Table:
         """Poll until the person has decided; `tick` is called with the seconds that are left."""

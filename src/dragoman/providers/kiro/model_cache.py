@@ -62,10 +62,10 @@ def normalise_name(name: str) -> str:
 
     A name of no known family is returned unchanged.
     """
-    asked = name.strip().rpartition("/")[2]
-    if asked in _SHORT:
-        return _ONLY_LEGACY.get(_SHORT[asked], _SHORT[asked])
-    plain = asked.lower().removeprefix("anthropic.")
+    requested = name.strip().rpartition("/")[2]
+    if requested in _SHORT:
+        return _ONLY_LEGACY.get(_SHORT[requested], _SHORT[requested])
+    plain = requested.lower().removeprefix("anthropic.")
     while (shorter := _TAIL.sub("", plain)) != plain:
         plain = shorter
     plain = _DASHED.sub(r"\1.\2", plain)
@@ -73,7 +73,7 @@ def normalise_name(name: str) -> str:
     plain = _INVERTED.sub(r"claude-\2-\1", bare) if _INVERTED.match(bare) else plain
     if plain in _ONLY_LEGACY:
         return _ONLY_LEGACY[plain]
-    return plain if plain in NAMES or _KNOWN.match(plain) else asked
+    return plain if plain in NAMES or _KNOWN.match(plain) else requested
 
 
 def resolve_name(name: str, listed: Collection[str]) -> str:
