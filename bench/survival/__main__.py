@@ -32,6 +32,7 @@ class Result:
             and self.peak_mb <= case.most_peak_mb
             and self.p99_s <= case.most_p99_s
             and self.seconds <= case.most_seconds
+            and self.answers.startswith(case.expected)
         )
 
     def row(self, case: Case, name: str) -> str:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -9,18 +10,20 @@ from dataclasses import dataclass
 
 from bench.survival.clients import ask, ask_all, connect, request
 from bench.survival.gateway import Gateway
+from dragoman.net.limits import raise_open_files_limit
 
 STALL_S = 0.05  # by which the 99th percentile of other streams' events may be late
 STRANGE_KEYS = 2_200_000
 STALLED_READERS = 100
-
+IDLE_CONNECTIONS = 8_192  # as many as the gateway takes at all
+ADDRESSES = 200
 
 Run = Callable[[Gateway], str]
 
 
 @dataclass(frozen=True)
 class Case:
-    """`prepare` makes what is to be sent; the function it returns sends it, and says what was answered."""
+    """`prepare` makes what is to be sent; the function it returns sends it and returns a summary of the answers."""
 
     name: str
     prepare: Callable[[], Run]
@@ -29,6 +32,7 @@ class Case:
     most_p99_s: float = STALL_S
     patience_s: float = 60.0
     most_seconds: float = 600.0
+    expected: str = ""  # how the answers must begin
 
 
 def body(model: str, content: object, **fields: object) -> bytes:
@@ -99,6 +103,29 @@ def stall_readers(gateway: Gateway) -> str:
     return f"{each:.0f} KB each"
 
 
+def crowd(gateway: Gateway) -> str:
+    """Take every connection with clients that send nothing, from many addresses, then ask with a key.
+
+    They leave one after the other: thousands that leave in the same millisecond cost the system itself 70 ms.
+    """
+    raise_open_files_limit(IDLE_CONNECTIONS + 256)
+    statuses, slowest = [], 0.0
+    with ExitStack() as stack:
+        for number in range(IDLE_CONNECTIONS):
+            source = f"127.0.1.{number % ADDRESSES + 1}"
+            stack.callback(leave, connect(gateway.port, source=source))
+        for _ in range(20):
+            began = time.monotonic()
+            statuses.append(ask(gateway.port, request("messages", body("chat/ok", "Hello.")))[0])
+            slowest = max(slowest, time.monotonic() - began)
+    return f"{told(statuses)}, slowest {slowest * 1e3:.0f} ms"
+
+
+def leave(sock: socket.socket) -> None:
+    sock.close()
+    time.sleep(0.0001)
+
+
 def trickle(model: str) -> Run:
     def run(gateway: Gateway) -> str:
         began = time.monotonic()
@@ -125,6 +152,7 @@ CASES = (
     Case("100,000 calls in one stream", lambda: stream_calls(100_000)),
     Case("8 replies of 250 MB at once", ask_large, most_peak_mb=800),
     Case("100 stalled readers", lambda: stall_readers, most_peak_mb=STALLED_READERS * 0.256),
+    Case("8,192 idle connections without a key", lambda: crowd, most_seconds=60, expected="20 x 200"),
     Case("JSON reply trickled, time-outs 2 s", lambda: trickle("trickle-json"), patience_s=2.0, most_seconds=30),
     Case("error body trickled, time-outs 2 s", lambda: trickle("trickle-error"), patience_s=2.0, most_seconds=40),
 )

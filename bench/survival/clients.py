@@ -22,9 +22,13 @@ def request(kind: str, body: bytes, *fields: str) -> bytes:
     return "\r\n".join(lines).encode() + body
 
 
-def connect(port: int, timeout_s: float = 180.0, receive_bytes: int | None = None) -> socket.socket:
+def connect(
+    port: int, timeout_s: float = 180.0, receive_bytes: int | None = None, source: str | None = None
+) -> socket.socket:
     sock = socket.socket()
     sock.settimeout(timeout_s)
+    if source is not None:
+        sock.bind((source, 0))
     if receive_bytes is not None:  # what the kernel takes in for a reader that has stopped
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
     sock.connect(("127.0.0.1", port))

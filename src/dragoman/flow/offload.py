@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 LARGE_BYTES = 64 * 1024
 HUGE_BYTES = 2 * 1024 * 1024
-_M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
 class _Worker:
@@ -44,7 +44,9 @@ def _return_freed_memory() -> None:
     import ctypes  # costs half a megabyte, and most gateways never see a huge body
 
     with contextlib.suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, HUGE_BYTES)
+        libc = ctypes.CDLL(None)
+        for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+            libc.mallopt(option, HUGE_BYTES)
 
 
 _large = _Worker("large-body")
