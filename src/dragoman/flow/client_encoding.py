@@ -114,6 +114,17 @@ class _CurrentWatch:
             self.watch.fail(failure)
 
 
+class LastCollector:
+    """Makes a collector for each turn and keeps the last one: the turns before it are forgotten."""
+
+    def __init__(self) -> None:
+        self.last = EventCollector()
+
+    def make(self, ledger: Ledger) -> "EventCollector":
+        self.last = EventCollector()
+        return self.last
+
+
 class EventCollector:
     """Keeps the events of a reply that is sent as one body."""
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from dragoman.flow.call import Call
-from dragoman.flow.client_encoding import ClientEncoding, EventCollector
+from dragoman.flow.client_encoding import ClientEncoding, LastCollector
 from dragoman.flow.decoding import is_named_stream
 from dragoman.flow.prepare import Passthrough, Prepared, Translated
 from dragoman.flow.response_headers import drop_account_headers, headers_to_forward, id_headers, loss_headers
@@ -190,7 +190,7 @@ class WholeWriter:
         self._on_guard_trip = on_guard_trip
         self._encode = encode
         self._encoding: ClientEncoding | None = None
-        self._collector = EventCollector()
+        self._collector = LastCollector()
         self._prepared: Prepared | None = None
         self._unchanged: tuple[Headers, bytes] | None = None
 
@@ -198,7 +198,7 @@ class WholeWriter:
     def encoding(self) -> ClientEncoding:
         """Made when it is first used: a body that passes unchanged needs none."""
         if self._encoding is None:
-            self._encoding = ClientEncoding(self._collect, self._on_guard_trip, serial=False, joins=False)
+            self._encoding = ClientEncoding(self._collector.make, self._on_guard_trip, serial=False, joins=False)
         return self._encoding
 
     def begin_turn(self, prepared: Prepared) -> None:
@@ -238,12 +238,8 @@ class WholeWriter:
         else:
             self.encoding.finish()
             ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
-            fields, body = [JSON], self._encode(self._collector.events, ledger)
+            fields, body = [JSON], self._encode(self._collector.last.events, ledger)
         self._exchange.respond(200, [*fields, *own_headers(self._call, prepared, fields, whole=True)], body)
-
-    def _collect(self, ledger: Ledger) -> EventCollector:
-        self._collector = EventCollector()
-        return self._collector
 
     def fail(self, failure: Failure) -> None:
         raise AssertionError("a whole reply is never begun: its failures are HTTP errors")
