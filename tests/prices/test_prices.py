@@ -15,8 +15,8 @@ from dragoman.config.settings import ProviderKind
 from dragoman.hub.outcome import Outcome
 from dragoman.hub.usage import Usage
 from dragoman.prices import Pricing
-from dragoman.prices.rates import Rates, cost_nano
-from dragoman.prices.sheet import Model, list_models, load_sheet, utc_datetime
+from dragoman.prices.pricing import cost_nano
+from dragoman.prices.sheet import Model, Rates, list_models, load_sheet, utc_datetime
 
 NOW = 1_800_000_000.0
 MOMENTS = (NOW, 1_700_000_000.0, 1_760_000_000.0 + 3 * 3600)

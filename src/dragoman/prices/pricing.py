@@ -6,9 +6,10 @@ from fnmatch import fnmatchcase
 
 from dragoman.config.settings import PriceOverride, ProviderConfig
 from dragoman.hub.outcome import Outcome
-from dragoman.prices.rates import Rates, cost_nano
-from dragoman.prices.sheet import Model, find_model, utc_datetime, vendor_of_endpoint
+from dragoman.hub.usage import Usage
+from dragoman.prices.sheet import Model, Price, Rates, find_model, utc_datetime, vendor_of_endpoint
 
+PICO_PER_NANO = 1000
 PICO_PER_TOKEN = 10**6  # one dollar per million tokens, in picodollars per token
 VENDOR_OF_KIND = {"anthropic": "anthropic", "openai": "openai", "gemini": "google", "copilot": "github-copilot"}
 UNPRICED_KINDS = ("echo",)
@@ -95,3 +96,42 @@ def _rates_of_override(override: PriceOverride) -> Rates:
 
 def _to_picodollars(dollars_per_million: float) -> int:
     return round(dollars_per_million * PICO_PER_TOKEN)
+
+
+def cost_nano(rates: Rates, usage: Usage) -> int:
+    """Return the cost, rounded once at the end."""
+    size = usage.input
+    fresh, written = usage.input, usage.cache_write
+    pico = 0
+    if rates.cache_read is not None:
+        fresh -= usage.cache_read
+        pico += _price_at(rates.cache_read, size) * usage.cache_read
+    if rates.cache_write_1h is not None:
+        fresh -= usage.cache_write_1h
+        written -= usage.cache_write_1h
+        pico += _price_at(rates.cache_write_1h, size) * usage.cache_write_1h
+    if rates.cache_write is not None:
+        fresh -= written
+        pico += _price_at(rates.cache_write, size) * max(0, written)
+    visible = usage.output
+    if rates.reasoning is not None:
+        visible -= usage.reasoning
+        pico += _price_at(rates.reasoning, size) * usage.reasoning
+    pico += _price_at(rates.input, size) * max(0, fresh)
+    pico += _price_at(rates.output, size) * max(0, visible)
+    pico += _price_at(rates.web_search, size) * usage.web_searches
+    pico += _price_at(rates.request, size)
+    return (pico + PICO_PER_NANO // 2) // PICO_PER_NANO
+
+
+def _price_at(price: Price | None, size: int) -> int:
+    """Return the price for a request with so many input tokens."""
+    if price is None:
+        return 0
+    if isinstance(price, int):
+        return price
+    found = price[0]
+    for threshold, higher in zip(price[1::2], price[2::2], strict=True):
+        if size > threshold:
+            found = higher
+    return found

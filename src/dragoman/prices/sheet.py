@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from functools import lru_cache
 from importlib.resources import files
 
@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import asdict, replace
 
-from dragoman.prices.rates import Rates
-
+# Or (base, threshold, price, ...): a request with more input tokens than the threshold costs that price for each.
+Price = int | tuple[int, ...]
 Match = str | list["Match"]
 
 COMPACT_DATE = re.compile(r"-(20\d\d)(\d\d)(\d\d)(?=-|:|$)")
@@ -21,6 +21,37 @@ OPERATORS: dict[str, Callable[[str, str], bool]] = {
     "$": lambda name, text: name.endswith(text),
     "*": lambda name, text: text in name,
 }
+
+
+class Rates(Struct, frozen=True, omit_defaults=True):
+    """Prices of single tokens, searches and requests, and when they apply.
+
+    Tokens without a price of their own are charged as what includes them: reasoning as output, cached as input.
+    """
+
+    input: Price | None = None
+    cache_read: Price | None = None
+    cache_write: Price | None = None
+    cache_write_1h: Price | None = None
+    output: Price | None = None
+    reasoning: Price | None = None
+    web_search: Price | None = None
+    request: Price | None = None
+    since: date | None = None
+    hours: str | None = None  # "00:30-16:30", UTC
+    tier: str | None = None
+
+    def apply_at(self, moment: datetime) -> bool:
+        """Whether these are the prices of this time (UTC)."""
+        if self.since is not None and moment.date() < self.since:
+            return False
+        if self.hours is None:
+            return True
+        begin, end = map(time.fromisoformat, self.hours.split("-"))
+        now = moment.time()
+        return begin <= now < end if begin <= end else now >= begin or now < end
+
+
 RATE_NAMES = [name for name in Rates.__struct_fields__ if name not in ("since", "hours", "tier")]
 
 

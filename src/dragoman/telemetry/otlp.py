@@ -147,13 +147,13 @@ def _data_point(family: Family, reading: Reading, began_ns: int, now_ns: int) ->
     if family.type is not Type.HISTOGRAM:
         return times + _double_field(4, reading.values[0]) + _attributes(7, labels)
     *counts, total = reading.values
-    whole = [int(count) for count in counts]
+    buckets = [int(count) for count in counts]
     return b"".join(
         (
             times,
-            _fixed64_field(4, sum(whole)),
+            _fixed64_field(4, sum(buckets)),
             _double_field(5, total),
-            _packed_fixed64_field(6, whole),
+            _packed_fixed64_field(6, buckets),
             _packed_double_field(7, family.bounds),
             _attributes(9, labels),
         )
@@ -246,7 +246,7 @@ def _int_field(field: int, value: int) -> bytes:
 
 
 def _oneof_int_field(field: int, value: int) -> bytes:
-    """An integer of a oneof, written even if it is zero: it tells which of them is set."""
+    """An integer of a oneof, written even if it is zero: it shows which of them is set."""
     return _varint(field << 3) + _varint(value)
 
 

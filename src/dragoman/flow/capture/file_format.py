@@ -11,9 +11,8 @@ import zstandard
 
 from dragoman.flow.capture.format import VERSION, Capture, Summary, summarize, utc_text
 
-MAGIC = (
-    b"dragoman capture "  # followed by the version, a space, the summary as JSON, a line break, and the compressed rest
-)
+# The version follows, a space, the summary as JSON, a line break, and the rest compressed.
+MAGIC = b"dragoman capture "
 LINE_LENGTH = 160  # characters of the readable form
 MAX_UNPACKED_BYTES = 1024 * 1024 * 1024
 

@@ -116,12 +116,12 @@ def _mask_json(value: Json, secrets: Secrets) -> Json:
 
 def _mask_chunks(chunks: tuple[Chunk, ...], secrets: Secrets, framed: bool = False) -> tuple[Chunk, ...]:
     """Mask chunks as one text: a secret may be cut anywhere. Each chunk keeps its size."""
-    whole = b"".join([chunk.data for chunk in chunks])
-    hidden = mask(whole, secrets)
-    if hidden == whole:
+    joined = b"".join([chunk.data for chunk in chunks])
+    hidden = mask(joined, secrets)
+    if hidden == joined:
         return chunks
     if framed:
-        hidden = update_checksums(hidden, whole)
+        hidden = update_checksums(hidden, joined)
     cut: list[Chunk] = []
     at = 0
     for chunk in chunks:

@@ -174,13 +174,13 @@ class RecordingResponse:
             return sink(data)
 
         try:
-            whole = await self._response.stream_to(note_and_pass_on, timeout_s)
+            complete = await self._response.stream_to(note_and_pass_on, timeout_s)
         except ConnectionLost as error:
             self._note_end(describe_error(error))
             raise
-        if whole:
+        if complete:
             self._note_end(WHOLE)
-        return whole
+        return complete
 
     async def read(self, limit: int, timeout_s: float) -> bytes:
         """Read the body chunk by chunk, so that the time of each is noted."""
