@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.admin.replay.difference import compare_captures
+from dragoman.admin.replay.difference import Change, compare_captures
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.file_format import UnreadableCapture, read_capture, read_summary
 from dragoman.flow.capture.format import summarize
@@ -28,9 +28,16 @@ def test_an_old_capture_is_listed_from_its_first_line() -> None:
     assert read_summary(line) == summarize(read_capture(PACKED.read_bytes()))
 
 
+def is_reworded_loss(part: str, change: Change) -> bool:
+    """Whether only the reason of a loss differs, which is text for people."""
+    reasonless = [None if loss is None else loss.partition(": ")[0] for loss in (change.was, change.now)]
+    return part == "ledger" and reasonless[0] == reasonless[1]
+
+
 def test_an_old_capture_replays_to_the_same_result() -> None:
     capture = read_capture(PACKED.read_bytes())
-    assert [change for part in compare_captures(capture, rerun(capture, replay_site)) for change in part.changes] == []
+    parts = compare_captures(capture, rerun(capture, replay_site))
+    assert [change for part in parts for change in part.changes if not is_reworded_loss(part.name, change)] == []
 
 
 @pytest.mark.parametrize(
