@@ -57,3 +57,11 @@ def test_a_missing_event_and_another_outcome_are_found() -> None:
     assert sorted(found) == ["hub events", "outcome"]
     [event] = found["hub events"]
     assert (event.place, event.now) == (f"event {len(capture.events)}", None)
+
+
+def test_a_reworded_reason_of_a_loss_is_no_difference_and_another_loss_is_one() -> None:
+    capture = fixture()
+    [loss] = capture.losses
+    assert changes(capture, replace(capture, losses=(replace(loss, why="reworded"),))) == {}
+    [found] = changes(capture, replace(capture, losses=(replace(loss, path="/other"),))).values()
+    assert found == (Change("loss 1", f"{loss.how.value} {loss.path}", f"{loss.how.value} /other"),)

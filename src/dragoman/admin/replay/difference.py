@@ -146,7 +146,8 @@ def _events(capture: Capture) -> list[str]:
 
 
 def _losses(capture: Capture) -> list[str]:
-    return [f"{loss.how.value} {loss.path}: {loss.why}" for loss in capture.losses]
+    """Return what was lost. Reasons are not compared: a newer version may word them otherwise."""
+    return [f"{loss.how.value} {loss.path}" for loss in capture.losses]
 
 
 def _describe_outcome(capture: Capture) -> str:
