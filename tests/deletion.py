@@ -1,4 +1,4 @@
-"""Law 7 as functions: a request and a target come in; the leaves that vanish without a word go out."""
+"""Law 7 as functions: find the leaves of a request that vanish without a loss in the ledger."""
 
 import re
 from collections import Counter
@@ -45,7 +45,7 @@ class Vanished:
 
 
 def outcome(client: str, target: str, body: Json) -> Built | Turned:
-    """What becomes of a request: what the upstream would be sent and what the ledger says, or a refusal."""
+    """The result of building a request: its body and its losses, or an error."""
     speaker, upstream = PROTOCOLS[client].client, PROTOCOLS[target].upstream
     assert speaker is not None
     assert upstream is not None
@@ -60,7 +60,7 @@ def outcome(client: str, target: str, body: Json) -> Built | Turned:
 
 
 def vanishing(client: str, target: str, body: Json, at_most: int | None = None) -> Iterator[Vanished]:
-    """Leaves whose removal changes nothing and of which the ledger says nothing.
+    """Return the leaves whose removal changes nothing and that are not in the ledger.
 
     `at_most` bounds how many leaves of one shape are tried: long conversations repeat themselves.
     """

@@ -78,7 +78,7 @@ class Running:
         self._loop.close()
 
     def stop_soon(self, accept_s: float = 0.0) -> "Future[None]":
-        """Tells the gateway to stop, as a signal would."""
+        """Stop the gateway, as a signal would."""
         return asyncio.run_coroutine_threadsafe(self.app.stop(accept_s), self._loop)
 
     def outcome(self, request_id: str) -> Outcome:
@@ -136,7 +136,7 @@ def running(
 
 
 def provider_section(protocol: str, url: str, name: str = "up") -> str:
-    """A provider that speaks one protocol at a loopback address."""
+    """Return the section of a provider with one protocol at a loopback address."""
     kind = {"messages": "anthropic"}.get(protocol, "openai-compatible")
     protocol_line = "" if kind == "anthropic" else f'protocol = "{protocol}"\n'
     return f'[providers.{name}]\nkind = "{kind}"\nendpoint = "{url}"\napi_key = "sk-fake-upstream"\n{protocol_line}'

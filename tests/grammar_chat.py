@@ -1,4 +1,4 @@
-"""The grammar of a Chat stream, written from the protocol alone: bytes come in, the reply they fold into goes out."""
+"""The grammar of a Chat stream, written from the protocol alone: fold the bytes into a reply."""
 
 from grammar_sse import Illegal, blocks, read, require
 from wire_json import Json, JsonObject
@@ -8,7 +8,7 @@ FINISHES = {"stop", "length", "tool_calls", "content_filter"}
 
 
 def fold(body: bytes, usage_requested: bool = False) -> JsonObject:
-    """A legal and whole stream as the message that it tells; anything else is Illegal."""
+    """Return the message of a legal and complete stream; raises Illegal."""
     found = blocks(body)
     require(all(name is None for name, _ in found), "Chat's events have no names")
     require(found[-1][1] == "[DONE]", f"the last data is {found[-1][1][:200]}")

@@ -1,4 +1,4 @@
-"""The grammar of a Messages stream, from the protocol alone: bytes come in, the message that they tell goes out."""
+"""The grammar of a Messages stream, from the protocol alone: fold the bytes into a message."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The grammar of a Responses stream, from the protocol alone: bytes come in, the response they end with goes out."""
+"""The grammar of a Responses stream, from the protocol alone: fold the bytes into a response."""
 
 from grammar_sse import Illegal, blocks, read, require
 from wire_json import JsonObject
@@ -71,7 +71,7 @@ def fold(body: bytes, done: bool = True) -> JsonObject:
 
 
 def fold_broken(body: bytes) -> tuple[str, JsonObject]:
-    """A stream that failed: the text before, and the error that response.failed tells."""
+    """Return the text of a failed stream, and the error in its response.failed."""
     events = _events(body, done=True)
     require(events[-1]["type"] == "response.failed", f"the last event is {events[-1]['type']}")
     require(events[-2]["type"] == "error", f"no error event before response.failed: {events[-2]['type']}")

@@ -1,4 +1,4 @@
-"""Server-sent events as strictly as the pickiest client reads them: bytes come in, (event, data) pairs go out."""
+"""Server-sent events read as strictly as the strictest client does: bytes to (event, data) pairs."""
 
 import json
 
@@ -6,7 +6,7 @@ from wire_json import Json, JsonObject
 
 
 class Illegal(AssertionError):
-    """A stream that departs from its protocol's grammar; the message says where."""
+    """A stream that departs from its protocol's grammar; the message names the place."""
 
 
 def blocks(body: bytes) -> list[tuple[str | None, str]]:

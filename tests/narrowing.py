@@ -1,4 +1,4 @@
-"""Say of which type a value must be, and use it as such."""
+"""Assert the type of a value, for the type checker."""
 
 from collections.abc import Iterable
 from typing import TypeVar

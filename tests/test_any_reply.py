@@ -210,7 +210,7 @@ def test_no_value_in_any_field_of_any_kiro_event_raises(name: str) -> None:
 
 @pytest.mark.parametrize("protocol", ["chat", "responses", "messages", "kiro"])
 def test_no_error_answer_raises(protocol: str) -> None:
-    """Nor can what it says not be told to a client."""
+    """Every reply that can be read can be encoded for a client."""
     read = upstream_of(protocol).read_error
     bodies: list[Json] = [
         {"error": {"message": "m", "type": "t", "code": "c", "param": None, "resets_at": 1, "resets_in_seconds": 1}},

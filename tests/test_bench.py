@@ -1,4 +1,4 @@
-"""The benchmark's own parts: its upstream and its load are real, its figures are what they say."""
+"""The benchmark's own parts: its upstream and its load are real, its figures are correct."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Configuration: where it is found, what wins, and what is said of a bad one."""
+"""Configuration: where it is found, what takes precedence, and the messages about mistakes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Proxies in the configuration: what a section may say, and which the environment names for which host."""
+"""Proxies in the configuration: the setting of a section, and the environment's choice for a host."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Secrets: where they come from, what is said when they are missing, and that they never print themselves."""
+"""Secrets: their sources, the messages about missing ones, and that they are never printed."""
 
 import pickle
 from pathlib import Path

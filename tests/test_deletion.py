@@ -38,7 +38,7 @@ def _same(one: object, other: object) -> bool:
     return type(one) is type(other) and one == other
 
 
-# What each protocol documents as its default: writing it out says nothing.
+# The documented defaults of each protocol: writing them out changes nothing.
 DEFAULTS: dict[str, tuple[tuple[str, object], ...]] = {
     "chat": (
         ("/stream", False),
@@ -84,7 +84,7 @@ QUIET = (
         for where, value in defaults
     ),
     Quiet("chat responses", "/**/parameters/type", ("object",), "the only type that parameters can have"),
-    # The kind that a thing is of when it does not say, or the only kind there is.
+    # The default type, or the only type that exists.
     Quiet("chat", "/tools/*/type", ("function",), "functions are what tools are"),
     Quiet("chat", "/messages/*/tool_calls/*/type", ("function",), "functions are what is called"),
     Quiet("chat", "/tool_choice/type", ("function",), "the function that is named beside it says so"),
@@ -118,7 +118,7 @@ QUIET = (
     Quiet("responses", "/include/*", ("reasoning.encrypted_content",), "the reply carries opaque reasoning"),
     Quiet("responses", "/include/*", ("message.output_text.logprobs",), "top_logprobs beside it asks for the same"),
     Quiet("responses", "/store", (False,), "nothing is kept, here or there"),
-    # Said twice.
+    # Redundant.
     Quiet("chat", "/messages/*/reasoning_content", (), "reasoning_details beside it tell the same thought"),
     # Addresses and states of items that the vendor keeps; here every item is sent whole.
     Quiet("responses", "/input/*/id", (), "where the vendor keeps the item"),

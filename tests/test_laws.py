@@ -59,7 +59,7 @@ Delta = tuple[str, str]
 
 
 class Bold:
-    """Replaces a marker; keeps law 2 only if told to hold back."""
+    """Replaces a marker; obeys law 2 only if it holds text back."""
 
     def __init__(self, hold: bool) -> None:
         self.hold = hold

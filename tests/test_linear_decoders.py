@@ -100,7 +100,7 @@ def responses_items(size: int) -> Iterable[Frame]:
 
 
 def responses_backwards(size: int) -> Iterable[Frame]:
-    """Items that are told from the last to the first."""
+    """Items in reverse order."""
     for place in reversed(range(size)):
         yield frame({"type": "response.output_item.done", "output_index": place, "item": responses_item(place)})
     yield frame({"type": "response.completed", "response": {"status": "completed", "output": []}})
@@ -134,7 +134,7 @@ def kiro_uses(size: int) -> Iterable[bytes]:
 
 
 def kiro_stops(size: int) -> Iterable[bytes]:
-    """A call that says again and again that it has ended, and has not."""
+    """A call that repeatedly reports its end without having ended."""
     for _ in range(size):
         yield kiro_event("toolUseEvent", {"toolUseId": "tooluse_a", "name": "tool", "input": "{" * 99, "stop": True})
 

@@ -1,6 +1,6 @@
-"""Fails when a file or a function outgrows the house: files of 400 lines, functions of 60.
+"""Fail when a file has more than 400 lines or a function more than 60.
 
-An exception is a line in EXCEPTIONS, with its reason.
+Exceptions are listed in EXCEPTIONS, each with its reason.
 """
 
 import ast
@@ -14,17 +14,17 @@ EXCEPTIONS: dict[str, str] = {}
 
 def main() -> int:
     root = Path(__file__).parent.parent
-    complaints = [
-        complaint
+    problems = [
+        problem
         for folder in ("src", "tests", "bench", "tools")
         for path in sorted((root / folder).rglob("*.py"))
-        for complaint in complain(path, str(path.relative_to(root)))
+        for problem in find_problems(path, str(path.relative_to(root)))
     ]
-    print("\n".join(complaints) or "Sizes are within bounds.")
-    return 1 if complaints else 0
+    print("\n".join(problems) or "Sizes are within bounds.")
+    return 1 if problems else 0
 
 
-def complain(path: Path, name: str) -> list[str]:
+def find_problems(path: Path, name: str) -> list[str]:
     if name in EXCEPTIONS:
         return []
     text = path.read_text()

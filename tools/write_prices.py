@@ -1,4 +1,4 @@
-"""Writes src/dragoman/prices/sheet.json from the genai-prices package: what the gateway needs of it, one model a line.
+"""Write src/dragoman/prices/sheet.json, one model per line, from the prices of the genai-prices package.
 
 Prices become whole picodollars (10**-12 US dollars) per token, search or request; one that rises with the input is
 [base, tokens, price above them, ...].

@@ -1,4 +1,4 @@
-"""A request body comes in; what the vendor's own SDK does not accept of it goes out."""
+"""Find the fields of a request body that the vendor's own SDK does not accept."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Folders of captured requests come in; what each client said, ready to be said again, goes out.
+"""Read captured requests of real clients from folders, to send them again.
 
 A capture is a JSON file with `client`, `path` and `body`; ours are in tests/fixtures/captured.
 """
@@ -29,7 +29,7 @@ class Captured(msgspec.Struct):
 
 
 def captured() -> Iterator[Captured]:
-    """Every request for an answer in one of the protocols that clients speak to us."""
+    """Return every request for a reply in one of the client protocols."""
     for folder in FOLDERS:
         for file in sorted(folder.glob("*/*.json")):
             found = msgspec.json.decode(file.read_bytes(), type=Captured)

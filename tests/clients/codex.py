@@ -39,7 +39,7 @@ def ask(
 
 
 def list_messages(ran: Ran) -> list[str]:
-    """What Codex told its user, message by message."""
+    """Return the messages that Codex has shown its user."""
     return [str(item["text"]) for item in items(ran) if item["type"] == "agent_message"]
 
 

@@ -37,7 +37,7 @@ def _named(config: pytest.Config) -> list[Path]:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """After a whole run that was well: the page is written, or must say what was proved, no more and no less."""
+    """After a complete and successful run, write the page, or compare it with the proofs."""
     whole = {SMOKE, REST} <= set(_named(session.config)) and not session.config.getoption("keyword")
     if not whole or exitstatus != pytest.ExitCode.OK:
         return
@@ -49,7 +49,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.fixture
 def proves() -> proof.Proves:
-    """Says what a test has proved; what the page does not claim yet makes it stale."""
+    """Record what a test has proved. A proof that is missing on the page makes the page stale."""
 
     def prove(client: str, upstream: str, *capabilities: str) -> None:
         PROVEN[client, upstream] |= set(capabilities)
@@ -84,7 +84,7 @@ def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
 
 @pytest.fixture(scope="session")
 def client(report: Callable[[str], None]) -> Callable[[str], Path]:
-    """The directory of a client, installed when first asked for."""
+    """Return the directory of a client, which is installed at its first use."""
     return lambda name: install.installed(name, report)
 
 

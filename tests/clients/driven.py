@@ -1,4 +1,4 @@
-"""A driver's output comes in; what came of each conversation goes out, and is checked."""
+"""Read the outcome of each conversation from a driver's output, and check it."""
 
 from pathlib import Path
 

@@ -24,7 +24,7 @@ ERROR_EVENTS = {
     "messages": b"event: error\ndata: " + MESSAGES_ERROR % b"api_error" + b"\n\n",
     "kiro": exception("InternalServerException", {"message": "The engine overheated."}),
 }
-# The same where the vendor is overloaded, which Codex takes for final if it is told so by name.
+# The same where the vendor is overloaded, which Codex treats as final if the error names it.
 OVERLOADS = {
     "chat": b"data: "
     + OPENAI_ERROR.replace(b'"code":null', b'"code":"server_is_overloaded"') % b"server_error"
@@ -65,7 +65,7 @@ def _end_of_event(upstream: str, body: bytes, inside: int) -> int:
     return at
 
 
-# Before the first byte: nothing is lost, and who asks again gets an answer.
+# Before the first byte: nothing is lost, and a retry succeeds.
 REFUSALS: dict[str, Callable[[str, Answer], Answer]] = {
     "429": refusal(429, (b"rate_limit_error", b"rate_limit_error"), ("retry-after", "1")),
     "529": refusal(529, (b"server_error", b"overloaded_error")),

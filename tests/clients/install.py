@@ -20,7 +20,7 @@ Report = Callable[[str], None]
 
 
 class NotInstalled(Exception):
-    """A registry did not give what we asked for."""
+    """A registry did not supply a package."""
 
 
 def installed(name: str, report: Report = print) -> Path:

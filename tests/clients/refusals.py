@@ -1,4 +1,4 @@
-"""What a client does after an error: the troubles of an upstream, and how each client is asked under them."""
+"""What a client does after an error: the failures of an upstream, and how each client is run with them."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -29,11 +29,11 @@ PINGS = {"messages": b'event: ping\ndata: {"type": "ping"}\n\n'}
 
 @dataclass(frozen=True)
 class Trouble:
-    """How an upstream fails, for how many requests, and what of it a retry can mend."""
+    """How an upstream fails, for how many requests, and whether a retry helps."""
 
     fault: Callable[[str, Answer], Answer]
     times: int  # requests of the gateway
-    passes: bool = True  # else the client need not ask again
+    passes: bool = True  # else the client need not retry
     key: str = KEY
 
     def amend(self, upstream: str) -> Amended:
@@ -134,5 +134,5 @@ TABLES = {
 
 
 def requests_made(rig: Rig) -> int:
-    """How often the client has asked for an answer."""
+    """Return how often the client has requested a reply."""
     return sum(method == "POST" for method, _ in rig.door.asked)

@@ -1,4 +1,4 @@
-"""A request that some client really sent comes in; it is built for every upstream, and judged by that vendor's SDK."""
+"""Build a request of a real client for every upstream, and check it with that vendor's SDK."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What upstreams say when they fail, made safe to show."""
+"""Error messages of upstreams, made safe to show."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""JSON with halves of surrogate pairs: read all the same, and mended without a change of length."""
+"""JSON with lone surrogates: it is decoded, with the surrogates replaced and the length unchanged."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The ledger tells each loss once, and as what it came to."""
+"""The ledger lists each loss once, with its final kind."""
 
 from dragoman.hub.loss import LISTED, Ledger, LossKind
 

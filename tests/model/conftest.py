@@ -75,5 +75,5 @@ def sdks(gateway: Running) -> Sdks:
 
 @pytest.fixture
 def show(request: pytest.FixtureRequest, report: Callable[[object], None]) -> Callable[[object], None]:
-    """What the model said: this is the one suite where it is not known beforehand."""
+    """Print the model's reply: this is the only suite where it is not known beforehand."""
     return lambda value: report(f"{request.node.name}: {value}")

@@ -76,7 +76,7 @@ def _built() -> Path | None:
 
 def _build(report: Report) -> Path:
     report(f"building llama-cpp-python {SERVER} from source: some minutes, once; the wheel is kept")
-    # Pip's own cache of wheels does not ask with which flags they were built.
+    # Pip's cache of wheels does not distinguish the flags of the build.
     how = ("--verbose", "--no-deps", "--no-cache-dir", "--no-binary", "llama-cpp-python", "--wheel-dir", str(WHEELS))
     parallel = {"CMAKE_ARGS": FLAGS, "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 1)}
     _run("wheel", *how, f"llama-cpp-python=={SERVER}", watch=_progress(report), **parallel)
@@ -87,7 +87,7 @@ def _build(report: Report) -> Path:
 
 
 def _progress(report: Report) -> Callable[[str], None]:
-    """Says every tenth of the build, by the numbers that ninja and make put before their lines."""
+    """Report every tenth of the build, by the progress in the output of ninja and make."""
     begun = time.monotonic()
     reported = 0
 
@@ -105,7 +105,7 @@ def _progress(report: Report) -> Callable[[str], None]:
 
 
 def _run(*command: str, watch: Callable[[str], None] = lambda line: None, **extra: str) -> None:
-    """Pip, at low priority, with its output in the log; told line by line to who watches."""
+    """Pip, at low priority, with its output in the log and passed to `watch` line by line."""
     words = ["nice", "-n", "10", str(VENV / "bin" / "python"), *PIP, *command]
     env = {**os.environ, **extra}
     with (

@@ -1,4 +1,4 @@
-"""One wish comes in, and a protocol to put it in; what the official SDK then makes of the reply goes out."""
+"""Send a request in any protocol through the official SDK, and return the reply that the SDK has read."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Sdks:
 
 
 def messages(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
-    """`each` is called with every piece of a stream; without it the reply is asked for whole."""
+    """`each` is called with every piece of a stream; without it the whole reply is requested."""
     request: JsonObject = {
         "model": wish.model,
         "max_tokens": wish.cap,

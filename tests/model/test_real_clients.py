@@ -1,4 +1,4 @@
-"""Claude Code and Codex themselves, answered by a real model through the gateway; what it says is up to it."""
+"""Claude Code and Codex themselves, answered by a real model through the gateway, whose replies are not predictable."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A real server is found on its port, and `doctor NAME` finds of it what its quirks say."""
+"""A real server is found on its port, and `doctor NAME` finds its known quirks."""
 
 import asyncio
 from urllib.parse import urlsplit

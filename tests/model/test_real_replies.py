@@ -113,7 +113,7 @@ def status_of(error: BaseException) -> int:
 @every_protocol
 @whole_and_streaming
 def test_a_server_that_fails_at_a_schema_is_an_upstream_error(sdks: Sdks, protocol: str, streaming: bool) -> None:
-    """By the stanza without quirks."""
+    """Use the section without quirks."""
     with pytest.raises((anthropic.InternalServerError, openai.InternalServerError)) as refused:
         fetch_reply(sdks, protocol, streaming, Wish("Where?", schema=CITY, model="plain/smollm2"))
     assert status_of(refused.value) == 500
@@ -140,7 +140,7 @@ def test_a_stream_that_another_request_cuts_is_never_taken_for_whole(sdks: Sdks,
 @every_protocol
 @whole_and_streaming
 def test_a_prompt_that_does_not_fit_is_refused(sdks: Sdks, protocol: str, streaming: bool, show: Show) -> None:
-    """Whole, the server says why; streaming, it says nothing at all, which is no reply either."""
+    """For a whole reply the server reports the reason; a stream is empty, which is not a reply either."""
     with pytest.raises((anthropic.APIStatusError, openai.APIStatusError)) as refused:
         fetch_reply(sdks, protocol, streaming, Wish("dragon " * 5000))
     show(refused.value)

@@ -21,7 +21,7 @@ def answered(content: object) -> dict[str, object]:
 def built(
     target: str, *messages: object, quirks: frozenset[str] = frozenset(), **fields: object
 ) -> tuple[JsonObject, dict[str, LossKind]]:
-    """The body for an upstream, and what the ledger says of the request."""
+    """The body for an upstream, and the losses of the request."""
     client, upstream = PROTOCOLS["messages"].client, PROTOCOLS[target].upstream
     assert client is not None
     assert upstream is not None
@@ -33,7 +33,7 @@ def built(
 
 
 def contents(body: JsonObject) -> list[Json]:
-    """What each message or item says, in order."""
+    """Return the text of each message or item, in order."""
     turns = body.get("messages") or body["input"]
     return [item.get("content", item.get("output")) for item in turns]
 

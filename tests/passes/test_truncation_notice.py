@@ -1,4 +1,4 @@
-"""The next request of a conversation tells the model which call of its last reply was lost."""
+"""The next request of a conversation names the lost call of the last reply to the model."""
 
 from msgspec.structs import replace
 

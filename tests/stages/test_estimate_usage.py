@@ -1,4 +1,4 @@
-"""Usage that an upstream did not tell is estimated, tagged, and reported just before the end."""
+"""Usage that an upstream does not report is estimated, tagged, and reported just before the end."""
 
 import sys
 from collections.abc import Callable

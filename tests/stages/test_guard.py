@@ -1,4 +1,4 @@
-"""The grammar guard: whatever order goes in, what comes out is legal, and every mending is counted."""
+"""The grammar guard: events in any order become a legal sequence, and every repair is counted."""
 
 import time
 from pathlib import Path

@@ -140,7 +140,7 @@ def test_it_can_break_off_again() -> None:
 def test_usage_is_summed_and_has_the_least_reliable_source() -> None:
     joint = begun()
     resume(joint)
-    assert joint.used_before is None  # nobody has gone on yet
+    assert joint.used_before is None  # no upstream has continued yet
     joint.accept_continuation(Ledger())
     assert feed_all(joint, UsageReported(Usage(input=30, output=5))) == [
         UsageReported(Usage(input=50, output=14, cache_read=4, credits=0.5, source=Source.ESTIMATED))
@@ -264,7 +264,7 @@ def test_an_upstream_that_failed_before_its_first_word_leaves_nothing_behind() -
     joint = begun(Opened(1, ThinkingBlock()), Delta(1, "Hm"))
     resume(joint)
     assert feed_all(joint, Started("b", "n"), Opened(0, ThinkingBlock())) == []
-    joint.begin_continuation(MARKER)  # the next target is asked the same
+    joint.begin_continuation(MARKER)  # the next target gets the same request
     events = feed_all(joint, Started("c", "o"), Opened(0, TextBlock()), Delta(0, REST), Closed(0), CLEAN)
     assert events == [Closed(1), Delta(0, REST), Closed(0), CLEAN]
 

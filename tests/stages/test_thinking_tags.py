@@ -1,4 +1,4 @@
-"""Thoughts between tags: found at the beginning of a reply only, however cut, and events as the mode says."""
+"""Reasoning between tags: found only at the beginning of a reply, however it is cut, and handled by mode."""
 
 import pytest
 from hypothesis import given, settings
@@ -272,7 +272,7 @@ def test_thinking_costs_linear_time_and_bounded_memory(piece: str) -> None:
     assert_linear(begun, Delta(0, piece), 500)
 
     class Deaf:
-        """Forgets what goes out, so that only what is held counts."""
+        """Drops the output, so that only what is held counts."""
 
         def __init__(self) -> None:
             self._stage = begun()

@@ -82,7 +82,7 @@ class Outside:
 
 
 def folded(client: str, body: bytes) -> JsonObject:
-    """What a stream tells; Illegal if it departs from the grammar."""
+    """Return the reply of a stream; raises Illegal if it violates the grammar."""
     return grammar_chat.fold(body, usage_requested=True) if client == "chat" else GRAMMARS[client].fold(body)
 
 

@@ -1,4 +1,4 @@
-"""Short ways to play a vendor's stream event by event, and to look at what a client was told."""
+"""Short ways to play a vendor's stream event by event, and to inspect the client's reply."""
 
 import json
 
@@ -77,7 +77,7 @@ def text_in(client: str, reply: JsonObject) -> str | None:
 
 
 def broken(client: str, body: bytes) -> str:
-    """What a stream says before its error; Illegal where it ends otherwise."""
+    """Return the text of a stream before its error; raises Illegal if it ends otherwise."""
     text: str = GRAMMARS[client].fold_broken(body)[0]
     return text
 

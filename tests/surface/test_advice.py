@@ -1,4 +1,4 @@
-"""Whether and when to try again: what an upstream advises is heeded, and handed on."""
+"""Whether and when to retry: the upstream's advice is followed and passed on."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Whose fault a 403 is: a bad token is the gateway's to mend, a missing entitlement is told as one."""
+"""Whose fault a 403 is: a bad token is the gateway's problem, a missing entitlement is reported as such."""
 
 import json
 

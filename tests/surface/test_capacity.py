@@ -1,4 +1,4 @@
-"""More requests at once than the gateway takes are turned away at once, and told when to come back."""
+"""Requests above the limit are rejected at once, with the time to retry."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""What vendor-run tools did is told between Responses and Messages: what was asked, and what came of it."""
+"""Hosted tool runs are translated between Responses and Messages: the input and the result."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""An upstream that repeats its credential in a good answer, or in its list of models, tells it to no client."""
+"""A credential that an upstream repeats in a good reply, or in its list of models, is not revealed to a client."""
 
 import json
 from pathlib import Path

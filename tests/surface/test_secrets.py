@@ -1,4 +1,4 @@
-"""An upstream that repeats the credential it was sent tells it to nobody: not in errors, whole or in mid-stream."""
+"""A credential that an upstream repeats in its errors is not revealed, neither in whole replies nor in streams."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A stream where the whole was asked for, or the other way round, under any name: the client gets what it asked for."""
+"""A stream instead of a whole reply, or the reverse, with any content type: the client gets what it requested."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A gateway that stops in the middle of a stream asks for a retry, in words that each client takes for one."""
+"""A gateway that stops in the middle of a stream requests a retry, in a form that each client understands."""
 
 import threading
 from pathlib import Path
@@ -9,7 +9,7 @@ from fakes.upstream import Answer, End
 from surface.outside import GRAMMARS, ONCE, Answered, outside
 from surface.vendor_replies import STREAM
 
-BEGUN = {"chat": 2, "messages": 3}  # events until something is said
+BEGUN = {"chat": 2, "messages": 3}  # events up to the first text
 WORDS = {"chat": ("type", "server_error"), "responses": ("code", "server_error"), "messages": ("type", "api_error")}
 
 

@@ -1,4 +1,4 @@
-"""One short reply as each vendor says it, whole and streamed, to be bent by tests."""
+"""One short reply in each vendor's format, whole and streamed, for tests to modify."""
 
 import json
 

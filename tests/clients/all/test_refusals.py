@@ -1,4 +1,4 @@
-"""What real clients do after an error: nobody asks again in vain, and nobody gives up on what passes."""
+"""What real clients do after an error: they retry temporary errors, and do not retry permanent ones."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +39,7 @@ def test_a_client_retries_only_where_that_helps(
         amend = trouble.amend(asker.upstream)
         with rigged(own, asker.upstream, asker.use, amend=amend, settings=SETTINGS) as rig:
             done = asker.ask(rig, directory, node, trouble.key)
-            return done, requests_made(rig) - done  # the last one tells what the tool said
+            return done, requests_made(rig) - done  # the last one contains the result of the tool
 
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         seen = dict(zip(TROUBLES, pool.map(react, TROUBLES), strict=True))

@@ -62,7 +62,7 @@ def _make_request(mode: str) -> Json:
 
         Args:
             title: its title
-            text: what it says
+            text: its text
         """
         return write_note(mode, title, text)
 

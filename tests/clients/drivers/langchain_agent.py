@@ -1,4 +1,4 @@
-"""LangChain over each protocol that it speaks, whole and streaming."""
+"""LangChain over each protocol that it supports, whole and streaming."""
 
 from langchain_anthropic import ChatAnthropic
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage

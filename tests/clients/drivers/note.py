@@ -1,4 +1,4 @@
-"""The tool that every driven client offers, and how a driver tells what came of a conversation."""
+"""The tool that every driven client offers, and how a driver reports the outcome of a conversation."""
 
 import json
 import os
@@ -27,12 +27,12 @@ def write_note(mode: str, title: str, text: str) -> str:
 
 
 def model(mode: str) -> str:
-    """The upstream is told by the model's name which conversation this is."""
+    """Return the model's name, which identifies the conversation for the upstream."""
     return f"some-model-{mode}"
 
 
 def drive(ways: Iterable[str], talk: Callable[[str, str], str]) -> None:
-    """Holds the conversations asked for on the command line, or all of them, side by side."""
+    """Run the conversations named on the command line, or all of them, concurrently."""
     modes = sys.argv[1:] or list(ways)
     with ThreadPoolExecutor(len(modes)) as pool:
         for outcome in pool.map(lambda mode: _outcome(mode, talk), modes):

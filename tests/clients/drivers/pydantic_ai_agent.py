@@ -1,4 +1,4 @@
-"""pydantic-ai over each protocol that it speaks, whole and streaming."""
+"""pydantic-ai over each protocol that it supports, whole and streaming."""
 
 import asyncio
 from collections.abc import AsyncIterable

@@ -1,4 +1,4 @@
-"""The vendors' SDKs and a framework use tools through the gateway; when an upstream fails they ask again or raise."""
+"""The vendors' SDKs and a framework use tools through the gateway; when an upstream fails they retry or raise."""
 
 import sys
 from collections.abc import Callable
