@@ -163,6 +163,8 @@ class TranslationPipe:
         """Put events through redaction, the watch and all stages; nearly all of them are runs of deltas."""
         pieces: list[bytes] = []
         for item in split_runs(events):
+            if self.failure is not None:
+                break
             if isinstance(item, list):
                 text = join_run(item)
                 clean = item if redactor is None else redactor.feed_run(item, text)
@@ -173,9 +175,7 @@ class TranslationPipe:
                 clean = (item,) if redactor is None else redactor.feed(item)
             for event in clean:
                 self.watch.observe(event)
-            pieces.append(self._encoded(clean, 0))
-            if self.failure is not None:
-                break
+                pieces.append(self._process_event(event))
         return b"".join(pieces)
 
     def _process_run(self, run: Sequence[Delta], text: str) -> Sequence[bytes]:
@@ -187,6 +187,17 @@ class TranslationPipe:
                 return (self._encoded(given, number + 1),)
         encode = self._encode
         return [piece for event in run for piece in encode(event)]
+
+    def _process_event(self, event: Event) -> bytes:
+        """Put one event through the stages, most of which return just one."""
+        for number, feed in enumerate(self._feeds):
+            if type(event) is Failed and number == len(self._own):
+                return self._encoded((event,), number)
+            given = feed(event)
+            if len(given) != 1:
+                return self._encoded(given, number + 1)
+            event = given[0]
+        return b"".join(self._encode(event))
 
     def _encoded(self, events: Sequence[Event], first: int) -> bytes:
         """Put events through the stages from the one with this number on."""

@@ -77,25 +77,23 @@ class ReplyMonitor:
         self._blocks: list[str] = []
 
     def observe(self, event: Event) -> None:
-        match event:
-            case Delta(text=text):
-                self.observe_run((event,), text)
-            case Opened(what=what):
-                self._blocks.append(BLOCK_KINDS[type(what)])
-                self.has_content |= isinstance(what, CONTENT_WITHOUT_TEXT)
-                if self._first_token is None and isinstance(what, ACTIONS):
-                    self._first_token = self._clock()
-            case Started(usage=usage):
-                self._started = event
-                self._usage = usage
-            case UsageReported(usage=usage):
-                self._usage = usage
-                self._usage_is_final = True
-            case Ended() | Failed() if self._end is None:
-                self._end = event
-                self.has_content |= isinstance(event, Ended)
-            case _:
-                pass
+        # Types are compared, not matched: a struct's class pattern that does not fit is slow, and this is a hot path.
+        if type(event) is Delta:
+            self.observe_run((event,), event.text)
+        elif type(event) is Opened:
+            self._blocks.append(BLOCK_KINDS[type(event.what)])
+            self.has_content |= isinstance(event.what, CONTENT_WITHOUT_TEXT)
+            if self._first_token is None and isinstance(event.what, ACTIONS):
+                self._first_token = self._clock()
+        elif type(event) is Started:
+            self._started = event
+            self._usage = event.usage
+        elif type(event) is UsageReported:
+            self._usage = event.usage
+            self._usage_is_final = True
+        elif self._end is None and (type(event) is Ended or type(event) is Failed):
+            self._end = event
+            self.has_content |= type(event) is Ended
 
     def observe_run(self, run: Sequence[Delta], text: str) -> None:
         """Observe consecutive deltas; `text` is their joined text."""

@@ -78,23 +78,29 @@ class CheckCalls(RunStage):
             return self._feed_pending(self._pending, event)
         if type(event) is Delta:
             return self._add_arguments(event) if event.block in self._arguments else (event,)
-        if isinstance(event, Opened | CitationAdded) and (failure := self._size.count(event)) is not None:
-            return (Failed(failure),)
-        match event:
-            case Opened(what=CallBlock(name=name)) if not name.strip():
-                return (Failed(Failure(Kind.CORRUPT, "the model called a tool without naming it")),)
-            case Opened(block=block, what=CallBlock(name=name, custom=False)):
-                self._names[block] = name
-                self._arguments[block] = []
-                self._idle = False
-            case Closed(block=block) if block in self._arguments:
-                if not _is_object("".join(self._arguments.pop(block))):
-                    self._pending = PendingCallEnd(self._names[block], event, "input that is not a JSON object")
-                    return ()
-                self._idle = not self._arguments
-            case _:
-                pass
+        # Types are compared: a struct's class pattern that does not fit is slow.
+        if type(event) is Opened or type(event) is CitationAdded:
+            failure = self._size.count(event)
+            if failure is not None:
+                return (Failed(failure),)
+        if type(event) is Opened and type(event.what) is CallBlock:
+            return (self._open(event.block, event.what) or event,)
+        if type(event) is Closed and event.block in self._arguments:
+            if not _is_object("".join(self._arguments.pop(event.block))):
+                self._pending = PendingCallEnd(self._names[event.block], event, "input that is not a JSON object")
+                return ()
+            self._idle = not self._arguments
         return (event,)
+
+    def _open(self, block: int, call: CallBlock) -> Failed | None:
+        """Begin to collect the arguments of a call; return the failure if it names no tool."""
+        if not call.name.strip():
+            return Failed(Failure(Kind.CORRUPT, "the model called a tool without naming it"))
+        if not call.custom:
+            self._names[block] = call.name
+            self._arguments[block] = []
+            self._idle = False
+        return None
 
     def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
         if self._idle:

@@ -67,26 +67,26 @@ class EstimateUsage(RunStage):
             if not self._reported:
                 (self._thoughts if event.block in self._thinking else self._text).add(event.text)
             return (event,)
-        match event:
-            case Opened(block=block, what=ThinkingBlock()):
-                self._thinking.add(block)
-            case Opened(what=CallBlock(name=name)):
-                self._text.add(f"\n{name}\n")
-            case Started(usage=usage):
-                self._known = usage
-            case UsageReported(usage=usage) if usage.context is not None or usage.source is Source.ESTIMATED:
+        # Types are compared: a struct's class pattern that does not fit is slow.
+        if type(event) is Opened:
+            if type(event.what) is ThinkingBlock:
+                self._thinking.add(event.block)
+            elif type(event.what) is CallBlock:
+                self._text.add(f"\n{event.what.name}\n")
+        elif type(event) is Started:
+            self._known = event.usage
+        elif type(event) is UsageReported:
+            usage = event.usage
+            if usage.context is not None or usage.source is Source.ESTIMATED:
                 self._partial = usage
                 return ()
-            case UsageReported(usage=usage):
-                self._reported = True
-                self.usage = usage
-                self._text.clear()
-                self._thoughts.clear()
-            case Ended() if not self._reported:
-                self.usage = self._estimate()
-                return (UsageReported(self.usage), event)
-            case _:
-                pass
+            self._reported = True
+            self.usage = usage
+            self._text.clear()
+            self._thoughts.clear()
+        elif type(event) is Ended and not self._reported:
+            self.usage = self._estimate()
+            return (UsageReported(self.usage), event)
         return (event,)
 
     def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:

@@ -150,20 +150,21 @@ class Guard(RunStage):
         if isinstance(phase, str):
             return self._trip(phase)
         self._phase = phase
-        match event:
-            case Opened() | Delta() | OpaqueAdded() | CitationAdded() | Closed():
-                return self._step(event)
-            case UsageReported():
-                self._usage = event
-                return ()
-            case Ended():
-                return (*self._close_all(), *self._take_usage(), event)
-            case Failed(failure=failure):
-                self._writable.clear()
-                self._on_failure(failure)
-                return (*self._take_usage(), event)
-            case Started():
-                return (event,)
+        # Types are compared: a struct's class pattern that does not fit is slow.
+        if type(event) is Opened or type(event) is Closed or type(event) is Delta:
+            return self._step(event)
+        if type(event) is UsageReported:
+            self._usage = event
+            return ()
+        if type(event) is Ended:
+            return (*self._close_all(), *self._take_usage(), event)
+        if type(event) is Failed:
+            self._writable.clear()
+            self._on_failure(event.failure)
+            return (*self._take_usage(), event)
+        if type(event) is OpaqueAdded or type(event) is CitationAdded:
+            return self._step(event)
+        return (event,)
 
     def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
         if run[0].block in self._writable and "" not in [event.text for event in run]:

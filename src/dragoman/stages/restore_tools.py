@@ -152,13 +152,12 @@ class RestoreTools(RunStage):
                 return (event,)
             text = unwrapping.input.feed(event.text)
             return (Delta(event.block, text),) if text else ()
-        match event:
-            case Opened(what=CallBlock() as call):
-                return (self._open(event, call),)
-            case Closed(block=block) if block in self._unwrapping:
-                return self._close(event, self._unwrapping.pop(block))
-            case _:
-                return (event,)
+        # Types are compared: a struct's class pattern that does not fit is slow.
+        if type(event) is Opened and type(event.what) is CallBlock:
+            return (self._open(event, event.what),)
+        if type(event) is Closed and event.block in self._unwrapping:
+            return self._close(event, self._unwrapping.pop(event.block))
+        return (event,)
 
     def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
         if self._pending_end is None and run[0].block not in self._unwrapping:
