@@ -123,7 +123,7 @@ def crowd(gateway: Gateway) -> str:
 
 def leave(sock: socket.socket) -> None:
     sock.close()
-    time.sleep(0.0001)
+    time.sleep(0.0005)
 
 
 def trickle(model: str) -> Run:
