@@ -10,7 +10,7 @@ from dragoman.config.settings import Debug
 from dragoman.flow.capture.directory import Bounds, CaptureDirectory, capture_directory, load_capture
 from dragoman.flow.capture.format import Capture
 from dragoman.flow.capture.memory_bounds import MemoryBudget
-from dragoman.flow.capture.writer import CaptureWriter, Job, RequestCapture
+from dragoman.flow.capture.writer import CaptureWriter, Counts, Job, RequestCapture
 from dragoman.hub.outcome import Outcome
 from flow.capture.recordings import make_recording
 from flow.in_memory import MemoryWire, make_exchange
@@ -42,7 +42,7 @@ def test_a_job_is_written_and_its_memory_released(tmp_path: Path) -> None:
     assert budget.reserve(10)
     writer.put(make_job(tmp_path))
     writer.close()
-    assert (writer.written, writer.dropped, budget.left) == (1, 0, BUDGET)
+    assert (writer.counts, budget.left) == (Counts(1, 0), BUDGET)
     assert len(list(tmp_path.glob("*.capture"))) == 1
 
 
@@ -52,7 +52,7 @@ def test_a_directory_that_cannot_be_written_is_logged_once(tmp_path: Path, caplo
     writer.put(make_job(tmp_path / "file"))
     writer.put(make_job(tmp_path / "file"))
     writer.close()
-    assert (writer.written, writer.dropped) == (0, 2)
+    assert writer.counts == Counts(0, 2)
     [record] = caplog.records
     assert "captures cannot be written to" in record.getMessage()
 
@@ -64,11 +64,11 @@ def test_what_does_not_fit_into_the_queue_is_dropped(tmp_path: Path, monkeypatch
     for _ in range(4):
         assert budget.reserve(10)
         writer.put(make_job(tmp_path, before=gate))
-    dropped = writer.dropped
+    dropped = writer.counts.dropped
     assert dropped >= 2
     gate.set()
     writer.close()
-    assert (writer.written + writer.dropped, writer.dropped, budget.left) == (4, dropped, BUDGET)
+    assert (writer.counts, budget.left) == (Counts(4 - dropped, dropped), BUDGET)
 
 
 def test_nothing_is_recorded_unless_the_settings_say_so() -> None:

@@ -18,12 +18,10 @@ from dragoman.admin.errors import AdminError
 from dragoman.admin.replay.runtime import Lookups, ReplayedMemory, make_runtime
 from dragoman.admin.replay.upstream import RecordedUpstream, encode_headers
 from dragoman.config.secret import Secret
-from dragoman.config.settings import Debug
 from dragoman.flow.call import Call
 from dragoman.flow.capture.format import CLIENT_LEFT, Capture
 from dragoman.flow.capture.masking import mask_capture
-from dragoman.flow.capture.recording import Recording
-from dragoman.flow.capture.writer import RequestCapture
+from dragoman.flow.capture.writer import Counts, Job, RequestCapture
 from dragoman.flow.gateway import Gateway
 from dragoman.hub.ports import ReplyContext
 from dragoman.net.bodies import ByteBudget
@@ -63,14 +61,15 @@ async def _rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
     lookups = Lookups(capture)
     gateway = _Gateway(make_runtime(capture, upstream, lookups), ReplayedMemory(lookups))
     gateway.created = int(capture.started_at)
-    gateway.captures = collector = _Collector()
+    collector = _Collector()
+    gateway.captures = RequestCapture(sink=collector)
     keyring = _Keyring(capture.settings.owner)
     handler = make_handler(gateway, keyring)
     exchange = Exchange(_make_head(capture), _Client(), ByteBudget(UNLIMITED_BYTES))
     exchange.body_arrived(capture.request.body)
     await _serve(handler, exchange, capture)
-    assert collector.recording is not None, "the request did not reach the gateway"
-    return mask_capture(collector.recording.make_capture(), collector.recording.secrets)
+    assert collector.job is not None, "the request did not reach the gateway"
+    return mask_capture(collector.job.make_capture(), collector.job.secrets)
 
 
 async def _serve(handler: Handler, exchange: Exchange, capture: Capture) -> None:
@@ -116,16 +115,19 @@ class _Keyring(Keyring):
         return key if key is None or self._owner else STORED_KEY
 
 
-class _Collector(RequestCapture):
+class _Collector:
     """Keeps the recording instead of writing it to a file."""
 
-    recording: Recording | None = None
+    counts = Counts(0, 0)
 
-    def begin(self, exchange: Exchange, started_at: float, debug: Debug) -> Recording | None:
-        return super().begin(exchange, started_at, replace(debug, capture="all"))
+    def __init__(self) -> None:
+        self.job: Job | None = None
 
-    def _finish(self, recording: Recording, debug: Debug) -> None:
-        self.recording = recording
+    def put(self, job: Job) -> None:
+        self.job = job
+
+    def close(self) -> None:
+        return
 
 
 class _Client:

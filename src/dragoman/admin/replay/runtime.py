@@ -180,7 +180,7 @@ def _make_config(capture: Capture) -> Config:
     return Config(
         server=msgspec.convert(settings.server or {}, Server),
         retry=msgspec.convert(settings.retry or {}, Retry),
-        debug=Debug(),
+        debug=Debug(capture="all"),
         store=StoreSettings(),
         fetch=Fetch(),
         effort=msgspec.convert(settings.effort or {}, Effort),

@@ -5,6 +5,7 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -30,15 +31,38 @@ class Counts(Struct, frozen=True):
     dropped: int
 
 
+class Job(Struct, frozen=True):
+    """A recording to be written."""
+
+    make_capture: Callable[[], Capture]  # called by the writer's thread, because it takes time
+    secrets: frozenset[bytes]
+    directory: CaptureDirectory
+    size: int
+
+
+class CaptureSink(Protocol):
+    """Takes finished recordings: the writer, or what keeps the recording of a replay."""
+
+    @property
+    def counts(self) -> Counts:
+        """How many captures were written and dropped."""
+
+    def put(self, job: Job) -> None:
+        """Take a recording. Must not block."""
+
+    def close(self) -> None:
+        """Finish what was taken. May block."""
+
+
 class RequestCapture:
     """Records the requests that the configuration wants captured.
 
     A request that is not captured costs one comparison; one that is captured is never delayed.
     """
 
-    def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(self, memory_bytes: int = MEMORY_BYTES, sink: CaptureSink | None = None) -> None:
         self._budget = MemoryBudget(memory_bytes)
-        self._writer = CaptureWriter(self._budget)
+        self._sink = CaptureWriter(self._budget) if sink is None else sink
         self._directory: tuple[Debug, CaptureDirectory] | None = None
 
     def begin(self, exchange: Exchange, started_at: float, debug: Debug) -> Recording | None:
@@ -55,7 +79,7 @@ class RequestCapture:
             self._budget.release(recording.size)
             return
         secrets = frozenset(recording.secrets)
-        self._writer.put(Job(recording.make_capture, secrets, self._find_directory(debug), recording.size))
+        self._sink.put(Job(recording.make_capture, secrets, self._find_directory(debug), recording.size))
 
     def remove_old(self, debug: Debug) -> None:
         """Remove captures that are too old, even if nothing is captured now. Blocks on the disk."""
@@ -70,7 +94,7 @@ class RequestCapture:
 
     @property
     def counts(self) -> Counts:
-        return Counts(self._writer.written, self._writer.dropped)
+        return self._sink.counts
 
     @property
     def memory_left(self) -> int:
@@ -79,16 +103,7 @@ class RequestCapture:
 
     def close(self) -> None:
         """Write the recordings that wait. Blocks for up to twice STOP_TIMEOUT_S."""
-        self._writer.close()
-
-
-class Job(Struct, frozen=True):
-    """A recording to be written."""
-
-    make_capture: Callable[[], Capture]  # called by the writer's thread, because it takes time
-    secrets: frozenset[bytes]
-    directory: CaptureDirectory
-    size: int
+        self._sink.close()
 
 
 class CaptureWriter:
@@ -102,8 +117,12 @@ class CaptureWriter:
         self._jobs: queue.Queue[Job | None] = queue.Queue(MAX_WAITING)
         self._thread: threading.Thread | None = None
         self._failing = False
-        self.written = 0
-        self.dropped = 0
+        self._written = 0
+        self._dropped = 0
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(self._written, self._dropped)
 
     def put(self, job: Job) -> None:
         """Queue a recording, or drop it if the queue is full. Never blocks."""
@@ -113,7 +132,7 @@ class CaptureWriter:
         try:
             self._jobs.put_nowait(job)
         except queue.Full:
-            self.dropped += 1
+            self._dropped += 1
             self._budget.release(job.size)
 
     def close(self) -> None:
@@ -136,11 +155,11 @@ class CaptureWriter:
         try:
             job.directory.write(mask_capture(job.make_capture(), job.secrets))
         except Exception as error:
-            self.dropped += 1
+            self._dropped += 1
             if not self._failing:
                 self._failing = True
                 cause = error.strerror if isinstance(error, OSError) else describe_fault(error)
                 log.error("captures cannot be written to %s: %s", job.directory.path, cause)
         else:
-            self.written += 1
+            self._written += 1
             self._failing = False
