@@ -1,4 +1,4 @@
-"""Client keys: what is stored, who is let in, and how soon a revocation counts."""
+"""Client keys: what is stored, which are valid, and how soon a revocation takes effect."""
 
 import asyncio
 import hashlib
@@ -60,7 +60,7 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not come to pass within five seconds")
 
 
-def test_a_key_opens_the_door_and_its_neighbours_do_not(tmp_path: Path) -> None:
+def test_a_key_is_valid_and_similar_ones_are_not(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with keyring_at(tmp_path / "keys.db") as keyring:
             created = await keyring.create("laptop")
@@ -82,7 +82,7 @@ def test_keys_have_256_random_bits_and_differ(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_no_file_of_the_store_holds_the_plain_key(tmp_path: Path) -> None:
+def test_no_file_of_the_store_contains_the_plain_key(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with keyring_at(tmp_path / "keys.db") as keyring:
             created = await keyring.create("canary")
@@ -170,12 +170,12 @@ def test_a_key_from_the_environment_survives_a_refresh_beside_stored_ones(tmp_pa
 
 
 @pytest.mark.parametrize("sample", ["", "  ", "changeme", "changeme_proxy_secret", "your-api-key-here", "dgm_..."])
-def test_a_sample_value_is_no_key(sample: str) -> None:
+def test_a_sample_value_is_not_a_key(sample: str) -> None:
     with pytest.raises(ValueError, match="sample"):
         Keyring(None, Secret(sample))
 
 
-def test_an_empty_keyring_lets_nobody_in() -> None:
+def test_an_empty_keyring_accepts_no_key() -> None:
     keyring = Keyring(None)
     assert keyring.is_empty
     assert keyring.check(b"") is None
@@ -193,7 +193,7 @@ def test_a_key_beyond_ascii_is_compared_as_bytes() -> None:
     assert Keyring(None, Secret("sk-fake-grüße")).check("sk-fake-grüße".encode()) == ENVIRONMENT_KEY
 
 
-def test_a_revoked_key_is_refused_at_once_and_its_name_is_free_again(tmp_path: Path) -> None:
+def test_a_revoked_key_is_rejected_at_once_and_its_name_is_free_again(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with keyring_at(tmp_path / "keys.db") as keyring:
             old = await keyring.create("laptop")
@@ -210,7 +210,7 @@ def test_a_revoked_key_is_refused_at_once_and_its_name_is_free_again(tmp_path: P
     asyncio.run(scenario())
 
 
-def test_a_revocation_by_another_process_is_seen_by_the_watching_server(tmp_path: Path) -> None:
+def test_a_revocation_by_another_process_takes_effect(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with keyring_at(tmp_path / "keys.db") as server:
             created = await server.create("laptop")
@@ -262,7 +262,7 @@ def test_many_first_starts_at_once_make_one_key(tmp_path: Path) -> None:
     assert len(b"".join(outputs).split()) == 1
 
 
-def test_a_store_in_trouble_leaves_the_known_keys_valid(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_known_keys_stay_valid_while_the_store_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with keyring_at(tmp_path / "keys.db") as keyring:
             created = await keyring.create("laptop")
@@ -279,7 +279,7 @@ def test_a_store_in_trouble_leaves_the_known_keys_valid(tmp_path: Path, caplog: 
     assert "could not be read" in caplog.text
 
 
-def test_use_is_written_down_without_asking_per_request(tmp_path: Path) -> None:
+def test_use_is_recorded_without_a_query_per_request(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = await open_store(f"sqlite:///{tmp_path / 'keys.db'}")
         keyring = Keyring(store, clock=lambda: 1_800_000_000.5)
@@ -295,7 +295,7 @@ def test_use_is_written_down_without_asking_per_request(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_the_watch_writes_use_down_once_a_minute(tmp_path: Path) -> None:
+def test_use_is_stored_once_a_minute(tmp_path: Path) -> None:
     async def scenario() -> None:
         now = [1_800_000_000.0]
         store = await open_store(f"sqlite:///{tmp_path / 'keys.db'}")
@@ -318,7 +318,7 @@ def test_the_watch_writes_use_down_once_a_minute(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "   ", "two\nlines", "\x1b[31mred"])
-def test_a_name_that_would_garble_a_table_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_name_that_would_garble_a_table_is_rejected(tmp_path: Path, name: str) -> None:
     async def scenario() -> None:
         async with keyring_at(tmp_path / "keys.db") as keyring:
             with pytest.raises(ValueError, match="printable"):

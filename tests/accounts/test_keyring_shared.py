@@ -1,4 +1,4 @@
-"""Client keys that several gateways share, in a store of either kind."""
+"""Client keys that several gateways share, in either kind of store."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -33,7 +33,7 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not come to pass within ten seconds")
 
 
-def test_a_key_made_at_one_gateway_opens_and_closes_the_other(store_url: str) -> None:
+def test_a_key_of_one_gateway_is_valid_at_the_other_until_revoked(store_url: str) -> None:
     async def scenario() -> None:
         async with gateway(store_url) as mine, gateway(store_url) as theirs:
             created = await theirs.create("laptop")
@@ -57,7 +57,9 @@ def test_a_name_is_taken_for_all_gateways(store_url: str) -> None:
     asyncio.run(scenario())
 
 
-def test_known_keys_stay_valid_while_the_database_is_away(postgres: Postgres, caplog: pytest.LogCaptureFixture) -> None:
+def test_known_keys_stay_valid_while_the_database_is_unreachable(
+    postgres: Postgres, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario(url: str) -> None:
         async with gateway(url) as keyring, gateway(url) as theirs:
             created = await keyring.create("laptop")

@@ -1,4 +1,4 @@
-"""What conversations lost is shared between workers, bounded, and forgotten in time."""
+"""Lost tool calls are shared between workers, bounded, and expire."""
 
 import asyncio
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_a_lost_call_is_recalled_until_it_expires(stored: bool, tmp_path: Path) 
     asyncio.run(story())
 
 
-def test_two_workers_share_what_was_lost(tmp_path: Path) -> None:
+def test_two_workers_share_lost_calls(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/d.db"
 
     async def story() -> None:
@@ -54,7 +54,7 @@ def test_two_workers_share_what_was_lost(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-class Asked:
+class CountingStore:
     """A store that counts the questions."""
 
     def __init__(self, store: Store) -> None:
@@ -70,13 +70,13 @@ class Asked:
         return await self._store.has_cuts(now)
 
 
-def test_while_nothing_was_lost_the_store_is_asked_once_in_a_while(tmp_path: Path) -> None:
+def test_the_store_is_queried_rarely_while_nothing_was_lost(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/d.db"
     clock = Clock()
 
     async def story() -> None:
         first, second = await open_store(url), await open_store(url)
-        asked = Asked(second)
+        asked = CountingStore(second)
         memory = LostCalls(cast(Store, asked), clock)  # it has what is asked of it here
         for _ in range(10):
             assert await memory.recall("a", (b"one",)) == ()
@@ -103,7 +103,7 @@ def limit_cut_calls(monkeypatch: pytest.MonkeyPatch, total: int, per_tenant: int
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["in this process", "in the store"])
-def test_the_memory_is_bounded(stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_use_is_bounded(stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit_cut_calls(monkeypatch, 3)
     clock = Clock()
 
@@ -122,7 +122,7 @@ def test_the_memory_is_bounded(stored: bool, tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["in this process", "in the store"])
-def test_one_tenant_neither_recalls_nor_pushes_out_what_another_lost(
+def test_a_tenant_neither_recalls_nor_evicts_calls_of_another(
     stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit_cut_calls(monkeypatch, 4, per_tenant=2)

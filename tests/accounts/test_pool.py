@@ -1,4 +1,4 @@
-"""The laws of a pool: sessions keep their member, work is spread, and rests are kept until they are doubted."""
+"""Properties of a pool: sessions keep their credential, load is spread, and cooldowns hold until they are probed."""
 
 from collections import Counter
 
@@ -59,7 +59,7 @@ def test_every_session_keeps_its_member_whatever_others_do(size: int, session: s
 
 @given(sizes, sessions)
 @settings(max_examples=50)
-def test_two_processes_that_know_nothing_of_each_other_agree(size: int, session: str) -> None:
+def test_two_independent_processes_agree(size: int, session: str) -> None:
     assert walk(pool_of(size), session) == walk(pool_of(size), session)
 
 
@@ -73,14 +73,14 @@ def test_sessions_are_spread_evenly(size: int, seed: int) -> None:
 
 @given(sizes)
 @settings(max_examples=10)
-def test_without_a_session_the_least_recently_asked_is_next(size: int) -> None:
+def test_without_a_session_the_least_recently_used_is_next(size: int) -> None:
     pool = pool_of(size)
     assert [first(pool, None) for _ in range(2 * size)] == [*range(size), *range(size)]
 
 
 @given(sizes, sessions, st.data())
 @settings(max_examples=50)
-def test_only_the_sessions_of_a_resting_member_move(size: int, session: str, data: st.DataObject) -> None:
+def test_only_sessions_of_a_member_in_cooldown_move(size: int, session: str, data: st.DataObject) -> None:
     resting = data.draw(st.integers(0, size - 1))
     usual = first(pool_of(size), session)
     pool = pool_of(size)
@@ -90,7 +90,7 @@ def test_only_the_sessions_of_a_resting_member_move(size: int, session: str, dat
 
 @given(sizes, sessions, st.floats(1, PROBE_AFTER_S), st.floats(0, 2 * PROBE_AFTER_S))
 @settings(max_examples=100)
-def test_a_short_rest_is_kept_to_the_end_and_not_longer(size: int, session: str, rest: float, later: float) -> None:
+def test_a_short_cooldown_holds_to_its_end_and_not_longer(size: int, session: str, rest: float, later: float) -> None:
     pool = pool_of(size)
     home = first(pool, session)
     pool.start_cooldown(home, MODEL, NOW + rest, "rate_limited", NOW)
@@ -99,7 +99,9 @@ def test_a_short_rest_is_kept_to_the_end_and_not_longer(size: int, session: str,
 
 @given(sizes, st.one_of(st.none(), sessions), st.data())
 @settings(max_examples=100)
-def test_nobody_is_ever_refused_by_hearsay(size: int, session: str | None, data: st.DataObject) -> None:
+def test_a_request_always_gets_a_member_even_if_all_cool_down(
+    size: int, session: str | None, data: st.DataObject
+) -> None:
     pool = pool_of(size)
     for member in range(size):
         if data.draw(st.booleans()):
@@ -110,7 +112,7 @@ def test_nobody_is_ever_refused_by_hearsay(size: int, session: str | None, data:
     assert len(set(asked)) == len(asked)
 
 
-def test_where_all_rest_the_one_that_is_free_soonest_is_asked_and_no_other() -> None:
+def test_if_all_cool_down_only_the_one_that_is_free_soonest_is_used() -> None:
     pool = pool_of(3)
     for member, seconds in enumerate((90, 20, 60)):
         pool.start_cooldown(member, ALL_MODELS, NOW + seconds, "rate_limited", NOW)
@@ -129,7 +131,7 @@ def test_a_moved_session_stays_where_its_cache_is_now() -> None:
     assert pool.last_member("a session") == first(pool, "a session", NOW + 30) == other
 
 
-def test_a_rest_for_one_model_leaves_the_others_alone() -> None:
+def test_a_cooldown_for_one_model_does_not_affect_others() -> None:
     pool = pool_of(2)
     home = first(pool, "a session")
     pool.start_cooldown(home, MODEL, NOW + 20, "rate_limited", NOW)
@@ -137,7 +139,7 @@ def test_a_rest_for_one_model_leaves_the_others_alone() -> None:
     assert first(pool, "a session", model="another") == home
 
 
-def test_a_long_rest_is_doubted_by_one_request_at_a_time() -> None:
+def test_a_long_cooldown_is_probed_by_one_request_at_a_time() -> None:
     pool = pool_of(2)
     home = first(pool, "a session")
     pool.start_cooldown(home, ALL_MODELS, NOW + 400_000, "quota", NOW)
@@ -149,7 +151,7 @@ def test_a_long_rest_is_doubted_by_one_request_at_a_time() -> None:
     assert first(pool, "a session", NOW + PROBE_AFTER_S) == home, "the one that was finding out told nothing"
 
 
-def test_a_doubt_that_was_right_frees_the_member() -> None:
+def test_a_successful_probe_ends_the_cooldown() -> None:
     pool = pool_of(2)
     home = first(pool, "a session")
     pool.start_cooldown(home, ALL_MODELS, NOW + 400_000, "quota", NOW)
@@ -159,7 +161,7 @@ def test_a_doubt_that_was_right_frees_the_member() -> None:
     assert all(state.free_at is None for state in pool.states(NOW + PROBE_AFTER_S))
 
 
-def test_doubts_that_were_wrong_come_half_as_often_but_never_stop() -> None:
+def test_failed_probes_come_half_as_often_but_never_stop() -> None:
     pool = pool_of(2)
     home = first(pool, "a session")
     end = NOW + 1_000_000
@@ -181,7 +183,7 @@ def test_doubts_that_were_wrong_come_half_as_often_but_never_stop() -> None:
     ]
 
 
-def test_a_member_that_never_answers_is_not_doubted_more_often_each_time_its_rest_ends() -> None:
+def test_a_member_that_never_succeeds_is_not_probed_more_often_after_each_cooldown() -> None:
     pool = pool_of(2)
     now, asked = NOW, []
     while now < NOW + 86_400:
@@ -192,14 +194,14 @@ def test_a_member_that_never_answers_is_not_doubted_more_often_each_time_its_res
     assert len(asked) <= 24 + 4
 
 
-def test_refusals_that_come_together_count_as_one() -> None:
+def test_simultaneous_failures_count_as_one() -> None:
     pool = pool_of(2)
     for _ in range(5):
         pool.start_cooldown(0, ALL_MODELS, NOW + 400_000, "quota", NOW)
     assert 0 in walk(pool, None, NOW + PROBE_AFTER_S)
 
 
-def test_an_edit_keeps_what_is_known_of_the_members_that_stay() -> None:
+def test_a_configuration_edit_keeps_the_state_of_members_that_stay() -> None:
     old = pool_of(3)
     old.start_cooldown(1, ALL_MODELS, NOW + 60, "quota", NOW)
     old.record_success(2, MODEL, "a session")
@@ -215,7 +217,7 @@ def test_an_edit_keeps_what_is_known_of_the_members_that_stay() -> None:
     ]
 
 
-def test_a_state_names_the_models_that_a_member_does_not_answer_for() -> None:
+def test_states_name_the_models_that_a_member_cools_down_for() -> None:
     pool = pool_of(2)
     pool.start_cooldown(1, MODEL, NOW + 60, "rate_limited", NOW)
     assert pool.states(NOW) == [
@@ -250,33 +252,33 @@ steps = st.lists(
 
 @given(st.integers(2, 4), steps)
 @settings(max_examples=100)
-def test_whatever_happens_rests_are_kept_and_doubted_by_one_at_a_time(
+def test_cooldowns_hold_and_are_probed_by_one_at_a_time_whatever_happens(
     size: int, happenings: list[tuple[str, int, float, float]]
 ) -> None:
     pool = pool_of(size)
     now = NOW
-    rests: dict[int, tuple[float, float]] = {}  # until when, and since when it is kept
+    cooldowns: dict[int, tuple[float, float]] = {}  # until when, and since when it is kept
     asking: list[tuple[Choice, float | None]] = []  # requests under way, and since when their member had a rest
     for what, number, later, rest in happenings:
         now += later
-        resting = {member for member, (until, _) in rests.items() if now < until}
+        resting = {member for member, (until, _) in cooldowns.items() if now < until}
         if what == "ask":
             chosen = choice(pool, f"session {number}", now)
             member = chosen.member
             if member in resting:
-                early = now < rests[member][1] + PROBE_AFTER_S
-                since = rests[member][1]
+                early = now < cooldowns[member][1] + PROBE_AFTER_S
+                since = cooldowns[member][1]
                 taken = any(begun.member == member and since == probed for begun, probed in asking)
                 others = set(range(size)) - resting
                 assert not others or not (early or taken)
-            asking.append((chosen, rests[member][1] if member in resting else None))
+            asking.append((chosen, cooldowns[member][1] if member in resting else None))
         elif asking:
             ending, _ = asking.pop(number % len(asking))
             member = ending.member
             pool.release(ending)
             if what == "serve":
                 pool.record_success(member, MODEL, f"session {number}")
-                rests.pop(member, None)
+                cooldowns.pop(member, None)
             elif what == "refuse":
                 pool.start_cooldown(member, MODEL, now + rest, "rate_limited", now)
-                rests[member] = (now + rest, now)
+                cooldowns[member] = (now + rest, now)

@@ -1,4 +1,4 @@
-"""The usage writer: what a row is made of, and what it keeps and drops while its store is in trouble."""
+"""The usage writer: what a row contains, and what is kept and dropped while the store fails."""
 
 import asyncio
 import logging
@@ -54,7 +54,7 @@ async def wait_for_rows(store: Store, count: int) -> None:
     raise AssertionError("the rows did not come")
 
 
-def test_a_row_holds_what_the_request_came_to() -> None:
+def test_a_row_contains_the_outcome_of_a_request() -> None:
     row = make_row(outcome(), PRICING, os.urandom(10))
     assert (row.time_ms, row.request_id, row.key, row.client) == (1_800_000_000_500, "req_0", "key_1", "curl")
     assert (row.client_protocol, row.upstream_protocol, row.provider, row.model) == (
@@ -74,7 +74,7 @@ def test_a_row_holds_what_the_request_came_to() -> None:
     assert (row.ttft_ms, row.duration_ms, row.outcome, row.losses, row.attempts) == (12, 1500, "ok", 2, 1)
 
 
-def test_what_nobody_told_is_empty_and_never_zero() -> None:
+def test_unreported_values_are_empty_and_never_zero() -> None:
     row = make_row(
         Outcome(request_id="req_1", started_at=1.0, client_protocol="chat", outcome=CLIENT_GONE),
         PRICING,
@@ -90,7 +90,7 @@ def test_what_nobody_told_is_empty_and_never_zero() -> None:
     assert (row.ttft_ms, row.attempts, row.outcome) == (None, 0, "client_gone")
 
 
-def test_a_request_that_all_refused_is_counted_with_the_last_it_was_sent_to() -> None:
+def test_a_request_that_all_targets_rejected_is_counted_with_the_last_one() -> None:
     steps = (FailedAttempt("a/one", "overloaded"), FailedAttempt("b/vendor/two", "rate_limited"))
     row = make_row(
         Outcome(
@@ -119,7 +119,7 @@ def test_rows_arrive_shortly_after_they_are_observed(store_url: str) -> None:
     asyncio.run(scenario())
 
 
-def test_a_store_in_trouble_costs_only_what_memory_has_no_room_for(
+def test_a_failing_store_loses_only_rows_beyond_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(usage_writer, "MAX_PENDING", 1200)
@@ -151,7 +151,7 @@ def test_a_store_in_trouble_costs_only_what_memory_has_no_room_for(
     assert "50 rows were dropped" in told[1]
 
 
-def test_a_stop_does_not_wait_for_a_store_for_ever(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_stop_does_not_wait_forever_for_a_store(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         (tmp_path / "file").touch()
         writer = UsageWriter(make_store(f"sqlite:///{tmp_path}/file/dragoman.db"), PRICING)
@@ -172,7 +172,7 @@ count = st.integers(-(10**30), 10**30)
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(anything, anything, anything, count, st.floats(), st.sampled_from(Source))
-def test_no_outcome_however_odd_keeps_others_from_being_stored(
+def test_no_unusual_outcome_prevents_others_from_being_stored(
     store_url: str, id: str, client: str, wanted: str, tokens: int, credits: float, source: Source
 ) -> None:
     told = Usage(input=tokens, output=tokens, cache_read=tokens, credits=credits, source=source)
@@ -189,7 +189,7 @@ def test_no_outcome_however_odd_keeps_others_from_being_stored(
     asyncio.run(scenario())
 
 
-def test_credits_beyond_belief_can_still_be_added_up(store_url: str) -> None:
+def test_absurd_credits_can_still_be_summed(store_url: str) -> None:
     told = replace(outcome(), usage=Usage(input=1, credits=1.7e308))
 
     async def scenario() -> None:

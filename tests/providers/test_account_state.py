@@ -1,4 +1,4 @@
-"""What the headers of an answer say of an allowance that is used up."""
+"""Exhausted allowances as reported by response headers."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from dragoman.providers.codex.account import read_codex_exhausted_until
 NOW = 1_800_000_000.0
 
 
-def told(**fields: str) -> Headers:
+def headers_of(**fields: str) -> Headers:
     return Headers([(name.replace("_", "-").encode(), value.encode()) for name, value in fields.items()])
 
 
@@ -31,7 +31,7 @@ def told(**fields: str) -> Headers:
         ("1e30", None),
     ],
 )
-def test_a_reset_is_read_in_every_way_that_vendors_write_it(text: str, moment: float | None) -> None:
+def test_a_reset_is_parsed_in_every_vendors_format(text: str, moment: float | None) -> None:
     found = parse_reset(text, NOW)
     assert found == (None if moment is None else pytest.approx(moment))
 
@@ -72,11 +72,11 @@ def test_a_reset_is_read_in_every_way_that_vendors_write_it(text: str, moment: f
         ({"x_quota_remaining_words": "0", "x_quota_reset_words": "10s"}, None),
     ],
 )
-def test_only_what_is_used_up_and_begins_anew_later_counts(fields: dict[str, str], until: float | None) -> None:
-    assert read_exhausted_until(told(**fields), NOW) == until
+def test_only_exhausted_allowances_with_a_later_reset_count(fields: dict[str, str], until: float | None) -> None:
+    assert read_exhausted_until(headers_of(**fields), NOW) == until
 
 
-def test_the_windows_of_a_plan_count_by_the_one_that_ends_last() -> None:
+def test_of_several_exhausted_windows_the_last_reset_counts() -> None:
     fields = {
         "x_codex_primary_used_percent": "100",
         "x_codex_primary_reset_at": str(NOW + 60),
@@ -85,9 +85,9 @@ def test_the_windows_of_a_plan_count_by_the_one_that_ends_last() -> None:
         "x_spark_primary_used_percent": "100",
         "x_spark_primary_reset_at": str(NOW + 9000),
     }
-    assert read_codex_exhausted_until(told(**fields), NOW) == NOW + 600
+    assert read_codex_exhausted_until(headers_of(**fields), NOW) == NOW + 600
     fields["x_codex_secondary_used_percent"] = "99"
-    assert read_codex_exhausted_until(told(**fields), NOW) == NOW + 60
+    assert read_codex_exhausted_until(headers_of(**fields), NOW) == NOW + 60
     fields["x_codex_credits_has_credits"] = "1"
-    assert read_codex_exhausted_until(told(**fields), NOW) is None
-    assert read_codex_exhausted_until(told(content_type="text/event-stream"), NOW) is None
+    assert read_codex_exhausted_until(headers_of(**fields), NOW) is None
+    assert read_codex_exhausted_until(headers_of(content_type="text/event-stream"), NOW) is None

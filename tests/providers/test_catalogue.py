@@ -1,4 +1,4 @@
-"""A provider's models: assumed, asked for once, kept for a while, and asked for again."""
+"""A provider's models: assumed, fetched once, cached, and fetched again."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,11 +14,11 @@ LISTED = (ModelInfo("listed"), ModelInfo("configured", "told by the provider"))
 CONFIGURED = (ModelInfo("configured"),)
 
 
-async def nobody(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
-    raise ConnectionLost("nobody is there", sent=False, received=False)
+async def send_nothing(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
+    raise ConnectionLost("send_nothing is there", sent=False, received=False)
 
 
-async def unproven(protocol: str) -> tuple[Header, ...]:
+async def authorize_nothing(protocol: str) -> tuple[Header, ...]:
     return ()
 
 
@@ -37,7 +37,7 @@ class Lister:
         return LISTED
 
 
-class Hour:
+class FakeClock:
     def __init__(self) -> None:
         self.now = 0.0
 
@@ -50,8 +50,8 @@ def catalogue(lister: Lister, clock: Callable[[], float], models: tuple[ModelInf
         "fake",
         "kiro",
         "fake",
-        Endpoint("http://127.0.0.1:9", ("kiro",), nobody),
-        Auth(unproven),
+        Endpoint("http://127.0.0.1:9", ("kiro",), send_nothing),
+        Auth(authorize_nothing),
         Catalogue(models=models, fallback_models=ASSUMED, list_models=lister),
     )
     return CachedCatalogue(provider, clock)
@@ -69,9 +69,9 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-def test_what_is_assumed_gives_way_to_what_is_listed() -> None:
+def test_listed_models_replace_assumed_ones() -> None:
     async def work() -> None:
-        models = catalogue(Lister(), Hour())
+        models = catalogue(Lister(), FakeClock())
         assert ids(models.known()) == ["assumed"]
         assert not models.complete
         assert ids(await models.wait_for_list()) == ["listed", "configured"]
@@ -80,11 +80,11 @@ def test_what_is_assumed_gives_way_to_what_is_listed() -> None:
     run(work)
 
 
-def test_whoever_asks_while_the_first_question_is_open_waits_for_its_answer() -> None:
+def test_callers_during_the_first_fetch_wait_for_its_result() -> None:
     lister = Lister()
 
     async def work() -> None:
-        models = catalogue(lister, Hour())
+        models = catalogue(lister, FakeClock())
         models.known()  # as the gateway does when it starts
         found = await asyncio.gather(*(models.wait_for_list() for _ in range(10)))
         assert [ids(one) for one in found] == [["listed", "configured"]] * 10
@@ -93,8 +93,8 @@ def test_whoever_asks_while_the_first_question_is_open_waits_for_its_answer() ->
     assert lister.asked == 1
 
 
-def test_a_list_is_asked_for_again_after_its_time_and_served_meanwhile() -> None:
-    lister, hour = Lister(), Hour()
+def test_a_stale_list_is_fetched_again_and_served_meanwhile() -> None:
+    lister, hour = Lister(), FakeClock()
 
     async def work() -> None:
         models = catalogue(lister, hour)
@@ -110,8 +110,8 @@ def test_a_list_is_asked_for_again_after_its_time_and_served_meanwhile() -> None
     assert lister.asked == 2
 
 
-def test_a_provider_that_does_not_list_is_assumed_to_have_its_usual_models() -> None:
-    lister, hour = Lister(refuses=True), Hour()
+def test_a_provider_that_cannot_be_listed_keeps_its_fallback_models() -> None:
+    lister, hour = Lister(refuses=True), FakeClock()
 
     async def work() -> None:
         models = catalogue(lister, hour, CONFIGURED)

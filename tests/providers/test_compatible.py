@@ -1,4 +1,4 @@
-"""A compatible server that refuses a field is asked again without it, and spared it from then on."""
+"""A compatible server that rejects a field gets the request again without it, and never again with it."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def picky(asked: Asked) -> Answer:
     return Answer(REPLY, content_type="application/json")
 
 
-def test_fields_that_a_server_refuses_are_left_out_and_told(tmp_path: Path) -> None:
+def test_rejected_fields_are_left_out_and_recorded(tmp_path: Path) -> None:
     with FakeUpstream(choose=picky) as fake, running(provider_section("chat", fake.url), tmp_path) as gateway:
         client = anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0)
         words: TextBlockParam = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}
@@ -65,7 +65,7 @@ def functional(asked: Asked) -> Answer:
     return Answer(CALLS, content_type="application/json")
 
 
-def test_a_server_without_freeform_tools_is_offered_functions(tmp_path: Path) -> None:
+def test_a_server_without_freeform_tools_gets_functions(tmp_path: Path) -> None:
     with FakeUpstream(choose=functional) as fake, running(provider_section("chat", fake.url), tmp_path) as gateway:
         client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=KEY, max_retries=0)
         for asked in (2, 3):

@@ -1,4 +1,4 @@
-"""Model servers of this machine are found by asking their ports, soon, and by nobody's mistake."""
+"""Model servers of this machine are found by their ports, quickly and without false positives."""
 
 import asyncio
 import socket
@@ -46,7 +46,7 @@ def owned_by(owner: str) -> dict[str, Answer]:
 @pytest.mark.parametrize(
     ("name", "quirks"), [("ollama", ("ollama",)), ("lmstudio", ()), ("vllm", ()), ("llamacpp", ())]
 )
-def test_a_server_that_lists_models_is_found_with_what_it_is_known_for(name: str, quirks: tuple[str, ...]) -> None:
+def test_a_server_that_lists_models_is_found_with_its_quirks(name: str, quirks: tuple[str, ...]) -> None:
     with FakeUpstream(models=("m",)) as fake:
         (server,) = found({name: fake.port})
         assert [asked.path for asked in fake.asked] == ["/v1/models", "/"]
@@ -58,21 +58,23 @@ def test_a_server_that_lists_models_is_found_with_what_it_is_known_for(name: str
     ("owner", "name", "quirks"),
     [("me", "llamacpp", ("llama-cpp-python",)), ("llamacpp", "llamacpp", ()), ("vllm", "vllm", ())],
 )
-def test_a_server_on_anothers_port_is_known_by_its_list(owner: str, name: str, quirks: tuple[str, ...]) -> None:
+def test_a_server_on_another_ones_port_is_identified_by_its_list(
+    owner: str, name: str, quirks: tuple[str, ...]
+) -> None:
     with FakeUpstream(pages=owned_by(owner)) as fake:
         (server,) = found({"ollama": fake.port})
     assert (server.name, server.quirks) == (name, quirks)
 
 
 @pytest.mark.usefixtures("patient")
-def test_two_servers_of_one_name_are_told_apart_by_their_ports() -> None:
+def test_two_servers_of_one_name_are_distinguished_by_port() -> None:
     with FakeUpstream(pages=owned_by("me")) as first, FakeUpstream(pages=owned_by("me")) as second:
         names = [server.name for server in found({"llamacpp": first.port, "vllm": second.port})]
     assert names == ["llamacpp", f"llamacpp-{second.port}"]
 
 
 @pytest.mark.usefixtures("patient")
-def test_nothing_listening_costs_next_to_nothing() -> None:
+def test_closed_ports_cost_almost_no_time() -> None:
     with ExitStack() as stack:
         ports = {}
         for name in ("ollama", "lmstudio", "vllm", "llamacpp"):
@@ -116,19 +118,19 @@ def test_a_list_that_trickles_does_not_delay_the_start() -> None:
         page({"object": "list", "data": [{"id": "m"}]}, status=401),
     ],
 )
-def test_what_is_no_list_of_models_is_left_alone(answer: Answer) -> None:
+def test_a_response_that_is_not_a_model_list_is_ignored(answer: Answer) -> None:
     with FakeUpstream(pages={"/v1/models": answer}) as fake:
         assert found({"vllm": fake.port}) == ()
 
 
-def test_our_own_port_is_not_asked() -> None:
+def test_our_own_port_is_not_tried() -> None:
     with FakeUpstream(models=("m",)) as fake:
         assert found({"llamacpp": fake.port}, fake.port) == ()
         assert fake.asked == []
 
 
 @pytest.mark.usefixtures("patient")
-def test_another_dragoman_is_no_provider() -> None:
+def test_another_dragoman_is_not_a_provider() -> None:
     root = page({"status": "ok", "message": "dragoman is running", "version": "0.1.0"})
     with FakeUpstream(models=("m",), pages={"/": root}) as fake:
         assert found({"llamacpp": fake.port}) == ()
@@ -137,7 +139,7 @@ def test_another_dragoman_is_no_provider() -> None:
 OLLAMA = LocalServer("ollama", 11434, ("ollama",))
 
 
-def test_what_was_found_is_a_provider_instead_of_echo(tmp_path: Path) -> None:
+def test_a_found_server_replaces_echo(tmp_path: Path) -> None:
     config = load(None, {}, tmp_path, tmp_path, servers=[OLLAMA])
     (provider,) = config.providers.values()
     assert (provider.name, provider.kind, provider.endpoint) == ("ollama", "openai-compatible", OLLAMA.endpoint)
@@ -145,32 +147,32 @@ def test_what_was_found_is_a_provider_instead_of_echo(tmp_path: Path) -> None:
     assert config.origins["providers.ollama.kind"] == "port 11434 of this machine"
 
 
-def test_a_key_in_the_environment_and_a_server_are_both_there(tmp_path: Path) -> None:
+def test_a_key_in_the_environment_and_a_found_server_are_both_used(tmp_path: Path) -> None:
     config = load(None, {"OPENAI_API_KEY": "sk-fake-0123456789"}, tmp_path, tmp_path, servers=[OLLAMA])
     assert list(config.providers) == ["openai", "ollama"]
     assert not config.has_providers
 
 
-def test_a_file_that_names_a_provider_is_believed(tmp_path: Path) -> None:
+def test_a_file_that_names_a_provider_disables_discovery(tmp_path: Path) -> None:
     (tmp_path / "dragoman.toml").write_text('[providers.mine]\nkind = "echo"\n')
     config = load(None, {}, tmp_path, tmp_path, servers=[OLLAMA])
     assert config.has_providers
     assert list(config.providers) == ["mine"]
 
 
-def test_a_route_to_a_server_that_was_found_is_no_warning(tmp_path: Path) -> None:
+def test_a_route_to_a_found_server_gives_no_warning(tmp_path: Path) -> None:
     (tmp_path / "dragoman.toml").write_text('[[models]]\nname = "fast"\nto = ["ollama/qwen3"]\n')
     assert load(None, {}, tmp_path, tmp_path, servers=[OLLAMA]).warnings == ()
     assert len(load(None, {}, tmp_path, tmp_path).warnings) == 1
 
 
-def test_the_ports_may_be_others_or_none() -> None:
+def test_the_ports_can_be_configured() -> None:
     assert local_ports({}) == {"ollama": 11434, "lmstudio": 1234, "vllm": 8000, "llamacpp": 8080}
     assert local_ports({"DRAGOMAN_LOCAL_PORTS": ""}) == {}
     assert local_ports({"DRAGOMAN_LOCAL_PORTS": "vllm=9000, ollama=9001"}) == {"vllm": 9000, "ollama": 9001}
 
 
 @pytest.mark.parametrize("text", ["vllm", "vllm=", "vllm=0", "vllm=65536", "olama=1", "vllm=-1"])
-def test_ports_that_are_none_are_named(text: str) -> None:
+def test_invalid_ports_are_named(text: str) -> None:
     with pytest.raises(ConfigError, match="DRAGOMAN_LOCAL_PORTS"):
         local_ports({"DRAGOMAN_LOCAL_PORTS": text})

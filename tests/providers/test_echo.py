@@ -1,4 +1,4 @@
-"""Echo: it repeats, thinks, calls tools and fails as asked, in pieces like any upstream."""
+"""Echo repeats, thinks, calls tools and fails on request, in pieces like any upstream."""
 
 import asyncio
 import base64
@@ -89,7 +89,7 @@ def test_a_stream_comes_one_word_at_a_time() -> None:
     assert [piece.count(b'"type":"delta"') for piece in pieces] == [1, 1, 1, 0]
 
 
-def test_pictures_and_files_are_named_where_they_stand() -> None:
+def test_images_and_files_are_described_in_place() -> None:
     png = Inline("image/png", base64.b64encode(b"x" * 68).decode())
     reply = replied(
         make_request(Text("see"), Image(png), Image(Link("https://a.example/a.png")), Document("text", title="a.txt"))
@@ -99,7 +99,7 @@ def test_pictures_and_files_are_named_where_they_stand() -> None:
     )
 
 
-def test_silence_is_answered_too() -> None:
+def test_an_empty_message_gets_a_reply() -> None:
     assert text_of(replied(Request("chat", "echo", ()))) == "Nothing was said."
 
 
@@ -117,7 +117,7 @@ def test_the_first_stop_sequence_ends_the_reply_before_itself() -> None:
     assert reply.end == Ended(Stop.STOP_SEQUENCE, "STOP")
 
 
-def test_a_wanted_format_is_kept() -> None:
+def test_a_requested_format_is_used() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 3}}, "required": ["n"]}
     assert text_of(replied(make_request(Text("hi"), format=Format(Shape.SCHEMA, "/f", schema=schema)))) == '{"n":3}'
     assert text_of(replied(make_request(Text("hi"), format=Format(Shape.JSON, "/f")))) == '{"echo":"hi"}'
@@ -142,7 +142,7 @@ def test_a_wanted_format_is_kept() -> None:
         (Reasoning("/r", show="auto"), False),
     ],
 )
-def test_it_thinks_when_asked_to(reasoning: Reasoning | None, thinks: bool) -> None:
+def test_it_thinks_if_requested(reasoning: Reasoning | None, thinks: bool) -> None:
     reply = replied(make_request(Text("two words"), reasoning=reasoning))
     assert isinstance(reply.pieces[0].what, ThinkingBlock) is thinks
     assert text_of(reply) == "two words"
@@ -237,7 +237,7 @@ def test_no_tool_is_called_where_the_choice_forbids_it() -> None:
     assert calls_of(replied(request)) == []
 
 
-def test_what_tools_returned_is_told() -> None:
+def test_tool_results_are_repeated() -> None:
     turns = (
         Turn(Role.USER, (Text("call both"),)),
         Turn(Role.ASSISTANT, (ToolCall("a", "get_time", "{}"), ToolCall("b", "get_weather", "{}"))),
@@ -249,7 +249,7 @@ def test_what_tools_returned_is_told() -> None:
     assert text_of(reply) == "get_time returned: noon\nget_weather failed: no such city"
 
 
-def test_a_call_cut_by_max_tokens_stays_cut() -> None:
+def test_a_call_truncated_by_max_tokens_stays_truncated() -> None:
     reply = replied(make_request(Text('call get_weather {"city": "Paris"}'), tools=(WEATHER,), max_tokens=1))
     assert calls_of(reply) == [("get_weather", '{"city": ')]
     assert reply.end == Ended(Stop.LENGTH)
@@ -258,7 +258,7 @@ def test_a_call_cut_by_max_tokens_stays_cut() -> None:
 # The provider
 
 
-def test_every_model_listed_answers_or_fails_as_it_says() -> None:
+def test_every_listed_model_replies_or_fails_as_documented() -> None:
     provider = make_echo(ProviderConfig(name="echo", kind="echo"), HttpClient().send, {})
     assert provider.endpoint.protocols == ("native",)
     assert [model.id for model in provider.catalogue.models] == list(LISTED)

@@ -1,4 +1,4 @@
-"""Echo fails as asked: with statuses, in the middle, by silence, and like any upstream when misused."""
+"""Echo fails on request: with a status, in the middle of a reply, or by sending no data."""
 
 import asyncio
 
@@ -49,7 +49,7 @@ def test_errors_come_as_statuses_that_the_protocol_reads(model: str, status: int
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_reply_fails_or_is_cut_in_its_middle(stream: bool) -> None:
+def test_a_reply_fails_or_is_truncated_in_its_middle(stream: bool) -> None:
     mid = asyncio.run(events_of(make_request(Text("one two three four"), model="error-mid", stream=stream)))
     assert "".join(event.text for event in mid if isinstance(event, Delta)) == "one two three "
     assert isinstance(mid[-1], Failed)
@@ -60,7 +60,7 @@ def test_a_reply_fails_or_is_cut_in_its_middle(stream: bool) -> None:
     assert isinstance(cut[-2], Delta)
 
 
-def test_a_stalled_reply_says_something_and_then_nothing() -> None:
+def test_a_stalled_reply_begins_and_then_sends_no_data() -> None:
     async def stalled() -> list[bytes]:
         answer = await sent(make_request(Text("one two"), model="error-stall", stream=True))
         heard = [await answer.chunk(1.0), await answer.chunk(1.0)]
@@ -73,7 +73,7 @@ def test_a_stalled_reply_says_something_and_then_nothing() -> None:
     assert write_script(make_request(Text("x"), model="error-stall"), counting()).finish is Finish.SILENCE
 
 
-def test_a_slow_piece_that_was_not_waited_for_is_not_lost() -> None:
+def test_a_slow_piece_is_not_lost_after_a_timeout() -> None:
     async def patient() -> bytes:
         answer = await sent(make_request(Text("one"), stream=True), word_s=0.02)
         with pytest.raises(UpstreamTimeout):
@@ -83,7 +83,7 @@ def test_a_slow_piece_that_was_not_waited_for_is_not_lost() -> None:
     assert b'"one"' in asyncio.run(patient())
 
 
-def test_a_closed_or_oversized_answer_is_refused_like_any_other() -> None:
+def test_a_closed_or_oversized_response_fails_like_any_other() -> None:
     async def misused() -> None:
         answer = await sent(make_request(Text("one two three")))
         with pytest.raises(SizeLimitExceeded):
@@ -95,6 +95,6 @@ def test_a_closed_or_oversized_answer_is_refused_like_any_other() -> None:
     asyncio.run(misused())
 
 
-def test_a_body_that_is_no_request_is_a_bad_request() -> None:
+def test_an_unreadable_body_is_a_bad_request() -> None:
     answer = asyncio.run(Echo().send(OutgoingRequest("POST", "http://echo.invalid/replies", (), b"{")))
     assert answer.status == 400

@@ -1,4 +1,4 @@
-"""The smallest value of a schema, for tools that are called without arguments."""
+"""The smallest value that satisfies a schema."""
 
 import pytest
 
@@ -30,7 +30,7 @@ from dragoman.providers.echo.schema_example import make_example
         ({"allOf": [{"properties": {"a": {"type": "null"}}, "required": ["a"]}], "type": "object"}, {"a": None}),
     ],
 )
-def test_the_smallest_instance_of_a_schema_is_found(schema: object, value: object) -> None:
+def test_the_smallest_example_of_a_schema_is_found(schema: object, value: object) -> None:
     assert make_example(schema) == value
 
 

@@ -1,4 +1,4 @@
-"""Media are estimated by their kind and size, by the vendors' formulas, and never by their base64 as text."""
+"""Media are estimated by kind and size with the vendors' formulas, never by their base64 as text."""
 
 import base64
 import random
@@ -34,11 +34,11 @@ def b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def asked(*parts: Part, model: str = "m") -> Request:
+def make_request(*parts: Part, model: str = "m") -> Request:
     return Request("messages", model, (Turn(Role.USER, (Text("hi"), *parts)),))
 
 
-PLAIN = count_request(asked())
+PLAIN = count_request(make_request())
 
 
 @pytest.mark.parametrize("name", IMAGES)
@@ -68,7 +68,9 @@ def test_large_images_are_scaled_down_as_the_vendors_do(size: tuple[int, int], c
 
 
 def test_the_size_of_the_file_does_not_matter_for_an_image() -> None:
-    small, large = (count_request(asked(Image(Inline("image/png", b64(png(800, 600, size)))))) for size in (0, 300_000))
+    small, large = (
+        count_request(make_request(Image(Inline("image/png", b64(png(800, 600, size)))))) for size in (0, 300_000)
+    )
     assert small == large < PLAIN + IMAGE_TOKENS
 
 
@@ -80,31 +82,34 @@ def test_a_pdf_counts_by_its_pages_or_else_by_its_size() -> None:
 
 def test_a_recording_counts_by_its_duration_or_else_by_its_size() -> None:
     recording = Audio(Inline("audio/wav", b64(wav(30))), "")
-    assert count_request(asked(recording)) - PLAIN == pytest.approx(300, abs=2)
+    assert count_request(make_request(recording)) - PLAIN == pytest.approx(300, abs=2)
     compressed = Audio(Inline("audio/mp3", b64(b"ID3" + bytes(160_000))), "")
-    assert count_request(asked(compressed)) - PLAIN == pytest.approx(100, abs=2)
+    assert count_request(make_request(compressed)) - PLAIN == pytest.approx(100, abs=2)
 
 
 @pytest.mark.parametrize("raw", ["data:image/png;base64,", ""])
-def test_files_inside_parts_that_we_do_not_know_are_media_too(raw: str) -> None:
+def test_files_inside_unknown_parts_count_as_media(raw: str) -> None:
     data = raw + b64(png(640, 480, 300_000))
     foreign = Foreign("computer_call_output", {"output": {"type": "screenshot", "image_url": data}})
-    assert count_request(asked(foreign)) - PLAIN < 600
+    assert count_request(make_request(foreign)) - PLAIN < 600
     words = Foreign("new_thing", {"text": "word " * 1000})
-    assert count_request(asked(words)) - PLAIN > 900
+    assert count_request(make_request(words)) - PLAIN > 900
 
 
 def test_an_image_in_a_tool_result_counts_as_one() -> None:
     image = Image(Inline("image/png", b64(png(640, 480, 300_000))))
-    assert count_request(asked(ToolResult("c", (image,)))) == count_request(asked(image))
+    assert count_request(make_request(ToolResult("c", (image,)))) == count_request(make_request(image))
 
 
 def test_the_correction_for_claude_is_for_text_alone() -> None:
     image = Image(Inline("image/png", b64(png(640, 480))))
-    assert estimate_request_tokens(asked(image), "claude-x") == estimate_request_tokens(asked(), "claude-x") + 410
+    assert (
+        estimate_request_tokens(make_request(image), "claude-x")
+        == estimate_request_tokens(make_request(), "claude-x") + 410
+    )
 
 
-def test_a_body_is_guessed_by_its_text_and_its_media_apart() -> None:
+def test_a_body_is_estimated_by_its_text_and_its_media_separately() -> None:
     text = "word " * 400
     for part in (
         {"type": "image", "source": {"type": "base64", "data": b64(png(640, 480, 300_000))}},
@@ -119,10 +124,10 @@ def test_a_body_is_guessed_by_its_text_and_its_media_apart() -> None:
 
 def test_a_text_document_counts_as_its_text() -> None:
     document = Document(Inline("text/plain", b64(b"word " * 4000)))
-    assert count_request(asked(document)) - PLAIN == pytest.approx(5000, rel=0.01)
+    assert count_request(make_request(document)) - PLAIN == pytest.approx(5000, rel=0.01)
 
 
-def test_any_bytes_are_taken_for_something() -> None:
+def test_any_bytes_get_an_estimate() -> None:
     chance = random.Random(22)
     files = [*IMAGES.values(), pdf(3), wav(1)]
     for _ in range(3000):

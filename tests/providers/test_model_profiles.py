@@ -1,4 +1,4 @@
-"""Names of models come in; what is known of them is looked at."""
+"""Profiles of models by name."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_one_model_has_one_name(model: str, name: str) -> None:
         ("claude-mythos-5-1", ("adaptive",), None, True),
     ],
 )
-def test_claude_models_think_as_the_table_says(
+def test_claude_models_think_as_in_the_table(
     model: str, thinking: tuple[str, ...], off: str | None, default: bool
 ) -> None:
     profile = find_profile(model)
@@ -81,7 +81,7 @@ def test_efforts_are_those_of_the_table(model: str, efforts: tuple[str, ...]) ->
         ("claude-fable-5-1", False, True, False, False, False),
     ],
 )
-def test_newer_models_refuse_more(
+def test_newer_models_reject_more_fields(
     model: str, prefill: bool, later_system: bool, forced: bool, forced_while_thinking: bool, sampling: bool
 ) -> None:
     profile = find_profile(model)
@@ -105,12 +105,12 @@ def test_tools_on_the_chat_endpoint_ended_with_gpt_5_4(model: str, works: bool) 
     assert find_profile(model).chat_tools == works
 
 
-def test_a_claude_of_the_future_gets_what_the_newest_accept() -> None:
+def test_an_unknown_claude_gets_the_profile_of_the_newest() -> None:
     profile = find_profile("claude-opus-6-1")
     assert (profile.sampling, profile.prefill, profile.thinking) == (False, False, ("adaptive",))
 
 
 @pytest.mark.parametrize("model", ["kimi-k2", "llama3.1:8b", "", "échø"])
-def test_an_unknown_model_takes_everything(model: str) -> None:
+def test_an_unknown_model_accepts_everything(model: str) -> None:
     assert find_profile(model) == Profile()
     assert find_profile(model).efforts == EFFORTS

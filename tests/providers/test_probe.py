@@ -1,4 +1,4 @@
-"""`doctor NAME`: each oddity of a server yields exactly the quirk that is meant for it, and none that is not."""
+"""`doctor NAME`: each oddity of a server yields exactly its quirk."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from fakes.upstream import Answer, Asked, End, FakeUpstream
 Objection = Callable[[Body], str | None]
 
 
-def probed(choose: Callable[[Asked], Answer]) -> ProbeResult:
+def run_probe(choose: Callable[[Asked], Answer]) -> ProbeResult:
     async def run(url: str) -> ProbeResult:
         http = HttpClient()
         config = ProviderConfig(name="p", kind="openai-compatible", endpoint=url, protocols=("chat",))
@@ -55,8 +55,8 @@ def thoughts_missing(body: Body) -> str | None:
     return "the reasoning_content of the turn must be passed back" if called else None
 
 
-def test_a_server_like_openais_needs_nothing() -> None:
-    profile = probed(Server())
+def test_a_server_like_openai_needs_no_quirk() -> None:
+    profile = run_probe(Server())
     assert (profile.protocols, profile.quirks) == (("chat",), ())
     assert {trait.found for trait in profile.traits} <= {"supported", "rejected", "present", "correct", "complete"}
     assert profile.undecided == {"replay_reasoning"}
@@ -78,24 +78,24 @@ def test_a_server_like_openais_needs_nothing() -> None:
     ],
 )
 @pytest.mark.parametrize("manner", ["says 400", "says 500"])
-def test_what_a_server_refuses_yields_exactly_its_quirk(quirk: str, objection: Objection, manner: str) -> None:
-    assert probed(Server(manner, objection=objection)).quirks == (quirk,)
+def test_a_rejected_field_yields_exactly_its_quirk(quirk: str, objection: Objection, manner: str) -> None:
+    assert run_probe(Server(manner, objection=objection)).quirks == (quirk,)
 
 
 @pytest.mark.parametrize(
     ("quirk", "odd"),
     [("max_tokens", "ignores cap"), ("no_required", "ignores required"), ("cut_then_done", "cuts streams")],
 )
-def test_what_a_server_does_silently_yields_exactly_its_quirk(quirk: str, odd: str) -> None:
-    assert probed(Server(odd)).quirks == (quirk,)
+def test_a_silently_ignored_field_yields_exactly_its_quirk(quirk: str, odd: str) -> None:
+    assert run_probe(Server(odd)).quirks == (quirk,)
 
 
 def test_text_where_a_call_must_be_made_shows_that_required_is_ignored() -> None:
-    assert probed(Server("ignores required", "rambles")).quirks == ("no_required",)
+    assert run_probe(Server("ignores required", "rambles")).quirks == ("no_required",)
 
 
-def test_a_thought_that_takes_all_the_room_tells_nothing_of_required() -> None:
-    profile = probed(Server("ignores required", "thinks"))
+def test_a_reply_that_is_all_thinking_does_not_decide_required() -> None:
+    profile = run_probe(Server("ignores required", "thinks"))
     assert profile.quirks == ()
     assert "no_required" in profile.undecided
 
@@ -111,48 +111,48 @@ def test_a_thought_that_takes_all_the_room_tells_nothing_of_required() -> None:
         ("lies", "finish_reason after a call", "wrong"),
     ],
 )
-def test_oddities_of_replies_are_told_and_need_no_quirk(odd: str, what: str, word: str) -> None:
-    assert found(probed(Server()), what) != word
-    profile = probed(Server(odd))
+def test_oddities_of_replies_are_reported_and_need_no_quirk(odd: str, what: str, word: str) -> None:
+    assert found(run_probe(Server()), what) != word
+    profile = run_probe(Server(odd))
     assert (found(profile, what), profile.quirks) == (word, ())
 
 
 @pytest.mark.parametrize("field", ["reasoning_effort", "parallel_tool_calls", "stream_options"])
-def test_a_refusal_that_no_quirk_answers_is_told(field: str) -> None:
-    profile = probed(Server(objection=has(f'"{field}"')))
+def test_a_rejection_without_a_quirk_is_reported(field: str) -> None:
+    profile = run_probe(Server(objection=has(f'"{field}"')))
     assert (found(profile, field), profile.quirks) == ("rejected", ())
 
 
-def test_a_quirk_whose_remedy_is_refused_too_is_not_advised() -> None:
-    profile = probed(Server(objection=has('"response_format"')))
+def test_a_quirk_whose_remedy_is_rejected_too_is_not_advised() -> None:
+    profile = run_probe(Server(objection=has('"response_format"')))
     assert (found(profile, "response_format json_schema"), profile.quirks) == ("rejected", ())
 
 
-def test_a_server_without_tools_is_not_asked_for_more_of_them() -> None:
-    profile = probed(Server(objection=has('"tools"')))
+def test_a_server_without_tools_gets_no_further_tool_trials() -> None:
+    profile = run_probe(Server(objection=has('"tools"')))
     assert (found(profile, "tools"), profile.quirks) == ("rejected", ())
     assert {"no_required", "needs_parameters", "no_custom_tools"} <= profile.undecided
 
 
 def test_each_protocol_is_tried() -> None:
-    assert probed(Server("responses", "messages")).protocols == ("chat", "responses", "messages")
-    chatless = probed(Server("messages", objection=lambda body: "no chat here"))
+    assert run_probe(Server("responses", "messages")).protocols == ("chat", "responses", "messages")
+    chatless = run_probe(Server("messages", objection=lambda body: "no chat here"))
     assert (chatless.protocols, chatless.requests) == (("messages",), 4)
 
 
-def test_a_server_that_knows_only_the_newer_cap_is_asked_with_it() -> None:
-    profile = probed(Server(objection=has('"max_tokens"')))
+def test_a_server_with_only_the_newer_cap_gets_that_one() -> None:
+    profile = run_probe(Server(objection=has('"max_tokens"')))
     assert (profile.protocols, profile.quirks) == (("chat",), ())
 
 
 @pytest.mark.parametrize("answer", [refusal("slow down", 429), Answer(b"{", end=End.CUT)])
-def test_a_server_that_is_busy_or_gone_has_told_nothing(answer: Answer) -> None:
+def test_a_busy_or_unreachable_server_decides_nothing(answer: Answer) -> None:
     server = Server()
 
     def choose(asked: Asked) -> Answer:
         return answer if b'"developer"' in asked.body else server(asked)
 
-    profile = probed(choose)
+    profile = run_probe(choose)
     assert (found(profile, "developer messages"), profile.quirks) == ("unclear", ())
     assert "no_developer" in profile.undecided
 
@@ -165,7 +165,7 @@ def test_every_request_is_small() -> None:
         bodies.append(asked.json)
         return server(asked)
 
-    probed(choose)
+    run_probe(choose)
     caps = ("max_tokens", "max_completion_tokens", "max_output_tokens")
     assert all(any(0 < int(str(body.get(name, 0))) <= CAP for name in caps) for body in bodies)
 
@@ -181,14 +181,14 @@ def test_every_request_is_small() -> None:
     ],
     ids=["none", "cap", "required", "format", "several"],
 )
-def test_the_verdict_does_not_hang_on_what_the_model_says(odd: tuple[str, ...], quirks: tuple[str, ...]) -> None:
+def test_the_verdict_does_not_depend_on_the_models_words(odd: tuple[str, ...], quirks: tuple[str, ...]) -> None:
     for seed in range(12):
-        profile = probed(MoodyServer(seed, *odd))
+        profile = run_probe(MoodyServer(seed, *odd))
         assert (profile.protocols, profile.quirks) == (("chat",), quirks), seed
         assert profile.undecided == {"replay_reasoning"}, seed
 
 
-def test_requests_ask_for_the_same_answer_each_time() -> None:
+def test_requests_are_deterministic() -> None:
     settings: list[tuple[object, object]] = []
 
     def server(asked: Asked) -> Answer:
@@ -196,17 +196,17 @@ def test_requests_ask_for_the_same_answer_each_time() -> None:
             settings.append((asked.json.get("temperature"), asked.json.get("seed")))
         return Server()(asked)
 
-    probed(server)
+    run_probe(server)
     assert set(settings) == {(0, 1)}
 
 
 @pytest.mark.parametrize("word", ['"temperature"', '"seed"'])
-def test_a_server_that_takes_no_temperature_or_seed_is_asked_without(word: str) -> None:
-    profile = probed(Server(objection=has(word)))
+def test_a_server_without_temperature_or_seed_is_probed_without_them(word: str) -> None:
+    profile = run_probe(Server(objection=has(word)))
     assert (profile.protocols, profile.quirks) == (("chat",), ())
 
 
-def test_an_empty_answer_shows_its_protocol_as_well() -> None:
+def test_an_empty_reply_identifies_its_protocol() -> None:
     def server(asked: Asked) -> Answer:
         answers: dict[str, Body] = {
             "/v1/messages": {"type": "message", "content": []},
@@ -214,4 +214,4 @@ def test_an_empty_answer_shows_its_protocol_as_well() -> None:
         }
         return reply(answers[asked.path]) if asked.path in answers else Server()(asked)
 
-    assert probed(server).protocols == ("chat", "responses", "messages")
+    assert run_probe(server).protocols == ("chat", "responses", "messages")

@@ -1,4 +1,4 @@
-"""A server's quirks by its name, as its stanza in dragoman.toml gives them, and as docs/quirks.md tells them."""
+"""Quirks by server name, in a section of dragoman.toml, and in docs/quirks.md."""
 
 import re
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_a_server_and_further_quirks_are_named_together(tmp_path: Path) -> None:
     assert both == {"replay_reasoning", "no_custom_tools", "plain"}
 
 
-def test_an_unknown_quirk_is_told_its_line_and_nearest_spelling(tmp_path: Path) -> None:
+def test_an_unknown_quirk_is_reported_with_line_and_nearest_spelling(tmp_path: Path) -> None:
     expected = f'4: providers.p.quirks: expected one of {CHOICES}, got "{{}}"; did you mean "{{}}"?'
     assert problem_of(tmp_path, COMPATIBLE + 'quirks = "llama_cpp"') == expected.format("llama_cpp", "llama-cpp-python")
     misspelt = problem_of(tmp_path, COMPATIBLE + 'quirks = ["plain", "max-tokens"]')
@@ -54,7 +54,7 @@ def test_a_vendors_own_service_has_no_quirks_to_set(tmp_path: Path) -> None:
     assert said == '3: providers.p.quirks: this key exists only for providers of kind "openai-compatible"; remove it'
 
 
-def test_the_servers_that_may_be_named_are_those_that_are_known() -> None:
+def test_only_known_servers_can_be_named() -> None:
     assert set(SERVERS) == set(get_args(ServerName))
     assert frozenset().union(*SERVERS.values()) <= set(get_args(Quirk))
 
@@ -66,7 +66,7 @@ def test_every_quirk_and_server_is_documented() -> None:
     assert told == SERVERS
 
 
-def test_requests_are_built_for_the_quirks_from_the_first(tmp_path: Path) -> None:
+def test_the_first_request_already_respects_the_quirks(tmp_path: Path) -> None:
     answer = Answer(REPLY, content_type="application/json")
     local = provider_section("chat", "{}") + 'quirks = "llama-cpp-python"\n'
     with FakeUpstream(choose=lambda _: answer) as fake, running(local.format(fake.url), tmp_path) as gateway:

@@ -1,4 +1,4 @@
-"""What may be named already, though this version does not have it, is told of and harms nobody."""
+"""Configured kinds and protocols that this version lacks are reported and harm nothing else."""
 
 import json
 import urllib.error
@@ -28,7 +28,7 @@ def refusal(url: str, body: object) -> tuple[int, str]:
     return refused.value.code, json.loads(refused.value.read())["error"]["message"]
 
 
-def test_a_provider_that_speaks_nothing_we_know_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_provider_without_a_known_protocol_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with FakeUpstream() as fake, running(stanza(fake, '"gemini"'), tmp_path) as gateway:
         code, message = refusal(f"{gateway.url}/v1/chat/completions", CHAT)
     assert (code, message) == (404, "The model 'up/m' does not exist here. No other does either.")
@@ -36,7 +36,7 @@ def test_a_provider_that_speaks_nothing_we_know_is_left_out(tmp_path: Path, capl
     assert fake.calls == []
 
 
-def test_a_provider_is_spoken_to_in_what_we_know_of_its_languages(tmp_path: Path) -> None:
+def test_a_provider_is_used_with_those_protocols_that_are_known(tmp_path: Path) -> None:
     answers = [Answer(REPLY, content_type="application/json")]
     with FakeUpstream(answers) as fake, running(stanza(fake, '["gemini", "chat"]'), tmp_path) as gateway:
         request = urllib.request.Request(f"{gateway.url}/v1/chat/completions", json.dumps(CHAT).encode(), HEAD)
@@ -47,7 +47,7 @@ def test_a_provider_is_spoken_to_in_what_we_know_of_its_languages(tmp_path: Path
 
 @pytest.mark.parametrize("prefix", ["/v1", "/v1beta"])
 @pytest.mark.parametrize("what", ["generateContent", "streamGenerateContent?alt=sse", "countTokens"])
-def test_a_client_of_gemini_is_told_that_it_is_not_served(tmp_path: Path, prefix: str, what: str) -> None:
+def test_a_gemini_client_gets_an_error_that_says_so(tmp_path: Path, prefix: str, what: str) -> None:
     with running('[providers.echo]\nkind = "echo"\n', tmp_path) as gateway:
         code, message = refusal(f"{gateway.url}{prefix}/models/echo:{what}", {"contents": []})
     assert (code, message) == (404, "Gemini's protocol is not in this version yet.")

@@ -1,4 +1,4 @@
-"""Providers that call a model by another name than clients do."""
+"""Providers whose names for models differ from the clients' names."""
 
 from msgspec import Struct
 
@@ -19,7 +19,7 @@ KIRO = FakeProvider(Catalogue(rename=lambda name: resolve_name(name, IDS)))
 LISTED = {"kiro": KnownModels(IDS, True, KIRO.catalogue.rename), "other": KnownModels(("gpt-fake",), True)}
 
 
-def test_a_name_asked_of_a_provider_outright_becomes_its_own() -> None:
+def test_an_explicit_provider_and_name_is_renamed() -> None:
     found = find_configured_targets("kiro/claude-sonnet-4-5-20250929", (), {"kiro": KIRO})
     assert found == (Route("kiro", "claude-sonnet-4.5"),)
 
@@ -34,7 +34,7 @@ def test_each_target_of_a_route_gets_its_own_name() -> None:
     )
 
 
-def test_a_bare_name_finds_whoever_lists_it_under_another() -> None:
+def test_a_bare_name_finds_the_provider_that_lists_it_under_another_name() -> None:
     assert find_listed_targets("claude-4.6-opus-high", LISTED) == (Route("kiro", "claude-opus-4.6"),)
 
 
@@ -42,7 +42,7 @@ def test_a_listed_name_is_never_changed() -> None:
     assert find_listed_targets("gpt-fake", LISTED) == (Route("other", "gpt-fake"),)
 
 
-def test_a_name_that_nobody_lists_goes_to_whoever_might_know_it() -> None:
+def test_an_unlisted_name_goes_to_a_provider_without_a_list() -> None:
     unsure = {"kiro": KnownModels(IDS, False, KIRO.catalogue.rename), "other": KnownModels(("gpt-fake",), True)}
     assert find_listed_targets("claude-haiku-4-5-20251001", unsure) == (Route("kiro", "claude-haiku-4.5"),)
     assert find_listed_targets("claude-haiku-4-5-20251001", LISTED) == ()

@@ -1,4 +1,4 @@
-"""A model's name finds its targets in a fixed order: outright, configured, listed, nearly listed, or not at all."""
+"""A model name is resolved in a fixed order: explicit, configured, listed, nearly listed, or not at all."""
 
 import json
 import urllib.error
@@ -61,7 +61,7 @@ def found(name: str) -> list[str]:
         ("gpt", []),
     ],
 )
-def test_the_first_way_that_leads_anywhere_is_taken(name: str, targets: list[str]) -> None:
+def test_the_first_match_in_the_order_is_used(name: str, targets: list[str]) -> None:
     assert found(name) == targets
 
 
@@ -74,24 +74,24 @@ def test_dots_dashes_case_and_dates_make_no_difference(asked: str, meant: str) -
     assert find_listed_targets(asked, BOTH) == (Route("claude", meant),)
 
 
-def test_the_name_that_a_vendor_keeps_current_is_meant_by_one_without_a_date() -> None:
+def test_a_name_without_a_date_means_the_vendors_current_one() -> None:
     known = {"p": KnownModels(("m-2025-01-01", "M", "m-2026-01-01"), complete=True)}
     assert find_listed_targets("m-latest", known) == (Route("p", "M"),)
     assert find_listed_targets("m-20250101", known) == (Route("p", "m-2025-01-01"),)
 
 
-def test_whoever_lists_a_model_is_a_target_in_the_order_of_the_configuration() -> None:
+def test_all_providers_that_list_a_model_are_targets_in_configured_order() -> None:
     known = {"b": KnownModels(("m",), True), "a": KnownModels(("m",), True), "c": KnownModels(("other",), True)}
     assert find_listed_targets("m", known) == (Route("b", "m"), Route("a", "m"))
 
 
-def test_a_provider_whose_list_is_not_known_is_asked_before_anyone_is_refused() -> None:
+def test_a_provider_without_a_list_is_a_target_of_unlisted_names() -> None:
     known = {"silent": KnownModels((), complete=False), "claude": CLAUDE}
     assert find_listed_targets("gpt-9", known) == (Route("silent", "gpt-9"),)
     assert find_listed_targets("claude-opus-4.1", known) == (Route("claude", "claude-opus-4-1-20250805"),)
 
 
-def test_the_nearest_names_are_suggested() -> None:
+def test_similar_names_are_suggested() -> None:
     assert find_similar_names("fats", ROUTES, BOTH)[0] == "fast"
     assert find_similar_names("claude-sonet-4-5", ROUTES, BOTH)[0] == "claude-sonnet-4-5-20250929"
     assert find_similar_names("zzz", ROUTES, BOTH) != ()
@@ -105,7 +105,7 @@ def test_the_nearest_names_are_suggested() -> None:
         ("/v1/messages", {"messages": [], "max_tokens": 5}, ("error", "type", "not_found_error")),
     ],
 )
-def test_a_name_that_leads_nowhere_is_told_in_the_clients_shape(
+def test_an_unknown_name_is_an_error_in_the_clients_protocol(
     tmp_path: Path, path: str, body: dict[str, object], code: tuple[str, str, str]
 ) -> None:
     with (

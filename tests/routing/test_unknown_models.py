@@ -1,4 +1,4 @@
-"""A name that no provider lists is an unknown model (404), also while some provider cannot be asked for its list."""
+"""A name that no provider lists is an unknown model (404), even if some provider's list cannot be read."""
 
 import json
 import socket
@@ -50,7 +50,7 @@ def closed_port() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_an_unknown_model_is_404_that_names_the_provider_which_could_not_be_asked(
+def test_an_unknown_model_is_404_and_names_the_provider_that_could_not_be_reached(
     tmp_path: Path, closed_port: int, path: str
 ) -> None:
     dead = provider_section("chat", f"http://127.0.0.1:{closed_port}/v1", "dead")
@@ -69,7 +69,7 @@ def test_an_unknown_model_is_404_that_names_the_provider_which_could_not_be_aske
 
 
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
-def test_a_provider_that_refuses_to_list_is_named_and_not_asked(tmp_path: Path, status: int) -> None:
+def test_a_provider_that_refuses_to_list_is_named_and_gets_no_request(tmp_path: Path, status: int) -> None:
     page = Answer(SECRET_ECHO, status=status, content_type="application/json")
     with (
         FakeUpstream(pages={"/v1/models": page}) as fake,
@@ -107,14 +107,14 @@ def test_a_provider_without_a_model_list_may_serve_any_name(tmp_path: Path, page
     assert fake.calls[-1].json["model"] == "gpt-9"
 
 
-def test_a_model_that_is_asked_of_its_provider_outright_needs_no_list(tmp_path: Path, closed_port: int) -> None:
+def test_an_explicit_provider_and_model_needs_no_list(tmp_path: Path, closed_port: int) -> None:
     with running(provider_section("chat", f"http://127.0.0.1:{closed_port}/v1", "dead"), tmp_path) as gateway:
         status, body = post(gateway, "/v1/chat/completions", "dead/gpt-9")
     assert status == 502
     assert "cannot connect" in body["error"]["message"]
 
 
-def test_a_captured_refusal_replays_the_same(tmp_path: Path, closed_port: int) -> None:
+def test_a_captured_error_replays_the_same(tmp_path: Path, closed_port: int) -> None:
     debug = f'[debug]\ncapture = "all"\ndirectory = "{tmp_path}/captures"\n'
     dead = provider_section("chat", f"http://127.0.0.1:{closed_port}/v1", "dead")
     with running(debug + dead, tmp_path) as gateway:
