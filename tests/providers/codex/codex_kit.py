@@ -1,4 +1,4 @@
-"""Keepers of ChatGPT credentials that renew them at a fake, and files as `codex login` writes them."""
+"""Refreshers of ChatGPT credentials at a fake issuer, and files as `codex login` writes them."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ T = TypeVar("T")
 MARGIN_S = 300.0
 
 
-def leave(path: Path, table: dict[str, object]) -> Path:
+def write_file(path: Path, table: dict[str, object]) -> Path:
     path.write_bytes(msgspec.json.encode(table))
     return path
 
@@ -45,7 +45,7 @@ class Rig:
         )
 
 
-async def rigged(fake: FakeCodex, path: Path, work: Callable[[Rig], Awaitable[T]]) -> T:
+async def make_rig(fake: FakeCodex, path: Path, work: Callable[[Rig], Awaitable[T]]) -> T:
     rig = Rig(fake, path)
     try:
         return await work(rig)

@@ -1,4 +1,4 @@
-"""What the ChatGPT backend's headers say of an account's allowance."""
+"""The account's limits in the ChatGPT backend's headers."""
 
 from dragoman.net.headers import Headers
 from dragoman.providers.account_state import Credits, Window
@@ -7,11 +7,11 @@ from dragoman.providers.codex.account import LimitTracker, read_limits
 NOW = 1_794_700_000.0
 
 
-def told(**fields: str) -> Headers:
+def headers_of(**fields: str) -> Headers:
     return Headers([(name.replace("_", "-").encode(), value.encode()) for name, value in fields.items()])
 
 
-PLUS = told(
+PLUS = headers_of(
     x_codex_primary_used_percent="42",
     x_codex_primary_window_minutes="300",
     x_codex_primary_reset_at="1794703600",
@@ -24,7 +24,7 @@ PLUS = told(
 )
 
 
-def test_a_window_of_nothing_is_none() -> None:
+def test_a_window_without_values_is_ignored() -> None:
     limits = read_limits(PLUS, NOW)
     assert limits is not None
     assert limits.windows == {"primary": Window(42.0, 1794703600.0)}
@@ -32,37 +32,39 @@ def test_a_window_of_nothing_is_none() -> None:
 
 
 def test_other_limits_have_names_of_their_own() -> None:
-    limits = read_limits(told(x_codex_spark_primary_used_percent="7.5", x_codex_spark_primary_window_minutes="60"), NOW)
+    limits = read_limits(
+        headers_of(x_codex_spark_primary_used_percent="7.5", x_codex_spark_primary_window_minutes="60"), NOW
+    )
     assert limits is not None
     assert limits.windows == {"codex-spark/primary": Window(7.5)}
 
 
-def test_a_relative_reset_becomes_a_moment() -> None:
-    fields = told(x_codex_primary_used_percent="99", x_codex_primary_reset_after_seconds="60")
+def test_a_relative_reset_becomes_a_time() -> None:
+    fields = headers_of(x_codex_primary_used_percent="99", x_codex_primary_reset_after_seconds="60")
     limits = read_limits(fields, NOW)
     assert limits is not None
     assert limits.windows["primary"].resets_at == NOW + 60
 
 
-def test_headers_that_say_nothing_of_limits_change_nothing() -> None:
-    meter = LimitTracker()
-    meter.update(PLUS, NOW)
-    meter.update(told(content_type="text/event-stream"), NOW)
-    assert meter.limits is not None
-    assert meter.limits.windows["primary"].used_percent == 42.0
+def test_headers_without_limits_change_nothing() -> None:
+    tracker = LimitTracker()
+    tracker.update(PLUS, NOW)
+    tracker.update(headers_of(content_type="text/event-stream"), NOW)
+    assert tracker.limits is not None
+    assert tracker.limits.windows["primary"].used_percent == 42.0
 
 
-def test_an_account_stays_parked_until_its_moment() -> None:
-    meter = LimitTracker()
-    meter.set_exhausted(NOW + 600)
-    meter.update(PLUS, NOW + 1)
-    assert meter.limits is not None
-    assert meter.limits.exhausted_until == NOW + 600
-    meter.update(PLUS, NOW + 601)
-    assert meter.limits.exhausted_until is None
+def test_an_account_stays_exhausted_until_its_reset() -> None:
+    tracker = LimitTracker()
+    tracker.set_exhausted(NOW + 600)
+    tracker.update(PLUS, NOW + 1)
+    assert tracker.limits is not None
+    assert tracker.limits.exhausted_until == NOW + 600
+    tracker.update(PLUS, NOW + 601)
+    assert tracker.limits.exhausted_until is None
 
 
-def test_numbers_that_are_none_are_no_numbers() -> None:
-    limits = read_limits(told(x_codex_primary_used_percent="nan", x_codex_plan_type="plus"), NOW)
+def test_invalid_numbers_are_ignored() -> None:
+    limits = read_limits(headers_of(x_codex_primary_used_percent="nan", x_codex_plan_type="plus"), NOW)
     assert limits is not None
     assert (limits.windows, limits.plan) == ({}, "plus")

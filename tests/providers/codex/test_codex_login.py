@@ -1,4 +1,4 @@
-"""Signing in with ChatGPT: in a browser or by code; and every way in which it may not come to pass."""
+"""Signing in with ChatGPT, in a browser or by code, and every way it can fail."""
 
 import asyncio
 import socket
@@ -22,10 +22,10 @@ from dragoman.providers.codex.credential import AuthFile
 from dragoman.providers.codex.login import App, BrowserLogin, DeviceLogin
 from fakes.codex import ACCOUNT, CLIENT_ID, DEVICE_TOKEN, TOKEN, USER_CODE, FakeCodex
 from fakes.service import json_answer, plain
-from providers.codex.codex_kit import leave
+from providers.codex.codex_kit import write_file
 
 
-class Nap:
+class FakeSleep:
     """Sleeps that take no time and are remembered."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Nap:
         self.taken.append(seconds)
 
 
-def by_code(fake: FakeCodex, nap: Nap) -> Table:
+def by_code(fake: FakeCodex, nap: FakeSleep) -> Table:
     async def sign_in() -> Table:
         http = HttpClient()
         try:
@@ -51,8 +51,8 @@ def by_code(fake: FakeCodex, nap: Nap) -> Table:
     return asyncio.run(sign_in())
 
 
-def test_a_code_is_polled_for_at_the_pace_asked_and_exchanged_with_the_services_verifier(tmp_path: Path) -> None:
-    nap = Nap()
+def test_a_code_is_polled_at_the_demanded_pace_and_exchanged_with_the_services_verifier(tmp_path: Path) -> None:
+    nap = FakeSleep()
     with FakeCodex() as fake:
         fake.device.extend([json_answer({}, 403), json_answer({}, 404)])
         table = by_code(fake, nap)
@@ -60,12 +60,12 @@ def test_a_code_is_polled_for_at_the_pace_asked_and_exchanged_with_the_services_
     exchanged = {name: values[0] for name, values in parse_qs(fake.at(TOKEN)[0].body.decode()).items()}
     assert exchanged["code_verifier"] == "fake-verifier-of-the-service"
     assert exchanged["redirect_uri"] == f"{fake.root}/deviceauth/callback"
-    found = AuthFile(leave(tmp_path / "codex.json", table)).read()
+    found = AuthFile(write_file(tmp_path / "codex.json", table)).read()
     assert (found.account, found.access_token in fake.access) == (ACCOUNT, True)
 
 
-def test_a_service_that_is_asked_too_often_is_asked_less_often() -> None:
-    nap = Nap()
+def test_a_service_that_is_polled_too_often_is_polled_less_often() -> None:
+    nap = FakeSleep()
     with FakeCodex() as fake:
         fake.device.extend([json_answer({}, 429), json_answer({}, 500)])
         by_code(fake, nap)
@@ -73,16 +73,16 @@ def test_a_service_that_is_asked_too_often_is_asked_less_often() -> None:
 
 
 @pytest.mark.parametrize(("word", "told"), [("access_denied", "denied"), ("expired_token", "expired")])
-def test_an_end_without_a_code_is_told(word: str, told: str) -> None:
+def test_a_sign_in_without_a_code_is_reported(word: str, told: str) -> None:
     with FakeCodex() as fake:
         fake.device.append(json_answer({"error": {"code": word}}, 403))
         with pytest.raises(LoginFailed, match=told):
-            by_code(fake, Nap())
+            by_code(fake, FakeSleep())
     assert fake.counts[DEVICE_TOKEN] == 1
 
 
-def test_a_code_that_nobody_confirms_is_given_up_after_a_quarter_of_an_hour() -> None:
-    nap = Nap()
+def test_an_unconfirmed_code_expires_after_a_quarter_of_an_hour() -> None:
+    nap = FakeSleep()
     with FakeCodex() as fake:
         fake.device.extend([json_answer({}, 403)] * 400)
         with pytest.raises(LoginFailed, match="expired"):
@@ -90,26 +90,26 @@ def test_a_code_that_nobody_confirms_is_given_up_after_a_quarter_of_an_hour() ->
     assert sum(nap.taken) == 900
 
 
-def test_a_confirmed_code_that_is_not_exchanged_is_told() -> None:
+def test_a_failed_exchange_is_reported() -> None:
     with FakeCodex() as fake:
         fake.script(TOKEN, json_answer({"error": "invalid_grant"}, 400))
         with pytest.raises(LoginFailed, match="invalid_grant"):
-            by_code(fake, Nap())
+            by_code(fake, FakeSleep())
     assert (fake.counts[DEVICE_TOKEN], fake.counts[TOKEN]) == (1, 1)
 
 
-def test_a_service_that_cannot_be_reached_is_told() -> None:
+def test_an_unreachable_service_is_reported() -> None:
     with FakeCodex() as fake:
         pass
     with pytest.raises(LoginFailed, match="cannot connect"):
-        by_code(fake, Nap())
+        by_code(fake, FakeSleep())
 
 
-def test_an_account_without_codes_is_told_of_the_other_way() -> None:
+def test_an_account_without_codes_is_pointed_to_the_browser() -> None:
     with FakeCodex() as fake:
         fake.script(USER_CODE, plain("not found", 404))
         with pytest.raises(LoginFailed, match="--device"):
-            by_code(fake, Nap())
+            by_code(fake, FakeSleep())
 
 
 def in_browser(
@@ -148,14 +148,14 @@ def test_the_browser_brings_a_code_back(tmp_path: Path) -> None:
     assert (asked["client_id"], asked["originator"], asked["code_challenge_method"]) == (CLIENT_ID, "dragoman", "S256")
     assert asked["scope"] == "openid profile email offline_access"
     assert asked["redirect_uri"].endswith("/auth/callback")
-    assert AuthFile(leave(tmp_path / "codex.json", table)).read().account == ACCOUNT
+    assert AuthFile(write_file(tmp_path / "codex.json", table)).read().account == ACCOUNT
     exchanged = {name: values[0] for name, values in parse_qs(fake.at(TOKEN)[0].body.decode()).items()}
     digest = sha256(exchanged["code_verifier"].encode()).digest()
     assert asked["code_challenge"] == urlsafe_b64encode(digest).rstrip(b"=").decode()
     assert exchanged["redirect_uri"] == asked["redirect_uri"]
 
 
-def test_a_code_of_somebody_elses_making_is_not_taken() -> None:
+def test_a_code_with_a_foreign_state_is_not_accepted() -> None:
     def person(link: str) -> None:
         with pytest.raises(HTTPError, match="404"):
             visit(link, code="fake-code", state="not-the-state")
@@ -166,7 +166,7 @@ def test_a_code_of_somebody_elses_making_is_not_taken() -> None:
     assert fake.counts[TOKEN] == 1
 
 
-def test_a_person_who_never_comes_back_is_not_waited_for_forever() -> None:
+def test_the_browser_is_not_awaited_forever() -> None:
     with FakeCodex() as fake, pytest.raises(LoginFailed, match="in time"):
         in_browser(fake, lambda link: None, timeout_s=0.05)
     assert fake.counts[TOKEN] == 0
@@ -178,7 +178,7 @@ def test_the_other_registered_port_is_taken_where_the_first_is_in_use() -> None:
         assert in_browser(fake, lambda link: visit(link, code="fake-code"), ports=ports)["auth_mode"] == "chatgpt"
 
 
-def test_a_plan_without_codex_is_told() -> None:
+def test_a_plan_without_codex_is_reported() -> None:
     with FakeCodex() as fake, pytest.raises(LoginFailed, match="plan does not include"):
         in_browser(
             fake, lambda link: visit(link, error="access_denied", error_description="missing_codex_entitlement: no")
@@ -191,12 +191,12 @@ def test_a_person_who_declines_is_not_signed_in() -> None:
     assert fake.counts[TOKEN] == 0
 
 
-def test_a_code_that_is_refused_is_told() -> None:
+def test_a_rejected_code_is_reported() -> None:
     with FakeCodex() as fake, pytest.raises(LoginFailed, match="invalid_grant"):
         in_browser(fake, lambda link: visit(link, code="wrong"))
 
 
-def test_a_port_that_is_taken_is_told() -> None:
+def test_a_port_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, FakeCodex() as fake:
         port = taken.getsockname()[1]
         with pytest.raises(LoginFailed, match=str(port)):

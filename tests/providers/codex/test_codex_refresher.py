@@ -1,4 +1,4 @@
-"""A ChatGPT credential is shared with Codex: renewed once, never overwritten, and used as long as it lives."""
+"""A ChatGPT credential shared with Codex: renewed once, never overwritten, used until it expires."""
 
 import asyncio
 import stat
@@ -11,19 +11,19 @@ from dragoman.providers.codex.credential import Credential
 from fakes.codex import ACCOUNT, TOKEN, FakeCodex, auth, jwt
 from fakes.service import json_answer
 from fakes.upstream import Answer
-from providers.codex.codex_kit import Rig, leave, read, rigged, tokens
+from providers.codex.codex_kit import Rig, make_rig, read, tokens, write_file
 
 
 def kept(fake: FakeCodex, path: Path) -> Credential:
     async def work(rig: Rig) -> Credential:
         return await rig.refresher.get()
 
-    return asyncio.run(rigged(fake, path, work))
+    return asyncio.run(make_rig(fake, path, work))
 
 
-def test_a_living_token_is_used_and_nothing_is_written(tmp_path: Path) -> None:
+def test_a_valid_token_is_used_and_nothing_is_written(tmp_path: Path) -> None:
     with FakeCodex() as fake:
-        path = leave(tmp_path / "auth.json", fake.auth_file())
+        path = write_file(tmp_path / "auth.json", fake.auth_file())
         before = path.read_bytes()
         credential = kept(fake, path)
     assert (credential.account, credential.plan) == (ACCOUNT, "plus")
@@ -31,12 +31,12 @@ def test_a_living_token_is_used_and_nothing_is_written(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_renewal_without_a_new_refresh_token_keeps_the_old_and_all_that_is_unknown(tmp_path: Path) -> None:
+def test_a_renewal_without_a_new_refresh_token_keeps_the_old_one_and_unknown_fields(tmp_path: Path) -> None:
     with FakeCodex() as fake:
         fake.rotates = False
         table = fake.auth_file(-60, agent_identity={"x": 1})
         table["tokens"] = {**tokens(table), "of_tomorrow": "kept"}
-        path = leave(tmp_path / "auth.json", table)
+        path = write_file(tmp_path / "auth.json", table)
         fresh = kept(fake, path)
     after = read(path)
     assert tokens(after)["refresh_token"] == tokens(table)["refresh_token"]
@@ -50,7 +50,7 @@ def test_a_renewal_without_a_new_refresh_token_keeps_the_old_and_all_that_is_unk
 def test_a_refresh_token_that_was_used_before_is_not_tried_again_until_the_file_changes(tmp_path: Path) -> None:
     """Permanent; and while the access token lives, it serves."""
     with FakeCodex() as fake:
-        path = leave(tmp_path / "auth.json", fake.auth_file(120))  # within the margin, not expired
+        path = write_file(tmp_path / "auth.json", fake.auth_file(120))  # within the margin, not expired
         fake.used.update(fake.refresh)
 
         async def work(rig: Rig) -> None:
@@ -65,10 +65,10 @@ def test_a_refresh_token_that_was_used_before_is_not_tried_again_until_the_file_
             with pytest.raises(RequestError, match="login"):
                 await rig.refresher.get()
             assert fake.counts[TOKEN] == 1
-            leave(path, fake.auth_file(-60))
+            write_file(path, fake.auth_file(-60))
             assert (await rig.refresher.get()).access_token in fake.access
 
-        asyncio.run(rigged(fake, path, work))
+        asyncio.run(make_rig(fake, path, work))
     assert fake.counts[TOKEN] == 2
 
 
@@ -82,9 +82,9 @@ def test_a_refresh_token_that_was_used_before_is_not_tried_again_until_the_file_
         json_answer({}, 401),
     ],
 )
-def test_every_spelling_of_a_permanent_refusal_is_known(tmp_path: Path, objection: Answer) -> None:
+def test_every_spelling_of_a_permanent_rejection_is_recognised(tmp_path: Path, objection: Answer) -> None:
     with FakeCodex() as fake:
-        path = leave(tmp_path / "auth.json", fake.auth_file(-60))
+        path = write_file(tmp_path / "auth.json", fake.auth_file(-60))
         fake.script(TOKEN, objection)
 
         async def work(rig: Rig) -> None:
@@ -94,15 +94,15 @@ def test_every_spelling_of_a_permanent_refusal_is_known(tmp_path: Path, objectio
                 assert refused.value.failure.kind is Kind.CREDENTIAL
                 rig.ahead_s += 3600
 
-        asyncio.run(rigged(fake, path, work))
+        asyncio.run(make_rig(fake, path, work))
     assert fake.counts[TOKEN] == 1
 
 
 @pytest.mark.parametrize("status", [500, 503, 429, 400])
-def test_a_passing_refusal_is_tried_again(tmp_path: Path, status: int) -> None:
+def test_a_temporary_rejection_is_retried(tmp_path: Path, status: int) -> None:
     """A 500 says nothing of the token."""
     with FakeCodex() as fake:
-        path = leave(tmp_path / "auth.json", fake.auth_file(-60))
+        path = write_file(tmp_path / "auth.json", fake.auth_file(-60))
         fake.script(TOKEN, json_answer({"error": {"code": "hiccup"}}, status))
 
         async def work(rig: Rig) -> None:
@@ -111,45 +111,45 @@ def test_a_passing_refusal_is_tried_again(tmp_path: Path, status: int) -> None:
             assert refused.value.failure.kind is not Kind.CREDENTIAL
             assert (await rig.refresher.get()).access_token in fake.access
 
-        asyncio.run(rigged(fake, path, work))
+        asyncio.run(make_rig(fake, path, work))
     assert fake.counts[TOKEN] == 2
 
 
-def test_a_newer_token_of_the_same_account_is_taken_over_without_asking(tmp_path: Path) -> None:
+def test_a_newer_token_of_the_same_account_is_adopted_without_a_renewal(tmp_path: Path) -> None:
     with FakeCodex() as fake:
-        path = leave(tmp_path / "auth.json", fake.auth_file(900))
+        path = write_file(tmp_path / "auth.json", fake.auth_file(900))
 
         async def work(rig: Rig) -> None:
             await rig.refresher.get()
             newer = fake.auth_file(7200)
-            leave(path, newer)
+            write_file(path, newer)
             rig.ahead_s = 1000
             assert (await rig.refresher.get()).access_token == tokens(newer)["access_token"]
 
-        asyncio.run(rigged(fake, path, work))
+        asyncio.run(make_rig(fake, path, work))
     assert fake.counts[TOKEN] == 0
 
 
 def test_a_newer_token_is_found_by_the_first_request_for_which_a_renewal_is_due(tmp_path: Path) -> None:
-    """The old one still lives, and is not sent any more."""
+    """The old token is still valid, but is not sent any more."""
     with FakeCodex() as fake:
-        path = leave(tmp_path / "auth.json", fake.auth_file(900))
+        path = write_file(tmp_path / "auth.json", fake.auth_file(900))
 
         async def work(rig: Rig) -> None:
             await rig.refresher.get()
             newer = fake.auth_file(7200)
-            leave(path, newer)
+            write_file(path, newer)
             rig.ahead_s = 700
             assert (await rig.refresher.get()).access_token == tokens(newer)["access_token"]
 
-        asyncio.run(rigged(fake, path, work))
+        asyncio.run(make_rig(fake, path, work))
     assert fake.counts[TOKEN] == 0
 
 
-def test_a_changed_file_is_seen_at_once_where_the_renewal_of_its_forerunner_was_refused(tmp_path: Path) -> None:
+def test_a_changed_file_is_noticed_at_once_after_a_rejected_renewal(tmp_path: Path) -> None:
     """No second call until the file changes, and then no rest."""
     with FakeCodex() as fake:
-        path = leave(tmp_path / "auth.json", fake.auth_file(120))
+        path = write_file(tmp_path / "auth.json", fake.auth_file(120))
         fake.used.update(fake.refresh)
 
         async def work(rig: Rig) -> None:
@@ -157,27 +157,27 @@ def test_a_changed_file_is_seen_at_once_where_the_renewal_of_its_forerunner_was_
                 await rig.refresher.get()
             assert fake.counts[TOKEN] == 1
             newer = fake.auth_file(7200)
-            leave(path, newer)
+            write_file(path, newer)
             assert (await rig.refresher.get()).access_token == tokens(newer)["access_token"]
 
-        asyncio.run(rigged(fake, path, work))
+        asyncio.run(make_rig(fake, path, work))
     assert fake.counts[TOKEN] == 1
 
 
-def test_another_account_under_our_feet_is_an_error_and_its_tokens_are_left_alone(tmp_path: Path) -> None:
+def test_another_account_in_the_file_is_an_error_and_its_tokens_are_not_used(tmp_path: Path) -> None:
     with FakeCodex() as fake:
-        path = leave(tmp_path / "auth.json", fake.auth_file(900))
+        path = write_file(tmp_path / "auth.json", fake.auth_file(900))
 
         async def work(rig: Rig) -> None:
             await rig.refresher.get()
             fake.account = "acct-fake-2"
-            other = leave(path, fake.auth_file(-60)).read_bytes()
+            other = write_file(path, fake.auth_file(-60)).read_bytes()
             rig.ahead_s = 1000
             with pytest.raises(RequestError, match="another account"):
                 await rig.refresher.get()
             assert path.read_bytes() == other
 
-        asyncio.run(rigged(fake, path, work))
+        asyncio.run(make_rig(fake, path, work))
     assert fake.counts[TOKEN] == 0
 
 
@@ -190,34 +190,34 @@ async def asked_until(rig: Rig, token: str) -> None:
     raise AssertionError("it was asked a thousand times")
 
 
-def test_another_account_is_an_error_even_while_the_old_ones_token_lives(tmp_path: Path) -> None:
+def test_another_account_is_an_error_even_while_the_old_token_is_valid(tmp_path: Path) -> None:
     """Near its end the file is looked at, and who has signed in there decides; signing in again mends it."""
     with FakeCodex() as fake:
-        path = leave(tmp_path / "auth.json", fake.auth_file(900))
+        path = write_file(tmp_path / "auth.json", fake.auth_file(900))
 
         async def work(rig: Rig) -> None:
             await rig.refresher.get()
             fake.account = "acct-fake-2"
-            leave(path, fake.auth_file(7200))
+            write_file(path, fake.auth_file(7200))
             rig.ahead_s = 700
             with pytest.raises(RequestError, match="another account"):
                 await asked_until(rig, "nothing that it will ever give")
             fake.account = "acct-fake-1"
             back = fake.auth_file(7200)
-            leave(path, back)
+            write_file(path, back)
             await asked_until(rig, tokens(back)["access_token"])
 
-        asyncio.run(rigged(fake, path, work))
+        asyncio.run(make_rig(fake, path, work))
     assert fake.counts[TOKEN] == 0
 
 
-def test_a_token_that_codex_renews_while_we_do_is_left_in_place(tmp_path: Path) -> None:
+def test_a_token_that_codex_renews_at_the_same_time_is_not_overwritten(tmp_path: Path) -> None:
     with FakeCodex() as fake:
-        path = leave(tmp_path / "auth.json", fake.auth_file(-60))
+        path = write_file(tmp_path / "auth.json", fake.auth_file(-60))
         theirs: list[bytes] = []
 
         def codex_writes() -> None:
-            leave(path, fake.auth_file(7200))
+            write_file(path, fake.auth_file(7200))
             theirs.append(path.read_bytes())
 
         fake.before[TOKEN] = codex_writes
@@ -227,48 +227,48 @@ def test_a_token_that_codex_renews_while_we_do_is_left_in_place(tmp_path: Path) 
 
 def test_many_requests_renew_once(tmp_path: Path) -> None:
     with FakeCodex() as fake:
-        path = leave(tmp_path / "auth.json", fake.auth_file(-60))
+        path = write_file(tmp_path / "auth.json", fake.auth_file(-60))
 
         async def work(rig: Rig) -> set[str]:
             found = await asyncio.gather(*(rig.refresher.get() for _ in range(50)))
             return {credential.access_token for credential in found}
 
-        assert len(asyncio.run(rigged(fake, path, work))) == 1
+        assert len(asyncio.run(make_rig(fake, path, work))) == 1
     assert fake.counts[TOKEN] == 1
 
 
-def test_a_clock_that_is_wrong_is_corrected_by_the_answers(tmp_path: Path) -> None:
+def test_a_wrong_clock_is_corrected_by_responses(tmp_path: Path) -> None:
     """Ours is two hours behind: the token that seems to live is renewed, once."""
     with FakeCodex() as fake:
         fake.ahead_s = 7200
-        path = leave(tmp_path / "auth.json", fake.auth_file(-7260))
+        path = write_file(tmp_path / "auth.json", fake.auth_file(-7260))
 
         async def work(rig: Rig) -> None:
             first = await rig.refresher.get()
             assert abs(rig.clock.now() - first.expires_at + fake.life_s) < 60
             assert (await rig.refresher.get()).access_token == first.access_token
 
-        asyncio.run(rigged(fake, path, work))
+        asyncio.run(make_rig(fake, path, work))
     assert fake.counts[TOKEN] == 1
 
 
 def test_a_clock_that_is_ahead_costs_one_renewal_at_most(tmp_path: Path) -> None:
     """Ours is two hours ahead: a token that lives seems to have ended, until the service has told the time."""
     with FakeCodex() as fake:
-        path = leave(tmp_path / "auth.json", fake.auth_file(3600))
+        path = write_file(tmp_path / "auth.json", fake.auth_file(3600))
 
         async def work(rig: Rig) -> set[str]:
             rig.ahead_s = 7200
             return {(await rig.refresher.get()).access_token for _ in range(3)}
 
-        assert len(asyncio.run(rigged(fake, path, work))) == 1
+        assert len(asyncio.run(make_rig(fake, path, work))) == 1
     assert fake.counts[TOKEN] == 1
 
 
 @pytest.mark.parametrize("jump_s", [3600, -3600, 90_000, -90_000])
-def test_a_clock_that_jumps_while_we_run_makes_no_loop_of_renewals(tmp_path: Path, jump_s: float) -> None:
+def test_a_clock_that_jumps_does_not_cause_a_loop_of_renewals(tmp_path: Path, jump_s: float) -> None:
     with FakeCodex() as fake:
-        path = leave(tmp_path / "auth.json", fake.auth_file(-60))
+        path = write_file(tmp_path / "auth.json", fake.auth_file(-60))
 
         async def work(rig: Rig) -> None:
             await rig.refresher.get()
@@ -276,23 +276,23 @@ def test_a_clock_that_jumps_while_we_run_makes_no_loop_of_renewals(tmp_path: Pat
             living = [(await rig.refresher.get()).access_token for _ in range(5)]
             assert set(living) <= fake.access
 
-        asyncio.run(rigged(fake, path, work))
+        asyncio.run(make_rig(fake, path, work))
     assert fake.counts[TOKEN] <= 2
 
 
-def test_a_token_that_codex_has_used_up_is_found_renewed(tmp_path: Path) -> None:
+def test_a_token_that_codex_has_renewed_is_adopted(tmp_path: Path) -> None:
     """Ours is refused as reused, since Codex was faster; its file holds the successor."""
     with FakeCodex() as fake:
         table = fake.auth_file(-60)
-        path = leave(tmp_path / "auth.json", table)
+        path = write_file(tmp_path / "auth.json", table)
         fake.used.add(tokens(table)["refresh_token"])
         newer = fake.auth_file(3600)
-        fake.before[TOKEN] = lambda: leave(path, newer)
+        fake.before[TOKEN] = lambda: write_file(path, newer)
 
         async def work(rig: Rig) -> str:
             return (await rig.refresher.get()).access_token
 
-        assert asyncio.run(rigged(fake, path, work)) == tokens(newer)["access_token"]
+        assert asyncio.run(make_rig(fake, path, work)) == tokens(newer)["access_token"]
     assert fake.counts[TOKEN] == 1
     assert read(path) == newer
 
@@ -302,7 +302,7 @@ def test_half_a_file_is_read_again(tmp_path: Path) -> None:
     import threading
 
     with FakeCodex() as fake:
-        path = leave(tmp_path / "auth.json", fake.auth_file())
+        path = write_file(tmp_path / "auth.json", fake.auth_file())
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2])
         threading.Timer(0.05, lambda: path.write_bytes(whole)).start()
@@ -318,26 +318,26 @@ def test_half_a_file_is_read_again(tmp_path: Path) -> None:
         ({"tokens": {"access_token": "a\nb"}}, "characters"),
     ],
 )
-def test_a_file_without_a_usable_token_says_what_it_holds(tmp_path: Path, table: dict[str, object], told: str) -> None:
+def test_a_file_without_a_usable_token_is_described(tmp_path: Path, table: dict[str, object], told: str) -> None:
     with FakeCodex() as fake, pytest.raises(RequestError, match=told) as refused:
-        kept(fake, leave(tmp_path / "auth.json", table))
+        kept(fake, write_file(tmp_path / "auth.json", table))
     assert "sk-fake" not in str(refused.value)
 
 
-def test_an_unreadable_token_lives_eight_days_from_its_last_renewal(tmp_path: Path) -> None:
+def test_an_unreadable_token_is_valid_eight_days_from_its_last_renewal(tmp_path: Path) -> None:
     table: dict[str, object] = {"tokens": {"access_token": "opaque", "refresh_token": "rt_FAKE", "account_id": "a"}}
     with FakeCodex() as fake:
-        path = leave(tmp_path / "auth.json", {**table, "last_refresh": "2026-11-01T00:00:00.123456789Z"})
+        path = write_file(tmp_path / "auth.json", {**table, "last_refresh": "2026-11-01T00:00:00.123456789Z"})
 
         async def work(rig: Rig) -> None:
             rig.ahead_s = 1793491200 + 7 * 86_400 - rig.clock.now()
             assert (await rig.refresher.get()).access_token == "opaque"
 
-        asyncio.run(rigged(fake, path, work))
+        asyncio.run(make_rig(fake, path, work))
     assert fake.counts[TOKEN] == 0
 
 
-def test_the_account_is_found_wherever_its_claim_stands(tmp_path: Path) -> None:
+def test_the_account_is_found_in_any_of_its_claims(tmp_path: Path) -> None:
     places: list[dict[str, object]] = [
         auth("acct-a"),
         {"chatgpt_account_id": "acct-a"},
@@ -346,4 +346,4 @@ def test_the_account_is_found_wherever_its_claim_stands(tmp_path: Path) -> None:
     with FakeCodex() as fake:
         for claimed in places:
             table: dict[str, object] = {"tokens": {"access_token": jwt(exp=4_102_444_800), "id_token": jwt(**claimed)}}
-            assert kept(fake, leave(tmp_path / "auth.json", table)).account == "acct-a"
+            assert kept(fake, write_file(tmp_path / "auth.json", table)).account == "acct-a"

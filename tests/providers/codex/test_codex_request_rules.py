@@ -1,4 +1,4 @@
-"""What real clients ask, fitted to the ChatGPT backend and judged by its own rules, written down a second time."""
+"""Requests of real clients, fitted to the ChatGPT backend and checked against its rules."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def built(protocol: str, body: bytes) -> tuple[dict[str, object], Ledger]:
 
 
 @pytest.mark.parametrize(("protocol", "body"), [case[1:] for case in asked()], ids=[case[0] for case in asked()])
-def test_what_real_clients_ask_is_taken(protocol: str, body: bytes) -> None:
+def test_requests_of_real_clients_are_accepted(protocol: str, body: bytes) -> None:
     wire, _ = built(protocol, body)
     assert objection_to(wire) is None
     sent = msgspec.json.encode(wire)
@@ -56,7 +56,7 @@ def test_what_real_clients_ask_is_taken(protocol: str, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", [case[2] for case in asked() if case[0].startswith("codex/")])
-def test_what_codex_asks_passes_as_it_is(body: bytes) -> None:
+def test_requests_of_codex_pass_unchanged(body: bytes) -> None:
     """But for the instructions, which it leaves out and the backend demands."""
     passed = passthrough_body("responses", body)
     assert passed is not None
@@ -65,7 +65,7 @@ def test_what_codex_asks_passes_as_it_is(body: bytes) -> None:
     assert passed.endswith(body.lstrip()[1:])
 
 
-def test_a_request_cached_up_to_its_end_leaves_that_out_and_tells_it() -> None:
+def test_cache_breakpoints_are_dropped_and_recorded() -> None:
     client, upstream = PROTOCOLS["messages"].client, PROTOCOLS["responses"].upstream
     assert client is not None
     assert upstream is not None
@@ -77,7 +77,7 @@ def test_a_request_cached_up_to_its_end_leaves_that_out_and_tells_it() -> None:
     assert "/cache_control" in [loss.path for loss in ledger if loss.how is LossKind.DROPPED]
 
 
-def test_there_is_something_to_judge() -> None:
+def test_there_are_recorded_requests() -> None:
     assert {case[1] for case in asked()} >= {"chat", "responses", "messages"}
 
 
@@ -107,7 +107,7 @@ def test_a_good_body_passes() -> None:
     ],
     ids=str,
 )
-def test_a_body_that_the_backend_refuses_does_not_pass(change: dict[str, object]) -> None:
+def test_a_body_that_the_backend_rejects_does_not_pass(change: dict[str, object]) -> None:
     assert passthrough_body("responses", msgspec.json.encode({**GOOD, **change})) is None
 
 
@@ -139,12 +139,12 @@ def test_empty_instructions_are_filled_in(instructions: str | None) -> None:
     ],
     ids=str,
 )
-def test_what_codex_says_passes(change: dict[str, object]) -> None:
+def test_fields_of_codex_pass(change: dict[str, object]) -> None:
     body = msgspec.json.encode({**GOOD, **change})
     assert passthrough_body("responses", body) == body
 
 
-def test_values_that_say_nothing_are_no_loss() -> None:
+def test_default_values_are_no_loss() -> None:
     body = {"model": "m", "messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]}
     extra = {"temperature": 1, "top_p": 1, "service_tier": "auto", "logprobs": False, "parallel_tool_calls": True}
     wire, ledger = built("chat", msgspec.json.encode({**body, **extra}))
@@ -152,12 +152,12 @@ def test_values_that_say_nothing_are_no_loss() -> None:
     assert wire.keys() <= {"model", "instructions", "input", "store", "stream", "include"}
 
 
-def test_an_effort_above_all_is_the_highest() -> None:
+def test_the_effort_ultra_becomes_the_highest() -> None:
     wire, ledger = built("responses", msgspec.json.encode({**GOOD, "reasoning": {"effort": "ultra"}}))
     assert wire["reasoning"] == {"effort": "max"}
     assert [loss.path for loss in ledger] == ["/reasoning/effort"]
 
 
-def test_a_previewed_search_is_the_search() -> None:
+def test_a_preview_search_becomes_the_search() -> None:
     wire, _ = built("responses", msgspec.json.encode({**GOOD, "tools": [{"type": "web_search_preview"}]}))
     assert wire["tools"] == [{"type": "web_search"}]

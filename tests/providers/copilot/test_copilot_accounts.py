@@ -1,4 +1,4 @@
-"""A GitHub account with Copilot: its token found, exchanged, renewed, and sent nowhere that it does not belong."""
+"""A GitHub account with Copilot: its token is found, exchanged, renewed, and sent only to trusted hosts."""
 
 import asyncio
 import stat
@@ -34,7 +34,7 @@ def section(credentials: str | Path | None = None, **settings: object) -> Copilo
     return replace(CopilotProviderConfig(name="copilot", kind="copilot", credentials=secret), **settings)
 
 
-def leave(path: Path, table: Mapping[str, object]) -> Path:
+def write_file(path: Path, table: Mapping[str, object]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.encode(table))
     return path
@@ -51,7 +51,7 @@ class Rig:
         )
 
 
-def rigged(
+def make_rig(
     fake: FakeCopilot,
     config: CopilotProviderConfig,
     work: Callable[[Rig], Awaitable[T]],
@@ -78,7 +78,7 @@ def test_an_editors_token_is_exchanged_once_for_many() -> None:
         return {session.access_token for session in found}
 
     with FakeCopilot() as fake:
-        assert len(rigged(fake, section(EDITOR_TOKEN), work)) == 1
+        assert len(make_rig(fake, section(EDITOR_TOKEN), work)) == 1
     assert fake.counts[EXCHANGE] == 1
     assert fake.at(EXCHANGE)[0].headers["authorization"] == f"token {EDITOR_TOKEN}"
 
@@ -99,39 +99,39 @@ def test_a_session_is_renewed_before_it_ends_by_our_own_clock() -> None:
 
     with FakeCopilot() as fake:
         fake.ahead_s = 20  # noise, no skew
-        rigged(fake, section(EDITOR_TOKEN), work)
+        make_rig(fake, section(EDITOR_TOKEN), work)
     assert fake.counts[EXCHANGE] == 2
 
 
-def test_a_github_that_has_another_time_is_gone_by() -> None:
+def test_githubs_clock_is_used_if_it_differs() -> None:
     async def work(rig: Rig) -> float:
         found = await rig.refresher.get()
         return found.expires_at - rig.clock.now()
 
     with FakeCopilot() as fake:
         fake.ahead_s = 86_400
-        assert rigged(fake, section(EDITOR_TOKEN), work) == pytest.approx(1560, abs=5)
+        assert make_rig(fake, section(EDITOR_TOKEN), work) == pytest.approx(1560, abs=5)
 
 
 @pytest.mark.parametrize("token", [APP_TOKEN, INSTALLATION_TOKEN, "github_pat_FAKE"])
-def test_other_tokens_are_used_themselves(token: str) -> None:
+def test_other_tokens_are_used_directly(token: str) -> None:
     with FakeCopilot() as fake:
-        assert rigged(fake, section(token), session).access_token == token
+        assert make_rig(fake, section(token), session).access_token == token
     assert fake.counts[EXCHANGE] == 0
 
 
-def test_the_way_to_prove_oneself_may_be_configured() -> None:
+def test_the_authorization_mode_can_be_configured() -> None:
     with FakeCopilot() as fake:
-        assert rigged(fake, section(APP_TOKEN, auth="exchange"), session).access_token in fake.sessions
-        assert rigged(fake, section(EDITOR_TOKEN, auth="direct"), session).access_token == EDITOR_TOKEN
+        assert make_rig(fake, section(APP_TOKEN, auth="exchange"), session).access_token in fake.sessions
+        assert make_rig(fake, section(EDITOR_TOKEN, auth="direct"), session).access_token == EDITOR_TOKEN
 
 
-def test_an_account_without_copilot_is_forbidden_and_told_why() -> None:
+def test_an_account_without_copilot_is_forbidden_with_the_reason() -> None:
     details = {"notification_id": "no_copilot_access", "message": "No access to GitHub Copilot found."}
     with FakeCopilot() as fake:
         fake.script(EXCHANGE, json_answer({"error_details": details}, 403))
         with pytest.raises(RequestError, match="No access to GitHub Copilot") as refused:
-            rigged(fake, section(EDITOR_TOKEN), session)
+            make_rig(fake, section(EDITOR_TOKEN), session)
     assert refused.value.failure.kind is Kind.FORBIDDEN
     assert "ghu_" not in refused.value.failure.message
 
@@ -146,30 +146,30 @@ def test_an_account_without_copilot_is_forbidden_and_told_why() -> None:
         (200, {"no": "token"}, Kind.UPSTREAM),
     ],
 )
-def test_a_refused_exchange_keeps_its_meaning(status: int, body: object, kind: Kind) -> None:
+def test_a_rejected_exchange_keeps_its_kind(status: int, body: object, kind: Kind) -> None:
     with FakeCopilot() as fake:
         fake.script(EXCHANGE, *[json_answer(body, status)] * 3)
         with pytest.raises(RequestError) as refused:
-            rigged(fake, section(EDITOR_TOKEN), session)
+            make_rig(fake, section(EDITOR_TOKEN), session)
     assert refused.value.failure.kind is kind
 
 
 def test_a_person_who_signs_in_again_is_found_without_a_restart(tmp_path: Path) -> None:
-    path = leave(tmp_path / "apps.json", {"github.com:Iv1.fake": {"oauth_token": "ghu_FAKErevoked"}})
+    path = write_file(tmp_path / "apps.json", {"github.com:Iv1.fake": {"oauth_token": "ghu_FAKErevoked"}})
 
     async def work(rig: Rig) -> None:
         with pytest.raises(RequestError):
             await rig.refresher.get()
-        leave(path, {"github.com:Iv1.fake": {"oauth_token": EDITOR_TOKEN}})
+        write_file(path, {"github.com:Iv1.fake": {"oauth_token": EDITOR_TOKEN}})
         assert (await rig.refresher.get()).access_token in fake.sessions
 
     with FakeCopilot() as fake:
-        rigged(fake, section(path), work)
+        make_rig(fake, section(path), work)
 
 
-def test_a_classic_personal_token_is_told_to_be_none() -> None:
+def test_a_classic_personal_token_is_rejected_with_the_reason() -> None:
     with FakeCopilot() as fake, pytest.raises(RequestError, match="classic") as refused:
-        rigged(fake, section("ghp_FAKEclassic"), session)
+        make_rig(fake, section("ghp_FAKEclassic"), session)
     assert "ghp_FAKE" not in refused.value.failure.message
 
 
@@ -182,45 +182,45 @@ def test_a_classic_personal_token_is_told_to_be_none() -> None:
         {"github-copilot": {"type": "oauth", "refresh": APP_TOKEN, "access": APP_TOKEN, "expires": 0}},
     ],
 )
-def test_each_tools_file_is_understood_and_none_is_written(tmp_path: Path, table: dict[str, object]) -> None:
-    path = leave(tmp_path / "tokens.json", table)
+def test_every_tools_file_is_read_and_none_is_written(tmp_path: Path, table: dict[str, object]) -> None:
+    path = write_file(tmp_path / "tokens.json", table)
     before = path.read_bytes()
     with FakeCopilot() as fake:
-        assert rigged(fake, section(path), session).access_token == APP_TOKEN
+        assert make_rig(fake, section(path), session).access_token == APP_TOKEN
     assert path.read_bytes() == before
 
 
 def test_a_token_of_another_host_is_never_used(tmp_path: Path) -> None:
-    path = leave(tmp_path / "hosts.json", {"github.com": {"oauth_token": APP_TOKEN}})
+    path = write_file(tmp_path / "hosts.json", {"github.com": {"oauth_token": APP_TOKEN}})
     source = find_source(section(path, domain="acme.ghe.com"), {})()
     with pytest.raises(CredentialError, match=r"acme\.ghe\.com"):
         source.read()
 
 
-def test_places_have_an_order(tmp_path: Path) -> None:
+def test_files_are_tried_in_order(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path)}
 
     def found() -> str:
         return find_source(section(), environ)().read().access_token
 
-    leave(tmp_path / ".config/github-copilot/hosts.json", {"github.com": {"oauth_token": "gho_FAKEhosts"}})
+    write_file(tmp_path / ".config/github-copilot/hosts.json", {"github.com": {"oauth_token": "gho_FAKEhosts"}})
     assert found() == "gho_FAKEhosts"
-    leave(tmp_path / ".config/github-copilot/apps.json", {"github.com:x": {"oauth_token": "gho_FAKEapps"}})
+    write_file(tmp_path / ".config/github-copilot/apps.json", {"github.com:x": {"oauth_token": "gho_FAKEapps"}})
     assert found() == "gho_FAKEapps"
     environ["COPILOT_GITHUB_TOKEN"] = "gho_FAKEvariable"
     assert found() == "gho_FAKEvariable"
-    leave(tmp_path / ".local/share/dragoman/copilot.json", {"github.com": {"oauth_token": "gho_FAKEown"}})
+    write_file(tmp_path / ".local/share/dragoman/copilot.json", {"github.com": {"oauth_token": "gho_FAKEown"}})
     assert found() == "gho_FAKEown"
 
 
-def test_other_tokens_in_the_environment_are_not_taken_by_themselves(tmp_path: Path) -> None:
+def test_other_tokens_in_the_environment_are_not_used(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "GH_TOKEN": APP_TOKEN, "GITHUB_TOKEN": APP_TOKEN}
     with pytest.raises(CredentialError, match="dragoman login copilot"):
         find_source(section(), environ)().read()
     assert find_source(section("env:GH_TOKEN"), environ)().read().access_token == APP_TOKEN
 
 
-def test_a_tenant_has_addresses_of_its_own_and_no_public_ones() -> None:
+def test_an_enterprise_domain_uses_only_its_own_addresses() -> None:
     tenant = find_addresses(section(domain="acme.ghe.com"))
     assert (tenant.login, tenant.exchange) == ("https://acme.ghe.com", "https://api.acme.ghe.com")
     assert tenant.api == "https://copilot-api.acme.ghe.com"
@@ -239,15 +239,15 @@ def test_a_tenant_has_addresses_of_its_own_and_no_public_ones() -> None:
         ("", False),
     ],
 )
-def test_a_token_goes_only_where_github_lives(url: str, trusted: bool) -> None:
+def test_a_token_is_sent_only_to_github(url: str, trusted: bool) -> None:
     assert is_trusted(url, "githubcopilot.com") is trusted
 
 
 def test_the_host_that_the_exchange_names_is_kept_if_it_is_trusted() -> None:
     with FakeCopilot() as fake:
-        assert rigged(fake, section(EDITOR_TOKEN), session).api == "https://api.individual.githubcopilot.com"
+        assert make_rig(fake, section(EDITOR_TOKEN), session).api == "https://api.individual.githubcopilot.com"
         fake.named_api = "https://evil.example"
-        assert rigged(fake, section(EDITOR_TOKEN), session).api == ""
+        assert make_rig(fake, section(EDITOR_TOKEN), session).api == ""
 
 
 def own(life_s: float) -> dict[str, dict[str, object]]:
@@ -257,10 +257,10 @@ def own(life_s: float) -> dict[str, dict[str, object]]:
     return {"github.com": {**entry, "client_id": CLIENT_ID, "of_tomorrow": 1}, "other": {"kept": True}}
 
 
-def test_a_token_of_ones_own_app_is_renewed_and_written_back(tmp_path: Path) -> None:
-    path = leave(tmp_path / "copilot.json", own(-60))
+def test_a_token_of_an_own_app_is_renewed_and_written_back(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "copilot.json", own(-60))
     with FakeCopilot() as fake:
-        assert rigged(fake, section(path), session).access_token == "ghu_FAKE1x"
+        assert make_rig(fake, section(path), session).access_token == "ghu_FAKE1x"
     assert fake.counts[EXCHANGE] == 0
     table = msgspec.json.decode(path.read_bytes())
     entry = table["github.com"]
@@ -269,49 +269,49 @@ def test_a_token_of_ones_own_app_is_renewed_and_written_back(tmp_path: Path) -> 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_living_token_of_ones_own_app_is_used_as_it_is(tmp_path: Path) -> None:
-    path = leave(tmp_path / "copilot.json", own(7200))
+def test_a_valid_token_of_an_own_app_is_used_unchanged(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "copilot.json", own(7200))
     before = path.read_bytes()
     with FakeCopilot() as fake:
-        assert rigged(fake, section(path), session).access_token == "ghu_FAKE1"
+        assert make_rig(fake, section(path), session).access_token == "ghu_FAKE1"
     assert fake.asked == []
     assert path.read_bytes() == before
 
 
-def test_a_refresh_token_that_somebody_else_has_used_is_found_renewed(tmp_path: Path) -> None:
-    path = leave(tmp_path / "copilot.json", own(-60))
+def test_a_refresh_token_that_another_program_has_renewed_is_adopted(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "copilot.json", own(-60))
     with FakeCopilot() as fake:
         fake.used.add("ghr_FAKE1")
         newer = own(7200)
         newer["github.com"] = {**newer["github.com"], "oauth_token": "ghu_FAKE2", "refresh_token": "ghr_FAKE2"}
-        fake.before[TOKEN] = lambda: leave(path, newer)
-        assert rigged(fake, section(path), session).access_token == "ghu_FAKE2"
+        fake.before[TOKEN] = lambda: write_file(path, newer)
+        assert make_rig(fake, section(path), session).access_token == "ghu_FAKE2"
     assert fake.counts[TOKEN] == 1
 
 
-def test_a_refresh_token_that_is_refused_for_good_is_told(tmp_path: Path) -> None:
-    path = leave(tmp_path / "copilot.json", own(-60))
+def test_a_permanently_rejected_refresh_token_is_reported(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "copilot.json", own(-60))
     with FakeCopilot() as fake:
         fake.used.add("ghr_FAKE1")
         with pytest.raises(RequestError, match=r"bad_refresh_token.*dragoman login copilot") as refused:
-            rigged(fake, section(path), session)
+            make_rig(fake, section(path), session)
     assert refused.value.failure.kind is Kind.CREDENTIAL
     assert "ghr_" not in refused.value.failure.message
 
 
-def test_a_token_that_rotates_while_we_renew_it_is_left_to_who_rotated_it(tmp_path: Path) -> None:
-    path = leave(tmp_path / "copilot.json", own(-60))
+def test_a_token_that_rotates_during_renewal_is_not_overwritten(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "copilot.json", own(-60))
     newer = own(7200)
     newer["github.com"] = {**newer["github.com"], "oauth_token": "ghu_FAKE2", "refresh_token": "ghr_FAKE2"}
     with FakeCopilot() as fake:
-        fake.before[TOKEN] = lambda: leave(path, newer)
-        assert rigged(fake, section(path), session).access_token == "ghu_FAKE1x"
+        fake.before[TOKEN] = lambda: write_file(path, newer)
+        assert make_rig(fake, section(path), session).access_token == "ghu_FAKE1x"
     assert msgspec.json.decode(path.read_bytes()) == newer
 
 
 @pytest.mark.parametrize("ahead_s", [86_400, -86_400])
 def test_a_clock_that_is_a_day_off_costs_one_renewal_at_most(tmp_path: Path, ahead_s: float) -> None:
-    path = leave(tmp_path / "copilot.json", own(7200 if ahead_s > 0 else -100_000))
+    path = write_file(tmp_path / "copilot.json", own(7200 if ahead_s > 0 else -100_000))
 
     async def work(rig: Rig) -> float:
         rig.ahead_s = ahead_s
@@ -320,13 +320,13 @@ def test_a_clock_that_is_a_day_off_costs_one_renewal_at_most(tmp_path: Path, ahe
         return found[0].expires_at - rig.clock.now()
 
     with FakeCopilot() as fake:
-        assert rigged(fake, section(path), work) == pytest.approx(28_800, abs=30)
+        assert make_rig(fake, section(path), work) == pytest.approx(28_800, abs=30)
     assert fake.counts[TOKEN] == 1
 
 
 @pytest.mark.parametrize("answer", [json_answer({"message": "later"}, 502), json_answer({"message": "slow"}, 429)])
-def test_a_hiccup_says_nothing_of_the_token(tmp_path: Path, answer: Answer) -> None:
-    path = leave(tmp_path / "copilot.json", own(-60))
+def test_a_server_error_does_not_reject_the_token(tmp_path: Path, answer: Answer) -> None:
+    path = write_file(tmp_path / "copilot.json", own(-60))
 
     async def twice(rig: Rig) -> str:
         with pytest.raises(RequestError) as refused:
@@ -336,5 +336,5 @@ def test_a_hiccup_says_nothing_of_the_token(tmp_path: Path, answer: Answer) -> N
 
     with FakeCopilot() as fake:
         fake.script(TOKEN, answer)
-        assert rigged(fake, section(path), twice) == "ghu_FAKE1x"
+        assert make_rig(fake, section(path), twice) == "ghu_FAKE1x"
     assert fake.counts[TOKEN] == 2

@@ -1,4 +1,4 @@
-"""Signing in with GitHub by code; and every way in which it may not come to pass."""
+"""Signing in with GitHub by code, and every way it can fail."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from fakes.copilot import APP_TOKEN, CLIENT_ID, TOKEN, FakeCopilot
 from fakes.service import json_answer, plain
 
 
-class Nap:
+class FakeSleep:
     """Sleeps that take no time and are remembered."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Nap:
         self.taken.append(round(seconds, 3))
 
 
-def by_code(fake: FakeCopilot, nap: Nap, client_id: str = CLIENT_ID) -> Table:
+def by_code(fake: FakeCopilot, nap: FakeSleep, client_id: str = CLIENT_ID) -> Table:
     async def sign_in() -> Table:
         http = HttpClient()
         try:
@@ -42,13 +42,13 @@ def by_code(fake: FakeCopilot, nap: Nap, client_id: str = CLIENT_ID) -> Table:
 def test_a_person_confirms_after_a_while() -> None:
     with FakeCopilot() as fake:
         fake.device.extend([{"error": "authorization_pending"}] * 2)
-        assert by_code(fake, Nap()) == {"oauth_token": APP_TOKEN, "auth": "direct"}
+        assert by_code(fake, FakeSleep()) == {"oauth_token": APP_TOKEN, "auth": "direct"}
     assert fake.counts[TOKEN] == 3
     assert fake.at(TOKEN)[0].headers["accept"] == "application/json"
 
 
-def test_slow_down_means_what_it_says_or_five_seconds_more() -> None:
-    nap = Nap()
+def test_slow_down_uses_the_given_interval_or_five_seconds_more() -> None:
+    nap = FakeSleep()
     with FakeCopilot() as fake:
         fake.device.extend([{"error": "slow_down", "interval": 7}, {"error": "slow_down"}])
         by_code(fake, nap)
@@ -58,52 +58,52 @@ def test_slow_down_means_what_it_says_or_five_seconds_more() -> None:
 @pytest.mark.parametrize(
     ("word", "told"), [("access_denied", "denied"), ("expired_token", "expired"), ("incorrect_device_code", "refused")]
 )
-def test_an_end_without_a_token_is_told(word: str, told: str) -> None:
+def test_a_sign_in_without_a_token_is_reported(word: str, told: str) -> None:
     with FakeCopilot() as fake:
         fake.device.append({"error": word})
         with pytest.raises(LoginFailed, match=told):
-            by_code(fake, Nap())
+            by_code(fake, FakeSleep())
     assert fake.counts[TOKEN] == 1
 
 
-def test_a_code_that_nobody_confirms_expires() -> None:
+def test_an_unconfirmed_code_expires() -> None:
     with FakeCopilot() as fake:
         fake.device.extend([{"error": "slow_down", "interval": 200}] * 20)
         with pytest.raises(LoginFailed, match="expired"):
-            by_code(fake, Nap())
+            by_code(fake, FakeSleep())
 
 
-def test_a_hiccup_does_not_end_the_waiting() -> None:
+def test_a_server_error_does_not_end_the_polling() -> None:
     with FakeCopilot() as fake:
         fake.script(TOKEN, plain("<html>unicorn</html>", 502), json_answer({"message": "Server Error"}, 502))
-        assert by_code(fake, Nap()) == {"oauth_token": APP_TOKEN, "auth": "direct"}
+        assert by_code(fake, FakeSleep()) == {"oauth_token": APP_TOKEN, "auth": "direct"}
 
 
-def test_an_app_that_github_does_not_know_is_told() -> None:
+def test_an_unknown_app_is_reported() -> None:
     with FakeCopilot() as fake, pytest.raises(LoginFailed, match="client id"):
-        by_code(fake, Nap(), "Ov23FAKEunknown")
+        by_code(fake, FakeSleep(), "Ov23FAKEunknown")
 
 
-def test_a_token_that_expires_is_kept_with_what_renews_it() -> None:
+def test_an_expiring_token_is_stored_with_its_refresh_token() -> None:
     with FakeCopilot() as fake:
         fake.script(TOKEN, json_answer(fake.renewable("1")))
-        table = by_code(fake, Nap())
+        table = by_code(fake, FakeSleep())
     assert (table["oauth_token"], table["refresh_token"], table["client_id"]) == ("ghu_FAKE1", "ghr_FAKE1", CLIENT_ID)
     assert str(table["expires_at"]).endswith("Z")
 
 
-def test_how_long_a_token_lives_is_reckoned_from_githubs_time() -> None:
+def test_the_expiry_is_computed_with_githubs_clock() -> None:
     with FakeCopilot() as fake:
         fake.ahead_s = 86_400
         fake.script(TOKEN, json_answer(fake.renewable("1")))
-        table = by_code(fake, Nap())
+        table = by_code(fake, FakeSleep())
     expires_at = parse_timestamp(str(table["expires_at"]))
     assert expires_at is not None
     assert expires_at == pytest.approx(time.time() + 86_400 + 28_800, abs=30)
 
 
-def test_a_github_that_cannot_be_reached_is_told() -> None:
+def test_an_unreachable_github_is_reported() -> None:
     with FakeCopilot() as fake:
         pass
     with pytest.raises(LoginFailed, match="cannot connect"):
-        by_code(fake, Nap())
+        by_code(fake, FakeSleep())

@@ -1,4 +1,4 @@
-"""A whole Chat reply of Copilot that was split, or not translated, is put right; any other leaves as it came."""
+"""A Chat reply of Copilot that was split or not translated is corrected; others pass unchanged."""
 
 from itertools import pairwise
 
@@ -17,13 +17,13 @@ def choice(finish: str, **message: object) -> dict[str, object]:
     return {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish}
 
 
-def righted(reply: object) -> object:
+def fixed(reply: object) -> object:
     return msgspec.json.decode(fix_body(msgspec.json.encode(reply)))
 
 
-def test_text_and_calls_of_several_choices_are_one() -> None:
+def test_text_and_calls_of_several_choices_are_merged() -> None:
     split = [choice("stop", content="Let me look."), choice("tool_calls", content=None, tool_calls=[CALL])]
-    told = righted({**HEAD, "choices": split, "usage": {"total_tokens": 3}})
+    told = fixed({**HEAD, "choices": split, "usage": {"total_tokens": 3}})
     joined = choice("tool_calls", content="Let me look.", tool_calls=[CALL])
     assert told == {**HEAD, "choices": [joined], "usage": {"total_tokens": 3}}
 
@@ -34,7 +34,7 @@ def test_thoughts_and_several_calls_are_kept() -> None:
         choice("tool_calls", content=None, tool_calls=[CALL], reasoning_text="Hm"),
         choice("tool_calls", content=None, tool_calls=[other], reasoning_opaque="b3Bx"),
     ]
-    told = righted({**HEAD, "choices": split})
+    told = fixed({**HEAD, "choices": split})
     thoughts = {"reasoning_text": "Hm", "reasoning_opaque": "b3Bx"}
     assert told == {**HEAD, "choices": [choice("tool_calls", content=None, tool_calls=[CALL, other], **thoughts)]}
 
@@ -44,7 +44,7 @@ def test_a_reply_in_the_shape_of_messages_becomes_one_of_chat() -> None:
     use = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}}
     usage = {"input_tokens": 3, "cache_read_input_tokens": 7, "output_tokens": 4}
     given_reply = {"id": "m", "type": "message", "role": "assistant", "model": "claude", "content": [said, use]}
-    told = righted({**given_reply, "stop_reason": "tool_use", "usage": usage})
+    told = fixed({**given_reply, "stop_reason": "tool_use", "usage": usage})
     call = {**CALL, "id": "toolu_1"}
     assert told == {
         **HEAD,
@@ -70,12 +70,12 @@ def test_a_reply_in_the_shape_of_messages_becomes_one_of_chat() -> None:
         b"",
     ],
 )
-def test_what_is_in_order_or_unknown_leaves_as_it_came(body: bytes) -> None:
+def test_correct_or_unknown_replies_pass_unchanged(body: bytes) -> None:
     assert fix_body(body) == body
 
 
 @given(st.lists(st.integers(0, 200), max_size=6))
-def test_any_cut_gives_the_same(cuts: list[int]) -> None:
+def test_any_chunking_gives_the_same(cuts: list[int]) -> None:
     body = msgspec.json.encode({**HEAD, "choices": [choice("stop", content="a"), choice("stop", content="b")]})
     places = sorted({0, len(body), *(cut % len(body) for cut in cuts)})
     machine = ChoiceMerger()

@@ -1,4 +1,4 @@
-"""Credential files as Kiro's tools write them, and keepers that renew them at a fake Kiro."""
+"""Credential files as Kiro's tools write them, and refreshers that renew them at a fake Kiro."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -90,7 +90,7 @@ class Rig:
         )
 
 
-async def rigged(
+async def make_rig(
     fake: FakeKiro,
     config: KiroProviderConfig,
     work: Callable[[Rig], Awaitable[T]],

@@ -1,4 +1,4 @@
-"""A writer that is killed at any moment leaves a whole file."""
+"""A writer that is killed at any time leaves a complete file."""
 
 import random
 import subprocess

@@ -1,4 +1,4 @@
-"""kiro-cli's database: which row is read, and that a row is replaced only by whoever read it."""
+"""kiro-cli's database: which row is read, and that a row is replaced only if it is unchanged."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def test_scopes_are_read_in_either_form(tmp_path: Path, scopes: object) -> None:
     assert Database(database(tmp_path / "data.sqlite3", rows)).read().scopes == ("openid", "profile")
 
 
-def test_the_kinds_of_token_have_an_order(tmp_path: Path) -> None:
+def test_token_kinds_are_tried_in_order(tmp_path: Path) -> None:
     rows: dict[str, object] = {"codewhisperer:odic:token": entry("old"), "kirocli:social:token": entry("social")}
     found = Database(database(tmp_path / "a.sqlite3", rows)).read()
     assert (found.method, found.access_token) == (Method.DESKTOP, "aoaFAKE-social")
@@ -64,13 +64,13 @@ def test_the_kinds_of_token_have_an_order(tmp_path: Path) -> None:
     assert (found.method, found.token_endpoint, found.client_id) == (Method.EXTERNAL, "https://idp.example/t", "c")
 
 
-def test_the_profile_is_the_one_that_the_tool_has_chosen(tmp_path: Path) -> None:
+def test_the_profile_is_the_one_that_the_tool_stored(tmp_path: Path) -> None:
     state = {"api.codewhisperer.profile": {"arn": "arn:fake", "profile_name": "p"}}
     path = database(tmp_path / "data.sqlite3", {"kirocli:odic:token": entry("oidc")}, state)
     assert Database(path).read().profile_arn == "arn:fake"
 
 
-def test_a_file_is_known_for_a_database_by_its_content(tmp_path: Path) -> None:
+def test_a_database_is_recognised_by_its_content(tmp_path: Path) -> None:
     path = database(tmp_path / "store", {"kirocli:social:token": entry("social")})
     assert isinstance(find_source(section(path), {})(), Database)
 
@@ -80,7 +80,7 @@ def test_an_empty_database_says_what_to_do(tmp_path: Path) -> None:
         Database(database(tmp_path / "data.sqlite3", {})).read()
 
 
-def test_a_missing_database_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_database_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(CredentialError):
         Database(tmp_path / "data.sqlite3").read()
     assert not (tmp_path / "data.sqlite3").exists()
@@ -97,7 +97,7 @@ def test_a_write_changes_three_keys_and_keeps_the_rest(tmp_path: Path) -> None:
     assert (written["future"], written["region"]) == ([1, None], "eu-west-1")
 
 
-def test_a_row_that_somebody_else_renewed_is_left_alone(tmp_path: Path) -> None:
+def test_a_row_that_another_program_renewed_is_not_overwritten(tmp_path: Path) -> None:
     path = database(tmp_path / "data.sqlite3", {"kirocli:social:token": entry("social")})
     source = Database(path)
     old = source.read()

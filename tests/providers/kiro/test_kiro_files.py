@@ -1,4 +1,4 @@
-"""Credentials in JSON files: what is read, what is refused, and what a write leaves alone."""
+"""Credentials in JSON files: what is read, what is rejected, and what a write keeps."""
 
 import os
 import stat
@@ -37,7 +37,7 @@ def test_an_idc_token_takes_its_registration_from_the_file_of_its_hash(tmp_path:
     assert found.builder_id
 
 
-def test_a_hash_that_leads_out_of_the_directory_is_refused(tmp_path: Path) -> None:
+def test_a_hash_with_a_path_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "secret.json").write_text('{"clientId": "x", "clientSecret": "y"}')
     cache = tmp_path / "cache"
     cache.mkdir()
@@ -57,9 +57,7 @@ def test_a_hash_that_leads_out_of_the_directory_is_refused(tmp_path: Path) -> No
         ('{"refreshToken": "aorFAKE", "region": "evil.example/x"}', "region"),
     ],
 )
-def test_a_file_that_cannot_be_used_says_why_and_nothing_of_its_tokens(
-    tmp_path: Path, content: str, words: str
-) -> None:
+def test_an_unusable_file_is_reported_without_its_tokens(tmp_path: Path, content: str, words: str) -> None:
     path = tmp_path / "kiro-auth-token.json"
     path.write_text(content)
     with pytest.raises(CredentialError, match=words) as unusable:
@@ -86,7 +84,7 @@ def test_a_write_changes_three_keys_and_keeps_the_rest(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [path.name]
 
 
-def test_a_file_that_somebody_else_renewed_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_another_program_renewed_is_not_overwritten(tmp_path: Path) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json")
     file = JsonFile(path)
     old = file.read()
@@ -97,7 +95,7 @@ def test_a_file_that_somebody_else_renewed_is_left_alone(tmp_path: Path) -> None
     assert os.listdir(tmp_path) == [path.name]
 
 
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
+def test_a_symbolic_link_stays_one(tmp_path: Path) -> None:
     real = ide_file(tmp_path / "real.json")
     link = tmp_path / "link.json"
     link.symlink_to(real)
@@ -128,7 +126,7 @@ def test_any_other_string_is_a_refresh_token() -> None:
     assert "FAKE" not in literal.location
 
 
-def test_what_became_of_a_token_from_the_environment_is_kept_for_the_next_start(tmp_path: Path) -> None:
+def test_the_successor_of_a_token_from_the_environment_is_kept_for_the_next_start(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "REFRESH_TOKEN": token("seed")}
     source = find_source(section("env:REFRESH_TOKEN"), environ)()
     old = source.read()
@@ -139,7 +137,7 @@ def test_what_became_of_a_token_from_the_environment_is_kept_for_the_next_start(
     assert another.refresh_token == token("other")
 
 
-def test_without_a_setting_the_first_place_that_has_a_file_is_used(tmp_path: Path) -> None:
+def test_without_a_setting_the_first_existing_file_is_used(tmp_path: Path) -> None:
     find = find_source(section(None), {"HOME": str(tmp_path)})
     with pytest.raises(CredentialError, match="dragoman login kiro"):
         find().read()

@@ -37,7 +37,7 @@ BUILDER = Credential(Method.OIDC, access_token="a", refresh_token="r", builder_i
         ("ap-south-1", "us-east-1"),
     ],
 )
-def test_the_api_lives_in_two_regions(region: str, api: str) -> None:
+def test_the_api_has_two_regions(region: str, api: str) -> None:
     assert api_region(region) == api
 
 
@@ -67,13 +67,13 @@ def test_a_profile_decides_the_region() -> None:
     assert (found.chat, found.region) == ("https://runtime.eu-central-1.kiro.dev", "eu-central-1")
 
 
-def test_a_builder_id_without_a_profile_goes_where_none_is_needed() -> None:
+def test_a_builder_id_without_a_profile_uses_a_host_that_needs_none() -> None:
     assert find_addresses(section("x.json"), BUILDER, None).chat == "https://q.us-east-1.amazonaws.com"
     assert find_addresses(section("x.json"), BUILDER, ARN).chat == "https://runtime.us-east-1.kiro.dev"
 
 
 @pytest.mark.parametrize("arn", ["", "arn:aws:s3:::x", "arn:aws:codewhisperer:us-east-1::profile/X", ARN + "/x", None])
-def test_what_is_no_profile_has_no_region(arn: str | None) -> None:
+def test_an_invalid_profile_has_no_region(arn: str | None) -> None:
     assert read_region(arn) is None
 
 
@@ -85,7 +85,7 @@ def test_the_user_agent_names_us_and_a_stable_machine() -> None:
     assert user_agent(section("x.json", user_agent="mine/1")) == "mine/1"
 
 
-async def provided(config: KiroProviderConfig, work: Callable[[Provider], Awaitable[T]]) -> T:
+async def make_provider(config: KiroProviderConfig, work: Callable[[Provider], Awaitable[T]]) -> T:
     http = HttpClient()
     try:
         return await work(make_kiro(config, http.send, {}))
@@ -93,18 +93,18 @@ async def provided(config: KiroProviderConfig, work: Callable[[Provider], Awaita
         await http.close()
 
 
-async def inspected(provider: Provider) -> list[Finding]:
+async def inspect(provider: Provider) -> list[Finding]:
     assert provider.account.inspect is not None
     return await provider.account.inspect()
 
 
-def aimed(config: KiroProviderConfig) -> KiroOptions:
-    options = asyncio.run(provided(config, lambda provider: provider.requests.options("auto")))
+def read_options(config: KiroProviderConfig) -> KiroOptions:
+    options = asyncio.run(make_provider(config, lambda provider: provider.requests.options("auto")))
     assert isinstance(options, KiroOptions)
     return options
 
 
-def there(fake: FakeKiro, path: Path, **settings: object) -> KiroProviderConfig:
+def section_at(fake: FakeKiro, path: Path, **settings: object) -> KiroProviderConfig:
     addresses = {"endpoint": fake.root, "auth_endpoint": fake.root}
     return section(path, **{**addresses, **settings})
 
@@ -114,12 +114,12 @@ def test_the_configured_profile_comes_before_all_others(tmp_path: Path) -> None:
     with FakeKiro() as fake:
         fake.access = {"aoaFAKE-a"}
         path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
-        assert aimed(there(fake, path, profile_arn=mine)).profile_arn == mine
-        assert aimed(there(fake, path)).profile_arn == ARN
+        assert read_options(section_at(fake, path, profile_arn=mine)).profile_arn == mine
+        assert read_options(section_at(fake, path)).profile_arn == ARN
     assert fake.counts["/ListAvailableProfiles"] == 0
 
 
-def test_an_unknown_profile_is_asked_for_once(tmp_path: Path) -> None:
+def test_an_unknown_profile_is_fetched_once(tmp_path: Path) -> None:
     with FakeKiro() as fake:
         fake.access = {"aoaFAKE-a"}
         path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
@@ -128,39 +128,39 @@ def test_an_unknown_profile_is_asked_for_once(tmp_path: Path) -> None:
             found = await asyncio.gather(*(provider.requests.options("auto") for _ in range(20)))
             return {options.profile_arn for options in found if isinstance(options, KiroOptions)}
 
-        assert asyncio.run(provided(there(fake, path), twenty)) == {ARN}
+        assert asyncio.run(make_provider(section_at(fake, path), twenty)) == {ARN}
     assert fake.counts["/ListAvailableProfiles"] == 1
 
 
-def test_an_account_without_a_profile_is_served_without_one_where_that_may_do(tmp_path: Path) -> None:
+def test_an_account_without_a_profile_is_used_without_one_if_possible(tmp_path: Path) -> None:
     with FakeKiro() as fake:
         fake.access = {"aoaFAKE-a"}
         fake.script("/ListAvailableProfiles", refusal(403, "unsupported", kind="AccessDeniedException"))
         path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
-        assert aimed(there(fake, path)).profile_arn is None
+        assert read_options(section_at(fake, path)).profile_arn is None
 
 
-def test_a_host_that_wants_a_profile_is_not_asked_without_one(tmp_path: Path) -> None:
+def test_a_host_that_needs_a_profile_gets_no_request_without_one(tmp_path: Path) -> None:
     with FakeKiro() as fake:
         fake.access, fake.profiles = {"aoaFAKE-a"}, []
         path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
-        config = there(fake, path, endpoint="https://runtime.us-east-1.kiro.dev", control_endpoint=fake.root)
+        config = section_at(fake, path, endpoint="https://runtime.us-east-1.kiro.dev", control_endpoint=fake.root)
         with pytest.raises(RequestError, match="no profile") as refused:
-            aimed(config)
+            read_options(config)
     assert refused.value.failure.kind is Kind.FORBIDDEN
     assert "profile_arn" in refused.value.failure.message
 
 
 @pytest.mark.parametrize(("arn", "words"), [("arn:nonsense", "is not valid"), (EUROPEAN, "is in eu-central-1")])
-def test_a_profile_that_cannot_be_right_is_refused_without_being_told(tmp_path: Path, arn: str, words: str) -> None:
+def test_an_invalid_profile_is_rejected_without_being_sent(tmp_path: Path, arn: str, words: str) -> None:
     with FakeKiro() as fake:
         fake.access = {"aoaFAKE-a"}
         path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
-        config = there(
+        config = section_at(
             fake, path, endpoint="https://runtime.us-east-1.kiro.dev", control_endpoint=fake.root, profile_arn=arn
         )
         with pytest.raises(RequestError, match=words) as refused:
-            aimed(config)
+            read_options(config)
     assert arn not in refused.value.failure.message
 
 
@@ -181,7 +181,7 @@ def test_models_are_listed_page_by_page_with_their_windows_and_fields(tmp_path: 
                 options.fields_schema,
             )
 
-        ids, window, schema = asyncio.run(provided(there(fake, path), look))
+        ids, window, schema = asyncio.run(make_provider(section_at(fake, path), look))
     assert ids == ["auto", "claude-sonnet-4.5", "claude-opus-4.6"]
     assert window == 1_000_000
     assert schema["properties"]["max_tokens"]["maximum"] == 64000
@@ -189,14 +189,14 @@ def test_models_are_listed_page_by_page_with_their_windows_and_fields(tmp_path: 
     assert "profileArn=arn%3Aaws" in next(asked.path for asked in fake.asked if "Models" in asked.path)
 
 
-def test_a_control_plane_that_is_silent_does_not_hold_up_requests(tmp_path: Path) -> None:
+def test_a_hanging_control_service_does_not_delay_requests(tmp_path: Path) -> None:
     with FakeKiro() as fake:
         fake.access = {"aoaFAKE-a"}
         slow = refusal(500, "late")
         fake.script("/ListAvailableModels", type(slow)(**{**slow.__dict__, "delay_s": 60.0}))
         path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
         began = time.monotonic()
-        assert aimed(there(fake, path)).fields_schema is None
+        assert read_options(section_at(fake, path)).fields_schema is None
         assert time.monotonic() - began < 20
 
 
@@ -205,30 +205,30 @@ def test_the_account_is_inspected(tmp_path: Path) -> None:
         fake.access = {"aoaFAKE-a"}
         path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
 
-        account, usage = asyncio.run(provided(there(fake, path), inspected))
+        account, usage = asyncio.run(make_provider(section_at(fake, path), inspect))
         assert (account.state, usage.state) == ("ok", "ok")
         assert "lists 3 models" in account.found
         assert usage.found == "KIRO FAKE: 12.5 of 50 credit used, reset on 2030-01-01"
         fake.access = set()
-        (broken,) = asyncio.run(provided(there(fake, path), inspected))
+        (broken,) = asyncio.run(make_provider(section_at(fake, path), inspect))
     assert (broken.state, broken.to_do) == ("broken", "`dragoman login kiro`")
 
 
-def test_a_truncated_refresh_token_is_told_before_it_is_needed(
+def test_a_truncated_refresh_token_is_reported_before_it_is_needed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with FakeKiro() as fake:
         fake.access = {"aoaFAKE-a"}
         path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", refresh="aorFAKE-cut", life_s=3600, profileArn=ARN)
 
-        account, renewal, _ = asyncio.run(provided(there(fake, path), inspected))
+        account, renewal, _ = asyncio.run(make_provider(section_at(fake, path), inspect))
     assert (account.state, renewal.state, renewal.to_do) == ("ok", "warning", "`dragoman login kiro`")
     assert "truncated (11 characters)" in renewal.found
     assert "truncated (11 characters)" in caplog.text
     assert "aorFAKE" not in caplog.text + renewal.found
 
 
-def test_nothing_is_said_of_a_token_that_is_never_renewed(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_token_that_is_never_renewed_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     make_kiro(section("env:KIRO_API_KEY"), HttpClient().send, {"KIRO_API_KEY": "ksk_fake-key"})
     assert not caplog.text
 
@@ -236,31 +236,31 @@ def test_nothing_is_said_of_a_token_that_is_never_renewed(caplog: pytest.LogCapt
 def test_the_limit_of_a_body_is_as_configured(tmp_path: Path) -> None:
     with FakeKiro() as fake:
         path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
-        assert aimed(there(fake, path)).max_payload_bytes is None
-        assert aimed(there(fake, path, max_payload_bytes=615_000)).max_payload_bytes == 615_000
+        assert read_options(section_at(fake, path)).max_payload_bytes is None
+        assert read_options(section_at(fake, path, max_payload_bytes=615_000)).max_payload_bytes == 615_000
 
 
 @pytest.mark.parametrize(("method", "kind"), [("social", None), ("external_idp", b"EXTERNAL_IDP")])
-def test_a_request_says_what_kind_of_token_it_carries(tmp_path: Path, method: str, kind: bytes | None) -> None:
+def test_a_request_states_its_kind_of_token(tmp_path: Path, method: str, kind: bytes | None) -> None:
     path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, authMethod=method)
-    headers = asyncio.run(provided(section(path), lambda provider: provider.auth.authorize("kiro")))
+    headers = asyncio.run(make_provider(section(path), lambda provider: provider.auth.authorize("kiro")))
     fields = dict(headers)
     assert fields[b"authorization"] == b"Bearer aoaFAKE-a"
     assert fields.get(b"tokentype") == kind
 
 
-def test_an_api_key_says_that_it_is_one() -> None:
-    headers = asyncio.run(provided(section("ksk_fake"), lambda provider: provider.auth.authorize("kiro")))
+def test_an_api_key_is_marked_as_one() -> None:
+    headers = asyncio.run(make_provider(section("ksk_fake"), lambda provider: provider.auth.authorize("kiro")))
     assert dict(headers)[b"tokentype"] == b"API_KEY"
 
 
-def test_another_account_that_signs_in_is_followed_to_its_hosts(tmp_path: Path) -> None:
+def test_another_account_that_signs_in_uses_its_own_hosts(tmp_path: Path) -> None:
     """The gateway was started before anyone had signed in, and then a Builder ID did."""
     sent: list[str] = []
 
     async def send(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
         sent.append(out.url)
-        raise ConnectionLost("nobody is there", sent=False, received=False)
+        raise ConnectionLost("nobody is section_at", sent=False, received=False)
 
     provider = make_kiro(section(None), send, {"HOME": str(tmp_path)})
     assert provider.endpoint.url == "https://runtime.us-east-1.kiro.dev"

@@ -1,4 +1,4 @@
-"""Signing in: by code and link, or through the browser; and every way in which it may not come to pass."""
+"""Signing in to Kiro by code or in a browser, and every way it can fail."""
 
 import asyncio
 import re
@@ -29,7 +29,7 @@ from fakes.kiro import ARN, FakeKiro, json_answer
 from providers.kiro.kiro_kit import read
 
 
-class Nap:
+class FakeSleep:
     """Sleeps that take no time and are remembered."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Nap:
         self.taken.append(round(seconds, 3))
 
 
-def by_code(fake: FakeKiro, nap: Nap, ticks: list[float] | None = None, **how: str) -> Table:
+def by_code(fake: FakeKiro, nap: FakeSleep, ticks: list[float] | None = None, **how: str) -> Table:
     async def sign_in() -> Table:
         http = HttpClient()
         try:
@@ -57,7 +57,7 @@ def test_a_builder_id_signs_in_by_code(tmp_path: Path) -> None:
     ticks: list[float] = []
     with FakeKiro() as fake:
         fake.device.extend(["authorization_pending", "authorization_pending"])
-        table = by_code(fake, Nap(), ticks)
+        table = by_code(fake, FakeSleep(), ticks)
     save_login(tmp_path / "own" / "kiro.json", table)
     found = JsonFile(tmp_path / "own" / "kiro.json").read()
     assert (found.method, found.access_token) == (Method.OIDC, "aoaFAKE-access-token-1")
@@ -70,14 +70,14 @@ def test_a_builder_id_signs_in_by_code(tmp_path: Path) -> None:
 
 def test_an_organisation_signs_in_at_its_own_start_page() -> None:
     with FakeKiro() as fake:
-        table = by_code(fake, Nap(), start_url="https://fake.awsapps.com/start")
+        table = by_code(fake, FakeSleep(), start_url="https://fake.awsapps.com/start")
     asked = next(asked for asked in fake.asked if asked.path == "/device_authorization")
     assert asked.json["startUrl"] == "https://fake.awsapps.com/start"
     assert (table["provider"], table["startUrl"]) == ("Enterprise", "https://fake.awsapps.com/start")
 
 
-def test_a_service_that_says_slow_down_is_asked_five_seconds_later_each_time() -> None:
-    nap = Nap()
+def test_slow_down_adds_five_seconds_each_time() -> None:
+    nap = FakeSleep()
     with FakeKiro() as fake:
         fake.device.extend(["slow_down", "authorization_pending", "slow_down"])
         by_code(fake, nap)
@@ -88,53 +88,53 @@ def test_a_service_that_says_slow_down_is_asked_five_seconds_later_each_time() -
     ("word", "told"),
     [("access_denied", "denied"), ("expired_token", "expired"), ("invalid_client", "refused [(]invalid_client")],
 )
-def test_an_end_without_a_token_is_told(word: str, told: str) -> None:
+def test_a_sign_in_without_a_token_is_reported(word: str, told: str) -> None:
     with FakeKiro() as fake:
         fake.device.extend(["authorization_pending", word])
         with pytest.raises(LoginFailed, match=told):
-            by_code(fake, Nap())
+            by_code(fake, FakeSleep())
     assert fake.counts["/token"] == 2
 
 
-def test_a_code_that_nobody_confirms_expires() -> None:
+def test_an_unconfirmed_code_expires() -> None:
     with FakeKiro() as fake:
         fake.device.extend(["authorization_pending", *["slow_down"] * 50])
         with pytest.raises(LoginFailed, match="expired"):
-            by_code(fake, Nap())
+            by_code(fake, FakeSleep())
 
 
-def test_a_hiccup_of_the_service_does_not_end_the_waiting() -> None:
+def test_a_server_error_does_not_end_the_polling() -> None:
     with FakeKiro() as fake:
         hiccups = [json_answer({"message": "hiccup"}, status) for status in (429, 500, 503)]
         fake.script("/token", *hiccups)
-        assert by_code(fake, Nap())["accessToken"] == "aoaFAKE-access-token-1"
+        assert by_code(fake, FakeSleep())["accessToken"] == "aoaFAKE-access-token-1"
 
 
-def test_a_service_that_registers_nobody_is_told() -> None:
+def test_a_failed_registration_is_reported() -> None:
     with FakeKiro() as fake:
         fake.script("/client/register", json_answer({"error": "invalid_request"}, 400))
         with pytest.raises(LoginFailed, match=r"invalid_request.*--region"):
-            by_code(fake, Nap())
+            by_code(fake, FakeSleep())
 
 
 @pytest.mark.parametrize("ahead_s", [7200, -7200])
-def test_how_long_a_token_lives_is_reckoned_from_the_services_time(ahead_s: float) -> None:
+def test_the_expiry_is_computed_with_the_services_clock(ahead_s: float) -> None:
     """Whatever our own clock says: the file is read by tools that go by the right one."""
     service = time.time() + ahead_s
     with FakeKiro() as fake:
         answer = json_answer(fake.issue())
         fake.script("/token", replace(answer, headers=(("date", formatdate(service, usegmt=True)),)))
-        table = by_code(fake, Nap())
+        table = by_code(fake, FakeSleep())
     expires_at = parse_timestamp(str(table["expiresAt"]))
     assert expires_at is not None
     assert expires_at == pytest.approx(service + 3600, abs=30)
 
 
-def test_a_device_without_a_connection_says_so() -> None:
+def test_an_unreachable_service_is_reported() -> None:
     with FakeKiro() as fake:
         pass
     with pytest.raises(LoginFailed, match="cannot connect"):
-        by_code(fake, Nap())
+        by_code(fake, FakeSleep())
 
 
 def through_browser(fake: FakeKiro, person: Callable[[str], None], timeout_s: float = 10.0) -> Table:
@@ -192,12 +192,12 @@ def test_a_person_who_declines_in_the_browser_is_not_signed_in() -> None:
     assert fake.counts["/oauth/token"] == 0
 
 
-def test_a_code_that_is_refused_is_told() -> None:
+def test_a_rejected_code_is_reported() -> None:
     with FakeKiro() as fake, pytest.raises(LoginFailed, match="rejected"):
         through_browser(fake, lambda link: print(visit(link, code="wrong", state=state_of(link))))
 
 
-def test_a_person_who_never_comes_back_is_not_waited_for_forever() -> None:
+def test_the_browser_is_not_awaited_forever() -> None:
     with FakeKiro() as fake, pytest.raises(LoginFailed, match="in time"):
         through_browser(fake, lambda link: None, timeout_s=0.05)
 

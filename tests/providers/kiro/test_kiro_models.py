@@ -1,4 +1,4 @@
-"""Names of models as clients write them, and the ids that Kiro knows them by."""
+"""Model names as clients write them, and Kiro's own ids."""
 
 import asyncio
 
@@ -41,7 +41,7 @@ IDS = [model.id for model in fallback_models(WINDOW)]
         ("qwen3-coder-next", "qwen3-coder-next"),
     ],
 )
-def test_a_name_in_any_spelling_is_the_id_that_kiro_knows(name: str, id: str) -> None:
+def test_a_name_in_any_spelling_becomes_kiros_id(name: str, id: str) -> None:
     assert normalise_name(name) == id
     assert normalise_name(id) == id
 
@@ -49,7 +49,7 @@ def test_a_name_in_any_spelling_is_the_id_that_kiro_knows(name: str, id: str) ->
 @pytest.mark.parametrize(
     "name", ["My-Model-1-2", "claude-3-5-sonnet-latest", "claude-2", "llama-3-1-70b", "x-20250101"]
 )
-def test_a_name_of_nothing_known_stays_as_it_is(name: str) -> None:
+def test_an_unknown_name_is_unchanged(name: str) -> None:
     assert normalise_name(name) == name
 
 
@@ -58,18 +58,18 @@ def test_a_listed_id_wins_over_its_normal_spelling() -> None:
     assert resolve_name("claude-sonnet-4-5", IDS) == "claude-sonnet-4.5"
 
 
-def test_where_only_the_older_id_is_listed_it_is_meant() -> None:
+def test_the_older_id_is_used_if_only_that_is_listed() -> None:
     assert resolve_name("claude-sonnet-4-5", ["CLAUDE_SONNET_4_5_20250929_V1_0"]) == "CLAUDE_SONNET_4_5_20250929_V1_0"
     assert resolve_name("CLAUDE_SONNET_4_20250514_V1_0", IDS) == "claude-sonnet-4"
     assert resolve_name("claude-3-7-sonnet", ["claude-3.7-sonnet"]) == "claude-3.7-sonnet"
 
 
-def test_a_wide_window_is_meant_where_it_is_listed() -> None:
+def test_a_wide_window_is_used_if_it_is_listed() -> None:
     assert resolve_name("claude-opus-4-6[1m]", ["claude-opus-4.6", "claude-opus-4.6-1m"]) == "claude-opus-4.6-1m"
     assert resolve_name("claude-opus-4-6[1m]", ["claude-opus-4.6"]) == "claude-opus-4.6"
 
 
-def test_what_is_not_listed_is_asked_for_all_the_same() -> None:
+def test_an_unlisted_id_is_used_anyway() -> None:
     assert resolve_name("claude-opus-9-1", IDS) == "claude-opus-9.1"
     assert resolve_name("something", IDS) == "something"
 
@@ -81,7 +81,7 @@ def test_the_fallback_lists_each_model_once_with_a_window() -> None:
     assert all(normalise_name(id) == id for id in IDS)
 
 
-def test_a_model_that_lists_no_window_has_the_usual_one_wherever_it_is_told() -> None:
+def test_a_model_without_a_window_has_the_default_one_everywhere() -> None:
     async def listed() -> list[ListedModel]:
         return [ListedModel("wide", token_limits=TokenLimits(max_input_tokens=1_000_000)), ListedModel("silent")]
 

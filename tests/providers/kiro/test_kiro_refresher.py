@@ -1,4 +1,4 @@
-"""One credential, many requests, other programs beside us: renewed once, adopted where newer, never overwritten."""
+"""One credential, many requests, and other programs: renewed once, adopted if newer, never overwritten."""
 
 import asyncio
 import errno
@@ -14,7 +14,7 @@ from dragoman.accounts.timestamps import parse_timestamp
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.providers.kiro.credential import Credential
 from fakes.kiro import FakeKiro, json_answer
-from providers.kiro.kiro_kit import Rig, database, ide_file, read, rigged, row, section, token
+from providers.kiro.kiro_kit import Rig, database, ide_file, make_rig, read, row, section, token
 
 REFRESH = "/refreshToken"
 
@@ -42,7 +42,7 @@ def test_twenty_requests_with_an_expired_token_make_one_refresh(tmp_path: Path) 
         async def twenty(rig: Rig) -> set[str]:
             return {found.access_token for found in await asyncio.gather(*(once(rig) for _ in range(20)))}
 
-        assert asyncio.run(rigged(fake, section(path), twenty)) == {"aoaFAKE-access-token-1"}
+        assert asyncio.run(make_rig(fake, section(path), twenty)) == {"aoaFAKE-access-token-1"}
     assert fake.counts[REFRESH] == 1
     assert read(path)["accessToken"] == "aoaFAKE-access-token-1"
 
@@ -59,7 +59,7 @@ def test_processes_that_share_a_file_make_one_refresh(tmp_path: Path) -> None:
             await second.http.close()
             return {credential.access_token for credential in found}
 
-        assert asyncio.run(rigged(fake, section(path), both)) == {"aoaFAKE-access-token-1"}
+        assert asyncio.run(make_rig(fake, section(path), both)) == {"aoaFAKE-access-token-1"}
     assert fake.counts[REFRESH] == 1
 
 
@@ -74,11 +74,11 @@ def test_a_newer_token_in_the_file_is_adopted_without_a_refresh(tmp_path: Path) 
             await settled(rig)
             return [first.access_token, (await once(rig)).access_token]
 
-        assert asyncio.run(rigged(fake, section(path), over_time)) == ["aoaFAKE-1", "aoaFAKE-2"]
+        assert asyncio.run(make_rig(fake, section(path), over_time)) == ["aoaFAKE-1", "aoaFAKE-2"]
     assert fake.counts[REFRESH] == 0
 
 
-def test_a_token_is_renewed_ten_minutes_early_while_the_old_one_is_served(tmp_path: Path) -> None:
+def test_a_token_is_renewed_ten_minutes_early_while_the_old_one_is_used(tmp_path: Path) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", access="aoaFAKE-old", refresh=token("r1"), life_s=590)
     with FakeKiro() as fake:
         fake.refresh = {token("r1")}
@@ -89,18 +89,18 @@ def test_a_token_is_renewed_ten_minutes_early_while_the_old_one_is_served(tmp_pa
             served = await settled(rig)
             return [served.access_token, (await once(rig)).access_token]
 
-        assert asyncio.run(rigged(fake, section(path), twice)) == ["aoaFAKE-old", "aoaFAKE-access-token-1"]
+        assert asyncio.run(make_rig(fake, section(path), twice)) == ["aoaFAKE-old", "aoaFAKE-access-token-1"]
     assert fake.counts[REFRESH] == 1
 
 
-def test_a_token_with_more_life_than_the_margin_is_not_renewed(tmp_path: Path) -> None:
+def test_a_token_that_is_valid_beyond_the_margin_is_not_renewed(tmp_path: Path) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", access="aoaFAKE-old", life_s=610)
     with FakeKiro() as fake:
-        assert asyncio.run(rigged(fake, section(path), settled)).access_token == "aoaFAKE-old"
+        assert asyncio.run(make_rig(fake, section(path), settled)).access_token == "aoaFAKE-old"
     assert fake.counts[REFRESH] == 0
 
 
-def test_tokens_that_live_shorter_than_the_margin_are_not_renewed_at_every_request(tmp_path: Path) -> None:
+def test_tokens_with_a_life_below_the_margin_are_not_renewed_at_every_request(tmp_path: Path) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("r1"))
     with FakeKiro() as fake:
         fake.refresh, fake.life_s = {token("r1")}, 300
@@ -109,11 +109,11 @@ def test_tokens_that_live_shorter_than_the_margin_are_not_renewed_at_every_reque
             for _ in range(5):
                 await settled(rig)
 
-        asyncio.run(rigged(fake, section(path), many))
+        asyncio.run(make_rig(fake, section(path), many))
     assert fake.counts[REFRESH] == 1
 
 
-def test_a_token_renewed_by_another_is_adopted_when_ours_is_refused(tmp_path: Path) -> None:
+def test_a_token_renewed_by_another_program_is_adopted_when_ours_is_rejected(tmp_path: Path) -> None:
     """Behaviour 25: R1 is invalid because the IDE used it; the file holds R2 and a living token."""
     path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("r1"))
     with FakeKiro() as fake:
@@ -125,7 +125,7 @@ def test_a_token_renewed_by_another_is_adopted_when_ours_is_refused(tmp_path: Pa
             after.append(path.read_bytes())
 
         fake.before[REFRESH] = the_ide_renews
-        assert asyncio.run(rigged(fake, section(path), once)).access_token == "aoaFAKE-by-the-ide"
+        assert asyncio.run(make_rig(fake, section(path), once)).access_token == "aoaFAKE-by-the-ide"
     assert fake.counts[REFRESH] == 1
     assert path.read_bytes() == after[0]
 
@@ -135,23 +135,23 @@ def test_a_token_renewed_by_another_but_expired_is_refreshed_once_more(tmp_path:
     with FakeKiro() as fake:
         fake.refresh = {token("r2")}
         fake.before[REFRESH] = lambda: fake.counts[REFRESH] == 1 and ide_file(path, refresh=token("r2"))
-        assert asyncio.run(rigged(fake, section(path), once)).access_token == "aoaFAKE-access-token-1"
+        assert asyncio.run(make_rig(fake, section(path), once)).access_token == "aoaFAKE-access-token-1"
     assert fake.counts[REFRESH] == 2
     assert read(path)["accessToken"] == "aoaFAKE-access-token-1"
 
 
-def test_a_file_rotated_by_the_ide_in_mid_refresh_is_never_overwritten(tmp_path: Path) -> None:
+def test_a_file_that_the_ide_rotates_during_a_refresh_is_not_overwritten(tmp_path: Path) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("r1"))
     with FakeKiro() as fake:
         fake.refresh = {token("r1")}
         fake.before[REFRESH] = lambda: ide_file(path, refresh=token("r2"), access="aoaFAKE-by-the-ide", life_s=3600)
-        found = asyncio.run(rigged(fake, section(path), once))
+        found = asyncio.run(make_rig(fake, section(path), once))
     assert found.access_token == "aoaFAKE-access-token-1"  # ours is as good, and in memory
     assert read(path)["refreshToken"] == token("r2")
     assert read(path)["accessToken"] == "aoaFAKE-by-the-ide"
 
 
-def test_a_living_token_is_served_on_when_its_refresh_token_is_refused(tmp_path: Path) -> None:
+def test_a_valid_token_is_used_when_its_refresh_token_is_rejected(tmp_path: Path) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", access="aoaFAKE-alive", life_s=120)
     before = path.read_bytes()
     with FakeKiro() as fake:
@@ -160,12 +160,12 @@ def test_a_living_token_is_served_on_when_its_refresh_token_is_refused(tmp_path:
         async def thrice(rig: Rig) -> set[str]:
             return {(await settled(rig)).access_token for _ in range(3)}
 
-        assert asyncio.run(rigged(fake, section(path), thrice)) == {"aoaFAKE-alive"}
+        assert asyncio.run(make_rig(fake, section(path), thrice)) == {"aoaFAKE-alive"}
     assert fake.counts[REFRESH] == 1
     assert path.read_bytes() == before
 
 
-def test_an_expired_token_whose_refresh_is_refused_is_a_credential_failure(tmp_path: Path) -> None:
+def test_an_expired_token_whose_refresh_is_rejected_is_a_credential_failure(tmp_path: Path) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("secret"))
     with FakeKiro() as fake:
         fake.refresh = set()
@@ -178,7 +178,7 @@ def test_an_expired_token_whose_refresh_is_refused_is_a_credential_failure(tmp_p
                 refusals.append(refused.value)
             return refusals
 
-        first, second = asyncio.run(rigged(fake, section(path), twice))
+        first, second = asyncio.run(make_rig(fake, section(path), twice))
     assert first.failure.kind is second.failure.kind is Kind.CREDENTIAL
     assert "dragoman login kiro" in first.failure.message
     assert "secret" not in first.failure.message
@@ -186,29 +186,29 @@ def test_an_expired_token_whose_refresh_is_refused_is_a_credential_failure(tmp_p
 
 
 @pytest.mark.parametrize("refresh", ["aorFAKE-cut", token("cut") + "..."], ids=["short", "with an ellipsis"])
-def test_a_truncated_refresh_token_is_called_so_and_not_tried(tmp_path: Path, refresh: str) -> None:
+def test_a_truncated_refresh_token_is_reported_and_not_tried(tmp_path: Path, refresh: str) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", refresh=refresh)
     with FakeKiro() as fake:
         with pytest.raises(RequestError, match="truncated") as refused:
-            asyncio.run(rigged(fake, section(path), once))
+            asyncio.run(make_rig(fake, section(path), once))
         assert fake.counts[REFRESH] == 0
     assert "aorFAKE" not in str(refused.value)
 
 
 @pytest.mark.parametrize("refresh", ["aorFAKE-cut", token("cut") + "..."], ids=["short", "with an ellipsis"])
-def test_beside_a_truncated_refresh_token_the_access_token_serves_out_its_life(tmp_path: Path, refresh: str) -> None:
+def test_an_access_token_with_a_truncated_refresh_token_is_used_until_it_expires(tmp_path: Path, refresh: str) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", access="aoaFAKE-alive", refresh=refresh, life_s=60.0)
     with FakeKiro() as fake:
-        found = asyncio.run(rigged(fake, section(path), once))
+        found = asyncio.run(make_rig(fake, section(path), once))
     assert found.access_token == "aoaFAKE-alive"
 
 
-def test_a_token_service_that_fails_is_no_refused_credential(tmp_path: Path) -> None:
+def test_a_failing_token_service_is_not_a_rejected_credential(tmp_path: Path) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json")
     with FakeKiro() as fake:
         fake.script(REFRESH, json_answer({"message": "overloaded"}, 503))
         with pytest.raises(RequestError) as refused:
-            asyncio.run(rigged(fake, section(path), once))
+            asyncio.run(make_rig(fake, section(path), once))
     assert refused.value.failure.kind is Kind.UPSTREAM
 
 
@@ -216,7 +216,7 @@ def test_a_refresh_token_that_is_not_rotated_is_kept(tmp_path: Path) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("r1"))
     with FakeKiro() as fake:
         fake.refresh, fake.rotates = {token("r1")}, False
-        found = asyncio.run(rigged(fake, section(path), once))
+        found = asyncio.run(make_rig(fake, section(path), once))
     assert (found.access_token, found.refresh_token) == ("aoaFAKE-access-token-1", token("r1"))
     assert read(path)["refreshToken"] == token("r1")
 
@@ -232,7 +232,7 @@ def test_a_file_that_cannot_be_written_costs_no_request(
     monkeypatch.setattr(os, "replace", full)
     with FakeKiro() as fake:
         fake.refresh = {token("r1")}
-        assert asyncio.run(rigged(fake, section(path), once)).access_token == "aoaFAKE-access-token-1"
+        assert asyncio.run(make_rig(fake, section(path), once)).access_token == "aoaFAKE-access-token-1"
     assert "kept in memory only: No space left" in caplog.text
     assert sorted(os.listdir(tmp_path)) == [path.name, f"{path.name}.dragoman-lock"]
 
@@ -242,7 +242,7 @@ def test_an_idc_token_is_renewed_with_its_registration(tmp_path: Path) -> None:
     path = ide_file(tmp_path / "token.json", refresh=token("r1"), authMethod="IdC", clientIdHash="abc")
     with FakeKiro() as fake:
         fake.refresh = {token("r1")}
-        assert asyncio.run(rigged(fake, section(path), once)).access_token == "aoaFAKE-access-token-1"
+        assert asyncio.run(make_rig(fake, section(path), once)).access_token == "aoaFAKE-access-token-1"
     asked = next(asked for asked in fake.asked if asked.path == "/token")
     assert asked.json == {
         "clientId": "fake-client",
@@ -252,15 +252,15 @@ def test_an_idc_token_is_renewed_with_its_registration(tmp_path: Path) -> None:
     }
 
 
-def test_an_expired_registration_says_that_it_is_one(tmp_path: Path) -> None:
+def test_an_expired_registration_is_reported(tmp_path: Path) -> None:
     (tmp_path / "abc.json").write_text('{"clientId": "c", "clientSecret": "s", "expiresAt": "2020-01-01T00:00:00Z"}')
     path = ide_file(tmp_path / "token.json", authMethod="IdC", clientIdHash="abc")
     with FakeKiro() as fake, pytest.raises(RequestError, match="registration has expired"):
-        asyncio.run(rigged(fake, section(path), once))
+        asyncio.run(make_rig(fake, section(path), once))
     assert fake.counts["/token"] == 0
 
 
-def test_an_external_provider_is_asked_with_a_form(tmp_path: Path) -> None:
+def test_an_external_issuer_gets_a_form(tmp_path: Path) -> None:
     with FakeKiro() as fake:
         fake.refresh = {token("r1")}
         path = ide_file(
@@ -272,7 +272,7 @@ def test_an_external_provider_is_asked_with_a_form(tmp_path: Path) -> None:
             clientId="fake-client",
             scopes=["openid", "offline_access"],
         )
-        assert asyncio.run(rigged(fake, section(path), once)).access_token == "aoaFAKE-access-token-1"
+        assert asyncio.run(make_rig(fake, section(path), once)).access_token == "aoaFAKE-access-token-1"
     asked = next(asked for asked in fake.asked if asked.path == "/idp/token")
     assert asked.headers["content-type"] == "application/x-www-form-urlencoded"
     assert b"scope=openid+offline_access" in asked.body
@@ -286,12 +286,14 @@ def test_an_external_provider_is_asked_with_a_form(tmp_path: Path) -> None:
         ("", ""),
     ],
 )
-def test_a_refresh_token_goes_only_to_its_issuer_and_only_over_tls(tmp_path: Path, endpoint: str, issuer: str) -> None:
+def test_a_refresh_token_is_sent_only_to_its_issuer_and_only_over_tls(
+    tmp_path: Path, endpoint: str, issuer: str
+) -> None:
     path = ide_file(
         tmp_path / "token.json", authMethod="external_idp", tokenEndpoint=endpoint, issuerUrl=issuer, clientId="c"
     )
     with FakeKiro() as fake, pytest.raises(RequestError, match="token endpoint"):
-        asyncio.run(rigged(fake, section(path), once))
+        asyncio.run(make_rig(fake, section(path), once))
     assert not fake.asked
 
 
@@ -304,22 +306,22 @@ def test_a_database_row_is_renewed_in_place(tmp_path: Path) -> None:
     path = database(tmp_path / "data.sqlite3", {"kirocli:social:token": entry})
     with FakeKiro() as fake:
         fake.refresh = {token("r1")}
-        assert asyncio.run(rigged(fake, section(path), once)).access_token == "aoaFAKE-access-token-1"
+        assert asyncio.run(make_rig(fake, section(path), once)).access_token == "aoaFAKE-access-token-1"
     assert row(path, "kirocli:social:token")["access_token"] == "aoaFAKE-access-token-1"
 
 
-def test_an_api_key_is_used_as_it_is_and_never_renewed() -> None:
+def test_an_api_key_is_used_unchanged_and_never_renewed() -> None:
     with FakeKiro() as fake:
 
         async def refused(rig: Rig) -> tuple[str, bool]:
             return (await once(rig)).access_token, await rig.refresher.renew()
 
         environ = {"KIRO_API_KEY": "ksk_fake"}
-        assert asyncio.run(rigged(fake, section("env:KIRO_API_KEY"), refused, environ)) == ("ksk_fake", False)
+        assert asyncio.run(make_rig(fake, section("env:KIRO_API_KEY"), refused, environ)) == ("ksk_fake", False)
     assert not fake.asked
 
 
-def test_twenty_refusals_of_one_token_make_one_refresh(tmp_path: Path) -> None:
+def test_twenty_rejections_of_one_token_make_one_refresh(tmp_path: Path) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", access="aoaFAKE-revoked", refresh=token("r1"), life_s=3600)
     with FakeKiro() as fake:
         fake.refresh = {token("r1")}
@@ -332,11 +334,11 @@ def test_twenty_refusals_of_one_token_make_one_refresh(tmp_path: Path) -> None:
         async def twenty(rig: Rig) -> list[bool]:
             return await asyncio.gather(*(request(rig, number * 0.01) for number in range(20)))
 
-        assert asyncio.run(rigged(fake, section(path), twenty)) == [True] * 20
+        assert asyncio.run(make_rig(fake, section(path), twenty)) == [True] * 20
     assert fake.counts[REFRESH] == 1
 
 
-def test_a_clock_that_is_behind_learns_from_the_token_service(tmp_path: Path) -> None:
+def test_a_slow_clock_is_corrected_by_the_token_service(tmp_path: Path) -> None:
     """Two hours behind, every token would seem to live on long after its end."""
     path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("r1"), life_s=-10_000)
     with FakeKiro() as fake:
@@ -349,7 +351,7 @@ def test_a_clock_that_is_behind_learns_from_the_token_service(tmp_path: Path) ->
             found = await once(rig)
             return found.expires_at - rig.clock.now()
 
-        assert asyncio.run(rigged(fake, section(path), behind)) == pytest.approx(3600, abs=5)
+        assert asyncio.run(make_rig(fake, section(path), behind)) == pytest.approx(3600, abs=5)
     written = parse_timestamp(str(read(path)["expiresAt"]))
     assert written == pytest.approx(time.time() + 3600, abs=5)
 
@@ -359,8 +361,8 @@ def test_nothing_secret_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     path = ide_file(tmp_path / "kiro-auth-token.json", access="aoaFAKE-alive", refresh=token("r1"), life_s=120)
     with FakeKiro() as fake:
         fake.refresh = set()
-        asyncio.run(rigged(fake, section(path), settled))
+        asyncio.run(make_rig(fake, section(path), settled))
         fake.refresh = {token("r1")}
-        asyncio.run(rigged(fake, section(path), settled))
+        asyncio.run(make_rig(fake, section(path), settled))
     assert "still valid" in caplog.text
     assert "FAKE" not in caplog.text

@@ -1,4 +1,4 @@
-"""Refresh tokens that rotate under our feet, are refused, or meet a wrong clock, of every kind of Kiro account."""
+"""Refresh tokens that rotate, are rejected, or meet a wrong clock, for every kind of Kiro account."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ from dragoman.hub.failure import Kind, RequestError
 from dragoman.providers.kiro.credential import Credential
 from fakes.kiro import FakeKiro, json_answer
 from fakes.upstream import Answer, End
-from providers.kiro.kiro_kit import Rig, database, ide_file, read, rigged, row, section, token
+from providers.kiro.kiro_kit import Rig, database, ide_file, make_rig, read, row, section, token
 
 ROW = "kirocli:odic:token"
 SECRET = "fake-client-secret"
@@ -67,29 +67,29 @@ async def once(rig: Rig) -> Credential:
 
 
 @accounts
-def test_a_token_that_somebody_else_has_used_is_found_renewed(tmp_path: Path, kind: str) -> None:
+def test_a_token_that_another_program_has_renewed_is_adopted(tmp_path: Path, kind: str) -> None:
     account = ACCOUNTS[kind]
     path = account.leave(tmp_path, token("r1"))
     with FakeKiro() as fake:
         fake.refresh = set()  # r1 is used up
         fake.before[account.path] = lambda: account.leave(tmp_path, token("r2"), "aoaFAKE-by-another", 3600)
-        assert asyncio.run(rigged(fake, section(path), once)).access_token == "aoaFAKE-by-another"
+        assert asyncio.run(make_rig(fake, section(path), once)).access_token == "aoaFAKE-by-another"
     assert (fake.counts[account.path], account.refresh(path)) == (1, token("r2"))
 
 
 @accounts
-def test_a_token_that_rotates_while_we_renew_it_is_left_to_who_rotated_it(tmp_path: Path, kind: str) -> None:
+def test_a_token_that_rotates_during_renewal_is_not_overwritten(tmp_path: Path, kind: str) -> None:
     account = ACCOUNTS[kind]
     path = account.leave(tmp_path, token("r1"))
     with FakeKiro() as fake:
         fake.refresh = {token("r1")}
         fake.before[account.path] = lambda: account.leave(tmp_path, token("r2"), "aoaFAKE-by-another", 3600)
-        assert asyncio.run(rigged(fake, section(path), once)).access_token == "aoaFAKE-access-token-1"
+        assert asyncio.run(make_rig(fake, section(path), once)).access_token == "aoaFAKE-access-token-1"
     assert account.refresh(path) == token("r2")
 
 
 @accounts
-def test_a_refusal_is_told_with_its_remedy_and_not_provoked_again_at_once(tmp_path: Path, kind: str) -> None:
+def test_a_rejection_is_reported_with_its_remedy_and_not_repeated_at_once(tmp_path: Path, kind: str) -> None:
     account = ACCOUNTS[kind]
     path = account.leave(tmp_path, token("secret"))
     with FakeKiro() as fake:
@@ -102,13 +102,13 @@ def test_a_refusal_is_told_with_its_remedy_and_not_provoked_again_at_once(tmp_pa
                 assert refused.value.failure.kind is Kind.CREDENTIAL
                 assert "secret" not in refused.value.failure.message.replace("secrets", "")
 
-        asyncio.run(rigged(fake, section(path), twice))
+        asyncio.run(make_rig(fake, section(path), twice))
     assert (fake.counts[account.path], account.refresh(path)) == (1, token("secret"))
 
 
 @accounts
 @pytest.mark.parametrize(("status", "failure"), [(429, Kind.RATE_LIMITED), (500, Kind.UPSTREAM)])
-def test_a_hiccup_says_nothing_of_the_token(tmp_path: Path, kind: str, status: int, failure: Kind) -> None:
+def test_a_server_error_does_not_reject_the_token(tmp_path: Path, kind: str, status: int, failure: Kind) -> None:
     account = ACCOUNTS[kind]
     path = account.leave(tmp_path, token("r1"))
     with FakeKiro() as fake:
@@ -121,11 +121,11 @@ def test_a_hiccup_says_nothing_of_the_token(tmp_path: Path, kind: str, status: i
             assert refused.value.failure.kind is failure
             return (await once(rig)).access_token
 
-        assert asyncio.run(rigged(fake, section(path), twice)) == "aoaFAKE-access-token-1"
+        assert asyncio.run(make_rig(fake, section(path), twice)) == "aoaFAKE-access-token-1"
 
 
 @accounts
-def test_an_answer_that_is_lost_after_the_rotation_costs_one_more_question(tmp_path: Path, kind: str) -> None:
+def test_a_response_lost_after_the_rotation_costs_one_more_request(tmp_path: Path, kind: str) -> None:
     """The token is used up and its successor unknown: nothing helps but a login, and no more is asked until then."""
     account = ACCOUNTS[kind]
     path = account.leave(tmp_path, token("r1"))
@@ -142,7 +142,7 @@ def test_an_answer_that_is_lost_after_the_rotation_costs_one_more_question(tmp_p
                 kinds.append(refused.value.failure.kind)
             return kinds
 
-        assert asyncio.run(rigged(fake, section(path), thrice)) == [Kind.LOST, Kind.CREDENTIAL, Kind.CREDENTIAL]
+        assert asyncio.run(make_rig(fake, section(path), thrice)) == [Kind.LOST, Kind.CREDENTIAL, Kind.CREDENTIAL]
     assert (fake.counts[account.path], account.refresh(path)) == (2, token("r1"))
 
 
@@ -163,5 +163,5 @@ def test_a_clock_that_is_wrong_costs_one_renewal_at_most(tmp_path: Path, kind: s
             assert {credential.access_token for credential in found} == {"aoaFAKE-access-token-1"}
             return found[0].expires_at - rig.clock.now()
 
-        assert asyncio.run(rigged(fake, section(path), thrice)) == pytest.approx(3600, abs=30)
+        assert asyncio.run(make_rig(fake, section(path), thrice)) == pytest.approx(3600, abs=30)
     assert fake.counts[account.path] == 1
