@@ -48,9 +48,9 @@ def request(*turns: Turn, protocol: str = "messages", **fields: object) -> Reque
     return msgspec.structs.replace(Request(protocol, "asked", turns or (user(Text("hi")),)), **fields)
 
 
-def built(meant: Request, target: Target = OPENAI) -> tuple[Wire, list[tuple[str, LossKind]]]:
+def built(expected: Request, target: Target = OPENAI) -> tuple[Wire, list[tuple[str, LossKind]]]:
     ledger = Ledger()
-    body = msgspec.json.decode(build(meant, target, ledger))
+    body = msgspec.json.decode(build(expected, target, ledger))
     return body, [(loss.path, loss.how) for loss in ledger]
 
 
@@ -59,13 +59,13 @@ def messages(*turns: Turn, target: Target = OPENAI, protocol: str = "messages") 
     return expect_all(dict, body["messages"])
 
 
-def losses(meant: Request, target: Target = OPENAI) -> list[tuple[str, LossKind]]:
-    return built(meant, target)[1]
+def losses(expected: Request, target: Target = OPENAI) -> list[tuple[str, LossKind]]:
+    return built(expected, target)[1]
 
 
-def refused_at(meant: Request, target: Target = OPENAI) -> str | None:
+def refused_at(expected: Request, target: Target = OPENAI) -> str | None:
     with pytest.raises(RequestError) as caught:
-        built(meant, target)
+        built(expected, target)
     return caught.value.failure.at
 
 

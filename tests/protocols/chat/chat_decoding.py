@@ -1,4 +1,4 @@
-"""Chat's streams as bytes, and what their events tell."""
+"""Build Chat streams as bytes, and decode them."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def fixture(name: str) -> list[Event]:
     return decode((FIXTURES / name).read_bytes())
 
 
-def said(*chunks: object, done: bool = True) -> list[Event]:
+def decode_chunks(*chunks: object, done: bool = True) -> list[Event]:
     """Deltas of one choice as a stream; a str is a finish_reason, a dict with `choices` a whole chunk."""
     return decode(stream(*chunks, done=done))
 

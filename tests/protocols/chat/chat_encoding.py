@@ -41,13 +41,13 @@ REDACTED = Opaque("anthropic", Form.REDACTED, "cmVkYWN0ZWQ=", "claude")
 USAGE = Usage(input=20, output=7, cache_read=8, cache_write=4, reasoning=3)
 
 
-def asked(include_usage: bool = True) -> ReplyContext:
+def make_context(include_usage: bool = True) -> ReplyContext:
     request = Request(protocol="chat", model="gpt-x", turns=(), stream=True, include_usage=include_usage)
     return ReplyContext(request, "gpt-x", 1700000000, lambda prefix: prefix + "minted", lambda: 1700000001)
 
 
 def encode(events: Iterable[Event], ledger: Ledger | None = None, include_usage: bool = True) -> list[bytes]:
-    return run(Encoder(asked(include_usage), Ledger() if ledger is None else ledger), events)
+    return run(Encoder(make_context(include_usage), Ledger() if ledger is None else ledger), events)
 
 
 def chunks(frames: list[bytes]) -> list[JsonObject]:

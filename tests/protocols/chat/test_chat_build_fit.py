@@ -39,63 +39,63 @@ def built(*turns: Turn, target: Target = TARGET, client: str = "messages", **fie
     return body, [(loss.path, loss.how) for loss in ledger]
 
 
-def test_a_call_without_a_result_gets_one_before_anything_else_is_said() -> None:
-    body, told = built(HI, CALLS, Turn(Role.USER, (ToolResult("b", (Text("ok"),), "/r"), Text("Go on", "/t")), "/2"))
+def test_a_call_without_a_result_gets_one_before_anything_else_is_sent() -> None:
+    body, losses = built(HI, CALLS, Turn(Role.USER, (ToolResult("b", (Text("ok"),), "/r"), Text("Go on", "/t")), "/2"))
     assert body["messages"][2:] == [
         {"role": "tool", "tool_call_id": "b", "content": "ok"},
         {"role": "tool", "tool_call_id": "a", "content": "[no result]"},
         {"role": "user", "content": "Go on"},
     ]
-    assert told == [("/a", LossKind.INVENTED)]
+    assert losses == [("/a", LossKind.INVENTED)]
 
 
 def test_a_last_call_gets_a_result_too() -> None:
-    body, told = built(HI, CALLS)
+    body, losses = built(HI, CALLS)
     assert [message.get("tool_call_id") for message in body["messages"][2:]] == ["a", "b"]
-    assert told == [("/a", LossKind.INVENTED), ("/b", LossKind.INVENTED)]
+    assert losses == [("/a", LossKind.INVENTED), ("/b", LossKind.INVENTED)]
 
 
-def test_an_item_that_chat_has_no_words_for_leaves_no_empty_message() -> None:
+def test_an_item_that_chat_cannot_represent_leaves_no_empty_message() -> None:
     update = Turn(Role.USER, (Foreign("configuration_update", {"x": 1}, "/1"),), "/1")
-    body, told = built(HI, update, HI, client="responses")
+    body, losses = built(HI, update, HI, client="responses")
     assert body["messages"] == [{"role": "user", "content": "hi"}] * 2
-    assert told == [("/1", LossKind.DROPPED)]
+    assert losses == [("/1", LossKind.DROPPED)]
 
 
-def test_a_long_name_of_the_end_user_is_told_as_its_digest() -> None:
-    body, told = built(user="u" * 65)
+def test_a_long_name_of_the_end_user_is_sent_as_its_digest() -> None:
+    body, losses = built(user="u" * 65)
     assert len(body["user"]) == 64
     assert body["user"] != "u" * 64
-    assert told == [("/user", LossKind.APPROXIMATED)]
+    assert losses == [("/user", LossKind.APPROXIMATED)]
     assert built(user="u" * 64)[0]["user"] == "u" * 64
     assert built(user="u" * 65, client="responses")[0]["user"] == "u" * 65
 
 
-def test_to_warm_a_cache_one_token_is_asked_for() -> None:
-    body, told = built(max_tokens=0)
+def test_warming_a_cache_requests_one_token() -> None:
+    body, losses = built(max_tokens=0)
     assert body["max_completion_tokens"] == 1
-    assert told == [("/max_tokens", LossKind.APPROXIMATED)]
+    assert losses == [("/max_tokens", LossKind.APPROXIMATED)]
 
 
 def test_a_budget_is_one_loss() -> None:
     reasoning = Reasoning("/thinking", budget=5000, budget_at="/b", switch=Switch.ENABLED, switch_at="/thinking")
-    body, told = built(reasoning=reasoning)
+    body, losses = built(reasoning=reasoning)
     assert body["reasoning_effort"] == "medium"
-    assert told == [("/b", LossKind.APPROXIMATED)]
+    assert losses == [("/b", LossKind.APPROXIMATED)]
 
 
-def test_adaptive_thinking_is_told_beside_its_effort() -> None:
+def test_adaptive_thinking_is_sent_beside_its_effort() -> None:
     reasoning = Reasoning("/e", effort="low", switch=Switch.ADAPTIVE, switch_at="/s")
-    body, told = built(reasoning=reasoning)
+    body, losses = built(reasoning=reasoning)
     assert body["reasoning_effort"] == "low"
-    assert told == [("/s", LossKind.APPROXIMATED), ("/e", LossKind.APPROXIMATED)]
+    assert losses == [("/s", LossKind.APPROXIMATED), ("/e", LossKind.APPROXIMATED)]
 
 
 def test_thinking_switched_off_loses_its_effort() -> None:
     reasoning = Reasoning("/e", effort="high", switch=Switch.DISABLED, switch_at="/s")
-    body, told = built(reasoning=reasoning)
+    body, losses = built(reasoning=reasoning)
     assert body["reasoning_effort"] == "none"
-    assert told == [("/e", LossKind.DROPPED), ("/s", LossKind.APPROXIMATED)]
+    assert losses == [("/e", LossKind.DROPPED), ("/s", LossKind.APPROXIMATED)]
 
 
 @pytest.mark.parametrize(
@@ -106,33 +106,33 @@ def test_thinking_switched_off_loses_its_effort() -> None:
 def test_a_model_that_thinks_takes_no_temperature(effort: str | None, sent: bool) -> None:
     target = Target("gpt-5.2", "openai", Profile(sampling_while_thinking=False))
     reasoning = Reasoning("/e", effort=effort) if effort else None
-    body, told = built(target=target, client="responses", temperature=0.3, top_p=1, reasoning=reasoning)
+    body, losses = built(target=target, client="responses", temperature=0.3, top_p=1, reasoning=reasoning)
     assert body.get("temperature") == (0.3 if sent else None)
-    assert told == ([] if sent else [("/temperature", LossKind.DROPPED)])
+    assert losses == ([] if sent else [("/temperature", LossKind.DROPPED)])
 
 
 def test_what_both_apis_of_one_vendor_know_passes() -> None:
     ext = {"moderation": {"model": "m"}, "prompt_cache_options/mode": "explicit", "truncation": "auto"}
-    body, told = built(client="responses", ext=ext)
+    body, losses = built(client="responses", ext=ext)
     assert body["moderation"] == {"model": "m"}
     assert body["prompt_cache_options"] == {"mode": "explicit"}
-    assert told == [("/truncation", LossKind.DROPPED)]
+    assert losses == [("/truncation", LossKind.DROPPED)]
 
 
 def test_a_lifetime_that_chat_lacks_is_dropped() -> None:
-    body, told = built(client="responses", ext={"prompt_cache_options/ttl": "12h"})
+    body, losses = built(client="responses", ext={"prompt_cache_options/ttl": "12h"})
     assert "prompt_cache_options" not in body
-    assert told == [("/prompt_cache_options/ttl", LossKind.DROPPED)]
+    assert losses == [("/prompt_cache_options/ttl", LossKind.DROPPED)]
 
 
-def test_a_tool_that_nobody_documents_never_costs_a_refusal() -> None:
-    body, told = built(tools=(Hosted("frobnicate_20270101", {}, "/tools/0", known=False),))
+def test_a_tool_without_documentation_never_costs_a_refusal() -> None:
+    body, losses = built(tools=(Hosted("frobnicate_20270101", {}, "/tools/0", known=False),))
     assert "tools" not in body
-    assert told == [("/tools/0", LossKind.DROPPED)]
+    assert losses == [("/tools/0", LossKind.DROPPED)]
     with pytest.raises(RequestError):
         built(tools=(Hosted("bash_20250124", {}, "/tools/0"),))
 
 
-def test_a_dropped_tool_is_one_loss_however_much_it_says() -> None:
+def test_a_dropped_tool_is_one_loss_however_many_fields_it_has() -> None:
     search = Hosted("web_search", {}, "/tools/1", context_size="low", ext={"cache_control": {"type": "ephemeral"}})
     assert built(tools=(F, search))[1] == [("/tools/1", LossKind.DROPPED)]

@@ -95,7 +95,7 @@ def test_functions_and_custom_tools_are_nested() -> None:
         ),
     ],
 )
-def test_each_choice_is_said(choice: ToolChoice, wire: object) -> None:
+def test_each_choice_is_sent(choice: ToolChoice, wire: object) -> None:
     assert built(request(tools=(F, C), tool_choice=choice))[0]["tool_choice"] == wire
 
 
@@ -115,25 +115,25 @@ def test_a_hosted_tool_beside_others_is_dropped_and_else_refused() -> None:
 
 
 def test_a_deferred_tool_is_offered_at_once() -> None:
-    meant = request(tools=(msgspec.structs.replace(F, deferred=True),))
-    assert losses(meant) == [("/tools/0/defer_loading", LossKind.APPROXIMATED)]
+    expected = request(tools=(msgspec.structs.replace(F, deferred=True),))
+    assert losses(expected) == [("/tools/0/defer_loading", LossKind.APPROXIMATED)]
 
 
-def test_the_cap_has_the_name_that_the_server_knows() -> None:
+def test_the_cap_has_the_name_that_the_server_uses() -> None:
     assert built(request(max_tokens=9))[0]["max_completion_tokens"] == 9
     older = Target("m", "local", quirks=frozenset({"max_tokens"}))
     assert built(request(max_tokens=9), older)[0]["max_tokens"] == 9
 
 
-def test_a_stream_is_always_asked_for_its_usage() -> None:
+def test_a_stream_is_always_requested_its_usage() -> None:
     body, _ = built(request(stream=True, include_usage=False))
     assert (body["stream"], body["stream_options"]) == (True, {"include_usage": True})
     assert "stream_options" not in built(request())[0]
 
 
 def test_settings_that_chat_lacks_are_dropped_by_name() -> None:
-    meant = request(top_k=5, max_tool_calls=2, where={"top_k": "/generation/top_k"})
-    assert losses(meant) == [("/generation/top_k", LossKind.DROPPED), ("/max_tool_calls", LossKind.DROPPED)]
+    expected = request(top_k=5, max_tool_calls=2, where={"top_k": "/generation/top_k"})
+    assert losses(expected) == [("/generation/top_k", LossKind.DROPPED), ("/max_tool_calls", LossKind.DROPPED)]
 
 
 def test_a_model_without_sampling_gets_none() -> None:
@@ -157,15 +157,15 @@ VENDORS = {
 
 
 def test_a_server_that_refuses_unknown_fields_is_spared_openais_own() -> None:
-    meant = request(protocol="responses", **VENDORS)
-    body, lost = built(meant)
+    expected = request(protocol="responses", **VENDORS)
+    body, lost = built(expected)
     assert body["prompt_cache_key"] == "k"
     assert {key: body[key] for key in ("verbosity", "safety_identifier", "metadata", "service_tier")} == {
         key: VENDORS[key] for key in ("verbosity", "safety_identifier", "metadata", "service_tier")
     }
     assert lost == []
-    assert built(meant, LOCAL)[1] == []
-    body, lost = built(meant, STRICT)
+    assert built(expected, LOCAL)[1] == []
+    body, lost = built(expected, STRICT)
     assert body.keys() == {"model", "messages"}
     assert {path for path, _ in lost} == {"/" + key for key in VENDORS}
 
@@ -177,16 +177,16 @@ def test_an_end_user_of_another_vendor_is_nearly_the_same() -> None:
 
 
 def test_openai_takes_four_stop_sequences() -> None:
-    meant = request(stop=("a", "b", "c", "d", "e"), where={"stop": "/stop_sequences"})
-    body, lost = built(meant)
+    expected = request(stop=("a", "b", "c", "d", "e"), where={"stop": "/stop_sequences"})
+    body, lost = built(expected)
     assert body["stop"] == ["a", "b", "c", "d"]
     assert lost == [("/stop_sequences", LossKind.DROPPED)]
-    assert built(meant, LOCAL)[0]["stop"] == ["a", "b", "c", "d", "e"]
+    assert built(expected, LOCAL)[0]["stop"] == ["a", "b", "c", "d", "e"]
 
 
 def test_a_schema_without_a_name_gets_one() -> None:
-    meant = request(format=Format(Shape.SCHEMA, "/format", schema={"type": "object"}))
-    body, lost = built(meant)
+    expected = request(format=Format(Shape.SCHEMA, "/format", schema={"type": "object"}))
+    body, lost = built(expected)
     assert body["response_format"] == {
         "type": "json_schema",
         "json_schema": {"name": "reply", "schema": {"type": "object"}},
@@ -194,7 +194,7 @@ def test_a_schema_without_a_name_gets_one() -> None:
     assert lost == [("/format", LossKind.INVENTED)]
 
 
-def test_json_mode_is_asked_for() -> None:
+def test_json_mode_is_requested() -> None:
     assert built(request(format=Format(Shape.JSON, "/format")))[0]["response_format"] == {"type": "json_object"}
 
 
@@ -219,12 +219,12 @@ def test_effort_is_fitted_to_the_model(
     reasoning: Reasoning, efforts: tuple[str, ...], effort: str | None, lost: list[tuple[str, LossKind]]
 ) -> None:
     target = Target("gpt-x", "openai", Profile(efforts=efforts))
-    body, told = built(request(protocol="responses", reasoning=reasoning), target)
+    body, recorded = built(request(protocol="responses", reasoning=reasoning), target)
     assert body.get("reasoning_effort") == effort
-    assert told == lost
+    assert recorded == lost
 
 
-def test_openais_chat_knows_no_maximal_effort() -> None:
+def test_openais_chat_has_no_maximal_effort() -> None:
     assert built(request(reasoning=Reasoning("/e", effort="max")))[0]["reasoning_effort"] == "xhigh"
 
 
@@ -234,10 +234,10 @@ def test_a_prefill_of_another_vendor_is_only_history() -> None:
     assert losses(request(*turns, protocol="responses")) == []
 
 
-def test_a_chat_clients_request_goes_out_as_it_came_in() -> None:
-    meant = parse(FIXTURE, Ledger())
+def test_a_chat_clients_request_is_sent_unchanged() -> None:
+    expected = parse(FIXTURE, Ledger())
     ledger = Ledger()
-    body = build(meant, Target("gpt-x", "openai"), ledger)
+    body = build(expected, Target("gpt-x", "openai"), ledger)
     assert list(ledger) == []
     wire, original = msgspec.json.decode(body), msgspec.json.decode(FIXTURE)
     del original["stream_options"]["include_obfuscation"]
@@ -281,8 +281,8 @@ def test_no_leaf_vanishes_quietly(protocol: str, issuer: str) -> None:
     def outcome(body: Wire) -> tuple[bytes, list[str]]:
         ledger = Ledger()
         try:
-            meant = msgspec.structs.replace(parse(msgspec.json.encode(body), ledger), protocol=protocol)
-            return build(meant, Target("up", issuer), ledger), [loss.path for loss in ledger]
+            expected = msgspec.structs.replace(parse(msgspec.json.encode(body), ledger), protocol=protocol)
+            return build(expected, Target("up", issuer), ledger), [loss.path for loss in ledger]
         except RequestError as refused:
             return b"refused", [str(refused.failure.at)]
 
@@ -322,9 +322,9 @@ def test_a_long_history_of_tools_is_built_in_linear_time() -> None:
                 user(ToolResult(f"c{n}", (Text("x"),))),
             )
         ]
-        meant = request(*turns)
+        expected = request(*turns)
         start = time.process_time()
-        build(meant, OPENAI, Ledger())
+        build(expected, OPENAI, Ledger())
         return time.process_time() - start
 
     short = min(seconds(300) for _ in range(3))

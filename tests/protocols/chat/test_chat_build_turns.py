@@ -62,7 +62,7 @@ def test_separate_blocks_of_instructions_and_of_the_assistant_are_joined_by_a_bl
     ]
 
 
-def test_the_developer_becomes_the_system_where_the_server_knows_none() -> None:
+def test_the_developer_becomes_the_system_where_the_server_has_none() -> None:
     turn = system(Text("a"), role=Role.DEVELOPER)
     assert messages(turn) == [{"role": "developer", "content": "a"}]
     quirky = Target("m", "local", quirks=frozenset({"no_developer"}))
@@ -98,8 +98,8 @@ def test_calls_that_are_items_of_their_own_share_one_message() -> None:
 
 def test_a_result_that_comes_late_is_moved_up_to_its_call() -> None:
     turns = assistant(*CALLS), user(result("a", Text("1"))), assistant(Text("x")), user(result("b", Text("2")))
-    meant = request(*turns, protocol="responses")
-    body, lost = built(meant)
+    expected = request(*turns, protocol="responses")
+    body, lost = built(expected)
     assert body["messages"] == [
         {"role": "assistant", "content": None, "tool_calls": WIRE_CALLS},
         tool("a", "1"),
@@ -110,13 +110,13 @@ def test_a_result_that_comes_late_is_moved_up_to_its_call() -> None:
 
 
 def test_a_second_result_for_one_call_is_dropped() -> None:
-    meant = request(assistant(CALLS[0]), user(result("a", Text("1")), result("a", Text("again"))))
-    body, lost = built(meant)
+    expected = request(assistant(CALLS[0]), user(result("a", Text("1")), result("a", Text("again"))))
+    body, lost = built(expected)
     assert body["messages"] == [{"role": "assistant", "content": None, "tool_calls": WIRE_CALLS[:1]}, tool("a", "1")]
     assert lost == [("/r/a", LossKind.DROPPED)]
 
 
-def test_a_result_without_its_call_is_told_by_the_user() -> None:
+def test_a_result_without_its_call_is_sent_as_the_users_text() -> None:
     body, lost = built(request(user(result("lost", Text("42")), Text("so?"))))
     assert body["messages"] == [
         {
@@ -131,9 +131,9 @@ def test_a_result_without_its_call_is_told_by_the_user() -> None:
     assert lost == [("/r/lost", LossKind.APPROXIMATED)]
 
 
-def test_an_error_is_said_in_words() -> None:
-    meant = request(assistant(CALLS[0]), user(result("a", Text("no such file"), is_error=True)))
-    body, lost = built(meant)
+def test_an_error_is_described_in_the_text() -> None:
+    expected = request(assistant(CALLS[0]), user(result("a", Text("no such file"), is_error=True)))
+    body, lost = built(expected)
     assert body["messages"][1] == tool("a", "[tool error] no such file")
     assert lost == [("/r/a/is_error", LossKind.APPROXIMATED)]
 
@@ -167,7 +167,7 @@ def test_a_custom_call_keeps_its_raw_input() -> None:
     ]
 
 
-def test_a_refusal_goes_back_as_one() -> None:
+def test_a_refusal_is_returned_as_one() -> None:
     assert messages(assistant(Refusal("No.")), user(Text("why?")))[0] == {
         "role": "assistant",
         "content": None,
@@ -188,7 +188,7 @@ WANTS_REASONING = Target("r1", "local", quirks=frozenset({"replay_reasoning"}))
 
 
 @pytest.mark.parametrize("thought", [SIGNED, PLAIN, DETAIL], ids=["signed", "plain", "detail"])
-def test_openai_gets_no_thoughts(thought: Thinking) -> None:
+def test_openai_gets_no_reasoning(thought: Thinking) -> None:
     body, lost = built(request(assistant(thought, Text("Yes.")), user(Text("so?"))))
     assert body["messages"][0] == {"role": "assistant", "content": "Yes."}
     assert lost == [("/t", LossKind.DROPPED)]
@@ -196,13 +196,13 @@ def test_openai_gets_no_thoughts(thought: Thinking) -> None:
 
 def test_a_server_that_wants_its_reasoning_gets_the_text_and_never_anothers_signature() -> None:
     for thought, lost in ((PLAIN, []), (SIGNED, [("/t", LossKind.APPROXIMATED)])):
-        body, told = built(request(assistant(thought, Text("Yes.")), user(Text("so?"))), WANTS_REASONING)
+        body, recorded = built(request(assistant(thought, Text("Yes.")), user(Text("so?"))), WANTS_REASONING)
         assert body["messages"][0] == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
-        assert told == lost
+        assert recorded == lost
     assert losses(request(assistant(PLAIN, Text("Yes.")), user(Text("so?"))), LOCAL) == [("/t", LossKind.DROPPED)]
 
 
-def test_what_a_server_issued_goes_back_to_it() -> None:
+def test_what_a_server_issued_is_returned_to_it() -> None:
     assert messages(assistant(DETAIL, Text("Yes.")), target=LOCAL)[0] == {
         "role": "assistant",
         "content": "Yes.",
@@ -211,7 +211,7 @@ def test_what_a_server_issued_goes_back_to_it() -> None:
     }
 
 
-def test_an_assistant_turn_of_nothing_but_lost_thoughts_is_left_out() -> None:
+def test_an_assistant_turn_of_nothing_but_lost_reasoning_is_left_out() -> None:
     assert messages(user(Text("a")), assistant(SIGNED), user(Text("b"))) == [
         {"role": "user", "content": "a"},
         {"role": "user", "content": "b"},
@@ -227,7 +227,7 @@ def test_documents_go_out_as_files_and_an_absent_name_is_invented() -> None:
     assert lost == [("/d", LossKind.INVENTED)]
 
 
-def test_a_text_document_is_told_as_text() -> None:
+def test_a_text_document_is_sent_as_text() -> None:
     body, lost = built(request(user(Document("words", "/d", title="Notes"))))
     assert body["messages"] == [{"role": "user", "content": "Notes\n\nwords"}]
     assert lost == [("/d", LossKind.APPROXIMATED)]
@@ -245,23 +245,23 @@ def test_what_chat_cannot_be_given_is_refused_by_name() -> None:
 
 
 def test_a_file_of_the_same_vendor_keeps_its_id() -> None:
-    meant = request(user(Document(FileId("file-1"), "/d")), protocol="responses")
+    expected = request(user(Document(FileId("file-1"), "/d")), protocol="responses")
     for target in (OPENAI, LOCAL):
         content = [{"type": "file", "file": {"file_id": "file-1"}}]
-        assert built(meant, target)[0]["messages"] == [{"role": "user", "content": content}]
+        assert built(expected, target)[0]["messages"] == [{"role": "user", "content": content}]
 
 
 def test_foreign_parts_are_dropped_by_name() -> None:
-    meant = request(user(Text("a"), Foreign("search_result", {"x": 1}, "/f")))
-    assert built(meant) == (
+    expected = request(user(Text("a"), Foreign("search_result", {"x": 1}, "/f")))
+    assert built(expected) == (
         {"model": "gpt-x", "messages": [{"role": "user", "content": "a"}]},
         [("/f", LossKind.DROPPED)],
     )
 
 
 def test_breakpoints_stand_on_parts_and_lifetimes_are_fitted() -> None:
-    meant = request(user(Text("a", cache=Cache("/k", "1h")), Image(PNG, cache=Cache("/k2"))))
-    body, lost = built(meant)
+    expected = request(user(Text("a", cache=Cache("/k", "1h")), Image(PNG, cache=Cache("/k2"))))
+    body, lost = built(expected)
     content = body["messages"][0]["content"]
     assert [part["prompt_cache_breakpoint"] for part in content] == [
         {"mode": "explicit", "ttl": "12h"},

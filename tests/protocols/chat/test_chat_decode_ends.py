@@ -34,24 +34,27 @@ from protocols.chat.chat_decoding import (
     Line,
     call,
     decode,
+    decode_chunks,
     failure_kind,
     fixture,
     pieces,
-    said,
     stop_of,
     stream,
 )
 from wire_json import JsonObject
 
 
-def test_thoughts_after_text_open_a_new_block_and_lose_no_delta() -> None:
-    events = said({"reasoning": "a"}, {"content": "b"}, {"reasoning": "c"}, {"content": "d"}, "stop")
+def test_reasoning_after_text_open_a_new_block_and_lose_no_delta() -> None:
+    events = decode_chunks({"reasoning": "a"}, {"content": "b"}, {"reasoning": "c"}, {"content": "d"}, "stop")
     assert [piece.text for piece in pieces(events)] == ["a", "b", "c", "d"]
 
 
 def test_content_as_parts_is_read() -> None:
     parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "yes"}]
-    assert pieces(said({"content": parts}, "stop")) == [Piece(ThinkingBlock(), "hm"), Piece(TextBlock(), "yes")]
+    assert pieces(decode_chunks({"content": parts}, "stop")) == [
+        Piece(ThinkingBlock(), "hm"),
+        Piece(TextBlock(), "yes"),
+    ]
 
 
 def test_a_refusal_is_a_block_of_its_own() -> None:
@@ -70,7 +73,7 @@ def test_log_probabilities_ride_on_their_delta() -> None:
     assert [token["token"] for token in msgspec.json.decode(piece.logprobs)] == ["Hi", "!"]
 
 
-def test_only_the_first_choice_is_translated_and_the_ledger_says_so() -> None:
+def test_only_the_first_choice_is_translated_and_recorded() -> None:
     ledger = Ledger()
     decoder = Decoder(ISSUER, ledger)
     two = {"choices": [{"index": 1, "delta": {"content": "b"}}, {"index": 0, "delta": {"content": "a"}}]}
@@ -98,7 +101,7 @@ def test_an_error_chunk_fails_with_the_key_masked() -> None:
     ],
 )
 def test_an_error_inside_a_200_stream_has_its_own_kind(error: object, kind: Kind) -> None:
-    assert failure_kind(said({"error": error}, done=False)) is kind
+    assert failure_kind(decode_chunks({"error": error}, done=False)) is kind
 
 
 def test_an_error_event_with_a_flat_body_fails() -> None:
@@ -107,11 +110,11 @@ def test_an_error_event_with_a_flat_body_fails() -> None:
 
 
 def test_openrouters_error_finish_is_a_failure() -> None:
-    assert failure_kind(said({"content": "x"}, "error")) is Kind.UPSTREAM
+    assert failure_kind(decode_chunks({"content": "x"}, "error")) is Kind.UPSTREAM
 
 
 def test_the_end_without_done_is_fine_after_the_finish() -> None:
-    assert stop_of(said({"content": "x"}, "stop", done=False)) is Stop.END
+    assert stop_of(decode_chunks({"content": "x"}, "stop", done=False)) is Stop.END
 
 
 def test_the_end_before_the_finish_is_truncation() -> None:
@@ -121,7 +124,7 @@ def test_the_end_before_the_finish_is_truncation() -> None:
 
 
 def test_done_without_a_finish_ends_what_is_open() -> None:
-    assert said({"tool_calls": [call(0, "a", "f", "{}")]})[-2:] == [Closed(0), Ended(Stop.TOOL)]
+    assert decode_chunks({"tool_calls": [call(0, "a", "f", "{}")]})[-2:] == [Closed(0), Ended(Stop.TOOL)]
 
 
 def test_a_stream_of_nothing_is_truncated() -> None:
@@ -130,7 +133,9 @@ def test_a_stream_of_nothing_is_truncated() -> None:
 
 
 def test_what_follows_done_is_ignored() -> None:
-    assert decode(stream({"content": "x"}, "stop") + stream({"content": "y"})) == said({"content": "x"}, "stop")
+    assert decode(stream({"content": "x"}, "stop") + stream({"content": "y"})) == decode_chunks(
+        {"content": "x"}, "stop"
+    )
 
 
 def test_a_chunk_cut_by_the_end_is_truncation_and_in_the_middle_corruption() -> None:
@@ -165,24 +170,24 @@ def test_an_id_that_changes_after_content_is_corrupt() -> None:
     def chunk(reply: str, text: str) -> object:
         return {"id": reply, "choices": [{"index": 0, "delta": {"content": text}}]}
 
-    assert failure_kind(said(chunk("one", "a"), chunk("two", "b"), "stop")) is Kind.CORRUPT
-    assert said(chunk("", ""), chunk("one", "a"), chunk("", "b"), chunk("one", "c"))[-1] == Ended(Stop.END)
+    assert failure_kind(decode_chunks(chunk("one", "a"), chunk("two", "b"), "stop")) is Kind.CORRUPT
+    assert decode_chunks(chunk("", ""), chunk("one", "a"), chunk("", "b"), chunk("one", "c"))[-1] == Ended(Stop.END)
 
 
 def test_a_model_alias_that_changes_is_nothing() -> None:
     def chunk(model: str) -> object:
         return {"id": "x", "model": model, "choices": [{"index": 0, "delta": {"content": "a"}}]}
 
-    assert stop_of(said(chunk("m"), chunk("m-2026"), done=True)) is Stop.END
-    assert stop_of(said(chunk("vendor/m"), chunk("m"), chunk(""), done=True)) is Stop.END
+    assert stop_of(decode_chunks(chunk("m"), chunk("m-2026"), done=True)) is Stop.END
+    assert stop_of(decode_chunks(chunk("vendor/m"), chunk("m"), chunk(""), done=True)) is Stop.END
 
 
 def test_another_model_in_mid_stream_is_corrupt() -> None:
     def chunk(model: str, text: str = "a") -> object:
         return {"id": "x", "model": model, "choices": [{"index": 0, "delta": {"content": text}}]}
 
-    assert failure_kind(said(chunk("big"), chunk("small"), "stop")) is Kind.CORRUPT
-    assert stop_of(said(chunk("router", ""), chunk("small"), chunk("small"), done=True)) is Stop.END
+    assert failure_kind(decode_chunks(chunk("big"), chunk("small"), "stop")) is Kind.CORRUPT
+    assert stop_of(decode_chunks(chunk("router", ""), chunk("small"), chunk("small"), done=True)) is Stop.END
 
 
 def test_unknown_fields_and_events_are_ignored() -> None:
@@ -261,7 +266,7 @@ _JSON = st.recursive(_LEAF, lambda inner: st.lists(inner, max_size=2) | st.dicti
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.dictionaries(_KEYS, _JSON, max_size=4), max_size=4))
 def test_any_json_gives_one_end(deltas: list[JsonObject]) -> None:
-    events = said(*[{"choices": [{"index": 0, "delta": delta}]} for delta in deltas])
+    events = decode_chunks(*[{"choices": [{"index": 0, "delta": delta}]} for delta in deltas])
     assert sum(isinstance(event, Ended | Failed) for event in events) == 1
 
 
@@ -274,11 +279,11 @@ def test_reply_is_a_fold() -> None:
     assert reply == Reply("chatcmpl-1", "m-1", (Piece(TextBlock(), "Hello, world"),), USAGE, Ended(Stop.END))
 
 
-def test_empty_events_keep_the_connection_and_say_nothing() -> None:
-    assert decode(b"data: \n\ndata:\n\n" + stream({"content": "x"}, "stop")) == said({"content": "x"}, "stop")
+def test_empty_events_keep_the_connection_and_have_no_effect() -> None:
+    assert decode(b"data: \n\ndata:\n\n" + stream({"content": "x"}, "stop")) == decode_chunks({"content": "x"}, "stop")
 
 
-def test_an_error_event_in_plain_words_fails_with_them() -> None:
+def test_an_error_event_in_plain_text_fails_with_them() -> None:
     events = decode(b"event: error\ndata: it broke\n\n")
     assert isinstance(events[-1], Failed)
     assert events[-1].failure.message == "it broke"

@@ -35,12 +35,12 @@ from protocols.chat.chat_encoding import (
     REPLIES,
     SIGNED,
     accumulated,
-    asked,
     block,
     chunks,
     completed,
     deltas,
     encode,
+    make_context,
     meaning,
     reply,
     sdk,
@@ -50,14 +50,14 @@ from protocols.chat.chat_encoding import (
 @pytest.mark.parametrize("name", REPLIES)
 def test_the_sdks_accumulator_reads_the_stream_as_the_whole_reply(name: str) -> None:
     streamed = meaning(accumulated(encode(REPLIES[name])))
-    assert streamed == meaning(completed(encode_whole(REPLIES[name], asked(), Ledger())))
+    assert streamed == meaning(completed(encode_whole(REPLIES[name], make_context(), Ledger())))
 
 
 @pytest.mark.parametrize("name", REPLIES)
 def test_both_modes_lose_the_same(name: str) -> None:
     streamed, at_once = Ledger(), Ledger()
     encode(REPLIES[name], streamed)
-    encode_whole(REPLIES[name], asked(), at_once)
+    encode_whole(REPLIES[name], make_context(), at_once)
     assert list(streamed) == list(at_once)
 
 
@@ -88,7 +88,7 @@ def test_the_bytes_of_a_stream() -> None:
     ]
 
 
-def test_usage_is_not_sent_unless_asked_for() -> None:
+def test_usage_is_not_sent_unless_requested() -> None:
     frames = encode(REPLIES["text"], include_usage=False)
     assert b"usage" not in b"".join(frames)
     assert frames[-1] == b"data: [DONE]\n\n"
@@ -110,9 +110,9 @@ def test_an_id_of_another_protocol_is_replaced_by_one_of_chats() -> None:
     assert {chunk["id"] for chunk in chunks(frames)} == {"chatcmpl-minted"}
 
 
-def test_ids_and_names_of_calls_are_told_once_and_indices_count_calls_only() -> None:
-    told = [delta["tool_calls"][0] for delta in deltas(encode(REPLIES["tools"])) if "tool_calls" in delta]
-    assert told == [
+def test_ids_and_names_of_calls_are_sent_once_and_indices_count_calls_only() -> None:
+    received = [delta["tool_calls"][0] for delta in deltas(encode(REPLIES["tools"])) if "tool_calls" in delta]
+    assert received == [
         {"index": 0, "id": "call_a", "type": "function", "function": {"name": "read", "arguments": ""}},
         {"index": 1, "id": "call_b", "type": "function", "function": {"name": "list", "arguments": ""}},
         {"index": 0, "function": {"arguments": '{"a":'}},
@@ -126,12 +126,12 @@ def test_a_call_without_arguments_gets_an_empty_object() -> None:
     assert meaning(accumulated(encode(REPLIES["empty_arguments"])))["calls"] == [("now", "{}")]
 
 
-def test_a_custom_call_is_told_as_one() -> None:
+def test_a_custom_call_is_sent_as_one() -> None:
     events = reply(block(0, CallBlock("call_a", "patch", custom=True), "*** Be", "gin"), end=Ended(Stop.TOOL))
     first, *more = [delta["tool_calls"][0] for delta in deltas(encode(events)) if "tool_calls" in delta]
     assert first == {"index": 0, "id": "call_a", "type": "custom", "custom": {"name": "patch", "input": ""}}
     assert more == [{"index": 0, "custom": {"input": "*** Be"}}, {"index": 0, "custom": {"input": "gin"}}]
-    (call,) = completed(encode_whole(events, asked(), Ledger())).choices[0].message.tool_calls or []
+    (call,) = completed(encode_whole(events, make_context(), Ledger())).choices[0].message.tool_calls or []
     assert call.type == "custom"
     assert call.custom.input == "*** Begin"
 
@@ -141,7 +141,7 @@ def test_a_custom_call_does_not_break_the_sdks_helper() -> None:
     assert accumulated(encode(events)).choices[0].finish_reason == "tool_calls"
 
 
-def test_opaque_reasoning_goes_out_in_the_envelope_with_the_text_it_vouches_for() -> None:
+def test_opaque_reasoning_is_sent_in_the_envelope_with_the_signed_text() -> None:
     details = meaning(accumulated(encode(REPLIES["redacted"])))["details"]
     assert isinstance(details, list)
     assert [detail["index"] for detail in details] == [0, 1]
@@ -164,7 +164,7 @@ def test_opaque_reasoning_goes_out_in_the_envelope_with_the_text_it_vouches_for(
 def test_each_stop_has_its_reason(stop: Stop, finish: str) -> None:
     events = reply(block(0, TextBlock(), "x"), end=Ended(stop))
     assert meaning(accumulated(encode(events)))["finish"] == finish
-    assert meaning(completed(encode_whole(events, asked(), Ledger())))["finish"] == finish
+    assert meaning(completed(encode_whole(events, make_context(), Ledger())))["finish"] == finish
 
 
 def test_calls_make_the_reason_tool_calls() -> None:
@@ -172,16 +172,16 @@ def test_calls_make_the_reason_tool_calls() -> None:
     assert meaning(accumulated(encode(events)))["finish"] == "tool_calls"
 
 
-def test_a_refusal_without_words_is_explained_in_the_refusal() -> None:
+def test_a_refusal_without_text_is_explained_in_the_refusal() -> None:
     events = reply(end=Ended(Stop.FILTERED, category="bio", explanation="Not that."))
     ledger = Ledger()
     got = meaning(accumulated(encode(events, ledger)))
     assert (got["refusal"], got["text"], got["finish"]) == ("Not that.", "", "content_filter")
     assert [(loss.path, loss.how) for loss in ledger] == [("/stop_details/category", LossKind.DROPPED)]
-    assert meaning(completed(encode_whole(events, asked(), Ledger()))) == got
+    assert meaning(completed(encode_whole(events, make_context(), Ledger()))) == got
 
 
-def test_a_refusal_after_words_keeps_them() -> None:
+def test_a_refusal_after_text_keeps_them() -> None:
     events = reply(block(0, TextBlock(), "Well"), end=Ended(Stop.FILTERED, explanation="Not that."))
     ledger = Ledger()
     got = meaning(accumulated(encode(events, ledger)))
@@ -244,7 +244,7 @@ def test_a_failure_before_anything_is_an_error_chunk_too() -> None:
 
 def test_a_whole_reply_that_failed_is_raised() -> None:
     with pytest.raises(RequestError, match="gone"):
-        encode_whole([Started("x", "m"), Failed(Failure(Kind.LOST, "gone"))], asked(), Ledger())
+        encode_whole([Started("x", "m"), Failed(Failure(Kind.LOST, "gone"))], make_context(), Ledger())
 
 
 def test_a_cut_passthrough_stream_is_ended_by_an_error_the_sdk_raises() -> None:
@@ -261,12 +261,12 @@ def decoded(frames: list[bytes]) -> list[Event]:
 
 @pytest.mark.parametrize("name", ["text", "tools", "refusal", "filtered", "length", "logprobs", "empty_arguments"])
 def test_what_was_encoded_decodes_to_the_same_reply(name: str) -> None:
-    meant, got = collect(REPLIES[name]), collect(decoded(encode(REPLIES[name])))
+    expected, got = collect(REPLIES[name]), collect(decoded(encode(REPLIES[name])))
     pieces = [
         msgspec.structs.replace(piece, text=piece.text or "{}") if isinstance(piece.what, CallBlock) else piece
-        for piece in meant.pieces
+        for piece in expected.pieces
     ]
-    assert (got.id, got.model, got.end, got.usage) == (meant.id, "gpt-x", meant.end, meant.usage)
+    assert (got.id, got.model, got.end, got.usage) == (expected.id, "gpt-x", expected.end, expected.usage)
     assert list(got.pieces) == pieces
 
 
@@ -279,5 +279,5 @@ def split(event: Event, at: int) -> tuple[Event, Event] | None:
 @pytest.mark.parametrize("name", ["text", "thinking", "tools", "cited", "redacted"])
 def test_any_recut_of_the_deltas_means_the_same(name: str) -> None:
     assert_any_recut_agrees(
-        lambda: Encoder(asked(), Ledger()), REPLIES[name], split, lambda frames: collect(decoded(frames))
+        lambda: Encoder(make_context(), Ledger()), REPLIES[name], split, lambda frames: collect(decoded(frames))
     )

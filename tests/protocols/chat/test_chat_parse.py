@@ -175,7 +175,7 @@ def test_defaults_written_out_are_no_fields() -> None:
     assert (request.frequency_penalty, request.format, request.temperature) == (None, None, None)
 
 
-def test_usage_is_wanted_only_when_asked_for() -> None:
+def test_usage_is_wanted_only_when_requested() -> None:
     assert read(stream=True).include_usage is False
     assert read(stream=True, stream_options={"include_usage": True}).include_usage is True
 
@@ -199,7 +199,7 @@ def test_stop_may_be_one_string() -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", []])
-def test_an_empty_content_says_nothing(content: object) -> None:
+def test_an_empty_content_has_no_content(content: object) -> None:
     assert parts(content, "assistant") == ()
 
 
@@ -252,7 +252,7 @@ def test_legacy_functions_become_tools() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "meant"),
+    ("choice", "expected"),
     [
         ("auto", ToolChoice(Pick.AUTO, "/tool_choice")),
         ("none", ToolChoice(Pick.NONE, "/tool_choice")),
@@ -262,8 +262,8 @@ def test_legacy_functions_become_tools() -> None:
         ({"type": "web_search"}, ToolChoice(Pick.NAMED, "/tool_choice", hosted="web_search")),
     ],
 )
-def test_each_tool_choice_is_read(choice: object, meant: ToolChoice) -> None:
-    assert read(tool_choice=choice).tool_choice == meant
+def test_each_tool_choice_is_read(choice: object, expected: ToolChoice) -> None:
+    assert read(tool_choice=choice).tool_choice == expected
 
 
 def test_the_search_option_is_a_hosted_tool() -> None:
@@ -290,7 +290,7 @@ def test_a_function_tool_may_be_written_flat() -> None:
     )
 
 
-def test_our_envelope_comes_back_as_the_thought_it_seals() -> None:
+def test_our_envelope_returns_the_reasoning_it_holds() -> None:
     detail = {"type": "reasoning.encrypted", "data": encode_envelope(SIGNED), "index": 0}
     at = "/messages/0/reasoning_details/0"
     assert parts("Yes.", "assistant", reasoning_content="Hm.", reasoning_details=[detail]) == (
@@ -299,13 +299,13 @@ def test_our_envelope_comes_back_as_the_thought_it_seals() -> None:
     )
 
 
-def test_thoughts_without_a_seal_keep_their_place_beside_sealed_ones() -> None:
+def test_reasoning_without_a_seal_keep_their_place_beside_sealed_ones() -> None:
     detail = {"type": "reasoning.encrypted", "data": encode_envelope(SIGNED), "index": 0}
     thoughts = parts(None, "assistant", reasoning_content="First. Hm. Last.", reasoning_details=[detail])
     assert [part.text for part in thoughts if isinstance(part, Thinking)] == ["First. ", "Hm.", " Last."]
 
 
-def test_a_text_that_the_client_altered_is_not_told_twice() -> None:
+def test_a_text_that_the_client_altered_is_not_sent_twice() -> None:
     detail = {"type": "reasoning.encrypted", "data": encode_envelope(SIGNED), "index": 0}
     thoughts = parts(None, "assistant", reasoning_content="hm", reasoning_details=[detail])
     assert [part.text for part in thoughts if isinstance(part, Thinking)] == ["Hm."]
@@ -376,7 +376,7 @@ def test_a_wrong_request_is_refused_by_the_name_of_its_field(body: object, at: s
     assert refused(body)[0] == at
 
 
-def test_a_body_for_responses_is_told_where_it_belongs() -> None:
+def test_a_body_for_responses_is_directed_to_where_it_belongs() -> None:
     assert "/v1/responses" in refused({"model": "m", "input": "hi"})[1]
 
 

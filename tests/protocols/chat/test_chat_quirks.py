@@ -1,4 +1,4 @@
-"""What a server of a certain quirk is asked instead, and what the ledger then says."""
+"""What is sent to servers with quirks, and which losses are recorded."""
 
 import msgspec
 import pytest
@@ -50,7 +50,7 @@ def built(turns: tuple[Turn, ...] = HI, **settings: object) -> tuple[JsonObject,
     return body, [(loss.path, loss.how) for loss in ledger]
 
 
-def test_a_schema_goes_beside_json_object_and_its_name_is_told_lost() -> None:
+def test_a_schema_is_sent_beside_json_object_and_its_name_is_recorded_as_lost() -> None:
     body, lost = built(format=Format(Shape.SCHEMA, "/format", name="answer", schema=SCHEMA, strict=True))
     assert body["response_format"] == {"type": "json_object", "schema": SCHEMA}
     assert lost == [("/format", LossKind.APPROXIMATED)]
@@ -72,7 +72,7 @@ def test_json_mode_is_the_same_for_such_a_server() -> None:
         ((F, G), ToolChoice(Pick.AUTO, "/t"), "auto"),
     ],
 )
-def test_a_call_that_must_be_made_is_asked_by_name_where_one_tool_is_left(
+def test_a_call_that_must_be_made_is_requested_by_name_where_one_tool_is_left(
     tools: tuple[Tool, ...], choice: ToolChoice, wire: object
 ) -> None:
     body, lost = built(tools=tools, tool_choice=choice)
@@ -86,7 +86,7 @@ def test_a_tool_that_the_vendor_runs_leaves_the_other_one_to_name() -> None:
     assert lost == [("/tools/3", LossKind.DROPPED)]
 
 
-def test_a_choice_among_several_is_told_to_be_a_wish() -> None:
+def test_a_choice_among_several_is_recorded_as_a_preference() -> None:
     body, lost = built(tools=(F, G), tool_choice=ToolChoice(Pick.REQUIRED, "/t"))
     assert body["tool_choice"] == "required"
     assert lost == [("/t", LossKind.APPROXIMATED)]
@@ -126,15 +126,15 @@ def chunk(delta: bytes, finish: bytes = b"null") -> bytes:
 
 
 def test_a_stream_that_is_done_without_a_reason_was_cut() -> None:
-    said, done = chunk(b'{"content":"The sun"}'), b"[DONE]"
-    *_, end = decoded(said, done)
+    text, done = chunk(b'{"content":"The sun"}'), b"[DONE]"
+    *_, end = decoded(text, done)
     assert isinstance(end, Failed)
     assert end.failure.kind is Kind.TRUNCATED
-    assert decoded(said, chunk(b"{}", b'"stop"'), done)[-1] == Ended(Stop.END)
-    assert decoded(said, done, quirks=frozenset())[-1] == Ended(Stop.END), "other servers never give a reason"
+    assert decoded(text, chunk(b"{}", b'"stop"'), done)[-1] == Ended(Stop.END)
+    assert decoded(text, done, quirks=frozenset())[-1] == Ended(Stop.END), "other servers never give a reason"
 
 
-def test_a_call_told_twice_and_named_in_every_piece_is_one_call() -> None:
+def test_a_call_sent_twice_and_named_in_every_piece_is_one_call() -> None:
     def piece(arguments: bytes) -> bytes:
         function = b'{"name":"f","arguments":"%s"}' % arguments
         call = b'[{"index":0,"id":"call_0","type":"function","function":%s}]' % function

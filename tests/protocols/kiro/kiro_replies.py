@@ -28,7 +28,7 @@ ISSUER = Issuer("kiro", "claude-sonnet-4.5", 200_000)
 LENIENT = Issuer("kiro", "claude-sonnet-4.5", 200_000, KiroOptions(missing_tail_is_truncation=False))
 
 
-def says(*texts: str) -> bytes:
+def text_event(*texts: str) -> bytes:
     return b"".join(event("assistantResponseEvent", {"content": text}) for text in texts)
 
 
@@ -117,7 +117,7 @@ def stages(client: str, tools: tuple[str, ...], mode: Mode = Mode.AS_REASONING) 
     return [*made, Guard(trip)]
 
 
-def asked(client: str) -> ReplyContext:
+def make_context(client: str) -> ReplyContext:
     numbers = count(1)
     request = Request(protocol=client, model="asked-for", turns=(), stream=True)
     return ReplyContext(
@@ -126,7 +126,7 @@ def asked(client: str) -> ReplyContext:
 
 
 class Translation:
-    """Kiro's bytes in, a client's bytes out, through every stage that a Kiro reply goes through."""
+    """Translate Kiro's bytes to a client's bytes, through every stage of a Kiro reply."""
 
     def __init__(self, client: str, tools: tuple[str, ...] = (), issuer: Issuer = ISSUER) -> None:
         facing = PROTOCOLS[client].client
@@ -134,8 +134,8 @@ class Translation:
         ledger = Ledger()
         self._reader = Reader(issuer, ledger)
         self._stages = stages(client, tools)
-        self._encoder = facing.encoder(asked(client), ledger)
-        self.told: list[Event] = []
+        self._encoder = facing.encoder(make_context(client), ledger)
+        self.decoded: list[Event] = []
 
     def feed(self, chunk: bytes) -> bytes:
         return self._push(self._reader.feed(chunk))
@@ -149,7 +149,7 @@ class Translation:
     def _push(self, events: list[Event], first: int = 0) -> bytes:
         for stage in self._stages[first:]:
             events = [out for event in events for out in stage.feed(event)]
-        self.told += events
+        self.decoded += events
         return b"".join(piece for event in events for piece in self._encoder.feed(event))
 
 
@@ -218,11 +218,11 @@ def _hear_messages(http: httpx2.Client) -> Heard:
 def _hear_responses(http: httpx2.Client) -> Heard:
     sdk = openai.OpenAI(api_key="sk-fake-0", base_url="http://127.0.0.1:9/v1", http_client=http, max_retries=0)
     last = None
-    for told in sdk.responses.create(model="m", input="hi", stream=True):
-        if told.type in ("response.completed", "response.incomplete"):
-            last = told.response
-        elif told.type == "response.failed":
-            error = told.response.error
+    for decoded in sdk.responses.create(model="m", input="hi", stream=True):
+        if decoded.type in ("response.completed", "response.incomplete"):
+            last = decoded.response
+        elif decoded.type == "response.failed":
+            error = decoded.response.error
             assert error is not None
             raise openai.APIError(error.message, httpx2.Request("POST", "http://127.0.0.1"), body=None)
     assert last is not None

@@ -92,7 +92,7 @@ def user(*content: object) -> Wire:
     return {"role": "user", "content": content[0] if isinstance(content[0], str) else list(content)}
 
 
-def said(text: str) -> Wire:
+def assistant(text: str) -> Wire:
     return {"role": "assistant", "content": text}
 
 

@@ -1,4 +1,4 @@
-"""What Kiro accepts, written down a second time from its rules: a body comes in, the rules that it breaks go out."""
+"""Kiro's rules for a request body, implemented a second time: list the rules that a body breaks."""
 
 import re
 from collections.abc import Iterator

@@ -19,7 +19,7 @@ from protocols.kiro.kiro_replies import (
     hear,
     metadata,
     metering,
-    says,
+    text_event,
     thinks,
     translated,
     uses,
@@ -35,13 +35,13 @@ each_client = pytest.mark.parametrize("client", CLIENTS)
 
 def frames(client: str, stream: bytes, tools: tuple[str, ...] = ()) -> list[JsonObject]:
     read = run(SseFramer(), [translated(client, stream, tools)])
-    told = [frame.data for frame in read if isinstance(frame, Frame) and frame.data != b"[DONE]"]
-    return [msgspec.json.decode(data) for data in told]
+    decoded = [frame.data for frame in read if isinstance(frame, Frame) and frame.data != b"[DONE]"]
+    return [msgspec.json.decode(data) for data in decoded]
 
 
 @each_client
 def test_01_a_frame_fed_byte_by_byte_is_one_event_with_its_text_intact(client: str) -> None:
-    stream = says("é日😀") + TAIL
+    stream = text_event("é日😀") + TAIL
     line = Translation(client)
     bytewise = b"".join(line.feed(byte) for byte in pieces_of(stream, 1)) + line.finish()
     assert bytewise == translated(client, stream)
@@ -49,9 +49,9 @@ def test_01_a_frame_fed_byte_by_byte_is_one_event_with_its_text_intact(client: s
 
 
 @each_client
-def test_02_coalesced_frames_are_all_told_in_order(client: str) -> None:
-    stream = says("one ", "two ", "three") + TAIL
-    half = len(says("one ", "two ")) + 40
+def test_02_coalesced_frames_are_all_sent_in_order(client: str) -> None:
+    stream = text_event("one ", "two ", "three") + TAIL
+    half = len(text_event("one ", "two ")) + 40
     line = Translation(client)
     first = line.feed(stream[:half])
     assert b"one " in first
@@ -61,13 +61,13 @@ def test_02_coalesced_frames_are_all_told_in_order(client: str) -> None:
 
 
 @each_client
-def test_03_corruption_is_told_at_once_and_never_passed_on(client: str) -> None:
-    good, bad = says("Hel"), bytearray(says("lo"))
+def test_03_corruption_is_sent_at_once_and_never_passed_on(client: str) -> None:
+    good, bad = text_event("Hel"), bytearray(text_event("lo"))
     bad[0] ^= 0x40  # the length becomes huge
     line = Translation(client)
     line.feed(good)
     assert b"error" in line.feed(bytes(bad[:12]))
-    flipped = bytearray(says("lo"))
+    flipped = bytearray(text_event("lo"))
     flipped[-6] ^= 1
     out = translated(client, good + bytes(flipped) + TAIL)
     assert b"Hel" in out
@@ -77,17 +77,17 @@ def test_03_corruption_is_told_at_once_and_never_passed_on(client: str) -> None:
 
 
 @each_client
-def test_04_an_exception_first_fails_before_anything_is_told(client: str) -> None:
+def test_04_an_exception_first_fails_before_anything_is_sent(client: str) -> None:
     line = Translation(client)
     line.feed(exception("ThrottlingException", {"message": "slow"}))
-    (failed,) = line.told
+    (failed,) = line.decoded
     assert isinstance(failed, Failed)
     assert failed.failure.kind is Kind.RATE_LIMITED
 
 
 @each_client
 def test_05_an_exception_after_text_is_an_error_event_and_no_normal_end(client: str) -> None:
-    stream = says("Hel") + exception("InternalServerException", {"message": "it broke"}) + TAIL
+    stream = text_event("Hel") + exception("InternalServerException", {"message": "it broke"}) + TAIL
     out = translated(client, stream)
     assert b"Hel" in out
     assert b"it broke" in out
@@ -102,23 +102,23 @@ def test_05_an_exception_after_text_is_an_error_event_and_no_normal_end(client: 
 def test_06_unknown_events_and_fields_change_nothing(client: str) -> None:
     odd = event("initial-response", {}) + event("fooEvent", {"content": "no"})
     words = event("assistantResponseEvent", {"content": "Hi", "brandNew": {"x": 1}})
-    assert translated(client, odd + words + TAIL) == translated(client, says("Hi") + TAIL)
+    assert translated(client, odd + words + TAIL) == translated(client, text_event("Hi") + TAIL)
 
 
 @each_client
 def test_07_json_looking_text_is_literal_and_follow_ups_are_absent(client: str) -> None:
     looks = '{"usage":5} {"content":"x"}'
     follow = event("followupPromptEvent", {"followupPrompt": {"content": "And then?"}})
-    heard = hear(client, says(looks) + follow + TAIL)
-    assert (heard.text, heard.usage) == (looks, (13, 5, 2))
+    received = hear(client, text_event(looks) + follow + TAIL)
+    assert (received.text, received.usage) == (looks, (13, 5, 2))
 
 
 @each_client
 def test_08_fragments_are_one_call_and_the_reply_ends_for_it(client: str) -> None:
     stream = uses("tooluse_a", "f") + uses(input='{"a":') + uses(input="1}") + uses(stop=True)
-    heard = hear(client, stream + metadata("END_TURN", 1, 0, 0, 1))
-    assert heard.calls == [("tooluse_a", "f", {"a": 1})]
-    assert heard.stop == CALLED[client]
+    received = hear(client, stream + metadata("END_TURN", 1, 0, 0, 1))
+    assert received.calls == [("tooluse_a", "f", {"a": 1})]
+    assert received.stop == CALLED[client]
 
 
 @each_client
@@ -146,71 +146,71 @@ def test_10_interleaved_calls_come_out_apart_in_order_and_without_overlap(client
 
 @each_client
 @pytest.mark.parametrize("before", ["", "Writing."])
-def test_11_half_a_call_is_no_call_and_the_reply_ends_by_its_length(client: str, before: str) -> None:
-    heard = hear(client, says(before) + uses("A", "write", input='{"path":"x'))
-    assert (heard.text, heard.calls, heard.stop) == (before, [], CUT[client])
+def test_11_a_truncated_call_is_no_call_and_the_reply_ends_by_its_length(client: str, before: str) -> None:
+    received = hear(client, text_event(before) + uses("A", "write", input='{"path":"x'))
+    assert (received.text, received.calls, received.stop) == (before, [], CUT[client])
 
 
 @each_client
 def test_12_repeated_text_is_kept(client: str) -> None:
-    assert hear(client, says("ha", "ha") + TAIL).text == "haha"
+    assert hear(client, text_event("ha", "ha") + TAIL).text == "haha"
 
 
 @each_client
-def test_13_native_reasoning_is_told_before_the_text_and_signed_once(client: str) -> None:
-    stream = thinks(text="a") + thinks(text="b") + thinks(signature="S") + says("Hi") + TAIL
-    heard = hear(client, stream)
-    assert (heard.thinking, heard.text) == ("ab", "Hi")
+def test_13_native_reasoning_is_sent_before_the_text_and_signed_once(client: str) -> None:
+    stream = thinks(text="a") + thinks(text="b") + thinks(signature="S") + text_event("Hi") + TAIL
+    received = hear(client, stream)
+    assert (received.thinking, received.text) == ("ab", "Hi")
     out = translated(client, stream)
     token = out[out.index(b"dgm1.") :].split(b'"')[0].decode()
     opaque = decode_envelope(token)
     assert opaque is not None
     assert msgspec.structs.replace(opaque, text="") == Opaque("kiro", Form.SIGNATURE, "S", "claude-sonnet-4.5")
     if client == "messages":
-        told = frames(client, stream)
-        deltas = [frame["delta"]["type"] for frame in told if frame["type"] == "content_block_delta"]
+        decoded = frames(client, stream)
+        deltas = [frame["delta"]["type"] for frame in decoded if frame["type"] == "content_block_delta"]
         assert deltas == ["thinking_delta", "thinking_delta", "signature_delta", "text_delta"]
 
 
 @each_client
 def test_14_thinking_tags_split_anywhere_are_reasoning_and_later_ones_text(client: str) -> None:
-    heard = hear(client, says("<thin", "king>x</think", "ing>\n\nHi") + TAIL)
-    assert (heard.thinking, heard.text) == ("x", "Hi")
-    heard = hear(client, says("<think>x</think>", "Hi `<thinking>` there") + TAIL)
-    assert heard.text == "Hi `<thinking>` there"
+    received = hear(client, text_event("<thin", "king>x</think", "ing>\n\nHi") + TAIL)
+    assert (received.thinking, received.text) == ("x", "Hi")
+    received = hear(client, text_event("<think>x</think>", "Hi `<thinking>` there") + TAIL)
+    assert received.text == "Hi `<thinking>` there"
 
 
 @each_client
 def test_15_a_bracket_call_of_an_offered_tool_outside_of_code_is_a_call(client: str) -> None:
     written = 'ok [Called f with args: {"s":"}]"}]'
-    heard = hear(client, says(*written) + TAIL, ("f",))
-    assert heard.text == "ok "
-    assert [(name, arguments) for _, name, arguments in heard.calls] == [("f", {"s": "}]"})]
-    assert heard.stop == CALLED[client]
+    received = hear(client, text_event(*written) + TAIL, ("f",))
+    assert received.text == "ok "
+    assert [(name, arguments) for _, name, arguments in received.calls] == [("f", {"s": "}]"})]
+    assert received.stop == CALLED[client]
     fenced = f"```\n{written}\n```"
     for plain, tools in ((fenced, ("f",)), (written, ("g",)), (written, ())):
-        heard = hear(client, says(*plain) + TAIL, tools)
-        assert (heard.text, heard.calls, heard.stop) == (plain, [], STOPPED[client])
+        received = hear(client, text_event(*plain) + TAIL, tools)
+        assert (received.text, received.calls, received.stop) == (plain, [], STOPPED[client])
 
 
 @each_client
 def test_15_tags_call_an_offered_tool_just_so(client: str) -> None:
     written = 'ok <function_calls><invoke name="f"><parameter name="s">}]</parameter></invoke></function_calls>'
-    heard = hear(client, says(*written) + TAIL, ("f",))
-    assert heard.text == "ok "
-    assert [(name, arguments) for _, name, arguments in heard.calls] == [("f", {"s": "}]"})]
-    assert heard.stop == CALLED[client]
+    received = hear(client, text_event(*written) + TAIL, ("f",))
+    assert received.text == "ok "
+    assert [(name, arguments) for _, name, arguments in received.calls] == [("f", {"s": "}]"})]
+    assert received.stop == CALLED[client]
     for plain, tools in ((f"```\n{written}\n```", ("f",)), (written, ("g",)), (written, ())):
-        heard = hear(client, says(*plain) + TAIL, tools)
-        assert (heard.text, heard.calls, heard.stop) == (plain, [], STOPPED[client])
+        received = hear(client, text_event(*plain) + TAIL, tools)
+        assert (received.text, received.calls, received.stop) == (plain, [], STOPPED[client])
 
 
 @each_client
 def test_23_usage_is_reported_or_derived_or_estimated(client: str) -> None:
-    assert hear(client, says("Hi") + metadata("END_TURN", 10, 2, 1, 5)).usage == (13, 5, 2)
-    words = says(*(["w "] * 500))
+    assert hear(client, text_event("Hi") + metadata("END_TURN", 10, 2, 1, 5)).usage == (13, 5, 2)
+    words = text_event(*(["w "] * 500))
     assert hear(client, words + context(10)).usage == (19_500, 500, 0)
-    assert hear(client, says("one two") + metering(0.5)).usage == (9, 2, 0)
+    assert hear(client, text_event("one two") + metering(0.5)).usage == (9, 2, 0)
 
 
 @each_client
@@ -222,16 +222,16 @@ def test_everything_at_once_is_one_legal_reply(client: str) -> None:
             thinks(text="hm"),
             thinks(signature="S"),
             thinks(redactedContent="cmVk"),
-            says("<think>tags</think>\n\n", 'Hi [Called f with args: {"x":1}] there'),
+            text_event("<think>tags</think>\n\n", 'Hi [Called f with args: {"x":1}] there'),
             uses("A", "g", input='{"y":', stop=None),
-            says(" more"),
+            text_event(" more"),
             uses("A", input="2}", stop=True),
             uses("B", "f", input='{"x": 1}', stop=True),
             metadata("END_TURN", 10, 2, 1, 5),
             metering(0.1),
         )
     )
-    heard = hear(client, stream, ("f", "g"))
-    assert heard.text == "Hi  there more"
-    assert [(name, arguments) for _, name, arguments in heard.calls] == [("f", {"x": 1}), ("g", {"y": 2})]
-    assert heard.stop == CALLED[client]
+    received = hear(client, stream, ("f", "g"))
+    assert received.text == "Hi  there more"
+    assert [(name, arguments) for _, name, arguments in received.calls] == [("f", {"x": 1}), ("g", {"y": 2})]
+    assert received.stop == CALLED[client]

@@ -14,11 +14,11 @@ from protocols.kiro.kiro_requests import (
     OPTIONS,
     answer,
     ask,
+    assistant,
     called,
     chat,
     messages,
     refused,
-    said,
     send,
     tool,
     user,
@@ -34,7 +34,7 @@ def test_one_question_is_the_whole_body() -> None:
     )
 
 
-def test_what_the_provider_knows_stands_in_the_body() -> None:
+def test_what_the_provider_sets_stands_in_the_body() -> None:
     options = KiroOptions("arn:x", "c-2", "claude-opus-4.5", "KIRO_CLI", "vibe")
     built = ask("chat", chat(user("hi")), options)
     assert built.payload["profileArn"] == "arn:x"
@@ -50,12 +50,12 @@ def test_instructions_open_the_only_message() -> None:
 
 
 def test_instructions_open_the_first_message_of_a_history_and_no_other() -> None:
-    built = ask("messages", messages(user("U"), said("A"), user("V"), system="S"))
+    built = ask("messages", messages(user("U"), assistant("A"), user("V"), system="S"))
     assert [entry["content"] for entry in built.history] == ["S\n\nU", "A"]
     assert built.current["content"] == "V"
 
 
-def test_several_instructions_are_told_in_order() -> None:
+def test_several_instructions_are_sent_in_order() -> None:
     turns = ({"role": "system", "content": "one"}, {"role": "developer", "content": "two"}, user("U"))
     built = ask("chat", chat(*turns))
     assert built.current["content"] == "one\n\ntwo\n\nU"
@@ -63,7 +63,7 @@ def test_several_instructions_are_told_in_order() -> None:
 
 
 def test_later_instructions_stay_in_place_as_tagged_text() -> None:
-    built = ask("chat", chat(user("U"), said("A"), {"role": "system", "content": "now"}, user("V")))
+    built = ask("chat", chat(user("U"), assistant("A"), {"role": "system", "content": "now"}, user("V")))
     assert built.current["content"] == "<system>\nnow\n</system>\n\nV"
     assert built.approximated == {"/messages/2"}
 
@@ -83,50 +83,50 @@ def test_turns_of_one_side_become_one_and_results_stand_with_the_text() -> None:
 
 
 def test_two_turns_of_the_assistant_become_one() -> None:
-    built = ask("chat", chat(user("1"), said("a"), said("b"), user("2")))
+    built = ask("chat", chat(user("1"), assistant("a"), assistant("b"), user("2")))
     assert built.history[1]["content"] == "a\n\nb"
 
 
 def test_a_conversation_that_the_assistant_opens_gets_a_first_turn() -> None:
-    built = ask("chat", chat(said("a"), user("2")))
+    built = ask("chat", chat(assistant("a"), user("2")))
     assert len(built.history) == 2
     assert "/messages/0" in built.invented
 
 
-def test_a_prefill_goes_into_the_history_and_a_sentence_asks_for_the_rest() -> None:
-    built = ask("messages", messages(user("1"), said("The answer is")))
+def test_a_prefill_becomes_part_of_the_history_and_a_sentence_asks_for_the_rest() -> None:
+    built = ask("messages", messages(user("1"), assistant("The answer is")))
     assert built.history[1]["content"] == "The answer is"
     assert len(built.current["content"].split()) > 3
     assert built.approximated == {"/messages/1"}
 
 
-def test_a_turn_that_says_nothing_is_left_out() -> None:
-    built = ask("chat", chat(user("1"), said(""), user("2")))
+def test_a_turn_that_has_no_content_is_left_out() -> None:
+    built = ask("chat", chat(user("1"), assistant(""), user("2")))
     assert "history" not in built.state
     assert built.current["content"] == "1\n\n2"
     assert "/messages/1" in built.dropped
 
 
-def test_an_empty_question_still_has_words() -> None:
+def test_an_empty_question_still_has_text() -> None:
     built = ask("chat", chat(user("")))
     assert built.current["content"].strip() not in ("", ".", "Continue")
     assert built.invented
 
 
-def test_white_space_is_left_out_of_words() -> None:
+def test_white_space_is_left_out_of_texts() -> None:
     built = ask("messages", messages(user({"type": "text", "text": " \n"}, {"type": "text", "text": "hi"})))
     assert built.current["content"] == "hi"
     assert "/messages/0/content/0" in built.dropped
 
 
-def test_a_turn_of_calls_or_results_only_has_words_nevertheless() -> None:
+def test_a_turn_of_calls_or_results_only_still_has_text() -> None:
     built = ask("messages", messages(user("1"), called("c"), user(answer("c")), tools=[tool()]), OPTIONS)
     assert built.history[1]["content"]
     assert built.current["content"]
     assert {"/messages/1", "/messages/2"} <= built.invented
 
 
-def test_words_after_a_call_are_sent_before_it() -> None:
+def test_text_after_a_call_is_sent_before_it() -> None:
     turn = {**called("c"), "content": [*called("c")["content"], {"type": "text", "text": "late"}]}
     built = ask("messages", messages(user("1"), turn, user(answer("c")), tools=[tool()]))
     assert built.history[1]["content"] == "late"
@@ -138,7 +138,7 @@ def test_a_failed_tool_stays_failed() -> None:
     assert built.context["toolResults"][0]["status"] == "error"
 
 
-def test_an_empty_result_has_words() -> None:
+def test_an_empty_result_has_text() -> None:
     built = ask("messages", messages(user("1"), called("c"), user(answer("c", "")), tools=[tool()]))
     assert built.context["toolResults"][0]["content"][0]["text"]
     assert "/messages/2/content/0" in built.invented
@@ -179,7 +179,7 @@ def test_half_a_surrogate_pair_leaves_every_string() -> None:
     assert built.context["toolResults"][0]["content"] == [{"text": "ok 😀"}]
 
 
-def test_a_signature_of_its_own_goes_back_exactly() -> None:
+def test_a_signature_of_its_own_is_returned_exactly() -> None:
     thought = {"type": "thinking", "thinking": "hm", "signature": encode_envelope(SIGNED)}
     turn = {"role": "assistant", "content": [thought, {"type": "text", "text": "A"}]}
     built = ask("messages", messages(user("1"), turn, user("2")))
@@ -187,7 +187,7 @@ def test_a_signature_of_its_own_goes_back_exactly() -> None:
     assert b"dgm1." not in built.body
 
 
-def test_redacted_thoughts_of_its_own_go_back_exactly() -> None:
+def test_redacted_reasoning_of_its_own_is_returned_exactly() -> None:
     data = encode_envelope(Opaque("kiro", Form.REDACTED, "cmVk", MODEL))
     turn = {
         "role": "assistant",
@@ -197,7 +197,7 @@ def test_redacted_thoughts_of_its_own_go_back_exactly() -> None:
     assert built.history[1]["reasoningContent"] == {"redactedContent": "cmVk"}
 
 
-def test_the_text_that_a_signature_vouches_for_wins_over_what_the_client_shows() -> None:
+def test_the_signed_text_wins_over_what_the_client_shows() -> None:
     sealed = encode_envelope(SIGNED, text="exactly this")
     turn = {
         "role": "assistant",
@@ -207,7 +207,7 @@ def test_the_text_that_a_signature_vouches_for_wins_over_what_the_client_shows()
     assert built.history[1]["reasoningContent"]["reasoningText"]["text"] == "exactly this"
 
 
-def test_thoughts_of_others_are_dropped() -> None:
+def test_reasoning_of_others_is_dropped() -> None:
     foreign = [
         "native",
         encode_envelope(Opaque("anthropic", Form.SIGNATURE, "x")),
@@ -221,7 +221,7 @@ def test_thoughts_of_others_are_dropped() -> None:
         assert "/messages/1/content/0" in built.dropped
 
 
-def test_a_message_holds_one_run_of_thoughts() -> None:
+def test_a_message_holds_one_reasoning_block() -> None:
     thoughts = [{"type": "thinking", "thinking": text, "signature": encode_envelope(SIGNED)} for text in ("one", "two")]
     turn = {"role": "assistant", "content": [*thoughts, {"type": "text", "text": "A"}]}
     built = ask("messages", messages(user("1"), turn, user("2")))

@@ -35,13 +35,13 @@ def test_a_prefix_inside_the_data_is_stripped_and_white_space_with_it() -> None:
     assert built.current["images"] == [{"format": "webp", "source": {"bytes": "AAAA"}}]
 
 
-def test_a_picture_without_words_gets_some() -> None:
+def test_a_picture_without_text_gets_some() -> None:
     built = ask("messages", messages(user(PNG)))
     assert built.current["content"]
     assert "/messages/0" in built.invented
 
 
-def test_a_linked_image_is_refused_by_name_and_told_to_be_fetched() -> None:
+def test_a_linked_image_is_refused_by_name_and_with_advice_to_enable_fetching() -> None:
     body = chat(user({"type": "text", "text": "look"}, image_url("https://pictures.example/a.png")))
     failure = refused(lambda: ask("chat", body))
     assert failure.at == "/messages/0/content/1"
@@ -82,7 +82,7 @@ def test_an_image_between_two_texts_loses_its_place() -> None:
     assert not ask("messages", messages(user(PNG, text))).approximated
 
 
-def test_the_level_of_detail_is_told_as_lost() -> None:
+def test_the_level_of_detail_is_recorded_as_lost() -> None:
     url = "data:image/png;base64,AA=="
     built = ask("chat", chat(user({"type": "text", "text": "x"}, image_url(url, detail="high"))))
     assert any(path.startswith("/messages/0/content/1") and path.endswith("detail") for path in built.dropped)
@@ -99,7 +99,7 @@ def test_too_large_an_image_is_refused() -> None:
     assert refused(lambda: ask("messages", messages(user(big)))).at == "/messages/0/content/0"
 
 
-def test_a_text_document_is_told_as_text() -> None:
+def test_a_text_document_is_sent_as_text() -> None:
     built = ask(
         "messages", messages(user(document("text/markdown", "# é".encode()), {"type": "text", "text": "sum up"}))
     )

@@ -1,21 +1,21 @@
-"""Tools for Kiro: what is offered, what is asked for in words, and calls that have lost their tool or their result."""
+"""Tools for Kiro: specifications, sentences for the prompt, and calls without their tool or result."""
 
 import pytest
 
 from dragoman.protocols.kiro.wire import KiroOptions
-from protocols.kiro.kiro_requests import answer, ask, called, chat, messages, refused, said, tool, user
+from protocols.kiro.kiro_requests import answer, ask, assistant, called, chat, messages, refused, tool, user
 from wire_json import JsonObject
 
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}
 HOSTED = {"type": "web_search"}
 
 
-def asked(**fields: object) -> JsonObject:
+def build_with(**fields: object) -> JsonObject:
     return messages(user("1"), **fields)
 
 
 def after_a_call(**fields: object) -> JsonObject:
-    return messages(user("1"), called("c"), user(answer("c")), said("A"), user("2"), **fields)
+    return messages(user("1"), called("c"), user(answer("c")), assistant("A"), user("2"), **fields)
 
 
 def test_a_tool_is_offered_with_the_current_message_only() -> None:
@@ -52,7 +52,7 @@ def test_no_call_allowed_leaves_no_tools_and_no_structured_traffic() -> None:
 
 
 def test_a_result_without_its_call_survives_as_text() -> None:
-    built = ask("messages", messages(user("1"), said("A"), user(answer("gone", "the answer"))))
+    built = ask("messages", messages(user("1"), assistant("A"), user(answer("gone", "the answer"))))
     assert b"toolResults" not in built.body
     assert "the answer" in built.current["content"]
     assert "/messages/2/content/0" in built.approximated
@@ -79,7 +79,7 @@ def test_a_conversation_that_ends_with_a_call_is_answered_too() -> None:
 
 
 def test_a_late_result_moves_to_its_call() -> None:
-    turns = (user("1"), called("c"), user("wait"), said("A"), user(answer("c")), said("B"), user("2"))
+    turns = (user("1"), called("c"), user("wait"), assistant("A"), user(answer("c")), assistant("B"), user("2"))
     built = ask("messages", messages(*turns, tools=[tool()]))
     assert built.history[2]["userInputMessageContext"]["toolResults"][0]["toolUseId"] == "c"
     assert built.history[3]["content"] == "A\n\nB"
@@ -118,28 +118,28 @@ def test_a_name_that_does_not_fit_gets_a_stable_alias_everywhere(name: str) -> N
     assert list(ask("chat", body).specs) == [alias]
 
 
-def test_a_choice_that_cannot_be_forced_is_asked_for_in_words() -> None:
-    built = ask("messages", asked(tools=[tool(), tool("other")], tool_choice={"type": "any"}))
+def test_a_choice_that_cannot_be_forced_is_requested_in_the_prompt() -> None:
+    built = ask("messages", build_with(tools=[tool(), tool("other")], tool_choice={"type": "any"}))
     assert "must" in built.current["content"]
     assert "/tool_choice" in built.approximated
-    built = ask("messages", asked(tools=[tool(), tool("other")], tool_choice={"type": "tool", "name": "other"}))
+    built = ask("messages", build_with(tools=[tool(), tool("other")], tool_choice={"type": "tool", "name": "other"}))
     assert "the tool other" in built.current["content"]
     assert b"tool_choice" not in built.body
 
 
 def test_a_choice_of_auto_is_no_loss() -> None:
     assert "/tool_choice" not in {
-        loss.path for loss in ask("messages", asked(tools=[tool()], tool_choice={"type": "auto"})).ledger
+        loss.path for loss in ask("messages", build_with(tools=[tool()], tool_choice={"type": "auto"})).ledger
     }
 
 
 def test_a_forced_call_without_that_tool_is_refused() -> None:
     assert refused(lambda: ask("chat", chat(user("1"), tool_choice="required"))).at == "/tool_choice"
-    body = asked(tools=[tool()], tool_choice={"type": "tool", "name": "gone"})
+    body = build_with(tools=[tool()], tool_choice={"type": "tool", "name": "gone"})
     assert refused(lambda: ask("messages", body)).at == "/tool_choice"
 
 
-def test_one_call_at_a_time_is_asked_for_in_words() -> None:
+def test_one_call_at_a_time_is_requested_in_the_prompt() -> None:
     functions = [{"type": "function", "function": {"name": "f", "description": "d"}}]
     built = ask("chat", chat(user("1"), tools=functions, parallel_tool_calls=False))
     assert "at most one tool" in built.current["content"]
@@ -157,34 +157,34 @@ def test_only_allowed_tools_are_offered() -> None:
 
 
 def test_a_vendors_tool_beside_others_is_dropped() -> None:
-    built = ask("messages", asked(tools=[SEARCH, tool()]))
+    built = ask("messages", build_with(tools=[SEARCH, tool()]))
     assert list(built.specs) == ["look"]
     assert b"web_search" not in built.body
     assert "/tools/0" in built.dropped
 
 
 def test_a_vendors_tool_alone_or_forced_is_refused() -> None:
-    assert refused(lambda: ask("messages", asked(tools=[SEARCH]))).at == "/tools/0"
+    assert refused(lambda: ask("messages", build_with(tools=[SEARCH]))).at == "/tools/0"
     body = {"model": "m", "input": "1", "tools": [HOSTED, {"type": "function", "name": "f"}], "tool_choice": HOSTED}
     assert refused(lambda: ask("responses", body)).at == "/tools/0"
 
 
 def test_a_tool_offered_twice_is_offered_once() -> None:
-    built = ask("messages", asked(tools=[tool(), tool(description="Again.")]))
+    built = ask("messages", build_with(tools=[tool(), tool(description="Again.")]))
     assert built.specs["look"]["description"] == "Looks."
     assert "/tools/1" in built.dropped
 
 
 @pytest.mark.parametrize("fields", [{"description": ""}, {"description": " \n"}, {"description": None}])
 def test_an_empty_description_is_replaced(fields: JsonObject) -> None:
-    built = ask("messages", asked(tools=[tool(**fields)]))
+    built = ask("messages", build_with(tools=[tool(**fields)]))
     assert "look" in built.specs["look"]["description"]
     assert "/tools/0/description" in built.invented
 
 
 def test_a_long_description_moves_into_the_instructions() -> None:
     long = "Looks at things. " * 600
-    built = ask("messages", asked(tools=[tool(description=long)], system="S"))
+    built = ask("messages", build_with(tools=[tool(description=long)], system="S"))
     assert "system prompt" in built.specs["look"]["description"]
     assert built.current["content"].startswith("S\n\n# Tool documentation\n\n## Tool: look\n\n" + long)
     assert "/tools/0/description" in built.approximated
@@ -192,12 +192,14 @@ def test_a_long_description_moves_into_the_instructions() -> None:
 
 def test_how_long_is_long_is_configured() -> None:
     options = KiroOptions(tool_description_max=5)
-    assert "## Tool: look\n\nLooks." in ask("messages", asked(tools=[tool()]), options).current["content"]
-    assert "## Tool" not in ask("messages", asked(tools=[tool(description="Look.")]), options).current["content"]
+    assert "## Tool: look\n\nLooks." in ask("messages", build_with(tools=[tool()]), options).current["content"]
+    assert "## Tool" not in ask("messages", build_with(tools=[tool(description="Look.")]), options).current["content"]
 
 
-def test_strictness_and_late_loading_are_told() -> None:
-    built = ask("messages", asked(tools=[tool(strict=True, defer_loading=True, cache_control={"type": "ephemeral"})]))
+def test_strictness_and_late_loading_are_recorded() -> None:
+    built = ask(
+        "messages", build_with(tools=[tool(strict=True, defer_loading=True, cache_control={"type": "ephemeral"})])
+    )
     assert {"/tools/0/strict", "/tools/0/cache_control"} <= built.dropped
     assert "/tools/0/defer_loading" in built.approximated
     assert b"cachePoint" not in built.body

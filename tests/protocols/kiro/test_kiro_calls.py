@@ -1,4 +1,4 @@
-"""Tool calls in pieces: told once, whole, or not at all."""
+"""Tool calls in pieces are sent once and complete, or not at all."""
 
 import msgspec
 import pytest
@@ -22,7 +22,7 @@ from protocols.kiro.kiro_replies import (
     metadata,
     read,
     reply,
-    says,
+    text_event,
     uses,
 )
 
@@ -33,9 +33,9 @@ def pieces(stream: bytes) -> list[tuple[object, str]]:
 
 def test_fragments_are_one_call_that_wins_over_the_stop_reason() -> None:
     stream = uses("A", "f") + uses("A", input='{"a":') + uses("A", input="1}") + uses("A", stop=True)
-    told = read(stream + metadata("END_TURN"))
-    assert calls_of(told) == [("A", "f", '{"a":1}')]
-    assert told[-1] == Ended(Stop.TOOL)
+    decoded = read(stream + metadata("END_TURN"))
+    assert calls_of(decoded) == [("A", "f", '{"a":1}')]
+    assert decoded[-1] == Ended(Stop.TOOL)
 
 
 def test_a_call_is_withheld_until_it_is_whole() -> None:
@@ -74,35 +74,35 @@ def test_interleaved_calls_are_kept_apart() -> None:
     assert calls_of(read(stream + TAIL)) == [("A", "f", '{"a":1}'), ("B", "g", '{"b":2}')]
 
 
-def test_a_call_without_a_stop_is_told_at_the_end_if_its_json_is_whole() -> None:
-    told = read(uses("A", "f", input='{"a":1}') + TAIL)
-    assert calls_of(told) == [("A", "f", '{"a":1}')]
-    assert told[-1] == Ended(Stop.TOOL)
+def test_a_call_without_a_stop_is_sent_at_the_end_if_its_json_is_whole() -> None:
+    decoded = read(uses("A", "f", input='{"a":1}') + TAIL)
+    assert calls_of(decoded) == [("A", "f", '{"a":1}')]
+    assert decoded[-1] == Ended(Stop.TOOL)
 
 
 @pytest.mark.parametrize("tail", [b"", TAIL])
 @pytest.mark.parametrize("stop", [None, True])
-def test_half_a_call_is_never_told_and_the_reply_ends_by_length(tail: bytes, stop: bool | None) -> None:
-    told = read(says("ok") + uses("A", "write", input='{"path":"x', stop=stop) + tail)
-    assert calls_of(told) == []
-    assert told[-1] == Ended(Stop.LENGTH, cut=(TruncatedCall("A", "write", '{"path":"x'),))
+def test_a_truncated_call_is_never_sent_and_the_reply_ends_by_length(tail: bytes, stop: bool | None) -> None:
+    decoded = read(text_event("ok") + uses("A", "write", input='{"path":"x', stop=stop) + tail)
+    assert calls_of(decoded) == []
+    assert decoded[-1] == Ended(Stop.LENGTH, cut=(TruncatedCall("A", "write", '{"path":"x'),))
 
 
 @pytest.mark.parametrize("input", ["[1]", "1", '"x"', "null", '{"a":1}}', '{"a":1}{"a":2}', '{"a":NaN}'])
-def test_input_that_is_no_object_is_never_told(input: str) -> None:
-    told = read(uses("A", "f", input=input, stop=True) + TAIL)
-    assert calls_of(told) == []
-    assert cut_of(told) == (TruncatedCall("A", "f", input),)
+def test_input_that_is_no_object_is_never_sent(input: str) -> None:
+    decoded = read(uses("A", "f", input=input, stop=True) + TAIL)
+    assert calls_of(decoded) == []
+    assert cut_of(decoded) == (TruncatedCall("A", "f", input),)
 
 
 def test_a_call_that_only_began_is_cut() -> None:
     assert cut_of(read(uses("A", "f") + TAIL)) == (TruncatedCall("A", "f", ""),)
 
 
-def test_a_whole_call_beside_a_cut_one_is_told_and_the_end_is_still_length() -> None:
-    told = read(uses("A", "f", input='{"a":1}', stop=True) + uses("B", "g", input='{"b"') + TAIL)
-    assert calls_of(told) == [("A", "f", '{"a":1}')]
-    assert told[-1] == Ended(Stop.LENGTH, cut=(TruncatedCall("B", "g", '{"b"'),))
+def test_a_whole_call_beside_a_cut_one_is_sent_and_the_end_is_still_length() -> None:
+    decoded = read(uses("A", "f", input='{"a":1}', stop=True) + uses("B", "g", input='{"b"') + TAIL)
+    assert calls_of(decoded) == [("A", "f", '{"a":1}')]
+    assert decoded[-1] == Ended(Stop.LENGTH, cut=(TruncatedCall("B", "g", '{"b"'),))
 
 
 def test_the_same_id_again_is_the_same_call_with_its_most_complete_arguments() -> None:
@@ -113,12 +113,14 @@ def test_the_same_id_again_is_the_same_call_with_its_most_complete_arguments() -
 
 
 def test_arguments_that_break_off_are_not_replaced_by_an_earlier_empty_call() -> None:
-    told = read(uses("A", "f", stop=True) + uses("A", input='{"a"') + uses("B", "g", input='{"b":1}', stop=True) + TAIL)
-    assert calls_of(told) == [("B", "g", '{"b":1}')]
-    assert cut_of(told) == (TruncatedCall("A", "f", '{"a"'),)
+    decoded = read(
+        uses("A", "f", stop=True) + uses("A", input='{"a"') + uses("B", "g", input='{"b":1}', stop=True) + TAIL
+    )
+    assert calls_of(decoded) == [("B", "g", '{"b":1}')]
+    assert cut_of(decoded) == (TruncatedCall("A", "f", '{"a"'),)
 
 
-def test_the_same_call_under_another_id_is_made_once_and_the_ledger_says_so() -> None:
+def test_the_same_call_under_another_id_is_made_once_and_recorded() -> None:
     ledger = Ledger()
     stream = uses("A", "f", input='{"a":1}', stop=True) + uses("B", "f", input='{ "a": 1 }', stop=True)
     assert calls_of(read(stream + TAIL, ledger=ledger)) == [("A", "f", '{"a":1}')]
@@ -126,18 +128,18 @@ def test_the_same_call_under_another_id_is_made_once_and_the_ledger_says_so() ->
 
 
 def test_an_empty_call_comes_before_the_text_that_follows_it() -> None:
-    told = pieces(says("a") + uses("A", "f", stop=True) + says("b") + TAIL)
-    assert told == [(TextBlock(), "a"), (CallBlock("A", "f"), "{}"), (TextBlock(), "b")]
+    decoded = pieces(text_event("a") + uses("A", "f", stop=True) + text_event("b") + TAIL)
+    assert decoded == [(TextBlock(), "a"), (CallBlock("A", "f"), "{}"), (TextBlock(), "b")]
 
 
 def test_pieces_without_an_id_belong_to_the_call_under_way() -> None:
     stream = uses("A", "f") + uses(None, input='{"a":1}') + uses(None, stop=True)
     stream += uses(None, "g", input='{"b":1}', stop=True)
     assert calls_of(read(stream + TAIL)) == [("A", "f", '{"a":1}'), ("tooluse_2", "g", '{"b":1}')]
-    assert calls_of(read(uses(None, stop=True) + says("x") + TAIL)) == []
+    assert calls_of(read(uses(None, stop=True) + text_event("x") + TAIL)) == []
 
 
-def test_half_a_surrogate_pair_in_arguments_is_mended() -> None:
+def test_half_a_surrogate_pair_in_arguments_is_repaired() -> None:
     raw = b'{"toolUseId":"A","name":"f","input":"{\\"a\\":\\"\\\\ud83d\\"}","stop":true}'
     assert calls_of(read(event("toolUseEvent", raw) + TAIL)) == [("A", "f", '{"a":"\\ufffd"}')]
 

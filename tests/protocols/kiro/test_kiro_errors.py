@@ -8,7 +8,7 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.protocols.kiro.errors import _BY_CLASS, read_failure
 from fakes.eventstream import exception
 from protocols.kiro.kiro_replies import read as decoded
-from protocols.kiro.kiro_replies import says
+from protocols.kiro.kiro_replies import text_event
 
 ARN = "arn:aws:codewhisperer:us-east-1:123456789012:profile/FAKE"
 
@@ -86,7 +86,7 @@ def test_what_an_answer_means(status: int, reason: str | None, message: str, kin
         ("ValidationException", Kind.BAD_REQUEST),
     ],
 )
-def test_the_class_decides_over_the_status_wherever_it_is_told(name: str, kind: Kind) -> None:
+def test_the_class_decides_over_the_status_wherever_it_is_recorded(name: str, kind: Kind) -> None:
     spelled = f"com.amazon.aws.codewhisperer#{name}:http://internal.amazon.com/coral/"
     in_header = answered(400, "x", x_amzn_errortype=spelled.encode())
     in_body = read_failure(400, {}, msgspec.json.encode({"__type": spelled, "Message": "x"}))
@@ -101,14 +101,14 @@ def test_the_class_decides_over_the_status_wherever_it_is_told(name: str, kind: 
 def test_an_exception_in_a_stream_means_the_same_in_any_letter_case(name: str, kind: Kind) -> None:
     """Streams name the member of a union, which begins with a small letter."""
     for spelled in (name, name[:1].lower() + name[1:], name.lower(), name.upper(), f"com.amazon#{name}"):
-        *_, failed = decoded(says("Hel") + exception(spelled, {"message": "x"}))
+        *_, failed = decoded(text_event("Hel") + exception(spelled, {"message": "x"}))
         assert isinstance(failed, Failed)
         assert failed.failure.kind is kind
         if name in _BY_CLASS:
             assert failed.failure.code == name
 
 
-def test_a_403_without_a_word_may_be_a_token_that_ran_out() -> None:
+def test_a_403_without_a_reason_may_be_a_token_that_ran_out() -> None:
     for body in (b"", b"{}", b'{"message":null,"reason":null}'):
         assert read_failure(403, {}, body).kind is Kind.CREDENTIAL
     assert read_failure(403, {}, b'{"reason":"TEMPORARILY_SUSPENDED"}').kind is Kind.FORBIDDEN
@@ -132,7 +132,7 @@ def test_a_wait_is_passed_on_and_never_too_short_for_a_limited_account() -> None
 @pytest.mark.parametrize(
     "body", [b"", b"<html><style>x{}</style><h1>Bad gateway</h1></html>", b"[1]", b"\xff\xfe", b"{" * 9999]
 )
-def test_a_body_that_is_no_error_still_says_the_status(body: bytes) -> None:
+def test_a_body_that_is_no_error_still_reports_the_status(body: bytes) -> None:
     failure = read_failure(502, {}, body)
     assert failure.kind is Kind.UPSTREAM
     assert "502" in failure.message
@@ -144,7 +144,7 @@ def test_a_body_that_is_no_error_still_says_the_status(body: bytes) -> None:
     [ARN, "ksk_fakefakefake", "aorAAAAfakefakefake:fake", "aoaAAAAfakefakefake", "eyJfakefake.fake", "d-906-fake"],
 )
 def test_no_secret_is_echoed(secret: str) -> None:
-    told = f"User ID ({secret}) is odd" if secret.startswith("d-") else f"It was {secret}, Bearer {secret}"
-    for failure in (answered(403, told), read_failure(500, {}, told.encode())):
+    losses = f"User ID ({secret}) is odd" if secret.startswith("d-") else f"It was {secret}, Bearer {secret}"
+    for failure in (answered(403, losses), read_failure(500, {}, losses.encode())):
         assert secret not in failure.message
         assert "[hidden]" in failure.message

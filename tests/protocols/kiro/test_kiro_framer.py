@@ -8,9 +8,9 @@ from dragoman.framing.eventstream import Message
 from dragoman.framing.sse import Broken
 from dragoman.protocols.kiro.decode import KiroFramer
 from laws import assert_any_cut_agrees, assert_linear, assert_total, run
-from protocols.kiro.kiro_replies import TAIL, says
+from protocols.kiro.kiro_replies import TAIL, text_event
 
-FRAMED = says("é日😀", "b") + TAIL
+FRAMED = text_event("é日😀", "b") + TAIL
 HI = Message({}, b'{"content":"Hi"}')
 
 
@@ -42,7 +42,7 @@ def test_frames_are_read_as_frames() -> None:
     assert_any_cut_agrees(KiroFramer, FRAMED)
 
 
-def test_a_frame_whose_first_byte_is_damaged_is_told_at_once_and_is_no_text() -> None:
+def test_a_frame_whose_first_byte_is_damaged_is_sent_at_once_and_is_no_text() -> None:
     for byte in range(1, 256):
         damaged = bytes([byte]) + FRAMED[1:]
         assert KiroFramer().feed(damaged[:12]) == [Broken("the checksum of a frame's prelude is wrong")]
@@ -53,7 +53,7 @@ def test_a_body_shorter_than_a_prelude_is_text(short: bytes, found: list[Message
     assert read(short) == found
 
 
-def test_what_is_cut_is_told() -> None:
+def test_what_is_cut_is_recorded() -> None:
     assert read(FRAMED[:5]) == [Broken("ended inside a frame")]
     assert read(b'{"content":"Hi"') == [Broken("ended inside an object")]
     assert read(b'{"a"') == [Broken("ended inside an object")]

@@ -1,4 +1,4 @@
-"""Any conversation at all, however broken, becomes one that Kiro accepts, and nothing that was said is lost in it."""
+"""Any conversation, however broken, becomes one that Kiro accepts, and none of its text is lost."""
 
 import msgspec
 from hypothesis import given, settings
@@ -43,9 +43,9 @@ turns = st.builds(Turn, st.sampled_from(Role), st.lists(parts, max_size=4).map(t
 tools = st.lists(st.builds(Function, names), max_size=2).map(tuple)
 
 
-def takes(said: list[Turn]) -> bool:
+def takes(message: list[Turn]) -> bool:
     """Whether Kiro takes so many images, even if all of them come to stand in one message."""
-    shown = [part for turn in said for part in turn.parts]
+    shown = [part for turn in message for part in turn.parts]
     shown += [part for result in shown if isinstance(result, ToolResult) for part in result.content]
     return sum(isinstance(part, Image) for part in shown) <= MAX_IMAGES
 
@@ -70,9 +70,9 @@ def placed(part: Part, at: str) -> Part:
 @given(st.lists(turns, max_size=8).filter(takes), tools, choices)
 @settings(max_examples=100, deadline=None)
 def test_any_conversation_becomes_one_that_kiro_accepts(
-    said: list[Turn], offered: tuple[Function, ...], choice: ToolChoice | None
+    message: list[Turn], offered: tuple[Function, ...], choice: ToolChoice | None
 ) -> None:
-    request = Request("chat", "m", located(said), tools=offered, tool_choice=choice)
+    request = Request("chat", "m", located(message), tools=offered, tool_choice=choice)
     built = send(request)  # which judges by the rules
     sent = built.body.decode()
     for turn in request.turns:
@@ -81,15 +81,15 @@ def test_any_conversation_becomes_one_that_kiro_accepts(
                 assert part.text in sent
 
 
-def says_more_than_it_thinks(turn: Turn) -> bool:
-    """Else it goes with its thoughts, and parts no longer what stands before it from what follows."""
+def has_more_than_reasoning(turn: Turn) -> bool:
+    """Otherwise the turn is dropped with its reasoning, and its neighbours are merged."""
     return not turn.parts or not all(isinstance(part, Thinking) for part in turn.parts)
 
 
-@given(st.lists(turns.filter(says_more_than_it_thinks), max_size=6).filter(takes))
+@given(st.lists(turns.filter(has_more_than_reasoning), max_size=6).filter(takes))
 @settings(max_examples=50, deadline=None)
-def test_without_reasoning_nothing_else_changes(said: list[Turn]) -> None:
-    request = Request("chat", "m", located(said))
+def test_without_reasoning_nothing_else_changes(message: list[Turn]) -> None:
+    request = Request("chat", "m", located(message))
     dropped = send(drop_reasoning(request, Ledger()))
     assert b"reasoningContent" not in dropped.body
     kept = send(request, ledger=Ledger())

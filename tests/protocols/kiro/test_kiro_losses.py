@@ -116,7 +116,7 @@ def test_every_leaf_of_a_rich_request_changes_the_body_or_stands_in_the_ledger(p
         ("prompt_cache_key", "k", "/prompt_cache_key"),
     ],
 )
-def test_a_setting_without_a_channel_is_dropped_and_told(field: str, value: object, at: str) -> None:
+def test_a_setting_without_a_channel_is_dropped_and_recorded(field: str, value: object, at: str) -> None:
     built = ask("chat", chat(user("hi"), **{field: value}))
     assert at in built.dropped
     assert built.body == ask("chat", chat(user("hi"))).body
@@ -131,7 +131,7 @@ def test_several_answers_at_once_are_refused() -> None:
     assert refused(lambda: ask("chat", chat(user("hi"), n=2))).at == "/n"
 
 
-def test_a_shape_of_the_answer_is_asked_for_in_words() -> None:
+def test_a_shape_of_the_answer_is_requested_in_the_prompt() -> None:
     built = ask("chat", chat(user("hi"), response_format={"type": "json_object"}))
     assert "JSON" in built.current["content"]
     assert "/response_format" in built.approximated
@@ -154,7 +154,7 @@ def real_bodies() -> Iterator[tuple[str, str, JsonObject]]:
 
 
 def is_refused_by_name(body: JsonObject) -> bool:
-    """Server state that nobody here keeps, and a request that is nothing but a vendor's search."""
+    """Stored state, and a request whose only tool is the vendor's search."""
     only_search = [tool.get("type", "").startswith("web_search") for tool in body.get("tools", ())]
     return "thread" in body or "previous_response_id" in body or (bool(only_search) and all(only_search))
 

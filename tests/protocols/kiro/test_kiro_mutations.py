@@ -13,7 +13,7 @@ import pytest
 from dragoman.framing.jsonscan import validate_object
 from dragoman.hub.events import Ended, Event, Failed
 from fakes.eventstream import encode_message, event, exception
-from protocols.kiro.kiro_replies import TAIL, Reader, calls_of, context, metering, says, stages, thinks, uses
+from protocols.kiro.kiro_replies import TAIL, Reader, calls_of, context, metering, stages, text_event, thinks, uses
 
 RUNS = int(os.environ.get("DRAGOMAN_MUTATIONS", "20000"))
 TOOLS = ("f", "g")
@@ -24,7 +24,7 @@ FRAMES: list[list[bytes]] = [
         event("messageMetadataEvent", {"conversationId": "c", "utteranceId": "u"}),
         thinks(text="hm"),
         thinks(signature="S"),
-        says("<thinking>x</thinking>\n\nHi ", '[Called g with args: {"x":"}]"}]'),
+        text_event("<thinking>x</thinking>\n\nHi ", '[Called g with args: {"x":"}]"}]'),
         uses("A", "f"),
         uses("A", input=WRITE[:9]),
         uses("B", "g", input='{"n":'),
@@ -33,9 +33,14 @@ FRAMES: list[list[bytes]] = [
         uses("A", stop=True),
         TAIL,
     ],
-    [says("Hel", "lo"), event("followupPromptEvent", {"followupPrompt": {"content": "no"}}), context(10), metering(1)],
-    [uses("A", "f", input={"a": [1, {"b": None}]}), uses("A", stop=True), says("done"), TAIL],
-    [says("Hi"), exception("InternalServerException", {"message": "oops"})],
+    [
+        text_event("Hel", "lo"),
+        event("followupPromptEvent", {"followupPrompt": {"content": "no"}}),
+        context(10),
+        metering(1),
+    ],
+    [uses("A", "f", input={"a": [1, {"b": None}]}), uses("A", stop=True), text_event("done"), TAIL],
+    [text_event("Hi"), exception("InternalServerException", {"message": "oops"})],
 ]
 MEANT = {WRITE, '{"n":1}', '{"a":[1,{"b":null}]}', '{"x":"}]"}'}
 NAMES = ("toolUseEvent", "assistantResponseEvent", "reasoningContentEvent", "metadataEvent", "citationEvent")
@@ -108,7 +113,7 @@ def reframed(frames: list[bytes], chance: random.Random) -> bytes:
     return b"".join(out)
 
 
-def told(stream: bytes, chance: random.Random) -> list[Event]:
+def decode_stream(stream: bytes, chance: random.Random) -> list[Event]:
     """The events that reach the encoder, after every stage and the guard, which raises here."""
     reader, line = Reader(), stages("messages", TOOLS)
     cut = chance.randrange(len(stream) + 1)
@@ -128,19 +133,19 @@ def assert_sound(events: list[Event]) -> None:
 
 def test_the_streams_are_sound_to_begin_with() -> None:
     for frames in FRAMES:
-        events = told(b"".join(frames), random.Random(0))
+        events = decode_stream(b"".join(frames), random.Random(0))
         assert_sound(events)
         assert {arguments for _, _, arguments in calls_of(events)} <= MEANT
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_damaged_frames_never_make_a_call_that_was_not_meant(seed: int) -> None:
+def test_damaged_frames_never_make_a_call_that_was_not_intended(seed: int) -> None:
     chance = random.Random(seed)
     slowest = 0.0
     for run in range(RUNS // 6):
         stream = mutated(b"".join(FRAMES[run % len(FRAMES)]), chance)
         start = time.process_time()
-        events = told(stream, chance)
+        events = decode_stream(stream, chance)
         slowest = max(slowest, time.process_time() - start)
         assert_sound(events)
         assert {arguments for _, _, arguments in calls_of(events)} <= MEANT, stream
@@ -153,4 +158,4 @@ def test_damaged_payloads_and_texts_never_make_half_a_call(seed: int) -> None:
     for run in range(RUNS // 6):
         frames = FRAMES[run % len(FRAMES)]
         stream = mutated(UNFRAMED, chance) if run % 3 == 0 else reframed(frames, chance)
-        assert_sound(told(stream, chance))
+        assert_sound(decode_stream(stream, chance))

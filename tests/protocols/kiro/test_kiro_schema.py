@@ -34,7 +34,7 @@ def test_a_missing_or_empty_schema_is_an_object_without_properties(schema: objec
     assert cleaned(schema) == (EMPTY, [])
 
 
-def test_the_root_is_an_object_whatever_it_said() -> None:
+def test_the_root_is_an_object_whatever_it_was() -> None:
     assert cleaned({"type": "string"}) == (EMPTY, ["the input of a tool is an object"])
     assert cleaned({"type": ["object", "null"], "properties": {"a": {}}})[0] == shape(a={})
 
@@ -107,32 +107,32 @@ def test_a_schema_of_great_depth_is_cut() -> None:
 
 
 @pytest.mark.parametrize("reference", ["https://example.com/s.json", "#/$defs/gone", "#anchor", "other"])
-def test_a_reference_that_leads_nowhere_leaves_what_stands_beside_it(reference: str) -> None:
+def test_a_reference_that_has_no_target_leaves_what_stands_beside_it(reference: str) -> None:
     clean, reasons = cleaned(shape(a={"$ref": reference, "description": "d"}))
     assert clean == shape(a={"description": "d"})
     assert "has no target" in reasons[0]
 
 
-def test_types_of_further_properties_are_told_in_words() -> None:
+def test_types_of_further_properties_are_described_in_words() -> None:
     clean, _ = cleaned(
         shape(a={"type": "object", "description": "A map.", "additionalProperties": {"type": "integer"}})
     )
     assert clean["properties"]["a"]["description"] == 'A map.\n(additionalProperties: {"type":"integer"})'
 
 
-def test_alternatives_at_the_root_are_told_in_words() -> None:
+def test_alternatives_at_the_root_are_described_in_words() -> None:
     clean, reasons = cleaned({**shape(a={}, b={}), "anyOf": [{"required": ["a"]}, {"required": ["b"]}]})
     assert "anyOf" not in clean
     assert '{"required":["a"]}' in clean["description"]
     assert reasons
 
 
-def test_nulls_and_booleans_in_place_of_schemas_are_mended() -> None:
+def test_nulls_and_booleans_in_place_of_schemas_are_repaired() -> None:
     schema = shape(a=None, b=True, c=False, d={"items": None, "type": None, "default": None}, e={"const": None})
     assert cleaned(schema)[0] == shape(a={}, b={}, c={"not": {}}, d={}, e={"type": "null"})
 
 
-def test_the_ledger_names_the_schema_in_the_clients_words() -> None:
+def test_the_ledger_names_the_schema_as_the_client_wrote_it() -> None:
     closed = {**EMPTY, "additionalProperties": False}
     assert (
         "/tools/0/input_schema" in ask("messages", messages(user("1"), tools=[tool(input_schema=closed)])).approximated

@@ -5,12 +5,12 @@ import time
 import pytest
 
 from fakes.eventstream import event
-from protocols.kiro.kiro_replies import TAIL, Translation, says
+from protocols.kiro.kiro_replies import TAIL, Translation, text_event
 
 ALLOWED_S = 0.070 / 50
 FRAMES = [
     event("messageMetadataEvent", {"conversationId": "c", "utteranceId": "u"}),
-    *(says(f"word {number} of the reply ") for number in range(62)),
+    *(text_event(f"word {number} of the reply ") for number in range(62)),
     TAIL,
 ]
 

@@ -48,7 +48,7 @@ def think(schema: JsonObject | None = None, by: str = "auto", **fields: object) 
 
 
 def fields_of(built: Built) -> Json:
-    """What is said of thinking in the model's own fields."""
+    """Return the thinking settings in the model's own fields."""
     found = built.payload.get("additionalModelRequestFields", {})
     return {key: value for key, value in found.items() if key != "max_tokens"} or None
 
@@ -57,14 +57,14 @@ def reason(effort: str, schema: JsonObject | None = None, budgets: dict[str, int
     return ask("chat", chat(user("hi"), reasoning_effort=effort), options(schema), budgets)
 
 
-def test_no_wish_asks_for_nothing() -> None:
+def test_without_a_setting_nothing_is_requested() -> None:
     for schema in (None, CLAUDE, GPT):
         built = think(schema)
         assert fields_of(built) is None
         assert built.current["content"] == "hi"
 
 
-def test_adaptive_thinking_is_asked_for_in_claudes_own_fields() -> None:
+def test_adaptive_thinking_is_requested_in_claudes_own_fields() -> None:
     built = think(CLAUDE, thinking={"type": "adaptive", "display": "summarized"}, output_config={"effort": "high"})
     assert fields_of(built) == {
         "thinking": {"type": "adaptive", "display": "summarized"},
@@ -74,7 +74,7 @@ def test_adaptive_thinking_is_asked_for_in_claudes_own_fields() -> None:
     assert not {path for path in built.approximated | built.dropped if path.startswith(("/thinking", "/output_config"))}
 
 
-def test_thinking_switched_off_is_said_in_claudes_own_fields() -> None:
+def test_thinking_switched_off_is_sent_in_claudes_own_fields() -> None:
     assert fields_of(think(CLAUDE, thinking={"type": "disabled"})) == {"thinking": {"type": "disabled"}}
     assert fields_of(reason("none", CLAUDE)) == {"thinking": {"type": "disabled"}}
 
@@ -103,13 +103,13 @@ def test_an_effort_is_gpts_own_reasoning() -> None:
     assert fields_of(reason("max", GPT)) == {"reasoning": {"effort": "high"}}
 
 
-def test_a_gpt_that_always_thinks_is_asked_for_as_little_as_possible() -> None:
+def test_a_gpt_that_always_thinks_is_requested_as_little_as_possible() -> None:
     built = think(GPT, thinking={"type": "disabled"})
     assert fields_of(built) == {"reasoning": {"effort": "low"}}
     assert "/thinking" in built.approximated
 
 
-def test_a_gpt_told_to_think_as_it_likes_is_told_nothing() -> None:
+def test_a_gpt_that_may_think_as_it_likes_gets_no_fields() -> None:
     built = think(GPT, thinking={"type": "adaptive"})
     assert fields_of(built) is None
     assert built.current["content"] == "hi"
@@ -171,14 +171,14 @@ def test_switched_off_writes_no_tags_and_loses_nothing() -> None:
     assert "/thinking" not in {loss.path for loss in built.ledger}
 
 
-def test_how_thinking_is_asked_for_is_configured() -> None:
-    wish = {"type": "adaptive"}
-    assert fields_of(think(CLAUDE, "native", thinking=wish))
-    tagged = think(CLAUDE, "tags", thinking=wish)
+def test_how_thinking_is_requested_is_configured() -> None:
+    reasoning = {"type": "adaptive"}
+    assert fields_of(think(CLAUDE, "native", thinking=reasoning))
+    tagged = think(CLAUDE, "tags", thinking=reasoning)
     assert fields_of(tagged) is None
     assert "<thinking_mode>" in tagged.current["content"]
     for by, schema in (("off", CLAUDE), ("native", None)):
-        silent = think(schema, by, thinking=wish)
+        silent = think(schema, by, thinking=reasoning)
         assert fields_of(silent) is None
         assert silent.current["content"] == "hi"
         assert "/thinking" in silent.dropped

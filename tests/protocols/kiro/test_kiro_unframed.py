@@ -17,7 +17,7 @@ from protocols.kiro.kiro_replies import (
     TAIL,
     Reader,
     read,
-    says,
+    text_event,
     thinks,
     uses,
 )
@@ -30,7 +30,7 @@ RICH = b"".join(
         thinks(text="a"),
         thinks(text="b"),
         thinks(signature="S"),
-        says("é日😀", "ha", "ha"),
+        text_event("é日😀", "ha", "ha"),
         uses("A", "f"),
         uses("B", "g", input='{"b"'),
         uses("A", input='{"a":'),
@@ -38,7 +38,7 @@ RICH = b"".join(
         uses("A", input="1}"),
         uses("A", stop=True),
         uses("B", stop=True),
-        says("done"),
+        text_event("done"),
         TAIL,
     )
 )
@@ -118,19 +118,19 @@ def test_the_whole_body_and_the_stream_agree() -> None:
 
 
 def test_reading_costs_linear_time() -> None:
-    assert_linear(Reader, says("Hi"), 1_000)
+    assert_linear(Reader, text_event("Hi"), 1_000)
     assert_linear(Reader, uses("A", "f", input="x"), 1_000)
     assert_linear(Reader, UNFRAMED, 50)
 
 
 def test_blocks_open_in_order_and_close_before_the_next_opens() -> None:
     opened: int | None = None
-    told: list[Event] = read(RICH)
-    for one in told:
+    decoded: list[Event] = read(RICH)
+    for one in decoded:
         if isinstance(one, Opened):
             assert opened is None
             opened = one.block
         elif type(one).__name__ == "Closed":
             opened = None
     assert opened is None
-    assert [one.block for one in told if isinstance(one, Opened)] == [0, 1, 2, 3, 4]
+    assert [one.block for one in decoded if isinstance(one, Opened)] == [0, 1, 2, 3, 4]

@@ -65,7 +65,7 @@ def frames(stream: bytes) -> list[JsonObject]:
     return out
 
 
-def asked(request: Request | None = None) -> ReplyContext:
+def make_context(request: Request | None = None) -> ReplyContext:
     numbers = count(1)
     plain = Request("messages", "claude-asked", ())
     return ReplyContext(
@@ -78,11 +78,11 @@ def asked(request: Request | None = None) -> ReplyContext:
 
 
 def encode(events: Iterable[Event], ledger: Ledger | None = None) -> bytes:
-    return b"".join(run(CLIENT.encoder(asked(), Ledger() if ledger is None else ledger), events))
+    return b"".join(run(CLIENT.encoder(make_context(), Ledger() if ledger is None else ledger), events))
 
 
 def whole(events: Iterable[Event], ledger: Ledger | None = None) -> JsonObject:
-    body = CLIENT.encode_whole(events, asked(), Ledger() if ledger is None else ledger)
+    body = CLIENT.encode_whole(events, make_context(), Ledger() if ledger is None else ledger)
     return msgspec.json.decode(body, type=JsonObject)
 
 
@@ -103,8 +103,8 @@ def build(
 
 def chat(turns: Sequence[Turn] = (), **fields: object) -> Request:
     """A request of a Chat client."""
-    said = turns or (Turn(Role.USER, (Text("hi", "/messages/0/content"),), "/messages/0"),)
-    return replace(Request("chat", "asked-model", tuple(said)), **fields)
+    text = turns or (Turn(Role.USER, (Text("hi", "/messages/0/content"),), "/messages/0"),)
+    return replace(Request("chat", "asked-model", tuple(text)), **fields)
 
 
 def losses(ledger: Ledger) -> dict[str, LossKind]:
@@ -117,10 +117,10 @@ def built(
     """The body, and the losses without the invented cap."""
     ledger = Ledger()
     body = build(request, profile, ledger, budgets)
-    told = losses(ledger)
+    recorded = losses(ledger)
     if request.max_tokens is None:
-        assert told.pop("/max_tokens") is LossKind.INVENTED
-    return body, told
+        assert recorded.pop("/max_tokens") is LossKind.INVENTED
+    return body, recorded
 
 
 def refusal_at(request: Request, profile: Profile | None = None) -> str | None:

@@ -22,14 +22,14 @@ SONNET_5_5 = find_profile("claude-sonnet-5-5")
 
 
 def test_a_plain_request_is_plain() -> None:
-    body, told = built(chat(max_tokens=9, stream=True))
+    body, recorded = built(chat(max_tokens=9, stream=True))
     assert body == {
         "model": "claude-up",
         "max_tokens": 9,
         "messages": [{"role": "user", "content": "hi"}],
         "stream": True,
     }
-    assert told == {}
+    assert recorded == {}
 
 
 @pytest.mark.parametrize(("profile", "cap"), [(Profile(), 32_000), (OLD, 64_000), (OPUS_5_5, 128_000)])
@@ -38,41 +38,41 @@ def test_a_missing_cap_is_the_models_own(profile: Profile, cap: int) -> None:
 
 
 def test_a_cap_beyond_the_model_is_lowered() -> None:
-    body, told = built(chat(max_tokens=200_000), OLD)
-    assert (body["max_tokens"], told) == (64_000, {"/max_tokens": LossKind.APPROXIMATED})
+    body, recorded = built(chat(max_tokens=200_000), OLD)
+    assert (body["max_tokens"], recorded) == (64_000, {"/max_tokens": LossKind.APPROXIMATED})
 
 
 @pytest.mark.parametrize(
-    ("fields", "sent", "told"),
+    ("fields", "sent", "recorded"),
     [
         ({"temperature": 0.5}, {"temperature": 0.5}, {}),
         ({"temperature": 1.7}, {"temperature": 1}, {"/temperature": LossKind.APPROXIMATED}),
         ({"top_p": 0.9, "top_k": 5}, {"top_p": 0.9, "top_k": 5}, {}),
     ],
 )
-def test_sampling_is_clamped(fields: JsonObject, sent: JsonObject, told: dict[str, LossKind]) -> None:
-    body, losses_told = built(chat(**fields))
+def test_sampling_is_clamped(fields: JsonObject, sent: JsonObject, recorded: dict[str, LossKind]) -> None:
+    body, losses = built(chat(**fields))
     assert {key: body.get(key) for key in sent} == sent
-    assert losses_told == told
+    assert losses == recorded
 
 
 def test_sampling_is_dropped_for_models_that_refuse_it() -> None:
-    body, told = built(chat(temperature=0.5, top_p=1.0), OPUS_5)
+    body, recorded = built(chat(temperature=0.5, top_p=1.0), OPUS_5)
     assert "temperature" not in body
     assert "top_p" not in body
-    assert told == {"/temperature": LossKind.DROPPED}
+    assert recorded == {"/temperature": LossKind.DROPPED}
 
 
 def test_a_model_that_thinks_with_a_budget_chooses_its_temperature() -> None:
     request = chat(temperature=0.5, reasoning=Reasoning("/reasoning_effort", "low"))
-    body, told = built(request, OLD)
+    body, recorded = built(request, OLD)
     assert "temperature" not in body
-    assert told["/temperature"] is LossKind.DROPPED
+    assert recorded["/temperature"] is LossKind.DROPPED
 
 
 def test_temperature_and_top_p_go_on_to_models_that_take_sampling() -> None:
-    body, told = built(chat(temperature=0.5, top_p=0.9), OLD)
-    assert (body["temperature"], body["top_p"], told) == (0.5, 0.9, {})
+    body, recorded = built(chat(temperature=0.5, top_p=0.9), OLD)
+    assert (body["temperature"], body["top_p"], recorded) == (0.5, 0.9, {})
 
 
 def test_settings_that_messages_lacks_are_dropped_with_a_loss() -> None:
@@ -87,8 +87,8 @@ def test_settings_that_messages_lacks_are_dropped_with_a_loss() -> None:
         metadata={"a": "b"},
         where={"cache_key": "/prompt_cache_key"},
     )
-    _, told = built(request)
-    assert told == dict.fromkeys(
+    _, recorded = built(request)
+    assert recorded == dict.fromkeys(
         [
             "/frequency_penalty",
             "/presence_penalty",
@@ -113,18 +113,18 @@ def test_several_answers_are_refused() -> None:
 
 
 def test_stops_of_white_space_are_dropped() -> None:
-    body, told = built(chat(stop=("END", "\n")))
-    assert (body["stop_sequences"], told) == (["END"], {"/stop": LossKind.DROPPED})
+    body, recorded = built(chat(stop=("END", "\n")))
+    assert (body["stop_sequences"], recorded) == (["END"], {"/stop": LossKind.DROPPED})
 
 
 def test_the_end_user_is_named_in_the_metadata() -> None:
-    body, told = built(chat(user="u", safety_identifier="s"))
+    body, recorded = built(chat(user="u", safety_identifier="s"))
     assert body["metadata"] == {"user_id": "u"}
-    assert told == {"/user": LossKind.APPROXIMATED, "/safety_identifier": LossKind.DROPPED}
+    assert recorded == {"/user": LossKind.APPROXIMATED, "/safety_identifier": LossKind.DROPPED}
 
 
 @pytest.mark.parametrize(
-    ("tier", "sent", "told"),
+    ("tier", "sent", "recorded"),
     [
         ("auto", None, {}),
         ("default", "standard_only", {"/service_tier": LossKind.APPROXIMATED}),
@@ -132,15 +132,15 @@ def test_the_end_user_is_named_in_the_metadata() -> None:
         ("priority", None, {"/service_tier": LossKind.DROPPED}),
     ],
 )
-def test_service_tiers_follow_the_table(tier: str, sent: str | None, told: dict[str, LossKind]) -> None:
-    body, losses_told = built(chat(service_tier=tier))
-    assert (body.get("service_tier"), losses_told) == (sent, told)
+def test_service_tiers_follow_the_table(tier: str, sent: str | None, recorded: dict[str, LossKind]) -> None:
+    body, losses = built(chat(service_tier=tier))
+    assert (body.get("service_tier"), losses) == (sent, recorded)
 
 
-def test_json_mode_is_asked_for_in_words() -> None:
-    body, told = built(chat(format=Format(Shape.JSON, "/response_format")))
+def test_json_mode_is_requested_in_the_prompt() -> None:
+    body, recorded = built(chat(format=Format(Shape.JSON, "/response_format")))
     assert "JSON" in str(body["system"])
-    assert told == {"/response_format": LossKind.APPROXIMATED}
+    assert recorded == {"/response_format": LossKind.APPROXIMATED}
 
 
 def test_an_output_schema_is_cleaned_but_its_names_are_data() -> None:
@@ -156,7 +156,7 @@ def test_an_output_schema_is_cleaned_but_its_names_are_data() -> None:
         "$defs": {"pattern": {"type": "object", "properties": {"a": {"const": 1}}, "additionalProperties": True}},
     }
     request = chat(format=Format(Shape.SCHEMA, "/response_format", "n", "d", schema, True))
-    body, told = built(request)
+    body, recorded = built(request)
     assert body["output_config"] == {
         "format": {
             "type": "json_schema",
@@ -183,7 +183,7 @@ def test_an_output_schema_is_cleaned_but_its_names_are_data() -> None:
             },
         }
     }
-    assert told == {"/response_format": LossKind.APPROXIMATED}
+    assert recorded == {"/response_format": LossKind.APPROXIMATED}
 
 
 def test_a_reference_at_the_root_keeps_what_it_refers_to() -> None:
@@ -195,14 +195,14 @@ def test_a_reference_at_the_root_keeps_what_it_refers_to() -> None:
     }
 
 
-def test_a_format_that_is_no_text_is_told_in_words() -> None:
+def test_a_format_that_is_no_text_is_described_in_words() -> None:
     schema = {"type": "string", "format": ["date", "time"]}
     body, _ = built(chat(format=Format(Shape.SCHEMA, "/f", schema=schema)))
-    told = {"type": "string", "description": '(format: ["date","time"])'}
-    assert body["output_config"]["format"]["schema"] == told
+    recorded = {"type": "string", "description": '(format: ["date","time"])'}
+    assert body["output_config"]["format"]["schema"] == recorded
 
 
-def test_what_the_values_of_a_map_are_is_told_in_words() -> None:
+def test_what_the_values_of_a_map_are_is_described_in_words() -> None:
     schema = {"type": "object", "additionalProperties": {"type": "string"}}
     body, _ = built(chat(format=Format(Shape.SCHEMA, "/response_format", name="n", schema=schema)))
     assert body["output_config"]["format"]["schema"] == {
@@ -212,14 +212,14 @@ def test_what_the_values_of_a_map_are_is_told_in_words() -> None:
     }
 
 
-def test_what_has_no_envelope_goes_back_to_any_upstream_of_its_own_protocol() -> None:
+def test_what_has_no_envelope_is_returned_to_any_upstream_of_its_own_protocol() -> None:
     location = {"type": "char_location", "cited_text": "c", "document_index": 0, "document_title": None}
-    said = [
+    text = [
         {"type": "thinking", "thinking": "Hm.", "signature": "bmF0aXZl"},
         {"type": "redacted_thinking", "data": "bmF0aXZl"},
         {"type": "text", "text": "Yes.", "citations": [location]},
     ]
-    turns = [{"role": "assistant", "content": said}, {"role": "user", "content": "Go."}]
+    turns = [{"role": "assistant", "content": text}, {"role": "user", "content": "Go."}]
     request = parse({"model": "m", "max_tokens": 9, "messages": turns})
     body = UPSTREAM.build(request, Target("claude-up", "elsewhere"), ledger := Ledger())
     assert msgspec.json.decode(body)["messages"] == turns

@@ -38,34 +38,34 @@ def effort(word: str) -> Reasoning:
         (find_profile("claude-3-5-sonnet"), "none", None, None),
     ],
 )
-def test_an_effort_is_told_in_the_models_own_terms(
+def test_an_effort_is_sent_in_the_models_own_terms(
     profile: Profile, word: str, thinking: object, sent: str | None
 ) -> None:
-    body, told = built(chat(reasoning=effort(word)), profile)
+    body, losses = built(chat(reasoning=effort(word)), profile)
     assert body.get("thinking") == thinking
     assert body.get("output_config") == (None if sent is None else {"effort": sent})
-    assert told == {"/reasoning_effort": LossKind.APPROXIMATED}
+    assert losses == {"/reasoning_effort": LossKind.APPROXIMATED}
 
 
 def test_an_effort_for_a_model_that_cannot_think_is_dropped() -> None:
-    body, told = built(chat(reasoning=effort("high")), find_profile("claude-3-5-sonnet"))
+    body, losses = built(chat(reasoning=effort("high")), find_profile("claude-3-5-sonnet"))
     assert "thinking" not in body
-    assert "/reasoning_effort" in told
+    assert "/reasoning_effort" in losses
 
 
-def test_a_budget_is_what_the_configuration_says_an_effort_is_worth() -> None:
+def test_a_budget_is_what_the_configuration_sets_for_an_effort_is_worth() -> None:
     body, _ = built(chat(reasoning=effort("low")), OLD, {"low": 4000})
     assert body["thinking"] == {"type": "enabled", "budget_tokens": 4000}
 
 
 @pytest.mark.parametrize(("cap", "budget"), [(1100, 1024), (2000, 1500), (9000, 7976), (20_000, 16_384)])
 def test_a_budget_stays_below_the_cap_and_leaves_room_for_an_answer(cap: int, budget: int) -> None:
-    body, told = built(chat(reasoning=effort("high"), max_tokens=cap), OLD)
+    body, losses = built(chat(reasoning=effort("high"), max_tokens=cap), OLD)
     assert body["thinking"] == {"type": "enabled", "budget_tokens": budget}
-    assert told == {"/reasoning_effort": LossKind.APPROXIMATED}
+    assert losses == {"/reasoning_effort": LossKind.APPROXIMATED}
 
 
-def test_an_effort_that_nobody_knows_is_the_usual_one() -> None:
+def test_an_effort_that_is_unknown_is_the_usual_one() -> None:
     assert built(chat(reasoning=effort("ultra")), OLD)[0]["thinking"] == {"type": "enabled", "budget_tokens": 16_384}
 
 
@@ -76,19 +76,19 @@ def test_thinking_without_room_is_dropped() -> None:
     assert [loss.how for loss in ledger] == [LossKind.DROPPED]
 
 
-def test_a_wish_to_see_thoughts_asks_for_a_summary() -> None:
-    wish = Reasoning("/reasoning/effort", "high", show="auto", show_at="/reasoning/summary")
-    body, told = built(chat(reasoning=wish), OPUS_5)
+def test_a_request_to_show_reasoning_asks_for_a_summary() -> None:
+    requested = Reasoning("/reasoning/effort", "high", show="auto", show_at="/reasoning/summary")
+    body, losses = built(chat(reasoning=requested), OPUS_5)
     assert body["thinking"] == {"type": "adaptive", "display": "summarized"}
     assert body["output_config"] == {"effort": "high"}
-    assert told == {"/reasoning/effort": LossKind.APPROXIMATED, "/reasoning/summary": LossKind.APPROXIMATED}
+    assert losses == {"/reasoning/effort": LossKind.APPROXIMATED, "/reasoning/summary": LossKind.APPROXIMATED}
 
 
 def thought(profile: Profile, **fields: object) -> tuple[object, object, dict[str, LossKind]]:
     """What a client of Messages itself gets for its thinking on another model."""
     body = {"model": "m", "max_tokens": 20_000, "messages": [{"role": "user", "content": "hi"}], **fields}
-    out, told = built(parse(body), profile)
-    return out.get("thinking"), out.get("output_config"), told
+    out, losses = built(parse(body), profile)
+    return out.get("thinking"), out.get("output_config"), losses
 
 
 def test_adaptive_thinking_becomes_a_budget_on_older_models() -> None:
@@ -115,7 +115,7 @@ def test_an_effort_is_capped_while_thinking_is_off() -> None:
     )
 
 
-def test_thinking_that_cannot_be_switched_off_is_told_so() -> None:
+def test_thinking_that_cannot_be_switched_off_is_recorded() -> None:
     assert thought(OPUS_5_5, thinking={"type": "disabled"}) == (
         None,
         {"effort": "low"},
@@ -129,8 +129,8 @@ def test_thinking_on_a_model_of_its_own_kind_is_exact() -> None:
 
 
 def test_a_switch_counts_over_an_effort() -> None:
-    wish = Reasoning("/e", "high", switch=Switch.DISABLED, switch_at="/t")
-    assert built(chat(reasoning=wish), OPUS_4_6)[0]["thinking"] == {"type": "disabled"}
+    requested = Reasoning("/e", "high", switch=Switch.DISABLED, switch_at="/t")
+    assert built(chat(reasoning=requested), OPUS_4_6)[0]["thinking"] == {"type": "disabled"}
 
 
 def loop(*thoughts: Thinking) -> list[Turn]:
@@ -143,27 +143,30 @@ def loop(*thoughts: Thinking) -> list[Turn]:
 
 
 @pytest.mark.parametrize("thoughts", [(), (Thinking("mine", opaque=Opaque("openai", Form.ENCRYPTED, "x", "m")),)])
-def test_a_budget_is_not_asked_for_where_the_thoughts_before_the_last_calls_are_gone(
+def test_a_budget_is_not_requested_where_the_reasoning_before_the_last_calls_are_gone(
     thoughts: tuple[Thinking, ...],
 ) -> None:
-    body, told = built(chat(loop(*thoughts), reasoning=effort("high"), temperature=0.5), OLD)
+    body, losses = built(chat(loop(*thoughts), reasoning=effort("high"), temperature=0.5), OLD)
     assert "thinking" not in body
     assert body["temperature"] == 0.5
-    assert told["/reasoning_effort"] is LossKind.DROPPED
+    assert losses["/reasoning_effort"] is LossKind.DROPPED
 
 
-def test_a_budget_is_asked_for_where_the_thoughts_before_the_last_calls_came_back() -> None:
+def test_a_budget_is_requested_where_the_reasoning_before_the_last_calls_came_back() -> None:
     thought = Thinking("", opaque=Opaque("anthropic", Form.REDACTED, "x", "m"))
     body, _ = built(chat(loop(thought), reasoning=effort("low")), OLD)
     assert body["thinking"] == {"type": "enabled", "budget_tokens": 2048}
 
 
-def test_a_budget_is_asked_for_again_once_the_loop_is_over() -> None:
+def test_a_budget_is_requested_again_once_the_loop_is_over() -> None:
     turns = [*loop(), Turn(Role.ASSISTANT, (Text("so"),)), Turn(Role.USER, (Text("and?"),))]
     body, _ = built(chat(turns, reasoning=effort("low")), OLD)
     assert body["thinking"] == {"type": "enabled", "budget_tokens": 2048}
 
 
-def test_thinking_without_a_budget_needs_no_thoughts_back() -> None:
-    wish = Reasoning("/reasoning/effort", "high", show="auto", show_at="/reasoning/summary")
-    assert built(chat(loop(), reasoning=wish), OPUS_4_6)[0]["thinking"] == {"type": "adaptive", "display": "summarized"}
+def test_thinking_without_a_budget_needs_no_reasoning_back() -> None:
+    requested = Reasoning("/reasoning/effort", "high", show="auto", show_at="/reasoning/summary")
+    assert built(chat(loop(), reasoning=requested), OPUS_4_6)[0]["thinking"] == {
+        "type": "adaptive",
+        "display": "summarized",
+    }

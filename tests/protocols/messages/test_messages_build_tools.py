@@ -28,21 +28,21 @@ SEARCH = Hosted("web_search", {"type": "web_search"}, "/tools/2")
 
 
 def test_functions_are_custom_tools_with_an_object_at_the_root() -> None:
-    body, told = built(chat(tools=(F, G, Function("h", "/tools/2", parameters={"properties": {}}, strict=True))))
+    body, losses = built(chat(tools=(F, G, Function("h", "/tools/2", parameters={"properties": {}}, strict=True))))
     assert body["tools"] == [
         {"name": "f", "description": "Does f.", "input_schema": F.parameters},
         {"name": "g", "input_schema": {"type": "object", "properties": {}}},
         {"name": "h", "input_schema": {"type": "object", "properties": {}}, "strict": True},
     ]
     assert "tool_choice" not in body
-    assert told == {}
+    assert losses == {}
 
 
-def test_alternatives_at_the_root_of_a_tools_schema_are_told_in_words() -> None:
+def test_alternatives_at_the_root_of_a_tools_schema_are_described_in_words() -> None:
     tool = Function("f", "/tools/0", parameters={"anyOf": [{"type": "object"}]}, fields_at="/tools/0/function")
-    body, told = built(chat(tools=(tool,)))
+    body, losses = built(chat(tools=(tool,)))
     assert body["tools"][0]["input_schema"] == {"type": "object", "description": '(anyOf: [{"type":"object"}])'}
-    assert told == {"/tools/0/function/parameters": LossKind.APPROXIMATED}
+    assert losses == {"/tools/0/function/parameters": LossKind.APPROXIMATED}
 
 
 def test_a_breakpoint_on_a_tool_is_kept() -> None:
@@ -66,9 +66,9 @@ REQUIRED = ToolChoice(Pick.REQUIRED, "/tool_choice")
         (named("g"), {"type": "tool", "name": "g"}),
     ],
 )
-def test_every_choice_has_its_word(choice: ToolChoice, sent: JsonObject) -> None:
-    body, told = built(chat(tools=(F, G), tool_choice=choice))
-    assert (body["tool_choice"], told) == (sent, {})
+def test_every_choice_has_its_value(choice: ToolChoice, sent: JsonObject) -> None:
+    body, losses = built(chat(tools=(F, G), tool_choice=choice))
+    assert (body["tool_choice"], losses) == (sent, {})
 
 
 def test_one_call_at_a_time_needs_a_choice() -> None:
@@ -84,10 +84,10 @@ def test_one_call_at_a_time_needs_a_choice() -> None:
 
 
 def test_a_model_that_cannot_be_forced_is_offered_only_the_named_tool() -> None:
-    body, told = built(chat(tools=(F, G), tool_choice=named("g")), OPUS_5_5)
+    body, losses = built(chat(tools=(F, G), tool_choice=named("g")), OPUS_5_5)
     assert [tool["name"] for tool in body["tools"]] == ["g"]
     assert body["tool_choice"] == {"type": "auto"}
-    assert told == {"/tools/0": LossKind.DROPPED, "/tool_choice": LossKind.APPROXIMATED}
+    assert losses == {"/tools/0": LossKind.DROPPED, "/tool_choice": LossKind.APPROXIMATED}
 
 
 def test_a_thinking_model_of_the_older_kind_cannot_be_forced() -> None:
@@ -98,10 +98,10 @@ def test_a_thinking_model_of_the_older_kind_cannot_be_forced() -> None:
 
 def test_only_allowed_tools_are_offered() -> None:
     choice = ToolChoice(Pick.REQUIRED, "/tool_choice", allowed=("g",))
-    body, told = built(chat(tools=(F, G), tool_choice=choice))
+    body, losses = built(chat(tools=(F, G), tool_choice=choice))
     assert [tool["name"] for tool in body["tools"]] == ["g"]
     assert body["tool_choice"] == {"type": "any"}
-    assert told == {"/tools/0": LossKind.DROPPED, "/tool_choice": LossKind.APPROXIMATED}
+    assert losses == {"/tools/0": LossKind.DROPPED, "/tool_choice": LossKind.APPROXIMATED}
 
 
 def test_a_forced_call_of_nothing_is_refused() -> None:
@@ -119,7 +119,7 @@ def test_a_server_is_allowed_by_its_label() -> None:
 def test_a_search_is_anthropics_own() -> None:
     location = {"type": "approximate", "country": "CH"}
     search = Hosted("web_search", {}, "/tools/0", ("example.com",), max_uses=2, location=location)
-    body, told = built(chat(tools=(search,), tool_choice=ToolChoice(Pick.NAMED, "/tc", hosted="web_search")))
+    body, losses = built(chat(tools=(search,), tool_choice=ToolChoice(Pick.NAMED, "/tc", hosted="web_search")))
     assert body["tools"] == [
         {
             "type": "web_search_20250305",
@@ -130,21 +130,21 @@ def test_a_search_is_anthropics_own() -> None:
         }
     ]
     assert body["tool_choice"] == {"type": "tool", "name": "web_search"}
-    assert told == {"/tools/0": LossKind.APPROXIMATED}
+    assert losses == {"/tools/0": LossKind.APPROXIMATED}
 
 
 def test_a_limit_of_tool_calls_is_a_limit_of_searches() -> None:
-    body, told = built(chat(tools=(SEARCH,), max_tool_calls=4))
+    body, losses = built(chat(tools=(SEARCH,), max_tool_calls=4))
     assert body["tools"][0]["max_uses"] == 4
-    assert told["/max_tool_calls"] is LossKind.APPROXIMATED
+    assert losses["/max_tool_calls"] is LossKind.APPROXIMATED
     assert built(chat(tools=(F,), max_tool_calls=4))[1] == {"/max_tool_calls": LossKind.DROPPED}
 
 
 def test_a_hosted_tool_without_an_equal_is_dropped_beside_others_and_refused_alone_or_forced() -> None:
     image = Hosted("image_generation", {}, "/tools/1")
-    body, told = built(chat(tools=(F, image)))
+    body, losses = built(chat(tools=(F, image)))
     assert [tool["name"] for tool in body["tools"]] == ["f"]
-    assert told == {"/tools/1": LossKind.DROPPED}
+    assert losses == {"/tools/1": LossKind.DROPPED}
     assert refusal_at(chat(tools=(image,))) == "/tools/1"
     forced = ToolChoice(Pick.NAMED, "/tool_choice", hosted="image_generation")
     assert refusal_at(chat(tools=(F, image), tool_choice=forced)) == "/tools/1"
@@ -168,7 +168,7 @@ def test_an_mcp_server_is_listed_with_its_tools() -> None:
         allowed_tools=("a",),
         ext={"headers": {"x": "y"}},
     )
-    body, told = built(chat(tools=(server,)))
+    body, losses = built(chat(tools=(server,)))
     assert body["mcp_servers"] == [
         {"type": "url", "url": "https://mcp.example.com", "name": "s", "authorization_token": "fake"}
     ]
@@ -180,7 +180,7 @@ def test_an_mcp_server_is_listed_with_its_tools() -> None:
             "configs": {"a": {"enabled": True}},
         }
     ]
-    assert told == {"/tools/0": LossKind.APPROXIMATED, "/tools/0/headers": LossKind.DROPPED}
+    assert losses == {"/tools/0": LossKind.APPROXIMATED, "/tools/0/headers": LossKind.DROPPED}
 
 
 @pytest.mark.parametrize("raw", [{}, {"require_approval": "always"}])
@@ -191,9 +191,9 @@ def test_an_mcp_server_that_asks_for_approval_is_refused(raw: JsonObject) -> Non
 
 def test_deferred_tools_wait_for_a_search_where_there_is_one() -> None:
     deferred = Function("f", "/tools/0", parameters={"type": "object"}, deferred=True)
-    body, told = built(chat(tools=(deferred,)))
+    body, losses = built(chat(tools=(deferred,)))
     assert "defer_loading" not in body["tools"][0]
-    assert told == {"/tools/0/defer_loading": LossKind.APPROXIMATED}
+    assert losses == {"/tools/0/defer_loading": LossKind.APPROXIMATED}
     found, _ = built(chat(tools=(deferred, Hosted("tool_search", {}, "/tools/1"))))
     assert found["tools"][0]["defer_loading"] is True
     assert found["tools"][1] == {
@@ -205,15 +205,15 @@ def test_deferred_tools_wait_for_a_search_where_there_is_one() -> None:
 def test_a_search_for_tools_that_the_client_runs_is_dropped() -> None:
     deferred = Function("f", "/tools/0", parameters={"type": "object"}, deferred=True)
     search = Hosted("tool_search", {"execution": "client"}, "/tools/1")
-    body, told = built(chat(tools=(deferred, search)))
+    body, losses = built(chat(tools=(deferred, search)))
     assert body["tools"] == [{"name": "f", "input_schema": {"type": "object"}}]
-    assert told == {"/tools/1": LossKind.DROPPED, "/tools/0/defer_loading": LossKind.APPROXIMATED}
+    assert losses == {"/tools/1": LossKind.DROPPED, "/tools/0/defer_loading": LossKind.APPROXIMATED}
 
 
 def test_a_search_for_tools_is_dropped_where_none_is_deferred() -> None:
-    body, told = built(chat(tools=(F, Hosted("tool_search", {}, "/tools/1"))))
+    body, losses = built(chat(tools=(F, Hosted("tool_search", {}, "/tools/1"))))
     assert [tool["name"] for tool in body["tools"]] == ["f"]
-    assert told == {"/tools/1": LossKind.DROPPED}
+    assert losses == {"/tools/1": LossKind.DROPPED}
 
 
 def test_a_client_of_messages_may_name_a_tool_of_a_server() -> None:

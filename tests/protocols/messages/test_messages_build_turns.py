@@ -95,14 +95,14 @@ def test_runs_of_one_role_are_one_message() -> None:
 
 
 def test_results_of_parallel_calls_are_one_turn_and_stand_before_text() -> None:
-    said = messages(
+    built = messages(
         user("go"),
         assistant("sure", call("a"), call("b")),
         user(result("a", "1"), at="/messages/2"),
         user(result("b", "2"), at="/messages/3"),
         user("and?"),
     )
-    assert said == [
+    assert built == [
         {"role": "user", "content": "go"},
         {"role": "assistant", "content": [{"type": "text", "text": "sure"}, used("a"), used("b")]},
         {"role": "user", "content": [answered("a", "1"), answered("b", "2"), {"type": "text", "text": "and?"}]},
@@ -110,13 +110,13 @@ def test_results_of_parallel_calls_are_one_turn_and_stand_before_text() -> None:
 
 
 def test_text_that_came_before_a_result_follows_it() -> None:
-    said = messages(user("go"), assistant(call("a")), user("wait", result("a")))
-    assert said[2]["content"] == [answered("a"), {"type": "text", "text": "wait"}]
+    built = messages(user("go"), assistant(call("a")), user("wait", result("a")))
+    assert built[2]["content"] == [answered("a"), {"type": "text", "text": "wait"}]
 
 
 def test_a_late_result_is_moved_to_its_call() -> None:
-    said = messages(user("go"), assistant(call("a"), call("b")), user(result("b")), assistant("hm"), user(result("a")))
-    assert said == [
+    built = messages(user("go"), assistant(call("a"), call("b")), user(result("b")), assistant("hm"), user(result("a")))
+    assert built == [
         {"role": "user", "content": "go"},
         {"role": "assistant", "content": [used("a"), used("b")]},
         {"role": "user", "content": [answered("a"), answered("b")]},
@@ -126,58 +126,58 @@ def test_a_late_result_is_moved_to_its_call() -> None:
 
 def test_a_call_without_a_result_is_given_one() -> None:
     ledger = Ledger()
-    said = messages(user("go"), assistant(call("a")), user("never mind"), ledger=ledger)
+    built = messages(user("go"), assistant(call("a")), user("never mind"), ledger=ledger)
     invented = {"type": "tool_result", "tool_use_id": "a", "content": "[no result]", "is_error": True}
-    assert said[2]["content"] == [invented, {"type": "text", "text": "never mind"}]
+    assert built[2]["content"] == [invented, {"type": "text", "text": "never mind"}]
     assert losses(ledger)["/messages/1/tool_calls/0"] is LossKind.INVENTED
 
 
 def test_a_last_call_without_a_result_is_given_a_turn() -> None:
-    said = messages(user("go"), assistant(call("a")))
-    assert [message["role"] for message in said] == ["user", "assistant", "user"]
+    built = messages(user("go"), assistant(call("a")))
+    assert [message["role"] for message in built] == ["user", "assistant", "user"]
 
 
 def test_the_last_of_two_results_counts() -> None:
     ledger = Ledger()
-    said = messages(
+    built = messages(
         user("go"),
         assistant(call("a")),
         user(result("a", "old", "/messages/2"), result("a", "new", "/messages/3")),
         ledger=ledger,
     )
-    assert said[2]["content"] == [answered("a", "new")]
+    assert built[2]["content"] == [answered("a", "new")]
     assert losses(ledger)["/messages/2"] is LossKind.DROPPED
 
 
-def test_a_result_without_a_call_is_told_as_text() -> None:
+def test_a_result_without_a_call_is_sent_as_text() -> None:
     ledger = Ledger()
-    said = messages(user("go", result("ghost", "boo")), ledger=ledger)
-    texts = [block["text"] for block in said[0]["content"]]
+    built = messages(user("go", result("ghost", "boo")), ledger=ledger)
+    texts = [block["text"] for block in built[0]["content"]]
     assert texts == ["go", "[result of ghost]", "boo"]
     assert losses(ledger)["/messages/2"] is LossKind.APPROXIMATED
 
 
-def test_ids_of_any_alphabet_are_told_apart() -> None:
-    said = messages(
+def test_ids_of_any_alphabet_are_distinguished() -> None:
+    built = messages(
         user("go"),
         assistant(call("a.b"), call("a/b"), call("")),
         user(result("a/b", "2"), result("a.b", "1"), result("", "3")),
     )
-    assert said[1]["content"] == [used("a_b"), used("a_b-2"), used("call")]
-    assert said[2]["content"] == [answered("a_b", "1"), answered("a_b-2", "2"), answered("call", "3")]
+    assert built[1]["content"] == [used("a_b"), used("a_b-2"), used("call")]
+    assert built[2]["content"] == [answered("a_b", "1"), answered("a_b-2", "2"), answered("call", "3")]
 
 
 def test_an_id_used_again_in_a_later_turn_is_another_call() -> None:
-    said = messages(
+    built = messages(
         user("go"),
         assistant(call("call_0")),
         user(result("call_0", "1")),
         assistant(call("call_0")),
         user(result("call_0", "2")),
     )
-    assert said[2]["content"] == [answered("call_0", "1")]
-    assert said[3]["content"] == [used("call_0-2")]
-    assert said[4]["content"] == [answered("call_0-2", "2")]
+    assert built[2]["content"] == [answered("call_0", "1")]
+    assert built[3]["content"] == [used("call_0-2")]
+    assert built[4]["content"] == [answered("call_0-2", "2")]
 
 
 @pytest.mark.parametrize(
@@ -192,8 +192,8 @@ def test_an_id_used_again_in_a_later_turn_is_another_call() -> None:
 )
 def test_arguments_are_objects(arguments: str, input: object, lost: bool) -> None:
     ledger = Ledger()
-    said = messages(user("go"), assistant(call("a", arguments)), user(result("a")), ledger=ledger)
-    assert said[1]["content"] == [used("a", input)]
+    built = messages(user("go"), assistant(call("a", arguments)), user(result("a")), ledger=ledger)
+    assert built[1]["content"] == [used("a", input)]
     assert (losses(ledger).get("/messages/1/tool_calls/0") is LossKind.APPROXIMATED) == lost
 
 
@@ -211,7 +211,7 @@ def test_white_space_alone_is_dropped_with_a_loss() -> None:
     assert losses(ledger)["/messages/1"] is LossKind.DROPPED
 
 
-def test_a_refusal_is_told_as_text() -> None:
+def test_a_refusal_is_sent_as_text() -> None:
     assert messages(user("a"), assistant(Refusal("No.", "/messages/1/refusal")), user("b"))[1] == {
         "role": "assistant",
         "content": "No.",
@@ -220,8 +220,8 @@ def test_a_refusal_is_told_as_text() -> None:
 
 def test_a_conversation_opens_with_the_user() -> None:
     ledger = Ledger()
-    said = messages(assistant("hello", at="/messages/0"), user("hi"), ledger=ledger)
-    assert said[0] == {"role": "user", "content": "(continue)"}
+    built = messages(assistant("hello", at="/messages/0"), user("hi"), ledger=ledger)
+    assert built[0] == {"role": "user", "content": "(continue)"}
     assert losses(ledger)["/messages/0"] is LossKind.INVENTED
 
 
@@ -231,10 +231,10 @@ def test_instructions_alone_are_still_a_request() -> None:
 
 def test_later_instructions_keep_their_role_where_the_model_allows_it() -> None:
     ledger = Ledger()
-    said = messages(
+    built = messages(
         user("a"), system("French."), assistant("b"), user("c"), system("Now."), profile=LATER, ledger=ledger
     )
-    assert said == [
+    assert built == [
         {"role": "user", "content": "a"},
         {"role": "system", "content": "French."},
         {"role": "assistant", "content": "b"},
@@ -253,21 +253,21 @@ def test_later_instructions_keep_their_role_where_the_model_allows_it() -> None:
 )
 def test_later_instructions_are_tagged_in_place_elsewhere(turns: tuple[Turn, ...], profile: Profile) -> None:
     ledger = Ledger()
-    said = messages(*turns, profile=profile, ledger=ledger)
+    built = messages(*turns, profile=profile, ledger=ledger)
     tagged = {"type": "text", "text": "<system>\nFrench.\n</system>"}
-    assert said[0]["content"][:2] == [{"type": "text", "text": "a"}, tagged]
+    assert built[0]["content"][:2] == [{"type": "text", "text": "a"}, tagged]
     assert losses(ledger)["/messages/2"] is LossKind.APPROXIMATED
 
 
 def test_instructions_after_an_assistants_turn_open_a_users_turn() -> None:
-    said = messages(user("a"), assistant("b"), system("French."), user("c"), profile=LATER)
-    assert [message["role"] for message in said] == ["user", "assistant", "user"]
+    built = messages(user("a"), assistant("b"), system("French."), user("c"), profile=LATER)
+    assert [message["role"] for message in built] == ["user", "assistant", "user"]
 
 
 def test_a_prefill_loses_its_trailing_white_space() -> None:
     ledger = Ledger()
-    said = messages(user("a"), assistant("The answer is ", at="/messages/1"), ledger=ledger)
-    assert said[1]["content"] == "The answer is"
+    built = messages(user("a"), assistant("The answer is ", at="/messages/1"), ledger=ledger)
+    assert built[1]["content"] == "The answer is"
     assert losses(ledger)["/messages/1"] is LossKind.APPROXIMATED
 
 
@@ -282,12 +282,12 @@ SIGNED = Opaque("anthropic", Form.SIGNATURE, "c2ln", "claude-up", "exact text")
 
 def test_thinking_returns_to_its_issuer_exactly_and_first() -> None:
     redacted = Opaque("anthropic", Form.REDACTED, "cmVk")
-    said = messages(
+    built = messages(
         user("a"),
         assistant("b", Thinking("summary", "/messages/1/r", SIGNED), Thinking("", "/messages/1/s", redacted)),
         user("c"),
     )
-    assert said[1]["content"] == [
+    assert built[1]["content"] == [
         {"type": "thinking", "thinking": "exact text", "signature": "c2ln"},
         {"type": "redacted_thinking", "data": "cmVk"},
         {"type": "text", "text": "b"},
@@ -305,14 +305,14 @@ def test_thinking_returns_to_its_issuer_exactly_and_first() -> None:
 )
 def test_thinking_of_others_is_dropped_with_a_loss(thinking: Thinking) -> None:
     ledger = Ledger()
-    said = messages(user("a"), assistant(thinking, "b"), user("c"), ledger=ledger)
-    assert said[1] == {"role": "assistant", "content": "b"}
+    built = messages(user("a"), assistant(thinking, "b"), user("c"), ledger=ledger)
+    assert built[1] == {"role": "assistant", "content": "b"}
     assert losses(ledger)["/messages/1/r"] is LossKind.DROPPED
 
 
 def content(*parts: Part, ledger: Ledger | None = None) -> Json:
-    said = messages(user("look", *parts), ledger=ledger)
-    return said[0]["content"][1:]
+    built = messages(user("look", *parts), ledger=ledger)
+    return built[0]["content"][1:]
 
 
 def test_images_and_documents_keep_their_sources() -> None:
@@ -364,8 +364,8 @@ def test_a_level_of_detail_is_dropped_with_a_loss() -> None:
 
 def test_an_image_inside_a_tool_result_stays_an_image() -> None:
     seen = ToolResult("a", (Text("seen"), Image(Inline("image/png", "aW1n"))), "/messages/2", is_error=True)
-    said = messages(user("go"), assistant(call("a")), user(seen))
-    assert said[2]["content"] == [
+    built = messages(user("go"), assistant(call("a")), user(seen))
+    assert built[2]["content"] == [
         {
             "type": "tool_result",
             "tool_use_id": "a",
@@ -379,8 +379,8 @@ def test_an_image_inside_a_tool_result_stays_an_image() -> None:
 
 
 def test_an_empty_result_has_no_content() -> None:
-    said = messages(user("go"), assistant(call("a")), user(result("a", "")))
-    assert said[2]["content"] == [{"type": "tool_result", "tool_use_id": "a"}]
+    built = messages(user("go"), assistant(call("a")), user(result("a", "")))
+    assert built[2]["content"] == [{"type": "tool_result", "tool_use_id": "a"}]
 
 
 def test_citations_of_another_vendor_are_dropped_with_a_loss() -> None:
@@ -393,8 +393,8 @@ def test_citations_of_another_vendor_are_dropped_with_a_loss() -> None:
 def test_the_last_four_breakpoints_are_kept() -> None:
     ledger = Ledger()
     parts = [Text(str(n), f"/messages/0/content/{n}", cache=Cache(f"/messages/0/content/{n}/c")) for n in range(6)]
-    said = messages(user(*parts), ledger=ledger)
-    marked = ["cache_control" in block for block in said[0]["content"]]
+    built = messages(user(*parts), ledger=ledger)
+    marked = ["cache_control" in block for block in built[0]["content"]]
     assert marked == [False, False, True, True, True, True]
     dropped = [path for path, how in losses(ledger).items() if how is LossKind.DROPPED]
     assert dropped == ["/messages/0/content/0/c", "/messages/0/content/1/c"]

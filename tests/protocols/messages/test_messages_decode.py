@@ -1,4 +1,4 @@
-"""Bytes of a Messages upstream come in; the events that they mean are compared."""
+"""Decode the bytes of Messages upstreams and compare the events."""
 
 import msgspec
 import pytest
@@ -54,7 +54,7 @@ def failure_of(stream: bytes) -> Kind:
     return failed.failure.kind
 
 
-def test_text_is_told_as_it_comes() -> None:
+def test_text_is_sent_as_it_comes() -> None:
     assert decode(fixture("text.sse")) == [
         Started("msg_01fake", "claude-test", Usage(input=12, output=1)),
         Opened(0, TextBlock()),
@@ -84,7 +84,7 @@ def test_a_call_without_arguments_has_no_delta() -> None:
     assert events[1:3] == [Opened(0, CallBlock("toolu_a", "now")), Closed(0)]
 
 
-def test_an_input_that_comes_whole_in_the_start_is_told_once() -> None:
+def test_an_input_that_comes_whole_in_the_start_is_sent_once() -> None:
     assert text_of(decode(fixture("input_at_start.sse")), 0) == '{"a":1,"b":[2]}'
 
 
@@ -125,7 +125,7 @@ def test_redacted_thinking_is_sealed_whole() -> None:
     assert decode(fixture("redacted.sse"))[1:4] == [Opened(0, ThinkingBlock()), OpaqueAdded(0, opaque), Closed(0)]
 
 
-def test_what_is_not_the_words_may_have_any_type() -> None:
+def test_inessential_fields_may_have_any_type() -> None:
     odd = {"type": "message", "id": None, "model": 5, "usage": {"input_tokens": 2.5}, "stop_details": "no"}
     body = {**odd, "content": [{"type": "text", "text": "x"}], "stop_reason": "end_turn"}
     events = UPSTREAM.decode_whole(msgspec.json.encode(body), ISSUER, Ledger())
@@ -195,7 +195,7 @@ def test_an_unknown_stop_reason_is_a_natural_end_with_a_loss() -> None:
     assert [loss.path for loss in ledger] == ["/stop_reason"]
 
 
-def test_blocks_that_say_nothing_leave_no_trace() -> None:
+def test_blocks_that_have_no_effect_leave_no_trace() -> None:
     events = decode(fixture("empty_blocks.sse"))
     assert events[1:3] == [Opened(0, CallBlock("toolu_a", "go")), Closed(0)]
     assert events[-1] == Ended(Stop.TOOL)
@@ -228,7 +228,7 @@ def test_a_search_is_one_block_with_its_hits_and_citations_cover_their_block() -
     assert [usage.web_searches for usage in used] == [1]
 
 
-def test_an_unfinished_search_is_still_told() -> None:
+def test_an_unfinished_search_is_still_sent() -> None:
     stream = fixture("web_search.sse")
     head, _, _ = stream.partition(b'event: content_block_start\ndata: {"type":"content_block_start","index":1')
     tail = b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"pause_turn"}}\n\n'
@@ -338,7 +338,7 @@ def test_many_deltas_cost_linear_time() -> None:
     assert_linear(opened, Frame("", delta), 2000)
 
 
-def test_a_whole_reply_tells_the_same_as_its_stream() -> None:
+def test_a_whole_reply_equals_its_stream() -> None:
     events = UPSTREAM.decode_whole(fixture("whole.json"), ISSUER, Ledger())
     kinds = [event.what.__class__.__name__ for event in events if isinstance(event, Opened)]
     assert kinds == ["ThinkingBlock", "ThinkingBlock", "TextBlock", "HostedBlock", "CallBlock", "CallBlock"]

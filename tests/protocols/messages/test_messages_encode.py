@@ -1,4 +1,4 @@
-"""Hub events come in; the bytes of the Messages stream and of the whole message are compared."""
+"""Encode hub events and compare the bytes of the stream and of the whole message."""
 
 import msgspec
 import pytest
@@ -33,12 +33,12 @@ from protocols.messages.messages_dialogue import (
     ISSUER,
     STREAMS,
     UPSTREAM,
-    asked,
     decode,
     encode,
     fixture,
     frames,
     losses,
+    make_context,
     whole,
 )
 from replies import START, call, joined, split_delta, text
@@ -98,7 +98,7 @@ def test_an_id_of_messages_is_kept() -> None:
     assert frames(encode([Started("msg_9", "m"), END]))[0]["message"]["id"] == "msg_9"
 
 
-def test_known_input_is_told_at_the_start_and_again_at_the_end() -> None:
+def test_known_input_is_sent_at_the_start_and_again_at_the_end() -> None:
     stream = encode([Started("x", "m", Usage(140, 0, 100, 30, 20)), UsageReported(Usage(140, 9, 100, 30, 20, 4)), END])
     first, delta, _ = frames(stream)
     assert first["message"]["usage"]["input_tokens"] == 10
@@ -119,7 +119,7 @@ def test_empty_deltas_and_empty_blocks_write_nothing() -> None:
     assert deltas_of(stream) == [{"type": "text_delta", "text": "hi"}]
 
 
-def test_the_first_words_of_every_block_are_written() -> None:
+def test_the_first_text_of_every_block_are_written() -> None:
     events = [
         START,
         Opened(0, ThinkingBlock()),
@@ -166,7 +166,7 @@ def test_a_signature_is_one_delta_and_the_last_of_its_block() -> None:
     assert decode_envelope(token) == ENCRYPTED
 
 
-def test_thinking_without_a_text_is_redacted_thinking_told_whole() -> None:
+def test_thinking_without_a_text_is_redacted_thinking_sent_whole() -> None:
     stream = encode([START, Opened(0, ThinkingBlock()), OpaqueAdded(0, ENCRYPTED), Closed(0), END])
     assert blocks_of(stream) == [{"type": "redacted_thinking", "data": encode_envelope(ENCRYPTED)}]
     assert deltas_of(stream) == []
@@ -178,7 +178,7 @@ def test_thinking_without_a_signature_has_an_empty_one() -> None:
     assert [delta["type"] for delta in deltas_of(stream)] == ["thinking_delta"]
 
 
-def test_a_refusal_is_text_and_its_stop_reason_says_so() -> None:
+def test_a_refusal_is_text_and_its_stop_reason_shows_it() -> None:
     events: list[Event] = [START, Opened(0, RefusalBlock()), Delta(0, "No."), Closed(0), END]
     stream = encode(events)
     assert blocks_of(stream) == [{"type": "text", "text": ""}]
@@ -245,7 +245,7 @@ def test_arguments_that_are_no_object_fail_a_whole_reply(arguments: str) -> None
     assert refused.value.failure.kind is Kind.CORRUPT
 
 
-def test_a_search_of_another_vendor_is_told_as_use_and_result() -> None:
+def test_a_search_of_another_vendor_is_sent_as_use_and_result() -> None:
     hits = (Citation("https://example.com", "E"),)
     hosted = HostedBlock("ws_1", "web_search", {"query": "q"}, hits, {"type": "web_search_call"})
     ledger = Ledger()
@@ -336,7 +336,7 @@ def test_the_folded_stream_is_the_whole_reply(name: str) -> None:
 @pytest.mark.parametrize("name", FINISHED)
 def test_any_cut_of_the_deltas_gives_the_same_message(name: str) -> None:
     def make() -> Stage[Event, bytes]:
-        return CLIENT.encoder(asked(), Ledger())
+        return CLIENT.encoder(make_context(), Ledger())
 
     events = joined(decode(fixture(f"{name}.sse")))
     assert_any_recut_agrees(make, events, split_delta, fold)
@@ -361,7 +361,7 @@ def test_what_is_encoded_is_decoded_to_the_same_events(name: str) -> None:
 
 def test_a_whole_reply_survives_the_round_trip() -> None:
     events = UPSTREAM.decode_whole(fixture("whole.json"), ISSUER, Ledger())
-    again = UPSTREAM.decode_whole(CLIENT.encode_whole(events, asked(), Ledger()), ISSUER, Ledger())
+    again = UPSTREAM.decode_whole(CLIENT.encode_whole(events, make_context(), Ledger()), ISSUER, Ledger())
     assert unsealed(again) == unsealed(events)
 
 
@@ -375,6 +375,6 @@ def test_the_keep_alive_is_a_ping() -> None:
 
 
 def test_one_item_is_one_event() -> None:
-    for item in run(CLIENT.encoder(asked(), Ledger()), decode(fixture("web_search.sse"))):
+    for item in run(CLIENT.encoder(make_context(), Ledger()), decode(fixture("web_search.sse"))):
         assert item.endswith(b"\n\n")
         assert item.count(b"\n\n") == 1

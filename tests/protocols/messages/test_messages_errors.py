@@ -55,12 +55,12 @@ def test_an_error_answer_is_read_by_its_type_then_by_its_status(status: int, bod
     assert read(status, body).kind is kind
 
 
-def test_a_page_of_html_is_told_in_words() -> None:
+def test_a_page_of_html_is_described_in_words() -> None:
     page = b"<html><head><style>b{color:red}</style></head><body><h1>Bad  gateway</h1></body></html>"
     assert read(502, page).message == "the upstream returned HTTP 502: Bad gateway"
 
 
-def test_an_empty_answer_is_told_by_its_status() -> None:
+def test_an_empty_answer_is_described_by_its_status() -> None:
     assert read(503, b"").message == "the upstream returned HTTP 503 without a message"
 
 

@@ -1,4 +1,4 @@
-"""Bodies of Messages clients come in; the hub request is looked at, and nothing may vanish."""
+"""Parse bodies of Messages clients into hub requests; no field may vanish."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -43,7 +43,7 @@ def minimal(**fields: object) -> JsonObject:
     return {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}], **fields}
 
 
-def said(*blocks: object) -> JsonObject:
+def with_blocks(*blocks: object) -> JsonObject:
     return minimal(messages=[{"role": "user", "content": list(blocks)}])
 
 
@@ -86,7 +86,7 @@ def test_media_of_every_source_are_parts() -> None:
 
 
 def test_a_file_id_is_kept_for_its_own_vendor() -> None:
-    (part,) = parse(said({"type": "image", "source": {"type": "file", "file_id": "file_1"}})).turns[0].parts
+    (part,) = parse(with_blocks({"type": "image", "source": {"type": "file", "file_id": "file_1"}})).turns[0].parts
     assert part == Image(FileId("file_1"), "/messages/0/content/0")
 
 
@@ -108,14 +108,14 @@ def test_calls_and_results_keep_ids_flags_and_media() -> None:
     assert (failed.is_error, failed.content) == (True, (Text("failed", "/messages/3/content/1/content"),))
 
 
-def test_a_call_that_the_model_made_itself_says_nothing_by_it() -> None:
+def test_a_call_that_the_model_made_itself_adds_nothing() -> None:
     call = {"type": "tool_use", "id": "t", "name": "look", "input": {}, "caller": {"type": "direct"}}
-    (part,) = parse(said(call)).turns[0].parts
+    (part,) = parse(with_blocks(call)).turns[0].parts
     assert part == ToolCall("t", "look", "{}", "/messages/0/content/0")
 
 
 def test_a_result_without_content_is_empty() -> None:
-    (part,) = parse(said({"type": "tool_result", "tool_use_id": "t"})).turns[0].parts
+    (part,) = parse(with_blocks({"type": "tool_result", "tool_use_id": "t"})).turns[0].parts
     assert part == ToolResult("t", (), "/messages/0/content/0")
 
 
@@ -126,19 +126,19 @@ def test_signatures_belong_to_anthropic_unless_they_are_our_envelope() -> None:
     )
     assert redacted == Thinking("", "/messages/2/content/1", Opaque("anthropic", Form.REDACTED, "cmVkYWN0ZWQ="))
     foreign = Opaque("openai", Form.ENCRYPTED, "gAAAA", "gpt-test", "the text")
-    (again,) = parse(said({"type": "redacted_thinking", "data": encode_envelope(foreign)})).turns[0].parts
+    (again,) = parse(with_blocks({"type": "redacted_thinking", "data": encode_envelope(foreign)})).turns[0].parts
     assert again == Thinking("", "/messages/0/content/0", foreign)
 
 
 def test_unsigned_thinking_has_no_opaque_value() -> None:
-    (part,) = parse(said({"type": "thinking", "thinking": "hm", "signature": ""})).turns[0].parts
+    (part,) = parse(with_blocks({"type": "thinking", "thinking": "hm", "signature": ""})).turns[0].parts
     assert part == Thinking("hm", "/messages/0/content/0")
 
 
 @pytest.mark.parametrize("kind", ["server_tool_use", "web_search_tool_result", "container_upload", "not_yet_invented"])
-def test_blocks_that_only_messages_knows_are_kept_whole(kind: str) -> None:
+def test_blocks_that_only_messages_has_are_kept_whole(kind: str) -> None:
     block = {"type": kind, "id": "x", "deep": {"er": [1]}}
-    assert parse(said(block)).turns[0].parts == (Foreign(kind, block, "/messages/0/content/0"),)
+    assert parse(with_blocks(block)).turns[0].parts == (Foreign(kind, block, "/messages/0/content/0"),)
 
 
 def test_tools_are_functions_or_hosted() -> None:
@@ -218,7 +218,7 @@ def test_settings_are_read_and_know_where_they_stood() -> None:
     assert REQUEST.raw == BODY
 
 
-def test_what_only_messages_knows_is_told_to_the_ledger_of_any_other_protocol() -> None:
+def test_what_only_messages_has_is_recorded_in_the_ledger_of_any_other_protocol() -> None:
     ledger = Ledger()
     note_foreign_fields(REQUEST, "chat", ledger)
     assert set(losses(ledger)) == {
@@ -244,7 +244,7 @@ def test_a_demand_to_compact_is_refused_by_those_who_would_answer_instead(protoc
     note_foreign_fields(compacting, "messages", Ledger())
 
 
-def test_why_a_context_is_not_managed_elsewhere_is_told_truly() -> None:
+def test_why_a_context_is_not_managed_elsewhere_is_explained_correctly() -> None:
     ledger = Ledger()
     note_foreign_fields(REQUEST, "responses", ledger)
     (why,) = [loss.why for loss in ledger if loss.path == "/context_management"]
@@ -292,8 +292,8 @@ def test_a_container_without_an_id_is_kept() -> None:
         (minimal(messages=[{"role": "tool", "content": "x"}]), "/messages/0/role"),
         (minimal(messages=[{"role": "user"}]), "/messages/0/content"),
         (minimal(messages=[7]), "/messages/0"),
-        (said({"text": "no type"}), "/messages/0/content/0/type"),
-        (said({"type": "tool_use", "id": "a", "name": "b", "input": "{}"}), "/messages/0/content/0/input"),
+        (with_blocks({"text": "no type"}), "/messages/0/content/0/type"),
+        (with_blocks({"type": "tool_use", "id": "a", "name": "b", "input": "{}"}), "/messages/0/content/0/input"),
         (minimal(tools=[{"input_schema": {}}]), "/tools/0/name"),
         (minimal(stop_sequences=[1]), "/stop_sequences"),
         (minimal(tool_choice={"type": "maybe"}), "/tool_choice/type"),

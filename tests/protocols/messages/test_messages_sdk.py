@@ -1,4 +1,4 @@
-"""The official SDK reads what the encoder writes and must end with the reply that was meant."""
+"""The official SDK reads what the encoder writes and must end with the intended reply."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from dragoman.hub.events import Ended, Event, Failed
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
 from narrowing import expect
-from protocols.messages.messages_dialogue import CLIENT, STREAMS, asked, decode, encode, fixture, whole
+from protocols.messages.messages_dialogue import CLIENT, STREAMS, decode, encode, fixture, make_context, whole
 from replies import START, text
 from wire_json import JsonObject
 
@@ -48,18 +48,18 @@ def content_of(message: Message | BetaMessage) -> object:
 
 @pytest.mark.parametrize("name", [name for name in FINISHED if name != "cut_arguments"])
 @pytest.mark.parametrize("beta", [False, True])
-def test_the_sdk_assembles_the_reply_that_was_meant(name: str, beta: bool) -> None:
+def test_the_sdk_assembles_the_reply_that_was_intended(name: str, beta: bool) -> None:
     events = decode(fixture(f"{name}.sse"))
     sdk = streaming(encode(events))
     messages = sdk.beta.messages if beta else sdk.messages
     with messages.stream(**ASK) as stream:
         message = stream.get_final_message()
-    meant = whole(events)
-    assert content_of(message) == plain(meant["content"])
-    assert (message.stop_reason, message.stop_sequence) == (meant["stop_reason"], meant["stop_sequence"])
+    expected = whole(events)
+    assert content_of(message) == plain(expected["content"])
+    assert (message.stop_reason, message.stop_sequence) == (expected["stop_reason"], expected["stop_sequence"])
     assert (message.model, message.role, message.type) == ("claude-asked", "assistant", "message")
     counted = message.usage.model_dump()
-    usage = meant["usage"]
+    usage = expected["usage"]
     assert isinstance(usage, dict)
     assert {key: counted[key] for key in usage if key != "cache_creation"} == {
         key: value for key, value in usage.items() if key != "cache_creation"
@@ -75,7 +75,7 @@ def test_the_sdk_reads_cut_off_arguments_as_far_as_they_go() -> None:
 
 def test_the_sdk_reads_the_whole_reply() -> None:
     events = decode(fixture("tools.sse"))
-    message = answering(200, CLIENT.encode_whole(events, asked(), Ledger())).messages.create(**ASK)
+    message = answering(200, CLIENT.encode_whole(events, make_context(), Ledger())).messages.create(**ASK)
     assert expect(ToolUseBlock, message.content[1]).input == {"city": "Zürich"}
     assert message.stop_reason == "tool_use"
 

@@ -177,14 +177,14 @@ REQUEST = Request(
 )
 
 
-def test_a_request_arrives_as_it_was_meant_with_the_target_model() -> None:
+def test_a_request_arrives_as_intended_with_the_target_model() -> None:
     ledger = Ledger()
     sent = msgspec.json.decode(build(REQUEST, Target("echo-think", "echo"), ledger), type=Request)
     assert sent == msgspec.structs.replace(REQUEST, model="echo-think", where={}, raw={})
     assert len(ledger) == 0
 
 
-def test_what_only_the_clients_protocol_knows_is_told_as_lost() -> None:
+def test_what_only_the_clients_protocol_has_is_recorded_as_lost() -> None:
     turn = Turn(
         Role.USER, (Text("hi", at="/messages/0/content/0"), Foreign("search_result", {}, at="/messages/0/content/1"))
     )
@@ -211,9 +211,9 @@ def test_more_than_one_choice_is_refused_by_name() -> None:
     assert refused.value.failure.at == "/n"
 
 
-def test_an_error_body_is_read_and_an_unknown_one_goes_by_its_status() -> None:
-    told = Failure(Kind.CONTEXT_TOO_LONG, "prompt is too long", code="x")
-    assert read_failure(400, {}, msgspec.json.encode(told)) == Failure(
+def test_an_error_body_is_read_and_an_unknown_one_is_read_by_its_status() -> None:
+    decoded = Failure(Kind.CONTEXT_TOO_LONG, "prompt is too long", code="x")
+    assert read_failure(400, {}, msgspec.json.encode(decoded)) == Failure(
         Kind.CONTEXT_TOO_LONG, "prompt is too long", 400, "x"
     )
     limited = read_failure(429, {b"retry-after": b"3"}, b"<html>busy</html>")
@@ -221,6 +221,6 @@ def test_an_error_body_is_read_and_an_unknown_one_goes_by_its_status() -> None:
     assert read_failure(500, {b"retry-after": b"soon"}, b"").kind is Kind.UPSTREAM
 
 
-def test_nobody_speaks_it_to_us() -> None:
+def test_no_client_uses_it() -> None:
     assert PROTOCOL.client is None
     assert PROTOCOL.upstream is not None

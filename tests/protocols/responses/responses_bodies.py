@@ -31,7 +31,7 @@ def request_of(*turns: Turn, protocol: str = "messages", **fields: object) -> Re
     return replace(Request(protocol=protocol, model="asked", turns=turns or (HI,)), **fields)
 
 
-def told(request: Request, target: Target = TARGET) -> list[tuple[str, LossKind]]:
+def find_losses(request: Request, target: Target = TARGET) -> list[tuple[str, LossKind]]:
     ledger = Ledger()
     built(request, target, ledger)
     return [(loss.path, loss.how) for loss in ledger]

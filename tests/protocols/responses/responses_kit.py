@@ -73,7 +73,7 @@ def joined(events: Iterable[Event]) -> list[Event]:
     return out
 
 
-def asked(
+def make_context(
     request: Request | None = None, now: Callable[[], float] = lambda: 1794700002.9, responses_done: bool = True
 ) -> ReplyContext:
     numbers = count(1)
@@ -88,7 +88,7 @@ def asked(
 
 
 def encoded(events: Iterable[Event], with_: ReplyContext | None = None, ledger: Ledger | None = None) -> bytes:
-    machine = CLIENT.encoder(with_ or asked(), Ledger() if ledger is None else ledger)
+    machine = CLIENT.encoder(with_ or make_context(), Ledger() if ledger is None else ledger)
     return b"".join(run(machine, events))
 
 

@@ -24,7 +24,7 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from protocols.responses.responses_bodies import HI, TARGET, built, refused_at, request_of, told
+from protocols.responses.responses_bodies import HI, TARGET, built, find_losses, refused_at, request_of
 from protocols.responses.responses_kit import fixture, parsed
 from wire_json import JsonObject
 
@@ -63,7 +63,7 @@ def test_its_own_request_comes_back_without_a_loss() -> None:
     assert isinstance(expected, dict)
     got = stripped(built(parsed(FULL)))
     assert isinstance(got, dict)
-    assert told(parsed(FULL)) == []
+    assert find_losses(parsed(FULL)) == []
     for item in expected["input"]:
         item.setdefault("type", "message")
     expected["input"][1]["content"][2]["detail"] = "auto"  # left out, it means this
@@ -73,7 +73,7 @@ def test_its_own_request_comes_back_without_a_loss() -> None:
     assert got == {**expected, "model": "gpt-5.5"}
 
 
-def test_nothing_is_stored_and_reasoning_is_asked_for_in_its_portable_form() -> None:
+def test_nothing_is_stored_and_reasoning_is_requested_in_its_portable_form() -> None:
     body = built(request_of())
     assert (body["model"], body["store"], body["include"]) == ("gpt-5.5", False, ["reasoning.encrypted_content"])
     assert "include" not in built(request_of(), Target("gpt-4o", "openai", Profile(efforts=())))
@@ -102,7 +102,7 @@ def test_a_system_prompt_with_a_breakpoint_becomes_a_developer_item() -> None:
             }
         ],
     }
-    assert told(request) == [("/system/0/cache_control", LossKind.APPROXIMATED)]
+    assert find_losses(request) == [("/system/0/cache_control", LossKind.APPROXIMATED)]
 
 
 def test_a_later_system_message_stays_where_it_stands() -> None:
@@ -110,10 +110,10 @@ def test_a_later_system_message_stays_where_it_stands() -> None:
     assert [item["role"] for item in items(request_of(HI, later, protocol="chat"))] == ["user", "system"]
 
 
-def test_a_prefill_is_sent_as_history_and_told_for_messages_only() -> None:
+def test_a_prefill_is_sent_as_history_and_recorded_for_messages_only() -> None:
     prefill = assistant(Text("{", "/messages/1/content"))
-    assert told(request_of(HI, prefill)) == [("/messages/1", LossKind.APPROXIMATED)]
-    assert told(request_of(HI, prefill, protocol="chat")) == []
+    assert find_losses(request_of(HI, prefill)) == [("/messages/1", LossKind.APPROXIMATED)]
+    assert find_losses(request_of(HI, prefill, protocol="chat")) == []
 
 
 def test_an_assistant_turn_becomes_items_in_its_own_order() -> None:
@@ -182,12 +182,12 @@ def test_an_output_is_of_the_kind_of_its_call() -> None:
     assert items(request)[2]["type"] == "custom_tool_call_output"
 
 
-def test_a_failed_tool_says_so_in_its_text_and_is_never_incomplete() -> None:
+def test_a_failed_tool_shows_it_in_its_text_and_is_never_incomplete() -> None:
     result = ToolResult("a", (Text("no such file", "/x"),), "/r", is_error=True)
     request = request_of(assistant(CALLS[0]), user(result))
     output = {"type": "function_call_output", "call_id": "a", "output": "[tool error] no such file"}
     assert items(request)[1:] == [output]
-    assert told(request) == [("/r/is_error", LossKind.APPROXIMATED)]
+    assert find_losses(request) == [("/r/is_error", LossKind.APPROXIMATED)]
 
 
 def test_a_breakpoint_on_a_tool_result_stands_on_its_last_part() -> None:
@@ -207,35 +207,35 @@ def test_a_call_without_a_result_gets_one_where_it_stands() -> None:
         ("function_call_output", "b"),
         ("message", None),
     ]
-    assert told(request) == [("/a", LossKind.INVENTED)]
+    assert find_losses(request) == [("/a", LossKind.INVENTED)]
 
 
-def test_a_result_without_a_call_is_told_as_text() -> None:
+def test_a_result_without_a_call_is_sent_as_text() -> None:
     request = request_of(HI, user(ToolResult("z", (Text("sunny", "/x"),), "/r")))
     (message,) = items(request)[1:]
     assert message["role"] == "user"
     assert [part["text"] for part in message["content"]] == ["[result of tool call z]", "sunny"]
-    assert told(request) == [("/r", LossKind.APPROXIMATED)]
+    assert find_losses(request) == [("/r", LossKind.APPROXIMATED)]
 
 
 def test_the_last_result_of_a_call_counts() -> None:
     results = [ToolResult("a", (Text(text, "/x"),), at) for text, at in (("old", "/r0"), ("new", "/r1"))]
     request = request_of(HI, assistant(CALLS[0]), user(*results))
     assert [item["output"] for item in items(request)[2:]] == ["new"]
-    assert told(request) == [("/r0", LossKind.DROPPED)]
+    assert find_losses(request) == [("/r0", LossKind.DROPPED)]
 
 
 def test_ids_that_every_step_uses_again_become_unique() -> None:
     step = (assistant(CALLS[0]), user(ToolResult("a", (Text("ok", "/x"),), "/r")))
     request = request_of(HI, *step, assistant(ToolCall("a", "look", "{}", "/a2")), user(ToolResult("a", (), "/r2")))
     assert [item["call_id"] for item in items(request)[1:]] == ["a", "a", "a-2", "a-2"]
-    assert told(request) == []
+    assert find_losses(request) == []
 
 
-def test_breakpoints_where_there_is_no_place_for_them_are_told() -> None:
+def test_breakpoints_where_there_is_no_place_for_them_are_recorded() -> None:
     cache = Cache("/tools/0/cache_control")
     request = request_of(tools=(Function("f", "/tools/0", cache=cache), Function("g", "/tools/1")))
-    assert told(request) == [("/tools/0/cache_control", LossKind.DROPPED)]
+    assert find_losses(request) == [("/tools/0/cache_control", LossKind.DROPPED)]
 
 
 def test_reasoning_returns_to_its_issuer_without_an_id() -> None:
@@ -263,10 +263,10 @@ def test_reasoning_that_showed_nothing_returns_with_an_empty_summary() -> None:
         Opaque("openai", Form.ENCRYPTED, "dgm1.broken"),
     ],
 )
-def test_reasoning_that_this_upstream_cannot_read_is_dropped_and_told(opaque: Opaque | None) -> None:
+def test_reasoning_that_this_upstream_cannot_read_is_dropped_and_recorded(opaque: Opaque | None) -> None:
     request = request_of(HI, assistant(Thinking("hm", "/t", opaque), Text("ok", "/u")), HI)
     assert all(item["type"] == "message" for item in items(request))
-    assert told(request) == [("/t", LossKind.DROPPED)]
+    assert find_losses(request) == [("/t", LossKind.DROPPED)]
 
 
 def test_media_go_out_as_data_or_as_addresses() -> None:
@@ -284,12 +284,12 @@ def test_media_go_out_as_data_or_as_addresses() -> None:
         {"type": "input_file", "file_data": "data:application/pdf;base64,JVBERi0x", "filename": "a.pdf"},
         {"type": "input_file", "file_url": "https://p.example/x.pdf"},
     ]
-    assert told(request) == []
+    assert find_losses(request) == []
 
 
 def test_a_nameless_pdf_gets_a_name_and_plain_text_documents_become_text() -> None:
     request = request_of(user(Document(PDF, "/0"), Document("words", "/1", title="Notes")))
-    assert told(request) == [("/0", LossKind.INVENTED), ("/1", LossKind.APPROXIMATED)]
+    assert find_losses(request) == [("/0", LossKind.INVENTED), ("/1", LossKind.APPROXIMATED)]
     assert items(request)[0]["content"][1] == {"type": "input_text", "text": "Notes\n\nwords"}
 
 

@@ -10,10 +10,10 @@ from dragoman.hub.request import (
     Shape,
     Switch,
 )
-from protocols.responses.responses_bodies import built, refused_at, request_of, told
+from protocols.responses.responses_bodies import built, find_losses, refused_at, request_of
 
 
-def test_what_responses_cannot_say_is_dropped_and_told() -> None:
+def test_what_responses_does_not_have_is_dropped_and_recorded() -> None:
     request = request_of(
         protocol="chat",
         top_k=5,
@@ -23,7 +23,7 @@ def test_what_responses_cannot_say_is_dropped_and_told() -> None:
         stop=("x",),
         where={"stop": "/stop_sequences"},
     )
-    assert told(request) == [
+    assert find_losses(request) == [
         ("/top_k", LossKind.DROPPED),
         ("/frequency_penalty", LossKind.DROPPED),
         ("/presence_penalty", LossKind.DROPPED),
@@ -34,7 +34,7 @@ def test_what_responses_cannot_say_is_dropped_and_told() -> None:
 
 def test_several_answers_are_refused_and_one_is_fine() -> None:
     assert refused_at(request_of(protocol="chat", n=2)) == "/n"
-    assert told(request_of(protocol="chat", n=1)) == []
+    assert find_losses(request_of(protocol="chat", n=1)) == []
 
 
 def test_a_model_that_takes_no_sampling_gets_none() -> None:
@@ -42,14 +42,14 @@ def test_a_model_that_takes_no_sampling_gets_none() -> None:
     assert built(request)["temperature"] == 0.5
     fixed = Target("o9", "openai", Profile(sampling=False))
     assert "temperature" not in built(request, fixed)
-    assert told(request, fixed) == [("/temperature", LossKind.DROPPED), ("/top_p", LossKind.DROPPED)]
+    assert find_losses(request, fixed) == [("/temperature", LossKind.DROPPED), ("/top_p", LossKind.DROPPED)]
 
 
 @pytest.mark.parametrize(("asked", "sent"), [(1, 16), (16, 16), (500, 500)])
 def test_the_smallest_cap_is_sixteen(asked: int, sent: int) -> None:
     request = request_of(max_tokens=asked)
     assert built(request)["max_output_tokens"] == sent
-    assert told(request) == ([("/max_tokens", LossKind.APPROXIMATED)] if asked != sent else [])
+    assert find_losses(request) == ([("/max_tokens", LossKind.APPROXIMATED)] if asked != sent else [])
 
 
 def test_no_tokens_at_all_warm_the_cache() -> None:
@@ -61,11 +61,11 @@ def test_no_tokens_at_all_warm_the_cache() -> None:
 @pytest.mark.parametrize(
     ("budget", "effort"), [(1024, "low"), (1025, "medium"), (8192, "medium"), (24576, "high"), (31999, "xhigh")]
 )
-def test_a_budget_of_thought_becomes_an_effort(budget: int, effort: str) -> None:
+def test_a_budget_for_thinking_becomes_an_effort(budget: int, effort: str) -> None:
     reasoning = Reasoning("/thinking", budget=budget, budget_at="/thinking/budget_tokens")
     request = request_of(reasoning=reasoning)
     assert built(request)["reasoning"] == {"effort": effort}
-    assert told(request) == [("/thinking/budget_tokens", LossKind.APPROXIMATED)]
+    assert find_losses(request) == [("/thinking/budget_tokens", LossKind.APPROXIMATED)]
 
 
 def test_thinking_switched_off_is_no_effort_where_the_model_allows_it() -> None:
@@ -73,10 +73,10 @@ def test_thinking_switched_off_is_no_effort_where_the_model_allows_it() -> None:
     assert built(request_of(reasoning=reasoning))["reasoning"] == {"effort": "none"}
     stubborn = Target("gpt-6-astra", "openai", Profile(efforts=("low", "medium", "high")))
     assert built(request_of(reasoning=reasoning), stubborn)["reasoning"] == {"effort": "low"}
-    assert told(request_of(reasoning=reasoning), stubborn) == [("/thinking/type", LossKind.APPROXIMATED)]
+    assert find_losses(request_of(reasoning=reasoning), stubborn) == [("/thinking/type", LossKind.APPROXIMATED)]
     thoughtless = Target("gpt-4o", "openai", Profile(efforts=()))
     assert "reasoning" not in built(request_of(reasoning=reasoning), thoughtless)
-    assert told(request_of(reasoning=reasoning), thoughtless) == []
+    assert find_losses(request_of(reasoning=reasoning), thoughtless) == []
 
 
 @pytest.mark.parametrize(
@@ -93,19 +93,21 @@ def test_an_effort_that_the_model_lacks_becomes_its_neighbour(effort: str, effor
     request = request_of(protocol="chat", reasoning=Reasoning("/reasoning_effort", effort))
     target = Target("m", "openai", Profile(efforts=efforts))
     assert built(request, target)["reasoning"] == {"effort": sent}
-    assert told(request, target) == ([("/reasoning_effort", LossKind.APPROXIMATED)] if effort != sent else [])
+    assert find_losses(request, target) == ([("/reasoning_effort", LossKind.APPROXIMATED)] if effort != sent else [])
 
 
 def test_a_model_without_efforts_gets_none() -> None:
     request = request_of(protocol="chat", reasoning=Reasoning("/reasoning_effort", "high"))
-    assert told(request, Target("gpt-4o", "openai", Profile(efforts=()))) == [("/reasoning_effort", LossKind.DROPPED)]
+    assert find_losses(request, Target("gpt-4o", "openai", Profile(efforts=()))) == [
+        ("/reasoning_effort", LossKind.DROPPED)
+    ]
 
 
-def test_a_wish_to_see_thoughts_becomes_a_summary() -> None:
+def test_a_request_to_show_reasoning_becomes_a_summary() -> None:
     reasoning = Reasoning("/output_config/effort", "high", show="summarized", show_at="/thinking/display")
     request = request_of(reasoning=reasoning)
     assert built(request)["reasoning"] == {"effort": "high", "summary": "auto"}
-    assert ("/thinking/display", LossKind.APPROXIMATED) in told(request)
+    assert ("/thinking/display", LossKind.APPROXIMATED) in find_losses(request)
 
 
 def test_a_schema_is_flat_and_gets_a_name_where_it_has_none() -> None:
@@ -116,11 +118,11 @@ def test_a_schema_is_flat_and_gets_a_name_where_it_has_none() -> None:
     }
     nameless = request_of(format=Format(Shape.SCHEMA, "/output_config/format", schema=schema))
     assert built(nameless)["text"]["format"]["name"] == "response"
-    assert told(nameless) == [("/output_config/format", LossKind.INVENTED)]
+    assert find_losses(nameless) == [("/output_config/format", LossKind.INVENTED)]
     assert built(request_of(format=Format(Shape.JSON, "/f")))["text"] == {"format": {"type": "json_object"}}
 
 
-def test_logprobs_are_asked_for_by_inclusion() -> None:
+def test_logprobs_are_requested_by_inclusion() -> None:
     body = built(request_of(protocol="chat", logprobs=True, top_logprobs=3))
     assert body["include"] == ["reasoning.encrypted_content", "message.output_text.logprobs"]
     assert body["top_logprobs"] == 3
@@ -141,22 +143,22 @@ def test_identity_and_tier_are_carried() -> None:
     assert (body["user"], body["safety_identifier"], body["prompt_cache_key"]) == ("u", "s", "k")
     assert (body["metadata"], body["service_tier"], body["text"]) == ({"a": "b"}, "flex", {"verbosity": "low"})
     assert body["stream"] is True
-    assert told(request) == []
+    assert find_losses(request) == []
 
 
-def test_a_user_id_too_long_for_openai_is_hashed_and_told() -> None:
+def test_a_user_id_too_long_for_openai_is_hashed_and_recorded() -> None:
     request = request_of(user="x" * 129, where={"user": "/metadata/user_id"})
     identifier = built(request)["safety_identifier"]
     assert len(identifier) == 64
     assert identifier != built(request_of(user="y" * 129))["safety_identifier"]
-    assert told(request) == [("/metadata/user_id", LossKind.APPROXIMATED)]
+    assert find_losses(request) == [("/metadata/user_id", LossKind.APPROXIMATED)]
 
 
 def test_the_user_of_a_messages_client_becomes_the_safety_identifier() -> None:
     request = request_of(user="u-1", where={"user": "/metadata/user_id"})
     assert built(request)["safety_identifier"] == "u-1"
-    assert told(request) == [("/metadata/user_id", LossKind.APPROXIMATED)]
+    assert find_losses(request) == [("/metadata/user_id", LossKind.APPROXIMATED)]
 
 
-def test_fields_of_another_protocol_are_told() -> None:
-    assert told(request_of(ext={"container": "c"})) == [("/container", LossKind.DROPPED)]
+def test_fields_of_another_protocol_are_recorded() -> None:
+    assert find_losses(request_of(ext={"container": "c"})) == [("/container", LossKind.DROPPED)]

@@ -11,7 +11,7 @@ from dragoman.hub.request import (
     Pick,
     ToolChoice,
 )
-from protocols.responses.responses_bodies import built, refused_at, request_of, told
+from protocols.responses.responses_bodies import built, find_losses, refused_at, request_of
 
 
 def test_tools_are_flat_and_strictness_is_explicit() -> None:
@@ -31,14 +31,14 @@ def test_tools_are_flat_and_strictness_is_explicit() -> None:
         {"type": "custom", "name": "p", "format": {"type": "grammar", "syntax": "lark", "definition": "start: x"}},
         {"type": "custom", "name": "q"},
     ]
-    assert told(request) == []
+    assert find_losses(request) == []
 
 
 def test_defer_loading_is_kept_only_where_tools_can_be_searched() -> None:
     late = Function("f", "/tools/0", deferred=True)
     alone = request_of(tools=(late, Function("g", "/tools/1")))
     assert "defer_loading" not in built(alone)["tools"][0]
-    assert told(alone) == [("/tools/0/defer_loading", LossKind.APPROXIMATED)]
+    assert find_losses(alone) == [("/tools/0/defer_loading", LossKind.APPROXIMATED)]
     searched = request_of(tools=(late, Hosted("tool_search", {}, "/tools/1")))
     assert built(searched)["tools"][0]["defer_loading"] is True
 
@@ -61,7 +61,7 @@ def test_another_vendors_web_search_becomes_ours_with_its_domains_and_place() ->
             "user_location": {"type": "approximate", "country": "DE"},
         }
     ]
-    assert told(request) == [
+    assert find_losses(request) == [
         ("/tools/0/blocked_domains", LossKind.DROPPED),
         ("/tools/0/max_uses", LossKind.DROPPED),
         ("/tools/0", LossKind.APPROXIMATED),
@@ -90,7 +90,7 @@ def test_code_execution_and_mcp_become_their_likes() -> None:
 def test_a_hosted_tool_without_a_like_is_dropped_beside_others_and_refused_alone_or_forced() -> None:
     memory = Hosted("memory", {"type": "memory"}, "/tools/0")
     beside = (memory, Function("f", "/tools/1"))
-    assert told(request_of(tools=beside)) == [("/tools/0", LossKind.DROPPED)]
+    assert find_losses(request_of(tools=beside)) == [("/tools/0", LossKind.DROPPED)]
     assert refused_at(request_of(tools=(memory,))) == "/tools/0"
     forced = ToolChoice(Pick.NAMED, "/tool_choice", hosted="memory")
     assert refused_at(request_of(tools=beside, tool_choice=forced)) == "/tools/0"

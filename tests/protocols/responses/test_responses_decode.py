@@ -36,7 +36,7 @@ USED = UsageReported(Usage(input=120, output=42, cache_read=64, cache_write=16, 
 CREATED = event_bytes("response.created", response={"id": "resp_1", "model": "m", "status": "in_progress"})
 
 
-def told(name: str) -> list[Event]:
+def decode_fixture(name: str) -> list[Event]:
     return joined(events_of(fixture(name)))
 
 
@@ -51,7 +51,7 @@ def texts(events: list[Event]) -> list[tuple[object, str]]:
 
 
 def test_a_text_reply_is_one_block_with_usage_and_an_end() -> None:
-    assert told("text.sse") == [
+    assert decode_fixture("text.sse") == [
         STARTED,
         Opened(0, TextBlock()),
         Delta(0, "Hello, world."),
@@ -67,15 +67,15 @@ def test_each_delta_is_passed_on_as_it_comes() -> None:
 
 
 def test_unicode_quotes_and_line_separators_survive() -> None:
-    assert texts(told("unicode.sse")) == [(TextBlock(), 'Grüße aus 東京 👩‍👩‍👧\u2028 "quoted" \\ back\n')]
+    assert texts(decode_fixture("unicode.sse")) == [(TextBlock(), 'Grüße aus 東京 👩‍👩‍👧\u2028 "quoted" \\ back\n')]
 
 
 def test_carriage_returns_do_not_matter() -> None:
-    assert texts(told("crlf.sse")) == [(TextBlock(), "ab")]
+    assert texts(decode_fixture("crlf.sse")) == [(TextBlock(), "ab")]
 
 
 def test_interleaved_parallel_calls_keep_their_own_arguments() -> None:
-    events = told("tools_interleaved.sse")
+    events = decode_fixture("tools_interleaved.sse")
     assert texts(events) == [
         (TextBlock(), "Let me look."),
         (CallBlock("call_a", "weather"), '{"city":"Paris"}'),
@@ -86,7 +86,7 @@ def test_interleaved_parallel_calls_keep_their_own_arguments() -> None:
 
 
 def test_a_call_without_arguments_is_a_call_all_the_same() -> None:
-    assert told("empty_arguments.sse") == [
+    assert decode_fixture("empty_arguments.sse") == [
         STARTED,
         Opened(0, CallBlock("call_e", "list_files")),
         Closed(0),
@@ -97,13 +97,13 @@ def test_a_call_without_arguments_is_a_call_all_the_same() -> None:
 
 @pytest.mark.parametrize("name", ["arguments_in_done.sse", "shared_index.sse"])
 def test_arguments_that_come_only_with_done_or_share_an_index_arrive_once(name: str) -> None:
-    pieces = [text for what, text in texts(told(name)) if isinstance(what, CallBlock)]
+    pieces = [text for what, text in texts(decode_fixture(name)) if isinstance(what, CallBlock)]
     assert pieces == ['{"city":"Rome"}']
 
 
 @pytest.mark.parametrize("name", ["item_done_only.sse", "completed_only.sse"])
-def test_items_that_were_never_streamed_are_told_exactly_once(name: str) -> None:
-    events = told(name)
+def test_items_that_were_never_streamed_are_sent_exactly_once(name: str) -> None:
+    events = decode_fixture(name)
     assert texts(events) == [
         (ThinkingBlock(), "**Plan**\n\nThen act."),
         (TextBlock(), "Done."),
@@ -124,7 +124,7 @@ def test_a_terminal_snapshot_with_gaps_in_output_index_repeats_nothing() -> None
     assert texts(events_of(stream)) == [(TextBlock(), "once")]
 
 
-def test_what_is_not_the_words_may_have_any_type() -> None:
+def test_inessential_fields_may_have_any_type() -> None:
     message = {"type": "message", "id": "m", "content": [{"type": "output_text", "text": "once"}]}
     odd: JsonObject = {
         "id": 5,
@@ -153,7 +153,7 @@ def test_a_terminal_snapshot_of_items_that_shared_an_output_index_repeats_nothin
 
 
 def test_summary_parts_run_on_in_one_thinking_block_and_are_sealed_by_the_finished_item() -> None:
-    assert told("reasoning.sse")[1:5] == [
+    assert decode_fixture("reasoning.sse")[1:5] == [
         Opened(0, ThinkingBlock()),
         Delta(0, "**Plan**\n\nThen act."),
         OpaqueAdded(0, Opaque("openai", Form.ENCRYPTED, "gAAAA-opaque-1", "gpt-5.5")),
@@ -162,12 +162,12 @@ def test_summary_parts_run_on_in_one_thinking_block_and_are_sealed_by_the_finish
 
 
 @pytest.mark.parametrize("name", ["reasoning_raw.sse", "reasoning_raw_open.sse"])
-def test_raw_thoughts_are_read_in_both_spellings(name: str) -> None:
-    assert texts(told(name)) == [(ThinkingBlock(raw=True), "raw thoughts"), (TextBlock(), "ok")]
+def test_raw_reasoning_is_read_in_both_spellings(name: str) -> None:
+    assert texts(decode_fixture(name)) == [(ThinkingBlock(raw=True), "raw thoughts"), (TextBlock(), "ok")]
 
 
 def test_reasoning_that_shows_nothing_is_still_carried() -> None:
-    assert told("opaque_only.sse")[1:4] == [
+    assert decode_fixture("opaque_only.sse")[1:4] == [
         Opened(0, ThinkingBlock()),
         OpaqueAdded(0, Opaque("openai", Form.ENCRYPTED, "gAAAA-only", "gpt-5.5")),
         Closed(0),
@@ -175,17 +175,19 @@ def test_reasoning_that_shows_nothing_is_still_carried() -> None:
 
 
 def test_a_custom_tool_call_keeps_its_free_text() -> None:
-    assert texts(told("custom_call.sse")) == [
+    assert texts(decode_fixture("custom_call.sse")) == [
         (CallBlock("call_c", "apply_patch", custom=True), "*** Begin Patch\n*** End Patch\n")
     ]
 
 
-def test_a_call_tells_its_namespace() -> None:
-    assert texts(told("namespaced_call.sse")) == [(CallBlock("call_n", "wait_agent", namespace="collaboration"), "{}")]
+def test_a_call_has_its_namespace() -> None:
+    assert texts(decode_fixture("namespaced_call.sse")) == [
+        (CallBlock("call_n", "wait_agent", namespace="collaboration"), "{}")
+    ]
 
 
-def test_a_web_search_is_told_whole_and_its_citation_has_bounds() -> None:
-    events = told("web_search.sse")
+def test_a_web_search_is_sent_whole_and_its_citation_has_bounds() -> None:
+    events = decode_fixture("web_search.sse")
     search = next(event.what for event in events if isinstance(event, Opened))
     assert isinstance(search, HostedBlock)
     assert (search.kind, search.input) == ("web_search", {"query": "tide tables"})
@@ -200,22 +202,22 @@ def test_a_web_search_is_told_whole_and_its_citation_has_bounds() -> None:
 
 
 def test_a_refusal_is_a_block_of_its_own() -> None:
-    assert texts(told("refusal.sse")) == [(RefusalBlock(), "I cannot help with that.")]
+    assert texts(decode_fixture("refusal.sse")) == [(RefusalBlock(), "I cannot help with that.")]
 
 
 def test_logprobs_ride_on_their_delta() -> None:
-    delta = next(event for event in told("logprobs.sse") if isinstance(event, Delta))
+    delta = next(event for event in decode_fixture("logprobs.sse") if isinstance(event, Delta))
     assert delta.logprobs is not None
     assert msgspec.json.decode(delta.logprobs)[0]["token"] == "Hi"
 
 
 @pytest.mark.parametrize(("name", "stop"), [("length.sse", Stop.LENGTH), ("filtered.sse", Stop.FILTERED)])
 def test_an_incomplete_reply_ends_with_its_reason(name: str, stop: Stop) -> None:
-    assert told(name)[-2:] == [USED, Ended(stop)]
+    assert decode_fixture(name)[-2:] == [USED, Ended(stop)]
 
 
 def test_item_ids_that_change_in_every_event_do_not_matter() -> None:
-    assert texts(told("rotating_ids.sse")) == [(TextBlock(), "rotated")]
+    assert texts(decode_fixture("rotating_ids.sse")) == [(TextBlock(), "rotated")]
 
 
 def test_an_end_without_the_terminal_event_is_a_truncation() -> None:
@@ -230,21 +232,21 @@ def test_done_before_the_terminal_event_does_not_make_an_end() -> None:
     assert failure_of(CREATED + b"data: [DONE]\n\n").failure.kind is Kind.TRUNCATED
 
 
-def test_a_rate_limit_inside_a_stream_is_one_and_says_how_long() -> None:
+def test_a_rate_limit_inside_a_stream_is_one_and_reports_how_long() -> None:
     failure = failure_of(fixture("error_nested.sse")).failure
     assert (failure.kind, failure.code, failure.retry_after) == (Kind.RATE_LIMITED, "rate_limit_exceeded", 1.5)
 
 
-def test_a_flat_error_event_that_nothing_follows_is_told_at_the_end() -> None:
+def test_a_flat_error_event_that_nothing_follows_is_sent_at_the_end() -> None:
     failure = failure_of(fixture("error_flat.sse")).failure
     assert (failure.kind, failure.message) == (Kind.UPSTREAM, "The server had an error")
 
 
-def test_quota_told_inside_a_successful_answer_is_quota() -> None:
+def test_quota_reported_inside_a_successful_answer_is_quota() -> None:
     assert failure_of(fixture("quota_in_stream.sse")).failure.kind is Kind.QUOTA
 
 
-def test_a_status_beside_the_error_is_heard() -> None:
+def test_a_status_beside_the_error_is_read() -> None:
     error = event_bytes("error", status_code=429, error={"type": "something_new", "message": "no more today"})
     assert failure_of(CREATED + error).failure.kind is Kind.RATE_LIMITED
 
@@ -285,12 +287,12 @@ def test_unknown_events_are_ignored_whatever_they_carry() -> None:
     odd = event_bytes("codex.rate_limits", delta={"limit_reached": True}, response=[1], text=7)
     stream = fixture("text.sse").replace(CREATED, b"") + odd
     first, rest = stream.split(b"\n\n", 1)
-    assert joined(events_of(first + b"\n\n" + odd + rest)) == told("text.sse")
+    assert joined(events_of(first + b"\n\n" + odd + rest)) == decode_fixture("text.sse")
 
 
-def test_nothing_after_the_end_is_heard() -> None:
+def test_nothing_after_the_end_is_read() -> None:
     more = event_bytes("response.output_text.delta", output_index=5, content_index=0, delta="late")
-    assert joined(events_of(fixture("text.sse") + more + b"data: nonsense\n\n")) == told("text.sse")
+    assert joined(events_of(fixture("text.sse") + more + b"data: nonsense\n\n")) == decode_fixture("text.sse")
 
 
 def test_a_broken_framing_is_corruption() -> None:
@@ -307,10 +309,10 @@ def test_half_a_surrogate_pair_costs_one_character_and_not_the_reply() -> None:
 
 def test_event_names_may_be_missing() -> None:
     unnamed = b"\n".join(line for line in fixture("text.sse").split(b"\n") if not line.startswith(b"event:"))
-    assert joined(events_of(unnamed)) == told("text.sse")
+    assert joined(events_of(unnamed)) == decode_fixture("text.sse")
 
 
-def test_a_stream_that_never_says_created_is_begun_all_the_same() -> None:
+def test_a_stream_that_never_sends_created_is_begun_all_the_same() -> None:
     stream = event_bytes("response.output_text.delta", output_index=0, content_index=0, delta="hi")
     events = events_of(stream + event_bytes("response.completed", response={"status": "completed"}))
     assert events[0] == Started("", "")
@@ -338,7 +340,7 @@ def test_a_message_without_content_is_no_block() -> None:
     assert texts(events_of(stream)) == []
 
 
-def test_a_whole_reply_tells_the_same_events() -> None:
+def test_a_whole_reply_gives_the_same_events() -> None:
     events = UPSTREAM.decode_whole(fixture("whole.json"), ISSUER, Ledger())
     assert events[0] == STARTED
     assert [type(what) for what, _ in texts(events)] == [ThinkingBlock, TextBlock, CallBlock, CallBlock, HostedBlock]
@@ -381,7 +383,7 @@ def cited_in(*spoken: JsonObject) -> list[Event]:
     return events_of(b"".join(b"data: " + msgspec.json.encode(event) + b"\n\n" for event in events))
 
 
-def test_a_citation_that_comes_before_its_text_is_told_with_it() -> None:
+def test_a_citation_that_comes_before_its_text_is_sent_with_it() -> None:
     events = cited_in({"type": "response.output_text.delta", "delta": "Hi"})
     assert [event.citation.url for event in events if isinstance(event, CitationAdded)] == ["https://example.com"]
     assert texts(events) == [(TextBlock(), "Hi")]

@@ -27,9 +27,9 @@ from protocols.responses.responses_kit import (
     CLIENT,
     HELLO,
     STARTED,
-    asked,
     encoded,
     losses,
+    make_context,
     parsed,
     payloads,
     terminal,
@@ -47,7 +47,7 @@ OPEN_RESPONSES_PRESENT = (
 )
 
 
-def test_a_text_is_told_in_the_full_grammar() -> None:
+def test_a_text_is_encoded_in_the_full_grammar() -> None:
     assert types(encoded(HELLO)) == [
         "response.created",
         "response.in_progress",
@@ -64,18 +64,18 @@ def test_a_text_is_told_in_the_full_grammar() -> None:
 
 def test_event_names_repeat_the_type_and_numbers_count_from_zero() -> None:
     frames = expect_all(Frame, SseFramer().feed(encoded(HELLO)))
-    told = [(frame.event, msgspec.json.decode(frame.data)) for frame in frames[:-1]]
-    assert all(name == payload["type"] for name, payload in told)
-    assert [payload["sequence_number"] for _, payload in told] == list(range(len(told)))
+    decoded = [(frame.event, msgspec.json.decode(frame.data)) for frame in frames[:-1]]
+    assert all(name == payload["type"] for name, payload in decoded)
+    assert [payload["sequence_number"] for _, payload in decoded] == list(range(len(decoded)))
 
 
 def test_the_trailing_done_can_be_switched_off() -> None:
     assert encoded(HELLO).endswith(b"data: [DONE]\n\n")
-    assert b"[DONE]" not in encoded(HELLO, asked(responses_done=False))
+    assert b"[DONE]" not in encoded(HELLO, make_context(responses_done=False))
 
 
 def test_each_item_of_the_encoder_is_one_whole_event() -> None:
-    machine = CLIENT.encoder(asked(), Ledger())
+    machine = CLIENT.encoder(make_context(), Ledger())
     for event in HELLO:
         for item in machine.feed(event):
             assert item.endswith(b"\n\n")
@@ -89,7 +89,7 @@ def test_the_response_has_every_field_that_open_responses_requires() -> None:
             assert all(key in response for key in OPEN_RESPONSES_PRESENT)
 
 
-def test_the_response_repeats_what_the_client_asked_for() -> None:
+def test_the_response_repeats_what_the_client_requested() -> None:
     tool = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}
     body = {
         "model": "gpt-x",
@@ -102,7 +102,7 @@ def test_the_response_repeats_what_the_client_asked_for() -> None:
         "metadata": {"a": "b"},
         "max_output_tokens": 99,
     }
-    response = terminal(encoded(HELLO, asked(parsed(body))))
+    response = terminal(encoded(HELLO, make_context(parsed(body))))
     assert response["tools"] == [{"description": None, **tool}]
     assert response["text"] == {"format": {"type": "text"}, "verbosity": "low"}
     for key in ("instructions", "tool_choice", "temperature", "metadata", "max_output_tokens", "model"):
@@ -171,8 +171,8 @@ def test_interleaved_calls_stream_side_by_side() -> None:
 
 def test_empty_arguments_go_out_as_an_empty_object_in_deltas_and_items_alike() -> None:
     stream = encoded([STARTED, Opened(0, CallBlock("c", "f")), Closed(0), Ended(Stop.TOOL)])
-    told = [payload for payload in payloads(stream) if "arguments" in str(payload["type"])]
-    assert [payload.get("delta", payload.get("arguments")) for payload in told] == ["{}", "{}"]
+    decoded = [payload for payload in payloads(stream) if "arguments" in str(payload["type"])]
+    assert [payload.get("delta", payload.get("arguments")) for payload in decoded] == ["{}", "{}"]
     assert terminal(stream)["output"][0]["arguments"] == "{}"
 
 
@@ -192,7 +192,7 @@ def test_a_custom_call_streams_its_input_as_it_is() -> None:
     assert (item["type"], item["input"], item["call_id"]) == ("custom_tool_call", "*** x", "c")
 
 
-def test_a_signature_returns_with_the_words_it_vouches_for() -> None:
+def test_a_signature_returns_with_the_signed_text() -> None:
     opaque = Opaque("anthropic", Form.SIGNATURE, "c2ln", "claude-x")
     stream = encoded(
         [
@@ -220,23 +220,23 @@ def test_redacted_thinking_is_a_reasoning_item_with_an_empty_summary() -> None:
     assert not any("summary" in str(type_) for type_ in types(stream))
 
 
-def test_its_own_vendors_encrypted_reasoning_goes_out_bare() -> None:
+def test_its_own_vendors_encrypted_reasoning_is_sent_without_an_envelope() -> None:
     opaque = Opaque("openai", Form.ENCRYPTED, "gAAAA-x", "gpt-5.5")
     stream = encoded([STARTED, Opened(0, ThinkingBlock()), OpaqueAdded(0, opaque), Closed(0), Ended(Stop.END)])
     assert terminal(stream)["output"][0]["encrypted_content"] == "gAAAA-x"
 
 
-def test_opaque_reasoning_is_told_though_it_was_not_to_be_included() -> None:
+def test_opaque_reasoning_is_sent_though_it_was_not_to_be_included() -> None:
     ledger = Ledger()
     request = Request(protocol="responses", model="m", turns=(), encrypted_reasoning=False)
     opaque = Opaque("anthropic", Form.SIGNATURE, "c2ln", text="hm")
     events: list[Event] = [STARTED, Opened(0, ThinkingBlock()), Delta(0, "hm"), OpaqueAdded(0, opaque), Closed(0)]
-    stream = encoded([*events, Ended(Stop.END)], asked(request), ledger)
+    stream = encoded([*events, Ended(Stop.END)], make_context(request), ledger)
     assert decode_envelope(terminal(stream)["output"][0]["encrypted_content"]) == opaque
     assert losses(ledger) == []
 
 
-def test_raw_thoughts_are_content_and_not_summary() -> None:
+def test_raw_reasoning_is_content_and_not_summary() -> None:
     stream = encoded([STARTED, Opened(0, ThinkingBlock(raw=True)), Delta(0, "hm"), Closed(0), Ended(Stop.END)])
     item = terminal(stream)["output"][0]
     assert (item["summary"], item["content"]) == ([], [{"type": "reasoning_text", "text": "hm"}])
@@ -264,7 +264,7 @@ def test_a_web_search_passes_through_its_steps() -> None:
     assert losses(ledger) == [("/content/0", LossKind.APPROXIMATED)]
 
 
-def test_hosted_activity_without_a_like_is_dropped_and_told() -> None:
+def test_hosted_activity_without_a_like_is_dropped_and_recorded() -> None:
     ledger = Ledger()
     stream = encoded([STARTED, Opened(0, HostedBlock("x", "memory")), Closed(0), Ended(Stop.END)], ledger=ledger)
     assert terminal(stream)["output"] == []
@@ -286,13 +286,13 @@ def test_a_citation_of_the_whole_block_has_the_bounds_of_the_block() -> None:
     assert terminal(stream)["output"][0]["content"][0]["annotations"] == [annotation]
 
 
-def test_a_citation_without_an_address_is_dropped_and_told() -> None:
+def test_a_citation_without_an_address_is_dropped_and_recorded() -> None:
     ledger = Ledger()
     encoded([*HELLO[:3], CitationAdded(0, Citation(quoted="words")), *HELLO[3:]], ledger=ledger)
     assert losses(ledger) == [("/content/0/citations", LossKind.DROPPED)]
 
 
-def test_logprobs_are_told_with_the_delta_and_at_the_end() -> None:
+def test_logprobs_are_sent_with_the_delta_and_at_the_end() -> None:
     logprobs = msgspec.Raw(b'[{"token":"Hel","logprob":-0.5,"bytes":[72],"top_logprobs":[]}]')
     stream = encoded([*HELLO[:2], Delta(0, "Hel", logprobs), *HELLO[3:]])
     delta = next(payload for payload in payloads(stream) if payload["type"] == "response.output_text.delta")

@@ -17,7 +17,17 @@ from dragoman.hub.events import (
 )
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger, LossKind
-from protocols.responses.responses_kit import CLIENT, HELLO, STARTED, asked, encoded, losses, payloads, terminal, types
+from protocols.responses.responses_kit import (
+    CLIENT,
+    HELLO,
+    STARTED,
+    encoded,
+    losses,
+    make_context,
+    payloads,
+    terminal,
+    types,
+)
 
 
 @pytest.mark.parametrize(
@@ -45,12 +55,13 @@ def test_every_other_end_is_completed(stop: Stop) -> None:
 
 
 @pytest.mark.parametrize("stop", Stop)
-def test_only_a_completed_response_tells_when_it_was_completed(stop: Stop) -> None:
+def test_only_a_completed_response_has_the_time_when_it_was_completed(stop: Stop) -> None:
     events = [*HELLO[:-1], Ended(stop)]
     response = terminal(encoded(events))
     assert response["completed_at"] == (1794700002 if response["status"] == "completed" else None)
     assert (
-        msgspec.json.decode(CLIENT.encode_whole(events, asked(), Ledger()))["completed_at"] == response["completed_at"]
+        msgspec.json.decode(CLIENT.encode_whole(events, make_context(), Ledger()))["completed_at"]
+        == response["completed_at"]
     )
 
 
@@ -61,23 +72,23 @@ def test_a_response_under_way_or_failed_was_never_completed() -> None:
 
 def test_the_clock_is_read_when_the_reply_ends() -> None:
     times = iter((1794700007.5,))
-    machine = CLIENT.encoder(asked(now=lambda: next(times)), Ledger())
+    machine = CLIENT.encoder(make_context(now=lambda: next(times)), Ledger())
     frames = [frame for event in HELLO for frame in machine.feed(event)]
     assert terminal(b"".join(frames))["completed_at"] == 1794700007
 
 
 def test_a_clock_that_was_set_back_completes_nothing_before_it_began() -> None:
-    response = terminal(encoded(HELLO, asked(now=lambda: 1794600000.0)))
+    response = terminal(encoded(HELLO, make_context(now=lambda: 1794600000.0)))
     assert response["completed_at"] == response["created_at"] == 1794700000
 
 
-def test_a_pause_is_told_as_a_loss() -> None:
+def test_a_pause_is_recorded_as_a_loss() -> None:
     ledger = Ledger()
     encoded([*HELLO[:-1], Ended(Stop.PAUSE)], ledger=ledger)
     assert losses(ledger) == [("/stop_reason", LossKind.APPROXIMATED)]
 
 
-def test_a_refusal_of_which_only_the_reason_is_told_becomes_a_refusal_text() -> None:
+def test_a_refusal_of_which_only_the_reason_is_sent_becomes_a_refusal_text() -> None:
     ledger = Ledger()
     stream = encoded([STARTED, Ended(Stop.FILTERED, category="cyber", explanation="Not this.")], ledger=ledger)
     response = terminal(stream)
@@ -127,7 +138,7 @@ def test_items_finished_before_a_failure_are_announced_and_kept() -> None:
         (Kind.CREDENTIAL, "server_error"),
     ],
 )
-def test_a_failed_response_has_the_code_that_codex_knows(kind: Kind, code: str) -> None:
+def test_a_failed_response_has_the_code_that_codex_reads(kind: Kind, code: str) -> None:
     stream = encoded([STARTED, Failed(Failure(kind, "x", code="overloaded_error_of_another_vendor"))])
     assert terminal(stream)["error"]["code"] == code
 
@@ -146,12 +157,12 @@ def test_empty_deltas_are_not_sent() -> None:
 
 
 def test_a_whole_body_is_the_response_with_which_the_stream_ends() -> None:
-    assert msgspec.json.decode(CLIENT.encode_whole(HELLO, asked(), Ledger())) == terminal(encoded(HELLO))
+    assert msgspec.json.decode(CLIENT.encode_whole(HELLO, make_context(), Ledger())) == terminal(encoded(HELLO))
 
 
 def test_a_whole_body_of_a_failed_reply_is_refused() -> None:
     with pytest.raises(RequestError) as refused:
-        CLIENT.encode_whole([STARTED, Failed(Failure(Kind.OVERLOADED, "busy"))], asked(), Ledger())
+        CLIENT.encode_whole([STARTED, Failed(Failure(Kind.OVERLOADED, "busy"))], make_context(), Ledger())
     assert refused.value.failure.kind is Kind.OVERLOADED
 
 

@@ -75,7 +75,7 @@ def test_the_wait_is_read_from_the_headers(headers: dict[bytes, bytes], seconds:
     assert UPSTREAM.read_error(429, headers, body(message="slow")).retry_after == seconds
 
 
-def test_the_wait_is_read_from_the_message_where_no_header_tells_it() -> None:
+def test_the_wait_is_read_from_the_message_where_no_header_has_it() -> None:
     answer = body(message="Please try again in 250ms.", code="rate_limit_exceeded")
     assert UPSTREAM.read_error(429, {}, answer).retry_after == 0.25
 

@@ -35,12 +35,12 @@ from protocols.responses.responses_kit import (
     CLIENT,
     STREAMS,
     Reader,
-    asked,
     encoded,
     event_bytes,
     events_of,
     fixture,
     joined,
+    make_context,
     payloads,
 )
 
@@ -56,13 +56,13 @@ def folded(frames: list[bytes]) -> list[Event]:
 
 
 @pytest.mark.parametrize("name", ["unicode", "tools_interleaved", "reasoning", "error_nested", "truncated"])
-def test_any_cut_of_an_upstream_stream_tells_the_same(name: str) -> None:
+def test_any_cut_of_an_upstream_stream_gives_the_same_events(name: str) -> None:
     assert_any_cut_agrees(Reader, fixture(f"{name}.sse"), joined)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_random_cuts_of_every_fixture_tell_the_same(data: st.DataObject) -> None:
+def test_random_cuts_of_every_fixture_give_the_same_events(data: st.DataObject) -> None:
     stream = fixture(data.draw(st.sampled_from(STREAMS)) + ".sse")
     assert joined(run(Reader(), data.draw(random_cuts(stream)))) == joined(run(Reader(), [stream]))
 
@@ -83,9 +83,9 @@ def test_known_events_with_any_values_never_raise(value: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["unicode", "tools_interleaved", "reasoning", "custom_call"])
-def test_any_recut_of_the_deltas_is_told_the_same(name: str) -> None:
+def test_any_recut_of_the_deltas_is_encoded_alike(name: str) -> None:
     events = events_of(fixture(f"{name}.sse"))
-    assert_any_recut_agrees(lambda: CLIENT.encoder(asked(), Ledger()), events, split, folded)
+    assert_any_recut_agrees(lambda: CLIENT.encoder(make_context(), Ledger()), events, split, folded)
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -109,8 +109,8 @@ def pieces(draw: st.DrawFn) -> Piece:
 
 @st.composite
 def replies(draw: st.DrawFn) -> Reply:
-    told = tuple(draw(st.lists(pieces(), max_size=5)))
-    called = any(isinstance(piece.what, CallBlock) for piece in told)
+    decoded = tuple(draw(st.lists(pieces(), max_size=5)))
+    called = any(isinstance(piece.what, CallBlock) for piece in decoded)
     stop = draw(st.sampled_from([Stop.TOOL if called else Stop.END, Stop.LENGTH, Stop.FILTERED]))
     numbers = st.integers(0, 10**6)
     usage = draw(
@@ -125,7 +125,7 @@ def replies(draw: st.DrawFn) -> Reply:
             service_tier=st.sampled_from(["default", "flex"]),
         )
     )
-    return Reply("resp_x", "gpt-x", told, usage, Ended(stop))
+    return Reply("resp_x", "gpt-x", decoded, usage, Ended(stop))
 
 
 @settings(max_examples=100, deadline=None)
@@ -139,26 +139,27 @@ def test_what_is_encoded_decodes_to_the_same_reply(reply: Reply) -> None:
 def test_the_stream_and_the_whole_body_mean_the_same(reply: Reply) -> None:
     events = list(explode(reply))
     assert (
-        msgspec.json.decode(CLIENT.encode_whole(events, asked(), Ledger())) == payloads(encoded(events))[-1]["response"]
+        msgspec.json.decode(CLIENT.encode_whole(events, make_context(), Ledger()))
+        == payloads(encoded(events))[-1]["response"]
     )
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(pieces(), min_size=2, max_size=4), st.data())
-def test_interleaved_blocks_come_back_whole(told: list[Piece], data: st.DataObject) -> None:
+def test_interleaved_blocks_come_back_whole(decoded: list[Piece], data: st.DataObject) -> None:
     runs: list[list[Event]] = [
-        [Opened(i, piece.what), *(Delta(i, letter) for letter in piece.text)] for i, piece in enumerate(told)
+        [Opened(i, piece.what), *(Delta(i, letter) for letter in piece.text)] for i, piece in enumerate(decoded)
     ]
     events: list[Event] = [Started("resp_x", "gpt-x")]
     for opening in runs:
         events.append(opening.pop(0))
     while waiting := [left for left in runs if left]:
         events.append(data.draw(st.sampled_from(waiting)).pop(0))
-    for i, piece in enumerate(told):
+    for i, piece in enumerate(decoded):
         events += [OpaqueAdded(i, piece.opaque)] if piece.opaque else []
         events.append(Closed(i))
     back = collect(events_of(encoded([*events, UsageReported(Usage()), Ended(Stop.LENGTH)])))
-    assert sorted(map(repr, back.pieces)) == sorted(map(repr, told))
+    assert sorted(map(repr, back.pieces)) == sorted(map(repr, decoded))
 
 
 def test_every_item_added_is_done_before_the_terminal_event() -> None:
@@ -166,9 +167,9 @@ def test_every_item_added_is_done_before_the_terminal_event() -> None:
         events = events_of(fixture(f"{name}.sse"))
         if not isinstance(events[-1], Ended):
             continue
-        told = payloads(encoded(events))
-        added = [payload["output_index"] for payload in told if payload["type"] == "response.output_item.added"]
-        done = [payload["output_index"] for payload in told if payload["type"] == "response.output_item.done"]
+        decoded = payloads(encoded(events))
+        added = [payload["output_index"] for payload in decoded if payload["type"] == "response.output_item.added"]
+        done = [payload["output_index"] for payload in decoded if payload["type"] == "response.output_item.done"]
         assert sorted(added) == sorted(done) == list(range(len(added)))
 
 
@@ -178,7 +179,7 @@ def test_a_long_stream_costs_as_much_per_event_at_its_end_as_at_its_beginning() 
 
     class Writer:
         def __init__(self) -> None:
-            self._encoder = CLIENT.encoder(asked(), Ledger())
+            self._encoder = CLIENT.encoder(make_context(), Ledger())
             self._encoder.feed(Started("", ""))
             self._encoder.feed(Opened(0, TextBlock()))
 

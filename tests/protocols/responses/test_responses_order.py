@@ -1,4 +1,4 @@
-"""Items that come whole, in whatever order, are told in the order of their index."""
+"""Items that come whole, in any order, are sent in the order of their index."""
 
 from itertools import permutations
 
@@ -27,7 +27,7 @@ def done(index: int) -> Frame:
 END = frame(type="response.completed", response={"status": "completed", "output": []})
 
 
-def told(*frames: Frame) -> list[Event]:
+def decode(*frames: Frame) -> list[Event]:
     machine = Decoder(Issuer("codex", "m"), Ledger())
     events = [event for item in frames for event in machine.feed(item)]
     return [*events, *machine.finish()]
@@ -39,12 +39,12 @@ def texts(events: list[Event]) -> list[str]:
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_items_come_out_in_their_order(order: tuple[int, ...]) -> None:
-    events = told(*(done(index) for index in order), END)
+    events = decode(*(done(index) for index in order), END)
     assert texts(events) == list(TEXTS)
     assert events[-1] == Ended(Stop.END)
 
 
-def test_an_item_that_is_next_is_told_at_once() -> None:
+def test_an_item_that_is_next_is_sent_at_once() -> None:
     machine = Decoder(Issuer("codex", "m"), Ledger())
     assert texts([*machine.feed(done(0))]) == ["one"]
     assert texts([*machine.feed(done(2))]) == []
@@ -52,7 +52,7 @@ def test_an_item_that_is_next_is_told_at_once() -> None:
 
 
 def test_indexes_with_gaps_lose_nothing() -> None:
-    assert texts(told(done(2), done(0), END)) == ["one", "three"]
+    assert texts(decode(done(2), done(0), END)) == ["one", "three"]
 
 
 def test_an_item_that_streams_is_not_held() -> None:

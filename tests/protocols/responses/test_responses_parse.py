@@ -101,7 +101,7 @@ def test_reasoning_is_read_with_its_vendors_own_opaque_value() -> None:
     assert thought == Thinking("one\n\ntwo", "/input/2", Opaque("openai", Form.ENCRYPTED, "gAAAA-native"))
 
 
-def test_an_envelope_of_ours_is_opened_and_its_words_win_over_the_summary() -> None:
+def test_an_envelope_of_ours_is_opened_and_its_text_wins_over_the_summary() -> None:
     opaque = Opaque("anthropic", Form.SIGNATURE, "c2ln", "claude-x")
     item = {
         "type": "reasoning",

@@ -135,7 +135,7 @@ def test_every_request_level_field_has_its_value_and_its_pointer() -> None:
     assert request.pointer("cache_key") == "/prompt_cache_key"
 
 
-def test_what_only_this_protocol_knows_is_kept_by_pointer() -> None:
+def test_what_only_this_protocol_has_is_kept_by_pointer() -> None:
     assert set(parsed(FULL).ext) == {
         "include/2",
         "tools/3/description",
@@ -149,12 +149,12 @@ def test_what_only_this_protocol_knows_is_kept_by_pointer() -> None:
     }
 
 
-def test_encrypted_reasoning_is_wanted_only_where_it_was_asked_for() -> None:
+def test_encrypted_reasoning_is_wanted_only_where_it_was_requested() -> None:
     assert of().encrypted_reasoning is False
     assert of(include=["reasoning.encrypted_content"]).encrypted_reasoning is True
 
 
-def test_values_that_say_nothing_are_no_loss() -> None:
+def test_values_that_have_no_effect_are_no_loss() -> None:
     request = of(
         truncation="disabled",
         background=False,
@@ -213,7 +213,7 @@ def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
     assert caught.value.failure.kind is Kind.BAD_REQUEST
 
 
-def test_half_a_surrogate_pair_in_a_request_is_mended() -> None:
+def test_half_a_surrogate_pair_in_a_request_is_repaired() -> None:
     request = CLIENT.parse(b'{"model":"m","input":"a\\ud83db"}', Ledger())
     assert request.turns[0].parts == (Text("a\ufffdb", "/input"),)
 

@@ -1,4 +1,4 @@
-"""The openai SDK's own accumulators read every stream we emit and end with the reply we meant."""
+"""The openai SDK's own accumulators read every stream we emit and end with the intended reply."""
 
 import httpx2
 import msgspec
@@ -13,12 +13,12 @@ from narrowing import expect
 from protocols.responses.responses_kit import (
     CLIENT,
     STREAMS,
-    asked,
     client_over,
     encoded,
     events_of,
     fixture,
     judged,
+    make_context,
     payloads,
 )
 from wire_json import JsonObject
@@ -29,11 +29,11 @@ COMPLETED = [name for name in ENDED if name not in ("length", "filtered")]
 
 def plain(item: BaseModel) -> JsonObject:
     """An item as it was sent, without what the SDK's parsing adds to it."""
-    told = msgspec.json.decode(item.to_json(), type=JsonObject)
-    told.pop("parsed_arguments", None)
-    for part in told.get("content") or []:
+    decoded = msgspec.json.decode(item.to_json(), type=JsonObject)
+    decoded.pop("parsed_arguments", None)
+    for part in decoded.get("content") or []:
         part.pop("parsed", None)
-    return told
+    return decoded
 
 
 @pytest.mark.parametrize("name", COMPLETED)
@@ -56,7 +56,7 @@ def test_raw_events_validate_against_the_sdks_own_types(name: str) -> None:
         type(event).model_validate(event.to_dict())
 
 
-def test_text_and_calls_accumulate_as_meant() -> None:
+def test_text_and_calls_accumulate_as_intended() -> None:
     got = judged(encoded(events_of(fixture("tools_interleaved.sse"))))
     assert got.output_text == "Let me look."
     assert [(item.call_id, item.name, item.arguments) for item in got.output if item.type == "function_call"] == [
@@ -75,7 +75,7 @@ def test_reasoning_accumulates_with_its_encrypted_content() -> None:
 
 def test_a_whole_body_reads_as_the_same_reply() -> None:
     events = events_of(fixture("tools_interleaved.sse"))
-    client = client_over(CLIENT.encode_whole(events, asked(), Ledger()), "application/json")
+    client = client_over(CLIENT.encode_whole(events, make_context(), Ledger()), "application/json")
     whole = client.responses.create(model="gpt-x", input="hi")
     assert [plain(item) for item in whole.output] == [plain(item) for item in judged(encoded(events)).output]
 

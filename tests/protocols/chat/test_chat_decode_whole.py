@@ -1,4 +1,4 @@
-"""Whole replies of Chat: a glance tells the same start, use and end as reading in full."""
+"""The outline of a whole Chat reply has the same start, usage and end as the full decoding."""
 
 import msgspec
 import pytest
@@ -62,10 +62,10 @@ def test_a_glance_at_what_is_no_reply_finds_the_same_failure(body: bytes) -> Non
     assert_glance_agrees(body)
 
 
-def test_a_glance_leaves_the_words_unread_unless_they_must_be_counted() -> None:
+def test_an_outline_skips_the_text_unless_it_must_be_counted() -> None:
     plain = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}
-    told = msgspec.json.encode({**plain, "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
-    assert [type(event) for event in decode_outline(told, ISSUER, Ledger())] == [Started, UsageReported, Ended]
+    losses = msgspec.json.encode({**plain, "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
+    assert [type(event) for event in decode_outline(losses, ISSUER, Ledger())] == [Started, UsageReported, Ended]
     untold = msgspec.json.encode(plain)
     assert decode_outline(untold, ISSUER, Ledger()) == decode_whole(untold, ISSUER, Ledger())
 
