@@ -74,26 +74,25 @@ def collect(events: Iterable[Event]) -> Reply:
     usage: Usage | None = None
     end: Ended | Failed | None = None
     for event in events:
-        match event:
-            case Delta(block=block, text=text, logprobs=logprobs):
-                blocks[block].text.append(text)
-                if logprobs is not None:
-                    blocks[block].logprobs.append(logprobs)
-            case Opened(block=block, what=what):
-                blocks[block] = _Open(what)
-            case OpaqueAdded(block=block, opaque=opaque):
-                blocks[block].opaque = opaque
-            case CitationAdded(block=block, citation=citation):
-                blocks[block].citations.append(citation)
-            case Started():
-                started = event
-                usage = event.usage
-            case UsageReported():
-                usage = event.usage
-            case Ended() | Failed():
-                end = event
-            case Closed():
-                pass
+        # Types are compared: a struct's class pattern that does not fit is slow.
+        if type(event) is Delta:
+            block = blocks[event.block]
+            block.text.append(event.text)
+            if event.logprobs is not None:
+                block.logprobs.append(event.logprobs)
+        elif type(event) is Opened:
+            blocks[event.block] = _Open(event.what)
+        elif type(event) is OpaqueAdded:
+            blocks[event.block].opaque = event.opaque
+        elif type(event) is CitationAdded:
+            blocks[event.block].citations.append(event.citation)
+        elif type(event) is Started:
+            started = event
+            usage = event.usage
+        elif type(event) is UsageReported:
+            usage = event.usage
+        elif type(event) is Ended or type(event) is Failed:
+            end = event
     pieces = tuple(block.piece() for block in blocks.values())
     ending = end or Failed(Failure(Kind.TRUNCATED, "the reply ended without its terminal event"))
     return Reply(started.id, started.model, pieces, usage, ending)
