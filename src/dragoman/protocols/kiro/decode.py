@@ -58,16 +58,12 @@ _Event = TypeVar(
     TextEvent, ReasoningEvent, ToolUse, ReplyIds, Metadata, ContextUsage, Metering, CodeReferences, WebLinks,
     CitationEvent,
 )  # fmt: skip
-_CONTENT_EVENTS = (
-    "assistantResponseEvent",
-    "toolUseEvent",
-    "reasoningContentEvent",
-)  # the reply fails if one cannot be read
-_TAIL_EVENTS = (
-    "metadataEvent",
-    "contextUsageEvent",
-    "meteringEvent",
-)  # every complete reply ends with at least one of them
+
+# The reply fails if one of these cannot be read.
+_CONTENT_EVENTS = ("assistantResponseEvent", "toolUseEvent", "reasoningContentEvent")
+
+# Every complete reply ends with at least one of these.
+_TAIL_EVENTS = ("metadataEvent", "contextUsageEvent", "meteringEvent")
 _ERROR_EVENTS = ("invalidStateEvent", "error")
 
 # Bare objects have no event name: the first key that fits decides.
@@ -138,20 +134,8 @@ class Decoder:
     """Decode one reply. Kiro has no terminal event: the reply ends with its stream."""
 
     __slots__ = (
-        "_blocks",
-        "_calls",
-        "_credits",
-        "_id",
-        "_is_over",
-        "_issuer",
-        "_ledger",
-        "_model",
-        "_percentage",
-        "_readers",
-        "_started",
-        "_stop_reason",
-        "_tail",
-        "_tokens",
+        "_blocks", "_calls", "_credits", "_id", "_is_over", "_issuer", "_ledger", "_model", "_percentage", "_readers",
+        "_started", "_stop_reason", "_tail", "_tokens",
     )  # fmt: skip
     progress = Progress.READING
 
@@ -246,7 +230,7 @@ class Decoder:
             events += self._blocks.redacted(event.redacted_content)
         text = event.text or event.reasoning_text
         if text:
-            events += self._blocks.thought(text)
+            events += self._blocks.reasoning(text)
         if event.signature:
             events += self._blocks.signature(event.signature)
         return [*self._start_events(), *events] if events or event.signature else ()

@@ -227,7 +227,7 @@ class Blocks:
         self._pending_citations.clear()
         return [*opened, delta, *cited]
 
-    def thought(self, text: str) -> Sequence[Event]:
+    def reasoning(self, text: str) -> Sequence[Event]:
         if self._open is _THINKING and not self._signature:
             return (Delta(self._next - 1, text),)
         return [*self._begin(_THINKING), Delta(self._next - 1, text)]

@@ -86,15 +86,15 @@ def _build_unchanged(turns: Sequence[Turn], content: ContentBuilder) -> list[Wir
 
 def _build_reshaped(turns: Sequence[Turn], profile: Profile, content: ContentBuilder) -> list[Wire]:
     runs = list(_merge_runs(_split_runs(turns, profile, content)))
-    slots = _pair_calls(runs, content)
+    pairs = _pair_calls(runs, content)
     messages: list[Wire] = []
     pending: list[_PairedCall] = []
     for index, run in enumerate(runs):
         if pending and run.role != "user":
             _add_message(messages, "user", _build_results(pending, content))
             pending = []
-        blocks = [*_build_results(pending, content), *_build_blocks(run, slots[index], content)]
-        pending = slots[index]
+        blocks = [*_build_results(pending, content), *_build_blocks(run, pairs[index], content)]
+        pending = pairs[index]
         _add_message(messages, run.role, blocks)
     if pending:
         _add_message(messages, "user", _build_results(pending, content))
@@ -180,28 +180,28 @@ def _merge_runs(runs: Iterable[_Run]) -> Iterator[_Run]:
 def _pair_calls(runs: Sequence[_Run], content: ContentBuilder) -> list[list[_PairedCall]]:
     """Return the calls of each run with their results, and remove the results from where they stood."""
     ids = CallIds()
-    open_slots: dict[str, _PairedCall] = {}
-    slots: list[list[_PairedCall]] = []
+    open_pairs: dict[str, _PairedCall] = {}
+    pairs: list[list[_PairedCall]] = []
     for run in runs:
         calls = [_PairedCall(part, ids.choose_id(part.id)) for part in run.parts if isinstance(part, ToolCall)]
-        slots.append(calls)
+        pairs.append(calls)
         remaining: list[Part] = []
         for part in run.parts:
             if not isinstance(part, ToolResult):
                 remaining.append(part)
-            elif (slot := open_slots.get(part.call_id)) is not None:
-                _set_result(slot, part, content)
+            elif (pair := open_pairs.get(part.call_id)) is not None:
+                _set_result(pair, part, content)
             else:
                 remaining += _orphan_as_text(part, content)
         run.parts = remaining
-        open_slots.update((slot.call.id, slot) for slot in calls)
-    return slots
+        open_pairs.update((pair.call.id, pair) for pair in calls)
+    return pairs
 
 
-def _set_result(slot: _PairedCall, result: ToolResult, content: ContentBuilder) -> None:
-    if slot.result is not None:
-        content.ledger.note_dropped(slot.result.at, "a call has one result: the last one counts")
-    slot.result = result
+def _set_result(pair: _PairedCall, result: ToolResult, content: ContentBuilder) -> None:
+    if pair.result is not None:
+        content.ledger.note_dropped(pair.result.at, "a call has one result: the last one counts")
+    pair.result = result
 
 
 def _orphan_as_text(result: ToolResult, content: ContentBuilder) -> list[Part]:
@@ -209,19 +209,19 @@ def _orphan_as_text(result: ToolResult, content: ContentBuilder) -> list[Part]:
     return [Text(f"[result of {result.call_id}]", result.at), *result.content]
 
 
-def _build_results(slots: Iterable[_PairedCall], content: ContentBuilder) -> list[Wire]:
-    return [_build_result(slot, content) for slot in slots]
+def _build_results(pairs: Iterable[_PairedCall], content: ContentBuilder) -> list[Wire]:
+    return [_build_result(pair, content) for pair in pairs]
 
 
-def _build_result(slot: _PairedCall, content: ContentBuilder) -> Wire:
-    if slot.result is not None:
-        return content.result(slot.result, slot.id)
-    content.ledger.note_invented(slot.call.at, "every call must have a result")
-    return {"type": "tool_result", "tool_use_id": slot.id, "content": _NO_RESULT, "is_error": True}
+def _build_result(pair: _PairedCall, content: ContentBuilder) -> Wire:
+    if pair.result is not None:
+        return content.result(pair.result, pair.id)
+    content.ledger.note_invented(pair.call.at, "every call must have a result")
+    return {"type": "tool_result", "tool_use_id": pair.id, "content": _NO_RESULT, "is_error": True}
 
 
-def _build_blocks(run: _Run, slots: Iterable[_PairedCall], content: ContentBuilder) -> list[Wire]:
-    ids = iter(slots)
+def _build_blocks(run: _Run, pairs: Iterable[_PairedCall], content: ContentBuilder) -> list[Wire]:
+    ids = iter(pairs)
     blocks: list[Wire] = []
     for part in run.parts:
         block = content.call(part, next(ids).id) if isinstance(part, ToolCall) else content.block(part)
