@@ -41,7 +41,7 @@ class Canaries:
         self.sung[name] = f"{beginning}Canary/{name}+{secrets.token_hex(12)}=&x"
         return self.sung[name]
 
-    def heard_in(self, text: bytes) -> list[str]:
+    def find_in(self, text: bytes) -> list[str]:
         return [name for name, secret in self.sung.items() if any(form in text for form in forms(secret))]
 
 
@@ -60,7 +60,7 @@ Gossip = Vendor | LeakyKiro | LeakyCodex | LeakyCopilot
 
 
 @dataclass
-class Town:
+class Vendors:
     """All vendors, and a shell with one gateway that is configured for all of them."""
 
     shell: Shell
@@ -81,12 +81,12 @@ class Town:
             self.codex.access.clear()
             self.copilot.sessions.clear()
 
-    def told_to(self) -> set[str]:
+    def received(self) -> set[str]:
         """Return the canaries that some vendor received: the others prove nothing."""
         everyone = [*self.vendors, self.collector]
-        heard = [value for vendor in everyone for asked in vendor.asked for value in asked.headers.values()]
+        headers = [value for vendor in everyone for asked in vendor.asked for value in asked.headers.values()]
         bodies = [asked.body for vendor in self.vendors for asked in vendor.asked]
-        return set(self.canaries.heard_in(b"\n".join([*bodies, *(value.encode() for value in heard)])))
+        return set(self.canaries.find_in(b"\n".join([*bodies, *(value.encode() for value in headers)])))
 
     def issued(self) -> set[str]:
         """Return the tokens that the vendors issued."""
@@ -100,7 +100,7 @@ MODELS = (
 
 
 @pytest.fixture
-def town(shell: Shell) -> Iterator[Town]:
+def vendors(shell: Shell) -> Iterator[Vendors]:
     canaries = Canaries()
     with ExitStack() as stack:
         vendor, proxy = stack.enter_context(Vendor()), stack.enter_context(Vendor())
@@ -128,7 +128,7 @@ def town(shell: Shell) -> Iterator[Town]:
             "OTEL_BSP_SCHEDULE_DELAY": "200",
         }
         vendors: list[Gossip] = [vendor, proxy, kiro, codex, copilot]
-        yield Town(shell, canaries, vendors, "\n".join(toml), environ, kiro, codex, copilot, collector)
+        yield Vendors(shell, canaries, vendors, "\n".join(toml), environ, kiro, codex, copilot, collector)
 
 
 def _compatible(canaries: Canaries, vendor: Vendor, proxy: Vendor) -> list[str]:
@@ -159,8 +159,8 @@ def _kiro(shell: Shell, canaries: Canaries, kiro: LeakyKiro, environ: dict[str, 
     row = {"access_token": canaries.new("kdb-access"), "refresh_token": canaries.new("kdb-refresh") + "0" * 120}
     with apsw.Connection(str(shell.home / "kdb.sqlite3")) as database:
         database.execute("CREATE TABLE auth_kv (key TEXT PRIMARY KEY, value TEXT)")
-        told = msgspec.json.encode({**row, "expires_at": lives}).decode()
-        database.execute("INSERT INTO auth_kv VALUES ('kirocli:social:token', ?)", (told,))
+        token = msgspec.json.encode({**row, "expires_at": lives}).decode()
+        database.execute("INSERT INTO auth_kv VALUES ('kirocli:social:token', ?)", (token,))
     database.close()
     kiro.access |= {canaries.sung["kdb-access"], environ["KIRO_KEY"]}
     kiro.refresh |= {str(each["refreshToken"]) for each in (table, oidc)} | {row["refresh_token"]}
@@ -188,32 +188,32 @@ def _copilot(shell: Shell, canaries: Canaries, copilot: LeakyCopilot) -> str:
     return str(shell.write("apps.json", msgspec.json.encode({"github.com:Iv1.fake": {"oauth_token": token}}).decode()))
 
 
-def test_no_secret_leaves_in_any_form(town: Town) -> None:
-    shell, canaries = town.shell, town.canaries
-    path = shell.write("town.toml", town.toml)
+def test_no_secret_leaves_in_any_form(vendors: Vendors) -> None:
+    shell, canaries = vendors.shell, vendors.canaries
+    path = shell.write("vendors.toml", vendors.toml)
     at = ("--config", str(path))
-    shell.environ |= town.environ
-    told: dict[str, bytes] = {}
+    shell.environ |= vendors.environ
+    outputs: dict[str, bytes] = {}
     with shell.serve(*at, "--verbose", "--log-json") as served:
-        shell.write("town.toml", f"[server]\nport = {served.port}\n{town.toml}")
+        shell.write("vendors.toml", f"[server]\nport = {served.port}\n{vendors.toml}")
         for mode in MODES:
-            town.turn(mode)
-            told |= {f"{mode} {name}": answer for name, answer in everything(served.port, town.environ)}
-        town.turn("good")
-        told |= {f"`dragoman {line}`": text for line, text in commands(shell, at)}
+            vendors.turn(mode)
+            outputs |= {f"{mode} {name}": answer for name, answer in send_all_requests(served.port, vendors.environ)}
+        vendors.turn("good")
+        outputs |= {f"`dragoman {line}`": text for line, text in run_commands(shell, at)}
         assert served.end() == 0
-    for number, token in enumerate(town.issued()):
+    for number, token in enumerate(vendors.issued()):
         canaries.sung[f"issued {number}"] = token
-    told |= {f"span {number}": unpacked(asked.body) for number, asked in enumerate(town.collector.asked)}
-    told |= {"stdout": served.out.encode(), "stderr": served.err.encode(), **left_behind(shell.home)}
-    leaks = {where: heard for where, text in told.items() if (heard := canaries.heard_in(text))}
+    outputs |= {f"span {number}": unpack(asked.body) for number, asked in enumerate(vendors.collector.asked)}
+    outputs |= {"stdout": served.out.encode(), "stderr": served.err.encode(), **created_files(shell.home)}
+    leaks = {where: found for where, text in outputs.items() if (found := canaries.find_in(text))}
     assert leaks == {}
-    assert {name for name in canaries.sung if "issued" not in name} - town.told_to() == KEPT_BACK
-    assert b"Hello" in b"".join(told.values())  # somebody did answer
-    assert len([where for where in told if "captures" in where]) > len(MODELS)
+    assert {name for name in canaries.sung if "issued" not in name} - vendors.received() == KEPT_BACK
+    assert b"Hello" in b"".join(outputs.values())  # somebody did answer
+    assert len([where for where in outputs if "captures" in where]) > len(MODELS)
 
 
-def everything(port: int, environ: dict[str, str]) -> Iterator[tuple[str, bytes]]:
+def send_all_requests(port: int, environ: dict[str, str]) -> Iterator[tuple[str, bytes]]:
     """Send every kind of request and yield each response with its head."""
     key = environ["DRAGOMAN_API_KEY"]
     for model in MODELS:
@@ -245,7 +245,7 @@ def ask(port: int, method: str, path: str, key: str, body: object = None) -> byt
         connection.close()
 
 
-def commands(shell: Shell, at: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
+def run_commands(shell: Shell, at: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
     lines = (
         *("config show", "config show --json", "config check", "models", "models --json", "doctor", "doctor --json"),
         *("usage", "usage --json", "keys list", "keys list --json", "doctor loc", "connect codex", "capture list"),
@@ -255,10 +255,10 @@ def commands(shell: Shell, at: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
         yield line, (done.out + done.err).encode()
 
 
-def left_behind(home: Path) -> dict[str, bytes]:
+def created_files(home: Path) -> dict[str, bytes]:
     """Return every file that the gateway created; those with credentials are readable by their owner alone."""
     given = {
-        "town.toml",
+        "vendors.toml",
         "dragoman.toml",
         "oai.key",
         "kfile.json",
@@ -272,11 +272,11 @@ def left_behind(home: Path) -> dict[str, bytes]:
         if path.name.startswith("kiro-") or path.name.removesuffix("-wal").removesuffix("-shm") in given:
             assert path.name in given or stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
             continue
-        found[str(path.relative_to(home))] = unpacked(path.read_bytes())
+        found[str(path.relative_to(home))] = unpack(path.read_bytes())
     return found
 
 
-def unpacked(data: bytes) -> bytes:
+def unpack(data: bytes) -> bytes:
     if data.startswith(b"\x1f\x8b"):
         return gzip.decompress(data)
     if data.startswith(ZSTD):
@@ -289,21 +289,21 @@ def test_a_store_and_a_shared_memory_that_cannot_be_reached_are_named_without_th
     store, shared, key = canaries.new("store"), canaries.new("shared"), canaries.new("client")
     url = f"postgresql://someone:{quote(store, safe='')}@127.0.0.1:1/db"
     toml = f'[store]\nurl = "{url}"\nshared = "redis://:{quote(shared, safe="")}@127.0.0.1:1/0"\n'
-    path = shell.write("town.toml", toml + '[providers.echo]\nkind = "echo"\n')
+    path = shell.write("vendors.toml", toml + '[providers.echo]\nkind = "echo"\n')
     shell.environ["DRAGOMAN_API_KEY"] = key
-    told = {}
+    outputs = {}
     with shell.serve("--config", str(path), "--verbose") as served:
         body = {"model": "echo/echo", "messages": [{"role": "user", "content": "Hi"}]}
-        told["chat"] = ask(served.port, "POST", PATHS["chat"], key, body)
-        told |= dict(commands(shell, ("--config", str(path))))
+        outputs["chat"] = ask(served.port, "POST", PATHS["chat"], key, body)
+        outputs |= dict(run_commands(shell, ("--config", str(path))))
         served.end()
-    told |= {"stdout": served.out.encode(), "stderr": served.err.encode()}
-    assert {where: heard for where, text in told.items() if (heard := canaries.heard_in(text))} == {}
+    outputs |= {"stdout": served.out.encode(), "stderr": served.err.encode()}
+    assert {where: found for where, text in outputs.items() if (found := canaries.find_in(text))} == {}
 
 
 def test_a_leaked_canary_is_found() -> None:
     canaries = Canaries()
     secret = canaries.new("one")
     for text in (secret, quote(secret, safe=""), json.dumps({"a": secret}), b64encode(f"a:{secret}".encode()).decode()):
-        assert canaries.heard_in(f"xx{text}yy".encode()) == ["one"], text
-    assert canaries.heard_in(b"nothing of the kind") == []
+        assert canaries.find_in(f"xx{text}yy".encode()) == ["one"], text
+    assert canaries.find_in(b"nothing of the kind") == []

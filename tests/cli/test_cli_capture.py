@@ -124,10 +124,10 @@ def test_the_exit_code_of_a_replay_shows_whether_anything_differs(shell: Shell) 
     done = shell.run("replay", "edited.json")
     assert done.code == 1
     assert done.out.endswith("different\n")
-    told = shell.run("replay", "edited.json", "--json")
-    assert told.code == 1
-    assert isinstance(told.json, dict)
-    assert told.json["same"] is False
+    report = shell.run("replay", "edited.json", "--json")
+    assert report.code == 1
+    assert isinstance(report.json, dict)
+    assert report.json["same"] is False
 
 
 def test_two_long_repetitive_replies_are_compared_quickly() -> None:

@@ -124,10 +124,10 @@ def test_tool_calls_are_shown_with_their_arguments(shell: Shell) -> None:
     with FakeUpstream([reply(text_block(0, "Looking."), call, stop="tool_use")]) as upstream:
         pointed_at(shell, upstream)
         done = shell.run("chat", "-m", "up/m", "weather?")
-        told = shell.run("chat", "-m", "up/m", "weather?", "--json").out
+        report = shell.run("chat", "-m", "up/m", "weather?", "--json").out
     assert done.out == "Looking.\n"
     assert '→ get_weather {"city":"Paris"}' in done.err
-    assert b'"arguments":"{\\"city\\":\\"Paris\\"}"' in msgspec.json.format(told.encode(), indent=-1)
+    assert b'"arguments":"{\\"city\\":\\"Paris\\"}"' in msgspec.json.format(report.encode(), indent=-1)
 
 
 def test_verbose_shows_the_route_and_the_usage(shell: Shell) -> None:
@@ -135,9 +135,9 @@ def test_verbose_shows_the_route_and_the_usage(shell: Shell) -> None:
 
 
 def test_json_holds_the_whole_reply(shell: Shell) -> None:
-    told = msgspec.json.decode(shell.run("chat", "--json", "--think", "hello").out, type=dict[str, object])
-    assert (told["text"], told["route"], told["stop"], told["calls"]) == ("hello", "echo/echo", "end", [])
-    assert "hello" in str(told["thinking"])
+    report = msgspec.json.decode(shell.run("chat", "--json", "--think", "hello").out, type=dict[str, object])
+    assert (report["text"], report["route"], report["stop"], report["calls"]) == ("hello", "echo/echo", "end", [])
+    assert "hello" in str(report["thinking"])
 
 
 def test_a_refused_request_shows_the_gateways_message(shell: Shell) -> None:

@@ -51,7 +51,7 @@ class StrictCodex(FakeCodex):
         return super()._answer(asked)
 
 
-def crowd(served: Served, model: str) -> Counter[int]:
+def send_requests(served: Served, model: str) -> Counter[int]:
     """The status of every request."""
     body = msgspec.json.encode({"model": model, "messages": [{"role": "user", "content": "Hi"}]})
     head = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
@@ -80,7 +80,7 @@ def test_concurrent_requests_renew_an_expired_token_once(shell: Shell, kind: str
         model = "kiro/auto" if kind == "kiro" else "codex/gpt-5.5"
         served = shell.serve("--config", str(config), "--workers", str(PROCESSES), DRAGOMAN_API_KEY=KEY)
         with served:
-            assert crowd(served, model) == {200: REQUESTS}
+            assert send_requests(served, model) == {200: REQUESTS}
             assert served.end() == 0
     assert not fake.revoked
     assert fake.counts["/refreshToken" if kind == "kiro" else TOKEN] == 1

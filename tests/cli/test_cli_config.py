@@ -114,8 +114,8 @@ def test_a_proxy_variable_that_cannot_be_followed_is_named(shell: Shell) -> None
 
 def test_a_problem_with_a_secret_is_explained_without_showing_it(shell: Shell) -> None:
     shell.write("dragoman.toml", '[providers.p]\nkind = "openai"\napikey = "sk-fake-1234567890"\n')
-    told = shell.run("config", "check").err
-    assert 'dragoman.toml:3: providers.p.apikey: unknown key; did you mean "api_key"?' in told
+    error = shell.run("config", "check").err
+    assert 'dragoman.toml:3: providers.p.apikey: unknown key; did you mean "api_key"?' in error
     shell.write("dragoman.toml", '[providers.p]\nkind = "openai"\nheaders = { authorization = "a\\u0001" }\n')
     assert (
         "headers.authorization: a header's value must not contain control characters"

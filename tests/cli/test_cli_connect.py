@@ -235,7 +235,7 @@ def test_a_protocol_that_is_not_served_yet_is_noted(shell: Shell) -> None:
 
 
 def test_json_has_lines_file_and_settings(shell: Shell) -> None:
-    told = msgspec.json.decode(shell.run("connect", "codex", "--json").out, type=dict[str, object])
-    assert (told["client"], told["base_url"]) == ("codex", "http://127.0.0.1:8484/v1")
-    assert told["file"] == str(shell.home / FILES["codex"])
-    assert tomllib.loads("\n".join(msgspec.convert(told["lines"], list[str]))) == told["settings"]
+    report = msgspec.json.decode(shell.run("connect", "codex", "--json").out, type=dict[str, object])
+    assert (report["client"], report["base_url"]) == ("codex", "http://127.0.0.1:8484/v1")
+    assert report["file"] == str(shell.home / FILES["codex"])
+    assert tomllib.loads("\n".join(msgspec.convert(report["lines"], list[str]))) == report["settings"]

@@ -32,7 +32,7 @@ class Report(msgspec.Struct):
         return next(finding for finding in self.checks if finding.what == what)
 
 
-def examined(shell: Shell, *words: str, **environ: str) -> Report:
+def run_doctor(shell: Shell, *words: str, **environ: str) -> Report:
     done = shell.run("doctor", "--json", *words, **environ)
     report = msgspec.json.decode(done.out, type=Report)
     assert done.code == (0 if report.ok else 1)
@@ -68,7 +68,7 @@ def with_provider(shell: Shell, endpoint: str, key: str = "sk-fake-0123456789") 
 
 
 def test_a_fresh_machine_has_no_problems(shell: Shell) -> None:
-    report = examined(shell)
+    report = run_doctor(shell)
     assert report.ok
     assert report.about("provider echo").state == "ok"
     assert "first start" in report.about("store").found + report.about("client keys").to_do
@@ -77,7 +77,7 @@ def test_a_fresh_machine_has_no_problems(shell: Shell) -> None:
 
 def test_a_bad_configuration_is_named_line_by_line(shell: Shell) -> None:
     path = shell.write("dragoman.toml", '[server]\nprot = 1\n[providers.a]\nkind = "opnai"\n')
-    report = examined(shell)
+    report = run_doctor(shell)
     assert [finding.state for finding in report.checks] == ["broken", "broken"]
     assert [finding.found.removeprefix(f"{path}:")[0] for finding in report.checks] == ["2", "4"]
     assert all(finding.to_do for finding in report.checks)
@@ -89,7 +89,7 @@ def test_a_bad_configuration_is_named_line_by_line(shell: Shell) -> None:
 def test_the_status_of_the_model_list_decides_the_state(shell: Shell, status: int, state: str, words: str) -> None:
     with vendor(status) as endpoint:
         with_provider(shell, endpoint)
-        finding = examined(shell).about("provider up")
+        finding = run_doctor(shell).about("provider up")
     assert finding.state == state
     assert words in finding.found
     assert bool(finding.to_do) == (state != "ok")
@@ -100,14 +100,14 @@ def test_a_provider_that_cannot_be_reached_is_broken(shell: Shell) -> None:
         unheard.bind(("127.0.0.1", 0))  # bound, but never listening
         port = unheard.getsockname()[1]
         with_provider(shell, f"http://127.0.0.1:{port}")
-        finding = examined(shell).about("provider up")
+        finding = run_doctor(shell).about("provider up")
     assert finding.state == "broken"
     assert f"127.0.0.1:{port}" in finding.found
 
 
 def test_a_credential_that_is_not_set_is_named(shell: Shell) -> None:
     with_provider(shell, "http://127.0.0.1:9", "env:NOT_SET_ANYWHERE")
-    finding = examined(shell).about("provider up")
+    finding = run_doctor(shell).about("provider up")
     assert finding.state == "broken"
     assert "environment variable NOT_SET_ANYWHERE is not set" in finding.found
 
@@ -123,14 +123,14 @@ def test_no_secret_is_shown(shell: Shell) -> None:
 def test_a_wrong_clock_is_noticed(shell: Shell) -> None:
     with vendor(200, ahead_s=4000) as endpoint:
         with_provider(shell, endpoint)
-        finding = examined(shell).about("clock")
+        finding = run_doctor(shell).about("clock")
     assert finding.state == "broken"
     assert "behind" in finding.found
 
 
 def test_a_running_gateway_is_recognised(shell: Shell) -> None:
     with shell.serve() as served:
-        report = examined(shell)
+        report = run_doctor(shell)
     assert report.ok
     assert f"is running at {served.url}" in report.about("address").found
     assert report.about("client keys").found == "1 in the store"
@@ -146,7 +146,7 @@ def test_fallbacks_of_the_running_gateway_are_explained(shell: Shell) -> None:
         with urllib.request.urlopen(asked, timeout=20) as answer:
             assert answer.headers["x-dragoman-route"] == "spare/echo"
         wait_for(lambda: total(scrape(served.url), "dragoman_fallbacks_total") > 0)
-        report = examined(shell)
+        report = run_doctor(shell)
     assert report.ok
     assert report.about("fallbacks from spare").found.endswith("forbidden (1)")
 
@@ -154,7 +154,7 @@ def test_fallbacks_of_the_running_gateway_are_explained(shell: Shell) -> None:
 def test_a_port_that_another_program_has_is_broken(shell: Shell) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         shell.write("dragoman.toml", f"[server]\nport = {other.getsockname()[1]}\n")
-        finding = examined(shell).about("address")
+        finding = run_doctor(shell).about("address")
     assert finding.state == "broken"
     assert "--port" in finding.to_do
 
@@ -163,13 +163,13 @@ def test_a_store_that_others_could_read_is_reported_and_corrected(shell: Shell) 
     shell.run("keys", "create")
     store = shell.home / ".local/share/dragoman/dragoman.db"
     store.chmod(0o644)
-    assert examined(shell).about("store").state == "warning"
-    assert examined(shell).about("store").state == "ok"
+    assert run_doctor(shell).about("store").state == "warning"
+    assert run_doctor(shell).about("store").state == "ok"
 
 
 def test_an_open_address_without_a_key_is_broken(shell: Shell) -> None:
     shell.write("dragoman.toml", '[server]\nhost = "0.0.0.0"\nport = 0\n')
-    assert examined(shell).about("client keys").state == "broken"
+    assert run_doctor(shell).about("client keys").state == "broken"
 
 
 def test_the_text_shows_what_to_do(shell: Shell) -> None:
@@ -183,7 +183,7 @@ def test_every_credential_of_a_list_is_checked_separately(shell: Shell) -> None:
     with vendor(200) as url:
         keys = '["env:FAKE_KEY_A", "env:FAKE_KEY_B"]'
         shell.write("dragoman.toml", f'[providers.v]\nkind = "openai"\nendpoint = "{url}"\napi_key = {keys}\n')
-        report = examined(shell, FAKE_KEY_A="sk-fake-1")
+        report = run_doctor(shell, FAKE_KEY_A="sk-fake-1")
     first, second = (
         f"provider v, credential {number} of 2 (env:FAKE_KEY_{name})" for number, name in ((1, "A"), (2, "B"))
     )
@@ -203,12 +203,12 @@ def test_a_secret_that_others_can_read_is_reported_with_the_command_to_run(shell
         shell.write("dragoman.toml", stanza + '[providers.codex]\nkind = "codex"\nendpoint = "http://127.0.0.1:9"\n')
         for path in (key, found):
             path.chmod(0o644)
-        open_to_all = examined(shell)
+        open_to_all = run_doctor(shell)
         for path in (key, found):
             path.chmod(0o600)
-        kept = examined(shell)
+        kept = run_doctor(shell)
     for name, path in (("up", key), ("codex", found)):
-        told = open_to_all.about(f"secrets of {name}")
-        assert (told.state, told.to_do) == ("warning", f"chmod 600 {path}")
-        assert "sk-fake" not in told.found
+        finding = open_to_all.about(f"secrets of {name}")
+        assert (finding.state, finding.to_do) == ("warning", f"chmod 600 {path}")
+        assert "sk-fake" not in finding.found
     assert not [finding for finding in kept.checks if finding.what.startswith("secrets of")]

@@ -92,11 +92,11 @@ def test_disproved_quirks_are_removed_and_others_stay(
     assert callable(odd)
     with FakeUpstream(choose=Server(objection=odd), models=("tiny",)) as fake:
         shell.write("dragoman.toml", stanza(fake.url, f"quirks = {configured}\n"))
-        told = shell.run("doctor", "up", "--json").json
-    assert isinstance(told, dict)
-    assert told["stanza"] == {"protocol": "chat", "quirks": expected}
-    assert told["model"] == "tiny"
-    assert told["requests"] == len(fake.calls)
+        report = shell.run("doctor", "up", "--json").json
+    assert isinstance(report, dict)
+    assert report["stanza"] == {"protocol": "chat", "quirks": expected}
+    assert report["model"] == "tiny"
+    assert report["requests"] == len(fake.calls)
 
 
 def test_a_model_may_be_named(shell: Shell) -> None:
@@ -118,17 +118,17 @@ def test_a_server_without_a_usable_protocol_is_not_configured(shell: Shell) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (("upp",), 1, 'Did you mean "up"?'),
         (("other",), 1, "is of kind echo"),
         (("--write",), 2, "NAME"),
     ],
 )
-def test_only_some_providers_can_be_probed(shell: Shell, words: tuple[str, ...], code: int, said: str) -> None:
+def test_only_some_providers_can_be_probed(shell: Shell, words: tuple[str, ...], code: int, message: str) -> None:
     shell.write("dragoman.toml", stanza("http://127.0.0.1:9") + '[providers.other]\nkind = "echo"\n')
     done = shell.run("doctor", *words)
-    assert (done.code, said in done.err) == (code, True), done.err
+    assert (done.code, message in done.err) == (code, True), done.err
 
 
 HEADER_SECRET = "fake-tenant-7f3c9a51"

@@ -37,7 +37,7 @@ BROKEN = (
 
 
 @dataclass
-class Heard:
+class Results:
     texts: Counter[str] = field(default_factory=Counter)
     routes: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
@@ -52,25 +52,25 @@ class Heard:
 
 def test_edits_of_the_configuration_fail_no_request(shell: Shell) -> None:
     path = shell.write("edited.toml", "")
-    heard, over = Heard(), threading.Event()
+    results, over = Results(), threading.Event()
     with FakeUpstream(choose=saying("one")) as one, FakeUpstream(choose=saying("two")) as two:
         replace_file(path, good(0, one, two))
         with shell.serve("--config", str(path), DRAGOMAN_API_KEY=KEY) as served:
-            clients = [threading.Thread(target=keep_asking, args=(served, heard, over)) for _ in range(CLIENTS)]
+            clients = [threading.Thread(target=send_requests, args=(served, results, over)) for _ in range(CLIENTS)]
             for client in clients:
                 client.start()
             try:
                 for number in range(1, EDITS + 1):
                     edit(served, path, number, one, two)
-                    heard.wait_for(number * REQUESTS // EDITS)
+                    results.wait_for(number * REQUESTS // EDITS)
             finally:
                 over.set()
                 for client in clients:
                     client.join(30)
-            assert heard.wrong == []
-            assert heard.count >= REQUESTS
-            assert set(heard.texts) == {"one says this slowly", "two says this slowly", "one", "two"}
-            assert len(heard.routes) > EDITS // 4, heard.routes
+            assert results.wrong == []
+            assert results.count >= REQUESTS
+            assert set(results.texts) == {"one says this slowly", "two says this slowly", "one", "two"}
+            assert len(results.routes) > EDITS // 4, results.routes
             assert served.end() == 0
 
 
@@ -121,7 +121,7 @@ def ask(served: Served, method: str, path: str, body: object) -> tuple[int, dict
         connection.close()
 
 
-def keep_asking(served: Served, heard: Heard, over: threading.Event) -> None:
+def send_requests(served: Served, results: Results, over: threading.Event) -> None:
     """Request whole replies and slow streams in turn, some with a name that every edit routes elsewhere."""
     for turn in itertools.count():
         if over.is_set():
@@ -129,26 +129,26 @@ def keep_asking(served: Served, heard: Heard, over: threading.Event) -> None:
         slow = turn % 5 == 0
         body = {"model": "steady/m" if turn % 3 == 0 else "any", "stream": slow}
         try:
-            status, headers, told = ask(
+            status, headers, content = ask(
                 served, "POST", "/v1/chat/completions", {**body, "messages": [{"role": "user", "content": "?"}]}
             )
-            text = (folded if slow else whole)(told) if status == 200 else ""
+            text = (join_deltas if slow else read_text)(content) if status == 200 else ""
         except Exception as error:
-            heard.wrong.append(repr(error))
+            results.wrong.append(repr(error))
             continue
         if status != 200 or not text:
-            heard.wrong.append(f"{status} {told[:300]!r}")
+            results.wrong.append(f"{status} {content[:300]!r}")
             continue
-        heard.texts[text] += 1
-        heard.routes[headers["x-dragoman-route"]] += 1
+        results.texts[text] += 1
+        results.routes[headers["x-dragoman-route"]] += 1
 
 
-def whole(body: bytes) -> str:
+def read_text(body: bytes) -> str:
     text: str = msgspec.json.decode(body)["choices"][0]["message"]["content"]
     return text
 
 
-def folded(body: bytes) -> str:
+def join_deltas(body: bytes) -> str:
     blocks = body.decode().strip().split("\n\n")
     assert blocks[-1] == "data: [DONE]", blocks[-1]
     chunks = [msgspec.json.decode(block.removeprefix("data: ")) for block in blocks[:-1]]

@@ -9,7 +9,7 @@ import pytest
 from cli.shell import KEY, Served, Shell
 
 
-class Told(msgspec.Struct):
+class KeyRecord(msgspec.Struct):
     id: str
     name: str
     prefix: str
@@ -20,7 +20,7 @@ class Told(msgspec.Struct):
     key: str | None = None
 
 
-def opens(served: Served, key: str) -> bool:
+def is_accepted(served: Served, key: str) -> bool:
     request = urllib.request.Request(f"{served.url}/v1/models", headers={"x-api-key": key})
     try:
         urllib.request.urlopen(request, timeout=20).close()
@@ -29,12 +29,12 @@ def opens(served: Served, key: str) -> bool:
     return True
 
 
-def create(shell: Shell, *words: str) -> Told:
-    return msgspec.json.decode(shell.run("keys", "create", *words, "--json").out, type=Told)
+def create(shell: Shell, *words: str) -> KeyRecord:
+    return msgspec.json.decode(shell.run("keys", "create", *words, "--json").out, type=KeyRecord)
 
 
-def listed(shell: Shell) -> list[Told]:
-    return msgspec.json.decode(shell.run("keys", "list", "--json").out, type=list[Told])
+def list_keys(shell: Shell) -> list[KeyRecord]:
+    return msgspec.json.decode(shell.run("keys", "list", "--json").out, type=list[KeyRecord])
 
 
 def test_a_key_created_while_the_gateway_runs_is_accepted_at_once(shell: Shell) -> None:
@@ -42,15 +42,15 @@ def test_a_key_created_while_the_gateway_runs_is_accepted_at_once(shell: Shell) 
         done = shell.run("keys", "create", "laptop")
         key = KEY.search(done.out)
         assert key is not None
-        assert opens(served, key[0])
+        assert is_accepted(served, key[0])
         assert f"The gateway at {served.url} accepts it" in done.err
 
 
 def test_a_revoked_key_is_rejected_at_once(shell: Shell) -> None:
     with shell.serve() as served:
-        assert opens(served, served.key)
+        assert is_accepted(served, served.key)
         assert shell.run("keys", "revoke", "first").code == 0
-        assert not opens(served, served.key)
+        assert not is_accepted(served, served.key)
 
 
 def test_the_key_is_shown_only_when_it_is_made(shell: Shell) -> None:
@@ -79,7 +79,7 @@ def test_a_key_is_revoked_by_id_or_name_and_stays_on_the_list(shell: Shell) -> N
     by_id, by_name = create(shell, "one"), create(shell, "two")
     assert shell.run("keys", "revoke", by_id.id).code == 0
     assert shell.run("keys", "revoke", by_name.name).code == 0
-    assert [(key.name, key.revoked_at is None) for key in listed(shell)] == [("one", False), ("two", False)]
+    assert [(key.name, key.revoked_at is None) for key in list_keys(shell)] == [("one", False), ("two", False)]
 
 
 def test_an_unknown_key_cannot_be_revoked(shell: Shell) -> None:
@@ -106,15 +106,15 @@ def test_a_revoked_key_is_rejected_even_by_a_gateway_that_has_it_in_its_environm
     made = create(shell, "laptop")
     assert made.key is not None
     with shell.serve(DRAGOMAN_API_KEY=made.key) as served:
-        assert opens(served, made.key)
+        assert is_accepted(served, made.key)
         done = shell.run("keys", "revoke", "laptop", DRAGOMAN_API_KEY=made.key)
         assert (done.code, done.out) == (0, f'Key "laptop" ({made.id}) is revoked.\n')
         assert "$DRAGOMAN_API_KEY in this shell holds this key" in done.err
-        assert not opens(served, made.key)
+        assert not is_accepted(served, made.key)
         assert served.end() == 0
     assert "the client key in the environment is revoked" in served.err
     with shell.serve(DRAGOMAN_API_KEY=made.key) as again:
-        assert not opens(again, made.key)
+        assert not is_accepted(again, made.key)
         assert "the one in $DRAGOMAN_API_KEY" not in again.out
 
 
@@ -142,8 +142,8 @@ def test_the_list_describes_the_key_of_the_environment(shell: Shell) -> None:
     assert "which is revoked" in shell.run("keys", "list", DRAGOMAN_API_KEY=made.key).err
     (shell.home / "dragoman.toml").unlink()
     with shell.serve(DRAGOMAN_API_KEY=garbage) as served:
-        told = shell.run("keys", "list", DRAGOMAN_API_KEY=garbage).err
-        assert f"not one of these; the gateway at {served.url} accepts it" in told
+        error = shell.run("keys", "list", DRAGOMAN_API_KEY=garbage).err
+        assert f"not one of these; the gateway at {served.url} accepts it" in error
 
 
 @pytest.mark.parametrize("key", ["x", "fifteen-letters"])
@@ -162,9 +162,9 @@ def test_a_short_key_is_refused_where_others_can_reach_the_gateway(shell: Shell,
 
 def test_a_long_enough_key_is_accepted_there_and_a_short_one_on_this_machine(shell: Shell) -> None:
     with shell.serve("--host", "0.0.0.0", DRAGOMAN_API_KEY="sixteen-letters!") as served:
-        assert opens(served, "sixteen-letters!")
+        assert is_accepted(served, "sixteen-letters!")
     with shell.serve(DRAGOMAN_API_KEY="x") as served:
-        assert opens(served, "x")
+        assert is_accepted(served, "x")
 
 
 SAMPLES = ["changeme", "changeme_proxy_secret", "changeme-0123456789abcdef", "your_proxy_secret_key"]

@@ -95,8 +95,8 @@ def test_an_exception_is_logged_by_type_and_place_without_its_text() -> None:
 
 def test_json_lines_hold_the_same_and_parse() -> None:
     line = JsonFormatter().format(record('Bearer %s said "hi"\n', "fake0123456789"))
-    told = msgspec.json.decode(line, type=dict[str, str])
-    assert (told["level"], told["logger"], told["message"]) == ("error", "dragoman.x", 'Bearer *** said "hi"\n')
+    fields = msgspec.json.decode(line, type=dict[str, str])
+    assert (fields["level"], fields["logger"], fields["message"]) == ("error", "dragoman.x", 'Bearer *** said "hi"\n')
 
 
 @given(st.text() | st.text(st.characters(categories=["Cs", "Cc", "Zl", "Cf", "Cn"])))
@@ -119,7 +119,7 @@ class Writes(io.StringIO):
         return super().write(text)
 
 
-def news(message: str) -> logging.LogRecord:
+def make_record(message: str) -> logging.LogRecord:
     return logging.LogRecord("dragoman.x", logging.INFO, __file__, 1, message, (), None)
 
 
@@ -128,7 +128,7 @@ def test_lines_of_one_turn_of_the_loop_are_one_write() -> None:
     handler = BatchingHandler(writes)
 
     async def turn() -> None:
-        handler.handle(news("one"))
+        handler.handle(make_record("one"))
         handler.write("two")
         assert writes.all == []
         await asyncio.sleep(0)
@@ -189,20 +189,20 @@ def test_a_stalled_reader_blocks_nothing_and_loses_no_line_within_the_bound(
     reader, writer = pipe
     monkeypatch.setattr(logs, "DRAIN_S", 20.0)
     handler = BatchingHandler(writer)
-    told = [f"{number} {LONG}" for number in range(500)]  # far more than a pipe holds
+    lines = [f"{number} {LONG}" for number in range(500)]  # far more than a pipe holds
 
     async def turns() -> None:
-        for line in told:
+        for line in lines:
             handler.write(line)
             handler.flush()
 
     asyncio.run(turns())
-    taking = threading.Thread(target=lambda: taken.extend(reader.readline() for _ in told))
+    taking = threading.Thread(target=lambda: taken.extend(reader.readline() for _ in lines))
     taken: list[str] = []
     taking.start()
     handler.drain()
     taking.join(20)
-    assert taken == [f"{line}\n" for line in told]
+    assert taken == [f"{line}\n" for line in lines]
 
 
 def test_lost_lines_are_counted_and_reported(pipe: tuple[TextIO, TextIO], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,8 +238,8 @@ def test_lost_lines_are_counted_and_reported(pipe: tuple[TextIO, TextIO], monkey
 def test_lines_that_are_logged_during_a_request_have_its_id() -> None:
     async def answering() -> tuple[str, str]:
         request_id.set("req_1")
-        told = record("broken")
-        return TextFormatter().format(told), JsonFormatter().format(told)
+        entry = record("broken")
+        return TextFormatter().format(entry), JsonFormatter().format(entry)
 
     line, coded = asyncio.run(answering())
     assert line.endswith(" error dragoman.x: req_1 broken")
@@ -252,7 +252,7 @@ def test_a_warning_writes_pending_lines_at_once() -> None:
     handler = BatchingHandler(writes)
 
     async def turn() -> None:
-        handler.handle(news("before"))
+        handler.handle(make_record("before"))
         handler.handle(record("broken"))
         assert writes.all == ["before\nbroken\n"]
 
@@ -261,7 +261,7 @@ def test_a_warning_writes_pending_lines_at_once() -> None:
 
 def test_outside_an_event_loop_each_line_is_written_at_once() -> None:
     writes = Writes()
-    BatchingHandler(writes).handle(news("alone"))
+    BatchingHandler(writes).handle(make_record("alone"))
     assert writes.all == ["alone\n"]
 
 
@@ -270,7 +270,7 @@ def test_flush_writes_pending_lines() -> None:
     handler = BatchingHandler(writes)
 
     async def turn() -> None:
-        handler.handle(news("last words"))
+        handler.handle(make_record("last words"))
         handler.flush()
 
     asyncio.run(turn())
@@ -278,9 +278,9 @@ def test_flush_writes_pending_lines() -> None:
 
 
 def test_a_line_has_its_time_in_milliseconds() -> None:
-    told = news("x")
-    told.created, told.msecs = 1763199637.123456, 123.0
-    assert TextFormatter().format(told) == "2025-11-15T09:40:37.123Z info dragoman.x: x"
+    entry = make_record("x")
+    entry.created, entry.msecs = 1763199637.123456, 123.0
+    assert TextFormatter().format(entry) == "2025-11-15T09:40:37.123Z info dragoman.x: x"
 
 
 @pytest.mark.parametrize("character", ["x", "é", "\x00", '"', "\\", "\U0001f600", "\u2028", "\ud800"])

@@ -77,10 +77,15 @@ def test_each_request_has_one_line_of_json_with_its_id(shell: Shell) -> None:
     assert chosen == "my-own-id-7"
     assert set(by_id) == {good, bad, chosen}
     assert len([line for line in lines if line["logger"] == "dragoman.requests"]) == 3
-    told = by_id[good]
-    assert (told["outcome"], told["route"], told["client"], told["stream"]) == ("ok", "echo/echo", "fake-agent", True)
+    fields = by_id[good]
+    assert (fields["outcome"], fields["route"], fields["client"], fields["stream"]) == (
+        "ok",
+        "echo/echo",
+        "fake-agent",
+        True,
+    )
     assert all(
-        isinstance(told[name], int | float) for name in ("input_tokens", "output_tokens", "duration_ms", "ttft_ms")
+        isinstance(fields[name], int | float) for name in ("input_tokens", "output_tokens", "duration_ms", "ttft_ms")
     )
     assert by_id[bad]["outcome"] == "not_found"
     assert "hush" not in served.err

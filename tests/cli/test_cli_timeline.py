@@ -21,14 +21,14 @@ def capture(**changes: object) -> Capture:
 
 
 @pytest.mark.parametrize(
-    "said", ["世界您好，今天天气很好，我们去公园吧。", "🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃", "Zoe\u0308 " * 20]
+    "text", ["世界您好，今天天气很好，我们去公园吧。", "🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃", "Zoe\u0308 " * 20]
 )
-def test_wide_characters_keep_the_columns_aligned(said: str) -> None:
+def test_wide_characters_keep_the_columns_aligned(text: str) -> None:
     first = capture().events[2]
     assert '"delta"' in first.event
-    moments = (*capture().events[:2], replace(first, event=event_json(Delta(0, said))), *capture().events[3:])
-    lines = list(render_timeline(capture(events=moments)))
-    [line] = [line for line in lines if said[:4] in line and "delta 0" in line]
+    events = (*capture().events[:2], replace(first, event=event_json(Delta(0, text))), *capture().events[3:])
+    lines = list(render_timeline(capture(events=events)))
+    [line] = [line for line in lines if text[:4] in line and "delta 0" in line]
     before, _, after = line.rpartition("  ")
     assert width_of(line) <= WIDTH
     assert width_of(before) + 2 == CLIENT_COLUMN

@@ -73,13 +73,13 @@ def test_what_a_chatgpt_plan_has_left_is_told_by_window(shell: Shell, tmp_path: 
 @pytest.mark.parametrize("token", [EDITOR_TOKEN, APP_TOKEN], ids=["exchanged", "sent as it is"])
 def test_what_a_copilot_plan_has_left_is_asked_of_github_itself(shell: Shell, token: str) -> None:
     premium = {"entitlement": 300, "remaining": -5, "percent_remaining": -1.6, "unlimited": False}
-    told = {
+    quotas = {
         "copilot_plan": "individual",
         "quota_reset_date": "2030-01-01",
         "quota_snapshots": {"premium_interactions": premium, "chat": {"unlimited": True}, "completions": None},
     }
     with FakeCopilot() as fake:
-        fake.script("/copilot_internal/user", json_answer(told))
+        fake.script("/copilot_internal/user", json_answer(quotas))
         shell.write("dragoman.toml", fake.stanza("env:FAKE_GITHUB_TOKEN"))
         done = shell.run("usage", "--plans", "--json", FAKE_GITHUB_TOKEN=token)
         (asked,) = fake.at("/copilot_internal/user")

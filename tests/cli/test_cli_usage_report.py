@@ -67,7 +67,7 @@ def rows(shell: Shell, store_url: str) -> list[UsageRow]:
     return asyncio.run(fill())
 
 
-def told(shell: Shell, *words: str) -> dict[str, object]:
+def read_report(shell: Shell, *words: str) -> dict[str, object]:
     done = shell.run("usage", "--json", *words)
     assert done.code == 0, done.err
     return msgspec.json.decode(done.out, type=dict[str, object])
@@ -75,7 +75,7 @@ def told(shell: Shell, *words: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("by", ["day", "model", "key", "client", "provider"])
 def test_the_numbers_are_exact_by_any_group(shell: Shell, rows: list[UsageRow], by: str) -> None:
-    report = told(shell, "--by", by)
+    report = read_report(shell, "--by", by)
     groups, total = report["rows"], report["total"]
     assert isinstance(groups, list)
     assert isinstance(total, dict)
@@ -133,7 +133,7 @@ def test_csv_is_for_spreadsheets(shell: Shell, rows: list[UsageRow]) -> None:
 
 def test_a_span_is_given_as_days_hours_or_dates(shell: Shell, rows: list[UsageRow]) -> None:
     def counted(*words: str) -> object:
-        total = told(shell, *words)["total"]
+        total = read_report(shell, *words)["total"]
         assert isinstance(total, dict)
         return total["requests"]
 

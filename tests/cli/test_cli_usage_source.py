@@ -108,9 +108,9 @@ def test_the_gateway_tells_at_once_of_what_has_just_ended(shell: Shell) -> None:
     with shell.serve(DRAGOMAN_API_KEY=OWNERS) as served:
         for number in range(1, 6):
             ask(served, OWNERS)
-            told = msgspec.json.decode(ask(served, OWNERS, "/api/usage?by=provider", None))
-            assert told["whole"] is True
-            assert sum(part["requests"] for part in told["sums"]) == number
+            report = msgspec.json.decode(ask(served, OWNERS, "/api/usage?by=provider", None))
+            assert report["whole"] is True
+            assert sum(part["requests"] for part in report["sums"]) == number
 
 
 @pytest.mark.parametrize("path", ["/api/usage", "/api/v1/usage"])
@@ -119,20 +119,20 @@ def test_the_gateway_adds_up_by_day(shell: Shell, path: str) -> None:
         before = date.today().isoformat()
         for _ in range(3):
             ask(served, OWNERS)
-        told = msgspec.json.decode(ask(served, OWNERS, f"{path}?by=day", None))
+        report = msgspec.json.decode(ask(served, OWNERS, f"{path}?by=day", None))
         after = date.today().isoformat()
-    assert told["by"] == "day"
-    assert {part["group"] for part in told["sums"]} <= {before, after}
-    assert sum(part["requests"] for part in told["sums"]) == 3
-    assert sum(part["output_tokens"] for part in told["sums"]) > 0
+    assert report["by"] == "day"
+    assert {part["group"] for part in report["sums"]} <= {before, after}
+    assert sum(part["requests"] for part in report["sums"]) == 3
+    assert sum(part["output_tokens"] for part in report["sums"]) > 0
 
 
 def test_every_way_to_add_up_that_the_command_knows_the_gateway_knows(shell: Shell) -> None:
     with shell.serve(DRAGOMAN_API_KEY=OWNERS) as served:
         ask(served, OWNERS)
         for by in (*GROUPS, "all"):
-            told = msgspec.json.decode(ask(served, OWNERS, f"/api/usage?by={by}", None))
-            assert [part["requests"] for part in told["sums"]] == [1], by
+            report = msgspec.json.decode(ask(served, OWNERS, f"/api/usage?by={by}", None))
+            assert [part["requests"] for part in report["sums"]] == [1], by
 
 
 def test_rows_of_the_gateway_have_the_names_that_the_command_prints(shell: Shell) -> None:

@@ -1,5 +1,6 @@
 """A captured request runs again without a socket and without waiting."""
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -38,3 +39,9 @@ def test_an_hour_of_silence_takes_no_time() -> None:
 def test_an_incomplete_capture_is_refused() -> None:
     with pytest.raises(AdminError, match=r"incomplete \(sent\)"):
         rerun(replace(fixture(), truncated=("sent",)), replay_site)
+
+
+def test_it_can_run_in_a_thread_beside_a_running_loop() -> None:
+    capture = fixture()
+    replayed = asyncio.run(asyncio.to_thread(rerun, capture, replay_site))
+    assert [part.name for part in compare_captures(capture, replayed) if part.changes] == []
