@@ -146,9 +146,9 @@ def test_a_long_cooldown_is_probed_by_one_request_at_a_time() -> None:
     assert home not in walk(pool, "a session", NOW + PROBE_AFTER_S - 1)
     probe = choice(pool, "a session", NOW + PROBE_AFTER_S)
     assert probe.member == home
-    assert home not in walk(pool, "a session", NOW + PROBE_AFTER_S), "another is finding out already"
+    assert home not in walk(pool, "a session", NOW + PROBE_AFTER_S), "another request probes it already"
     pool.release(probe)
-    assert first(pool, "a session", NOW + PROBE_AFTER_S) == home, "the one that was finding out told nothing"
+    assert first(pool, "a session", NOW + PROBE_AFTER_S) == home, "the probe gave no result"
 
 
 def test_a_successful_probe_ends_the_cooldown() -> None:

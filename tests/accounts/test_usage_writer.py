@@ -21,10 +21,10 @@ from dragoman.store.usage_rows import Span
 
 EVER = Span(0, 2**62)
 PRICING = Pricing({"up": ProviderConfig(name="up", kind="anthropic")})
-TOLD = Usage(input=1000, output=100, cache_read=200, cache_write=300, reasoning=40)
+USAGE = Usage(input=1000, output=100, cache_read=200, cache_write=300, reasoning=40)
 
 
-def outcome(number: int = 0, told: Usage | None = TOLD) -> Outcome:
+def outcome(number: int = 0, usage: Usage | None = USAGE) -> Outcome:
     return Outcome(
         request_id=f"req_{number}",
         started_at=1_800_000_000.5 + number,
@@ -35,7 +35,7 @@ def outcome(number: int = 0, told: Usage | None = TOLD) -> Outcome:
         requested_model="claude",
         provider="up",
         model="claude-sonnet-4-5",
-        usage=told,
+        usage=usage,
         ttft_s=0.0124,
         duration_s=1.5,
         losses=2,
@@ -145,10 +145,10 @@ def test_a_failing_store_loses_only_rows_beyond_the_limit(
         await store.close()
 
     asyncio.run(scenario())
-    told = [record.getMessage() for record in caplog.records if record.name == usage_writer.__name__]
-    assert len(told) == 2
-    assert "cannot be stored" in told[0]
-    assert "50 rows were dropped" in told[1]
+    messages = [record.getMessage() for record in caplog.records if record.name == usage_writer.__name__]
+    assert len(messages) == 2
+    assert "cannot be stored" in messages[0]
+    assert "50 rows were dropped" in messages[1]
 
 
 def test_stop_does_not_wait_forever_for_a_store(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -175,8 +175,8 @@ count = st.integers(-(10**30), 10**30)
 def test_no_unusual_outcome_prevents_others_from_being_stored(
     store_url: str, id: str, client: str, wanted: str, tokens: int, credits: float, source: Source
 ) -> None:
-    told = Usage(input=tokens, output=tokens, cache_read=tokens, credits=credits, source=source)
-    odd = replace(outcome(), request_id=id, client=client, requested_model=wanted, error_code=wanted, usage=told)
+    usage = Usage(input=tokens, output=tokens, cache_read=tokens, credits=credits, source=source)
+    odd = replace(outcome(), request_id=id, client=client, requested_model=wanted, error_code=wanted, usage=usage)
 
     async def scenario() -> None:
         store = await open_store(store_url)
@@ -190,11 +190,11 @@ def test_no_unusual_outcome_prevents_others_from_being_stored(
 
 
 def test_absurd_credits_can_still_be_summed(store_url: str) -> None:
-    told = replace(outcome(), usage=Usage(input=1, credits=1.7e308))
+    extreme = replace(outcome(), usage=Usage(input=1, credits=1.7e308))
 
     async def scenario() -> None:
         store = await open_store(store_url)
-        await store.append_usage([make_row(told, PRICING, os.urandom(10)) for _ in range(2)])
+        await store.append_usage([make_row(extreme, PRICING, os.urandom(10)) for _ in range(2)])
         (together,) = await store.usage_sums(EVER, "all")
         assert together.credits == 2 * MAX_CREDITS
         await store.close()

@@ -10,12 +10,12 @@ from dragoman.providers.catalogue import CachedCatalogue
 from dragoman.providers.provider import Auth, Catalogue, Endpoint, IncomingResponse, ModelInfo, Provider
 
 ASSUMED = (ModelInfo("assumed"),)
-LISTED = (ModelInfo("listed"), ModelInfo("configured", "told by the provider"))
+LISTED = (ModelInfo("listed"), ModelInfo("configured", "from the provider"))
 CONFIGURED = (ModelInfo("configured"),)
 
 
 async def send_nothing(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
-    raise ConnectionLost("send_nothing is there", sent=False, received=False)
+    raise ConnectionLost("connection refused", sent=False, received=False)
 
 
 async def authorize_nothing(protocol: str) -> tuple[Header, ...]:
@@ -123,7 +123,7 @@ def test_a_provider_that_cannot_be_listed_keeps_its_fallback_models() -> None:
         models.known()
         await asyncio.sleep(0.05)
         assert ids(models.known()) == ["listed", "configured"]
-        assert models.known()[1].name == "told by the provider"
+        assert models.known()[1].name == "from the provider"
 
     run(work)
     assert lister.asked == 2

@@ -83,7 +83,7 @@ def test_closed_ports_cost_almost_no_time() -> None:
             ports[name] = int(bound.getsockname()[1])
         began = time.monotonic()
         assert found(ports) == ()
-        assert time.monotonic() - began < 10  # nobody was waited for
+        assert time.monotonic() - began < 10  # it did not wait
 
 
 def test_servers_that_hang_do_not_delay_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,11 +63,11 @@ def test_a_reply_fails_or_is_truncated_in_its_middle(stream: bool) -> None:
 def test_a_stalled_reply_begins_and_then_sends_no_data() -> None:
     async def stalled() -> list[bytes]:
         answer = await sent(make_request(Text("one two"), model="error-stall", stream=True))
-        heard = [await answer.chunk(1.0), await answer.chunk(1.0)]
+        chunks = [await answer.chunk(1.0), await answer.chunk(1.0)]
         for _ in range(2):  # the silence goes on however often one asks
             with pytest.raises(UpstreamTimeout):
                 await answer.chunk(0.005)
-        return heard
+        return chunks
 
     assert b"one" in asyncio.run(stalled())[0]
     assert write_script(make_request(Text("x"), model="error-stall"), counting()).finish is Finish.SILENCE

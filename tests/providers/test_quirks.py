@@ -62,8 +62,8 @@ def test_only_known_servers_can_be_named() -> None:
 def test_every_quirk_and_server_is_documented() -> None:
     rows = re.findall(r"^\| `([^`]+)` \|(.*)\|$", TABLE.read_text(), re.MULTILINE)
     assert [name for name, _ in rows] == [*get_args(Quirk), *get_args(ServerName)]
-    told = {name: frozenset(re.findall(r"`([^`]+)`", row.split("|")[0])) for name, row in rows if name in SERVERS}
-    assert told == SERVERS
+    documented = {name: frozenset(re.findall(r"`([^`]+)`", row.split("|")[0])) for name, row in rows if name in SERVERS}
+    assert documented == SERVERS
 
 
 def test_the_first_request_already_respects_the_quirks(tmp_path: Path) -> None:

@@ -41,10 +41,10 @@ def ask(gateway: Running, model: str) -> tuple[int, JsonObject, float]:
     begun = time.monotonic()
     try:
         with urllib.request.urlopen(request, timeout=60) as reply:
-            status, told = reply.status, json.loads(reply.read())
+            status, error = reply.status, json.loads(reply.read())
     except urllib.error.HTTPError as refused:
-        status, told = refused.code, json.loads(refused.read())
-    return status, told, time.monotonic() - begun
+        status, error = refused.code, json.loads(refused.read())
+    return status, error, time.monotonic() - begun
 
 
 def test_a_bare_name_that_another_provider_lists_is_resolved_soon(gateway: Running) -> None:
@@ -53,9 +53,9 @@ def test_a_bare_name_that_another_provider_lists_is_resolved_soon(gateway: Runni
 
 
 def test_an_unlisted_name_is_rejected_soon_and_names_the_hanging_provider(gateway: Running) -> None:
-    status, told, seconds = ask(gateway, "gpt-9")
+    status, error, seconds = ask(gateway, "gpt-9")
     assert (status, seconds < WELL_BELOW_10_S) == (404, True), seconds
-    assert "'hung'" in told["error"]["message"]
+    assert "'hung'" in error["error"]["message"]
 
 
 def test_the_list_of_models_comes_soon_without_it(gateway: Running) -> None:

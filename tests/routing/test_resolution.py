@@ -116,8 +116,8 @@ def test_an_unknown_name_is_an_error_in_the_clients_protocol(
         head = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(urllib.request.Request(gateway.url + path, asked, head), timeout=10)
-        told = json.loads(refused.value.read())
+        error = json.loads(refused.value.read())
     assert refused.value.code == 404
-    assert told[code[0]][code[1]] == code[2]
-    assert "Nearest names: qwen3-coder, up/qwen3-coder." in told["error"]["message"]
+    assert error[code[0]][code[1]] == code[2]
+    assert "Nearest names: qwen3-coder, up/qwen3-coder." in error["error"]["message"]
     assert fake.calls == []

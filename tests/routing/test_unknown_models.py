@@ -43,7 +43,7 @@ def post(gateway: Running, path: str, model: str) -> tuple[int, JsonObject]:
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """A port that refuses connections for as long as the test runs: it is bound, and nobody listens."""
+    """A port that refuses connections for as long as the test runs: it is bound, but not listening."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
@@ -75,8 +75,8 @@ def test_a_provider_that_refuses_to_list_is_named_and_gets_no_request(tmp_path: 
         FakeUpstream(pages={"/v1/models": page}) as fake,
         running(provider_section("chat", fake.url), tmp_path) as gateway,
     ):
-        told, body = post(gateway, "/v1/chat/completions", "gpt-9")
-    assert told == 404
+        answered, body = post(gateway, "/v1/chat/completions", "gpt-9")
+    assert answered == 404
     assert f"Could not ask for models: 'up' (HTTP {status})." in body["error"]["message"]
     assert "sk-fake" not in json.dumps(body)
     assert fake.calls == []

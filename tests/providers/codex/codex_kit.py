@@ -32,7 +32,7 @@ def tokens(table: dict[str, object]) -> dict[str, str]:
 
 
 class Rig:
-    """A keeper, the client it asks with, and the clock it goes by."""
+    """A refresher with its HTTP client and its clock."""
 
     def __init__(self, fake: FakeCodex, path: Path) -> None:
         self.http = HttpClient()

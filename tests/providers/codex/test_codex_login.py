@@ -72,11 +72,11 @@ def test_a_service_that_is_polled_too_often_is_polled_less_often() -> None:
     assert nap.taken == [5.0, 10.0, 10.0]
 
 
-@pytest.mark.parametrize(("word", "told"), [("access_denied", "denied"), ("expired_token", "expired")])
-def test_a_sign_in_without_a_code_is_reported(word: str, told: str) -> None:
+@pytest.mark.parametrize(("word", "message"), [("access_denied", "denied"), ("expired_token", "expired")])
+def test_a_sign_in_without_a_code_is_reported(word: str, message: str) -> None:
     with FakeCodex() as fake:
         fake.device.append(json_answer({"error": {"code": word}}, 403))
-        with pytest.raises(LoginFailed, match=told):
+        with pytest.raises(LoginFailed, match=message):
             by_code(fake, FakeSleep())
     assert fake.counts[DEVICE_TOKEN] == 1
 

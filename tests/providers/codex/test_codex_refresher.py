@@ -253,7 +253,7 @@ def test_a_wrong_clock_is_corrected_by_responses(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_is_ahead_costs_one_renewal_at_most(tmp_path: Path) -> None:
-    """Ours is two hours ahead: a token that lives seems to have ended, until the service has told the time."""
+    """Ours is two hours ahead: a valid token seems to have expired, until the service has reported the time."""
     with FakeCodex() as fake:
         path = write_file(tmp_path / "auth.json", fake.auth_file(3600))
 
@@ -310,7 +310,7 @@ def test_half_a_file_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "message"),
     [
         ({"OPENAI_API_KEY": "sk-fake-key"}, 'kind "openai"'),
         ({"auth_mode": "agentIdentity"}, "agent"),
@@ -318,8 +318,8 @@ def test_half_a_file_is_read_again(tmp_path: Path) -> None:
         ({"tokens": {"access_token": "a\nb"}}, "characters"),
     ],
 )
-def test_a_file_without_a_usable_token_is_described(tmp_path: Path, table: dict[str, object], told: str) -> None:
-    with FakeCodex() as fake, pytest.raises(RequestError, match=told) as refused:
+def test_a_file_without_a_usable_token_is_described(tmp_path: Path, table: dict[str, object], message: str) -> None:
+    with FakeCodex() as fake, pytest.raises(RequestError, match=message) as refused:
         kept(fake, write_file(tmp_path / "auth.json", table))
     assert "sk-fake" not in str(refused.value)
 

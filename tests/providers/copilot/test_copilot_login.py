@@ -56,12 +56,13 @@ def test_slow_down_uses_the_given_interval_or_five_seconds_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "told"), [("access_denied", "denied"), ("expired_token", "expired"), ("incorrect_device_code", "refused")]
+    ("word", "message"),
+    [("access_denied", "denied"), ("expired_token", "expired"), ("incorrect_device_code", "refused")],
 )
-def test_a_sign_in_without_a_token_is_reported(word: str, told: str) -> None:
+def test_a_sign_in_without_a_token_is_reported(word: str, message: str) -> None:
     with FakeCopilot() as fake:
         fake.device.append({"error": word})
-        with pytest.raises(LoginFailed, match=told):
+        with pytest.raises(LoginFailed, match=message):
             by_code(fake, FakeSleep())
     assert fake.counts[TOKEN] == 1
 

@@ -77,7 +77,7 @@ def section(credentials: str | Path | None, **settings: object) -> KiroProviderC
 
 
 class Rig:
-    """A keeper, the client it asks with, and the clock it goes by."""
+    """A refresher with its HTTP client and its clock."""
 
     def __init__(self, fake: FakeKiro, config: KiroProviderConfig, environ: dict[str, str] | None = None) -> None:
         self.http = HttpClient()

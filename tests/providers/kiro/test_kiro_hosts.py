@@ -260,7 +260,7 @@ def test_another_account_that_signs_in_uses_its_own_hosts(tmp_path: Path) -> Non
 
     async def send(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
         sent.append(out.url)
-        raise ConnectionLost("nobody is section_at", sent=False, received=False)
+        raise ConnectionLost("connection refused", sent=False, received=False)
 
     provider = make_kiro(section(None), send, {"HOME": str(tmp_path)})
     assert provider.endpoint.url == "https://runtime.us-east-1.kiro.dev"

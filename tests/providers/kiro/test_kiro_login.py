@@ -85,13 +85,13 @@ def test_slow_down_adds_five_seconds_each_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "message"),
     [("access_denied", "denied"), ("expired_token", "expired"), ("invalid_client", "refused [(]invalid_client")],
 )
-def test_a_sign_in_without_a_token_is_reported(word: str, told: str) -> None:
+def test_a_sign_in_without_a_token_is_reported(word: str, message: str) -> None:
     with FakeKiro() as fake:
         fake.device.extend(["authorization_pending", word])
-        with pytest.raises(LoginFailed, match=told):
+        with pytest.raises(LoginFailed, match=message):
             by_code(fake, FakeSleep())
     assert fake.counts["/token"] == 2
 
@@ -172,7 +172,7 @@ def test_google_brings_the_person_back_with_a_code() -> None:
 
     def person(link: str) -> None:
         links.append(link)
-        assert visit(link, code="fake-code", state="not-the-state") == 404  # somebody else's
+        assert visit(link, code="fake-code", state="not-the-state") == 404  # another program's
         assert visit(link, code="fake-code", state=state_of(link)) == 200
 
     with FakeKiro() as fake:

@@ -85,7 +85,7 @@ def test_a_model_without_a_window_has_the_default_one_everywhere() -> None:
     async def listed() -> list[ListedModel]:
         return [ListedModel("wide", token_limits=TokenLimits(max_input_tokens=1_000_000)), ListedModel("silent")]
 
-    shelf = ModelCache(listed, WINDOW)
-    told = {model.id: model.max_input for model in asyncio.run(shelf.fetch())}
-    assert told == {"wide": 1_000_000, "silent": WINDOW}
-    assert [shelf.context_window(id) for id in ("wide", "silent", "unheard-of")] == [1_000_000, WINDOW, WINDOW]
+    cache = ModelCache(listed, WINDOW)
+    windows = {model.id: model.max_input for model in asyncio.run(cache.fetch())}
+    assert windows == {"wide": 1_000_000, "silent": WINDOW}
+    assert [cache.context_window(id) for id in ("wide", "silent", "unheard-of")] == [1_000_000, WINDOW, WINDOW]

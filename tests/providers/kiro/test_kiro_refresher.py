@@ -54,7 +54,7 @@ def test_processes_that_share_a_file_make_one_refresh(tmp_path: Path) -> None:
         fake.refresh_delay_s = 0.1
 
         async def both(first: Rig) -> set[str]:
-            second = Rig(fake, section(path))  # its own keeper: only the lock beside the file is shared
+            second = Rig(fake, section(path))  # its own refresher: only the lock beside the file is shared
             found = await asyncio.gather(once(first), once(second))
             await second.http.close()
             return {credential.access_token for credential in found}

@@ -43,12 +43,12 @@ def _oidc(folder: Path, refresh: str, access: str = "aoaFAKE-old", life_s: float
 
 def _database(folder: Path, refresh: str, access: str = "aoaFAKE-old", life_s: float = -60.0) -> Path:
     path = folder / "data.sqlite3"
-    told = {"access_token": access, "refresh_token": refresh, "expires_at": format_timestamp(time.time() + life_s)}
+    stored = {"access_token": access, "refresh_token": refresh, "expires_at": format_timestamp(time.time() + life_s)}
     if not path.exists():
         registered = {"client_id": "fake-client", "client_secret": SECRET}
-        return database(path, {ROW: told, "kirocli:odic:device-registration": registered})
+        return database(path, {ROW: stored, "kirocli:odic:device-registration": registered})
     connection = apsw.Connection(str(path))
-    connection.execute("UPDATE auth_kv SET value = ? WHERE key = ?", (msgspec.json.encode(told).decode(), ROW))
+    connection.execute("UPDATE auth_kv SET value = ? WHERE key = ?", (msgspec.json.encode(stored).decode(), ROW))
     connection.close()
     return path
 

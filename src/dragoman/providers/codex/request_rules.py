@@ -11,7 +11,22 @@ from msgspec.structs import replace
 
 from dragoman.framing.jsonspan import replace_value
 from dragoman.hub.loss import Ledger
-from dragoman.hub.request import Ext, Function, Hosted, Part, Request, Role, Text, Thinking, Tool, ToolResult, Turn
+from dragoman.hub.request import (
+    Document,
+    Ext,
+    Function,
+    Hosted,
+    Image,
+    Part,
+    Request,
+    Role,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
 
 NAME = "responses"
 FIELDS = frozenset(
@@ -206,10 +221,9 @@ def _is_reasoning_reference(part: Part, ledger: Ledger) -> bool:
 def _fit_part(part: Part, ledger: Ledger) -> Part:
     if isinstance(part, ToolResult):
         part = replace(part, content=tuple(_fit_part(inner, ledger) for inner in part.content))
-    cache = getattr(part, "cache", None)
-    if cache is None:
+    if not isinstance(part, Text | Image | Document | ToolCall | ToolResult) or part.cache is None:
         return part
-    ledger.note_dropped(cache.at, NO_CACHE)
+    ledger.note_dropped(part.cache.at, NO_CACHE)
     return replace(part, cache=None)
 
 
