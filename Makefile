@@ -58,7 +58,7 @@ lock: $(DEV_STAMP)
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group build --group dev pyproject.toml -o requirements-dev.lock
 
 clean:
-	rm -rf $(VENV) .venv-bench .clients dist build
+	rm -rf $(VENV) .venv-bench .venv-bench-python .clients dist build
 
 $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)

@@ -11,12 +11,20 @@ import msgspec
 
 from bench.cases import CASES, CROWD_CASES, CROWDS, Case
 from bench.chart import as_png, draw
-from bench.gateways import GATEWAYS
+from bench.gateways import GATEWAYS, OTHER_PYTHON
 from bench.measure import Plan, measure
 from bench.report import as_markdown, as_text
 from bench.results import Machine, Results
 from bench.rig import NotStarted, Rig
-from bench.tools import ROOT, get_litellm, get_program, say, version_of
+from bench.tools import (
+    ROOT,
+    describe_python,
+    get_litellm,
+    get_program,
+    install_on_other_python,
+    say,
+    version_of,
+)
 from bench.tree import CORES, LOAD_CORES
 
 LATEST = ROOT / "bench" / "results" / "latest.json"
@@ -31,9 +39,13 @@ def main() -> int:
     os.sched_setaffinity(0, LOAD_CORES)
     found = [name for name in ("nginx", "wrk") if get_program(name)]
     names = [*(["nginx"] if "nginx" in found else []), "dragoman"]
+    if options.python:
+        if not install_on_other_python(options.python):
+            return 1
+        names.append(OTHER_PYTHON)
     if not options.without_litellm and get_litellm():
         names.append("litellm")
-    results = Results(describe([*names, *(["wrk"] if "wrk" in found else [])]), options.rounds)
+    results = Results(describe([*names, *(["wrk"] if "wrk" in found else [])], options.python), options.rounds)
     for name in ("nginx", "wrk"):
         if name not in found:
             results.notes.append(f"{name} was not there, so {ABSENT[name]}.")
@@ -63,6 +75,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="cases whose name contains this text, such as chat>chat or /paced")
     parser.add_argument("--rounds", type=int, default=3, choices=range(1, 21), metavar="1..20", help="how often (3)")
     parser.add_argument("--seconds", type=int, default=2, choices=range(1, 61), metavar="1..60", help="per wrk run (2)")
+    parser.add_argument("--python", default="", metavar="PATH", help="measure dragoman on this interpreter, too")
     parser.add_argument("--publish", action="store_true", help="write docs/performance.md with its charts")
     return parser.parse_args()
 
@@ -92,14 +105,15 @@ def start(rig: Rig, names: list[str], results: Results) -> tuple[str, ...]:
     return tuple(started)
 
 
-def describe(names: list[str]) -> Machine:
+def describe(names: list[str], other_python: str) -> Machine:
     return Machine(
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
         cpu=_cpu_model(),
         cores=len(CORES),
         kernel=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
-        versions={name: version_of(name) for name in names},
+        versions={name: version_of(name) for name in names if name != OTHER_PYTHON},
+        other_python=describe_python(other_python) if other_python else "",
     )
 
 

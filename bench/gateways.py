@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.cases import CASES, CROWD_CASES, UPSTREAMS, Case
-from bench.tools import LITELLM
+from bench.tools import LITELLM, OTHER_VENV
 
 KEY = "sk-fake-client-key-for-the-benchmark-only"
 UPSTREAM_KEY = "sk-fake-upstream"
+OTHER_PYTHON = "other-python"  # dragoman on the interpreter of --python
 PARTLY = ("bench.partly",)  # dragoman with some of its observers
 
 
@@ -101,14 +102,14 @@ def _stanza(protocol: str, root: str) -> str:
     return "\n".join([f"[providers.{protocol}]", *own])
 
 
-def _prepare_dragoman(site: Site, *module: str) -> list[str]:
+def _prepare_dragoman(site: Site, *module: str, python: str = sys.executable) -> list[str]:
     config = site.directory / "dragoman.toml"
     root = f"http://127.0.0.1:{site.upstream}"
     stanzas = [_stanza(protocol, root) for protocol in UPSTREAMS]
     stanzas.append(f'[store]\nurl = "sqlite:///{site.directory}/dragoman.db"')
     config.write_text("\n\n".join(stanzas) + "\n")
     return [
-        sys.executable,
+        python,
         "-m",
         *(module or ("dragoman",)),
         "serve",
@@ -117,6 +118,10 @@ def _prepare_dragoman(site: Site, *module: str) -> list[str]:
         "--port",
         str(site.port),
     ]
+
+
+def _prepare_on_other_python(site: Site) -> list[str]:
+    return _prepare_dragoman(site, python=str(OTHER_VENV / "bin" / "python"))
 
 
 LITELLM_MAKERS = {"chat": "openai", "messages": "anthropic"}
@@ -154,6 +159,7 @@ GATEWAYS = {
     for gateway in (
         Gateway("nginx", "/health", _prepare_nginx, lambda case: not case.translated),
         Gateway("dragoman", "/health", _prepare_dragoman, lambda case: True),
+        Gateway(OTHER_PYTHON, "/health", _prepare_on_other_python, lambda case: True),
         Gateway("unobserved", "/health", lambda site: _prepare_dragoman(site, *PARTLY, "none"), lambda case: True),
         Gateway("logged", "/health", lambda site: _prepare_dragoman(site, *PARTLY, "log"), lambda case: True),
         Gateway("litellm", "/health/liveliness", _prepare_litellm, _litellm_takes, 120.0, heavy=True),

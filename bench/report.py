@@ -6,6 +6,7 @@ from statistics import median
 from msgspec import Struct
 
 from bench.cases import CASES, CROWD_CASES, CROWDS, Case
+from bench.gateways import OTHER_PYTHON
 from bench.results import Results
 from bench.wire import EVENTS
 
@@ -130,6 +131,19 @@ def cpu_table(results: Results, connections: int) -> list[list[str]]:
     return rows
 
 
+def python_table(results: Results) -> list[list[str]]:
+    """µs of CPU per request on both interpreters."""
+    machine = results.machine
+    rows = [["case", "connections", f"Python {machine.python}, µs", f"{machine.other_python}, µs", "ratio"]]
+    for case in (*CASES, *CROWD_CASES):
+        for connections in _connections(results):
+            here = results.cpu_us("dragoman", case.name, connections)
+            other = results.cpu_us(OTHER_PYTHON, case.name, connections)
+            if here is not None and other is not None:
+                rows.append([case.title, str(connections), _number(here), _number(other), f"{other / here:.2f}"])
+    return rows
+
+
 def litellm_table(results: Results) -> list[list[str]]:
     """How many times more CPU LiteLLM takes for a stream than nginx and dragoman do."""
     rows = [["stream", "connections", "LiteLLM / nginx", "LiteLLM / dragoman"]]
@@ -214,6 +228,7 @@ def sections(results: Results) -> list[tuple[str, list[list[str]]]]:
     return [
         ("Targets", targets_table(results)),
         *cpu,
+        *([("CPU per request on another Python", python_table(results))] if results.machine.other_python else []),
         (LITELLM, litellm_table(results)),
         ("Time added before the first token of a stream, ms, p50 / p99", first_token_table(results)),
         ("Delay added between two events of a stream, ms, p99", delay_table(results)),

@@ -75,6 +75,7 @@ class Machine(Struct, frozen=True):
     kernel: str
     python: str
     versions: dict[str, str]
+    other_python: str = ""  # the second interpreter, where there is one
 
 
 class Results(Struct):

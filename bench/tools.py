@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv-bench"
+OTHER_VENV = ROOT / ".venv-bench-python"  # dragoman on another interpreter
 LITELLM = VENV / "bin" / "litellm"
 LITELLM_VERSION = "1.106.2"
 PY_SPY_VERSION = "0.4.3"
@@ -65,6 +66,41 @@ def _get_package(requirement: str, program: Path) -> bool:
     (VENV / ".gitignore").write_text("*\n")
     stamp.touch()
     return True
+
+
+def install_on_other_python(python: str) -> bool:
+    """Install dragoman with its locked dependencies into an environment of another interpreter."""
+    stamp = OTHER_VENV / ".python"
+    lock = ROOT / "requirements.lock"
+    is_current = stamp.exists() and stamp.stat().st_mtime > lock.stat().st_mtime
+    if is_current and stamp.read_text() == python:
+        return True
+    say(f"Installing dragoman for {python} into {OTHER_VENV.name} (once; may take minutes) ...")
+    pip = [str(OTHER_VENV / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
+    for step in (
+        [python, "-m", "venv", "--clear", str(OTHER_VENV)],
+        [*pip, "--progress-bar=off", "--require-hashes", "-r", str(lock)],
+        [*pip, "--progress-bar=off", "--no-deps", "--no-build-isolation", "-e", str(ROOT)],
+    ):
+        if not _watched(step):
+            say(f"dragoman could not be installed for {python}.")
+            return False
+    (OTHER_VENV / ".gitignore").write_text("*\n")
+    stamp.write_text(python)
+    return True
+
+
+VERSION_CODE = """
+import platform, sysconfig
+print(platform.python_version(), "PGO" if sysconfig.get_config_var("PGO_PROF_USE_FLAG") else "")
+"""
+
+
+def describe_python(python: str) -> str:
+    """Return where an interpreter is, its version, and whether it was built with profile-guided optimisation."""
+    done = subprocess.run([python, "-c", VERSION_CODE], capture_output=True, text=True, timeout=30, check=True)
+    version, *built = done.stdout.split()
+    return f"Python {version} of {python}, {'with' if built else 'without'} PGO"
 
 
 def _watched(command: list[str]) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import platform
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
@@ -11,13 +12,15 @@ import pytest
 import uvloop
 from bench.cases import CASES, Case, Mode
 from bench.chart import draw
-from bench.gateways import headers
+from bench.gateways import OTHER_PYTHON, headers
 from bench.load import Outcome, Shot, run_counted
 from bench.report import as_markdown, as_text, judge
 from bench.results import Machine, Memory, Reading, Results
+from bench.tools import describe_python
 from bench.tree import CORES, Child
 from bench.upstream import Desk, Script
 from bench.wire import EVENTS, stream_events, whole_reply
+from msgspec.structs import replace
 
 MACHINE = Machine("2026-01-01", "a CPU", 2, "a kernel", "3.11", {"nginx": "1"})
 
@@ -161,3 +164,17 @@ def _runs(pid: int) -> bool:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
+
+
+def test_a_second_python_has_a_table_of_its_own() -> None:
+    results = measured()
+    assert "another Python" not in as_markdown(results)
+    results.machine = replace(MACHINE, other_python="Python 3.11.2 of /usr/bin/python3, with PGO")
+    results.cell(OTHER_PYTHON, "chat>chat/whole", 32).readings.append(reading(82.0))
+    page = as_markdown(results)
+    assert "## CPU per request on another Python" in page
+    assert "| Chat as is, whole | 32 | 100 | 82.0 | 0.82 |" in page
+
+
+def test_an_interpreter_is_described_by_its_version_and_its_build() -> None:
+    assert describe_python(sys.executable).startswith(f"Python {platform.python_version()} of {sys.executable}, with")
