@@ -48,7 +48,8 @@ def rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
     """Run the captured request again and return a capture of that.
 
     `make_handler` puts the HTTP layer in front of the gateway: `dragoman.http.handler.replay_site`. Raises AdminError
-    where the capture is incomplete, or made with something that this version lacks.
+    where the capture is incomplete, or made with something that this version lacks. It runs an event loop of its own:
+    where one runs already, call it in a thread.
     """
     if capture.truncated:
         raise AdminError(f"The capture is incomplete ({', '.join(capture.truncated)}), so it cannot be replayed.")
