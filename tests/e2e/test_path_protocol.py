@@ -73,6 +73,15 @@ def test_its_clients_are_served_by_another_protocol(site: Site, stream: bool) ->
     assert (sent.json["model"], sent.json.get("stream", False)) == ("m", stream)
 
 
+def test_the_client_chooses_the_framing_of_its_stream(site: Site) -> None:
+    site.chat.answers = [Answer(speak_chat.stream(TEXT))]
+    answer = site.post("/v1beta/models/chat/m:streamGenerateContent")
+    assert answer.get("content-type") == "application/json"
+    *pieces, end = msgspec.json.decode(answer.body, type=list[dict[str, object]])
+    assert pieces
+    assert end == {"end": True}
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_its_upstream_serves_another_protocol(site: Site, stream: bool) -> None:
     site.own.answers = [STREAM if stream else WHOLE]

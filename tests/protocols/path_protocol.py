@@ -25,6 +25,7 @@ from dragoman.hub.events import (
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import (
+    EVENT_STREAM,
     CallHead,
     Client,
     ErrorResponse,
@@ -45,6 +46,7 @@ from dragoman.hub.reply import collect
 from dragoman.hub.request import Request, Role, Text, Turn
 
 NAME = "gemini"
+ARRAY = b"application/json"  # a stream without alt=sse is one JSON array
 GENERATE, STREAM, COUNT = ":generateContent", ":streamGenerateContent", ":countTokens"
 VERSIONS = ("", "/v1beta")  # /v1 is left out of plain paths
 _CALL = re.compile(r"/models/(.+)(:\w+)$")
@@ -56,7 +58,8 @@ _encode = msgspec.json.encode
 def read_call(path: str, query: str, body: bytes) -> CallHead:
     found = _CALL.search(path)
     assert found is not None
-    return CallHead(unquote(found[1]), found[2] == STREAM)
+    stream = found[2] == STREAM
+    return CallHead(unquote(found[1]), stream, EVENT_STREAM if "alt=sse" in query else ARRAY)
 
 
 def parse(body: bytes, ledger: Ledger) -> Request:
@@ -70,16 +73,24 @@ def parse(body: bytes, ledger: Ledger) -> Request:
 class Encoder:
     def __init__(self, context: ReplyContext, ledger: Ledger) -> None:
         self._model = context.model
+        self._is_array = context.stream_type == ARRAY
+        self._separator = b"["
 
     def feed(self, event: Event) -> Sequence[bytes]:
         match event:
             case Delta(text=text):
-                return (encode_event(_encode({"text": text, "model": self._model})),)
+                return (self._frame(_encode({"text": text, "model": self._model})),)
             case Ended():
-                return (encode_event(b'{"end":true}'),)
+                return (self._frame(b'{"end":true}') + (b"]" if self._is_array else b""),)
             case Failed(failure=failure):
-                return (encode_event(render(failure, "").body),)
+                return (self._frame(render(failure, "").body),)
         return ()
+
+    def _frame(self, data: bytes) -> bytes:
+        if not self._is_array:
+            return encode_event(data)
+        separator, self._separator = self._separator, b","
+        return separator + data
 
     def finish(self) -> Sequence[bytes]:
         return ()

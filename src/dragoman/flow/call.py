@@ -40,7 +40,7 @@ class Call:
         self.strict = headers.get(b"x-dragoman-strict") == b"1"
         self.explain = headers.get(b"x-dragoman-explain") == b"1"
         head = protocol.client.read_call(exchange.path, exchange.query, body)
-        self.model, self.stream = head.model, head.stream
+        self.model, self.stream, self.stream_type = head.model, head.stream, head.stream_type
         record.requested_model, record.stream, record.body = self.model, self.stream, body
 
     @property

@@ -114,7 +114,8 @@ class Gateway:
 
     def _asked(self, call: Call) -> ReplyContext:
         done = self.runtime.config.server.responses_done
-        return ReplyContext(call.request(), call.model, int(call.record.started_at), _mint, time.time, done)
+        started = int(call.record.started_at)
+        return ReplyContext(call.request(), call.model, started, _mint, time.time, done, call.stream_type)
 
     def _note_guard_trip(self, what: str) -> None:
         self.guard_trips += 1

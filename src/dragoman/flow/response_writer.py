@@ -18,11 +18,7 @@ from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header, Headers
 from dragoman.routing.resolve import Route
 
-EVENT_STREAM: tuple[Header, ...] = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-)
+UNBUFFERED: tuple[Header, ...] = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
 MAX_HELD_BYTES = 1024 * 1024  # of a reply that passes through and has no token yet
 BLANK_LINE = re.compile(rb"\r\n\r\n|\n\n|\r\r")
@@ -134,7 +130,9 @@ class StreamWriter:
         if self.head_sent:
             return
         self._routes.append(prepared.route)
-        fields = list(EVENT_STREAM) if upstream_headers is None else _stream_fields(upstream_headers, prepared)
+        fields: list[Header] = [(b"content-type", self._call.stream_type), *UNBUFFERED]
+        if upstream_headers is not None:
+            fields = _stream_fields(upstream_headers, prepared, fields)
         self._exchange.start(200, [*fields, *own_headers(self._call, prepared, fields, whole=False)])
 
     def _error_event(self, failure: Failure) -> bytes:
@@ -261,12 +259,12 @@ def own_headers(call: Call, prepared: Prepared, given: list[Header], *, whole: b
     return head + (redact_known_in_fields(losses, prepared.secrets) if call.explain else losses)
 
 
-def _stream_fields(headers: Headers, prepared: Prepared) -> list[Header]:
+def _stream_fields(headers: Headers, prepared: Prepared, own: list[Header]) -> list[Header]:
     fields = headers_to_forward(headers if prepared.owner else drop_account_headers(headers), prepared.secrets)
     if not is_named_stream(headers):  # its content type is that of a document
         fields = [field for field in fields if field[0] != b"content-type"]
     given = {name for name, _ in fields}
-    return [*fields, *(field for field in EVENT_STREAM if field[0] not in given)]
+    return [*fields, *(field for field in own if field[0] not in given)]
 
 
 ResponseWriter = StreamWriter | WholeWriter

@@ -86,6 +86,7 @@ class Decoder(typing.Protocol):
 
 
 Header = tuple[bytes, bytes]
+EVENT_STREAM = b"text/event-stream; charset=utf-8"
 GetHeader = Callable[[bytes], bytes | None]  # lower-case name -> value
 
 
@@ -94,6 +95,7 @@ class CallHead(Struct, frozen=True):
 
     model: str
     stream: bool
+    stream_type: bytes = EVENT_STREAM  # the content type of a streamed reply
 
 
 class Location(Struct, frozen=True):
@@ -145,6 +147,7 @@ class ReplyContext(Struct, frozen=True):
     new_id: Callable[[str], str]  # prefix -> a new id
     now: Callable[[], float]  # seconds since the epoch
     responses_done: bool = True  # whether a Responses stream ends with [DONE]
+    stream_type: bytes = EVENT_STREAM  # of this reply, for protocols with several framings of a stream
 
 
 class Issuer(Struct, frozen=True):
