@@ -72,4 +72,4 @@ def test_a_large_body_over_a_slow_line_has_the_time_that_its_bytes_earn(chunked:
     ],
 )
 def test_how_long_the_next_bytes_may_take(received: int, elapsed: float, patience: float) -> None:
-    assert UploadTimer(Limits(), 500.0).patience(received, 500.0 + elapsed) == pytest.approx(patience)
+    assert UploadTimer(Limits(), 500.0).seconds_left(received, 500.0 + elapsed) == pytest.approx(patience)

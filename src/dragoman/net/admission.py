@@ -18,7 +18,7 @@ IPV6_NETWORK_BITS = 64  # what one customer of a provider usually gets
 
 
 class Evictable(Protocol):
-    """A connection, as far as its place is concerned."""
+    """What admission needs of a connection."""
 
     @property
     def is_idle(self) -> bool: ...  # no request of it is being handled

@@ -1,4 +1,4 @@
-"""Body bytes in any cutting in, the whole body out: counted by content-length or unwrapped from chunks."""
+"""Collect request bodies, of known length or chunked, and count the bytes that are held against one budget."""
 
 import re
 from enum import Enum
@@ -9,13 +9,13 @@ from dragoman.net.errors import BodyTooLarge, BufferBudgetExceeded, MalformedBod
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 _TRAILER_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n")
 _MAX_LINE = 4096
-# Sizes, extensions and trailers may outweigh the content by this much; one-byte chunks only burn our time.
+# Sizes, extensions and trailers may exceed the content by this much; one-byte chunks only waste CPU time.
 _MAX_OVERHEAD = 64 * 1024
-UNCOUNTED_BYTES = 64 * 1024  # of each request: what is small need not be counted
+UNCOUNTED_BYTES = 64 * 1024  # of each request; small bodies are not counted
 
 
 class ByteBudget:
-    """How many bytes may be held, and how many are."""
+    """The number of bytes that all requests together may hold, and that they hold now."""
 
     __slots__ = ("held", "limit")
 
@@ -25,7 +25,7 @@ class ByteBudget:
 
 
 class BudgetShare:
-    """What one request holds of the budget."""
+    """The bytes of the budget that one request holds."""
 
     __slots__ = ("_budget", "held")
 
@@ -34,7 +34,7 @@ class BudgetShare:
         self.held = 0
 
     def hold(self, size: int) -> None:
-        """Count so many bytes more; raises BufferBudgetExceeded, and counts none, where they do not fit."""
+        """Count `size` more bytes; raises BufferBudgetExceeded, and counts none, if they exceed the budget."""
         held = self.held + size
         if held > UNCOUNTED_BYTES:
             budget = self._budget
@@ -45,7 +45,7 @@ class BudgetShare:
         self.held = held
 
     def release_to(self, held: int) -> None:
-        """Count no more than so many bytes from now on."""
+        """Reduce the bytes that are counted to `held`."""
         if self.held > UNCOUNTED_BYTES:
             self._budget.held -= self.held - max(held, UNCOUNTED_BYTES)
         self.held = held
@@ -65,7 +65,7 @@ class SizedBody:
         self.done = False
 
     def feed(self, data: bytes | bytearray) -> int:
-        """Takes its part of `data` and says how much that was; BufferBudgetExceeded where there is no room for it."""
+        """Take the body's part of `data` and return its length; raises BufferBudgetExceeded."""
         taken = min(len(data), self._missing)
         self._charge.hold(taken)
         self._data.write(data if taken == len(data) else data[:taken])
@@ -103,7 +103,7 @@ class ChunkedBody:
         self.done = False
 
     def feed(self, data: bytes | bytearray) -> int:
-        """Takes its part of `data` and says how much that was; BufferBudgetExceeded where there is no room for it."""
+        """Take the body's part of `data` and return its length; raises BufferBudgetExceeded."""
         at = 0
         while at < len(data) and not self.done:
             take = self._take_content if self._expect is _Expect.CONTENT else self._take_line

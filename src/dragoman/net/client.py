@@ -1,4 +1,4 @@
-"""An upstream request comes in; its answer goes out as a head and then body pieces, at the consumer's pace."""
+"""Send requests to upstreams over pooled connections, and read their responses at the consumer's pace."""
 
 import asyncio
 import re
@@ -35,7 +35,7 @@ _Origin = tuple[str, str, int, DialOptions]
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
-# Framing and hop-by-hop fields are this transport's own: a caller's are left out, never sent twice.
+# Framing and hop-by-hop fields are set by this module; those of a caller are left out.
 _OURS = frozenset(
     b"accept-encoding connection content-length expect host keep-alive proxy-authorization proxy-connection"
     b" te trailer transfer-encoding upgrade".split()
@@ -44,7 +44,7 @@ _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
 class OutgoingRequest(msgspec.Struct, frozen=True):
-    """One upstream request."""
+    """A request to an upstream."""
 
     method: str
     url: str
@@ -57,7 +57,7 @@ class OutgoingRequest(msgspec.Struct, frozen=True):
 
 
 class IncomingResponse(Protocol):
-    """An upstream's answer from its head on; what it was carried over does not matter."""
+    """An upstream's response whose head has arrived, whatever carries it."""
 
     @property
     def status(self) -> int: ...
@@ -75,7 +75,7 @@ class SendRequest(Protocol):
 
 
 class HttpResponse:
-    """A response whose head has come; its body is taken piece by piece. Close it in every case."""
+    """A response whose head has arrived; its body is read in chunks. It must be closed in every case."""
 
     __slots__ = ("_connection", "_ended", "_lane", "_unpacking", "_where", "headers", "status")
 
@@ -92,7 +92,7 @@ class HttpResponse:
             self._begin_unpacking(encoding)
 
     def take_whole(self) -> bytes | None:
-        """Return the whole body if all of it came with the head, as a short one does; None: read it with `chunk`."""
+        """Return the whole body if it arrived together with the head; None if it must be read with `chunk`."""
         connection = self._connection
         if connection is None or connection.phase is not DONE or self._unpacking is not None:
             return None
@@ -108,7 +108,7 @@ class HttpResponse:
         return self._unpacked_chunk(self._unpacking, timeout_s)
 
     def stream_to(self, sink: BodySink, timeout_s: float) -> Coroutine[object, object, bool]:
-        """All pieces go into the sink as they come; true at the clean end, false if the sink wanted no more for now."""
+        """Pass chunks to the sink as they arrive. Return True at the end of the body, False if the sink paused it."""
         if self._unpacking is None:
             return self._pour_raw(sink, timeout_s)
         return stream_chunks(self.chunk, sink, timeout_s)
@@ -118,7 +118,7 @@ class HttpResponse:
         return read_chunks(self, limit, timeout_s, self._where)
 
     def close(self) -> None:
-        """Let go of the connection: to the pool if the answer has come whole, else aborted at once."""
+        """Return the connection to the pool if the response is complete, else abort it."""
         connection, self._connection = self._connection, None
         if connection is not None:
             self._lane.release(connection)
@@ -173,7 +173,7 @@ class HttpResponse:
             raise self._corrupt(error) from error
 
     def _begin_unpacking(self, encoding: bytes) -> None:
-        """We ask for no encoding; some servers send one all the same."""
+        """Decompress the body: some servers compress it although we do not accept any encoding."""
         try:
             chain = make_decoders(encoding)
         except InvalidEncoding as error:
@@ -189,7 +189,7 @@ class HttpResponse:
 
 
 class HttpClient:
-    """Sends requests over pooled connections, one pool per origin and dial."""
+    """Sends requests over pooled connections, one pool per origin and dial options."""
 
     def __init__(self, *, max_per_host: int = 4096, idle_s: float = 55.0) -> None:
         self._max_per_host = max_per_host
@@ -198,7 +198,7 @@ class HttpClient:
         self._closed = False
 
     async def send(self, out: OutgoingRequest, dial: DialOptions = DIRECT, *, head_timeout_s: float) -> HttpResponse:
-        """Send a request and return once the head of its answer is there.
+        """Send a request and return once the head of its response has arrived.
 
         A resting connection may have been closed by the server in the same moment. If it ends without a
         single byte of answer, what changes nothing upstream goes out once more, on a fresh connection. Anything
@@ -226,7 +226,7 @@ class HttpClient:
         return HttpResponse(connection, lane)
 
     async def close(self) -> None:
-        """Abort everything that is open; what still waits for an answer gets ConnectionLost."""
+        """Abort all connections; requests in progress raise ConnectionLost."""
         self._closed = True
         await asyncio.gather(*(lane.close() for lane in tuple(self._lanes.values())))
 
@@ -250,7 +250,7 @@ class HttpClient:
 
 
 async def _exchange(connection: UpstreamConnection, head: bytes, out: OutgoingRequest, timeout_s: float) -> None:
-    """Send on this connection and wait for the head; whatever goes wrong, the connection is dropped."""
+    """Send on this connection and wait for the head; the connection is aborted if anything fails."""
     try:
         connection.begin(head, out.body, bodiless=out.method == "HEAD")
         await connection.wait(timeout_s)
@@ -261,7 +261,7 @@ async def _exchange(connection: UpstreamConnection, head: bytes, out: OutgoingRe
 
 
 def write_head(out: OutgoingRequest, target: ParsedUrl, proxy: Proxy | None) -> bytes:
-    """The request's head; ValueError, which never quotes a value, if a field would break out of its line."""
+    """Return the head of a request; raises ValueError, without the value, if a field contains a line break or NUL."""
     fields = _format_fields(out.headers)
     length = b"content-length: %d\r\n" % len(out.body) if out.body or out.method in _WITH_BODY else b""
     return _opening(out.method, target, proxy) + fields + length + b"\r\n"
@@ -283,7 +283,7 @@ def _broken(headers: tuple[Header, ...]) -> str:
 
 @lru_cache(maxsize=512)
 def _opening(method: str, target: ParsedUrl, proxy: Proxy | None) -> bytes:
-    """The request line and the fields that depend only on where it goes."""
+    """Return the request line and the fields that depend only on the URL and the proxy."""
     verb = method.encode()
     if not _TOKEN.fullmatch(verb):
         raise ValueError("the method is not a token")
@@ -300,7 +300,7 @@ def _opening(method: str, target: ParsedUrl, proxy: Proxy | None) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _is_ours(name: bytes) -> bool:
-    """Whether a field of this name is the transport's own; ValueError for what is no name."""
+    """Return whether this module sets the field itself; raises ValueError if the name is invalid."""
     if not _TOKEN.fullmatch(name) or name.lower() != name:
         raise ValueError("a header name is not a lower-case token")
     return name in _OURS

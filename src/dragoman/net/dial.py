@@ -1,4 +1,4 @@
-"""A URL and connection settings come in; an open byte transport to that origin goes out."""
+"""Open a connection to the origin of a URL, directly or through a proxy, with TLS where needed."""
 
 import asyncio
 import os
@@ -23,15 +23,13 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class DialOptions(msgspec.Struct, frozen=True):
-    """How to reach an origin."""
+    """How to connect to an origin."""
 
     proxy: str | None = None
-    ca_file: str | None = None  # believed besides the system's, of the origin and of the proxy
+    ca_file: str | None = None  # trusted in addition to the system's, for the origin and the proxy
     connect_timeout_s: float = 10.0
-    address: str | None = None  # connect here, through any proxy, and ask no resolver; TLS and host keep the URL's name
-    environment_proxies: EnvironmentProxies | None = (
-        None  # where no proxy is set: what the environment says of each host
-    )
+    address: str | None = None  # connect to this instead of resolving; TLS and `host` use the URL's name
+    environment_proxies: EnvironmentProxies | None = None  # used where `proxy` is not set
 
     def __repr__(self) -> str:
         # The proxy's URL may hold a password.
@@ -39,7 +37,7 @@ class DialOptions(msgspec.Struct, frozen=True):
         return f"Dial(proxy={proxy!r}, ca_file={self.ca_file!r}, address={self.address!r})"
 
     def forwarder(self, scheme: str) -> Proxy | None:
-        """The proxy that is to be sent the whole URL and resolves it, where one is: an address needs a tunnel."""
+        """Return the proxy that forwards plain HTTP; None if there is none, or if `address` requires a tunnel."""
         if self.proxy is None or self.address is not None:
             return None
         proxy = parse_proxy(self.proxy)
@@ -47,7 +45,7 @@ class DialOptions(msgspec.Struct, frozen=True):
 
 
 class ParsedUrl(msgspec.Struct, frozen=True):
-    """A request's URL, taken apart. The path may hold secrets in its query; `where` is safe to show."""
+    """A parsed URL. The query of the path may contain secrets; `where` is safe to log."""
 
     scheme: str
     host: str
@@ -60,7 +58,7 @@ class ParsedUrl(msgspec.Struct, frozen=True):
 
     @property
     def authority(self) -> str:
-        """The host header's value: the port only where it is not the scheme's own."""
+        """Return the value of the Host header, with the port unless it is the default of the scheme."""
         return self.bracketed if self.port == _PORTS[self.scheme] else self.where
 
     @property
@@ -73,8 +71,8 @@ class ParsedUrl(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=512)
 def parse_url(url: str) -> ParsedUrl:
-    """Take a URL apart; ValueError, which never quotes it, if it cannot be requested as it stands."""
-    # urlsplit would silently drop line breaks and tabs, and so request something else.
+    """Parse a URL; raises ValueError, without quoting the URL, if it cannot be requested."""
+    # urlsplit would silently drop line breaks and tabs and so change the URL.
     if not _PRINTABLE.fullmatch(url):
         raise ValueError("a URL must be printable ASCII without spaces")
     parts = urlsplit(url)
@@ -98,20 +96,20 @@ def _port_of(parts: SplitResult) -> int:
 
 @lru_cache(maxsize=512)
 def apply_environment_proxies(dial: DialOptions, scheme: str, host: str, port: int) -> DialOptions:
-    """The dial for one origin: with the environment's proxy, if it has one for that."""
+    """Return the options for one origin, with the proxy that the environment sets for it."""
     proxy = None if dial.environment_proxies is None else dial.environment_proxies.proxy_for(scheme, host, port)
     return msgspec.structs.replace(dial, proxy=dial.proxy or proxy, environment_proxies=None)
 
 
 @lru_cache(maxsize=64)
 def tls_context(ca_file: str | None) -> ssl.SSLContext:
-    """The settings of every TLS connection that believes this file too; ValueError if it is no good."""
+    """Return TLS settings that also trust the CA file; raises ValueError if the file cannot be used."""
     try:
         context = ssl.create_default_context()
         if ca_file is not None:
             context.load_verify_locations(ca_file)
     except OSError as error:
-        raise ValueError(f"the CA file {ca_file} cannot be used: {_say(error)}") from error
+        raise ValueError(f"the CA file {ca_file} cannot be used: {_describe_error(error)}") from error
     context.set_alpn_protocols(["http/1.1"])
     return context
 
@@ -130,7 +128,7 @@ async def connect(target: ParsedUrl, dial: DialOptions, protocol: P) -> P:
     except ProxyRefused as error:
         raise _unreachable(target, dial, str(error)) from error
     except OSError as error:
-        raise _unreachable(target, dial, _say(error)) from error
+        raise _unreachable(target, dial, _describe_error(error)) from error
     return protocol
 
 
@@ -148,10 +146,10 @@ async def _open(target: ParsedUrl, dial: DialOptions, protocol: asyncio.Protocol
         await connect_to_proxy(proxy, context, lambda: protocol)
     else:
         transport = await open_tunnel(proxy, context, dial.address or target.host, target.port)
-        await _speak_through(transport, target, context, protocol)
+        await _attach_protocol(transport, target, context, protocol)
 
 
-async def _speak_through(
+async def _attach_protocol(
     transport: asyncio.Transport, target: ParsedUrl, context: ssl.SSLContext | None, protocol: asyncio.Protocol
 ) -> None:
     try:
@@ -169,7 +167,7 @@ async def _secure(
     transport: asyncio.Transport, protocol: asyncio.Protocol, context: ssl.SSLContext, name: str
 ) -> asyncio.Transport:
     if isinstance(transport, _SSLProtocolTransport):
-        # asyncio before 3.11.8 trips over its own signature when TLS inside TLS fails, and so hides why it did.
+        # asyncio before 3.11.8 calls it with a wrong signature when TLS inside TLS fails, which hides the cause.
         transport._force_close = lambda _: transport.abort()  # type: ignore[attr-defined]
     loop = asyncio.get_running_loop()
     secured = await loop.start_tls(transport, protocol, context, server_hostname=name)
@@ -178,7 +176,7 @@ async def _secure(
     return secured
 
 
-def _say(error: OSError) -> str:
+def _describe_error(error: OSError) -> str:
     # asyncio rewrites strerror, and a resolver's error numbers are not the system's.
     if isinstance(error, socket.gaierror) or not error.errno:
         return error.strerror or str(error)

@@ -1,4 +1,4 @@
-"""Compressed bodies come in, in pieces or whole; plain bytes go out, never more than was allowed."""
+"""Decompress bodies, as a whole or in chunks, up to a size limit."""
 
 import io
 import zlib
@@ -10,12 +10,12 @@ import zstandard
 
 from dragoman.net.errors import InvalidEncoding, SizeLimitExceeded
 
-# RFC 9659: a zstd content coding must not ask its reader for a larger window.
+# RFC 9659: a zstd content coding must not need a larger window.
 ZSTD_WINDOW = 8 << 20
 STEP = 4096
 PIECE = 1 << 15
 MAX_CODINGS = 3
-# Every member costs a fresh inflate state, so a body of thousands of empty ones is an attack.
+# Every member needs a new inflate state, so a body of thousands of empty ones is an attack.
 MAX_MEMBERS = 64
 
 _GZIP_WBITS = 31
@@ -24,13 +24,13 @@ _RAW_WBITS = -15
 
 
 class Decoder(Protocol):
-    """One coding of one body."""
+    """The decoder of one content coding of one body."""
 
     def feed(self, data: bytes, room: int) -> bytes:
-        """Decode `data`; SizeLimitExceeded if more than `room` bytes would come out."""
+        """Decode `data`; raises SizeLimitExceeded if the result has more than `room` bytes."""
 
     def finish(self) -> None:
-        """Say InvalidEncoding unless the body ended where its coding says it ends."""
+        """Raise InvalidEncoding if the body is incomplete."""
 
 
 class Gzip:
@@ -57,7 +57,7 @@ class Gzip:
 
 
 class Deflate:
-    """RFC 9110 means zlib, but some servers send the bare stream: the first two bytes tell."""
+    """The zlib format of RFC 9110, or raw deflate, which some servers send; the first two bytes show which."""
 
     def __init__(self) -> None:
         self._start = b""
@@ -107,7 +107,7 @@ class Brotli:
 
 
 class _Sink:
-    """Receives what the zstd writer decodes, and stops it from decoding more than there is room for."""
+    """Receives what the zstd writer decodes, and stops it at the size limit."""
 
     def __init__(self) -> None:
         self.room = 0
@@ -143,8 +143,8 @@ class Zstd:
         return b"".join(pieces)
 
     def finish(self) -> None:
-        # The writer does not tell whether a frame is open. A frame of ours comes out as itself only if none is;
-        # cut in two, because zstd takes a whole frame for one even where it waits for the rest of a frame's head.
+        # The writer does not report whether a frame is open. A known frame is decoded to itself only if none is; it is
+        # fed in two parts, because zstd accepts a whole frame even while it waits for the rest of a frame header.
         try:
             out = self.feed(_MARK_FRAME[:1], PIECE) + self.feed(_MARK_FRAME[1:], PIECE)
         except (InvalidEncoding, SizeLimitExceeded):
@@ -163,7 +163,7 @@ CODINGS: dict[bytes, Callable[[], Decoder]] = {
 
 
 def make_decoders(encoding: bytes) -> tuple[Decoder, ...]:
-    """The decoders for a content-encoding header, in the order in which to undo them."""
+    """Return the decoders for a content-encoding header, in the order in which to apply them."""
     names = [name.strip().lower() for name in encoding.split(b",")]
     names = [name for name in names if name and name != b"identity"]
     if len(names) > MAX_CODINGS:
@@ -175,7 +175,7 @@ def make_decoders(encoding: bytes) -> tuple[Decoder, ...]:
 
 
 def decompress(encoding: bytes, body: bytes, limit: int) -> bytes:
-    """The whole body in plain; what does not fit into `limit` bytes at any stage is SizeLimitExceeded."""
+    """Return the decompressed body; raises SizeLimitExceeded if any stage has more than `limit` bytes."""
     for decoder in make_decoders(encoding):
         body = _decompress_one(decoder, body, limit)
     if len(body) > limit:
@@ -192,7 +192,7 @@ def _decompress_one(decoder: Decoder, body: bytes, limit: int) -> bytes:
 
 
 class StreamDecompressor:
-    """A body that arrives in pieces: `put` what was read, `take` plain pieces of bounded size until none comes."""
+    """Decompresses a body in chunks: `put` a compressed chunk, then `take` decompressed ones until it returns b""."""
 
     def __init__(self, chain: tuple[Decoder, ...], piece: int = 256 << 10, most: int = 8 << 20) -> None:
         self._chain = chain
@@ -203,7 +203,7 @@ class StreamDecompressor:
         self._begun = False
 
     def put(self, data: bytes) -> None:
-        """Only after `take` has returned b""."""
+        """Set the next compressed chunk; only after `take` has returned b""."""
         self._packed = data
         self._at = 0
 
@@ -221,7 +221,7 @@ class StreamDecompressor:
         return b"".join(out)
 
     def finish(self) -> None:
-        # An answer without a body may still name the encoding that a body would have had.
+        # A response without a body may still name the encoding that a body would have had.
         if self._begun:
             for decoder in self._chain:
                 decoder.finish()

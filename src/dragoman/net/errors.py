@@ -6,12 +6,12 @@ TimeoutPhase = Literal["connect", "first", "idle"]
 
 
 class ConnectionLost(Exception):
-    """The connection could not be made, or broke before the answer's declared end.
+    """The connection could not be opened, or broke before the end of the response.
 
     The message is safe to show: it names host and port, never a path, query, header or password.
     """
 
-    stale = False  # it had served before and ended without a byte of answer: likely it was only old
+    stale = False  # a reused connection that ended without a byte of response: probably closed while idle
 
     def __init__(self, message: str, *, sent: bool, received: bool) -> None:
         super().__init__(message)
@@ -19,18 +19,18 @@ class ConnectionLost(Exception):
         self.received = received
 
     def copy(self) -> "ConnectionLost":
-        """An equal one to raise: a traceback would tie whoever keeps this one to all that its frames hold."""
+        """Return an equal exception to raise: the traceback of a stored one would keep its frames alive."""
         twin = type(self)(str(self), sent=self.sent, received=self.received)
         twin.stale = self.stale
         return twin
 
 
 class InvalidResponse(ConnectionLost):
-    """The peer answered with something that is not the HTTP or the encoding it claims."""
+    """The response is not valid HTTP, or not in the encoding that it declares."""
 
 
 class UpstreamTimeout(Exception):
-    """The peer was silent for too long, in the named phase."""
+    """The upstream sent nothing for too long, in the named phase."""
 
     def __init__(self, phase: TimeoutPhase, message: str) -> None:
         super().__init__(message)
@@ -38,15 +38,15 @@ class UpstreamTimeout(Exception):
 
 
 class SizeLimitExceeded(Exception):
-    """A body, as sent or once decompressed, exceeds the limit given."""
+    """A body exceeds its size limit, as sent or decompressed."""
 
 
 class InvalidEncoding(Exception):
-    """A body is not what its content-encoding says, or the encoding is unknown."""
+    """A body does not match its content-encoding, or the encoding is unknown."""
 
 
 class RequestRejected(Exception):
-    """A request that cannot be served; `message` is safe to show to the client."""
+    """A request that is rejected; `message` is safe to show to the client."""
 
     status = 400
 
@@ -57,7 +57,7 @@ class RequestRejected(Exception):
             self.status = status
 
     def copy(self) -> "RequestRejected":
-        """An equal one to raise: a traceback would tie whoever keeps this one to all that its frames hold."""
+        """Return an equal exception to raise: the traceback of a stored one would keep its frames alive."""
         return type(self)(self.message, self.status)
 
 
@@ -66,7 +66,7 @@ class HeadRejected(RequestRejected):
 
 
 class MalformedBody(RequestRejected):
-    """The chunked coding of the body is broken."""
+    """The chunked coding of the body is malformed."""
 
 
 class BodyTooLarge(RequestRejected):
@@ -78,14 +78,14 @@ class BodyTimeout(RequestRejected):
 
 
 class ClientDisconnected(Exception):
-    """The client closed its connection before the reply was complete."""
+    """The client closed its connection before the response was complete."""
 
 
 class ResponseOrderError(Exception):
-    """The handler used an exchange in an order that no reply has."""
+    """The handler called methods of an exchange in an invalid order."""
 
 
 class BufferBudgetExceeded(RequestRejected):
-    """All requests together hold as many bytes as they may."""
+    """All requests together hold as many body bytes as the budget allows."""
 
     status = 503

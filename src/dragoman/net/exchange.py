@@ -1,4 +1,4 @@
-"""One request and its reply, between a handler that awaits and a connection that calls back."""
+"""One request and its response: the interface between a handler and its connection."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,7 +13,7 @@ from dragoman.net.request_head import RequestHead
 
 _log = logging.getLogger(__name__)
 
-# Framing and the life of the connection are the transport's own business.
+# Framing and the end of the connection are decided here; fields of a handler are left out.
 _OWN = frozenset({b"content-length", b"transfer-encoding", b"connection", b"keep-alive", b"trailer"})
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode("ascii") for status in HTTPStatus}
 
@@ -27,7 +27,7 @@ class ExchangeConnection(Protocol):
     """What an exchange needs of its connection."""
 
     blocked: bool
-    address: str  # of the peer, without its port; empty where it has none
+    address: str  # of the peer, without its port; empty for a local socket
 
     def write(self, data: bytes) -> bool: ...
     def must_close(self, exchange: "Exchange") -> bool: ...
@@ -39,7 +39,7 @@ class ExchangeConnection(Protocol):
 
 
 class ResponseListener(Protocol):
-    """Who is told what goes out, as it is handed over: a head, then the bytes of the body without their framing."""
+    """Receives a copy of the response: its head, then the bytes of its body without framing."""
 
     def on_head(self, status: int, headers: Sequence[Header]) -> None: ...
     def on_body(self, data: bytes) -> None: ...
@@ -53,7 +53,7 @@ class ResponseState(Enum):
 
 
 class Exchange:
-    """Owned by the handler until the reply has ended.
+    """A request and its response. The handler owns it until the response has ended.
 
     A client that closes its connection, or only its sending half (no client known to us half-closes and still reads),
     has given up: the handler's task is cancelled at once.
@@ -89,16 +89,16 @@ class Exchange:
         self.raw_path = head.raw_path
         self.query = head.query
         self.headers = Headers(head.fields)
-        self.started = False  # the reply's head is on its way: no other reply is possible
-        self.gone = False  # the client is
+        self.started = False  # the head of the response was sent: no other response is possible
+        self.gone = False  # the client has disconnected
         self.modern = head.modern
         self.keep_alive = head.keep_alive
         self.expects_continue = head.expects_continue
         self.incoming: IncomingBody | None = None
-        self.body_open = False  # bytes of this request are still to come
+        self.body_open = False  # more bytes of the request body are expected
         self.refusal: RequestRejected | None = None
         self.listener: ResponseListener | None = None
-        self.buffered = BudgetShare(budget)  # the bodies of this request and of its reply, while somebody may need them
+        self.buffered = BudgetShare(budget)  # bodies of the request and of its response
         self.reply = ResponseState.OPEN
         self._wire = wire
         self._body = b""
@@ -107,7 +107,7 @@ class Exchange:
         self._bodiless = False
 
     async def body(self) -> bytes:
-        """The whole body; raises BodyTooLarge, BodyTimeout, BodyMalformed or ClientDisconnected."""
+        """Return the whole body; raises BodyTooLarge, BodyTimeout, BodyMalformed or ClientDisconnected."""
         if self.body_open and self.refusal is None:
             await self._wire.body_arrival(self)
         if self.refusal is not None:
@@ -118,11 +118,11 @@ class Exchange:
 
     @property
     def address(self) -> str:
-        """The address of the other end of the connection: a proxy's, where one stands in front."""
+        """Return the address of the peer: that of the proxy if there is one in front of the gateway."""
         return self._wire.address
 
     def mark_authenticated(self) -> None:
-        """Tell the connection that a request of it carried a valid key: it is kept before those without one."""
+        """Note that a request of this connection had a valid key: if connections run out, others are closed first."""
         self._wire.mark_authenticated()
 
     def take_short_body(self, content: bytes) -> None:
@@ -136,7 +136,7 @@ class Exchange:
         self.body_open = False
 
     def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
-        """The whole reply in one write; it replaces a head that `start` left and no `send` has taken along."""
+        """Send a whole response in one write; it replaces a head that `start` made and that was not sent yet."""
         if self.gone:
             return
         if self.started:
@@ -154,7 +154,7 @@ class Exchange:
         self._end()
 
     def start(self, status: int, headers: Sequence[Header]) -> None:
-        """Begins a streamed reply: chunked, or up to the end of the connection for HTTP/1.0."""
+        """Begin a streamed response: chunked, or up to the end of the connection for HTTP/1.0."""
         if self.gone:
             return
         if self.reply is not ResponseState.OPEN:
@@ -171,12 +171,12 @@ class Exchange:
         self.reply = ResponseState.STREAM
 
     async def send(self, data: bytes) -> None:
-        """One write; waits while the client reads too slowly. Empty data sends only a head that is still held."""
+        """Write, and wait while the client reads too slowly. Empty data sends only a head that is still held."""
         if not self.write(data):
             await self.writable()
 
     def write(self, data: bytes) -> bool:
-        """One write at once; false if the client reads too slowly or is gone: `writable` tells, before the next."""
+        """Write without waiting. After False, call `writable` before the next write."""
         if self.gone:
             return False
         if self.reply is not ResponseState.STREAM:
@@ -190,13 +190,13 @@ class Exchange:
         return self._put(data) and not self._wire.blocked
 
     async def writable(self) -> None:
-        """Waits until the client has taken enough of what was written; raises ClientDisconnected."""
+        """Wait until the client has read enough of what was written; raises ClientDisconnected."""
         if self.gone:
             raise ClientDisconnected
         await self._wire.writable()
 
     def finish(self, last: bytes = b"", trailers: Sequence[Header] = ()) -> None:
-        """Ends the streamed reply; `last` goes out in the same write as the end. Only a chunked one has trailers."""
+        """End a streamed response, with `last` in the same write. Trailers are sent only if it is chunked."""
         if self.gone:
             return
         if self.reply is not ResponseState.STREAM:
@@ -212,14 +212,14 @@ class Exchange:
         self._end()
 
     def abort(self) -> None:
-        """Drops the connection, so that the client cannot take what it has for the whole."""
+        """Drop the connection, so that the client cannot mistake a partial response for a complete one."""
         if not self.gone and self.reply is not ResponseState.ENDED:
             self.reply = ResponseState.ENDED
             self.gone = True
             self._wire.drop(self)
 
     def _put(self, data: bytes) -> bool:
-        """False if the connection no longer takes anything."""
+        """Write, after a head that is still held; return False if the connection is closing."""
         if self._held:
             data = self._held + data
             self._held = b""
@@ -232,7 +232,7 @@ class Exchange:
 
 
 def format_response_head(status: int, fields: Sequence[Header], framing: bytes) -> bytes:
-    """`framing` is the finished lines that the transport adds."""
+    """Return the bytes of a response head; `framing` is the lines that this module adds."""
     lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d Status\r\n" % status]
     lines += [b"%b: %b\r\n" % field for field in fields if field[0] not in _OWN]
     block = b"".join(lines)
@@ -246,7 +246,7 @@ def chunk(data: bytes) -> bytes:
 
 
 def format_last_chunk(trailers: Sequence[Header]) -> bytes:
-    """The end of a chunked reply, with what is known of it only then."""
+    """Return the end of a chunked response with its trailers."""
     return b"0\r\n" + b"".join(b"%b: %b\r\n" % field for field in trailers if _is_clean(field)) + b"\r\n"
 
 

@@ -1,4 +1,4 @@
-"""Bytes of one client connection in, exchanges for the handler out, one at a time and in order."""
+"""Read requests from one client connection and pass them to the handler, one at a time and in order."""
 
 import asyncio
 import socket
@@ -14,17 +14,17 @@ from dragoman.net.service import Service
 
 _HEAD_END = b"\r\n\r\n"
 _WRITE_HIGH = 32 * 1024
-_UNREAD_HIGH = 64 * 1024  # of pipelined requests, or of a body that the handler has not asked for
+_UNREAD_HIGH = 64 * 1024  # of pipelined requests, or of a body that the handler does not read yet
 # Of a body, before other connections get their turn: from a fast sender, the event loop would read megabytes at once.
 _BODY_AT_ONCE = 512 * 1024
 TOO_MANY_CONNECTIONS = "Too many connections to this gateway. Try again in a second."
 _HEAD_TIMEOUT = "The request head took too long. Send the request again."
-_RETIRE_S = 0.5  # a request that is on its way to a connection which we are about to close still arrives
+_RETIRE_S = 0.5  # time for a request that the client sent before it learns that we close
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class ClientConnection(asyncio.Protocol):
-    """Reading goes on while a handler runs, because only a reader notices that the client has left."""
+    """The server's side of a connection. It reads while a handler runs, to notice that the client disconnects."""
 
     __slots__ = (
         *("_authenticated", "_body_in_turn", "_body_waiter", "_deadline", "_discarding", "_exchange", "_in_head"),
@@ -33,7 +33,7 @@ class ClientConnection(asyncio.Protocol):
     )
 
     _transport: asyncio.Transport
-    _upload: UploadTimer  # since the handler asked for the body
+    _upload: UploadTimer  # from the moment at which the handler reads the body
 
     def __init__(self, service: Service) -> None:
         self.blocked = False  # the client reads more slowly than we write
@@ -47,7 +47,7 @@ class ClientConnection(asyncio.Protocol):
         self._scanned = 0
         self._in_head = True
         self._reading = True
-        self._discarding = False  # nothing that still arrives will be looked at
+        self._discarding = False  # everything that still arrives is ignored
         self._unsent: list[bytes] = []  # until the end of the event loop's turn
         self._unsent_bytes = 0
         self._unwritten = 0
@@ -57,7 +57,7 @@ class ClientConnection(asyncio.Protocol):
         self.address = ""
         self._authenticated = False  # a request of this connection carried a valid key
 
-    # Events of the transport
+    # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)
@@ -180,7 +180,7 @@ class ClientConnection(asyncio.Protocol):
                 exchange.refusal = refusal
 
     def _feed_body(self, exchange: Exchange, data: bytes | bytearray) -> int:
-        """Takes the body's part of `data`, all of it once the body is refused, and says how much that was."""
+        """Take the body's part of `data`, all of it if the body is rejected, and return its length."""
         incoming = exchange.incoming
         if incoming is None:
             return len(data)
@@ -194,7 +194,7 @@ class ClientConnection(asyncio.Protocol):
             self._deadline.clear()
             _wake(self._body_waiter)
         elif self._body_waiter is not None:
-            self._deadline.set(self._upload.patience(incoming.held(), self._loop.time()), self._expire_body)
+            self._deadline.set(self._upload.seconds_left(incoming.held(), self._loop.time()), self._expire_body)
             self._body_in_turn += taken
             if self._body_in_turn > _BODY_AT_ONCE:
                 self._body_in_turn = 0
@@ -218,7 +218,7 @@ class ClientConnection(asyncio.Protocol):
             self.write(CONTINUE)
         self._resume_reading()
         self._upload = UploadTimer(self._limits, self._loop.time())
-        self._deadline.set(self._upload.patience(0, self._loop.time()), self._expire_body)
+        self._deadline.set(self._upload.seconds_left(0, self._loop.time()), self._expire_body)
         self._body_waiter = self._loop.create_future()
         try:
             await self._body_waiter
@@ -240,7 +240,7 @@ class ClientConnection(asyncio.Protocol):
             self._reading = True
             self._transport.resume_reading()
 
-    # Replies
+    # Responses
 
     def write(self, data: bytes) -> bool:
         if self._transport.is_closing():
@@ -293,7 +293,7 @@ class ClientConnection(asyncio.Protocol):
             return
         sock = self._transport.get_extra_info("socket")
         if not exchange.modern and sock is not None:
-            # Without chunks the end of the connection is the end of the reply: only a reset tells them apart.
+            # Without chunks the end of the connection ends the response; only a reset marks it as incomplete.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self._exchange = self._task = None
         self.send_now()
@@ -309,7 +309,7 @@ class ClientConnection(asyncio.Protocol):
             self._resume_reading()
 
     def _refuse(self, raw: bytes, refusal: RequestRejected) -> None:
-        """Answers what cannot become an exchange; whatever follows it on this connection is never parsed."""
+        """Respond to a request that cannot be handled; later bytes of this connection are ignored."""
         self._unread.clear()
         headers, body = self._service.render_error(path_of(raw), refusal.status, refusal.message)
         framing = b"content-length: %d\r\nconnection: close\r\n" % len(body)
@@ -317,10 +317,10 @@ class ClientConnection(asyncio.Protocol):
         self.write(head if raw.startswith(b"HEAD ") else head + body)
         self._linger()
 
-    # Ends
+    # Closing
 
     def _linger(self) -> None:
-        """Closes our half and reads on for a while: closing on unread bytes would reset the reply away."""
+        """Close our half and read on for a while: closing with unread bytes would reset the connection."""
         self._discarding = True
         self._unread.clear()
         self.send_now()
@@ -330,7 +330,7 @@ class ClientConnection(asyncio.Protocol):
         self._deadline.set(self._limits.linger_s, self.abort)
 
     def _close(self) -> None:
-        """Closes once everything written is sent, or once the client has stopped taking it."""
+        """Close once everything written is sent, or once the client stops reading."""
         self._discarding = True
         self.send_now()
         self._transport.close()
@@ -361,7 +361,7 @@ class ClientConnection(asyncio.Protocol):
         self._close()
 
     def retire(self) -> None:
-        """Close the connection if it rests between requests and no further request comes at once."""
+        """Close the connection soon if it is idle and no request follows."""
         if self._exchange is None and not self._unread and not self._discarding:
             self._deadline.set(_RETIRE_S, self._close)
 
@@ -380,8 +380,8 @@ class ClientConnection(asyncio.Protocol):
     def _expire_body(self) -> None:
         exchange = self._exchange
         if exchange is not None and exchange.incoming is not None:
-            complaint = self._upload.complaint(exchange.incoming.held(), self._loop.time())
-            self._refuse_body(exchange, BodyTimeout(complaint))
+            message = self._upload.timeout_message(exchange.incoming.held(), self._loop.time())
+            self._refuse_body(exchange, BodyTimeout(message))
 
     def _watch_writing(self) -> None:
         self._unwritten = self._transport.get_write_buffer_size()

@@ -1,4 +1,4 @@
-"""Request bytes go out and one parsed response at a time comes back, over one HTTP/1.1 client connection."""
+"""One HTTP/1.1 connection to an upstream: sends requests and parses their responses, one at a time."""
 
 import asyncio
 import contextlib
@@ -19,14 +19,14 @@ from dragoman.net.write_batch import WriteBatch
 
 HEAD_LIMIT = 64 << 10
 BUFFER_LIMIT = 32 << 10
-# What the kernel takes in of a stream. It bounds a single read as well, and so what a client that has stopped reading
-# makes us hold; no model writes faster. A whole answer may come at the speed of its line.
+# The kernel's receive buffer of a stream. It also bounds a single read, and so what is buffered for a client that has
+# stopped reading; no model writes faster. A whole response gets a larger one.
 STREAM_RECEIVE_BYTES = 24 << 10
 WHOLE_RECEIVE_BYTES = 1 << 20
 
 
 class Phase(Enum):
-    """Where the exchange stands. In IDLE and DONE not one more byte may come from the server."""
+    """The state of the exchange. In IDLE and DONE the server must not send anything."""
 
     IDLE = auto()
     HEAD = auto()
@@ -35,14 +35,14 @@ class Phase(Enum):
     BROKEN = auto()
 
 
-# On Python 3.11 the way through the class costs as much as the rest of a comparison.
+# On Python 3.11 the attribute lookup costs as much as the rest of a comparison.
 IDLE, HEAD, BODY, DONE, BROKEN = Phase
 
 _NO_HEADERS = Headers([])
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """Begin an exchange, `take` body bytes and `wait` for more until DONE, then rest or abort.
+    """Begin an exchange, `take` body bytes and `wait` for more until DONE, then make it idle or abort it.
 
     One waiter, one wake per socket read; none while body bytes `pour` into a sink. The timer outlives single
     waits: it is set anew only when it fires too early or would fire too late, so that a stream of chunks costs
@@ -62,9 +62,9 @@ class UpstreamConnection(asyncio.Protocol):
         self.headers = _NO_HEADERS
         self.used = False
         self.idle_since = 0.0
-        self._receives = 0  # bytes at once: the kernel's buffer
-        self._poured = False  # the response is a stream
-        self._taken = 0  # bytes of the response, of reads that were paused
+        self._receives = 0  # size of the kernel's receive buffer
+        self._is_streamed = False  # the response is a stream
+        self._taken = 0  # bytes of the response that were taken while reading was paused
         self._loop = loop
         self._outbox = outbox
         self._on_lost = on_lost
@@ -86,7 +86,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._buffered = 0
         self._overhead = 0
-        self._before_body = 0  # bytes of all reads up to that in which the head ended
+        self._before_body = 0  # bytes of all reads up to the one in which the head ended
         self._news = False
         self._headed = False
         self._paused = False
@@ -95,17 +95,17 @@ class UpstreamConnection(asyncio.Protocol):
         self._ends_at_eof = False
         self._keep_alive = False
 
-    # What the client calls
+    # Called by the client
 
     def begin(self, head: bytes, body: bytes, *, bodiless: bool) -> None:
-        """Send a request; `bodiless` says that its answer has no body whatever its head declares (HEAD)."""
+        """Send a request; `bodiless`: its response has no body whatever its head declares (HEAD)."""
         transport = self._transport
         if transport is None or self.phase is not IDLE:
             raise RuntimeError(f"no exchange can begin on a connection that is {self.phase.name}")
         if transport.is_closing():
             raise ConnectionLost(f"{self.where} closed the connection at once", sent=False, received=False)
         self._forget_response()
-        self._poured = False
+        self._is_streamed = False
         self._taken = 0
         if self._receives != STREAM_RECEIVE_BYTES:
             self._receive_at_once(STREAM_RECEIVE_BYTES)
@@ -120,26 +120,26 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.writelines(unsent)
 
     def wait(self, timeout_s: float) -> asyncio.Future[bool]:
-        """A future that is done when there is news, or fails with UpstreamTimeout."""
+        """Return a future that is done when something has arrived, or fails with UpstreamTimeout."""
         self._waiter = waiter = self._loop.create_future()
-        self._sink = None  # of a `pour` that was given up
+        self._sink = None  # of a cancelled `stream_to`
         self._expect(timeout_s)
         return waiter
 
     def stream_to(self, sink: BodySink, timeout_s: float) -> asyncio.Future[bool]:
-        """Like `wait`, but until then body bytes go from the socket right into the sink, and no task wakes for them.
+        """Like `wait`, but pass body bytes from the socket directly to the sink, without waking a task for them.
 
         The future also ends when the sink wants no more, which makes it true, or fails.
         """
         waiter = self.wait(timeout_s)
-        self._poured = True
-        # In the context of whoever pours: what the sink logs is about their request, not the connection's first one.
+        self._is_streamed = True
+        # The sink runs in the caller's context, so that its log lines name the caller's request.
         self._context = copy_context()
         self._sink = sink
         return waiter
 
     def take(self) -> bytes:
-        """All body bytes that are here; b"" if there are none; raises once a broken connection has none left."""
+        """Return all body bytes that have arrived, b"" if none; raises ConnectionLost after the last of a broken one."""
         if self._buffered == 0:
             if self._failure is not None:
                 raise self._failure.copy()
@@ -151,32 +151,32 @@ class UpstreamConnection(asyncio.Protocol):
         if self._paused:
             self._paused = False
             self._taken += len(data)
-            if self._taken > WHOLE_RECEIVE_BYTES != self._receives and not self._poured:
+            if self._taken > WHOLE_RECEIVE_BYTES != self._receives and not self._is_streamed:
                 self._receive_at_once(WHOLE_RECEIVE_BYTES)
             if self._transport is not None and not self._transport.is_closing():
                 self._transport.resume_reading()
         return data
 
     def check_head(self) -> None:
-        """Raise what broke the exchange before its head was whole; what broke it later, `take` raises."""
+        """Raise the error that broke the exchange before its head was complete; `take` raises later ones."""
         if self._failure is not None and not self._headed:
             raise self._failure.copy()
 
     def is_quiet(self) -> bool:
-        """Whether one that rests has heard nothing since, not even an end that the event loop has yet to tell."""
+        """Return whether an idle connection is still open and has received nothing, also not since the last poll."""
         if self._transport is None or self._transport.is_closing():
             return False
         return not self._arrivals.poll(0)
 
     def rest(self) -> bool:
-        """End a DONE exchange; true if the connection may serve another."""
+        """End a DONE exchange; return True if the connection can serve another."""
         transport = self._transport
         if (
             self.phase is not DONE
             or not self._keep_alive
             or transport is None
             or transport.is_closing()
-            # The server answered before it had read the request: what it makes of the rest is unknown.
+            # The server answered before it had read the whole request; it may not read the rest.
             or transport.get_write_buffer_size() > 0
         ):
             return False
@@ -189,7 +189,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Drop the connection at once."""
         self._break(ConnectionLost(f"{self.where}: closed by us", sent=True, received=self._received))
 
-    # What the event loop calls
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -229,11 +229,11 @@ class UpstreamConnection(asyncio.Protocol):
         self._break(self._lost(exc))
         if self._timer is not None:
             self._timer.cancel()
-        # The parser holds our bound methods: without this cut only the garbage collector frees us.
+        # The parser holds bound methods of this object: without this, only the garbage collector would free it.
         del self._parser
         self._on_lost(self)
 
-    # What the parser calls
+    # Called by the parser
 
     def on_message_begin(self) -> None:
         if self.phase is DONE:
@@ -265,7 +265,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._ends_at_eof = coding is None and b"content-length" not in headers
         self.phase = BODY
         if self._bodiless:
-            # The parser waits for a body that will not come, so this connection cannot serve again.
+            # The parser waits for a body that does not come, so this connection cannot be used again.
             self.phase = DONE
             self._keep_alive = False
 
@@ -280,38 +280,38 @@ class UpstreamConnection(asyncio.Protocol):
             self.phase = DONE
             self._news = True
 
-    # Inside
+    # Internal
 
     def _receive_at_once(self, size: int) -> None:
         self._receives = size
-        with contextlib.suppress(OSError):  # it has just been closed
+        with contextlib.suppress(OSError):  # the socket has just been closed
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
 
     def _drain(self, sink: BodySink) -> bool:
-        """Whether there is nothing left to do but wait for more."""
+        """Pass body bytes to the sink; return True if there is nothing to do but wait for more."""
         waiter = self._waiter
-        if waiter is None or waiter.done():  # given up: these bytes are for whoever asks next
+        if waiter is None or waiter.done():  # cancelled: these bytes are kept for the next caller
             self._sink = None
             return True
         try:
-            wanted = self._context.run(sink, self.take())
-        except Exception as fault:  # the sink's own: it belongs to whoever pours
+            next_timeout_s = self._context.run(sink, self.take())
+        except Exception as fault:  # raised by the sink: the caller gets it
             self._sink = self._waiter = None
             waiter.set_exception(fault)
             return True
-        if wanted is None:
-            self._wake(sated=True)
+        if next_timeout_s is None:
+            self._wake(is_paused=True)
             return True
-        self._expect(wanted)
+        self._expect(next_timeout_s)
         return self.phase is BODY
 
-    def _wake(self, *, sated: bool = False) -> None:
+    def _wake(self, *, is_paused: bool = False) -> None:
         waiter = self._waiter
         self._sink = None
         if waiter is not None:
             self._waiter = None
             if not waiter.done():
-                waiter.set_result(sated)
+                waiter.set_result(is_paused)
 
     def _expect(self, timeout_s: float) -> None:
         self._deadline = deadline = self._loop.time() + timeout_s
@@ -333,7 +333,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._loop.time() < self._deadline:
             self._set_timer(self._deadline)
             return
-        self._sink = self._waiter = None  # kept, its exception would tie this connection to the frames that wait
+        self._sink = self._waiter = None  # its exception would keep the frames of the waiting task alive
         if self.phase is HEAD:
             waiter.set_exception(UpstreamTimeout("first", f"{self.where} did not begin to answer in time"))
         else:
@@ -345,7 +345,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _count_overhead(self, size: int) -> None:
-        """Bytes that are no body: endless heads, interim responses, chunk extensions and trailers end here."""
+        """Count bytes outside the body; endless heads, interim responses, extensions and trailers are an error."""
         self._overhead += size
         if self._overhead > HEAD_LIMIT and self.phase in (HEAD, BODY):
             self._break(self._corrupt("the response has too many bytes outside its body"))

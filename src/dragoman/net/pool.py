@@ -1,4 +1,4 @@
-"""Connections to one origin: finished ones come in to rest, the youngest or a fresh one goes out."""
+"""The pool of connections to one origin."""
 
 import asyncio
 from collections import deque
@@ -12,7 +12,7 @@ Connect = Callable[[UpstreamConnection], Awaitable[UpstreamConnection]]
 
 
 class ConnectionPool:
-    """All connections for one (origin, dial), at most `limit` of them."""
+    """All connections to one origin with the same dial options, at most `limit` of them."""
 
     def __init__(
         self, where: str, connect: Connect, *, limit: int, idle_s: float, on_empty: Callable[[], None]
@@ -26,14 +26,14 @@ class ConnectionPool:
         self._outbox = WriteBatch()
         self._live: set[UpstreamConnection] = set()
         self._idle: list[UpstreamConnection] = []
-        self._asking = 0
+        self._acquiring = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._sweep: asyncio.TimerHandle | None = None
         self._drained: asyncio.Future[None] | None = None
 
     async def acquire(self, timeout_s: float) -> UpstreamConnection:
-        """The connection that rested last, or a fresh one; waits while the limit is reached."""
-        self._asking += 1
+        """Return the most recently used idle connection, or a new one; wait while the limit is reached."""
+        self._acquiring += 1
         try:
             while True:
                 connection = self.take_idle()
@@ -43,12 +43,12 @@ class ConnectionPool:
                     return await self._fresh()
                 await self._wait(timeout_s)
         finally:
-            self._asking -= 1
+            self._acquiring -= 1
             self._forget_if_unused()
 
     async def acquire_fresh(self, timeout_s: float) -> UpstreamConnection:
-        """A connection that was never used, in place of one that proved stale."""
-        self._asking += 1
+        """Return a new connection, to replace one that was stale."""
+        self._acquiring += 1
         try:
             while len(self._live) >= self._limit:
                 if self._idle:
@@ -56,11 +56,11 @@ class ConnectionPool:
                 await self._wait(timeout_s)
             return await self._fresh()
         finally:
-            self._asking -= 1
+            self._acquiring -= 1
             self._forget_if_unused()
 
     def release(self, connection: UpstreamConnection) -> None:
-        """Take a connection back: to rest if it can serve again, else to be dropped."""
+        """Take a connection back; it becomes idle if it can serve again, else it is aborted."""
         if self._drained is not None or not connection.rest():
             connection.abort()
             return
@@ -71,13 +71,13 @@ class ConnectionPool:
         self._wake()
 
     def drop_idle(self) -> None:
-        """One that rested has proved stale: those beside it may have been closed by the same hand."""
+        """Abort all idle connections: after one was stale, the others probably are too."""
         for connection in self._idle:
             connection.abort()
         self._idle.clear()
 
     async def close(self) -> None:
-        """Abort everything; returns when the sockets are closed."""
+        """Abort all connections and wait until their sockets are closed."""
         self._drained = self._loop.create_future()
         if self._sweep is not None:
             self._sweep.cancel()
@@ -86,7 +86,7 @@ class ConnectionPool:
                 waiter.set_exception(self._closed_by_us())
         for connection in tuple(self._live):
             connection.abort()
-        if self._live or self._asking:
+        if self._live or self._acquiring:
             await self._drained
 
     def take_idle(self) -> UpstreamConnection | None:
@@ -125,7 +125,7 @@ class ConnectionPool:
         self._forget_if_unused()
 
     def _forget_if_unused(self) -> None:
-        if self._live or self._asking:
+        if self._live or self._acquiring:
             return
         if self._sweep is not None:
             self._sweep.cancel()
@@ -148,7 +148,7 @@ class ConnectionPool:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             elif not granted:
-                # The turn came in the moment in which we gave up: it is someone else's.
+                # It was granted in the moment in which this wait ended: wake another waiter.
                 self._wake()
 
     def _wake(self) -> None:
@@ -159,7 +159,7 @@ class ConnectionPool:
                 return
 
     def _expire(self) -> None:
-        """Close what has rested too long; the list is ordered by age."""
+        """Close connections that were idle for too long; the list is ordered by age."""
         self._sweep = None
         now = self._loop.time()
         while self._idle and self._idle[0].idle_since + self._idle_s <= now:

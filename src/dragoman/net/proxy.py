@@ -1,4 +1,4 @@
-"""A proxy's URL and a destination come in; a transport that leads through the proxy to it goes out."""
+"""Connect through HTTP and SOCKS5 proxies."""
 
 import asyncio
 import ipaddress
@@ -26,11 +26,11 @@ _SOCKS_ERRORS = {
 
 
 class ProxyRefused(Exception):
-    """The proxy would not lead us on; the message holds no secret."""
+    """The proxy refused or failed; the message contains no secret."""
 
 
 async def connect_to_proxy(proxy: Proxy, context: ssl.SSLContext | None, protocol: Callable[[], P]) -> P:
-    """A connection to the proxy itself, over TLS if it wants that; its own certificate is judged like any other."""
+    """Connect to the proxy itself, over TLS if its URL says so."""
     loop = asyncio.get_running_loop()
     try:
         _, made = await loop.create_connection(
@@ -44,21 +44,21 @@ async def connect_to_proxy(proxy: Proxy, context: ssl.SSLContext | None, protoco
 
 
 async def open_tunnel(proxy: Proxy, context: ssl.SSLContext | None, host: str, port: int) -> asyncio.Transport:
-    """A connection through the proxy, on which the next byte is the destination's."""
-    talk = await connect_to_proxy(proxy, context, _Talk)
+    """Open a tunnel through the proxy; the next byte on it is the destination's."""
+    handshake = await connect_to_proxy(proxy, context, _Handshake)
     try:
         if proxy.kind in ("http", "https"):
-            await _ask_http(talk, proxy, host, port)
+            await _request_http_tunnel(handshake, proxy, host, port)
         else:
-            await _ask_socks(talk, proxy, host, port)
-        return talk.hand_over()
+            await _request_socks_tunnel(handshake, proxy, host, port)
+        return handshake.hand_over()
     except BaseException:
-        talk.transport.abort()
+        handshake.transport.abort()
         raise
 
 
-class _Talk(asyncio.Protocol):
-    """The few questions and answers before the proxy leads on."""
+class _Handshake(asyncio.Protocol):
+    """The exchange with the proxy before the tunnel is open."""
 
     transport: asyncio.Transport
 
@@ -112,14 +112,14 @@ class _Talk(asyncio.Protocol):
         return self.transport
 
 
-async def _ask_http(talk: _Talk, proxy: Proxy, host: str, port: int) -> None:
+async def _request_http_tunnel(handshake: _Handshake, proxy: Proxy, host: str, port: int) -> None:
     authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     lines = [f"CONNECT {authority} HTTP/1.1".encode(), f"host: {authority}".encode()]
     secret = proxy.authorization()
     if secret is not None:
         lines.append(b"proxy-authorization: " + secret)
-    talk.transport.write(b"\r\n".join(lines) + b"\r\n\r\n")
-    reply = await talk.until(b"\r\n\r\n")
+    handshake.transport.write(b"\r\n".join(lines) + b"\r\n\r\n")
+    reply = await handshake.until(b"\r\n\r\n")
     version, _, rest = reply.partition(b" ")
     if not version.startswith(b"HTTP/1."):
         raise ProxyRefused("the proxy does not speak HTTP/1")
@@ -130,29 +130,29 @@ async def _ask_http(talk: _Talk, proxy: Proxy, host: str, port: int) -> None:
         raise ProxyRefused(f"the proxy answered {status.decode('latin-1')!r} to CONNECT")
 
 
-async def _ask_socks(talk: _Talk, proxy: Proxy, host: str, port: int) -> None:
-    await _socks_login(talk, proxy)
+async def _request_socks_tunnel(handshake: _Handshake, proxy: Proxy, host: str, port: int) -> None:
+    await _socks_login(handshake, proxy)
     address = await _socks_address(proxy, host, port)
-    talk.transport.write(b"\x05\x01\x00" + address + port.to_bytes(2, "big"))
-    version, reply, _, kind = await talk.exactly(4)
+    handshake.transport.write(b"\x05\x01\x00" + address + port.to_bytes(2, "big"))
+    version, reply, _, kind = await handshake.exactly(4)
     if version != 5:
         raise ProxyRefused("the proxy does not speak SOCKS5")
     if reply != 0:
         raise ProxyRefused(f"the proxy says: {_SOCKS_ERRORS.get(reply, f'error {reply}')}")
     match kind:
         case 1:
-            await talk.exactly(4 + 2)
+            await handshake.exactly(4 + 2)
         case 3:
-            await talk.exactly((await talk.exactly(1))[0] + 2)
+            await handshake.exactly((await handshake.exactly(1))[0] + 2)
         case 4:
-            await talk.exactly(16 + 2)
+            await handshake.exactly(16 + 2)
         case _:
             raise ProxyRefused("the proxy's SOCKS5 reply is malformed")
 
 
-async def _socks_login(talk: _Talk, proxy: Proxy) -> None:
-    talk.transport.write(b"\x05\x01\x00" if proxy.user is None else b"\x05\x02\x00\x02")
-    version, method = await talk.exactly(2)
+async def _socks_login(handshake: _Handshake, proxy: Proxy) -> None:
+    handshake.transport.write(b"\x05\x01\x00" if proxy.user is None else b"\x05\x02\x00\x02")
+    version, method = await handshake.exactly(2)
     if version != 5:
         raise ProxyRefused("the proxy does not speak SOCKS5")
     if method == 0:
@@ -160,14 +160,14 @@ async def _socks_login(talk: _Talk, proxy: Proxy) -> None:
     if method != 2 or proxy.user is None:
         raise ProxyRefused("the proxy asks for other credentials")
     user, password = proxy.user.encode(), proxy.password.encode()
-    talk.transport.write(bytes((1, len(user))) + user + bytes((len(password),)) + password)
-    _, refused = await talk.exactly(2)
+    handshake.transport.write(bytes((1, len(user))) + user + bytes((len(password),)) + password)
+    _, refused = await handshake.exactly(2)
     if refused:
         raise ProxyRefused("the proxy refused user or password")
 
 
 async def _socks_address(proxy: Proxy, host: str, port: int) -> bytes:
-    """The destination as SOCKS5 writes it; a name is resolved here for socks5, by the proxy for socks5h."""
+    """Return the destination in SOCKS5 format; a name is resolved here for socks5, by the proxy for socks5h."""
     try:
         literal = ipaddress.ip_address(host)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The bytes of one request head in, its checked meaning out, or a refusal: nothing ambiguous passes."""
+"""Parse and check request heads; a head that could be read in two ways is rejected."""
 
 import re
 from urllib.parse import unquote
@@ -11,13 +11,13 @@ from dragoman.net.headers import Header
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\])(?::[0-9]{1,5})?")
 _METHOD = re.compile(rb"[A-Z][A-Z_-]{0,31}")
 _MAX_LENGTH_DIGITS = 18
-# What decides framing or routing may be said once; a second one could be read differently by a proxy in front.
+# Fields that decide framing or routing may occur once: a proxy in front could use the other one.
 _SINGLE = frozenset({b"host", b"content-length", b"transfer-encoding"})
 _DECIDING = _SINGLE | {b"connection", b"expect"}
 
 
 class RequestHead:
-    """A request line and its fields, the framing decided."""
+    """A request line and its fields, with the framing of the body."""
 
     __slots__ = (
         "chunked",
@@ -58,8 +58,8 @@ class RequestHead:
 
 
 def parse_head(raw: bytes, max_fields: int) -> RequestHead:
-    """`raw` ends with its only empty line."""
-    # The parser is strict about these itself; a head is short, and smuggling lives on what two readers see differently.
+    """Parse a head that ends with its only empty line; raises HeadRejected."""
+    # The parser checks these too; a second check is cheap and guards against request smuggling.
     breaks = raw.count(b"\r\n")
     if breaks != raw.count(b"\n") or breaks != raw.count(b"\r") or raw.find(b"\0") >= 0:
         raise HeadRejected("a bare line break or NUL in the header")
@@ -137,7 +137,7 @@ def _read_request_line(line: bytes, head: RequestHead) -> None:
 
 
 def _strip_authority(target: bytes, head: RequestHead) -> bytes:
-    """From `http://host/path` to `/path`; the authority must be the one that Host names."""
+    """Return the path of a target such as `http://host/path`; its authority must equal Host."""
     if target == b"*" and head.method == "OPTIONS":
         return target
     scheme, separator, rest = target.partition(b"://")

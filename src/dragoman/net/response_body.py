@@ -1,4 +1,4 @@
-"""Pieces of a body come in one by one; they go into a sink that says after each whether it wants more, or together."""
+"""Read the body of a response: chunk by chunk into a sink, or as a whole."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,7 +7,7 @@ from typing import Protocol
 
 from dragoman.net.errors import SizeLimitExceeded, UpstreamTimeout
 
-BodySink = Callable[[bytes], float | None]  # a piece -> seconds to wait for the next; None: no more for now
+BodySink = Callable[[bytes], float | None]  # chunk -> seconds to wait for the next; None pauses the stream
 
 
 TURN_BYTES = 1 << 20
@@ -19,7 +19,7 @@ class ChunkSource(Protocol):
 
 
 async def stream_chunks(chunk: Callable[[float], Awaitable[bytes]], sink: BodySink, timeout_s: float) -> bool:
-    """True at the clean end of the body, false where the sink wanted no more for now."""
+    """Pass chunks to the sink. Return True at the end of the body, False if the sink paused it."""
     while piece := await chunk(timeout_s):
         wanted = sink(piece)
         if wanted is None:
@@ -36,7 +36,7 @@ async def read_chunks(
     total_s: float | None = None,
     hold: Callable[[int], None] | None = None,
 ) -> bytes:
-    """The whole body; SizeLimitExceeded beyond `limit`; UpstreamTimeout after a silence, or after `total_s` in all.
+    """Return the whole body; raises SizeLimitExceeded, or UpstreamTimeout after `silence_s` without data.
 
     `hold` is told the size of each piece, and may raise. Without `total_s`, no more than `silence_s` in all.
     """
@@ -58,7 +58,7 @@ async def read_chunks(
             first = piece
             continue
         rest.write(piece if rest.tell() else first + piece)
-        if size - paused_at > TURN_BYTES:  # a packed body may be here whole: unpacking it is no reason to stop others
+        if size - paused_at > TURN_BYTES:  # a compressed body may have arrived whole: let other tasks run
             paused_at = size
             await asyncio.sleep(0)
     return rest.getvalue() or first

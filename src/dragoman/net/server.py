@@ -1,4 +1,4 @@
-"""Client connections in, exchanges for the handler out: HTTP/1.1 over asyncio, bounded everywhere."""
+"""An HTTP/1.1 server over asyncio with bounds on everything that a client can send."""
 
 import asyncio
 import socket
@@ -39,14 +39,14 @@ __all__ = [
 _BACKLOG = 1024
 # What the kernel may hold unsent for a slow reader, by default megabytes; accepted sockets inherit it.
 _KERNEL_UNSENT_BYTES = 128 * 1024
-# Descriptors kept for telling clients that there are none left, and for what the process opens meanwhile.
+# Descriptors kept for the 503 to clients when there are no others, and for files that the process opens meanwhile.
 _SPARE_DESCRIPTORS = 24
 _FREED_AT_ONCE = 16  # connections without a key that are closed when no descriptor is left
-_LAST_WORDS_S = 2.0  # what a cancelled handler gets for its terminal event
+_FINAL_EVENT_S = 2.0  # time for a cancelled handler to send its last event
 
 
 class Server:
-    """Listens, and sees to it that everything it began has ended before it says that it is closed."""
+    """Accepts connections; `drain` and `close` return once all requests and connections have ended."""
 
     def __init__(
         self, handler: Handler, limits: Limits, render_error: RenderError, budget: ByteBudget | None = None
@@ -57,7 +57,7 @@ class Server:
         self.port = 0
 
     async def start(self, host: str, port: int, *, sock: socket.socket | None = None) -> None:
-        """Listens on host and port, or on a socket that is already bound."""
+        """Listen on host and port, or on a socket that is already bound."""
         listening = sock if sock is not None else await _listen(host, port)
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _KERNEL_UNSENT_BYTES)
@@ -69,7 +69,7 @@ class Server:
             self._acceptor = CarefulAcceptor(listening, self._connect, self._refuse_without_descriptor)
 
     def set_limits(self, limits: Limits) -> None:
-        """From the next request on, these are the bounds."""
+        """Use these limits from the next request on."""
         self._service.limits = limits
 
     @property
@@ -77,16 +77,16 @@ class Server:
         return len(self._service.connections)
 
     def begin_stop(self) -> None:
-        """Go on serving, but close each connection after its reply: its client comes back to our successor."""
+        """Serve on, but close each connection after its response, so that clients connect to the next process."""
         self._service.is_stopping = True
 
     def is_quiet(self, seconds: float) -> bool:
-        """Whether there is no connection, and there has been no new one for so long."""
+        """Return whether there is no connection now and no new one was made in the last `seconds`."""
         now = asyncio.get_running_loop().time()
         return not self._service.connections and now - self._service.last_admitted >= seconds
 
     async def stop_listening(self) -> None:
-        """Accept what is queued, and no more."""
+        """Accept the connections that are queued, then close the listening socket."""
         self._service.draining = self._service.is_stopping = True
         if self._acceptor is not None:
             await self._acceptor.accept_queued()
@@ -104,7 +104,7 @@ class Server:
         await self._end_all()
 
     def end_grace(self) -> None:
-        """End the grace of `drain` now."""
+        """End the grace period of `drain` now."""
         self._grace_over.set()
 
     @property
@@ -112,7 +112,7 @@ class Server:
         return self._grace_over.is_set()
 
     async def close(self) -> None:
-        """Ends everything now."""
+        """Abort all connections."""
         self._close_listener()
         for connection in tuple(self._service.connections):
             connection.abort()
@@ -128,7 +128,7 @@ class Server:
             self._acceptor = None
 
     def _refuse_without_descriptor(self) -> bytes:
-        """Return what a client is told whose connection we have no descriptor for."""
+        """Return the response for a client whose connection has no descriptor left."""
         service = self._service
         service.admission.log_shortage("no file descriptor is left for a new connection: raise `ulimit -n`")
         service.admission.evict_oldest(_FREED_AT_ONCE)
@@ -139,20 +139,20 @@ class Server:
     async def _end_all(self) -> None:
         for task in tuple(self._service.tasks):
             task.cancel()
-        await self._emptied(_LAST_WORDS_S)
+        await self._wait_empty(_FINAL_EVENT_S)
         for connection in tuple(self._service.connections):
             connection.abort()
-        await self._emptied(_LAST_WORDS_S)
+        await self._wait_empty(_FINAL_EVENT_S)
 
     async def _wait_until_empty(self, seconds: float) -> None:
-        waits = [spawn(self._emptied(seconds), name="drain"), spawn(self._grace_over.wait(), name="end of grace")]
+        waits = [spawn(self._wait_empty(seconds), name="drain"), spawn(self._grace_over.wait(), name="end of grace")]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
 
-    async def _emptied(self, seconds: float) -> None:
+    async def _wait_empty(self, seconds: float) -> None:
         self._service.notice_empty()
         try:
             async with asyncio.timeout(seconds):

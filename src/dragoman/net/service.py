@@ -1,4 +1,4 @@
-"""An exchange in, a handler's task out: whatever the handler does, the client gets a reply or a clear break."""
+"""What all connections of a server share, and how a handler runs: a client always gets a response or a break."""
 
 import asyncio
 import logging
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Protocol
 
-from dragoman.net.admission import Admission
+from dragoman.net.admission import Admission, Evictable
 from dragoman.net.bodies import UNCOUNTED_BYTES, ByteBudget
 from dragoman.net.errors import ClientDisconnected, RequestRejected
 from dragoman.net.exchange import Exchange, Handler, ResponseState
@@ -20,12 +20,9 @@ RenderError = Callable[[str, int, str], tuple[list[Header], bytes]]
 _log = logging.getLogger(__name__)
 
 
-class Guest(Protocol):
-    """A connection, as its server sees it."""
+class Connection(Evictable, Protocol):
+    """What a server needs of a connection."""
 
-    @property
-    def is_idle(self) -> bool: ...
-    def evict(self) -> None: ...
     def retire(self) -> None: ...
     def abort(self) -> None: ...
 
@@ -41,15 +38,17 @@ class Service:
         self.limits = limits
         self.render_error = render_error
         self.draining = False
-        self.is_stopping = False  # new requests are still served, and their connections closed after the reply
+        self.is_stopping = False  # new requests are served, and their connections closed after the response
         self.last_admitted = float("-inf")  # by the event loop's clock
         self.outbox = WriteBatch()
-        self.connections: set[Guest] = set()
-        self._refused: set[Guest] = set()  # for want of room; they are closed as soon as their clients know
+        self.connections: set[Connection] = set()
+        self._refused: set[Connection] = (
+            set()
+        )  # refused because there were too many; closed once their clients have the 503
         self.admission = Admission()
-        self.highest_descriptor = sys.maxsize  # beyond which the process is about to have none left
+        self.highest_descriptor = sys.maxsize  # a higher one means that the process has almost none left
         self.tasks: set[asyncio.Task[None]] = set()
-        self.empty = asyncio.Event()  # while draining: the last connection and the last task are gone
+        self.empty = asyncio.Event()  # set while draining, once the last connection and the last task have ended
 
     def begin(self, exchange: Exchange) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(self._serve(exchange))
@@ -57,8 +56,8 @@ class Service:
         task.add_done_callback(self._task_ended)
         return task
 
-    def admit(self, connection: Guest, peer: str, descriptor: int) -> bool:
-        """Add a connection, at the expense of one that has not shown a key where they run short."""
+    def admit(self, connection: Connection, peer: str, descriptor: int) -> bool:
+        """Add a connection; if there are too many, evict one without a valid key, or return False."""
         most = self.limits.max_connections
         self.last_admitted = asyncio.get_running_loop().time()
         self.connections.add(connection)
@@ -73,7 +72,7 @@ class Service:
         self._refused.add(connection)
         return False
 
-    def connection_lost(self, connection: Guest) -> None:
+    def connection_lost(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self._refused.discard(connection)
         self.admission.discard(connection)
@@ -92,7 +91,7 @@ class Service:
         try:
             await self._handle(exchange)
             if exchange.buffered.held > UNCOUNTED_BYTES and not exchange.gone:
-                await exchange.writable()  # a slow reader's reply is still held
+                await exchange.writable()  # the response to a slow reader is still buffered
         except ClientDisconnected:
             return
         finally:

@@ -1,4 +1,4 @@
-"""Coroutines in, supervised background tasks out: none is collected half-way, none fails unheard."""
+"""Background tasks that are neither garbage-collected early nor fail without a log line."""
 
 import asyncio
 import logging
@@ -12,12 +12,13 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _alive: set[asyncio.Task[object]] = set()
 
-# Each exchange has a task of its own, and so its own value; what the task starts inherits it.
+# The id of the request that the running code works for, for log lines. Each exchange has a task of its own, and so its
+# own value, which tasks that it starts inherit.
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 
 def spawn(coroutine: Coroutine[object, object, T], *, name: str) -> asyncio.Task[T]:
-    """Runs the coroutine in the background; a failure is logged even when nobody awaits the task."""
+    """Run a coroutine in the background; a failure is logged even if the task is never awaited."""
     task = asyncio.create_task(coroutine, name=name)
     _alive.add(task)  # the event loop itself keeps only a weak reference
     task.add_done_callback(_settle)
@@ -25,7 +26,7 @@ def spawn(coroutine: Coroutine[object, object, T], *, name: str) -> asyncio.Task
 
 
 def describe_fault(fault: BaseException) -> str:
-    """Names the fault's type and where it was raised, but not its text: that may quote a secret."""
+    """Return the type of an exception and where it was raised, without its text, which may quote a secret."""
     frames = traceback.extract_tb(fault.__traceback__)[-4:]
     trail = " > ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames)
     return f"{type(fault).__name__} at {trail or 'unknown place'}"

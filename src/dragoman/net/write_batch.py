@@ -1,4 +1,4 @@
-"""Connections with something to send come in; where there are many, they send it together, as the loop's turn ends.
+"""Send what many connections have to send together, at the end of the event loop's turn.
 
 A write wakes its receiver. One write after the other, with nothing between them, wakes a receiver of many of them
 once; with the work for the next request between them, each time anew. That was a quarter of all CPU time. Where there
@@ -10,12 +10,12 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
-QUIET_S = 0.001  # without anything to send, after which the next is sent at once
+QUIET_S = 0.001  # without a write, after which the next one is sent at once
 
 
 class Sender(Protocol):
     def send_now(self) -> None:
-        """Must not raise: others wait behind it."""
+        """Send what is buffered; must not raise."""
 
 
 class WriteBatch:
@@ -27,7 +27,7 @@ class WriteBatch:
         self._waiting: list[Sender] = []
 
     def add(self, sender: Sender) -> None:
-        """Has it sent, now or very soon."""
+        """Have a connection send, now or at the end of this turn."""
         if not self._waiting:
             now = self._clock()
             silence, self._last = now - self._last, now
