@@ -139,7 +139,7 @@ class UpstreamConnection(asyncio.Protocol):
         return waiter
 
     def take(self) -> bytes:
-        """Return all body bytes that have arrived, b"" if none; raises ConnectionLost after the last of a broken one."""
+        """Return the body bytes that have arrived, b"" if none; raises ConnectionLost after those of a broken one."""
         if self._buffered == 0:
             if self._failure is not None:
                 raise self._failure.copy()
