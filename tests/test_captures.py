@@ -1,6 +1,6 @@
-"""Every captured exchange in tests/fixtures/captures means the same to today's code as it did when it was kept.
+"""Every capture in tests/fixtures/captures replays to the same result.
 
-`dragoman replay ID --as-fixture NAME` adds one; where a change is meant, the same command on the file renews it.
+`dragoman replay ID --as-fixture NAME` adds one; after an intended change, the same command on the file renews it.
 """
 
 from pathlib import Path
