@@ -17,9 +17,9 @@ from dragoman.hub.outcome import CLIENT_GONE, FailedAttempt, Outcome
 from dragoman.hub.usage import MAX_CREDITS, Source, Usage
 from dragoman.prices import Pricing
 from dragoman.store import Store, make_store, open_store
-from dragoman.store.usage_rows import Span
+from dragoman.store.usage_rows import UsageSpan
 
-EVER = Span(0, 2**62)
+EVER = UsageSpan(0, 2**62)
 PRICING = Pricing({"up": ProviderConfig(name="up", kind="anthropic")})
 USAGE = Usage(input=1000, output=100, cache_read=200, cache_write=300, reasoning=40)
 

@@ -13,12 +13,12 @@ from dragoman.admin.accounting import LoadedUsage, TooMuchUsage, load_usage, par
 from dragoman.admin.errors import AdminError, InvalidArgument
 from dragoman.config import Config, load
 from dragoman.store import open_store
-from dragoman.store.usage_rows import Span
+from dragoman.store.usage_rows import UsageSpan
 from fakes.kiro import ARN, FakeKiro
 from gateway import KEY, Running, running
 from store.rows import row
 
-EVER = Span(0, 10**17)
+EVER = UsageSpan(0, 10**17)
 NOW = datetime(2026, 11, 15, 13, 30)
 ECHO = b'{"model":"echo","messages":[{"role":"user","content":"one two three"}]}'
 
@@ -104,7 +104,7 @@ def test_without_a_gateway_and_a_store_nothing_was_used_and_no_file_is_made(tmp_
     assert not (tmp_path / "store.db").exists()
 
 
-def loaded_from(gateway: Running, directory: Path, key: str, span: Span = EVER) -> LoadedUsage:
+def loaded_from(gateway: Running, directory: Path, key: str, span: UsageSpan = EVER) -> LoadedUsage:
     return asyncio.run(load_usage(config_in(directory, port=gateway.port), key, span, "all"))
 
 

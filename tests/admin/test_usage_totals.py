@@ -4,7 +4,7 @@ from datetime import date, datetime
 from decimal import Decimal
 
 from dragoman.admin.usage_totals import Total, add_totals, as_record, fill_days, group_totals
-from dragoman.store.usage_rows import SLOT_MS, Span, UsageSum
+from dragoman.store.usage_rows import SLOT_MS, UsageSpan, UsageSum
 
 
 def usage(group: str, day: int, tokens: int, cost: int = 0) -> UsageSum:
@@ -54,7 +54,7 @@ def test_what_is_derived_from_the_counts() -> None:
 
 
 def test_a_record_has_the_names_of_the_store_and_no_cost_without_a_price() -> None:
-    record = as_record([Total("m", requests=1)], "model", Span(0, 1000))
+    record = as_record([Total("m", requests=1)], "model", UsageSpan(0, 1000))
     assert record["by"] == "model"
     [row] = record["rows"] if isinstance(record["rows"], list) else []
     assert (row["model"], row["requests"], row["cost_nano_usd"], row["cost_usd"]) == ("m", 1, None, None)

@@ -1,8 +1,8 @@
 """Usage rows that differ by a number."""
 
-from dragoman.store.usage_rows import Span, UsageRow
+from dragoman.store.usage_rows import UsageRow, UsageSpan
 
-EVER = Span(0, 2**62)
+EVER = UsageSpan(0, 2**62)
 NOON_MS = 1_800_000_000_000
 
 

@@ -13,7 +13,7 @@ from dragoman.store import Store, open_store
 from dragoman.store.postgres import tables as postgres_tables
 from dragoman.store.sqlite import tables as sqlite_tables
 from dragoman.store.store import CUT_CALL_LIFE_S, KeyId, KeyRow, NameTaken
-from dragoman.store.usage_rows import SLOT_MS, By, Span, UsageRow
+from dragoman.store.usage_rows import SLOT_MS, GroupBy, UsageRow, UsageSpan
 from store.rows import EVER, row
 
 DAY_MS = 24 * 3600 * 1000
@@ -267,8 +267,8 @@ def test_a_span_includes_its_beginning_and_excludes_its_end(store_url: str) -> N
     async def story(store: Store) -> None:
         await store.append_usage([row(number) for number in range(5)])
         first, last = row(1).time_ms, row(3).time_ms
-        assert await store.usage_rows(Span(first, last)) == (row(1), row(2))
-        assert sum(part.requests for part in await store.usage_sums(Span(first, last), "all")) == 2
+        assert await store.usage_rows(UsageSpan(first, last)) == (row(1), row(2))
+        assert sum(part.requests for part in await store.usage_sums(UsageSpan(first, last), "all")) == 2
 
     tell(store_url, story)
 
@@ -304,7 +304,7 @@ def test_sums_are_exact_by_any_group(store_url: str) -> None:
 
     async def story(store: Store) -> None:
         await store.append_usage(rows)
-        groups: tuple[tuple[By, Callable[[UsageRow], str]], ...] = (
+        groups: tuple[tuple[GroupBy, Callable[[UsageRow], str]], ...] = (
             ("all", lambda one: ""),
             ("model", lambda one: f"{one.provider}/{one.model}"),
             ("provider", lambda one: one.provider),

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from dragoman.hub.outcome import Outcome
-from dragoman.telemetry.exporter import MAX_WAITING, Exporter, exporter_for
+from dragoman.telemetry.exporter import MAX_WAITING, Exporter, make_exporter
 from fakes.otlp import FakeCollector, attributes
 from gateway import KEY, Running, running
 
@@ -128,7 +128,7 @@ def test_spans_that_the_collector_rejects_are_dropped_and_counted(tmp_path: Path
 
 
 def test_spans_beyond_the_queue_are_dropped() -> None:
-    exporter = exporter_for(environ("http://127.0.0.1:9"))
+    exporter = make_exporter(environ("http://127.0.0.1:9"))
     assert isinstance(exporter, Exporter)
     for number in range(MAX_WAITING + 7):
         exporter.observe(Outcome(request_id=f"req_{number}", started_at=0.0, client_protocol="chat"))

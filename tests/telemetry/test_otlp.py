@@ -14,7 +14,7 @@ from dragoman.hub.usage import Usage
 from dragoman.observers.metrics import RequestMetrics
 from dragoman.observers.metrics_text import Reading
 from dragoman.telemetry import otlp
-from dragoman.telemetry.collector import Collector, InvalidSetting, collector_for, resource_of
+from dragoman.telemetry.collector import Collector, InvalidSetting, find_collector, resource_attributes
 from fakes.otlp import attributes, metrics_of, spans_of
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -203,8 +203,8 @@ def test_the_standard_variables_are_obeyed() -> None:
         "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://127.0.0.1:9/own",
     }
     headers = {"authorization": "Bearer fake", "x-scope": "a=b"}
-    assert collector_for("traces", environ) == Collector("http://127.0.0.1:4318/v1/traces", headers, 1.5, True, "")
-    assert collector_for("metrics", environ) == Collector("http://127.0.0.1:9/own", headers, 2.5, True, "")
+    assert find_collector("traces", environ) == Collector("http://127.0.0.1:4318/v1/traces", headers, 1.5, True, "")
+    assert find_collector("metrics", environ) == Collector("http://127.0.0.1:9/own", headers, 2.5, True, "")
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_the_standard_variables_are_obeyed() -> None:
     ],
 )
 def test_nothing_is_exported_unless_a_variable_says_so(environ: dict[str, str]) -> None:
-    assert collector_for("traces", environ) is None
+    assert find_collector("traces", environ) is None
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_nothing_is_exported_unless_a_variable_says_so(environ: dict[str, str]) 
 )
 def test_a_setting_that_is_not_supported_is_named(more: dict[str, str], why: str) -> None:
     with pytest.raises(InvalidSetting, match=why):
-        collector_for("traces", {**BASE, **more})
+        find_collector("traces", {**BASE, **more})
 
 
 def test_a_collector_is_shown_without_its_password() -> None:
@@ -242,8 +242,8 @@ def test_the_resource_has_the_attributes_of_the_variables() -> None:
         "OTEL_SERVICE_NAME": "edge",
         "OTEL_RESOURCE_ATTRIBUTES": "service.name=other,deployment.environment=test%20one",
     }
-    found = resource_of(given, "0.1", "worker-1")
+    found = resource_attributes(given, "0.1", "worker-1")
     assert found["service.name"] == "edge"
     assert found["deployment.environment"] == "test one"
     assert (found["service.version"], found["service.instance.id"]) == ("0.1", "worker-1")
-    assert resource_of({}, "0.1", "x")["service.name"] == "dragoman"
+    assert resource_attributes({}, "0.1", "x")["service.name"] == "dragoman"

@@ -9,11 +9,11 @@ from pathlib import Path
 import apsw
 
 from dragoman.store import open_store
-from dragoman.store.usage_rows import Span
+from dragoman.store.usage_rows import UsageSpan
 from usage.client_requests import NumberedRequest, mix_requests, send_all
 from usage.gateway_process import start_upstreams, wait_for
 
-EVER = Span(0, 2**62)
+EVER = UsageSpan(0, 2**62)
 KILLS = 3
 PROMISED_S = 1.0
 ENOUGH = 100

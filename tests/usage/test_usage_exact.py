@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from dragoman.store import open_store
-from dragoman.store.usage_rows import Span, UsageRow, UsageSum
+from dragoman.store.usage_rows import UsageRow, UsageSpan, UsageSum
 from usage.client_requests import NumberedRequest, mix_requests, send_all
 from usage.counting_upstreams import CUT, LIMITED, MODELS, REFUSED, STUMBLES, counts_of
 from usage.gateway_process import start_upstreams
 
 COUNT = 10_000
-EVER = Span(0, 2**62)
+EVER = UsageSpan(0, 2**62)
 CLIENTS = ("curl", "claude-cli", "OpenAI/Python")
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from dragoman.store import open_store
-from dragoman.store.usage_rows import Span
+from dragoman.store.usage_rows import UsageSpan
 from postgres import Postgres
 from usage.client_requests import NumberedRequest, mix_requests, send_all
 from usage.full_disk import WAYS, Disk
 from usage.gateway_process import GatewayProcess, start_upstreams, wait_for
 from usage.test_usage_exact import result_of
 
-EVER = Span(0, 2**62)
+EVER = UsageSpan(0, 2**62)
 HANGS_S = 10.0  # less than the timeout of the store
 
 

@@ -21,7 +21,7 @@ from dragoman.providers import KINDS
 from dragoman.providers.account_state import Quota
 from dragoman.store import Store, open_store
 from dragoman.store.store import SQLITE
-from dragoman.store.usage_rows import By, Span, UsageRow, UsageSum, sum_days
+from dragoman.store.usage_rows import GroupBy, UsageRow, UsageSpan, UsageSum, sum_by_day
 
 PATH = "/api/usage"
 DAY = "day"
@@ -61,16 +61,16 @@ class TooMuchUsage(AdminError):
     """The report would have more lines than one response may have."""
 
 
-def parse_span(since: str, until: str | None, now: datetime) -> Span:
+def parse_span(since: str, until: str | None, now: datetime) -> UsageSpan:
     """Return the span from `since` to the end of the day `until`, in the days of this machine's time zone."""
     end = now + timedelta(milliseconds=1) if until is None else _midnight(_parse_day(until) + timedelta(days=1))
     begin = _parse_begin(since, now)
     if begin >= end:
         raise InvalidArgument("--since is not before --until.")
-    return Span(max(0, _milliseconds(begin)), _milliseconds(end))
+    return UsageSpan(max(0, _milliseconds(begin)), _milliseconds(end))
 
 
-async def read_usage(store: Store, span: Span, by: str, *, limited: bool) -> UsageReport:
+async def read_usage(store: Store, span: UsageSpan, by: str, *, limited: bool) -> UsageReport:
     """Read what a store has; where `limited`, raise TooMuchUsage instead of building a very long report."""
     whole = span.key is None
     if by == ROWS:
@@ -78,15 +78,15 @@ async def read_usage(store: Store, span: Span, by: str, *, limited: bool) -> Usa
             raise _too_much(MAX_ROWS)
         return UsageReport(whole, rows=await store.usage_rows(span))
     if by == DAY:
-        return UsageReport(whole, sum_days(await store.usage_sums(span, "all")))
-    sums = await store.usage_sums(span, cast(By, by))
+        return UsageReport(whole, sum_by_day(await store.usage_sums(span, "all")))
+    sums = await store.usage_sums(span, cast(GroupBy, by))
     if limited and len(sums) > MAX_SUMS:
         raise _too_much(MAX_SUMS)
     keys = await store.keys() if by == "key" else ()
     return UsageReport(whole, sums, names={row.id: row.name for row in keys if whole or row.id == span.key})
 
 
-async def load_usage(config: Config, key: str | None, span: Span, by: str) -> LoadedUsage:
+async def load_usage(config: Config, key: str | None, span: UsageSpan, by: str) -> LoadedUsage:
     """Ask the running gateway, whose report includes what it has not stored yet; else read the store.
 
     A gateway reports to a stored key only what that key used; the store is then read if it is the gateway's.
@@ -122,7 +122,7 @@ async def read_quotas(config: Config) -> QuotaReport:
     return report
 
 
-async def _ask_gateway(config: Config, key: str | None, span: Span, by: str) -> tuple[UsageReport | None, str]:
+async def _ask_gateway(config: Config, key: str | None, span: UsageSpan, by: str) -> tuple[UsageReport | None, str]:
     """Return the gateway's report, or None and why there is none."""
     root = await find_running(config) if key else None
     if root is None or key is None:
@@ -139,7 +139,7 @@ async def _ask_gateway(config: Config, key: str | None, span: Span, by: str) -> 
         await http.close()
 
 
-async def _read_store(url: str, span: Span, by: str, opened_by: str | None) -> UsageReport | None:
+async def _read_store(url: str, span: UsageSpan, by: str, opened_by: str | None) -> UsageReport | None:
     """Return None where there is no store, or where it does not have the key that the gateway accepts."""
     if _is_absent(url):
         return None

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from msgspec import Struct
 
-from dragoman.store.usage_rows import SLOT_MS, Span, UsageSum
+from dragoman.store.usage_rows import SLOT_MS, UsageSpan, UsageSum
 
 NO_NAME = "(none)"
 COUNTS = (
@@ -105,7 +105,7 @@ def fill_days(days: Iterable[date]) -> list[date]:
     return [known[0] + timedelta(days=number) for number in range((known[-1] - known[0]).days + 1)] if known else []
 
 
-def as_record(totals: list[Total], by: str, span: Span) -> dict[str, object]:
+def as_record(totals: list[Total], by: str, span: UsageSpan) -> dict[str, object]:
     whole = add_totals(totals).as_row("total")
     whole.pop("total")
     rows = [total.as_row(by) for total in totals]

@@ -19,10 +19,10 @@ from dragoman.cli.screen import fit, remark, remove_control, show_json, show_tab
 from dragoman.cli.settings import config_option, json_option, key_option, read_settings
 from dragoman.config import Config
 from dragoman.providers.account_state import Quota
-from dragoman.store.usage_rows import RECORD_NAMES, By, Span, UsageRow
-from dragoman.store.usage_rows import as_record as row_as_record
+from dragoman.store.usage_rows import RECORD_NAMES, GroupBy, UsageRow, UsageSpan
+from dragoman.store.usage_rows import make_record as row_as_record
 
-GROUPS = ("day", *(by for by in get_args(By) if by != "all"))
+GROUPS = ("day", *(by for by in get_args(GroupBy) if by != "all"))
 ROW_HEADINGS = ("TIME", "CLIENT", "ROUTE", "OUTCOME", "INPUT", "OUTPUT", "COST", "FIRST", "TOOK")
 PLAN_HEADINGS = ("PROVIDER", "PLAN", "WHAT", "USED", "LIMIT", "RESET ON")
 PLAN_BAR_WIDTH = 20
@@ -80,7 +80,7 @@ def _explain_source(loaded: LoadedUsage) -> None:
         remark("This is what your key used; the gateway does not show it what other keys used.")
 
 
-def _show_totals(report: UsageReport, by: str, span: Span, form: str) -> None:
+def _show_totals(report: UsageReport, by: str, span: UsageSpan, form: str) -> None:
     from dragoman.cli.usage_page import render_page
 
     totals = group_totals(report.sums, by, report.names)

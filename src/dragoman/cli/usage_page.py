@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from dragoman.admin.usage_totals import Total, add_totals, fill_days
 from dragoman.cli.screen import count, fit, pad, remove_control
-from dragoman.store.usage_rows import Span
+from dragoman.store.usage_rows import UsageSpan
 
 WIDTH = 100
 MAX_BAR_WIDTH = 24
@@ -43,7 +43,7 @@ TOKEN_KINDS: tuple[tuple[str, Callable[[Total], int]], ...] = (
 )
 
 
-def render_page(totals: Sequence[Total], by: str, span: Span) -> list[str]:
+def render_page(totals: Sequence[Total], by: str, span: UsageSpan) -> list[str]:
     whole = add_totals(totals)
     table, kinds = _table(totals, by, whole), _token_kinds(whole)
     return [_title(span), "", *table, "", *kinds, "", *render_remarks(whole)]
@@ -90,7 +90,7 @@ def draw_sparks(values: Sequence[int]) -> str:
     return "".join(SPARKS[(8 * value - 1) // most] if value else " " for value in values)
 
 
-def _title(span: Span) -> str:
+def _title(span: UsageSpan) -> str:
     first = datetime.fromtimestamp(span.since_ms / 1000)
     last = datetime.fromtimestamp((span.until_ms - 1) / 1000).date()
     if span.since_ms == 0:

@@ -12,12 +12,12 @@ from dragoman.accounts.usage_writer import UsageWriter
 from dragoman.admin.accounting import DAY, PATH, ROWS, TooMuchUsage, read_usage
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.store import StoreError
-from dragoman.store.usage_rows import By, Span, as_record
+from dragoman.store.usage_rows import GroupBy, UsageSpan, make_record
 
 PATHS = (PATH, "/api/v1/usage")
 STORE_TIMEOUT_S = 10.0
 TIMESTAMP = re.compile("[0-9]{1,18}")
-ALL_TIME = Span(0, 10**18)
+ALL_TIME = UsageSpan(0, 10**18)
 
 
 class UsageApi:
@@ -42,20 +42,20 @@ class UsageApi:
                 "whole": report.whole,
                 "by": by,
                 "sums": report.sums,
-                "rows": [msgspec.structs.asdict(row) | as_record(row) for row in report.rows],
+                "rows": [msgspec.structs.asdict(row) | make_record(row) for row in report.rows],
                 "names": report.names,
             }
         )
 
 
-def _question(query: str) -> tuple[Span, str]:
+def _question(query: str) -> tuple[UsageSpan, str]:
     asked = {name: values[-1] for name, values in parse_qs(query).items()}
     by = asked.get("by", "all")
-    groups = (DAY, *get_args(By), ROWS)
+    groups = (DAY, *get_args(GroupBy), ROWS)
     if by not in groups:
         raise BadRequest("/by", f"by must be one of {', '.join(groups)}, got {by[:80]!r}.")
     since, until = _moment(asked, "since_ms", ALL_TIME.since_ms), _moment(asked, "until_ms", ALL_TIME.until_ms)
-    return Span(since, until), by
+    return UsageSpan(since, until), by
 
 
 def _moment(asked: dict[str, str], name: str, absent: int) -> int:

@@ -16,7 +16,7 @@ MAX_NAME = 100
 OTHER = "other"
 PROVIDER_NAMES = {"gemini": "gcp.gemini"}  # names that OpenTelemetry's conventions spell differently
 TOKEN_TYPES = ("input", "output", "cache_read", "cache_write", "reasoning")
-HOWS = tuple(how.value for how in LossKind)
+LOSS_KINDS = tuple(how.value for how in LossKind)
 
 _Key = tuple[str, str, str, str, str]  # client protocol, upstream protocol, provider, model, outcome
 
@@ -52,7 +52,7 @@ class _Series:
         self.input = Histogram(catalogue.TOKEN_USAGE)
         self.output = Histogram(catalogue.TOKEN_USAGE)
         self.tokens: dict[str, list[int]] = {}  # by source
-        self.losses = [0] * len(HOWS)
+        self.losses = [0] * len(LOSS_KINDS)
 
     def add(self, outcome: Outcome) -> None:
         seconds, first = outcome.duration_s, outcome.ttft_s
@@ -153,7 +153,7 @@ def _readings_of(key: _Key, series: _Series, operation: str) -> Iterator[Reading
     for source, tokens in list(series.tokens.items()):
         for kind, count in zip(TOKEN_TYPES, tokens, strict=True):
             yield Reading(catalogue.TOKENS.name, (provider, model, kind, source), (count,))
-    for how, count in zip(HOWS, series.losses, strict=True):
+    for how, count in zip(LOSS_KINDS, series.losses, strict=True):
         if count:
             yield Reading(catalogue.LOSSES.name, (*protocols, how), (count,))
 

@@ -6,7 +6,7 @@ from typing import NewType, Protocol
 
 from msgspec import Struct
 
-from dragoman.store.usage_rows import By, Span, UsageRow, UsageSum
+from dragoman.store.usage_rows import GroupBy, UsageRow, UsageSpan, UsageSum
 
 SQLITE = "sqlite:///"
 POSTGRESQL = "postgresql://"
@@ -96,13 +96,13 @@ class Store(Protocol):
     async def append_usage(self, rows: Sequence[UsageRow]) -> None:
         """Add all rows or none. A row whose id exists already is not changed."""
 
-    async def remove_usage(self, before_ms: int, most: int) -> int:
-        """Remove at most `most` requests that began before this time, oldest first; return how many."""
+    async def remove_usage(self, before_ms: int, limit: int) -> int:
+        """Remove at most `limit` requests that began before this time, oldest first; return how many."""
 
-    async def usage_rows(self, span: Span) -> tuple[UsageRow, ...]:
+    async def usage_rows(self, span: UsageSpan) -> tuple[UsageRow, ...]:
         """Return the requests that began in this span, oldest first."""
 
-    async def usage_sums(self, span: Span, by: By) -> tuple[UsageSum, ...]:
+    async def usage_sums(self, span: UsageSpan, by: GroupBy) -> tuple[UsageSum, ...]:
         """Return the same requests, summed by group and quarter of an hour."""
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import asdict, astuple, fields, replace
 
-By = Literal["all", "model", "key", "client", "provider"]
+GroupBy = Literal["all", "model", "key", "client", "provider"]
 
 SLOT_MS = 15 * 60 * 1000  # in every time zone, days begin at a multiple of this
 
@@ -53,7 +53,7 @@ STORED_ONLY = ("id", "time_ms")  # not part of a record
 RECORD_NAMES = ("time", *(name for name in COLUMNS if name not in STORED_ONLY), "route", "cost_usd")
 
 
-def as_record(row: UsageRow) -> dict[str, object]:
+def make_record(row: UsageRow) -> dict[str, object]:
     """Return the row as JSON and CSV show it."""
     columns = {name: value for name, value in asdict(row).items() if name not in STORED_ONLY}
     moment = datetime.fromtimestamp(row.time_ms / 1000, UTC)
@@ -61,7 +61,7 @@ def as_record(row: UsageRow) -> dict[str, object]:
     return {"time": moment.isoformat("T", "milliseconds")} | columns | {"route": row.route, "cost_usd": dollars}
 
 
-class Span(Struct, frozen=True):
+class UsageSpan(Struct, frozen=True):
     """A period of time, without its end; restricted to the requests of one key unless that is None."""
 
     since_ms: int
@@ -92,7 +92,7 @@ class UsageSum(Struct, frozen=True):
     duration_ms: int
 
 
-def sum_days(sums: Iterable[UsageSum]) -> tuple[UsageSum, ...]:
+def sum_by_day(sums: Iterable[UsageSum]) -> tuple[UsageSum, ...]:
     """Sum by day of the local time zone, in order of time."""
     days: dict[str, UsageSum] = {}
     for part in sorted(sums, key=lambda part: part.slot):

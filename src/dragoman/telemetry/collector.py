@@ -77,7 +77,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """Follow no redirect: the headers may contain a credential for this host."""
 
 
-def collector_for(signal: str, environ: Mapping[str, str]) -> Collector | None:
+def find_collector(signal: str, environ: Mapping[str, str]) -> Collector | None:
     """Return the collector for "traces" or "metrics"; None if none is named or it is disabled.
 
     Raises InvalidSetting.
@@ -113,7 +113,7 @@ def parse_milliseconds(text: str, default: int) -> float:
     return (int(text) if text.strip().isdigit() and int(text) else default) / 1000
 
 
-def resource_of(environ: Mapping[str, str], version: str, instance: str) -> dict[str, str]:
+def resource_attributes(environ: Mapping[str, str], version: str, instance: str) -> dict[str, str]:
     given = parse_pairs(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
     name = environ.get("OTEL_SERVICE_NAME", "").strip() or given.get("service.name", "") or "dragoman"
     return {

@@ -17,9 +17,9 @@ from dragoman.telemetry.collector import (
     Collector,
     ExportFailed,
     InvalidSetting,
-    collector_for,
+    find_collector,
     parse_milliseconds,
-    resource_of,
+    resource_attributes,
 )
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Exporter:
         self._metrics = metrics
         self._address: otlp.Address = lambda provider: None
         instance = f"{os.getpid()}-{os.urandom(4).hex()}"
-        self._resource = otlp.resource_message(resource_of(environ, __version__, instance))
+        self._resource = otlp.resource_message(resource_attributes(environ, __version__, instance))
         self._scope = otlp.scope_message("dragoman", __version__)
         self._began_ns = time.time_ns()
         self._pause_s = parse_milliseconds(environ.get("OTEL_BSP_SCHEDULE_DELAY", ""), 5_000)
@@ -134,10 +134,10 @@ class Exporter:
             log.warning("OTLP export to %s fails: %s (requests are not affected)", where, why)
 
 
-def exporter_for(environ: Mapping[str, str]) -> Exporter | None:
+def make_exporter(environ: Mapping[str, str]) -> Exporter | None:
     """Make the exporter that OpenTelemetry's variables ask for; None if they name no usable collector."""
     try:
-        traces, metrics = collector_for("traces", environ), collector_for("metrics", environ)
+        traces, metrics = find_collector("traces", environ), find_collector("metrics", environ)
     except InvalidSetting as error:
         log.warning("nothing is exported to OpenTelemetry: %s", error)
         return None

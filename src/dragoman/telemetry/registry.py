@@ -146,9 +146,9 @@ def make_registry(environ: Mapping[str, str], shared: SharedCounters | None = No
     """
     if not any(environ.get(name) for name in EXPORT_VARIABLES):
         return MetricsRegistry(shared)
-    from dragoman.telemetry.exporter import exporter_for
+    from dragoman.telemetry.exporter import make_exporter
 
-    return MetricsRegistry(shared, exporter_for(environ))
+    return MetricsRegistry(shared, make_exporter(environ))
 
 
 def _resident_bytes() -> int:

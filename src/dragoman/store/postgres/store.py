@@ -6,7 +6,7 @@ from functools import partial
 from dragoman.store.postgres import tables
 from dragoman.store.postgres.connection import ConnectionPool
 from dragoman.store.store import KeyId, KeyRow
-from dragoman.store.usage_rows import By, Span, UsageRow, UsageSum
+from dragoman.store.usage_rows import GroupBy, UsageRow, UsageSpan, UsageSum
 
 
 class PostgresStore:
@@ -61,11 +61,11 @@ class PostgresStore:
     async def append_usage(self, rows: Sequence[UsageRow]) -> None:
         await self._connections.run(partial(tables.append_usage, rows=rows))
 
-    async def remove_usage(self, before_ms: int, most: int) -> int:
-        return await self._connections.run(partial(tables.remove_usage, before_ms=before_ms, most=most))
+    async def remove_usage(self, before_ms: int, limit: int) -> int:
+        return await self._connections.run(partial(tables.remove_usage, before_ms=before_ms, limit=limit))
 
-    async def usage_rows(self, span: Span) -> tuple[UsageRow, ...]:
+    async def usage_rows(self, span: UsageSpan) -> tuple[UsageRow, ...]:
         return await self._connections.run(partial(tables.list_usage, span=span))
 
-    async def usage_sums(self, span: Span, by: By) -> tuple[UsageSum, ...]:
+    async def usage_sums(self, span: UsageSpan, by: GroupBy) -> tuple[UsageSum, ...]:
         return await self._connections.run(partial(tables.sum_usage, span=span, by=by))

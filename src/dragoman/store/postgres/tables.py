@@ -13,7 +13,7 @@ from dragoman.store.store import (
     KeyRow,
     NameTaken,
 )
-from dragoman.store.usage_rows import COLUMNS, SLOT_MS, By, Span, UsageRow, UsageSum
+from dragoman.store.usage_rows import COLUMNS, SLOT_MS, GroupBy, UsageRow, UsageSpan, UsageSum
 
 PLACES = ", ".join(f"${place}" for place in range(1, len(COLUMNS) + 1))
 INSERT_USAGE = f"""
@@ -147,17 +147,17 @@ async def append_usage(connection: asyncpg.Connection, rows: Sequence[UsageRow])
     await connection.executemany(INSERT_USAGE, [astuple(row) for row in rows])
 
 
-async def remove_usage(connection: asyncpg.Connection, before_ms: int, most: int) -> int:
-    status: str = await connection.execute(REMOVE_USAGE, before_ms, most)
+async def remove_usage(connection: asyncpg.Connection, before_ms: int, limit: int) -> int:
+    status: str = await connection.execute(REMOVE_USAGE, before_ms, limit)
     return int(status.removeprefix("DELETE "))
 
 
-async def list_usage(connection: asyncpg.Connection, span: Span) -> tuple[UsageRow, ...]:
+async def list_usage(connection: asyncpg.Connection, span: UsageSpan) -> tuple[UsageRow, ...]:
     found = await connection.fetch(SELECT_USAGE, span.since_ms, span.until_ms, span.key)
     return tuple(UsageRow(*columns) for columns in found)
 
 
-async def sum_usage(connection: asyncpg.Connection, span: Span, by: By) -> tuple[UsageSum, ...]:
+async def sum_usage(connection: asyncpg.Connection, span: UsageSpan, by: GroupBy) -> tuple[UsageSum, ...]:
     found = await connection.fetch(SUM_USAGE, span.since_ms, span.until_ms, span.key, by, SLOT_MS)
     # Sorted here, so that the order does not depend on the database's collation.
     return tuple(sorted((UsageSum(*columns) for columns in found), key=lambda part: (part.group, part.slot)))

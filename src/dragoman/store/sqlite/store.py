@@ -11,7 +11,7 @@ import apsw
 from dragoman.store.sqlite import tables
 from dragoman.store.sqlite.connection import connect, in_transaction
 from dragoman.store.store import KeyId, KeyRow, StoreError
-from dragoman.store.usage_rows import By, Span, UsageRow, UsageSum
+from dragoman.store.usage_rows import GroupBy, UsageRow, UsageSpan, UsageSum
 
 T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
@@ -72,13 +72,13 @@ class SqliteStore:
     async def append_usage(self, rows: Sequence[UsageRow]) -> None:
         await self.write(lambda connection: tables.append_usage(connection, rows))
 
-    async def remove_usage(self, before_ms: int, most: int) -> int:
-        return await self.write(lambda connection: tables.remove_usage(connection, before_ms, most))
+    async def remove_usage(self, before_ms: int, limit: int) -> int:
+        return await self.write(lambda connection: tables.remove_usage(connection, before_ms, limit))
 
-    async def usage_rows(self, span: Span) -> tuple[UsageRow, ...]:
+    async def usage_rows(self, span: UsageSpan) -> tuple[UsageRow, ...]:
         return await self.read(lambda connection: tables.list_usage(connection, span))
 
-    async def usage_sums(self, span: Span, by: By) -> tuple[UsageSum, ...]:
+    async def usage_sums(self, span: UsageSpan, by: GroupBy) -> tuple[UsageSum, ...]:
         return await self.read(lambda connection: tables.sum_usage(connection, span, by))
 
     async def read(self, work: Work[T]) -> T:

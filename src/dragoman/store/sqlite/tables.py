@@ -15,7 +15,7 @@ from dragoman.store.store import (
     KeyRow,
     NameTaken,
 )
-from dragoman.store.usage_rows import COLUMNS, SLOT_MS, By, Span, UsageRow, UsageSum
+from dragoman.store.usage_rows import COLUMNS, SLOT_MS, GroupBy, UsageRow, UsageSpan, UsageSum
 
 INSERT = """
     INSERT INTO usage ({columns}) VALUES {places}
@@ -142,16 +142,16 @@ def append_usage(connection: apsw.Connection, rows: Sequence[UsageRow]) -> None:
     connection.executemany(INSERT_USAGE, [astuple(row) for row in rows[whole:]])
 
 
-def remove_usage(connection: apsw.Connection, before_ms: int, most: int) -> int:
-    connection.execute(REMOVE_USAGE, (before_ms, most))
+def remove_usage(connection: apsw.Connection, before_ms: int, limit: int) -> int:
+    connection.execute(REMOVE_USAGE, (before_ms, limit))
     return connection.changes()
 
 
-def list_usage(connection: apsw.Connection, span: Span) -> tuple[UsageRow, ...]:
+def list_usage(connection: apsw.Connection, span: UsageSpan) -> tuple[UsageRow, ...]:
     found = connection.execute(SELECT_USAGE, (span.since_ms, span.until_ms, span.key))
     return tuple(replace(UsageRow(*columns), stream=bool(columns[STREAM])) for columns in found)
 
 
-def sum_usage(connection: apsw.Connection, span: Span, by: By) -> tuple[UsageSum, ...]:
+def sum_usage(connection: apsw.Connection, span: UsageSpan, by: GroupBy) -> tuple[UsageSum, ...]:
     found = connection.execute(SUM_USAGE, (span.since_ms, span.until_ms, span.key, by, SLOT_MS))
     return tuple(UsageSum(*columns) for columns in found)
