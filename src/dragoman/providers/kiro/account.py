@@ -39,7 +39,7 @@ class AccountProfile:
 
     async def arn(self, credential: Credential) -> str | None:
         """Return the profile's ARN; None if none is needed. Raises RequestError if it is missing or misplaced."""
-        addresses = self._hosts.follow(credential, self._found)
+        addresses = self._hosts.update(credential, self._found)
         known = self._configured or credential.profile_arn
         if known is None:
             needed = addresses.generation.needs_profile or self._is_required
@@ -49,7 +49,7 @@ class AccountProfile:
                 if needed:
                     raise RequestError(self._missing())
                 return None
-            self._hosts.follow(credential, self._found)
+            self._hosts.update(credential, self._found)
         return self._check_region(known or self._found or "")
 
     def require(self) -> None:
@@ -58,7 +58,7 @@ class AccountProfile:
         self._fetched_at = None
 
     def _check_region(self, arn: str) -> str:
-        region, addresses = read_region(arn), self._hosts.now
+        region, addresses = read_region(arn), self._hosts.current
         if region is None:
             message = "its profile ARN is not valid: arn:aws:codewhisperer:REGION:ACCOUNT:profile/ID is expected."
             raise RequestError(self._failure(message))
@@ -76,7 +76,7 @@ class AccountProfile:
 
     async def _fetch_all(self) -> None:
         try:
-            for root in self._hosts.controls():
+            for root in self._hosts.control_urls():
                 self._found = await self._first_at(root)
                 if self._found is not None:
                     return
@@ -93,7 +93,7 @@ class AccountProfile:
         return next((profile.arn for profile in listed if read_region(profile.arn)), None)
 
     def _missing(self) -> Failure:
-        now = self._hosts.now
+        now = self._hosts.current
         message = (
             f"the account has no profile, and {now.chat} rejects requests without one. Set `profile_arn`, or, "
             'for a Builder ID, endpoint = "https://q.us-east-1.amazonaws.com".'

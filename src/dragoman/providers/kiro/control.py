@@ -100,7 +100,7 @@ class ControlClient:
         found: list[ListedModel] = []
         token: str | None = None
         for _ in range(MAX_PAGES):
-            now = self._hosts.now
+            now = self._hosts.current
             fields = _drop_missing(
                 origin=now.generation.origin, maxResults=PAGE, nextToken=token, profileArn=profile_arn
             )
@@ -126,10 +126,10 @@ class ControlClient:
         return found
 
     async def read_usage(self, profile_arn: str | None) -> UsageLimits:
-        now = self._hosts.now
+        now = self._hosts.current
         fields = _drop_missing(origin=now.generation.origin, resourceType="AGENTIC_REQUEST", profileArn=profile_arn)
         *first, last = (ControlRequest("GetUsageLimits", now.control, path, fields) for path in now.generation.usage)
-        for request in () if self._hosts.by_target else first:
+        for request in () if self._hosts.uses_target_header else first:
             try:
                 return await self._fetch_page(request, UsageLimits)
             except RequestError as refused:
@@ -154,8 +154,8 @@ class ControlClient:
         authorization = authorization_headers(await self._refresher.get())
         fields, address = request.fields, f"{request.root}{request.path}"
         try:
-            if self._hosts.by_target:
-                named = target_headers(self._hosts.now.generation.control_service, request.operation)
+            if self._hosts.uses_target_header:
+                named = target_headers(self._hosts.current.generation.control_service, request.operation)
                 return await self._service.request(
                     "POST", f"{request.root}/", (*authorization, *named), msgspec.json.encode(fields)
                 )

@@ -76,47 +76,47 @@ class AccountHosts:
 
     def __init__(self, config: KiroProviderConfig, credential: Credential | None) -> None:
         self._config = config
-        self.now = find_addresses(config, credential, None)
-        self.first = self.now.chat
+        self.current = find_addresses(config, credential, None)
+        self.first_url = self.current.chat
 
-    def follow(self, credential: Credential, profile_arn: str | None) -> Addresses:
+    def update(self, credential: Credential, profile_arn: str | None) -> Addresses:
         """Update the addresses: another account may have signed in, or a profile was found."""
-        self.now = find_addresses(self._config, credential, profile_arn)
-        return self.now
+        self.current = find_addresses(self._config, credential, profile_arn)
+        return self.current
 
     @property
-    def by_target(self) -> bool:
+    def uses_target_header(self) -> bool:
         """Whether operations are named in a header, as in AWS's JSON protocol, instead of by paths."""
         return self._config.operations_by == "target"
 
-    def redirected(self, out: OutgoingRequest) -> OutgoingRequest:
+    def redirect(self, out: OutgoingRequest) -> OutgoingRequest:
         """Return a request for the first address, sent to the current one."""
-        if self.by_target:
+        if self.uses_target_header:
             fields = tuple(field for field in out.headers if field[0] != JSON[0])
-            named = target_headers(self.now.generation.chat_service, "GenerateAssistantResponse")
-            return msgspec.structs.replace(out, url=f"{self.now.chat}/", headers=(*fields, *named))
-        if self.now.chat == self.first or not out.url.startswith(self.first):
+            named = target_headers(self.current.generation.chat_service, "GenerateAssistantResponse")
+            return msgspec.structs.replace(out, url=f"{self.current.chat}/", headers=(*fields, *named))
+        if self.current.chat == self.first_url or not out.url.startswith(self.first_url):
             return out
-        return msgspec.structs.replace(out, url=self.now.chat + out.url[len(self.first) :])
+        return msgspec.structs.replace(out, url=self.current.chat + out.url[len(self.first_url) :])
 
-    def controls(self) -> list[str]:
+    def control_urls(self) -> list[str]:
         """Return the addresses that list profiles: the current one, then the API's other region."""
         if self._config.control_endpoint is not None or self._config.endpoint is not None:
-            return [self.now.control]
-        other = DEFAULT_REGION if self.now.region == EUROPE else EUROPE
-        return [self.now.control, self.now.generation.control.format(region=other)]
+            return [self.current.control]
+        other = DEFAULT_REGION if self.current.region == EUROPE else EUROPE
+        return [self.current.control, self.current.generation.control.format(region=other)]
 
 
 def find_addresses(config: KiroProviderConfig, credential: Credential | None, profile_arn: str | None) -> Addresses:
     arn = config.profile_arn or (credential.profile_arn if credential else None) or profile_arn
     region = read_region(arn) or api_region(config.region)
-    generation = _generation(config, credential, arn)
+    generation = _choose_generation(config, credential, arn)
     chat = config.endpoint or generation.chat.format(region=region)
     control = config.control_endpoint or generation.control.format(region=region, endpoint=chat)
     return Addresses(generation, chat, control, region)
 
 
-def _generation(config: KiroProviderConfig, credential: Credential | None, arn: str | None) -> Generation:
+def _choose_generation(config: KiroProviderConfig, credential: Credential | None, arn: str | None) -> Generation:
     if config.endpoint is not None:
         host = urlsplit(config.endpoint).hostname or ""
         if host.endswith(".kiro.dev"):

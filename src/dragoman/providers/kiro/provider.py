@@ -64,11 +64,11 @@ def make_kiro(config: ProviderConfig, send: SendRequest, environ: Mapping[str, s
         kind=config.kind,
         issuer=NAME,
         endpoint=Endpoint(
-            url=account.hosts.first,
+            url=account.hosts.first_url,
             protocols=(NAME,),
             send=kiro.wrap_send(send),
             dial=read_dial(config, environ),
-            headers=chat_headers(config, account.hosts.now.generation, environ),
+            headers=chat_headers(config, account.hosts.current.generation, environ),
             first_token_timeout_s=config.first_token_timeout_s,
             first_token_limit_s=FIRST_TOKEN_LIMIT_S,
             retries_timeouts=True,
@@ -129,7 +129,7 @@ class Kiro:
         async def send_and_observe(
             out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float
         ) -> IncomingResponse:
-            response = await send(account.hosts.redirected(out), dial, head_timeout_s=head_timeout_s)
+            response = await send(account.hosts.redirect(out), dial, head_timeout_s=head_timeout_s)
             account.refresher.clock.observe_date(response.headers.get(b"date"))
             self._log_request_id(response)
             return response
@@ -160,7 +160,7 @@ class Kiro:
     async def request_options(self, model: str) -> KiroOptions:
         config = self._config
         profile_arn = await self._account.profile_arn()
-        generation = self._account.hosts.now.generation
+        generation = self._account.hosts.current.generation
         return KiroOptions(
             profile_arn=profile_arn,
             conversation_id=str(uuid4()),
