@@ -10,8 +10,8 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import EFFORTS, Target, effort_for_budget
 from dragoman.hub.request import Ext, Format, Reasoning, Request, Role, Shape, Switch, Text
 from dragoman.passes.cache_breakpoint import place_cache_breakpoint
-from dragoman.protocols.chat.build_tools import write_tools
-from dragoman.protocols.chat.build_turns import write_messages
+from dragoman.protocols.chat.build_tools import build_tools
+from dragoman.protocols.chat.build_turns import build_messages
 from dragoman.protocols.chat.wire import NAME, OPENAI, OPENAI_PROTOCOLS
 
 _Wire = dict[str, object]
@@ -28,8 +28,8 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     shared = _shared_ext(request)
     note_foreign_fields(request, NAME, ledger, shared)
     request = place_cache_breakpoint(request, ledger)
-    body: _Wire = {"model": target.model, "messages": write_messages(request, target, ledger)}
-    body |= write_tools(request, target, ledger)
+    body: _Wire = {"model": target.model, "messages": build_messages(request, target, ledger)}
+    body |= build_tools(request, target, ledger)
     effort = _build_effort(request, target, ledger)
     body |= _build_sampling(request, target, effort.get("reasoning_effort"), ledger)
     body |= _build_settings(request, target, ledger)

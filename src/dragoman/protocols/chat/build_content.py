@@ -25,7 +25,7 @@ _EXTENSIONS = {media_type: name for name, media_type in FILE_TYPES.items()}
 _TTLS = {"5m": "30m", "1h": "12h"}  # Anthropic's lifetimes -> the shortest of OpenAI's that is not shorter
 
 
-class PartWriter:
+class PartBuilder:
     """Build the content parts of one request."""
 
     __slots__ = ("_caches", "_citations_key", "_files", "_ledger", "_other_vendor", "_same_protocol")
@@ -132,7 +132,7 @@ def _read_entry(opaque: Opaque) -> dict[str, object]:
         return {}
 
 
-def write_reasoning(thoughts: list[Thinking]) -> dict[str, object]:
+def build_reasoning(thoughts: list[Thinking]) -> dict[str, object]:
     """Return the fields of a message that return reasoning to the server that issued it."""
     fields: dict[str, object] = {}
     text = "".join(thought.text for thought in thoughts)

@@ -12,7 +12,7 @@ from dragoman.protocols.chat.wire import NAME, SEARCH_OPTIONS
 _CHOICES = {Pick.AUTO: "auto", Pick.NONE: "none", Pick.REQUIRED: "required"}
 
 
-def write_tools(request: Request, target: Target, ledger: Ledger) -> dict[str, object]:
+def build_tools(request: Request, target: Target, ledger: Ledger) -> dict[str, object]:
     """Return the fields of the body that list the tools and choose among them."""
     same_protocol = request.protocol == NAME
     body: dict[str, object] = {}

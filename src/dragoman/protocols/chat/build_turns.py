@@ -24,7 +24,7 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.protocols.chat.build_content import PartWriter, find_call_signatures, write_reasoning
+from dragoman.protocols.chat.build_content import PartBuilder, build_reasoning, find_call_signatures
 from dragoman.protocols.chat.wire import NAME, OPENAI, OPENAI_PROTOCOLS
 
 _Wire = dict[str, object]
@@ -40,7 +40,7 @@ class _PlacedResult(Struct, frozen=True):
     run: int
 
 
-def write_messages(request: Request, target: Target, ledger: Ledger) -> list[_Wire]:
+def build_messages(request: Request, target: Target, ledger: Ledger) -> list[_Wire]:
     return _Writer(request, target, ledger).messages()
 
 
@@ -65,7 +65,7 @@ class _Writer:
         files = request.protocol in OPENAI_PROTOCOLS
         self._plain_text = "text_content" in target.quirks  # send content as a string if possible
         caches = not self._plain_text and (self._same_protocol or "plain" not in target.quirks)
-        self._parts = PartWriter(client=request.protocol, caches=caches, files=files, ledger=ledger)
+        self._parts = PartBuilder(client=request.protocol, caches=caches, files=files, ledger=ledger)
         self._runs = [list(run) for _, run in groupby(request.turns, key=lambda turn: turn.role)]
         self._results = _results_by_call(self._runs)
         self._sent: set[int] = set()  # results, by identity
@@ -219,7 +219,7 @@ class _Writer:
         if refusal:
             message["refusal"] = refusal
         thinking = [thought for part in parts for thought in self._keep_thinking(part)]
-        message |= write_reasoning(thinking)
+        message |= build_reasoning(thinking)
         signatures = find_call_signatures(thinking)
         for wire in wire_calls:
             if wire["id"] in signatures:

@@ -23,8 +23,8 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.protocols.chat.parse_content import read_content, read_reasoning, unread_fields, unread_fields_with
-from dragoman.protocols.chat.parse_tools import read_choice, read_tools
+from dragoman.protocols.chat.parse_content import parse_content, parse_reasoning, unread_fields, unread_fields_with
+from dragoman.protocols.chat.parse_tools import parse_choice, parse_tools
 from dragoman.protocols.chat.wire import NAME
 
 _ROLES = {"system": Role.SYSTEM, "developer": Role.DEVELOPER, "user": Role.USER}
@@ -48,7 +48,7 @@ _DEFAULTS: dict[str, Json] = {
 }
 
 
-def read_turns(messages: list[Fields]) -> tuple[Turn, ...]:
+def parse_turns(messages: list[Fields]) -> tuple[Turn, ...]:
     turns: list[Turn] = []
     custom: set[str] = set()  # ids of custom tools' calls: other protocols give their results a type of their own
     for message in messages:
@@ -68,14 +68,14 @@ def _read_turn(message: Fields, custom: set[str]) -> Turn:
         raise BadField(message.pointer("role"), "is the deprecated 'function'; send the result with the role 'tool'")
     if role not in _ROLES:
         raise message.bad("role", "must be system, developer, user, assistant or tool")
-    parts = read_content(message)
+    parts = parse_content(message)
     return Turn(_ROLES[role], parts, message.at, unread_fields(message))
 
 
 def _read_assistant(message: Fields) -> Turn:
     if message.has("audio"):
         raise BadField(message.pointer("audio"), "refers to a spoken reply, which is not stored here; send its text")
-    parts: list[Part] = [*read_reasoning(message), *read_content(message)]
+    parts: list[Part] = [*parse_reasoning(message), *parse_content(message)]
     refusal = message.text("refusal")
     if refusal:
         parts.append(Refusal(refusal, message.pointer("refusal")))
@@ -114,7 +114,7 @@ def _read_arguments(called: Fields) -> str:
 
 def _read_result(message: Fields, custom: set[str]) -> Turn:
     call_id = message.need_text("tool_call_id")
-    content = tuple(_result_part(part) for part in read_content(message))
+    content = tuple(_result_part(part) for part in parse_content(message))
     result = ToolResult(call_id, content, message.at, custom=call_id in custom, ext=unread_fields(message))
     return Turn(Role.USER, (result,), message.at)
 
@@ -151,9 +151,9 @@ def _read_request(body: Fields, raw: dict[str, Json], ledger: Ledger) -> Request
     request = Request(
         protocol=NAME,
         model=body.need_text("model"),
-        turns=read_turns(_read_messages(body)),
-        tools=read_tools(body),
-        tool_choice=read_choice(body),
+        turns=parse_turns(_read_messages(body)),
+        tools=parse_tools(body),
+        tool_choice=parse_choice(body),
         parallel=body.flag("parallel_tool_calls"),
         max_tokens=_read_max_tokens(body, ledger),
         temperature=body.number("temperature"),

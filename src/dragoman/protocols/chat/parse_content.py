@@ -27,7 +27,7 @@ from dragoman.hub.request import (
 from dragoman.protocols.chat.wire import AUDIO_TYPES, FILE_TYPES, visible_text
 
 
-def read_content(message: Fields) -> tuple[Part, ...]:
+def parse_content(message: Fields) -> tuple[Part, ...]:
     """Parse `content`, a string or an array of parts; an empty string has no parts."""
     content = message.text_or_objects("content")
     if content is None or content == "":
@@ -147,7 +147,7 @@ def _read_file_data(data: str, name: str | None, at: str) -> Inline:
     return Inline(FILE_TYPES.get(extension, "application/pdf"), data)
 
 
-def read_reasoning(message: Fields) -> list[Thinking]:
+def parse_reasoning(message: Fields) -> list[Thinking]:
     """Parse the reasoning that a client returns, once even if several fields repeat it."""
     key = "reasoning_content" if message.has("reasoning_content") else "reasoning"
     visible = message.text("reasoning_content")

@@ -9,7 +9,7 @@ WEB_SEARCH = "web_search"
 _PICKS = {"auto": Pick.AUTO, "none": Pick.NONE, "required": Pick.REQUIRED, "any": Pick.REQUIRED}
 
 
-def read_tools(body: Fields) -> tuple[Tool, ...]:
+def parse_tools(body: Fields) -> tuple[Tool, ...]:
     """Parse `tools`, the older `functions`, and `web_search_options`, which stands for a tool."""
     tools = [_read_tool(tool) for tool in body.objects("tools") or ()]
     tools += [_read_function(function, function.at, None) for function in body.objects("functions") or ()]
@@ -85,7 +85,7 @@ def _read_search(search: Fields, raw: object) -> Hosted:
     )
 
 
-def read_choice(body: Fields) -> ToolChoice | None:
+def parse_choice(body: Fields) -> ToolChoice | None:
     key = "tool_choice" if body.has("tool_choice") else "function_call"
     value = body.raw(key)
     if value is None:

@@ -7,7 +7,7 @@ from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import EFFORTS
 from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Role, Shape, Switch, Turn
-from dragoman.protocols.messages.parse_content import parse_cache, parse_content, unread
+from dragoman.protocols.messages.parse_content import parse_cache, parse_content, unread_fields
 from dragoman.protocols.messages.parse_tools import parse_choice, parse_tools
 from dragoman.protocols.messages.wire import NAME
 
@@ -80,7 +80,7 @@ def _parse_request(top: Fields, raw: dict[str, Json], read_max_tokens: Callable[
         service_tier="default" if top.text("service_tier") == "standard_only" else None,
         stream=top.flag("stream", False),
         where=_find_pointers(top, format),
-        ext={**extras, **_parse_extras(top), **unread(top, output, thinking, metadata, control, format_fields)},
+        ext={**extras, **_parse_extras(top), **unread_fields(top, output, thinking, metadata, control, format_fields)},
         raw=raw,
     )
 
@@ -119,7 +119,7 @@ def _parse_turns(top: Fields) -> tuple[Turn, ...]:
         if role is None or content is None:
             raise BadField(message.pointer("role" if role is None else "content"), "is required")
         parts = parse_content(content, message.pointer("content"))
-        turns.append(Turn(_ROLES[role], parts, message.at, unread(message)))
+        turns.append(Turn(_ROLES[role], parts, message.at, unread_fields(message)))
     return tuple(turns)
 
 

@@ -29,7 +29,7 @@ from dragoman.protocols.messages.wire import VENDOR, decode_call_id
 ResultPart = Text | Image | Document | Foreign
 
 
-def unread(holder: Fields, *inner: Fields | None) -> Ext:
+def unread_fields(holder: Fields, *inner: Fields | None) -> Ext:
     """Return the unread fields of an object and of the objects inside it, by pointers relative to it."""
     start = len(holder.at) + 1
     return {
@@ -80,7 +80,7 @@ def _parse_text(block: Fields) -> Text:
         at=block.at,
         citations=tuple(_parse_citations(block)),
         cache=cache,
-        ext=unread(block, control),
+        ext=unread_fields(block, control),
     )
 
 
@@ -97,7 +97,7 @@ def _parse_image(block: Fields) -> Image | Foreign:
     if media is None:
         return _keep_whole(block)
     cache, control = parse_cache(block)
-    return Image(media, block.at, cache=cache, ext=unread(block, source, control))
+    return Image(media, block.at, cache=cache, ext=unread_fields(block, source, control))
 
 
 def _parse_document(block: Fields) -> Document | Foreign:
@@ -111,7 +111,7 @@ def _parse_document(block: Fields) -> Document | Foreign:
     if media is None:
         return _keep_whole(block)
     cache, control = parse_cache(block)
-    return Document(media, block.at, block.text("title"), cache, unread(block, source, control))
+    return Document(media, block.at, block.text("title"), cache, unread_fields(block, source, control))
 
 
 def _parse_media(source: Fields) -> Media | None:
@@ -130,7 +130,7 @@ def _parse_composed(block: Fields, source: Fields) -> Document:
     raw = _as_raw(block)
     text, others = _read_text(source)
     cache, control = parse_cache(block)
-    return Document(text, block.at, block.text("title"), cache, unread(block, source, control, *others), raw)
+    return Document(text, block.at, block.text("title"), cache, unread_fields(block, source, control, *others), raw)
 
 
 def _parse_search_result(block: Fields) -> Document:
@@ -140,7 +140,7 @@ def _parse_search_result(block: Fields) -> Document:
     cache, control = parse_cache(block)
     source = block.text("source")
     titled = f"{source}\n\n{text}" if source else text
-    return Document(titled, block.at, block.text("title"), cache, unread(block, control, *others), raw)
+    return Document(titled, block.at, block.text("title"), cache, unread_fields(block, control, *others), raw)
 
 
 def _read_text(holder: Fields) -> tuple[str, list[Fields]]:
@@ -177,7 +177,7 @@ def _parse_tool_use(block: Fields) -> ToolCall:
         arguments=msgspec.json.encode(given).decode(),
         at=block.at,
         cache=cache,
-        ext=extras | unread(block, control),
+        ext=extras | unread_fields(block, control),
     )
 
 
@@ -195,18 +195,18 @@ def _parse_tool_result(block: Fields) -> ToolResult:
         at=block.at,
         is_error=block.flag("is_error", False),
         cache=cache,
-        ext=unread(block, control),
+        ext=unread_fields(block, control),
     )
 
 
 def _parse_thinking(block: Fields) -> Thinking:
     signature = block.text("signature")
     opaque = read_opaque(signature, Form.SIGNATURE, VENDOR) if signature else None
-    return Thinking(block.need_text("thinking"), block.at, opaque, ext=unread(block))
+    return Thinking(block.need_text("thinking"), block.at, opaque, ext=unread_fields(block))
 
 
 def _parse_redacted(block: Fields) -> Thinking:
-    return Thinking("", block.at, read_opaque(block.need_text("data"), Form.REDACTED, VENDOR), ext=unread(block))
+    return Thinking("", block.at, read_opaque(block.need_text("data"), Form.REDACTED, VENDOR), ext=unread_fields(block))
 
 
 _RESULT_PARSERS: dict[str, Callable[[Fields], ResultPart]] = {

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from dragoman.framing.fields import Fields
 from dragoman.hub.request import Function, Hosted, Pick, Tool, ToolChoice
-from dragoman.protocols.messages.parse_content import parse_cache, unread
+from dragoman.protocols.messages.parse_content import parse_cache, unread_fields
 
 _PICKS = {"auto": Pick.AUTO, "any": Pick.REQUIRED, "tool": Pick.NAMED, "none": Pick.NONE}
 _TOOLSET = "mcp_toolset"
@@ -64,7 +64,7 @@ def _parse_function(tool: Fields) -> Function:
         strict=tool.flag("strict"),
         deferred=tool.flag("defer_loading", False),
         cache=cache,
-        ext=unread(tool, control),
+        ext=unread_fields(tool, control),
         schema_key="input_schema",
     )
 
@@ -76,7 +76,9 @@ def _parse_hosted(tool: Fields, kind: str) -> Hosted:
         return Hosted(family, raw, tool.at, server_name=tool.text("mcp_server_name"), allowed_tools=_enabled_tools(raw))
     tool.text("name")
     if family != "web_search":
-        return Hosted(family, raw, tool.at, known=family != kind or kind.startswith(_OTHER_FAMILIES), ext=unread(tool))
+        return Hosted(
+            family, raw, tool.at, known=family != kind or kind.startswith(_OTHER_FAMILIES), ext=unread_fields(tool)
+        )
     return Hosted(
         kind=family,
         raw=raw,
@@ -85,7 +87,7 @@ def _parse_hosted(tool: Fields, kind: str) -> Hosted:
         blocked_domains=_parse_domains(tool, "blocked_domains"),
         max_uses=tool.integer("max_uses"),
         location=tool.raw("user_location"),
-        ext=unread(tool),
+        ext=unread_fields(tool),
     )
 
 
@@ -114,7 +116,7 @@ def _parse_server(server: Fields) -> Hosted:
         server_url=server.need_text("url"),
         server_name=server.need_text("name"),
         authorization=server.text("authorization_token"),
-        ext={key: value for key, value in unread(server).items() if key != "type"},
+        ext={key: value for key, value in unread_fields(server).items() if key != "type"},
     )
 
 

@@ -5,7 +5,7 @@ from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Shape
 from dragoman.protocols.responses.parse_content import unread_fields
-from dragoman.protocols.responses.parse_tools import read_choice, read_tools
+from dragoman.protocols.responses.parse_tools import parse_choice, parse_tools
 from dragoman.protocols.responses.parse_turns import Conversation
 from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME
 
@@ -52,7 +52,7 @@ def _parse_request(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Requ
     ext: Ext = {}
     conversation = Conversation(ledger, ext)
     conversation.read(fields)
-    tools = (*read_tools(fields.objects("tools") or [], ext), *conversation.tools)
+    tools = (*parse_tools(fields.objects("tools") or [], ext), *conversation.tools)
     reasoning = fields.obj("reasoning")
     text = fields.obj("text")
     cache = fields.obj("prompt_cache_options")
@@ -71,7 +71,7 @@ def _parse_request(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Requ
         model=fields.need_text("model"),
         turns=tuple(conversation.turns),
         tools=tools,
-        tool_choice=read_choice(fields),
+        tool_choice=parse_choice(fields),
         parallel=False if fields.flag("parallel_tool_calls") is False else None,
         max_tokens=_parse_max_tokens(fields, prewarm),
         temperature=fields.number("temperature"),

@@ -34,15 +34,15 @@ def unread_fields(fields: Fields, **nested: Fields | None) -> Ext:
     return ext
 
 
-def read_content(fields: Fields, key: str) -> tuple[Part, ...]:
+def parse_content(fields: Fields, key: str) -> tuple[Part, ...]:
     """Parse content, a string or an array of parts."""
     content = fields.text_or_objects(key)
     if isinstance(content, str):
         return (Text(content, fields.pointer(key)),) if content else ()
-    return tuple(read_part(part) for part in content or ())
+    return tuple(parse_part(part) for part in content or ())
 
 
-def read_part(part: Fields) -> Part:
+def parse_part(part: Fields) -> Part:
     match part.text("type"):
         case "input_text" | "output_text" | "text":
             return _read_text(part)

@@ -20,7 +20,7 @@ _PICKS = {"auto": Pick.AUTO, "none": Pick.NONE, "required": Pick.REQUIRED}
 _HOSTED_DEFAULTS: Wire = {"container": {"type": "auto"}, "require_approval": "never"}
 
 
-def read_tools(tools: Iterable[Fields], ext: Ext) -> Iterator[Tool]:
+def parse_tools(tools: Iterable[Fields], ext: Ext) -> Iterator[Tool]:
     """Parse the tools, also those in namespaces; other fields of a namespace go into the request's `ext`."""
     for tool in tools:
         match tool.need_text("type"):
@@ -117,7 +117,7 @@ def _read_allowed_tools(tool: Fields) -> tuple[str, ...] | None:
     return _read_strings(chosen, "tool_names") if chosen is not None and chosen.has("tool_names") else None
 
 
-def read_choice(fields: Fields) -> ToolChoice | None:
+def parse_choice(fields: Fields) -> ToolChoice | None:
     """Parse `tool_choice`; None for auto, which is the default."""
     at = fields.pointer("tool_choice")
     value = fields.raw("tool_choice")

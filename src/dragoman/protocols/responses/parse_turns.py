@@ -25,8 +25,8 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.protocols.responses.parse_content import read_content, unread_fields
-from dragoman.protocols.responses.parse_tools import read_tools
+from dragoman.protocols.responses.parse_content import parse_content, unread_fields
+from dragoman.protocols.responses.parse_tools import parse_tools
 from dragoman.protocols.responses.wire import VENDOR
 
 _ROLES = {role.value: role for role in Role}
@@ -96,7 +96,7 @@ class Conversation:
                 self._read_output(item)
             case "additional_tools":
                 item.text("role")
-                self.tools += read_tools(item.need_objects("tools"), self._ext)
+                self.tools += parse_tools(item.need_objects("tools"), self._ext)
                 self._keep_unread(item)
             case _:
                 self._read_foreign(type_, item)
@@ -105,7 +105,7 @@ class Conversation:
         role = _ROLES.get(item.need_text("role"))
         if role is None:
             raise item.bad("role", "must be user, assistant, system or developer")
-        parts = read_content(item, "content")
+        parts = parse_content(item, "content")
         if role is Role.ASSISTANT:
             self._add_reply_parts(item, *parts)
             self._keep_unread(item)
@@ -197,7 +197,7 @@ def _read_result(item: Fields, call_id: str) -> ToolResult:
 
 
 def _read_result_parts(item: Fields) -> Iterator[Text | Image | Document | Foreign]:
-    for part in read_content(item, "output"):
+    for part in parse_content(item, "output"):
         if isinstance(part, Text | Image | Document | Foreign):
             yield part
         else:
