@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.flow import pump, turn
+from dragoman.flow.step import Completed
 from fakes.upstream import Answer, End, FakeUpstream
+from flow.chat_wire import STREAM
+from flow.turn_rig import Scene, play
 from gateway import KEY, Running, provider_section, running
 
 STARTED = (
@@ -58,3 +62,11 @@ def test_a_gateway_that_stops_while_an_upstream_lingers_says_nothing_twice(
         with running(IMPATIENT + provider_section("messages", fake.url), tmp_path) as gateway:
             assert ask(gateway) == whole
         assert caplog.messages == []
+
+
+def test_a_translated_reply_that_came_at_once_ends_without_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pump, "LINGER_S", 20.0)  # the client would wait so long for its end
+    monkeypatch.setattr(turn, "LINGER_S", 0.05)
+    began = time.monotonic()
+    assert play(Scene("messages"), Answer(STREAM, end=End.HANG)).end == Completed()
+    assert time.monotonic() - began < 10

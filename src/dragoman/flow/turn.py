@@ -122,13 +122,20 @@ class Turn:
         return reply
 
     @property
+    def _is_over(self) -> bool:
+        """Whether the whole reply has been read; what follows the last event of a translated one is not waited for."""
+        return self._ended or (isinstance(self.pipe, TranslationPipe) and self.pipe.watch.ended)
+
+    @property
     def headers(self) -> Headers:
         assert self._answer is not None
         return self._answer.headers
 
     async def let_upstream_end(self) -> None:
         """Read on to the end of the body, if it is near, so that the connection can be used again."""
-        if self._answer is None or self._ended or self.pipe is None or self.pipe.watch.failure is not None:
+        if self._answer is None or self._ended or self.pipe is None:
+            return
+        if not self.pipe.watch.ended or self.pipe.watch.failure is not None:  # its end is not near
             return
         try:
             await self._answer.chunk(LINGER_S)
@@ -164,7 +171,7 @@ class Turn:
         if end is not None:
             return end
         await self._accept(prepared, answer)
-        if not self._ended:
+        if not self._is_over:
             await self._pump(prepared, answer, self.pipe)
         return self._end(prepared, self.pipe)
 
@@ -237,7 +244,7 @@ class Turn:
         if isinstance(prepared, Translated) and self._ask.continuation is not None:
             self._writer.encoding.continued(prepared.ledger)
         held, self._held = self._held, b""
-        if self._ended and self._writer.streams:
+        if self._is_over and self._writer.streams:
             await self._writer.commit(prepared, answer.headers, b"")
             self._writer.keep_for_end(held)
         else:
