@@ -136,7 +136,7 @@ def test_quotas_come_from_the_accounts(tmp_path: Path) -> None:
         file = tmp_path / "kiro-auth-token.json"
         table = {**fake.issue(), "expiresAt": "2099-01-01T00:00:00Z", "authMethod": "social", "profileArn": ARN}
         file.write_bytes(msgspec.json.encode(table))
-        report = asyncio.run(read_quotas(config_in(tmp_path, fake.stanza(str(file)))))
+        report = asyncio.run(read_quotas(config_in(tmp_path, fake.section(str(file)))))
     assert report.problems == []
     assert [(quota.provider, quota.used, quota.limit) for quota in report.quotas] == [("kiro", 12.5, 50.0)]
 

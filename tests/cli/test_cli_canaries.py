@@ -115,8 +115,8 @@ def vendors(shell: Shell) -> Iterator[Vendors]:
             f'[providers.oai]\nkind = "openai"\nendpoint = "{vendor.url}"\napi_key = "file:oai.key"\n',
             *_compatible(canaries, vendor, proxy),
             *_kiro(shell, canaries, kiro, environ),
-            codex.stanza(_codex(shell, canaries, codex)),
-            copilot.stanza(_copilot(shell, canaries, copilot), auth="exchange"),
+            codex.section(_codex(shell, canaries, codex)),
+            copilot.section(_copilot(shell, canaries, copilot), auth="exchange"),
             '[providers.echo]\nkind = "echo"\n',
         ]
         shell.write("oai.key", canaries.new("oai"))
@@ -169,7 +169,7 @@ def _kiro(shell: Shell, canaries: Canaries, kiro: LeakyKiro, environ: dict[str, 
     named = {"kfile": "kfile.json", "koidc": "koidc.json", "kdb": "kdb.sqlite3"}
     places = {name: str(shell.home / file) for name, file in named.items()}
     places |= {"kenv": "env:KIRO_REFRESH", "kkey": "env:KIRO_KEY"}
-    return [kiro.stanza(place, name) for name, place in places.items()]
+    return [kiro.section(place, name) for name, place in places.items()]
 
 
 def _codex(shell: Shell, canaries: Canaries, codex: LeakyCodex) -> str:

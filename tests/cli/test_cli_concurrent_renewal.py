@@ -76,7 +76,7 @@ def test_concurrent_requests_renew_an_expired_token_once(shell: Shell, kind: str
     with fake:
         path = shell.home / "account.json"
         path.write_bytes(msgspec.json.encode(_expired(fake)))
-        config = shell.write("crowd.toml", fake.stanza(str(path)))
+        config = shell.write("crowd.toml", fake.section(str(path)))
         model = "kiro/auto" if kind == "kiro" else "codex/gpt-5.5"
         served = shell.serve("--config", str(config), "--workers", str(PROCESSES), DRAGOMAN_API_KEY=KEY)
         with served:

@@ -58,7 +58,7 @@ def test_an_account_without_copilot_is_broken_with_a_link_to_github(tmp_path: Pa
     details = {"notification_id": "no_copilot_access", "message": "No access to Copilot found."}
     with FakeCopilot() as fake:
         fake.script(EXCHANGE, json_answer({"error_details": details}, 403))
-        shell.write("dragoman.toml", fake.stanza("env:FAKE_GITHUB_TOKEN"))
+        shell.write("dragoman.toml", fake.section("env:FAKE_GITHUB_TOKEN"))
         checks = shell.run("doctor", "--json", FAKE_GITHUB_TOKEN=EDITOR_TOKEN).json["checks"]
     (copilot,) = [check for check in checks if check["what"].startswith("provider copilot")]
     assert copilot["state"] == "broken"

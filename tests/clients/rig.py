@@ -98,4 +98,4 @@ def _fake(upstream: str, agent: Agent) -> FakeUpstream:
 
 
 def _provider_section(upstream: str, fake: FakeUpstream) -> str:
-    return fake.stanza(SEED, "up") if isinstance(fake, FakeKiro) else provider_section(upstream, fake.url)
+    return fake.section(SEED, "up") if isinstance(fake, FakeKiro) else provider_section(upstream, fake.url)

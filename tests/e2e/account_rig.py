@@ -51,7 +51,7 @@ def _rigged(made: F, directory: Path, sign_in: Callable[[F, Path], None], settin
     with ExitStack() as stack:
         fake = stack.enter_context(made)
         sign_in(made, file)
-        gateway = stack.enter_context(running(settings + QUICK + made.stanza(str(file)), directory))
+        gateway = stack.enter_context(running(settings + QUICK + made.section(str(file)), directory))
         gateway.settle()
         sdk = Sdk(gateway.url, KEY)
         stack.callback(sdk.close)

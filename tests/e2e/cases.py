@@ -62,7 +62,7 @@ PICTURE = f"data:image/png;base64,{PIXEL}"
 PHOTO = "https://pictures.example.com/photo.jpg"
 
 
-def asked(client: str, model: str, case: Case | None = None) -> JsonObject:
+def request_for(client: str, model: str, case: Case | None = None) -> JsonObject:
     """The arguments with which this protocol's SDK is called."""
     tools = case is not None and case.tools
     reasons = case is not None and case.reasons
@@ -81,7 +81,7 @@ def asked(client: str, model: str, case: Case | None = None) -> JsonObject:
             return {"model": model, "messages": user, "max_tokens": 1024, **extra, **tooled}
 
 
-def asked_with_pictures(client: str, model: str) -> JsonObject:
+def request_with_pictures(client: str, model: str) -> JsonObject:
     match client:
         case "chat":
             parts: list[Json] = [

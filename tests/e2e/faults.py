@@ -130,13 +130,13 @@ def assert_told_properly(client: str, error: Exception, status: int) -> None:
     assert error.response.headers["content-type"].startswith("application/json")
     assert error.response.headers["x-request-id"]
     body = msgspec.json.decode(error.response.content)
-    told = body["error"]
-    assert isinstance(told["message"], str)
-    assert told["message"]
+    response = body["error"]
+    assert isinstance(response["message"], str)
+    assert response["message"]
     assert SECRET not in error.response.text
     if client == "messages":
         assert body["type"] == "error"
-        assert told["type"] == MESSAGES_TYPES[status]
+        assert response["type"] == MESSAGES_TYPES[status]
     else:
-        assert told.keys() >= {"message", "type", "param", "code"}
-        assert isinstance(told["type"], str)
+        assert response.keys() >= {"message", "type", "param", "code"}
+        assert isinstance(response["type"], str)

@@ -84,17 +84,17 @@ class Sdk:
         self.headers = dict(response.headers)
 
 
-def chat_whole(sdk: Sdk, asked: Kwargs) -> Heard:
-    reply = sdk.openai.chat.completions.create(**asked)
+def chat_whole(sdk: Sdk, request: Kwargs) -> Heard:
+    reply = sdk.openai.chat.completions.create(**request)
     return _chat(reply.choices[0].message, reply.choices[0].finish_reason, reply.usage)
 
 
-def chat_stream(sdk: Sdk, asked: Kwargs) -> Reply:
+def chat_stream(sdk: Sdk, request: Kwargs) -> Reply:
     """Through the SDK's stream helper; it takes strict tools only, so it is given none."""
-    asked = {name: value for name, value in asked.items() if name != "tools"}
+    request = {name: value for name, value in request.items() if name != "tools"}
     text: list[str] = []
     try:
-        with sdk.openai.chat.completions.stream(**asked, stream_options={"include_usage": True}) as stream:
+        with sdk.openai.chat.completions.stream(**request, stream_options={"include_usage": True}) as stream:
             for event in stream:
                 if event.type == "content.delta":
                     text.append(event.delta)
@@ -108,21 +108,21 @@ def chat_stream(sdk: Sdk, asked: Kwargs) -> Reply:
     return _chat(reply.choices[0].message, reply.choices[0].finish_reason, reply.usage)
 
 
-def chat_chunks(sdk: Sdk, asked: Kwargs) -> Heard | Broke:
+def chat_chunks(sdk: Sdk, request: Kwargs) -> Heard | Broke:
     """Chunk by chunk, put together as simple clients do it."""
     fields: dict[str, str] = {"content": "", "refusal": "", "reasoning_content": ""}
     calls: dict[int, list[str]] = {}
     details: list[JsonObject] = []
     finish, usage = None, None
     try:
-        for chunk in sdk.openai.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
+        for chunk in sdk.openai.chat.completions.create(**request, stream=True, stream_options={"include_usage": True}):
             usage = chunk.usage or usage
             for choice in chunk.choices:
                 finish = choice.finish_reason or finish
-                told = choice.delta.model_dump()
+                found = choice.delta.model_dump()
                 for name in fields:
-                    fields[name] += told.get(name) or ""
-                details += told.get("reasoning_details") or ()
+                    fields[name] += found.get(name) or ""
+                details += found.get("reasoning_details") or ()
                 for call in choice.delta.tool_calls or ():
                     known = calls.setdefault(call.index, ["", "", ""])
                     known[0] += call.id or ""
@@ -161,14 +161,14 @@ def _chat_tokens(usage: CompletionUsage | None) -> Tokens:
     assert usage is not None
     assert usage.prompt_tokens_details is not None
     assert usage.completion_tokens_details is not None
-    read, said = usage.prompt_tokens_details.model_dump(), usage.completion_tokens_details.model_dump()
+    read, reply_text = usage.prompt_tokens_details.model_dump(), usage.completion_tokens_details.model_dump()
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
     return Tokens(
         usage.prompt_tokens,
         usage.completion_tokens,
         read.get("cached_tokens") or 0,
         read.get("cache_write_tokens") or 0,
-        said.get("reasoning_tokens") or 0,
+        reply_text.get("reasoning_tokens") or 0,
     )
 
 
@@ -176,14 +176,14 @@ def _detail_seals(details: Iterable[JsonObject]) -> tuple[str, ...]:
     return tuple(_seal(detail.get("signature") or detail.get("data")) for detail in details)
 
 
-def responses_whole(sdk: Sdk, asked: Kwargs) -> Heard:
-    return _response(sdk.openai.responses.create(**asked))
+def responses_whole(sdk: Sdk, request: Kwargs) -> Heard:
+    return _response(sdk.openai.responses.create(**request))
 
 
-def responses_stream(sdk: Sdk, asked: Kwargs) -> Heard | Broke:
+def responses_stream(sdk: Sdk, request: Kwargs) -> Heard | Broke:
     text: list[str] = []
     try:
-        with sdk.openai.responses.stream(**asked) as stream:
+        with sdk.openai.responses.stream(**request) as stream:
             for event in stream:
                 if event.type == "response.output_text.delta":
                     text.append(event.delta)
@@ -192,9 +192,9 @@ def responses_stream(sdk: Sdk, asked: Kwargs) -> Heard | Broke:
             final = stream.get_final_response() if ended.status == "completed" else ended
     except Exception as error:
         return Broke("".join(text), error)
-    heard = _response(final)
-    assert "".join(text) == heard.text
-    return heard
+    client_reply = _response(final)
+    assert "".join(text) == client_reply.text
+    return client_reply
 
 
 def _response(reply: Response) -> Heard:
@@ -238,23 +238,23 @@ def _response_tokens(usage: ResponseUsage | None) -> Tokens:
     )
 
 
-def messages_whole(sdk: Sdk, asked: Kwargs) -> Heard:
-    return _message(sdk.anthropic.messages.create(**asked))
+def messages_whole(sdk: Sdk, request: Kwargs) -> Heard:
+    return _message(sdk.anthropic.messages.create(**request))
 
 
-def messages_stream(sdk: Sdk, asked: Kwargs) -> Heard | Broke:
+def messages_stream(sdk: Sdk, request: Kwargs) -> Heard | Broke:
     text: list[str] = []
     try:
-        with sdk.anthropic.messages.stream(**asked) as stream:
+        with sdk.anthropic.messages.stream(**request) as stream:
             for event in stream:
                 if event.type == "text":
                     text.append(event.text)
             final = stream.get_final_message()
     except Exception as error:
         return Broke("".join(text), error)
-    heard = _message(final)
-    assert "".join(text) == heard.text
-    return heard
+    client_reply = _message(final)
+    assert "".join(text) == client_reply.text
+    return client_reply
 
 
 def _message(reply: Message) -> Heard:
@@ -349,29 +349,29 @@ STOPS = {
 ORDER = {Say: "text", Refuse: "text", Think: "thinking", CallTool: "call"}
 
 
-def meant_for(client: str, upstream: str, meant: Meant) -> Heard:
+def expected_for(client: str, upstream: str, meant: Meant) -> Heard:
     """What a client of this protocol must hear of what an upstream of that protocol can say."""
-    said = sayable(meant, upstream)
+    reply_text = sayable(meant, upstream)
     same = client == upstream
-    text, refusal = _joined(said, Say), _joined(said, Refuse)
-    stop = said.stop
-    order = tuple(ORDER[type(part)] for part in said.parts)
+    text, refusal = _joined(reply_text, Say), _joined(reply_text, Refuse)
+    stop = reply_text.stop
+    order = tuple(ORDER[type(part)] for part in reply_text.parts)
     if client == "messages":
         text, refusal, stop = text + refusal, "", Stop.FILTERED if refusal else stop
-    elif said.stop is Stop.FILTERED and said.explanation and not text:
-        refusal, order = said.explanation, (*order, "text")
-    seals = tuple(part.seal for part in said.of(Think) if part.seal)
+    elif reply_text.stop is Stop.FILTERED and reply_text.explanation and not text:
+        refusal, order = reply_text.explanation, (*order, "text")
+    seals = tuple(part.seal for part in reply_text.of(Think) if part.seal)
     none = "" if same and client != "messages" else {}
-    calls = tuple((part.id, part.name, _read(part.arguments) or none) for part in said.of(CallTool))
+    calls = tuple((part.id, part.name, _read(part.arguments) or none) for part in reply_text.of(CallTool))
     return Heard(
         text=text,
         refusal=refusal,
-        thinking=_joined(said, Think),
+        thinking=_joined(reply_text, Think),
         seals=seals if same else (ENVELOPE,) * len(seals),
         calls=calls,
         stop=STOPS[client][stop],
-        sequence=said.sequence if client == "messages" else None,
-        tokens=said.tokens,
+        sequence=reply_text.sequence if client == "messages" else None,
+        tokens=reply_text.tokens,
         order=() if client == "chat" else order,
     )
 

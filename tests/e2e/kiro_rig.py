@@ -67,15 +67,15 @@ def kiro_rigged(
         sign(file, str(tokens["accessToken"]), str(tokens["refreshToken"]), life_s)
         if prepare is not None:
             prepare(fake)
-        plain = fake.stanza(str(file), "plain", repair_truncation=False)
-        toml = "\n".join([settings, QUICK, fake.stanza(str(file)), plain])
+        plain = fake.section(str(file), "plain", repair_truncation=False)
+        toml = "\n".join([settings, QUICK, fake.section(str(file)), plain])
         gateway = stack.enter_context(running(toml, directory))
         sdk = Sdk(gateway.url, KEY)
         stack.callback(sdk.close)
         yield KiroRig(gateway, fake, sdk, file)
 
 
-def everyone(rig: KiroRig, client: str, asked: Kwargs) -> list[Heard | Broke | Halted]:
+def everyone(rig: KiroRig, client: str, request: Kwargs) -> list[Heard | Broke | Halted]:
     """The same request whole and through every way of streaming that this client's SDK has."""
-    heard: list[Heard | Broke | Halted] = [WHOLE[client](rig.sdk, asked)]
-    return heard + [listen(rig.sdk, asked) for listen in STREAMS[client]]
+    reply: list[Heard | Broke | Halted] = [WHOLE[client](rig.sdk, request)]
+    return reply + [listen(rig.sdk, request) for listen in STREAMS[client]]

@@ -19,16 +19,16 @@ QUICK = "[retry]\nattempts = 3\nbase_s = 0.01\n"
 KINDS = {"chat": "openai", "responses": "openai", "messages": "anthropic"}
 
 
-def key_of(asked: Asked) -> str:
-    return asked.headers.get("x-api-key") or asked.headers.get("authorization", "").removeprefix("Bearer ")
+def key_of(request: Asked) -> str:
+    return request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
 
 
 TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 500: "api_error"}
 
 
 def error(status: int, message: str, code: str | None = None, **headers: str) -> Answer:
-    told = {"type": TYPES.get(status, "invalid_request_error"), "message": message, "code": code, "param": None}
-    body = msgspec.json.encode({"type": "error", "error": told})
+    response = {"type": TYPES.get(status, "invalid_request_error"), "message": message, "code": code, "param": None}
+    body = msgspec.json.encode({"type": "error", "error": response})
     fields = tuple((name.replace("_", "-"), value) for name, value in headers.items())
     return Answer(body, status, "application/json", fields)
 
@@ -42,13 +42,13 @@ class Keyed:
     headers: tuple[tuple[str, str], ...] = ()  # of good answers
     seen: list[str] = field(default_factory=list)  # the keys in the order in which they were presented
 
-    def __call__(self, asked: Asked) -> Answer:
-        key = key_of(asked)
+    def __call__(self, request: Asked) -> Answer:
+        key = key_of(request)
         self.seen.append(key)
         if key in self.refusals:
             return self.refusals[key]
         speak, meant = SPEAKERS[self.protocol], Meant((Say("Hello"),))
-        if asked.json.get("stream"):
+        if request.json.get("stream"):
             return Answer(speak.stream(meant), headers=self.headers)
         return Answer(speak.whole(meant), content_type="application/json", headers=self.headers)
 

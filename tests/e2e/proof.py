@@ -78,12 +78,12 @@ def _mark(proven: Mapping[Cell, bool], client: str, upstream: str, capability: s
     if not proven.get((client, upstream, capability), False):
         return "✗"
     case = CASES.get(capability)
-    said = None if case is None else sayable(case.meant, upstream)
-    if case is not None and said is not None and said.stop is not case.meant.stop and not case.meant.of(Refuse):
+    text = None if case is None else sayable(case.meant, upstream)
+    if case is not None and text is not None and text.stop is not case.meant.stop and not case.meant.of(Refuse):
         return "–"
     if client == upstream:
         return "="
-    if said is not None and (_is_nearest(client, said.stop) or (client == "messages" and said.of(Refuse))):
+    if text is not None and (_is_nearest(client, text.stop) or (client == "messages" and text.of(Refuse))):
         return "~"
     return "✓"
 
@@ -108,17 +108,17 @@ def _requests() -> list[str]:
 
 
 def _losses(client: str, upstream: str) -> list[str]:
-    told: dict[tuple[str, str, str], None] = {}
+    response: dict[tuple[str, str, str], None] = {}
     for file in [FIXTURES / client / "request.json", *sorted((FIXTURES / "deletion").glob(f"{client}-*.json"))]:
         body = msgspec.json.decode(file.read_bytes())
         while isinstance(found := outcome(client, upstream, body), Turned):
             assert found.at
-            told[(_shape(found.at), "refused", _plain(found.message, found.at))] = None
+            response[(_shape(found.at), "refused", _plain(found.message, found.at))] = None
             body = removed(body, blamed_part(body, found.at))
         assert isinstance(found, Built)
         for loss in found.ledger:
-            told[(_shape(loss.path), loss.how.value, _plain(loss.why, loss.path))] = None
-    rows = sorted(told, key=lambda row: (row[0], row[1], row[2]))
+            response[(_shape(loss.path), loss.how.value, _plain(loss.why, loss.path))] = None
+    rows = sorted(response, key=lambda row: (row[0], row[1], row[2]))
     return ["| field | how | why |", "|-|-|-|", *(f"| `{path}` | {how} | {why} |" for path, how, why in rows)]
 
 

@@ -47,8 +47,8 @@ def rigged(directory: Path, settings: str = ONCE, models: tuple[str, ...] = ()) 
         # Where one attempt is all, a kept connection that ends just then would be it.
         keep = settings != ONCE
         fakes = {name: stack.enter_context(FakeUpstream(models=models, keep_alive=keep)) for name in PROTOCOLS}
-        stanzas = [provider_section(name, fake.url, name) for name, fake in fakes.items()]
-        gateway = stack.enter_context(running("\n".join([settings, *stanzas]), directory))
+        sections = [provider_section(name, fake.url, name) for name, fake in fakes.items()]
+        gateway = stack.enter_context(running("\n".join([settings, *sections]), directory))
         sdk = Sdk(gateway.url, KEY)
         stack.callback(sdk.close)
         yield Rig(gateway, fakes, sdk)

@@ -62,19 +62,21 @@ class Site:
 
     def is_out_of_quota(self, streamed: bool) -> Answer:
         """Said under a good status."""
-        told = {"message": "Your quota is used up.", "type": "insufficient_quota", "code": "insufficient_quota"}
+        response = {"message": "Your quota is used up.", "type": "insufficient_quota", "code": "insufficient_quota"}
         match self.kind:
             case "kiro":
-                return kiro.framed(exception("ServiceQuotaExceededException", {"message": told["message"]}))
+                return kiro.framed(exception("ServiceQuotaExceededException", {"message": response["message"]}))
             case "codex":
-                failed = {**codex.snapshot("failed"), "error": {**told, "code": "usage_limit_reached"}}
+                failed = {**codex.snapshot("failed"), "error": {**response, "code": "usage_limit_reached"}}
                 return stream(*codex.numbered(codex.begun(), {"type": "response.failed", "response": failed}))
             case "messages":
-                error: dict[str, object] = {"type": "error", "error": {**told, "type": "billing_error"}}
+                error: dict[str, object] = {"type": "error", "error": {**response, "type": "billing_error"}}
                 return stream(error) if streamed else json_answer(error)
             case _:
-                body = msgspec.json.encode({"error": {**told, "param": None}})
-                return Answer(b"data: %b\n\n" % body) if streamed else json_answer({"error": {**told, "param": None}})
+                body = msgspec.json.encode({"error": {**response, "param": None}})
+                return (
+                    Answer(b"data: %b\n\n" % body) if streamed else json_answer({"error": {**response, "param": None}})
+                )
 
     def breaks(self, streamed: bool, after: str) -> Answer:
         """A reply that is reset just after these words; "" is before the first of them."""
@@ -111,13 +113,13 @@ def targeted(directory: Path, settings: str) -> Iterator[Targets]:
         tokens = aws.issue()
         sign(directory / "kiro.json", str(tokens["accessToken"]), str(tokens["refreshToken"]), 7200)
         (directory / "codex.json").write_bytes(msgspec.json.encode(chatgpt.auth_file(7200)))
-        stanzas = [provider_section(name, fake.url, name) for name, fake in keyed.items()]
-        stanzas += [aws.stanza(str(directory / "kiro.json")), chatgpt.stanza(str(directory / "codex.json"))]
+        sections = [provider_section(name, fake.url, name) for name, fake in keyed.items()]
+        sections += [aws.section(str(directory / "kiro.json")), chatgpt.section(str(directory / "codex.json"))]
         routes = [
             f"[[models]]\nname = {msgspec.json.encode(name).decode()}\nto = {msgspec.json.encode(to).decode()}\n"
             for name, to in ROUTES.items()
         ]
-        gateway = stack.enter_context(running("\n".join([settings, *stanzas, *routes]), directory))
+        gateway = stack.enter_context(running("\n".join([settings, *sections, *routes]), directory))
         gateway.settle()
         sdk = Sdk(gateway.url, KEY)
         stack.callback(sdk.close)

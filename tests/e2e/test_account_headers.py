@@ -111,13 +111,13 @@ def test_what_connection_names_does_not_pass_in_either_direction(tmp_path: Path,
     hops = {"x-hop-one": "1", "x-hop-two": "2"}
     with serving(tmp_path, protocol) as (fake, gateway):
         fake.answers = [answer(protocol, stream, named, *hops.items(), ("x-kept", "3"))]
-        told = ask(gateway, KEY, protocol, stream, connection=named[1], x_hop_one="1", x_hop_two="2", x_kept="3")
-    assert told.status == 200
-    assert received(told, hops) == {}
-    assert told.getheader("x-kept") == "3"
-    (asked,) = fake.calls
-    assert not {"x-hop-one", "x-hop-two"} & asked.headers.keys()
-    assert asked.headers["x-kept"] == "3"
+        response = ask(gateway, KEY, protocol, stream, connection=named[1], x_hop_one="1", x_hop_two="2", x_kept="3")
+    assert response.status == 200
+    assert received(response, hops) == {}
+    assert response.getheader("x-kept") == "3"
+    (request,) = fake.calls
+    assert not {"x-hop-one", "x-hop-two"} & request.headers.keys()
+    assert request.headers["x-kept"] == "3"
 
 
 def test_a_version_that_connection_names_is_sent_all_the_same(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_only_the_owners_key_chooses_an_organisation_upstream(tmp_path: Path) ->
         fake.answers = [answer("chat", False)]
         ask(gateway, KEY, "chat", False, **chosen)
         ask(gateway, gateway.keys["alice"], "chat", False, **chosen)
-    owner, stored = ({"openai-organization", "openai-project"} & asked.headers.keys() for asked in fake.calls)
+    owner, stored = ({"openai-organization", "openai-project"} & request.headers.keys() for request in fake.calls)
     assert owner == {"openai-organization", "openai-project"}
     assert stored == set()
 

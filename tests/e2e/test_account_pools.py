@@ -73,24 +73,24 @@ class Accounts:
 def watched(fake: FakeUpstream, path: str, refusals: Answers, seen: list[str]) -> None:
     """Requests to the path are noted, and refused where their bearer is."""
 
-    def refuse(asked: Asked) -> Answer | None:
-        if asked.method != "POST" or urlsplit(asked.path).path != path:
+    def refuse(request: Asked) -> Answer | None:
+        if request.method != "POST" or urlsplit(request.path).path != path:
             return None
-        seen.append(key_of(asked))
-        return refusals.get(key_of(asked))
+        seen.append(key_of(request))
+        return refusals.get(key_of(request))
 
     fake.intercept = refuse
 
 
 @contextmanager
 def accounts(
-    fake: FakeUpstream, stanza: str, path: str, model: str, bearers: tuple[str, str], folder: Path
+    fake: FakeUpstream, section: str, path: str, model: str, bearers: tuple[str, str], folder: Path
 ) -> Iterator[Accounts]:
     refusals: Answers = {}
     seen: list[str] = []
     with ExitStack() as stack:
         watched(fake, path, refusals, seen)
-        gateway = stack.enter_context(running(QUICK + stanza, folder))
+        gateway = stack.enter_context(running(QUICK + section, folder))
         gateway.settle()
         sdk = Sdk(gateway.url, KEY)
         stack.callback(sdk.close)
@@ -107,9 +107,9 @@ def kiro_accounts(folder: Path) -> Iterator[Accounts]:
             tokens = upstream.issue()
             sign(folder / name, str(tokens["accessToken"]), str(tokens["refreshToken"]), 7200)
             bearers.append(str(tokens["accessToken"]))
-        stanza = upstream.stanza("FILES").replace('"FILES"', '["a.json", "b.json"]')
+        section = upstream.section("FILES").replace('"FILES"', '["a.json", "b.json"]')
         path, model = "/generateAssistantResponse", "kiro/claude-sonnet-4.5"
-        with accounts(upstream, stanza, path, model, (bearers[0], bearers[1]), folder) as own:
+        with accounts(upstream, section, path, model, (bearers[0], bearers[1]), folder) as own:
             yield own
 
 
@@ -122,9 +122,9 @@ def codex_accounts(folder: Path) -> Iterator[Accounts]:
             file = upstream.auth_file(7200)
             (folder / name).write_bytes(msgspec.json.encode(file))
             bearers.append(str(file["tokens"]["access_token"]))
-        stanza = upstream.stanza(["a.json", "b.json"])
+        section = upstream.section(["a.json", "b.json"])
         pair = (bearers[0], bearers[1])
-        with accounts(upstream, stanza, codex.RESPONSES, "codex/gpt-5.5", pair, folder) as own:
+        with accounts(upstream, section, codex.RESPONSES, "codex/gpt-5.5", pair, folder) as own:
             yield own
 
 
@@ -136,8 +136,8 @@ def copilot_accounts(folder: Path) -> Iterator[Accounts]:
         upstream.github |= set(pair)
         for name, token in zip(("a.json", "b.json"), pair, strict=True):
             (folder / name).write_bytes(msgspec.json.encode({"github.com": {"oauth_token": token}}))
-        stanza = upstream.stanza(["a.json", "b.json"])
-        with accounts(upstream, stanza, copilot.CHAT, "copilot/gpt-4.1", pair, folder) as own:
+        section = upstream.section(["a.json", "b.json"])
+        with accounts(upstream, section, copilot.CHAT, "copilot/gpt-4.1", pair, folder) as own:
             yield own
 
 
@@ -206,7 +206,7 @@ def test_a_long_reset_is_doubted_once_and_believed_no_longer_where_it_was_wrong(
 
 
 @kinds
-def test_where_all_accounts_are_used_up_the_client_hears_it_from_one_of_them(tmp_path: Path, kind: str) -> None:
+def test_if_all_accounts_are_exhausted_the_client_gets_the_error_of_one(tmp_path: Path, kind: str) -> None:
     with KINDS[kind](tmp_path) as rig:
         rig.refusals |= {bearer: USED_UP[kind]() for bearer in rig.bearers}
         for expected in (2, 1):
@@ -227,7 +227,7 @@ def test_where_all_accounts_are_used_up_the_client_hears_it_from_one_of_them(tmp
         (400, "CONTENT_LENGTH_EXCEEDS_THRESHOLD", False),
     ],
 )
-def test_only_what_another_account_may_not_meet_is_asked_of_it(
+def test_another_account_is_tried_only_for_failures_of_the_first(
     tmp_path: Path, status: int, reason: str, moves: bool
 ) -> None:
     with kiro_accounts(tmp_path) as rig:

@@ -29,8 +29,8 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 def body_of(client: str, model: str, size: int = 10) -> bytes:
     user = [{"role": "user", "content": "x" * size}]
-    told = {"input": user} if client == "responses" else {"messages": user}
-    return msgspec.json.encode({"model": model, "max_tokens": 9, **told})
+    response = {"input": user} if client == "responses" else {"messages": user}
+    return msgspec.json.encode({"model": model, "max_tokens": 9, **response})
 
 
 def whole(upstream: str, size: int = 0) -> Answer:
@@ -58,7 +58,7 @@ def assert_busy(client: str, answer: Answered) -> None:
 
 
 @clients
-def test_a_request_beyond_the_budget_is_told_to_come_again(rig: Rig, client: str) -> None:
+def test_a_request_above_the_memory_limit_gets_a_retry_time(rig: Rig, client: str) -> None:
     rig.plays("chat", whole("chat"))
     assert_busy(client, post(rig.gateway.port, PATHS[client], body_of(client, "chat/m", 3 * MEBIBYTE)))
     assert rig.fakes["chat"].calls == []
@@ -68,7 +68,7 @@ def test_a_request_beyond_the_budget_is_told_to_come_again(rig: Rig, client: str
 
 
 @pairs
-def test_a_reply_beyond_the_budget_is_told_to_come_again_and_asked_for_once(
+def test_a_reply_above_the_memory_limit_gets_a_retry_time_after_one_attempt(
     rig: Rig, client: str, upstream: str
 ) -> None:
     fake = rig.plays(upstream, whole(upstream, 3 * MEBIBYTE))
@@ -97,8 +97,8 @@ def test_uploads_share_the_budget(rig: Rig) -> None:
 def test_many_large_replies_at_once_stay_within_the_budget(rig: Rig) -> None:
     rig.plays("messages", whole("messages", MEBIBYTE + MEBIBYTE // 2))
     with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(post, rig.gateway.port, PATHS["chat"], body_of("chat", "messages/m")) for _ in range(8)]
-        statuses = [answer.result().status for answer in asked]
+        request = [pool.submit(post, rig.gateway.port, PATHS["chat"], body_of("chat", "messages/m")) for _ in range(8)]
+        statuses = [answer.result().status for answer in request]
     assert set(statuses) <= {200, 503}
     assert 200 in statuses
     wait_until_free(rig)

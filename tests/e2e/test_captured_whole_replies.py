@@ -11,7 +11,7 @@ from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.format import Capture
 from dragoman.http.handler import replay_site
-from e2e.cases import asked
+from e2e.cases import request_for
 from e2e.hearing import STREAMS, WHOLE
 from e2e.kiro_rig import CLIENTS, MODEL, kiro_rigged
 from e2e.raw_http import post
@@ -40,7 +40,7 @@ def test_an_exported_reply_of_kiro_has_plain_names_whole_or_streamed(tmp_path: P
         kept = Kept(tmp_path / "captures", shared.gateway)
         shared.plays(framed(words("Hello"), tail()))
         for listen in (WHOLE[client], STREAMS[client][0]):
-            listen(shared.sdk, asked(client, MODEL))
+            listen(shared.sdk, request_for(client, MODEL))
             [capture] = kept.fresh(1)
             files = export_capture(capture, tmp_path / f"export-{capture.request_id}")
             assert {file.name for file in files} == PLAIN_NAMES
@@ -125,10 +125,10 @@ def test_without_masks_another_estimate_is_a_difference(tmp_path: Path) -> None:
     assert_same([capture])
     assert capture.response is not None
     [chunk] = capture.response.chunks
-    told = json.loads(chunk.data)
-    told["usage"]["output_tokens"] += 1
+    response = json.loads(chunk.data)
+    response["usage"]["output_tokens"] += 1
     other = replace(
-        capture, response=replace(capture.response, chunks=(replace(chunk, data=json.dumps(told).encode()),))
+        capture, response=replace(capture.response, chunks=(replace(chunk, data=json.dumps(response).encode()),))
     )
     places = [change.place for part in compare_captures(other, rerun(other, replay_site)) for change in part.changes]
     assert "/usage/output_tokens" in places

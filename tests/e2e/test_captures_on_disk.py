@@ -106,7 +106,7 @@ def test_with_errors_each_failed_request_is_captured_and_no_other(tmp_path: Path
     assert [len(capture.upstream_requests) for capture in kept] == [1, 1, 1, 0, 0]
 
 
-def test_a_capture_says_that_the_body_was_not_read(tmp_path: Path) -> None:
+def test_a_capture_notes_that_the_body_was_not_read(tmp_path: Path) -> None:
     with captured(tmp_path, debug(tmp_path, "errors") + "[server]\nmax_body_mb = 0.001\n") as (gateway, _):
         assert ask(gateway, said("word " * 1000)).status == 413
         settled(gateway, 1)
@@ -189,8 +189,8 @@ def test_a_part_that_is_too_large_is_left_out_and_named(tmp_path: Path, monkeypa
 
 def test_of_a_part_that_is_too_large_the_end_is_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recordings, "MAX_BYTES", 40_000)
-    told = b'data: {"choices":[{"delta":{"content":"word"}}]}\n\n'
-    long = Answer(told * 8000 + b'data: {"choices":[{"delta":{"content":"la', cut=1000)
+    response = b'data: {"choices":[{"delta":{"content":"word"}}]}\n\n'
+    long = Answer(response * 8000 + b'data: {"choices":[{"delta":{"content":"la', cut=1000)
     with captured(tmp_path, debug(tmp_path, "errors"), long) as (gateway, _):
         answer = ask(gateway, said())
         settled(gateway, 1)
@@ -282,9 +282,9 @@ def test_no_secret_reaches_a_capture(tmp_path: Path) -> None:
         Answer(msgspec.json.encode({"error": {"message": echoed}}), status=status, content_type="application/json")
         for status in (401, 429, 400)
     ]
-    told = SPEAKERS["chat"].stream(CASES["text"].meant).replace(b"quick", key.encode())
+    response = SPEAKERS["chat"].stream(CASES["text"].meant).replace(b"quick", key.encode())
     own = f'headers = {{ x-own = "{CANARIES["own header"]}" }}\n'
-    with FakeUpstream(answers=[*refusals, Answer(told, cut=7, headers=(("x-echo", key),)), GOOD]) as up:
+    with FakeUpstream(answers=[*refusals, Answer(response, cut=7, headers=(("x-echo", key),)), GOOD]) as up:
         provider = provider_section("chat", up.url).replace("sk-fake-upstream", key) + own
         settings = debug(tmp_path) + "[retry]\nattempts = 1\n" + provider
         with running(settings, tmp_path) as gateway:
@@ -310,7 +310,7 @@ def test_no_token_of_an_account_reaches_a_capture(tmp_path: Path) -> None:
         access = str(tokens["accessToken"])
         sign(file, access, str(tokens["refreshToken"]), 7200)
         fake.replies = [refusal(400, f"The token {access} is odd."), framed(words(f"It is {access}."), tail())]
-        with running(debug(tmp_path) + fake.stanza(str(file)), tmp_path) as gateway:
+        with running(debug(tmp_path) + fake.section(str(file)), tmp_path) as gateway:
             for _ in range(2):
                 ask(gateway, said(model="kiro/claude-sonnet-4.5"))
             settled(gateway, 2)

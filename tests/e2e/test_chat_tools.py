@@ -32,16 +32,16 @@ class Endpoints:
     sdk: Sdk
 
     def taken(self) -> list[str]:
-        paths = [asked.path for asked in self.upstream.calls]
+        paths = [request.path for request in self.upstream.calls]
         self.upstream.asked.clear()
         return paths
 
 
-def answer(asked: Asked) -> Answer:
-    if asked.path == CHAT and b'"tools"' in asked.body and b"new-model" in asked.body:
+def answer(request: Asked) -> Answer:
+    if request.path == CHAT and b'"tools"' in request.body and b"new-model" in request.body:
         return REFUSED
-    speak, meant = {CHAT: speak_chat, RESPONSES: speak_responses}[asked.path], Meant((Say("Hello"),))
-    if asked.json.get("stream"):
+    speak, meant = {CHAT: speak_chat, RESPONSES: speak_responses}[request.path], Meant((Say("Hello"),))
+    if request.json.get("stream"):
         return Answer(speak.stream(meant))
     return Answer(speak.whole(meant), content_type="application/json")
 
@@ -69,7 +69,7 @@ def said(rig: Endpoints, model: str, stream: bool, **more: Json) -> str:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_a_model_that_is_known_for_it_is_never_asked_in_vain(tmp_path: Path, stream: bool) -> None:
+def test_a_model_with_a_known_limit_uses_the_other_endpoint_at_once(tmp_path: Path, stream: bool) -> None:
     with endpoints(tmp_path, "openai") as rig:
         assert said(rig, "up/gpt-5.4", stream, tools=TOOLS) == "Hello"
         assert rig.taken() == [RESPONSES]
@@ -90,7 +90,7 @@ def test_a_refusal_is_learnt_from_once(tmp_path: Path, kind: str, stream: bool) 
         assert rig.taken() == [CHAT, CHAT]
 
 
-def test_where_there_is_no_other_endpoint_the_refusal_is_told(tmp_path: Path) -> None:
+def test_without_another_endpoint_the_rejection_is_passed_on(tmp_path: Path) -> None:
     with FakeUpstream(choose=answer) as upstream:
         toml = (
             f'[providers.up]\nkind = "openai"\nprotocol = "chat"\nendpoint = "{upstream.url}"\napi_key = "sk-fake-1"\n'

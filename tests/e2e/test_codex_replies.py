@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from e2e.account_rig import AccountRig, codex_rigged
-from e2e.cases import asked
+from e2e.cases import request_for
 from e2e.hearing import STREAMS, WHOLE, Broke, Heard, Reply, status_error
 from e2e.raw_http import get
 from fakes.codex import ACCOUNT, RESPONSES, TOKEN, FakeCodex, begun, done, ended, numbered, reply, spoken
@@ -36,7 +36,7 @@ def ask(rig: Rig, client: str, streamed: bool = False) -> Reply:
     """The reply, or the SDK's exception."""
     listen = STREAMS[client][-1] if streamed else WHOLE[client]
     try:
-        return listen(rig.sdk, asked(client, MODEL))
+        return listen(rig.sdk, request_for(client, MODEL))
     except (openai.APIError, anthropic.APIError) as error:
         return Broke("", error)
 
@@ -53,24 +53,24 @@ def exhausted(now: float) -> dict[str, object]:
 
 @clients
 @modes
-def test_every_client_hears_the_reply(rig: Rig, client: str, streamed: bool) -> None:
-    heard = ask(rig, client, streamed)
-    assert isinstance(heard, Heard), heard
-    assert heard.text == "Hello"
-    assert heard.tokens is not None
-    assert (heard.tokens.input, heard.tokens.output, heard.tokens.cached) == (11, 7, 4)
+def test_every_client_gets_the_reply(rig: Rig, client: str, streamed: bool) -> None:
+    client_reply = ask(rig, client, streamed)
+    assert isinstance(client_reply, Heard), client_reply
+    assert client_reply.text == "Hello"
+    assert client_reply.tokens is not None
+    assert (client_reply.tokens.input, client_reply.tokens.output, client_reply.tokens.cached) == (11, 7, 4)
     assert rig.sdk.headers["x-dragoman-route"] == MODEL
 
 
 def test_a_chat_request_becomes_what_the_backend_takes(rig: Rig) -> None:
-    said = rig.sdk.openai.chat.completions.create(
+    text = rig.sdk.openai.chat.completions.create(
         model=MODEL,
         messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
         max_tokens=100,
         temperature=0.5,
         extra_headers={"x-dragoman-explain": "1"},
     )
-    assert said.choices[0].message.content == "Hello"
+    assert text.choices[0].message.content == "Hello"
     (body,) = rig.fake.bodies
     assert body["instructions"] == "Be brief."
     assert [item["role"] for item in body["input"]] == ["user"]
@@ -81,8 +81,8 @@ def test_a_chat_request_becomes_what_the_backend_takes(rig: Rig) -> None:
 
 
 def test_a_bare_string_becomes_a_list_and_instructions_are_there(rig: Rig) -> None:
-    said = rig.sdk.openai.responses.create(model=MODEL, input="hi", extra_headers={"x-dragoman-explain": "1"})
-    assert said.output_text == "Hello"
+    text = rig.sdk.openai.responses.create(model=MODEL, input="hi", extra_headers={"x-dragoman-explain": "1"})
+    assert text.output_text == "Hello"
     (body,) = rig.fake.bodies
     assert len(body["input"]) == 1
     assert body["instructions"]
@@ -104,7 +104,7 @@ def test_a_bare_string_becomes_a_list_and_instructions_are_there(rig: Rig) -> No
         ("a_field_of_tomorrow", 1),
     ],
 )
-def test_a_field_that_the_backend_refuses_is_dropped_and_told(rig: Rig, field: str, value: object) -> None:
+def test_a_field_that_the_backend_rejects_is_dropped_and_noted(rig: Rig, field: str, value: object) -> None:
     extra = {field: value, "instructions": "Be brief."}
     rig.sdk.openai.responses.create(
         model=MODEL, input="hi", extra_body=extra, extra_headers={"x-dragoman-explain": "1"}
@@ -114,7 +114,7 @@ def test_a_field_that_the_backend_refuses_is_dropped_and_told(rig: Rig, field: s
     assert [loss["path"].split("/")[1] for loss in losses] == [field]
 
 
-def test_strict_mode_refuses_what_would_be_lost_before_the_backend_is_asked(rig: Rig) -> None:
+def test_strict_mode_rejects_losses_before_the_backend_gets_a_request(rig: Rig) -> None:
     with pytest.raises(openai.BadRequestError, match="max_output_tokens"):
         rig.sdk.openai.responses.create(
             model=MODEL,
@@ -147,8 +147,8 @@ def test_cache_breakpoints_and_bare_reasoning_never_reach_the_backend(rig: Rig) 
             "content": [{"type": "input_text", "text": "Hi", "prompt_cache_breakpoint": {"mode": "explicit"}}],
         },
     ]
-    said = rig.sdk.openai.responses.create(model=MODEL, input=given, instructions="Be brief.")
-    assert said.output_text == "Hello"
+    text = rig.sdk.openai.responses.create(model=MODEL, input=given, instructions="Be brief.")
+    assert text.output_text == "Hello"
 
 
 CODEX_BODY = {
@@ -178,10 +178,10 @@ def test_what_codex_itself_sends_passes_byte_for_byte(rig: Rig) -> None:
     assert not sent.headers.keys() & {"x-codex-installation-id", "version"}
 
 
-def test_a_request_says_who_asks_and_keeps_its_session(rig: Rig) -> None:
+def test_a_request_identifies_the_client_and_keeps_its_session(rig: Rig) -> None:
     for _ in range(2):
         ask(rig, "chat")
-    first, second = (asked.headers for asked in rig.fake.at(RESPONSES))
+    first, second = (request.headers for request in rig.fake.at(RESPONSES))
     assert first["chatgpt-account-id"] == ACCOUNT
     assert first["accept"] == "text/event-stream"
     assert first["session-id"] == second["session-id"]
@@ -190,9 +190,7 @@ def test_a_request_says_who_asks_and_keeps_its_session(rig: Rig) -> None:
 
 @clients
 @modes
-def test_an_exhausted_plan_is_told_with_the_moment_of_its_reset_and_not_tried_again(
-    rig: Rig, client: str, streamed: bool
-) -> None:
+def test_an_exhausted_plan_is_reported_with_its_reset_and_not_retried(rig: Rig, client: str, streamed: bool) -> None:
     rig.fake.plays(json_answer({"error": exhausted(time.time())}, 429))
     error = status_error(ask(rig, client, streamed))
     assert isinstance(error, openai.RateLimitError | anthropic.APIStatusError)
@@ -223,18 +221,18 @@ def test_a_quota_inside_a_stream_is_a_real_error(rig: Rig, client: str, streamed
 def test_a_limit_that_is_reached_by_this_very_reply_does_not_end_it(rig: Rig, client: str, streamed: bool) -> None:
     limits: JsonObject = {"type": "codex.rate_limits", "rate_limits": {"limit_reached": True}}
     rig.fake.plays(stream(*numbered(begun(), limits, *spoken("All of it."), ended())))
-    heard = ask(rig, client, streamed)
-    assert isinstance(heard, Heard), heard
-    assert heard.text == "All of it."
+    client_reply = ask(rig, client, streamed)
+    assert isinstance(client_reply, Heard), client_reply
+    assert client_reply.text == "All of it."
 
 
 @clients
 def test_an_empty_last_output_is_filled_in_order(rig: Rig, client: str) -> None:
     """For clients that want a whole reply."""
     rig.fake.plays(stream(*numbered(begun(), done(1, " two"), done(0, "one"), ended())))
-    heard = ask(rig, client)
-    assert isinstance(heard, Heard), heard
-    assert heard.text == "one two"
+    client_reply = ask(rig, client)
+    assert isinstance(client_reply, Heard), client_reply
+    assert client_reply.text == "one two"
 
 
 def test_an_empty_last_output_is_filled_in_order_for_clients_of_the_same_protocol(rig: Rig) -> None:
@@ -278,16 +276,16 @@ def test_cloudflare_is_no_reason_to_sign_in_again(rig: Rig) -> None:
 @clients
 def test_a_stream_without_its_end_is_no_success(rig: Rig, client: str) -> None:
     rig.fake.plays(stream(*numbered(begun(), *spoken("It was"))))
-    heard = ask(rig, client, streamed=True)
-    assert isinstance(heard, Broke), heard
+    client_reply = ask(rig, client, streamed=True)
+    assert isinstance(client_reply, Broke), client_reply
 
 
 @clients
 @modes
 def test_an_invalidated_token_is_renewed_once(rig: Rig, client: str, streamed: bool) -> None:
     rig.fake.access.clear()
-    heard = ask(rig, client, streamed)
-    assert isinstance(heard, Heard), heard
+    client_reply = ask(rig, client, streamed)
+    assert isinstance(client_reply, Heard), client_reply
     assert rig.fake.counts[TOKEN] == 1
     assert rig.fake.counts[RESPONSES] == 2
 
@@ -298,7 +296,7 @@ def test_a_websocket_is_declined_and_none_is_tried_upstream(rig: Rig) -> None:
     assert get(rig.gateway.port, "/v1/responses", *upgrade, key=KEY).status == 426
     for _ in range(2):
         assert ask(rig, "responses", streamed=True).text == "Hello"
-    assert all("upgrade" not in asked.headers for asked in rig.fake.asked)
+    assert all("upgrade" not in request.headers for request in rig.fake.asked)
 
 
 def test_the_models_of_the_plan_are_listed(rig: Rig) -> None:
@@ -309,8 +307,8 @@ def test_the_models_of_the_plan_are_listed(rig: Rig) -> None:
 
 def test_a_second_turn_brings_back_the_backends_own_reasoning(rig: Rig) -> None:
     thought = {"type": "reasoning", "id": "rs_0", "summary": [], "encrypted_content": "ZmFrZS1zZWFs"}
-    told = {"type": "response.output_item.done", "output_index": 0, "item": thought}
-    rig.fake.plays(stream(*numbered(begun(), told, *spoken("Yes.", 1), ended())), reply("Again."))
+    response = {"type": "response.output_item.done", "output_index": 0, "item": thought}
+    rig.fake.plays(stream(*numbered(begun(), response, *spoken("Yes.", 1), ended())), reply("Again."))
     first = rig.sdk.openai.responses.create(model=MODEL, input="hi", include=["reasoning.encrypted_content"])
     given: list[Json] = [item.model_dump(exclude_none=True) for item in first.output]
     rig.sdk.openai.responses.create(model=MODEL, input=[*given, {"role": "user", "content": "more"}])
@@ -329,10 +327,10 @@ def test_reasoning_that_passed_as_it_was_comes_back_where_the_request_must_be_bu
     assert sent["encrypted_content"] == THOUGHT["encrypted_content"]
 
 
-def test_reasoning_of_another_service_of_the_vendor_is_left_out_once_the_backend_says_so(rig: Rig) -> None:
-    told = {"message": "The encrypted content could not be verified.", "code": "invalid_encrypted_content"}
-    rig.fake.plays(json_answer({"error": told}, 400), reply("Fine."))
-    said = rig.sdk.openai.responses.create(model=MODEL, input=TURNS)
-    assert said.output_text == "Fine."
+def test_reasoning_of_another_service_is_dropped_once_the_backend_rejects_it(rig: Rig) -> None:
+    response = {"message": "The encrypted content could not be verified.", "code": "invalid_encrypted_content"}
+    rig.fake.plays(json_answer({"error": response}, 400), reply("Fine."))
+    text = rig.sdk.openai.responses.create(model=MODEL, input=TURNS)
+    assert text.output_text == "Fine."
     kinds = [[item.get("type") for item in body["input"]] for body in rig.fake.bodies]
     assert [("reasoning" in kind) for kind in kinds] == [True, False]

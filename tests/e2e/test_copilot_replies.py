@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from e2e.account_rig import AccountRig, copilot_rigged
-from e2e.cases import PIXEL, asked
+from e2e.cases import PIXEL, request_for
 from e2e.hearing import STREAMS, WHOLE, Broke, Heard, Reply, status_error
 from fakes.copilot import (
     APP_TOKEN,
@@ -44,7 +44,7 @@ def ask(rig: Rig, client: str, model: str = "copilot/gpt-4.1", streamed: bool = 
     """The reply, or the SDK's exception."""
     listen = STREAMS[client][-1] if streamed else WHOLE[client]
     try:
-        return listen(rig.sdk, asked(client, model))
+        return listen(rig.sdk, request_for(client, model))
     except (openai.APIError, anthropic.APIError) as error:
         return Broke("", error)
 
@@ -56,30 +56,30 @@ def last(rig: Rig) -> Asked:
 @clients
 @modes
 @pytest.mark.parametrize("model", ENDPOINTS)
-def test_each_model_is_asked_in_its_own_protocol(rig: Rig, client: str, streamed: bool, model: str) -> None:
+def test_each_model_gets_requests_in_its_own_protocol(rig: Rig, client: str, streamed: bool, model: str) -> None:
     """No model is ever asked at an endpoint that it does not list."""
-    heard = ask(rig, client, f"copilot/{model}", streamed)
-    assert isinstance(heard, Heard), heard
-    assert heard.text == "Hello"
+    reply = ask(rig, client, f"copilot/{model}", streamed)
+    assert isinstance(reply, Heard), reply
+    assert reply.text == "Hello"
     assert [call.path for call in rig.fake.calls] == [ENDPOINTS[model]]
     assert rig.sdk.headers["x-dragoman-route"] == f"copilot/{model}"
 
 
 @clients
-def test_claude_tells_its_cached_tokens(rig: Rig, client: str) -> None:
-    heard = ask(rig, client, "copilot/claude-sonnet-4-5-20250929")
-    assert isinstance(heard, Heard), heard
-    assert heard.tokens is not None
-    assert (heard.tokens.input, heard.tokens.cached) == (11, 8)
+def test_claude_reports_its_cached_tokens(rig: Rig, client: str) -> None:
+    reply = ask(rig, client, "copilot/claude-sonnet-4-5-20250929")
+    assert isinstance(reply, Heard), reply
+    assert reply.tokens is not None
+    assert (reply.tokens.input, reply.tokens.cached) == (11, 8)
 
 
 def test_an_item_keeps_its_first_id(rig: Rig) -> None:
     with rig.sdk.openai.responses.create(model="copilot/gpt-5.5", input="hi", stream=True) as events:
-        told = list(events)
+        response = list(events)
     assert "x-dragoman-loss" not in rig.sdk.headers
-    ids = {event.item_id for event in told if hasattr(event, "item_id")}
-    ids |= {event.item.id for event in told if hasattr(event, "item")}
-    ids |= {item.id for event in told if event.type == "response.completed" for item in event.response.output}
+    ids = {event.item_id for event in response if hasattr(event, "item_id")}
+    ids |= {event.item.id for event in response if hasattr(event, "item")}
+    ids |= {item.id for event in response if event.type == "response.completed" for item in event.response.output}
     assert ids == {"a"}
 
 
@@ -102,7 +102,9 @@ CALLED: list[Json] = [
     [(HISTORY, "user"), (CALLED, "agent"), ([*CALLED, {"role": "user", "content": "go on"}], "user")],
     ids=["a person", "a tool", "a person after a tool"],
 )
-def test_who_caused_the_request_is_told_truthfully(rig: Rig, model: str, messages: list[Json], initiator: str) -> None:
+def test_the_initiator_of_the_request_is_sent_correctly(
+    rig: Rig, model: str, messages: list[Json], initiator: str
+) -> None:
     rig.sdk.openai.chat.completions.create(model=f"copilot/{model}", messages=messages)
     assert last(rig).headers["x-initiator"] == initiator
     assert "copilot-vision-request" not in last(rig).headers
@@ -121,7 +123,7 @@ def test_an_image_inside_a_tool_result_is_announced(rig: Rig) -> None:
     assert last(rig).headers["x-initiator"] == "agent"
 
 
-def test_we_say_who_we_are(rig: Rig) -> None:
+def test_requests_identify_the_gateway(rig: Rig) -> None:
     ask(rig, "chat")
     headers = last(rig).headers
     assert headers["user-agent"].startswith("dragoman/")
@@ -131,23 +133,23 @@ def test_we_say_who_we_are(rig: Rig) -> None:
     assert "vscode" not in str(headers)
 
 
-def test_a_cap_is_told_in_the_word_that_gpt_models_take(rig: Rig) -> None:
+def test_a_cap_is_sent_in_the_field_that_gpt_models_accept(rig: Rig) -> None:
     rig.sdk.openai.chat.completions.create(
         model="copilot/gpt-4.1", messages=[{"role": "user", "content": "hi"}], max_tokens=50
     )
     assert last(rig).json["max_completion_tokens"] == 50
 
 
-def test_a_tool_field_that_copilot_refuses_is_dropped_and_told(rig: Rig) -> None:
+def test_a_tool_field_that_copilot_rejects_is_dropped_and_noted(rig: Rig) -> None:
     tool: Json = {"name": "look", "input_schema": {"type": "object"}, "eager_input_streaming": True}
-    said = rig.sdk.anthropic.messages.create(
+    text = rig.sdk.anthropic.messages.create(
         model="copilot/claude-sonnet-4.5",
         max_tokens=100,
         messages=[{"role": "user", "content": "hi"}],
         tools=[tool],
         extra_headers={"x-dragoman-explain": "1"},
     )
-    assert expect(anthropic.types.TextBlock, said.content[0]).text == "Hello"
+    assert expect(anthropic.types.TextBlock, text.content[0]).text == "Hello"
     losses = msgspec.json.decode(rig.sdk.headers["x-dragoman-loss-detail"])
     assert [loss["path"] for loss in losses] == ["/tools/0/eager_input_streaming"]
 
@@ -166,13 +168,13 @@ def test_an_expired_session_is_exchanged_anew_once(rig: Rig, client: str, stream
     ask(rig, client)
     exchanged = rig.fake.counts[EXCHANGE]
     rig.fake.sessions.clear()
-    heard = ask(rig, client, streamed=streamed)
-    assert isinstance(heard, Heard), heard
+    reply = ask(rig, client, streamed=streamed)
+    assert isinstance(reply, Heard), reply
     assert rig.fake.counts[EXCHANGE] == exchanged + 1
 
 
 @clients
-def test_a_session_that_is_refused_again_is_the_gateways_fault(rig: Rig, client: str) -> None:
+def test_a_session_rejected_twice_is_reported_as_the_gateways_failure(rig: Rig, client: str) -> None:
     rig.fake.script(CHAT, *[plain("unauthorized: token expired", 401)] * 9)
     error = status_error(ask(rig, client))
     assert error.status_code == 502
@@ -237,29 +239,29 @@ def test_thoughts_of_a_chat_model_return_with_what_vouches_for_them(rig: Rig) ->
     head = {"id": "chatcmpl-fake", "object": "chat.completion.chunk", "created": 1, "model": "gpt-4.1"}
     encoded = [msgspec.json.encode({**head, **chunk}) for chunk in chunks]
     rig.fake.script(CHAT, Answer(b"".join(b"data: %b\n\n" % data for data in [*encoded, b"[DONE]"])))
-    asking: JsonObject = {"model": "copilot/gpt-4.1", "max_tokens": 100}
+    client_thread: JsonObject = {"model": "copilot/gpt-4.1", "max_tokens": 100}
     user: Json = {"role": "user", "content": "Well?"}
-    with rig.sdk.anthropic.messages.stream(**asking, messages=[user]) as stream:
-        said = stream.get_final_message()
-    assert [block.type for block in said.content] == ["thinking", "text"]
-    history: Json = {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in said.content]}
-    rig.sdk.anthropic.messages.create(**asking, messages=[user, history, user])
-    told = last(rig).json["messages"][1]
-    assert (told["reasoning_text"], told["reasoning_opaque"]) == ("Weigh it up.", "ZmFrZS1vcGFxdWU=")
-    assert "reasoning_content" not in told
+    with rig.sdk.anthropic.messages.stream(**client_thread, messages=[user]) as stream:
+        text = stream.get_final_message()
+    assert [block.type for block in text.content] == ["thinking", "text"]
+    history: Json = {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in text.content]}
+    rig.sdk.anthropic.messages.create(**client_thread, messages=[user, history, user])
+    response = last(rig).json["messages"][1]
+    assert (response["reasoning_text"], response["reasoning_opaque"]) == ("Weigh it up.", "ZmFrZS1vcGFxdWU=")
+    assert "reasoning_content" not in response
 
 
 @clients
-def test_a_reply_that_copilot_has_split_is_heard_whole(rig: Rig, client: str) -> None:
+def test_a_reply_that_copilot_splits_is_received_whole(rig: Rig, client: str) -> None:
     """Text in one choice and the call in another: whoever reads the first choice alone would miss the call."""
     call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    said = {"index": 0, "message": {"role": "assistant", "content": "Let me look."}, "finish_reason": "stop"}
+    text = {"index": 0, "message": {"role": "assistant", "content": "Let me look."}, "finish_reason": "stop"}
     calls = {"index": 0, "message": {"role": "assistant", "tool_calls": [call]}, "finish_reason": "tool_calls"}
     head = {"id": "c", "object": "chat.completion", "created": 1, "model": "gpt-4.1"}
     details = {"prompt_tokens_details": {"cached_tokens": 0}, "completion_tokens_details": {"reasoning_tokens": 0}}
     usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18, **details}
-    rig.fake.script(CHAT, json_answer({**head, "choices": [said, calls], "usage": usage}))
-    heard = ask(rig, client)
-    assert isinstance(heard, Heard), heard
-    assert heard.text == "Let me look."
-    assert [name for _, name, _ in heard.calls] == ["f"]
+    rig.fake.script(CHAT, json_answer({**head, "choices": [text, calls], "usage": usage}))
+    reply = ask(rig, client)
+    assert isinstance(reply, Heard), reply
+    assert reply.text == "Let me look."
+    assert [name for _, name, _ in reply.calls] == ["f"]

@@ -11,7 +11,7 @@ from fakes.upstream import Answer
 USER: list[MessageParam] = [{"role": "user", "content": "How many tokens are these words?"}]
 
 
-def test_an_upstream_that_counts_is_asked(rig: Rig) -> None:
+def test_an_upstream_that_counts_tokens_is_used(rig: Rig) -> None:
     fake = rig.plays("messages", Answer(b'{"input_tokens": 4242}', content_type="application/json"))
     counted = rig.sdk.anthropic.messages.count_tokens(model=rig.model("messages"), messages=USER)
     assert counted.input_tokens == 4242
@@ -20,7 +20,7 @@ def test_an_upstream_that_counts_is_asked(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("upstream", ["chat", "responses"])
-def test_where_nobody_counts_the_gateway_estimates_and_says_so(rig: Rig, upstream: str) -> None:
+def test_without_a_counting_upstream_the_gateway_estimates_and_marks_it(rig: Rig, upstream: str) -> None:
     fake = rig.plays(upstream)
     counted = rig.sdk.anthropic.messages.count_tokens(model=rig.model(upstream), messages=USER)
     assert 4 < counted.input_tokens < 40
@@ -37,7 +37,7 @@ def test_an_upstream_that_cannot_count_now_is_replaced_by_an_estimate(rig: Rig, 
     assert rig.sdk.headers["x-dragoman-estimate"] == "1"
 
 
-def test_the_log_tells_who_counted_and_nobody_else_hears_of_it(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_log_names_who_counted(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     answers = (Answer(b'{"input_tokens": 4242}', content_type="application/json"), Answer(b"{}", status=503))
     with caplog.at_level(logging.INFO, "dragoman.flow.count_tokens"):
         for answer in answers:

@@ -45,7 +45,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
             framed(event("messageMetadataEvent", {"conversationId": "fake"}), *cut, cut=200, pause_s=0.03),
             framed(words("What do you mean?"), tail()),
         ]
-        with running(debug + fake.stanza(str(file)), tmp_path) as gateway:
+        with running(debug + fake.section(str(file)), tmp_path) as gateway:
             client = anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0)
             with client.messages.stream(
                 model=MODEL,

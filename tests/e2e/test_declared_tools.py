@@ -57,8 +57,8 @@ def test_a_responses_client_gets_its_custom_call_whole_and_streamed(rig: Rig, up
 def test_a_chat_client_gets_its_custom_call_from_a_responses_upstream_that_calls_a_function(rig: Rig) -> None:
     meant = Meant((FUNCTION,), Stop.TOOL)
     rig.plays("responses", Answer(SPEAKERS["responses"].whole(meant), content_type="application/json"))
-    told = msgspec.json.decode(ask(rig, "chat", "responses", CHAT_TOOL, stream=False))
-    [call] = told["choices"][0]["message"]["tool_calls"]
+    response = msgspec.json.decode(ask(rig, "chat", "responses", CHAT_TOOL, stream=False))
+    [call] = response["choices"][0]["message"]["tool_calls"]
     assert (call["type"], call["custom"]) == ("custom", {"name": "apply_patch", "input": PATCH})
     rig.plays("responses", Answer(SPEAKERS["responses"].stream(meant)))
     stream = ask(rig, "chat", "responses", CHAT_TOOL, stream=True)
@@ -70,6 +70,6 @@ def test_a_function_that_an_upstream_calls_as_a_custom_tool_is_a_function_call(r
     item = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "c1", "name": "apply_patch", "input": '{"a":1}'}
     body = {"id": "resp_1", "status": "completed", "output": [item]}
     rig.plays("responses", Answer(msgspec.json.encode(body), content_type="application/json"))
-    told = msgspec.json.decode(ask(rig, "chat", "responses", CHAT_FUNCTION, stream=False))
-    [call] = told["choices"][0]["message"]["tool_calls"]
+    response = msgspec.json.decode(ask(rig, "chat", "responses", CHAT_FUNCTION, stream=False))
+    [call] = response["choices"][0]["message"]["tool_calls"]
     assert (call["type"], call["function"]) == ("function", {"name": "apply_patch", "arguments": '{"a":1}'})

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from e2e.cases import CASES, asked
+from e2e.cases import CASES, request_for
 from e2e.faults import assert_told_properly
 from e2e.hearing import WHOLE, Sdk
 from e2e.raw_http import ask, get, post
@@ -60,7 +60,7 @@ def test_a_wrong_key_is_an_authentication_error(rig: Rig, client: str) -> None:
     willing(rig)
     sdk = Sdk(rig.gateway.url, "dgm_fake-wrong-key")
     with pytest.raises(Exception) as raised:  # noqa: PT011
-        WHOLE[client](sdk, asked(client, "messages/m"))
+        WHOLE[client](sdk, request_for(client, "messages/m"))
     sdk.close()
     assert_told_properly(client, raised.value, 401)
     assert "dgm_fake-wrong-key" not in str(raised.value)
@@ -78,9 +78,9 @@ def test_a_missing_key_is_refused_in_the_protocols_shape(rig: Rig, client: str, 
 
 
 @clients
-def test_an_unknown_model_is_not_found_and_near_names_are_told(listing: Rig, client: str) -> None:
+def test_an_unknown_model_is_not_found_and_similar_names_are_suggested(listing: Rig, client: str) -> None:
     with pytest.raises(Exception) as raised:  # noqa: PT011
-        WHOLE[client](listing.sdk, asked(client, "vendor-modle"))
+        WHOLE[client](listing.sdk, request_for(client, "vendor-modle"))
     assert_told_properly(client, raised.value, 404)
     assert "'vendor-modle'" in str(raised.value)
     assert "Nearest names: " in str(raised.value)
@@ -150,7 +150,7 @@ def test_a_head_request_without_a_key_is_answered(rig: Rig, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/responses", "/v1/v1/responses"])
-def test_a_websocket_upgrade_is_told_to_use_http(rig: Rig, path: str) -> None:
+def test_a_websocket_upgrade_is_answered_with_a_hint_to_use_http(rig: Rig, path: str) -> None:
     upgrade = ("connection: upgrade", "upgrade: websocket", "sec-websocket-version: 13", "sec-websocket-key: ZmFrZQ==")
     answer = get(rig.gateway.port, path, *upgrade, key=KEY)
     assert answer.status == 426
@@ -165,7 +165,7 @@ def test_a_request_id_of_the_client_is_kept_and_a_strange_one_is_replaced(rig: R
 
 
 @clients
-def test_nothing_there_is_told_in_the_protocols_shape(rig: Rig, client: str) -> None:
+def test_not_found_has_the_protocols_error_shape(rig: Rig, client: str) -> None:
     version = ("anthropic-version: 2023-06-01",) if client == "messages" else ()
     answer = post(rig.gateway.port, "/v1/nothing", b"{}", *version)
     assert answer.status == 404

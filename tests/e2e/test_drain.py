@@ -10,8 +10,8 @@ import msgspec
 import openai
 import pytest
 
-from e2e.cases import CASES, asked
-from e2e.hearing import STREAMS, Broke, Halted, Heard, meant_for
+from e2e.cases import CASES, request_for
+from e2e.hearing import STREAMS, Broke, Halted, Heard, expected_for
 from e2e.meaning import Ending, Meant, Say
 from e2e.raw_http import dial, get, read_answer, request_bytes
 from e2e.rig import FEW_PAIRS, ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
@@ -37,7 +37,7 @@ class Listener(threading.Thread):
         self.heard: Heard | Broke | Halted | None = None
 
     def run(self) -> None:
-        self.heard = STREAMS[self._client][0](self._rig.sdk, asked(self._client, self._rig.model(self._upstream)))
+        self.heard = STREAMS[self._client][0](self._rig.sdk, request_for(self._client, self._rig.model(self._upstream)))
 
     def begin(self) -> None:
         """Returns once the upstream has begun to speak."""
@@ -66,22 +66,22 @@ def test_a_stream_in_flight_ends_well(tmp_path: Path, client: str, upstream: str
         stopping = rig.gateway.stop_soon(accept_s=1.5)
         assert get(rig.gateway.port, "/ready").status == 503
         stopping.result(timeout=PATIENCE_S)
-        assert listener.end() == meant_for(client, upstream, meant)
+        assert listener.end() == expected_for(client, upstream, meant)
         with pytest.raises(ConnectionRefusedError):
             get(rig.gateway.port, "/health")
 
 
 @few_pairs
-def test_a_stream_that_does_not_end_is_told_why_it_must(impatient: Rig, client: str, upstream: str) -> None:
+def test_a_stream_that_is_stopped_gets_the_reason(impatient: Rig, client: str, upstream: str) -> None:
     fake = impatient.plays(upstream, Answer(SPEAKERS[upstream].stream(BEGUN), end=End.HANG))
     listener = Listener(impatient, client, upstream)
     listener.begin()
     impatient.gateway.stop_soon().result(timeout=PATIENCE_S)
-    heard = listener.end()
-    assert isinstance(heard, Broke), heard
-    assert isinstance(heard.error, anthropic.APIStatusError if client == "messages" else openai.APIError)
-    assert "shutting down" in str(heard.error)
-    assert heard.text == "It was a dark"
+    reply = listener.end()
+    assert isinstance(reply, Broke), reply
+    assert isinstance(reply.error, anthropic.APIStatusError if client == "messages" else openai.APIError)
+    assert "shutting down" in str(reply.error)
+    assert reply.text == "It was a dark"
     soon = time.monotonic() + PATIENCE_S
     while not fake.closed and time.monotonic() < soon:
         time.sleep(0.01)
@@ -94,7 +94,7 @@ def test_a_stream_that_does_not_end_is_told_why_it_must(impatient: Rig, client: 
 @pytest.mark.parametrize("client", PROTOCOLS)
 def test_a_whole_reply_that_is_cut_off_is_a_503_recorded_as_a_shutdown(impatient: Rig, client: str) -> None:
     fake = impatient.plays("messages", Answer(b"", end=End.HANG))
-    body = msgspec.json.encode(asked(client, impatient.model("messages")) | {"stream": False})
+    body = msgspec.json.encode(request_for(client, impatient.model("messages")) | {"stream": False})
     with dial(impatient.gateway.port) as sock:
         sock.sendall(request_bytes(PATHS[client], body))
         until = time.monotonic() + PATIENCE_S

@@ -8,9 +8,9 @@ import anthropic
 import openai
 import pytest
 
-from e2e.cases import CASES, asked
+from e2e.cases import CASES, request_for
 from e2e.faults import ACCIDENTS, ALWAYS_AGAIN, FAULTS, SECRET, Fault, assert_told_properly, body_of, refusal
-from e2e.hearing import STREAMS, WHOLE, Broke, Heard, Sdk, meant_for
+from e2e.hearing import STREAMS, WHOLE, Broke, Heard, Sdk, expected_for
 from e2e.rig import PROTOCOLS, SPEAKERS, Rig, rigged
 from fakes.upstream import Answer
 from gateway import provider_section, running
@@ -30,12 +30,12 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 def error_of(sdk: Sdk, client: str, model: str, stream: bool) -> Exception:
     if stream:
-        heard = STREAMS[client][0](sdk, asked(client, model))
-        assert isinstance(heard, Broke), heard
-        assert heard.text == ""
-        return heard.error
+        reply = STREAMS[client][0](sdk, request_for(client, model))
+        assert isinstance(reply, Broke), reply
+        assert reply.text == ""
+        return reply.error
     with pytest.raises(Exception) as raised:  # noqa: PT011 - which one it is, assert_told_properly judges
-        WHOLE[client](sdk, asked(client, model))
+        WHOLE[client](sdk, request_for(client, model))
     return raised.value
 
 
@@ -98,14 +98,14 @@ def test_an_error_as_the_first_event_is_a_real_status(rig: Rig, client: str, ups
 @clients
 @upstreams
 @modes
-def test_the_second_attempt_is_heard(rig: Rig, client: str, upstream: str, stream: bool) -> None:
+def test_the_reply_of_the_second_attempt_is_returned(rig: Rig, client: str, upstream: str, stream: bool) -> None:
     meant = CASES["text"].meant
     speak = SPEAKERS[upstream]
     good = Answer(speak.stream(meant)) if stream else Answer(speak.whole(meant), content_type="application/json")
     bad = Fault(429, ("rate_limit_error", None), "rate_limit_error", headers=(("retry-after-ms", "20"),))
     fake = rig.plays(upstream, refusal(upstream, bad), ACCIDENTS["reset before the first byte"], good)
     listen = STREAMS[client][0] if stream else WHOLE[client]
-    assert listen(rig.sdk, asked(client, rig.model(upstream))) == meant_for(client, upstream, meant)
+    assert listen(rig.sdk, request_for(client, rig.model(upstream))) == expected_for(client, upstream, meant)
     assert len(fake.calls) == ALWAYS_AGAIN
     assert "x-should-retry" not in rig.sdk.headers
 
@@ -113,7 +113,9 @@ def test_the_second_attempt_is_heard(rig: Rig, client: str, upstream: str, strea
 @clients
 @upstreams
 @modes
-def test_nobody_listening_upstream_is_a_bad_gateway(client: str, upstream: str, stream: bool, nobody: Sdk) -> None:
+def test_an_upstream_that_refuses_connections_is_a_bad_gateway(
+    client: str, upstream: str, stream: bool, nobody: Sdk
+) -> None:
     error = error_of(nobody, client, f"{upstream}/m", stream)
     assert_told_properly(client, error, 502)
     assert upstream in str(error)
@@ -125,8 +127,8 @@ def nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sdk]:
     with closing(socket.socket()) as unheard:
         unheard.bind(("127.0.0.1", 0))  # bound, but never listening
         url = f"http://127.0.0.1:{unheard.getsockname()[1]}/v1"
-        stanzas = "".join(provider_section(name, url, name) for name in PROTOCOLS)
-        with running(RETRIES + stanzas, tmp_path_factory.mktemp("nobody")) as gateway:
+        sections = "".join(provider_section(name, url, name) for name in PROTOCOLS)
+        with running(RETRIES + sections, tmp_path_factory.mktemp("nobody")) as gateway:
             sdk = Sdk(gateway.url, "dgm_fake-client-key-for-tests-only")
             yield sdk
             sdk.close()
@@ -139,9 +141,9 @@ def test_the_next_target_answers_for_a_dead_one(tmp_path_factory: pytest.TempPat
         chat = rig.plays("chat", refusal("chat", FAULTS["401"]))
         rig.plays("messages", Answer(SPEAKERS["messages"].stream(meant)))
         for client in PROTOCOLS:
-            heard = STREAMS[client][0](rig.sdk, asked(client, "any"))
-            assert isinstance(heard, Heard)
-            assert heard == meant_for(client, "messages", meant)
+            reply = STREAMS[client][0](rig.sdk, request_for(client, "any"))
+            assert isinstance(reply, Heard)
+            assert reply == expected_for(client, "messages", meant)
             assert rig.sdk.headers["x-dragoman-route"] == "messages/two"
         assert len(chat.calls) == len(PROTOCOLS)
         rig.plays("chat", refusal("chat", FAULTS["400"]))

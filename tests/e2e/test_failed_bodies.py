@@ -60,8 +60,8 @@ def rig(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 
 def body_of(model: str, *, stream: bool = False, **fields: object) -> bytes:
     user = [{"role": "user", "content": "y" * LARGE}]
-    told = {"model": model, "max_tokens": 9, "messages": user, "input": user, "stream": stream}
-    return msgspec.json.encode({**told, **fields})
+    response = {"model": model, "max_tokens": 9, "messages": user, "input": user, "stream": stream}
+    return msgspec.json.encode({**response, **fields})
 
 
 def holders(garbage: list[object]) -> list[str]:
@@ -152,7 +152,7 @@ def test_an_upstream_that_is_down_leaves_no_body(rig: Rig, client: str, stream: 
 
 
 @pytest.mark.parametrize("fault", ["error", "reset", "limited"])
-def test_a_stream_that_nobody_continues_leaves_no_body(rig: Rig, fault: str) -> None:
+def test_a_stream_without_a_continuation_leaves_no_body(rig: Rig, fault: str) -> None:
     rig.plays("chat", Answer(SPEAKERS["chat"].stream(CASES["text"].meant)[:400], end=End.CUT))
     rig.plays("messages", FAULTS[fault]())
     with no_body_in_cycles(*rig.fakes.values()):

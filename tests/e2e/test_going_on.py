@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.hub.outcome import FailedAttempt
 from dragoman.hub.usage import Source
-from e2e.cases import WEATHER, asked
+from e2e.cases import WEATHER, request_for
 from e2e.hearing import STREAMS, Broke, Halted, Heard, Sdk
 from e2e.meaning import Ending, Meant, Say, Stop, Tokens
 from e2e.raw_http import request_bytes
@@ -62,11 +62,11 @@ def relay(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     with ExitStack() as stack:
         fakes = tuple(stack.enter_context(FakeUpstream()) for _ in speaks)
         names = ("one", "two", "three")
-        stanzas = [
+        sections = [
             provider_section(protocol, fake.url, name)
             for protocol, fake, name in zip(speaks, fakes, names, strict=True)
         ]
-        gateway = stack.enter_context(running("\n".join([SETTINGS, *stanzas]), tmp_path_factory.mktemp("gateway")))
+        gateway = stack.enter_context(running("\n".join([SETTINGS, *sections]), tmp_path_factory.mktemp("gateway")))
         sdk = Sdk(gateway.url, KEY)
         stack.callback(sdk.close)
         yield Relay(gateway, fakes, speaks, sdk)
@@ -83,7 +83,7 @@ def breaks(protocol: str, text: str, end: End) -> Answer:
 
 
 def heard(relay: Relay, client: str) -> Heard | Broke:
-    reply = STREAMS[client][0](relay.sdk, asked(client, "three"))
+    reply = STREAMS[client][0](relay.sdk, request_for(client, "three"))
     assert not isinstance(reply, Halted), reply
     return reply
 
@@ -122,7 +122,7 @@ def test_it_goes_on_twice(relay: Relay, client: str) -> None:
 
 
 @clients
-def test_the_next_target_is_told_what_was_said(relay: Relay, client: str) -> None:
+def test_the_next_target_gets_the_text_so_far(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
     relay.plays(breaks(one, BEGUN, End.CUT), says(two, REST))
     heard(relay, client)
@@ -131,7 +131,7 @@ def test_the_next_target_is_told_what_was_said(relay: Relay, client: str) -> Non
 
 
 @clients
-def test_what_all_upstreams_used_is_told_together_and_as_the_estimate_that_it_is(relay: Relay, client: str) -> None:
+def test_usage_of_all_upstreams_is_summed_and_marked_as_estimated(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
     relay.plays(breaks(one, BEGUN, End.CUT), says(two, REST))
     reply = heard(relay, client)
@@ -147,7 +147,7 @@ def test_what_all_upstreams_used_is_told_together_and_as_the_estimate_that_it_is
 
 
 @clients
-def test_where_nobody_goes_on_only_what_was_used_is_told(relay: Relay, client: str) -> None:
+def test_without_a_continuation_only_the_actual_usage_is_reported(relay: Relay, client: str) -> None:
     refuses = Answer(b'{"error": {"message": "no"}}', status=401, content_type="application/json")
     used = []
     for others in ((says(relay.speaks[1], REST), refuses), (refuses, refuses)):
@@ -196,7 +196,7 @@ def test_blanks_are_no_beginning_that_a_vendor_would_take(relay: Relay, client: 
 
 
 @clients
-def test_where_nobody_goes_on_the_first_failure_is_told(
+def test_without_a_continuation_the_first_failure_is_reported(
     relay: Relay, client: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     refuses = Answer(b'{"error": {"message": "no"}}', status=401, content_type="application/json")
@@ -216,7 +216,7 @@ def test_where_nobody_goes_on_the_first_failure_is_told(
 
 
 @clients
-def test_after_a_tool_call_nobody_goes_on(relay: Relay, client: str) -> None:
+def test_a_reply_with_a_tool_call_is_not_continued(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
     stream = SPEAKERS[one].stream(Meant((Say(BEGUN), WEATHER), Stop.TOOL, ending=Ending.NONE))
     relay.plays(Answer(stream, end=End.CUT), says(two, REST))
@@ -262,11 +262,11 @@ def test_an_exact_continuation_of_equal_rows_loses_nothing(relay: Relay, client:
 def test_a_repetition_before_the_marker_is_left_out_and_counted_as_a_loss(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
 
-    def repeats(asked: Asked) -> Answer:
-        return says(two, BEGUN[-12:] + marker_in(asked.body) + REST)
+    def repeats(sent_request: Asked) -> Answer:
+        return says(two, BEGUN[-12:] + marker_in(sent_request.body) + REST)
 
-    def obeys(asked: Asked) -> Answer:
-        return says(two, marker_in(asked.body) + REST)
+    def obeys(sent_request: Asked) -> Answer:
+        return says(two, marker_in(sent_request.body) + REST)
 
     losses = []
     for answer in (obeys, repeats):
@@ -283,7 +283,7 @@ def test_a_repetition_before_the_marker_is_left_out_and_counted_as_a_loss(relay:
 
 
 @clients
-def test_what_was_said_again_without_a_marker_is_kept(relay: Relay, client: str) -> None:
+def test_a_repetition_without_a_marker_is_kept(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
     relay.plays(breaks(one, BEGUN, End.CUT), says(two, BEGUN + REST))
     reply = heard(relay, client)
@@ -327,7 +327,7 @@ def test_another_credential_of_the_same_target_goes_on(tmp_path: Path, first: An
         gateway.settle()
         sdk = Sdk(gateway.url, KEY)
         stack.callback(sdk.close)
-        reply = STREAMS["messages"][0](sdk, asked("messages", "duo"))
+        reply = STREAMS["messages"][0](sdk, request_for("messages", "duo"))
         assert isinstance(reply, Heard), reply
         assert reply.text == BEGUN + REST
         presented = {call.headers["authorization"] for call in fake.calls}

@@ -8,7 +8,7 @@ import anthropic
 import openai
 import pytest
 
-from e2e.cases import asked
+from e2e.cases import request_for
 from e2e.hearing import STREAMS, WHOLE, Broke, Heard, Reply, StatusError, status_error
 from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged, sign
 from fakes.kiro import INVALID_BEARER, FakeKiro, framed, json_answer, refusal, tail, words
@@ -39,16 +39,16 @@ def ask(rig: KiroRig, client: str, stream: bool = False) -> Heard | Broke:
     """The reply, or the SDK's exception."""
     listen = STREAMS[client][-1] if stream else WHOLE[client]
     try:
-        heard = listen(rig.sdk, asked(client, MODEL))
+        reply = listen(rig.sdk, request_for(client, MODEL))
     except (openai.APIError, anthropic.APIError) as error:
         return Broke("", error)
-    assert isinstance(heard, Heard | Broke)
-    return heard
+    assert isinstance(reply, Heard | Broke)
+    return reply
 
 
-def refused(heard: Reply, status: int) -> StatusError:
+def refused(reply: Reply, status: int) -> StatusError:
     """The exception, which must be of the SDK's class for this status."""
-    error = status_error(heard)
+    error = status_error(reply)
     assert error.status_code == status, error
     assert "FAKE" not in str(error)
     assert "arn:aws" not in str(error)
@@ -60,16 +60,16 @@ def refused(heard: Reply, status: int) -> StatusError:
 def test_a_refused_token_is_renewed_and_the_request_replayed_once(rig: KiroRig, client: str, stream: bool) -> None:
     rig.plays(HELLO)
     rig.fake.access.clear()  # revoked, though the file says that it lives
-    heard = ask(rig, client, stream)
-    assert isinstance(heard, Heard)
-    assert heard.text == "Hello"
+    reply = ask(rig, client, stream)
+    assert isinstance(reply, Heard)
+    assert reply.text == "Hello"
     assert rig.fake.counts["/refreshToken"] == 1
     assert rig.fake.counts[CHAT] == 2
 
 
 @clients
 @modes
-def test_a_renewed_token_that_is_refused_as_well_is_the_gateways_fault(rig: KiroRig, client: str, stream: bool) -> None:
+def test_a_rejected_renewed_token_is_the_gateways_failure(rig: KiroRig, client: str, stream: bool) -> None:
     """Behaviour 24: one refresh, one replay, then 502 with the command that mends it."""
     rig.plays(HELLO)
     rig.fake.script(CHAT, *[INVALID_BEARER] * 9)
@@ -97,8 +97,8 @@ def test_a_suspended_account_is_not_renewed(rig: KiroRig, client: str) -> None:
 def test_too_little_capacity_is_waited_for(rig: KiroRig, client: str, stream: bool) -> None:
     rig.plays(HELLO)
     rig.fake.script(CHAT, CAPACITY, CAPACITY)
-    heard = ask(rig, client, stream)
-    assert isinstance(heard, Heard), heard
+    reply = ask(rig, client, stream)
+    assert isinstance(reply, Heard), reply
     assert rig.fake.counts[CHAT] == 3
     chats = rig.fake.chats[-3:]
     assert len({chat.headers["amz-sdk-invocation-id"] for chat in chats}) == 1
@@ -106,7 +106,7 @@ def test_too_little_capacity_is_waited_for(rig: KiroRig, client: str, stream: bo
 
 
 @clients
-def test_capacity_that_stays_away_is_told(rig: KiroRig, client: str) -> None:
+def test_lasting_overload_is_reported(rig: KiroRig, client: str) -> None:
     rig.fake.script(CHAT, *[CAPACITY] * 9)
     rig.plays(HELLO)
     refused(ask(rig, client), 529 if client == "messages" else 503)
@@ -130,7 +130,7 @@ def test_a_used_up_month_is_not_tried_again(rig: KiroRig, client: str, status: i
 
 
 @clients
-def test_a_conversation_that_is_too_long_is_told_as_such(rig: KiroRig, client: str) -> None:
+def test_a_conversation_that_is_too_long_is_reported_as_such(rig: KiroRig, client: str) -> None:
     rig.fake.script(CHAT, *[refusal(400, "Input is too long.", "CONTENT_LENGTH_EXCEEDS_THRESHOLD")] * 9)
     rig.plays(HELLO)
     error = refused(ask(rig, client), 400)
@@ -145,8 +145,8 @@ def test_a_conversation_that_is_too_long_is_told_as_such(rig: KiroRig, client: s
 def test_a_request_for_want_of_a_profile_is_made_again_with_one(rig: KiroRig, client: str) -> None:
     rig.fake.script(CHAT, refusal(400, "profileArn is required for this request."))
     rig.plays(HELLO)
-    heard = ask(rig, client)
-    assert isinstance(heard, Heard), heard
+    reply = ask(rig, client)
+    assert isinstance(reply, Heard), reply
     assert rig.fake.counts[CHAT] == 2
 
 
@@ -162,8 +162,8 @@ def test_twenty_requests_that_are_refused_at_once_make_one_refresh(rig: KiroRig)
     rig.plays(HELLO)
     rig.fake.access.clear()
     with ThreadPoolExecutor(20) as pool:
-        heard = list(pool.map(lambda number: ask(rig, CLIENTS[number % 3], number % 2 == 0), range(20)))
-    assert all(isinstance(one, Heard) and one.text == "Hello" for one in heard), heard
+        reply = list(pool.map(lambda number: ask(rig, CLIENTS[number % 3], number % 2 == 0), range(20)))
+    assert all(isinstance(one, Heard) and one.text == "Hello" for one in reply), reply
     assert rig.fake.counts["/refreshToken"] == 1
 
 
@@ -173,8 +173,8 @@ def test_twenty_requests_with_an_expired_token_make_one_refresh(tmp_path: Path) 
 
     with kiro_rigged(tmp_path, life_s=-60, prepare=slow) as rig:
         with ThreadPoolExecutor(20) as pool:
-            heard = list(pool.map(lambda number: ask(rig, CLIENTS[number % 3]), range(20)))
-        assert all(isinstance(one, Heard) and one.text == "Hello" for one in heard), heard
+            reply = list(pool.map(lambda number: ask(rig, CLIENTS[number % 3]), range(20)))
+        assert all(isinstance(one, Heard) and one.text == "Hello" for one in reply), reply
         # Two providers share the file here: the second finds what the first has renewed.
         assert rig.fake.counts["/refreshToken"] == 1
 
@@ -193,15 +193,15 @@ def test_an_account_renewed_by_the_ide_goes_on_without_a_hitch(rig: KiroRig, cli
         written.append(rig.file.read_bytes())
 
     rig.fake.before["/refreshToken"] = renew
-    heard = ask(rig, client)
-    assert isinstance(heard, Heard), heard
+    reply = ask(rig, client)
+    assert isinstance(reply, Heard), reply
     assert rig.fake.counts["/refreshToken"] == 1
     assert rig.file.read_bytes() == written[0]
 
 
 @clients
 @modes
-def test_an_account_that_cannot_be_renewed_is_the_gateways_fault(tmp_path: Path, client: str, stream: bool) -> None:
+def test_an_account_that_cannot_be_renewed_is_the_gateways_failure(tmp_path: Path, client: str, stream: bool) -> None:
     bad = json_answer({"message": "Bad credentials"}, 401)
     with kiro_rigged(tmp_path, life_s=-60, prepare=lambda fake: fake.script("/refreshToken", *[bad] * 9)) as rig:
         error = refused(ask(rig, client, stream), 502)
@@ -215,13 +215,13 @@ def test_a_token_that_lives_is_served_on_though_it_cannot_be_renewed(tmp_path: P
         before = rig.file.read_bytes()
         rig.fake.replies = [HELLO]
         for _ in range(3):
-            heard = ask(rig, client)
-            assert isinstance(heard, Heard), heard
+            reply = ask(rig, client)
+            assert isinstance(reply, Heard), reply
         assert rig.file.read_bytes() == before
 
 
 @clients
-def test_what_was_asked_reaches_kiro_with_our_name_and_the_accounts_profile(rig: KiroRig, client: str) -> None:
+def test_a_request_reaches_kiro_with_user_agent_and_profile(rig: KiroRig, client: str) -> None:
     rig.plays(HELLO)
     ask(rig, client)
     (sent,) = rig.fake.chats
@@ -235,8 +235,8 @@ def test_what_was_asked_reaches_kiro_with_our_name_and_the_accounts_profile(rig:
     assert rig.sdk.headers["x-dragoman-route"] == "kiro/claude-sonnet-4.5"
 
 
-def test_an_empty_reply_is_asked_for_again(rig: KiroRig) -> None:
+def test_an_empty_reply_is_retried(rig: KiroRig) -> None:
     rig.plays(Answer(b"", content_type="application/vnd.amazon.eventstream"), HELLO)
-    heard = ask(rig, "chat", stream=True)
-    assert isinstance(heard, Heard), heard
+    reply = ask(rig, "chat", stream=True)
+    assert isinstance(reply, Heard), reply
     assert rig.fake.counts[CHAT] == 2

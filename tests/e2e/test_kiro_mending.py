@@ -60,7 +60,7 @@ def current(rig: KiroRig, index: int) -> str:
     ],
     ids=["as text", "as fenced text", "as a fresh call", "as a call written into the text", "after tagged thoughts"],
 )
-def test_the_rest_is_asked_for_once_and_the_call_is_released_whole(rig: KiroRig, rest: Answer) -> None:
+def test_the_missing_arguments_are_requested_once_and_the_call_is_complete(rig: KiroRig, rest: Answer) -> None:
     rig.plays(CUT, rest)
     message = ask(rig)
     text, call = message.content
@@ -70,12 +70,12 @@ def test_the_rest_is_asked_for_once_and_the_call_is_released_whole(rig: KiroRig,
     assert message.stop_reason == "tool_use"
     assert len(rig.fake.chats) == 2
     assert "only the remaining characters" in current(rig, 1)
-    asked = rig.fake.chats[1].body.decode()
-    assert "I will write it." in asked
-    assert "notes/to" in asked
+    request = rig.fake.chats[1].body.decode()
+    assert "I will write it." in request
+    assert "notes/to" in request
 
 
-def test_the_plea_for_the_rest_asks_for_no_thoughts(rig: KiroRig) -> None:
+def test_the_request_for_missing_arguments_disables_thinking(rig: KiroRig) -> None:
     rig.plays(CUT, framed(words('day.md", "lines": 3}'), tail()))
     client = anthropic.Anthropic(base_url=rig.gateway.url, api_key=KEY, max_retries=0)
     message = client.messages.create(
@@ -89,7 +89,7 @@ def test_the_plea_for_the_rest_asks_for_no_thoughts(rig: KiroRig) -> None:
     assert ["<thinking_mode>" in chat.body.decode() for chat in rig.fake.chats] == [True, False]
 
 
-def test_the_plea_for_the_rest_is_a_call_of_its_own(rig: KiroRig) -> None:
+def test_the_request_for_missing_arguments_is_a_separate_request(rig: KiroRig) -> None:
     rig.plays(CUT, framed(words('day.md", "lines": 3}'), tail()))
     assert ask(rig).stop_reason == "tool_use"
     first, second = rig.fake.chats
@@ -107,7 +107,7 @@ def test_the_plea_for_the_rest_is_a_call_of_its_own(rig: KiroRig) -> None:
     ],
     ids=["against the schema", "prose", "cut again", "an error"],
 )
-def test_a_rest_that_does_not_fit_is_not_used(rig: KiroRig, rest: Answer) -> None:
+def test_missing_arguments_that_do_not_fit_are_not_used(rig: KiroRig, rest: Answer) -> None:
     rig.plays(CUT, rest)
     message = ask(rig)
     assert [block.type for block in message.content] == ["text"]
@@ -129,28 +129,28 @@ def test_both_questions_are_paid_for_whatever_came_of_the_second(rig: KiroRig, f
     assert usage.input + usage.output == (6000 if first else 4000)
 
 
-def test_the_next_request_of_the_conversation_tells_the_model_what_was_lost(rig: KiroRig) -> None:
+def test_the_next_request_of_the_conversation_names_the_lost_call(rig: KiroRig) -> None:
     question: MessageParam = {"role": "user", "content": "Write my diary."}
     rig.plays(CUT, framed(words("No."), tail()), framed(words("Sorry."), tail()))
     first = ask(rig, question)
     assert first.stop_reason == "max_tokens"
-    said: MessageParam = {"role": "assistant", "content": "I will write it."}
-    ask(rig, question, said, {"role": "user", "content": "Well?"})
-    told = current(rig, 2)
-    assert "Well?" in told
-    assert "'write'" in told
-    assert '{"path": "notes/to' in told
+    reply_text: MessageParam = {"role": "assistant", "content": "I will write it."}
+    ask(rig, question, reply_text, {"role": "user", "content": "Well?"})
+    found = current(rig, 2)
+    assert "Well?" in found
+    assert "'write'" in found
+    assert '{"path": "notes/to' in found
     ask(rig, {"role": "user", "content": "Another matter."})
     assert "notes/to" not in rig.fake.chats[3].body.decode()
 
 
-def test_without_repair_nothing_more_is_asked(rig: KiroRig) -> None:
+def test_without_repair_no_further_request_is_made(rig: KiroRig) -> None:
     rig.plays(CUT)
     assert ask(rig, model="plain/claude-sonnet-4.5").stop_reason == "max_tokens"
     assert len(rig.fake.chats) == 1
 
 
-def test_the_client_is_kept_alive_while_a_call_is_withheld_and_while_its_rest_is_asked_for(tmp_path: Path) -> None:
+def test_the_client_gets_keep_alives_while_a_call_is_completed(tmp_path: Path) -> None:
     slow_call = framed(
         tool("t1", "write"),
         *(tool("t1", input=piece) for piece in ('{"path"', ': "no', "tes/to")),
@@ -164,7 +164,7 @@ def test_the_client_is_kept_alive_while_a_call_is_withheld_and_while_its_rest_is
         sign(file, str(tokens["accessToken"]), str(tokens["refreshToken"]), 7200)
         fake.replies = [slow_call, slow_rest]
         server = "[server]\nkeep_alive_s = 0.25\nfirst_token_timeout_s = 2\n"
-        with running("\n".join([server, QUICK, fake.stanza(str(file))]), tmp_path) as gateway:
+        with running("\n".join([server, QUICK, fake.section(str(file))]), tmp_path) as gateway:
             client = anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0)
             with client.messages.with_streaming_response.create(
                 model=MODEL,

@@ -8,7 +8,7 @@ import msgspec
 import openai
 import pytest
 
-from e2e.cases import Case, asked
+from e2e.cases import Case, request_for
 from e2e.hearing import ENVELOPE, STOPS, STREAMS, WHOLE, Broke, Halted, Heard
 from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, everyone, kiro_rigged
 from e2e.meaning import Meant, Stop, Tokens
@@ -40,17 +40,17 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
         yield shared
 
 
-def told(text: str, stop: str, heard: Heard | Broke | Halted) -> bool:
+def told(text: str, stop: str, reply: Heard | Broke | Halted) -> bool:
     """Whether a client heard this text and this end; the Chat helper raises at a cap, with both."""
-    return isinstance(heard, Heard | Halted) and (heard.text, heard.stop) == (text, stop)
+    return isinstance(reply, Heard | Halted) and (reply.text, reply.stop) == (text, stop)
 
 
 @clients
 @cuts
 def test_text_survives_any_cut_of_its_frames(rig: KiroRig, client: str, cut: str) -> None:
     rig.plays(framed(words("é日"), words("😀 ha"), words("ha"), words("ha"), tail(), cut=CUTS[cut]))
-    for heard in everyone(rig, client, asked(client, MODEL)):
-        assert told("é日😀 hahaha", STOPS[client][Stop.NATURAL], heard)
+    for reply in everyone(rig, client, request_for(client, MODEL)):
+        assert told("é日😀 hahaha", STOPS[client][Stop.NATURAL], reply)
 
 
 @clients
@@ -62,14 +62,14 @@ def test_an_exception_before_the_first_word_is_a_real_status_and_is_retried(
     rig.plays(framed(exception("ThrottlingException", {"message": "slow"})))
     listen = STREAMS[client][0] if stream else WHOLE[client]
     error = openai.RateLimitError if client != "messages" else anthropic.RateLimitError
-    heard = None
+    reply = None
     try:
-        heard = listen(rig.sdk, asked(client, MODEL))
+        reply = listen(rig.sdk, request_for(client, MODEL))
     except error as raised:
-        heard = Broke("", raised)
-    assert isinstance(heard, Broke)
-    assert isinstance(heard.error, error)
-    assert heard.error.status_code == 429
+        reply = Broke("", raised)
+    assert isinstance(reply, Broke)
+    assert isinstance(reply.error, error)
+    assert reply.error.status_code == 429
     assert len(rig.fake.chats) == 3
 
 
@@ -78,21 +78,21 @@ def test_a_retry_after_an_exception_is_not_noticed(rig: KiroRig, client: str) ->
     late = framed(exception("ThrottlingException", {"message": "slow"}))
     for listen in (WHOLE[client], *STREAMS[client]):
         rig.plays(late, framed(words("Hello"), tail()))
-        assert told("Hello", STOPS[client][Stop.NATURAL], listen(rig.sdk, asked(client, MODEL)))
+        assert told("Hello", STOPS[client][Stop.NATURAL], listen(rig.sdk, request_for(client, MODEL)))
         assert len(rig.fake.chats) == 2
 
 
 @clients
-def test_who_asks_for_the_whole_waits_no_longer_for_the_first_word(hasty: KiroRig, client: str) -> None:
+def test_a_whole_reply_has_the_same_first_token_timeout(hasty: KiroRig, client: str) -> None:
     hasty.plays(framed(end=End.HANG), framed(words("Hello"), tail()))
-    assert told("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, asked(client, MODEL)))
+    assert told("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, request_for(client, MODEL)))
     assert len(hasty.fake.chats) == 2
 
 
 @clients
-def test_who_asks_for_the_whole_gets_words_that_come_slowly(hasty: KiroRig, client: str) -> None:
+def test_a_whole_reply_may_be_generated_slowly(hasty: KiroRig, client: str) -> None:
     hasty.plays(framed(words("Hel"), words("lo"), tail(), cut=200, pause_s=0.6))
-    assert told("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, asked(client, MODEL)))
+    assert told("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, request_for(client, MODEL)))
     assert len(hasty.fake.chats) == 1
 
 
@@ -104,12 +104,10 @@ FAULTS = {
 
 @clients
 @pytest.mark.parametrize("fault", FAULTS)
-def test_who_asks_for_the_whole_does_not_wait_for_the_end_of_a_stream_that_has_failed(
-    hasty: KiroRig, client: str, fault: str
-) -> None:
+def test_a_whole_reply_does_not_wait_for_the_end_of_a_failed_stream(hasty: KiroRig, client: str, fault: str) -> None:
     hasty.plays(FAULTS[fault], framed(words("Hello"), tail()))
     begun = time.monotonic()
-    assert told("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, asked(client, MODEL)))
+    assert told("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, request_for(client, MODEL)))
     assert len(hasty.fake.chats) == 2
     assert time.monotonic() - begun < 20  # of the 30 seconds that a silent upstream is given
 
@@ -121,10 +119,10 @@ def test_an_exception_after_words_is_an_error_event_and_never_a_clean_end(rig: K
         framed(words("Hel"), exception("InternalServerException", {"message": "It broke."}), pause_s=0.05, cut=200)
     )
     for listen in STREAMS[client]:
-        heard = listen(rig.sdk, asked(client, MODEL))
-        assert isinstance(heard, Broke), heard
-        assert heard.text == "Hel"
-        assert "It broke." in str(heard.error)
+        reply = listen(rig.sdk, request_for(client, MODEL))
+        assert isinstance(reply, Broke), reply
+        assert reply.text == "Hel"
+        assert "It broke." in str(reply.error)
     assert len(rig.fake.chats) == len(STREAMS[client])
 
 
@@ -168,10 +166,10 @@ def test_fragments_of_a_call_become_one_call(rig: KiroRig, client: str, cut: str
             cut=CUTS[cut],
         )
     )
-    for heard in everyone(rig, client, asked(client, MODEL, TOOLED)):
-        assert isinstance(heard, Heard), heard
-        assert heard.calls == (("tooluse_1", "weather", {"city": "Zürich"}),)
-        assert heard.stop == STOPS[client][Stop.TOOL]
+    for reply in everyone(rig, client, request_for(client, MODEL, TOOLED)):
+        assert isinstance(reply, Heard), reply
+        assert reply.calls == (("tooluse_1", "weather", {"city": "Zürich"}),)
+        assert reply.stop == STOPS[client][Stop.TOOL]
 
 
 @clients
@@ -187,9 +185,9 @@ def test_interleaved_calls_come_out_in_order_and_apart(rig: KiroRig, client: str
             tail("TOOL_USE"),
         )
     )
-    for heard in everyone(rig, client, asked(client, MODEL, TOOLED)):
-        assert isinstance(heard, Heard), heard
-        assert heard.calls == (("a", "weather", {"city": "A"}), ("b", "clock", {"city": "B"}))
+    for reply in everyone(rig, client, request_for(client, MODEL, TOOLED)):
+        assert isinstance(reply, Heard), reply
+        assert reply.calls == (("a", "weather", {"city": "A"}), ("b", "clock", {"city": "B"}))
 
 
 @clients
@@ -198,25 +196,25 @@ def test_a_cut_call_is_never_executable(rig: KiroRig, client: str, provider: str
     """Behaviour 11, with and without asking for the rest: the rest is cut as well here."""
     rig.plays(framed(words("Writing."), tool("t", "weather", input='{"city":"x')))
     model = MODEL.replace("kiro/", f"{provider}/", 1)
-    for heard in everyone(rig, client, asked(client, model, TOOLED)):
-        assert told("Writing.", STOPS[client][Stop.CAP], heard)
-        assert isinstance(heard, Halted) or expect(Heard, heard).calls == ()
+    for reply in everyone(rig, client, request_for(client, model, TOOLED)):
+        assert told("Writing.", STOPS[client][Stop.CAP], reply)
+        assert isinstance(reply, Halted) or expect(Heard, reply).calls == ()
 
 
 @clients
-def test_the_rest_of_a_cut_call_is_asked_for_and_spliced(rig: KiroRig, client: str) -> None:
+def test_the_missing_arguments_of_a_truncated_call_are_requested_and_joined(rig: KiroRig, client: str) -> None:
     cut, rest = framed(tool("t", "weather", input='{"city":"Zü')), framed(words('rich"}'), tail())
     for listen in (WHOLE[client], *STREAMS[client]):
         rig.plays(cut, rest)
-        heard = listen(rig.sdk, asked(client, MODEL, TOOLED))
-        assert isinstance(heard, Heard), heard
-        assert heard.calls == (("t", "weather", {"city": "Zürich"}),)
-        assert heard.stop == STOPS[client][Stop.TOOL]
+        reply = listen(rig.sdk, request_for(client, MODEL, TOOLED))
+        assert isinstance(reply, Heard), reply
+        assert reply.calls == (("t", "weather", {"city": "Zürich"}),)
+        assert reply.stop == STOPS[client][Stop.TOOL]
 
 
 @clients
 @cuts
-def test_native_reasoning_is_told_apart_and_its_signature_sealed(rig: KiroRig, client: str, cut: str) -> None:
+def test_native_reasoning_is_separate_and_its_signature_enveloped(rig: KiroRig, client: str, cut: str) -> None:
     """Behaviour 13."""
     rig.plays(
         framed(
@@ -228,10 +226,10 @@ def test_native_reasoning_is_told_apart_and_its_signature_sealed(rig: KiroRig, c
             cut=CUTS[cut],
         )
     )
-    for heard in everyone(rig, client, asked(client, MODEL, REASONING)):
-        assert isinstance(heard, Heard), heard
-        assert (heard.text, heard.thinking, heard.seals) == ("Then.", "ab", (ENVELOPE,))
-        assert heard.order == (() if client == "chat" else ("thinking", "text"))
+    for reply in everyone(rig, client, request_for(client, MODEL, REASONING)):
+        assert isinstance(reply, Heard), reply
+        assert (reply.text, reply.thinking, reply.seals) == ("Then.", "ab", (ENVELOPE,))
+        assert reply.order == (() if client == "chat" else ("thinking", "text"))
 
 
 @clients
@@ -240,19 +238,19 @@ def test_thinking_in_tags_is_thinking_only_at_the_start(rig: KiroRig, client: st
     rig.plays(
         framed(words("<thin"), words("king>x</think"), words("ing>\n\nHi"), words(" `<thinking>` is a tag."), tail())
     )
-    for heard in everyone(rig, client, asked(client, MODEL, REASONING)):
-        assert isinstance(heard, Heard), heard
-        assert (heard.thinking, heard.text) == ("x", "Hi `<thinking>` is a tag.")
+    for reply in everyone(rig, client, request_for(client, MODEL, REASONING)):
+        assert isinstance(reply, Heard), reply
+        assert (reply.thinking, reply.text) == ("x", "Hi `<thinking>` is a tag.")
 
 
 @clients
 def test_a_call_written_in_brackets_is_a_call(rig: KiroRig, client: str) -> None:
     """Behaviour 15."""
     rig.plays(framed(words("ok [Called clo"), words('ck with args: {"city":"}]"}'), words("]"), tail()))
-    heard = WHOLE[client](rig.sdk, asked(client, MODEL, TOOLED))
-    assert heard.text == "ok "
-    assert [(name, arguments) for _, name, arguments in heard.calls] == [("clock", {"city": "}]"})]
-    assert heard.stop == STOPS[client][Stop.TOOL]
+    reply = WHOLE[client](rig.sdk, request_for(client, MODEL, TOOLED))
+    assert reply.text == "ok "
+    assert [(name, arguments) for _, name, arguments in reply.calls] == [("clock", {"city": "}]"})]
+    assert reply.stop == STOPS[client][Stop.TOOL]
 
 
 @clients
@@ -261,11 +259,11 @@ def test_a_call_written_as_tags_is_a_call_with_arguments_as_the_schema_types_the
     pieces = [told[:9], told[9:60], told[60:], "</parameter>\n</inv", "oke>\n</function_calls>"]
     rig.plays(framed(words("ok "), *map(words, pieces), tail()))
     for listen in (WHOLE[client], STREAMS[client][-1]):
-        heard = listen(rig.sdk, asked(client, MODEL, TOOLED))
-        assert isinstance(heard, Heard), heard
-        assert heard.text == "ok "
-        assert [(name, arguments) for _, name, arguments in heard.calls] == [("weather", {"city": "5", "days": 3})]
-        assert heard.stop == STOPS[client][Stop.TOOL]
+        reply = listen(rig.sdk, request_for(client, MODEL, TOOLED))
+        assert isinstance(reply, Heard), reply
+        assert reply.text == "ok "
+        assert [(name, arguments) for _, name, arguments in reply.calls] == [("weather", {"city": "5", "days": 3})]
+        assert reply.stop == STOPS[client][Stop.TOOL]
 
 
 @clients
@@ -274,24 +272,24 @@ def test_a_call_written_as_tags_is_a_call_with_arguments_as_the_schema_types_the
 )
 def test_brackets_in_code_or_for_unknown_tools_are_words(rig: KiroRig, client: str, text: str) -> None:
     rig.plays(framed(words(text), tail()))
-    heard = WHOLE[client](rig.sdk, asked(client, MODEL, TOOLED))
-    assert (heard.text, heard.calls) == (text, ())
+    reply = WHOLE[client](rig.sdk, request_for(client, MODEL, TOOLED))
+    assert (reply.text, reply.calls) == (text, ())
 
 
 @clients
-def test_usage_that_is_reported_is_told_as_reported(rig: KiroRig, client: str) -> None:
+def test_reported_usage_is_marked_as_reported(rig: KiroRig, client: str) -> None:
     """Behaviour 23."""
     counted = {"uncachedInputTokens": 10, "cacheReadInputTokens": 2, "cacheWriteInputTokens": 1, "outputTokens": 5}
     rig.plays(framed(words("Hi"), tail("END_TURN", 2.0, **counted)))
-    for heard in everyone(rig, client, asked(client, MODEL)):
-        assert isinstance(heard, Heard), heard
-        assert heard.tokens == Tokens(13, 5, cached=2, written=1)
+    for reply in everyone(rig, client, request_for(client, MODEL)):
+        assert isinstance(reply, Heard), reply
+        assert reply.tokens == Tokens(13, 5, cached=2, written=1)
 
 
-def test_credits_are_summed_and_told_beside_the_tokens_of_a_chat(rig: KiroRig) -> None:
+def test_credits_are_summed_and_sent_with_the_usage_of_chat(rig: KiroRig) -> None:
     meter = event("meteringEvent", {"unit": "credit", "unitPlural": "credits", "usage": 0.25})
     rig.plays(framed(words("Hi"), meter, meter))
-    question = asked("chat", MODEL)
+    question = request_for("chat", MODEL)
     whole = rig.sdk.openai.chat.completions.create(**question)
     *_, last = rig.sdk.openai.chat.completions.create(**question, stream=True, stream_options={"include_usage": True})
     for usage in (whole.usage, last.usage):
@@ -302,18 +300,18 @@ def test_credits_are_summed_and_told_beside_the_tokens_of_a_chat(rig: KiroRig) -
 @clients
 def test_usage_that_is_only_a_share_of_the_window_is_worked_out(rig: KiroRig, client: str) -> None:
     rig.plays(framed(words("Hi"), tail(percentage=10.0)))
-    for heard in everyone(rig, client, asked(client, MODEL)):
-        assert isinstance(heard, Heard), heard
-        assert heard.tokens is not None
-        assert heard.tokens.input + heard.tokens.output == 20_000
-        assert 0 < heard.tokens.output < 10
+    for reply in everyone(rig, client, request_for(client, MODEL)):
+        assert isinstance(reply, Heard), reply
+        assert reply.tokens is not None
+        assert reply.tokens.input + reply.tokens.output == 20_000
+        assert 0 < reply.tokens.output < 10
 
 
 @clients
 def test_text_without_its_tail_counts_as_cut(rig: KiroRig, client: str) -> None:
     rig.plays(framed(words("It was a")))
-    for heard in everyone(rig, client, asked(client, MODEL)):
-        assert told("It was a", STOPS[client][Stop.CAP], heard)
+    for reply in everyone(rig, client, request_for(client, MODEL)):
+        assert told("It was a", STOPS[client][Stop.CAP], reply)
 
 
 @clients
@@ -321,9 +319,9 @@ def test_an_end_within_a_frame_is_an_error(rig: KiroRig, client: str) -> None:
     whole = framed(words("It was a"), words("dark and stormy night"), tail())
     rig.plays(Answer(whole.body[:200], content_type=whole.content_type, pause_s=0.05, cut=150))
     for listen in STREAMS[client]:
-        heard = listen(rig.sdk, asked(client, MODEL))
-        assert isinstance(heard, Broke), heard
-        assert heard.text == "It was a"
+        reply = listen(rig.sdk, request_for(client, MODEL))
+        assert isinstance(reply, Broke), reply
+        assert reply.text == "It was a"
 
 
 def test_reasoning_that_kiro_will_not_take_back_is_left_out_once(rig: KiroRig) -> None:
@@ -335,7 +333,7 @@ def test_reasoning_that_kiro_will_not_take_back_is_left_out_once(rig: KiroRig) -
         tail(),
     )
     rig.plays(signed, framed(words("Second."), tail()))
-    ask: Json = asked("messages", MODEL, REASONING)
+    ask: Json = request_for("messages", MODEL, REASONING)
     first = rig.sdk.anthropic.messages.create(**ask)
     ask["messages"] += [{"role": "assistant", "content": first.content}, {"role": "user", "content": "Go on."}]
     rig.fake.script("/generateAssistantResponse", refusal(400, "Invalid.", "THINKING_SIGNATURE_INVALID"))

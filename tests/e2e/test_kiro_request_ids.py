@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cases import asked
+from e2e.cases import request_for
 from e2e.hearing import WHOLE
 from e2e.kiro_rig import MODEL, kiro_rigged
 from fakes.kiro import framed, refusal, tail, words
@@ -26,6 +26,6 @@ def test_kiros_request_ids_are_logged(
             replace(overloaded, headers=(("x-amzn-requestid", "fake-request-1"),)),
             framed(words("Hello"), tail(), headers=(("x-amzn-requestid", "fake-request-2"),)),
         )
-        WHOLE["chat"](rig.sdk, asked("chat", MODEL))
+        WHOLE["chat"](rig.sdk, request_for("chat", MODEL))
     ids = ("fake-request-1", "fake-request-2")
     assert [id for line in caplog.messages for id in ids if id in line] == told

@@ -16,16 +16,16 @@ def test_operations_named_in_a_header_are_all_posted_to_the_root(tmp_path: Path)
         tokens = fake.issue()
         sign(file, str(tokens["accessToken"]), str(tokens["refreshToken"]), 7200)
         fake.replies = [framed(event("initial-response", {}), words("Hello"), tail())]
-        with running("\n".join([QUICK, fake.stanza(str(file), operations_by="target")]), tmp_path) as gateway:
+        with running("\n".join([QUICK, fake.section(str(file), operations_by="target")]), tmp_path) as gateway:
             client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=KEY, max_retries=0)
             listed = {model.id for model in client.models.list()}
             reply = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "Hi"}])
     assert reply.choices[0].message.content == "Hello"
     assert {f"kiro/{model['modelId']}" for model in fake.listed} <= listed
-    assert {(asked.method, asked.path, asked.headers["content-type"]) for asked in fake.asked} == {
+    assert {(request.method, request.path, request.headers["content-type"]) for request in fake.asked} == {
         ("POST", "/", "application/x-amz-json-1.0")
     }
-    assert {asked.headers["x-amz-target"] for asked in fake.asked} == {
+    assert {request.headers["x-amz-target"] for request in fake.asked} == {
         "KiroRuntimeService.GenerateAssistantResponse",
         "KiroControlPlaneBearerService.ListAvailableModels",
     }

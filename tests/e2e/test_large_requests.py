@@ -28,9 +28,9 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 
 def body_of(client: str, model: str, turns: int, **fields: object) -> bytes:
-    said = [{"role": "user", "content": f"Word {number}."} for number in range(turns)]
-    told = {"input": said} if client == "responses" else {"messages": said}
-    return msgspec.json.encode({"model": model, "max_tokens": 9, **told, **fields})
+    text = [{"role": "user", "content": f"Word {number}."} for number in range(turns)]
+    response = {"input": text} if client == "responses" else {"messages": text}
+    return msgspec.json.encode({"model": model, "max_tokens": 9, **response, **fields})
 
 
 def send(rig: Rig, client: str, upstream: str, body: bytes, *fields: str) -> Answered:

@@ -57,15 +57,15 @@ def test_every_loss_is_counted_and_explained_on_demand(rig: Rig, client: str, up
     request, lost = LOSSY[client]
     answer = asks(rig, client, upstream, {**request, "stream": stream}, "x-dragoman-explain: 1")
     assert answer.status == 200
-    told = losses(answer)
-    assert lost <= {entry["path"] for entry in told}
-    assert answer.get("x-dragoman-loss") == str(len(told))
+    response = losses(answer)
+    assert lost <= {entry["path"] for entry in response}
+    assert answer.get("x-dragoman-loss") == str(len(response))
     assert answer.get("x-dragoman-route") == rig.model(upstream)
 
 
 @pairs
 @modes
-def test_without_being_asked_only_the_count_is_told(rig: Rig, client: str, upstream: str, stream: bool) -> None:
+def test_by_default_only_the_number_of_losses_is_sent(rig: Rig, client: str, upstream: str, stream: bool) -> None:
     answer = asks(rig, client, upstream, {**LOSSY[client][0], "stream": stream})
     assert int(answer.get("x-dragoman-loss") or 0) >= len(LOSSY[client][1])
     assert answer.get("x-dragoman-loss-detail") is None
@@ -97,7 +97,7 @@ def test_strict_mode_lets_a_lossless_request_pass(rig: Rig, client: str, upstrea
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @modes
-def test_passed_through_there_is_nothing_to_tell(rig: Rig, protocol: str, stream: bool) -> None:
+def test_a_passthrough_has_no_losses(rig: Rig, protocol: str, stream: bool) -> None:
     fields = ("x-dragoman-strict: 1", "x-dragoman-explain: 1")
     answer = asks(rig, protocol, protocol, {**LOSSY[protocol][0], "stream": stream}, *fields)
     assert answer.status == 200
@@ -105,14 +105,14 @@ def test_passed_through_there_is_nothing_to_tell(rig: Rig, protocol: str, stream
 
 
 @pytest.mark.parametrize("client", ["chat", "responses"])
-def test_losses_of_a_whole_reply_are_told_too(rig: Rig, client: str) -> None:
+def test_losses_of_a_whole_reply_are_sent_too(rig: Rig, client: str) -> None:
     meant = Meant((Say("I will not."),), Stop.FILTERED, explanation="It is forbidden.")
     answer = asks(rig, client, "messages", LOSSLESS[client], "x-dragoman-explain: 1", meant=meant)
     assert "/stop_details/category" in {entry["path"] for entry in losses(answer)}
 
 
 @pytest.mark.parametrize("client", ["chat", "responses"])
-def test_the_head_of_a_stream_tells_of_the_request_alone_though_all_of_it_has_come(rig: Rig, client: str) -> None:
+def test_the_headers_of_a_stream_list_only_losses_of_the_request(rig: Rig, client: str) -> None:
     meant = Meant((Say("I will not."),), Stop.FILTERED, explanation="It is forbidden.")
     request = {**LOSSLESS[client], "stream": True}
     answer = asks(rig, client, "messages", request, "x-dragoman-explain: 1", meant=meant)

@@ -34,8 +34,8 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 def body_of(client: str, model: str, text: str = "Go on.", **fields: object) -> bytes:
     user = [{"role": "user", "content": text}]
-    told = {"input": user} if client == "responses" else {"messages": user}
-    return msgspec.json.encode({"model": model, "max_tokens": 9, **told, **fields})
+    response = {"input": user} if client == "responses" else {"messages": user}
+    return msgspec.json.encode({"model": model, "max_tokens": 9, **response, **fields})
 
 
 def willing(rig: Rig, upstream: str) -> None:
@@ -122,7 +122,7 @@ def test_a_depth_bomb_is_refused_cheaply(rig: Rig, client: str, upstream: str, o
 
 @clients
 @upstreams
-def test_a_well_formed_depth_bomb_harms_nobody(rig: Rig, client: str, upstream: str) -> None:
+def test_a_well_formed_depth_bomb_is_harmless(rig: Rig, client: str, upstream: str) -> None:
     deep = b"[" * 50_000 + b"]" * 50_000
     bomb = body_of(client, rig.model(upstream)).removesuffix(b"}") + b',"unknown":' + deep + b"}"
     answer = asks_cheaply(rig, client, upstream, bomb)
@@ -142,7 +142,7 @@ def test_fifty_thousand_unknown_fields_are_cheap(rig: Rig, client: str, upstream
 @pytest.mark.parametrize(
     "name", ["x-odd", "anthropic-version", "anthropic-beta", "content-type", "authorization", "x-dragoman-explain"]
 )
-def test_two_equal_headers_harm_nobody(rig: Rig, client: str, upstream: str, name: str) -> None:
+def test_two_equal_headers_are_harmless(rig: Rig, client: str, upstream: str, name: str) -> None:
     value = "Bearer dgm_fake-client-key-for-tests-only" if name == "authorization" else "1"
     answer, _ = asks(
         rig, client, upstream, body_of(client, rig.model(upstream)), f"{name}: {value}", f"{name}: {value}"
@@ -184,6 +184,6 @@ def test_a_control_character_in_a_header_is_refused(rig: Rig, client: str, value
     [b"", b"null", b"[]", b'"x"', b"{", b'{"model":"chat/m"', b"\xff\xfe", b'{"model":1}', b'{"model":""}', b"{}"],
     ids=lambda body: body.decode("latin-1") or "nothing",
 )
-def test_a_body_that_is_no_request_is_told_so(rig: Rig, client: str, body: bytes) -> None:
+def test_a_body_that_is_not_a_request_is_rejected(rig: Rig, client: str, body: bytes) -> None:
     answer, _ = asks(rig, client, "chat", body)
     assert_refused(client, answer, 400)

@@ -4,8 +4,8 @@ import anthropic
 import openai
 import pytest
 
-from e2e.cases import BROKEN, CASES, PHOTO, PICTURE, WORDS, asked, asked_with_pictures, pictures_in
-from e2e.hearing import STREAMS, WHOLE, Broke, Halted, Heard, meant_for
+from e2e.cases import BROKEN, CASES, PHOTO, PICTURE, WORDS, pictures_in, request_for, request_with_pictures
+from e2e.hearing import STREAMS, WHOLE, Broke, Halted, Heard, expected_for
 from e2e.meaning import Meant, Say, sayable
 from e2e.rig import CROSSED, PROTOCOLS, SPEAKERS, Rig
 from fakes.upstream import Answer, End
@@ -29,24 +29,24 @@ def whole(upstream: str, meant: Meant) -> Answer:
 @clients
 @upstreams
 @pytest.mark.parametrize("case", CASES)
-def test_a_whole_reply_is_heard_as_it_was_meant(rig: Rig, client: str, upstream: str, case: str) -> None:
+def test_a_whole_reply_arrives_unchanged_in_meaning(rig: Rig, client: str, upstream: str, case: str) -> None:
     meant = CASES[case].meant
     rig.plays(upstream, whole(upstream, meant))
-    heard = WHOLE[client](rig.sdk, asked(client, rig.model(upstream), CASES[case]))
-    assert heard == meant_for(client, upstream, meant)
+    reply = WHOLE[client](rig.sdk, request_for(client, rig.model(upstream), CASES[case]))
+    assert reply == expected_for(client, upstream, meant)
 
 
 @clients
 @upstreams
 @cuts
 @pytest.mark.parametrize("case", CASES)
-def test_a_stream_is_heard_as_it_was_meant(rig: Rig, client: str, upstream: str, case: str, cut: str) -> None:
+def test_a_stream_arrives_unchanged_in_meaning(rig: Rig, client: str, upstream: str, case: str, cut: str) -> None:
     meant = CASES[case].meant
     rig.plays(upstream, streamed(upstream, meant, cut))
     for listen in STREAMS[client]:
-        heard = listen(rig.sdk, asked(client, rig.model(upstream), CASES[case]))
-        expected = meant_for(client, upstream, meant)
-        assert heard == (Halted(expected.text, expected.stop) if isinstance(heard, Halted) else expected)
+        reply = listen(rig.sdk, request_for(client, rig.model(upstream), CASES[case]))
+        expected = expected_for(client, upstream, meant)
+        assert reply == (Halted(expected.text, expected.stop) if isinstance(reply, Halted) else expected)
 
 
 @clients
@@ -60,12 +60,12 @@ def test_a_broken_stream_never_ends_cleanly(
     meant = BROKEN[case]
     rig.plays(upstream, streamed(upstream, meant, cut, end))
     for listen in STREAMS[client]:
-        heard = listen(rig.sdk, asked(client, rig.model(upstream)))
-        assert isinstance(heard, Broke), heard
-        assert isinstance(heard.error, anthropic.APIStatusError if client == "messages" else openai.APIError)
-        assert heard.text == "".join(part.text for part in meant.parts if isinstance(part, Say))
+        reply = listen(rig.sdk, request_for(client, rig.model(upstream)))
+        assert isinstance(reply, Broke), reply
+        assert isinstance(reply.error, anthropic.APIStatusError if client == "messages" else openai.APIError)
+        assert reply.text == "".join(part.text for part in meant.parts if isinstance(part, Say))
         if case == "an error in mid-stream":
-            assert "The engine overheated." in str(heard.error)
+            assert "The engine overheated." in str(reply.error)
 
 
 @clients
@@ -75,7 +75,7 @@ def test_images_reach_the_upstream_in_its_own_shape(rig: Rig, client: str, upstr
     meant = CASES["text"].meant
     fake = rig.plays(upstream, streamed(upstream, meant, "in one piece") if stream else whole(upstream, meant))
     listen = STREAMS[client][0] if stream else WHOLE[client]
-    assert listen(rig.sdk, asked_with_pictures(client, rig.model(upstream))) == meant_for(client, upstream, meant)
+    assert listen(rig.sdk, request_with_pictures(client, rig.model(upstream))) == expected_for(client, upstream, meant)
     assert pictures_in(upstream, fake.calls[-1].json) == [PICTURE, PHOTO]
 
 
@@ -86,7 +86,7 @@ def test_a_chat_stream_that_finished_needs_no_done(rig: Rig, client: str, cut: s
     sent = SPEAKERS["chat"].stream(meant).removesuffix(b"data: [DONE]\n\n")
     rig.plays("chat", Answer(sent, cut=CUTS[cut]))
     for listen in STREAMS[client]:
-        assert listen(rig.sdk, asked(client, rig.model("chat"))) == meant_for(client, "chat", meant)
+        assert listen(rig.sdk, request_for(client, rig.model("chat"))) == expected_for(client, "chat", meant)
 
 
 @pytest.mark.parametrize("client", ["responses", "messages"])
@@ -96,10 +96,10 @@ def test_a_chat_stream_that_finished_is_whole_though_its_connection_breaks(rig: 
     sent = SPEAKERS["chat"].stream(meant)
     rig.plays("chat", Answer(sent[: sent.index(b'"choices":[]')], cut=CUTS[cut], end=End.CUT))  # in its counts
     for listen in STREAMS[client]:
-        heard = listen(rig.sdk, asked(client, rig.model("chat")))
-        expected = meant_for(client, "chat", meant)
-        assert isinstance(heard, Heard), heard
-        assert (heard.calls, heard.stop) == (expected.calls, expected.stop)
+        reply = listen(rig.sdk, request_for(client, rig.model("chat")))
+        expected = expected_for(client, "chat", meant)
+        assert isinstance(reply, Heard), reply
+        assert (reply.calls, reply.stop) == (expected.calls, expected.stop)
 
 
 @clients
@@ -108,24 +108,24 @@ def test_a_message_without_its_stop_event_is_not_whole(rig: Rig, client: str, cu
     sent = SPEAKERS["messages"].stream(CASES["text"].meant)
     rig.plays("messages", Answer(sent[: sent.index(b"event: message_stop")], cut=CUTS[cut]))
     for listen in STREAMS[client]:
-        heard = listen(rig.sdk, asked(client, rig.model("messages")))
-        assert isinstance(heard, Broke)
-        assert heard.text == WORDS
+        reply = listen(rig.sdk, request_for(client, rig.model("messages")))
+        assert isinstance(reply, Broke)
+        assert reply.text == WORDS
 
 
 @clients
 @upstreams
-def test_a_whole_answer_to_a_stream_is_told_as_one(rig: Rig, client: str, upstream: str) -> None:
+def test_a_whole_answer_to_a_stream_request_is_streamed(rig: Rig, client: str, upstream: str) -> None:
     meant = CASES["parallel interleaved tool calls"].meant
     rig.plays(upstream, whole(upstream, meant))
     for listen in STREAMS[client]:
-        heard = listen(rig.sdk, asked(client, rig.model(upstream), CASES["one tool call"]))
-        assert heard == meant_for(client, upstream, meant)
+        reply = listen(rig.sdk, request_for(client, rig.model(upstream), CASES["one tool call"]))
+        assert reply == expected_for(client, upstream, meant)
 
 
 @pytest.mark.parametrize(("client", "upstream"), CROSSED)
-def test_a_streamed_answer_to_a_whole_request_is_told_whole(rig: Rig, client: str, upstream: str) -> None:
+def test_a_streamed_answer_to_a_whole_request_is_sent_whole(rig: Rig, client: str, upstream: str) -> None:
     meant = CASES["parallel interleaved tool calls"].meant
     rig.plays(upstream, streamed(upstream, meant, "in one piece"))
-    heard = WHOLE[client](rig.sdk, asked(client, rig.model(upstream), CASES["one tool call"]))
-    assert heard == meant_for(client, upstream, meant)
+    reply = WHOLE[client](rig.sdk, request_for(client, rig.model(upstream), CASES["one tool call"]))
+    assert reply == expected_for(client, upstream, meant)

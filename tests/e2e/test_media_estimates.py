@@ -49,7 +49,7 @@ def body(client: str, model: str, **fields: object) -> bytes:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("upstream", PROTOCOLS)
 @pytest.mark.parametrize("client", PROTOCOLS)
-def test_usage_that_nobody_told_is_estimated_by_what_a_picture_is(
+def test_unreported_usage_of_a_picture_is_estimated_by_its_size(
     rig: Rig, client: str, upstream: str, stream: bool
 ) -> None:
     rig.plays(upstream, Answer(UNCOUNTED[upstream]))

@@ -8,7 +8,7 @@ from openai.types.chat import ChatCompletionMessage
 from pydantic import BaseModel
 
 from dragoman.hub.opaque import Form, Opaque, encode_envelope
-from e2e.cases import CASES, asked
+from e2e.cases import CASES, request_for
 from e2e.meaning import CallTool, Meant, Say, Stop, Think
 from e2e.raw_http import post
 from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, Rig
@@ -38,10 +38,10 @@ def chat_turns(rig: Rig, request: JsonObject, stream: bool) -> list[JsonObject]:
             message = events.get_final_completion().choices[0].message
     else:
         message = completions.create(**request).choices[0].message
-    said = message.model_dump(exclude_none=True, exclude={"parsed": True})
-    for call in said["tool_calls"]:
+    text = message.model_dump(exclude_none=True, exclude={"parsed": True})
+    for call in text["tool_calls"]:
         call["function"].pop("parsed_arguments", None)
-    return [said, {"role": "tool", "tool_call_id": CALL.id, "content": "sunny"}]
+    return [text, {"role": "tool", "tool_call_id": CALL.id, "content": "sunny"}]
 
 
 def responses_turns(rig: Rig, request: JsonObject, stream: bool) -> list[JsonObject]:
@@ -51,11 +51,11 @@ def responses_turns(rig: Rig, request: JsonObject, stream: bool) -> list[JsonObj
             output = events.get_final_response().output
     else:
         output = rig.sdk.openai.responses.create(**request).output
-    said = [item.model_dump(exclude_none=True, exclude={"parsed_arguments", "parsed"}) for item in output]
-    for item in said:
+    text = [item.model_dump(exclude_none=True, exclude={"parsed_arguments", "parsed"}) for item in output]
+    for item in text:
         for part in item.get("content") or ():
             part.pop("parsed", None)
-    return [*said, {"type": "function_call_output", "call_id": CALL.id, "output": "sunny"}]
+    return [*text, {"type": "function_call_output", "call_id": CALL.id, "output": "sunny"}]
 
 
 def messages_turns(rig: Rig, request: JsonObject, stream: bool) -> list[JsonObject]:
@@ -65,9 +65,9 @@ def messages_turns(rig: Rig, request: JsonObject, stream: bool) -> list[JsonObje
             content = events.get_final_message().content
     else:
         content = rig.sdk.anthropic.messages.create(**request).content
-    said = [block.model_dump(exclude_none=True, exclude={"parsed_output"}) for block in content]
+    text = [block.model_dump(exclude_none=True, exclude={"parsed_output"}) for block in content]
     result = {"type": "tool_result", "tool_use_id": CALL.id, "content": "sunny"}
-    return [{"role": "assistant", "content": said}, {"role": "user", "content": [result]}]
+    return [{"role": "assistant", "content": text}, {"role": "user", "content": [result]}]
 
 
 TURNS: dict[str, Callable[[Rig, JsonObject, bool], list[JsonObject]]] = {
@@ -84,7 +84,7 @@ def first_turns(
     speak = SPEAKERS[upstream]
     answer = Answer(speak.stream(meant)) if stream else Answer(speak.whole(meant), content_type="application/json")
     rig.plays(upstream, answer)
-    request = asked(client, rig.model(upstream), CASES["sealed reasoning"])
+    request = request_for(client, rig.model(upstream), CASES["sealed reasoning"])
     return request, TURNS[client](rig, request, stream)
 
 
@@ -138,7 +138,7 @@ def test_opaque_reasoning_returns_to_its_issuer_byte_for_byte(
 @crossed
 @modes
 @cases
-def test_another_issuer_gets_none_of_it_and_the_ledger_says_so(
+def test_another_issuer_gets_none_of_it_and_the_loss_is_noted(
     rig: Rig, client: str, upstream: str, stream: bool, case: str
 ) -> None:
     meant = MEANT[case]
@@ -149,8 +149,8 @@ def test_another_issuer_gets_none_of_it_and_the_ledger_says_so(
             continue
         body = ask_again(rig, client, other, request, turns)
         assert not any(seal in msgspec.json.encode(body).decode() for seal in seals)
-        told = msgspec.json.decode(rig.sdk.headers["x-dragoman-loss-detail"])
-        assert any(is_a_thought(client, entry["path"]) and entry["how"] == "dropped" for entry in told), told
+        response = msgspec.json.decode(rig.sdk.headers["x-dragoman-loss-detail"])
+        assert any(is_a_thought(client, entry["path"]) and entry["how"] == "dropped" for entry in response), response
 
 
 def is_a_thought(client: str, path: str) -> bool:
@@ -172,8 +172,8 @@ def test_thoughts_that_their_issuer_does_not_take_back_are_left_out_in_a_second_
     rig: Rig, client: str, why: str
 ) -> None:
     request, turns = first_turns(rig, client, "messages", MEANT["signed"], False)
-    told = {"type": "error", "error": {"type": "invalid_request_error", "message": why}}
-    refusal = Answer(msgspec.json.encode(told), status=400, content_type="application/json")
+    response = {"type": "error", "error": {"type": "invalid_request_error", "message": why}}
+    refusal = Answer(msgspec.json.encode(response), status=400, content_type="application/json")
     body = ask_again(rig, client, "messages", request, turns, refusal)
     assert thoughts_in("messages", body) == []
     assert len(rig.fakes["messages"].calls) == 2
@@ -195,7 +195,7 @@ def test_what_the_same_protocol_has_sealed_stays_where_a_foreign_envelope_is_tak
     """Without the envelope it would have passed through, whoever it was that this upstream's protocol made it for."""
     envelope = encode_envelope(Opaque("elsewhere", Form.SIGNATURE, "foreign", "m"))
     turns = [*with_thought(protocol, "bmF0aXZl"), *with_thought(protocol, envelope), {"role": "user", "content": "Go."}]
-    body = ask_again(rig, protocol, protocol, asked(protocol, "any/m"), turns)
+    body = ask_again(rig, protocol, protocol, request_for(protocol, "any/m"), turns)
     assert [seal for _, seal in thoughts_in(protocol, body)] == ["bmF0aXZl"]
 
 
@@ -220,7 +220,7 @@ def with_thought(client: str, token: str) -> list[JsonObject]:
 @pytest.mark.parametrize("token", BROKEN, ids=range(len(BROKEN)))
 def test_a_broken_envelope_is_never_passed_on(rig: Rig, client: str, upstream: str, token: str) -> None:
     turns = [*with_thought(client, token), {"role": "user", "content": "Go."}]
-    body = ask_again(rig, client, upstream, asked(client, "any/m"), turns)
+    body = ask_again(rig, client, upstream, request_for(client, "any/m"), turns)
     assert token not in msgspec.json.encode(body).decode()
 
 

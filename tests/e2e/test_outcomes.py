@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.hub.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome
 from dragoman.hub.usage import Source
-from e2e.cases import CASES, asked
+from e2e.cases import CASES, request_for
 from e2e.faults import FAULTS, refusal
 from e2e.hearing import STREAMS, WHOLE
 from e2e.raw_http import dial, post, request_bytes
@@ -44,7 +44,7 @@ def assert_counted(outcome: Outcome, upstream: str) -> None:
 @upstreams
 def test_a_whole_reply_is_counted_as_reported(rig: Rig, client: str, upstream: str) -> None:
     rig.plays(upstream, Answer(SPEAKERS[upstream].whole(COUNTED), content_type="application/json"))
-    WHOLE[client](rig.sdk, asked(client, rig.model(upstream)))
+    WHOLE[client](rig.sdk, request_for(client, rig.model(upstream)))
     outcome = rig.gateway.outcome(rig.sdk.headers["x-request-id"])
     assert_counted(outcome, upstream)
     assert not outcome.stream
@@ -54,7 +54,7 @@ def test_a_whole_reply_is_counted_as_reported(rig: Rig, client: str, upstream: s
 @upstreams
 def test_a_stream_is_counted_as_reported(rig: Rig, client: str, upstream: str) -> None:
     rig.plays(upstream, Answer(SPEAKERS[upstream].stream(COUNTED)))
-    STREAMS[client][0](rig.sdk, asked(client, rig.model(upstream)))
+    STREAMS[client][0](rig.sdk, request_for(client, rig.model(upstream)))
     outcome = rig.gateway.outcome(rig.sdk.headers["x-request-id"])
     assert_counted(outcome, upstream)
     assert outcome.stream
@@ -79,7 +79,7 @@ def test_a_whole_reply_that_passes_without_counts_is_estimated(rig: Rig) -> None
 def test_a_refusal_is_an_outcome_with_its_steps(rig: Rig, client: str) -> None:
     rig.plays("chat", refusal("chat", FAULTS["529"]))
     with pytest.raises(Exception):  # noqa: B017, PT011 - other tests judge which
-        WHOLE[client](rig.sdk, asked(client, rig.model("chat")))
+        WHOLE[client](rig.sdk, request_for(client, rig.model("chat")))
     outcome = rig.gateway.outcome(rig.sdk.headers["x-request-id"])
     assert outcome.outcome == "overloaded"
     assert outcome.usage is None
@@ -101,7 +101,7 @@ def test_a_wrong_key_is_nobodys_request(rig: Rig) -> None:
 
 
 @upstreams
-def test_a_client_that_leaves_has_used_what_it_was_told(rig: Rig, upstream: str) -> None:
+def test_a_client_that_disconnects_has_used_what_it_received(rig: Rig, upstream: str) -> None:
     rig.plays(upstream, Answer(SPEAKERS[upstream].stream(CASES["text"].meant)[:-150], end=End.HANG))
     body = b'{"model": "%s", "stream": true, "messages": [{"role": "user", "content": "Go on."}]}'
     with dial(rig.gateway.port) as sock:
@@ -114,7 +114,7 @@ def test_a_client_that_leaves_has_used_what_it_was_told(rig: Rig, upstream: str)
 
 
 @pytest.mark.parametrize("client", ["chat", "messages"])
-def test_of_a_broken_reply_the_input_is_as_told_and_the_output_an_estimate(rig: Rig, client: str) -> None:
+def test_a_broken_reply_has_reported_input_and_estimated_output(rig: Rig, client: str) -> None:
     start: JsonObject = {
         "id": "m",
         "type": "message",
@@ -146,7 +146,7 @@ def asked_plainly() -> list[dict[str, str]]:
 
 
 @clients
-def test_a_client_that_leaves_before_the_answer_has_asked_somebody(rig: Rig, client: str) -> None:
+def test_a_client_that_disconnects_before_the_reply_has_a_provider_in_its_outcome(rig: Rig, client: str) -> None:
     upstream = rig.plays("responses", Answer(headless=True, end=End.HANG))
     question = {"model": rig.model("responses"), "max_tokens": 9, "messages": asked_plainly(), "input": "Well?"}
     with dial(rig.gateway.port) as sock:
@@ -161,5 +161,5 @@ def test_a_client_that_leaves_before_the_answer_has_asked_somebody(rig: Rig, cli
 
 def test_an_error_in_mid_stream_is_the_outcome(rig: Rig) -> None:
     rig.plays("messages", Answer(SPEAKERS["messages"].stream(CASES["text"].meant)[:-150], end=End.RESET))
-    STREAMS["chat"][0](rig.sdk, asked("chat", rig.model("messages")))
+    STREAMS["chat"][0](rig.sdk, request_for("chat", rig.model("messages")))
     assert rig.gateway.outcome(rig.sdk.headers["x-request-id"]).outcome == "lost"

@@ -2,8 +2,8 @@
 
 import os
 
-from e2e.cases import BROKEN, CASES, PHOTO, PICTURE, asked, asked_with_pictures, pictures_in
-from e2e.hearing import STREAMS, WHOLE, Broke, Halted, meant_for
+from e2e.cases import BROKEN, CASES, PHOTO, PICTURE, pictures_in, request_for, request_with_pictures
+from e2e.hearing import STREAMS, WHOLE, Broke, Halted, expected_for
 from e2e.proof import CAPABILITIES, IMAGES, PAGE, PAIRS, PROVEN, Cell, page
 from e2e.rig import Rig
 from e2e.test_matrix import streamed, whole
@@ -14,13 +14,13 @@ def prove(rig: Rig, client: str, upstream: str, capability: str) -> bool:
     model = rig.model(upstream)
     if capability in BROKEN:
         rig.plays(upstream, streamed(upstream, BROKEN[capability], "in one piece"))
-        return isinstance(STREAMS[client][0](rig.sdk, asked(client, model)), Broke)
+        return isinstance(STREAMS[client][0](rig.sdk, request_for(client, model)), Broke)
     case = CASES["text" if capability == IMAGES else capability]
-    request = asked_with_pictures(client, model) if capability == IMAGES else asked(client, model, case)
-    expected = meant_for(client, upstream, case.meant)
+    request = request_with_pictures(client, model) if capability == IMAGES else request_for(client, model, case)
+    expected = expected_for(client, upstream, case.meant)
     fake = rig.plays(upstream, streamed(upstream, case.meant, "in one piece"))
-    heard = STREAMS[client][0](rig.sdk, request)
-    right = heard == (Halted(expected.text, expected.stop) if isinstance(heard, Halted) else expected)
+    reply = STREAMS[client][0](rig.sdk, request)
+    right = reply == (Halted(expected.text, expected.stop) if isinstance(reply, Halted) else expected)
     if capability == IMAGES:
         right = right and pictures_in(upstream, fake.calls[-1].json) == [PICTURE, PHOTO]
     rig.plays(upstream, whole(upstream, case.meant))

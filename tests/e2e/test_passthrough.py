@@ -160,7 +160,7 @@ def test_a_chat_stream_without_done_is_left_alone(rig: Rig) -> None:
     assert post(rig.gateway.port, PATHS["chat"], odd_body("chat", True)).body == sent
 
 
-def test_a_message_without_its_stop_event_is_told_as_truncated(rig: Rig) -> None:
+def test_a_message_without_its_stop_event_is_reported_as_truncated(rig: Rig) -> None:
     whole = SPEAKERS["messages"].stream(CASES["text"].meant)
     sent = whole[: whole.index(b"event: message_stop")]
     rig.plays("messages", Answer(sent))
@@ -169,7 +169,7 @@ def test_a_message_without_its_stop_event_is_told_as_truncated(rig: Rig) -> None
 
 
 @protocols
-def test_an_error_of_the_upstreams_own_is_not_told_twice(rig: Rig, protocol: str) -> None:
+def test_an_error_of_the_upstream_is_not_sent_twice(rig: Rig, protocol: str) -> None:
     sent = SPEAKERS[protocol].stream(Meant((Say("It was a dark and"),), ending=Ending.ERROR))
     rig.plays(protocol, Answer(sent))
     assert post(rig.gateway.port, PATHS[protocol], odd_body(protocol, True)).body == sent

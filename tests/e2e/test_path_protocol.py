@@ -47,9 +47,9 @@ def test_the_clients_bytes_pass_to_an_upstream_of_the_same_protocol(site: Site, 
     site.own.answers = [WHOLE]
     answer = site.post(f"{version}/models/{model}:generateContent?x=1")
     assert (answer.status, answer.body) == (200, WHOLE.body)
-    asked = site.own.calls[-1]
-    assert asked.path == f"/v1/models/{model.replace('%2F', '/').removeprefix('own/')}:generateContent?x=1"
-    assert asked.body == BODY
+    request = site.own.calls[-1]
+    assert request.path == f"/v1/models/{model.replace('%2F', '/').removeprefix('own/')}:generateContent?x=1"
+    assert request.body == BODY
 
 
 def test_the_mode_of_the_path_is_passed_on(site: Site) -> None:
@@ -100,9 +100,9 @@ def test_a_key_in_its_own_place_opens_the_door_and_stays_here(site: Site, query:
     site.own.answers = [WHOLE]
     answer = site.post(f"/v1beta/models/own/m:generateContent{query}", BODY, *fields, key=None)
     assert answer.status == 200, answer.body
-    asked = site.own.calls[-1]
-    assert KEY not in asked.path
-    assert KEY not in str(asked.fields)
+    request = site.own.calls[-1]
+    assert KEY not in request.path
+    assert KEY not in str(request.fields)
 
 
 @pytest.mark.parametrize(

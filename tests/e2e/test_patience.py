@@ -14,7 +14,7 @@ import grammar_chat
 import grammar_messages
 import grammar_responses
 from dragoman.config import load
-from e2e.cases import asked
+from e2e.cases import request_for
 from e2e.hearing import STREAMS, Heard, Sdk
 from e2e.meaning import Meant, Say
 from e2e.raw_http import Answered, dial, post, request_bytes
@@ -55,9 +55,9 @@ def test_any_byte_is_a_sign_of_life(hurried: Rig, client: str, upstream: str, si
     if sign is PING and upstream != "messages":
         return  # a ping is an event of Messages alone
     fake = hurried.plays(upstream, replace(good(upstream), signs=10, sign=sign, sign_pause_s=0.5))
-    heard = STREAMS[client][0](hurried.sdk, asked(client, hurried.model(upstream)))
-    assert isinstance(heard, Heard), heard
-    assert heard.text == REPLY
+    reply = STREAMS[client][0](hurried.sdk, request_for(client, hurried.model(upstream)))
+    assert isinstance(reply, Heard), reply
+    assert reply.text == REPLY
     assert len(fake.calls) == 1
 
 
@@ -96,11 +96,11 @@ def test_the_next_target_answers_though_the_client_was_kept_alive(first: str, se
     with rigged(tmp_path, LIMITS + routes) as rig, ThreadPoolExecutor(len(cases)) as pool:
         play_by_name(rig)
         sdks = [Sdk(rig.gateway.url, KEY) for _ in cases]
-        heard = list(pool.map(lambda sdk, case: STREAMS[case[0]][0](sdk, asked(*case)), sdks, cases))
-        for (client, way), sdk, said in zip(cases, sdks, heard, strict=True):
+        reply = list(pool.map(lambda sdk, case: STREAMS[case[0]][0](sdk, request_for(*case)), sdks, cases))
+        for (client, way), sdk, text in zip(cases, sdks, reply, strict=True):
             sdk.close()
-            assert isinstance(said, Heard), (client, way, said)
-            assert said.text == REPLY, (client, way)
+            assert isinstance(text, Heard), (client, way, text)
+            assert text.text == REPLY, (client, way)
             # Nothing of ours goes before a reply that passes through, so there the head waits for the upstream's.
             named = f"{second}/good" if (client, way) == (first, "headless") else f"{first}/{way}"
             assert sdk.headers["x-dragoman-route"] == named, (client, way)
@@ -113,7 +113,7 @@ def test_the_trailers_name_who_answered_after_all(tmp_path: Path) -> None:
     with rigged(tmp_path, LIMITS + TWO.format(first="chat", second="responses")) as rig:
         rig.plays("chat", SLOW["silence"])
         rig.plays("responses", good("responses"))
-        body = msgspec.json.encode({**asked("messages", "two"), "stream": True})
+        body = msgspec.json.encode({**request_for("messages", "two"), "stream": True})
         with dial(rig.gateway.port) as sock:
             sock.sendall(request_bytes(PATHS["messages"], body, "connection: close"))
             answer = b"".join(iter(lambda: sock.recv(65536), b""))
@@ -121,14 +121,14 @@ def test_the_trailers_name_who_answered_after_all(tmp_path: Path) -> None:
     assert answer.endswith(b"0\r\nx-dragoman-route: chat/slow, responses/other\r\n\r\n")
 
 
-def test_where_nobody_answers_the_stream_ends_in_one_error(tmp_path: Path) -> None:
+def test_without_any_reply_the_stream_ends_with_one_error(tmp_path: Path) -> None:
     cases = [(client, upstream, way) for (client, upstream), way in product(FEW_PAIRS, SLOW)]
     with rigged(tmp_path, LIMITS) as rig, ThreadPoolExecutor(len(cases)) as pool:
         play_by_name(rig)
 
         def ask(case: tuple[str, str, str]) -> Answered:
             client, upstream, way = case
-            body = msgspec.json.encode({**asked(client, f"{upstream}/{way}"), "stream": True})
+            body = msgspec.json.encode({**request_for(client, f"{upstream}/{way}"), "stream": True})
             return post(rig.gateway.port, PATHS[client], body)
 
         answers = list(pool.map(ask, cases))
@@ -137,8 +137,8 @@ def test_where_nobody_answers_the_stream_ends_in_one_error(tmp_path: Path) -> No
                 assert answer.status == 504
                 continue
             assert answer.status == 200, (client, upstream, way)
-            said, error = GRAMMARS[client].fold_broken(without_keep_alives(answer.body))
-            assert (said, bool(error["message"])) == ("", True), (client, upstream, way)
+            text, error = GRAMMARS[client].fold_broken(without_keep_alives(answer.body))
+            assert (text, bool(error["message"])) == ("", True), (client, upstream, way)
         results = Counter(rig.gateway.outcome(answer.get("x-request-id") or "").outcome for answer in answers)
         assert results == {"timeout": 18, "lost": 6, "overloaded": 6}
 
@@ -155,7 +155,7 @@ def test_a_provider_may_set_its_own_time(tmp_path: Path, client: str, upstream: 
         own = config.replace(f"[providers.{upstream}]", f"[providers.{upstream}]\nfirst_token_timeout_s = 1")
         rig.gateway.adopt(own + "[server]\nidle_timeout_s = 2\n")
         fake = rig.plays(upstream, Answer(headless=True, end=End.HANG))
-        body = msgspec.json.encode({**asked(client, rig.model(upstream)), "stream": stream})
+        body = msgspec.json.encode({**request_for(client, rig.model(upstream)), "stream": stream})
         with dial(rig.gateway.port, 60) as sock:
             sock.sendall(request_bytes(PATHS[client], body))
             assert sock.recv(64).startswith(b"HTTP/1.1 504")
@@ -169,16 +169,16 @@ def kiro_first(tmp_path: Path) -> Iterator[Targets]:
         yield rig
 
 
-def test_kiro_alone_is_asked_again_after_its_time(kiro_first: Targets) -> None:
+def test_only_kiro_is_retried_after_its_timeout(kiro_first: Targets) -> None:
     aws, chatgpt, chat = kiro_first.on("by account")
     aws.plays(Answer(headless=True, end=End.HANG), Answer(headless=True, end=End.HANG), aws.answers(True))
-    heard = STREAMS["messages"][0](kiro_first.sdk, asked("messages", "by account"))
-    assert isinstance(heard, Heard), heard
-    assert heard.text == aws.name
+    reply = STREAMS["messages"][0](kiro_first.sdk, request_for("messages", "by account"))
+    assert isinstance(reply, Heard), reply
+    assert reply.text == aws.name
     assert kiro_first.counts("by account") == [3, 0, 0]
     aws.plays(Answer(headless=True, end=End.HANG))
     chatgpt.plays(Answer(headless=True, end=End.HANG))
     chat.plays(chat.answers(True))
-    heard = STREAMS["messages"][0](kiro_first.sdk, asked("messages", "by account"))
-    assert isinstance(heard, Heard), heard
+    reply = STREAMS["messages"][0](kiro_first.sdk, request_for("messages", "by account"))
+    assert isinstance(reply, Heard), reply
     assert kiro_first.counts("by account") == [3, 1, 1]

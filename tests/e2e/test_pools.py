@@ -29,12 +29,12 @@ def rig(tmp_path: Path) -> Iterator[PoolRig]:
         yield own
 
 
-def chat(rig: PoolRig, *said: str, stream: bool = False) -> Outcome:
+def chat(rig: PoolRig, *reply_text: str, stream: bool = False) -> Outcome:
     """One turn of a conversation that began with these words."""
     roles = ("user", "assistant")
-    messages = [{"role": roles[turn % 2], "content": text} for turn, text in enumerate(said or ("Hi",))]
-    asked = {"model": "up/gpt-4.1", "messages": messages, "stream": stream}
-    answer = post(rig.gateway.port, "/v1/chat/completions", msgspec.json.encode(asked))
+    messages = [{"role": roles[turn % 2], "content": text} for turn, text in enumerate(reply_text or ("Hi",))]
+    request = {"model": "up/gpt-4.1", "messages": messages, "stream": stream}
+    answer = post(rig.gateway.port, "/v1/chat/completions", msgspec.json.encode(request))
     assert answer.status == 200, answer.body
     assert answer.get("x-dragoman-route") == "up/gpt-4.1"
     assert b"Hello" in answer.body
@@ -99,7 +99,7 @@ def test_a_users_id_that_names_no_session_does_not_crowd_one_key(tmp_path: Path)
         assert len(set(rig.keyed.taken())) == 2
 
 
-def test_who_wrote_a_response_is_asked_to_go_on_from_it(tmp_path: Path) -> None:
+def test_a_response_is_continued_by_the_credential_that_created_it(tmp_path: Path) -> None:
     with pooled(tmp_path, "responses", keys_of(5)) as rig:
         for number in range(5):
             body: dict[str, object] = {"model": "up/gpt-4.1", "input": f"conversation {number}"}
@@ -138,7 +138,7 @@ def test_a_streamed_request_is_moved_as_well(rig: PoolRig) -> None:
     assert rig.keyed.taken() == [ONE, TWO]
 
 
-def test_exhausted_keys_are_each_asked_once_and_then_the_one_that_is_free_soonest(rig: PoolRig) -> None:
+def test_exhausted_keys_are_each_tried_once_and_then_the_one_that_is_free_soonest(rig: PoolRig) -> None:
     rig.keyed.refusals[ONE] = error(429, "Slow down.", "rate_limit_exceeded", retry_after="90")
     rig.keyed.refusals[TWO] = error(429, "Slow down.", "rate_limit_exceeded", retry_after="60")
     for _ in range(2):
@@ -162,15 +162,15 @@ def test_every_key_is_tried_before_the_next_target_of_a_route(tmp_path: Path) ->
     with pooled(tmp_path, keys=keys_of(3), more=more) as rig:
         for key in keys_of(3):
             rig.keyed.refusals[key] = error(429, "Slow down.", retry_after="90")
-        said = rig.sdk.openai.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
-        assert said.choices[0].message.content
+        reply_text = rig.sdk.openai.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
+        assert reply_text.choices[0].message.content
         assert rig.sdk.headers["x-dragoman-route"] == "echo/echo"
         assert sorted(rig.keyed.taken()) == keys_of(3)
         steps = rig.gateway.outcome(rig.sdk.headers["x-request-id"]).failed_attempts
         assert [step.why for step in steps] == ["rate_limited"] * 3
 
 
-def test_a_revoked_key_costs_one_refusal_and_is_named_without_being_told(rig: PoolRig) -> None:
+def test_a_revoked_key_costs_one_attempt_and_is_named_without_its_value(rig: PoolRig) -> None:
     opening = falls_to(rig, ONE)
     rig.keyed.refusals[ONE] = REVOKED
     for _ in range(3):
@@ -185,7 +185,7 @@ def test_a_revoked_key_costs_one_refusal_and_is_named_without_being_told(rig: Po
     assert rig.keyed.taken() == [TWO]
 
 
-def test_a_log_names_the_credential_and_never_tells_it(rig: PoolRig, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_names_the_credential_without_its_value(rig: PoolRig, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     opening = falls_to(rig, ONE)
     rig.keyed.refusals[ONE] = REVOKED
@@ -195,7 +195,7 @@ def test_a_log_names_the_credential_and_never_tells_it(rig: PoolRig, caplog: pyt
     assert TWO not in caplog.text
 
 
-def test_a_limit_is_told_before_a_revoked_key(rig: PoolRig) -> None:
+def test_a_rate_limit_is_reported_in_preference_to_a_revoked_key(rig: PoolRig) -> None:
     rig.keyed.refusals = {ONE: REVOKED, TWO: error(429, "Slow down.", retry_after="70")}
     with pytest.raises(openai.RateLimitError):
         rig.sdk.openai.chat.completions.create(model="up/gpt-4.1", messages=[{"role": "user", "content": "Hi"}])
@@ -211,7 +211,7 @@ def test_a_key_without_the_model_hands_on_and_stays_in_use(rig: PoolRig) -> None
 
 
 @pytest.mark.parametrize("status", [500, 400])
-def test_what_no_other_key_can_mend_is_asked_of_none(rig: PoolRig, status: int) -> None:
+def test_failures_that_no_other_key_can_fix_are_not_retried(rig: PoolRig, status: int) -> None:
     opening = falls_to(rig, ONE)
     rig.keyed.refusals = dict.fromkeys((ONE, TWO), error(status, "No."))
     body = {"model": "up/gpt-4.1", "messages": [{"role": "user", "content": opening}]}
@@ -247,8 +247,8 @@ def test_a_good_answer_that_was_the_last_one_parks_its_key(
 
 def test_a_refusal_that_names_its_reset_only_in_the_vendors_headers_is_heeded(rig: PoolRig) -> None:
     opening = falls_to(rig, ONE)
-    told = {"x_ratelimit_remaining_requests": "0", "x_ratelimit_reset_requests": "4m10s"}
-    rig.keyed.refusals[ONE] = error(429, "Slow down.", "rate_limit_exceeded", **told)
+    response = {"x_ratelimit_remaining_requests": "0", "x_ratelimit_reset_requests": "4m10s"}
+    rig.keyed.refusals[ONE] = error(429, "Slow down.", "rate_limit_exceeded", **response)
     chat(rig, opening)
     rig.later(60)
     assert {state.model for state in rig.pool.states(rig.pool.clock())} == {"", "gpt-4.1"}
@@ -256,19 +256,19 @@ def test_a_refusal_that_names_its_reset_only_in_the_vendors_headers_is_heeded(ri
     assert {state.model for state in rig.pool.states(rig.pool.clock())} == {""}
 
 
-def test_a_rest_for_one_model_leaves_the_key_to_the_others(rig: PoolRig) -> None:
+def test_a_cooldown_for_one_model_leaves_the_key_to_other_models(rig: PoolRig) -> None:
     opening = falls_to(rig, ONE)
     rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="60")
     chat(rig, opening)
     del rig.keyed.refusals[ONE]
     rig.keyed.taken()
     body = {"model": "up/gpt-4.1-mini", "messages": [{"role": "user", "content": "conversation of another model"}]}
-    asked = Counter[str]()
+    request = Counter[str]()
     for number in range(20):
         body["messages"] = [{"role": "user", "content": f"conversation {number} of another model"}]
         post(rig.gateway.port, "/v1/chat/completions", msgspec.json.encode(body))
-        asked.update(rig.keyed.taken())
-    assert asked[ONE] > 0
+        request.update(rig.keyed.taken())
+    assert request[ONE] > 0
 
 
 def test_a_key_that_is_free_soon_is_not_hidden_by_one_that_is_used_up_for_days(rig: PoolRig) -> None:
@@ -279,10 +279,10 @@ def test_a_key_that_is_free_soon_is_not_hidden_by_one_that_is_used_up_for_days(r
     rig.keyed.taken()
     rig.keyed.refusals[TWO] = error(429, "Used up.", "insufficient_quota", retry_after="360000")
     body = msgspec.json.encode({"model": "up/gpt-4.1", "messages": [{"role": "user", "content": opening}]})
-    told = post(rig.gateway.port, "/v1/chat/completions", body)
-    assert (told.status, rig.keyed.taken()) == (429, [TWO])
-    assert 60 <= float(str(told.get("retry-after"))) <= 120
-    assert told.get("x-should-retry") != "false"
+    response = post(rig.gateway.port, "/v1/chat/completions", body)
+    assert (response.status, rig.keyed.taken()) == (429, [TWO])
+    assert 60 <= float(str(response.get("retry-after"))) <= 120
+    assert response.get("x-should-retry") != "false"
     rig.keyed.refusals.clear()
     rig.later(121)
     chat(rig, opening)
@@ -321,13 +321,13 @@ def test_a_variable_that_is_not_set_is_one_key_less(tmp_path: Path) -> None:
 def test_tokens_are_counted_with_a_key_that_is_free(tmp_path: Path) -> None:
     with pooled(tmp_path, "messages") as rig:
         rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="90")
-        asked = {"model": "up/claude-sonnet-4-5", "messages": [{"role": "user", "content": "Hi"}]}
+        request = {"model": "up/claude-sonnet-4-5", "messages": [{"role": "user", "content": "Hi"}]}
         for number in range(8):
             turn = {"role": "user", "content": f"conversation {number}"}
-            body = {**asked, "max_tokens": 9, "messages": [turn]}
+            body = {**request, "max_tokens": 9, "messages": [turn]}
             assert post(rig.gateway.port, "/v1/messages", msgspec.json.encode(body)).status == 200
         rig.keyed.taken()
-        post(rig.gateway.port, "/v1/messages/count_tokens", msgspec.json.encode(asked))
+        post(rig.gateway.port, "/v1/messages/count_tokens", msgspec.json.encode(request))
         assert rig.keyed.taken() == [TWO]
 
 
@@ -351,9 +351,9 @@ def test_reasoning_that_another_account_cannot_read_is_left_out_once(tmp_path: P
         usual = rig.upstream.choose
         assert usual is not None
 
-        def refuse_sealed(asked: Asked) -> Answer:
-            if b"fake-sealed" not in asked.body:
-                return usual(asked)
+        def refuse_sealed(request: Asked) -> Answer:
+            if b"fake-sealed" not in request.body:
+                return usual(request)
             rig.keyed.seen.append("sealed")
             return unreadable
 
@@ -367,7 +367,7 @@ def test_reasoning_that_another_account_cannot_read_is_left_out_once(tmp_path: P
         assert ("/input/1", "dropped") in [(loss["path"], loss["how"]) for loss in losses]
 
 
-def test_a_messages_client_is_told_of_a_limit_in_its_own_words(tmp_path: Path) -> None:
+def test_a_messages_client_gets_a_limit_in_its_own_error_format(tmp_path: Path) -> None:
     with pooled(tmp_path, "messages") as rig:
         rig.keyed.refusals = dict.fromkeys((ONE, TWO), error(429, "Slow down.", retry_after="90"))
         with pytest.raises(anthropic.RateLimitError):

@@ -46,8 +46,8 @@ def elsewhere(open: Callable[[], AbstractAsyncContextManager[T]]) -> Iterator[T]
 def ask(toml: str, directory: Path) -> tuple[int, bytes]:
     body = msgspec.json.encode({"model": "far/m", "messages": [{"role": "user", "content": "Hi"}]})
     with running("[retry]\nattempts = 1\n" + toml, directory) as gateway:
-        told = post(gateway.port, "/v1/chat/completions", body)
-        return told.status, told.body
+        response = post(gateway.port, "/v1/chat/completions", body)
+        return response.status, response.body
 
 
 def stanza(endpoint: str, *more: str) -> str:
@@ -72,8 +72,8 @@ def test_a_proxy_over_tls_with_a_password_and_a_private_ca(tmp_path: Path, secur
         led = f'proxy = "https://me:fake-password@localhost:{proxy.port}"'
         status, body = ask(stanza(endpoint, led, f'ca_file = "{ca_file}"'), tmp_path)
         assert (status, body) == (200, REPLY)
-        asked = [head.split(b" ")[0] for head in proxy.asked]
-        assert asked[0] == (b"CONNECT" if secured else b"GET")  # the list of models comes first
+        request = [head.split(b" ")[0] for head in proxy.asked]
+        assert request[0] == (b"CONNECT" if secured else b"GET")  # the list of models comes first
         status, body = ask(stanza(endpoint, led), tmp_path)
         assert status == 502
         assert b"the proxy's certificate is refused" in body
@@ -113,9 +113,9 @@ def test_linked_media_are_fetched_through_the_proxy_of_the_environment(tmp_path:
         toml = "[fetch]\nenabled = true\n" + stanza(f"http://127.0.0.1:{upstream.port}/v1", 'protocol = "chat"')
         place = f"93.184.216.34:{media.port}"
         linked = {"type": "document", "source": {"type": "url", "url": f"http://{place}/a.pdf"}}
-        asked = {"model": "far/m", "max_tokens": 9, "messages": [{"role": "user", "content": [linked]}]}
+        request = {"model": "far/m", "max_tokens": 9, "messages": [{"role": "user", "content": [linked]}]}
         with running(toml, tmp_path, {"ALL_PROXY": f"http://127.0.0.1:{proxy.port}"}) as gateway:
-            told = post(gateway.port, "/v1/messages", msgspec.json.encode(asked))
-        assert told.status == 200, told.body
+            response = post(gateway.port, "/v1/messages", msgspec.json.encode(request))
+        assert response.status == 200, response.body
         assert [head.partition(b" HTTP")[0] for head in proxy.asked] == [f"CONNECT {place}".encode()]
         assert base64.b64encode(pdf) in b"".join(upstream.requests)

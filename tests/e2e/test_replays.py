@@ -16,7 +16,7 @@ from dragoman.flow.capture.directory import Bounds, CaptureDirectory, load_captu
 from dragoman.flow.capture.format import Capture, summarize
 from dragoman.http.handler import replay_site
 from e2e.account_rig import codex_rigged, copilot_rigged
-from e2e.cases import BROKEN, CASES, asked
+from e2e.cases import BROKEN, CASES, request_for
 from e2e.faults import ACCIDENTS, FAULTS, refusal
 from e2e.hearing import STREAMS, WHOLE, Heard
 from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged
@@ -87,7 +87,7 @@ def kiro(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KiroRig, Ke
 @pytest.mark.parametrize("case", CASES)
 def test_a_reply_replays_the_same(rig: tuple[Rig, Kept], client: str, upstream: str, case: str) -> None:
     shared, kept = rig
-    request = asked(client, shared.model(upstream), CASES[case])
+    request = request_for(client, shared.model(upstream), CASES[case])
     shared.plays(upstream, whole(upstream, CASES[case].meant))
     WHOLE[client](shared.sdk, request)
     shared.plays(upstream, streamed(upstream, CASES[case].meant, "in pieces of seven"))
@@ -102,7 +102,7 @@ def test_a_broken_stream_replays_the_same(rig: tuple[Rig, Kept], client: str, up
     shared, kept = rig
     for meant in BROKEN.values():
         shared.plays(upstream, streamed(upstream, meant, "in one piece", end))
-        STREAMS[client][0](shared.sdk, asked(client, shared.model(upstream)))
+        STREAMS[client][0](shared.sdk, request_for(client, shared.model(upstream)))
     captures = kept.fresh(len(BROKEN))
     assert all(summarize(capture).outcome != "ok" for capture in captures)
     assert_same(captures)
@@ -115,7 +115,7 @@ def test_errors_and_broken_connections_replay_the_same(rig: tuple[Rig, Kept], cl
     answers = [*(refusal(upstream, fault) for fault in FAULTS.values()), *ACCIDENTS.values()]
     for answer in answers:
         shared.plays(upstream, answer)
-        STREAMS[client][0](shared.sdk, asked(client, shared.model(upstream)))
+        STREAMS[client][0](shared.sdk, request_for(client, shared.model(upstream)))
     captures = kept.fresh(len(answers))
     assert all(summarize(capture).outcome != "ok" for capture in captures)
     assert_same(captures)
@@ -126,9 +126,9 @@ def test_a_request_that_reached_no_upstream_replays_the_same(rig: tuple[Rig, Kep
     shared, kept = rig
     for model in ("no-such-model", "nobody/at-all"):
         with pytest.raises((anthropic.NotFoundError, openai.NotFoundError)):
-            WHOLE[client](shared.sdk, asked(client, model))
+            WHOLE[client](shared.sdk, request_for(client, model))
     with pytest.raises((anthropic.BadRequestError, openai.BadRequestError)):
-        WHOLE[client](shared.sdk, asked(client, shared.model("chat")) | {"extra_body": {"stream": "yes"}})
+        WHOLE[client](shared.sdk, request_for(client, shared.model("chat")) | {"extra_body": {"stream": "yes"}})
     captures = kept.fresh(3)
     assert [len(capture.upstream_requests) for capture in captures] == [0, 0, 0]
     assert_same(captures)
@@ -154,7 +154,7 @@ def test_a_kiro_reply_replays_the_same(kiro: tuple[KiroRig, Kept], client: str, 
     shared.plays(KIRO[name])
     for listen in (WHOLE[client], *STREAMS[client]):
         with suppress(anthropic.APIError, openai.APIError):
-            listen(shared.sdk, asked(client, MODEL, CASES["one tool call"]))
+            listen(shared.sdk, request_for(client, MODEL, CASES["one tool call"]))
     assert_same(kept.fresh(1 + len(STREAMS[client])))
 
 
@@ -164,9 +164,9 @@ def test_a_completed_call_replays_the_same(kiro: tuple[KiroRig, Kept], client: s
     cut = framed(words("Look."), tool("t1", "weather", input='{"city":"Os'))
     for listen in (WHOLE[client], STREAMS[client][-1]):
         shared.plays(cut, framed(words('lo","days":3}'), tail()))
-        heard = listen(shared.sdk, asked(client, MODEL, CASES["one tool call"]))
-        assert isinstance(heard, Heard)
-        assert [call[2] for call in heard.calls] == [{"city": "Oslo", "days": 3}]
+        reply = listen(shared.sdk, request_for(client, MODEL, CASES["one tool call"]))
+        assert isinstance(reply, Heard)
+        assert [call[2] for call in reply.calls] == [{"city": "Oslo", "days": 3}]
     captures = kept.fresh(2)
     assert [capture.cut_calls for capture in captures] == [("weather",), ("weather",)]
     assert_same(captures)
@@ -212,12 +212,12 @@ def test_a_count_replays_the_same(rig: tuple[Rig, Kept], status: int) -> None:
     shared, kept = rig
     shared.plays("messages", Answer(b'{"input_tokens": 4242}', status=status, content_type="application/json"))
     question = {"model": shared.model("messages"), "messages": [{"role": "user", "content": "How many?"}]}
-    told = post(shared.gateway.port, "/v1/messages/count_tokens", msgspec.json.encode(question))
+    response = post(shared.gateway.port, "/v1/messages/count_tokens", msgspec.json.encode(question))
     [capture] = kept.fresh(1)
     assert (capture.outcome, capture.protocols, len(capture.upstream_requests)) == ("ok", "messages = messages", 1)
     assert capture.response is not None
-    assert b"".join([chunk.data for chunk in capture.response.chunks]) == told.body
-    assert (told.body == b'{"input_tokens": 4242}') == (status == 200)
+    assert b"".join([chunk.data for chunk in capture.response.chunks]) == response.body
+    assert (response.body == b'{"input_tokens": 4242}') == (status == 200)
     assert_same([capture])
 
 
@@ -236,10 +236,10 @@ def test_the_incomplete_end_of_codex_is_captured_as_received(tmp_path: Path, cli
     with codex_rigged(tmp_path, settings=debug(tmp_path / "captures")) as codex:
         answer = stream(*numbered(begun(), done(1, " two"), done(0, "one"), ended()))
         codex.fake.plays(answer)
-        heard = WHOLE[client](codex.sdk, asked(client, "codex/gpt-5.5"))
+        reply = WHOLE[client](codex.sdk, request_for(client, "codex/gpt-5.5"))
         [capture] = Kept(tmp_path / "captures", codex.gateway).fresh(1)
-    assert isinstance(heard, Heard)
-    assert heard.text == "one two"
+    assert isinstance(reply, Heard)
+    assert reply.text == "one two"
     assert raw(capture) == answer.body
     assert_same([capture])
 
@@ -247,7 +247,7 @@ def test_the_incomplete_end_of_codex_is_captured_as_received(tmp_path: Path, cli
 @clients
 def test_the_changing_ids_of_copilot_are_captured_as_received(tmp_path: Path, client: str) -> None:
     with copilot_rigged(tmp_path, settings=debug(tmp_path / "captures")) as copilot:
-        STREAMS[client][0](copilot.sdk, asked(client, "copilot/gpt-5.5"))
+        STREAMS[client][0](copilot.sdk, request_for(client, "copilot/gpt-5.5"))
         [capture] = Kept(tmp_path / "captures", copilot.gateway).fresh(1)
     assert b'"item_id":"b"' in raw(capture).replace(b" ", b"")
     assert capture.response is not None

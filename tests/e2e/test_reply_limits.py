@@ -72,7 +72,7 @@ CASES = [(client, what) for client in PROTOCOLS for what, (upstream, *_) in LARG
 
 
 @pytest.mark.parametrize(("client", "what"), CASES)
-def test_one_too_many_is_the_error_event_and_as_many_as_allowed_are_told(rig: Rig, client: str, what: str) -> None:
+def test_one_too_many_is_an_error_event_after_the_allowed_number(rig: Rig, client: str, what: str) -> None:
     upstream, write, most = LARGE[what]
     request = body(client, rig.model(upstream), stream=True)
     rig.plays(upstream, Answer(write(most)[0]))

@@ -39,8 +39,8 @@ class Duo:
 
     def ask(self, model: str = "duo") -> tuple[int, list[str]]:
         """The status, and whose key was presented in which order."""
-        asked = {"model": model, "messages": [{"role": "user", "content": "Hi"}]}
-        status = post(self.gateway.port, "/v1/chat/completions", msgspec.json.encode(asked)).status
+        request = {"model": model, "messages": [{"role": "user", "content": "Hi"}]}
+        status = post(self.gateway.port, "/v1/chat/completions", msgspec.json.encode(request)).status
         return status, self.upstream.taken()
 
 
@@ -50,24 +50,24 @@ def duo(tmp_path: Path) -> Iterator[Duo]:
     with ExitStack() as stack:
         fake = stack.enter_context(FakeUpstream(choose=keyed))
         places = {"first": FIRST, "second": SECOND}
-        stanzas = [
+        sections = [
             provider_section("chat", fake.url, name).replace("sk-fake-upstream", key) for name, key in places.items()
         ]
-        toml = "\n".join([QUICK, *stanzas, ROUTE])
+        toml = "\n".join([QUICK, *sections, ROUTE])
         gateway = stack.enter_context(running(toml, tmp_path))
         gateway.settle()
         yield Duo(gateway, keyed, toml)
 
 
-def test_a_used_up_account_is_not_asked_first_each_time(duo: Duo) -> None:
+def test_an_exhausted_account_is_not_tried_first_each_time(duo: Duo) -> None:
     duo.upstream.refusals[FIRST] = SPENT
     assert duo.ask() == (200, [FIRST, SECOND])
     assert [duo.ask() for _ in range(3)] == [(200, [SECOND])] * 3
-    told = scrape(duo.gateway.url)
-    assert value(told, "dragoman_pool_credentials", provider="first", state="cooling_down") == 1
+    response = scrape(duo.gateway.url)
+    assert value(response, "dragoman_pool_credentials", provider="first", state="cooling_down") == 1
 
 
-def test_a_long_rest_is_doubted_by_one_request_and_ends_with_a_good_answer(duo: Duo) -> None:
+def test_a_long_cooldown_is_probed_by_one_request_and_ends_with_a_success(duo: Duo) -> None:
     duo.upstream.refusals[FIRST] = SPENT
     duo.ask()
     duo.later(PROBE_AFTER_S + 1)
@@ -79,25 +79,25 @@ def test_a_long_rest_is_doubted_by_one_request_and_ends_with_a_good_answer(duo: 
 
 
 @pytest.mark.parametrize("refusal", [ENDLESS, LIMITED, error(401, "Incorrect API key.", "invalid_api_key")])
-def test_what_is_no_used_up_account_or_says_no_end_of_it_is_asked_first_again(duo: Duo, refusal: Answer) -> None:
+def test_other_failures_and_those_without_a_reset_cause_no_cooldown(duo: Duo, refusal: Answer) -> None:
     duo.upstream.refusals[FIRST] = refusal
     assert [duo.ask() for _ in range(2)] == [(200, [FIRST, SECOND])] * 2
 
 
-def test_nobody_is_refused_by_hearsay(duo: Duo) -> None:
+def test_a_request_is_not_rejected_because_of_a_cooldown(duo: Duo) -> None:
     duo.upstream.refusals.update({FIRST: SPENT, SECOND: SPENT})
     assert [duo.ask() for _ in range(2)] == [(429, [FIRST, SECOND])] * 2
     duo.upstream.refusals.clear()
     assert duo.ask() == (200, [FIRST])
 
 
-def test_who_asks_for_the_account_by_name_asks_it(duo: Duo) -> None:
+def test_an_account_that_is_named_is_used_during_its_cooldown(duo: Duo) -> None:
     duo.upstream.refusals[FIRST] = SPENT
     duo.ask()
     assert duo.ask("first/m") == (429, [FIRST])
 
 
-def test_an_edit_keeps_the_rest_of_an_account_that_stays(duo: Duo) -> None:
+def test_a_reload_keeps_the_cooldown_of_an_account_that_stays(duo: Duo) -> None:
     duo.upstream.refusals[FIRST] = SPENT
     duo.ask()
     duo.gateway.adopt(duo.toml.replace('"fake-key-of-first"', '"fake-key-of-first"\nuser_agent = "edited/1"'))

@@ -228,9 +228,9 @@ def test_every_metric_and_label_of_the_dashboard_is_in_a_scrape(after: Scrape) -
     for panel in panels:
         assert panel.targets, panel.title
         for target in panel.targets:
-            wanted = list(used(target.expr))
-            assert wanted, f"{panel.title}: {target.expr} asks for nothing of ours"
-            for name, labels in wanted:
+            expected = list(used(target.expr))
+            assert expected, f"{panel.title}: {target.expr} asks for nothing of ours"
+            for name, labels in expected:
                 if name in ONLY_TOLD:
                     known = set(CATALOGUE[name].labels)
                 else:
@@ -238,7 +238,7 @@ def test_every_metric_and_label_of_the_dashboard_is_in_a_scrape(after: Scrape) -
                     known = labels_in(after, name)
                 assert labels <= known | ADDED_BY_PROMETHEUS, f"{panel.title}: {name} has no {labels - known}"
             shown = set(SHOWN.findall(target.legendFormat))
-            assert shown <= set().union(*(labels for _, labels in wanted)) | {"version"}, panel.title
+            assert shown <= set().union(*(labels for _, labels in expected)) | {"version"}, panel.title
 
 
 def test_the_dashboard_has_its_rows_and_variables_for_job_and_model(after: Scrape) -> None:

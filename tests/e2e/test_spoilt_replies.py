@@ -60,10 +60,10 @@ def test_a_spoilt_whole_reply_is_a_reply_or_an_honest_error(rig: Rig, client: st
         answered = post(rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=False))
         if client == upstream and answered.status == 200:
             assert answered.body == spoilt
-        told = json.loads(answered.body) if answered.status != 200 or client != upstream else {}
+        response = json.loads(answered.body) if answered.status != 200 or client != upstream else {}
         if answered.status != 200:
-            assert answered.status != 500, told
-            assert told["error"]["message"]
+            assert answered.status != 500, response
+            assert response["error"]["message"]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -28,8 +28,8 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 def body_of(client: str, model: str) -> bytes:
     user = [{"role": "user", "content": "Go on."}]
-    told = {"input": user} if client == "responses" else {"messages": user}
-    return msgspec.json.encode({"model": model, "max_tokens": 9, "stream": True, **told})
+    response = {"input": user} if client == "responses" else {"messages": user}
+    return msgspec.json.encode({"model": model, "max_tokens": 9, "stream": True, **response})
 
 
 def split(upstream: str) -> tuple[bytes, bytes]:

@@ -10,9 +10,9 @@ import msgspec
 import openai
 import pytest
 
-from e2e.cases import CASES, asked
+from e2e.cases import CASES, request_for
 from e2e.faults import assert_told_properly
-from e2e.hearing import STREAMS, WHOLE, Broke, meant_for
+from e2e.hearing import STREAMS, WHOLE, Broke, expected_for
 from e2e.meaning import Ending, Meant, Say
 from e2e.raw_http import dial, request_bytes
 from e2e.rig import FEW_PAIRS, ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
@@ -80,7 +80,7 @@ def begun(upstream: str, end: End = End.HANG) -> Answer:
 
 
 def request_of(client: str, model: str, stream: bool = True) -> bytes:
-    body = msgspec.json.encode({**asked(client, model), "stream": stream})
+    body = msgspec.json.encode({**request_for(client, model), "stream": stream})
     return request_bytes(PATHS[client], body)
 
 
@@ -103,7 +103,7 @@ def wait_for_close(fake: FakeUpstream) -> None:
 
 @clients
 @upstreams
-def test_the_first_words_arrive_while_the_upstream_still_speaks(patient: Rig, client: str, upstream: str) -> None:
+def test_the_first_words_arrive_while_the_upstream_is_still_sending(patient: Rig, client: str, upstream: str) -> None:
     patient.plays(upstream, begun(upstream))
     with dial(patient.gateway.port, PATIENCE_S) as sock:
         sock.sendall(request_of(client, patient.model(upstream)))
@@ -151,21 +151,21 @@ def test_keep_alives_do_not_disturb_the_sdk(lively: Rig, client: str, upstream: 
     meant = CASES["parallel interleaved tool calls"].meant
     body = SPEAKERS[upstream].stream(meant)
     lively.plays(upstream, Answer(body, cut=len(body) // 3, pause_s=0.12))
-    heard = STREAMS[client][0](lively.sdk, asked(client, lively.model(upstream), CASES["one tool call"]))
-    assert heard == meant_for(client, upstream, meant)
+    reply = STREAMS[client][0](lively.sdk, request_for(client, lively.model(upstream), CASES["one tool call"]))
+    assert reply == expected_for(client, upstream, meant)
 
 
 @few_pairs
-def test_an_upstream_that_falls_silent_is_told_as_an_error(begins: Rig, client: str, upstream: str) -> None:
+def test_an_upstream_that_stops_sending_is_reported_as_an_error(begins: Rig, client: str, upstream: str) -> None:
     fake = begins.plays(upstream, begun(upstream))
     fake.closed.clear()
     started = time.monotonic()
-    heard = STREAMS[client][0](begins.sdk, asked(client, begins.model(upstream)))
+    reply = STREAMS[client][0](begins.sdk, request_for(client, begins.model(upstream)))
     assert 0.5 < time.monotonic() - started < PATIENCE_S
-    assert isinstance(heard, Broke)
-    assert isinstance(heard.error, anthropic.APIStatusError if client == "messages" else openai.APIError)
-    assert heard.text == WORDS
-    assert "idle_timeout_s" in str(heard.error)
+    assert isinstance(reply, Broke)
+    assert isinstance(reply.error, anthropic.APIStatusError if client == "messages" else openai.APIError)
+    assert reply.text == WORDS
+    assert "idle_timeout_s" in str(reply.error)
     wait_for_close(fake)
 
 
@@ -175,11 +175,11 @@ def test_a_stall_before_the_first_token_is_a_gateway_timeout(
     rig: Rig, client: str, upstream: str, headless: bool
 ) -> None:
     rig.plays(upstream, Answer(headless=headless, end=End.HANG))
-    heard = STREAMS[client][0](rig.sdk, asked(client, rig.model(upstream)))
-    assert isinstance(heard, Broke)
+    reply = STREAMS[client][0](rig.sdk, request_for(client, rig.model(upstream)))
+    assert isinstance(reply, Broke)
     if headless and client == upstream:  # else the client was kept alive, and the head was sent with that
-        assert_told_properly(client, heard.error, 504)
-    assert "token_timeout_s" in str(heard.error)
+        assert_told_properly(client, reply.error, 504)
+    assert "token_timeout_s" in str(reply.error)
 
 
 @pytest.fixture(scope="module")
@@ -195,20 +195,20 @@ def test_a_model_that_thinks_in_silence_has_longer_for_its_first_word(
 ) -> None:
     """A reasoning item that was begun and has nothing to show may take minutes."""
     thoughtful.plays("responses", Answer(CREATED + THINKING * thinks, end=End.HANG))
-    heard = STREAMS[client][0](thoughtful.sdk, asked(client, thoughtful.model("responses")))
-    assert isinstance(heard, Broke)
-    assert ("idle_timeout_s" if thinks else "token_timeout_s") in str(heard.error)
+    reply = STREAMS[client][0](thoughtful.sdk, request_for(client, thoughtful.model("responses")))
+    assert isinstance(reply, Broke)
+    assert ("idle_timeout_s" if thinks else "token_timeout_s") in str(reply.error)
 
 
 @few_pairs
 @pytest.mark.parametrize("headless", [True, False], ids=["before the head", "after the head"])
-def test_a_stall_is_a_real_status_while_nothing_was_sent_and_is_not_asked_again(
+def test_a_stall_before_the_first_byte_is_an_http_status_and_not_retried(
     stern: Rig, client: str, upstream: str, headless: bool
 ) -> None:
     fake = stern.plays(upstream, Answer(headless=headless, end=End.HANG))
-    heard = STREAMS[client][0](stern.sdk, asked(client, stern.model(upstream)))
-    assert isinstance(heard, Broke)
-    assert_told_properly(client, heard.error, 504)
+    reply = STREAMS[client][0](stern.sdk, request_for(client, stern.model(upstream)))
+    assert isinstance(reply, Broke)
+    assert_told_properly(client, reply.error, 504)
     assert len(fake.calls) == 1
     assert "x-should-retry" not in stern.sdk.headers
 
@@ -226,7 +226,7 @@ def stern(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 def test_a_whole_reply_that_never_comes_is_a_gateway_timeout(rig: Rig, client: str, upstream: str) -> None:
     rig.plays(upstream, Answer(headless=True, end=End.HANG))
     with pytest.raises(Exception) as raised:  # noqa: PT011
-        WHOLE[client](rig.sdk, asked(client, rig.model(upstream)))
+        WHOLE[client](rig.sdk, request_for(client, rig.model(upstream)))
     assert_told_properly(client, raised.value, 504)
 
 
@@ -280,9 +280,9 @@ def test_a_torrent_of_comments_is_no_token(rig: Rig, client: str, upstream: str)
     fake = rig.plays(upstream, Answer(COMMENT, floods=True))
     fake.closed.clear()
     started = time.monotonic()
-    heard = STREAMS[client][0](rig.sdk, asked(client, rig.model(upstream)))
-    assert isinstance(heard, Broke)
-    assert "token_timeout_s" in str(heard.error)
+    reply = STREAMS[client][0](rig.sdk, request_for(client, rig.model(upstream)))
+    assert isinstance(reply, Broke)
+    assert "token_timeout_s" in str(reply.error)
     assert time.monotonic() - started < PATIENCE_S
     wait_for_close(fake)
 
@@ -292,8 +292,8 @@ def test_a_torrent_after_the_end_is_not_waited_for(begins: Rig, client: str, ups
     meant = CASES["text"].meant
     fake = begins.plays(upstream, Answer(COMMENT, opening=SPEAKERS[upstream].stream(meant), floods=True))
     fake.closed.clear()
-    heard = STREAMS[client][0](begins.sdk, asked(client, begins.model(upstream)))
-    assert heard == meant_for(client, upstream, meant)
+    reply = STREAMS[client][0](begins.sdk, request_for(client, begins.model(upstream)))
+    assert reply == expected_for(client, upstream, meant)
     wait_for_close(fake)
 
 

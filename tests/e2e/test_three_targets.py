@@ -15,7 +15,7 @@ import pytest
 import grammar_chat
 import grammar_messages
 import grammar_responses
-from e2e.cases import asked
+from e2e.cases import request_for
 from e2e.faults import OPENAI_OVERLOADED, Fault, assert_told_properly
 from e2e.hearing import STOPS, STREAMS, WHOLE, Broke, Halted, Heard, Sdk
 from e2e.meaning import Meant, Say, Stop
@@ -82,14 +82,14 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Targets]:
 def ask(sdk: Sdk, client: str, route: str, streamed: bool) -> Heard | Broke | Halted:
     """What the official SDK makes of it, its exceptions included."""
     try:
-        return (STREAMS[client][-1] if streamed else WHOLE[client])(sdk, asked(client, route))
+        return (STREAMS[client][-1] if streamed else WHOLE[client])(sdk, request_for(client, route))
     except (openai.APIError, anthropic.APIError) as error:
         return Broke("", error)
 
 
-def assert_said(site: Site, client: str, heard: Heard | Broke | Halted) -> None:
-    assert isinstance(heard, Heard), heard
-    assert (heard.text, heard.stop) == (site.name, STOPS[client][Stop.NATURAL])
+def assert_said(site: Site, client: str, reply: Heard | Broke | Halted) -> None:
+    assert isinstance(reply, Heard), reply
+    assert (reply.text, reply.stop) == (site.name, STOPS[client][Stop.NATURAL])
 
 
 @clients
@@ -97,29 +97,29 @@ def assert_said(site: Site, client: str, heard: Heard | Broke | Halted) -> None:
 @routes
 @depths
 @pytest.mark.parametrize("name", TROUBLES)
-def test_the_next_target_answers_or_the_last_ones_error_is_told(
+def test_the_next_target_replies_or_the_last_error_is_returned(
     targets: Targets, client: str, streamed: bool, route: str, failing: int, name: str
 ) -> None:
     trouble, sites = TROUBLES[name], targets.on(route)
     for place, site in enumerate(sites):
         site.plays(trouble.plays(site, streamed) if place < failing else site.answers(streamed))
-    heard = ask(targets.sdk, client, route, streamed)
+    reply = ask(targets.sdk, client, route, streamed)
     expected = [trouble.calls] * failing + [1, 0, 0]
     assert targets.counts(route) == expected[:3]
     if failing < len(sites):
-        assert_said(sites[failing], client, heard)
+        assert_said(sites[failing], client, reply)
         assert targets.sdk.headers["x-dragoman-route"] == sites[failing].target
         assert "x-should-retry" not in targets.sdk.headers
         return
-    assert isinstance(heard, Broke), heard
-    assert heard.text == ""
+    assert isinstance(reply, Broke), reply
+    assert reply.text == ""
     if trouble.seen[client] == 402:
-        assert isinstance(heard.error, anthropic.APIStatusError)
-        assert expect(dict, heard.error.body)["error"]["type"] == "billing_error"
+        assert isinstance(reply.error, anthropic.APIStatusError)
+        assert expect(dict, reply.error.body)["error"]["type"] == "billing_error"
     else:
-        assert_told_properly(client, heard.error, trouble.seen[client])
-    told = targets.sdk.headers
-    assert (told.get("retry-after"), told.get("x-should-retry")) == trouble.advice
+        assert_told_properly(client, reply.error, trouble.seen[client])
+    response = targets.sdk.headers
+    assert (response.get("retry-after"), response.get("x-should-retry")) == trouble.advice
 
 
 @clients
@@ -153,16 +153,16 @@ def test_trouble_that_passes_stays_with_the_first_target(
     ],
     ids=["bad request", "too long"],
 )
-def test_what_is_wrong_with_the_request_itself_is_asked_of_nobody_else(
+def test_a_bad_request_is_not_sent_to_another_target(
     targets: Targets, client: str, streamed: bool, route: str, fault: Fault
 ) -> None:
     first, *others = targets.on(route)
     first.plays(first.fails(fault))
     for site in others:
         site.plays(site.answers(streamed))
-    heard = ask(targets.sdk, client, route, streamed)
-    assert isinstance(heard, Broke), heard
-    assert_told_properly(client, heard.error, 400)
+    reply = ask(targets.sdk, client, route, streamed)
+    assert isinstance(reply, Broke), reply
+    assert_told_properly(client, reply.error, 400)
     assert targets.counts(route)[1:] == [0, 0]
 
 
@@ -181,18 +181,20 @@ def test_after_the_first_token_there_is_one_error_and_no_other_voice(
             site.plays(breaking if place <= failing else site.answers(True))
 
     begin()
-    heard = ask(targets.sdk, client, route, True)
-    assert isinstance(heard, Broke), heard
-    assert heard.text == spoken(sites[failing])
+    reply = ask(targets.sdk, client, route, True)
+    assert isinstance(reply, Broke), reply
+    assert reply.text == spoken(sites[failing])
     assert targets.counts(route) == counts
     assert targets.sdk.headers["x-dragoman-route"] == sites[failing].target
     begin()
-    told = post(targets.gateway.port, PATHS[client], msgspec.json.encode({**asked(client, route), "stream": True}))
+    response = post(
+        targets.gateway.port, PATHS[client], msgspec.json.encode({**request_for(client, route), "stream": True})
+    )
     if client == sites[failing].kind == "responses":  # passed through: the fields are the fake's
-        assert (told.body.count(b"event: response.failed"), told.body.count(b'"delta":')) == (1, 1)
+        assert (response.body.count(b"event: response.failed"), response.body.count(b'"delta":')) == (1, 1)
     else:
-        said, error = GRAMMARS[client].fold_broken(told.body)
-        assert (said, bool(error["message"])) == (spoken(sites[failing]), True)
+        text, error = GRAMMARS[client].fold_broken(response.body)
+        assert (text, bool(error["message"])) == (spoken(sites[failing]), True)
     assert targets.counts(route) == counts
 
 
@@ -218,7 +220,7 @@ PATIENCE_S = 3.0
 TWICE = 2
 
 
-def test_a_target_that_stalls_is_given_up_in_time_and_the_next_one_asked(tmp_path: Path) -> None:
+def test_a_stalled_target_times_out_and_the_next_one_is_tried(tmp_path: Path) -> None:
     """All at the same time: each waits for a time-out or two."""
     settings = (
         f"[server]\nfirst_token_timeout_s = {PATIENCE_S}\nidle_timeout_s = {PATIENCE_S}\n"
@@ -229,20 +231,20 @@ def test_a_target_that_stalls_is_given_up_in_time_and_the_next_one_asked(tmp_pat
         for kind, fake in rig.fakes.items():
             fake.choose = stalling(kind)
         sdks = [Sdk(rig.gateway.url, KEY, timeout_s=60) for _ in STALLS]
-        heard = list(pool.map(lambda sdk, case: ask(sdk, case.client, case.name, case.streamed), sdks, STALLS))
+        reply = list(pool.map(lambda sdk, case: ask(sdk, case.client, case.name, case.streamed), sdks, STALLS))
         for sdk in sdks:
             sdk.close()
         calls = Counter(f"{kind}/{call.json['model']}" for kind, fake in rig.fakes.items() for call in fake.calls)
-    for case, sdk, said in zip(STALLS, sdks, heard, strict=True):
+    for case, sdk, text in zip(STALLS, sdks, reply, strict=True):
         expected = [1] * case.failing + [1, 0, 0]  # what timed out may be paid for: it is not sent again
         assert [calls[target] for target in case.targets] == expected[:3], case
         if case.failing < len(PROTOCOLS):
-            assert isinstance(said, Heard), (case, said)
-            assert said.text == f"{PROTOCOLS[case.failing]} answers"
+            assert isinstance(text, Heard), (case, text)
+            assert text.text == f"{PROTOCOLS[case.failing]} answers"
             assert sdk.headers["x-dragoman-route"] == case.targets[case.failing]
         else:
-            assert isinstance(said, Broke), case
-            assert_told_properly(case.client, said.error, 504)
+            assert isinstance(text, Broke), case
+            assert_told_properly(case.client, text.error, 504)
             assert "x-should-retry" not in sdk.headers
 
 
@@ -250,11 +252,11 @@ def stalling(kind: str) -> Callable[[Asked], Answer]:
     """Whether it stalls, the model's name tells; some say nothing, some send a head and stop there."""
     meant, speak = Meant((Say(f"{kind} answers"),)), SPEAKERS[kind]
 
-    def choose(asked: Asked) -> Answer:
-        model = str(asked.json["model"])
+    def choose(request: Asked) -> Answer:
+        model = str(request.json["model"])
         if model.endswith("True"):
             return Answer(headless=len(model) % 2 == 0, end=End.HANG)
-        if asked.json.get("stream"):
+        if request.json.get("stream"):
             return Answer(speak.stream(meant))
         return Answer(speak.whole(meant), content_type="application/json")
 
@@ -268,15 +270,15 @@ def test_a_stall_after_the_first_token_is_one_error_and_no_other_voice(tmp_path:
         for site in others:
             site.plays(site.answers(True))
         first.plays(replace(first.breaks(True, after=spoken(first)), end=End.HANG))
-        told = list(pool.map(lambda client: streamed_raw(rig, client), PROTOCOLS))
-        for client, body in zip(PROTOCOLS, told, strict=True):
-            said, error = GRAMMARS[client].fold_broken(body)
-            assert (said, bool(error["message"])) == (spoken(first), True)
+        response = list(pool.map(lambda client: streamed_raw(rig, client), PROTOCOLS))
+        for client, body in zip(PROTOCOLS, response, strict=True):
+            text, error = GRAMMARS[client].fold_broken(body)
+            assert (text, bool(error["message"])) == (spoken(first), True)
         assert rig.counts("by key") == [len(PROTOCOLS), 0, 0]
 
 
 def streamed_raw(rig: Targets, client: str) -> bytes:
-    body = msgspec.json.encode({**asked(client, "by key"), "stream": True})
+    body = msgspec.json.encode({**request_for(client, "by key"), "stream": True})
     return post(rig.gateway.port, PATHS[client], body).body
 
 

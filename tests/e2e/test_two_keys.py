@@ -38,9 +38,9 @@ def ask(gateway: Running, key: str, protocol: str, body: dict[str, object], **he
     try:
         connection.request("POST", PATHS[protocol], json.dumps(body), {"authorization": f"Bearer {key}", **fields})
         answer = connection.getresponse()
-        told = answer.read()
-        assert answer.status == 200, told
-        return told
+        response = answer.read()
+        assert answer.status == 200, response
+        return response
     finally:
         connection.close()
 
@@ -59,13 +59,13 @@ def kiro(directory: Path) -> Iterator[tuple[FakeKiro, Running]]:
         tokens = fake.issue()
         file = directory / "kiro-auth-token.json"
         sign(file, str(tokens["accessToken"]), str(tokens["refreshToken"]), 7200)
-        toml = QUICK + fake.stanza(str(file), "kiro", repair_truncation=False)
+        toml = QUICK + fake.section(str(file), "kiro", repair_truncation=False)
         with running(toml, directory, stored=STORED) as gateway:
             yield fake, gateway
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_a_lost_call_of_one_key_is_not_told_to_another_keys_model(
+def test_a_lost_call_of_one_key_is_not_in_requests_of_another_key(
     tmp_path: Path, stream: bool, pair: Callable[[Running], tuple[str, str]]
 ) -> None:
     body = {
@@ -123,8 +123,8 @@ def test_one_key_does_not_move_another_keys_conversation_to_a_credential(tmp_pat
 def test_a_kept_response_binds_only_the_key_that_got_it(tmp_path: Path) -> None:
     keyed, numbers = Keyed("responses"), count(1)
 
-    def answer(asked: Asked) -> Answer:
-        played = keyed(asked)
+    def answer(sent_request: Asked) -> Answer:
+        played = keyed(sent_request)
         return replace(played, body=msgspec.json.encode({**json.loads(played.body), "id": f"resp_{next(numbers)}"}))
 
     with FakeUpstream(choose=answer) as upstream:
@@ -143,9 +143,9 @@ def test_a_kept_response_binds_only_the_key_that_got_it(tmp_path: Path) -> None:
             assert len(set(homes)) > 1, "bob's conversations are spread as if the id were unknown"
 
 
-def picky(asked: Asked) -> Answer:
+def picky(sent_request: Asked) -> Answer:
     """Repeats the client's words in an error that names a field."""
-    if b"Provoke" in asked.body and b'"max_completion_tokens"' in asked.body:
+    if b"Provoke" in sent_request.body and b'"max_completion_tokens"' in sent_request.body:
         body = b'{"error":{"message":"max_completion_tokens is not permitted","type":"invalid"}}'
         return Answer(body, status=422, content_type="application/json")
     return Answer(REPLY, content_type="application/json")
@@ -163,7 +163,7 @@ def test_a_quirk_that_one_key_provokes_does_not_change_another_keys_requests(
     ):
         first, second = pair(gateway)
         ask(gateway, first, "messages", body("Provoke"))
-        assert ["max_completion_tokens" in asked.json for asked in fake.calls] == [True, False]
+        assert ["max_completion_tokens" in sent_request.json for sent_request in fake.calls] == [True, False]
         ask(gateway, second, "messages", body("Hi"))
         assert "max_completion_tokens" in fake.calls[-1].json
         ask(gateway, first, "messages", body("Hi"))
@@ -171,23 +171,25 @@ def test_a_quirk_that_one_key_provokes_does_not_change_another_keys_requests(
 
 
 @pytest.mark.parametrize("cache_key", [None, "shared"], ids=["by its first words", "by a cache key"])
-def test_the_session_that_codex_is_told_is_the_keys_own(tmp_path: Path, cache_key: str | None) -> None:
+def test_the_session_sent_to_codex_belongs_to_the_key(tmp_path: Path, cache_key: str | None) -> None:
     body: dict[str, object] = {"model": "codex/gpt-5.5", "messages": [{"role": "user", "content": "Go on."}]}
     if cache_key is not None:
         body["prompt_cache_key"] = cache_key
     with FakeCodex() as fake:
         file = tmp_path / "auth.json"
         file.write_bytes(msgspec.json.encode(fake.auth_file(7200)))
-        with running(fake.stanza(str(file)), tmp_path, stored=STORED) as gateway:
+        with running(fake.section(str(file)), tmp_path, stored=STORED) as gateway:
             for name in (*STORED, *STORED):
                 ask(gateway, gateway.keys[name], "chat", body)
-            sessions = [asked.headers["session-id"] for asked in fake.asked if asked.path == RESPONSES]
+            sessions = [
+                sent_request.headers["session-id"] for sent_request in fake.asked if sent_request.path == RESPONSES
+            ]
     alice, bob, alice_again, bob_again = sessions
     assert (alice, bob) == (alice_again, bob_again)
     assert alice != bob
 
 
-def test_usage_is_told_to_the_key_that_used_it(tmp_path: Path) -> None:
+def test_usage_is_shown_to_the_key_that_caused_it(tmp_path: Path) -> None:
     body: dict[str, object] = {"model": "up/m", "messages": [{"role": "user", "content": "Hi"}]}
     answer = Answer(REPLY, content_type="application/json")
     with (

@@ -35,9 +35,9 @@ def test_wrong_keys_are_slowed_down_and_logged_once(tmp_path: Path, caplog: pyte
         began = time.monotonic()
         assert guess(gateway, FREE_FAILURES + 10) == [401] * (FREE_FAILURES + 10)
         assert time.monotonic() - began >= 10 * INTERVAL_S * 0.9
-    told = [record.getMessage() for record in caplog.records if "valid API key" in record.getMessage()]
-    assert len(told) == 2, told
-    assert f"rejected {FREE_FAILURES + 9} more requests" in told[1]
+    response = [record.getMessage() for record in caplog.records if "valid API key" in record.getMessage()]
+    assert len(response) == 2, response
+    assert f"rejected {FREE_FAILURES + 9} more requests" in response[1]
 
 
 def test_a_right_key_from_the_same_address_is_served_at_once(tmp_path: Path) -> None:

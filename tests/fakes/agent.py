@@ -100,11 +100,11 @@ class Agent:
     heard: list[Heard] = field(default_factory=list)
     spoken: Counter[str] = field(default_factory=Counter)  # by model
 
-    def __call__(self, asked: Asked) -> Answer:
-        if asked.path.partition("?")[0].endswith("/count_tokens"):
+    def __call__(self, request: Asked) -> Answer:
+        if request.path.partition("?")[0].endswith("/count_tokens"):
             return _json(b'{"input_tokens": 1234}')
         try:
-            heard = self.tongue.hear(asked.json)
+            heard = self.tongue.hear(request.json)
         except Complaint as complaint:
             self.complaints.append(str(complaint))
             return _json(self.tongue.complaint(str(complaint)), 400)

@@ -125,7 +125,7 @@ class FakeCodex(FakeService):
 
     @property
     def bodies(self) -> list[JsonObject]:
-        return [asked.json for asked in self.at(RESPONSES)]
+        return [request.json for request in self.at(RESPONSES)]
 
     def plays(self, *replies: Answer) -> None:
         self.replies, self._played = list(replies), 0
@@ -147,14 +147,14 @@ class FakeCodex(FakeService):
         tokens = {**self.issue(life_s), "account_id": self.account}
         return {"auth_mode": "chatgpt", "OPENAI_API_KEY": None, "tokens": tokens, **more}
 
-    def stanza(self, credentials: str | list[str], **settings: object) -> str:
+    def section(self, credentials: str | list[str], **settings: object) -> str:
         given = {"endpoint": self.endpoint, "auth_endpoint": self.root, "credentials": credentials, **settings}
         lines = [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in given.items()]
         return "\n".join(["[providers.codex]", 'kind = "codex"', *lines, ""])
 
-    def _token(self, asked: Asked) -> Answer:
-        form = asked.headers.get("content-type", "").startswith("application/x-www-form")
-        fields = {name: values[0] for name, values in parse_qs(asked.body.decode()).items()} if form else asked.json
+    def _token(self, request: Asked) -> Answer:
+        form = request.headers.get("content-type", "").startswith("application/x-www-form")
+        fields = {name: values[0] for name, values in parse_qs(request.body.decode()).items()} if form else request.json
         if fields.get("client_id") != CLIENT_ID:
             return json_answer({"error": {"code": "invalid_client"}}, 400)
         if fields.get("grant_type") == "authorization_code":
@@ -174,43 +174,43 @@ class FakeCodex(FakeService):
             del tokens["refresh_token"]
         return json_answer(tokens)
 
-    def _user_code(self, asked: Asked) -> Answer:
+    def _user_code(self, request: Asked) -> Answer:
         return json_answer({"device_auth_id": "fake-device", "user_code": "FAKE-CODE", "interval": "5"})
 
-    def _device_token(self, asked: Asked) -> Answer:
-        if asked.json != {"device_auth_id": "fake-device", "user_code": "FAKE-CODE"}:
+    def _device_token(self, request: Asked) -> Answer:
+        if request.json != {"device_auth_id": "fake-device", "user_code": "FAKE-CODE"}:
             return json_answer({"error": {"code": "unknown"}}, 400)
         if self.device:
             return self.device.popleft()
         pair = {"code_challenge": "fake-challenge", "code_verifier": "fake-verifier-of-the-service"}
         return json_answer({"authorization_code": "fake-code", **pair})
 
-    def _is_known(self, asked: Asked) -> bool:
-        token = asked.headers.get("authorization", "").removeprefix("Bearer ")
-        return token in self.access and asked.headers.get("chatgpt-account-id") == self.account
+    def _is_known(self, request: Asked) -> bool:
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        return token in self.access and request.headers.get("chatgpt-account-id") == self.account
 
-    def _responses(self, asked: Asked) -> Answer:
-        if "upgrade" in asked.headers:
+    def _responses(self, request: Asked) -> Answer:
+        if "upgrade" in request.headers:
             return plain("Upgrade Required", 426)
-        if not self._is_known(asked):
+        if not self._is_known(request):
             return json_answer({"error": {"code": "token_invalidated", "message": "Sign in again."}}, 401)
-        objection = objection_to(asked.json)
+        objection = objection_to(request.json)
         if objection:
             return json_answer({"detail": objection}, 400)
         self._played += 1
         answer = self.replies[min(self._played, len(self.replies)) - 1]
         return replace(answer, headers=(*answer.headers, *self.headers))
 
-    def _models(self, asked: Asked) -> Answer:
-        if not self._is_known(asked):
+    def _models(self, request: Asked) -> Answer:
+        if not self._is_known(request):
             return json_answer({"detail": "Unauthorized"}, 401)
         listed = [
             {"slug": "gpt-5.5", "display_name": "GPT-5.5", "visibility": "list", "context_window": 272_000},
             {"slug": "codex-auto-review", "visibility": "hide"},
         ]
-        return json_answer({"models": listed if "client_version=" in asked.path else []})
+        return json_answer({"models": listed if "client_version=" in request.path else []})
 
-    def _usage(self, asked: Asked) -> Answer:
+    def _usage(self, request: Asked) -> Answer:
         window = {"used_percent": 42, "limit_window_seconds": 18_000, "reset_after_seconds": 60}
         return json_answer({"plan_type": "plus", "rate_limit": {"limit_reached": False, "primary_window": window}})
 

@@ -27,11 +27,11 @@ class Server:
         self._odd = frozenset(odd)
         self._objection = objection
 
-    def __call__(self, asked: Asked) -> Answer:
-        body = asked.json
-        if asked.path == "/v1/responses":
+    def __call__(self, request: Asked) -> Answer:
+        body = request.json
+        if request.path == "/v1/responses":
             return reply({"object": "response", "output": [{"type": "message"}]}) if "responses" in self._odd else GONE
-        if asked.path == "/v1/messages":
+        if request.path == "/v1/messages":
             return reply({"type": "message", "content": [{"type": "text"}]}) if "messages" in self._odd else GONE
         objection = self._objection(body)
         if objection is not None:
@@ -119,9 +119,9 @@ class MoodyServer(Server):
             return "number " * self._luck.randint(30, 90) if long else self._luck.choice(["", "One.", "ok"])
         return self._luck.choice(["", "ok", "Sure! What do you want me to say? " * 9, "<think>hm</think>ok", "{"])
 
-    def __call__(self, asked: Asked) -> Answer:
+    def __call__(self, request: Asked) -> Answer:
         self._in_the_mood = not self._in_the_mood and self._luck.random() < 0.3
-        return super().__call__(asked)
+        return super().__call__(request)
 
     def _calls(self, body: Body) -> bool:
         choice = body.get("tool_choice", "auto")

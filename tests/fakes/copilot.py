@@ -62,14 +62,14 @@ class FakeCopilot(FakeService):
         self.headers: tuple[tuple[str, str], ...] = ()
         self._number = itertools.count(1)
 
-    def stanza(self, credentials: str | list[str], **settings: object) -> str:
+    def section(self, credentials: str | list[str], **settings: object) -> str:
         roots = {"endpoint": self.root, "auth_endpoint": self.root, "control_endpoint": self.root}
         given = {**roots, "credentials": credentials, **settings}
         lines = [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in given.items()]
         return "\n".join(["[providers.copilot]", 'kind = "copilot"', *lines, ""])
 
-    def _device(self, asked: Asked) -> Answer:
-        form = {name: values[0] for name, values in parse_qs(asked.body.decode()).items()}
+    def _device(self, request: Asked) -> Answer:
+        form = {name: values[0] for name, values in parse_qs(request.body.decode()).items()}
         if form.get("client_id") != CLIENT_ID:
             return json_answer({"error": "unauthorized_client"}, 400)
         codes = {"device_code": "fake-device", "user_code": "FAKE-CODE"}
@@ -80,8 +80,8 @@ class FakeCopilot(FakeService):
         self.github.add(f"ghu_FAKE{number}")
         return {"access_token": f"ghu_FAKE{number}", "refresh_token": f"ghr_FAKE{number}", "expires_in": 28_800}
 
-    def _token(self, asked: Asked) -> Answer:
-        form = {name: values[0] for name, values in parse_qs(asked.body.decode()).items()}
+    def _token(self, request: Asked) -> Answer:
+        form = {name: values[0] for name, values in parse_qs(request.body.decode()).items()}
         if form.get("grant_type") == "refresh_token":
             used = form.get("refresh_token", "")
             if used in self.used or form.get("client_id") != CLIENT_ID:
@@ -92,8 +92,8 @@ class FakeCopilot(FakeService):
             return json_answer(self.device.popleft())  # errors come with 200
         return json_answer({"access_token": APP_TOKEN, "token_type": "bearer", "scope": "read:user"})
 
-    def _exchange(self, asked: Asked) -> Answer:
-        if asked.headers.get("authorization", "").removeprefix("token ") not in self.github:
+    def _exchange(self, request: Asked) -> Answer:
+        if request.headers.get("authorization", "").removeprefix("token ") not in self.github:
             return json_answer({"message": "Bad credentials"}, 401)
         token = f"tid=fake{next(self._number)};exp=1;sku=fake:mac"
         self.sessions.add(token)
@@ -103,20 +103,20 @@ class FakeCopilot(FakeService):
             {"token": token, "expires_at": expires, "refresh_in": self.refresh_in, "endpoints": endpoints}
         )
 
-    def _models(self, asked: Asked) -> Answer:
-        return self._objection(asked) or json_answer({"data": self.listed})
+    def _models(self, request: Asked) -> Answer:
+        return self._objection(request) or json_answer({"data": self.listed})
 
-    def _objection(self, asked: Asked) -> Answer | None:
-        token = asked.headers.get("authorization", "").removeprefix("Bearer ")
+    def _objection(self, request: Asked) -> Answer | None:
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
         exchanged = token in self.sessions
         if not exchanged and token not in self.github - {EDITOR_TOKEN}:
             return plain("unauthorized: token expired", 401)
-        if exchanged and "editor-version" not in asked.headers:
+        if exchanged and "editor-version" not in request.headers:
             return plain("bad request: missing Editor-Version header for IDE auth", 400)
         return None
 
-    def _reply(self, asked: Asked) -> Answer:
-        body, path = asked.json, asked.path
+    def _reply(self, request: Asked) -> Answer:
+        body, path = request.json, request.path
         listed = next((m for m in self.listed if isinstance(m, dict) and m.get("id") == body["model"]), None)
         if listed is None:
             return _error("model_not_supported", "The requested model is not supported.")
@@ -124,13 +124,13 @@ class FakeCopilot(FakeService):
             return _error("unsupported_api_for_model", f"model is not accessible via the {path} endpoint")
         if path == CHAT and "max_tokens" in body and str(body["model"]).startswith("gpt"):
             return _error("invalid_request_body", "Unsupported parameter: 'max_tokens'")
-        if path == MESSAGES and b"eager_input_streaming" in asked.body:
+        if path == MESSAGES and b"eager_input_streaming" in request.body:
             return _error("invalid_request_body", "tools.0.eager_input_streaming: Extra inputs are not permitted")
         answer = {CHAT: _chat, RESPONSES: _responses, MESSAGES: _messages}[path](body)
         return replace(answer, headers=(*answer.headers, *self.headers))
 
-    def _inference(self, asked: Asked) -> Answer:
-        return self._objection(asked) or self._reply(asked)
+    def _inference(self, request: Asked) -> Answer:
+        return self._objection(request) or self._reply(request)
 
     usual: ClassVar = {
         DEVICE: _device,

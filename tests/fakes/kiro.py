@@ -132,7 +132,7 @@ class FakeKiro(FakeUpstream):
 
     @property
     def chats(self) -> list[Asked]:
-        return [asked for asked in self.asked if _path(asked) == "/generateAssistantResponse"]
+        return [request for request in self.asked if _path(request) == "/generateAssistantResponse"]
 
     def script(self, path: str, *answers: Answer) -> None:
         self._scripts.setdefault(path, deque()).extend(answers)
@@ -145,7 +145,7 @@ class FakeKiro(FakeUpstream):
         self.refresh.add(refresh)
         return {"accessToken": access, "refreshToken": refresh, "expiresIn": self.life_s, "tokenType": "Bearer"}
 
-    def stanza(self, credentials: str, name: str = "kiro", **settings: object) -> str:
+    def section(self, credentials: str, name: str = "kiro", **settings: object) -> str:
         """The lines of a dragoman.toml that point here."""
         given = {"endpoint": self.root, "control_endpoint": self.root, "auth_endpoint": self.root, **settings}
         lines = [f"[providers.{name}]", 'kind = "kiro"', f'credentials = "{credentials}"']
@@ -153,29 +153,31 @@ class FakeKiro(FakeUpstream):
             [*lines, *(f"{key} = {msgspec.json.encode(value).decode()}" for key, value in given.items()), ""]
         )
 
-    def _answer(self, asked: Asked) -> Answer:
-        path = _path(asked)
+    def _answer(self, request: Asked) -> Answer:
+        path = _path(request)
         self.counts[path] += 1
         if path in self.before:
             self.before[path]()
         if self._scripts.get(path):
             return self._scripts[path].popleft()
         if path in self._open_paths:
-            return self._open_paths[path](self, asked)
+            return self._open_paths[path](self, request)
         if path not in self._paths:
             return json_answer({"message": "Not found"}, 404)
-        bearer = asked.headers.get("authorization", "").removeprefix("Bearer ")
-        return self._paths[path](self, asked) if bearer in self.access else INVALID_BEARER
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        return self._paths[path](self, request) if bearer in self.access else INVALID_BEARER
 
-    def _chat(self, asked: Asked) -> Answer:
+    def _chat(self, request: Asked) -> Answer:
         if not self.replies:
-            return _demonstration(asked)
+            return _demonstration(request)
         self.played += 1
         return self.replies[min(self.played, len(self.replies)) - 1]
 
-    def _models(self, asked: Asked) -> Answer:
-        query = parse_qs(urlsplit(asked.path).query)
-        start = int(query.get("nextToken", ["0"])[0]) if not asked.body else int(str(asked.json.get("nextToken", "0")))
+    def _models(self, request: Asked) -> Answer:
+        query = parse_qs(urlsplit(request.path).query)
+        start = (
+            int(query.get("nextToken", ["0"])[0]) if not request.body else int(str(request.json.get("nextToken", "0")))
+        )
         page: dict[str, object] = {
             "models": self.listed[start : start + self.page],
             "defaultModel": {"modelId": "auto"},
@@ -184,14 +186,14 @@ class FakeKiro(FakeUpstream):
             page["nextToken"] = str(start + self.page)
         return json_answer(page)
 
-    def _profiles(self, asked: Asked) -> Answer:
+    def _profiles(self, request: Asked) -> Answer:
         return json_answer({"profiles": [{"arn": arn, "profileName": "fake"} for arn in self.profiles]})
 
-    def _usage(self, asked: Asked) -> Answer:
+    def _usage(self, request: Asked) -> Answer:
         return json_answer(USAGE)
 
-    def _desktop(self, asked: Asked) -> Answer:
-        used = asked.json.get("refreshToken")
+    def _desktop(self, request: Asked) -> Answer:
+        used = request.json.get("refreshToken")
         if used not in self.refresh:
             return json_answer({"message": "Invalid refresh token provided"}, 400)
         return self._renewed(str(used), profileArn=ARN)
@@ -204,8 +206,8 @@ class FakeKiro(FakeUpstream):
             del tokens["refreshToken"]
         return json_answer(tokens, delay_s=self.refresh_delay_s)
 
-    def _token(self, asked: Asked) -> Answer:
-        question = asked.json
+    def _token(self, request: Asked) -> Answer:
+        question = request.json
         if question.get("clientSecret") != "fake-client-secret":
             return json_answer({"error": "invalid_client"}, 401)
         if question.get("grantType") == "refresh_token":
@@ -217,12 +219,12 @@ class FakeKiro(FakeUpstream):
             return json_answer({"error": self.device.popleft()}, 400)
         return json_answer(self.issue())
 
-    def _register(self, asked: Asked) -> Answer:
+    def _register(self, request: Asked) -> Answer:
         return json_answer(
             {"clientId": "fake-client", "clientSecret": "fake-client-secret", "clientSecretExpiresAt": 4_102_444_800}
         )
 
-    def _device(self, asked: Asked) -> Answer:
+    def _device(self, request: Asked) -> Answer:
         page = f"{self.root}/device"
         return json_answer(
             {
@@ -235,13 +237,13 @@ class FakeKiro(FakeUpstream):
             }
         )
 
-    def _social(self, asked: Asked) -> Answer:
-        if asked.json.get("code") != "fake-code" or not asked.json.get("code_verifier"):
+    def _social(self, request: Asked) -> Answer:
+        if request.json.get("code") != "fake-code" or not request.json.get("code_verifier"):
             return json_answer({"message": "Invalid code"}, 400)
         return json_answer({**self.issue(), "profileArn": ARN})
 
-    def _external(self, asked: Asked) -> Answer:
-        form = {name: values[0] for name, values in parse_qs(asked.body.decode()).items()}
+    def _external(self, request: Asked) -> Answer:
+        form = {name: values[0] for name, values in parse_qs(request.body.decode()).items()}
         if form.get("grant_type") != "refresh_token" or form.get("refresh_token") not in self.refresh:
             return json_answer({"error": "invalid_grant"}, 400)
         tokens = self.issue()
@@ -249,7 +251,7 @@ class FakeKiro(FakeUpstream):
         return json_answer({**snake, "expires_in": self.life_s, "token_type": "Bearer"})
 
     _paths: ClassVar[dict[str, Callable[["FakeKiro", Asked], Answer]]] = {
-        "/generateAssistantResponse": lambda fake, asked: fake._chat(asked),  # which others override
+        "/generateAssistantResponse": lambda fake, request: fake._chat(request),  # which others override
         "/ListAvailableModels": _models,
         "/ListAvailableProfiles": _profiles,
         "/getUsageLimits": _usage,
@@ -273,20 +275,20 @@ class FakeKiro(FakeUpstream):
             await server.serve_forever()
 
 
-def _path(asked: Asked) -> str:
+def _path(request: Asked) -> str:
     """The path of an operation, also where AWS's JSON encoding names it in a header."""
-    named = asked.headers.get("x-amz-target", "").rpartition(".")[2]
+    named = request.headers.get("x-amz-target", "").rpartition(".")[2]
     if not named:
-        return urlsplit(asked.path).path
+        return urlsplit(request.path).path
     listing = named.startswith("List")  # whose paths begin with a capital letter
     return f"/{named}" if listing else f"/{named[0].lower()}{named[1:]}"
 
 
-def _demonstration(asked: Asked) -> Answer:
+def _demonstration(request: Asked) -> Answer:
     """The last thing said, word by word, so that a stream is seen to be one."""
-    state = asked.json["conversationState"]
-    said = state["currentMessage"]["userInputMessage"]["content"]
-    pieces = [words(f"{word} ") for word in ("You said:", *str(said).split()[-40:])]
+    state = request.json["conversationState"]
+    reply_text = state["currentMessage"]["userInputMessage"]["content"]
+    pieces = [words(f"{word} ") for word in ("You said:", *str(reply_text).split()[-40:])]
     body = framed(event("messageMetadataEvent", {"conversationId": "fake"}), *pieces, tail(percentage=1.0))
     return replace(body, cut=160, pause_s=0.02)
 
@@ -297,7 +299,7 @@ def main(port: int) -> None:
     """Serve a fake Kiro until interrupted."""
     fake = FakeKiro()
     fake.port = port
-    click.echo(f"A fake Kiro listens on {fake.root}. A dragoman.toml for it:\n\n{fake.stanza(SEED)}")
+    click.echo(f"A fake Kiro listens on {fake.root}. A dragoman.toml for it:\n\n{fake.section(SEED)}")
     asyncio.run(fake.serve_on(port))
 
 

@@ -68,7 +68,7 @@ class FakeCollector:
         return spans_of(self.traces)
 
     @property
-    def told(self) -> dict[str, Metric]:
+    def metrics_by_name(self) -> dict[str, Metric]:
         """The latest of each metric."""
         return {metric.name: metric for request in self.metrics for metric in metrics_of(request)}
 

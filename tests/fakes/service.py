@@ -50,7 +50,7 @@ class FakeService(FakeUpstream):
     def root(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def stanza(self, credentials: str | list[str], **settings: object) -> str:
+    def section(self, credentials: str | list[str], **settings: object) -> str:
         """The lines of a dragoman.toml that point here."""
         raise NotImplementedError
 
@@ -58,15 +58,15 @@ class FakeService(FakeUpstream):
         self._scripts.setdefault(path, deque()).extend(answers)
 
     def at(self, path: str) -> list[Asked]:
-        return [asked for asked in self.asked if urlsplit(asked.path).path == path]
+        return [request for request in self.asked if urlsplit(request.path).path == path]
 
-    def _answer(self, asked: Asked) -> Answer:
-        answer = self._chosen(asked)
+    def _answer(self, request: Asked) -> Answer:
+        answer = self._chosen(request)
         date = formatdate(time.time() + self.ahead_s, usegmt=True)
         return replace(answer, headers=(*answer.headers, ("date", date)))
 
-    def _chosen(self, asked: Asked) -> Answer:
-        path = urlsplit(asked.path).path
+    def _chosen(self, request: Asked) -> Answer:
+        path = urlsplit(request.path).path
         self.counts[path] += 1
         if path in self.before:
             self.before[path]()
@@ -74,4 +74,4 @@ class FakeService(FakeUpstream):
             return self._scripts[path].popleft()
         if path not in self.usual:
             return json_answer({"message": "Not Found"}, 404)
-        return self.usual[path](self, asked)
+        return self.usual[path](self, request)

@@ -59,7 +59,7 @@ def test_spans_and_metrics_reach_the_collector(tmp_path: Path) -> None:
             ask(gateway, traceparent=f"00-{TRACE}-{PARENT}-01")
             ask(gateway)
             wait_for(lambda: len(collector.spans) == 2)
-            wait_for(lambda: "gen_ai.server.request.duration" in collector.told)
+            wait_for(lambda: "gen_ai.server.request.duration" in collector.metrics_by_name)
             wait_for(lambda: "dragoman_otlp_spans_sent_total 2" in scrape(gateway))
         first, second = collector.spans
         resources = [attributes(list(each.resource_spans[0].resource.attributes)) for each in collector.traces]
@@ -69,7 +69,7 @@ def test_spans_and_metrics_reach_the_collector(tmp_path: Path) -> None:
     assert {resource["service.name"] for resource in resources} == {"edge"}
     assert {headers["x-scope"] for headers in collector.headers} == {"fake-tenant"}
     assert b"content is private" not in b"".join(each.SerializeToString() for each in collector.traces)
-    assert "gen_ai.client.token.usage" in collector.told
+    assert "gen_ai.client.token.usage" in collector.metrics_by_name
 
 
 def test_waiting_spans_are_sent_when_the_gateway_stops(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_waiting_spans_are_sent_when_the_gateway_stops(tmp_path: Path) -> None:
             ask(gateway)
             assert collector.asked == 0
         assert len(collector.spans) == 1
-        assert collector.told["dragoman.requests"].sum.data_points[0].as_double == 1
+        assert collector.metrics_by_name["dragoman.requests"].sum.data_points[0].as_double == 1
 
 
 def test_a_dead_collector_is_logged_once_and_affects_no_stream(

@@ -57,15 +57,15 @@ class CountingUpstream(FakeUpstream):
         self.choose = self._choose
         self._seen: Counter[int] = Counter()
 
-    def _choose(self, asked: Asked) -> Answer:
+    def _choose(self, sent_request: Asked) -> Answer:
         self.asked.clear()  # saves memory in a test of ten thousand requests
-        number = number_of(asked.body)
+        number = number_of(sent_request.body)
         self._seen[number] += 1
-        protocol = asked.path.rpartition("/")[2].replace("completions", "chat")
+        protocol = sent_request.path.rpartition("/")[2].replace("completions", "chat")
         error = _error(number, self._seen[number])
         if error is not None:
             return error
-        request = msgspec.json.decode(asked.body)
+        request = msgspec.json.decode(sent_request.body)
         counts = counts_of(number)
         if not request.get("stream"):
             return Answer(msgspec.json.encode(_WHOLE[protocol](counts)), content_type=JSON, chunked=False)
@@ -87,9 +87,9 @@ def _error(number: int, times: int) -> Answer | None:
 
 
 class CountingKiro(FakeKiro):
-    def _chat(self, asked: Asked) -> Answer:
+    def _chat(self, sent_request: Asked) -> Answer:
         self.asked.clear()
-        number = number_of(asked.body)
+        number = number_of(sent_request.body)
         if number % 20 == REFUSED:
             return refusal(400, "Improperly formed request.")
         counts = counts_of(number)
@@ -107,11 +107,11 @@ class CountingKiro(FakeKiro):
 
 
 def _chat_usage(counts: Counts) -> dict[str, object]:
-    asked = counts.fresh + counts.cached + counts.written
+    sent_request = counts.fresh + counts.cached + counts.written
     return {
-        "prompt_tokens": asked,
+        "prompt_tokens": sent_request,
         "completion_tokens": counts.output,
-        "total_tokens": asked + counts.output,
+        "total_tokens": sent_request + counts.output,
         "prompt_tokens_details": {"cached_tokens": counts.cached},
         "completion_tokens_details": {"reasoning_tokens": counts.reasoning},
     }
@@ -134,15 +134,15 @@ def _chat_stream(counts: Counts, request: dict[str, object]) -> bytes:
 
 
 def _response(counts: Counts, status: str = "completed") -> dict[str, object]:
-    asked = counts.fresh + counts.cached + counts.written
+    sent_request = counts.fresh + counts.cached + counts.written
     part = {"type": "output_text", "text": TEXT, "annotations": []}
     message = {"type": "message", "id": "m", "status": "completed", "role": "assistant", "content": [part]}
     usage = {
-        "input_tokens": asked,
+        "input_tokens": sent_request,
         "input_tokens_details": {"cached_tokens": counts.cached},
         "output_tokens": counts.output,
         "output_tokens_details": {"reasoning_tokens": counts.reasoning},
-        "total_tokens": asked + counts.output,
+        "total_tokens": sent_request + counts.output,
     }
     done = status == "completed"
     head = {"id": "r", "object": "response", "created_at": 1, "status": status, "model": MODELS["responses"]}

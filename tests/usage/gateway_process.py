@@ -31,7 +31,7 @@ class Rig:
             f'{{"accessToken": "{tokens["accessToken"]}", "refreshToken": "{tokens["refreshToken"]}",'
             ' "expiresAt": "2099-01-01T00:00:00Z", "authMethod": "social"}'
         )
-        self.toml = "[retry]\nattempts = 2\nbase_s = 0\n" + kiro.stanza(str(file))
+        self.toml = "[retry]\nattempts = 2\nbase_s = 0\n" + kiro.section(str(file))
         self.toml += "".join(provider_section(protocol, upstream.url, protocol) for protocol in PATHS)
 
     def serve(self, store_url: str, *words: str, before: Sequence[str] = (), more: str = "") -> "GatewayProcess":

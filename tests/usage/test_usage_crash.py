@@ -52,12 +52,12 @@ def test_a_killed_process_loses_no_row_older_than_a_second(store_url: str, tmp_p
     with start_upstreams(tmp_path) as rig:
         for kill in range(KILLS):
             with rig.serve(store_url) as served:
-                asking = threading.Thread(target=load, args=(served.port, kill * 10**6))
-                asking.start()
+                client_thread = threading.Thread(target=load, args=(served.port, kill * 10**6))
+                client_thread.start()
                 wait_for(lambda: len(promised()) > ENOUGH)
                 time.sleep(kill * 0.17)  # at different times between two writes
                 served.end(signal.SIGKILL)
-                asking.join()
+                client_thread.join()
             kept |= promised()
             assert len(kept) > ENOUGH
             ended.clear()

@@ -22,11 +22,11 @@ class KiroAgent(FakeKiro):
     def calls(self) -> list[Asked]:
         return self.chats
 
-    def _answer(self, asked: Asked) -> Answer:
-        usual = super()._answer(asked)
-        if asked.path != "/generateAssistantResponse" or usual.status != 200:
+    def _answer(self, request: Asked) -> Answer:
+        usual = super()._answer(request)
+        if request.path != "/generateAssistantResponse" or usual.status != 200:
             return usual
-        answer = self.agent(asked)
+        answer = self.agent(request)
         streams = answer.content_type == "text/event-stream"
         return replace(answer, content_type=EVENT_STREAM) if streams else answer
 
