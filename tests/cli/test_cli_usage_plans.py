@@ -23,7 +23,7 @@ def signed_in(fake: FakeKiro, directory: Path, access: str | None = None) -> str
         "profileArn": ARN,
     }
     file.write_bytes(msgspec.json.encode(table))
-    return fake.stanza(str(file))
+    return fake.section(str(file))
 
 
 def test_a_plan_is_shown_with_what_is_used_of_it(shell: Shell, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_what_a_chatgpt_plan_has_left_is_told_by_window(shell: Shell, tmp_path: 
         window = {"used_percent": 42, "limit_window_seconds": 18_000, "reset_at": 1_900_000_000}
         limit = {"limit_reached": False, "primary_window": window, "secondary_window": None}
         fake.script(USAGE, json_answer({"plan_type": "plus", "rate_limit": limit}))
-        shell.write("dragoman.toml", fake.stanza(str(file)))
+        shell.write("dragoman.toml", fake.section(str(file)))
         (quota,) = msgspec.json.decode(shell.run("usage", "--plans", "--json").out)
     assert quota == {
         "provider": "codex",
@@ -80,7 +80,7 @@ def test_what_a_copilot_plan_has_left_is_asked_of_github_itself(shell: Shell, to
     }
     with FakeCopilot() as fake:
         fake.script("/copilot_internal/user", json_answer(quotas))
-        shell.write("dragoman.toml", fake.stanza("env:FAKE_GITHUB_TOKEN"))
+        shell.write("dragoman.toml", fake.section("env:FAKE_GITHUB_TOKEN"))
         done = shell.run("usage", "--plans", "--json", FAKE_GITHUB_TOKEN=token)
         (asked,) = fake.at("/copilot_internal/user")
     shared = {"provider": "copilot", "plan": "individual", "resets_on": "2030-01-01"}
@@ -93,7 +93,7 @@ def test_what_a_copilot_plan_has_left_is_asked_of_github_itself(shell: Shell, to
 
 def test_an_installation_has_no_plan_of_its_own(shell: Shell) -> None:
     with FakeCopilot() as fake:
-        shell.write("dragoman.toml", fake.stanza("env:FAKE_GITHUB_TOKEN"))
+        shell.write("dragoman.toml", fake.section("env:FAKE_GITHUB_TOKEN"))
         done = shell.run("usage", "--plans", FAKE_GITHUB_TOKEN=INSTALLATION_TOKEN)
         assert (done.code, fake.at("/copilot_internal/user")) == (0, [])
 
