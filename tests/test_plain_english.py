@@ -1,0 +1,106 @@
+"""The source uses the words of the field: no private word comes back as a name, in a comment or in a message."""
+
+import ast
+import re
+import tokenize
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).parents[1] / "src" / "dragoman"
+# Add a package once it is free of private words: this list must become all of them.
+PACKAGES = (
+    *("accounts", "cli", "config", "framing", "hub", "observers", "passes", "prices", "routing", "stages", "store"),
+    "telemetry",
+)
+
+# Parts of names (`_told_usage`, `ToldUsage`). Where there is a plain word for it, it stands behind the name.
+NAME_PARTS = frozenset(
+    {
+        *("told", "tell"),  # message, line, event, report
+        *("asked", "asking", "spoken", "wanted", "heard", "said"),  # request, protocol, requested_model, reply, text
+        *("heed", "heir", "hush", "muse", "aim", "seat"),  # interpret, continuation, request_options, index
+        *("mend", "mended", "righted", "amend", "amended"),  # repair, fix, adjust
+        *(
+            "shelf",
+            "crew",
+            "outlet",
+            "discretion",
+            "trail",
+            "audience",
+        ),  # model_cache, worker_pool, redaction, observers
+        *("detour", "detours", "stanza", "stanzas", "veil"),  # proxy, section, redactor
+        *("whom", "whose", "nobody", "somebody", "hearsay"),
+    }
+)
+# In comments, docstrings and messages, of which a message has at least two words.
+PHRASES = re.compile(
+    r"\b(?:told|heed(?:s|ed)?|righted|mend(?:s|ed|ing)?|shelf|crew|outlet|discretion|detours?|stanzas?|whom|hearsay|nobody"
+    r"|somebody|fell silent|falls silent|comes? in;|goes out\b|go out\b)",
+    re.IGNORECASE,
+)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield what the module itself names, not what it only uses: the standard library has names of its own."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield node.lineno, name
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield node.lineno, name
+            case ast.MatchAs(name=str(name)) | ast.ExceptHandler(name=str(name)):
+                yield node.lineno, name
+            case ast.alias(asname=str(name)):
+                yield node.lineno, name
+
+
+def texts(source: str) -> Iterator[tuple[int, str]]:
+    """Yield comments, docstrings and messages."""
+    for token in tokenize.generate_tokens(StringIO(source).readline):
+        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and " " in token.string.strip()):
+            yield token.start[0], token.string
+
+
+def private_words(path: Path) -> list[str]:
+    source = path.read_text()
+    named = [(0, path.stem), *defined_names(ast.parse(source))]
+    parts = ((line, name, set(_CAMEL.sub("_", name).lower().split("_")) & NAME_PARTS) for line, name in named)
+    found = {(line, name) for line, name, private in parts if private}
+    found |= {(line, phrase[0]) for line, text in texts(source) for phrase in PHRASES.finditer(text)}
+    return [f"{path.relative_to(SOURCES)}:{line}: {word}" for line, word in sorted(found)]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_has_no_private_words(package: str) -> None:
+    paths = sorted((SOURCES / package).rglob("*.py"))
+    assert [word for path in paths for word in private_words(path)] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "word"),
+    [
+        ("def told_usage(): ...", "told_usage"),
+        ("class ToldUsage: ...", "ToldUsage"),
+        ("def f(asked): ...", "asked"),
+        ("for said in (): ...", "said"),
+        ("x = 1  # as nobody knows", "nobody"),
+        ('"""Bytes come in; frames go out."""', "come in;"),
+        ('raise ValueError("the server fell silent")', "fell silent"),
+    ],
+)
+def test_a_private_word_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, word: str) -> None:
+    monkeypatch.setattr("test_plain_english.SOURCES", tmp_path)
+    module = tmp_path / "module.py"
+    module.write_text(source)
+    assert any(found.endswith(f": {word}") for found in private_words(module))
+
+
+def test_names_that_a_module_only_uses_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("test_plain_english.SOURCES", tmp_path)
+    module = tmp_path / "module.py"
+    module.write_text("size = file.tell()\n")
+    assert private_words(module) == []
