@@ -1,4 +1,4 @@
-"""The gateway put together: a configuration comes in, a running server goes out."""
+"""Build the gateway of one process from a configuration, run it, and reload the configuration."""
 
 import asyncio
 import logging
@@ -55,8 +55,8 @@ from dragoman.telemetry.shared_counters import SharedCounters
 log = logging.getLogger(__name__)
 
 RELOAD_POLL_S = 1.0
-KEY_POLL_S = 0.5  # how soon a key made or revoked by another process counts here
-QUIET_S = 0.5  # without a connection, after which a gateway that stops waits no longer for more of them
+KEY_POLL_S = 0.5  # how soon a key created or revoked by another process takes effect
+QUIET_S = 0.5  # without a connection, after which a stopping gateway closes its listening socket
 STOP_POLL_S = 0.02
 ACCEPT_WHILE_STOPPING_S = 5.0  # so that a load balancer sees /ready turn before connections are refused
 TRANSPORT_KINDS = {413: Kind.TOO_LARGE, 408: Kind.REQUEST_TIMEOUT, 500: Kind.BUG, 503: Kind.OVERLOADED}
@@ -67,12 +67,12 @@ def _nothing() -> None:
 
 
 class Settings(Struct, frozen=True):
-    """How the configuration is read anew, where its file is by then, and which one the app was made from."""
+    """How to read the configuration again, where its file is, and the stamp of the file that the app was built from."""
 
     read: Callable[[], Config]
     find: Callable[[], Path | None]
     stamp: Stamp
-    adopted: Callable[[], None] = _nothing  # called after an edit has been taken over
+    adopted: Callable[[], None] = _nothing  # called after a changed configuration took effect
 
 
 class Succession(Protocol):
@@ -85,7 +85,7 @@ class Succession(Protocol):
 
 
 class Listening(Struct, frozen=True):
-    """Where to listen, if not where the configuration says, and whom to tell once we do and once we do not."""
+    """The listening socket, if it exists already, and callbacks for the start and the end of listening."""
 
     sock: socket.socket | None
     ready: "Callable[[App], None]"
@@ -94,7 +94,7 @@ class Listening(Struct, frozen=True):
 
 
 class App:
-    """One process's gateway."""
+    """The gateway of one process."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class App:
             await self._keyring.touch()
 
     def stop_accepting(self) -> None:
-        """Stop accepting connections as soon as the app is told to stop: a successor accepts them."""
+        """Accept no connections after the stop begins: the successor accepts them."""
         self._is_replaced = True
 
     async def _accept_while_stopping(self, seconds: float, listen: Listening | None) -> None:
@@ -190,7 +190,7 @@ class App:
                 successor.close()
 
     def adopt(self, config: Config) -> None:
-        """An edited configuration takes effect for the next request; requests under way keep the old one."""
+        """Use a changed configuration from the next request on; requests in progress keep the old one."""
         old, new = self.gateway.runtime.config.server, config.server
         self.gateway.adopt(self._world(config, self.gateway.runtime))
         if self.usage is not None:
@@ -223,7 +223,7 @@ class App:
         return Runtime(config, providers, catalogues, PROTOCOLS, fetcher, budgets, learned_quirks)
 
     def _check_secrets(self, stanza: ProviderConfig, *, starts: bool) -> None:
-        """A start goes ahead with whom it can reach; an edit that would cost a provider its secret is a bad one."""
+        """Log secrets that cannot be read at the start; raises ConfigError for a changed configuration."""
         problems = find_unreadable_secrets(stanza, self._environ)
         if problems and not starts:
             raise ConfigError(problems)
@@ -237,11 +237,11 @@ async def run(app: App, settings: Settings, listen: Listening) -> None:
     SIGHUP reads the configuration again.
     """
     seen = stamp_file(settings.find)
-    if seen != settings.stamp:  # it was edited while we started
-        _take_over(app, settings)
+    if seen != settings.stamp:  # it was changed during the start
+        _reload(app, settings)
     await app.start(listen.sock)
     loop = asyncio.get_running_loop()
-    signals: list[float] = []  # how long to accept connections, for each signal to stop
+    signals: list[float] = []  # seconds to accept connections, for each stop signal received
     stopping = asyncio.Event()
 
     def stop(accept_s: float) -> None:
@@ -254,29 +254,29 @@ async def run(app: App, settings: Settings, listen: Listening) -> None:
 
     loop.add_signal_handler(signal.SIGTERM, stop, ACCEPT_WHILE_STOPPING_S)
     loop.add_signal_handler(signal.SIGINT, stop, 0.0)
-    loop.add_signal_handler(signal.SIGHUP, _take_over, app, settings)
+    loop.add_signal_handler(signal.SIGHUP, _reload, app, settings)
     listen.ready(app)
-    spawn(_follow_file(app, settings, seen), name="configuration watch")
+    spawn(_watch_file(app, settings, seen), name="configuration watch")
     await stopping.wait()
     await app.stop(signals[0], listen)
 
 
-async def _follow_file(app: App, settings: Settings, seen: Stamp) -> None:
-    """There may be none yet: one that is written later, or in a place that comes first, is taken over too."""
+async def _watch_file(app: App, settings: Settings, seen: Stamp) -> None:
+    """Reload the configuration when its file changes, or when a file appears that takes precedence."""
     while True:
         await asyncio.sleep(RELOAD_POLL_S)
         now = stamp_file(settings.find)
         if now == seen:
             continue
         if now is not None:
-            _take_over(app, settings)
+            _reload(app, settings)
         elif seen is not None:
             log.warning("%s is gone; the running configuration stays", seen[0])
         seen = now
 
 
-def _take_over(app: App, settings: Settings) -> None:
-    """Adopts the configuration as it now is; a bad one is reported and changes nothing."""
+def _reload(app: App, settings: Settings) -> None:
+    """Load the configuration; an invalid one is logged and changes nothing."""
     try:
         config = settings.read()
         app.adopt(config)
@@ -295,14 +295,14 @@ def _take_over(app: App, settings: Settings) -> None:
 
 
 def _limits(server: ServerSettings) -> Limits:
-    """Return the transport's bounds, with no more connections than the limit of open files allows."""
+    """Return the limits of the server, with no more connections than the limit of open files allows."""
     limits = Limits(max_body_bytes=server.max_body_bytes)
     most = min(limits.max_connections, connections_within(open_files_limit()))
     return msgspec.structs.replace(limits, max_connections=most)
 
 
 def _transport_error(path: str, status: int, message: str) -> tuple[list[Header], bytes]:
-    """What the transport refuses by itself, in the shape that the path's clients read."""
+    """Return headers and body of an error that the server itself sends, in the protocol of the path."""
     client = client_at(plain_path(path), PROTOCOLS, lambda name: None)
     failure = Failure(TRANSPORT_KINDS.get(status, Kind.BAD_REQUEST), message)
     request_id = "req_" + secrets.token_hex(12)

@@ -1,1 +1,1 @@
-"""What clients call: paths, keys, and the order in which a request is checked before it is answered."""
+"""The HTTP API: routes, key checks and handlers."""

@@ -1,4 +1,4 @@
-"""Slow down whoever presents wrong API keys, by address, and keep the log short while it happens.
+"""Delay responses to wrong API keys, per address, and log them as one line per minute.
 
 A key is always checked first, and a right one is served at once: people who share an address with an attacker, behind
 one NAT or one reverse proxy, are not locked out. Only the address of the connection counts, no header.
@@ -32,7 +32,7 @@ class AuthBackoff:
         self._summary: asyncio.TimerHandle | None = None
 
     async def reject(self, address: str, path: str, *, had_key: bool) -> None:
-        """Record a request without a valid key, and wait for as long as its answer must wait."""
+        """Record a request without a valid key, and wait until its response may be sent."""
         source = _source_of(address)
         self._log(source, path)
         if had_key:
@@ -41,7 +41,7 @@ class AuthBackoff:
                 await asyncio.sleep(delay_s)
 
     def delay(self, source: str) -> float:
-        """Record a wrong key, and return for how many seconds its answer must wait."""
+        """Record a wrong key, and return the delay of its response in seconds."""
         now = self._clock()
         free_s = FREE_FAILURES * INTERVAL_S
         due = min(max(self._due.pop(source, now), now) + INTERVAL_S, now + free_s + MAX_DELAY_S)
@@ -51,7 +51,7 @@ class AuthBackoff:
         return max(0.0, due - now - free_s)
 
     def close(self) -> None:
-        """Log what has not been logged yet."""
+        """Log the requests that are counted but not logged yet."""
         if self._summary is not None:
             self._summary.cancel()
             self._summarise()
@@ -68,7 +68,7 @@ class AuthBackoff:
             self._addresses.add(source)
 
     def _summarise(self) -> None:
-        """One line for everything that was rejected since the last one; none, and no timer, where nothing was."""
+        """Log one line for all requests rejected since the last line; stop the timer if there were none."""
         self._summary = None
         if not self._rejected:
             return
@@ -81,7 +81,7 @@ class AuthBackoff:
 
 
 def _source_of(address: str) -> str:
-    """Return what counts as one address: of IPv6 the network of 64 bits, which is what one customer gets."""
+    """Return what counts as one address: for IPv6 its /64 network, which one customer usually gets."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

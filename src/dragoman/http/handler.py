@@ -1,4 +1,4 @@
-"""An exchange comes in; it is checked, keyed, routed to what its path means, and answered in its own protocol."""
+"""Check a request, find its route and respond in the protocol of its client."""
 
 import asyncio
 import itertools
@@ -39,9 +39,9 @@ from dragoman.net.errors import (
     BufferBudgetExceeded,
     ClientDisconnected,
     InvalidEncoding,
+    RequestRejected,
     SizeLimitExceeded,
 )
-from dragoman.net.errors import RequestRejected as Unreadable
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header, Headers
 from dragoman.net.tasks import describe_fault
@@ -50,14 +50,14 @@ from dragoman.observers.metrics_text import CONTENT_TYPE
 log = logging.getLogger(__name__)
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-NOBODY = KeyId("")
+NO_KEY = KeyId("")
 BUSY_S = 1.0  # when to try again where there is more to do than we take on
 
 AnswerCall = Callable[[Exchange, Call], Awaitable[None]]
 
 
 class RequestHandler:
-    """The handler of every exchange."""
+    """Handles every request to the gateway."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class RequestHandler:
         yield Route("GET", "/models", Role.CLIENT, partial(self._models, None))
         yield Route("GET", "/models/*", Role.CLIENT, partial(self._model, None))
         for path in USAGE if self._usage is not None else ():
-            yield Route("GET", path, Role.CLIENT, self._used)
+            yield Route("GET", path, Role.CLIENT, self._report_usage)
         yield Route("GET", "/responses", Role.CLIENT, _refuse_websocket, refuses=True)
         for method in ("GET", "POST", "DELETE"):
             yield Route(method, "/responses/*", Role.CLIENT, _refuse_stored_responses, refuses=True)
@@ -130,8 +130,8 @@ class RequestHandler:
             self._refuse(exchange, path, refused, request_id)
         except ClientDisconnected:
             raise
-        except Unreadable as unreadable:
-            self._refuse(exchange, path, RequestError(_unreadable(unreadable)), request_id)
+        except RequestRejected as rejected:
+            self._refuse(exchange, path, RequestError(_transport_failure(rejected)), request_id)
         except Exception as bug:
             log.error("%s failed: %s", path, describe_fault(bug))
             if exchange.started:
@@ -155,13 +155,13 @@ class RequestHandler:
             return
         found = self.routes.find(exchange.method, path)
         if found is not None and found.route.role is Role.PUBLIC:
-            await found.route.handler(RoutedRequest(exchange, path, request_id, NOBODY, found.rest))
+            await found.route.handler(RoutedRequest(exchange, path, request_id, NO_KEY, found.rest))
             return
         key = self._key(exchange)
         if key is None:
             had_key = bool(presented_keys(exchange.headers, exchange.query))
             await self.auth_backoff.reject(exchange.address, path, had_key=had_key)
-            refused = RequestError(_wrong_key(exchange))
+            refused = RequestError(_key_failure(exchange))
             refused.observed = True  # by the backoff, which logs many of them in one line
             raise refused
         if found is None:
@@ -170,7 +170,7 @@ class RequestHandler:
         await found.route.handler(RoutedRequest(exchange, path, request_id, key, found.rest))
 
     def _key(self, exchange: Exchange) -> KeyId | None:
-        """Whose key opens the door; None where none does."""
+        """Return the id of the valid key that the request carries; None if it carries none."""
         for presented in presented_keys(exchange.headers, exchange.query):
             key = self._keyring.check(presented)
             if key is not None:
@@ -178,26 +178,26 @@ class RequestHandler:
                 return key
         return None
 
-    async def _infer(self, protocol: str, visit: RoutedRequest) -> None:
+    async def _infer(self, protocol: str, request: RoutedRequest) -> None:
         self.under_way += 1
         try:
-            await self._observed(visit, protocol, self._gateway.answer, self._gateway.observers.add)
+            await self._run_observed(request, protocol, self._gateway.answer, self._gateway.observers.add)
         except RequestError as refused:
             refused.observed = True
             raise
         finally:
             self.under_way -= 1
 
-    async def _count(self, protocol: str, visit: RoutedRequest) -> None:
-        """It is captured like any other, but uses nothing: no observer hears of it."""
-        await self._observed(visit, protocol, partial(count_tokens, self._gateway), RequestRecord.end)
+    async def _count(self, protocol: str, request: RoutedRequest) -> None:
+        """Count tokens. The request is captured like any other, but not reported to observers: it uses no tokens."""
+        await self._run_observed(request, protocol, partial(count_tokens, self._gateway), RequestRecord.end)
 
-    async def _observed(
-        self, visit: RoutedRequest, protocol: str, answer: AnswerCall, ended: Callable[[RequestRecord], None]
+    async def _run_observed(
+        self, request: RoutedRequest, protocol: str, answer: AnswerCall, ended: Callable[[RequestRecord], None]
     ) -> None:
-        exchange = visit.exchange
-        tenant = self._keyring.tenant(visit.key)
-        record = RequestRecord(visit.request_id, protocol, exchange.headers, visit.key, tenant)
+        exchange = request.exchange
+        tenant = self._keyring.tenant(request.key)
+        record = RequestRecord(request.request_id, protocol, exchange.headers, request.key, tenant)
         recording = self._gateway.captures.begin(exchange, record.started_at, self._gateway.runtime.config.debug)
         record.recording = recording
         try:
@@ -223,7 +223,7 @@ class RequestHandler:
             raise RequestError(Failure(Kind.OVERLOADED, message, retry_after=BUSY_S))
 
     def _refuse_path(self, exchange: Exchange, path: str, request_id: str) -> None:
-        """Answer 405 where something else may be done at the path; raises RequestError where there is nothing."""
+        """Respond with 405 if the path has other methods; raises RequestError (404) if it has none."""
         client = self._client(path, exchange.headers)
         allowed = ", ".join(self.routes.methods(path))
         # Where the path ends with a verb, another verb is another path, even if GET finds a model there.
@@ -257,62 +257,62 @@ class RequestHandler:
         make_call = partial(Call, protocol, body, exchange, record, parse)  # looks through the body for the model
         return make_call() if len(body) <= LARGE_BYTES else await run_off_loop(len(body), make_call)
 
-    async def _models(self, shape: ModelList | None, visit: RoutedRequest) -> None:
-        await self._settle_catalogues()
-        parameters = read_parameters(visit.exchange.query)
-        shape = shape or self._model_list(visit, parameters)
+    async def _models(self, shape: ModelList | None, request: RoutedRequest) -> None:
+        await self._wait_for_catalogues()
+        parameters = read_parameters(request.exchange.query)
+        shape = shape or self._model_list(request, parameters)
         body = shape.render(list(list_models(self._gateway.runtime).values()), parameters)
-        headers = [JSON, _id(visit.request_id), *unlisted_headers(self._gateway.runtime)]
-        visit.exchange.respond(200, headers, body)
+        headers = [JSON, _id(request.request_id), *unlisted_headers(self._gateway.runtime)]
+        request.exchange.respond(200, headers, body)
 
-    async def _settle_catalogues(self) -> None:
-        """Wait for the first model lists, but not long for one that hangs."""
+    async def _wait_for_catalogues(self) -> None:
+        """Wait for the first model lists, but only briefly for one that does not arrive."""
         catalogues = self._gateway.runtime.catalogues.values()
         await asyncio.gather(*(catalogue.wait_for_list(UNLISTED_WAIT_S) for catalogue in catalogues))
 
-    async def _model(self, shape: ModelList | None, visit: RoutedRequest) -> None:
-        await self._settle_catalogues()
-        model = list_models(self._gateway.runtime).get(visit.rest)
+    async def _model(self, shape: ModelList | None, request: RoutedRequest) -> None:
+        await self._wait_for_catalogues()
+        model = list_models(self._gateway.runtime).get(request.rest)
         if model is None:
             raise RequestError(
-                Failure(Kind.NOT_FOUND, f"The model {visit.rest!r} does not exist here.", code="model_not_found")
+                Failure(Kind.NOT_FOUND, f"The model {request.rest!r} does not exist here.", code="model_not_found")
             )
-        shape = shape or self._model_list(visit, read_parameters(visit.exchange.query))
-        _respond_json(visit, shape.render_one(model))
+        shape = shape or self._model_list(request, read_parameters(request.exchange.query))
+        _respond_json(request, shape.render_one(model))
 
-    def _model_list(self, visit: RoutedRequest, parameters: dict[str, str]) -> ModelList:
-        return choose_model_list(self._gateway.runtime.protocols, visit.exchange.headers.get, parameters)
+    def _model_list(self, request: RoutedRequest, parameters: dict[str, str]) -> ModelList:
+        return choose_model_list(self._gateway.runtime.protocols, request.exchange.headers.get, parameters)
 
-    async def _refuse_post_to_model(self, visit: RoutedRequest) -> None:
-        """Clients of Gemini write what they want behind a colon."""
-        if ":" in visit.rest:
-            await _refuse_gemini(visit)
-        self._refuse_path(visit.exchange, visit.path, visit.request_id)
+    async def _refuse_post_to_model(self, request: RoutedRequest) -> None:
+        """Refuse a POST to a model; Gemini clients add the method after a colon."""
+        if ":" in request.rest:
+            await _refuse_gemini(request)
+        self._refuse_path(request.exchange, request.path, request.request_id)
 
-    async def _used(self, visit: RoutedRequest) -> None:
+    async def _report_usage(self, request: RoutedRequest) -> None:
         assert self._usage is not None
-        Context().run(self._gateway.observers.flush)  # what is told is not about this request
-        _respond_json(visit, await self._usage.answer(visit.exchange.query, visit.key))
+        Context().run(self._gateway.observers.flush)  # its log lines are not about this request
+        _respond_json(request, await self._usage.answer(request.exchange.query, request.key))
 
-    async def _root(self, visit: RoutedRequest) -> None:
+    async def _root(self, request: RoutedRequest) -> None:
         body = {"status": "ok", "message": "dragoman is running", "version": __version__}
-        _respond_json(visit, msgspec.json.encode(body))
+        _respond_json(request, msgspec.json.encode(body))
 
-    async def _hello(self, visit: RoutedRequest) -> None:
-        _respond_json(visit, b"{}")
+    async def _hello(self, request: RoutedRequest) -> None:
+        _respond_json(request, b"{}")
 
-    async def _health(self, visit: RoutedRequest) -> None:
+    async def _health(self, request: RoutedRequest) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         body = {"status": "healthy", "timestamp": now, "version": __version__}
-        _respond_json(visit, msgspec.json.encode(body))
+        _respond_json(request, msgspec.json.encode(body))
 
-    async def _ready(self, visit: RoutedRequest) -> None:
+    async def _ready(self, request: RoutedRequest) -> None:
         status, word = (200, "ready") if self.ready else (503, "draining")
-        _respond_json(visit, msgspec.json.encode({"status": word}), status)
+        _respond_json(request, msgspec.json.encode({"status": word}), status)
 
-    async def _metrics(self, visit: RoutedRequest) -> None:
-        head = [(b"content-type", CONTENT_TYPE), _id(visit.request_id)]
-        visit.exchange.respond(200, head, await self._scrape())
+    async def _metrics(self, request: RoutedRequest) -> None:
+        head = [(b"content-type", CONTENT_TYPE), _id(request.request_id)]
+        request.exchange.respond(200, head, await self._scrape())
 
     def _request_id(self, headers: Headers) -> str:
         given = headers.get(b"x-request-id")
@@ -341,38 +341,38 @@ def _id(request_id: str) -> Header:
     return b"x-request-id", request_id.encode()
 
 
-def _wrong_key(exchange: Exchange) -> Failure:
+def _key_failure(exchange: Exchange) -> Failure:
     if not presented_keys(exchange.headers, exchange.query):
         return Failure(Kind.AUTH, "No API key was given: send it as a bearer token or in x-api-key.")
     return Failure(Kind.AUTH, "The API key is not valid here; `dragoman keys create` makes one.")
 
 
-def _unreadable(unreadable: Unreadable) -> Failure:
-    if isinstance(unreadable, BufferBudgetExceeded):
+def _transport_failure(rejected: RequestRejected) -> Failure:
+    if isinstance(rejected, BufferBudgetExceeded):
         return no_room_failure()
-    if isinstance(unreadable, BodyTooLarge):
-        return Failure(Kind.TOO_LARGE, f"{unreadable.message} (server.max_body_mb)")
-    kind = Kind.REQUEST_TIMEOUT if unreadable.status == 408 else Kind.BAD_REQUEST
-    return Failure(kind, unreadable.message)
+    if isinstance(rejected, BodyTooLarge):
+        return Failure(Kind.TOO_LARGE, f"{rejected.message} (server.max_body_mb)")
+    kind = Kind.REQUEST_TIMEOUT if rejected.status == 408 else Kind.BAD_REQUEST
+    return Failure(kind, rejected.message)
 
 
-def _respond_json(visit: RoutedRequest, body: bytes, status: int = 200) -> None:
-    visit.exchange.respond(status, [JSON, _id(visit.request_id)], body)
+def _respond_json(request: RoutedRequest, body: bytes, status: int = 200) -> None:
+    request.exchange.respond(status, [JSON, _id(request.request_id)], body)
 
 
-async def _refuse_websocket(visit: RoutedRequest) -> None:
+async def _refuse_websocket(request: RoutedRequest) -> None:
     """426 makes Codex fall back to HTTP at once; any other status costs it seconds."""
     message = "WebSockets are not served here: POST /v1/responses."
     body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": "upgrade_required"}}
-    _respond_json(visit, msgspec.json.encode(body), 426)
+    _respond_json(request, msgspec.json.encode(body), 426)
 
 
-async def _refuse_stored_responses(visit: RoutedRequest) -> None:
+async def _refuse_stored_responses(request: RoutedRequest) -> None:
     message = "This gateway keeps no responses: server state is not available, send the whole input."
     raise RequestError(Failure(Kind.NOT_FOUND, message))
 
 
-async def _refuse_gemini(visit: RoutedRequest) -> None:
+async def _refuse_gemini(request: RoutedRequest) -> None:
     raise RequestError(Failure(Kind.NOT_FOUND, "Gemini's protocol is not in this version yet."))
 
 

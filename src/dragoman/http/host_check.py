@@ -1,4 +1,4 @@
-"""Whom we listen to: Host and Origin are checked, so that no web page reaches a gateway on this machine."""
+"""Check Host and Origin, so that no web page can reach a gateway on the same machine."""
 
 import re
 
@@ -13,14 +13,14 @@ _SHOWN_CHARACTERS = 80
 
 
 class HostCheck:
-    """Refuses hosts and origins that are not ours. Off loopback, a name may be anything: the key alone decides."""
+    """Rejects unknown hosts and web origins. Any host name is accepted if the gateway is not bound to loopback."""
 
     def __init__(self, bound_to: str, allowed: tuple[str, ...]) -> None:
         self._any_host = not is_loopback(bound_to)
         self._hosts = LOCAL_NAMES | {bound_to.lower()} | {name.lower() for name in allowed}
 
     def find_error(self, headers: Headers) -> tuple[int, Failure] | None:
-        """Return the status and the failure with which this request is refused, or None where it may pass."""
+        """Return the status and the failure for a request that is rejected; None if it is accepted."""
         host = _name((headers.get(b"host") or b"").decode("latin-1"))
         if not self._any_host and host not in self._hosts:
             reason = f"This gateway does not answer for the host {host!r}; server.allowed_hosts adds names."
@@ -41,14 +41,14 @@ class HostCheck:
 
 
 def _name(host: str) -> str:
-    """A Host header without its port."""
+    """Return a Host header without its port."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()
 
 
 def _origin_name(origin: bytes) -> str | None:
-    """Return the host name of an Origin header, or None where it is malformed."""
+    """Return the host name of an Origin header; None if it is malformed."""
     match = _ORIGIN.fullmatch(origin)
     if match is None:
         return None

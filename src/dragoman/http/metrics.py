@@ -1,4 +1,4 @@
-"""A running gateway comes in; readings of what it has done and has under way go out."""
+"""Metrics that are read from the running gateway when they are scraped."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,11 +18,11 @@ AVAILABLE = "available"
 def make_metrics_reader(
     gateway: Gateway, site: RequestHandler, server: Server, usage: UsageWriter | None, reloads: Mapping[str, int]
 ) -> Callable[[], Iterable[Reading]]:
-    """`reloads` are edited configurations, taken over or not."""
+    """Return a function that reads the metrics; `reloads` counts edited configurations by result."""
 
     def readings() -> Iterator[Reading]:
         captures = gateway.captures.counts
-        told = (
+        values = (
             (catalogue.ANSWERED, gateway.answered),
             (catalogue.REFUSED, gateway.refused),
             (catalogue.GUARD_TRIPS, gateway.guard_trips),
@@ -36,7 +36,7 @@ def make_metrics_reader(
             (catalogue.CAPTURES_WRITTEN, captures.written),
             (catalogue.CAPTURES_DROPPED, captures.dropped),
         )
-        for family, value in told:
+        for family, value in values:
             yield Reading(family.name, (), (value,))
         for result, count in reloads.items():
             yield Reading(catalogue.RELOADS.name, (result,), (count,))
@@ -48,7 +48,7 @@ def make_metrics_reader(
 
 
 def provider_samples(name: str, provider: Provider, now: float) -> Iterator[Reading]:
-    """How its credentials stand, and how much of its allowances is used, where it tells."""
+    """Return how many credentials of a provider are available, and which share of its allowances is used."""
     if provider.account.pool is not None:
         resting = [state.free_at is not None for state in provider.account.pool.states(now) if not state.model]
     else:
@@ -67,7 +67,7 @@ def provider_samples(name: str, provider: Provider, now: float) -> Iterator[Read
 
 
 def provider_address(gateway: Gateway, name: str) -> tuple[str, int] | None:
-    """Host and port at which a provider is asked, where it is asked over the network."""
+    """Return host and port of a provider; None if it needs no network."""
     provider = gateway.runtime.providers.get(name)
     parts = urlsplit("" if provider is None else provider.endpoint.url)
     if not parts.hostname:

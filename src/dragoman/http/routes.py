@@ -1,4 +1,4 @@
-"""The route table: which method and path, who may ask, and what answers. A new path is one line and one function."""
+"""The route table: method, path, role and handler. A new path is one line and one function."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -68,7 +68,7 @@ class RouteTable:
         self._prefixes = sorted(self._below, key=len, reverse=True)
 
     def find(self, method: str, path: str) -> RouteMatch | None:
-        """Return the route that answers; None if there is none for the path, or none for the method."""
+        """Return the route for a method and a path; None if there is none."""
         method = "GET" if method == "HEAD" else method
         exact = self._exact.get(path, {}).get(method)
         if exact is not None:
@@ -82,7 +82,7 @@ class RouteTable:
         return None
 
     def methods(self, path: str) -> list[str]:
-        """Return the methods that something answers at this path."""
+        """Return the methods that this path supports."""
         found = dict(self._exact.get(path, {}))
         found |= {route.method: route for route in self._patterns if fits_pattern(path, route.path)}
         for prefix in self._prefixes:
@@ -93,7 +93,7 @@ class RouteTable:
 
 
 def plain_path(path: str) -> str:
-    """Return a path without its optional, perhaps doubled, version, doubled slashes and a trailing slash."""
+    """Return a path without `/v1` (also repeated), repeated slashes and a trailing slash."""
     if "//" in path:
         path = _SLASHES.sub("/", path)
     while path == "/v1" or path.startswith("/v1/"):

@@ -1,4 +1,4 @@
-"""A question about usage comes in; what everybody used goes out as JSON, or what the key that asks has used."""
+"""The usage API: sums and rows of usage as JSON."""
 
 import asyncio
 import re
@@ -21,13 +21,13 @@ ALL_TIME = UsageSpan(0, 10**18)
 
 
 class UsageApi:
-    """The key of the environment is its owner's, and is told everything; a key of the store what it used itself."""
+    """Reports all usage to the key of the environment, and to any other key its own usage."""
 
     def __init__(self, writer: UsageWriter) -> None:
         self._writer = writer
 
     async def answer(self, query: str, key: KeyId) -> bytes:
-        span, by = _question(query)
+        span, by = _parse_query(query)
         if key != ENVIRONMENT_KEY:
             span = msgspec.structs.replace(span, key=key)
         try:
@@ -48,18 +48,19 @@ class UsageApi:
         )
 
 
-def _question(query: str) -> tuple[UsageSpan, str]:
-    asked = {name: values[-1] for name, values in parse_qs(query).items()}
-    by = asked.get("by", "all")
+def _parse_query(query: str) -> tuple[UsageSpan, str]:
+    parameters = {name: values[-1] for name, values in parse_qs(query).items()}
+    by = parameters.get("by", "all")
     groups = (DAY, *get_args(GroupBy), ROWS)
     if by not in groups:
         raise BadRequest("/by", f"by must be one of {', '.join(groups)}, got {by[:80]!r}.")
-    since, until = _moment(asked, "since_ms", ALL_TIME.since_ms), _moment(asked, "until_ms", ALL_TIME.until_ms)
+    since = _parse_timestamp(parameters, "since_ms", ALL_TIME.since_ms)
+    until = _parse_timestamp(parameters, "until_ms", ALL_TIME.until_ms)
     return UsageSpan(since, until), by
 
 
-def _moment(asked: dict[str, str], name: str, absent: int) -> int:
-    text = asked.get(name)
+def _parse_timestamp(parameters: dict[str, str], name: str, absent: int) -> int:
+    text = parameters.get(name)
     if text is None:
         return absent
     if not TIMESTAMP.fullmatch(text):
