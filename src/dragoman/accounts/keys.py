@@ -8,17 +8,14 @@ import secrets
 import string
 import time
 from collections.abc import Callable
-from urllib.parse import unquote_to_bytes
 
 from msgspec import Struct
 
 from dragoman.config import Secret, is_placeholder
-from dragoman.net.headers import Headers
-from dragoman.protocols import KEY_PLACES
 from dragoman.store import Store, StoreError
 from dragoman.store.store import KeyId, KeyRow, NameTaken
 
-__all__ = ["ENVIRONMENT_KEY", "CreatedKey", "KeyId", "KeyRow", "Keyring", "NameTaken", "UnknownKey", "presented_keys"]
+__all__ = ["ENVIRONMENT_KEY", "CreatedKey", "KeyId", "KeyRow", "Keyring", "NameTaken", "UnknownKey"]
 
 PREFIX = "dgm_"
 ALPHABET = string.ascii_letters + string.digits
@@ -197,29 +194,6 @@ class Keyring:
         if self._store is None:
             raise StoreError("there is no store to keep client keys in")
         return self._store
-
-
-def presented_keys(headers: Headers, query: str) -> list[bytes]:
-    """Return the keys in a request, in any place that one of the protocols uses.
-
-    Some clients send two, one of them for another server: either may be the right one.
-    """
-    found: list[bytes] = []
-    authorization = headers.get(b"authorization")
-    if authorization is not None:
-        scheme, _, credential = authorization.strip().partition(b" ")
-        if scheme.lower() == b"bearer":
-            found.append(credential.strip())
-    for name in KEY_PLACES.headers:
-        value = headers.get(name)
-        if value is not None:
-            found.append(value.strip())
-    for pair in query.split("&") if query else ():
-        name_in_query, _, text = pair.partition("=")
-        if name_in_query in KEY_PLACES.parameters:
-            found.append(unquote_to_bytes(text))
-            break
-    return list(filter(None, found))
 
 
 def _digest(presented: bytes) -> bytes:

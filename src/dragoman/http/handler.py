@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 
 from dragoman import __version__
-from dragoman.accounts.keys import KeyId, Keyring, presented_keys
+from dragoman.accounts.keys import KeyId, Keyring
 from dragoman.flow.call import Call
 from dragoman.flow.count_tokens import count_tokens
 from dragoman.flow.error_response import respond_with_failure
@@ -46,6 +46,7 @@ from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header, Headers
 from dragoman.net.tasks import describe_fault
 from dragoman.observers.metrics_text import CONTENT_TYPE
+from dragoman.protocols import find_client_keys
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +160,7 @@ class RequestHandler:
             return
         key = self._key(exchange)
         if key is None:
-            had_key = bool(presented_keys(exchange.headers, exchange.query))
+            had_key = bool(find_client_keys(exchange.headers.get, exchange.query))
             await self.auth_backoff.reject(exchange.address, path, had_key=had_key)
             refused = RequestError(_key_failure(exchange))
             refused.observed = True  # by the backoff, which logs many of them in one line
@@ -171,7 +172,7 @@ class RequestHandler:
 
     def _key(self, exchange: Exchange) -> KeyId | None:
         """Return the id of the valid key that the request carries; None if it carries none."""
-        for presented in presented_keys(exchange.headers, exchange.query):
+        for presented in find_client_keys(exchange.headers.get, exchange.query):
             key = self._keyring.check(presented)
             if key is not None:
                 exchange.mark_authenticated()
@@ -342,7 +343,7 @@ def _id(request_id: str) -> Header:
 
 
 def _key_failure(exchange: Exchange) -> Failure:
-    if not presented_keys(exchange.headers, exchange.query):
+    if not find_client_keys(exchange.headers.get, exchange.query):
         return Failure(Kind.AUTH, "No API key was given: send it as a bearer token or in x-api-key.")
     return Failure(Kind.AUTH, "The API key is not valid here; `dragoman keys create` makes one.")
 

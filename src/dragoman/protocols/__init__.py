@@ -1,6 +1,8 @@
 """The registry of protocols. A new one is a folder and a line here."""
 
-from dragoman.hub.ports import KeyPlaces, Protocol
+from urllib.parse import unquote_to_bytes
+
+from dragoman.hub.ports import GetHeader, KeyPlaces, Protocol
 from dragoman.protocols import chat, gemini, kiro, messages, native, responses
 
 PROTOCOLS: dict[str, Protocol] = {
@@ -22,3 +24,26 @@ KEY_PLACES = KeyPlaces(
 )
 
 OPERATIONS = {name: protocol.operation for name, protocol in PROTOCOLS.items()}  # gen_ai.operation.name of each
+
+
+def find_client_keys(header: GetHeader, query: str) -> list[bytes]:
+    """Return the keys in a request, in any place that one of the protocols uses.
+
+    Some clients send two, one of them for another server: either may be the right one.
+    """
+    found: list[bytes] = []
+    authorization = header(b"authorization")
+    if authorization is not None:
+        scheme, _, credential = authorization.strip().partition(b" ")
+        if scheme.lower() == b"bearer":
+            found.append(credential.strip())
+    for name in KEY_PLACES.headers:
+        value = header(name)
+        if value is not None:
+            found.append(value.strip())
+    for pair in query.split("&") if query else ():
+        name_in_query, _, text = pair.partition("=")
+        if name_in_query in KEY_PLACES.parameters:
+            found.append(unquote_to_bytes(text))
+            break
+    return list(filter(None, found))

@@ -9,7 +9,6 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from dragoman.accounts.keys import presented_keys
 from dragoman.config.settings import Debug
 from dragoman.flow.capture.directory import CaptureDirectory, capture_directory
 from dragoman.flow.capture.format import Capture
@@ -18,6 +17,7 @@ from dragoman.flow.capture.memory_bounds import MemoryBudget
 from dragoman.flow.capture.recording import Recording
 from dragoman.net.exchange import Exchange
 from dragoman.net.tasks import describe_fault
+from dragoman.protocols import find_client_keys
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class RequestCapture:
         if debug.capture == "off":
             return None
         recording = Recording(exchange, started_at, self._budget, lambda ended: self._finish(ended, debug))
-        recording.secrets.update(presented_keys(exchange.headers, exchange.query))
+        recording.secrets.update(find_client_keys(exchange.headers.get, exchange.query))
         exchange.listener = recording
         return recording
 
