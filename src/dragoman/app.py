@@ -47,10 +47,14 @@ from dragoman.prices import Pricing
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers import find_missing_feature
 from dragoman.providers.catalogue import CachedCatalogue
+from dragoman.providers.connection import USER_AGENT
 from dragoman.providers.pooled import make_provider
+from dragoman.providers.provider import Provider
 from dragoman.store import Store, StoreError
 from dragoman.telemetry.registry import make_registry
 from dragoman.telemetry.shared_counters import SharedCounters
+from dragoman.tools.backends import Network, make_backends
+from dragoman.tools.plan import ToolPlan, plan_tools
 
 log = logging.getLogger(__name__)
 
@@ -217,10 +221,20 @@ class App:
             catalogues[name] = CachedCatalogue(providers[name], clock)
         fetcher = None
         if config.fetch.enabled:
-            fetcher = Fetcher(self._client.send, config.fetch, detours=read_proxies(self._environ))
+            fetcher = Fetcher(self._client.send, config.fetch, proxies=read_proxies(self._environ))
         learned_quirks = old.learned_quirks if old is not None else LearnedQuirks()
         budgets = msgspec.structs.asdict(config.effort)
-        return Runtime(config, providers, catalogues, PROTOCOLS, fetcher, budgets, learned_quirks)
+        plans = self._plan_tools(config, providers)
+        return Runtime(config, providers, catalogues, PROTOCOLS, fetcher, budgets, learned_quirks, plans)
+
+    def _plan_tools(self, config: Config, providers: Mapping[str, Provider]) -> dict[str, ToolPlan]:
+        network = Network(self._client.send, read_proxies(self._environ), self._environ, USER_AGENT)
+        backends = make_backends(config.tools, network)
+        planned = {
+            name: plan_tools(config.tools, backends, provider.requests.hosted_tools, provider.account.search)
+            for name, provider in providers.items()
+        }
+        return {name: plan for name, plan in planned.items() if plan is not None}
 
     def _check_secrets(self, stanza: ProviderConfig, *, starts: bool) -> None:
         """Log secrets that cannot be read at the start; raises ConfigError for a changed configuration."""

@@ -185,7 +185,7 @@ def test_a_fetched_picture_is_not_fetched_again(tmp_path: Path, monkeypatch: pyt
         url = f"http://127.0.0.1:{pages.port}/photo.png"
         shared.plays(framed(words("A fake."), tail()))
         refused = post(shared.gateway.port, "/v1/chat/completions", linked(MODEL, url))
-        monkeypatch.setattr("dragoman.flow.media_fetcher.is_public", lambda address: True)
+        monkeypatch.setattr("dragoman.tools.guarded_fetch.is_public", lambda address: True)
         answered = post(shared.gateway.port, "/v1/chat/completions", linked(MODEL, url))
         captures = kept.fresh(2)
     assert (refused.status, answered.status) == (400, 200)

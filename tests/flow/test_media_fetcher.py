@@ -11,10 +11,11 @@ import pytest
 
 from dragoman.config.proxies import read_proxies
 from dragoman.config.settings import Fetch
-from dragoman.flow.media_fetcher import MAX_LINKS, Fetcher, Resolve, is_public, resolve_name
+from dragoman.flow.media_fetcher import MAX_LINKS, Fetcher
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.request import Inline
 from dragoman.net.client import DialOptions, HttpClient, HttpResponse, OutgoingRequest
+from dragoman.tools.guarded_fetch import Resolve, is_public, resolve_name
 from fakes.certificate import server_context
 from fakes.loops import on_both_loops
 from fakes.proxies import FakeProxy, Serve, http, socks5
@@ -305,12 +306,12 @@ async def answered(script: Script, bounds: Fetch | None = None) -> str:
 @pytest.mark.parametrize(
     ("script", "why"),
     [
-        (reply(b"text/html", b"<html>"), "neither an image nor a PDF"),
-        (reply(b"application/octet-stream", PNG), "neither an image nor a PDF"),
-        ((Request(), b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc", Hold()), "neither an image nor a PDF"),
-        ((Request(), b"HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n", Hold()), "status 404"),
-        ((Request(), b"HTTP/1.1 302 Found\r\ncontent-length: 0\r\n\r\n"), "redirects more than 3 times"),
-        (redirect("/again"), "redirects more than 3 times"),
+        (reply(b"text/html", b"<html>"), "serves text/html"),
+        (reply(b"application/octet-stream", PNG), "serves application/octet-stream"),
+        ((Request(), b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc", Hold()), "without a content type"),
+        ((Request(), b"HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n", Hold()), "HTTP 404"),
+        ((Request(), b"HTTP/1.1 302 Found\r\ncontent-length: 0\r\n\r\n"), "redirects more than 5 times"),
+        (redirect("/again"), "redirects more than 5 times"),
         ((Request(), b"HTTP/1.1 200 OK\r\ncontent-type: image/png\r\ncontent-length: 9\r\n\r\nabc"), "broke off"),
         ((Request(), b"junk\r\n\r\n"), "cannot be reached"),
     ],
@@ -323,8 +324,8 @@ def test_what_is_wrong_there_is_told_with_the_host_and_without_the_path(script: 
 
 
 def test_a_body_beyond_the_limit_is_refused() -> None:
-    bounds = Fetch(enabled=True, max_mb=0.001, timeout_s=20.0)
-    assert "larger than 0.001 MB" in asyncio.run(answered(reply(b"image/png", b"x" * 5000), bounds))
+    bounds = Fetch(enabled=True, max_mb=0.25, timeout_s=20.0)
+    assert "more than 0.25 MB" in asyncio.run(answered(reply(b"image/png", b"x" * 300_000), bounds))
 
 
 @pytest.mark.parametrize(

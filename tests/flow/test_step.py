@@ -18,6 +18,7 @@ from dragoman.flow.step import (
     Waited,
 )
 from dragoman.flow.steps.complete_call import CallCompleted, CallsDropped, CompleteCall, CutCalls, DropCutCalls
+from dragoman.flow.steps.run_tools import RunTools, ToolsCalled, ToolsRan
 from dragoman.hub.failure import Failure, Kind
 from dragoman.routing.resolve import Route
 from flow.in_memory import make_provider
@@ -26,8 +27,18 @@ FAILURE = Failure(Kind.LOST, "gone")
 
 
 def test_the_steps_and_the_ends_of_a_turn() -> None:
-    assert set(get_args(Step)) == {Ask, Wait, CompleteCall, DropCutCalls, GiveUp, Finish}
-    assert set(get_args(TurnEnd)) == {NoReply, Interrupted, CutCalls, CallCompleted, CallsDropped, Completed, Waited}
+    assert set(get_args(Step)) == {Ask, Wait, CompleteCall, DropCutCalls, RunTools, GiveUp, Finish}
+    assert set(get_args(TurnEnd)) == {
+        NoReply,
+        Interrupted,
+        CutCalls,
+        CallCompleted,
+        CallsDropped,
+        ToolsCalled,
+        ToolsRan,
+        Completed,
+        Waited,
+    }
 
 
 def test_they_are_values_that_nobody_changes() -> None:

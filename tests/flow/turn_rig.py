@@ -119,7 +119,7 @@ async def run_turn(scene: Scene, fake: FakeUpstream, client: HttpClient) -> Play
         lambda: ReplyMonitor(lambda: 0.0),
         noted.append,
     )
-    turn = Turn(Ask(Route("up", "m"), provider, 1, scene.changes, None, scene.renew_after), around)
+    turn = Turn(Ask(Route("up", "m"), provider, 1, scene.changes, None, None, scene.renew_after), around)
     try:
         end = await turn.run()
         await finish(turn, writer, end)

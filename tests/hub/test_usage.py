@@ -34,6 +34,6 @@ def test_what_is_kept_for_an_hour_is_part_of_what_is_kept() -> None:
 
 def test_sane_counts_pass_as_they_are() -> None:
     ledger = Ledger()
-    usage = Usage(10, 5, 2, 3, 1, 4, 1, 20, 0.5)
+    usage = Usage(10, 5, 2, 3, 1, 4, 1, 1, 20, 0.5)
     assert clamp_usage(usage, ledger) is usage
     assert not len(ledger)

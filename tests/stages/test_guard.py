@@ -165,7 +165,7 @@ def test_the_documentation_is_drawn_from_the_table() -> None:
     page = describe()
     assert PAGE.read_text() == page, "write stages.guard.describe() to docs/events.md"
     assert "| waiting | streaming | **refused** |" in page
-    assert "| hosted | **refused** | **refused** | **refused** | **refused** | closed |" in page
+    assert "| hosted | **refused** | **refused** | **refused** | **refused** | hosted, returned | closed |" in page
 
 
 def test_a_delta_costs_less_than_a_microsecond() -> None:

@@ -24,6 +24,7 @@ from dragoman.hub.events import (
     OpaqueAdded,
     Opened,
     Started,
+    ToolReturned,
     UsageReported,
 )
 from dragoman.protocols.kiro.decode import KiroFramer
@@ -136,6 +137,8 @@ def describe_event(event: Event) -> str:
             return f"opened {block} hosted {kind}"
         case Opened(block=block, what=what):
             return f"opened {block} {type(what).__name__.removesuffix('Block').lower()}"
+        case ToolReturned(block=block, outcome=outcome):
+            return f"returned {block} {type(outcome).__name__}"
         case Closed(block=block):
             return f"closed {block}"
         case OpaqueAdded(block=block, opaque=opaque):

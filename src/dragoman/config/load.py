@@ -37,10 +37,11 @@ from dragoman.config.settings import (
     Server,
     StoreSettings,
 )
+from dragoman.config.tools import read_tools
 from dragoman.config.tree import Origin, Tree
 
 FILE_NAME = "dragoman.toml"
-SECTIONS = ("server", "retry", "debug", "store", "fetch", "effort", "providers", "models", "prices")
+SECTIONS = ("server", "retry", "debug", "store", "fetch", "effort", "tools", "providers", "models", "prices")
 SECTIONS_WITH_FLAGS: dict[str, type[Struct]] = {"server": Server}  # sections with command-line flags
 SQLITE = "sqlite:///"
 POSTGRESQL = "postgresql://"
@@ -155,6 +156,7 @@ def _check(tree: Tree, found: EnvironmentSettings, path: Path | None, home: Path
         store=_read_store(tree, home),
         fetch=read_section(tree, "fetch", Fetch),
         effort=read_section(tree, "effort", Effort),
+        tools=read_tools(tree, home),
         providers=providers or {"echo": ProviderConfig(name="echo", kind="echo")},
         models=_read_models(tree, providers),
         prices=_read_prices(tree),

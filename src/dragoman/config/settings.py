@@ -107,6 +107,47 @@ class Fetch(Struct, frozen=True):
         return int(self.max_mb * 1024 * 1024)
 
 
+SearchBackendName = Literal["native", "kiro", "searxng", "brave", "tavily", "exa", "mcp", "off"]
+
+
+class WebSearch(Struct, frozen=True):
+    """Which service runs web searches that the gateway runs itself. The first backend that fits is used."""
+
+    backend: tuple[SearchBackendName, ...] = ("native", "kiro")
+    endpoint: str | None = None  # of searxng, or of an MCP server; the others have one of their own
+    api_key: SecretSource | None = None
+    tool: Name = "search"  # the name of the MCP server's tool
+    command: tuple[Name, ...] = ()  # starts an MCP server that has no endpoint
+    results: Annotated[int, Meta(ge=1, le=20)] = 8
+    timeout_s: Seconds = 15.0
+    max_calls: Count = 10  # per reply
+    usd_per_1000: Dollars = 0.0  # what 1,000 searches cost
+
+
+class WebFetch(Struct, frozen=True):
+    """How pages are fetched for a model."""
+
+    backend: Literal["builtin", "tavily", "mcp", "off"] = "builtin"
+    endpoint: str | None = None
+    api_key: SecretSource | None = None
+    tool: Name = "fetch"
+    command: tuple[Name, ...] = ()
+    timeout_s: Seconds = 15.0
+    max_mb: Megabytes = 5.0
+    max_chars: Count = 50_000
+
+    @property
+    def max_bytes(self) -> int:
+        return int(self.max_mb * 1024 * 1024)
+
+
+class Tools(Struct, frozen=True):
+    """The tools that the gateway runs itself."""
+
+    web_search: WebSearch = WebSearch()
+    web_fetch: WebFetch = WebFetch()
+
+
 class Effort(Struct, frozen=True):
     """Thinking budgets, in tokens, for upstreams that have a budget instead of an effort."""
 
@@ -207,6 +248,7 @@ class Config(Struct, frozen=True, kw_only=True):
     store: StoreSettings
     fetch: Fetch
     effort: Effort
+    tools: Tools = Tools()
     providers: dict[str, ProviderConfig]
     models: tuple[ModelRoute, ...]
     prices: tuple[PriceOverride, ...] = ()

@@ -10,8 +10,10 @@ from dragoman.hub.ports import Stage
 from dragoman.hub.usage import Usage
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.stages.check_calls import CheckCalls
+from dragoman.stages.cite_links import CiteLinks, Sources
 from dragoman.stages.guard import Guard
 from dragoman.stages.join_replies import JoinReplies
+from dragoman.stages.join_rounds import JoinRounds
 from dragoman.stages.serialise_blocks import SerialiseBlocks
 
 MakeEncoder = Callable[[Ledger], Stage[Event, bytes]]
@@ -21,12 +23,21 @@ class ClientEncoding:
     """Turns events into the client's bytes. `serial`: its blocks may not interleave; `joins`: turns may be joined."""
 
     def __init__(
-        self, make_encoder: MakeEncoder, on_guard_trip: Callable[[str], None], *, serial: bool, joins: bool
+        self,
+        make_encoder: MakeEncoder,
+        on_guard_trip: Callable[[str], None],
+        *,
+        serial: bool,
+        joins: bool,
+        cites_apart: bool = False,  # a cited link is a block of its own
     ) -> None:
         self._make_encoder = make_encoder
         self._on_guard_trip = on_guard_trip
         self._serial = serial
         self._joint = JoinReplies() if joins else None
+        self._cites_apart = cites_apart
+        self._rounds: JoinRounds | None = None  # where the gateway runs tools
+        self.sources = Sources()  # what those tools have shown the model
         self._watch = _CurrentWatch()  # of the turn that is read now
         self.stages: Sequence[Stage[Event, Event]] = ()
         self._encoder: Stage[Event, bytes] | None = None
@@ -40,20 +51,34 @@ class ClientEncoding:
     @property
     def used_before(self) -> Usage | None:
         """Return what earlier turns have used whose reply is continued."""
-        return None if self._joint is None else self._joint.used_before
+        joining = self._rounds or self._joint
+        return None if joining is None else joining.used_before
 
     @property
     def text_to_continue(self) -> str | None:
         """Return the text so far of a reply that another upstream could continue; None if none could."""
         return None if self._joint is None or not self._joint.can_be_continued else self._joint.text
 
-    def begin_turn(self, ledger: Ledger, continuation: Continuation | None, watch: ReplyMonitor) -> None:
-        """Prepare for the events of a turn; what one that failed before its first token has given is forgotten."""
+    def begin_turn(
+        self,
+        ledger: Ledger,
+        continuation: Continuation | None,
+        watch: ReplyMonitor,
+        *,
+        runs_tools: bool = False,
+        is_next_round: bool = False,
+    ) -> None:
+        """Prepare for the events of a turn; what one that failed before its first token has given is forgotten.
+
+        `runs_tools`: the gateway may run tools after this turn; `is_next_round`: it has, and the same reply goes on.
+        """
         self.in_use = True
         self._watch.watch = watch
-        if continuation is None:
+        if is_next_round:
+            self.begin_round()
+        elif continuation is None:
             self._encoder = self._make_encoder(ledger)
-            self.stages = self._make_stages()
+            self.stages = self._make_round_stages() if runs_tools else self._make_stages()
         else:
             assert self._joint is not None
             self._joint.begin_continuation(continuation.marker)
@@ -87,10 +112,23 @@ class ClientEncoding:
         pieces = [piece for event in events for piece in self._encoder.feed(event)]
         return b"".join([*pieces, *self._encoder.finish()])
 
+    def feed(self, events: list[Event]) -> bytes:
+        """Return the bytes of events that are the gateway's own."""
+        return self._encoded(events)
+
+    def begin_round(self) -> None:
+        """Expect another turn that goes on with the same reply, after tools have run."""
+        assert self._rounds is not None
+        self._rounds.begin_round()
+
     def _encoded(self, events: list[Event]) -> bytes:
         for stage in self.stages:
             events = [out for event in events for out in stage.feed(event)]
         return b"".join([piece for event in events for piece in self.encode(event)])
+
+    def _make_round_stages(self) -> Sequence[Stage[Event, Event]]:
+        self._joint, self._rounds = None, JoinRounds()  # a reply with rounds is not continued elsewhere
+        return (self._rounds, CiteLinks(self.sources, apart=self._cites_apart), *self._make_stages())
 
     def _make_stages(self) -> Sequence[Stage[Event, Event]]:
         serialise = (SerialiseBlocks(),) if self._serial else ()

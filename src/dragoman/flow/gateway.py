@@ -105,6 +105,7 @@ class Gateway:
                 on_guard_trip,
                 serial=client.serial_blocks,
                 joins=call.continues,
+                cites_apart=client.cites_apart,
             )
             return StreamWriter(exchange, call, encoding, keep_alive_s)
         return WholeWriter(exchange, call, on_guard_trip, partial(self._encode_whole, call))

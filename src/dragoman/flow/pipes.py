@@ -190,18 +190,12 @@ class TranslationPipe:
 
     def _process_event(self, event: Event) -> bytes:
         """Put one event through the stages, most of which return just one."""
-        own = len(self._own)
-        for feed in self._feeds[:own]:
+        for number, feed in enumerate(self._feeds):
+            if type(event) is Failed and number == len(self._own):
+                return self._encoded((event,), number)
             given = feed(event)
             if len(given) != 1:
-                return self._encoded(given, self._feeds.index(feed) + 1)
-            event = given[0]
-        if type(event) is Failed:
-            return self._encoded((event,), own)
-        for feed in self._feeds[own:]:
-            given = feed(event)
-            if len(given) != 1:
-                return self._encoded(given, self._feeds.index(feed) + 1)
+                return self._encoded(given, number + 1)
             event = given[0]
         return b"".join(self._encode(event))
 

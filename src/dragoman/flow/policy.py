@@ -26,6 +26,7 @@ from dragoman.flow.step import (
 )
 from dragoman.flow.steps.complete_call import CallCompleted, CallsDropped, CompleteCall, CutCalls, DropCutCalls
 from dragoman.flow.steps.continue_reply import Continuation
+from dragoman.flow.steps.run_tools import Rounds, RunTools, ToolsCalled, ToolsRan
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Headers
 from dragoman.providers.provider import Adjustment, Provider
@@ -96,6 +97,7 @@ class Policy:
         self._member: Provider | None = None  # that is asked now, with its credential
         self._broken: dict[str, set[int]] = {}  # provider -> its credentials that have broken off this reply
         self._continuation: Continuation | None = None
+        self._rounds: Rounds | None = None  # where the gateway runs tools for this reply
 
     def begin(self) -> Step:
         self._tries = 1
@@ -116,6 +118,12 @@ class Policy:
                 return CompleteCall(prepared, calls) if completes else DropCutCalls(calls)
             case CallCompleted(calls=calls, found=found):
                 return Finish() if found else DropCutCalls(calls)
+            case ToolsCalled():
+                self._rounds = self._rounds or Rounds()
+                return RunTools(end, self._rounds)
+            case ToolsRan(is_finished=is_finished):
+                assert self._member is not None
+                return Finish() if is_finished else self._ask(self._member)
             case Waited():
                 return self._start_round()
             case CallsDropped():
@@ -167,7 +175,7 @@ class Policy:
         changes: tuple[Change, ...] = tuple(self._chances.changes)
         if self._continuation is not None:
             changes = (*changes, self._continuation.change)
-        return Ask(self._queue[0], member, self._number, changes, self._continuation, renew_after)
+        return Ask(self._queue[0], member, self._number, changes, self._continuation, self._rounds, renew_after)
 
     def _after_no_reply(self, end: NoReply) -> Step:
         member, model = self._member, self._queue[0].model

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from dragoman.config.problems import ConfigError
 from dragoman.flow.call import Call
+from dragoman.flow.offered_tools import EarlierRounds, declares_server_tool, offer_tools
 from dragoman.flow.offload import LARGE_BYTES, run_off_loop
 from dragoman.flow.ports import MediaFetcher
 from dragoman.framing.known_secrets import Secrets, list_secrets
@@ -23,9 +24,11 @@ from dragoman.net.client import OutgoingRequest
 from dragoman.net.headers import JSON, Header, names_in_connection
 from dragoman.passes.adapt_tools import ToolMap, adapt_tools
 from dragoman.passes.inline_media import find_links, inline_links
+from dragoman.passes.server_tools import ServerTools
 from dragoman.protocols import KEY_PLACES
 from dragoman.providers.provider import Attempt, Pass, Provider, keep_body, no_options
 from dragoman.routing.resolve import Route
+from dragoman.tools.plan import ToolPlan
 
 NAME = itemgetter(0)
 IDENTITY = (b"accept-encoding", b"identity")
@@ -84,6 +87,8 @@ class Translated(Outbound, frozen=True, kw_only=True):
     tools: ToolMap
     ledger: Ledger
     losses: int  # of the request: so many come first in the ledger
+    server_tools: ServerTools | None = None  # that the gateway runs
+    tool_plan: ToolPlan | None = None
 
     @property
     def streams(self) -> bool:
@@ -101,13 +106,20 @@ class TargetSettings(Struct, frozen=True):
     budgets: dict[str, int]
     quirks: frozenset[str]  # learnt, besides those that the provider is known for
     fetcher: MediaFetcher | None  # None: linked media are not fetched
+    tool_plan: ToolPlan | None = None  # None: the gateway runs no tools for this provider
 
 
 Change = Pass
 
 
 async def prepare(
-    call: Call, route: Route, provider: Provider, fitting: TargetSettings, number: int, changes: Sequence[Change] = ()
+    call: Call,
+    route: Route,
+    provider: Provider,
+    fitting: TargetSettings,
+    number: int,
+    changes: Sequence[Change] = (),
+    rounds: EarlierRounds | None = None,
 ) -> Prepared:
     """Make the request for one target; `number` is that of this upstream request in its call. Raises RequestError."""
     endpoint, rules = provider.endpoint, provider.requests
@@ -121,15 +133,11 @@ async def prepare(
     choice = choosing() if len(call.body) <= LARGE_BYTES else await run_off_loop(len(call.body), choosing)
     protocol = choice.protocol
     options = None if rules.options is no_options else await rules.options(route.model)
-    is_altered = provider.replies.stages is not None or bool(changes) or call.is_from_other_protocol or call.continues
+    runs_tools = passing is not None and await declares_server_tool(call, fitting.tool_plan)
+    is_changed = bool(changes) or call.is_from_other_protocol or call.continues
+    is_altered = is_changed or runs_tools or provider.replies.stages is not None
     if passing is not None and choice.unchanged and not is_altered:
-        upstream = protocol.upstream
-        assert upstream is not None
-        body = passing
-        if route.model != call.model:
-            body = await run_off_loop(len(passing), partial(upstream.put_model, passing, route.model))
-        location = Location(upstream.locate(route.model, call.stream).path, _client_query(call.query))
-        message = _Message(body, _client_headers(call, provider, upstream), location, call.request)
+        message = await _pass_unchanged(call, route, provider, protocol, passing)
         out, secrets = await _address(message, call, provider, protocol, number)
         return Passthrough(
             route=route,
@@ -142,7 +150,10 @@ async def prepare(
         )
     await call.read()
     ledger = call.ledger()
-    request, tools, message = await _translate(call, route, provider, fitting, protocol, options, changes, ledger)
+    offered = offer_tools(call, fitting.tool_plan, rounds, protocol.name, ledger)
+    request, tools, message = await _translate(
+        call, route, provider, fitting, protocol, options, changes, ledger, offered.request
+    )
     out, secrets = await _address(message, call, provider, protocol, number)
     return Translated(
         route=route,
@@ -156,6 +167,8 @@ async def prepare(
         tools=tools,
         ledger=ledger,
         losses=len(ledger),
+        server_tools=offered.tools,
+        tool_plan=fitting.tool_plan,
     )
 
 
@@ -168,6 +181,17 @@ class _Message(Struct, frozen=True):
     request: Callable[[], Request]  # parsed only where the provider's own headers depend on it
 
 
+async def _pass_unchanged(call: Call, route: Route, provider: Provider, protocol: Protocol, passing: bytes) -> _Message:
+    """Return the client's own bytes, with the upstream's name of the model."""
+    upstream = protocol.upstream
+    assert upstream is not None
+    body = passing
+    if route.model != call.model:
+        body = await run_off_loop(len(passing), partial(upstream.put_model, passing, route.model))
+    location = Location(upstream.locate(route.model, call.stream).path, _client_query(call.query))
+    return _Message(body, _client_headers(call, provider, upstream), location, call.request)
+
+
 async def _translate(
     call: Call,
     route: Route,
@@ -177,9 +201,10 @@ async def _translate(
     options: object,
     changes: Sequence[Change],
     ledger: Ledger,
+    offered: Request,
 ) -> tuple[Request, ToolMap, _Message]:
     assert protocol.upstream is not None
-    request, tools = await _fitted(call, provider, protocol.upstream, fitting, ledger, changes)
+    request, tools = await _fitted(call, offered, provider, protocol.upstream, fitting, ledger, changes)
     quirks = provider.requests.quirks | fitting.quirks
     target = Target(route.model, provider.issuer, fitting.profile, fitting.budgets, quirks, options)
     body = await run_off_loop(len(call.body), partial(protocol.upstream.build, request, target, ledger))
@@ -229,6 +254,7 @@ def _missing_credential(provider: Provider, error: ConfigError) -> Failure:
 
 async def _fitted(
     call: Call,
+    offered: Request,
     provider: Provider,
     upstream: Upstream,
     fitting: TargetSettings,
@@ -241,7 +267,7 @@ async def _fitted(
         limits = replace(limits, custom=False)
 
     def lower() -> tuple[Request, ToolMap]:
-        request, tools = adapt_tools(call.request(), limits, ledger)
+        request, tools = adapt_tools(offered, limits, ledger)
         return _changed(request, changes, ledger), tools
 
     size = len(call.body)

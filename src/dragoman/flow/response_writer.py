@@ -196,7 +196,13 @@ class WholeWriter:
     def encoding(self) -> ClientEncoding:
         """Made when it is first used: a body that passes unchanged needs none."""
         if self._encoding is None:
-            self._encoding = ClientEncoding(self._collector.make, self._on_guard_trip, serial=False, joins=False)
+            self._encoding = ClientEncoding(
+                self._collector.make,
+                self._on_guard_trip,
+                serial=False,
+                joins=False,
+                cites_apart=self._call.client.cites_apart,
+            )
         return self._encoding
 
     def begin_turn(self, prepared: Prepared) -> None:

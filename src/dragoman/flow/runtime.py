@@ -23,6 +23,7 @@ from dragoman.routing.resolve import (
     find_listed_targets,
     find_similar_names,
 )
+from dragoman.tools.plan import ToolPlan
 
 # How long after the start a model list is waited for: where another provider lists the name, and where none does.
 LISTED_WAIT_S = 1.0
@@ -40,6 +41,7 @@ class Runtime(Struct, frozen=True):
     fetcher: MediaFetcher | None
     budgets: dict[str, int]  # effort -> thinking budget
     learned_quirks: LearnedQuirks  # oddities that compatible servers have shown
+    tool_plans: Mapping[str, ToolPlan] = {}  # by provider: the tools that the gateway runs for it
     targets: dict[str, tuple[Route, ...]] = field(default_factory=dict)  # of model names that were requested before
 
 
@@ -90,7 +92,8 @@ def target_settings(runtime: Runtime, route: Route, tenant: str) -> TargetSettin
     profile = _profile(runtime, route)
     if f"{NO_CHAT_TOOLS}:{route.model}" in learned_quirks:
         profile = replace(profile, chat_tools=False)
-    return TargetSettings(runtime.protocols, profile, runtime.budgets, learned_quirks, runtime.fetcher)
+    plan = runtime.tool_plans.get(route.provider)
+    return TargetSettings(runtime.protocols, profile, runtime.budgets, learned_quirks, runtime.fetcher, plan)
 
 
 def _profile(runtime: Runtime, route: Route) -> Profile:

@@ -16,6 +16,7 @@ from dragoman.flow.steps.complete_call import (
     find_cut_calls,
 )
 from dragoman.flow.steps.continue_reply import Continuation
+from dragoman.flow.steps.run_tools import Rounds, RunTools, ToolsCalled, ToolsRan, find_server_calls
 from dragoman.hub.failure import Failure
 from dragoman.net.headers import Headers
 from dragoman.providers.provider import Provider
@@ -54,7 +55,7 @@ class Waited(Struct, frozen=True):
     """The wait before another attempt is over."""
 
 
-TurnEnd = NoReply | Interrupted | CutCalls | CallCompleted | CallsDropped | Completed | Waited
+TurnEnd = NoReply | Interrupted | CutCalls | CallCompleted | CallsDropped | ToolsCalled | ToolsRan | Completed | Waited
 
 
 class Ask(Struct, frozen=True):
@@ -65,6 +66,7 @@ class Ask(Struct, frozen=True):
     number: int  # of this upstream request in its call, from 1
     changes: tuple[Change, ...] = ()  # of the request, besides those that the provider always makes
     continuation: Continuation | None = None  # of a reply that another upstream has begun
+    rounds: Rounds | None = None  # of this reply, between which the gateway has run tools
     renew_after: Failure | None = None  # renew the credential first; this stays the failure if that does not work
 
 
@@ -90,9 +92,9 @@ class Finish(Struct, frozen=True):
 
 
 # The loop itself knows `Ask`, `GiveUp` and `Finish`. Every other step runs itself between two turns.
-Step = Ask | Wait | CompleteCall | DropCutCalls | GiveUp | Finish
+Step = Ask | Wait | CompleteCall | DropCutCalls | RunTools | GiveUp | Finish
 
 
 def find_unfinished(prepared: Prepared, pipe: TranslationPipe) -> TurnEnd | None:
     """Return what a reply still needs whose upstream has ended it; None: it is complete."""
-    return find_cut_calls(prepared, pipe)
+    return find_cut_calls(prepared, pipe) or find_server_calls(prepared, pipe)

@@ -96,7 +96,9 @@ class Turn:
                 changes = (*changes, *await self._notices())
             # Anew for each turn: a refusal may have taught something.
             settings = target_settings(self._around.runtime, ask.route, call.tenant)
-            self.prepared = prepared = await prepare(call, ask.route, ask.provider, settings, ask.number, changes)
+            self.prepared = prepared = await prepare(
+                call, ask.route, ask.provider, settings, ask.number, changes, ask.rounds
+            )
         except RequestError as refused:
             return NoReply(refused.failure)
         self._writer.begin_turn(prepared)
@@ -371,5 +373,7 @@ class Turn:
     def _make_translation(self, prepared: Prepared, ledger: Ledger, source: Source | None) -> TranslationPipe:
         watch = self._around.make_watch()
         encoding = self._writer.encoding
-        encoding.begin_turn(ledger, self._ask.continuation, watch)
+        runs_tools = isinstance(prepared, Translated) and prepared.server_tools is not None
+        is_next_round = self._ask.rounds is not None
+        encoding.begin_turn(ledger, self._ask.continuation, watch, runs_tools=runs_tools, is_next_round=is_next_round)
         return TranslationPipe(source, make_stages(prepared), encoding, watch, prepared.secrets)

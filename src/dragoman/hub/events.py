@@ -1,6 +1,6 @@
 """The events of a reply while it is being generated.
 
-`Started (Opened (Delta | OpaqueAdded | CitationAdded)* Closed)* UsageReported* (Ended | Failed)`
+`Started (Opened (Delta | OpaqueAdded | CitationAdded | ToolReturned)* Closed)* UsageReported* (Ended | Failed)`
 Blocks may interleave.
 """
 
@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 from dragoman.hub.failure import Failure
 from dragoman.hub.opaque import Opaque
 from dragoman.hub.request import Citation, Json
+from dragoman.hub.server_tools import ToolOutcome
 from dragoman.hub.usage import Usage
 
 
@@ -44,7 +45,10 @@ class CallBlock(Struct, frozen=True, tag="call"):
 
 
 class HostedBlock(Struct, frozen=True, tag="hosted"):
-    """The run of a tool on the vendor's side. The block is complete when it opens; no deltas follow."""
+    """A tool that ran on the server's side.
+
+    One that the vendor ran is complete when it opens. For one that the gateway runs, `ToolReturned` follows.
+    """
 
     id: str
     kind: str  # web_search, code_execution, mcp, or the vendor's own name
@@ -53,6 +57,8 @@ class HostedBlock(Struct, frozen=True, tag="hosted"):
     raw: Json = None
     output: str | None = None  # what it printed or returned
     failed: bool = False
+    outcome: ToolOutcome | None = None  # of a tool that the gateway ran; folded in from `ToolReturned`
+    is_ours: bool = False  # the gateway runs it
 
 
 Block = TextBlock | RefusalBlock | ThinkingBlock | CallBlock | HostedBlock
@@ -89,6 +95,13 @@ class CitationAdded(Struct, frozen=True, tag="cited"):
     citation: Citation
 
 
+class ToolReturned(Struct, frozen=True, tag="returned"):
+    """What a tool that the gateway runs has returned; at most once per block."""
+
+    block: int
+    outcome: ToolOutcome
+
+
 class Closed(Struct, frozen=True, tag="closed"):
     block: int
 
@@ -119,4 +132,4 @@ class Failed(Struct, frozen=True, tag="failed"):
     failure: Failure
 
 
-Event = Started | Opened | Delta | OpaqueAdded | CitationAdded | Closed | UsageReported | Ended | Failed
+Event = Started | Opened | Delta | OpaqueAdded | CitationAdded | ToolReturned | Closed | UsageReported | Ended | Failed

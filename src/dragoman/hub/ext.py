@@ -4,7 +4,17 @@ from collections.abc import Iterable, Iterator
 
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
-from dragoman.hub.request import Ext, Foreign, Hosted, Part, Request, Tool, ToolChoice, ToolResult, unescape_key
+from dragoman.hub.request import (
+    Ext,
+    Foreign,
+    Hosted,
+    Part,
+    Request,
+    Tool,
+    ToolChoice,
+    ToolResult,
+    unescape_key,
+)
 
 # Fields of a request that other vendors have as well, but that cannot be translated.
 _WHY = {"context_management": "only its own vendor can read back a compacted context: the whole context is sent"}

@@ -12,6 +12,7 @@ from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Part, Request
+from dragoman.hub.server_tools import ServerToolUse
 
 In = TypeVar("In", contravariant=True)
 Out = TypeVar("Out", covariant=True)
@@ -215,6 +216,9 @@ class Client(Struct, frozen=True):
         False
     )  # where the path is shared with another protocol
     body_protocol: Callable[[bytes], str | None] = lambda body: None  # the protocol of a body sent to the wrong path
+    # Earlier uses of server tools among a turn's parts, by index; None: part of a use that stands elsewhere.
+    read_tool_uses: Callable[[Sequence[Part]], dict[int, ServerToolUse | None]] = lambda parts: {}
+    cites_apart: bool = False  # a cited link is a text block of its own
     id_header: bytes = b"x-request-id"  # the response header that its SDK reads the request id from
     error_shape: type[Struct] = ErrorShape  # an upstream's error body of this shape is passed on unchanged
     end_markers: tuple[bytes, ...] = ()  # every complete stream contains one of these
@@ -238,6 +242,7 @@ class Upstream(Struct, frozen=True):
     needs_inline: Callable[[Part], bool] = lambda part: False  # linked media to fetch and send in the body
     # Like `decode_whole`, but faster: the content of blocks may be missing.
     decode_outline: Callable[[bytes, Issuer, Ledger], list[Event]] | None = None
+    reads_documents: bool = False  # a tool result may hold a PDF
     always_streams: bool = False  # even if the client wants a whole reply
     required_headers: tuple[Header, ...] = ()  # without these it rejects every request
     request_headers: Callable[[Request], tuple[Header, ...]] = _no_headers  # in addition, for a translated request

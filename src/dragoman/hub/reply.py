@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from dragoman.hub.events import (
     Block,
@@ -18,6 +19,7 @@ from dragoman.hub.events import (
     OpaqueAdded,
     Opened,
     Started,
+    ToolReturned,
     UsageReported,
 )
 from dragoman.hub.failure import Failure, Kind
@@ -74,25 +76,30 @@ def collect(events: Iterable[Event]) -> Reply:
     usage: Usage | None = None
     end: Ended | Failed | None = None
     for event in events:
-        # Types are compared: a struct's class pattern that does not fit is slow.
-        if type(event) is Delta:
-            block = blocks[event.block]
-            block.text.append(event.text)
-            if event.logprobs is not None:
-                block.logprobs.append(event.logprobs)
-        elif type(event) is Opened:
-            blocks[event.block] = _Open(event.what)
-        elif type(event) is OpaqueAdded:
-            blocks[event.block].opaque = event.opaque
-        elif type(event) is CitationAdded:
-            blocks[event.block].citations.append(event.citation)
-        elif type(event) is Started:
-            started = event
-            usage = event.usage
-        elif type(event) is UsageReported:
-            usage = event.usage
-        elif type(event) is Ended or type(event) is Failed:
-            end = event
+        match event:
+            case Delta(block=block, text=text, logprobs=logprobs):
+                blocks[block].text.append(text)
+                if logprobs is not None:
+                    blocks[block].logprobs.append(logprobs)
+            case Opened(block=block, what=what):
+                blocks[block] = _Open(what)
+            case OpaqueAdded(block=block, opaque=opaque):
+                blocks[block].opaque = opaque
+            case CitationAdded(block=block, citation=citation):
+                blocks[block].citations.append(citation)
+            case Started():
+                started = event
+                usage = event.usage
+            case UsageReported():
+                usage = event.usage
+            case Ended() | Failed():
+                end = event
+            case ToolReturned(block=block, outcome=outcome):
+                what = blocks[block].what
+                assert isinstance(what, HostedBlock)
+                blocks[block].what = replace(what, outcome=outcome)
+            case Closed():
+                pass
     pieces = tuple(block.piece() for block in blocks.values())
     ending = end or Failed(Failure(Kind.TRUNCATED, "the reply ended without its terminal event"))
     return Reply(started.id, started.model, pieces, usage, ending)
@@ -102,7 +109,12 @@ def explode(reply: Reply) -> Iterator[Event]:
     """Return a whole reply as a sequence of events."""
     yield Started(reply.id, reply.model, reply.usage)
     for index, piece in enumerate(reply.pieces):
-        yield Opened(index, piece.what)
+        what, outcome = piece.what, None
+        if isinstance(what, HostedBlock) and what.outcome is not None:
+            what, outcome = replace(what, outcome=None), what.outcome
+        yield Opened(index, what)
+        if outcome is not None:
+            yield ToolReturned(index, outcome)
         if piece.text or piece.logprobs is not None:
             yield Delta(index, piece.text, piece.logprobs)
         for citation in piece.citations:

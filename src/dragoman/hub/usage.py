@@ -28,6 +28,7 @@ class Usage(Struct, frozen=True, gc=False):
     cache_write_1h: int = 0  # the part of cache_write that is kept for an hour
     reasoning: int = 0
     web_searches: int = 0
+    web_fetches: int = 0
     context: int | None = None  # input plus output, where the upstream reports only that (then DERIVED)
     credits: float | None = None
     service_tier: str | None = None  # in OpenAI's spelling
@@ -45,6 +46,7 @@ class Usage(Struct, frozen=True, gc=False):
             cache_write_1h=self.cache_write_1h + other.cache_write_1h,
             reasoning=self.reasoning + other.reasoning,
             web_searches=self.web_searches + other.web_searches,
+            web_fetches=self.web_fetches + other.web_fetches,
             context=(self.context or 0) + (other.context or 0) if has_contexts else None,
             credits=sum(credits) if credits else None,
             service_tier=other.service_tier,

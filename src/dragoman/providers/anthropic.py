@@ -31,5 +31,5 @@ def make_anthropic(config: ProviderConfig, send: SendRequest, environ: Mapping[s
         ),
         auth=Auth(authorize, secrets=read_secrets(config, environ)),
         catalogue=read_catalogue(config),
-        requests=RequestRules(adjust=adjust_reasoning),
+        requests=RequestRules(adjust=adjust_reasoning, hosted_tools=frozenset(("web_search", "web_fetch"))),
     )

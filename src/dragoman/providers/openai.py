@@ -36,5 +36,5 @@ def make_openai(config: ProviderConfig, send: SendRequest, environ: Mapping[str,
         ),
         auth=Auth(authorize, secrets=read_secrets(config, environ)),
         catalogue=read_catalogue(config),
-        requests=RequestRules(adjust=adjust),
+        requests=RequestRules(adjust=adjust, hosted_tools=frozenset(("web_search",))),
     )

@@ -22,6 +22,7 @@ from dragoman.hub.events import (
     Started,
     TextBlock,
     ThinkingBlock,
+    ToolReturned,
     UsageReported,
 )
 from dragoman.hub.failure import Failure, Kind
@@ -49,6 +50,7 @@ class BlockState(Enum):
     SEALED = "thinking, sealed"
     CALL = "call"
     HOSTED = "hosted"
+    RETURNED = "hosted, returned"
     CLOSED = "closed"
 
 
@@ -58,12 +60,13 @@ REPLY_EVENTS: tuple[type[Event], ...] = (
     Delta,
     OpaqueAdded,
     CitationAdded,
+    ToolReturned,
     Closed,
     UsageReported,
     Ended,
     Failed,
 )
-BLOCK_EVENTS: tuple[type[Event], ...] = (Opened, Delta, OpaqueAdded, CitationAdded, Closed)
+BLOCK_EVENTS: tuple[type[Event], ...] = (Opened, Delta, OpaqueAdded, CitationAdded, ToolReturned, Closed)
 
 # A str means that the event is illegal in this state. The text is used as a metric label, so it contains no data.
 REPLY: dict[Phase, dict[type[Event], Phase | str]] = {
@@ -87,7 +90,7 @@ _Row = dict[type[Event], BlockState | str]
 
 def _open_row(state: BlockState, **takes: BlockState) -> _Row:
     row: _Row = {Opened: "Opened twice", Closed: BlockState.CLOSED}
-    for event in (Delta, OpaqueAdded, CitationAdded):
+    for event in (Delta, OpaqueAdded, CitationAdded, ToolReturned):
         row[event] = takes.get(event.__name__, f"{event.__name__} in a block: {state.value}")
     return row
 
@@ -103,7 +106,8 @@ BLOCKS: dict[BlockState, _Row] = {
     # Text may follow the opaque value: some vendors send that first.
     BlockState.SEALED: _open_row(BlockState.SEALED, Delta=BlockState.SEALED),
     BlockState.CALL: _open_row(BlockState.CALL, Delta=BlockState.CALL),
-    BlockState.HOSTED: _open_row(BlockState.HOSTED),
+    BlockState.HOSTED: _open_row(BlockState.HOSTED, ToolReturned=BlockState.RETURNED),
+    BlockState.RETURNED: _open_row(BlockState.RETURNED),
     BlockState.CLOSED: {
         Opened: "Opened twice",
         **{event: f"{event.__name__} of a closed block" for event in BLOCK_EVENTS[1:]},
@@ -162,7 +166,7 @@ class Guard(RunStage):
             self._writable.clear()
             self._on_failure(event.failure)
             return (*self._take_usage(), event)
-        if type(event) is OpaqueAdded or type(event) is CitationAdded:
+        if type(event) is OpaqueAdded or type(event) is CitationAdded or type(event) is ToolReturned:
             return self._step(event)
         return (event,)
 
@@ -177,7 +181,7 @@ class Guard(RunStage):
         self._on_trip(UNFINISHED)
         return self._fail(Failure(Kind.TRUNCATED, "the reply ended without its terminal event"))
 
-    def _step(self, event: Opened | Delta | OpaqueAdded | CitationAdded | Closed) -> Sequence[Event]:
+    def _step(self, event: Opened | Delta | OpaqueAdded | CitationAdded | ToolReturned | Closed) -> Sequence[Event]:
         state = BLOCKS[self._blocks.get(event.block, BlockState.UNKNOWN)][type(event)]
         if isinstance(state, str):
             return self._trip(state)
@@ -221,7 +225,8 @@ def describe() -> str:
     blocks = _table("block", BLOCK_EVENTS, {state.value: row for state, row in BLOCKS.items()})
     return f"""# The order of events
 
-A reply is `Started (Opened (Delta | OpaqueAdded | CitationAdded)* Closed)* UsageReported* (Ended | Failed)`.
+A reply is
+`Started (Opened (Delta | OpaqueAdded | CitationAdded | ToolReturned)* Closed)* UsageReported* (Ended | Failed)`.
 Blocks may interleave. A guard in front of every encoder enforces this order. A cell is the next state, or **refused**:
 then the client gets its protocol's error event, the violation is counted and logged by name, and all later events are
 dropped.

@@ -160,7 +160,7 @@ def test_tools_are_functions_or_hosted() -> None:
         ("web_search_20260318", "web_search"),
         ("code_execution_20250825", "code_execution"),
         ("tool_search_tool_bm25_20251119", "tool_search"),
-        ("web_fetch_20250910", "web_fetch_20250910"),
+        ("web_fetch_20250910", "web_fetch"),
     ],
 )
 def test_dated_tools_have_one_name(kind: str, hub: str) -> None:

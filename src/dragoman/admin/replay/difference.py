@@ -7,7 +7,7 @@ from difflib import SequenceMatcher
 import msgspec
 from msgspec import Struct
 
-from dragoman.flow.capture.format import Capture, UpstreamRequest
+from dragoman.flow.capture.format import Capture, UpstreamRequest, event_json, parse_event
 from dragoman.hub.request import escape_key
 from dragoman.hub.usage import Source
 from dragoman.protocols import PROTOCOLS
@@ -142,7 +142,8 @@ def _is_stream(capture: Capture) -> bool:
 
 
 def _events(capture: Capture) -> list[str]:
-    return [_number_ids(timed.event.encode()).decode() for timed in capture.events]
+    """Return the events in today's form: an older capture lacks fields that were added since."""
+    return [_number_ids(event_json(parse_event(timed.event)).encode()).decode() for timed in capture.events]
 
 
 def _losses(capture: Capture) -> list[str]:

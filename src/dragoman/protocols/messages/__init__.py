@@ -26,6 +26,7 @@ from dragoman.protocols.messages.decode import Decoder, decode_whole
 from dragoman.protocols.messages.encode import Encoder, encode_whole
 from dragoman.protocols.messages.errors import ErrorShape, read_failure, render_error, render_stream_error
 from dragoman.protocols.messages.parse import parse, parse_for_count
+from dragoman.protocols.messages.parse_content import read_tool_uses
 from dragoman.protocols.messages.wire import ANTHROPIC_VERSION, NAME
 
 
@@ -83,6 +84,8 @@ PROTOCOL = Protocol(
         render_error=render_error,
         render_stream_error=render_stream_error,
         serial_blocks=True,
+        cites_apart=True,
+        read_tool_uses=read_tool_uses,
         keep_alive=b'event: ping\ndata: {"type": "ping"}\n\n',
         counting=TokenCounting(
             paths=("/messages/count_tokens",),
@@ -108,6 +111,7 @@ PROTOCOL = Protocol(
         required_headers=(ANTHROPIC_VERSION,),
         request_headers=request_headers,
         models_query="?limit=1000",
+        reads_documents=True,
     ),
     models=ModelList(_render_models, _render_model, is_requested=lambda header, query: _names_version(header)),
     keys=KeyPlaces(headers=(b"x-api-key",)),

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.framing.sse import encode_event
 from dragoman.hub.events import (
@@ -21,6 +22,7 @@ from dragoman.hub.events import (
     Stop,
     TextBlock,
     ThinkingBlock,
+    ToolReturned,
     UsageReported,
 )
 from dragoman.hub.failure import RequestError
@@ -32,9 +34,12 @@ from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
 from dragoman.protocols.messages.encode_blocks import (
     choose_call_id,
+    choose_id,
     encode_blocks,
     encode_citation,
     encode_hosted,
+    encode_outcome,
+    encode_use,
     text_block,
 )
 from dragoman.protocols.messages.errors import encode_error_event
@@ -62,6 +67,7 @@ class Encoder:
         "_opaque",
         "_prefix",
         "_refused",
+        "_tool",
         "_usage",
     )
 
@@ -76,6 +82,7 @@ class Encoder:
         self._usage: Usage | None = None
         self._calls = False
         self._refused = False
+        self._tool = HostedBlock("", "")  # the server tool that runs now
 
     def feed(self, event: Event) -> Sequence[bytes]:
         if isinstance(event, Delta):
@@ -90,6 +97,8 @@ class Encoder:
                 return ()
             case CitationAdded(citation=citation):
                 return self._encode_citation(citation)
+            case ToolReturned(outcome=outcome):
+                return self._encode_blocks([encode_outcome(self._tool.kind, self._tool.id, outcome)])
             case Started():
                 return self._encode_start(event)
             case UsageReported(usage=usage):
@@ -170,8 +179,14 @@ class Encoder:
         return (*begin, self._delta({"type": "citations_delta", "citation": record}))
 
     def _encode_hosted(self, hosted: HostedBlock) -> Sequence[bytes]:
+        if hosted.is_ours:
+            self._tool = replace(hosted, id=choose_id(hosted, "srvtoolu_", self._context))
+            return self._encode_blocks([encode_use(hosted, self._tool.id)])
+        return self._encode_blocks(encode_hosted(hosted, self._context, f"/content/{self._index}", self._ledger))
+
+    def _encode_blocks(self, blocks: Sequence[Wire]) -> Sequence[bytes]:
         frames: list[bytes] = []
-        for block in encode_hosted(hosted, self._context, f"/content/{self._index}", self._ledger):
+        for block in blocks:
             given = block.get("input")
             self._block_start = {**block, "input": {}} if given else block
             frames.append(self._start_block())
@@ -253,8 +268,11 @@ def _usage(usage: Usage | None) -> Wire:
             "ephemeral_5m_input_tokens": short,
             "ephemeral_1h_input_tokens": usage.cache_write_1h,
         }
-    if usage.web_searches:
-        counts["server_tool_use"] = {"web_search_requests": usage.web_searches, "web_fetch_requests": 0}
+    if usage.web_searches or usage.web_fetches:
+        counts["server_tool_use"] = {
+            "web_search_requests": usage.web_searches,
+            "web_fetch_requests": usage.web_fetches,
+        }
     tier = TIERS_IN_REPLIES.get(usage.service_tier or "")
     if tier is not None:
         counts["service_tier"] = tier

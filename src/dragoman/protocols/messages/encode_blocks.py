@@ -17,6 +17,7 @@ from dragoman.hub.opaque import encode_envelope
 from dragoman.hub.ports import ReplyContext
 from dragoman.hub.reply import Piece, Reply
 from dragoman.hub.request import Citation
+from dragoman.hub.server_tools import Page, SearchFound, ToolFailure, ToolOutcome, seal_source
 from dragoman.protocols.messages.wire import Wire, encode_call_id, text_at
 
 _CUT_STOPS = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)  # may end a reply in the middle of a call
@@ -24,23 +25,62 @@ _CUT_STOPS = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)  # may end a reply 
 
 def encode_hosted(hosted: HostedBlock, context: ReplyContext, at: str, ledger: Ledger) -> list[Wire]:
     """Return the use and result blocks; none if Messages has no such tool."""
+    if hosted.is_ours:
+        id = choose_id(hosted, "srvtoolu_", context)
+        result = [] if hosted.outcome is None else [encode_outcome(hosted.kind, id, hosted.outcome)]
+        return [encode_use(hosted, id), *result]
     if isinstance(hosted.raw, list) and all(_is_block(item) for item in hosted.raw):
         return list(hosted.raw)
     match hosted.kind:
         case "web_search":
             ledger.note_approximated(at, "search results have no encrypted content")
-            return _encode_search(hosted, _choose_id(hosted, "srvtoolu_", context))
+            return _encode_search(hosted, choose_id(hosted, "srvtoolu_", context))
         case "code_execution":
             ledger.note_approximated(at, "only code and output of an execution are sent")
-            return _encode_execution(hosted, _choose_id(hosted, "srvtoolu_", context))
+            return _encode_execution(hosted, choose_id(hosted, "srvtoolu_", context))
         case "mcp":
             ledger.note_approximated(at, "only arguments and text of an MCP call are sent")
-            return _encode_mcp(hosted, _choose_id(hosted, "mcptoolu_", context))
+            return _encode_mcp(hosted, choose_id(hosted, "mcptoolu_", context))
     ledger.note_dropped(at, f"what {hosted.kind!r} did has no equivalent in Messages")
     return []
 
 
-def _choose_id(hosted: HostedBlock, prefix: str, context: ReplyContext) -> str:
+def encode_use(hosted: HostedBlock, id: str) -> Wire:
+    """Write the call of a tool that the gateway runs."""
+    return {"type": "server_tool_use", "id": id, "name": hosted.kind, "input": hosted.input}
+
+
+def encode_outcome(kind: str, id: str, outcome: ToolOutcome) -> Wire:
+    """Write what a tool of the gateway returned; the text of a source travels in `encrypted_content`."""
+    match outcome:
+        case SearchFound(results=results):
+            found = [
+                {
+                    "type": "web_search_result",
+                    "url": item.url,
+                    "title": item.title,
+                    "encrypted_content": seal_source(item.text, item.published),
+                    "page_age": item.published,
+                }
+                for item in results
+            ]
+            return {"type": "web_search_tool_result", "tool_use_id": id, "content": found}
+        case Page():
+            return {"type": "web_fetch_tool_result", "tool_use_id": id, "content": _encode_page(outcome)}
+        case ToolFailure(code=code):
+            content: Wire = {"type": f"{kind}_tool_result_error", "error_code": code.value}
+            return {"type": f"{kind}_tool_result", "tool_use_id": id, "content": content}
+
+
+def _encode_page(page: Page) -> Wire:
+    source: Wire = {"type": "text", "media_type": "text/plain", "data": page.text}
+    if page.pdf is not None:
+        source = {"type": "base64", "media_type": "application/pdf", "data": page.pdf}
+    document: Wire = {"type": "document", "title": page.title, "source": source, "citations": {"enabled": False}}
+    return {"type": "web_fetch_result", "url": page.url, "retrieved_at": page.retrieved_at, "content": document}
+
+
+def choose_id(hosted: HostedBlock, prefix: str, context: ReplyContext) -> str:
     return hosted.id if hosted.id.startswith(prefix) else context.new_id(prefix)
 
 

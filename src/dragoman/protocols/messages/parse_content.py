@@ -1,6 +1,6 @@
 """Parse the content blocks of a Messages request into hub parts; unknown blocks are extras whole."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -23,6 +23,16 @@ from dragoman.hub.request import (
     Thinking,
     ToolCall,
     ToolResult,
+)
+from dragoman.hub.server_tools import (
+    Page,
+    SearchFound,
+    SearchResult,
+    ServerToolUse,
+    ToolErrorCode,
+    ToolFailure,
+    ToolOutcome,
+    unseal_source,
 )
 from dragoman.protocols.messages.wire import VENDOR, decode_call_id
 
@@ -222,3 +232,58 @@ _PARSERS: dict[str, Callable[[Fields], Part]] = {
     "thinking": _parse_thinking,
     "redacted_thinking": _parse_redacted,
 }
+
+
+_RESULT_KINDS = {"web_search_tool_result": "web_search", "web_fetch_tool_result": "web_fetch"}
+
+
+def read_tool_uses(parts: Sequence[Part]) -> dict[int, ServerToolUse | None]:
+    """Return the earlier uses of web search and fetch: each at its call, with its result wherever that stands."""
+    results: dict[str, tuple[int, dict[str, Json]]] = {}
+    for index, part in enumerate(parts):
+        if isinstance(part, Foreign) and part.what in _RESULT_KINDS and isinstance(part.raw, dict):
+            results[str(part.raw.get("tool_use_id"))] = (index, part.raw)
+    uses: dict[int, ServerToolUse | None] = {}
+    for index, part in enumerate(parts):
+        if not isinstance(part, Foreign) or part.what != "server_tool_use" or not isinstance(part.raw, dict):
+            continue
+        kind, id, given = part.raw.get("name"), str(part.raw.get("id")), part.raw.get("input")
+        if kind not in _RESULT_KINDS.values():
+            continue
+        found = results.get(id)
+        if found is not None:
+            uses[found[0]] = None
+        outcome, is_ours = (None, False) if found is None else _read_outcome(found[1])
+        arguments = {str(key): value for key, value in given.items()} if isinstance(given, dict) else {}
+        uses[index] = ServerToolUse(id, str(kind), arguments, outcome, is_ours)
+    return uses
+
+
+def _read_outcome(block: dict[str, Json]) -> tuple[ToolOutcome, bool]:
+    content = block.get("content")
+    if isinstance(content, list):
+        found = [_read_found(item) for item in content if isinstance(item, dict)]
+        return SearchFound(tuple(result for result, _ in found)), all(is_ours for _, is_ours in found)
+    if isinstance(content, dict) and content.get("type") == "web_fetch_result":
+        return _read_fetched(content), True
+    code = content.get("error_code") if isinstance(content, dict) else None
+    known = next((kind for kind in ToolErrorCode if kind.value == code), ToolErrorCode.UNAVAILABLE)
+    return ToolFailure(known, f"The tool failed ({code})."), True
+
+
+def _read_found(item: dict[str, Json]) -> tuple[SearchResult, bool]:
+    token = item.get("encrypted_content")
+    source = unseal_source(token) if isinstance(token, str) else None
+    age = item.get("page_age")
+    text, date = ("", age if isinstance(age, str) else None) if source is None else (source.text, source.published)
+    return SearchResult(str(item.get("url") or ""), str(item.get("title") or ""), text, date), source is not None
+
+
+def _read_fetched(content: dict[str, Json]) -> Page:
+    document = content.get("content")
+    source = document.get("source") if isinstance(document, dict) else None
+    title = document.get("title") if isinstance(document, dict) else None
+    url, data = str(content.get("url") or ""), source.get("data") if isinstance(source, dict) else None
+    is_pdf = isinstance(source, dict) and source.get("type") == "base64"
+    text = data if isinstance(data, str) else ""
+    return Page(url, str(title or url), "" if is_pdf else text, text if is_pdf else None)

@@ -12,7 +12,12 @@ _PICKS = {"auto": Pick.AUTO, "any": Pick.REQUIRED, "tool": Pick.NAMED, "none": P
 _TOOLSET = "mcp_toolset"
 
 # The types of one tool end with a date: their common beginning -> the hub's kind.
-_FAMILIES = {"web_search_": "web_search", "code_execution_": "code_execution", "tool_search_tool_": "tool_search"}
+_FAMILIES = {
+    "web_search_": "web_search",
+    "web_fetch_": "web_fetch",
+    "code_execution_": "code_execution",
+    "tool_search_tool_": "tool_search",
+}
 _OTHER_FAMILIES = ("web_fetch_", "bash_", "text_editor_", "memory_", "computer_", "browser_", "advisor_", _TOOLSET)
 
 
@@ -75,7 +80,7 @@ def _parse_hosted(tool: Fields, kind: str) -> Hosted:
     if kind == _TOOLSET:
         return Hosted(family, raw, tool.at, server_name=tool.text("mcp_server_name"), allowed_tools=_enabled_tools(raw))
     tool.text("name")
-    if family != "web_search":
+    if family not in ("web_search", "web_fetch"):
         return Hosted(
             family, raw, tool.at, known=family != kind or kind.startswith(_OTHER_FAMILIES), ext=unread_fields(tool)
         )

@@ -149,6 +149,7 @@ def make_codex(config: ProviderConfig, send: SendRequest, environ: Mapping[str, 
             models=configured_models(config), list_models=account.models, ttl_s=config.model_cache_ttl_s
         ),
         requests=RequestRules(
+            hosted_tools=frozenset(("web_search",)),
             passes=(fit_request,),
             passthrough_body=passthrough_body,
             forwards_header=FORWARDED.__contains__,

@@ -29,6 +29,7 @@ from dragoman.providers.kiro.headers import chat_headers, control_headers
 from dragoman.providers.kiro.hosts import AccountHosts
 from dragoman.providers.kiro.model_cache import NAMES, ModelCache, fallback_models, resolve_name
 from dragoman.providers.kiro.refresh import TokenIssuers
+from dragoman.providers.kiro.search import KiroSearch
 from dragoman.providers.provider import (
     Account,
     Adjustment,
@@ -56,7 +57,8 @@ TOOL_USE_REJECTED = re.compile(r"invalid tool use format", re.IGNORECASE)
 
 def make_kiro(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
     assert isinstance(config, KiroProviderConfig)
-    account = _make_account(config, make_service_client(config, send, environ), environ)
+    service = make_service_client(config, send, environ)
+    account = _make_account(config, service, environ)
     models = ModelCache(account.models, config.default_max_input_tokens)
     kiro = Kiro(config, account, models)
     return Provider(
@@ -89,7 +91,7 @@ def make_kiro(config: ProviderConfig, send: SendRequest, environ: Mapping[str, s
         ),
         requests=RequestRules(headers=kiro.attempt_headers, options=kiro.request_options, adjust=kiro.adjust),
         replies=ReplyRules(stages=kiro.stages, withholds_cut_calls=True, completes_cut_calls=config.repair_truncation),
-        account=Account(inspect=account.inspect, read_quotas=account.read_quotas),
+        account=Account(inspect=account.inspect, read_quotas=account.read_quotas, search=KiroSearch(account, service)),
     )
 
 

@@ -1,0 +1,225 @@
+"""Run the server tools that a model has called, and ask it to go on with their results, in the same reply."""
+
+import asyncio
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.flow.open_reply import OpenReply
+from dragoman.flow.pipes import TranslationPipe
+from dragoman.flow.prepare import Prepared, Translated
+from dragoman.hub.events import Closed, Event, HostedBlock, Opened, ToolReturned
+from dragoman.hub.request import Hosted, Json, Part, Request, Role, Text, ToolResult
+from dragoman.hub.server_tools import Page, ToolErrorCode, ToolFailure, ToolOutcome
+from dragoman.passes.server_tools import ServerTools, add_round, relax_choice, withdraw_server_tools, write_result
+from dragoman.stages.hold_server_calls import HoldServerCalls, ServerCall
+from dragoman.tools.domains import DomainRules
+from dragoman.tools.plan import FETCH, SEARCH, ToolPlan
+from dragoman.tools.web_search import SearchQuery, search
+
+AT_ONCE = 4
+
+
+class Rounds:
+    """The rounds of one reply so far: what the model said, which tools ran, and what they returned."""
+
+    def __init__(self) -> None:
+        self._history: list[tuple[list[Event], dict[str, Part]]] = []
+        self._output_tokens = 0
+        self._is_spent = False
+        self.uses = {SEARCH: 0, FETCH: 0}
+        self.shown: list[str] = []  # the texts in which an address may have appeared
+
+    @property
+    def count(self) -> int:
+        return len(self._history)
+
+    def add(self, events: list[Event], results: dict[str, Part], output_tokens: int) -> None:
+        self._history.append((events, results))
+        self._output_tokens += output_tokens
+
+    def spend(self) -> None:
+        """Note that no more calls are allowed: the next round is offered none."""
+        self._is_spent = True
+
+    def extend(self, request: Request, tools: ServerTools) -> Request:
+        """Return the request of the next round."""
+        for events, results in self._history:
+            request = add_round(request, events, results)
+        request = relax_choice(request)
+        if self._is_spent:
+            request = withdraw_server_tools(request, tools)
+        if request.max_tokens is None:
+            return request
+        return replace(request, max_tokens=max(1, request.max_tokens - self._output_tokens))
+
+
+class ToolsCalled(Struct, frozen=True):
+    """The upstream has ended its turn, and the model has called tools that the gateway runs."""
+
+    prepared: Translated
+    hold: HoldServerCalls
+    output_tokens: int
+
+
+class ToolsRan(Struct, frozen=True):
+    """The tools have run, and the client has been sent what they did."""
+
+    is_finished: bool  # the model has called tools of the client too, so the reply ends here
+
+
+def find_server_calls(prepared: Prepared, pipe: TranslationPipe) -> ToolsCalled | None:
+    hold = pipe.find_stage(HoldServerCalls)
+    if hold is None or hold.end is None:
+        return None
+    assert isinstance(prepared, Translated)
+    return ToolsCalled(prepared, hold, pipe.used_so_far().output)
+
+
+class RunTools(Struct, frozen=True):
+    """Run the calls at the same time, and write what they did for the client in the order of the calls."""
+
+    called: ToolsCalled
+    rounds: Rounds
+
+    async def run(self, reply: OpenReply) -> ToolsRan:
+        called, rounds = self.called, self.rounds
+        prepared, hold = called.prepared, called.hold
+        assert prepared.server_tools is not None
+        assert prepared.tool_plan is not None
+        runner = _Runner(prepared, prepared.server_tools, prepared.tool_plan, rounds, asyncio.Semaphore(AT_ONCE))
+        encoding, writer = reply.writer.encoding, reply.writer
+        writer.resume_keep_alives()
+        results: dict[str, Part] = {}
+        async with asyncio.TaskGroup() as group:
+            held = hold.held
+            tasks = {item.id: group.create_task(runner.run(item)) for item in held if isinstance(item, ServerCall)}
+            for item in held:
+                if not isinstance(item, ServerCall):
+                    await writer.send(encoding.feed([item]))
+                    continue
+                block = hold.block_of(item.id)
+                await writer.send(encoding.feed([Opened(block, runner.describe(item))]))
+                outcome = await tasks[item.id]
+                encoding.sources.add(outcome)
+                results[item.id] = runner.write(item, outcome)
+                await writer.send(encoding.feed([ToolReturned(block, outcome), Closed(block)]))
+        is_finished = hold.calls_client_tool
+        if is_finished:
+            assert hold.end is not None
+            writer.keep_for_end(encoding.feed([hold.end]))
+        else:
+            rounds.add(hold.events, results, called.output_tokens)
+        return ToolsRan(is_finished)
+
+
+class _Runner:
+    """Runs the calls of one round."""
+
+    def __init__(
+        self,
+        prepared: Translated,
+        tools: ServerTools,
+        plan: ToolPlan,
+        rounds: Rounds,
+        slots: asyncio.Semaphore,
+    ) -> None:
+        self._request = prepared.request
+        self._reads_documents = prepared.upstream.reads_documents
+        self._tools = tools
+        self._plan = plan
+        self._rounds = rounds
+        self._slots = slots
+
+    def describe(self, call: ServerCall) -> HostedBlock:
+        return HostedBlock(call.id, call.kind, _read_arguments(call.arguments) or {}, is_ours=True)
+
+    def write(self, call: ServerCall, outcome: ToolOutcome) -> ToolResult:
+        declared = self._tools.declared.get(call.kind)
+        result = write_result(call.id, outcome, declared, documents=self._reads_documents, cites=True)
+        self._rounds.shown += [part.text for part in result.content if isinstance(part, Text)]
+        return result
+
+    async def run(self, call: ServerCall) -> ToolOutcome:
+        refusal = self._count_use(call)
+        if refusal is not None:
+            return refusal
+        arguments = _read_arguments(call.arguments)
+        name = "query" if call.kind == SEARCH else "url"
+        value = None if arguments is None else arguments.get(name)
+        if not isinstance(value, str) or not value.strip():
+            message = f"The call needs the argument {name!r}, a text that is not empty."
+            return ToolFailure(ToolErrorCode.INVALID_INPUT, message)
+        async with self._slots:
+            return await (self._search(value) if call.kind == SEARCH else self._fetch(value.strip()))
+
+    def _count_use(self, call: ServerCall) -> ToolFailure | None:
+        """Count the call; return the refusal if it is one too many."""
+        declared, uses = self._tools.declared[call.kind], self._rounds.uses
+        most = min(
+            self._plan.search_settings.max_calls,
+            math.inf if self._request.max_tool_calls is None else self._request.max_tool_calls,
+        )
+        most_of_kind = math.inf if declared.max_uses is None else declared.max_uses
+        if uses[call.kind] < most_of_kind and sum(uses.values()) < most:
+            uses[call.kind] += 1
+            return None
+        self._rounds.spend()
+        message = f"No more than {min(most, most_of_kind)} calls are allowed in this reply."
+        return ToolFailure(ToolErrorCode.MAX_USES_EXCEEDED, message)
+
+    async def _search(self, text: str) -> ToolOutcome:
+        plan, declared = self._plan, self._tools.declared[SEARCH]
+        assert plan.search is not None
+        settings = plan.search_settings
+        query = SearchQuery(text, settings.results, _domains(declared), _country(declared))
+        return await search(plan.search, query, settings.timeout_s)
+
+    async def _fetch(self, url: str) -> ToolOutcome:
+        plan, declared = self._plan, self._tools.declared[FETCH]
+        assert plan.fetch is not None
+        if not self._has_appeared(url):
+            message = "The address has not appeared in the conversation. Search for it, or ask the user."
+            return ToolFailure(ToolErrorCode.URL_NOT_IN_PRIOR_CONTEXT, message)
+        outcome = await plan.fetch.fetch(url, _domains(declared))
+        if not isinstance(outcome, Page):
+            return outcome
+        return replace(outcome, retrieved_at=datetime.now(UTC).isoformat(timespec="seconds"))
+
+    def _has_appeared(self, url: str) -> bool:
+        """Whether a user, a tool of the client or an earlier search or page has named the address."""
+        return any(url in text for text in (*_texts_of(self._request), *self._rounds.shown))
+
+
+def _read_arguments(text: str) -> dict[str, Json] | None:
+    try:
+        value = msgspec.json.decode(text or "{}")
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return None
+    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else None
+
+
+def _domains(tool: Hosted) -> DomainRules:
+    return DomainRules(tool.allowed_domains, tool.blocked_domains)
+
+
+def _country(tool: Hosted) -> str | None:
+    country = tool.location.get("country") if isinstance(tool.location, dict) else None
+    return country if isinstance(country, str) and len(country) == 2 else None
+
+
+def _texts_of(request: Request) -> Iterator[str]:
+    """Return the texts of users, client tools and earlier server tools; never those of the model alone."""
+    for turn in request.turns:
+        for part in turn.parts:
+            match part:
+                case Text(text=text) if turn.role is not Role.ASSISTANT:
+                    yield text
+                case ToolResult(content=content):
+                    yield from (inner.text for inner in content if isinstance(inner, Text))
+                case _:
+                    pass

@@ -1,0 +1,260 @@
+"""Offer the gateway's own tools to a model as functions, and write earlier uses of them as calls and results.
+
+Both are the same bytes every time for the same conversation, so that a vendor's prompt cache is not spoilt.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.hub.events import (
+    CallBlock,
+    Event,
+    HostedBlock,
+    RefusalBlock,
+    TextBlock,
+    ThinkingBlock,
+)
+from dragoman.hub.loss import Ledger
+from dragoman.hub.reply import Piece, collect
+from dragoman.hub.request import (
+    Custom,
+    Document,
+    Function,
+    Hosted,
+    Inline,
+    Json,
+    Part,
+    Pick,
+    Refusal,
+    Request,
+    Role,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+    Turn,
+)
+from dragoman.hub.server_tools import Page, SearchFound, SearchResult, ServerToolUse, ToolFailure, ToolOutcome
+
+SEARCH = "web_search"
+FETCH = "web_fetch"
+RESULTS_BY_SIZE = {"low": 3, "medium": 6}
+PDF = "application/pdf"
+
+_CITE = "Cite what you use with Markdown links to its URL."
+_DESCRIPTIONS = {
+    SEARCH: "Search the web. Returns the titles, URLs and texts of the best results.",
+    FETCH: "Read one web page or PDF. The URL must have appeared in the conversation before.",
+}
+_ARGUMENTS = {SEARCH: ("query", "What to search for."), FETCH: ("url", "The address of the page.")}
+
+
+class ServerTools(Struct, frozen=True):
+    """The tools of one request that the gateway runs."""
+
+    declared: Mapping[str, Hosted]  # kind -> as the client declared it
+    names: Mapping[str, str]  # kind -> the function's name upstream
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """Return what each function upstream stands for."""
+        return {name: kind for kind, name in self.names.items()}
+
+
+def offer_server_tools(request: Request, kinds: Iterable[str]) -> tuple[Request, ServerTools | None]:
+    """Replace server tools of these kinds by functions; None if the request has no such tool."""
+    wanted = set(kinds)
+    declared = {tool.kind: tool for tool in request.tools if isinstance(tool, Hosted) and tool.kind in wanted}
+    if not declared or (request.tool_choice is not None and request.tool_choice.pick is Pick.NONE):
+        return request, None
+    taken = {tool.name for tool in request.tools if isinstance(tool, Function | Custom)}
+    names = {kind: _free_name(kind, taken) for kind in declared}
+    tools = tuple(_function(tool, names) for tool in request.tools)
+    choice = None if request.tool_choice is None else _choose(request.tool_choice, names)
+    return replace(request, tools=tools, tool_choice=choice), ServerTools(declared, names)
+
+
+def withdraw_server_tools(request: Request, tools: ServerTools) -> Request:
+    """Return the request of a later round without the gateway's tools: their limit is reached."""
+    names = set(tools.names.values())
+    kept = tuple(tool for tool in request.tools if isinstance(tool, Hosted) or tool.name not in names)
+    return replace(request, tools=kept)
+
+
+def relax_choice(request: Request) -> Request:
+    """Return the request of a later round: a forced call is forced once."""
+    choice = request.tool_choice
+    if choice is None or choice.pick not in (Pick.REQUIRED, Pick.NAMED):
+        return request
+    return replace(request, tool_choice=ToolChoice(Pick.AUTO, choice.at, allowed=choice.allowed))
+
+
+def add_round(request: Request, events: Iterable[Event], results: Mapping[str, Part]) -> Request:
+    """Append a reply exactly as it was received, and the results of its calls by call id."""
+    reply = collect(events)
+    parts = tuple(part for piece in reply.pieces if (part := _part_of(piece)) is not None)
+    answers = tuple(results[part.id] for part in parts if isinstance(part, ToolCall) and part.id in results)
+    return replace(request, turns=(*request.turns, Turn(Role.ASSISTANT, parts), Turn(Role.USER, answers)))
+
+
+def write_result(
+    call_id: str, outcome: ToolOutcome, tool: Hosted | None, *, documents: bool, cites: bool
+) -> ToolResult:
+    """Write what a tool returned for the model. `documents`: it reads PDFs; `cites`: the client shows citations."""
+    if isinstance(outcome, ToolFailure):
+        return ToolResult(call_id, (Text(f"Error ({outcome.code.value}): {outcome.message}"),), is_error=True)
+    if isinstance(outcome, Page):
+        return _page_result(call_id, outcome, documents)
+    most = RESULTS_BY_SIZE.get(tool.context_size or "") if tool is not None else None
+    text = outcome.text or _list_results(outcome.results[:most])
+    return ToolResult(call_id, (Text(f"{text}\n\n{_CITE}" if cites and outcome.results else text),))
+
+
+ReadUses = Callable[[Sequence[Part]], Mapping[int, ServerToolUse | None]]
+
+
+def write_earlier_uses(request: Request, read_uses: ReadUses, names: Mapping[str, str], ledger: Ledger) -> Request:
+    """Split turns at earlier server tool uses: the call, its result, then the rest of the reply."""
+    turns: list[Turn] = []
+    is_changed = False
+    pending: list[ToolResult] = []  # of server calls beside client calls, whose results stand in the next turn
+    for turn in request.turns:
+        if pending:
+            turn, pending = _with_results(turn, pending), []
+        uses = read_uses(turn.parts) if turn.role is Role.ASSISTANT else {}
+        if not uses:
+            turns.append(turn)
+            continue
+        is_changed = True
+        split, pending = _split(turn, uses, names, ledger)
+        turns += split
+    if pending:
+        turns.append(Turn(Role.USER, tuple(pending)))
+    return replace(request, turns=tuple(turns)) if is_changed else request
+
+
+def _split(
+    turn: Turn, uses: Mapping[int, ServerToolUse | None], names: Mapping[str, str], ledger: Ledger
+) -> tuple[list[Turn], list[ToolResult]]:
+    turns: list[Turn] = []
+    said: list[Part] = []
+    results: list[ToolResult] = []
+    for index, part in enumerate(turn.parts):
+        use = uses.get(index)
+        if use is not None:
+            arguments = msgspec.json.encode(use.input).decode()
+            said.append(ToolCall(use.id, names.get(use.kind, use.kind), arguments, part.at))
+            results.append(_earlier_result(use, part.at, ledger))
+            continue
+        if index in uses:
+            continue
+        if results and not isinstance(part, ToolCall):  # the model went on after its tools
+            turns += [replace(turn, parts=tuple(said)), Turn(Role.USER, tuple(results))]
+            said, results = [], []
+        _append(said, part)
+    if said:
+        turns.append(replace(turn, parts=tuple(said)))
+    if any(isinstance(part, ToolCall) and not _is_answered(part, results) for part in said):
+        return turns, results
+    if results:
+        turns.append(Turn(Role.USER, tuple(results)))
+    return turns, []
+
+
+def _append(parts: list[Part], part: Part) -> None:
+    """Add a part; texts that only a citation has set apart become one again."""
+    last = parts[-1] if parts else None
+    if isinstance(part, Text) and isinstance(last, Text) and (part.citations or last.citations):
+        citations = last.citations + part.citations
+        parts[-1] = replace(last, text=last.text + part.text, citations=citations, cache=part.cache or last.cache)
+    else:
+        parts.append(part)
+
+
+def _is_answered(call: ToolCall, results: list[ToolResult]) -> bool:
+    return any(result.call_id == call.id for result in results)
+
+
+def _with_results(turn: Turn, results: list[ToolResult]) -> Turn:
+    """Put results of server calls in front of those of the client's calls."""
+    if turn.role is not Role.USER:
+        return turn
+    return replace(turn, parts=(*results, *turn.parts))
+
+
+def _earlier_result(use: ServerToolUse, at: str, ledger: Ledger) -> ToolResult:
+    if use.outcome is None:
+        return ToolResult(use.id, (Text("This tool has not run."),), at, is_error=True)
+    if not use.is_ours and isinstance(use.outcome, SearchFound):
+        ledger.note_approximated(at, "only the titles and URLs of another vendor's search results can be read")
+    return replace(write_result(use.id, use.outcome, None, documents=False, cites=False), at=at)
+
+
+def _page_result(call_id: str, page: Page, documents: bool) -> ToolResult:
+    if page.pdf is None:
+        cut = "\n\n[The page is longer; this is its beginning.]" if page.truncated else ""
+        return ToolResult(call_id, (Text(f"# {page.title}\nURL: {page.url}\n\n{page.text}{cut}"),))
+    if not documents:
+        message = f"{page.url} is a PDF, which this model cannot read."
+        return ToolResult(call_id, (Text(f"Error (unsupported_content_type): {message}"),), is_error=True)
+    return ToolResult(call_id, (Document(Inline(PDF, page.pdf), title=page.title), Text(f"URL: {page.url}")))
+
+
+def _list_results(results: tuple[SearchResult, ...]) -> str:
+    if not results:
+        return "The search found nothing."
+    return "\n\n".join(
+        "\n".join(filter(None, (f"{number}. {item.title}", f"URL: {item.url}", _date_line(item), item.text)))
+        for number, item in enumerate(results, 1)
+    )
+
+
+def _date_line(item: SearchResult) -> str:
+    return f"Date: {item.published}" if item.published else ""
+
+
+def _part_of(piece: Piece) -> Part | None:
+    match piece.what:
+        case TextBlock():
+            return Text(piece.text)
+        case RefusalBlock():
+            return Refusal(piece.text)
+        case ThinkingBlock(raw=raw):
+            return Thinking(piece.text, opaque=piece.opaque, raw=raw)
+        case CallBlock(id=id, name=name, custom=custom, namespace=namespace):
+            return ToolCall(id, name, piece.text or "{}", custom=custom, namespace=namespace)
+        case HostedBlock():
+            return None
+
+
+def _free_name(kind: str, taken: set[str]) -> str:
+    """Return the tool's own name, or one that no tool of the client has."""
+    names = (kind, *(f"gateway_{kind}{suffix}" for suffix in ("", *map(str, range(2, len(taken) + 3)))))
+    return next(name for name in names if name not in taken)
+
+
+def _function(tool: Tool, names: Mapping[str, str]) -> Tool:
+    if not isinstance(tool, Hosted) or tool.kind not in names:
+        return tool
+    argument, described = _ARGUMENTS[tool.kind]
+    schema: Json = {
+        "type": "object",
+        "properties": {argument: {"type": "string", "description": described}},
+        "required": [argument],
+        "additionalProperties": False,
+    }
+    return Function(names[tool.kind], tool.at, _DESCRIPTIONS[tool.kind], schema)
+
+
+def _choose(choice: ToolChoice, names: Mapping[str, str]) -> ToolChoice:
+    allowed = choice.allowed
+    if allowed is not None:
+        allowed = tuple(names.get(name, name) for name in allowed)
+    if choice.pick is Pick.NAMED and choice.hosted is not None and choice.hosted in names:
+        return ToolChoice(Pick.NAMED, choice.at, name=names[choice.hosted], allowed=allowed)
+    return replace(choice, allowed=allowed)

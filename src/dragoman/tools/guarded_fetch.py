@@ -1,0 +1,208 @@
+"""Get what a client or a model links to, from public addresses only.
+
+The address is chosen by someone else, so a request must never reach what only the gateway can reach. A name is resolved
+once, every address that it has is checked, and exactly a checked address is connected to; each redirect is checked
+anew. A proxy is given that address too, never the name.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from urllib.parse import urljoin
+
+from msgspec import Struct
+
+from dragoman.config.proxies import EnvironmentProxies
+from dragoman.hub.server_tools import ToolErrorCode, ToolFailure
+from dragoman.net.client import (
+    ConnectionLost,
+    DialOptions,
+    IncomingResponse,
+    OutgoingRequest,
+    SendRequest,
+    SizeLimitExceeded,
+    UpstreamTimeout,
+)
+from dragoman.net.dial import ParsedUrl, parse_url
+from dragoman.net.headers import Header
+
+MAX_REDIRECTS = 5
+MAX_URL = 2048
+CONNECT_TIMEOUT_S = 3.0
+PORTS = frozenset((80, 443))
+
+_REDIRECTS = frozenset((301, 302, 303, 307, 308))
+_PRIVATE_NAMES = (".internal", ".local", ".localhost", ".home.arpa", ".lan", ".intranet")
+_GLOBAL_V6 = ipaddress.IPv6Network("2000::/3")
+_SPECIAL_V6 = tuple(
+    map(
+        ipaddress.IPv6Network,
+        (
+            "2001::/23",  # protocol assignments, Teredo among them: it carries an IPv4 address
+            "2001:db8::/32",  # documentation
+            "2002::/16",  # 6to4: carries an IPv4 address
+            "3fff::/20",  # documentation
+        ),
+    )
+)
+_SPECIAL_V4 = tuple(
+    map(
+        ipaddress.IPv4Network,
+        (
+            "100.64.0.0/10",  # carrier-grade NAT
+            "168.63.129.16/32",  # the host of a virtual machine at Azure
+            "192.0.0.0/24",  # protocol assignments
+            "192.88.99.0/24",  # 6to4 relays
+        ),
+    )
+)
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+
+async def resolve_name(host: str, port: int) -> Sequence[str]:
+    """Return every address of a host. Raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(place[4][0]) for place in found]
+
+
+def is_public(address: str) -> bool:
+    """Whether an address belongs to the public internet, and to nothing that stands for another address."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    if isinstance(parsed, ipaddress.IPv6Address):
+        is_ordinary = parsed in _GLOBAL_V6 and parsed.scope_id is None
+        return is_ordinary and not any(parsed in network for network in _SPECIAL_V6)
+    ordinary = parsed.is_global and not (parsed.is_multicast or parsed.is_reserved)
+    return ordinary and not any(parsed in network for network in _SPECIAL_V4)
+
+
+class FetchRules(Struct, frozen=True):
+    """What may be fetched, and within which bounds."""
+
+    headers: tuple[Header, ...]
+    max_bytes: int  # of the body, once it is decompressed
+    timeout_s: float  # from the first connection to the last byte, redirects included
+    accepts: Callable[[str], bool]  # a media type
+    permits: Callable[[str], bool] = lambda url: True  # an address, the client's own and each redirect
+    ports: frozenset[int] | None = PORTS  # None: any
+
+
+class Fetched(Struct, frozen=True):
+    url: str  # after redirects
+    content_type: str  # the header as it was sent
+    media_type: str
+    body: bytes
+
+
+class GuardedFetcher:
+    """Sends GET requests to public addresses. It never raises for what a stranger's server does."""
+
+    def __init__(
+        self, send: SendRequest, resolve: Resolve = resolve_name, proxies: EnvironmentProxies | None = None
+    ) -> None:
+        self._send = send
+        self._resolve = resolve
+        self._proxies = proxies
+
+    async def get(self, url: str, rules: FetchRules) -> Fetched | ToolFailure:
+        try:
+            async with asyncio.timeout(rules.timeout_s):
+                return await self._follow(url, rules)
+        except TimeoutError:
+            return _inaccessible(_name_of(url), f"it took longer than {rules.timeout_s:g} s")
+
+    async def _follow(self, url: str, rules: FetchRules) -> Fetched | ToolFailure:
+        for _ in range(MAX_REDIRECTS + 1):
+            target = _check_address(url, rules)
+            if isinstance(target, ToolFailure):
+                return target
+            answer = await self._request(url, target, rules)
+            if isinstance(answer, ToolFailure):
+                return answer
+            try:
+                if answer.status not in _REDIRECTS:
+                    return await _read(url, target, answer, rules)
+                location = answer.headers.get(b"location") or b""
+            finally:
+                answer.close()
+            url = urljoin(url, location.decode("latin-1"))
+        return _inaccessible(_name_of(url), f"it redirects more than {MAX_REDIRECTS} times")
+
+    async def _request(self, url: str, target: ParsedUrl, rules: FetchRules) -> IncomingResponse | ToolFailure:
+        """Return the answer of the first of the host's addresses that can be reached."""
+        addresses = await self._checked_addresses(target)
+        if isinstance(addresses, ToolFailure):
+            return addresses
+        for address in addresses:
+            dial = DialOptions(address=address, connect_timeout_s=CONNECT_TIMEOUT_S, environment_proxies=self._proxies)
+            try:
+                return await self._send(
+                    OutgoingRequest("GET", url, rules.headers), dial, head_timeout_s=rules.timeout_s
+                )
+            except (ConnectionLost, UpstreamTimeout):
+                continue
+            except ValueError:
+                return _inaccessible(target.where, "the URL cannot be requested")
+        return _inaccessible(target.where, "it cannot be reached")
+
+    async def _checked_addresses(self, target: ParsedUrl) -> Sequence[str] | ToolFailure:
+        if target.host.rstrip(".").lower().endswith(_PRIVATE_NAMES):
+            return _inaccessible(target.where, "it is not on a public address")
+        try:
+            addresses = await self._resolve(target.host, target.port)
+        except (OSError, UnicodeError):
+            return _inaccessible(target.where, "its name cannot be resolved")
+        if not addresses or not all(map(is_public, addresses)):
+            return _inaccessible(target.where, "it is not on a public address")
+        return addresses
+
+
+def _check_address(url: str, rules: FetchRules) -> ParsedUrl | ToolFailure:
+    if len(url) > MAX_URL:
+        return ToolFailure(ToolErrorCode.URL_TOO_LONG, f"The URL is longer than {MAX_URL} characters.")
+    try:
+        target = parse_url(url)
+    except ValueError as fault:
+        return ToolFailure(ToolErrorCode.INVALID_INPUT, f"The URL cannot be fetched: {fault}.")
+    if rules.ports is not None and target.port not in rules.ports:
+        allowed = ", ".join(map(str, sorted(rules.ports)))
+        return ToolFailure(ToolErrorCode.URL_NOT_ALLOWED, f"Port {target.port} is not allowed (only {allowed}).")
+    if not rules.permits(url):
+        message = f"{target.host} is not among the domains that the request allows."
+        return ToolFailure(ToolErrorCode.URL_NOT_ALLOWED, message)
+    return target
+
+
+async def _read(url: str, target: ParsedUrl, answer: IncomingResponse, rules: FetchRules) -> Fetched | ToolFailure:
+    if answer.status == 429:
+        return ToolFailure(ToolErrorCode.TOO_MANY_REQUESTS, f"{target.where} answered with HTTP 429.")
+    if answer.status != 200:
+        return _inaccessible(target.where, f"it answered with HTTP {answer.status}")
+    content_type = (answer.headers.get(b"content-type") or b"").decode("latin-1")
+    media_type = content_type.partition(";")[0].strip().lower()
+    if not rules.accepts(media_type):
+        shown = media_type[:80] or "something without a content type"
+        return ToolFailure(ToolErrorCode.UNSUPPORTED_CONTENT_TYPE, f"{target.where} serves {shown}.")
+    try:
+        body = await answer.read(rules.max_bytes, rules.timeout_s)
+    except SizeLimitExceeded:
+        megabytes = rules.max_bytes / (1024 * 1024)
+        return ToolFailure(ToolErrorCode.CONTENT_TOO_LARGE, f"{target.where} serves more than {megabytes:.3g} MB.")
+    except (ConnectionLost, UpstreamTimeout):
+        return _inaccessible(target.where, "it broke off")
+    return Fetched(url, content_type, media_type, body)
+
+
+def _name_of(url: str) -> str:
+    try:
+        return parse_url(url).where
+    except ValueError:
+        return "the address"
+
+
+def _inaccessible(where: str, why: str) -> ToolFailure:
+    return ToolFailure(ToolErrorCode.URL_NOT_ACCESSIBLE, f"{where} cannot be fetched: {why}.")

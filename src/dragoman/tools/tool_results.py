@@ -1,0 +1,100 @@
+"""Read what an MCP tool returned as search results or as a page."""
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+import msgspec
+
+from dragoman.hub.request import Json
+from dragoman.hub.server_tools import (
+    FetchOutcome,
+    Page,
+    SearchFound,
+    SearchOutcome,
+    SearchResult,
+    ToolErrorCode,
+    ToolFailure,
+)
+from dragoman.tools.mcp import ToolResult
+
+_URL = re.compile(r"https?://[^\s<>()\[\]\"']{1,2000}")
+_TITLE_LINE = re.compile(r"^\W*title\W*:\s*(.{1,300})$", re.IGNORECASE | re.MULTILINE)
+_TITLES = ("title", "name")
+_LINKS = ("url", "link", "href")
+_TEXTS = ("text", "snippet", "content", "description", "summary")
+_DATES = ("publishedDate", "published", "published_date", "page_age", "date")
+_LISTS = ("results", "items", "data", "organic", "web")
+
+
+def read_search(result: ToolResult, name: str) -> SearchOutcome:
+    """Return a tool's results: JSON objects with a URL, or prose in which URLs stand."""
+    text = result.text
+    if result.is_error:
+        return ToolFailure(ToolErrorCode.UNAVAILABLE, f"{name}: {text or 'the tool reported an error'}"[:1000])
+    written = _json(text)
+    for value in (result.structured_content, written):
+        if isinstance(value, dict) and (problem := value.get("error")):
+            return ToolFailure(ToolErrorCode.UNAVAILABLE, f"{name}: {_shown(problem)}")
+        if results := tuple(_results_in(value)):
+            return SearchFound(results)
+    return SearchFound(()) if written is not None else SearchFound(tuple(_results_in_prose(text)), text)
+
+
+def read_page(result: ToolResult, url: str, name: str, max_chars: int) -> FetchOutcome:
+    text = result.text
+    if result.is_error:
+        return ToolFailure(ToolErrorCode.URL_NOT_ACCESSIBLE, f"{name}: {text or 'the tool reported an error'}"[:1000])
+    title = _TITLE_LINE.search(text[:2000])
+    return Page(url, title.group(1).strip() if title else url, text[:max_chars], truncated=len(text) > max_chars)
+
+
+def _json(text: str) -> Json:
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return None
+    return value if isinstance(value, dict | list) else None
+
+
+def _results_in(value: Json) -> Iterator[SearchResult]:
+    if isinstance(value, dict):
+        inner = next((value[key] for key in _LISTS if isinstance(value.get(key), dict | list)), None)
+        yield from _results_in(inner)
+        return
+    for item in value if isinstance(value, list) else ():
+        if isinstance(item, dict) and (url := _first_text(item, _LINKS)):
+            title = _first_text(item, _TITLES) or url
+            yield SearchResult(url, title, _first_text(item, _TEXTS), _date(item))
+
+
+def _results_in_prose(text: str) -> Iterator[SearchResult]:
+    """Return each URL once, with the last `Title:` line before it."""
+    seen: set[str] = set()
+    titles = [(match.start(), match.group(1).strip()) for match in _TITLE_LINE.finditer(text)]
+    for match in _URL.finditer(text):
+        url = match.group().rstrip(".,;:")
+        if url not in seen:
+            seen.add(url)
+            before = [title for place, title in titles if place < match.start()]
+            yield SearchResult(url, before[-1] if before else url)
+
+
+def _first_text(item: Mapping[str, Json], names: tuple[str, ...]) -> str:
+    return next((value for name in names if isinstance(value := item.get(name), str) and value), "")
+
+
+def _date(item: Mapping[str, Json]) -> str | None:
+    value = next((item[name] for name in _DATES if item.get(name)), None)
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, int | float):
+        return None
+    try:  # Kiro's search gives milliseconds since the epoch
+        return datetime.fromtimestamp(value / 1000, UTC).date().isoformat()
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def _shown(value: Json) -> str:
+    return (value if isinstance(value, str) else msgspec.json.encode(value).decode())[:1000]

@@ -1,0 +1,113 @@
+"""Fetch one page for a model: guarded, bounded, and turned into readable text."""
+
+import asyncio
+import base64
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.config.settings import WebFetch
+from dragoman.hub.server_tools import FetchOutcome, Page, ToolErrorCode, ToolFailure
+from dragoman.net.client import OutgoingRequest
+from dragoman.net.headers import JSON
+from dragoman.tools.domains import DomainRules
+from dragoman.tools.guarded_fetch import Fetched, FetchRules, GuardedFetcher
+from dragoman.tools.readable import decode_text, read_html
+from dragoman.tools.service import Service
+
+HTML = frozenset(("text/html", "application/xhtml+xml"))
+PDF = "application/pdf"
+ACCEPT = b"text/html,application/xhtml+xml,text/*;q=0.9,application/json;q=0.9,application/pdf;q=0.8"
+
+
+class PageLimits(Struct, frozen=True):
+    """The bounds of the configuration."""
+
+    timeout_s: float
+    max_bytes: int
+    max_chars: int
+    user_agent: str
+
+
+class PageFetcher:
+    """The built-in fetch backend."""
+
+    name = "builtin"
+
+    def __init__(self, fetcher: GuardedFetcher, limits: PageLimits) -> None:
+        self._fetcher = fetcher
+        self._limits = limits
+
+    async def fetch(self, url: str, domains: DomainRules) -> FetchOutcome:
+        limits = self._limits
+        headers = ((b"accept", ACCEPT), (b"user-agent", limits.user_agent.encode()))
+        rules = FetchRules(headers, limits.max_bytes, limits.timeout_s, is_readable, domains.permits)
+        fetched = await self._fetcher.get(url.strip(), rules)
+        if isinstance(fetched, ToolFailure):
+            return fetched
+        return await asyncio.to_thread(read_page, fetched, limits.max_chars)
+
+
+class _Extracted(Struct):
+    url: str = ""
+    raw_content: str | None = None
+    title: str | None = None
+
+
+class _Extraction(Struct):
+    results: list[_Extracted] = []
+
+
+class TavilyFetch:
+    """Fetches pages through Tavily's extraction service."""
+
+    name = "tavily"
+
+    def __init__(self, endpoint: str, api_key: str, service: Service, settings: WebFetch) -> None:
+        self._endpoint = endpoint
+        self._api_key = api_key
+        self._service = service
+        self._settings = settings
+
+    async def fetch(self, url: str, domains: DomainRules) -> FetchOutcome:
+        if not domains.permits(url):
+            message = "The address is not among the domains that the request allows."
+            return ToolFailure(ToolErrorCode.URL_NOT_ALLOWED, message)
+        headers = (JSON, (b"authorization", b"Bearer " + self._api_key.encode()))
+        body = msgspec.json.encode({"urls": [url]})
+        out = OutgoingRequest("POST", f"{self._endpoint}/extract", headers, body)
+        reply = await self._service.request(out, self._settings.timeout_s)
+        if isinstance(reply, ToolFailure):
+            return reply
+        if reply.status != 200:
+            return self._service.failure_of_status(reply.status)
+        try:
+            found = msgspec.json.decode(reply.body, type=_Extraction).results
+        except msgspec.MsgspecError as error:
+            return self._service.fail(f"its answer cannot be read: {error}")
+        if not found or not found[0].raw_content:
+            return ToolFailure(ToolErrorCode.URL_NOT_ACCESSIBLE, "tavily could not read the page.")
+        text, most = found[0].raw_content, self._settings.max_chars
+        return Page(url, found[0].title or url, text[:most], truncated=len(text) > most)
+
+
+def is_readable(media_type: str) -> bool:
+    """Whether a page of this type can be given to a model."""
+    if media_type == PDF or media_type in HTML or media_type.startswith("text/"):
+        return True
+    return media_type in ("application/json", "application/xml") or media_type.endswith(("+json", "+xml"))
+
+
+def read_page(fetched: Fetched, max_chars: int) -> Page:
+    if fetched.media_type == PDF:
+        return Page(fetched.url, _file_name(fetched.url), pdf=base64.b64encode(fetched.body).decode())
+    if fetched.media_type in HTML:
+        readable = read_html(fetched.body, fetched.content_type, fetched.url, max_chars)
+        return Page(fetched.url, readable.title or fetched.url, readable.text, truncated=readable.truncated)
+    text = decode_text(fetched.body, fetched.content_type)
+    return Page(fetched.url, _file_name(fetched.url), text[:max_chars], truncated=len(text) > max_chars)
+
+
+def _file_name(url: str) -> str:
+    name = url.partition("?")[0].partition("#")[0].rstrip("/").rpartition("/")[2]
+    return name or url

@@ -1,0 +1,157 @@
+"""The MCP client, judged by a server that is made with the official SDK."""
+
+import asyncio
+import contextlib
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from dragoman.hub.server_tools import Page, SearchFound, SearchResult, ToolErrorCode, ToolFailure
+from dragoman.net.client import DialOptions, HttpClient
+from dragoman.tools.mcp import HttpMcpServer, McpServer, StdioMcpServer, ToolResult
+from dragoman.tools.service import Service
+from dragoman.tools.tool_results import read_page, read_search
+from fakes.raw import Hold, RawServer, Request
+
+SERVER = Path(__file__).parent.parent / "fakes" / "mcp_server.py"
+WAYS = ("stdio", "events", "json")
+
+
+@contextlib.asynccontextmanager
+async def reach(way: str) -> AsyncIterator[McpServer]:
+    if way == "stdio":
+        stdio = StdioMcpServer("mcp", [sys.executable, str(SERVER), "stdio"], {})
+        yield stdio
+        await stdio.close()
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(SERVER),
+        str(port),
+        way,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    client = HttpClient()
+    try:
+        await _until_open(port)
+        server = HttpMcpServer(f"http://127.0.0.1:{port}/mcp", Service("mcp", client.send, DialOptions()))
+        yield server
+        await server.close()
+    finally:
+        await client.close()
+        process.kill()
+        await process.wait()
+
+
+async def _until_open(port: int) -> None:
+    for _ in range(600):
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            await asyncio.sleep(0.1)
+        else:
+            writer.close()
+            return
+    raise AssertionError("the MCP server did not start")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_tool_of_the_official_server_is_called(way: str) -> None:
+    async def run() -> None:
+        async with reach(way) as server:
+            found = await server.call_tool("search", {"query": "cats"}, 60.0)
+            assert isinstance(found, ToolResult)
+            date = "2025-10-09"
+            result = SearchResult("https://a.example/cats", "About cats", "All about it.", date)
+            assert read_search(found, "mcp") == SearchFound((result,))
+            both = await asyncio.gather(*(server.call_tool("search", {"query": word}, 60.0) for word in ("a", "b")))
+            assert [word in str(answer) for word, answer in zip("ab", both, strict=True)] == [True, True]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_goes_wrong_in_a_tool_is_a_result(way: str) -> None:
+    async def run() -> None:
+        async with reach(way) as server:
+            for name, query in (("search", "fail"), ("no_such_tool", "x")):
+                answer = await server.call_tool(name, {"query": query}, 60.0)
+                assert isinstance(answer, ToolResult)
+                failure = read_search(answer, "mcp")
+                assert isinstance(failure, ToolFailure)
+                assert failure.code is ToolErrorCode.UNAVAILABLE
+
+    asyncio.run(run())
+
+
+def test_prose_keeps_its_words_and_gives_the_addresses_in_it() -> None:
+    async def run() -> None:
+        async with reach("stdio") as server:
+            answer = await server.call_tool("prose", {"query": "dogs"}, 60.0)
+            assert isinstance(answer, ToolResult)
+            found = read_search(answer, "mcp")
+            assert isinstance(found, SearchFound)
+            first = SearchResult("https://a.example/1", "First about dogs")
+            assert found.results == (first, SearchResult("https://b.example/2", "Second"))
+            assert found.text is not None
+            assert found.text.startswith("Title: First about dogs")
+            page = await server.call_tool("read", {"url": "https://a.example/1"}, 60.0)
+            assert isinstance(page, ToolResult)
+            text = "Title: The page\n\nContent of https://a.example/1"
+            assert read_page(page, "https://a.example/1", "mcp", 1000) == Page("https://a.example/1", "The page", text)
+
+    asyncio.run(run())
+
+
+def test_a_server_that_exits_is_started_again() -> None:
+    async def run() -> None:
+        once = "import sys; sys.stdin.readline(); sys.exit(3)"
+        server = StdioMcpServer("mcp", [sys.executable, "-c", once], {})
+        for _ in range(2):
+            answer = await server.call_tool("search", {"query": "x"}, 60.0)
+            assert answer == ToolFailure(ToolErrorCode.UNAVAILABLE, "mcp: the server has exited")
+        await server.close()
+
+    asyncio.run(run())
+
+
+def test_a_command_that_is_not_there_is_a_failure() -> None:
+    async def run() -> None:
+        server = StdioMcpServer("mcp", ["no-such-command-here"], {})
+        answer = await server.call_tool("search", {"query": "x"}, 60.0)
+        assert isinstance(answer, ToolFailure)
+        assert "no-such-command-here" in answer.message
+
+    asyncio.run(run())
+
+
+def test_a_silent_server_costs_no_more_than_the_time_allowed() -> None:
+    async def run() -> None:
+        client = HttpClient()
+        async with RawServer((Request(), Hold())) as raw:
+            server = HttpMcpServer(f"{raw.url}/mcp", Service("mcp", client.send, DialOptions()))
+            assert isinstance(await server.call_tool("search", {"query": "x"}, 0.2), ToolFailure)
+        await client.close()
+        stdio = StdioMcpServer("mcp", [sys.executable, "-c", "import time; time.sleep(60)"], {})
+        assert isinstance(await stdio.call_tool("search", {"query": "x"}, 0.5), ToolFailure)
+        await stdio.close()
+
+    asyncio.run(run())
+
+
+def test_a_session_that_the_server_has_forgotten_is_opened_again() -> None:
+    async def run() -> None:
+        async with reach("json") as server:
+            assert isinstance(server, HttpMcpServer)
+            await server.call_tool("search", {"query": "a"}, 60.0)
+            server._session = b"0" * 32
+            assert isinstance(await server.call_tool("search", {"query": "b"}, 60.0), ToolResult)
+
+    asyncio.run(run())

@@ -1,0 +1,81 @@
+"""Pages become text, in linear time, whatever they hold."""
+
+import time
+
+import pytest
+
+from dragoman.tools.readable import read_html
+
+PAGE = b"""<!doctype html><html><head><title> A  page &amp; more </title><style>p{}</style></head>
+<body><nav>menu <a href="/m">m</a></nav><main><h1>Hi <b>there</b></h1>
+<p>Some <a href='/x?a=1&amp;b=2'>link</a> text
+ here, <a href="#top">not this one</a>.<script>var a = "<p>no</p>";</script>
+<ul><li>one</li><li>two <i>b</i></ul><pre>code
+  x &lt; y</pre><table><tr><td>1</td><td>2</td></tr></table></main><footer>imprint</footer></body></html>"""
+
+
+def read(page: bytes, content_type: str = "text/html", max_chars: int = 50_000) -> str:
+    return read_html(page, content_type, "https://a.example/dir/", max_chars).text
+
+
+def test_headings_links_lists_code_and_tables_become_markdown() -> None:
+    page = read_html(PAGE, "text/html; charset=utf-8", "https://a.example/dir/", 50_000)
+    assert page.title == "A page & more"
+    assert not page.truncated
+    assert page.text == (
+        "# Hi there\n\nSome [link](https://a.example/x?a=1&b=2) text here, not this one.\n\n- one\n- two b\n\n"
+        "```\ncode\n  x < y\n```\n\n | 1 | 2"
+    )
+
+
+def test_without_a_main_part_the_whole_body_is_read_but_for_navigation() -> None:
+    assert read(b"<body><nav>menu</nav><p>one<div>two</div><main></main></body>") == "one\n\ntwo"
+
+
+@pytest.mark.parametrize(
+    ("page", "content_type"),
+    [
+        ("<p>größer</p>".encode("latin-1"), "text/html; charset=ISO-8859-1"),
+        (b'<meta charset="latin-1">' + "<p>größer</p>".encode("latin-1"), "text/html"),
+        ("<p>größer</p>".encode(), "text/html; charset=no-such-charset"),
+        ("<p>größer</p>".encode(), "text/html"),
+    ],
+)
+def test_the_charset_is_that_of_the_header_then_of_the_page(page: bytes, content_type: str) -> None:
+    assert read(page, content_type) == "größer"
+
+
+def test_a_quoted_value_may_hold_the_end_of_a_tag() -> None:
+    assert read(b"<p title=\"a > b\">text<p title='>'>more") == "text\n\nmore"
+
+
+def test_links_that_are_not_of_the_web_are_only_text() -> None:
+    assert read(b"<a href='javascript:alert(1)'>a</a> <a href='http://['>b</a> <a>c</a>") == "a b c"
+
+
+def test_a_long_page_is_cut() -> None:
+    page = read_html(b"<p>" + b"word " * 1000, "text/html", "https://a.example/", 100)
+    assert len(page.text) == 100
+    assert page.truncated
+
+
+HOSTILE = (
+    *(b"<!--", b"<", b"<div>", b"<b>", b'<a href="', b"<a x='", b"<script>", b"<title", b"<main", b"<meta"),
+    *(b"<a  href=", b"&", b"&#9", b"<nav>", b"<![CDATA[", b"</p", b"<p \"'", b"<pre>", b"<a href=/x>", b"= '", b" "),
+)
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_a_hostile_page_takes_time_in_proportion_to_its_size(piece: bytes) -> None:
+    def seconds(size: int) -> float:
+        page = piece * (size // len(piece))
+        began = time.process_time()
+        read(page)
+        return time.process_time() - began
+
+    small = min(seconds(100_000) for _ in range(3))
+    assert seconds(1_600_000) < 16 * 4 * small + 0.5  # quadratic: 256 times as long
+
+
+def test_a_character_reference_of_thousands_of_digits_stays_text() -> None:
+    assert read(b"<p>&#" + b"9" * 5000 + b"; x").endswith("; x")

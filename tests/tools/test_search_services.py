@@ -1,0 +1,207 @@
+"""Each search service's own bytes, over a socket."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from dragoman.hub.server_tools import SearchFound, SearchOutcome, SearchResult, ToolErrorCode, ToolFailure
+from dragoman.net.client import DialOptions, HttpClient
+from dragoman.tools.domains import DomainRules
+from dragoman.tools.search_services import SEARCH_APIS, Account, RestSearch
+from dragoman.tools.service import Service
+from dragoman.tools.web_search import SearchQuery, search
+from fakes.raw import Hold, RawServer, Request, Script
+
+QUERY = SearchQuery("red pandas & more", 5)
+FILTERED = SearchQuery("pandas", 5, DomainRules(allowed=("a.example", "b.example")))
+BLOCKED = SearchQuery("pandas", 5, DomainRules(blocked=("c.example",)))
+
+
+def answer(value: object, status: int = 200) -> Script:
+    body = value if isinstance(value, bytes) else json.dumps(value).encode()
+    head = b"HTTP/1.1 %d OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (status, len(body))
+    return (Request(), head + body, Hold())
+
+
+async def run(
+    name: str, script: Script, query: SearchQuery = QUERY, timeout_s: float = 20.0
+) -> tuple[SearchOutcome, bytes]:
+    async with RawServer(script) as server:
+        client = HttpClient()
+        account = Account(server.url, "sk-fake-search", "dragoman/test")
+        backend = RestSearch(SEARCH_APIS[name], account, Service(name, client.send, DialOptions()))
+        outcome = await search(backend, query, timeout_s)
+        await client.close()
+        return outcome, server.requests[0] if server.requests else b""
+
+
+def query_of(request: bytes) -> Mapping[str, list[str]]:
+    return parse_qs(urlsplit(request.split(b" ")[1].decode()).query)
+
+
+def body_of(request: bytes) -> object:
+    return json.loads(request.partition(b"\r\n\r\n")[2])
+
+
+LISTS: dict[str, object] = {
+    "searxng": {
+        "query": "x",
+        "number_of_results": 0,
+        "results": [
+            {"url": "https://a.example/1", "title": "One", "content": "First.", "publishedDate": "2026-01-02T00:00:00"},
+            {"url": "https://c.example/2", "title": None, "content": None, "engines": ["x"]},
+        ],
+        "answers": [],
+    },
+    "brave": {
+        "type": "search",
+        "web": {
+            "results": [
+                {
+                    "url": "https://a.example/1",
+                    "title": "One",
+                    "description": "First.",
+                    "page_age": "2026-01-02T00:00:00",
+                },
+                {"url": "https://c.example/2", "extra_snippets": []},
+            ]
+        },
+    },
+    "tavily": {
+        "query": "x",
+        "results": [
+            {
+                "url": "https://a.example/1",
+                "title": "One",
+                "content": "First.",
+                "score": 0.9,
+                "published_date": "2026-01-02T00:00:00",
+            },
+            {"url": "https://c.example/2", "title": None},
+        ],
+        "response_time": 1.2,
+    },
+    "exa": {
+        "requestId": "x",
+        "results": [
+            {
+                "id": "1",
+                "url": "https://a.example/1",
+                "title": "One",
+                "text": "First.",
+                "publishedDate": "2026-01-02T00:00:00",
+            },
+            {"id": "2", "url": "https://c.example/2", "title": None},
+        ],
+    },
+}
+FOUND = (
+    SearchResult("https://a.example/1", "One", "First.", "2026-01-02T00:00:00"),
+    SearchResult("https://c.example/2", "https://c.example/2"),
+)
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_results_are_read_and_a_missing_title_is_the_address(name: str) -> None:
+    outcome, request = asyncio.run(run(name, answer(LISTS[name])))
+    assert outcome == SearchFound(FOUND)
+    assert b"user-agent: dragoman/test\r\n" in request
+
+
+def test_searxng_is_asked_for_json() -> None:
+    _, request = asyncio.run(run("searxng", answer(LISTS["searxng"]), FILTERED))
+    assert request.startswith(b"GET /search?")
+    assert query_of(request) == {"q": ["pandas site:a.example OR site:b.example"], "format": ["json"]}
+
+
+def test_brave_is_asked_with_its_header_and_site_operators() -> None:
+    _, request = asyncio.run(run("brave", answer(LISTS["brave"]), BLOCKED))
+    assert request.startswith(b"GET /res/v1/web/search?")
+    assert query_of(request) == {"q": ["pandas -site:c.example"], "count": ["5"]}
+    assert b"x-subscription-token: sk-fake-search\r\n" in request
+
+
+def test_tavily_is_asked_with_its_own_domain_lists() -> None:
+    _, request = asyncio.run(run("tavily", answer(LISTS["tavily"]), FILTERED))
+    assert request.startswith(b"POST /search ")
+    assert b"authorization: Bearer sk-fake-search\r\n" in request
+    assert body_of(request) == {
+        "query": "pandas",
+        "max_results": 5,
+        "include_domains": ["a.example", "b.example"],
+    }
+
+
+def test_exa_is_asked_for_text_too() -> None:
+    _, request = asyncio.run(run("exa", answer(LISTS["exa"]), BLOCKED))
+    assert request.startswith(b"POST /search ")
+    assert b"x-api-key: sk-fake-search\r\n" in request
+    assert body_of(request) == {
+        "query": "pandas",
+        "numResults": 5,
+        "contents": {"text": {"maxCharacters": 2000}},
+        "excludeDomains": ["c.example"],
+    }
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_domain_lists_hold_whatever_the_service_returns(name: str) -> None:
+    outcome, _ = asyncio.run(run(name, answer(LISTS[name]), FILTERED))
+    assert outcome == SearchFound(FOUND[:1])
+    outcome, _ = asyncio.run(run(name, answer(LISTS[name]), BLOCKED))
+    assert outcome == SearchFound(FOUND[:1])
+
+
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        (answer({}, 500), ToolErrorCode.UNAVAILABLE),
+        (answer({}, 403), ToolErrorCode.UNAVAILABLE),
+        (answer({}, 429), ToolErrorCode.TOO_MANY_REQUESTS),
+        (answer(b"<html>"), ToolErrorCode.UNAVAILABLE),
+        (answer(b'{"results": 1, "web": 1}'), ToolErrorCode.UNAVAILABLE),
+        ((Request(),), ToolErrorCode.UNAVAILABLE),
+    ],
+)
+def test_a_failure_of_the_service_is_a_result(name: str, script: Script, code: ToolErrorCode) -> None:
+    outcome, _ = asyncio.run(run(name, script))
+    assert isinstance(outcome, ToolFailure)
+    assert outcome.code is code
+    assert name in outcome.message
+    assert "sk-fake" not in outcome.message
+
+
+def test_a_403_of_searxng_names_the_setting_that_is_missing() -> None:
+    outcome, _ = asyncio.run(run("searxng", answer({}, 403)))
+    assert isinstance(outcome, ToolFailure)
+    assert "search.formats" in outcome.message
+
+
+def test_a_silent_service_costs_no_more_than_the_time_allowed() -> None:
+    outcome, _ = asyncio.run(run("exa", (Request(), Hold()), timeout_s=0.2))
+    assert isinstance(outcome, ToolFailure)
+    assert outcome.code is ToolErrorCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", ToolErrorCode.INVALID_INPUT),
+        (" \n", ToolErrorCode.INVALID_INPUT),
+        ("é" * 2049, ToolErrorCode.QUERY_TOO_LONG),
+    ],
+)
+def test_a_bad_query_is_never_sent(text: str, code: ToolErrorCode) -> None:
+    outcome, request = asyncio.run(run("brave", answer(LISTS["brave"]), SearchQuery(text, 5)))
+    assert isinstance(outcome, ToolFailure)
+    assert outcome.code is code
+    assert request == b""
+
+
+def test_no_more_results_than_asked_for() -> None:
+    outcome, _ = asyncio.run(run("exa", answer(LISTS["exa"]), SearchQuery("pandas", 1)))
+    assert outcome == SearchFound(FOUND[:1])
