@@ -1,4 +1,4 @@
-"""A body poured into a sink: every byte in order, no more than the sink wants, and every ending told as when asked."""
+"""`stream_to`: the sink gets every byte in order, none after it pauses, and errors are raised as by `chunk`."""
 
 import asyncio
 import gzip
@@ -16,7 +16,7 @@ STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 HELLO = b"3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n"
 
 
-class Jar:
+class Collector:
     """A sink that keeps what it gets, and has enough after so many pieces."""
 
     def __init__(self, wanted: int = 1000, patience_s: float = 20.0) -> None:
@@ -38,14 +38,14 @@ async def ask(client: HttpClient, server: RawServer) -> HttpResponse:
 
 
 @on_both_loops
-async def test_a_body_pours_to_its_end_and_its_connection_serves_again() -> None:
+async def test_a_body_is_streamed_to_its_end_and_its_connection_is_reused() -> None:
     client = HttpClient()
     script = (Request(), STREAM, *bytewise(HELLO, 0.001), Request(), STREAM + HELLO, Hold())
     async with RawServer(script) as server:
         for _ in range(2):
-            jar = Jar()
-            assert await (await ask(client, server)).stream_to(jar, 20)
-            assert jar.content == b"hello"
+            collector = Collector()
+            assert await (await ask(client, server)).stream_to(collector, 20)
+            assert collector.content == b"hello"
         assert len(server.visits) == 1
     await client.close()
 
@@ -57,22 +57,22 @@ async def test_what_comes_in_one_read_is_one_piece() -> None:
     async with RawServer(
         (Request(), STREAM, Pause(0.02), b"1\r\na\r\n1\r\nb\r\n", Until(go_on), HELLO, Hold())
     ) as server:
-        jar = Jar()
-        pouring = asyncio.ensure_future((await ask(client, server)).stream_to(jar, 20))
-        await eventually(lambda: bool(jar.pieces))
+        collector = Collector()
+        streaming = asyncio.ensure_future((await ask(client, server)).stream_to(collector, 20))
+        await eventually(lambda: bool(collector.pieces))
         go_on.set()
-        assert await pouring
-        assert jar.pieces == [b"ab", b"hello"]
+        assert await streaming
+        assert collector.pieces == [b"ab", b"hello"]
     await client.close()
 
 
 @on_both_loops
-async def test_a_sink_that_has_enough_gets_no_more_until_it_is_poured_to_again() -> None:
+async def test_a_sink_that_has_enough_gets_no_more_until_it_is_streamed_to_again() -> None:
     client = HttpClient()
     go_on = asyncio.Event()
     async with RawServer((Request(), STREAM, Pause(0.02), b"1\r\na\r\n", Until(go_on), HELLO, Hold())) as server:
         answer = await ask(client, server)
-        first, second = Jar(wanted=1), Jar()
+        first, second = Collector(wanted=1), Collector()
         assert not await answer.stream_to(first, 20)
         go_on.set()
         await asyncio.sleep(0.2)
@@ -88,14 +88,14 @@ async def test_a_firehose_stops_once_the_sink_has_enough() -> None:
     piece = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
     async with RawServer((Request(), STREAM, Flood(piece))) as server:
         answer = await ask(client, server)
-        assert not await answer.stream_to(Jar(wanted=3), 20)
+        assert not await answer.stream_to(Collector(wanted=3), 20)
         before = -1
         while server.visits[0].sent != before:
             before = server.visits[0].sent
             await asyncio.sleep(0.1)
         assert answer._connection is not None
         assert answer._connection._buffered <= (128 + 256) << 10
-        assert not await answer.stream_to(Jar(wanted=30), 20)
+        assert not await answer.stream_to(Collector(wanted=30), 20)
         assert server.visits[0].sent > before
         answer.close()
     await client.close()
@@ -106,13 +106,13 @@ async def test_bytes_before_a_break_reach_the_sink_before_the_break_is_told() ->
     client = HttpClient()
     go_on = asyncio.Event()
     async with RawServer((Request(), STREAM, Pause(0.02), b"3\r\nhel\r\n", Until(go_on), Reset())) as server:
-        jar = Jar()
-        pouring = asyncio.ensure_future((await ask(client, server)).stream_to(jar, 20))
-        await eventually(lambda: bool(jar.pieces))
+        collector = Collector()
+        streaming = asyncio.ensure_future((await ask(client, server)).stream_to(collector, 20))
+        await eventually(lambda: bool(collector.pieces))
         go_on.set()
         with pytest.raises(ConnectionLost, match="in the middle"):
-            await pouring
-        assert jar.content == b"hel"
+            await streaming
+        assert collector.content == b"hel"
     await client.close()
 
 
@@ -120,10 +120,10 @@ async def test_bytes_before_a_break_reach_the_sink_before_the_break_is_told() ->
 async def test_bytes_before_a_broken_frame_of_the_same_read_reach_the_sink() -> None:
     client = HttpClient()
     async with RawServer((Request(), STREAM, Pause(0.02), b"3\r\nhel\r\nnonsense\r\n", Hold())) as server:
-        jar = Jar()
+        collector = Collector()
         with pytest.raises(ConnectionLost, match="not valid HTTP"):
-            await (await ask(client, server)).stream_to(jar, 20)
-        assert jar.content == b"hel"
+            await (await ask(client, server)).stream_to(collector, 20)
+        assert collector.content == b"hel"
     await client.close()
 
 
@@ -133,20 +133,20 @@ async def test_silence_is_told_after_the_time_that_the_sink_grants() -> None:
     go_on = asyncio.Event()
     async with RawServer((Request(), STREAM, b"1\r\na\r\n", Until(go_on), HELLO, Hold())) as server:
         answer = await ask(client, server)
-        jar = Jar(patience_s=0.05)
+        collector = Collector(patience_s=0.05)
         began = time.monotonic()
         with pytest.raises(UpstreamTimeout) as caught:
-            await answer.stream_to(jar, 60)
+            await answer.stream_to(collector, 60)
         assert caught.value.phase == "idle"
         assert time.monotonic() - began < 20
         go_on.set()
-        assert await answer.stream_to(jar, 20)
-        assert jar.content == b"ahello"
+        assert await answer.stream_to(collector, 20)
+        assert collector.content == b"ahello"
     await client.close()
 
 
 @on_both_loops
-async def test_what_a_sink_raises_is_raised_where_it_is_poured() -> None:
+async def test_what_a_sink_raises_is_raised_to_the_caller_of_stream_to() -> None:
     def broken(piece: bytes) -> float | None:
         raise ZeroDivisionError
 
@@ -160,7 +160,7 @@ async def test_what_a_sink_raises_is_raised_where_it_is_poured() -> None:
 
 
 @on_both_loops
-async def test_a_sink_runs_in_the_context_of_whoever_pours() -> None:
+async def test_a_sink_runs_in_the_context_of_the_caller() -> None:
     whose: ContextVar[str] = ContextVar("whose", default="nobody's")
     seen = []
 
@@ -183,40 +183,40 @@ async def test_a_sink_runs_in_the_context_of_whoever_pours() -> None:
 
 
 @on_both_loops
-async def test_bytes_that_come_after_pouring_was_given_up_are_kept() -> None:
+async def test_bytes_that_come_after_streaming_was_cancelled_are_kept() -> None:
     client = HttpClient()
     go_on = asyncio.Event()
     async with RawServer((Request(), STREAM, Until(go_on), HELLO, Hold())) as server:
         answer = await ask(client, server)
-        jar = Jar()
-        pouring = asyncio.ensure_future(answer.stream_to(jar, 20))
+        collector = Collector()
+        streaming = asyncio.ensure_future(answer.stream_to(collector, 20))
         await asyncio.sleep(0.02)
-        pouring.cancel()
-        await asyncio.wait((pouring,))
+        streaming.cancel()
+        await asyncio.wait((streaming,))
         go_on.set()
         assert await answer.read(100, 20) == b"hello"
-        assert jar.pieces == []
+        assert collector.pieces == []
     await client.close()
 
 
 @on_both_loops
-async def test_a_compressed_body_pours_unpacked() -> None:
+async def test_a_compressed_body_is_streamed_decompressed() -> None:
     client = HttpClient()
     packed = gzip.compress(b"hello" * 100)
     head = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(packed)
     async with RawServer((Request(), head, *bytewise(packed, 0.001), Hold())) as server:
-        jar = Jar()
-        assert await (await ask(client, server)).stream_to(jar, 20)
-        assert jar.content == b"hello" * 100
+        collector = Collector()
+        assert await (await ask(client, server)).stream_to(collector, 20)
+        assert collector.content == b"hello" * 100
     await client.close()
 
 
 @on_both_loops
-async def test_nothing_pours_from_what_was_closed() -> None:
+async def test_a_closed_response_streams_nothing() -> None:
     client = HttpClient()
     async with RawServer((Request(), STREAM, Hold())) as server:
         answer = await ask(client, server)
         answer.close()
         with pytest.raises(ConnectionLost, match="closed by us"):
-            await answer.stream_to(Jar(), 20)
+            await answer.stream_to(Collector(), 20)
     await client.close()

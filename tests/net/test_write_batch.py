@@ -1,4 +1,4 @@
-"""What is written in one turn of the event loop goes out together at its end; nothing is lost or piled up for it."""
+"""Writes of one turn of the event loop are sent together at its end; none is lost or delayed further."""
 
 import asyncio
 
@@ -28,13 +28,13 @@ class Note:
 async def test_the_first_after_a_lull_is_sent_at_once_and_all_others_in_order_once_the_turn_is_over() -> None:
     sent: list[str] = []
     moments = iter((10.0, 10.0 + QUIET_S / 2, 20.0))
-    outbox = WriteBatch(lambda: next(moments))
+    batch = WriteBatch(lambda: next(moments))
     for name in ("one", "two", "three"):
-        outbox.add(Note(sent, name))
+        batch.add(Note(sent, name))
     assert sent == ["one"]
     await asyncio.sleep(0)
     assert sent == ["one", "two", "three"]
-    outbox.add(Note(sent, "four"))
+    batch.add(Note(sent, "four"))
     assert sent == ["one", "two", "three", "four"]
 
 
