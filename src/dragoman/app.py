@@ -151,7 +151,7 @@ class App:
     async def stop(self, accept_s: float = 0.0, listen: Listening | None = None) -> None:
         """Stop accepting, let streams in flight end, then end those that do not with an error event.
 
-        Connections are accepted for another `accept_s`, or until a successor accepts them or nobody comes any more.
+        Connections are accepted for another `accept_s`, until a successor accepts them or none arrive any more.
         """
         self.site.ready = False
         self.server.begin_stop()
@@ -208,16 +208,16 @@ class App:
     def _world(self, config: Config, old: Runtime | None) -> Runtime:
         providers, catalogues = {}, {}
         clock = asyncio.get_running_loop().time
-        for name, stanza in config.providers.items():
-            if (lack := find_missing_feature(stanza)) is not None:
+        for name, section in config.providers.items():
+            if (lack := find_missing_feature(section)) is not None:
                 log.warning("provider %s: %s is not in this version yet", name, lack)
                 continue
-            if old is not None and old.config.providers.get(name) == stanza:
+            if old is not None and old.config.providers.get(name) == section:
                 providers[name], catalogues[name] = old.providers[name], old.catalogues[name]
                 continue
             before = None if old is None else old.providers.get(name)
-            self._check_secrets(stanza, starts=old is None)
-            providers[name] = make_provider(stanza, self._client.send, self._environ, before)
+            self._check_secrets(section, starts=old is None)
+            providers[name] = make_provider(section, self._client.send, self._environ, before)
             catalogues[name] = CachedCatalogue(providers[name], clock)
         fetcher = None
         if config.fetch.enabled:
@@ -236,9 +236,9 @@ class App:
         }
         return {name: plan for name, plan in planned.items() if plan is not None}
 
-    def _check_secrets(self, stanza: ProviderConfig, *, starts: bool) -> None:
+    def _check_secrets(self, section: ProviderConfig, *, starts: bool) -> None:
         """Log secrets that cannot be read at the start; raises ConfigError for a changed configuration."""
-        problems = find_unreadable_secrets(stanza, self._environ)
+        problems = find_unreadable_secrets(section, self._environ)
         if problems and not starts:
             raise ConfigError(problems)
         for problem in problems:

@@ -94,7 +94,7 @@ def test_disproved_quirks_are_removed_and_others_stay(
         shell.write("dragoman.toml", stanza(fake.url, f"quirks = {configured}\n"))
         report = shell.run("doctor", "up", "--json").json
     assert isinstance(report, dict)
-    assert report["stanza"] == {"protocol": "chat", "quirks": expected}
+    assert report["section"] == {"protocol": "chat", "quirks": expected}
     assert report["model"] == "tiny"
     assert report["requests"] == len(fake.calls)
 

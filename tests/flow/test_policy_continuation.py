@@ -50,7 +50,7 @@ def test_who_continues_a_reply_that_broke_off(
     assert ask.route == (TWO if row == "X" else ONE)
     assert row == "X" or ask.provider.account.slot != first.provider.account.slot
     assert ask.continuation is not None
-    assert (ask.continuation.said, ask.continuation.failure, ask.number) == (said, failure, 2)
+    assert (ask.continuation.text, ask.continuation.failure, ask.number) == (said, failure, 2)
 
 
 @pytest.mark.parametrize("kind", CONTINUED)
@@ -118,7 +118,7 @@ def test_a_second_interruption_continues_from_all_that_was_said() -> None:
     ask = trial.asks(interrupted(trial, said="Half a loaf"))
     assert ask.route == TWO
     assert ask.continuation is not None
-    assert ask.continuation.said == "Half a loaf"
+    assert ask.continuation.text == "Half a loaf"
 
 
 def test_an_interruption_is_learnt_from() -> None:

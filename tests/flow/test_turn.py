@@ -177,7 +177,7 @@ def test_a_translated_stream_that_breaks_off_can_be_continued_where_turns_may_be
     played = play(Scene("messages", joins=joins, server=server_for(answer)), answer)
     assert isinstance(played.end, Interrupted)
     assert played.end.failure.kind is kind
-    assert played.end.said == ("Half a" if joins else None)
+    assert played.end.text == ("Half a" if joins else None)
     assert played.reply.body.count(b"event: error\n") == 1
     assert b"message_stop" not in played.reply.body
 
@@ -186,7 +186,7 @@ def test_a_translated_stream_that_breaks_off_can_be_continued_where_turns_may_be
 def test_a_reply_whose_model_has_stopped_is_not_continued(end: End) -> None:
     played = play(Scene("messages", joins=True), Answer(STOPPED, end=end))
     if isinstance(played.end, Interrupted):
-        assert played.end.said is None
+        assert played.end.text is None
     else:
         assert played.end == Completed()
         assert b"message_stop" in played.reply.body

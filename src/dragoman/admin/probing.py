@@ -109,8 +109,8 @@ def _redact(profile: ProbeResult, secrets: Secrets) -> ProbeResult:
     """Remove secrets from a server's messages, which may repeat what it was sent."""
 
     def redact_trait(trait: Trait) -> Trait:
-        said = redact_known(trait.said.encode(errors="replace"), secrets).decode()
-        return msgspec.structs.replace(trait, said=redact(said))
+        message = redact_known(trait.message.encode(errors="replace"), secrets).decode()
+        return msgspec.structs.replace(trait, message=redact(message))
 
     return msgspec.structs.replace(profile, traits=tuple(map(redact_trait, profile.traits)))
 

@@ -82,7 +82,7 @@ def _probe(config: Config, name: str, model: str | None, *, write: bool, as_json
     if as_json:
         profile = msgspec.structs.asdict(report.profile)
         undecided = sorted(report.profile.undecided)
-        show_json({**profile, "undecided": undecided, "stanza": report.settings})
+        show_json({**profile, "undecided": undecided, "section": report.settings})
     else:
         _show_report(report)
     if not report.profile.protocols:
@@ -94,7 +94,7 @@ def _probe(config: Config, name: str, model: str | None, *, write: bool, as_json
 
 
 def _show_report(report: ProbeReport) -> None:
-    rows = [(trait.what, trait.found, trait.quirk or "", _shorten(trait.said)) for trait in report.profile.traits]
+    rows = [(trait.what, trait.found, trait.quirk or "", _shorten(trait.message)) for trait in report.profile.traits]
     show_table(("CHECK", "RESULT", "QUIRK", "SERVER'S MESSAGE"), rows)
     click.echo(f"\n[providers.{report.provider.name}]")
     for key, value in report.settings.items():

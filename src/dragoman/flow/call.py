@@ -1,4 +1,4 @@
-"""One client's request as the flow sees it, read no further than it must be."""
+"""One client's request. Its body is parsed only as far as needed."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -26,7 +26,7 @@ class Call:
         assert protocol.client is not None
         self.protocol = protocol
         self.client: Client = protocol.client
-        self.continues = False  # another upstream may go on where the first breaks off
+        self.continues = False  # another upstream may continue a reply that breaks off
         self.is_from_other_protocol = parse is not None  # the body is not in the protocol of the reply
         self._parse = parse or protocol.client.parse
         self._parsed: tuple[Request, Ledger] | None = None
@@ -45,17 +45,17 @@ class Call:
 
     @property
     def tenant(self) -> str:
-        """Whose state this request may see and change: the client key's own."""
+        """Return the tenant whose state this request may read and change: its client key."""
         return self.record.tenant
 
     @property
     def is_owner(self) -> bool:
-        """Whether the gateway's owner asks, with the key of the environment."""
+        """Whether the request carries the environment's key, which belongs to the gateway's owner."""
         return self.record.key == ENVIRONMENT_KEY
 
     @cached_property
     def uuid(self) -> str:
-        """Unlike `id`, which a client may choose, nobody else's."""
+        """Return an id that is unique, unlike `id`, which a client may choose."""
         return str(uuid4())
 
     async def read(self) -> None:
@@ -64,14 +64,14 @@ class Call:
             self._parsed = await run_off_loop(len(self.body), self._read_body)
 
     def release_reply(self) -> None:
-        """Count nothing any more of what was read of a reply that nobody will see."""
+        """Release the buffered bytes of a reply that is not sent to the client."""
         self.buffered.release_to(self._held)
 
     def request(self) -> Request:
         return self._content()[0]
 
     def ledger(self) -> Ledger:
-        """A fresh ledger that starts with what parsing lost."""
+        """Return a new ledger that starts with the losses of parsing."""
         return self._content()[1].copy()
 
     def _content(self) -> tuple[Request, Ledger]:

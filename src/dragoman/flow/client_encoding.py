@@ -1,4 +1,4 @@
-"""The stages and the encoder of one client's reply, which stay the same while upstream turns come and go."""
+"""The stages and the encoder of one client's reply, kept over all its upstream turns."""
 
 from collections.abc import Callable, Sequence
 
@@ -103,7 +103,7 @@ class ClientEncoding:
         return b"".join([*encoder.feed(Failed(failure)), *encoder.finish()])
 
     def finish(self) -> bytes:
-        """Return what the stages and the encoder still hold, each seeing what those before it gave."""
+        """Return what the stages and the encoder still hold."""
         assert self._encoder is not None
         events: list[Event] = []
         for stage in self.stages:
@@ -140,7 +140,7 @@ class ClientEncoding:
 
 
 class _CurrentWatch:
-    """The watch that is told a failure. The stages refer to this and not to the encoding, which holds them."""
+    """The monitor that failures are reported to. The stages refer to this, not to the encoding, to avoid a cycle."""
 
     __slots__ = ("watch",)
 

@@ -1,4 +1,4 @@
-"""Token counts before a request: the upstream's own where it counts, else our estimate, marked as one."""
+"""Count the tokens of a request: by its upstream if it can, else by an estimate that is marked as one."""
 
 import logging
 from collections.abc import Callable
@@ -31,7 +31,7 @@ MAX_COUNT_BYTES = 64 * 1024
 
 
 class NoCount(Exception):
-    """The upstream has no count, or none now; says why."""
+    """The upstream gave no count; the message says why."""
 
 
 async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None:
@@ -67,7 +67,7 @@ async def _estimated(call: Call, route: Route, counting: TokenCounting) -> int:
 
 
 async def _relayed(runtime: Runtime, call: Call, route: Route, counting: TokenCounting) -> bytes:
-    """The upstream's count, as it wrote it; NoCount where there is none."""
+    """Return the upstream's count unchanged. Raises NoCount if there is none."""
     provider = runtime.providers.get(route.provider)
     if provider is None:
         raise NoCount("there is no such provider")
@@ -77,7 +77,7 @@ async def _relayed(runtime: Runtime, call: Call, route: Route, counting: TokenCo
     if not choice.unchanged or not provider.endpoint.counts_tokens:
         raise NoCount("it does not count such requests")
     try:
-        status, body = await _asked(runtime, call, route, provider, counting.locate)
+        status, body = await _request_count(runtime, call, route, provider, counting.locate)
     except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded) as fault:
         raise NoCount(str(fault)) from fault
     except RequestError as refused:
@@ -87,7 +87,7 @@ async def _relayed(runtime: Runtime, call: Call, route: Route, counting: TokenCo
     return body
 
 
-async def _asked(
+async def _request_count(
     runtime: Runtime, call: Call, route: Route, provider: Provider, locate: Callable[[str], str]
 ) -> tuple[int, bytes]:
     prepared = await prepare(call, route, provider, target_settings(runtime, route, call.tenant), number=1)

@@ -22,7 +22,7 @@ class Cooldown(Struct, frozen=True):
     """How long a refused credential is left alone where the upstream does not say."""
 
     seconds: float
-    whole_account: bool = False  # for every model, not only for the one that was asked for
+    whole_account: bool = False  # for every model, not only for the requested one
 
 
 COOLDOWNS: dict[Kind, Cooldown] = {
@@ -32,7 +32,7 @@ COOLDOWNS: dict[Kind, Cooldown] = {
     Kind.QUOTA: Cooldown(3600.0, whole_account=True),
 }
 
-# Where every credential was refused, each for a reason of its own, the client is told the first of these.
+# If every credential was refused, each for another reason, the client gets the first of these.
 REPORTED_FIRST = (Kind.RATE_LIMITED, Kind.QUOTA, Kind.FORBIDDEN, Kind.CREDENTIAL, Kind.NOT_FOUND)
 
 
@@ -40,8 +40,8 @@ class CredentialRound:
     """One pass over the credentials of one provider, for one request.
 
     `session` names the conversation, which stays with the credential that answered it before. `excluded` are
-    credentials that have broken off this very reply. `spares` says whether there is another target: a provider with a
-    single credential that is used up rests only then.
+    credentials that have broken off this reply. `spares`: there is another target. Only then does a provider with a
+    single exhausted credential cool down.
     """
 
     def __init__(
@@ -94,36 +94,36 @@ class CredentialRound:
         self.release()
 
     def refused(self, end: NoReply) -> None:
-        """Note that the credential which is used now was of no use."""
+        """Note that the current credential failed."""
         self._refusals[self.member.account.slot] = end
         self.learn(end.failure)
         self.release()
 
     def learn(self, failure: Failure) -> None:
-        """Note what a failure says of the credential that met with it."""
+        """Note what a failure says about its credential."""
         if self._provider.account.pool is not None:
             start_cooldown(self.member, self._model, failure)
         elif self._pool is not None and _says_how_long(failure, self._pool.clock()):
             start_cooldown(self.member, self._model, failure)  # there is no other credential to use meanwhile
 
     def release(self) -> None:
-        """The request that was to find out whether a cooldown is over has ended."""
+        """Note that the request which tests whether a cooldown is over has ended."""
         if self._pool is not None and self._choice is not None:
             self._pool.release(self._choice)
         self._choice = None
 
     def verdict(self, last: NoReply) -> NoReply:
-        """Return what to tell a client whose request every credential refused: what passes soonest."""
+        """Return the failure for a client whose request every credential refused: the one that passes soonest."""
         pool, model, refusals = self._provider.account.pool, self._model, self._refusals
         if pool is None:
             return last
         if not refusals:
             return self.exhausted()
         now = pool.clock()
-        told = min(refusals, key=lambda seat: (_rank(refusals[seat]), pool.free_at(seat, model, now)))
-        soon = None if _rank(refusals[told]) == 0 else pool.next_free_at(model, TEMPORARY, refusals, now)
-        if soon is None or soon >= pool.free_at(told, model, now):
-            return refusals[told]
+        soonest = min(refusals, key=lambda slot: (_rank(refusals[slot]), pool.free_at(slot, model, now)))
+        soon = None if _rank(refusals[soonest]) == 0 else pool.next_free_at(model, TEMPORARY, refusals, now)
+        if soon is None or soon >= pool.free_at(soonest, model, now):
+            return refusals[soonest]
         message = (
             f"Some credentials of provider {self._provider.name!r} are refused, the others are rate limited for "
             f"{soon - now:.0f} s more."
@@ -135,7 +135,7 @@ class CredentialRound:
         return NoReply(Failure(Kind.QUOTA, f"No other credential of provider {self._provider.name!r} can be used now."))
 
     def _rest_if_spent(self, pool: Pool, headers: Headers) -> None:
-        """A good answer may say that it was the last one for a while."""
+        """Start a cooldown if a successful response says that the allowance is used up."""
         now = pool.clock()
         until = self.member.account.exhausted_until(headers, now)
         if until is not None:
@@ -143,7 +143,7 @@ class CredentialRound:
 
 
 def start_cooldown(member: Provider, model: str, failure: Failure) -> None:
-    """Leave a credential alone for as long as its failure says, if it is one that says so."""
+    """Start a cooldown for as long as the failure says, if it calls for one."""
     pool, cooldown = member.account.cooldowns, COOLDOWNS.get(failure.kind)
     if pool is None or cooldown is None:
         return
@@ -165,7 +165,7 @@ def available_targets(routes: tuple[Route, ...], providers: Mapping[str, Provide
 
 
 def choose_least_restricted(provider: Provider, model: str) -> Provider:
-    """Return the credential that may be used soonest, for a question that belongs to no conversation."""
+    """Return the credential that may be used soonest, for a request outside any conversation."""
     account = provider.account
     if account.pool is None:
         return provider

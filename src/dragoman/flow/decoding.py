@@ -1,4 +1,4 @@
-"""How the reply to a prepared request is read: its source, its stages, and the events of a whole body."""
+"""Read the reply to a prepared request: its source, its stages, and the events of a whole body."""
 
 import logging
 
@@ -51,12 +51,12 @@ def read_events(prepared: Prepared, body: bytes, ledger: Ledger, streamed: bool)
 
 
 def glance(prepared: Passthrough, body: bytes) -> list[Event]:
-    """Return what must be known of a body that passes; nothing where we cannot read what the client perhaps can."""
+    """Return the events of a body that passes unchanged; none if it cannot be read, as the client may be able to."""
     upstream = prepared.upstream
     try:
         events = (upstream.decode_outline or upstream.decode_whole)(body, prepared.issuer, Ledger())
-    except Exception as bug:  # a watcher's bug costs no byte
-        log.error("the reply passes unread: %s", describe_fault(bug))
+    except Exception as bug:  # a bug in observing must not change the reply
+        log.error("the reply passes unobserved: %s", describe_fault(bug))
         return []
     last = events[-1]
     unreadable = isinstance(last, Failed) and last.failure.kind is Kind.CORRUPT and last.failure.code != NO_REPLY
@@ -69,7 +69,7 @@ BOM = b"\xef\xbb\xbf"
 
 
 def is_named_stream(headers: Headers) -> bool:
-    """A document is known by its name; anything else that a stream was asked of is taken for one."""
+    """Whether the content type may be that of a stream: anything that is not a known document type."""
     kind = (headers.get(b"content-type") or b"").partition(b";")[0].strip().lower()
     return kind not in DOCUMENTS
 
@@ -85,7 +85,7 @@ def begins_events(upstream: Upstream, begun: bytes) -> bool:
 
 
 def is_stream(upstream: Upstream, headers: Headers, body: bytes) -> bool:
-    """What a whole body is."""
+    """Whether a whole body is a stream of events."""
     if is_named_stream(headers):
         return not begins_document(upstream, body)
     return begins_events(upstream, body)

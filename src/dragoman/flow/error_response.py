@@ -1,4 +1,4 @@
-"""A failure before the first byte goes out as a real HTTP error, in the client's own shape."""
+"""Send a failure before the first byte as an HTTP error in the client's protocol."""
 
 import math
 import time
@@ -10,9 +10,9 @@ from dragoman.hub.ports import Client
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
 
-# No retry mends these: a wrong client key, the gateway's own credential.
+# A retry never helps: a wrong client key, a rejected credential of the gateway.
 NEVER_RETRY = (Kind.AUTH, Kind.CREDENTIAL)
-# Nor these, unless the upstream says otherwise: a spent allowance, a model that is not allowed.
+# A retry does not help unless the upstream says so: a spent allowance, a model that is not allowed.
 SELDOM_RETRY = (Kind.QUOTA, Kind.FORBIDDEN)
 
 
@@ -25,9 +25,9 @@ class AllTargetsFailed(RequestError):
 
 
 def respond_with_failure(exchange: Exchange, client: Client, refused: RequestError, request_id: str) -> None:
-    """The upstream's own error where client and upstream speak one protocol, else the failure rendered anew."""
+    """Send the upstream's own error body if client and upstream use one protocol, else render the failure."""
     if exchange.started:
-        exchange.abort()  # unless the stream, whose head was out already, has told the error and ended
+        exchange.abort()  # the head was sent already: the stream has ended with its error event
         return
     failure = refused.failure
     error = refused.error_reply if isinstance(refused, AllTargetsFailed) else None
@@ -62,14 +62,14 @@ def _advice(failure: Failure) -> list[Header]:
 
 
 def _wait_s(failure: Failure) -> float | None:
-    """Seconds until a retry may help, as the upstream has named them, or the moment."""
+    """Return the seconds until a retry may help, from the upstream's seconds or date."""
     if failure.retry_after is not None or failure.resets_at is None:
         return failure.retry_after
     return max(0.0, failure.resets_at - time.time())
 
 
 def should_retry(failure: Failure) -> bool | None:
-    """What `x-should-retry` says; None: nothing, so the client's own patience goes on where ours ended."""
+    """Return the value of `x-should-retry`; None: not sent, so that the client retries by its own rules."""
     if failure.kind in NEVER_RETRY:
         return False
     advice = failure.should_retry

@@ -65,7 +65,7 @@ class Gateway:
         self.runtime = runtime
 
     async def answer(self, exchange: Exchange, call: Call) -> None:
-        """Answer a call; raises RequestError if nobody answers and nothing was sent to the client yet."""
+        """Answer a call. Raises RequestError if every target failed and nothing was sent to the client."""
         runtime, memory, recording = self.runtime, self._memory, call.record.recording
         make_watch: Callable[[], ReplyMonitor] = _make_watch
         on_guard_trip: Callable[[str], None] = self._note_guard_trip
@@ -101,7 +101,7 @@ class Gateway:
         client = call.client
         if call.stream:
             encoding = ClientEncoding(
-                lambda ledger: client.encoder(self._asked(call), ledger),
+                lambda ledger: client.encoder(self._reply_context(call), ledger),
                 on_guard_trip,
                 serial=client.serial_blocks,
                 joins=call.continues,
@@ -111,9 +111,9 @@ class Gateway:
         return WholeWriter(exchange, call, on_guard_trip, partial(self._encode_whole, call))
 
     def _encode_whole(self, call: Call, events: Sequence[Event], ledger: Ledger) -> bytes:
-        return call.client.encode_whole(events, self._asked(call), ledger)
+        return call.client.encode_whole(events, self._reply_context(call), ledger)
 
-    def _asked(self, call: Call) -> ReplyContext:
+    def _reply_context(self, call: Call) -> ReplyContext:
         done = self.runtime.config.server.responses_done
         started = int(call.record.started_at)
         return ReplyContext(call.request(), call.model, started, _mint, time.time, done, call.stream_type)
@@ -230,7 +230,7 @@ class ActiveCall:
         self._call.record.note_fault(RequestError(failure))
 
     def _break_off(self, failure: Failure) -> None:
-        """End a stream in the middle of whatever is being done for it."""
+        """End a stream at once, whatever step is running."""
         if self._accepted and self._turn is not None and self._turn.pipe is not None:
             self._writer.keep_for_end(self._turn.pipe.break_off(failure))
         self._fail(failure)
@@ -267,7 +267,7 @@ async def _find_sessions(call: Call, runtime: Runtime, routes: tuple[Route, ...]
 
 
 async def _session_with(call: Call, pool: Pool) -> str | None:
-    """Return the name by which a pool of credentials knows the conversation of this call."""
+    """Return this call's conversation name in a pool of credentials."""
 
     def is_known(name: str) -> bool:
         return pool.last_member(tenant_session(call.tenant, name)) is not None
@@ -277,7 +277,7 @@ async def _session_with(call: Call, pool: Pool) -> str | None:
 
 
 def _has_fallback(routes: tuple[Route, ...], runtime: Runtime) -> bool:
-    """Whether anybody could continue a reply that breaks off: another target, or another credential."""
+    """Whether another target or another credential could continue a reply that breaks off."""
     first = runtime.providers.get(routes[0].provider)
     return len(routes) > 1 or (first is not None and first.account.pool is not None)
 
@@ -287,9 +287,9 @@ def _make_watch() -> ReplyMonitor:
 
 
 def _jitter() -> float:
-    return random.uniform(0.75, 1.25)  # spreads retries, guards nothing
+    return random.uniform(0.75, 1.25)  # spreads retries; not for security
 
 
 def _mint(prefix: str) -> str:
-    # To be unique is enough, for an id guards nothing: the system need not be asked for each.
+    # Ids only have to be unique, so the system's randomness is not needed.
     return f"{prefix}{random.getrandbits(96):024x}"

@@ -1,4 +1,4 @@
-"""Requests that have ended come in; every observer hears what each came to, of many together where many end."""
+"""Pass the outcomes of ended requests to the observers, in batches."""
 
 import asyncio
 import logging
@@ -16,16 +16,15 @@ MAX_QUEUED = 64  # records that wait
 
 
 class ObserverQueue:
-    """The first request to end after a while is told after this turn of the loop.
+    """Passes outcomes on after the current turn of the event loop, and further ones in batches.
 
-    What ends soon after it is told together: the same work costs half as much done many times in a row as done once
-    between two requests.
+    A batch costs half as much as the same outcomes one by one between requests.
     """
 
     def __init__(self, observers: Sequence[OutcomeObserver]) -> None:
         self._observers = tuple(observers)
         self._ended: list[RequestRecord] = []
-        self._told_at = 0.0  # by the loop's clock
+        self._passed_at = 0.0  # by the loop's clock
         self.failures = 0
 
     def add(self, record: RequestRecord) -> None:
@@ -34,10 +33,10 @@ class ObserverQueue:
         if len(self._ended) >= MAX_QUEUED:
             self.flush()
         elif len(self._ended) == 1:
-            self._tell_soon()
+            self._schedule()
 
     def flush(self) -> None:
-        """All that have ended until now; an observer that fails harms nobody."""
+        """Pass on all outcomes so far; a failing observer does not affect the others."""
         ended, self._ended = self._ended, []
         outcomes = [record.outcome() for record in ended]
         for observe in self._observers:
@@ -47,12 +46,12 @@ class ObserverQueue:
                 except Exception as bug:
                     self._failed(outcome, bug)
 
-    def _tell_soon(self) -> None:
+    def _schedule(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        wait = 0.0 if now - self._told_at >= GATHER_S else GATHER_S
-        self._told_at = now + wait
-        # In a context of its own: what is told is not only about the request that happened to end first.
+        wait = 0.0 if now - self._passed_at >= GATHER_S else GATHER_S
+        self._passed_at = now + wait
+        # In a context of its own: the batch does not belong to the request that ended first.
         if wait:
             loop.call_later(wait, self.flush, context=Context())
         else:

@@ -1,9 +1,9 @@
-"""Work on large bodies runs in a thread, so that the event loop goes on serving everybody else.
+"""Run work on large bodies in a thread, so that the event loop goes on serving other requests.
 
 The interpreter switches between threads every few milliseconds of Python code, but not within one call into C, such
 as decoding a body. The event loop needs the interpreter anew for each socket that it reads: beside a thread that makes
 one such call after the other, a single turn of the loop would wait for many of them. Therefore a thread gets its next
-piece of work from the loop, which has by then served everybody who waited.
+piece of work from the loop, which has by then served all sockets that were ready.
 
 One thread for large bodies and one for huge ones: a huge body must not hold up the common large ones.
 """

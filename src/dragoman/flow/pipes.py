@@ -1,4 +1,4 @@
-"""The way of an upstream's bytes to the client: through a translation, or unchanged and only watched."""
+"""Bring an upstream's bytes to the client: translated, or unchanged and only observed."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ class Source:
 
 
 class Pipe(Protocol):
-    """One upstream turn's way to the client; each call returns the bytes to write."""
+    """Turns one upstream turn's bytes into the client's; each call returns the bytes to write."""
 
     watch: ReplyMonitor
 
@@ -82,7 +82,7 @@ class TranslationPipe:
     """Decodes, puts events through the stages of the upstream and then of the client, and encodes them.
 
     A failure that the upstream's stages give is kept in `failure` and does not reach the client's stages: whoever runs
-    the turn decides whether another upstream continues or the client is told.
+    the turn decides whether another upstream continues or the client gets the failure.
     """
 
     __slots__ = (
@@ -128,7 +128,7 @@ class TranslationPipe:
 
     @property
     def usage(self) -> Usage | None:
-        """What the client is told, with what earlier turns of the same reply have used."""
+        """Return the usage that the client gets: with that of earlier turns of the same reply."""
         known, before = None if self._estimate is None else self._estimate.usage, self._client.used_before
         return known if before is None else before + (known or self.used_so_far())
 
@@ -152,7 +152,7 @@ class TranslationPipe:
         return self.push([Failed(failure)])
 
     def finish(self) -> bytes:
-        """End the upstream's stages, each seeing what those before it still had to say."""
+        """End the upstream's stages, each after it was fed the last events of those before it."""
         events: list[Event] = []
         for stage in self._own:
             events = [out for event in events for out in stage.feed(event)]
@@ -228,13 +228,13 @@ def _feed_each(feed: Callable[[Event], Sequence[Event]], run: Sequence[Delta], t
 class PassthroughPipe:
     """The same protocol's bytes, unaltered; if they end without their terminal event, its error event is appended."""
 
-    __slots__ = (*("_client", "_ended_unseen", "_secrets", "_source", "_tail", "_unwatched", "_veil"), "watch")
+    __slots__ = (*("_client", "_ended_unseen", "_secrets", "_source", "_tail", "_unwatched", "_redactor"), "watch")
 
     def __init__(self, source: Source, client: Client, watch: ReplyMonitor, secrets: Secrets = ()) -> None:
         self._source = source
         self._client = client
         self._secrets = secrets
-        self._veil = StreamRedactor(secrets)
+        self._redactor = StreamRedactor(secrets)
         self._tail = b""
         self._unwatched = False
         self._ended_unseen = False
@@ -253,13 +253,13 @@ class PassthroughPipe:
         if self._unwatched and not self._ended_unseen:
             self._ended_unseen = any(ending in self._tail[-TAIL:] + chunk for ending in self._client.end_markers)
         self._tail = chunk if len(chunk) >= TAIL else (self._tail + chunk)[-TAIL:]
-        return self._veil.feed(chunk)
+        return self._redactor.feed(chunk)
 
     def drain(self) -> bytes:
-        was_told = self.watch.failure is not None  # the upstream's own error event has already passed
+        was_reported = self.watch.failure is not None  # the upstream's own error event has already passed
         self._see(None)
         failure = TRUNCATED if self._unwatched else self.watch.failure
-        return b"" if was_told or failure is None else self.break_off(failure)
+        return b"" if was_reported or failure is None else self.break_off(failure)
 
     def break_off(self, failure: Failure) -> bytes:
         """Return the protocol's error frames, set apart from an event that was cut in the middle."""
@@ -272,10 +272,10 @@ class PassthroughPipe:
         )
 
     def finish(self) -> bytes:
-        return self._veil.finish()
+        return self._redactor.finish()
 
     def _see(self, chunk: bytes | None) -> None:
-        """A watcher's bug costs no byte: it is logged, and the stream passes unwatched."""
+        """Observe a chunk. A bug here is logged, and the stream passes unobserved."""
         if self._unwatched:
             return
         try:
@@ -285,12 +285,12 @@ class PassthroughPipe:
                     continue
                 if isinstance(item, Failed):
                     if chunk is not None and self.watch.has_content and item.failure.kind is Kind.CORRUPT:
-                        self._unwatched = True  # what we cannot read, the client perhaps can
+                        self._unwatched = True  # the client may be able to read what the decoder cannot
                         return
                     item = Failed(redact_failure(item.failure, self._secrets))
                 self.watch.observe(item)
             if self.watch.blocks > MAX_BLOCKS:
-                self._unwatched = True  # a reply without bounds must not fill the memory of its watcher
+                self._unwatched = True  # an endless reply must not fill the memory of its monitor
         except Exception as bug:
-            log.error("the stream goes on unwatched: %s", describe_fault(bug))
+            log.error("the stream passes unobserved: %s", describe_fault(bug))
             self._unwatched = True

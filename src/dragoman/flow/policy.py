@@ -1,6 +1,6 @@
 """Decide what follows each upstream turn: retry, another credential or target, a continuation, or the end.
 
-Nothing here waits, sends or reads: a `Policy` is fed how a turn ended and returns the next step.
+No I/O: a `Policy` gets how a turn ended and returns the next step.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ class After(Struct, frozen=True):
 
 AFTER: dict[Kind, After] = {
     Kind.LOST: After(retry=True, next_target=True),
-    Kind.TIMEOUT: After(next_target=True),  # it was sent and may be billed; Kiro alone is asked again
+    Kind.TIMEOUT: After(next_target=True),  # it was sent and may be billed; only Kiro gets it again
     Kind.RATE_LIMITED: After(next_credential=True, retry=True, next_target=True),
     Kind.OVERLOADED: After(retry=True, next_target=True),
     Kind.UPSTREAM: After(retry=True, next_target=True),
@@ -71,7 +71,7 @@ class Limits(Struct, frozen=True):
 
     retry: Retry
     continues: bool  # whether another upstream may continue a reply that breaks off
-    jitter: Callable[[], float]  # a factor for waits, so that clients do not come back all at once
+    jitter: Callable[[], float]  # a factor for waits, so that clients do not retry all at once
 
 
 class Policy:
@@ -90,11 +90,11 @@ class Policy:
         self._limits = limits
         self._chances = second_chances
         self._sessions = sessions
-        self._queue = list(routes)  # the targets that are left, the one that is asked now among them
-        self._tries = 0  # of the target that is asked now
+        self._queue = list(routes)  # the targets that are left, the current one first
+        self._tries = 0  # of the current target
         self._number = 0  # of upstream requests
         self._round: CredentialRound | None = None  # None: there is nothing to choose and nothing to note
-        self._member: Provider | None = None  # that is asked now, with its credential
+        self._member: Provider | None = None  # the current one, with its credential
         self._broken: dict[str, set[int]] = {}  # provider -> its credentials that have broken off this reply
         self._continuation: Continuation | None = None
         self._rounds: Rounds | None = None  # where the gateway runs tools for this reply
@@ -140,7 +140,7 @@ class Policy:
             self._round.answered(headers, response)
 
     def release(self) -> None:
-        """The call is over, perhaps because its client left."""
+        """Note that the call is over, perhaps because its client disconnected."""
         if self._round is not None:
             self._round.release()
 
@@ -157,7 +157,7 @@ class Policy:
         route = self._queue[0]
         provider = self._providers.get(route.provider)
         if provider is None:
-            message = f"No provider is called {route.provider!r}."
+            message = f"There is no provider {route.provider!r}."
             return self._after_target_failed(NoReply(Failure(Kind.NOT_FOUND, message, code="model_not_found")))
         spares = len(self._routes) > 1
         if provider.account.pool is None and (provider.account.cooldowns is None or not spares):
@@ -203,12 +203,12 @@ class Policy:
         if AFTER[end.failure.kind].next_target and len(self._queue) > 1:
             self._queue.pop(0)
             return self._start_target()
-        if self._continuation is not None:  # the client is told why the first upstream broke off
+        if self._continuation is not None:  # the client gets the reason why the first upstream broke off
             return GiveUp(self._continuation.failure)
         return GiveUp(end.failure, end.error_reply)
 
     def _retry_wait_s(self, failure: Failure) -> float | None:
-        """Return the seconds before the same target is asked again; None: it is not."""
+        """Return the seconds before the same target is tried again; None: it is not."""
         provider = self._providers.get(self._queue[0].provider)
         repeats = failure.kind is Kind.TIMEOUT and provider is not None and provider.endpoint.retries_timeouts
         if not (AFTER[failure.kind].retry or repeats) or failure.should_retry is False:
@@ -220,12 +220,12 @@ class Policy:
 
     def _after_interruption(self, end: Interrupted) -> Step:
         self._learn_from_end(end.failure)
-        if end.said is None or not self._limits.continues or not AFTER[end.failure.kind].next_target:
+        if end.text is None or not self._limits.continues or not AFTER[end.failure.kind].next_target:
             return GiveUp(end.failure)
         queue = self._targets_after(end.failure)
         if not queue:
             return GiveUp(end.failure)
-        self._continuation = Continuation(end.said, end.failure)
+        self._continuation = Continuation(end.text, end.failure)
         self._queue = queue
         return self._start_target()
 
@@ -247,7 +247,7 @@ class SecondChance(Enum):
 
 
 class SecondChances:
-    """What a request may still change after a refusal, each only once: a renewed credential, an amended request."""
+    """What may be changed after a refusal, each once: a renewed credential, an adjusted request."""
 
     def __init__(self, learned_quirks: LearnedQuirks, tenant: str) -> None:
         self._taken: set[tuple[str, int, str]] = set()
@@ -256,7 +256,7 @@ class SecondChances:
         self.changes: list[Change] = []
 
     def take(self, provider: Provider, model: str, end: NoReply) -> SecondChance | None:
-        """Return with what the same provider may be asked again at once; None if it may not."""
+        """Return the change with which the same provider is tried again at once; None: it is not."""
         failure = end.failure
         if failure.kind is Kind.CREDENTIAL and provider.auth.renew is not None and self._is_first(provider, "renew"):
             return SecondChance.RENEWED_CREDENTIAL
@@ -281,7 +281,7 @@ class SecondChances:
 
 
 def _may_rebuild(adjustment: Adjustment, provider: Provider) -> bool:
-    """Whether bytes that passed unchanged may be built anew: the refusal is of our making.
+    """Whether a request that passed unchanged may be built anew, because the gateway caused the refusal.
 
     Either we chose the endpoint, or we moved a conversation to a credential that cannot read another one's reasoning.
     """

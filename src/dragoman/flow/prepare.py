@@ -1,4 +1,4 @@
-"""A call and its target come in; the bytes and headers to send upstream go out, with what was lost on the way."""
+"""Make the upstream request of a call for one target, and note what the translation loses."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
@@ -33,7 +33,7 @@ from dragoman.tools.plan import ToolPlan
 NAME = itemgetter(0)
 IDENTITY = (b"accept-encoding", b"identity")
 
-# What a client says to us and not to the upstream: credentials, the connection, and where it came from.
+# Headers for the gateway, not for the upstream: credentials, the connection, the client's address.
 KEPT_BACK = frozenset(
     (
         b"authorization proxy-authorization cookie host content-length content-encoding "
@@ -41,8 +41,8 @@ KEPT_BACK = frozenset(
         b"expect origin referer forwarded via user-agent x-request-id"
     ).split()
 ) | frozenset(KEY_PLACES.headers)
-# Which of the upstream account's organisations pays is for its owner to say. Another's choice would be refused, and the
-# refusal would count against our credential.
+# Only the owner may choose which organisation of the upstream account pays. Another client's choice would be refused,
+# and the refusal would count against the gateway's credential.
 ACCOUNT_CHOICES = frozenset((b"openai-organization", b"openai-project", b"x-goog-user-project", b"chatgpt-account-id"))
 KEPT_BACK_PREFIXES = (b"x-dragoman-", b"x-forwarded-", b"x-real-", b"cf-", b"sec-")
 
@@ -55,8 +55,8 @@ class Outbound(Struct, frozen=True, kw_only=True):
     protocol: Protocol  # the upstream's
     out: OutgoingRequest
     options: object
-    secrets: Secrets  # which must not come back in what the upstream says
-    owner: bool  # the client may know of the account that the upstream is asked with
+    secrets: Secrets  # to be redacted in the reply
+    owner: bool  # the client may see the upstream account's headers
 
     @property
     def issuer(self) -> Issuer:
@@ -67,7 +67,7 @@ class Outbound(Struct, frozen=True, kw_only=True):
 
     @property
     def streams(self) -> bool:
-        """Whether the upstream streams, whatever the client has asked for."""
+        """Whether the upstream streams, even if the client did not request it."""
         return self.upstream.always_streams
 
     @property
@@ -212,7 +212,7 @@ async def _translate(
         raise RequestError(strict_refusal(ledger))
     headers = _headers_for(request, protocol.upstream)
     location = protocol.upstream.locate(route.model, request.stream or protocol.upstream.always_streams)
-    if request.protocol == protocol.name == call.protocol.name:  # betas and the like belong to what the body says
+    if request.protocol == protocol.name == call.protocol.name:  # headers such as betas belong to the body
         headers = _client_headers(call, provider, protocol.upstream)
         location = Location(location.path, _merge_queries(location.query, _client_query(call.query)))
     return request, tools, _Message(body, headers, location, lambda: request)
@@ -261,7 +261,7 @@ async def _fitted(
     ledger: Ledger,
     changes: Sequence[Change],
 ) -> tuple[Request, ToolMap]:
-    """The client's request, after every pass that its upstream needs."""
+    """Return the client's request after every pass that its upstream needs."""
     limits = upstream.tool_limits
     if "no_custom_tools" in provider.requests.quirks | fitting.quirks:
         limits = replace(limits, custom=False)
@@ -303,7 +303,7 @@ def _headers_for(request: Request, upstream: Upstream) -> tuple[Header, ...]:
 
 
 def _client_headers(call: Call, provider: Provider, upstream: Upstream) -> tuple[Header, ...]:
-    """What the client says to an upstream that speaks its protocol; twice the same is said once: vendors join them."""
+    """Return the client's headers for an upstream of the same protocol, without duplicates: vendors join them."""
     kept_back = names_in_connection(call.headers)
     if not call.is_owner:
         kept_back |= ACCOUNT_CHOICES
@@ -354,7 +354,7 @@ class ProtocolChoice(Struct, frozen=True):
 def choose_protocol(
     client: str, speaks: tuple[str, ...], protocols: Mapping[str, Protocol], profile: Profile, body: bytes
 ) -> ProtocolChoice:
-    """Prefer the client's own protocol where the upstream speaks it and takes the body, else the first that does."""
+    """Prefer the client's own protocol if the upstream has it and accepts the body, else the first that accepts it."""
     own = protocols[client] if client in speaks else None
     if own is not None and _accepts(own, profile, body):
         # An envelope of ours must be opened for its issuer and taken out for anyone else.

@@ -1,4 +1,4 @@
-"""Reads bodies of upstreams to their end: bounded in size, in time, and by what all requests may hold together."""
+"""Read upstream bodies to their end, bounded in size, in time and by the budget of all requests."""
 
 from collections.abc import Coroutine
 from functools import partial
@@ -39,7 +39,5 @@ def charge_bytes(charge: BudgetShare, size: int) -> None:
 
 
 def no_room_failure() -> Failure:
-    message = (
-        "The gateway holds as many bytes of requests and replies as it may (server.max_buffered_mb). Retry in 1 s."
-    )
+    message = "The gateway buffers as many bytes as it may (server.max_buffered_mb). Retry in 1 s."
     return Failure(Kind.BUSY, message, retry_after=BUSY_S)

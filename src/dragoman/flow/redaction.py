@@ -1,4 +1,4 @@
-"""Hide the secrets that an upstream was sent in the events and failures that it is the source of."""
+"""Redact the secrets that an upstream was sent in its events and failures."""
 
 from collections.abc import Sequence
 
@@ -30,10 +30,10 @@ TOLERATED = 3
 
 
 def redact_failure(failure: Failure, secrets: Secrets) -> Failure:
-    """The vendor's words, its code and its details."""
-    said = msgspec.json.encode((failure.message, failure.code, failure.detail))
-    hidden = redact_known(said, secrets)
-    if hidden is said:
+    """Redact the upstream's message, code and details."""
+    encoded = msgspec.json.encode((failure.message, failure.code, failure.detail))
+    hidden = redact_known(encoded, secrets)
+    if hidden is encoded:
         return failure
     message, code, detail = msgspec.json.decode(hidden, type=tuple[str, str | None, dict[str, object] | None])
     return replace(failure, message=message, code=code, detail=detail)
@@ -51,7 +51,7 @@ class EventRedactor(RunStage):
         self._secrets = secrets
         self._finder = make_finder(secrets)
         self._suspects = self._finder.may_contain
-        self._tails: dict[int, str] = {}  # block -> the last characters that went out
+        self._tails: dict[int, str] = {}  # block -> the last characters that were passed on
         self._held: dict[int, str] = {}  # block -> what is held back behind them
 
     def feed(self, event: Event) -> Sequence[Event]:
@@ -122,9 +122,9 @@ class EventRedactor(RunStage):
                 return (event,)
             case _:
                 pass
-        said = msgspec.json.encode(event)
-        hidden = redact_known(said, self._secrets)
-        if hidden is said:
+        encoded = msgspec.json.encode(event)
+        hidden = redact_known(encoded, self._secrets)
+        if hidden is encoded:
             return (event,)
         if isinstance(event, OpaqueAdded):  # changed, it would be of no use to its issuer
             return ()

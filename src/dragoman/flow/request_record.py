@@ -1,4 +1,4 @@
-"""What is learnt of a request on its way is noted here; what it came to goes out at its end."""
+"""The record of one request, kept for the log, metrics, usage and captures."""
 
 import asyncio
 import re
@@ -38,11 +38,11 @@ class ReplyProgress(Protocol):
     @property
     def watch(self) -> ReplyMonitor: ...
     @property
-    def usage(self) -> Usage | None: ...  # as the client is told it
+    def usage(self) -> Usage | None: ...  # as the client gets it
 
 
 class RequestRecord:
-    """One request's, from its head to its outcome."""
+    """What is noted of one request, from its head to its outcome."""
 
     __slots__ = (
         *("body", "client", "client_protocol", "failed_attempts", "id", "key", "ledger", "recording"),
@@ -79,15 +79,15 @@ class RequestRecord:
         self.failed_attempts.append(FailedAttempt(str(route), refused.failure.kind.value))
 
     def note_client_gone(self, route: Route) -> None:
-        """Nobody waits any more for what this target would have said."""
+        """Note that the client disconnected before this target answered."""
         self.failed_attempts.append(FailedAttempt(str(route), CLIENT_GONE))
 
     def note_reply(self, route: Route, upstream_protocol: str, ledger: Ledger | None, reply: ReplyProgress) -> None:
-        """There is a first token, from this target."""
+        """Note the first token, from this target."""
         self.route, self.upstream_protocol, self.ledger, self._reply = route, upstream_protocol, ledger, reply
 
     def note_fault(self, fault: BaseException) -> None:
-        """What was raised is how the request ends."""
+        """Note the failure that ends the request."""
         match fault:
             case RequestError(failure=failure):
                 self._result, self._code = failure.kind.value, failure.code
@@ -105,7 +105,7 @@ class RequestRecord:
             self.failed_attempts[-1] = FailedAttempt(self.failed_attempts[-1].route, Kind.SHUTDOWN.value)
 
     def end(self) -> None:
-        """Notes when it was, and lets the reply go: its bytes need not wait for an observer."""
+        """Note the time of the end, and release the reply: its bytes must not wait for observers."""
         self._ended = time.monotonic()
         reply, self._reply = self._reply, None
         body, self.body = self.body, b""
@@ -115,7 +115,7 @@ class RequestRecord:
                 self._guessed_input = estimate_body_tokens(body, "" if self.route is None else self.route.model)
 
     def outcome(self) -> Outcome:
-        """After the end."""
+        """Return the outcome. Call it after the end."""
         seen = UNSEEN if self._watch is None else self._watch.summarize()
         result, code = self._result, self._code
         if seen.failure is not None:
@@ -150,14 +150,14 @@ class RequestRecord:
         )
 
     def _used(self, seen: ReplySummary) -> Usage | None:
-        """Of a reply that broke off, an upstream may have told the input and no more than the first words of output."""
-        told, guess = seen.usage, self._guessed(seen)
-        if told is None or guess is None or seen.usage_is_final:
-            return told or guess
-        return replace(told, output=max(told.output, guess.output), source=Source.ESTIMATED)
+        """Return the usage; for a reply that broke off, the upstream may have reported only part of the output."""
+        reported, guess = seen.usage, self._guessed(seen)
+        if reported is None or guess is None or seen.usage_is_final:
+            return reported or guess
+        return replace(reported, output=max(reported.output, guess.output), source=Source.ESTIMATED)
 
     def _guessed(self, seen: ReplySummary) -> Usage | None:
-        """From sizes, where an upstream answered and told no counts."""
+        """Estimate the usage from sizes if the upstream reported none."""
         if not seen.deltas and not seen.blocks:
             return None
         output = seen.bytes // BYTES_PER_TOKEN
@@ -166,7 +166,7 @@ class RequestRecord:
 
 @lru_cache(maxsize=256)
 def client_name(user_agent: bytes) -> str:
-    """The product, without versions and platforms: `claude-cli`, `OpenAI/Python`, `ai-sdk/openai`."""
+    """Return the product without versions and platforms: `claude-cli`, `OpenAI/Python`, `ai-sdk/openai`."""
     product = user_agent.decode("latin-1").partition(" ")[0].split("/")
     parts: list[str] = []
     for part in product[:3]:

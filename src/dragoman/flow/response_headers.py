@@ -1,4 +1,4 @@
-"""The headers of our own on every reply, and which of an upstream's go on to the client."""
+"""The gateway's own headers on every reply, and the upstream's headers that are passed on."""
 
 import re
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ HOP_BY_HOP = frozenset(
 )
 
 
-# What an upstream says of the account that it was asked with: limits, what is left of them, whose it is.
+# Headers about the upstream account: its limits, what is left of them, its owner.
 ACCOUNT_NAMES = frozenset((b"openai-organization", b"openai-project", b"anthropic-organization-id"))
 ACCOUNT_MARKS = (b"ratelimit", b"rate-limit", b"quota")
 ACCOUNT_PREFIXES = (b"x-codex-", b"retry-after-")
@@ -33,14 +33,14 @@ NOT_OF_ACCOUNT = frozenset((b"retry-after-ms", b"x-codex-turn-state"))
 
 
 def headers_to_forward(headers: Headers, secrets: Secrets = ()) -> list[Header]:
-    """The upstream's headers that concern the client."""
+    """Return the upstream's headers that concern the client."""
     named = names_in_connection(headers)
     kept = [field for field in headers if not _is_kept_back(field[0]) and field[0] not in named]
     return redact_known_in_fields(kept, secrets)
 
 
 def drop_account_headers(headers: Headers) -> Headers:
-    """Return an upstream's headers without those that tell of the gateway's own account there."""
+    """Return an upstream's headers without those about the gateway's account."""
     return Headers([field for field in headers if not _tells_of_account(field[0])])
 
 
@@ -58,22 +58,22 @@ def _is_kept_back(name: bytes) -> bool:
 
 
 def id_headers(client: Client, request_id: str, given: list[Header]) -> list[Header]:
-    """The request's id under our name for it, and under the vendor's own unless the upstream has given it one."""
-    told, taken = request_id.encode(), dict(given)
-    ours: list[Header] = [] if b"x-request-id" in taken else [(b"x-request-id", told)]
+    """Return the request id in the gateway's header, and in the vendor's unless the upstream has set it."""
+    id, taken = request_id.encode(), dict(given)
+    ours: list[Header] = [] if b"x-request-id" in taken else [(b"x-request-id", id)]
     if client.id_header != b"x-request-id" and client.id_header not in taken:
-        ours.append((client.id_header, told))
+        ours.append((client.id_header, id))
     return ours
 
 
 def loss_headers(losses: Sequence[Loss], count: int, explain: bool) -> list[Header]:
-    """`count`: of all losses, of which only the first are listed."""
+    """Return the loss headers. `count` is the number of all losses; only the first ones are listed."""
     counted = (b"x-dragoman-loss", str(count).encode())
     return [counted, (b"x-dragoman-loss-detail", detail(losses, count))] if explain else [counted]
 
 
 def detail(losses: Sequence[Loss], count: int) -> bytes:
-    """The losses as JSON in ASCII; those that are not listed or do not fit are counted in a last entry."""
+    """Return the losses as ASCII JSON; those that do not fit are counted in a last entry."""
     entries: list[bytes] = []
     size = 0
     for loss in losses:

@@ -1,4 +1,4 @@
-"""The client's side of one call: the head, keep-alives, and the bytes of the reply, over as many turns as it takes."""
+"""Write the client's response over all turns of a call: the head, keep-alives and the reply."""
 
 import asyncio
 import math
@@ -140,11 +140,11 @@ class StreamWriter:
             return self.encoding.fail(failure) if self.encoding.in_use else b""  # else the pipe has written it
         try:
             return self.encoding.fail_alone(failure)
-        except RequestError:  # the request cannot be parsed, which its own protocol's upstream was to judge
+        except RequestError:  # the request cannot be parsed; an upstream of its own protocol would have judged it
             return self._call.client.render_stream_error(failure, None, 0)
 
     def _trailers(self) -> list[Header]:
-        """Name who answered, where that was more than the one named in the head."""
+        """Return the routes that answered, if there were more than the one in the head."""
         if len(self._routes) == 1:
             return []
         return [(b"x-dragoman-route", ", ".join(map(str, self._routes)).encode("ascii", "replace"))]

@@ -1,4 +1,4 @@
-"""The configuration in force and what was made of it; names come in, targets and what fits them go out."""
+"""The configuration in force, the objects made from it, and the targets of a model name."""
 
 import asyncio
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ MAX_TARGETS = 1000  # model names of which the targets are kept
 
 
 class Runtime(Struct, frozen=True):
-    """The configuration in force and what was made of it; an edit makes a new one, requests under way keep theirs."""
+    """The configuration in force and the objects made from it. An edit makes a new one, for later requests."""
 
     config: Config
     providers: Mapping[str, Provider]
@@ -46,7 +46,7 @@ class Runtime(Struct, frozen=True):
 
 
 async def find_targets(runtime: Runtime, name: str) -> tuple[Route, ...]:
-    """Who answers for a model name; raises RequestError with the nearest names where nobody does."""
+    """Return the targets of a model name. Raises RequestError with similar names if there are none."""
     routes = find_configured_targets(name, runtime.config.models, runtime.providers)
     if routes:
         if len(runtime.targets) >= MAX_TARGETS:  # clients may invent names
@@ -63,27 +63,25 @@ async def find_targets(runtime: Runtime, name: str) -> tuple[Route, ...]:
 
 
 def _unknown_model(name: str, runtime: Runtime, catalogues: Mapping[str, KnownModels]) -> Failure:
-    """Name the nearest models, and the providers that could not be asked whether they have this one."""
+    """Name similar models, and the providers whose model list could not be read."""
     close = ", ".join(find_similar_names(name, runtime.config.models, catalogues))
     problems = {provider: known.problem for provider, known in catalogues.items() if known.problem}
     message = f"The model {name!r} does not exist here."
     if close:
         message += f" Nearest names: {close}. GET /v1/models lists all."
     if problems:
-        told = "; ".join(f"{provider!r} ({problem})" for provider, problem in problems.items())
+        unread = "; ".join(f"{provider!r} ({problem})" for provider, problem in problems.items())
         one = next(iter(problems))
-        message += f" Could not ask for models: {told}. If the model is there, ask for {one}/{name}."
+        message += f" These model lists could not be read: {unread}. If the model is there, request {one}/{name}."
     if not close and not problems:
-        message += " No other does either."
+        message += " No models are known."
     return Failure(Kind.NOT_FOUND, message, code="model_not_found", at="/model")
 
 
 def provider_of(runtime: Runtime, route: Route) -> Provider:
     provider = runtime.providers.get(route.provider)
     if provider is None:
-        raise RequestError(
-            Failure(Kind.NOT_FOUND, f"No provider is called {route.provider!r}.", code="model_not_found")
-        )
+        raise RequestError(Failure(Kind.NOT_FOUND, f"There is no provider {route.provider!r}.", code="model_not_found"))
     return provider
 
 
@@ -97,7 +95,7 @@ def target_settings(runtime: Runtime, route: Route, tenant: str) -> TargetSettin
 
 
 def _profile(runtime: Runtime, route: Route) -> Profile:
-    """What is known of a model; the most it writes is what its provider lists, where it lists that."""
+    """Return a model's profile, with the output limit that its provider lists."""
     profile = find_profile(route.model)
     catalogue = runtime.catalogues.get(route.provider)
     most = None if catalogue is None else catalogue.max_output(route.model)

@@ -1,4 +1,4 @@
-"""A call comes in; what tells its conversation from others goes out: the client's own word, else how it began."""
+"""Identify the conversation of a call: by the client's own id, else by how it began."""
 
 from collections.abc import Callable
 from hashlib import blake2b
@@ -38,7 +38,7 @@ _body = msgspec.json.Decoder(_Body)
 
 
 def find_session(call: Call, known: Callable[[str], bool]) -> str | None:
-    """None where nothing tells. `known`: whether somebody has answered for that name before."""
+    """Return a name for the conversation; None if there is none. `known`: whether a name has been used before."""
     body = _read(call.body)
     earlier = response_name(body.previous_response_id)
     if earlier is not None and known(earlier):
@@ -47,12 +47,12 @@ def find_session(call: Call, known: Callable[[str], bool]) -> str | None:
         value = call.headers.get(header)
         if value:
             return value.decode("latin-1")
-    for told in (body.prompt_cache_key, _id_in(body.conversation), _in_user_id(body.metadata), earlier):
-        if isinstance(told, str) and told:
-            return told
+    for name in (body.prompt_cache_key, _id_in(body.conversation), _in_user_id(body.metadata), earlier):
+        if isinstance(name, str) and name:
+            return name
     try:
         return _beginning(call.request())
-    except RequestError:  # what only its own protocol understands passes unread
+    except RequestError:  # a body that only its own protocol can read
         return None
 
 
@@ -64,7 +64,7 @@ def tenant_session(tenant: str, name: str | None) -> str | None:
 
 
 def response_name(id: object) -> str | None:
-    """The name under which a reply that is kept upstream is known; only who wrote it can go on from it."""
+    """Return the name of a reply that its upstream stores: only that credential can continue from it."""
     return f"response {id}" if isinstance(id, str) and id else None
 
 
@@ -80,7 +80,7 @@ def _id_in(conversation: object) -> object:
 
 
 def _in_user_id(metadata: object) -> str | None:
-    """Only a user's id that names a session: all conversations of one user would crowd one credential."""
+    """Return a session in a user id; not the user id itself, which would put all conversations on one credential."""
     user_id = metadata.get("user_id") if isinstance(metadata, dict) else None
     if not isinstance(user_id, str):
         return None
@@ -91,7 +91,7 @@ def _in_user_id(metadata: object) -> str | None:
 
 
 def _beginning(request: Request) -> str:
-    """Everything up to the first thing that a person said; that stays the same from turn to turn."""
+    """Return everything up to the first user message: it stays the same from turn to turn."""
     digest = blake2b(digest_size=16)
     for turn in request.turns:
         for part in turn.parts:

@@ -42,7 +42,7 @@ class Interrupted(Struct, frozen=True):
     """The reply broke off after some of it was written for the client."""
 
     failure: Failure
-    said: str | None = None  # its text so far; None where no other upstream could continue it
+    text: str | None = None  # so far; None where no other upstream could continue it
 
 
 class Completed(Struct, frozen=True):

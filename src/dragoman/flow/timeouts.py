@@ -1,4 +1,4 @@
-"""How long an upstream may be silent: the three time-outs of the configuration as one pure decision."""
+"""How long to wait for an upstream: the three timeouts of the configuration as one decision, without I/O."""
 
 from typing import Protocol
 
@@ -9,7 +9,7 @@ from dragoman.hub.failure import Failure, Kind
 
 
 class HasTimeouts(Protocol):
-    """A provider's endpoint, as far as its time-outs go."""
+    """The timeouts of a provider's endpoint."""
 
     @property
     def first_token_timeout_s(self) -> float | None: ...
@@ -18,7 +18,7 @@ class HasTimeouts(Protocol):
 
 
 class Timeouts(Struct, frozen=True):
-    """The time-outs, in seconds, that hold for one upstream. Any byte of its answer is a sign of life."""
+    """The timeouts for one upstream, in seconds. Any byte of its reply is a sign of life."""
 
     first_token_s: float  # before the first token: between two signs of life
     token_s: float  # signs of life without any token, in all
@@ -26,7 +26,7 @@ class Timeouts(Struct, frozen=True):
 
 
 def timeouts_for(endpoint: HasTimeouts, server: Server) -> Timeouts:
-    """A provider's own time-out wins; else its kind may be more hurried than the server, never less."""
+    """Return a provider's timeouts: its own setting, else the server's, limited by its kind."""
     first = endpoint.first_token_timeout_s
     if first is None:
         first = min(server.first_token_timeout_s, endpoint.first_token_limit_s)
@@ -42,11 +42,11 @@ class ReplyDeadline:
         self._name = name  # of the provider
         self.timeouts = timeouts
         self._token_deadline = now + timeouts.token_s
-        self.has_token = False  # the model answers, or has said that it works in silence
+        self.has_token = False  # the model has answered, or the upstream has said that it is still working
         self.deadline = min(now + timeouts.first_token_s, self._token_deadline)
 
     def extend(self, now: float, has_token: bool) -> None:
-        """A sign of life came."""
+        """Note a sign of life."""
         self.has_token = has_token
         if has_token:
             self.deadline = now + self.timeouts.idle_s
@@ -54,11 +54,11 @@ class ReplyDeadline:
             self.deadline = min(now + self.timeouts.first_token_s, self._token_deadline)
 
     def left(self, now: float) -> float:
-        """Seconds until the deadline; never 0, which some timers take for none."""
+        """Return the seconds until the deadline; never 0, which some timers read as no limit."""
         return max(0.001, self.deadline - now)
 
     def failure(self) -> Failure:
-        """What the client is told once the deadline has passed."""
+        """Return the failure for a client once the deadline has passed."""
         timeouts = self.timeouts
         if self.has_token:
             why = f"sent no data for {timeouts.idle_s:g} s; idle_timeout_s"

@@ -94,7 +94,7 @@ class Turn:
         try:
             if ask.provider.replies.withholds_cut_calls:
                 changes = (*changes, *await self._notices())
-            # Anew for each turn: a refusal may have taught something.
+            # For each turn: a quirk may have been learned from a refusal.
             settings = target_settings(self._around.runtime, ask.route, call.tenant)
             self.prepared = prepared = await prepare(
                 call, ask.route, ask.provider, settings, ask.number, changes, ask.rounds
@@ -149,11 +149,11 @@ class Turn:
             self._answer.close()
 
     async def _notices(self) -> tuple[Change, ...]:
-        """Return what the model must be told that its last reply in this conversation lost."""
+        """Return the changes that tell the model which calls its last reply in this conversation lost."""
         call = self._around.call
         await call.read()
-        asked = await run_off_loop(len(call.body), lambda: digest_conversation(call.request()))
-        lost_calls = await self._around.memory.recall(call.tenant, asked)
+        conversations = await run_off_loop(len(call.body), lambda: digest_conversation(call.request()))
+        lost_calls = await self._around.memory.recall(call.tenant, conversations)
         return (lambda request, ledger: add_notice(request, lost_calls),) if lost_calls else ()
 
     # Reading the answer
@@ -180,7 +180,7 @@ class Turn:
     async def _until_first_token(
         self, prepared: Prepared, answer: IncomingResponse, pipe: Pipe, begun: bytes
     ) -> TurnEnd | None:
-        """Hold what comes until there is something to show; return the end where it comes first."""
+        """Hold what is read until the first token; return the end if it comes first."""
         watch, is_first = pipe.watch, True
         while True:
             chunk = begun or await self._next_chunk(prepared, answer, pipe)
@@ -235,7 +235,7 @@ class Turn:
         return False
 
     def _note_sign_of_life(self, prepared: Prepared, pipe: Pipe) -> Failure | None:
-        """Bytes without a token extend the wait, but not for ever: return the failure when it is over."""
+        """Extend the wait for bytes without a token, up to a limit; return the failure beyond it."""
         now = self._clock()
         self._wait.extend(now, is_answering(prepared, pipe))
         return self._wait.failure() if now >= self._wait.deadline else None
@@ -310,9 +310,9 @@ class Turn:
             return Completed(failure)
         if pipe.failure is not None:
             encoding = self._writer.encoding
-            said = None if pipe.has_stopped else encoding.text_to_continue
+            text = None if pipe.has_stopped else encoding.text_to_continue
             encoding.interrupt(pipe.used_so_far())
-            return Interrupted(pipe.failure, said)
+            return Interrupted(pipe.failure, text)
         return find_unfinished(prepared, pipe) or Completed(failure)
 
     # Documents: replies that come as one body
@@ -364,7 +364,7 @@ class Turn:
     # The pipe
 
     def _make_pipe(self, prepared: Prepared) -> Pipe:
-        if isinstance(prepared, Translated) or not self._writer.streams:  # events are no answer to who wants one body
+        if isinstance(prepared, Translated) or not self._writer.streams:  # the client cannot read events
             ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
             return self._make_translation(prepared, ledger, make_source(prepared, ledger))
         client, watch = self._around.call.client, self._around.make_watch()

@@ -1,4 +1,4 @@
-"""Send a prepared request and receive its answer; whatever is expected to go wrong is returned as a failure."""
+"""Send a prepared request and receive its response; expected failures are returned as values."""
 
 import time
 from collections.abc import Awaitable, Callable

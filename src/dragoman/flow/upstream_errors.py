@@ -1,4 +1,4 @@
-"""A refusal of an upstream comes in; it goes out saying whose it is, and what mends it."""
+"""Attribute an upstream's refusal: name the provider and the next step."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from dragoman.providers.failures import is_bad_token
 
 
 def attribute_failure(prepared: Prepared, failure: Failure) -> Failure:
-    """A refused credential or entitlement is the gateway's, and must not look like the client's own."""
+    """Name the provider in a failure; a rejected credential is the gateway's, not the client's."""
     failure = redact_failure(prepared.provider.replies.interpret_failure(failure), prepared.secrets)
     name = prepared.provider.name
     if failure.kind is Kind.CREDENTIAL or (failure.kind is Kind.FORBIDDEN and is_bad_token(failure)):
@@ -31,7 +31,7 @@ def attribute_failure(prepared: Prepared, failure: Failure) -> Failure:
 
 
 def redirect_failure(name: str, status: int, headers: Headers) -> Failure:
-    """A redirect is not followed, for it would take the credential along; no retry mends it."""
+    """Return the failure of a redirect. It is not followed, because that would send the credential elsewhere."""
     try:
         host = urlsplit((headers.get(b"location") or b"").decode("latin-1")).hostname
     except ValueError:
@@ -50,9 +50,9 @@ BOOLEANS = {b"true": True, b"false": False}
 
 
 def add_retry_advice(failure: Failure, headers: Headers, now: float, spent_until: Spent) -> Failure:
-    """Protocols read seconds; a date needs a clock. `spent_until` reads what the vendor says of its allowances.
+    """Add the wait that response headers name. `spent_until` reads the vendor's headers about allowances.
 
-    A date is judged by the upstream's own clock, which its `Date` header tells, and `resets_at` is turned into ours.
+    A date is compared with the upstream's own `Date` header, and `resets_at` is converted to the local clock.
     """
     should = BOOLEANS.get((headers.get(b"x-should-retry") or b"").lower())
     wait = failure.retry_after
@@ -68,13 +68,13 @@ def add_retry_advice(failure: Failure, headers: Headers, now: float, spent_until
 
 
 def clock_skew(headers: Headers, now: float) -> float:
-    """Seconds by which our clock is ahead of the upstream's, whose answer has just come; 0 where it has no date."""
+    """Return the seconds by which the local clock is ahead of the upstream's; 0 if its response has no date."""
     theirs = _moment(headers.get(b"date"))
     return 0.0 if theirs is None else now - theirs
 
 
 def resets_by_our_clock(failure: Failure, headers: Headers, now: float) -> Failure:
-    """The moment that an error body names is one of the upstream's clock."""
+    """Convert a time in an error body from the upstream's clock to the local one."""
     if failure.resets_at is None:
         return failure
     return replace(failure, resets_at=failure.resets_at + clock_skew(headers, now))

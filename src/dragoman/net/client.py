@@ -143,10 +143,10 @@ class HttpResponse:
         while True:
             piece = connection.take()
             if piece:
-                wanted = sink(piece)
-                if wanted is None:
+                next_timeout_s = sink(piece)
+                if next_timeout_s is None:
                     return False
-                timeout_s = wanted
+                timeout_s = next_timeout_s
             elif connection.phase is DONE:
                 self._ended = True
                 self.close()
@@ -200,10 +200,10 @@ class HttpClient:
     async def send(self, out: OutgoingRequest, dial: DialOptions = DIRECT, *, head_timeout_s: float) -> HttpResponse:
         """Send a request and return once the head of its response has arrived.
 
-        A resting connection may have been closed by the server in the same moment. If it ends without a
-        single byte of answer, what changes nothing upstream goes out once more, on a fresh connection. Anything
-        else may have been read before the end, and be under way or billed already: whether it is sent again is for
-        those to decide who count the attempts, so it is ConnectionLost, and told to be `stale`.
+        A pooled connection may have been closed by the server at the same moment. If it ends without a byte of the
+        response, a request that changes nothing upstream is sent once more, on a new connection. Any other request
+        may already be processed or billed: the caller, who counts attempts, decides whether it is sent again, so
+        ConnectionLost is raised, marked as `stale`.
         """
         target = parse_url(out.url)
         if dial.environment_proxies is not None:

@@ -38,10 +38,10 @@ def open_files_limit() -> int:
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
-def raise_open_files_limit(wanted: int) -> None:
-    """Raise the soft limit of open files towards `wanted`, as far as the hard limit allows."""
+def raise_open_files_limit(target: int) -> None:
+    """Raise the soft limit of open files towards `target`, as far as the hard limit allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    most = target if hard == resource.RLIM_INFINITY else min(target, hard)
     if soft == resource.RLIM_INFINITY or soft >= most:
         return
     with contextlib.suppress(OSError, ValueError):

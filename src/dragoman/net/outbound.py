@@ -337,7 +337,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self.phase is HEAD:
             waiter.set_exception(UpstreamTimeout("first", f"{self.where} did not begin to answer in time"))
         else:
-            waiter.set_exception(UpstreamTimeout("idle", f"{self.where} fell silent in its answer"))
+            waiter.set_exception(UpstreamTimeout("idle", f"{self.where} sent no more data in time"))
 
     def _pause(self) -> None:
         if not self._paused and self._transport is not None and not self._transport.is_closing():

@@ -21,10 +21,10 @@ class ChunkSource(Protocol):
 async def stream_chunks(chunk: Callable[[float], Awaitable[bytes]], sink: BodySink, timeout_s: float) -> bool:
     """Pass chunks to the sink. Return True at the end of the body, False if the sink paused it."""
     while piece := await chunk(timeout_s):
-        wanted = sink(piece)
-        if wanted is None:
+        next_timeout_s = sink(piece)
+        if next_timeout_s is None:
             return False
-        timeout_s = wanted
+        timeout_s = next_timeout_s
     return True
 
 
@@ -38,7 +38,7 @@ async def read_chunks(
 ) -> bytes:
     """Return the whole body; raises SizeLimitExceeded, or UpstreamTimeout after `silence_s` without data.
 
-    `hold` is told the size of each piece, and may raise. Without `total_s`, no more than `silence_s` in all.
+    `hold` is called with the size of each piece, and may raise. Without `total_s`, no more than `silence_s` in all.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + (silence_s if total_s is None else total_s)

@@ -28,8 +28,8 @@ def spawn(coroutine: Coroutine[object, object, T], *, name: str) -> asyncio.Task
 def describe_fault(fault: BaseException) -> str:
     """Return the type of an exception and where it was raised, without its text, which may quote a secret."""
     frames = traceback.extract_tb(fault.__traceback__)[-4:]
-    trail = " > ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames)
-    return f"{type(fault).__name__} at {trail or 'unknown place'}"
+    path = " > ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames)
+    return f"{type(fault).__name__} at {path or 'unknown place'}"
 
 
 def _settle(task: asyncio.Task[object]) -> None:

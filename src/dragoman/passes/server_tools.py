@@ -68,8 +68,8 @@ class ServerTools(Struct, frozen=True):
 
 def offer_server_tools(request: Request, kinds: Iterable[str]) -> tuple[Request, ServerTools | None]:
     """Replace server tools of these kinds by functions; None if the request has no such tool."""
-    wanted = set(kinds)
-    declared = {tool.kind: tool for tool in request.tools if isinstance(tool, Hosted) and tool.kind in wanted}
+    offered_kinds = set(kinds)
+    declared = {tool.kind: tool for tool in request.tools if isinstance(tool, Hosted) and tool.kind in offered_kinds}
     if not declared or (request.tool_choice is not None and request.tool_choice.pick is Pick.NONE):
         return request, None
     taken = {tool.name for tool in request.tools if isinstance(tool, Function | Custom)}
@@ -142,24 +142,24 @@ def _split(
     turn: Turn, uses: Mapping[int, ServerToolUse | None], names: Mapping[str, str], ledger: Ledger
 ) -> tuple[list[Turn], list[ToolResult]]:
     turns: list[Turn] = []
-    said: list[Part] = []
+    parts: list[Part] = []
     results: list[ToolResult] = []
     for index, part in enumerate(turn.parts):
         use = uses.get(index)
         if use is not None:
             arguments = msgspec.json.encode(use.input).decode()
-            said.append(ToolCall(use.id, names.get(use.kind, use.kind), arguments, part.at))
+            parts.append(ToolCall(use.id, names.get(use.kind, use.kind), arguments, part.at))
             results.append(_earlier_result(use, part.at, ledger))
             continue
         if index in uses:
             continue
         if results and not isinstance(part, ToolCall):  # the model went on after its tools
-            turns += [replace(turn, parts=tuple(said)), Turn(Role.USER, tuple(results))]
-            said, results = [], []
-        _append(said, part)
-    if said:
-        turns.append(replace(turn, parts=tuple(said)))
-    if any(isinstance(part, ToolCall) and not _is_answered(part, results) for part in said):
+            turns += [replace(turn, parts=tuple(parts)), Turn(Role.USER, tuple(results))]
+            parts, results = [], []
+        _append(parts, part)
+    if parts:
+        turns.append(replace(turn, parts=tuple(parts)))
+    if any(isinstance(part, ToolCall) and not _is_answered(part, results) for part in parts):
         return turns, results
     if results:
         turns.append(Turn(Role.USER, tuple(results)))

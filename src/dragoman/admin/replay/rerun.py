@@ -93,8 +93,8 @@ class _Gateway(Gateway):
     created = 0
     ids_made = 0
 
-    def _asked(self, call: Call) -> ReplyContext:
-        return replace(super()._asked(call), created=self.created, now=self._now, new_id=self._make_id)
+    def _reply_context(self, call: Call) -> ReplyContext:
+        return replace(super()._reply_context(call), created=self.created, now=self._now, new_id=self._make_id)
 
     def _make_id(self, prefix: str) -> str:
         self.ids_made += 1

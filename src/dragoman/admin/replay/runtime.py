@@ -46,7 +46,7 @@ class UnsupportedCapture(AdminError):
 
 
 class _Described(msgspec.Struct):
-    stanza: dict[str, Json]
+    section: dict[str, Json] = msgspec.field(name="stanza")  # the name in capture files
     endpoint: str = ""
     credentials: tuple[str, ...] = ()  # labels, if there are several
     fields: tuple[tuple[str, str], ...] = ()
@@ -197,13 +197,13 @@ def _make_provider(
     name: str, description: Json, capture: Capture, upstream: RecordedUpstream, lookups: Lookups
 ) -> Provider:
     described = msgspec.convert(description, _Described)
-    kind = str(described.stanza.get("kind"))
+    kind = str(described.section.get("kind"))
     if kind not in KINDS:
         raise UnsupportedCapture(f"This version has no provider of kind {kind!r}.")
     requested = capture.requested_model.removeprefix(f"{name}/")
     routes = capture.settings.routes
     renamed = next((route.partition("/")[2] for route in routes if route.startswith(f"{name}/")), requested)
-    current = KINDS[kind](_make_section(kind, described.stanza), upstream.send, {})
+    current = KINDS[kind](_make_section(kind, described.section), upstream.send, {})
     endpoint = replace(
         current.endpoint,
         send=upstream.send,

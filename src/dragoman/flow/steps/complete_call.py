@@ -1,6 +1,6 @@
 """Complete a tool call whose arguments were cut.
 
-The upstream is asked once for the rest of the arguments. Its answer is used only if the whole parses and satisfies the
+The gateway requests the rest of the arguments once. It is used only if the whole parses and satisfies the
 tool's schema; otherwise the reply ends as `length`, and the next request of the conversation says what was lost.
 """
 
@@ -108,15 +108,15 @@ class DropCutCalls(Struct, frozen=True):
 
 
 class Completion(Struct, frozen=True):
-    """What came of asking for the rest of a cut call."""
+    """The result of requesting the rest of a cut call."""
 
     arguments: str | None = None  # the whole of them; None if they could not be completed
     usage: Usage | None = None  # of the request, if it was answered
 
 
-async def complete_call(prepared: Translated, said: str, call: TruncatedCall) -> Completion:
-    """Ask the upstream of a cut call for the rest of its arguments; `said` is the text of the reply before it."""
-    request = ask_for_rest(prepared.request, said, call)
+async def complete_call(prepared: Translated, text: str, call: TruncatedCall) -> Completion:
+    """Request the rest of a cut call's arguments from its upstream; `text` is the reply's text before the call."""
+    request = ask_for_rest(prepared.request, text, call)
     try:
         async with asyncio.timeout(TIMEOUT_S):
             reply = await _collect_reply(prepared, request)
@@ -126,9 +126,9 @@ async def complete_call(prepared: Translated, said: str, call: TruncatedCall) ->
     return Completion(complete_arguments(prepared.request, call, reply), reply.usage)
 
 
-def ask_for_rest(request: Request, said: str, call: TruncatedCall) -> Request:
+def ask_for_rest(request: Request, text: str, call: TruncatedCall) -> Request:
     """Return the same conversation with the cut reply as text and a request for its rest, without thinking."""
-    before = f"{said}\n\n" if said else ""
+    before = f"{text}\n\n" if text else ""
     cut = Text(f"{before}Arguments of my call to the tool {call.name}, as JSON:\n{call.arguments}")
     instruction = Text(
         f"Your reply was cut off inside the arguments of the call to {call.name}. Reply with only the remaining "
@@ -172,7 +172,7 @@ async def _collect_reply(prepared: Translated, request: Request) -> Reply:
 
 
 def _describe_anew(prepared: Translated, request: Request, body: bytes) -> OutgoingRequest:
-    """It is another request than the first, so its id is another; derived from the body, it is the same in a replay."""
+    """Give the second request an id of its own; it is derived from the body, so that it is the same in a replay."""
     describe, out = prepared.provider.requests.headers, prepared.out
     id = str(uuid5(NAMESPACE_OID, sha256(body).hexdigest()))
     described = dict(describe(lambda: request, Headers([]), Attempt(id))) if describe is not None else {}
@@ -191,13 +191,13 @@ REPEATED = 8  # characters in common that are no coincidence
 
 
 def join_arguments(begun: str, rest: str, schema: Json) -> str | None:
-    """The first reading of `rest` that completes the arguments and satisfies the tool's schema."""
+    """Return the first reading of `rest` that completes the arguments and satisfies the tool's schema."""
     fenced = FENCE.match(rest)
     texts = [rest, rest.strip()]
     if fenced:
         texts.insert(0, fenced.group(1))
-    elif spoken := FENCE_IN_PROSE.search(rest):
-        texts.append(spoken.group(1))
+    elif fenced := FENCE_IN_PROSE.search(rest):
+        texts.append(fenced.group(1))
     for text in dict.fromkeys(texts):
         readings = [begun + text, begun + text[_overlap(begun, text) :], text]
         if _overlap(begun, text) >= REPEATED:
@@ -221,11 +221,11 @@ def satisfies(arguments: str, schema: Json) -> bool:
     try:
         # Offline: a client's schema must not make the gateway fetch an address.
         return bool(jsonschema_rs.is_valid(schema, value, offline=True))
-    except ValueError:  # the schema itself is wrong: nothing to hold the value against
+    except ValueError:  # the schema itself is invalid
         return True
 
 
 def _overlap(begun: str, text: str) -> int:
-    """How many characters the model repeated before it went on."""
+    """Return how many characters the model repeated before it continued."""
     longest = min(len(begun), len(text), MAX_OVERLAP)
     return next((size for size in range(longest, 0, -1) if begun.endswith(text[:size])), 0)

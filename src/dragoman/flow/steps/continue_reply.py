@@ -17,20 +17,20 @@ INSTRUCTION = (
 
 
 class Continuation(Struct, frozen=True):
-    """What another upstream has said before it broke off, and why it did."""
+    """The text of a reply that broke off, and why it did."""
 
-    said: str
+    text: str
     failure: Failure
 
     @property
     def marker(self) -> str:
-        """What the model is asked to write in front of its continuation; no reply holds it by chance."""
-        return f"[[continue:{sha256(self.said.encode(errors='surrogatepass')).hexdigest()[:12]}]]"
+        """Return what the model must write before its continuation; no reply contains it by chance."""
+        return f"[[continue:{sha256(self.text.encode(errors='surrogatepass')).hexdigest()[:12]}]]"
 
     def change(self, request: Request, ledger: Ledger) -> Request:
         """Add the reply so far to the request, and the instruction to continue it."""
-        if not self.said.strip():  # vendors refuse a turn of blanks, and there is nothing to continue
+        if not self.text.strip():  # vendors refuse a turn of blanks, and there is nothing to continue
             return request
-        begun = Turn(Role.ASSISTANT, (Text(self.said),))
+        begun = Turn(Role.ASSISTANT, (Text(self.text),))
         instruction = Turn(Role.USER, (Text(INSTRUCTION.format(marker=self.marker)),))
         return replace(request, turns=(*request.turns, begun, instruction))

@@ -210,7 +210,7 @@ class _Writer:
     def _write_assistant(self, turns: list[Turn], run_index: int) -> None:
         parts = [part for turn in turns for part in turn.parts]
         calls = [part for part in parts if isinstance(part, ToolCall)]
-        content = [wire for part in parts for wire in self._write_spoken_part(part)]
+        content = [wire for part in parts for wire in self._write_text_part(part)]
         wire_calls = [wire for part in parts for wire in self._write_call(part)]
         refusal = _SEPARATOR.join(part.text for part in parts if isinstance(part, Refusal))
         message: _Wire = {"role": "assistant", "content": self._join_content(content)}
@@ -233,7 +233,7 @@ class _Writer:
     def _join_content(self, content: list[_Wire]) -> object:
         return _as_content(content, self._plain_text or not self._same_protocol)
 
-    def _write_spoken_part(self, part: Part) -> Iterable[_Wire]:
+    def _write_text_part(self, part: Part) -> Iterable[_Wire]:
         match part:
             case Text():
                 yield from self._write(part)

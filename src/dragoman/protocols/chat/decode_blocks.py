@@ -152,7 +152,7 @@ class Calls:
         return call
 
     def _unique_id(self, id: str) -> str:
-        """Return an id that no other call of the reply has, so that results can be told apart."""
+        """Return an id that no other call of the reply has, so that results can be matched."""
         return f"{id}_{len(self._calls)}" if id in self._by_id else id
 
     def _find(self, piece: CallPiece, name: str | None) -> Call | None:

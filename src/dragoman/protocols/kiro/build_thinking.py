@@ -154,38 +154,38 @@ class _NativePlan:
         """Return the fields; None if this model has none that express the request."""
         if not self._claude and not self._schema.declares("reasoning"):
             return None
-        wanted = _wants_thinking(self._reasoning)
-        if wanted is None and not self._schema.declares("output_config") and self._protocol != "messages":
-            wanted = True
-        effort = self._choose_effort(wanted)
-        if wanted and not self._claude and effort is None and self._reasoning.show is None:
+        is_requested = _wants_thinking(self._reasoning)
+        if is_requested is None and not self._schema.declares("output_config") and self._protocol != "messages":
+            is_requested = True
+        effort = self._choose_effort(is_requested)
+        if is_requested and not self._claude and effort is None and self._reasoning.show is None:
             self._ledger.note_approximated(self._reasoning.switch_at, "this model decides itself how much to think")
             return {}
-        candidates = self._claude_candidates(wanted, effort) if self._claude else self._gpt_candidates(effort)
+        candidates = self._claude_candidates(is_requested, effort) if self._claude else self._gpt_candidates(effort)
         fields = next((fields for fields in candidates if self._schema.accepts(fields)), None)
         if fields is None:
-            return self._plan_unsupported(wanted)
-        self._note_differences(wanted, effort, fields)
+            return self._plan_unsupported(is_requested)
+        self._note_differences(is_requested, effort, fields)
         return fields
 
-    def _plan_unsupported(self, wanted: bool | None) -> Fields | None:
-        if wanted is not False:
+    def _plan_unsupported(self, is_requested: bool | None) -> Fields | None:
+        if is_requested is not False:
             return None
         self._ledger.note_approximated(
             self._reasoning.switch_at or self._reasoning.at, "this model's thinking cannot be disabled"
         )
         return {}
 
-    def _choose_effort(self, wanted: bool | None) -> str | None:
+    def _choose_effort(self, is_requested: bool | None) -> str | None:
         reasoning = self._reasoning
-        if wanted is False and not self._claude:
+        if is_requested is False and not self._claude:
             return "none"
         if reasoning.effort is not None:
             return None if reasoning.effort == "none" else reasoning.effort
         return effort_for_budget(reasoning.budget) if reasoning.switch is Switch.ENABLED else None
 
-    def _claude_candidates(self, wanted: bool | None, effort: str | None) -> Iterator[Fields]:
-        for thinking in self._thinking_candidates(wanted):
+    def _claude_candidates(self, is_requested: bool | None, effort: str | None) -> Iterator[Fields]:
+        for thinking in self._thinking_candidates(is_requested):
             for level in (*(_order_efforts(effort) if effort else ()), None):
                 fields: Fields = {} if thinking is None else {"thinking": thinking}
                 if level is not None and self._schema.declares("output_config", "effort"):
@@ -193,11 +193,11 @@ class _NativePlan:
                 if fields:
                     yield fields
 
-    def _thinking_candidates(self, wanted: bool | None) -> Iterator[Fields | None]:
-        if wanted is None or not self._schema.declares("thinking"):
+    def _thinking_candidates(self, is_requested: bool | None) -> Iterator[Fields | None]:
+        if is_requested is None or not self._schema.declares("thinking"):
             yield None
             return
-        if not wanted:
+        if not is_requested:
             yield {"type": "disabled"}
             return
         if self._reasoning.show is not None and self._schema.declares("thinking", "display"):
@@ -215,7 +215,7 @@ class _NativePlan:
             if shown and not effort:
                 yield {"reasoning": shown}
 
-    def _note_differences(self, wanted: bool | None, effort: str | None, fields: Fields) -> None:
+    def _note_differences(self, is_requested: bool | None, effort: str | None, fields: Fields) -> None:
         """Record how the fields differ from the client's settings."""
         reasoning, ledger = self._reasoning, self._ledger
         output, thinking, gpt = (
@@ -223,7 +223,7 @@ class _NativePlan:
             for key in ("output_config", "thinking", "reasoning")
         )
         sent = output.get("effort") or gpt.get("effort")
-        if wanted is False and not self._claude and sent != "none":
+        if is_requested is False and not self._claude and sent != "none":
             ledger.note_approximated(
                 reasoning.switch_at or reasoning.at, "this model always thinks; the lowest effort is requested"
             )
@@ -260,11 +260,11 @@ class _TagPlan:
         self._ledger = ledger
 
     def plan(self) -> str:
-        reasoning, wanted = self._reasoning, _wants_thinking(self._reasoning)
-        if wanted is False:
+        reasoning, is_requested = self._reasoning, _wants_thinking(self._reasoning)
+        if is_requested is False:
             self._note_off()
             return ""
-        if wanted is None and self._protocol == "messages":  # in Messages an effort alone does not switch thinking on
+        if is_requested is None and self._protocol == "messages":  # an effort alone does not enable it
             self._ledger.note_dropped(reasoning.at, "this model has no efforts")
             return ""
         for at in _setting_pointers(reasoning):

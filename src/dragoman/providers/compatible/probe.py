@@ -40,7 +40,7 @@ Found = Literal[
 class Trait(Struct, frozen=True):
     what: str
     found: Found
-    said: str = ""
+    message: str = ""  # of the server
     quirk: Quirk | None = None
 
 

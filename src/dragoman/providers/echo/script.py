@@ -62,7 +62,7 @@ MODELS: tuple[tuple[str, str], ...] = (
     ("error-context", "Finds the prompt too long for its context window"),
     ("error-mid", "Fails in the middle of its reply"),
     ("error-cut", "Ends in the middle of its reply without saying so"),
-    ("error-stall", "Falls silent in the middle of its reply"),
+    ("error-stall", "Sends no more data in the middle of its reply"),
 )
 
 LISTED = ("echo", "echo-think")  # the others are for tests: requested by full name, such as `echo/error-429`
