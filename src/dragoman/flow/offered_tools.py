@@ -7,6 +7,8 @@ from msgspec import Struct
 from dragoman.flow.call import Call
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Hosted, Request
+from dragoman.passes.own_uses_as_text import write_own_uses_as_text
+from dragoman.passes.server_tool_losses import check_domains, note_settings
 from dragoman.passes.server_tools import ServerTools, offer_server_tools, write_earlier_uses
 from dragoman.tools.plan import ToolPlan
 
@@ -36,11 +38,19 @@ async def declares_server_tool(call: Call, plan: ToolPlan | None) -> bool:
 def offer_tools(
     call: Call, plan: ToolPlan | None, rounds: EarlierRounds | None, upstream: str, ledger: Ledger
 ) -> OfferedTools:
-    """Return the client's request with functions for the tools that the gateway runs, and with its earlier rounds."""
+    """Return the client's request with functions for the tools that the gateway runs, and with its earlier rounds.
+
+    Raises BadRequest if a tool's settings contradict each other.
+    """
     request, tools = call.request(), None
+    check_domains(request)
     if plan is not None:
         request, tools = offer_server_tools(request, plan.kinds)
-    if tools is not None or upstream != request.protocol:
+        for declared in () if tools is None else tools.declared.values():
+            note_settings(declared, plan.located_by, ledger)
+    if tools is None and upstream == request.protocol:
+        request = write_own_uses_as_text(request, call.client.read_tool_uses, ledger)
+    else:
         names = {} if tools is None else tools.names
         request = write_earlier_uses(request, call.client.read_tool_uses, names, ledger)
     if tools is not None and rounds is not None:

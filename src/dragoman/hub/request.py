@@ -188,6 +188,8 @@ class Hosted(Struct, frozen=True, tag="hosted"):
     max_uses: int | None = None
     location: Json = None  # {"type": "approximate", city, country, region, timezone}: the same in both vendors
     context_size: str | None = None  # how much of the search results the model reads: low, high
+    max_content_tokens: int | None = None  # of a fetched page, roughly
+    filters_results: bool = False  # the model may filter results by code before it reads them
     server_url: str | None = None  # mcp
     server_name: str | None = None
     authorization: str | None = None

@@ -7,6 +7,8 @@ from enum import Enum
 import msgspec
 from msgspec import Struct
 
+from dragoman.hub.opaque import ENVELOPE_PREFIX
+
 
 class ToolErrorCode(Enum):
     """Why a server tool failed, in the codes of Messages, which has the most of them."""
@@ -72,7 +74,8 @@ class ServerToolUse(Struct, frozen=True):
     is_ours: bool = False  # the gateway ran it, so the text of its sources can be read
 
 
-_TOKEN_TAG = "dgs1."  # marks a token as ours
+# It begins as the envelope of reasoning does, so that one look at a body finds both. No envelope has a second dot.
+_TOKEN_TAG = f"{ENVELOPE_PREFIX}source."
 
 
 class SourceText(Struct, frozen=True):

@@ -111,7 +111,7 @@ def write_result(
     if isinstance(outcome, Page):
         return _page_result(call_id, outcome, documents)
     most = RESULTS_BY_SIZE.get(tool.context_size or "") if tool is not None else None
-    text = outcome.text or _list_results(outcome.results[:most])
+    text = outcome.text or list_results(outcome.results[:most])
     return ToolResult(call_id, (Text(f"{text}\n\n{_CITE}" if cites and outcome.results else text),))
 
 
@@ -205,7 +205,8 @@ def _page_result(call_id: str, page: Page, documents: bool) -> ToolResult:
     return ToolResult(call_id, (Document(Inline(PDF, page.pdf), title=page.title), Text(f"URL: {page.url}")))
 
 
-def _list_results(results: tuple[SearchResult, ...]) -> str:
+def list_results(results: tuple[SearchResult, ...]) -> str:
+    """Write results as a numbered list."""
     if not results:
         return "The search found nothing."
     return "\n\n".join(

@@ -6,6 +6,7 @@ from dragoman.config.settings import Tools, WebFetch, WebSearch
 from dragoman.tools.backends import Backends, FetchBackend
 from dragoman.tools.web_search import SearchBackend
 
+LOCATES_BY_COUNTRY = frozenset(("brave",))
 SEARCH = "web_search"
 FETCH = "web_fetch"
 
@@ -24,6 +25,11 @@ class ToolPlan(Struct, frozen=True):
         """Return the kinds that the gateway runs when a request is translated for this provider."""
         found = ((SEARCH, self.search), (FETCH, self.fetch))
         return frozenset(kind for kind, backend in found if backend is not None)
+
+    @property
+    def located_by(self) -> tuple[str, ...]:
+        """Return the fields of a user's location that the search service uses."""
+        return ("country",) if self.search is not None and self.search.name in LOCATES_BY_COUNTRY else ()
 
     def mentions(self, body: bytes) -> bool:
         """Whether a body that could pass unchanged may declare a tool that the upstream cannot run."""

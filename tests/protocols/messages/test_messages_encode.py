@@ -26,6 +26,7 @@ from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.opaque import Form, Opaque, decode_envelope, encode_envelope
 from dragoman.hub.ports import Stage
 from dragoman.hub.request import Citation
+from dragoman.hub.server_tools import seal_source
 from dragoman.hub.usage import Usage
 from laws import assert_any_recut_agrees, run
 from protocols.messages.messages_dialogue import (
@@ -250,7 +251,13 @@ def test_a_search_of_another_vendor_is_sent_as_use_and_result() -> None:
     hosted = HostedBlock("ws_1", "web_search", {"query": "q"}, hits, {"type": "web_search_call"})
     ledger = Ledger()
     stream = encode([START, Opened(0, hosted), Closed(0), *text(1, "so"), END], ledger)
-    found = {"type": "web_search_result", "url": "https://example.com", "title": "E", "encrypted_content": ""}
+    found = {
+        "type": "web_search_result",
+        "url": "https://example.com",
+        "title": "E",
+        "encrypted_content": seal_source(""),
+        "page_age": None,
+    }
     assert blocks_of(stream) == [
         {"type": "server_tool_use", "id": "srvtoolu_2", "name": "web_search", "input": {}},
         {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_2", "content": [found]},
@@ -275,7 +282,7 @@ def test_citations_of_another_vendor_name_the_page() -> None:
         "type": "web_search_result_location",
         "url": "https://example.com",
         "title": "E",
-        "encrypted_index": "",
+        "encrypted_index": seal_source(""),
         "cited_text": "",
     }
     assert deltas_of(encode(events, ledger))[-1] == {"type": "citations_delta", "citation": record}

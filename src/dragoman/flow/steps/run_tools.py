@@ -22,6 +22,7 @@ from dragoman.tools.plan import FETCH, SEARCH, ToolPlan
 from dragoman.tools.web_search import SearchQuery, search
 
 AT_ONCE = 4
+CHARACTERS_PER_TOKEN = 4
 
 
 class Rounds:
@@ -188,6 +189,7 @@ class _Runner:
         outcome = await plan.fetch.fetch(url, _domains(declared))
         if not isinstance(outcome, Page):
             return outcome
+        outcome = _shorten(outcome, declared.max_content_tokens)
         return replace(outcome, retrieved_at=datetime.now(UTC).isoformat(timespec="seconds"))
 
     def _has_appeared(self, url: str) -> bool:
@@ -201,6 +203,13 @@ def _read_arguments(text: str) -> dict[str, Json] | None:
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
         return None
     return {str(key): item for key, item in value.items()} if isinstance(value, dict) else None
+
+
+def _shorten(page: Page, max_tokens: int | None) -> Page:
+    """Cut a page's text to about so many tokens."""
+    if max_tokens is None or len(page.text) <= CHARACTERS_PER_TOKEN * max_tokens:
+        return page
+    return replace(page, text=page.text[: CHARACTERS_PER_TOKEN * max(0, max_tokens)], truncated=True)
 
 
 def _domains(tool: Hosted) -> DomainRules:

@@ -60,6 +60,8 @@ class LossRecorder:
     def block(self, number: int, what: Block) -> None:
         at = f"/content/{number}"
         if isinstance(what, HostedBlock):
+            if what.is_ours:  # Chat shows a search by its citations alone
+                return
             self._ledger.note_dropped(at, f"Chat has no place for the activity of {what.kind}")
             return
         if isinstance(what, CallBlock) and what.namespace:
@@ -78,7 +80,7 @@ class LossRecorder:
         at = f"/content/{number}/citations"
         if not citation.url:
             self._ledger.note_dropped(at, "Chat cites only URLs")
-        elif citation.start is None or citation.end is None or citation.quoted:
+        elif citation.start is None or citation.end is None or (citation.quoted and citation.raw is not None):
             self._ledger.note_approximated(at, "Chat cites a URL for a range of characters")
 
     def end(self, end: Ended, explained: bool) -> None:

@@ -33,7 +33,7 @@ def encode_hosted(hosted: HostedBlock, context: ReplyContext, at: str, ledger: L
         return list(hosted.raw)
     match hosted.kind:
         case "web_search":
-            ledger.note_approximated(at, "search results have no encrypted content")
+            ledger.note_approximated(at, "only titles and URLs of the search results are sent")
             return _encode_search(hosted, choose_id(hosted, "srvtoolu_", context))
         case "code_execution":
             ledger.note_approximated(at, "only code and output of an execution are sent")
@@ -86,7 +86,13 @@ def choose_id(hosted: HostedBlock, prefix: str, context: ReplyContext) -> str:
 
 def _encode_search(hosted: HostedBlock, id: str) -> list[Wire]:
     found = [
-        {"type": "web_search_result", "url": hit.url or "", "title": hit.title or "", "encrypted_content": ""}
+        {
+            "type": "web_search_result",
+            "url": hit.url or "",
+            "title": hit.title or hit.url or "",
+            "encrypted_content": seal_source(hit.quoted or ""),
+            "page_age": None,
+        }
         for hit in hosted.results or ()
     ]
     use: Wire = {"type": "server_tool_use", "id": id, "name": "web_search", "input": hosted.input}
@@ -172,12 +178,13 @@ def encode_citation(citation: Citation, at: str, ledger: Ledger) -> Wire | None:
     if citation.url is None:
         ledger.note_dropped(f"{at}/citations", "Messages cites web pages only by their address")
         return None
-    ledger.note_approximated(f"{at}/citations", "a citation belongs to its whole block and carries no encrypted index")
+    if citation.start is not None or citation.end is not None:
+        ledger.note_approximated(f"{at}/citations", "a citation belongs to its whole block")
     return {
         "type": "web_search_result_location",
         "url": citation.url,
-        "title": citation.title,
-        "encrypted_index": "",
+        "title": citation.title or citation.url,
+        "encrypted_index": seal_source(citation.quoted or ""),
         "cited_text": citation.quoted or "",
     }
 

@@ -18,6 +18,7 @@ _FAMILIES = {
     "code_execution_": "code_execution",
     "tool_search_tool_": "tool_search",
 }
+_FIRST_FILTERING = "20260209"
 _OTHER_FAMILIES = ("web_fetch_", "bash_", "text_editor_", "memory_", "computer_", "browser_", "advisor_", _TOOLSET)
 
 
@@ -91,9 +92,16 @@ def _parse_hosted(tool: Fields, kind: str) -> Hosted:
         allowed_domains=_parse_domains(tool, "allowed_domains"),
         blocked_domains=_parse_domains(tool, "blocked_domains"),
         max_uses=tool.integer("max_uses"),
+        max_content_tokens=tool.integer("max_content_tokens"),
+        filters_results=_filters_results(kind, raw),
         location=tool.raw("user_location"),
         ext=unread_fields(tool),
     )
+
+
+def _filters_results(kind: str, tool: dict[str, object]) -> bool:
+    """Return whether the model may call the tool from code, as the versions since 2026 let it unless told otherwise."""
+    return kind.rpartition("_")[2] >= _FIRST_FILTERING and tool.get("allowed_callers") != ["direct"]
 
 
 def _enabled_tools(toolset: dict[str, object]) -> tuple[str, ...] | None:
