@@ -31,7 +31,7 @@ def refusal(url: str, body: object) -> tuple[int, str]:
 def test_a_provider_without_a_known_protocol_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with FakeUpstream() as fake, running(stanza(fake, '"gemini"'), tmp_path) as gateway:
         code, message = refusal(f"{gateway.url}/v1/chat/completions", CHAT)
-    assert (code, message) == (404, "The model 'up/m' does not exist here. No other does either.")
+    assert (code, message) == (404, "The model 'up/m' does not exist here. No models are known.")
     assert "provider up: protocol gemini is not in this version yet" in caplog.text
     assert fake.calls == []
 

@@ -63,8 +63,8 @@ def test_an_unknown_model_is_404_and_names_the_provider_that_could_not_be_reache
     assert body["error"].get("code", body["error"].get("type")) in ("model_not_found", "not_found_error")
     message = body["error"]["message"]
     assert "The model 'qwen3-codr' does not exist here." in message
-    assert f"Could not ask for models: 'dead' (cannot connect to 127.0.0.1:{closed_port}" in message
-    assert "ask for dead/qwen3-codr" in message
+    assert f"These model lists could not be read: 'dead' (cannot connect to 127.0.0.1:{closed_port}" in message
+    assert "request dead/qwen3-codr" in message
     assert fake.calls == [], "a provider whose list lacks the model was asked for it"
 
 
@@ -77,7 +77,7 @@ def test_a_provider_that_refuses_to_list_is_named_and_gets_no_request(tmp_path: 
     ):
         answered, body = post(gateway, "/v1/chat/completions", "gpt-9")
     assert answered == 404
-    assert f"Could not ask for models: 'up' (HTTP {status})." in body["error"]["message"]
+    assert f"These model lists could not be read: 'up' (HTTP {status})." in body["error"]["message"]
     assert "sk-fake" not in json.dumps(body)
     assert fake.calls == []
 

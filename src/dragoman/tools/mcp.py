@@ -315,7 +315,7 @@ def _hello() -> dict[str, Json]:
 
 
 def _reply_to(request: _Message) -> bytes:
-    """HttpResponse a request of the server: pings, and a refusal of anything else."""
+    """Answer a request of the server: a ping, or a refusal of anything else."""
     if request.method == "ping":
         return msgspec.json.encode({"jsonrpc": "2.0", "id": request.id, "result": {}})
     error = {"code": METHOD_NOT_FOUND, "message": f"{request.method} is not supported"}
