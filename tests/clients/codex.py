@@ -38,6 +38,14 @@ def ask(
     return rig.run(binary, "exec", *mode, "-m", model, prompt, patience_s=patience_s, env=env)
 
 
+def search(rig: Rig, directory: Path) -> Ran:
+    """Run Codex with its web search enabled."""
+    ran = ask(rig, directory, "Search the web.", config='web_search = "live"\n' + CUSTOM)
+    assert ran.code == 0, ran
+    assert completed(ran), ran
+    return ran
+
+
 def list_messages(ran: Ran) -> list[str]:
     """Return the messages that Codex has shown its user."""
     return [str(item["text"]) for item in items(ran) if item["type"] == "agent_message"]

@@ -46,6 +46,7 @@ script. [compatibility.md](compatibility.md) lists what each pair of protocols l
 - **freeform**: a tool that takes plain text under a grammar (`apply_patch`) works
 - **late tools**: tools that arrive as an input item, in a namespace, work
 - **fallback**: the WebSocket that it tries first is refused with 426, and it continues over HTTP at once
+- **web search**: its web search runs where the upstream has none, because the gateway runs it
 - **counts**: its token counts are answered
 - **recovers**: after 429, 529, an HTML 502, an error event, an overload in the middle of a stream, a dropped or reset
   connection, a clean end without a terminator, and a stall, it retries and finishes its work. An SDK that never

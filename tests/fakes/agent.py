@@ -94,6 +94,8 @@ class Agent:
     tongue: Tongue
     script: tuple[Use, ...] = ()
     amend: Amended | None = None
+    search: Use | None = None  # for requests that offer no tool of the script but this one
+    answer: str = ""  # after the search
     words: str = "A short answer."  # to who offers none of the script's tools
     complaints: list[str] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
@@ -126,12 +128,14 @@ class Agent:
     def _reply(self, heard: Heard) -> Reply:
         number, done = len(self.replies) + 1, len(heard.results)
         thought = "The script says what to do next." if heard.thinks else ""
+        script, last = self.script, f"Finished. The last tool said: {heard.results[-1] if done else 'nothing'}"
         if not self._plays(heard):
-            return Reply(number, heard.model, self.words)
-        if done >= len(self.script):
-            last = heard.results[-1] if heard.results else "nothing"
-            return Reply(number, heard.model, f"Finished. The last tool said: {last}", thought)
-        use = self.script[done]
+            if self.search is None or not _find(heard.tools, self.search.tool):
+                return Reply(number, heard.model, self.words)
+            script, last = (self.search,), self.answer
+        if done >= len(script):
+            return Reply(number, heard.model, last, thought)
+        use = script[done]
         tool = _find(heard.tools, use.tool)
         if tool is None:
             return Reply(number, heard.model, f"There is no tool {use.tool} to use.", thought)

@@ -37,5 +37,6 @@ async def watch(_: object, events: AsyncIterable[object]) -> None:
         pass
 
 
-WAYS = [f"{name}{suffix}" for name in MODELS for suffix in ("", "-stream")]
-drive(WAYS, lambda way, mode: asyncio.run(talk(way, mode)))
+if __name__ == "__main__":
+    WAYS = [f"{name}{suffix}" for name in MODELS for suffix in ("", "-stream")]
+    drive(WAYS, lambda way, mode: asyncio.run(talk(way, mode)))
