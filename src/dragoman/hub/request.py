@@ -187,7 +187,7 @@ class Hosted(Struct, frozen=True, tag="hosted"):
     blocked_domains: tuple[str, ...] = ()
     max_uses: int | None = None
     location: Json = None  # {"type": "approximate", city, country, region, timezone}: the same in both vendors
-    context_size: str | None = None  # how much of the search results the model reads: low, high
+    context_size: str | None = None  # how much of the search results the model reads: low, medium, high
     max_content_tokens: int | None = None  # of a fetched page, roughly
     filters_results: bool = False  # the model may filter results by code before it reads them
     server_url: str | None = None  # mcp
@@ -275,6 +275,7 @@ class Request(Struct, frozen=True):
     top_logprobs: int | None = None
     reasoning: Reasoning | None = None
     encrypted_reasoning: bool = True  # whether the client wants it (in the `include` of Responses)
+    search_sources: bool = False  # whether the client wants every address that a search found
     format: Format | None = None
     verbosity: str | None = None
     cache: Cache | None = None  # a breakpoint after the last part that can have one

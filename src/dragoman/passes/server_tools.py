@@ -59,6 +59,7 @@ class ServerTools(Struct, frozen=True):
 
     declared: Mapping[str, Hosted]  # kind -> as the client declared it
     names: Mapping[str, str]  # kind -> the function's name upstream
+    max_calls: int | None = None  # of all of them together, where the client limits them
 
     @property
     def kinds(self) -> dict[str, str]:
@@ -76,14 +77,21 @@ def offer_server_tools(request: Request, kinds: Iterable[str]) -> tuple[Request,
     names = {kind: _free_name(kind, taken) for kind in declared}
     tools = tuple(_function(tool, names) for tool in request.tools)
     choice = None if request.tool_choice is None else _choose(request.tool_choice, names)
-    return replace(request, tools=tools, tool_choice=choice), ServerTools(declared, names)
+    offered = ServerTools(declared, names, request.max_tool_calls)
+    # The gateway keeps the limit itself, unless the upstream has tools of its own to count.
+    limit = request.max_tool_calls if any(isinstance(tool, Hosted) for tool in tools) else None
+    return replace(request, tools=tools, tool_choice=choice, max_tool_calls=limit), offered
 
 
 def withdraw_server_tools(request: Request, tools: ServerTools) -> Request:
     """Return the request of a later round without the gateway's tools: their limit is reached."""
     names = set(tools.names.values())
     kept = tuple(tool for tool in request.tools if isinstance(tool, Hosted) or tool.name not in names)
-    return replace(request, tools=kept)
+    choice = request.tool_choice
+    if choice is not None and choice.allowed is not None:
+        allowed = tuple(name for name in choice.allowed if name not in names)
+        choice = replace(choice, allowed=allowed) if allowed else ToolChoice(Pick.NONE, choice.at)
+    return replace(request, tools=kept, tool_choice=choice if kept else None)
 
 
 def relax_choice(request: Request) -> Request:

@@ -137,7 +137,6 @@ def test_every_request_level_field_has_its_value_and_its_pointer() -> None:
 
 def test_what_only_this_protocol_has_is_kept_by_pointer() -> None:
     assert set(parsed(FULL).ext) == {
-        "include/2",
         "tools/3/description",
         "input/3/phase",
         "reasoning/context",

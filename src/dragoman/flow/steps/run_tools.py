@@ -163,7 +163,7 @@ class _Runner:
         declared, uses = self._tools.declared[call.kind], self._rounds.uses
         most = min(
             self._plan.search_settings.max_calls,
-            math.inf if self._request.max_tool_calls is None else self._request.max_tool_calls,
+            math.inf if self._tools.max_calls is None else self._tools.max_calls,
         )
         most_of_kind = math.inf if declared.max_uses is None else declared.max_uses
         if uses[call.kind] < most_of_kind and sum(uses.values()) < most:

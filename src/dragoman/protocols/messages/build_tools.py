@@ -45,7 +45,7 @@ def build_hosted(tool: Hosted, request: Request, content: ContentBuilder) -> Wir
     wire = dict(_NATIVE[tool.kind])
     match tool.kind:
         case "web_search":
-            if tool.context_size is not None:
+            if tool.context_size not in (None, "medium"):
                 content.ledger.note_dropped(f"{tool.at}/search_context_size", "Messages has no search context size")
             _set_search_limits(wire, tool, request)
         case "code_execution":

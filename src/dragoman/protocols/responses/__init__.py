@@ -12,6 +12,7 @@ from dragoman.hub.ports import Client, ListedModel, ModelList, Protocol, TokenCo
 from dragoman.protocols.responses import decode, encode, errors
 from dragoman.protocols.responses.build import build
 from dragoman.protocols.responses.parse import parse
+from dragoman.protocols.responses.parse_uses import read_tool_uses
 from dragoman.protocols.responses.wire import NAME
 
 
@@ -45,6 +46,7 @@ PROTOCOL = Protocol(
         render_error=errors.render_error,
         render_stream_error=encode.render_stream_error,
         serial_blocks=False,
+        read_tool_uses=read_tool_uses,
         end_markers=(b"response.completed", b"response.incomplete", b"response.failed"),
         keep_alive=KEEP_ALIVE,
         counting=TokenCounting(

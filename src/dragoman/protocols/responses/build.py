@@ -12,7 +12,7 @@ from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Shape, S
 from dragoman.passes.cache_breakpoint import place_cache_breakpoint
 from dragoman.protocols.responses.build_tools import ToolBuilder
 from dragoman.protocols.responses.build_turns import InputBuilder
-from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME, Wire
+from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME, SOURCES, Wire
 
 _MIN_OUTPUT = 16
 _MAX_IDENTIFIER = 64
@@ -219,6 +219,8 @@ class _BodyBuilder:
             include.append(ENCRYPTED)
         if request.logprobs:
             include.append(LOGPROBS)
+        if request.search_sources:
+            include.append(SOURCES)
         if self._same_protocol:
             include += [value for key, value in request.ext.items() if key.startswith("include/")]
         return include

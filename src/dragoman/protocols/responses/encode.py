@@ -24,6 +24,7 @@ from dragoman.hub.events import (
     Started,
     Stop,
     TextBlock,
+    ToolReturned,
     UsageReported,
 )
 from dragoman.hub.failure import Failure, RequestError
@@ -32,14 +33,20 @@ from dragoman.hub.opaque import Opaque
 from dragoman.hub.ports import ReplyContext
 from dragoman.hub.reply import collect, explode
 from dragoman.hub.request import Citation
+from dragoman.hub.server_tools import ToolOutcome
 from dragoman.hub.usage import Usage
 from dragoman.protocols.responses import errors
 from dragoman.protocols.responses.encode_blocks import (
     FUNCTION,
     OpenItem,
     encode_annotation,
+)
+from dragoman.protocols.responses.encode_hosted import (
+    HOSTED_STEPS,
+    HostedItem,
+    begin_server_item,
     encode_hosted_item,
-    is_unchanged,
+    end_server_item,
     restore_item,
 )
 from dragoman.protocols.responses.encode_snapshot import Snapshot, make_snapshot
@@ -55,29 +62,7 @@ _REASON_BY_STOP = {
     Stop.FILTERED: "content_filter",
 }
 
-_HOSTED_STEPS = {
-    "web_search_call": ("in_progress", "searching", "completed"),
-    "file_search_call": ("in_progress", "searching", "completed"),
-    "code_interpreter_call": ("in_progress", "interpreting", "completed"),
-    "image_generation_call": ("in_progress", "generating", "completed"),
-    "mcp_call": ("in_progress", "completed"),
-    "mcp_list_tools": ("in_progress", "completed"),
-}
-
 _encode = msgspec.json.encode
-
-
-class _HostedItem:
-    """An item of a vendor-run tool, complete from the start."""
-
-    __slots__ = ("index", "item")
-
-    def __init__(self, index: int, item: Item) -> None:
-        self.index = index
-        self.item = item
-
-    def final(self, status: str) -> Item:
-        return self.item
 
 
 class Encoder:
@@ -89,8 +74,8 @@ class Encoder:
         self._snapshot: Snapshot | None = None
         self._sequence = 0
         self._indexes = 0
-        self._open: dict[int, OpenItem | _HostedItem | None] = {}  # by block; None if it has no item
-        self._closed_item: OpenItem | _HostedItem | None = None  # closed, but not yet announced as done
+        self._open: dict[int, OpenItem | HostedItem | None] = {}  # by block; None if it has no item
+        self._closed_item: OpenItem | HostedItem | None = None  # closed, but not yet announced as done
         self._output: dict[int, Raw] = {}
         self._has_text = False
         self._usage: Usage | None = None
@@ -110,6 +95,8 @@ class Encoder:
                 self._set_opaque(block, opaque)
             case CitationAdded(block=block, citation=citation):
                 return self._add_citation(block, citation)
+            case ToolReturned(block=block, outcome=outcome):
+                return self._end_server_tool(block, outcome)
             case Started():
                 self._usage = event.usage
                 return self._encode_start(event.id)
@@ -264,7 +251,7 @@ class Encoder:
         if annotation is None:
             self._ledger.note_dropped(f"/content/{block}/citations", "Responses cites only what has an address")
             return ()
-        if not is_unchanged(annotation, citation):
+        if citation.raw is not None and annotation is not citation.raw:
             self._ledger.note_approximated(
                 f"/content/{block}/citations", "a url_citation keeps address, title and bounds"
             )
@@ -278,7 +265,7 @@ class Encoder:
         item = self._open[block]
         self._closed_item = item
         if not isinstance(item, OpenItem):
-            return frames
+            return [*frames, *self._finish_item("completed")]  # it cannot be cut off
         if item.events is FUNCTION and not item.text:
             frames += self._encode_delta(Delta(block, "{}"))  # empty arguments are still a JSON object
         for citation in item.citations:
@@ -305,6 +292,8 @@ class Encoder:
         return (self._encode_event("response.output_item.done", {"output_index": closed.index, "item": item}),)
 
     def _encode_hosted(self, block: int, hosted: HostedBlock) -> Bytes:
+        if hosted.is_ours:
+            return self._begin_server_tool(block, hosted)
         item = restore_item(hosted)
         if item is None:
             item = encode_hosted_item(hosted, self._context.new_id)
@@ -313,19 +302,28 @@ class Encoder:
                 self._ledger.note_dropped(f"/content/{block}", f"Responses has no item like {hosted.kind!r}")
                 return ()
             self._ledger.note_approximated(f"/content/{block}", f"{item['type']} keeps input and results, nothing else")
-        hosted_item = self._open[block] = _HostedItem(self._next_index(), item)
-        frames = [*self._finish_item("completed")]
-        return [*frames, *self._encode_steps(hosted_item)]
-
-    def _encode_steps(self, hosted_item: _HostedItem) -> Bytes:
-        item = hosted_item.item
-        has_status = "status" in item
-        frames = [self._encode_added(hosted_item.index, {**item, "status": "in_progress"} if has_status else item)]
+        hosted_item = self._open[block] = HostedItem(self._next_index(), item)
+        started = {**item, "status": "in_progress"} if "status" in item else item
+        frames = [*self._finish_item("completed"), self._encode_added(hosted_item.index, started)]
         if item.get("status") in (None, "completed"):
-            place: Item = {"item_id": item.get("id"), "output_index": hosted_item.index}
-            for step in _HOSTED_STEPS.get(str(item["type"]), ()):
-                frames.append(self._encode_event(f"response.{item['type']}.{step}", place))
+            frames += self._encode_steps(hosted_item, HOSTED_STEPS.get(str(item["type"]), ()))
         return frames
+
+    def _begin_server_tool(self, block: int, hosted: HostedBlock) -> Bytes:
+        """Announce a tool that the gateway is about to run."""
+        item = self._open[block] = HostedItem(self._next_index(), begin_server_item(hosted, self._context.new_id))
+        frames = [*self._finish_item("completed"), self._encode_added(item.index, item.item)]
+        return [*frames, *self._encode_steps(item, ("in_progress", "searching"))]
+
+    def _end_server_tool(self, block: int, outcome: ToolOutcome) -> Bytes:
+        item = self._open[block]
+        assert isinstance(item, HostedItem)
+        item.item = end_server_item(item.item, outcome, sources=self._context.request.search_sources)
+        return () if item.item["status"] == "failed" else self._encode_steps(item, ("completed",))
+
+    def _encode_steps(self, item: HostedItem, steps: Iterable[str]) -> Bytes:
+        place: Item = {"item_id": item.item.get("id"), "output_index": item.index}
+        return [self._encode_event(f"response.{item.item['type']}.{step}", place) for step in steps]
 
 
 def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger) -> bytes:

@@ -9,52 +9,9 @@ from msgspec.structs import replace
 from dragoman.hub.events import Block, CallBlock, HostedBlock, RefusalBlock, TextBlock, ThinkingBlock
 from dragoman.hub.opaque import Form, Opaque, encode_envelope
 from dragoman.hub.request import Citation, Json
-from dragoman.protocols.responses.wire import HOSTED_ITEMS, VENDOR, Item, text_at
+from dragoman.protocols.responses.wire import VENDOR, Item
 
 _OWN_ANNOTATIONS = frozenset(("url_citation", "file_citation", "container_file_citation", "file_path"))
-
-
-def restore_item(block: HostedBlock) -> Item | None:
-    """Return the item as a Responses upstream sent it; None if the block comes from another protocol."""
-    raw = block.raw
-    return raw if isinstance(raw, dict) and HOSTED_ITEMS.get(text_at(raw, "type")) == block.kind else None
-
-
-def encode_hosted_item(block: HostedBlock, mint: Callable[[str], str]) -> Item | None:
-    """Return the nearest item for another vendor's tool; None if Responses has none."""
-    match block.kind:
-        case "web_search":
-            action = _encode_action(block)
-            return {"id": mint("ws_"), "type": "web_search_call", "status": "completed", "action": action}
-        case "code_execution":
-            return {
-                "id": mint("ci_"),
-                "type": "code_interpreter_call",
-                "status": "completed",
-                "code": text_at(block.input, "code"),
-                "container_id": "",
-                "outputs": None if block.output is None else [{"type": "logs", "logs": block.output}],
-            }
-        case "mcp":
-            return {
-                "id": mint("mcp_"),
-                "type": "mcp_call",
-                "status": "completed",
-                "server_label": text_at(block.input, "server"),
-                "name": text_at(block.input, "name"),
-                "arguments": msgspec.json.encode(block.input.get("arguments", {})).decode(),
-                "error": block.output if block.failed else None,
-                "output": None if block.failed else block.output,
-            }
-    return None
-
-
-def _encode_action(block: HostedBlock) -> Item:
-    query = text_at(block.input, "query")
-    action: Item = {"type": "search", "query": query, "queries": [query] if query else []}
-    if block.results is not None:
-        action["sources"] = [{"type": "url", "url": found.url} for found in block.results if found.url]
-    return action
 
 
 class ItemEvents(Struct, frozen=True):
@@ -226,7 +183,3 @@ def encode_annotation(citation: Citation, length: int) -> Item | None:
         "start_index": citation.start if citation.start is not None else 0,
         "end_index": citation.end if citation.end is not None else length,
     }
-
-
-def is_unchanged(annotation: Item, citation: Citation) -> bool:
-    return annotation is citation.raw

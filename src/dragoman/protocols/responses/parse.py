@@ -7,7 +7,7 @@ from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Shape
 from dragoman.protocols.responses.parse_content import unread_fields
 from dragoman.protocols.responses.parse_tools import parse_choice, parse_tools
 from dragoman.protocols.responses.parse_turns import Conversation
-from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME
+from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME, SOURCES
 
 _SERVER_STATE = {
     "previous_response_id": "a stored response, and this gateway stores none; send the whole input",
@@ -80,6 +80,7 @@ def _parse_request(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Requ
         top_logprobs=fields.integer("top_logprobs") or None,
         reasoning=_parse_reasoning(reasoning) if reasoning else None,
         encrypted_reasoning=ENCRYPTED in included,
+        search_sources=SOURCES in included,
         format=_parse_format(text) if text else None,
         verbosity=None if verbosity == "medium" else verbosity,
         cache_key=fields.text("prompt_cache_key"),
@@ -113,7 +114,7 @@ def _parse_include(fields: Fields, ext: Ext) -> dict[str, int]:
     for index, name in enumerate(fields.items("include") or []):
         if not isinstance(name, str):
             raise BadField(f"{fields.pointer('include')}/{index}", "must be a string")
-        if name not in (ENCRYPTED, LOGPROBS):
+        if name not in (ENCRYPTED, LOGPROBS, SOURCES):
             ext[f"include/{index}"] = name
         included.setdefault(name, index)
     return included

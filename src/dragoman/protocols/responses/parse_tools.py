@@ -17,7 +17,12 @@ from dragoman.protocols.responses.parse_content import unread_fields
 from dragoman.protocols.responses.wire import CARRIED_KINDS, HOSTED_TOOLS, OTHER_TOOLS, Wire
 
 _PICKS = {"auto": Pick.AUTO, "none": Pick.NONE, "required": Pick.REQUIRED}
-_HOSTED_DEFAULTS: Wire = {"container": {"type": "auto"}, "require_approval": "never"}
+_HOSTED_DEFAULTS: Wire = {
+    "container": {"type": "auto"},
+    "require_approval": "never",
+    "external_web_access": True,
+    "search_content_types": ["text"],
+}
 
 
 def parse_tools(tools: Iterable[Fields], ext: Ext) -> Iterator[Tool]:
@@ -89,7 +94,7 @@ def _read_hosted(type_: str, tool: Fields) -> Hosted:
         tool.at,
         allowed_domains=_read_strings(filters, "allowed_domains") if filters else (),
         location=tool.raw("user_location"),
-        context_size=None if size == "medium" else size,
+        context_size=size,
         server_url=tool.text("server_url"),
         server_name=tool.text("server_label"),
         authorization=tool.text("authorization"),

@@ -47,6 +47,7 @@ OTHER_TOOLS = frozenset(
 )
 ENCRYPTED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
+SOURCES = "web_search_call.action.sources"
 Wire = dict[str, Json]
 CARRIED_KINDS = frozenset(HOSTED_TOOLS.values()) | {"mcp"}  # hosted tools that other protocols have too
 Item = dict[str, Json]

@@ -1,0 +1,132 @@
+"""Searches of earlier turns, and who is sent what, where the client speaks Responses."""
+
+import json
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from openai.types.responses import Response
+
+import grammar_responses
+from clients.captured import ROOT, Captured
+from e2e.meaning import CallTool
+from e2e.raw_http import post
+from e2e.responses_tools_rig import ANSWERS, SEARCHES, SOURCES, Scene, ask, calls, tools_rigged
+from narrowing import expect
+from wire_json import JsonObject
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with tools_rigged(tmp_path_factory.mktemp("tools")) as shared:
+        yield shared
+
+
+def test_a_search_beside_a_call_of_the_client_comes_back_with_both_results(scene: Scene) -> None:
+    weather = {"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {}}}
+    tools = [{"type": "web_search"}, weather]
+    both = (CallTool("call_1", "web_search", '{"query": "x"}'), CallTool("call_2", "get_weather", "{}"))
+    scene.plays("chat", calls(*both))
+    _, response = scene.stream("chat", tools=tools, include=[SOURCES])
+    assert [item.type for item in response.output] == ["message", "web_search_call", "function_call"]
+    assert len(scene.sent("chat")) == 1
+    scene.plays("chat", ANSWERS)
+    output = {"type": "function_call_output", "call_id": "call_2", "output": "sunny"}
+    scene.stream("chat", tools=tools, input=[*history(response), output])
+    _, call, *results = scene.sent("chat")[0]["messages"]
+    assert [item["function"]["name"] for item in call["tool_calls"]] == ["web_search", "get_weather"]
+    assert [item["tool_call_id"] for item in results] == [item["id"] for item in call["tool_calls"]]
+    assert "https://a.example/1" in results[0]["content"]
+
+
+def history(response: Response) -> list[JsonObject]:
+    said = [item.model_dump(exclude_unset=True, warnings=False) for item in response.output]
+    return [{"role": "user", "content": "pandas?"}, *said]
+
+
+@pytest.mark.parametrize("upstream", ["chat", "responses"])
+@pytest.mark.parametrize("included", [True, False])
+def test_an_earlier_search_is_a_call_and_its_result(scene: Scene, upstream: str, included: bool) -> None:
+    scene.plays(upstream, SEARCHES, ANSWERS)
+    _, response = scene.stream(upstream, include=[SOURCES] if included else [])
+    scene.plays(upstream, ANSWERS)
+    scene.stream(upstream, input=[*history(response), {"role": "user", "content": "more"}])
+    request = scene.sent(upstream)[0]
+    if upstream == "chat":
+        _, call, result, rest, _ = request["messages"]
+        assert call["content"] == "Let me look. "
+        assert call["tool_calls"][0]["function"] == {"name": "web_search", "arguments": '{"query":"pandas"}'}
+        assert rest["content"].startswith("🐼 See [One]")
+        text = result["content"]
+    else:
+        kinds = [item["type"] for item in request["input"]]
+        assert kinds == ["message", "message", "function_call", "function_call_output", "message", "message"]
+        text = request["input"][3]["output"]
+    assert ("https://a.example/1" in text) is included
+    assert "found nothing" not in text
+
+
+@pytest.mark.parametrize("upstream", ["messages", "kiro"])
+def test_an_earlier_search_reaches_other_upstreams_too(scene: Scene, upstream: str) -> None:
+    scene.plays(upstream, SEARCHES, ANSWERS)
+    _, response = scene.stream(upstream, include=[SOURCES])
+    scene.plays(upstream, ANSWERS)
+    scene.stream(upstream, input=[*history(response), {"role": "user", "content": "more"}])
+    body = json.dumps(scene.sent(upstream)[0])
+    assert "https://a.example/1" in body
+    assert '"pandas"' in body
+    assert "web_search_call" not in body
+
+
+def test_an_earlier_search_without_the_tool_and_without_an_id_is_still_a_call(scene: Scene) -> None:
+    scene.plays("chat", ANSWERS)
+    action = {"type": "search", "query": "pandas"}
+    item = {"type": "web_search_call", "status": "completed", "action": action}
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Ok."}]}
+    user = {"role": "user", "content": "more"}
+    scene.stream("chat", tools=[], input=[user, item, said, user])
+    _, call, result, *_ = scene.sent("chat")[0]["messages"]
+    assert call["tool_calls"][0]["id"] == result["tool_call_id"] != ""
+
+
+def test_a_vendor_that_has_the_tool_is_sent_the_clients_bytes(scene: Scene) -> None:
+    scene.plays("openai", ANSWERS)
+    item = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}}
+    body = ask("openai", input=[{"role": "user", "content": "x"}, item, {"role": "user", "content": "y"}], stream=True)
+    post(scene.gateway.port, "/v1/responses", msgspec.json.encode(body))
+    [asked] = scene.fakes["openai"].calls
+    assert asked.body == msgspec.json.encode({**body, "model": "m"})
+
+
+def test_a_compatible_server_without_the_tool_is_offered_a_function(scene: Scene) -> None:
+    scene.plays("responses", SEARCHES, ANSWERS)
+    scene.stream("responses")
+    first, second = scene.sent("responses")
+    assert [(tool["type"], tool["name"]) for tool in first["tools"]] == [("function", "web_search")]
+    assert [item["type"] for item in second["input"]] == ["message", "message", "function_call", "function_call_output"]
+
+
+def test_a_request_without_the_tool_passes_to_a_compatible_server_unchanged(scene: Scene) -> None:
+    scene.plays("responses", ANSWERS)
+    body = ask("responses", tools=[], stream=True)
+    post(scene.gateway.port, "/v1/responses", msgspec.json.encode(body))
+    [asked] = scene.fakes["responses"].calls
+    assert asked.body == msgspec.json.encode({**body, "model": "m"})
+
+
+@pytest.mark.parametrize("upstream", ["chat", "messages", "kiro"])
+def test_the_request_of_codex_searches(scene: Scene, upstream: str) -> None:
+    file = ROOT / "tests" / "fixtures" / "captured" / "codex" / "01-responses.json"
+    body = msgspec.json.decode(file.read_bytes(), type=Captured).json
+    tools = expect(list, body["tools"])
+    assert any(tool["type"] == "web_search" for tool in tools)
+    scene.plays(upstream, SEARCHES, ANSWERS)
+    answer = post(
+        scene.gateway.port,
+        "/v1/responses",
+        msgspec.json.encode({**body, "model": ask(upstream)["model"], "stream": True}),
+    )
+    assert answer.status == 200, answer.body
+    response = grammar_responses.fold(answer.body)
+    assert [item["type"] for item in response["output"]] == ["message", "web_search_call", "message"]
+    assert len(scene.searxng.asked) == 1
