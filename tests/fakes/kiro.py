@@ -122,6 +122,8 @@ class FakeKiro(FakeUpstream):
         self.profiles = [ARN]
         self.listed = list(MODELS)
         self.page = 2
+        self.has_operations = True  # whether operations may be named in a header; older hosts have paths only
+        self.found: JsonObject = {"results": [], "totalResults": 0, "query": "", "error": None}  # by a web search
         self.device: deque[str] = deque()  # what a device's polling hears before its tokens
         self._scripts: dict[str, deque[Answer]] = {}
         self._number = itertools.count(1)
@@ -162,7 +164,7 @@ class FakeKiro(FakeUpstream):
             return self._scripts[path].popleft()
         if path in self._open_paths:
             return self._open_paths[path](self, request)
-        if path not in self._paths:
+        if path not in self._paths or (path == "/invokeMCP" and not self.has_operations):
             return json_answer({"message": "Not found"}, 404)
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
         return self._paths[path](self, request) if bearer in self.access else INVALID_BEARER
@@ -191,6 +193,21 @@ class FakeKiro(FakeUpstream):
 
     def _usage(self, request: Asked) -> Answer:
         return json_answer(USAGE)
+
+    def _tool_call(self, request: Asked) -> Answer:
+        """The MCP operation: JSON-RPC with the profile in the body, or at the older path with it in a header."""
+        message = request.json
+        named = "x-amz-target" in request.headers
+        expected = "application/x-amz-json-1.0" if named else "application/json"
+        profile = message.pop("profileArn", None) if named else request.headers.get("x-amzn-kiro-profile-arn")
+        if request.headers.get("content-type") != expected or profile != ARN:
+            return refusal(400, "profileArn is required for this request.")
+        if message.keys() != {"jsonrpc", "id", "method", "params"} or message["method"] != "tools/call":
+            return refusal(400, "Improperly formed request.")
+        assert message["params"]["name"] == "web_search"
+        written = {**self.found, "query": message["params"]["arguments"]["query"]}
+        result = {"content": [{"type": "text", "text": msgspec.json.encode(written).decode()}], "isError": False}
+        return json_answer({"jsonrpc": "2.0", "id": message["id"], "result": result})
 
     def _desktop(self, request: Asked) -> Answer:
         used = request.json.get("refreshToken")
@@ -252,6 +269,8 @@ class FakeKiro(FakeUpstream):
 
     _paths: ClassVar[dict[str, Callable[["FakeKiro", Asked], Answer]]] = {
         "/generateAssistantResponse": lambda fake, request: fake._chat(request),  # which others override
+        "/invokeMCP": _tool_call,
+        "/mcp": _tool_call,
         "/ListAvailableModels": _models,
         "/ListAvailableProfiles": _profiles,
         "/getUsageLimits": _usage,

@@ -1,0 +1,274 @@
+"""Web search over Kiro with the account's own token and nothing configured, judged by the vendors' SDKs."""
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+from anthropic.types import Message, TextBlock, ThinkingBlock, WebSearchToolResultBlock
+
+from e2e.kiro_rig import MODEL, KiroRig, kiro_rigged
+from fakes.eventstream import event
+from fakes.kiro import ARN, framed, json_answer, refusal, tail, tool, words
+from fakes.upstream import Answer, Asked
+from wire_json import JsonObject
+
+TOOL: JsonObject = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
+CLAUDE_CODE = "Perform a web search for the query: pandas"
+PUBLISHED_MS = 1_767_312_000_000  # 2026-01-02
+HIT: JsonObject = {
+    "title": "One",
+    "url": "https://a.example/1",
+    "snippet": "Text of one.",
+    "publishedDate": PUBLISHED_MS,
+    "id": "r1",
+    "domain": "a.example",
+    "maxVerbatimWordLimit": 30,
+    "publicDomain": False,
+}
+FOUND: JsonObject = {
+    "results": [HIT, {**HIT, "title": "Two", "url": "https://b.example/2", "publishedDate": None}],
+    "totalResults": 2,
+    "query": "pandas",
+    "error": None,
+}
+SEARCHES = framed(
+    words("Let me look. "),
+    tool("tooluse_1", "web_search", input='{"query": "pa'),
+    tool("tooluse_1", "web_search", input='ndas"}'),
+    tool("tooluse_1", "web_search", stop=True),
+    tail("TOOL_USE"),
+)
+ANSWERS = framed(words("See [One"), words("](https://a.example/1)."), tail())
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
+    with kiro_rigged(tmp_path_factory.mktemp("kiro")) as rig:
+        yield rig
+
+
+@pytest.fixture
+def rig(shared: KiroRig) -> KiroRig:
+    shared.fake.found, shared.fake.has_operations = FOUND, True
+    return shared
+
+
+def ask(**more: object) -> JsonObject:
+    user = {"role": "user", "content": CLAUDE_CODE}
+    return {"model": MODEL, "max_tokens": 1000, "messages": [user], "tools": [TOOL], **more}
+
+
+def streamed(rig: KiroRig, **more: object) -> Message:
+    with rig.sdk.anthropic.messages.stream(**ask(**more)) as stream:
+        return stream.get_final_message()
+
+
+def searches(rig: KiroRig) -> list[Asked]:
+    """The requests of the MCP operation, by either way."""
+    named = [asked for asked in rig.fake.asked if asked.headers.get("x-amz-target", "").endswith("InvokeMCP")]
+    return named + [asked for asked in rig.fake.asked if asked.path == "/mcp"]
+
+
+def error_code(reply: Message) -> str:
+    [result] = [block for block in reply.content if isinstance(block, WebSearchToolResultBlock)]
+    assert not isinstance(result.content, list)
+    return result.content.error_code
+
+
+def user_turns(asked: Asked) -> list[JsonObject]:
+    state = asked.json["conversationState"]
+    turns = [*state.get("history", []), state["currentMessage"]]
+    return [turn["userInputMessage"] for turn in turns if "userInputMessage" in turn]
+
+
+def test_the_accounts_own_search_is_used_without_configuration(rig: KiroRig) -> None:
+    rig.plays(SEARCHES, ANSWERS)
+    reply = streamed(rig, tool_choice={"type": "tool", "name": "web_search"})
+    assert [block.type for block in reply.content] == [
+        "text",
+        "server_tool_use",
+        "web_search_tool_result",
+        "text",
+        "text",
+        "text",
+    ]
+    result = reply.content[2]
+    assert isinstance(result, WebSearchToolResultBlock)
+    assert isinstance(result.content, list)
+    assert [(item.url, item.title, item.page_age) for item in result.content] == [
+        ("https://a.example/1", "One", "2026-01-02"),
+        ("https://b.example/2", "Two", None),
+    ]
+    assert reply.stop_reason == "end_turn"
+    assert reply.usage.server_tool_use is not None
+    assert reply.usage.server_tool_use.web_search_requests == 1
+
+
+def test_the_models_query_is_searched_and_not_the_users_sentence(rig: KiroRig) -> None:
+    rig.plays(SEARCHES, ANSWERS)
+    streamed(rig)
+    [asked] = searches(rig)
+    assert asked.path == "/"
+    assert asked.headers["x-amz-target"] == "KiroRuntimeService.InvokeMCP"
+    assert asked.headers["content-type"] == "application/x-amz-json-1.0"
+    assert asked.json["profileArn"] == ARN
+    assert asked.json["params"] == {"name": "web_search", "arguments": {"query": "pandas"}}
+
+
+def test_the_result_goes_back_to_the_model_under_its_call(rig: KiroRig) -> None:
+    rig.plays(SEARCHES, ANSWERS)
+    streamed(rig)
+    first, second = rig.fake.chats
+    offered = user_turns(first)[-1]["userInputMessageContext"]["tools"]
+    assert [item["toolSpecification"]["name"] for item in offered] == ["web_search"]
+    [result] = user_turns(second)[-1]["userInputMessageContext"]["toolResults"]
+    assert result["toolUseId"] == "tooluse_1"
+    assert "URL: https://a.example/1\nDate: 2026-01-02\nText of one." in json.dumps(result["content"]).replace(
+        "\\n", "\n"
+    )
+    said = second.json["conversationState"]["history"][-1]["assistantResponseMessage"]
+    assert said["content"].strip() == "Let me look."
+    assert [use["toolUseId"] for use in said["toolUses"]] == ["tooluse_1"]
+
+
+def test_a_host_without_the_operation_is_asked_at_its_path(rig: KiroRig) -> None:
+    rig.plays(SEARCHES, ANSWERS)
+    rig.fake.has_operations = False
+    reply = streamed(rig)
+    assert [block.type for block in reply.content][1:3] == ["server_tool_use", "web_search_tool_result"]
+    asked = searches(rig)[-1]
+    assert asked.path == "/mcp"
+    assert asked.headers["x-amzn-kiro-profile-arn"] == ARN
+    assert asked.headers["content-type"] == "application/json"
+    assert "profileArn" not in asked.json
+
+
+def test_an_expired_token_is_renewed_once(rig: KiroRig) -> None:
+    rig.plays(SEARCHES, ANSWERS)
+    rig.fake.before["/invokeMCP"] = rig.fake.access.clear  # all are revoked before the first search
+    rig.fake.before["/refreshToken"] = lambda: rig.fake.before.pop("/invokeMCP")
+    try:
+        reply = streamed(rig)
+    finally:
+        rig.fake.before.clear()
+    assert [block.type for block in reply.content][2] == "web_search_tool_result"
+    assert len(searches(rig)) == 2
+    assert rig.fake.counts["/refreshToken"] == 1
+    first, second = (asked.headers["authorization"] for asked in searches(rig))
+    assert first != second
+    assert reply.usage.server_tool_use is not None
+
+
+def test_a_token_that_stays_rejected_is_an_error_result(rig: KiroRig) -> None:
+    rig.plays(SEARCHES, ANSWERS)
+    invalid = refusal(403, "The bearer token included in the request is invalid.", kind="AccessDeniedException")
+    rig.fake.script("/invokeMCP", invalid, invalid)
+    reply = streamed(rig)
+    assert error_code(reply) == "unavailable"
+    assert len(searches(rig)) == 2
+    assert reply.stop_reason == "end_turn"
+
+
+def rpc(**more: object) -> Answer:
+    return json_answer({"jsonrpc": "2.0", "id": "another", **more})
+
+
+def result_of(text: str, *, is_error: bool = False) -> JsonObject:
+    return {"content": [{"type": "text", "text": text}], "isError": is_error}
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (rpc(result=result_of(json.dumps(FOUND))), "unavailable"),  # the id of another request
+        (rpc(error={"code": -32602, "message": "query is too long"}), "invalid_tool_input"),
+        (rpc(error={"code": -32603, "message": "internal"}), "unavailable"),
+        (refusal(429, "Too many requests", kind="ThrottlingException"), "too_many_requests"),
+        (refusal(500, "Internal", kind="InternalServerException"), "unavailable"),
+        (Answer(b"<html>", content_type="text/html", chunked=False), "unavailable"),
+    ],
+    ids=["id", "-32602", "-32603", "429", "500", "html"],
+)
+def test_a_failed_operation_is_an_error_result(rig: KiroRig, answer: Answer, code: str) -> None:
+    rig.plays(SEARCHES, ANSWERS)
+    rig.fake.script("/invokeMCP", answer)
+    reply = streamed(rig)
+    assert error_code(reply) == code
+    assert len(searches(rig)) == 1
+    assert reply.stop_reason == "end_turn"
+    [result] = user_turns(rig.fake.chats[1])[-1]["userInputMessageContext"]["toolResults"]
+    assert result["status"] == "error"
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [result_of("no", is_error=True), result_of(json.dumps({**FOUND, "results": [], "error": "quota"}))],
+    ids=["isError", "inner error"],
+)
+def test_an_error_inside_the_result_is_never_taken_for_no_results(rig: KiroRig, inner: JsonObject) -> None:
+    def answer(asked: Asked) -> Answer | None:
+        if not asked.headers.get("x-amz-target", "").endswith("InvokeMCP"):
+            return None
+        return json_answer({"jsonrpc": "2.0", "id": asked.json["id"], "result": inner})
+
+    rig.plays(SEARCHES, ANSWERS)
+    rig.fake.intercept = answer
+    try:
+        assert error_code(streamed(rig)) == "unavailable"
+    finally:
+        rig.fake.intercept = None
+
+
+def test_a_search_that_finds_nothing_is_an_empty_list(rig: KiroRig) -> None:
+    rig.plays(SEARCHES, ANSWERS)
+    rig.fake.found = {**FOUND, "results": [], "totalResults": 0}
+    reply = streamed(rig)
+    result = reply.content[2]
+    assert isinstance(result, WebSearchToolResultBlock)
+    assert result.content == []
+
+
+def test_thinking_and_its_signature_reach_the_next_round_unchanged(rig: KiroRig) -> None:
+    thought = event("reasoningContentEvent", {"text": "Hm, pandas.", "signature": "sig-1"})
+    rig.plays(
+        framed(
+            thought,
+            tool("tooluse_1", "web_search", input='{"query": "pandas"}', stop=True),
+            tail("TOOL_USE"),
+        ),
+        ANSWERS,
+    )
+    reply = streamed(rig, model="kiro/claude-opus-4-6", thinking={"type": "adaptive"}, max_tokens=4000)
+    assert [block.type for block in reply.content][:3] == ["thinking", "server_tool_use", "web_search_tool_result"]
+    assert isinstance(reply.content[0], ThinkingBlock)
+    assert reply.content[0].thinking == "Hm, pandas."
+    said = rig.fake.chats[1].json["conversationState"]["history"][-1]["assistantResponseMessage"]
+    assert said["reasoningContent"]["reasoningText"] == {"text": "Hm, pandas.", "signature": "sig-1"}
+
+
+def test_a_chat_client_gets_annotations(rig: KiroRig) -> None:
+    rig.plays(SEARCHES, ANSWERS)
+    user = {"role": "user", "content": "pandas?"}
+    request: JsonObject = {"model": MODEL, "messages": [user], "web_search_options": {}}
+    reply = rig.sdk.openai.chat.completions.create(**request)
+    said = reply.choices[0].message
+    assert said.content == "Let me look. See [One](https://a.example/1)."
+    assert [each.url_citation.url for each in said.annotations or []] == ["https://a.example/1"]
+    assert said.tool_calls is None
+
+
+def test_text_flows_before_the_search_has_returned(rig: KiroRig) -> None:
+    rig.plays(SEARCHES, ANSWERS)
+    rig.fake.script("/invokeMCP", json_answer({"jsonrpc": "2.0", "id": "x", "result": {}}, delay_s=0.8))
+    begun = time.monotonic()
+    seen: dict[str, float] = {}
+    with rig.sdk.anthropic.messages.stream(**ask()) as stream:
+        for each in stream:
+            if each.type == "content_block_start":
+                seen.setdefault(each.content_block.type, time.monotonic() - begun)
+        reply = stream.get_final_message()
+    assert seen["text"] < 0.6
+    assert seen["server_tool_use"] < 0.6
+    assert seen["web_search_tool_result"] >= 0.8
+    assert isinstance(reply.content[0], TextBlock)
