@@ -45,11 +45,14 @@ class SearchScene:
 
 
 @contextmanager
-def search_scene(directory: Path, protocol: str, *, searches: bool = True, settings: str = "") -> Iterator[SearchScene]:
-    """One provider `up` with this protocol; `searches`: SearXNG is configured behind the upstream's own search."""
+def search_scene(
+    directory: Path, protocol: str, *, searches: bool = True, native: bool = True, settings: str = ""
+) -> Iterator[SearchScene]:
+    """One provider `up` with this protocol. `searches`: SearXNG is configured; `native`: after the upstream's own."""
     with ExitStack() as stack:
         upstream, searxng = stack.enter_context(FakeUpstream()), stack.enter_context(FakeUpstream())
-        search = f'[tools.web_search]\nbackend = ["native", "searxng"]\nendpoint = "{searxng.url}"\n'
+        backends = '["native", "searxng"]' if native else '"searxng"'
+        search = f'[tools.web_search]\nbackend = {backends}\nendpoint = "{searxng.url}"\n'
         sections = [QUICK, search if searches else "", settings, provider_section(protocol, upstream.url)]
         gateway = stack.enter_context(running("\n".join(sections), directory))
         sdk = Sdk(gateway.url, KEY)

@@ -8,6 +8,7 @@ TESTS = Path(__file__).parent
 
 # Modules that another test file exercises, and why.
 ELSEWHERE = {
+    "continue_pause": ("e2e/test_server_tools_pauses.py", "a paused reply goes on over real sockets"),
     "format": ("flow/capture/test_file_format.py", "captures of both versions become its records"),
     "offered_tools": ("e2e/test_server_tools.py", "what is offered is seen in the upstream's request"),
     "open_reply": ("flow/test_gateway.py", "the loop gives it to every step that runs itself"),

@@ -18,6 +18,7 @@ from dragoman.flow.step import (
     Waited,
 )
 from dragoman.flow.steps.complete_call import CallCompleted, CallsDropped, CompleteCall, CutCalls, DropCutCalls
+from dragoman.flow.steps.continue_pause import ContinuePause, PauseContinued, Paused
 from dragoman.flow.steps.run_tools import RunTools, ToolsCalled, ToolsRan
 from dragoman.hub.failure import Failure, Kind
 from dragoman.routing.resolve import Route
@@ -27,7 +28,7 @@ FAILURE = Failure(Kind.LOST, "gone")
 
 
 def test_the_steps_and_the_ends_of_a_turn() -> None:
-    assert set(get_args(Step)) == {Ask, Wait, CompleteCall, DropCutCalls, RunTools, GiveUp, Finish}
+    assert set(get_args(Step)) == {Ask, Wait, CompleteCall, DropCutCalls, RunTools, ContinuePause, GiveUp, Finish}
     assert set(get_args(TurnEnd)) == {
         NoReply,
         Interrupted,
@@ -36,6 +37,8 @@ def test_the_steps_and_the_ends_of_a_turn() -> None:
         CallsDropped,
         ToolsCalled,
         ToolsRan,
+        Paused,
+        PauseContinued,
         Completed,
         Waited,
     }

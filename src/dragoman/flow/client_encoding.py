@@ -65,12 +65,12 @@ class ClientEncoding:
         continuation: Continuation | None,
         watch: ReplyMonitor,
         *,
-        runs_tools: bool = False,
+        has_rounds: bool = False,
         is_next_round: bool = False,
     ) -> None:
         """Prepare for the events of a turn; what one that failed before its first token has given is forgotten.
 
-        `runs_tools`: the gateway may run tools after this turn; `is_next_round`: it has, and the same reply goes on.
+        `has_rounds`: the same reply may go on in another turn, after tools have run; `is_next_round`: it does.
         """
         self.in_use = True
         self._watch.watch = watch
@@ -78,7 +78,7 @@ class ClientEncoding:
             self.begin_round()
         elif continuation is None:
             self._encoder = self._make_encoder(ledger)
-            self.stages = self._make_round_stages() if runs_tools else self._make_stages()
+            self.stages = self._make_round_stages() if has_rounds else self._make_stages()
         else:
             assert self._joint is not None
             self._joint.begin_continuation(continuation.marker)

@@ -14,6 +14,7 @@ from dragoman.net.headers import Headers
 from dragoman.net.tasks import describe_fault
 from dragoman.providers.token_count import count_text, estimate_request_tokens
 from dragoman.stages.estimate_usage import EstimateUsage
+from dragoman.stages.hold_pause import HoldPause
 from dragoman.stages.hold_server_calls import HoldServerCalls
 from dragoman.stages.hold_truncated_call import HoldTruncatedCall
 from dragoman.stages.restore_tools import RestoreTools
@@ -39,6 +40,8 @@ def make_stages(prepared: Prepared) -> list[Stage[Event, Event]]:
         stages.append(RestoreTools(prepared.tools))
     if prepared.server_tools is not None:
         stages.append(HoldServerCalls(prepared.server_tools.kinds))
+    if prepared.may_pause:
+        stages.append(HoldPause())
     return [*stages, EstimateUsage(count_text, lambda: estimate_request_tokens(request, model))]
 
 

@@ -16,7 +16,7 @@ from dragoman.tools.plan import ToolPlan
 class EarlierRounds(Protocol):
     """The rounds of a reply between which the gateway has run tools."""
 
-    def extend(self, request: Request, tools: ServerTools) -> Request: ...
+    def extend(self, request: Request, tools: ServerTools | None) -> Request: ...
 
 
 class OfferedTools(Struct, frozen=True):
@@ -53,6 +53,6 @@ def offer_tools(
     else:
         names = {} if tools is None else tools.names
         request = write_earlier_uses(request, call.client.read_tool_uses, names, ledger)
-    if tools is not None and rounds is not None:
+    if rounds is not None:
         request = rounds.extend(request, tools)
     return OfferedTools(request, tools)

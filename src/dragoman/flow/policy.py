@@ -25,6 +25,7 @@ from dragoman.flow.step import (
     Waited,
 )
 from dragoman.flow.steps.complete_call import CallCompleted, CallsDropped, CompleteCall, CutCalls, DropCutCalls
+from dragoman.flow.steps.continue_pause import ContinuePause, PauseContinued, Paused
 from dragoman.flow.steps.continue_reply import Continuation
 from dragoman.flow.steps.run_tools import Rounds, RunTools, ToolsCalled, ToolsRan
 from dragoman.hub.failure import Failure, Kind
@@ -121,7 +122,10 @@ class Policy:
             case ToolsCalled():
                 self._rounds = self._rounds or Rounds()
                 return RunTools(end, self._rounds)
-            case ToolsRan(is_finished=is_finished):
+            case Paused():
+                self._rounds = self._rounds or Rounds()
+                return ContinuePause(end, self._rounds)
+            case ToolsRan(is_finished=is_finished) | PauseContinued(is_finished=is_finished):
                 assert self._member is not None
                 return Finish() if is_finished else self._ask(self._member)
             case Waited():
@@ -200,7 +204,8 @@ class Policy:
         if wait_s is not None and self._tries < self._limits.retry.attempts:
             self._tries += 1
             return Wait(wait_s)
-        if AFTER[end.failure.kind].next_target and len(self._queue) > 1:
+        # Another target would have to be sent the rounds so far, which it may not be able to read.
+        if AFTER[end.failure.kind].next_target and len(self._queue) > 1 and self._rounds is None:
             self._queue.pop(0)
             return self._start_target()
         if self._continuation is not None:  # the client gets the reason why the first upstream broke off

@@ -19,7 +19,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import ENVELOPE_PREFIX
 from dragoman.hub.ports import Issuer, Location, Protocol, Upstream
 from dragoman.hub.profile import Profile, Target
-from dragoman.hub.request import Request
+from dragoman.hub.request import Hosted, Request
 from dragoman.net.client import OutgoingRequest
 from dragoman.net.headers import JSON, Header, names_in_connection
 from dragoman.passes.adapt_tools import ToolMap, adapt_tools
@@ -89,6 +89,7 @@ class Translated(Outbound, frozen=True, kw_only=True):
     losses: int  # of the request: so many come first in the ledger
     server_tools: ServerTools | None = None  # that the gateway runs
     tool_plan: ToolPlan | None = None
+    may_pause: bool = False  # the upstream may pause, and the client's protocol has no pause
 
     @property
     def streams(self) -> bool:
@@ -169,6 +170,7 @@ async def prepare(
         losses=len(ledger),
         server_tools=offered.tools,
         tool_plan=fitting.tool_plan,
+        may_pause=not call.client.knows_pause and any(isinstance(tool, Hosted) for tool in request.tools),
     )
 
 

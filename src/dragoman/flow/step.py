@@ -15,6 +15,7 @@ from dragoman.flow.steps.complete_call import (
     DropCutCalls,
     find_cut_calls,
 )
+from dragoman.flow.steps.continue_pause import ContinuePause, PauseContinued, Paused, find_pause
 from dragoman.flow.steps.continue_reply import Continuation
 from dragoman.flow.steps.run_tools import Rounds, RunTools, ToolsCalled, ToolsRan, find_server_calls
 from dragoman.hub.failure import Failure
@@ -55,7 +56,19 @@ class Waited(Struct, frozen=True):
     """The wait before another attempt is over."""
 
 
-TurnEnd = NoReply | Interrupted | CutCalls | CallCompleted | CallsDropped | ToolsCalled | ToolsRan | Completed | Waited
+TurnEnd = (
+    NoReply
+    | Interrupted
+    | CutCalls
+    | CallCompleted
+    | CallsDropped
+    | ToolsCalled
+    | ToolsRan
+    | Paused
+    | PauseContinued
+    | Completed
+    | Waited
+)
 
 
 class Ask(Struct, frozen=True):
@@ -92,9 +105,9 @@ class Finish(Struct, frozen=True):
 
 
 # The loop itself knows `Ask`, `GiveUp` and `Finish`. Every other step runs itself between two turns.
-Step = Ask | Wait | CompleteCall | DropCutCalls | RunTools | GiveUp | Finish
+Step = Ask | Wait | CompleteCall | DropCutCalls | RunTools | ContinuePause | GiveUp | Finish
 
 
 def find_unfinished(prepared: Prepared, pipe: TranslationPipe) -> TurnEnd | None:
     """Return what a reply still needs whose upstream has ended it; None: it is complete."""
-    return find_cut_calls(prepared, pipe) or find_server_calls(prepared, pipe)
+    return find_cut_calls(prepared, pipe) or find_server_calls(prepared, pipe) or find_pause(pipe)

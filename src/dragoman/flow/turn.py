@@ -373,7 +373,7 @@ class Turn:
     def _make_translation(self, prepared: Prepared, ledger: Ledger, source: Source | None) -> TranslationPipe:
         watch = self._around.make_watch()
         encoding = self._writer.encoding
-        runs_tools = isinstance(prepared, Translated) and prepared.server_tools is not None
+        has_rounds = isinstance(prepared, Translated) and (prepared.server_tools is not None or prepared.may_pause)
         is_next_round = self._ask.rounds is not None
-        encoding.begin_turn(ledger, self._ask.continuation, watch, runs_tools=runs_tools, is_next_round=is_next_round)
+        encoding.begin_turn(ledger, self._ask.continuation, watch, has_rounds=has_rounds, is_next_round=is_next_round)
         return TranslationPipe(source, make_stages(prepared), encoding, watch, prepared.secrets)

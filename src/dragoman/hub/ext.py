@@ -49,7 +49,7 @@ def note_foreign_fields(request: Request, protocol: str, ledger: Ledger, kept: E
             if at or kept is None or pointer not in kept:
                 ledger.note_dropped(f"{at}/{pointer}", why if at else _WHY.get(pointer, why))
     for part in _parts(request):
-        if isinstance(part, Foreign):
+        if isinstance(part, Foreign) and not part.is_upstreams:
             ledger.note_dropped(part.at, f"{protocol} has nothing like {part.what!r}")
 
 

@@ -218,6 +218,7 @@ class Client(Struct, frozen=True):
     body_protocol: Callable[[bytes], str | None] = lambda body: None  # the protocol of a body sent to the wrong path
     # Earlier uses of server tools among a turn's parts, by index; None: part of a use that stands elsewhere.
     read_tool_uses: Callable[[Sequence[Part]], dict[int, ServerToolUse | None]] = lambda parts: {}
+    knows_pause: bool = False  # its replies may end with a pause, which the client itself goes on from
     cites_apart: bool = False  # a cited link is a text block of its own
     id_header: bytes = b"x-request-id"  # the response header that its SDK reads the request id from
     error_shape: type[Struct] = ErrorShape  # an upstream's error body of this shape is passed on unchanged

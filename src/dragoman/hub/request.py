@@ -128,6 +128,7 @@ class Foreign(Struct, frozen=True, tag="foreign"):
     what: str  # its type, for the ledger
     raw: Json
     at: str = ""
+    is_upstreams: bool = False  # of a reply that the same upstream has just given, and gets back
 
 
 Part = Text | Refusal | Image | Document | Audio | Thinking | ToolCall | ToolResult | Foreign

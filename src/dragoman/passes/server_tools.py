@@ -22,6 +22,7 @@ from dragoman.hub.reply import Piece, collect
 from dragoman.hub.request import (
     Custom,
     Document,
+    Foreign,
     Function,
     Hosted,
     Inline,
@@ -105,9 +106,10 @@ def relax_choice(request: Request) -> Request:
 def add_round(request: Request, events: Iterable[Event], results: Mapping[str, Part]) -> Request:
     """Append a reply exactly as it was received, and the results of its calls by call id."""
     reply = collect(events)
-    parts = tuple(part for piece in reply.pieces if (part := _part_of(piece)) is not None)
+    parts = tuple(part for piece in reply.pieces for part in _parts_of(piece, is_paused=not results))
     answers = tuple(results[part.id] for part in parts if isinstance(part, ToolCall) and part.id in results)
-    return replace(request, turns=(*request.turns, Turn(Role.ASSISTANT, parts), Turn(Role.USER, answers)))
+    answered = (Turn(Role.USER, answers),) if answers else ()
+    return replace(request, turns=(*request.turns, Turn(Role.ASSISTANT, parts), *answered))
 
 
 def write_result(
@@ -227,18 +229,19 @@ def _date_line(item: SearchResult) -> str:
     return f"Date: {item.published}" if item.published else ""
 
 
-def _part_of(piece: Piece) -> Part | None:
+def _parts_of(piece: Piece, *, is_paused: bool) -> tuple[Part, ...]:
     match piece.what:
         case TextBlock():
-            return Text(piece.text)
+            return (Text(piece.text, citations=piece.citations if is_paused else ()),)
         case RefusalBlock():
-            return Refusal(piece.text)
+            return (Refusal(piece.text),)
         case ThinkingBlock(raw=raw):
-            return Thinking(piece.text, opaque=piece.opaque, raw=raw)
+            return (Thinking(piece.text, opaque=piece.opaque, raw=raw),)
         case CallBlock(id=id, name=name, custom=custom, namespace=namespace):
-            return ToolCall(id, name, piece.text or "{}", custom=custom, namespace=namespace)
-        case HostedBlock():
-            return None
+            return (ToolCall(id, name, piece.text or "{}", custom=custom, namespace=namespace),)
+        case HostedBlock(kind=kind, raw=raw):
+            blocks = raw if isinstance(raw, list) else (raw,)
+            return tuple(Foreign(kind, block, is_upstreams=True) for block in blocks if isinstance(block, dict))
 
 
 def _free_name(kind: str, taken: set[str]) -> str:

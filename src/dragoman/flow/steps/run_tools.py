@@ -39,6 +39,11 @@ class Rounds:
     def count(self) -> int:
         return len(self._history)
 
+    @property
+    def pauses(self) -> int:
+        """Return how often the upstream has paused."""
+        return sum(not results for _, results in self._history)
+
     def add(self, events: list[Event], results: dict[str, Part], output_tokens: int) -> None:
         self._history.append((events, results))
         self._output_tokens += output_tokens
@@ -47,12 +52,12 @@ class Rounds:
         """Note that no more calls are allowed: the next round is offered none."""
         self._is_spent = True
 
-    def extend(self, request: Request, tools: ServerTools) -> Request:
+    def extend(self, request: Request, tools: ServerTools | None) -> Request:
         """Return the request of the next round."""
         for events, results in self._history:
             request = add_round(request, events, results)
         request = relax_choice(request)
-        if self._is_spent:
+        if self._is_spent and tools is not None:
             request = withdraw_server_tools(request, tools)
         if request.max_tokens is None:
             return request

@@ -84,6 +84,7 @@ PROTOCOL = Protocol(
         render_error=render_error,
         render_stream_error=render_stream_error,
         serial_blocks=True,
+        knows_pause=True,
         cites_apart=True,
         read_tool_uses=read_tool_uses,
         keep_alive=b'event: ping\ndata: {"type": "ping"}\n\n',

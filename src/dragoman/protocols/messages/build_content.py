@@ -13,6 +13,7 @@ from dragoman.hub.profile import Target
 from dragoman.hub.request import (
     Audio,
     Cache,
+    Citation,
     Document,
     Ext,
     FileId,
@@ -66,7 +67,8 @@ class ContentBuilder:
             case ToolResult():
                 return self.result(part, part.call_id)
             case Foreign():
-                return dict(part.raw) if self.same_protocol and isinstance(part.raw, dict) else None
+                is_kept = self.same_protocol or part.is_upstreams
+                return dict(part.raw) if is_kept and isinstance(part.raw, dict) else None
             case Audio():
                 raise BadRequest(part.at, "A Messages upstream takes no audio. Send a transcript.")
 
@@ -116,7 +118,7 @@ class ContentBuilder:
                 self.ledger.note_dropped(part.cache.at, "an empty text cannot be a cache breakpoint")
             return None
         wire = _text_block(part.text)
-        if part.citations and self.same_protocol:
+        if part.citations and (self.same_protocol or all(map(_is_own_citation, part.citations))):
             wire["citations"] = [citation.raw for citation in part.citations]
         elif part.citations:
             self.ledger.note_dropped(f"{part.at}/annotations", "citations of another vendor cannot be returned")
@@ -200,3 +202,8 @@ def simplify_content(blocks: list[Wire]) -> str | list[Wire]:
 
 def _text_block(text: str) -> Wire:
     return {"type": "text", "text": text}
+
+
+def _is_own_citation(citation: Citation) -> bool:
+    """Whether a citation is one that a Messages upstream has written."""
+    return isinstance(citation.raw, dict) and str(citation.raw.get("type")).endswith("_location")

@@ -10,7 +10,7 @@ from dragoman.hub.profile import Profile
 from dragoman.hub.request import Part, Role, Text, ToolCall, ToolResult, Turn
 from dragoman.passes.tag_instructions import INSTRUCTION_ROLES
 from dragoman.protocols.messages.build_content import ContentBuilder, simplify_content
-from dragoman.protocols.messages.wire import NOT_IN_IDS, Wire
+from dragoman.protocols.messages.wire import HOSTED_RESULT, HOSTED_USES, NOT_IN_IDS, Wire
 
 _THINKING = ("thinking", "redacted_thinking")
 _OPENING = "(continue)"
@@ -112,9 +112,15 @@ def _add_message(messages: list[Wire], role: str, blocks: list[Wire]) -> None:
         return
     if messages and messages[-1]["role"] == role:
         blocks = [*_blocks_in(messages.pop()), *blocks]
-    if role == "assistant":
+    if role == "assistant" and not any(_is_hosted(block) for block in blocks):
         blocks.sort(key=lambda block: block["type"] not in _THINKING)
     messages.append({"role": role, "content": blocks})
+
+
+def _is_hosted(block: Wire) -> bool:
+    """Whether a tool of the vendor wrote the block: thinking between such blocks stays where it is."""
+    kind = str(block["type"])
+    return kind in HOSTED_USES or kind.endswith(HOSTED_RESULT)
 
 
 def _blocks_in(message: Wire) -> list[Wire]:
@@ -232,9 +238,11 @@ def _build_blocks(run: _Run, pairs: Iterable[_PairedCall], content: ContentBuild
 
 def _finish_prefill(message: Wire, at: str, profile: Profile, content: ContentBuilder) -> None:
     """Finish a conversation that ends with an assistant turn, which not every model can continue."""
+    blocks = _blocks_in(message)
+    if any(_is_hosted(block) for block in blocks):  # its own paused reply, which every model continues
+        return
     if not profile.prefill:
         raise BadRequest(at, "This model cannot continue an assistant turn. End the conversation with a user turn.")
-    blocks = _blocks_in(message)
     text = blocks[-1].get("text")
     if isinstance(text, str) and text != text.rstrip():
         content.ledger.note_approximated(at, "trailing white space of the last assistant turn is removed")

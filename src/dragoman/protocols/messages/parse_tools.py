@@ -100,7 +100,7 @@ def _parse_hosted(tool: Fields, kind: str) -> Hosted:
 
 
 def _filters_results(kind: str, tool: dict[str, object]) -> bool:
-    """Return whether the model may call the tool from code, as the versions since 2026 let it unless told otherwise."""
+    """Return whether the model may call the tool from code, which versions since 2026 allow by default."""
     return kind.rpartition("_")[2] >= _FIRST_FILTERING and tool.get("allowed_callers") != ["direct"]
 
 
