@@ -19,12 +19,12 @@ from msgspec import Struct
 from dragoman.accounts.keys import Keyring
 from dragoman.accounts.lost_calls import LostCalls
 from dragoman.accounts.usage_writer import UsageWriter, remove_old_usage_forever
-from dragoman.config import Config, ConfigError, Problem, ProviderConfig
+from dragoman.config import Config, ConfigError, Problem
 from dragoman.config import Server as ServerSettings
 from dragoman.config.load import Stamp, stamp_file
 from dragoman.config.proxies import read_proxies
 from dragoman.config.secret import find_unreadable_secrets
-from dragoman.config.settings import is_loopback
+from dragoman.config.settings import Tools, is_loopback
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.learned_quirks import LearnedQuirks
 from dragoman.flow.media_fetcher import Fetcher
@@ -53,7 +53,7 @@ from dragoman.providers.provider import Provider
 from dragoman.store import Store, StoreError
 from dragoman.telemetry.registry import make_registry
 from dragoman.telemetry.shared_counters import SharedCounters
-from dragoman.tools.backends import Network, make_backends
+from dragoman.tools.backends import Backends, Network, make_backends, read_tool_secrets
 from dragoman.tools.plan import ToolPlan, plan_tools
 
 log = logging.getLogger(__name__)
@@ -97,6 +97,13 @@ class Listening(Struct, frozen=True):
     released: Callable[[], None] = _nothing
 
 
+class ToolsInForce(Struct, frozen=True):
+    """The backends of server tools, and the settings that they were made from."""
+
+    settings: Tools
+    backends: Backends
+
+
 class App:
     """The gateway of one process."""
 
@@ -117,10 +124,11 @@ class App:
         self._store = store
         self._client = HttpClient()
         self._metrics = make_registry(environ, shared_counters)
+        self._tools: ToolsInForce | None = None
         self._is_replaced = False
         self.reloads = {"good": 0, "bad": 0}
         observers = [*self._metrics.observers, *observers]
-        self.usage = None if store is None else UsageWriter(store, Pricing(config.providers, config.prices))
+        self.usage = None if store is None else UsageWriter(store, _pricing(config))
         if self.usage is not None:
             observers.append(self.usage.observe)
         self.gateway = Gateway(self._world(config, None), LostCalls(store), observers)
@@ -162,6 +170,8 @@ class App:
             listen.released()
         await self.server.drain(self.gateway.runtime.config.server.drain_s)
         await self.server.close()
+        if self._tools is not None:
+            await self._tools.backends.servers.close()
         await self._client.close()
         self.gateway.observers.flush()
         self.site.auth_backoff.close()
@@ -198,7 +208,7 @@ class App:
         old, new = self.gateway.runtime.config.server, config.server
         self.gateway.adopt(self._world(config, self.gateway.runtime))
         if self.usage is not None:
-            self.usage.pricing = Pricing(config.providers, config.prices)
+            self.usage.pricing = _pricing(config)
         self.site.host_check = HostCheck(self._host, new.allowed_hosts)
         self.server.set_limits(_limits(new))
         self._budget.limit = new.max_buffered_bytes
@@ -224,19 +234,32 @@ class App:
             fetcher = Fetcher(self._client.send, config.fetch, proxies=read_proxies(self._environ))
         learned_quirks = old.learned_quirks if old is not None else LearnedQuirks()
         budgets = msgspec.structs.asdict(config.effort)
-        plans = self._plan_tools(config, providers)
+        plans = self._plan_tools(config, providers, None if old is None else old.config.tools)
         return Runtime(config, providers, catalogues, PROTOCOLS, fetcher, budgets, learned_quirks, plans)
 
-    def _plan_tools(self, config: Config, providers: Mapping[str, Provider]) -> dict[str, ToolPlan]:
-        network = Network(self._client.send, read_proxies(self._environ), self._environ, USER_AGENT)
-        backends = make_backends(config.tools, network)
+    def _plan_tools(self, config: Config, providers: Mapping[str, Provider], old: Tools | None) -> dict[str, ToolPlan]:
+        if config.tools != old:
+            for section in (config.tools.web_search, config.tools.web_fetch):
+                self._check_secrets(section, starts=old is None)
+        backends = self._find_backends(config.tools)
         planned = {
             name: plan_tools(config.tools, backends, provider.requests.hosted_tools, provider.account.search)
             for name, provider in providers.items()
         }
         return {name: plan for name, plan in planned.items() if plan is not None}
 
-    def _check_secrets(self, section: ProviderConfig, *, starts: bool) -> None:
+    def _find_backends(self, tools: Tools) -> Backends:
+        """Return those in use if neither their settings nor their secrets have changed, else new ones."""
+        old, secrets = self._tools, read_tool_secrets(tools, self._environ)
+        if old is not None and old.settings == tools and old.backends.secrets == secrets:
+            return old.backends
+        network = Network(self._client.send, read_proxies(self._environ), self._environ, USER_AGENT)
+        self._tools = ToolsInForce(tools, make_backends(tools, network))
+        if old is not None:
+            old.backends.servers.retire()
+        return self._tools.backends
+
+    def _check_secrets(self, section: Struct, *, starts: bool) -> None:
         """Log secrets that cannot be read at the start; raises ConfigError for a changed configuration."""
         problems = find_unreadable_secrets(section, self._environ)
         if problems and not starts:
@@ -306,6 +329,10 @@ def _reload(app: App, settings: Settings) -> None:
         app.reloads["good"] += 1
         settings.adopted()
         log.info("the edited configuration is in force")
+
+
+def _pricing(config: Config) -> Pricing:
+    return Pricing(config.providers, config.prices, config.tools.web_search.usd_per_1000)
 
 
 def _limits(server: ServerSettings) -> Limits:

@@ -28,6 +28,8 @@ def usage(group: str, day: int, tokens: int, cost: int = 0) -> UsageSum:
         estimated=0,
         estimated_tokens=0,
         duration_ms=1,
+        web_searches=3,
+        web_fetches=0,
     )
 
 

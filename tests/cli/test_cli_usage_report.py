@@ -47,6 +47,9 @@ def row(number: int, key: str) -> UsageRow:
         error_code=None,
         losses=0,
         attempts=1,
+        rounds=1,
+        web_searches=0,
+        web_fetches=0,
     )
 
 

@@ -13,9 +13,9 @@ import pytest
 from dragoman.hub.failure import Kind
 from dragoman.hub.outcome import CLIENT_GONE, OK
 from dragoman.observers.metrics_catalogue import CATALOGUE, Family, Type
-from e2e.meaning import Meant, Say, Tokens
+from e2e.meaning import CallTool, Meant, Say, Stop, Tokens
 from e2e.rig import PATHS, SPEAKERS, Rig, rigged
-from fakes.upstream import Answer
+from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY
 from scraping import Scrape, scrape, total, value
 
@@ -32,6 +32,7 @@ name = "either"
 to = ["chat/first", "messages/second"]
 """
 MEANT = Meant((Say("Hello there."),), tokens=Tokens(input=40, output=12, cached=8))
+FOUND = b'{"results":[{"url":"https://a.example/1","title":"One","content":"Text."}]}'
 BUSY = Answer(b'{"error":{"message":"busy","type":"server_error"}}', 503, "application/json")
 # What only a provider that tells of its allowances has, and what the scrape's own machine adds.
 ONLY_TOLD = {"dragoman_provider_limit_used_ratio"}
@@ -61,8 +62,11 @@ def ask(rig: Rig, client: str, model: str, *, stream: bool = False, key: str = K
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(tmp_path_factory.mktemp("scraped"), SETTINGS, ("vendor-model",)) as shared:
-        yield shared
+    with FakeUpstream() as searxng:
+        searxng.intercept = lambda asked: Answer(FOUND, content_type="application/json")
+        tools = f'[tools.web_search]\nbackend = "searxng"\nendpoint = "{searxng.url}"\n'
+        with rigged(tmp_path_factory.mktemp("scraped"), tools + SETTINGS, ("vendor-model",)) as shared:
+            yield shared
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -88,6 +92,24 @@ def after(rig: Rig) -> Scrape:
     assert ask(rig, "chat", "chat/vendor-model", key="dgm_fake-wrong-key") == 401
     until(lambda: len(rig.gateway.outcomes) == 6)
     return scrape(rig.gateway.url)
+
+
+@pytest.fixture(scope="module")
+def after_a_search(rig: Rig, after: Scrape) -> Scrape:
+    """The scrape after one more request, for which the gateway has searched."""
+    call = CallTool("call_1", "web_search", '{"query": "pandas"}')
+    rig.plays("chat", *(Answer(SPEAKERS["chat"].stream(meant)) for meant in (Meant((call,), Stop.TOOL), MEANT)))
+    ended = len(rig.gateway.outcomes)
+    tool = {"type": "web_search_20250305", "name": "web_search"}
+    assert ask(rig, "messages", "chat/vendor-model", stream=True, tools=[tool]) == 200
+    until(lambda: len(rig.gateway.outcomes) == ended + 1)
+    return scrape(rig.gateway.url)
+
+
+def test_searches_are_counted_by_backend(after_a_search: Scrape) -> None:
+    by_searxng = {"tool": "web_search", "backend": "searxng"}
+    assert value(after_a_search, "dragoman_tool_runs_total", **by_searxng, result="ok") == 1
+    assert value(after_a_search, "dragoman_tool_duration_seconds_count", **by_searxng) == 1
 
 
 def test_requests_are_counted_by_outcome(after: Scrape) -> None:
@@ -222,7 +244,7 @@ def labels_in(after: Scrape, name: str) -> set[str]:
     return {label for found, given in after if found == name for label, _ in given}
 
 
-def test_every_metric_and_label_of_the_dashboard_is_in_a_scrape(after: Scrape) -> None:
+def test_every_metric_and_label_of_the_dashboard_is_in_a_scrape(after_a_search: Scrape) -> None:
     panels = [panel for panel in dashboard().panels if panel.type != "row"]
     assert len(panels) >= 25
     for panel in panels:
@@ -234,8 +256,8 @@ def test_every_metric_and_label_of_the_dashboard_is_in_a_scrape(after: Scrape) -
                 if name in ONLY_TOLD:
                     known = set(CATALOGUE[name].labels)
                 else:
-                    assert name in {found for found, _ in after}, f"{panel.title}: there is no {name}"
-                    known = labels_in(after, name)
+                    assert name in {found for found, _ in after_a_search}, f"{panel.title}: there is no {name}"
+                    known = labels_in(after_a_search, name)
                 assert labels <= known | ADDED_BY_PROMETHEUS, f"{panel.title}: {name} has no {labels - known}"
             shown = set(SHOWN.findall(target.legendFormat))
             assert shown <= set().union(*(labels for _, labels in expected)) | {"version"}, panel.title
@@ -244,7 +266,15 @@ def test_every_metric_and_label_of_the_dashboard_is_in_a_scrape(after: Scrape) -
 def test_the_dashboard_has_its_rows_and_variables_for_job_and_model(after: Scrape) -> None:
     board = dashboard()
     rows = [panel.title for panel in board.panels if panel.type == "row"]
-    assert rows == ["Overview", "Latency", "Tokens", "Losses and repairs", "Retries, fallbacks and pools", "Saturation"]
+    assert rows == [
+        "Overview",
+        "Latency",
+        "Tokens",
+        "Losses and repairs",
+        "Retries, fallbacks and pools",
+        "Server tools",
+        "Saturation",
+    ]
     assert [variable.name for variable in board.templating.list] == ["datasource", "job", "model"]
     queries = " ".join(str(variable.query) for variable in board.templating.list)
     for name, label in re.findall(r"label_values\((\w+), (\w+)\)", queries):
@@ -273,8 +303,8 @@ def described(family: Family) -> tuple[str, str, str, str]:
     return family.name, family.type.value, labels, family.help
 
 
-def test_every_metric_of_the_catalogue_is_in_a_scrape(after: Scrape) -> None:
-    found = {name for name, _ in after}
+def test_every_metric_of_the_catalogue_is_in_a_scrape(after_a_search: Scrape) -> None:
+    found = {name for name, _ in after_a_search}
     for name, family in CATALOGUE.items():
         sample = f"{name}_count" if family.type is Type.HISTOGRAM else name
         if name not in ONLY_TOLD and not name.startswith("dragoman_otlp"):

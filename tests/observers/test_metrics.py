@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from dragoman.hub.outcome import CLIENT_GONE, FailedAttempt, Outcome
+from dragoman.hub.outcome import CLIENT_GONE, FailedAttempt, Outcome, ToolRun
 from dragoman.hub.usage import Source, Usage
 from dragoman.observers.metrics import MAX_MODELS, MAX_NAME, RequestMetrics
 from dragoman.observers.metrics_catalogue import (
@@ -197,3 +197,19 @@ def test_readings_of_another_version_are_dropped() -> None:
         Reading("dragoman_loop_lag_seconds", (), (1, 2, 3)),
     ]
     assert merge_readings(strange) == []
+
+
+def test_tool_runs_are_counted_by_backend_and_result_and_timed() -> None:
+    runs = (
+        ToolRun("web_search", "brave", "ok", 0.3),
+        ToolRun("web_search", "brave", "unavailable", 15.0),
+        ToolRun("web_fetch", "builtin", "ok", 0.02),
+    )
+    scrape = scrape_of(outcome(tool_runs=runs), outcome(tool_runs=runs[:1]), outcome())
+    name = "dragoman_tool_runs_total"
+    assert value(scrape, name, tool="web_search", backend="brave", result="ok") == 2
+    assert value(scrape, name, tool="web_search", backend="brave", result="unavailable") == 1
+    assert value(scrape, name, tool="web_fetch", backend="builtin", result="ok") == 1
+    seconds = "dragoman_tool_duration_seconds"
+    assert value(scrape, f"{seconds}_count", tool="web_search", backend="brave") == 3
+    assert value(scrape, f"{seconds}_bucket", tool="web_search", backend="brave", le="0.32") == 2

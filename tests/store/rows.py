@@ -33,4 +33,7 @@ def row(number: int) -> UsageRow:
         error_code=None,
         losses=2,
         attempts=1,
+        rounds=2,
+        web_searches=1,
+        web_fetches=3,
     )

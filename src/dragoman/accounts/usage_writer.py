@@ -148,6 +148,9 @@ def make_row(outcome: Outcome, pricing: Pricing, ending: bytes) -> UsageRow:
         None if outcome.error_code is None else _text(outcome.error_code),
         outcome.losses,
         len(outcome.failed_attempts) + bool(outcome.upstream_protocol),
+        outcome.rounds,
+        min(outcome.web_searches, MAX_COUNT),
+        min(outcome.web_fetches, MAX_COUNT),
     )
 
 

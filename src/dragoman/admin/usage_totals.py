@@ -13,6 +13,7 @@ COUNTS = (
     *("requests", "failed", "client_gone", "input_tokens", "cache_read_tokens", "cache_write_tokens"),
     *("output_tokens", "reasoning_tokens", "credits", "cost_nano_usd"),
     *("priced", "counted", "derived", "estimated", "estimated_tokens", "duration_ms"),
+    *("web_searches", "web_fetches"),
 )
 
 
@@ -37,6 +38,8 @@ class Total(Struct):
     estimated: int = 0
     estimated_tokens: int = 0
     duration_ms: int = 0
+    web_searches: int = 0
+    web_fetches: int = 0
     days: dict[date, int] = {}  # tokens
 
     @property

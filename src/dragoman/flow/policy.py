@@ -145,6 +145,8 @@ class Policy:
 
     def release(self) -> None:
         """Note that the call is over, perhaps because its client disconnected."""
+        if self._rounds is not None:
+            self._rounds.release()
         if self._round is not None:
             self._round.release()
 

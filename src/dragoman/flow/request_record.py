@@ -12,7 +12,7 @@ from dragoman.flow.capture.recording import Recording
 from dragoman.framing.redaction import cut_text
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.loss import Ledger
-from dragoman.hub.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome
+from dragoman.hub.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome, ToolRun
 from dragoman.hub.usage import Source, Usage
 from dragoman.net.errors import ClientDisconnected
 from dragoman.net.errors import RequestRejected as Unreadable
@@ -45,8 +45,9 @@ class RequestRecord:
     """What is noted of one request, from its head to its outcome."""
 
     __slots__ = (
-        *("body", "client", "client_protocol", "failed_attempts", "id", "key", "ledger", "recording"),
-        *("requested_model", "route", "started_at", "stream", "tenant", "traceparent", "upstream_protocol"),
+        *("awaits_round", "body", "client", "client_protocol", "failed_attempts", "id", "key", "ledger", "recording"),
+        *("requested_model", "rounds", "route", "started_at", "stream", "tenant", "tool_runs", "traceparent"),
+        *("upstream_protocol",),
         *("_code", "_ended", "_guessed_input", "_reported_usage", "_reply", "_result", "_started", "_watch"),
     )
 
@@ -64,6 +65,9 @@ class RequestRecord:
         self.upstream_protocol = ""
         self.ledger: Ledger | None = None  # None: passed through
         self.failed_attempts: list[FailedAttempt] = []
+        self.rounds = 1  # how often the model was asked
+        self.tool_runs: list[ToolRun] = []
+        self.awaits_round = False  # the model is to go on once its tools have run
         self.recording: Recording | None = None  # None: nothing is captured
         self._reply: ReplyProgress | None = None
         self._watch: ReplyMonitor | None = None
@@ -85,6 +89,7 @@ class RequestRecord:
     def note_reply(self, route: Route, upstream_protocol: str, ledger: Ledger | None, reply: ReplyProgress) -> None:
         """Note the first token, from this target."""
         self.route, self.upstream_protocol, self.ledger, self._reply = route, upstream_protocol, ledger, reply
+        self.awaits_round = False
 
     def note_fault(self, fault: BaseException) -> None:
         """Note the failure that ends the request."""
@@ -120,7 +125,7 @@ class RequestRecord:
         result, code = self._result, self._code
         if seen.failure is not None:
             result, code = seen.failure.kind.value, seen.failure.code
-        elif seen.stop is not None and result in (CLIENT_GONE, Kind.SHUTDOWN.value):
+        elif seen.stop is not None and not self.awaits_round and result in (CLIENT_GONE, Kind.SHUTDOWN.value):
             result = OK  # the reply was complete by then
         route = self.route
         code = None if code is None else cut_text(code, MAX_CODE_BYTES)
@@ -146,6 +151,8 @@ class RequestRecord:
             losses_by_how=self.ledger.count_by_kind() if self.ledger else (),
             deltas=seen.deltas,
             failed_attempts=tuple(self.failed_attempts),
+            rounds=self.rounds,
+            tool_runs=tuple(self.tool_runs),
             traceparent=self.traceparent.decode("latin-1"),
         )
 

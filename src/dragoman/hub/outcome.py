@@ -17,6 +17,15 @@ class FailedAttempt(Struct, frozen=True, gc=False):
     why: str  # the value of a failure's Kind
 
 
+class ToolRun(Struct, frozen=True, gc=False):
+    """A web search or fetch that the gateway ran for the model."""
+
+    tool: str  # web_search or web_fetch
+    backend: str
+    result: str  # OK, or the value of a ToolErrorCode
+    duration_s: float
+
+
 class Outcome(Struct, frozen=True, kw_only=True, gc=False):
     request_id: str  # as in the response headers and log lines
     started_at: float  # seconds since the epoch
@@ -39,11 +48,26 @@ class Outcome(Struct, frozen=True, kw_only=True, gc=False):
     losses_by_how: tuple[int, ...] = ()  # counts in the order of LossKind; () if there are none
     deltas: int = 0
     failed_attempts: tuple[FailedAttempt, ...] = ()  # before the last attempt
+    rounds: int = 1  # how often the model was asked: once, and again after each run of its server tools
+    tool_runs: tuple[ToolRun, ...] = ()
     traceparent: str = ""  # the client's traceparent header, unchanged
 
     @property
     def route(self) -> str:
         return f"{self.provider}/{self.model}" if self.provider else ""
+
+    @property
+    def web_searches(self) -> int:
+        """Return how many searches succeeded, whether the gateway or the upstream ran them."""
+        return self._count_runs("web_search") if self.usage is None else self.usage.web_searches
+
+    @property
+    def web_fetches(self) -> int:
+        """Return how many pages were fetched, by the gateway or the upstream."""
+        return self._count_runs("web_fetch") if self.usage is None else self.usage.web_fetches
+
+    def _count_runs(self, tool: str) -> int:
+        return sum(run.tool == tool and run.result == OK for run in self.tool_runs)
 
 
 OutcomeObserver = Callable[[Outcome], None]

@@ -1,11 +1,11 @@
 """Metrics of finished requests."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from dragoman.hub.loss import LossKind
-from dragoman.hub.outcome import OK, Outcome
+from dragoman.hub.outcome import OK, Outcome, ToolRun
 from dragoman.hub.usage import Usage
 from dragoman.observers import metrics_catalogue as catalogue
 from dragoman.observers.metrics_catalogue import Family
@@ -92,6 +92,8 @@ class RequestMetrics:
         self._models: set[tuple[str, str]] = set()
         self._retries: dict[tuple[str, str], int] = {}
         self._fallbacks: dict[tuple[str, str], int] = {}
+        self._tool_runs: dict[tuple[str, str, str], int] = {}
+        self._tool_durations: dict[tuple[str, str], Histogram] = {}
 
     def observe(self, outcome: Outcome) -> None:
         key = (outcome.client_protocol, outcome.upstream_protocol, outcome.provider, outcome.model, outcome.outcome)
@@ -101,6 +103,8 @@ class RequestMetrics:
         series.add(outcome)
         if outcome.failed_attempts:
             self._count_failed_attempts(outcome)
+        if outcome.tool_runs:
+            self._count_tool_runs(outcome.tool_runs)
 
     def _find_series(self, outcome: Outcome) -> _Series:
         """Return the series of an outcome, a new one if need be, within the bounds on the number of models."""
@@ -127,6 +131,13 @@ class RequestMetrics:
             labels = attempt.route.partition("/")[0], attempt.why
             counts[labels] = counts.get(labels, 0) + 1
 
+    def _count_tool_runs(self, runs: Iterable[ToolRun]) -> None:
+        for run in runs:
+            labels = run.tool, run.backend, run.result
+            self._tool_runs[labels] = self._tool_runs.get(labels, 0) + 1
+            durations = self._tool_durations.setdefault(labels[:2], Histogram(catalogue.TOOL_DURATION))
+            durations.add(run.duration_s)
+
     def readings(self) -> Iterator[Reading]:
         """Yield all readings; several may belong to one series, which `merge_readings` adds up."""
         for key, series in list(self._series.items()):
@@ -134,6 +145,10 @@ class RequestMetrics:
         for family, counts in ((catalogue.RETRIES, self._retries), (catalogue.FALLBACKS, self._fallbacks)):
             for labels, count in list(counts.items()):
                 yield Reading(family.name, labels, (count,))
+        for run_labels, count in list(self._tool_runs.items()):
+            yield Reading(catalogue.TOOL_RUNS.name, run_labels, (count,))
+        for tool_labels, durations in list(self._tool_durations.items()):
+            yield Reading(catalogue.TOOL_DURATION.name, tool_labels, durations.values)
 
 
 def _readings_of(key: _Key, series: _Series, operation: str) -> Iterator[Reading]:

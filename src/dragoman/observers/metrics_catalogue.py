@@ -110,6 +110,18 @@ RETRIES = _counter(
 FALLBACKS = _counter(
     "dragoman_fallbacks_total", "Failed attempts after which another target was tried.", "provider", "why"
 )
+TOOL_RUNS = _counter(
+    "dragoman_tool_runs_total",
+    "Web searches and fetches that the gateway ran, by backend; result is ok or an error code.",
+    *("tool", "backend", "result"),
+)
+TOOL_DURATION = Family(
+    "dragoman_tool_duration_seconds",
+    Type.HISTOGRAM,
+    "Time that a web search or fetch of the gateway took.",
+    ("tool", "backend"),
+    bounds=DURATION_BOUNDS,
+)
 IN_PROGRESS = _gauge("dragoman_requests_under_way", "Inference requests in progress.")
 STREAMS = _gauge("dragoman_streams_live", "Streamed replies in progress.")
 CONNECTIONS = _gauge("dragoman_connections", "Open client connections.")
@@ -173,6 +185,7 @@ CATALOGUE: dict[str, Family] = {
         *(REQUESTS, ANSWERED, REFUSED, IN_PROGRESS, STREAMS, CONNECTIONS),
         *(REQUEST_DURATION, OPERATION_DURATION, FIRST_TOKEN, TIME_PER_TOKEN, TOKEN_USAGE, TOKENS),
         *(LOSSES, GUARD_TRIPS, RETRIES, FALLBACKS, POOL_CREDENTIALS, LIMIT_USED),
+        *(TOOL_RUNS, TOOL_DURATION),
         *(LOOP_LAG, USAGE_WAITING, USAGE_WRITTEN, USAGE_DROPPED, CAPTURES_WRITTEN, CAPTURES_DROPPED),
         *(SPANS_SENT, SPANS_DROPPED, OBSERVER_FAILURES, RELOADS, WORKERS, BUILD_INFO, START_TIME, MEMORY, OPEN_FILES),
     )

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.framing.redaction import MAX_LINE_BYTES, cut_text, one_line
-from dragoman.hub.outcome import Outcome, OutcomeObserver
+from dragoman.hub.outcome import OK, Outcome, OutcomeObserver
 from dragoman.hub.usage import Usage
 
 LOGGER = "dragoman.requests"
@@ -49,6 +49,9 @@ class LogLine(Struct, frozen=True, omit_defaults=True):
     losses: int | None = None
     attempts: int | None = None
     failed_attempts: tuple[str, ...] = ()
+    rounds: int | None = None  # where the gateway ran tools
+    web_searches: int = 0
+    web_fetches: int = 0
 
 
 def format_text(outcome: Outcome) -> str:
@@ -66,7 +69,7 @@ def format_text(outcome: Outcome) -> str:
         f" {outcome.outcome}{code} {_round_ms(seconds)}ms"
         f"{'' if ttft is None else f' ttft={_round_ms(ttft)}ms'}"
         f"{'' if usage is None else f' in={usage.input} out={usage.output}{cached}'}"
-        f"{f' losses={outcome.losses}' if outcome.losses else ''}{tried}"
+        f"{f' losses={outcome.losses}' if outcome.losses else ''}{_format_tools(outcome)}{tried}"
         f" key={outcome.key or '-'} client={_clean(outcome.client) or '-'}"
     )
     return cut_text(line, MAX_LINE_BYTES)
@@ -105,6 +108,9 @@ def format_json(outcome: Outcome) -> str:
         losses=outcome.losses,
         attempts=len(outcome.failed_attempts) + bool(outcome.provider),
         failed_attempts=_format_attempts(outcome),
+        rounds=outcome.rounds if outcome.tool_runs else None,
+        web_searches=outcome.web_searches,
+        web_fetches=outcome.web_fetches,
     )
     data = msgspec.json.encode(line)
     return (data if len(data) <= MAX_LINE_BYTES else _encode_shortened(line)).decode()
@@ -147,6 +153,15 @@ def format_time(since_epoch: float) -> str:
 @lru_cache(maxsize=2)
 def _format_second(since_epoch: int) -> str:
     return datetime.fromtimestamp(since_epoch, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _format_tools(outcome: Outcome) -> str:
+    searches, fetches = outcome.web_searches, outcome.web_fetches
+    failed = sum(run.result != OK for run in outcome.tool_runs)
+    return (
+        f"{f' searches={searches}' if searches else ''}{f' fetches={fetches}' if fetches else ''}"
+        f"{f' failed_tools={failed}' if failed else ''}"
+    )
 
 
 def _format_attempts(outcome: Outcome) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from dragoman.config.settings import PriceOverride, ProviderConfig
-from dragoman.hub.outcome import Outcome
+from dragoman.hub.outcome import OK, Outcome
 from dragoman.hub.usage import Usage
 from dragoman.prices.sheet import Model, Price, Rates, find_model, utc_datetime, vendor_of_endpoint
 
@@ -31,13 +31,26 @@ class Pricing:
     kind or the model's family names.
     """
 
-    def __init__(self, providers: Mapping[str, ProviderConfig], overrides: Sequence[PriceOverride] = ()) -> None:
+    def __init__(
+        self,
+        providers: Mapping[str, ProviderConfig],
+        overrides: Sequence[PriceOverride] = (),
+        usd_per_1000_searches: float = 0.0,
+    ) -> None:
         self._providers = providers
         self._overrides = [(override.model, _rates_of_override(override)) for override in overrides]
+        self._search_nano = round(usd_per_1000_searches * 10**6)  # for each search
         self._known: dict[tuple[str, str], Rates | Model | None] = {}
 
     def cost_nano(self, outcome: Outcome) -> int | None:
-        """Return the cost in nanodollars; None without usage or without a known price."""
+        """Return the cost in nanodollars, of tokens and of searches; None where neither has a known price."""
+        tokens = self._cost_of_tokens(outcome)
+        if not outcome.tool_runs or not self._search_nano:
+            return tokens
+        searches = sum(run.tool == "web_search" and run.result == OK for run in outcome.tool_runs)
+        return (tokens or 0) + searches * self._search_nano if searches else tokens
+
+    def _cost_of_tokens(self, outcome: Outcome) -> int | None:
         if outcome.usage is None or not outcome.provider:
             return None
         target = (outcome.provider, outcome.model)

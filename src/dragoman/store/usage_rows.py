@@ -41,6 +41,9 @@ class UsageRow(Struct, frozen=True, gc=False):
     error_code: str | None
     losses: int
     attempts: int
+    rounds: int  # how often the model was asked, because it used server tools
+    web_searches: int
+    web_fetches: int
 
     @property
     def route(self) -> str:
@@ -90,6 +93,8 @@ class UsageSum(Struct, frozen=True):
     estimated: int
     estimated_tokens: int
     duration_ms: int
+    web_searches: int
+    web_fetches: int
 
 
 def sum_by_day(sums: Iterable[UsageSum]) -> tuple[UsageSum, ...]:

@@ -1,30 +1,26 @@
 """Make the search and fetch backends of a configuration."""
 
-from collections.abc import Mapping
-from typing import Protocol
+import asyncio
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from dragoman.config.problems import ConfigError
 from dragoman.config.proxies import EnvironmentProxies
-from dragoman.config.secret import resolve_secret
+from dragoman.config.secret import SecretSource, resolve_secret
 from dragoman.config.settings import Tools, WebFetch, WebSearch
-from dragoman.hub.server_tools import FetchOutcome, SearchOutcome, ToolFailure
+from dragoman.hub.server_tools import FetchOutcome, SearchOutcome, ToolErrorCode, ToolFailure
 from dragoman.net.client import DialOptions, SendRequest
 from dragoman.net.headers import Header
+from dragoman.net.tasks import spawn
 from dragoman.tools.domains import DomainRules
 from dragoman.tools.guarded_fetch import GuardedFetcher
 from dragoman.tools.mcp import HttpMcpServer, McpServer, StdioMcpServer
 from dragoman.tools.search_services import SEARCH_APIS, Account, RestSearch
 from dragoman.tools.service import Service
 from dragoman.tools.tool_results import read_page, read_search
-from dragoman.tools.web_fetch import PageFetcher, PageLimits, TavilyFetch
+from dragoman.tools.web_fetch import FetchBackend, PageFetcher, PageLimits, TavilyFetch
 from dragoman.tools.web_search import SearchBackend, SearchQuery
-
-
-class FetchBackend(Protocol):
-    @property
-    def name(self) -> str: ...
-    async def fetch(self, url: str, domains: DomainRules) -> FetchOutcome: ...
 
 
 class McpSearch:
@@ -65,30 +61,91 @@ class Network(Struct, frozen=True):
     user_agent: str
 
 
+class McpServers:
+    """The MCP servers of a configuration: closed once it is replaced and the last request that uses them has ended."""
+
+    def __init__(self, servers: Sequence[McpServer] = ()) -> None:
+        self._servers = servers
+        self._users = 0
+        self._is_retired = False
+
+    def acquire(self) -> None:
+        self._users += 1
+
+    def release(self) -> None:
+        self._users -= 1
+        self._close_unused()
+
+    def retire(self) -> None:
+        """Note that no later request will use them."""
+        self._is_retired = True
+        self._close_unused()
+
+    async def close(self) -> None:
+        """Close them at once, whoever uses them."""
+        await asyncio.gather(*(server.close() for server in self._servers))
+
+    def _close_unused(self) -> None:
+        if self._is_retired and self._users == 0 and self._servers:
+            spawn(self.close(), name="close MCP servers")
+
+
+class UnusableSearch:
+    """A search service whose key cannot be read; the log of the start says why."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def search(self, query: SearchQuery, timeout_s: float) -> SearchOutcome:
+        return _unreadable_key(self.name)
+
+
+class UnusableFetch:
+    """A fetch service whose key cannot be read."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def fetch(self, url: str, domains: DomainRules) -> FetchOutcome:
+        return _unreadable_key(self.name)
+
+
+def _unreadable_key(name: str) -> ToolFailure:
+    return ToolFailure(ToolErrorCode.UNAVAILABLE, f"{name}: the gateway cannot read its API key.")
+
+
 class Backends(Struct, frozen=True):
     """What a configuration offers, besides what an upstream or its account has."""
 
     search: Mapping[str, SearchBackend]  # by name
     fetch: FetchBackend | None
-    servers: tuple[McpServer, ...] = ()  # to be closed when the configuration is replaced
+    servers: McpServers
+    secrets: tuple[bytes, ...] = ()  # API keys, to be kept out of captures and results
 
-    async def close(self) -> None:
-        for server in self.servers:
-            await server.close()
+
+def read_tool_secrets(settings: Tools, environ: Mapping[str, str]) -> tuple[bytes, ...]:
+    """Return the API keys that can be read."""
+    sources = (settings.web_search.api_key, settings.web_fetch.api_key)
+    found = (None if source is None else _read_secret(source, environ) for source in sources)
+    return tuple(key.encode() for key in found if key)
 
 
 def make_backends(settings: Tools, network: Network) -> Backends:
-    """Make every backend that is named. Raises ConfigError if a secret cannot be read."""
+    """Make every backend that is named. One whose secret cannot be read fails at each use."""
     servers: list[McpServer] = []
     search: dict[str, SearchBackend] = {}
     for name in settings.web_search.backend:
-        if name in SEARCH_APIS:
+        if name not in (*SEARCH_APIS, "mcp"):
+            continue
+        if _is_unreadable(settings.web_search, network):
+            search[name] = UnusableSearch(name)
+        elif name in SEARCH_APIS:
             search[name] = _make_rest_search(name, settings.web_search, network)
-        elif name == "mcp":
+        else:
             servers.append(_make_mcp_server(settings.web_search, network))
             search[name] = McpSearch(servers[-1], settings.web_search.tool)
     fetch = _make_fetch(settings.web_fetch, network, servers)
-    return Backends(search, fetch, tuple(servers))
+    return Backends(search, fetch, McpServers(servers), read_tool_secrets(settings, network.environ))
 
 
 def _make_rest_search(name: str, settings: WebSearch, network: Network) -> SearchBackend:
@@ -99,6 +156,8 @@ def _make_rest_search(name: str, settings: WebSearch, network: Network) -> Searc
 
 
 def _make_fetch(settings: WebFetch, network: Network, servers: list[McpServer]) -> FetchBackend | None:
+    if settings.backend in ("tavily", "mcp") and _is_unreadable(settings, network):
+        return UnusableFetch(settings.backend)
     match settings.backend:
         case "builtin":
             limits = PageLimits(settings.timeout_s, settings.max_bytes, settings.max_chars, network.user_agent)
@@ -128,4 +187,15 @@ def _service(name: str, network: Network) -> Service:
 
 
 def _secret(settings: WebSearch | WebFetch, network: Network) -> str:
-    return "" if settings.api_key is None else resolve_secret(settings.api_key, network.environ).reveal()
+    return "" if settings.api_key is None else _read_secret(settings.api_key, network.environ) or ""
+
+
+def _is_unreadable(settings: WebSearch | WebFetch, network: Network) -> bool:
+    return settings.api_key is not None and _read_secret(settings.api_key, network.environ) is None
+
+
+def _read_secret(source: SecretSource, environ: Mapping[str, str]) -> str | None:
+    try:
+        return resolve_secret(source, environ).reveal()
+    except ConfigError:
+        return None

@@ -3,7 +3,8 @@
 from msgspec import Struct
 
 from dragoman.config.settings import Tools, WebFetch, WebSearch
-from dragoman.tools.backends import Backends, FetchBackend
+from dragoman.tools.backends import Backends, McpServers
+from dragoman.tools.web_fetch import FetchBackend
 from dragoman.tools.web_search import SearchBackend
 
 LOCATES_BY_COUNTRY = frozenset(("brave",))
@@ -19,6 +20,8 @@ class ToolPlan(Struct, frozen=True):
     native: frozenset[str]  # kinds that the upstream can run itself
     search_settings: WebSearch
     fetch_settings: WebFetch
+    servers: McpServers
+    secrets: tuple[bytes, ...] = ()
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -44,7 +47,7 @@ def plan_tools(
     fetch = None if FETCH in native else backends.fetch
     if search is None and fetch is None:
         return None
-    return ToolPlan(search, fetch, native, settings.web_search, settings.web_fetch)
+    return ToolPlan(search, fetch, native, settings.web_search, settings.web_fetch, backends.servers, backends.secrets)
 
 
 def _choose_search(

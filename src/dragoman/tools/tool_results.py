@@ -1,4 +1,4 @@
-"""Read what an MCP tool returned as search results or as a page."""
+"""Read what an MCP tool returned as search results or as a page, and keep secrets out of what any tool returned."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from dragoman.framing.known_secrets import redact_known
 from dragoman.hub.request import Json
 from dragoman.hub.server_tools import (
     FetchOutcome,
@@ -15,6 +16,7 @@ from dragoman.hub.server_tools import (
     SearchResult,
     ToolErrorCode,
     ToolFailure,
+    ToolOutcome,
 )
 from dragoman.tools.mcp import ToolResult
 
@@ -98,3 +100,13 @@ def _date(item: Mapping[str, Json]) -> str | None:
 
 def _shown(value: Json) -> str:
     return (value if isinstance(value, str) else msgspec.json.encode(value).decode())[:1000]
+
+
+def redact_outcome(outcome: ToolOutcome, secrets: tuple[bytes, ...]) -> ToolOutcome:
+    """Return the outcome without secrets that a service repeats in its answer."""
+    try:
+        encoded = msgspec.json.encode(outcome)
+    except UnicodeEncodeError:
+        return ToolFailure(ToolErrorCode.UNAVAILABLE, "The result is not valid Unicode.")
+    redacted = redact_known(encoded, secrets)
+    return outcome if redacted is encoded else msgspec.json.decode(redacted, type=ToolOutcome)

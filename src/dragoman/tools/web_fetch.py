@@ -2,9 +2,12 @@
 
 import asyncio
 import base64
+from datetime import UTC, datetime
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.config.settings import WebFetch
 from dragoman.hub.server_tools import FetchOutcome, Page, ToolErrorCode, ToolFailure
@@ -18,6 +21,22 @@ from dragoman.tools.service import Service
 HTML = frozenset(("text/html", "application/xhtml+xml"))
 PDF = "application/pdf"
 ACCEPT = b"text/html,application/xhtml+xml,text/*;q=0.9,application/json;q=0.9,application/pdf;q=0.8"
+
+
+class FetchBackend(Protocol):
+    """Fetches pages."""
+
+    @property
+    def name(self) -> str: ...
+    async def fetch(self, url: str, domains: DomainRules) -> FetchOutcome: ...
+
+
+async def fetch(backend: FetchBackend, url: str, domains: DomainRules) -> FetchOutcome:
+    """Return a page with the time at which it was fetched, or why there is none."""
+    outcome = await backend.fetch(url, domains)
+    if not isinstance(outcome, Page) or outcome.retrieved_at:
+        return outcome
+    return replace(outcome, retrieved_at=datetime.now(UTC).isoformat(timespec="seconds"))
 
 
 class PageLimits(Struct, frozen=True):

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from dragoman.accounts.pool import Choice, Member, Pool
 from dragoman.admin.errors import AdminError
+from dragoman.admin.replay.recorded_tools import replay_plans
 from dragoman.admin.replay.upstream import RecordedUpstream, encode_headers
 from dragoman.config.problems import ConfigError, Problem
 from dragoman.config.providers import SECTION_TYPES
@@ -166,6 +167,7 @@ def make_runtime(capture: Capture, upstream: RecordedUpstream, lookups: Lookups)
         fetcher,
         msgspec.structs.asdict(config.effort),
         LearnedQuirks(capture.settings.quirks),
+        replay_plans(capture, providers),
     )
 
 

@@ -11,6 +11,7 @@ from dragoman.framing.redaction import Field
 from dragoman.hub.events import Delta, Event
 from dragoman.hub.loss import Loss
 from dragoman.hub.request import Json
+from dragoman.hub.server_tools import ToolOutcome
 
 VERSION = 2
 WHOLE, CLOSED = "whole", "closed"  # how a response ended: complete, or closed by the gateway
@@ -34,6 +35,7 @@ class LookupName(StrEnum):
     SOONEST_CREDENTIAL = "soonest"
     MEDIA = "fetch"
     CUT_CALLS = "recall"
+    TOOL_RUN = "tool run"
 
 
 class Chunk(Struct, frozen=True, array_like=True):
@@ -55,6 +57,17 @@ class Lookup(Struct, frozen=True, array_like=True):
     provider: str
     name: str
     value: Json
+
+
+class ToolRun(Struct, frozen=True):
+    """A run of a server tool: the value of a TOOL_RUN lookup."""
+
+    tool: str
+    backend: str
+    input: str  # the query, or the URL
+    outcome: ToolOutcome | None  # None: it was given up, because of its time limit or with the request
+    at: float  # seconds since the request began
+    duration_s: float
 
 
 class ClientRequest(Struct, frozen=True):
@@ -111,6 +124,8 @@ class Settings(Struct, frozen=True):
     quirks: dict[str, tuple[str, ...]] = {}  # learned, by provider
     known_models: dict[str, tuple[str, ...]] = {}  # by provider, if the requested model was not found
     routes: tuple[str, ...] = ()
+    tools: dict[str, Json] = {}  # of web search and web fetch, without addresses and commands
+    tool_backends: dict[str, dict[str, str]] = {}  # provider -> tool -> backend that the gateway ran it with
     owner: bool = True  # whether the request came with the key of the environment, not with a stored one
 
 

@@ -138,6 +138,8 @@ class Recording:
         self._list_models: ListModels | None = None
         self._quirks: dict[str, tuple[str, ...]] = {}
         self._known_models: dict[str, tuple[str, ...]] = {}
+        self._tools: dict[str, Json] = {}
+        self._tool_backends: dict[str, dict[str, str]] = {}
         self._outcome: Outcome | None = None
         self._providers: dict[str, Json] = {}
         self.size = 0  # bytes that it holds
@@ -178,6 +180,11 @@ class Recording:
         self._config = config
         self._quirks = quirks
         self._list_models = list_models
+
+    @contain_errors
+    def note_tools(self, settings: dict[str, Json], backends: dict[str, dict[str, str]]) -> None:
+        """Note which tools the gateway runs, by provider, and their settings."""
+        self._tools, self._tool_backends = settings, backends
 
     @contain_errors
     def note_built(self, ledger: Ledger) -> None:
@@ -356,6 +363,8 @@ class Recording:
             quirks={name: self._quirks[name] for name in self._providers if name in self._quirks},
             known_models=self._known_models,
             routes=tuple(map(str, self.routes)),
+            tools=self._tools,
+            tool_backends={name: self._tool_backends[name] for name in self._providers if name in self._tool_backends},
             owner=self.owner,
         )
 

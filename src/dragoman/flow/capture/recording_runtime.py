@@ -14,6 +14,7 @@ from dragoman.flow.call import Call
 from dragoman.flow.capture.format import NO_PROVIDER, LookupName
 from dragoman.flow.capture.recording import Recording
 from dragoman.flow.capture.recording_provider import record_provider
+from dragoman.flow.capture.recording_tools import describe_backends, describe_tools, record_plan
 from dragoman.flow.ports import LostCallMemory, MediaFetcher, ModelCatalogue
 from dragoman.flow.runtime import Runtime, list_known_models
 from dragoman.hub.failure import RequestError
@@ -31,6 +32,9 @@ def record_runtime(runtime: Runtime, recording: Recording, call: Call) -> Runtim
     """Return a runtime that behaves the same and notes in the recording what the call learns from it."""
     recording.owner = call.is_owner
     recording.note_settings(runtime.config, runtime.learned_quirks.known_to(call.tenant), lambda: _list_names(runtime))
+    if runtime.tool_plans:
+        backends = {name: describe_backends(plan) for name, plan in runtime.tool_plans.items()}
+        recording.note_tools(describe_tools(runtime.config.tools), backends)
     return replace(
         runtime,
         providers={name: _record_pooled(provider, recording) for name, provider in runtime.providers.items()},
@@ -39,6 +43,7 @@ def record_runtime(runtime: Runtime, recording: Recording, call: Call) -> Runtim
         },
         protocols={name: _record_protocol(protocol, recording) for name, protocol in runtime.protocols.items()},
         fetcher=None if runtime.fetcher is None else RecordingFetcher(runtime.fetcher, recording),
+        tool_plans={name: record_plan(plan, name, recording) for name, plan in runtime.tool_plans.items()},
         targets={},  # found anew, so that what finding them takes is noted
     )
 

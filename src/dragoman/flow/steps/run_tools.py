@@ -2,8 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Iterator
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -12,17 +12,25 @@ from msgspec.structs import replace
 from dragoman.flow.open_reply import OpenReply
 from dragoman.flow.pipes import TranslationPipe
 from dragoman.flow.prepare import Prepared, Translated
+from dragoman.flow.request_record import RequestRecord
+from dragoman.framing.known_secrets import list_secrets
 from dragoman.hub.events import Closed, Event, HostedBlock, Opened, ToolReturned
+from dragoman.hub.outcome import OK, ToolRun
 from dragoman.hub.request import Hosted, Json, Part, Request, Role, Text, ToolResult
 from dragoman.hub.server_tools import Page, ToolErrorCode, ToolFailure, ToolOutcome
 from dragoman.passes.server_tools import ServerTools, add_round, relax_choice, withdraw_server_tools, write_result
 from dragoman.stages.hold_server_calls import HoldServerCalls, ServerCall
+from dragoman.tools.backends import McpServers
 from dragoman.tools.domains import DomainRules
 from dragoman.tools.plan import FETCH, SEARCH, ToolPlan
+from dragoman.tools.tool_results import redact_outcome
+from dragoman.tools.web_fetch import fetch
 from dragoman.tools.web_search import SearchQuery, search
 
 AT_ONCE = 4
 CHARACTERS_PER_TOKEN = 4
+
+T = TypeVar("T", bound=ToolOutcome)
 
 
 class Rounds:
@@ -32,6 +40,7 @@ class Rounds:
         self._history: list[tuple[list[Event], dict[str, Part]]] = []
         self._output_tokens = 0
         self._is_spent = False
+        self._servers: McpServers | None = None
         self.uses = {SEARCH: 0, FETCH: 0}
         self.shown: list[str] = []  # the texts in which an address may have appeared
 
@@ -47,6 +56,16 @@ class Rounds:
     def add(self, events: list[Event], results: dict[str, Part], output_tokens: int) -> None:
         self._history.append((events, results))
         self._output_tokens += output_tokens
+
+    def acquire(self, servers: McpServers) -> None:
+        """Keep the servers open until the reply has ended."""
+        if self._servers is None:
+            self._servers = servers
+            servers.acquire()
+
+    def release(self) -> None:
+        if self._servers is not None:
+            self._servers.release()
 
     def spend(self) -> None:
         """Note that no more calls are allowed: the next round is offered none."""
@@ -97,7 +116,9 @@ class RunTools(Struct, frozen=True):
         prepared, hold = called.prepared, called.hold
         assert prepared.server_tools is not None
         assert prepared.tool_plan is not None
-        runner = _Runner(prepared, prepared.server_tools, prepared.tool_plan, rounds, asyncio.Semaphore(AT_ONCE))
+        runner = _Runner(prepared, prepared.server_tools, prepared.tool_plan, rounds, reply.call.record)
+        rounds.acquire(prepared.tool_plan.servers)
+        reply.call.record.awaits_round = True
         encoding, writer = reply.writer.encoding, reply.writer
         writer.resume_keep_alives()
         results: dict[str, Part] = {}
@@ -117,9 +138,11 @@ class RunTools(Struct, frozen=True):
         is_finished = hold.calls_client_tool
         if is_finished:
             assert hold.end is not None
+            reply.call.record.awaits_round = False
             writer.keep_for_end(encoding.feed([hold.end]))
         else:
             rounds.add(hold.events, results, called.output_tokens)
+            reply.call.record.rounds += 1
         return ToolsRan(is_finished)
 
 
@@ -132,14 +155,16 @@ class _Runner:
         tools: ServerTools,
         plan: ToolPlan,
         rounds: Rounds,
-        slots: asyncio.Semaphore,
+        record: RequestRecord,
     ) -> None:
         self._request = prepared.request
+        self._secrets = (*prepared.secrets, *list_secrets((), plan.secrets))
         self._reads_documents = prepared.upstream.reads_documents
         self._tools = tools
         self._plan = plan
         self._rounds = rounds
-        self._slots = slots
+        self._record = record
+        self._slots = asyncio.Semaphore(AT_ONCE)
 
     def describe(self, call: ServerCall) -> HostedBlock:
         return HostedBlock(call.id, call.kind, _read_arguments(call.arguments) or {}, is_ours=True)
@@ -161,7 +186,8 @@ class _Runner:
             message = f"The call needs the argument {name!r}, a text that is not empty."
             return ToolFailure(ToolErrorCode.INVALID_INPUT, message)
         async with self._slots:
-            return await (self._search(value) if call.kind == SEARCH else self._fetch(value.strip()))
+            outcome = await (self._search(value) if call.kind == SEARCH else self._fetch(value.strip()))
+        return redact_outcome(outcome, self._secrets)
 
     def _count_use(self, call: ServerCall) -> ToolFailure | None:
         """Count the call; return the refusal if it is one too many."""
@@ -183,7 +209,7 @@ class _Runner:
         assert plan.search is not None
         settings = plan.search_settings
         query = SearchQuery(text, settings.results, _domains(declared), _country(declared))
-        return await search(plan.search, query, settings.timeout_s)
+        return await self._note_run(SEARCH, plan.search.name, search(plan.search, query, settings.timeout_s))
 
     async def _fetch(self, url: str) -> ToolOutcome:
         plan, declared = self._plan, self._tools.declared[FETCH]
@@ -191,11 +217,17 @@ class _Runner:
         if not self._has_appeared(url):
             message = "The address has not appeared in the conversation. Search for it, or ask the user."
             return ToolFailure(ToolErrorCode.URL_NOT_IN_PRIOR_CONTEXT, message)
-        outcome = await plan.fetch.fetch(url, _domains(declared))
-        if not isinstance(outcome, Page):
-            return outcome
-        outcome = _shorten(outcome, declared.max_content_tokens)
-        return replace(outcome, retrieved_at=datetime.now(UTC).isoformat(timespec="seconds"))
+        outcome = await self._note_run(FETCH, plan.fetch.name, fetch(plan.fetch, url, _domains(declared)))
+        return _shorten(outcome, declared.max_content_tokens) if isinstance(outcome, Page) else outcome
+
+    async def _note_run(self, tool: str, backend: str, running: Awaitable[T]) -> T:
+        """Wait for a tool, and note how it ended and how long it took."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        outcome = await running
+        result = outcome.code.value if isinstance(outcome, ToolFailure) else OK
+        self._record.tool_runs.append(ToolRun(tool, backend, result, clock() - began))
+        return outcome
 
     def _has_appeared(self, url: str) -> bool:
         """Whether a user, a tool of the client or an earlier search or page has named the address."""

@@ -96,4 +96,9 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE dragoman.usage RENAME COLUMN result TO outcome;
     ALTER TABLE dragoman.usage RENAME COLUMN code TO error_code;
     """,
+    """
+    ALTER TABLE dragoman.usage ADD COLUMN rounds BIGINT NOT NULL DEFAULT 1;
+    ALTER TABLE dragoman.usage ADD COLUMN web_searches BIGINT NOT NULL DEFAULT 0;
+    ALTER TABLE dragoman.usage ADD COLUMN web_fetches BIGINT NOT NULL DEFAULT 0;
+    """,
 )

@@ -44,7 +44,7 @@ SUM_USAGE = """
         count(*) FILTER (WHERE usage_source = 'derived'),
         count(*) FILTER (WHERE usage_source = 'estimated'),
         coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0)::bigint,
-        sum(duration_ms)::bigint
+        sum(duration_ms)::bigint, sum(web_searches)::bigint, sum(web_fetches)::bigint
     FROM dragoman.usage WHERE time_ms >= $1 AND time_ms < $2 AND ($3::text IS NULL OR key = $3)
     GROUP BY grouped, slot
 """

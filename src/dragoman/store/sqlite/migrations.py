@@ -80,4 +80,9 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE usage RENAME COLUMN result TO outcome;
     ALTER TABLE usage RENAME COLUMN code TO error_code;
     """,
+    """
+    ALTER TABLE usage ADD COLUMN rounds INTEGER NOT NULL DEFAULT 1;
+    ALTER TABLE usage ADD COLUMN web_searches INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE usage ADD COLUMN web_fetches INTEGER NOT NULL DEFAULT 0;
+    """,
 )

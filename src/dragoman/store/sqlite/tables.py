@@ -45,7 +45,7 @@ SUM_USAGE = """
         count(*) FILTER (WHERE usage_source = 'derived'),
         count(*) FILTER (WHERE usage_source = 'estimated'),
         coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0),
-        sum(duration_ms)
+        sum(duration_ms), sum(web_searches), sum(web_fetches)
     FROM usage WHERE time_ms >= ?1 AND time_ms < ?2 AND (?3 IS NULL OR key = ?3)
     GROUP BY grouped, slot ORDER BY grouped, slot
 """

@@ -1,0 +1,191 @@
+"""What is kept of a request with server tools: its usage row, its log line, its capture and the replay of that."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dragoman.accounts.usage_writer import make_row
+from dragoman.admin.replay.difference import compare_captures
+from dragoman.admin.replay.rerun import rerun
+from dragoman.flow.capture.directory import Bounds, CaptureDirectory, load_capture
+from dragoman.flow.capture.format import Capture, LookupName
+from dragoman.http.handler import replay_site
+from dragoman.hub.outcome import Outcome
+from dragoman.observers.request_log import format_json, format_text
+from dragoman.prices.pricing import Pricing
+from e2e.hearing import Sdk
+from e2e.test_server_tools import ANSWERS, FOUND, SEARCHES, ask, calls
+from fakes.upstream import Answer, FakeUpstream
+from gateway import KEY, Running, provider_section, running
+
+SEARCH_KEY = "bsk-canary-of-a-search-service"
+TWO = calls(("call_1", "web_search", '{"query": "pandas"}'), ("call_2", "web_search", '{"query": "bears"}'))
+
+
+@dataclass
+class Scene:
+    gateway: Running
+    sdk: Sdk
+    upstream: FakeUpstream
+    searxng: FakeUpstream
+    directory: Path
+
+    def plays(self, *rounds: bytes) -> None:
+        self.upstream.asked.clear()
+        self.searxng.asked.clear()
+        self.upstream.answers = [Answer(body) for body in rounds]
+        self.finds(Answer(json.dumps(FOUND).encode(), content_type="application/json"))
+
+    def finds(self, answer: Answer) -> None:
+        self.searxng.intercept = lambda asked: answer
+
+    def run(self, *, stream: bool = True, **more: object) -> tuple[Outcome, Capture]:
+        """Send a request; return its outcome and its capture."""
+        ended = len(self.gateway.outcomes)
+        if stream:
+            with self.sdk.anthropic.messages.stream(**ask(**more)) as events:
+                events.get_final_message()
+        else:
+            self.sdk.anthropic.messages.create(**ask(**more))
+        wait_until(lambda: len(self.gateway.outcomes) > ended)
+        outcome = self.gateway.outcomes[-1]
+        return outcome, self.capture_of(outcome)
+
+    def capture_of(self, outcome: Outcome) -> Capture:
+        wait_until(lambda: any(outcome.request_id in file.name for file in self.files()))
+        return load_capture(next(file for file in self.files() if outcome.request_id in file.name))
+
+    def files(self) -> list[Path]:
+        return CaptureDirectory(self.directory, Bounds(10_000, 1 << 30, 86_400.0)).files()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    directory = tmp_path_factory.mktemp("records")
+    with FakeUpstream() as upstream, FakeUpstream() as searxng:
+        settings = "\n".join(
+            [
+                f'[debug]\ncapture = "all"\ndirectory = "{directory}/captures"',
+                "[retry]\nattempts = 1",
+                f'[tools.web_search]\nbackend = "searxng"\nendpoint = "{searxng.url}"\ntimeout_s = 1',
+                f'api_key = "{SEARCH_KEY}"',
+                provider_section("chat", upstream.url, "chat"),
+            ]
+        )
+        with running(settings, directory) as gateway:
+            sdk = Sdk(gateway.url, KEY)
+            yield Scene(gateway, sdk, upstream, searxng, directory / "captures")
+            sdk.close()
+
+
+def assert_replays(capture: Capture) -> None:
+    parts = compare_captures(capture, rerun(capture, replay_site))
+    assert [(part.name, change) for part in parts for change in part.changes] == []
+
+
+def test_one_usage_row_has_rounds_searches_and_their_cost(scene: Scene) -> None:
+    scene.plays(SEARCHES, ANSWERS)
+    outcome, _ = scene.run()
+    assert outcome.usage is not None
+    assert (outcome.usage.input, outcome.usage.output) == (40, 12)
+    assert (outcome.rounds, outcome.web_searches, outcome.web_fetches) == (2, 1, 0)
+    [run] = outcome.tool_runs
+    assert (run.tool, run.backend, run.result) == ("web_search", "searxng", "ok")
+    row = make_row(outcome, Pricing({}, (), 5.0), b"\0" * 10)
+    assert (row.rounds, row.web_searches, row.web_fetches) == (2, 1, 0)
+    assert row.cost_nano_usd == 5_000_000  # the tokens of this model have no price
+    assert make_row(outcome, Pricing({}), b"\0" * 10).cost_nano_usd is None
+
+
+def test_a_failed_search_costs_nothing_and_shows_in_the_log_line(scene: Scene) -> None:
+    scene.plays(SEARCHES, ANSWERS)
+    scene.finds(Answer(b"{}", 500, "application/json"))
+    outcome, capture = scene.run()
+    assert (outcome.rounds, outcome.web_searches, outcome.tool_runs[0].result) == (2, 0, "unavailable")
+    assert Pricing({}, (), 5.0).cost_nano(outcome) is None
+    assert " failed_tools=1 " in format_text(outcome)
+    assert_replays(capture)
+
+
+def test_the_log_line_counts_searches(scene: Scene) -> None:
+    scene.plays(TWO, ANSWERS)
+    outcome, _ = scene.run()
+    assert " searches=2 " in format_text(outcome)
+    line = json.loads(format_json(outcome))
+    assert (line["rounds"], line["web_searches"]) == (2, 2)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_a_capture_holds_every_round_and_run_and_replays_without_the_network(scene: Scene, stream: bool) -> None:
+    scene.plays(SEARCHES, ANSWERS)
+    _, capture = scene.run(stream=stream)
+    assert len(capture.upstream_requests) == 2
+    [lookup] = [lookup for lookup in capture.lookups if lookup.name == LookupName.TOOL_RUN]
+    assert isinstance(lookup.value, dict)
+    run = lookup.value["value"]
+    assert (run["tool"], run["backend"], run["input"]) == ("web_search", "searxng", "pandas")
+    assert [result["url"] for result in run["outcome"]["results"]] == ["https://a.example/1", "https://b.example/2"]
+    asked = len(scene.searxng.asked)
+    assert_replays(capture)
+    assert len(scene.searxng.asked) == asked
+
+
+def test_searches_that_end_in_another_order_replay_the_same(scene: Scene) -> None:
+    scene.plays(TWO, ANSWERS)
+    slow = Answer(json.dumps(FOUND).encode(), content_type="application/json", delay_s=0.3)
+    fast = Answer(b'{"results":[]}', content_type="application/json")
+    scene.searxng.intercept = lambda asked: slow if "pandas" in asked.path else fast
+    _, capture = scene.run()
+    assert_replays(capture)
+
+
+def test_a_search_that_takes_too_long_replays_the_same(scene: Scene) -> None:
+    scene.plays(SEARCHES, ANSWERS)
+    scene.finds(Answer(b"{}", content_type="application/json", delay_s=3.0))
+    outcome, capture = scene.run()
+    assert outcome.tool_runs[0].result == "unavailable"
+    assert_replays(capture)
+
+
+def test_a_key_that_a_search_service_repeats_goes_nowhere(scene: Scene) -> None:
+    scene.plays(SEARCHES, ANSWERS)
+    leaked = {"results": [{"url": "https://a.example/1", "title": f"key {SEARCH_KEY}", "content": f"is {SEARCH_KEY}"}]}
+    scene.finds(Answer(json.dumps(leaked).encode(), content_type="application/json"))
+    ended = len(scene.gateway.outcomes)
+    with scene.sdk.anthropic.messages.stream(**ask()) as events:
+        message = events.get_final_message()
+    wait_until(lambda: len(scene.gateway.outcomes) > ended)
+    assert any(("authorization", f"Bearer {SEARCH_KEY}") in asked.fields for asked in scene.searxng.asked)
+    assert SEARCH_KEY not in message.model_dump_json()
+    assert not [asked for asked in scene.upstream.calls if SEARCH_KEY.encode() in asked.body]
+    capture = scene.capture_of(scene.gateway.outcomes[-1])
+    assert_replays(capture)
+    for file in scene.files():
+        assert SEARCH_KEY not in str(load_capture(file))
+
+
+def test_a_client_that_leaves_during_a_search_replays_the_same(scene: Scene) -> None:
+    scene.plays(SEARCHES, ANSWERS)
+    scene.finds(Answer(b"{}", content_type="application/json", delay_s=0.9))
+    ended = len(scene.gateway.outcomes)
+
+    with scene.sdk.anthropic.messages.stream(**ask()) as events:
+        for event in events:
+            if event.type == "content_block_start" and event.content_block.type == "server_tool_use":
+                break
+    wait_until(lambda: len(scene.gateway.outcomes) > ended)
+    outcome = scene.gateway.outcomes[-1]
+    assert outcome.outcome == "client_gone"
+    assert outcome.duration_s < 0.9
+    assert_replays(scene.capture_of(outcome))
