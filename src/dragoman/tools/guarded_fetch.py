@@ -116,8 +116,8 @@ class GuardedFetcher:
             return _inaccessible(_name_of(url), f"it took longer than {rules.timeout_s:g} s")
 
     async def _follow(self, url: str, rules: FetchRules) -> Fetched | ToolFailure:
+        target = _check_address(url, rules)
         for _ in range(MAX_REDIRECTS + 1):
-            target = _check_address(url, rules)
             if isinstance(target, ToolFailure):
                 return target
             answer = await self._request(url, target, rules)
@@ -129,7 +129,9 @@ class GuardedFetcher:
                 location = answer.headers.get(b"location") or b""
             finally:
                 answer.close()
-            url = urljoin(url, location.decode("latin-1"))
+            redirector = target.where
+            url = _join(url, location.decode("latin-1"))
+            target = _check_redirect(redirector, url, rules)
         return _inaccessible(_name_of(url), f"it redirects more than {MAX_REDIRECTS} times")
 
     async def _request(self, url: str, target: ParsedUrl, rules: FetchRules) -> IncomingResponse | ToolFailure:
@@ -175,6 +177,20 @@ def _check_address(url: str, rules: FetchRules) -> ParsedUrl | ToolFailure:
         message = f"{target.host} is not among the domains that the request allows."
         return ToolFailure(ToolErrorCode.URL_NOT_ALLOWED, message)
     return target
+
+
+def _check_redirect(redirector: str, url: str, rules: FetchRules) -> ParsedUrl | ToolFailure:
+    target = _check_address(url, rules)
+    if isinstance(target, ToolFailure) and target.code is not ToolErrorCode.URL_NOT_ALLOWED:
+        return _inaccessible(redirector, "it redirects to an address that cannot be fetched")
+    return target
+
+
+def _join(url: str, location: str) -> str:
+    try:
+        return urljoin(url, location)
+    except ValueError:
+        return ""  # no address at all, which the check refuses
 
 
 async def _read(url: str, target: ParsedUrl, answer: IncomingResponse, rules: FetchRules) -> Fetched | ToolFailure:

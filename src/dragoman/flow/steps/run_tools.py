@@ -23,6 +23,7 @@ from dragoman.stages.hold_server_calls import HoldServerCalls, ServerCall
 from dragoman.tools.backends import McpServers
 from dragoman.tools.domains import DomainRules
 from dragoman.tools.plan import FETCH, SEARCH, ToolPlan
+from dragoman.tools.provenance import is_named
 from dragoman.tools.tool_results import redact_outcome
 from dragoman.tools.web_fetch import fetch
 from dragoman.tools.web_search import SearchQuery, search
@@ -231,7 +232,7 @@ class _Runner:
 
     def _has_appeared(self, url: str) -> bool:
         """Whether a user, a tool of the client or an earlier search or page has named the address."""
-        return any(url in text for text in (*_texts_of(self._request), *self._rounds.shown))
+        return any(is_named(url, text) for text in (*_texts_of(self._request), *self._rounds.shown))
 
 
 def _read_arguments(text: str) -> dict[str, Json] | None:

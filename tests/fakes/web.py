@@ -1,0 +1,53 @@
+"""The public web as a proxy on the loopback shows it: a client asks for a checked address and gets an invented site."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from fakes.upstream import Answer, Asked, FakeUpstream
+
+GetAddrInfo = Callable[..., Sequence[tuple[object, ...]]]
+
+
+@dataclass
+class FakeWeb(FakeUpstream):
+    """Tunnels end here: whatever address is asked for, the page of the `host` header and the path is served."""
+
+    sites: dict[str, Answer] = field(default_factory=dict)  # "host/path" -> the page
+    tunnels: list[str] = field(default_factory=list)  # the addresses that were asked for, with their ports
+    keep_alive: bool = False  # so that each request shows in `tunnels`
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that lead a gateway's fetches here, and nothing of the loopback."""
+        return {"ALL_PROXY": f"http://127.0.0.1:{self.port}", "NO_PROXY": "127.0.0.1,localhost"}
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.tunnels.append(head.split(b" ")[1].decode())
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await super()._serve(reader, writer)
+
+    def _answer(self, asked: Asked) -> Answer:
+        missing = Answer(b"", status=404, content_type="text/plain", chunked=False)
+        return self.sites.get(asked.headers["host"] + asked.path.partition("?")[0], missing)
+
+
+class Names:
+    """Stands in for the resolver of the operating system: invented names beside the real ones."""
+
+    def __init__(self, real: GetAddrInfo) -> None:
+        self._real = real
+        self.known: dict[str, list[list[str]]] = {}  # name -> what it resolves to at each time, the last for ever
+        self.asked: list[str] = []
+
+    def add(self, name: str, *answers: list[str]) -> None:
+        self.known[name] = list(answers)
+
+    def __call__(self, host: object, port: object, *args: object, **more: object) -> Sequence[tuple[object, ...]]:
+        if not isinstance(host, str) or host not in self.known:
+            return self._real(host, port, *args, **more)
+        self.asked.append(host)
+        answers = self.known[host]
+        found = answers.pop(0) if len(answers) > 1 else answers[0]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]

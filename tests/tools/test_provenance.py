@@ -1,0 +1,64 @@
+"""An address counts as named only where it stands by itself."""
+
+import pytest
+
+from dragoman.tools.provenance import is_named
+from laws import assert_linear_function
+
+URL = "https://a.example/one?x=1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        URL,
+        f"Read {URL} please",
+        f"Read {URL}.",
+        f"Is it {URL}?",
+        f"({URL})",
+        f"<{URL}>",
+        f"[One]({URL})",
+        f'{{"url": "{URL}"}}',
+        f"URL: {URL}\nDate: today",
+        f"**{URL}**",
+        f"見て{URL}。",
+        f"{URL}#part",
+        "a.example/one?x=1",
+        "see http://a.example/one?x=1, it is good",
+    ],
+)
+def test_an_address_is_found_in_prose_markdown_and_json(text: str) -> None:
+    assert is_named(URL, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "https://a.example/one?x=10",
+        "https://a.example/one?x=1&y=2",
+        "https://a.example/one",
+        "https://b.a.example/one?x=1",
+        "https://evil.example/https://a.example/one?x=1",
+        "user@a.example/one?x=1",
+        "https://evil-a.example/one?x=1",
+    ],
+)
+def test_a_part_of_another_address_is_not_the_address(text: str) -> None:
+    assert not is_named(URL, text)
+
+
+@pytest.mark.parametrize(
+    ("url", "text"), [("https://a.example/", "look at a.example"), ("https://a.example", "a.example/")]
+)
+def test_the_last_slash_makes_no_difference(url: str, text: str) -> None:
+    assert is_named(url, text)
+
+
+@pytest.mark.parametrize("url", ["", "https://", "/", "#", "ftp://"])
+def test_what_is_no_address_is_never_named(url: str) -> None:
+    assert not is_named(url, "https://a.example/ # x")
+
+
+def test_an_address_that_occurs_often_takes_linear_time() -> None:
+    assert_linear_function(lambda text: is_named(URL, text), lambda size: f"{URL}0 " * size, 5000)
