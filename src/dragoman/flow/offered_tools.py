@@ -1,20 +1,25 @@
 """Offer the tools that the gateway runs itself in place of a client's hosted tools."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from msgspec import Struct
 
 from dragoman.flow.call import Call
 from dragoman.hub.loss import Ledger
-from dragoman.hub.request import Hosted, Request
+from dragoman.hub.request import Hosted, Request, ToolResult
+from dragoman.hub.server_tools import ServerToolUse
 from dragoman.passes.own_uses_as_text import write_own_uses_as_text
 from dragoman.passes.server_tool_losses import check_domains, note_settings
-from dragoman.passes.server_tools import ServerTools, offer_server_tools, write_earlier_uses
+from dragoman.passes.server_tools import ServerTools, find_unrun_uses, offer_server_tools, write_earlier_uses
 from dragoman.tools.plan import ToolPlan
 
 
 class EarlierRounds(Protocol):
     """The rounds of a reply between which the gateway has run tools."""
+
+    @property
+    def ran(self) -> Mapping[str, ToolResult]: ...  # by id, of uses that the client's history left without a result
 
     def extend(self, request: Request, tools: ServerTools | None) -> Request: ...
 
@@ -24,6 +29,7 @@ class OfferedTools(Struct, frozen=True):
 
     request: Request
     tools: ServerTools | None
+    unrun: tuple[ServerToolUse, ...] = ()  # uses in the client's history that must run before the model is asked
 
 
 async def declares_server_tool(call: Call, plan: ToolPlan | None) -> bool:
@@ -42,17 +48,20 @@ def offer_tools(
 
     Raises BadRequest if a tool's settings contradict each other.
     """
-    request, tools = call.request(), None
+    request, tools, read_uses = call.request(), None, call.client.read_tool_uses
+    unrun: tuple[ServerToolUse, ...] = ()
     check_domains(request)
     if plan is not None:
         request, tools = offer_server_tools(request, plan.kinds)
         for declared in () if tools is None else tools.declared.values():
             note_settings(declared, plan.located_by, ledger)
     if tools is None and upstream == request.protocol:
-        request = write_own_uses_as_text(request, call.client.read_tool_uses, ledger)
+        request = write_own_uses_as_text(request, read_uses, ledger)
     else:
         names = {} if tools is None else tools.names
-        request = write_earlier_uses(request, call.client.read_tool_uses, names, ledger)
+        if rounds is None:
+            unrun = find_unrun_uses(request, read_uses, names)
+        request = write_earlier_uses(request, read_uses, names, ledger, None if rounds is None else rounds.ran)
     if rounds is not None:
         request = rounds.extend(request, tools)
-    return OfferedTools(request, tools)
+    return OfferedTools(request, tools, unrun)

@@ -20,6 +20,7 @@ from dragoman.hub.opaque import ENVELOPE_PREFIX
 from dragoman.hub.ports import Issuer, Location, Protocol, Upstream
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Hosted, Request
+from dragoman.hub.server_tools import ServerToolUse
 from dragoman.net.client import OutgoingRequest
 from dragoman.net.headers import JSON, Header, names_in_connection
 from dragoman.passes.adapt_tools import ToolMap, adapt_tools
@@ -89,6 +90,7 @@ class Translated(Outbound, frozen=True, kw_only=True):
     losses: int  # of the request: so many come first in the ledger
     server_tools: ServerTools | None = None  # that the gateway runs
     tool_plan: ToolPlan | None = None
+    unrun_uses: tuple[ServerToolUse, ...] = ()  # of server tools, which run before the upstream is asked
     may_pause: bool = False  # the upstream may pause, and the client's protocol has no pause
 
     @property
@@ -170,6 +172,7 @@ async def prepare(
         losses=len(ledger),
         server_tools=offered.tools,
         tool_plan=fitting.tool_plan,
+        unrun_uses=offered.unrun,
         may_pause=not call.client.knows_pause and any(isinstance(tool, Hosted) for tool in request.tools),
     )
 

@@ -31,11 +31,12 @@ from dragoman.flow.reading import MAX_REPLY_BYTES, charge_bytes, read_reply
 from dragoman.flow.response_writer import MAX_HELD_BYTES, ResponseWriter, StreamWriter, WholeWriter
 from dragoman.flow.runtime import Runtime, target_settings
 from dragoman.flow.step import Ask, Completed, Interrupted, NoReply, TurnEnd, find_unfinished
+from dragoman.flow.steps.run_tools import call_unrun_uses
 from dragoman.flow.timeouts import ReplyDeadline, timeouts_for
 from dragoman.flow.upstream import connection_failure, oversized_failure, receive, send, stalled_failure
 from dragoman.flow.upstream_errors import attribute_failure
 from dragoman.framing.known_secrets import redact_known
-from dragoman.hub.events import Event, UsageReported
+from dragoman.hub.events import Event, Started, UsageReported
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Progress
@@ -102,6 +103,10 @@ class Turn:
         except RequestError as refused:
             return NoReply(refused.failure)
         self._writer.begin_turn(prepared)
+        unrun = call_unrun_uses(prepared) if isinstance(prepared, Translated) else None
+        if unrun is not None:
+            await self._begin_with_tools(prepared)
+            return unrun
         provider = prepared.provider
         now = self._clock()
         self._wait = wait = ReplyDeadline(provider.name, timeouts_for(provider.endpoint, self._server), now)
@@ -155,6 +160,12 @@ class Turn:
         conversations = await run_off_loop(len(call.body), lambda: digest_conversation(call.request()))
         lost_calls = await self._around.memory.recall(call.tenant, conversations)
         return (lambda request, ledger: add_notice(request, lost_calls),) if lost_calls else ()
+
+    async def _begin_with_tools(self, prepared: Prepared) -> None:
+        """Begin the reply of a request whose history has tools to run before the upstream is asked."""
+        self.pipe = self._make_pipe(prepared)
+        begun = self._writer.encoding.feed([Started("", prepared.route.model)])
+        await self._writer.commit(prepared, Headers([]), begun)
 
     # Reading the answer
 

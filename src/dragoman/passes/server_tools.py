@@ -3,7 +3,7 @@
 Both are the same bytes every time for the same conversation, so that a vendor's prompt cache is not spoilt.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -128,12 +128,28 @@ def write_result(
 ReadUses = Callable[[Sequence[Part]], Mapping[int, ServerToolUse | None]]
 
 
-def write_earlier_uses(request: Request, read_uses: ReadUses, names: Mapping[str, str], ledger: Ledger) -> Request:
-    """Split turns at earlier server tool uses: the call, its result, then the rest of the reply."""
+def find_unrun_uses(request: Request, read_uses: ReadUses, kinds: Collection[str]) -> tuple[ServerToolUse, ...]:
+    """Return the uses in the last assistant turn that have no result: a reply was paused before they ran."""
+    last = next((turn for turn in reversed(request.turns) if turn.role is Role.ASSISTANT), None)
+    uses = () if last is None else read_uses(last.parts).values()
+    return tuple(use for use in uses if use is not None and use.outcome is None and use.kind in kinds)
+
+
+def write_earlier_uses(
+    request: Request,
+    read_uses: ReadUses,
+    names: Mapping[str, str],
+    ledger: Ledger,
+    ran: Mapping[str, ToolResult] | None = None,
+) -> Request:
+    """Split turns at earlier server tool uses: the call, its result, then the rest of the reply.
+
+    `ran` are the results, by id, of uses that had none in the client's request.
+    """
     turns: list[Turn] = []
     is_changed = False
     pending: list[ToolResult] = []  # of server calls beside client calls, whose results stand in the next turn
-    for turn in request.turns:
+    for turn in _join_paused(request.turns, read_uses):
         if pending:
             turn, pending = _with_results(turn, pending), []
         uses = read_uses(turn.parts) if turn.role is Role.ASSISTANT else {}
@@ -141,15 +157,39 @@ def write_earlier_uses(request: Request, read_uses: ReadUses, names: Mapping[str
             turns.append(turn)
             continue
         is_changed = True
-        split, pending = _split(turn, uses, names, ledger)
+        split, pending = _split(turn, uses, names, ran or {}, ledger)
         turns += split
     if pending:
         turns.append(Turn(Role.USER, tuple(pending)))
     return replace(request, turns=tuple(turns)) if is_changed else request
 
 
+def _join_paused(turns: Sequence[Turn], read_uses: ReadUses) -> Iterator[Turn]:
+    """Join an assistant turn to the one before it if that has a use whose result may stand in this one."""
+    last: Turn | None = None
+    for turn in turns:
+        if last is not None and turn.role is Role.ASSISTANT and _is_paused(last, read_uses):
+            last = replace(last, parts=(*last.parts, *turn.parts))
+            continue
+        if last is not None:
+            yield last
+        last = turn
+    if last is not None:
+        yield last
+
+
+def _is_paused(turn: Turn, read_uses: ReadUses) -> bool:
+    if turn.role is not Role.ASSISTANT:
+        return False
+    return any(use is not None and use.outcome is None for use in read_uses(turn.parts).values())
+
+
 def _split(
-    turn: Turn, uses: Mapping[int, ServerToolUse | None], names: Mapping[str, str], ledger: Ledger
+    turn: Turn,
+    uses: Mapping[int, ServerToolUse | None],
+    names: Mapping[str, str],
+    ran: Mapping[str, ToolResult],
+    ledger: Ledger,
 ) -> tuple[list[Turn], list[ToolResult]]:
     turns: list[Turn] = []
     parts: list[Part] = []
@@ -159,7 +199,7 @@ def _split(
         if use is not None:
             arguments = msgspec.json.encode(use.input).decode()
             parts.append(ToolCall(use.id, names.get(use.kind, use.kind), arguments, part.at))
-            results.append(_earlier_result(use, part.at, ledger))
+            results.append(ran.get(use.id) or _earlier_result(use, part.at, ledger))
             continue
         if index in uses:
             continue

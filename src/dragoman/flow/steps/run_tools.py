@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -14,7 +14,7 @@ from dragoman.flow.pipes import TranslationPipe
 from dragoman.flow.prepare import Prepared, Translated
 from dragoman.flow.request_record import RequestRecord
 from dragoman.framing.known_secrets import list_secrets
-from dragoman.hub.events import Closed, Event, HostedBlock, Opened, ToolReturned
+from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, HostedBlock, Opened, Stop, ToolReturned
 from dragoman.hub.outcome import OK, ToolRun
 from dragoman.hub.request import Hosted, Json, Part, Request, Role, Text, ToolResult
 from dragoman.hub.server_tools import Page, ToolErrorCode, ToolFailure, ToolOutcome
@@ -38,12 +38,13 @@ class Rounds:
     """The rounds of one reply so far: what the model said, which tools ran, and what they returned."""
 
     def __init__(self) -> None:
-        self._history: list[tuple[list[Event], dict[str, Part]]] = []
+        self._history: list[tuple[list[Event], Mapping[str, Part]]] = []
         self._output_tokens = 0
         self._is_spent = False
         self._servers: McpServers | None = None
         self.uses = {SEARCH: 0, FETCH: 0}
         self.shown: list[str] = []  # the texts in which an address may have appeared
+        self.ran: dict[str, ToolResult] = {}  # by id, of uses that the client's history left without a result
 
     @property
     def count(self) -> int:
@@ -54,7 +55,7 @@ class Rounds:
         """Return how often the upstream has paused."""
         return sum(not results for _, results in self._history)
 
-    def add(self, events: list[Event], results: dict[str, Part], output_tokens: int) -> None:
+    def add(self, events: list[Event], results: Mapping[str, Part], output_tokens: int) -> None:
         self._history.append((events, results))
         self._output_tokens += output_tokens
 
@@ -76,7 +77,8 @@ class Rounds:
         """Return the request of the next round."""
         for events, results in self._history:
             request = add_round(request, events, results)
-        request = relax_choice(request)
+        if self._history:
+            request = relax_choice(request)
         if self._is_spent and tools is not None:
             request = withdraw_server_tools(request, tools)
         if request.max_tokens is None:
@@ -90,6 +92,7 @@ class ToolsCalled(Struct, frozen=True):
     prepared: Translated
     hold: HoldServerCalls
     output_tokens: int
+    is_earlier: bool = False  # the calls stand in the client's history, and nothing was asked of the upstream yet
 
 
 class ToolsRan(Struct, frozen=True):
@@ -104,6 +107,21 @@ def find_server_calls(prepared: Prepared, pipe: TranslationPipe) -> ToolsCalled 
         return None
     assert isinstance(prepared, Translated)
     return ToolsCalled(prepared, hold, pipe.used_so_far().output)
+
+
+def call_unrun_uses(prepared: Translated) -> ToolsCalled | None:
+    """Return the calls that the client's history left without a result, as if the model had just made them."""
+    if not prepared.unrun_uses:
+        return None
+    assert prepared.server_tools is not None
+    names = prepared.server_tools.names
+    hold = HoldServerCalls(prepared.server_tools.kinds)
+    for block, use in enumerate(prepared.unrun_uses):
+        hold.feed(Opened(block, CallBlock(use.id, names[use.kind])))
+        hold.feed(Delta(block, msgspec.json.encode(use.input).decode()))
+        hold.feed(Closed(block))
+    hold.feed(Ended(Stop.TOOL))
+    return ToolsCalled(prepared, hold, 0, is_earlier=True)
 
 
 class RunTools(Struct, frozen=True):
@@ -122,7 +140,7 @@ class RunTools(Struct, frozen=True):
         reply.call.record.awaits_round = True
         encoding, writer = reply.writer.encoding, reply.writer
         writer.resume_keep_alives()
-        results: dict[str, Part] = {}
+        results: dict[str, ToolResult] = {}
         async with asyncio.TaskGroup() as group:
             held = hold.held
             tasks = {item.id: group.create_task(runner.run(item)) for item in held if isinstance(item, ServerCall)}
@@ -141,6 +159,8 @@ class RunTools(Struct, frozen=True):
             assert hold.end is not None
             reply.call.record.awaits_round = False
             writer.keep_for_end(encoding.feed([hold.end]))
+        elif called.is_earlier:
+            rounds.ran.update(results)
         else:
             rounds.add(hold.events, results, called.output_tokens)
             reply.call.record.rounds += 1

@@ -244,6 +244,7 @@ def read_tool_uses(parts: Sequence[Part]) -> dict[int, ServerToolUse | None]:
         if isinstance(part, Foreign) and part.what in _RESULT_KINDS and isinstance(part.raw, dict):
             results[str(part.raw.get("tool_use_id"))] = (index, part.raw)
     uses: dict[int, ServerToolUse | None] = {}
+    seen: dict[str, int] = {}
     for index, part in enumerate(parts):
         if not isinstance(part, Foreign) or part.what != "server_tool_use" or not isinstance(part.raw, dict):
             continue
@@ -253,6 +254,9 @@ def read_tool_uses(parts: Sequence[Part]) -> dict[int, ServerToolUse | None]:
         found = results.get(id)
         if found is not None:
             uses[found[0]] = None
+            if id in seen:  # the same use again, as it stands with its result
+                uses[seen[id]] = None
+        seen[id] = index
         outcome, is_ours = (None, False) if found is None else _read_outcome(found[1])
         arguments = {str(key): value for key, value in given.items()} if isinstance(given, dict) else {}
         uses[index] = ServerToolUse(id, str(kind), arguments, outcome, is_ours)
