@@ -71,6 +71,13 @@ def test_a_paused_reply_goes_on_in_the_same_reply_to_a_chat_client(native: Searc
     assert (reply["usage"]["prompt_tokens"], reply["usage"]["completion_tokens"]) == (40, 12)
 
 
+def test_the_usage_row_counts_the_rounds(native: SearchScene) -> None:
+    native.plays(message(FIRST, "pause_turn"), message(LAST, "end_turn"))
+    request = {"model": MODEL, "messages": [USER], "web_search_options": {}}
+    reply = post(native.gateway.port, "/v1/chat/completions", json.dumps(request).encode())
+    assert native.gateway.outcome(dict(reply.headers)["x-request-id"]).rounds == 2
+
+
 def test_what_was_said_goes_back_unchanged(native: SearchScene) -> None:
     native.plays(message(FIRST, "pause_turn"), message(LAST, "pause_turn"), message(LAST, "end_turn"))
     ask_chat(native, stream=True)

@@ -45,4 +45,6 @@ class ContinuePause(Struct, frozen=True):
             return PauseContinued(is_finished=True)
         reply.writer.resume_keep_alives()
         rounds.add(paused.events, {}, paused.output_tokens)
+        reply.call.record.awaits_round = True
+        reply.call.record.rounds += 1
         return PauseContinued(is_finished=False)
