@@ -99,6 +99,9 @@ class Vendor(FakeUpstream):
         return repeat_secrets(self.mode, asked, lambda: self._hello(asked))
 
     def _hello(self, asked: Asked) -> Answer:
+        if urlsplit(asked.path).path.endswith("/search"):
+            said = f"You sent {secrets_of(asked)}"
+            return json_answer({"results": [{"url": "https://a.example/", "title": said, "content": said}]})
         if asked.method == "GET":
             return json_answer({"object": "list", "data": [{"id": "m", "object": "model", "created": 1}]})
         path, streamed = urlsplit(asked.path).path, asked.json.get("stream")
@@ -113,6 +116,11 @@ class Vendor(FakeUpstream):
             usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
             done = {"id": "resp_1", "object": "response", "created_at": 1, "status": "completed", "model": "m"}
             return json_answer({**done, "output": [item], "usage": usage})
+        if b'"web_search"' in asked.body and b'"role":"tool"' not in asked.body:
+            function = {"name": "web_search", "arguments": '{"query": "keys"}'}
+            calls = [{"index": 0, "id": "call_1", "type": "function", "function": function}]
+            choice = {"index": 0, "delta": {"tool_calls": calls}, "finish_reason": "tool_calls"}
+            return Answer(b"data: %b\n\ndata: [DONE]\n\n" % msgspec.json.encode({**CHUNK, "choices": [choice]}))
         if not streamed:
             message = {"role": "assistant", "content": "Hello"}
             choices = [{"index": 0, "message": message, "finish_reason": "stop"}]

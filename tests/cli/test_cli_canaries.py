@@ -26,7 +26,7 @@ from fakes.service import json_answer
 from fakes.upstream import FakeUpstream
 
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
-KEYS = ("ANT_KEY", "TENANT", "POOL_KEY", "KIRO_REFRESH", "DRAGOMAN_API_KEY")
+KEYS = ("SEARCH_KEY", "ANT_KEY", "TENANT", "POOL_KEY", "KIRO_REFRESH", "DRAGOMAN_API_KEY")
 KEPT_BACK = {"absent-proxy", "DRAGOMAN_API_KEY", "kfile-access", "koidc-access", "codex-id"}  # no vendor's business
 ZSTD = b"\x28\xb5\x2f\xfd"
 
@@ -118,6 +118,7 @@ def vendors(shell: Shell) -> Iterator[Vendors]:
             codex.section(_codex(shell, canaries, codex)),
             copilot.section(_copilot(shell, canaries, copilot), auth="exchange"),
             '[providers.echo]\nkind = "echo"\n',
+            f'[tools.web_search]\nbackend = "searxng"\nendpoint = "{vendor.url}"\napi_key = "env:SEARCH_KEY"\n',
         ]
         shell.write("oai.key", canaries.new("oai"))
         collector = stack.enter_context(FakeUpstream(choose=lambda asked: json_answer(asked.headers, 401)))
@@ -209,6 +210,7 @@ def test_no_secret_leaves_in_any_form(vendors: Vendors) -> None:
     leaks = {where: found for where, text in outputs.items() if (found := canaries.find_in(text))}
     assert leaks == {}
     assert {name for name in canaries.sung if "issued" not in name} - vendors.received() == KEPT_BACK
+    assert b"web_search_tool_result" in outputs["good search"]
     assert b"Hello" in b"".join(outputs.values())  # somebody did answer
     assert len([where for where in outputs if "captures" in where]) > len(MODELS)
 
@@ -222,6 +224,9 @@ def send_all_requests(port: int, environ: dict[str, str]) -> Iterator[tuple[str,
                 body: dict[str, object] = {"model": model, "stream": streamed, "max_tokens": 50}
                 body |= {"input": "Hi"} if client == "responses" else {"messages": [{"role": "user", "content": "Hi"}]}
                 yield f"{model} {client} {streamed}", ask(port, "POST", path, key, body)
+    search = {"model": "loc/m", "stream": True, "max_tokens": 50, "messages": [{"role": "user", "content": "Hi"}]}
+    search["tools"] = [{"type": "web_search_20250305", "name": "web_search"}]
+    yield "search", ask(port, "POST", PATHS["messages"], key, search)
     yield "count", ask(port, "POST", "/v1/messages/count_tokens", key, {"model": "ant/m", "messages": []})
     for path in ("/", "/health", "/ready", "/metrics", "/v1/models", "/v1/models/ant/m", "/v1/models/none"):
         yield path, ask(port, "GET", path, key)

@@ -1,4 +1,4 @@
-"""Check configuration, address, store, client keys, providers and clock, and report each finding as it is made."""
+"""Check configuration, address, store, client keys, providers, server tools and clock; report findings one by one."""
 
 import os
 import re
@@ -13,6 +13,7 @@ from dragoman.accounts.keys import Keyring
 from dragoman.admin.configuration import base_url, describe_source, find_short_key
 from dragoman.admin.provider_checks import check_provider, find_readable_secrets
 from dragoman.admin.running_gateway import read_version
+from dragoman.admin.tool_checks import check_account_search, check_tools
 from dragoman.config import Config, ConfigError
 from dragoman.config.providers import split_by_credential
 from dragoman.config.settings import is_loopback
@@ -47,6 +48,13 @@ async def examine(config: Config, environ: Mapping[str, str]) -> AsyncGenerator[
         spawn(check_provider(single, label, http, clock.compare), name=f"check of {single.name}")
         for provider in config.providers.values()
         for single, label in zip(split_by_credential(provider), credential_labels(provider), strict=True)
+    ]
+    checks.append(spawn(check_tools(config, environ, http), name="check of tools"))
+    checks += [
+        spawn(
+            check_account_search(provider, config.tools.web_search, environ, http), name="check of an account's search"
+        )
+        for provider in config.providers.values()
     ]
     try:
         for finding in [*await _check_address(config, http), *await _check_store(config, environ)]:

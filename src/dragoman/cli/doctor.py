@@ -28,7 +28,7 @@ MAX_MESSAGE_CHARACTERS = 60
 @config_option
 @json_option
 def command(name: str | None, model: str | None, write: bool, config_file: str | None, as_json: bool) -> None:
-    """Check configuration, store, port, providers and clock, and show what to do.
+    """Check configuration, store, port, providers, search services and clock, and show what to do.
 
     With the NAME of a provider of kind openai-compatible: find out which protocols and parameters its server supports,
     and which protocols and quirks to configure. This sends some small requests to it.

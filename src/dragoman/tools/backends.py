@@ -29,11 +29,11 @@ class McpSearch:
     name = "mcp"
 
     def __init__(self, server: McpServer, tool: str) -> None:
-        self._server = server
-        self._tool = tool
+        self.server = server
+        self.tool = tool
 
     async def search(self, query: SearchQuery, timeout_s: float) -> SearchOutcome:
-        result = await self._server.call_tool(self._tool, {"query": query.text}, timeout_s)
+        result = await self.server.call_tool(self.tool, {"query": query.text}, timeout_s)
         return result if isinstance(result, ToolFailure) else read_search(result, self.name)
 
 
@@ -43,12 +43,13 @@ class McpFetch:
     name = "mcp"
 
     def __init__(self, server: McpServer, settings: WebFetch) -> None:
-        self._server = server
+        self.server = server
+        self.tool = settings.tool
         self._settings = settings
 
     async def fetch(self, url: str, domains: DomainRules) -> FetchOutcome:
         settings = self._settings
-        result = await self._server.call_tool(settings.tool, {"url": url}, settings.timeout_s)
+        result = await self.server.call_tool(self.tool, {"url": url}, settings.timeout_s)
         return result if isinstance(result, ToolFailure) else read_page(result, url, self.name, settings.max_chars)
 
 

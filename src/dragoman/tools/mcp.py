@@ -1,7 +1,7 @@
 """A small MCP client: calls one tool of a server, over streamable HTTP or over the pipes of a subprocess.
 
-Only what a tool call needs is here: the handshake, `tools/call`, and answers to a server's pings. The official SDK can
-do far more, and would more than double the size of an installation.
+Only what a tool call needs is here: the handshake, `tools/call`, `tools/list` for a check, and answers to a server's
+pings. The official SDK can do far more, and would more than double the size of an installation.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -50,6 +50,19 @@ class ToolResult(Struct, rename="camel"):
         return "\n".join(part.text for part in self.content if part.text)
 
 
+class ListedTool(Struct):
+    name: str = ""
+
+
+class ToolList(Struct):
+    """What `tools/list` returned."""
+
+    tools: list[ListedTool] = []
+
+
+T = TypeVar("T", ToolResult, ToolList)
+
+
 class _RpcError(Struct):
     code: int = 0
     message: str = ""
@@ -68,6 +81,7 @@ class McpServer(Protocol):
     async def call_tool(
         self, name: str, arguments: Mapping[str, Json], timeout_s: float
     ) -> ToolResult | ToolFailure: ...
+    async def list_tools(self, timeout_s: float) -> ToolList | ToolFailure: ...
     async def close(self) -> None: ...
 
 
@@ -96,16 +110,23 @@ class HttpMcpServer:
         self._next_id = 0
 
     async def call_tool(self, name: str, arguments: Mapping[str, Json], timeout_s: float) -> ToolResult | ToolFailure:
-        params = {"name": name, "arguments": arguments}
+        return await self._call("tools/call", {"name": name, "arguments": arguments}, timeout_s, ToolResult)
+
+    async def list_tools(self, timeout_s: float) -> ToolList | ToolFailure:
+        return await self._call("tools/list", {}, timeout_s, ToolList)
+
+    async def _call(
+        self, method: str, params: Mapping[str, Json], timeout_s: float, result_type: type[T]
+    ) -> T | ToolFailure:
         try:
             await self._open(timeout_s)
             try:
-                result = await self._request("tools/call", params, timeout_s)
+                result = await self._request(method, params, timeout_s)
             except _SessionLost:
                 self._version = self._session = None
                 await self._open(timeout_s)
-                result = await self._request("tools/call", params, timeout_s)
-            return msgspec.json.decode(result, type=ToolResult)
+                result = await self._request(method, params, timeout_s)
+            return msgspec.json.decode(result, type=result_type)
         except _Refused as refused:
             return _failure_of(self._service, refused.error)
         except _SessionLost:
@@ -198,11 +219,19 @@ class StdioMcpServer:
         self._next_id = 0
 
     async def call_tool(self, name: str, arguments: Mapping[str, Json], timeout_s: float) -> ToolResult | ToolFailure:
+        return await self._call("tools/call", {"name": name, "arguments": arguments}, timeout_s, ToolResult)
+
+    async def list_tools(self, timeout_s: float) -> ToolList | ToolFailure:
+        return await self._call("tools/list", {}, timeout_s, ToolList)
+
+    async def _call(
+        self, method: str, params: Mapping[str, Json], timeout_s: float, result_type: type[T]
+    ) -> T | ToolFailure:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._start()
-                result = await self._request("tools/call", {"name": name, "arguments": arguments})
-            return msgspec.json.decode(result, type=ToolResult)
+                result = await self._request(method, params)
+            return msgspec.json.decode(result, type=result_type)
         except TimeoutError:
             return self._fail(f"no answer within {timeout_s:g} s")
         except _Refused as refused:
