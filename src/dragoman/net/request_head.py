@@ -1,9 +1,12 @@
 """Parse and check request heads; a head that could be read in two ways is rejected."""
 
 import re
+from functools import lru_cache
 from urllib.parse import unquote
 
 import httptools
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.net.errors import HeadRejected
 from dragoman.net.headers import Header
@@ -11,44 +14,29 @@ from dragoman.net.headers import Header
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\])(?::[0-9]{1,5})?")
 _METHOD = re.compile(rb"[A-Z][A-Z_-]{0,31}")
 _MAX_LENGTH_DIGITS = 18
+_LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([1-9][0-9]{0,17})\r\n")
+_MAX_KEPT_BYTES = 4096  # of a head
 # Fields that decide framing or routing may occur once: a proxy in front could use the other one.
 _SINGLE = frozenset({b"host", b"content-length", b"transfer-encoding"})
 _DECIDING = _SINGLE | {b"connection", b"expect"}
 
 
-class RequestHead:
+class RequestHead(Struct):
     """A request line and its fields, with the framing of the body."""
 
-    __slots__ = (
-        "chunked",
-        "complete",
-        "expects_continue",
-        "fields",
-        "keep_alive",
-        "length",
-        "method",
-        "modern",
-        "path",
-        "query",
-        "raw_path",
-        "tunnel",
-        "upgrade",
-    )
-
-    def __init__(self) -> None:
-        self.fields: list[Header] = []
-        self.method = ""
-        self.path = ""
-        self.raw_path = b""
-        self.query = ""
-        self.modern = True  # HTTP/1.1, as opposed to 1.0
-        self.keep_alive = True
-        self.length = 0
-        self.chunked = False
-        self.expects_continue = False
-        self.upgrade = False
-        self.tunnel = False  # CONNECT: what follows is no HTTP
-        self.complete = False
+    fields: list[Header] = []
+    method: str = ""
+    path: str = ""
+    raw_path: bytes = b""
+    query: str = ""
+    modern: bool = True  # HTTP/1.1, as opposed to 1.0
+    keep_alive: bool = True
+    length: int = 0
+    chunked: bool = False
+    expects_continue: bool = False
+    upgrade: bool = False
+    tunnel: bool = False  # CONNECT: what follows is no HTTP
+    complete: bool = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.fields.append((name.lower(), value.rstrip()))
@@ -58,7 +46,27 @@ class RequestHead:
 
 
 def parse_head(raw: bytes, max_fields: int) -> RequestHead:
-    """Parse a head that ends with its only empty line; raises HeadRejected."""
+    """Parse a head that ends with its only empty line; raises HeadRejected.
+
+    The requests of a client often differ in nothing but their length, so that the rest of the head is looked up.
+    """
+    found = _LENGTH.search(raw) if len(raw) <= _MAX_KEPT_BYTES else None
+    if found is None:
+        return _parse(raw, max_fields)
+    known, place = _parse_known(raw[: found.start(1)] + b"1" + raw[found.end(1) :], max_fields)
+    fields = known.fields.copy()
+    fields[place] = (b"content-length", found[1])
+    return replace(known, fields=fields, length=int(found[1]))
+
+
+@lru_cache(maxsize=256)
+def _parse_known(raw: bytes, max_fields: int) -> tuple[RequestHead, int]:
+    """Return a head with a content-length, and the place of that field."""
+    head = _parse(raw, max_fields)
+    return head, [name for name, _ in head.fields].index(b"content-length")
+
+
+def _parse(raw: bytes, max_fields: int) -> RequestHead:
     # The parser checks these too; a second check is cheap and guards against request smuggling.
     breaks = raw.count(b"\r\n")
     if breaks != raw.count(b"\n") or breaks != raw.count(b"\r") or raw.find(b"\0") >= 0:
