@@ -30,7 +30,7 @@ def make_source(prepared: Prepared, ledger: Ledger) -> Source:
 
 def make_stages(prepared: Prepared) -> list[Stage[Event, Event]]:
     """Return the stages that the events of this upstream go through."""
-    if isinstance(prepared, Passthrough):
+    if type(prepared) is Passthrough:
         return []
     request, model, rules = prepared.request, prepared.route.model, prepared.provider.replies
     stages: list[Stage[Event, Event]] = [HoldTruncatedCall()] if rules.withholds_cut_calls else []
@@ -62,7 +62,7 @@ def glance(prepared: Passthrough, body: bytes) -> list[Event]:
         log.error("the reply passes unobserved: %s", describe_fault(bug))
         return []
     last = events[-1]
-    unreadable = isinstance(last, Failed) and last.failure.kind is Kind.CORRUPT and last.failure.code != NO_REPLY
+    unreadable = type(last) is Failed and last.failure.kind is Kind.CORRUPT and last.failure.code != NO_REPLY
     return [] if unreadable and is_json_object(body) else events
 
 

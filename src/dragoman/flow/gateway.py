@@ -146,14 +146,14 @@ class ActiveCall:
         try:
             step = self._policy.begin()
             while True:
-                match step:
-                    case Ask():
-                        step = self._after(step, await self._ask(step))
-                    case GiveUp() | Finish():
-                        await self._end(step)
-                        break
-                    case _:
-                        step = self._policy.after(await step.run(self._open_reply()))
+                # Types are compared: a struct's class pattern that does not fit is slow.
+                if type(step) is Ask:
+                    step = self._after(step, await self._ask(step))
+                elif type(step) is Finish or type(step) is GiveUp:
+                    await self._end(step)
+                    break
+                else:
+                    step = self._policy.after(await step.run(self._open_reply()))
         except asyncio.CancelledError as cancelled:
             if not exchange.gone and self._writer.head_sent:  # the client is still there, and must not wait for more
                 self._break_off(_reason_of(cancelled))
@@ -174,7 +174,7 @@ class ActiveCall:
 
     def _after(self, ask: Ask, end: TurnEnd) -> Step:
         step = self._policy.after(end)
-        if isinstance(end, Interrupted) and not isinstance(step, GiveUp):
+        if type(end) is Interrupted and type(step) is not GiveUp:
             self._call.record.note_failure(ask.route, RequestError(end.failure))
             self._writer.resume_keep_alives()
             log.warning("%s broke off (%s), another upstream continues", ask.route, end.failure.kind.value)
@@ -191,7 +191,7 @@ class ActiveCall:
             if not self._accepted:
                 self._call.record.note_client_gone(ask.route)
             raise
-        if isinstance(end, NoReply):
+        if type(end) is NoReply:
             self._call.release_reply()
             if end.failure is not ask.renew_after:
                 self._call.record.note_failure(ask.route, RequestError(end.failure))
@@ -205,7 +205,7 @@ class ActiveCall:
             started = reply.watch.started
             kept = response_name(started.id) if started is not None and isinstance(prepared, Passthrough) else None
             self._policy.note_first_token(turn.headers, tenant_session(self._call.tenant, kept))
-        ledger = None if isinstance(prepared, Passthrough) else prepared.ledger
+        ledger = None if type(prepared) is Passthrough else prepared.ledger
         self._call.record.note_reply(prepared.route, prepared.protocol.name, ledger, reply)
 
     def _open_reply(self) -> OpenReply:
@@ -213,7 +213,7 @@ class ActiveCall:
         return OpenReply(self._call, self._around.memory, self._writer, pipe)
 
     async def _end(self, step: GiveUp | Finish) -> None:
-        if isinstance(step, GiveUp):
+        if type(step) is GiveUp:
             if not self._writer.head_sent:
                 raise AllTargetsFailed(step.failure, step.error_reply)
             self._fail(step.failure)

@@ -140,9 +140,17 @@ class TranslationPipe:
         assert self._source is not None
         return self._process(self._source.feed(chunk), self._redactor)
 
-    def push(self, events: Sequence[Event], *, are_clean: bool = False) -> bytes:
-        """Feed events that were not decoded from a chunk; `are_clean`: no secret stands in what they were read from."""
-        return self._process(events, None if are_clean else self._redactor)
+    def push(self, events: Sequence[Event]) -> bytes:
+        """Feed events that were not decoded from a chunk."""
+        return self._process(events, self._redactor)
+
+    def push_document(self, events: Sequence[Event], *, are_clean: bool) -> bytes:
+        """Feed all events of a document, stage by stage; `are_clean`: no secret stands in what they were read from."""
+        if self._redactor is not None and not are_clean:
+            events = [clean for event in events for clean in self._redactor.feed(event)]
+        for event in events:
+            self.watch.observe(event)
+        return self._encoded(events, 0)
 
     def drain(self) -> bytes:
         assert self._source is not None

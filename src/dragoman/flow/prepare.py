@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from operator import itemgetter
+from typing import final
 from urllib.parse import parse_qsl, urlencode
 
 from msgspec import Struct
@@ -77,6 +78,7 @@ class Outbound(Struct, frozen=True, kw_only=True):
         return self.protocol.upstream
 
 
+@final
 class Passthrough(Outbound, frozen=True, kw_only=True):
     """The client's own bytes, for an upstream of the same protocol."""
 

@@ -258,7 +258,7 @@ def own_headers(call: Call, prepared: Prepared, given: list[Header], *, whole: b
         *id_headers(call.client, call.id, given),
         (b"x-dragoman-route", str(prepared.route).encode("ascii", "replace")),
     ]
-    if isinstance(prepared, Passthrough):
+    if type(prepared) is Passthrough:
         return head
     count = len(prepared.ledger) if whole else prepared.losses
     losses = loss_headers(tuple(prepared.ledger)[:count], count, call.explain)

@@ -1,6 +1,7 @@
 """The values of the turn loop: what to do next (`Step`), and how an upstream turn ended (`TurnEnd`)."""
 
 import asyncio
+from typing import final
 
 from msgspec import Struct
 
@@ -32,6 +33,7 @@ class ErrorReply(Struct, frozen=True):
     body: bytes
 
 
+@final
 class NoReply(Struct, frozen=True):
     """The turn failed before anything of its reply was written for the client."""
 
@@ -71,6 +73,7 @@ TurnEnd = (
 )
 
 
+@final
 class Ask(Struct, frozen=True):
     """Run one upstream turn."""
 
@@ -93,6 +96,7 @@ class Wait(Struct, frozen=True):
         return Waited()
 
 
+@final
 class GiveUp(Struct, frozen=True):
     """Tell the client this failure."""
 
@@ -100,6 +104,7 @@ class GiveUp(Struct, frozen=True):
     error_reply: ErrorReply | None = None
 
 
+@final
 class Finish(Struct, frozen=True):
     """End the reply."""
 

@@ -114,7 +114,7 @@ class Turn:
         if is_document:  # then all of its tokens come at once, at the end
             wait.extend(now, has_token=True)
         answer = await send(prepared, wait.left(now), wait.failure)
-        if isinstance(answer, NoReply):
+        if type(answer) is NoReply:  # compared: `isinstance` of a struct that does not fit is slow
             return answer
         self._answer = answer
         if is_document:
@@ -334,18 +334,18 @@ class Turn:
             rest = await self._receive_document(prepared, answer)
         else:
             rest = self._count_held(len(whole)) or whole
-        if isinstance(rest, Failure):
+        if type(rest) is Failure:
             return NoReply(rest)
         self._ended = True
         body = begun + rest if begun else rest
         streamed = is_stream(prepared.upstream, answer.headers, body)
-        if isinstance(prepared, Passthrough) and isinstance(self._writer, WholeWriter) and not streamed:
+        if type(prepared) is Passthrough and isinstance(self._writer, WholeWriter) and not streamed:
             seen = await run_off_loop(len(body), partial(glance, prepared, body))
             return self._pass_document(prepared, answer, self._writer, body, seen)
         ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
         events = await run_off_loop(len(body), partial(read_events, prepared, body, ledger, streamed))
         self.pipe = pipe = self._make_translation(prepared, ledger, None)
-        self._held = pipe.push(events, are_clean=redact_known(body, prepared.secrets) is body)
+        self._held = pipe.push_document(events, are_clean=redact_known(body, prepared.secrets) is body)
         if pipe.watch.failure is not None:
             return NoReply(attribute_failure(prepared, pipe.watch.failure))
         await self._accept(prepared, answer)
@@ -364,7 +364,7 @@ class Turn:
         usage: Usage | None = None
         for event in seen:
             watch.observe(event)
-            usage = event.usage if isinstance(event, UsageReported) else usage
+            usage = event.usage if type(event) is UsageReported else usage
         if watch.failure is not None:
             return NoReply(attribute_failure(prepared, watch.failure))
         self.unchanged = UnchangedDocument(watch, usage)

@@ -55,7 +55,7 @@ def _refusal(prepared: Prepared, answer: IncomingResponse, body: bytes) -> NoRep
     ):
         headers = answer.headers if prepared.owner else drop_account_headers(answer.headers)
         return NoReply(
-            failure, ErrorReply(answer.status, Headers(redact_known_in_fields(headers, prepared.secrets)), body)
+            failure, ErrorReply(answer.status, Headers(redact_known_in_fields(list(headers), prepared.secrets)), body)
         )
     return NoReply(failure)
 

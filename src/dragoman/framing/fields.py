@@ -69,8 +69,14 @@ class Fields:
             self._read.add(key)
         return value
 
+    def names(self) -> list[str]:
+        """Return the keys that exist and are not null."""
+        return [key for key, value in self._raw.items() if value is not None]
+
     def rest(self) -> dict[str, object]:
         """Return the fields that were not read. Objects returned by `obj` and `objects` report their own."""
+        if len(self._read) == len(self._raw):
+            return {}
         return {key: value for key, value in self._raw.items() if value is not None and key not in self._read}
 
     def bad(self, key: str, requirement: str) -> BadField:

@@ -57,7 +57,8 @@ def replace_string(body: bytes, key: str, new: bytes) -> bytes:
     If the quoted name occurs once in the whole body, and there are no escapes, that occurrence must be the key.
     """
     quoted = b'"%b"' % key.encode()
-    if _count(body, quoted) != 1 or _count(body, rb"\u"):
+    has_escapes = body.find(b"\\") >= 0 and _count(body, rb"\u")  # most bodies have no backslash, found quickly
+    if has_escapes or _count(body, quoted) != 1:
         return replace_value(body, key, new)
     found = _STRING.match(body, body.index(quoted) + len(quoted))
     if found is None:

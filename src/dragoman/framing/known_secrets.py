@@ -6,7 +6,7 @@ last form costs time only where a text contains such an escape of an ASCII chara
 
 import re
 from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from urllib.parse import quote_from_bytes
 
@@ -63,7 +63,10 @@ def redact_known(text: bytes, secrets: Secrets) -> bytes:
     return text
 
 
-def redact_known_in_fields(fields: Iterable[tuple[bytes, bytes]], secrets: Secrets) -> list[tuple[bytes, bytes]]:
+def redact_known_in_fields(fields: list[tuple[bytes, bytes]], secrets: Secrets) -> list[tuple[bytes, bytes]]:
+    values = b"\n".join([value for _, value in fields])
+    if redact_known(values, secrets) is values:
+        return fields
     return [(name, redact_known(value, secrets)) for name, value in fields]
 
 

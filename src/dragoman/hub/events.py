@@ -5,6 +5,7 @@ Blocks may interleave.
 """
 
 from enum import Enum
+from typing import final
 
 from msgspec import Raw, Struct
 
@@ -128,6 +129,7 @@ class Ended(Struct, frozen=True, tag="ended"):
     cut: tuple[TruncatedCall, ...] = ()  # with LENGTH: calls that are not passed on because they are incomplete
 
 
+@final
 class Failed(Struct, frozen=True, tag="failed"):
     failure: Failure
 

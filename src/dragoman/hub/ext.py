@@ -49,7 +49,7 @@ def note_foreign_fields(request: Request, protocol: str, ledger: Ledger, kept: E
             if at or kept is None or pointer not in kept:
                 ledger.note_dropped(f"{at}/{pointer}", why if at else _WHY.get(pointer, why))
     for part in _parts(request):
-        if isinstance(part, Foreign) and not part.is_upstreams:
+        if type(part) is Foreign and not part.is_upstreams:  # `isinstance` of a struct that does not fit is slow
             ledger.note_dropped(part.at, f"{protocol} has nothing like {part.what!r}")
 
 
@@ -73,10 +73,10 @@ def _holders(request: Request) -> Iterator[tuple[str, Ext]]:
     for turn in request.turns:
         yield turn.at, turn.ext
     for part in _parts(request):
-        if not isinstance(part, Foreign):
+        if type(part) is not Foreign:
             yield part.at, part.ext
     for tool in request.tools:
-        if not isinstance(tool, Hosted):
+        if type(tool) is not Hosted:
             yield tool.at, tool.ext
 
 
@@ -84,5 +84,5 @@ def _parts(request: Request) -> Iterator[Part]:
     for turn in request.turns:
         for part in turn.parts:
             yield part
-            if isinstance(part, ToolResult):
+            if type(part) is ToolResult:
                 yield from part.content

@@ -1,6 +1,7 @@
 """Failures: a closed set of kinds that every protocol reads its errors into and renders its errors from."""
 
 from enum import Enum
+from typing import final
 
 from msgspec import Struct
 
@@ -31,6 +32,7 @@ class Kind(Enum):
     SHUTDOWN = "shutdown"  # the gateway stopped before the reply was complete
 
 
+@final
 class Failure(Struct, frozen=True):
     kind: Kind
     message: str

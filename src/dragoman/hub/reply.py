@@ -76,30 +76,30 @@ def collect(events: Iterable[Event]) -> Reply:
     usage: Usage | None = None
     end: Ended | Failed | None = None
     for event in events:
-        match event:
-            case Delta(block=block, text=text, logprobs=logprobs):
-                blocks[block].text.append(text)
-                if logprobs is not None:
-                    blocks[block].logprobs.append(logprobs)
-            case Opened(block=block, what=what):
-                blocks[block] = _Open(what)
-            case OpaqueAdded(block=block, opaque=opaque):
-                blocks[block].opaque = opaque
-            case CitationAdded(block=block, citation=citation):
-                blocks[block].citations.append(citation)
-            case Started():
-                started = event
-                usage = event.usage
-            case UsageReported():
-                usage = event.usage
-            case Ended() | Failed():
-                end = event
-            case ToolReturned(block=block, outcome=outcome):
-                what = blocks[block].what
-                assert isinstance(what, HostedBlock)
-                blocks[block].what = replace(what, outcome=outcome)
-            case Closed():
-                pass
+        # Types are compared: a struct's class pattern that does not fit is slow.
+        if type(event) is Closed:
+            continue
+        if type(event) is Delta:
+            blocks[event.block].text.append(event.text)
+            if event.logprobs is not None:
+                blocks[event.block].logprobs.append(event.logprobs)
+        elif type(event) is Opened:
+            blocks[event.block] = _Open(event.what)
+        elif type(event) is Started:
+            started = event
+            usage = event.usage
+        elif type(event) is UsageReported:
+            usage = event.usage
+        elif type(event) is Ended or type(event) is Failed:
+            end = event
+        elif type(event) is OpaqueAdded:
+            blocks[event.block].opaque = event.opaque
+        elif type(event) is CitationAdded:
+            blocks[event.block].citations.append(event.citation)
+        elif type(event) is ToolReturned:
+            what = blocks[event.block].what
+            assert isinstance(what, HostedBlock)
+            blocks[event.block].what = replace(what, outcome=event.outcome)
     pieces = tuple(block.piece() for block in blocks.values())
     ending = end or Failed(Failure(Kind.TRUNCATED, "the reply ended without its terminal event"))
     return Reply(started.id, started.model, pieces, usage, ending)
@@ -110,7 +110,7 @@ def explode(reply: Reply) -> Iterator[Event]:
     yield Started(reply.id, reply.model, reply.usage)
     for index, piece in enumerate(reply.pieces):
         what, outcome = piece.what, None
-        if isinstance(what, HostedBlock) and what.outcome is not None:
+        if type(what) is HostedBlock and what.outcome is not None:
             what, outcome = replace(what, outcome=None), what.outcome
         yield Opened(index, what)
         if outcome is not None:
@@ -148,15 +148,15 @@ class ReplySize:
 
     def count(self, event: Opened | CitationAdded) -> Failure | None:
         """Count the event. Return a failure if it exceeds a limit."""
-        match event:
-            case Opened(what=what):
-                self._blocks += 1
-                if isinstance(what, CallBlock):
-                    self._calls += 1
-                elif isinstance(what, HostedBlock):
-                    self._citations += len(what.results or ())
-            case CitationAdded():
-                self._citations += 1
+        if type(event) is Opened:
+            what = event.what
+            self._blocks += 1
+            if type(what) is CallBlock:
+                self._calls += 1
+            elif type(what) is HostedBlock:
+                self._citations += len(what.results or ())
+        else:
+            self._citations += 1
         return find_excess(self._calls, self._blocks, self._citations)
 
 

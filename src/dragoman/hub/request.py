@@ -5,6 +5,7 @@ as the client wrote it.
 """
 
 from enum import Enum
+from typing import final
 
 from msgspec import Struct, field
 
@@ -85,6 +86,7 @@ class Document(Struct, frozen=True, tag="document"):
     raw: Json = None  # what only looks like a document to others, as its own protocol wrote it
 
 
+@final
 class Audio(Struct, frozen=True, tag="audio"):
     source: Inline
     at: str = ""
@@ -122,6 +124,7 @@ class ToolResult(Struct, frozen=True, tag="result"):
     ext: Ext = field(default_factory=dict)
 
 
+@final
 class Foreign(Struct, frozen=True, tag="foreign"):
     """A part that only its own protocol understands; kept whole for that protocol, dropped for any other."""
 

@@ -82,8 +82,8 @@ class ReplyMonitor:
             self.observe_run((event,), event.text)
         elif type(event) is Opened:
             self._blocks.append(BLOCK_KINDS[type(event.what)])
-            self.has_content |= isinstance(event.what, CONTENT_WITHOUT_TEXT)
-            if self._first_token is None and isinstance(event.what, ACTIONS):
+            self.has_content |= type(event.what) in CONTENT_WITHOUT_TEXT
+            if self._first_token is None and type(event.what) in ACTIONS:
                 self._first_token = self._clock()
         elif type(event) is Started:
             self._started = event
@@ -133,7 +133,7 @@ class ReplyMonitor:
 
     @property
     def failure(self) -> Failure | None:
-        return self._end.failure if isinstance(self._end, Failed) else None
+        return self._end.failure if type(self._end) is Failed else None
 
     def summarize(self) -> ReplySummary:
         started = self._started or Started("", "")
@@ -143,7 +143,7 @@ class ReplyMonitor:
             usage=self._usage,
             usage_is_final=self._usage_is_final,
             first_token=self._first_token,
-            stop=self._end.stop if isinstance(self._end, Ended) else None,
+            stop=self._end.stop if type(self._end) is Ended else None,
             failure=self.failure,
             deltas=self._deltas,
             bytes=self._bytes,

@@ -129,18 +129,18 @@ def _kinds_sent(request: Request, changed: dict[ToolId, str], limits: ToolLimits
 
 
 def _tools_offered(request: Request) -> Iterator[ToolId]:
-    return (_id_of(tool) for tool in request.tools if isinstance(tool, Function | Custom))
+    return (_id_of(tool) for tool in request.tools if type(tool) is Function or type(tool) is Custom)
 
 
 def _tools_in_history(request: Request) -> Iterator[ToolId]:
     for turn in request.turns:
         for part in turn.parts:
-            if isinstance(part, ToolCall):
+            if type(part) is ToolCall:
                 yield ToolId(part.name, part.namespace, part.custom)
 
 
 def _id_of(tool: Function | Custom) -> ToolId:
-    return ToolId(tool.name, tool.namespace, isinstance(tool, Custom))
+    return ToolId(tool.name, tool.namespace, type(tool) is Custom)
 
 
 def _differs(tool: ToolId, name: str, limits: ToolLimits) -> bool:

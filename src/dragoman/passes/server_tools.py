@@ -71,7 +71,7 @@ class ServerTools(Struct, frozen=True):
 def offer_server_tools(request: Request, kinds: Iterable[str]) -> tuple[Request, ServerTools | None]:
     """Replace server tools of these kinds by functions; None if the request has no such tool."""
     offered_kinds = set(kinds)
-    declared = {tool.kind: tool for tool in request.tools if isinstance(tool, Hosted) and tool.kind in offered_kinds}
+    declared = {tool.kind: tool for tool in request.tools if type(tool) is Hosted and tool.kind in offered_kinds}
     if not declared or (request.tool_choice is not None and request.tool_choice.pick is Pick.NONE):
         return request, None
     taken = {tool.name for tool in request.tools if isinstance(tool, Function | Custom)}

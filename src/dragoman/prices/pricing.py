@@ -60,7 +60,7 @@ class Pricing:
             found = self._find(*target)
             self._known[target] = found.fixed or found if isinstance(found, Model) else found
         known = self._known[target]
-        if isinstance(known, Model):
+        if type(known) is Model:
             known = known.at(utc_datetime(outcome.started_at), outcome.usage.service_tier)
         return None if known is None else cost_nano(known, outcome.usage)
 

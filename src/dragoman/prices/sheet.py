@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from functools import lru_cache
 from importlib.resources import files
+from typing import final
 
 import msgspec
 from msgspec import Raw, Struct
@@ -55,6 +56,7 @@ class Rates(Struct, frozen=True, omit_defaults=True):
 RATE_NAMES = [name for name in Rates.__struct_fields__ if name not in ("since", "hours", "tier")]
 
 
+@final
 class Model(Struct, frozen=True):
     """A model and its rates: the last whose condition is met, else the first."""
 

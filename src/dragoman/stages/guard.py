@@ -185,7 +185,7 @@ class Guard(RunStage):
         state = BLOCKS[self._blocks.get(event.block, BlockState.UNKNOWN)][type(event)]
         if isinstance(state, str):
             return self._trip(state)
-        if isinstance(event, Opened):
+        if type(event) is Opened:
             state = KINDS[type(event.what)]
         if isinstance(BLOCKS[state][Delta], str):
             self._writable.discard(event.block)

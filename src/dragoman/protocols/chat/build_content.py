@@ -57,7 +57,7 @@ class PartBuilder:
             self._ledger.note_dropped(cache.at, f"Chat has no cache breakpoint on {what}")
 
     def _finish_part(self, wire: dict[str, object], part: Text | Image | Document | Audio) -> dict[str, object]:
-        if not isinstance(part, Audio) and part.cache is not None:
+        if type(part) is not Audio and part.cache is not None:
             self._write_cache(wire, part.cache)
         if self._same_protocol:
             restore(wire, part.ext)

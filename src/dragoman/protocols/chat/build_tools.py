@@ -83,9 +83,9 @@ def _write_hosted(tool: Hosted, same_protocol: bool, body: dict[str, object], to
 
 def _drop_hosted(request: Request, ledger: Ledger) -> None:
     """Leave out tools that the vendor runs; raise BadRequest if the answer depends on one of them."""
-    others = [tool for tool in request.tools if not isinstance(tool, Hosted)]
+    others = [tool for tool in request.tools if type(tool) is not Hosted]
     for tool in request.tools:
-        if not isinstance(tool, Hosted):
+        if type(tool) is not Hosted:
             continue
         if is_indispensable(tool, request.tool_choice, others):
             raise BadRequest(

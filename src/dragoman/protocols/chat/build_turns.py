@@ -11,6 +11,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form
 from dragoman.hub.profile import Target
 from dragoman.hub.request import (
+    Audio,
     Document,
     Foreign,
     Image,
@@ -86,8 +87,9 @@ class _Writer:
     # Instructions and users
 
     def _write_turn(self, turn: Turn) -> None:
-        orphans = [part for part in turn.parts if isinstance(part, ToolResult) and self._is_orphan(part)]
-        parts = [part for part in turn.parts if not isinstance(part, ToolResult)]
+        # Types are compared: a struct's class pattern that does not fit is slow.
+        orphans = [part for part in turn.parts if type(part) is ToolResult and self._is_orphan(part)]
+        parts = [part for part in turn.parts if type(part) is not ToolResult]
         content = [wire for part in parts for wire in self._write_part(part, turn.role)]
         if turn.role is Role.USER:
             content = [wire for result in orphans for wire in self._write_orphan(result)] + content
@@ -100,18 +102,18 @@ class _Writer:
         self._add({"role": role.value, "content": _as_content(content, joined)}, turn)
 
     def _write_part(self, part: Part, role: Role) -> Iterable[_Wire]:
-        match part:
-            case Thinking() | ToolCall() | ToolResult():
-                self._ledger.note_dropped(part.at, f"Chat has no such part in a message of the {role.value}")
-            case Refusal():
-                yield {"type": "text", "text": part.text}
+        match part:  # text, the most frequent, comes first
             case Text(cache=cache) if role is not Role.USER and cache is not None and not self._same_protocol:
                 self._parts.drop_cache(cache, "instructions")
                 yield {"type": "text", "text": part.text}
-            case _:
+            case Text() | Image() | Document() | Audio() | Foreign():
                 wire = self._parts.write(part)
                 if wire is not None:
                     yield wire
+            case Refusal():
+                yield {"type": "text", "text": part.text}
+            case Thinking() | ToolCall() | ToolResult():
+                self._ledger.note_dropped(part.at, f"Chat has no such part in a message of the {role.value}")
 
     def _add(self, message: _Wire, *turns: Turn) -> None:
         if self._same_protocol:
@@ -289,7 +291,7 @@ def _results_by_call(runs: list[list[Turn]]) -> dict[str, deque[_PlacedResult]]:
     placed: dict[str, deque[_PlacedResult]] = {}
     place = 0
     for run_index, run in enumerate(runs):
-        for part in (part for turn in run for part in turn.parts if isinstance(part, ToolResult)):
+        for part in (part for turn in run for part in turn.parts if type(part) is ToolResult):
             placed.setdefault(part.call_id, deque()).append(_PlacedResult(place, part, run_index))
             place += 1
     return placed

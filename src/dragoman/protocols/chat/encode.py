@@ -59,22 +59,22 @@ class LossRecorder:
 
     def block(self, number: int, what: Block) -> None:
         at = f"/content/{number}"
-        if isinstance(what, HostedBlock):
+        if type(what) is HostedBlock:  # compared: `isinstance` of a struct that does not fit is slow
             if what.is_ours:  # Chat shows a search by its citations alone
                 return
             self._ledger.note_dropped(at, f"Chat has no place for the activity of {what.kind}")
             return
-        if isinstance(what, CallBlock) and what.namespace:
+        if type(what) is CallBlock and what.namespace:
             self._ledger.note_dropped(f"{at}/namespace", "Chat's tools have no namespaces")
         place = _ORDER[type(what)]
         if place < self._last:
             self._ledger.note_approximated(at, "Chat does not keep the order of text, reasoning and calls")
-        elif isinstance(what, TextBlock) and self._text_seen:
+        elif type(what) is TextBlock and self._text_seen:
             self._ledger.note_approximated(
                 at, "Chat has one text per reply: this block is joined to the text before it"
             )
         self._last = max(self._last, place)
-        self._text_seen |= isinstance(what, TextBlock)
+        self._text_seen |= type(what) is TextBlock
 
     def citation(self, number: int, citation: Citation) -> None:
         at = f"/content/{number}/citations"
@@ -101,7 +101,7 @@ class LossRecorder:
 def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger) -> bytes:
     """Return the whole reply; raises RequestError if it failed, because errors have a status of their own."""
     reply = collect(events)
-    if isinstance(reply.end, Failed):
+    if type(reply.end) is Failed:
         raise RequestError(reply.end.failure)
     losses = LossRecorder(ledger)
     for number, piece in enumerate(reply.pieces):
@@ -136,7 +136,7 @@ def _encode_message(reply: Reply, end: Ended) -> dict[str, object]:
     text = _join_blocks(reply, TextBlock)
     thoughts = _join_blocks(reply, ThinkingBlock)
     refusal = _join_blocks(reply, RefusalBlock) or (None if text else end.explanation) or None
-    calls = [_encode_call(piece.what, piece.text) for piece in reply.pieces if isinstance(piece.what, CallBlock)]
+    calls = [_encode_call(piece.what, piece.text) for piece in reply.pieces if type(piece.what) is CallBlock]
     opaques = [(piece.opaque, piece.text) for piece in reply.pieces if piece.opaque is not None]
     message: dict[str, object] = {
         "role": "assistant",
@@ -154,7 +154,7 @@ def _encode_message(reply: Reply, end: Ended) -> dict[str, object]:
 
 
 def _join_blocks(reply: Reply, kind: type[Block]) -> str:
-    return "".join(piece.text for piece in reply.pieces if isinstance(piece.what, kind))
+    return "".join(piece.text for piece in reply.pieces if type(piece.what) is kind)
 
 
 def _encode_call(what: CallBlock, text: str) -> dict[str, object]:

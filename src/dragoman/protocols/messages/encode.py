@@ -207,20 +207,19 @@ class Encoder:
 def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger) -> bytes:
     """Return the whole message; raises RequestError if the reply failed or cannot be represented."""
     reply = collect(events)
-    if isinstance(reply.end, Failed):
+    if type(reply.end) is Failed:
         raise RequestError(reply.end.failure)
     content: list[Wire] = []
     for piece in reply.pieces:
         if piece.logprobs is not None:
             _note_logprobs(len(content), ledger)
         content += encode_blocks(piece, reply, context, f"/content/{len(content)}", ledger)
-    calls = any(isinstance(piece.what, CallBlock) for piece in reply.pieces)
-    refused = any(isinstance(piece.what, RefusalBlock) for piece in reply.pieces)
+    kinds = {type(piece.what) for piece in reply.pieces}
     _note_unknown_tier(reply.usage, ledger)
     message = {
         **_build_envelope(reply.id, context),
         "content": content,
-        **_build_ending(reply.end, calls, refused),
+        **_build_ending(reply.end, CallBlock in kinds, RefusalBlock in kinds),
         "usage": _usage(reply.usage),
     }
     return _encode(message)

@@ -180,7 +180,7 @@ def _parse_extras(top: Fields) -> Ext:
 
 
 def _find_pointers(top: Fields, format: Format | None) -> dict[str, str]:
-    where = {hub: top.pointer(key) for key, hub in _NAMES.items() if top.has(key)}
+    where = {_NAMES[key]: top.pointer(key) for key in top.names() if key in _NAMES}
     where["parallel"] = "/tool_choice/disable_parallel_tool_use"
     where["user"] = "/metadata/user_id"
     if format is not None:

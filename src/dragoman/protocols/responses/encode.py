@@ -82,30 +82,29 @@ class Encoder:
         self.body: Raw = Raw()  # the final response object
 
     def feed(self, event: Event) -> Bytes:
-        match event:
-            case Delta():
-                return self._encode_delta(event)
-            case Opened(block=block, what=HostedBlock() as hosted):
-                return self._encode_hosted(block, hosted)
-            case Opened():
-                return self._open_item(event)
-            case Closed(block=block):
-                return self._close_item(block)
-            case OpaqueAdded(block=block, opaque=opaque):
-                self._set_opaque(block, opaque)
-            case CitationAdded(block=block, citation=citation):
-                return self._add_citation(block, citation)
-            case ToolReturned(block=block, outcome=outcome):
-                return self._end_server_tool(block, outcome)
-            case Started():
-                self._usage = event.usage
-                return self._encode_start(event.id)
-            case UsageReported(usage=usage):
-                self._usage = usage
-            case Ended():
-                return self._encode_end(event)
-            case Failed(failure=failure):
-                return self._encode_failure(failure)
+        # Types are compared: a struct's class pattern that does not fit is slow.
+        if type(event) is Delta:
+            return self._encode_delta(event)
+        if type(event) is Opened:
+            what = event.what
+            return self._encode_hosted(event.block, what) if type(what) is HostedBlock else self._open_item(event)
+        if type(event) is Closed:
+            return self._close_item(event.block)
+        if type(event) is Started:
+            self._usage = event.usage
+            return self._encode_start(event.id)
+        if type(event) is Ended:
+            return self._encode_end(event)
+        if type(event) is Failed:
+            return self._encode_failure(event.failure)
+        if type(event) is CitationAdded:
+            return self._add_citation(event.block, event.citation)
+        if type(event) is ToolReturned:
+            return self._end_server_tool(event.block, event.outcome)
+        if type(event) is OpaqueAdded:
+            self._set_opaque(event.block, event.opaque)
+        elif type(event) is UsageReported:
+            self._usage = event.usage
         return ()
 
     def finish(self) -> Bytes:
@@ -184,7 +183,7 @@ class Encoder:
         frames = [*self._finish_item("completed")]
         item = OpenItem(event.what, self._next_index(), self._context.new_id)
         self._open[event.block] = item
-        self._has_text = self._has_text or isinstance(event.what, TextBlock | RefusalBlock)
+        self._has_text = self._has_text or type(event.what) in (TextBlock, RefusalBlock)
         frames.append(self._encode_added(item.index, item.initial()))
         # A reasoning item without text has no part.
         if item.events.prefix != "rs_":
@@ -329,7 +328,7 @@ class Encoder:
 def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger) -> bytes:
     """Return the whole body: the response object that ends a stream of the same events."""
     reply = collect(events)
-    if isinstance(reply.end, Failed):
+    if type(reply.end) is Failed:
         raise RequestError(reply.end.failure)
     machine = Encoder(context, ledger)
     for event in explode(reply):

@@ -87,7 +87,7 @@ class OpenItem:
     )
 
     def __init__(self, what: Block, index: int, mint: Callable[[str], str]) -> None:
-        if isinstance(what, CallBlock) and not what.id:
+        if type(what) is CallBlock and not what.id:
             what = replace(what, id=mint("call_"))  # a client cannot answer a call without an id
         self.what = what
         self.events = choose_events(what)
@@ -130,26 +130,26 @@ class OpenItem:
         return {"type": "summary_text" if self.events is SUMMARY else "reasoning_text", "text": text}
 
     def item(self, status: str, text: str, parts: list[Json]) -> Item:
-        match self.what:
-            case ThinkingBlock(raw=raw):
-                item: Item = {"id": self.id, "type": "reasoning", "summary": [] if raw else parts}
-                if raw:
-                    item["content"] = parts
-                if self.opaque is not None:
-                    item["encrypted_content"] = _encode_opaque(self.opaque, text)
-                return item
-            case CallBlock(id=call_id, name=name, custom=custom, namespace=namespace):
-                item = {
-                    "id": self.id,
-                    "type": "custom_tool_call" if custom else "function_call",
-                    "status": status,
-                    "call_id": call_id,
-                    "name": name,
-                    self.events.field: text,
-                }
-                if namespace is not None:
-                    item["namespace"] = namespace
-                return item
+        what = self.what
+        if type(what) is ThinkingBlock:  # compared: a struct's class pattern that does not fit is slow
+            item: Item = {"id": self.id, "type": "reasoning", "summary": [] if what.raw else parts}
+            if what.raw:
+                item["content"] = parts
+            if self.opaque is not None:
+                item["encrypted_content"] = _encode_opaque(self.opaque, text)
+            return item
+        if type(what) is CallBlock:
+            item = {
+                "id": self.id,
+                "type": "custom_tool_call" if what.custom else "function_call",
+                "status": status,
+                "call_id": what.id,
+                "name": what.name,
+                self.events.field: text,
+            }
+            if what.namespace is not None:
+                item["namespace"] = what.namespace
+            return item
         return {"id": self.id, "type": "message", "status": status, "role": "assistant", "content": parts}
 
     def initial(self) -> Item:
