@@ -19,7 +19,7 @@ from dragoman.tools.mcp import HttpMcpServer, McpServer, StdioMcpServer
 from dragoman.tools.search_services import SEARCH_APIS, Account, RestSearch
 from dragoman.tools.service import Service
 from dragoman.tools.tool_results import read_page, read_search
-from dragoman.tools.web_fetch import FetchBackend, PageFetcher, PageLimits, TavilyFetch
+from dragoman.tools.web_fetch import FetchBackend, PageFetcher, PageLimits, TavilyFetch, limit_time
 from dragoman.tools.web_search import SearchBackend, SearchQuery
 
 
@@ -48,6 +48,9 @@ class McpFetch:
         self._settings = settings
 
     async def fetch(self, url: str, domains: DomainRules) -> FetchOutcome:
+        return await limit_time(self.name, self._settings.timeout_s, self._read(url))
+
+    async def _read(self, url: str) -> FetchOutcome:
         settings = self._settings
         result = await self.server.call_tool(self.tool, {"url": url}, settings.timeout_s)
         return result if isinstance(result, ToolFailure) else read_page(result, url, self.name, settings.max_chars)

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from collections.abc import Awaitable
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -12,9 +13,10 @@ from msgspec.structs import replace
 from dragoman.config.settings import WebFetch
 from dragoman.hub.server_tools import FetchOutcome, Page, ToolErrorCode, ToolFailure
 from dragoman.net.client import OutgoingRequest
+from dragoman.net.dial import parse_url
 from dragoman.net.headers import JSON
 from dragoman.tools.domains import DomainRules
-from dragoman.tools.guarded_fetch import Fetched, FetchRules, GuardedFetcher
+from dragoman.tools.guarded_fetch import MAX_URL, Fetched, FetchRules, GuardedFetcher
 from dragoman.tools.readable import decode_text, read_html
 from dragoman.tools.service import Service
 
@@ -32,11 +34,39 @@ class FetchBackend(Protocol):
 
 
 async def fetch(backend: FetchBackend, url: str, domains: DomainRules) -> FetchOutcome:
-    """Return a page with the time at which it was fetched, or why there is none."""
+    """Return a page with the time at which it was fetched, or why there is none.
+
+    What every backend has to refuse is refused here: a service of somebody else's might fetch a file of its machine.
+    """
+    refusal = _check(url, domains)
+    if refusal is not None:
+        return refusal
     outcome = await backend.fetch(url, domains)
     if not isinstance(outcome, Page) or outcome.retrieved_at:
         return outcome
     return replace(outcome, retrieved_at=datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+async def limit_time(name: str, timeout_s: float, run: Awaitable[FetchOutcome]) -> FetchOutcome:
+    """Return what a service returns within this time, or that it did not."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await run
+    except TimeoutError:
+        return ToolFailure(ToolErrorCode.UNAVAILABLE, f"{name} did not answer within {timeout_s:g} s.")
+
+
+def _check(url: str, domains: DomainRules) -> ToolFailure | None:
+    if len(url) > MAX_URL:
+        return ToolFailure(ToolErrorCode.URL_TOO_LONG, f"The URL is longer than {MAX_URL} characters.")
+    try:
+        host = parse_url(url).host
+    except ValueError as fault:
+        return ToolFailure(ToolErrorCode.INVALID_INPUT, f"The URL cannot be fetched: {fault}.")
+    if not domains.permits(url):
+        message = f"{host} is not among the domains that the request allows."
+        return ToolFailure(ToolErrorCode.URL_NOT_ALLOWED, message)
+    return None
 
 
 class PageLimits(Struct, frozen=True):
@@ -89,9 +119,9 @@ class TavilyFetch:
         self._settings = settings
 
     async def fetch(self, url: str, domains: DomainRules) -> FetchOutcome:
-        if not domains.permits(url):
-            message = "The address is not among the domains that the request allows."
-            return ToolFailure(ToolErrorCode.URL_NOT_ALLOWED, message)
+        return await limit_time(self.name, self._settings.timeout_s, self._extract(url))
+
+    async def _extract(self, url: str) -> FetchOutcome:
         headers = (JSON, (b"authorization", b"Bearer " + self._api_key.encode()))
         body = msgspec.json.encode({"urls": [url]})
         out = OutgoingRequest("POST", f"{self._endpoint}/extract", headers, body)

@@ -1,0 +1,85 @@
+"""Fetching through a service: what is refused before it is asked, and how long it may take."""
+
+import asyncio
+import time
+
+import pytest
+
+from dragoman.config.settings import WebFetch
+from dragoman.hub.server_tools import FetchOutcome, Page, ToolErrorCode, ToolFailure
+from dragoman.net.client import DialOptions, HttpClient
+from dragoman.tools.domains import DomainRules
+from dragoman.tools.guarded_fetch import Fetched
+from dragoman.tools.service import Service
+from dragoman.tools.web_fetch import TavilyFetch, fetch, is_readable, read_page
+from fakes.raw import Pause, RawServer, Request, Script
+
+URL = "https://page.example/a"
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+BODY = b'{"results":[{"url":"https://page.example/a","raw_content":"hello"}]}'
+
+
+async def extract(script: Script, url: str = URL, domains: DomainRules | None = None) -> tuple[int, FetchOutcome]:
+    """Return how many requests came, and the outcome."""
+    async with RawServer(script) as server:
+        client = HttpClient()
+        service = Service("tavily", client.send, DialOptions())
+        backend = TavilyFetch(server.url, "tvly-fake", service, WebFetch(timeout_s=0.5))
+        try:
+            outcome = await fetch(backend, url, domains or DomainRules())
+            return len(server.requests), outcome
+        finally:
+            await client.close()
+
+
+def test_a_page_has_the_time_at_which_it_was_fetched() -> None:
+    _, outcome = asyncio.run(extract((Request(), HEAD % len(BODY) + BODY)))
+    assert isinstance(outcome, Page)
+    assert (outcome.url, outcome.title, outcome.text) == (URL, URL, "hello")
+    assert outcome.retrieved_at.endswith("+00:00")
+
+
+def test_a_service_has_the_time_allowed_for_head_and_body_together() -> None:
+    slow: Script = (Request(), Pause(0.35), HEAD % len(BODY), Pause(0.35), BODY)
+    begun = time.monotonic()
+    _, outcome = asyncio.run(extract(slow))
+    assert outcome == ToolFailure(ToolErrorCode.UNAVAILABLE, "tavily did not answer within 0.5 s.")
+    assert time.monotonic() - begun < 0.68
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        ("file:///etc/passwd", ToolErrorCode.INVALID_INPUT),
+        ("https://user@page.example/", ToolErrorCode.INVALID_INPUT),
+        ("https://other.example/", ToolErrorCode.URL_NOT_ALLOWED),
+        (URL + "x" * 2048, ToolErrorCode.URL_TOO_LONG),
+    ],
+)
+def test_a_service_is_not_asked_for_an_address_that_is_refused(url: str, code: ToolErrorCode) -> None:
+    requests, outcome = asyncio.run(extract((Request(),), url, DomainRules(allowed=("page.example",))))
+    assert isinstance(outcome, ToolFailure)
+    assert (outcome.code, requests) == (code, 0)
+
+
+@pytest.mark.parametrize(
+    ("media_type", "readable"),
+    [
+        ("text/html", True),
+        ("text/markdown", True),
+        ("application/json", True),
+        ("application/ld+json", True),
+        ("application/rss+xml", True),
+        ("application/pdf", True),
+        ("image/png", False),
+        ("application/octet-stream", False),
+        ("", False),
+    ],
+)
+def test_media_types_that_a_model_can_read(media_type: str, readable: bool) -> None:
+    assert is_readable(media_type) is readable
+
+
+def test_a_text_is_named_after_its_file_and_cut() -> None:
+    fetched = Fetched("http://a.example/x/notes.txt?v=1#top", "text/plain; charset=latin-1", "text/plain", b"\xe9" * 9)
+    assert read_page(fetched, 4) == Page(fetched.url, "notes.txt", "éééé", truncated=True)
