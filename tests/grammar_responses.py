@@ -47,7 +47,7 @@ HOSTED = {
     "mcp_call",
     "mcp_list_tools",
 }
-STEPS = {"in_progress", "searching", "interpreting", "generating", "completed"}
+STEPS = ("in_progress", "searching", "interpreting", "generating", "completed")  # in this order
 REASONS = {"max_output_tokens", "content_filter"}
 # What a delta grows, by its event: the field of the done event, and where the finished item repeats it.
 GROWING = {
@@ -139,6 +139,7 @@ class _Item:
         self.text: dict[tuple[str, int], str] = {}
         self.received: set[tuple[str, int]] = set()  # done events
         self.annotations: list[JsonObject] = []
+        self.steps: list[str] = []  # of a hosted tool
         self.done: JsonObject | None = None
 
 
@@ -174,6 +175,8 @@ class _Folding:
             self._grow(item, stem, verb, event)
         else:
             require(stem.removeprefix("response.") == item.item["type"] in HOSTED and verb in STEPS, f"event {kind}")
+            item.steps.append(verb)
+            require(item.steps == [step for step in STEPS if step in item.steps], f"{kind} after {item.steps[:-1]}")
         return None
 
     def _added(self, event: JsonObject) -> None:
@@ -247,6 +250,10 @@ class _Folding:
                 require(("", 0) in item.received, "no arguments.done")
             case "custom_tool_call":
                 require(finished["input"] == item.text.get(("", 0), ""), "another input")
+            case "web_search_call":
+                ran = finished["status"] == "completed"
+                require(("completed" in item.steps) == ran, f"{finished['status']} after {item.steps}")
+                require(item.steps[:1] == ["in_progress"] or not item.steps, f"begun with {item.steps}")
         for field in ("call_id", "name"):
             require(finished.get(field) == item.item.get(field), f"{field} changes")
         item.done = finished

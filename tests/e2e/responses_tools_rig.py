@@ -12,10 +12,11 @@ from openai.types.responses import Response, ResponseFunctionWebSearch
 import fakes.kiro as kiro
 from e2e.hearing import Sdk
 from e2e.kiro_rig import sign
-from e2e.meaning import CallTool, Meant, Say, Stop, Tokens
+from e2e.meaning import CallTool, Meant, Say, Stop, Think, Tokens
 from e2e.raw_http import post
 from e2e.rig import SPEAKERS
 from fakes.kiro import FakeKiro
+from fakes.service import json_answer
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, running
 from wire_json import JsonObject
@@ -27,6 +28,7 @@ FOUND = {
         for number, (name, title) in enumerate(zip("abcdefgh", TITLES, strict=True), 1)
     ]
 }
+PAGE = json_answer({"results": [{"url": "https://a.example/1", "title": "One", "raw_content": "All of one."}]})
 UPSTREAMS = ("chat", "messages", "responses", "kiro")
 SOURCES = "web_search_call.action.sources"
 
@@ -51,7 +53,7 @@ class Scene:
         fake.answers = [Answer(SPEAKERS[fake_protocol(upstream)].stream(meant)) for meant in rounds]
 
     def finds(self, answer: Answer) -> None:
-        self.searxng.intercept = lambda asked: answer
+        self.searxng.intercept = lambda asked: PAGE if asked.path.endswith("/extract") else answer
 
     def sent(self, upstream: str) -> list[JsonObject]:
         asked = self.kiro.chats if upstream == "kiro" else self.fakes[upstream].calls
@@ -77,6 +79,8 @@ def spoken_by_kiro(meant: Meant) -> Answer:
     frames: list[bytes] = []
     for part in meant.parts:
         match part:
+            case Think():
+                continue
             case CallTool(id=id, name=name, arguments=arguments):
                 frames += [kiro.tool(id, name, input=arguments), kiro.tool(id, name, stop=True)]
             case _:
@@ -92,8 +96,9 @@ def tools_rigged(directory: Path) -> Iterator[Scene]:
         account, tokens = directory / "kiro.json", fake_kiro.issue()
         sign(account, str(tokens["accessToken"]), str(tokens["refreshToken"]), 7200)
         search = f'[tools.web_search]\nbackend = ["native", "searxng"]\nendpoint = "{searxng.url}"'
+        fetch = f'[tools.web_fetch]\nbackend = "tavily"\nendpoint = "{searxng.url}"\napi_key = "tvly-fake"'
         sections = [section(name, fake.url) for name, fake in fakes.items()]
-        settings = ["[retry]\nattempts = 1", search, *sections, fake_kiro.section(str(account))]
+        settings = ["[retry]\nattempts = 1", search, fetch, *sections, fake_kiro.section(str(account))]
         gateway = stack.enter_context(running("\n".join(settings), directory))
         sdk = Sdk(gateway.url, KEY)
         stack.callback(sdk.close)

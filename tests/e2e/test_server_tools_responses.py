@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 from openai.types.responses import ResponseOutputMessage, ResponseOutputText
-from openai.types.responses.response_function_web_search import ActionSearch
+from openai.types.responses.response_function_web_search import ActionOpenPage, ActionSearch
 from openai.types.responses.response_output_text import AnnotationURLCitation
 
 import grammar_responses
-from e2e.meaning import CallTool
+from e2e.meaning import CallTool, Ending, Meant, Say
 from e2e.responses_tools_rig import (
     ANSWERS,
     FOUND,
@@ -25,6 +25,7 @@ from fakes.upstream import Answer
 from narrowing import expect
 from wire_json import JsonObject
 
+OWN = {"type": "function", "name": "web_search", "parameters": {"type": "object", "properties": {}}}
 LIFECYCLE = [
     "response.output_item.added",
     "response.web_search_call.in_progress",
@@ -161,17 +162,72 @@ def test_every_type_of_the_tool_is_run(scene: Scene, type_: str) -> None:
     assert second.get("tool_choice", "auto") == "auto"
 
 
-def test_a_client_function_of_the_same_name_and_allowed_tools_move_with_the_alias(scene: Scene) -> None:
-    own = {"type": "function", "name": "web_search", "parameters": {"type": "object", "properties": {}}}
-    only = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "web_search"}]}
-    search = CallTool("call_1", "gateway_web_search", '{"query": "x"}')
-    scene.plays("chat", calls(search), ANSWERS)
-    _, response = scene.stream("chat", tools=[{"type": "web_search"}, {**own, "name": "other"}], tool_choice=only)
-    assert offered(scene.sent("chat")[0]) == ["web_search", "other"]
-    scene.plays("chat", calls(search), ANSWERS)
-    _, response = scene.stream("chat", tools=[own, {"type": "web_search"}])
+def test_a_client_function_of_the_same_name_is_never_taken_for_the_search(scene: Scene) -> None:
+    scene.plays("chat", calls(CallTool("call_1", "gateway_web_search", '{"query": "x"}')), ANSWERS)
+    _, response = scene.stream("chat", tools=[OWN, {"type": "web_search"}])
     assert offered(scene.sent("chat")[0]) == ["web_search", "gateway_web_search"]
     assert len(searches(response)) == 1
+    scene.plays("chat", calls(CallTool("call_1", "web_search", "{}")))
+    _, response = scene.stream("chat", tools=[OWN, {"type": "web_search"}])
+    assert [item.type for item in response.output] == ["message", "function_call"]
+    assert scene.searxng.asked == []
+
+
+@pytest.mark.parametrize(
+    ("allowed", "names"),
+    [
+        ([{"type": "web_search"}], {"gateway_web_search"}),
+        ([{"type": "function", "name": "web_search"}], {"web_search"}),
+        ([{"type": "function", "name": "web_search"}, {"type": "web_search"}], {"web_search", "gateway_web_search"}),
+    ],
+)
+def test_allowed_tools_and_the_name_of_the_search_move_together(
+    scene: Scene, allowed: list[JsonObject], names: set[str]
+) -> None:
+    scene.plays("responses", calls(CallTool("call_1", "gateway_web_search", '{"query": "x"}')), ANSWERS)
+    choice = {"type": "allowed_tools", "mode": "required", "tools": allowed}
+    scene.stream("responses", tools=[OWN, {"type": "web_search"}], tool_choice=choice)
+    first, second = (request["tool_choice"] for request in scene.sent("responses"))
+    assert {tool["name"] for tool in first["tools"]} == {tool["name"] for tool in second["tools"]} == names
+    assert (first["mode"], second["mode"]) == ("required", "auto")
+
+
+def test_the_last_round_names_no_tool_that_it_is_not_offered(scene: Scene) -> None:
+    again = calls(CallTool("call_2", "gateway_web_search", '{"query": "again"}'))
+    scene.plays("responses", again, again, ANSWERS)
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}]}
+    scene.stream("responses", tools=[OWN, {"type": "web_search"}], tool_choice=choice, max_tool_calls=1)
+    last = scene.sent("responses")[2]
+    assert offered(last) == ["web_search"]
+    assert last["tool_choice"] == "none"
+
+
+def test_a_page_is_an_opened_page_and_counts_as_no_search(scene: Scene) -> None:
+    fetches = calls(CallTool("call_2", "web_fetch", '{"url": "https://a.example/1"}'))
+    scene.plays("chat", SEARCHES, fetches, ANSWERS)
+    events, response = scene.stream("chat", tools=[{"type": "web_search"}, {"type": "web_fetch"}])
+    assert [item.action for item in searches(response)] == [
+        ActionSearch(type="search", query="pandas", queries=["pandas"]),
+        ActionOpenPage(type="open_page", url="https://a.example/1"),
+    ]
+    assert [event["type"] for event in events if event.get("output_index") == 3] == LIFECYCLE
+    assert response.model_dump(warnings=False)["tool_usage"]["web_search"] == {"num_requests": 1}
+    assert "All of one." in scene.sent("chat")[2]["messages"][-1]["content"]
+
+
+def test_a_page_that_nobody_has_named_is_not_opened(scene: Scene) -> None:
+    scene.plays("chat", calls(CallTool("call_1", "web_fetch", '{"url": "https://a.example/1"}')), ANSWERS)
+    _, response = scene.stream("chat", tools=[{"type": "web_fetch"}])
+    assert [item.status for item in searches(response)] == ["failed"]
+    assert scene.searxng.asked == []
+
+
+def test_a_failure_after_the_search_ends_the_same_stream(scene: Scene) -> None:
+    broken = Meant((Say("So"),), ending=Ending.ERROR)
+    scene.plays("messages", SEARCHES, broken)
+    text, error = grammar_responses.fold_broken(scene.post("messages", stream=True))
+    assert text == "Let me look. So"
+    assert error["code"] == "server_error"
 
 
 @pytest.mark.parametrize(("size", "shown"), [("low", 3), ("medium", 6), ("high", 8), (None, 8)])

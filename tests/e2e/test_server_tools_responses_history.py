@@ -9,7 +9,7 @@ from openai.types.responses import Response
 
 import grammar_responses
 from clients.captured import ROOT, Captured
-from e2e.meaning import CallTool
+from e2e.meaning import CallTool, Meant, Think
 from e2e.raw_http import post
 from e2e.responses_tools_rig import ANSWERS, SEARCHES, SOURCES, Scene, ask, calls, tools_rigged
 from narrowing import expect
@@ -76,6 +76,30 @@ def test_an_earlier_search_reaches_other_upstreams_too(scene: Scene, upstream: s
     assert "https://a.example/1" in body
     assert '"pandas"' in body
     assert "web_search_call" not in body
+
+
+def test_the_reasoning_of_each_round_stays_with_its_round(scene: Scene) -> None:
+    rounds = [
+        Meant((Think(f"thought {number}", f"seal-{number}"), *said.parts), said.stop)
+        for number, said in enumerate((SEARCHES, ANSWERS))
+    ]
+    scene.plays("messages", *rounds)
+    _, response = scene.stream("messages", reasoning={"effort": "low"})
+    kinds = [item.type for item in response.output]
+    assert kinds == ["reasoning", "message", "web_search_call", "reasoning", "message"]
+    second = scene.sent("messages")[1]["messages"]
+    scene.plays("messages", ANSWERS)
+    more = {"role": "user", "content": "more"}
+    scene.stream("messages", reasoning={"effort": "low"}, input=[*history(response), more])
+    later = scene.sent("messages")[0]["messages"]
+    assert [[part["type"] for part in turn["content"]] for turn in later[1:4]] == [
+        ["thinking", "text", "tool_use"],
+        ["tool_result"],
+        ["thinking", "text"],
+    ]
+    signed = [part["signature"] for turn in later[1:4] for part in turn["content"] if part["type"] == "thinking"]
+    assert signed == ["seal-0", "seal-1"]
+    assert second[1]["content"][0] == {"type": "thinking", "thinking": "thought 0", "signature": "seal-0"}
 
 
 def test_an_earlier_search_without_the_tool_and_without_an_id_is_still_a_call(scene: Scene) -> None:

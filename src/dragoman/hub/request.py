@@ -220,6 +220,7 @@ class ToolChoice(Struct, frozen=True):
     custom: bool = False
     hosted: str | None = None  # with NAMED: a hosted tool's kind
     allowed: tuple[str, ...] | None = None  # only these may be called
+    allowed_hosted: frozenset[str] = frozenset()  # those of `allowed` that are kinds of hosted tools
 
 
 class Switch(Enum):

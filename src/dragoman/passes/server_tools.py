@@ -306,7 +306,10 @@ def _function(tool: Tool, names: Mapping[str, str]) -> Tool:
 def _choose(choice: ToolChoice, names: Mapping[str, str]) -> ToolChoice:
     allowed = choice.allowed
     if allowed is not None:
-        allowed = tuple(names.get(name, name) for name in allowed)
+        renamed = [name for name in allowed if name in names and name in choice.allowed_hosted]
+        # A name that is listed twice is a function of the client as well.
+        kept = [name for name in allowed if name not in renamed or allowed.count(name) > 1]
+        allowed = tuple(dict.fromkeys([*kept, *(names[name] for name in renamed)]))
     if choice.pick is Pick.NAMED and choice.hosted is not None and choice.hosted in names:
         return ToolChoice(Pick.NAMED, choice.at, name=names[choice.hosted], allowed=allowed)
     return replace(choice, allowed=allowed)

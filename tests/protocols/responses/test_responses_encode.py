@@ -246,7 +246,8 @@ def test_raw_reasoning_is_content_and_not_summary() -> None:
 def test_a_web_search_passes_through_its_steps() -> None:
     search = HostedBlock("srvtoolu_1", "web_search", {"query": "tides"}, (Citation(url="https://t.example"),))
     ledger = Ledger()
-    stream = encoded([STARTED, Opened(0, search), Closed(0), *HELLO[1:]], ledger=ledger)
+    request = Request(protocol="responses", model="gpt-x", turns=(), search_sources=True)
+    stream = encoded([STARTED, Opened(0, search), Closed(0), *HELLO[1:]], make_context(request), ledger)
     assert types(stream)[2:7] == [
         "response.output_item.added",
         "response.web_search_call.in_progress",

@@ -295,7 +295,7 @@ class Encoder:
             return self._begin_server_tool(block, hosted)
         item = restore_item(hosted)
         if item is None:
-            item = encode_hosted_item(hosted, self._context.new_id)
+            item = encode_hosted_item(hosted, self._context.new_id, sources=self._context.request.search_sources)
             if item is None:
                 self._open[block] = None
                 self._ledger.note_dropped(f"/content/{block}", f"Responses has no item like {hosted.kind!r}")

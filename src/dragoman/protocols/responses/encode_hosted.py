@@ -57,11 +57,13 @@ def restore_item(block: HostedBlock) -> Item | None:
     return raw if isinstance(raw, dict) and HOSTED_ITEMS.get(text_at(raw, "type")) == block.kind else None
 
 
-def encode_hosted_item(block: HostedBlock, mint: Callable[[str], str]) -> Item | None:
+def encode_hosted_item(block: HostedBlock, mint: Callable[[str], str], *, sources: bool) -> Item | None:
     """Return the nearest item for another vendor's tool; None if Responses has none."""
     match block.kind:
         case "web_search":
-            action = _encode_action(block)
+            action = _encode_search(text_at(block.input, "query"))
+            if sources and block.results is not None:
+                action["sources"] = [{"type": "url", "url": found.url} for found in block.results if found.url]
             return {"id": mint("ws_"), "type": "web_search_call", "status": "completed", "action": action}
         case "code_execution":
             return {
@@ -84,14 +86,6 @@ def encode_hosted_item(block: HostedBlock, mint: Callable[[str], str]) -> Item |
                 "output": None if block.failed else block.output,
             }
     return None
-
-
-def _encode_action(block: HostedBlock) -> Item:
-    query = text_at(block.input, "query")
-    action = _encode_search(query)
-    if block.results is not None:
-        action["sources"] = [{"type": "url", "url": found.url} for found in block.results if found.url]
-    return action
 
 
 def _encode_search(query: str) -> Item:

@@ -141,7 +141,9 @@ def parse_choice(fields: Fields) -> ToolChoice | None:
             return ToolChoice(Pick.NAMED, at, name, namespace, custom=type_ == "custom")
         case "allowed_tools":
             pick = Pick.REQUIRED if choice.one_of("mode", ("auto", "required")) == "required" else Pick.AUTO
-            return ToolChoice(pick, at, allowed=tuple(map(_read_allowed_name, choice.need_objects("tools"))))
+            tools = choice.need_objects("tools")
+            hosted = {kind for tool in tools if (kind := HOSTED_TOOLS.get(tool.text("type") or "")) is not None}
+            return ToolChoice(pick, at, allowed=tuple(map(_read_allowed_name, tools)), allowed_hosted=frozenset(hosted))
         case type_:
             return ToolChoice(Pick.NAMED, at, choice.text("name"), hosted=HOSTED_TOOLS.get(type_, type_))
 
