@@ -9,7 +9,9 @@ import time
 import msgspec
 
 from cli.shell import PATIENCE_S, PROGRAM, Shell, wait_for
+from e2e.test_server_tools import ANSWERS, FOUND, SEARCHES
 from fakes.upstream import Answer, FakeUpstream
+from gateway import provider_section
 
 HEAD: dict[str, object] = {"type": "message", "id": "msg_1", "role": "assistant", "model": "m", "content": []}
 USAGE = {"input_tokens": 3, "output_tokens": 1}
@@ -184,3 +186,44 @@ def test_ctrl_c_ends_it_quickly_and_quietly(shell: Shell) -> None:
 
 def test_an_empty_prompt_is_wrong_usage(shell: Shell) -> None:
     assert shell.run("chat", "-", stdin="  \n").code == 2
+
+
+def with_search(shell: Shell, upstream: FakeUpstream, searxng: FakeUpstream) -> None:
+    upstream.answers = [Answer(SEARCHES), Answer(ANSWERS)]
+    searxng.intercept = lambda asked: Answer(msgspec.json.encode(FOUND), content_type="application/json")
+    tools = f'[tools.web_search]\nbackend = "searxng"\nendpoint = "{searxng.url}"\n'
+    shell.write("dragoman.toml", tools + provider_section("chat", upstream.url, "chat"))
+
+
+def test_a_search_shows_its_query_and_the_cited_pages(shell: Shell) -> None:
+    with FakeUpstream() as upstream, FakeUpstream() as searxng:
+        with_search(shell, upstream, searxng)
+        done = shell.run("chat", "--search", "-m", "chat/m", "pandas?")
+    text = "See [One](https://a.example/1) and [x](https://no.example/)."
+    assert (done.code, done.out) == (0, f"Let me look. \n{text}\n\n[1] One https://a.example/1\n")
+    assert done.err == '→ web_search {"query":"pandas"} found 2 pages\n'
+
+
+def test_a_search_as_json_has_searches_and_sources(shell: Shell) -> None:
+    with FakeUpstream() as upstream, FakeUpstream() as searxng:
+        with_search(shell, upstream, searxng)
+        done = shell.run("chat", "--search", "--json", "-m", "chat/m", "pandas?")
+    record = msgspec.json.decode(done.out)
+    pages = [{"title": "One", "url": "https://a.example/1"}, {"title": "Two", "url": "https://b.example/2"}]
+    assert record["searches"] == [{"query": "pandas", "failed": False, "results": pages}]
+    assert record["sources"] == pages[:1]
+
+
+def test_a_failed_search_is_shown(shell: Shell) -> None:
+    with FakeUpstream() as upstream, FakeUpstream() as searxng:
+        with_search(shell, upstream, searxng)
+        searxng.intercept = lambda asked: Answer(b"{}", 429, "application/json")
+        done = shell.run("chat", "--search", "-m", "chat/m", "pandas?")
+    assert done.code == 0
+    assert '→ web_search {"query":"pandas"} failed: too_many_requests\n' in done.err
+
+
+def test_without_a_search_the_next_step_is_named(shell: Shell) -> None:
+    done = shell.run("chat", "--search", "hello")
+    assert (done.code, done.out) == (0, "hello\n")
+    assert "No search was run" in done.err

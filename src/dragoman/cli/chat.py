@@ -18,12 +18,14 @@ from dragoman.config import Config
 
 MAX_TOKENS = 8192
 THINKING_TOKENS = 4096
+MAX_SEARCHES = 5
 
 
 @click.command("chat")
 @click.argument("text", nargs=-1, required=True)
 @click.option("-m", "--model", metavar="MODEL", help="The model to use. [default: the first of `dragoman models`]")
 @click.option("--think", is_flag=True, help="Ask the model to think first.")
+@click.option("--search", is_flag=True, help="Let the model search the web, and list the pages that it cites.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the route, the timing and the token counts.")
 @config_option
 @key_option
@@ -32,6 +34,7 @@ def command(
     text: tuple[str, ...],
     model: str | None,
     think: bool,
+    search: bool,
     verbose: bool,
     config_file: str | None,
     key: str | None,
@@ -48,7 +51,7 @@ def command(
         if not _is_decoded(value):
             raise click.UsageError(f"{name} is not valid UTF-8.")
     output = _Output(verbose, as_json)
-    asyncio.run(_chat(read_found_settings(config_file), key, _Prompt(prompt, model, think), output))
+    asyncio.run(_chat(read_found_settings(config_file), key, _Prompt(prompt, model, think, search), output))
 
 
 def _is_decoded(text: str) -> bool:
@@ -60,6 +63,7 @@ class _Prompt(msgspec.Struct, frozen=True):
     text: str
     model: str | None
     think: bool
+    search: bool
 
 
 class _Output(msgspec.Struct, frozen=True):
@@ -87,8 +91,11 @@ async def _chat(config: Config, given_key: str | None, prompt: _Prompt, output: 
         result = ChatResult(reply, route, reader.first_s(began), time.monotonic() - began)
     if output.as_json:
         show_json(result.as_record())
-    elif screen is not None and output.verbose:
-        screen.show_summary(result)
+    elif screen is not None:
+        if prompt.search:
+            screen.show_sources(result)
+        if output.verbose:
+            screen.show_summary(result)
     result.raise_failure()
 
 
@@ -101,6 +108,8 @@ def _body(prompt: _Prompt, model: str) -> bytes:
     }
     if prompt.think:
         body["thinking"] = {"type": "enabled", "budget_tokens": THINKING_TOKENS}
+    if prompt.search:
+        body["tools"] = [{"type": "web_search_20250305", "name": "web_search", "max_uses": MAX_SEARCHES}]
     return msgspec.json.encode(body)
 
 

@@ -12,6 +12,7 @@ from dragoman.admin.errors import AdminError
 from dragoman.cli.screen import DIM, PLAIN, count, has_colour, remove_control
 from dragoman.framing.redaction import redact
 from dragoman.hub.events import (
+    Block,
     CallBlock,
     Closed,
     Delta,
@@ -50,9 +51,22 @@ class ChatResult(Struct, frozen=True):
             "text": _join(reply, TextBlock, RefusalBlock),
             "thinking": _join(reply, ThinkingBlock),
             "calls": [_call(piece) for piece in reply.pieces if isinstance(piece.what, CallBlock)],
+            "searches": [_search(piece.what) for piece in reply.pieces if _is_search(piece)],
+            "sources": [{"title": title, "url": url} for url, title in self.sources().items()],
             "stop": reply.end.stop.value if isinstance(reply.end, Ended) else None,
             "usage": reply.usage,
         }
+
+    @property
+    def has_searched(self) -> bool:
+        return any(_is_search(piece) for piece in self.reply.pieces)
+
+    def sources(self) -> dict[str, str]:
+        """Return the titles of the cited pages by URL; those of all pages that were found if none is cited."""
+        pieces = self.reply.pieces
+        cited = [citation for piece in pieces for citation in piece.citations]
+        found = [page for piece in pieces if isinstance(piece.what, HostedBlock) for page in piece.what.results or ()]
+        return {page.url: page.title or page.url for page in cited or found if page.url}
 
     def raise_failure(self) -> None:
         if isinstance(self.reply.end, Failed):
@@ -108,7 +122,7 @@ class Screen:
     def show(self, event: Event) -> None:
         match event:
             case Opened(block=block, what=HostedBlock() as hosted):
-                self._note(f"→ {hosted.kind} {_json(hosted.input)}")
+                self._note(f"→ {hosted.kind} {_json(hosted.input)}{_describe_results(hosted)}")
             case Opened(block=block):
                 self._blocks[block] = event
             case Delta(block=block, text=text):
@@ -124,6 +138,14 @@ class Screen:
         """Reset the terminal's colour and end the line."""
         self._set_dim(False)
         self._end_line()
+
+    def show_sources(self, result: ChatResult) -> None:
+        """Number the pages that the answer is based on, after the answer; say so if nothing was searched for."""
+        if not result.has_searched:
+            self._note("No search was run. `dragoman doctor` checks the search services in [tools.web_search].")
+        for number, (url, title) in enumerate(result.sources().items(), start=1):
+            label = "" if title == url else f"{title} "
+            self._write(sys.stdout, f"{'' if number > 1 else chr(10)}[{number}] {label}{url}\n")
 
     def show_summary(self, result: ChatResult) -> None:
         self._note(summarise(result))
@@ -187,6 +209,22 @@ def _join(reply: Reply, *kinds: type) -> str:
 def _call(piece: Piece) -> dict[str, str]:
     assert isinstance(piece.what, CallBlock)
     return {"id": piece.what.id, "name": piece.what.name, "arguments": piece.text}
+
+
+def _is_search(piece: Piece) -> bool:
+    return isinstance(piece.what, HostedBlock) and piece.what.kind == "web_search"
+
+
+def _search(block: Block) -> dict[str, object]:
+    assert isinstance(block, HostedBlock)
+    results = [{"title": page.title or page.url, "url": page.url} for page in block.results or ()]
+    return {"query": block.input.get("query"), "failed": block.failed, "results": results}
+
+
+def _describe_results(hosted: HostedBlock) -> str:
+    if hosted.failed:
+        return f" failed{'' if hosted.output is None else f': {hosted.output}'}"
+    return "" if hosted.results is None else f" found {count(len(hosted.results), 'page')}"
 
 
 def _describe_usage(usage: Usage) -> str:
