@@ -170,3 +170,10 @@ def test_another_target_is_not_asked_after_the_first_round(tmp_path: Path) -> No
             events = events_of(post(scene.gateway.port, "/v1/messages", body).body)
             assert events[-1]["type"] == "error"
             assert spare.calls == []
+
+
+def test_the_timeout_of_the_first_token_holds_in_the_first_round_only(tmp_path: Path) -> None:
+    settings = "[server]\nfirst_token_timeout_s = 0.5\nidle_timeout_s = 20\n"
+    with search_scene(tmp_path, "chat", settings=settings) as scene:
+        scene.plays(CHAT_SEARCHES, replace(Answer(CHAT_ANSWERS), delay_s=1.2))
+        assert streamed(scene).stop_reason == "end_turn"

@@ -25,11 +25,16 @@ class Timeouts(Struct, frozen=True):
     idle_s: float  # after the first token: between two signs of life
 
 
-def timeouts_for(endpoint: HasTimeouts, server: Server) -> Timeouts:
-    """Return a provider's timeouts: its own setting, else the server's, limited by its kind."""
+def timeouts_for(endpoint: HasTimeouts, server: Server, *, is_later_round: bool = False) -> Timeouts:
+    """Return a provider's timeouts: its own setting, else the server's, limited by its kind.
+
+    In a later round of a reply, the first token came long ago.
+    """
     first = endpoint.first_token_timeout_s
     if first is None:
         first = min(server.first_token_timeout_s, endpoint.first_token_limit_s)
+    if is_later_round:
+        first = max(first, server.idle_timeout_s)
     return Timeouts(first, server.token_timeout_s, server.idle_timeout_s)
 
 

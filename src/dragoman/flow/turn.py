@@ -109,7 +109,8 @@ class Turn:
             return unrun
         provider = prepared.provider
         now = self._clock()
-        self._wait = wait = ReplyDeadline(provider.name, timeouts_for(provider.endpoint, self._server), now)
+        timeouts = timeouts_for(provider.endpoint, self._server, is_later_round=ask.rounds is not None)
+        self._wait = wait = ReplyDeadline(provider.name, timeouts, now)
         is_document = not (self._writer.streams or prepared.streams)
         if is_document:  # then all of its tokens come at once, at the end
             wait.extend(now, has_token=True)

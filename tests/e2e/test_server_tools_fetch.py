@@ -1,0 +1,170 @@
+"""Web fetch for Messages clients: documents, limits, provenance and replay, with Tavily's extraction as the backend."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+import pytest
+from anthropic.types import DocumentBlock, Message, TextBlock, WebFetchBlock, WebFetchToolResultBlock
+
+from e2e.search_scene import (
+    CHAT_SEARCHES,
+    JSON,
+    SearchScene,
+    chat_calls,
+    chat_text,
+    message,
+    search_scene,
+)
+from fakes.upstream import Answer, Asked, FakeUpstream
+from wire_json import JsonObject
+
+FETCH: JsonObject = {"type": "web_fetch_20250910", "name": "web_fetch"}
+SEARCH: JsonObject = {"type": "web_search_20250305", "name": "web_search"}
+URL = "https://a.example/1"
+USER: JsonObject = {"role": "user", "content": f"Read {URL} please."}
+PAGE = "Pandas eat bamboo. " * 100
+
+
+def fetches(url: str, id: str = "call_1") -> bytes:
+    return chat_calls((id, "web_fetch", json.dumps({"url": url})), text="")
+
+
+ANSWERS = chat_text(f"See [the page]({URL}).")
+
+
+@dataclass
+class FetchScene:
+    search: SearchScene
+    tavily: FakeUpstream
+
+    def plays(self, *rounds: bytes) -> None:
+        self.search.plays(*rounds)
+        self.tavily.asked.clear()
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FetchScene]:
+    with FakeUpstream() as tavily:
+        tavily.intercept = _extract
+        settings = f'[tools.web_fetch]\nbackend = "tavily"\nendpoint = "{tavily.url}"\napi_key = "tvly-fake"\n'
+        with search_scene(tmp_path_factory.mktemp("fetch"), "chat", settings=settings) as search:
+            yield FetchScene(search, tavily)
+
+
+def _extract(asked: Asked) -> Answer:
+    found = {"url": asked.json["urls"][0], "raw_content": PAGE, "title": "Pandas"}
+    return Answer(json.dumps({"results": [found], "failed_results": []}).encode(), content_type=JSON)
+
+
+def ask(*history: JsonObject, **more: object) -> JsonObject:
+    return {"model": "up/m", "max_tokens": 100, "messages": [USER, *history], "tools": [FETCH], **more}
+
+
+def streamed(scene: SearchScene, *history: JsonObject, **more: object) -> Message:
+    with scene.sdk.anthropic.messages.stream(**ask(*history, **more)) as stream:
+        return stream.get_final_message()
+
+
+def outcomes(reply: Message) -> list[str]:
+    """What each fetch returned: its URL, or its error code."""
+    results = [block.content for block in reply.content if isinstance(block, WebFetchToolResultBlock)]
+    return [result.url if isinstance(result, WebFetchBlock) else result.error_code for result in results]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_fetched_page_is_a_document(scene: FetchScene, stream: bool) -> None:
+    scene.plays(fetches(URL), ANSWERS)
+    reply = streamed(scene.search) if stream else scene.search.sdk.anthropic.messages.create(**ask())
+    assert isinstance(reply, Message)
+    assert [block.type for block in reply.content][:2] == ["server_tool_use", "web_fetch_tool_result"]
+    result = reply.content[1]
+    assert isinstance(result, WebFetchToolResultBlock)
+    assert isinstance(result.content, WebFetchBlock)
+    assert result.content.url == URL
+    assert result.content.retrieved_at is not None
+    assert datetime.fromisoformat(result.content.retrieved_at).tzinfo is not None
+    document = result.content.content
+    assert isinstance(document, DocumentBlock)
+    assert document.title == "Pandas"
+    assert document.source.type == "text"
+    assert document.source.data == PAGE
+    assert reply.usage.server_tool_use is not None
+    assert reply.usage.server_tool_use.web_fetch_requests == 1
+    assert reply.usage.server_tool_use.web_search_requests == 0
+
+
+def test_the_model_reads_the_page_and_its_links_are_citations(scene: FetchScene) -> None:
+    scene.plays(fetches(URL), ANSWERS)
+    reply = streamed(scene.search)
+    found = scene.search.sent[1]["messages"][2]["content"]
+    assert found.startswith(f"# Pandas\nURL: {URL}\n\nPandas eat bamboo.")
+    cited = [block for block in reply.content if isinstance(block, TextBlock) and block.citations]
+    assert [block.text for block in cited] == [f"[the page]({URL})"]
+
+
+def test_max_content_tokens_cuts_the_page(scene: FetchScene) -> None:
+    scene.plays(fetches(URL), ANSWERS)
+    reply = streamed(scene.search, tools=[{**FETCH, "max_content_tokens": 10}])
+    result = reply.content[1]
+    assert isinstance(result, WebFetchToolResultBlock)
+    assert isinstance(result.content, WebFetchBlock)
+    assert result.content.content.source.data == PAGE[:40]
+    assert "[The page is longer" in scene.search.sent[1]["messages"][2]["content"]
+
+
+def test_an_address_that_nobody_named_is_not_fetched(scene: FetchScene) -> None:
+    scene.plays(fetches("https://invented.example/"), ANSWERS)
+    assert outcomes(streamed(scene.search)) == ["url_not_in_prior_context"]
+    assert scene.tavily.asked == []
+
+
+def test_an_address_of_a_search_result_is_fetched(scene: FetchScene) -> None:
+    scene.plays(CHAT_SEARCHES, fetches("https://b.example/2", "call_2"), ANSWERS)
+    reply = streamed(scene.search, tools=[SEARCH, FETCH])
+    assert outcomes(reply) == ["https://b.example/2"]
+    assert reply.usage.server_tool_use is not None
+    counts = reply.usage.server_tool_use
+    assert (counts.web_search_requests, counts.web_fetch_requests) == (1, 1)
+
+
+@pytest.mark.parametrize("lists", [{"allowed_domains": ["b.example"]}, {"blocked_domains": ["a.example"]}])
+def test_domain_lists_are_followed(scene: FetchScene, lists: JsonObject) -> None:
+    scene.plays(fetches(URL), ANSWERS)
+    assert outcomes(streamed(scene.search, tools=[{**FETCH, **lists}])) == ["url_not_allowed"]
+    assert scene.tavily.asked == []
+
+
+def test_a_second_fetch_beyond_max_uses_is_an_error_result(scene: FetchScene) -> None:
+    scene.plays(fetches(URL), fetches(URL, "call_2"), ANSWERS)
+    reply = streamed(scene.search, tools=[{**FETCH, "max_uses": 1}])
+    assert outcomes(reply) == [URL, "max_uses_exceeded"]
+    assert not scene.search.sent[2].get("tools")
+
+
+def test_a_fetched_page_of_the_history_is_call_and_result(scene: FetchScene) -> None:
+    scene.plays(fetches(URL), ANSWERS)
+    content = [block.model_dump(exclude_unset=True) for block in streamed(scene.search).content]
+    scene.plays(ANSWERS)
+    streamed(scene.search, {"role": "assistant", "content": content}, {"role": "user", "content": "more"})
+    _, call, result, said, _ = scene.search.sent[0]["messages"]
+    assert call["tool_calls"][0]["function"] == {
+        "name": "web_fetch",
+        "arguments": json.dumps({"url": URL}, separators=(",", ":")),
+    }
+    assert "Pandas eat bamboo." in result["content"]
+    assert said["content"] == f"See [the page]({URL})."
+
+
+def test_the_vendor_gets_a_fetched_page_in_its_own_shape(
+    scene: FetchScene, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    scene.plays(fetches(URL), ANSWERS)
+    content = [block.model_dump(exclude_unset=True) for block in streamed(scene.search).content]
+    with search_scene(tmp_path_factory.mktemp("native"), "messages") as native:
+        native.plays(message([{"type": "text", "text": "Fine."}], "end_turn"))
+        streamed(native, {"role": "assistant", "content": content}, {"role": "user", "content": "more"})
+        [asked] = native.upstream.calls
+        assert b"dgm1." not in asked.body
+        assert asked.json["messages"][1]["content"][:2] == content[:2]
