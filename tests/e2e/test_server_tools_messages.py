@@ -95,6 +95,12 @@ def test_every_version_of_web_search_is_run(chat: SearchScene, version: str) -> 
     assert [block.type for block in reply.content][1:3] == ["server_tool_use", "web_search_tool_result"]
 
 
+def test_two_versions_of_one_tool_are_offered_once(chat: SearchScene) -> None:
+    chat.plays(CHAT_ANSWERS)
+    streamed(chat, tools=[{**TOOL, "type": "web_search_20260209"}, TOOL])
+    assert [tool["function"]["name"] for tool in chat.sent[0]["tools"]] == ["web_search"]
+
+
 @pytest.mark.parametrize(
     "version", ["web_fetch_20250910", "web_fetch_20260209", "web_fetch_20260309", "web_fetch_20260318"]
 )

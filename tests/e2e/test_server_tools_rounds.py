@@ -177,3 +177,23 @@ def test_the_timeout_of_the_first_token_holds_in_the_first_round_only(tmp_path: 
     with search_scene(tmp_path, "chat", settings=settings) as scene:
         scene.plays(CHAT_SEARCHES, replace(Answer(CHAT_ANSWERS), delay_s=1.2))
         assert streamed(scene).stop_reason == "end_turn"
+
+
+def test_a_search_that_the_choice_forbids_is_not_offered(chat: SearchScene) -> None:
+    chat.plays(CHAT_ANSWERS)
+    reply = streamed(chat, tool_choice={"type": "none"})
+    assert reply.stop_reason == "end_turn"
+    assert "tools" not in chat.sent[0]
+    assert "tool_choice" not in chat.sent[0]
+
+
+def test_a_call_with_malformed_arguments_can_be_repeated_to_the_upstream(foreign: SearchScene) -> None:
+    broken = message([CALL], "tool_use").replace(rb"{\"query\": \"pandas\"}", rb"{\"query\": \"pan")
+    foreign.plays(broken, message([{"type": "text", "text": "Done."}], "end_turn"))
+    request = {"model": "up/claude-sonnet-4-5", "messages": [USER], "web_search_options": {}, "stream": True}
+    reply = post(foreign.gateway.port, "/v1/chat/completions", json.dumps(request).encode())
+    assert b"Done." in reply.body
+    assert foreign.searxng.asked == []
+    call, result = foreign.sent[1]["messages"][1:]
+    assert call["content"][0]["input"] == {"arguments": '{"query": "pan'}
+    assert result["content"][0]["is_error"] is True

@@ -69,14 +69,18 @@ class ServerTools(Struct, frozen=True):
 
 
 def offer_server_tools(request: Request, kinds: Iterable[str]) -> tuple[Request, ServerTools | None]:
-    """Replace server tools of these kinds by functions; None if the request has no such tool."""
+    """Replace server tools of these kinds by functions; None if the request has no such tool, or forbids calls."""
     offered_kinds = set(kinds)
     declared = {tool.kind: tool for tool in request.tools if type(tool) is Hosted and tool.kind in offered_kinds}
-    if not declared or (request.tool_choice is not None and request.tool_choice.pick is Pick.NONE):
+    if not declared:
         return request, None
+    if request.tool_choice is not None and request.tool_choice.pick is Pick.NONE:
+        others = tuple(tool for tool in request.tools if not isinstance(tool, Hosted) or tool.kind not in declared)
+        return replace(request, tools=others, tool_choice=request.tool_choice if others else None), None
     taken = {tool.name for tool in request.tools if isinstance(tool, Function | Custom)}
     names = {kind: _free_name(kind, taken) for kind in declared}
-    tools = tuple(_function(tool, names) for tool in request.tools)
+    kept = (tool for tool in request.tools if not isinstance(tool, Hosted) or declared.get(tool.kind, tool) is tool)
+    tools = tuple(_function(tool, names) for tool in kept)
     choice = None if request.tool_choice is None else _choose(request.tool_choice, names)
     offered = ServerTools(declared, names, request.max_tool_calls)
     # The gateway keeps the limit itself, unless the upstream has tools of its own to count.
