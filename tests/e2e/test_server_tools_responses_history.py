@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -9,9 +10,11 @@ from openai.types.responses import Response
 
 import grammar_responses
 from clients.captured import ROOT, Captured
+from e2e.account_rig import codex_rigged
 from e2e.meaning import CallTool, Meant, Think
 from e2e.raw_http import post
 from e2e.responses_tools_rig import ANSWERS, SEARCHES, SOURCES, Scene, ask, calls, tools_rigged
+from fakes.codex import RESPONSES
 from narrowing import expect
 from wire_json import JsonObject
 
@@ -154,3 +157,19 @@ def test_the_request_of_codex_searches(scene: Scene, upstream: str) -> None:
     response = grammar_responses.fold(answer.body)
     assert [item["type"] for item in response["output"]] == ["message", "web_search_call", "message"]
     assert len(scene.searxng.asked) == 1
+
+
+def test_a_chatgpt_plan_runs_its_own_search_whatever_the_gateway_has(tmp_path: Path) -> None:
+    settings = '[tools.web_search]\nbackend = ["searxng"]\nendpoint = "http://127.0.0.1:9"\n'
+    file = ROOT / "tests" / "fixtures" / "captured" / "codex" / "01-responses.json"
+    body = msgspec.json.decode(file.read_bytes(), type=Captured).json
+    action = {"type": "search", "query": "pandas", "sources": [{"type": "url", "url": "https://a.example/1"}]}
+    earlier = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": action}
+    body["input"] = [*expect(list, body["input"]), earlier]
+    with codex_rigged(tmp_path, settings=settings) as rig:
+        asked = {**body, "model": "codex/gpt-5.5", "stream": True}
+        answer = post(rig.gateway.port, "/v1/responses", msgspec.json.encode(asked))
+        assert answer.status == 200, answer.body
+        [sent] = rig.fake.at(RESPONSES)
+    assert sent.json["tools"] == body["tools"]
+    assert sent.json["input"] == body["input"]
