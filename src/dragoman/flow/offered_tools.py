@@ -7,12 +7,14 @@ from msgspec import Struct
 
 from dragoman.flow.call import Call
 from dragoman.hub.loss import Ledger
-from dragoman.hub.request import Hosted, Request, ToolResult
-from dragoman.hub.server_tools import ServerToolUse
+from dragoman.hub.request import Foreign, Hosted, Request, ToolResult
+from dragoman.hub.server_tools import TOKEN_TAG, ServerToolUse
 from dragoman.passes.own_uses_as_text import write_own_uses_as_text
 from dragoman.passes.server_tool_losses import check_domains, note_settings
 from dragoman.passes.server_tools import ServerTools, find_unrun_uses, offer_server_tools, write_earlier_uses
 from dragoman.tools.plan import ToolPlan
+
+TOKEN = TOKEN_TAG.encode()
 
 
 class EarlierRounds(Protocol):
@@ -56,8 +58,9 @@ def offer_tools(
         for declared in () if tools is None else tools.declared.values():
             note_settings(declared, plan.located_by, ledger)
     if tools is None and upstream == request.protocol:
-        request = write_own_uses_as_text(request, read_uses, ledger)
-    else:
+        if TOKEN in call.body:
+            request = write_own_uses_as_text(request, read_uses, ledger)
+    elif _has_foreign_parts(request):
         names = {} if tools is None else tools.names
         if rounds is None:
             unrun = find_unrun_uses(request, read_uses, names)
@@ -65,3 +68,8 @@ def offer_tools(
     if rounds is not None:
         request = rounds.extend(request, tools)
     return OfferedTools(request, tools, unrun)
+
+
+def _has_foreign_parts(request: Request) -> bool:
+    """Whether a turn has parts of its protocol's own, as the uses of server tools are."""
+    return any(type(part) is Foreign for turn in request.turns for part in turn.parts)

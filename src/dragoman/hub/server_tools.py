@@ -75,7 +75,7 @@ class ServerToolUse(Struct, frozen=True):
 
 
 # It begins as the envelope of reasoning does, so that one look at a body finds both. No envelope has a second dot.
-_TOKEN_TAG = f"{ENVELOPE_PREFIX}source."
+TOKEN_TAG = f"{ENVELOPE_PREFIX}source."
 
 
 class SourceText(Struct, frozen=True):
@@ -88,14 +88,14 @@ class SourceText(Struct, frozen=True):
 def seal_source(text: str, published: str | None = None) -> str:
     """Write a source's text as a token. It is readable by anyone: a search result is no secret."""
     packed = msgspec.json.encode(SourceText(text, published))
-    return _TOKEN_TAG + base64.urlsafe_b64encode(packed).decode().rstrip("=")
+    return TOKEN_TAG + base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
 
 def unseal_source(token: str) -> SourceText | None:
     """Read a token of ours; None if it is another vendor's."""
-    if not token.startswith(_TOKEN_TAG):
+    if not token.startswith(TOKEN_TAG):
         return None
-    packed = token.removeprefix(_TOKEN_TAG)
+    packed = token.removeprefix(TOKEN_TAG)
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)), type=SourceText)
     except (binascii.Error, ValueError, msgspec.MsgspecError):
