@@ -1,0 +1,51 @@
+"""What follows when the gateway has run tools, or when an upstream has paused: the same target is asked again."""
+
+import pytest
+
+from dragoman.flow.step import Ask, Finish, GiveUp, Interrupted, NoReply, TurnEnd
+from dragoman.flow.steps.continue_pause import ContinuePause, PauseContinued, Paused
+from dragoman.flow.steps.run_tools import ToolsRan
+from dragoman.hub.events import Ended, Stop
+from dragoman.hub.failure import Failure, Kind
+from flow.policy_trial import ONE, Trial
+
+PAUSED = Paused([Ended(Stop.PAUSE)], Ended(Stop.PAUSE), 3)
+BROKEN = Failure(Kind.UPSTREAM, "broken")
+
+
+def paused_once(targets: int = 1, attempts: int = 3) -> Trial:
+    """A call whose first turn was paused, and whose second has just been asked."""
+    trial = Trial(targets=targets, attempts=attempts)
+    trial.begin()
+    step = trial.after(PAUSED)
+    assert isinstance(step, ContinuePause)
+    step.rounds.add(PAUSED.events, {}, PAUSED.output_tokens)
+    asked = trial.after(PauseContinued(is_finished=False))
+    assert isinstance(asked, Ask)
+    assert asked.rounds is step.rounds
+    return trial
+
+
+def test_a_paused_turn_is_continued_by_the_same_target() -> None:
+    trial = paused_once(targets=2)
+    assert [ask.route for ask in trial.asked] == [ONE, ONE]
+    assert [ask.number for ask in trial.asked] == [1, 2]
+
+
+@pytest.mark.parametrize("end", [PauseContinued(is_finished=True), ToolsRan(is_finished=True)])
+def test_a_reply_that_is_finished_ends(end: TurnEnd) -> None:
+    assert isinstance(paused_once().after(end), Finish)
+
+
+def test_a_later_round_is_repeated_by_the_same_target_alone() -> None:
+    trial = paused_once(targets=2, attempts=2)
+    again = trial.after(NoReply(BROKEN))
+    assert isinstance(again, Ask)
+    assert (again.route, again.rounds) == (ONE, trial.asked[1].rounds)
+    given_up = trial.after(NoReply(BROKEN))
+    assert isinstance(given_up, GiveUp)
+    assert given_up.failure is BROKEN
+
+
+def test_a_later_round_that_breaks_off_is_told_to_the_client() -> None:
+    assert isinstance(paused_once(targets=2).after(Interrupted(BROKEN)), GiveUp)
