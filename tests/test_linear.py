@@ -31,10 +31,13 @@ from dragoman.hub.request import Citation, Request
 from dragoman.passes.adapt_tools import ToolId, ToolMap
 from dragoman.protocols import PROTOCOLS
 from dragoman.stages.check_calls import CheckCalls
+from dragoman.stages.cite_links import CiteLinks, Sources
 from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.guard import Guard
+from dragoman.stages.hold_server_calls import HoldServerCalls
 from dragoman.stages.hold_truncated_call import HoldTruncatedCall
 from dragoman.stages.join_replies import JoinReplies
+from dragoman.stages.join_rounds import JoinRounds
 from dragoman.stages.restore_tools import RestoreTools
 from dragoman.stages.serialise_blocks import SerialiseBlocks
 from dragoman.stages.text_calls import TextCalls
@@ -115,7 +118,10 @@ STAGES: dict[str, Callable[[], Machine[Event, Event]]] = {
     "check_calls": CheckCalls,
     "estimate_usage": lambda: EstimateUsage(len, 1),
     "guard": lambda: Guard(lambda trip: None),
+    "cite_links": lambda: CiteLinks(Sources(), apart=True),
+    "hold_server_calls": lambda: HoldServerCalls({"tool": "web_search"}),
     "hold_truncated_call": HoldTruncatedCall,
+    "join_rounds": JoinRounds,
     "restore_tools": lambda: RestoreTools(TOOLS),
     "serialise_blocks": SerialiseBlocks,
     "thinking_tags": ThinkingTags,

@@ -7,15 +7,30 @@ from urllib.parse import urlsplit, urlunsplit
 from msgspec import Raw
 from msgspec.structs import replace
 
-from dragoman.hub.events import CitationAdded, Closed, Delta, Event, OpaqueAdded, Opened, TextBlock, ToolReturned
+from dragoman.hub.events import (
+    CitationAdded,
+    Closed,
+    Delta,
+    Event,
+    Failed,
+    OpaqueAdded,
+    Opened,
+    TextBlock,
+    ToolReturned,
+)
 from dragoman.hub.request import Citation
 from dragoman.hub.server_tools import Page, SearchFound, SearchResult, ToolOutcome
 
 MAX_LINK = 2048  # characters that are held back while they may become a link
 MAX_QUOTED = 150
 
-_URL = r"https?://(?:[^()\s]|\([^()\s]*\))+"
-_LINK = re.compile(rf"\[([^\[\]]+)\]\(({_URL})(?:\s+\"[^\"]*\")?\)")
+_LABEL = r"\[[^\[\]]+\]"
+_URL = r"https?://(?:[^()\s]|\([^()\s]*\))"
+_LINK = re.compile(rf"{_LABEL}\(({_URL}+)(?:\s+\"[^\"]*\")?\)")
+# Every text that becomes a link when the right text follows.
+_BEGINNING = re.compile(
+    rf"\[[^\[\]]*|{_LABEL}(?:\((?:h|ht|htt|https?|https?:|https?:/|{_URL}*(?:\([^()\s]*)?|{_URL}+\s+(?:\"[^\"]*\"?)?)?)?"
+)
 
 
 class Sources:
@@ -67,6 +82,8 @@ class CiteLinks:
             case Opened(block=block, what=what):
                 return (Opened(self._number(block), what),)
             case Delta(block=block, text=text, logprobs=logprobs) if block in self._held:
+                if not text:
+                    return ()
                 if not self._held[block] and "[" not in text:
                     return [*self._reopen(block), self._pass(block, text, logprobs)]
                 return self._scan(block, self._held[block] + text)
@@ -80,26 +97,40 @@ class CiteLinks:
                 return out
             case CitationAdded(block=block) if block in self._held:
                 return [*self._reopen(block), CitationAdded(self._numbers[block], event.citation)]
+            case Failed():
+                return [*self._release(), event]
             case _:
                 return (self._moved(event),)
 
     def finish(self) -> Sequence[Event]:
-        return ()
+        return self._release()
+
+    def _release(self) -> list[Event]:
+        """Return the text that is held of blocks which will not be closed."""
+        out: list[Event] = []
+        for block, rest in self._held.items():
+            out += self._plain(block, rest)
+        self._held.clear()
+        return out
 
     def _scan(self, block: int, text: str) -> list[Event]:
         out: list[Event] = []
-        place = 0
-        for link in _LINK.finditer(text):
-            source = self._sources.find(link.group(2))
-            if source is not None:
-                out += self._plain(block, text[place : link.start()])
+        place = 0  # everything before it is passed on
+        start = text.find("[")
+        while start >= 0:
+            end = start + MAX_LINK
+            link = _LINK.match(text, start, end)
+            source = None if link is None else self._sources.find(link.group(1))
+            if link is not None and source is not None:
+                out += self._plain(block, text[place:start])
                 out += self._cite(block, link.group(), source)
                 place = link.end()
-        rest = text[place:]
-        begun = rest.rfind("[")
-        cut = begun if begun >= 0 and _may_become_link(rest[begun:]) else len(rest)
-        self._held[block] = rest[cut:]
-        return out + self._plain(block, rest[:cut])
+            elif link is None and len(text) <= end and _BEGINNING.fullmatch(text, start):
+                break
+            start = text.find("[", max(place, start + 1))
+        cut = len(text) if start < 0 else start
+        self._held[block] = text[cut:]
+        return out + self._plain(block, text[place:cut])
 
     def _plain(self, block: int, text: str) -> list[Event]:
         return [*self._reopen(block), self._pass(block, text)] if text else []
@@ -142,30 +173,6 @@ class CiteLinks:
         if isinstance(event, Delta | OpaqueAdded | CitationAdded | ToolReturned | Closed):
             return replace(event, block=self._numbers[event.block])
         return event
-
-
-def _may_become_link(text: str) -> bool:
-    """Whether text that starts with a bracket can still become a link when more comes."""
-    if len(text) > MAX_LINK:
-        return False
-    end = text.find("]", 1)
-    if end < 0:
-        return True
-    if end == 1 or text[end + 1 : end + 2] not in ("", "("):
-        return False
-    depth = 0
-    for place in range(end + 2, len(text)):
-        character = text[place]
-        if character == "(":
-            depth += 1
-        elif character == ")":
-            depth -= 1
-            if depth < 0:
-                return False  # it is complete, and its address is no source
-        elif character.isspace():
-            title = text[place:].lstrip()
-            return not title or (title.startswith('"') and not title.endswith('")'))
-    return True
 
 
 def _normalise(url: str) -> str:

@@ -30,7 +30,8 @@ class HoldServerCalls:
     """Passes a reply on, without calls of the gateway's own tools.
 
     A block that opens after such a call is held too, so that the client can be sent everything in the order of the
-    model's reply once the tool has run. The end is held if there is such a call: the reply goes on.
+    model's reply once the tool has run. The end is held if there is such a call: the reply goes on. A reply that was
+    cut off or filtered does not go on: the calls are dropped.
     """
 
     def __init__(self, kinds: Mapping[str, str]) -> None:
@@ -79,6 +80,8 @@ class HoldServerCalls:
             case Ended(stop=stop) if self._ids and stop in (Stop.TOOL, Stop.END):
                 self.end = event
                 return ()
+            case Ended() if self._later:  # the tools do not run, but what came after their calls is the client's
+                return [*(item for item in self._order if not isinstance(item, int)), event]
             case _:
                 return (event,)
 

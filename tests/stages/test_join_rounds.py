@@ -1,0 +1,109 @@
+"""Rounds of one reply become one: one start, blocks in one sequence, and usage as a sum."""
+
+from dragoman.hub.events import (
+    CitationAdded,
+    Closed,
+    Delta,
+    Event,
+    HostedBlock,
+    OpaqueAdded,
+    Opened,
+    Started,
+    TextBlock,
+    ThinkingBlock,
+    ToolReturned,
+    UsageReported,
+)
+from dragoman.hub.opaque import Form, Opaque
+from dragoman.hub.request import Citation
+from dragoman.hub.server_tools import Page, SearchFound, ToolErrorCode, ToolFailure, ToolOutcome
+from dragoman.hub.usage import Usage
+from dragoman.stages.join_rounds import JoinRounds
+from laws import assert_any_recut_agrees
+from replies import END, START, joined, split_delta, text
+
+FOUND = SearchFound(())
+PAGE = Page("https://a.example/", "A")
+FAILED = ToolFailure(ToolErrorCode.UNAVAILABLE, "no")
+
+
+def feed(machine: JoinRounds, *events: Event) -> list[Event]:
+    return [out for event in events for out in machine.feed(event)]
+
+
+def used(input: int, output: int, web_searches: int = 0, web_fetches: int = 0) -> UsageReported:
+    return UsageReported(Usage(input, output, web_searches=web_searches, web_fetches=web_fetches))
+
+
+def ran(block: int, *outcomes: ToolOutcome) -> list[Event]:
+    hosted = HostedBlock("id", "web_search", is_ours=True)
+    return [
+        event
+        for at, outcome in enumerate(outcomes, block)
+        for event in (Opened(at, hosted), ToolReturned(at, outcome), Closed(at))
+    ]
+
+
+def test_one_round_passes_unchanged() -> None:
+    events = [START, *text(0, "hi"), used(10, 5), END]
+    assert feed(JoinRounds(), *events) == events
+
+
+def test_only_the_first_round_has_a_start() -> None:
+    machine = JoinRounds()
+    assert feed(machine, START) == [START]
+    machine.begin_round()
+    assert feed(machine, Started("reply-2", "model-1")) == []
+
+
+def test_blocks_of_later_rounds_follow_in_one_sequence() -> None:
+    machine = JoinRounds()
+    feed(machine, START, *text(0, "a"), *ran(1, FOUND))
+    machine.begin_round()
+    opaque, citation = Opaque("up", Form.SIGNATURE, "c2ln", "model-1"), Citation("https://a.example/")
+    thought: list[Event] = [Opened(0, ThinkingBlock()), Delta(0, "hm"), OpaqueAdded(0, opaque), Closed(0)]
+    said: list[Event] = [Opened(1, TextBlock()), CitationAdded(1, citation), Delta(1, "b"), Closed(1)]
+    out = feed(machine, START, *thought, *said)
+    assert [getattr(event, "block", None) for event in out] == [2, 2, 2, 2, 3, 3, 3, 3]
+    machine.begin_round()
+    assert feed(machine, *text(0, "c"))[0] == Opened(4, TextBlock())
+
+
+def test_a_round_without_blocks_takes_no_number() -> None:
+    machine = JoinRounds()
+    feed(machine, START, *text(0, "a"))
+    machine.begin_round()
+    machine.begin_round()
+    assert feed(machine, *text(0, "b")) == text(1, "b")
+
+
+def test_usage_is_the_sum_of_all_rounds_and_the_last_report_of_a_round_counts() -> None:
+    machine = JoinRounds()
+    assert feed(machine, START, used(10, 1), used(10, 5)) == [START, used(10, 1), used(10, 5)]
+    assert machine.used_before is None
+    feed(machine, *ran(0, FOUND))
+    machine.begin_round()
+    assert machine.used_before == Usage(10, 5, web_searches=1)
+    assert feed(machine, used(30, 2), used(30, 7), END) == [
+        used(40, 7, web_searches=1),
+        used(40, 12, web_searches=1),
+        END,
+    ]
+
+
+def test_runs_are_counted_and_failed_ones_are_not() -> None:
+    machine = JoinRounds()
+    feed(machine, START, used(10, 5), *ran(0, FOUND, FAILED, FOUND, PAGE))
+    machine.begin_round()
+    assert feed(machine, used(1, 1))[0] == used(11, 6, web_searches=2, web_fetches=1)
+
+
+def test_runs_after_the_last_usage_are_reported_before_the_end() -> None:
+    machine = JoinRounds()
+    feed(machine, START, used(10, 5), *ran(0, FOUND))
+    assert feed(machine, END) == [used(10, 5, web_searches=1), END]
+
+
+def test_any_cut_of_the_deltas_agrees() -> None:
+    events = [START, *text(0, "hello"), *ran(1, FOUND), *text(2, "world"), used(1, 1), END]
+    assert_any_recut_agrees(JoinRounds, events, split_delta, joined)
