@@ -18,6 +18,8 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "## `[debug]`": settings.Debug,
     "## `[store]`": settings.StoreSettings,
     "## `[fetch]`": settings.Fetch,
+    "## `[tools.web_search]`": settings.WebSearch,
+    "## `[tools.web_fetch]`": settings.WebFetch,
     "## `[effort]`": settings.Effort,
     "## `[providers.NAME]`": settings.ProviderConfig,
     "### Kind `kiro`": settings.KiroProviderConfig,

@@ -1,7 +1,7 @@
 """A small MCP client: calls one tool of a server, over streamable HTTP or over the pipes of a subprocess.
 
 Only what a tool call needs is here: the handshake, `tools/call`, `tools/list` for a check, and answers to a server's
-pings. The official SDK can do far more, and would more than double the size of an installation.
+pings. The official SDK can do far more, and would add 24 packages to an installation that has 11.
 """
 
 import asyncio
