@@ -143,7 +143,14 @@ def _is_stream(capture: Capture) -> bool:
 
 def _events(capture: Capture) -> list[str]:
     """Return the events in today's form: an older capture lacks fields that were added since."""
-    return [_number_ids(event_json(parse_event(timed.event)).encode()).decode() for timed in capture.events]
+    return [_number_ids(_in_current_form(timed.event).encode()).decode() for timed in capture.events]
+
+
+def _in_current_form(event: str) -> str:
+    try:
+        return event_json(parse_event(event))
+    except msgspec.MsgspecError:
+        return event
 
 
 def _losses(capture: Capture) -> list[str]:
