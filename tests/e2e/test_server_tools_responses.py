@@ -1,5 +1,7 @@
 """Web search and fetch that the gateway runs for Responses clients, judged by OpenAI's SDK and the stream's grammar."""
 
+import json
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +18,7 @@ from e2e.responses_tools_rig import (
     SOURCES,
     UPSTREAMS,
     Scene,
+    ask,
     calls,
     offered,
     searches,
@@ -56,6 +59,18 @@ def test_a_search_passes_through_its_lifecycle_between_two_messages(scene: Scene
     assert item.status == "completed"
     assert item.action == ActionSearch(type="search", query="pandas", queries=["pandas"])
     assert len(scene.searxng.asked) == 1
+
+
+def test_the_client_sees_a_search_begin_before_it_has_ended(scene: Scene) -> None:
+    scene.plays("chat", SEARCHES, ANSWERS)
+    scene.finds(Answer(json.dumps(FOUND).encode(), content_type="application/json", delay_s=0.5))
+    times: dict[str, float] = {}
+    with scene.sdk.openai.responses.stream(**ask("chat")) as stream:
+        for event in stream:
+            times.setdefault(event.type, time.monotonic())
+    begun, ended = times["response.web_search_call.searching"], times["response.web_search_call.completed"]
+    assert ended - begun > 0.3
+    assert times["response.output_text.delta"] < begun
 
 
 @over_all

@@ -105,6 +105,25 @@ def test_the_reasoning_of_each_round_stays_with_its_round(scene: Scene) -> None:
     assert second[1]["content"][0] == {"type": "thinking", "thinking": "thought 0", "signature": "seal-0"}
 
 
+def test_a_compatible_server_gets_its_own_reasoning_back_in_every_round(scene: Scene) -> None:
+    rounds = [
+        Meant((Think(f"thought {number}", f"sealed-{number}"), *said.parts), said.stop)
+        for number, said in enumerate((SEARCHES, ANSWERS))
+    ]
+    scene.plays("responses", *rounds)
+    included = ["reasoning.encrypted_content"]
+    _, response = scene.stream("responses", include=included)
+    assert [item["type"] for item in scene.sent("responses")[1]["input"]] == [
+        *("message", "reasoning", "message", "function_call", "function_call_output"),
+    ]
+    scene.plays("responses", ANSWERS)
+    scene.stream("responses", include=included, input=[*history(response), {"role": "user", "content": "more"}])
+    items = scene.sent("responses")[0]["input"]
+    assert [item["encrypted_content"] for item in items if item["type"] == "reasoning"] == ["sealed-0", "sealed-1"]
+    kinds = [item["type"] for item in items]
+    assert kinds.index("function_call_output") < len(kinds) - 1 - kinds[::-1].index("reasoning")
+
+
 def test_an_earlier_search_without_the_tool_and_without_an_id_is_still_a_call(scene: Scene) -> None:
     scene.plays("chat", ANSWERS)
     action = {"type": "search", "query": "pandas"}
