@@ -1,4 +1,4 @@
-"""Whether a text names a web address: a model may fetch only what somebody else has named."""
+"""Find out whether a text contains a web address: a model may fetch only addresses from other sources."""
 
 import re
 

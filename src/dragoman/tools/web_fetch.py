@@ -36,7 +36,7 @@ class FetchBackend(Protocol):
 async def fetch(backend: FetchBackend, url: str, domains: DomainRules) -> FetchOutcome:
     """Return a page with the time at which it was fetched, or why there is none.
 
-    What every backend has to refuse is refused here: a service of somebody else's might fetch a file of its machine.
+    What every backend has to refuse is refused here: an outside service might fetch a file of its own machine.
     """
     refusal = _check(url, domains)
     if refusal is not None:
