@@ -18,7 +18,6 @@ FOUND: JsonObject = {
         {"url": "https://b.example/2", "title": None, "content": "Text of two."},
     ]
 }
-QUICK = "[retry]\nattempts = 1"
 JSON = "application/json"
 
 
@@ -46,14 +45,21 @@ class SearchScene:
 
 @contextmanager
 def search_scene(
-    directory: Path, protocol: str, *, searches: bool = True, native: bool = True, settings: str = ""
+    directory: Path,
+    protocol: str,
+    *,
+    searches: bool = True,
+    native: bool = True,
+    attempts: int = 1,
+    settings: str = "",
 ) -> Iterator[SearchScene]:
     """One provider `up` with this protocol. `searches`: SearXNG is configured; `native`: after the upstream's own."""
     with ExitStack() as stack:
         upstream, searxng = stack.enter_context(FakeUpstream()), stack.enter_context(FakeUpstream())
         backends = '["native", "searxng"]' if native else '"searxng"'
         search = f'[tools.web_search]\nbackend = {backends}\nendpoint = "{searxng.url}"\n'
-        sections = [QUICK, search if searches else "", settings, provider_section(protocol, upstream.url)]
+        retry = f"[retry]\nattempts = {attempts}\nbase_s = 0.01"
+        sections = [retry, search if searches else "", settings, provider_section(protocol, upstream.url)]
         gateway = stack.enter_context(running("\n".join(sections), directory))
         sdk = Sdk(gateway.url, KEY)
         stack.callback(sdk.close)

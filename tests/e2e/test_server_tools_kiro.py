@@ -272,3 +272,16 @@ def test_text_flows_before_the_search_has_returned(rig: KiroRig) -> None:
     assert seen["server_tool_use"] < 0.6
     assert seen["web_search_tool_result"] >= 0.8
     assert isinstance(reply.content[0], TextBlock)
+
+
+def test_a_search_of_the_history_is_declared_though_it_is_not_offered_again(rig: KiroRig) -> None:
+    rig.plays(SEARCHES, ANSWERS)
+    content = [block.model_dump(exclude_unset=True) for block in streamed(rig).content]
+    rig.plays(ANSWERS)
+    history = [*ask()["messages"], {"role": "assistant", "content": content}, {"role": "user", "content": "more"}]
+    streamed(rig, messages=history, tools=[])
+    [asked] = rig.fake.chats
+    offered = user_turns(asked)[-1]["userInputMessageContext"]["tools"]
+    assert [item["toolSpecification"]["name"] for item in offered] == ["web_search"]
+    results = [turn["userInputMessageContext"].get("toolResults") for turn in user_turns(asked)[1:-1]]
+    assert "Text of one." in json.dumps(results)

@@ -197,3 +197,25 @@ def test_a_call_with_malformed_arguments_can_be_repeated_to_the_upstream(foreign
     call, result = foreign.sent[1]["messages"][1:]
     assert call["content"][0]["input"] == {"arguments": '{"query": "pan'}
     assert result["content"][0]["is_error"] is True
+
+
+def test_a_later_round_may_be_repeated_before_its_first_word(tmp_path: Path) -> None:
+    failed = Answer(b'{"error":{"message":"broken"}}', status=500, content_type=JSON)
+    with search_scene(tmp_path, "chat", attempts=2) as scene:
+        scene.plays(CHAT_SEARCHES, failed, CHAT_ANSWERS)
+        events = events_of(post(scene.gateway.port, "/v1/messages", json.dumps(ask(stream=True)).encode()).body)
+        opened = [event["index"] for event in events if event["type"] == "content_block_start"]
+        assert opened == list(range(6))
+        assert events[-1]["type"] == "message_stop"
+        assert events[-2]["usage"]["input_tokens"] == 40
+        assert len(scene.searxng.asked) == 1
+        assert scene.sent[1] == scene.sent[2]
+
+
+def test_signatures_reach_the_next_round_of_a_responses_client(foreign: SearchScene) -> None:
+    foreign.plays(message([THOUGHT, CALL], "tool_use"), message([{"type": "text", "text": "Done."}], "end_turn"))
+    request: JsonObject = {"model": "up/claude-sonnet-4-5", "input": "pandas?", "tools": [{"type": "web_search"}]}
+    with foreign.sdk.openai.responses.stream(**request, reasoning={"effort": "low"}) as stream:
+        reply = stream.get_final_response()
+    assert [item.type for item in reply.output] == ["reasoning", "web_search_call", "message"]
+    assert foreign.sent[1]["messages"][1]["content"] == [THOUGHT, CALL]

@@ -1,5 +1,8 @@
 """Encode whole blocks of a reply as content blocks of a message."""
 
+from datetime import datetime
+from email.utils import parsedate
+
 import msgspec
 
 from dragoman.hub.events import (
@@ -60,7 +63,7 @@ def encode_outcome(kind: str, id: str, outcome: ToolOutcome) -> Wire:
                     "url": item.url,
                     "title": item.title,
                     "encrypted_content": seal_source(item.text, item.published),
-                    "page_age": item.published,
+                    "page_age": _page_age(item.published),
                 }
                 for item in results
             ]
@@ -70,6 +73,18 @@ def encode_outcome(kind: str, id: str, outcome: ToolOutcome) -> Wire:
         case ToolFailure(code=code):
             content: Wire = {"type": f"{kind}_tool_result_error", "error_code": code.value}
             return {"type": f"{kind}_tool_result", "tool_use_id": id, "content": content}
+
+
+def _page_age(published: str | None) -> str | None:
+    """Return when a page was published, if that is a date; some services write words such as "3 days ago"."""
+    if not published:
+        return None
+    try:
+        datetime.fromisoformat(published)
+    except ValueError:
+        fields = parsedate(published)
+        return None if fields is None else "{:04}-{:02}-{:02}".format(*fields[:3])
+    return published
 
 
 def _encode_page(page: Page) -> Wire:
