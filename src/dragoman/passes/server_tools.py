@@ -4,6 +4,7 @@ Both are the same bytes every time for the same conversation, so that a vendor's
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 
 import msgspec
 from msgspec import Struct
@@ -155,7 +156,11 @@ def write_earlier_uses(
     pending: list[ToolResult] = []  # of server calls beside client calls, whose results stand in the next turn
     for turn in _join_paused(request.turns, read_uses):
         if pending:
-            turn, pending = _with_results(turn, pending), []
+            if turn.role is Role.USER:
+                turn = _with_results(turn, pending, turns[-1])
+            else:
+                turns.append(Turn(Role.USER, tuple(pending)))
+            pending = []
         uses = read_uses(turn.parts) if turn.role is Role.ASSISTANT else {}
         if not uses:
             turns.append(turn)
@@ -234,11 +239,13 @@ def _is_answered(call: ToolCall, results: list[ToolResult]) -> bool:
     return any(result.call_id == call.id for result in results)
 
 
-def _with_results(turn: Turn, results: list[ToolResult]) -> Turn:
-    """Put results of server calls in front of those of the client's calls."""
-    if turn.role is not Role.USER:
-        return turn
-    return replace(turn, parts=(*results, *turn.parts))
+def _with_results(turn: Turn, results: list[ToolResult], asked: Turn) -> Turn:
+    """Put results of server calls beside those of the client's calls, in the order of the calls."""
+    order = {part.id: place for place, part in enumerate(asked.parts) if isinstance(part, ToolCall)}
+    own = list(takewhile(lambda part: isinstance(part, ToolResult), turn.parts))
+    leading = [part for part in (*results, *own) if isinstance(part, ToolResult)]
+    leading.sort(key=lambda result: order.get(result.call_id, len(order)))
+    return replace(turn, parts=(*leading, *turn.parts[len(own) :]))
 
 
 def _earlier_result(use: ServerToolUse, at: str, ledger: Ledger) -> ToolResult:

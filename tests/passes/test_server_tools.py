@@ -1,0 +1,330 @@
+"""The gateway's own tools as functions, the rounds of a reply, and earlier uses as calls and results."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from dragoman.hub.events import Closed, Delta, Event, OpaqueAdded, Opened, ThinkingBlock
+from dragoman.hub.loss import Ledger
+from dragoman.hub.opaque import Form, Opaque
+from dragoman.hub.request import (
+    Citation,
+    Document,
+    Foreign,
+    Function,
+    Hosted,
+    Inline,
+    Part,
+    Pick,
+    Request,
+    Role,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+    Turn,
+)
+from dragoman.hub.server_tools import Page, SearchFound, SearchResult, ServerToolUse, ToolErrorCode, ToolFailure
+from dragoman.passes.server_tools import (
+    add_round,
+    find_unrun_uses,
+    offer_server_tools,
+    relax_choice,
+    withdraw_server_tools,
+    write_earlier_uses,
+    write_result,
+)
+from replies import END, START, call, text
+
+BOTH = ("web_search", "web_fetch")
+SEARCH = Hosted("web_search", {"type": "web_search_20250305"}, "/tools/0", max_uses=3)
+FETCH = Hosted("web_fetch", {"type": "web_fetch_20250910"}, "/tools/1")
+CODE = Hosted("code_execution", {"type": "code_execution"}, "/tools/2")
+WEATHER = Function("get_weather")
+USER = Turn(Role.USER, (Text("hi"),))
+ONE = SearchResult("https://a.example/1", "One", "Text of one.", "2026-01-02")
+TWO = SearchResult("https://b.example/2", "Two")
+FOUND = SearchFound((ONE,))
+
+
+def request(*tools: Tool, choice: ToolChoice | None = None, turns: Sequence[Turn] = (USER,)) -> Request:
+    return Request("messages", "model-1", tuple(turns), tools, choice)
+
+
+def names_of(given: Request) -> list[str]:
+    return [tool.kind if isinstance(tool, Hosted) else tool.name for tool in given.tools]
+
+
+# Offering
+
+
+def test_a_server_tool_becomes_a_function_in_its_place() -> None:
+    offered, tools = offer_server_tools(request(WEATHER, SEARCH, CODE, FETCH), BOTH)
+    assert names_of(offered) == ["get_weather", "web_search", "code_execution", "web_fetch"]
+    assert tools is not None
+    assert tools.declared == {"web_search": SEARCH, "web_fetch": FETCH}
+    function = offered.tools[1]
+    assert isinstance(function, Function)
+    assert function.at == "/tools/0"
+    assert isinstance(function.parameters, dict)
+    assert function.parameters["required"] == ["query"]
+
+
+def test_a_request_without_such_a_tool_is_left_alone() -> None:
+    plain = request(WEATHER, CODE)
+    assert offer_server_tools(plain, BOTH) == (plain, None)
+    assert offer_server_tools(request(SEARCH), ()) == (request(SEARCH), None)
+
+
+def test_a_client_that_wants_no_calls_is_offered_none() -> None:
+    none = ToolChoice(Pick.NONE, "/tool_choice")
+    assert offer_server_tools(request(SEARCH, WEATHER, choice=none), BOTH) == (request(WEATHER, choice=none), None)
+    assert offer_server_tools(request(SEARCH, choice=none), BOTH) == (request(), None)
+
+
+def test_a_name_that_a_tool_of_the_client_has_is_not_used_twice() -> None:
+    taken = (Function("web_search"), Function("gateway_web_search"), Function("gateway_web_search2"))
+    _, tools = offer_server_tools(request(*taken, SEARCH), BOTH)
+    assert tools is not None
+    assert tools.kinds == {"gateway_web_search3": "web_search"}
+
+
+def test_a_tool_that_is_declared_twice_is_offered_once() -> None:
+    again = replace(SEARCH, at="/tools/1", max_uses=5)
+    offered, tools = offer_server_tools(request(SEARCH, again, WEATHER), BOTH)
+    assert names_of(offered) == ["web_search", "get_weather"]
+    assert tools is not None
+    assert tools.declared == {"web_search": again}
+
+
+def test_a_forced_server_tool_is_a_forced_function_in_the_first_round_only() -> None:
+    forced = ToolChoice(Pick.NAMED, "/tool_choice", hosted="web_search")
+    offered, _ = offer_server_tools(request(Function("web_search"), SEARCH, choice=forced), BOTH)
+    assert offered.tool_choice == ToolChoice(Pick.NAMED, "/tool_choice", name="gateway_web_search")
+    assert relax_choice(offered).tool_choice == ToolChoice(Pick.AUTO, "/tool_choice")
+
+
+def test_a_forced_function_of_the_client_stays_its_own() -> None:
+    forced = ToolChoice(Pick.NAMED, "/tool_choice", name="web_search")
+    offered, _ = offer_server_tools(request(Function("web_search"), SEARCH, choice=forced), BOTH)
+    assert offered.tool_choice == forced
+
+
+def test_the_allowed_tools_move_with_the_name() -> None:
+    choice = ToolChoice(
+        Pick.REQUIRED, "/tool_choice", allowed=("web_search", "get_weather"), allowed_hosted=frozenset({"web_search"})
+    )
+    offered, tools = offer_server_tools(request(Function("web_search"), WEATHER, SEARCH, choice=choice), BOTH)
+    assert offered.tool_choice is not None
+    assert tools is not None
+    assert set(offered.tool_choice.allowed or ()) == {"get_weather", "gateway_web_search"}
+    withdrawn = withdraw_server_tools(relax_choice(offered), tools)
+    assert withdrawn.tool_choice is not None
+    assert (withdrawn.tool_choice.pick, withdrawn.tool_choice.allowed) == (Pick.AUTO, ("get_weather",))
+
+
+def test_withdrawn_tools_leave_no_choice_behind() -> None:
+    offered, tools = offer_server_tools(request(SEARCH, choice=ToolChoice(Pick.AUTO, "/tool_choice")), BOTH)
+    assert tools is not None
+    withdrawn = withdraw_server_tools(offered, tools)
+    assert (withdrawn.tools, withdrawn.tool_choice) == ((), None)
+
+
+# Rounds
+
+
+def test_a_round_is_repeated_as_it_came_with_its_results() -> None:
+    opaque = Opaque("up", Form.SIGNATURE, "c2ln", "model-1")
+    thought: list[Event] = [Opened(0, ThinkingBlock()), Delta(0, "hm"), OpaqueAdded(0, opaque), Closed(0)]
+    events = [START, *thought, *text(1, "Let me ", "look."), *call(2, "web_search", '{"query":', '"x"}'), END]
+    result = ToolResult("call-2", (Text("found"),))
+    extended = add_round(request(SEARCH), events, {"call-2": result})
+    said = (Thinking("hm", opaque=opaque), Text("Let me look."), ToolCall("call-2", "web_search", '{"query":"x"}'))
+    assert extended.turns == (USER, Turn(Role.ASSISTANT, said), Turn(Role.USER, (result,)))
+
+
+def test_results_stand_in_the_order_of_the_calls() -> None:
+    events = [START, *call(0, "web_search", "{}"), *call(1, "web_search"), END]
+    results: dict[str, Part] = {f"call-{number}": ToolResult(f"call-{number}", ()) for number in (1, 0)}
+    *_, asked, answered = add_round(request(SEARCH), events, results).turns
+    assert [part.arguments for part in asked.parts if isinstance(part, ToolCall)] == ["{}", "{}"]
+    assert [part.call_id for part in answered.parts if isinstance(part, ToolResult)] == ["call-0", "call-1"]
+
+
+# Results
+
+
+def read(outcome: SearchFound | Page | ToolFailure, tool: Hosted | None = SEARCH, *, documents: bool = False) -> str:
+    result = write_result("call-1", outcome, tool, documents=documents, cites=False)
+    return "".join(part.text for part in result.content if isinstance(part, Text))
+
+
+def test_results_are_numbered_with_their_dates_and_texts() -> None:
+    assert read(SearchFound((ONE, TWO))) == (
+        "1. One\nURL: https://a.example/1\nDate: 2026-01-02\nText of one.\n\n2. Two\nURL: https://b.example/2"
+    )
+    assert read(SearchFound(())) == "The search found nothing."
+    assert read(SearchFound((ONE,), "As prose.")) == "As prose."
+
+
+@pytest.mark.parametrize(("size", "shown"), [("low", 3), ("medium", 6), ("high", 8), (None, 8)])
+def test_the_context_size_limits_the_results(size: str | None, shown: int) -> None:
+    assert read(SearchFound((TWO,) * 8), replace(SEARCH, context_size=size)).count("URL:") == shown
+
+
+def test_the_model_is_asked_for_links_where_the_client_shows_citations() -> None:
+    cited = write_result("call-1", SearchFound((ONE,)), SEARCH, documents=False, cites=True)
+    assert isinstance(cited.content[0], Text)
+    assert cited.content[0].text.endswith("Cite what you use with Markdown links to its URL.")
+
+
+def test_a_failure_is_an_error_result_with_its_code() -> None:
+    failure = ToolFailure(ToolErrorCode.TOO_MANY_REQUESTS, "Slow down.")
+    result = write_result("call-1", failure, SEARCH, documents=False, cites=True)
+    assert result == ToolResult("call-1", (Text("Error (too_many_requests): Slow down."),), is_error=True)
+
+
+def test_a_pdf_is_a_document_for_a_model_that_reads_one() -> None:
+    pdf = Page("https://a.example/a.pdf", "a.pdf", pdf="JVBERg==")
+    result = write_result("call-1", pdf, FETCH, documents=True, cites=False)
+    assert result.content[0] == Document(Inline("application/pdf", "JVBERg=="), title="a.pdf")
+    refused = write_result("call-1", pdf, FETCH, documents=False, cites=False)
+    assert refused.is_error
+    assert "cannot read" in read(pdf)
+
+
+def test_a_page_that_was_cut_says_so() -> None:
+    page = Page("https://a.example/", "A", "text", truncated=True)
+    assert read(page) == "# A\nURL: https://a.example/\n\ntext\n\n[The page is longer; this is its beginning.]"
+
+
+# Earlier uses
+
+
+def use(number: int, outcome: SearchFound | ToolFailure | None = FOUND, *, ours: bool = True) -> Foreign:
+    """Stand for the blocks of one search in a client's history; `read_uses` knows them."""
+    found = ServerToolUse(f"srv-{number}", "web_search", {"query": "x"}, outcome, is_ours=ours)
+    USES[found.id] = found
+    return Foreign("server_tool_use", {"id": found.id}, f"/messages/1/content/{number}")
+
+
+RESULT = Foreign("web_search_tool_result", {})
+USES: dict[str, ServerToolUse] = {}
+
+
+def read_uses(parts: Sequence[Part]) -> Mapping[int, ServerToolUse | None]:
+    found: dict[int, ServerToolUse | None] = {}
+    for index, part in enumerate(parts):
+        if isinstance(part, Foreign) and isinstance(part.raw, dict):
+            found[index] = USES.get(str(part.raw.get("id")))
+    return found
+
+
+def rewritten(*parts: Part, after: Sequence[Turn] = (), ledger: Ledger | None = None) -> list[Turn]:
+    given = request(turns=(USER, Turn(Role.ASSISTANT, parts), *after))
+    names = {"web_search": "gateway_web_search"}
+    return list(write_earlier_uses(given, read_uses, names, Ledger() if ledger is None else ledger).turns[1:])
+
+
+def outline(turns: Sequence[Turn]) -> list[list[str]]:
+    """Return the parts of each turn in short."""
+    return [[_short(part) for part in turn.parts] for turn in turns]
+
+
+def _short(part: Part) -> str:
+    match part:
+        case ToolCall(id=id, name=name):
+            return f"{name} {id}"
+        case ToolResult(call_id=id, is_error=is_error):
+            return f"{'error' if is_error else 'result'} {id}"
+        case Text(text=text):
+            return text
+        case _:
+            return type(part).__name__
+
+
+def test_a_turn_is_split_into_call_result_and_the_rest() -> None:
+    turns = rewritten(Text("Let me look."), use(1), RESULT, Text("Found."))
+    assert outline(turns) == [["Let me look.", "gateway_web_search srv-1"], ["result srv-1"], ["Found."]]
+    assert [turn.role for turn in turns] == [Role.ASSISTANT, Role.USER, Role.ASSISTANT]
+
+
+def test_searches_of_one_round_stay_in_one_turn_and_rounds_apart() -> None:
+    turns = rewritten(use(1), RESULT, use(2), RESULT, Text("More."), use(3), RESULT, Text("Done."))
+    assert outline(turns) == [
+        ["gateway_web_search srv-1", "gateway_web_search srv-2"],
+        ["result srv-1", "result srv-2"],
+        ["More.", "gateway_web_search srv-3"],
+        ["result srv-3"],
+        ["Done."],
+    ]
+
+
+def test_the_text_that_citations_had_cut_is_one_again() -> None:
+    cited = Text("[One](https://a.example/1)", citations=(Citation("https://a.example/1"),))
+    turns = rewritten(use(1), RESULT, Text("See "), cited, Text(" now."))
+    assert outline(turns)[-1] == ["See [One](https://a.example/1) now."]
+
+
+def test_thinking_stays_with_its_round() -> None:
+    turns = rewritten(Thinking("first"), use(1), RESULT, Thinking("second"), Text("Done."))
+    assert outline(turns) == [["Thinking", "gateway_web_search srv-1"], ["result srv-1"], ["Thinking", "Done."]]
+
+
+@pytest.mark.parametrize("server_first", [True, False])
+def test_a_search_beside_a_call_of_the_client_has_its_result_in_the_next_turn(server_first: bool) -> None:
+    own = ToolCall("call-1", "get_weather", "{}")
+    parts: tuple[Part, ...] = (use(1), RESULT, own) if server_first else (own, use(1), RESULT)
+    answer = Turn(Role.USER, (ToolResult("call-1", (Text("sunny"),)), Text("and?")))
+    turns = rewritten(*parts, after=[answer])
+    calls = ["gateway_web_search srv-1", "get_weather call-1"]
+    results = ["result srv-1", "result call-1"]
+    if not server_first:
+        calls, results = calls[::-1], results[::-1]
+    assert outline(turns) == [calls, [*results, "and?"]]
+
+
+def test_results_are_not_lost_where_no_turn_of_the_user_follows() -> None:
+    own = ToolCall("call-1", "get_weather", "{}")
+    assert outline(rewritten(use(1), RESULT, own)) == [
+        ["gateway_web_search srv-1", "get_weather call-1"],
+        ["result srv-1"],
+    ]
+    turns = rewritten(use(1), RESULT, own, after=[Turn(Role.ASSISTANT, (Text("hm"),))])
+    assert outline(turns) == [["gateway_web_search srv-1", "get_weather call-1"], ["result srv-1"], ["hm"]]
+
+
+def test_an_error_comes_back_as_an_error() -> None:
+    turns = rewritten(use(1, ToolFailure(ToolErrorCode.UNAVAILABLE, "no")), RESULT, Text("Sorry."))
+    assert outline(turns)[1] == ["error srv-1"]
+
+
+def test_only_the_titles_of_another_vendors_results_can_be_read_and_that_is_noted() -> None:
+    ledger = Ledger()
+    rewritten(use(1, ours=False), RESULT, Text("x"), ledger=ledger)
+    assert [loss.path for loss in ledger] == ["/messages/1/content/1"]
+    ours = Ledger()
+    rewritten(use(2), RESULT, Text("x"), ledger=ours)
+    assert list(ours) == []
+
+
+def test_a_search_that_has_not_run_is_found_and_gets_the_result_of_its_run() -> None:
+    given = request(turns=(USER, Turn(Role.ASSISTANT, (Text("a"), use(1, None)))))
+    [unrun] = find_unrun_uses(given, read_uses, BOTH)
+    assert unrun.id == "srv-1"
+    assert find_unrun_uses(given, read_uses, ()) == ()
+    ran = {"srv-1": ToolResult("srv-1", (Text("found"),))}
+    turns = write_earlier_uses(given, read_uses, {}, Ledger(), ran).turns
+    assert outline(turns[1:]) == [["a", "web_search srv-1"], ["result srv-1"]]
+    without = write_earlier_uses(given, read_uses, {}, Ledger()).turns
+    assert outline(without[1:])[-1] == ["error srv-1"]
+
+
+def test_the_same_history_gives_the_same_turns_and_another_is_not_copied() -> None:
+    parts = (Text("a"), use(1), RESULT, Text("b"))
+    assert rewritten(*parts) == rewritten(*parts)
+    plain = request(turns=(USER, Turn(Role.ASSISTANT, (Text("x"),))))
+    assert write_earlier_uses(plain, read_uses, {}, Ledger()) is plain
