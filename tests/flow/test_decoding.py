@@ -127,8 +127,7 @@ def test_a_bug_in_reading_costs_no_byte(caplog: pytest.LogCaptureFixture) -> Non
         raise ZeroDivisionError(body)
 
     prepared = passing()
-    upstream = replace(prepared.upstream, decode_outline=broken)
-    prepared = replace(prepared, protocol=replace(prepared.protocol, upstream=upstream))
+    prepared = replace(prepared, upstream=replace(prepared.upstream, decode_outline=broken))
     with caplog.at_level(logging.ERROR):
         assert glance(prepared, WHOLE) == []
     assert "ZeroDivisionError" in caplog.text

@@ -119,7 +119,7 @@ def make_row(outcome: Outcome, pricing: Pricing, ending: bytes) -> UsageRow:
         provider, _, model = outcome.failed_attempts[-1].route.partition("/")
     began_ms = int(outcome.started_at * 1000)
     usage = outcome.usage
-    counts = _counts(usage)
+    counts, tools = _counts(usage), outcome if usage is None else usage
     cost = pricing.cost_nano(outcome)
     credits = None if usage is None else usage.credits
     return UsageRow(  # positional, since every request pays for it: keywords take half as long again
@@ -149,8 +149,8 @@ def make_row(outcome: Outcome, pricing: Pricing, ending: bytes) -> UsageRow:
         outcome.losses,
         len(outcome.failed_attempts) + bool(outcome.upstream_protocol),
         outcome.rounds,
-        min(outcome.web_searches, MAX_COUNT),
-        min(outcome.web_fetches, MAX_COUNT),
+        min(tools.web_searches, MAX_COUNT),
+        min(tools.web_fetches, MAX_COUNT),
     )
 
 
@@ -158,7 +158,8 @@ def _counts(usage: Usage | None) -> Sequence[int | None]:
     if usage is None:
         return NO_COUNTS
     counts = (usage.input, usage.cache_read, usage.cache_write, usage.output, usage.reasoning)
-    if min(counts) >= 0 and max(counts) <= MAX_COUNT:
+    # The bits of all of them are negative if one is, and no less than the greatest.
+    if 0 <= counts[0] | counts[1] | counts[2] | counts[3] | counts[4] <= MAX_COUNT:
         return counts
     return [min(max(count, 0), MAX_COUNT) for count in counts]
 

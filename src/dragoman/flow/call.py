@@ -37,21 +37,13 @@ class Call:
         self._held = exchange.buffered.held  # by the request alone
         self.id = record.id
         self.record = record
+        self.tenant = record.tenant  # whose state this request may read and change: that of its client key
+        self.is_owner = record.key == ENVIRONMENT_KEY  # the environment's key belongs to the gateway's owner
         self.strict = headers.get(b"x-dragoman-strict") == b"1"
         self.explain = headers.get(b"x-dragoman-explain") == b"1"
         head = protocol.client.read_call(exchange.path, exchange.query, body)
         self.model, self.stream, self.stream_type = head.model, head.stream, head.stream_type
         record.requested_model, record.stream, record.body = self.model, self.stream, body
-
-    @property
-    def tenant(self) -> str:
-        """Return the tenant whose state this request may read and change: its client key."""
-        return self.record.tenant
-
-    @property
-    def is_owner(self) -> bool:
-        """Whether the request carries the environment's key, which belongs to the gateway's owner."""
-        return self.record.key == ENVIRONMENT_KEY
 
     @cached_property
     def uuid(self) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from operator import itemgetter
 from typing import final
 from urllib.parse import parse_qsl, urlencode
 
@@ -23,7 +22,7 @@ from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Hosted, Request
 from dragoman.hub.server_tools import ServerToolUse
 from dragoman.net.client import OutgoingRequest
-from dragoman.net.headers import JSON, Header, names_in_connection
+from dragoman.net.headers import JSON, Header, Headers, names_in_connection
 from dragoman.passes.adapt_tools import ToolMap, adapt_tools
 from dragoman.passes.inline_media import find_links, inline_links
 from dragoman.passes.server_tools import ServerTools
@@ -32,7 +31,6 @@ from dragoman.providers.provider import Attempt, Pass, Provider, keep_body, no_o
 from dragoman.routing.resolve import Route
 from dragoman.tools.plan import ToolPlan
 
-NAME = itemgetter(0)
 IDENTITY = (b"accept-encoding", b"identity")
 
 # Headers for the gateway, not for the upstream: credentials, the connection, the client's address.
@@ -46,6 +44,7 @@ KEPT_BACK = frozenset(
 # Only the owner may choose which organisation of the upstream account pays. Another client's choice would be refused,
 # and the refusal would count against the gateway's credential.
 ACCOUNT_CHOICES = frozenset((b"openai-organization", b"openai-project", b"x-goog-user-project", b"chatgpt-account-id"))
+NOTHING: frozenset[bytes] = frozenset()
 KEPT_BACK_PREFIXES = (b"x-dragoman-", b"x-forwarded-", b"x-real-", b"cf-", b"sec-")
 
 
@@ -55,6 +54,7 @@ class Outbound(Struct, frozen=True, kw_only=True):
     route: Route
     provider: Provider
     protocol: Protocol  # the upstream's
+    upstream: Upstream  # of this protocol
     out: OutgoingRequest
     options: object
     secrets: Secrets  # to be redacted in the reply
@@ -71,11 +71,6 @@ class Outbound(Struct, frozen=True, kw_only=True):
     def streams(self) -> bool:
         """Whether the upstream streams, even if the client did not request it."""
         return self.upstream.always_streams
-
-    @property
-    def upstream(self) -> Upstream:
-        assert self.protocol.upstream is not None
-        return self.protocol.upstream
 
 
 @final
@@ -136,7 +131,8 @@ async def prepare(
             passing = await run_off_loop(len(call.body), partial(rules.passthrough_body, call.protocol.name, call.body))
     choosing = partial(choose_protocol, call.protocol.name, speaks, fitting.protocols, fitting.profile, call.body)
     choice = choosing() if len(call.body) <= LARGE_BYTES else await run_off_loop(len(call.body), choosing)
-    protocol = choice.protocol
+    protocol, upstream = choice.protocol, choice.protocol.upstream
+    assert upstream is not None
     options = None if rules.options is no_options else await rules.options(route.model)
     runs_tools = passing is not None and await declares_server_tool(call, fitting.tool_plan)
     is_changed = bool(changes) or call.is_from_other_protocol or call.continues
@@ -148,6 +144,7 @@ async def prepare(
             route=route,
             provider=provider,
             protocol=protocol,
+            upstream=upstream,
             out=out,
             options=options,
             secrets=secrets,
@@ -164,6 +161,7 @@ async def prepare(
         route=route,
         provider=provider,
         protocol=protocol,
+        upstream=upstream,
         out=out,
         options=options,
         secrets=secrets,
@@ -311,28 +309,30 @@ def _headers_for(request: Request, upstream: Upstream) -> tuple[Header, ...]:
 
 def _client_headers(call: Call, provider: Provider, upstream: Upstream) -> tuple[Header, ...]:
     """Return the client's headers for an upstream of the same protocol, without duplicates: vendors join them."""
-    kept_back = names_in_connection(call.headers)
-    if not call.is_owner:
-        kept_back |= ACCOUNT_CHOICES
-    forwarded = _select_names(tuple(map(NAME, call.headers)), kept_back, provider.requests.forwards_header)
-    kept = [field for field in call.headers if field[0] in forwarded]
-    missing = [field for field in upstream.required_headers if field[0] not in forwarded]
-    return (*dict.fromkeys(kept), *missing)
+    kept_back = NOTHING if call.is_owner else ACCOUNT_CHOICES
+    return _select_fields(call.headers.lasting, kept_back, provider.requests.forwards_header, upstream.required_headers)
 
 
 @lru_cache(maxsize=256)
-def _select_names(
-    names: tuple[bytes, ...], kept_back: frozenset[bytes], forwards: Callable[[bytes], bool]
-) -> frozenset[bytes]:
-    """Return which of these headers of a client are forwarded; a client sends the same names again and again."""
-    return frozenset(
-        name
-        for name in names
-        if name not in KEPT_BACK
-        and name not in kept_back
-        and not name.startswith(KEPT_BACK_PREFIXES)
-        and forwards(name)
-    )
+def _select_fields(
+    fields: tuple[Header, ...],
+    kept_back: frozenset[bytes],
+    forwards: Callable[[bytes], bool],
+    required: tuple[Header, ...],
+) -> tuple[Header, ...]:
+    """Return which of these headers of a client are forwarded; a client sends the same ones again and again."""
+    of_connection = names_in_connection(Headers(list(fields)))
+    kept = [
+        field
+        for field in fields
+        if field[0] not in KEPT_BACK
+        and field[0] not in kept_back
+        and field[0] not in of_connection
+        and not field[0].startswith(KEPT_BACK_PREFIXES)
+        and forwards(field[0])
+    ]
+    names = dict(kept)
+    return (*dict.fromkeys(kept), *[field for field in required if field[0] not in names])
 
 
 def _client_query(query: str) -> str:

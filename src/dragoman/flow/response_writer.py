@@ -188,7 +188,6 @@ class WholeWriter:
         self._on_guard_trip = on_guard_trip
         self._encode = encode
         self._encoding: ClientEncoding | None = None
-        self._collector = LastCollector()
         self._prepared: Prepared | None = None
         self._unchanged: tuple[Headers, bytes] | None = None
 
@@ -196,6 +195,7 @@ class WholeWriter:
     def encoding(self) -> ClientEncoding:
         """Made when it is first used: a body that passes unchanged needs none."""
         if self._encoding is None:
+            self._collector = LastCollector()
             self._encoding = ClientEncoding(
                 self._collector.make,
                 self._on_guard_trip,

@@ -160,7 +160,7 @@ class RequestHandler:
             return
         key = self._key(exchange)
         if key is None:
-            had_key = bool(find_client_keys(exchange.headers.get, exchange.query))
+            had_key = bool(find_client_keys(exchange.headers.lasting, exchange.query))
             await self.auth_backoff.reject(exchange.address, path, had_key=had_key)
             refused = RequestError(_key_failure(exchange))
             refused.observed = True  # by the backoff, which logs many of them in one line
@@ -172,7 +172,7 @@ class RequestHandler:
 
     def _key(self, exchange: Exchange) -> KeyId | None:
         """Return the id of the valid key that the request carries; None if it carries none."""
-        for presented in find_client_keys(exchange.headers.get, exchange.query):
+        for presented in find_client_keys(exchange.headers.lasting, exchange.query):
             key = self._keyring.check(presented)
             if key is not None:
                 exchange.mark_authenticated()
@@ -343,7 +343,7 @@ def _id(request_id: str) -> Header:
 
 
 def _key_failure(exchange: Exchange) -> Failure:
-    if not find_client_keys(exchange.headers.get, exchange.query):
+    if not find_client_keys(exchange.headers.lasting, exchange.query):
         return Failure(Kind.AUTH, "No API key was given: send it as a bearer token or in x-api-key.")
     return Failure(Kind.AUTH, "The API key is not valid here; `dragoman keys create` makes one.")
 

@@ -88,7 +88,7 @@ class Exchange:
         self.path = head.path
         self.raw_path = head.raw_path
         self.query = head.query
-        self.headers = Headers(head.fields)
+        self.headers = Headers(head.fields, head.lasting)
         self.started = False  # the head of the response was sent: no other response is possible
         self.gone = False  # the client has disconnected
         self.modern = head.modern

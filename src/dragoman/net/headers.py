@@ -18,10 +18,12 @@ def names_in_connection(headers: "Headers") -> frozenset[bytes]:
 class Headers:
     """The fields of one message in their order; a name may occur more than once. `get` returns its first value."""
 
-    __slots__ = ("_fields", "get")
+    __slots__ = ("_fields", "get", "lasting")
 
-    def __init__(self, fields: list[Header]) -> None:
+    def __init__(self, fields: list[Header], lasting: tuple[Header, ...] = ()) -> None:
         self._fields = fields
+        # The same fields but for the value of content-length: a key for what is computed once for many requests.
+        self.lasting = lasting or tuple(fields)
         # The dictionary's own method, not one of ours: a request looks up a dozen names.
         self.get: Callable[[bytes], bytes | None] = dict(reversed(fields)).get
 

@@ -25,6 +25,7 @@ class RequestHead(Struct):
     """A request line and its fields, with the framing of the body."""
 
     fields: list[Header] = []
+    lasting: tuple[Header, ...] = ()  # the fields of all heads that differ in length alone; may be empty
     method: str = ""
     path: str = ""
     raw_path: bytes = b""
@@ -63,6 +64,7 @@ def parse_head(raw: bytes, max_fields: int) -> RequestHead:
 def _parse_known(raw: bytes, max_fields: int) -> tuple[RequestHead, int]:
     """Return a head with a content-length, and the place of that field."""
     head = _parse(raw, max_fields)
+    head.lasting = tuple(head.fields)
     return head, [name for name, _ in head.fields].index(b"content-length")
 
 

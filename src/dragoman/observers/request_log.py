@@ -156,6 +156,9 @@ def _format_second(since_epoch: int) -> str:
 
 
 def _format_tools(outcome: Outcome) -> str:
+    usage = outcome.usage
+    if not outcome.tool_runs and (usage is None or not (usage.web_searches or usage.web_fetches)):
+        return ""
     searches, fetches = outcome.web_searches, outcome.web_fetches
     failed = sum(run.result != OK for run in outcome.tool_runs)
     return (

@@ -1,8 +1,9 @@
 """The registry of protocols. A new one is a folder and a line here."""
 
+from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
-from dragoman.hub.ports import GetHeader, KeyPlaces, Protocol
+from dragoman.hub.ports import Header, KeyPlaces, Protocol
 from dragoman.protocols import chat, gemini, kiro, messages, native, responses
 
 PROTOCOLS: dict[str, Protocol] = {
@@ -26,11 +27,13 @@ KEY_PLACES = KeyPlaces(
 OPERATIONS = {name: protocol.operation for name, protocol in PROTOCOLS.items()}  # gen_ai.operation.name of each
 
 
-def find_client_keys(header: GetHeader, query: str) -> list[bytes]:
+@lru_cache(maxsize=256)
+def find_client_keys(fields: tuple[Header, ...], query: str) -> tuple[bytes, ...]:
     """Return the keys in a request, in any place that one of the protocols uses.
 
     Some clients send two, one of them for another server: either may be the right one.
     """
+    header = dict(reversed(fields)).get
     found: list[bytes] = []
     authorization = header(b"authorization")
     if authorization is not None:
@@ -46,4 +49,4 @@ def find_client_keys(header: GetHeader, query: str) -> list[bytes]:
         if name_in_query in KEY_PLACES.parameters:
             found.append(unquote_to_bytes(text))
             break
-    return list(filter(None, found))
+    return tuple(filter(None, found))

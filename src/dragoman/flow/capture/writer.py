@@ -70,7 +70,7 @@ class RequestCapture:
         if debug.capture == "off":
             return None
         recording = Recording(exchange, started_at, self._budget, lambda ended: self._finish(ended, debug))
-        recording.secrets.update(find_client_keys(exchange.headers.get, exchange.query))
+        recording.secrets.update(find_client_keys(exchange.headers.lasting, exchange.query))
         exchange.listener = recording
         return recording
 
