@@ -113,8 +113,10 @@ def _block(event: JsonObject | str) -> bytes:
 
 
 @contextmanager
-def outside(directory: Path, settings: str = ONCE, models: tuple[str, ...] = ()) -> Iterator[Outside]:
+def outside(
+    directory: Path, settings: str = ONCE, models: tuple[str, ...] = (), pages: dict[str, Answer] | None = None
+) -> Iterator[Outside]:
     with ExitStack() as stack:
-        fakes = {name: stack.enter_context(FakeUpstream(models=models)) for name in PROTOCOLS}
+        fakes = {name: stack.enter_context(FakeUpstream(models=models, pages=pages or {})) for name in PROTOCOLS}
         sections = [provider_section(name, fake.url, name) for name, fake in fakes.items()]
         yield Outside(stack.enter_context(running("\n".join([settings, *sections]), directory)), fakes)

@@ -223,9 +223,8 @@ def test_a_list_of_models_does_not_repeat_it(tmp_path: Path, written: str) -> No
         {"id": f"m-{SECRET}", "object": "model", "created": 1, "owned_by": "vendor"},
     ]
     body = json.dumps({"object": "list", "data": listed}).replace(SECRET, written).encode()
-    with outside(tmp_path, models=("m",)) as gate:
-        for fake in gate.fakes.values():
-            fake.pages = {path: Answer(body, content_type=JSON) for path in ("/v1/models", "/v1/models?limit=1000")}
+    pages = {path: Answer(body, content_type=JSON) for path in ("/v1/models", "/v1/models?limit=1000")}
+    with outside(tmp_path, pages=pages) as gate:
         gate.gateway.settle()
         shapes: list[dict[str, str]] = [{}, {"anthropic_version": "2023-06-01"}, {"x_goog_api_key": KEY}]
         answers = [gate.send("GET", "/v1/models?limit=1000", None, **fields) for fields in shapes]

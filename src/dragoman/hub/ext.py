@@ -43,6 +43,8 @@ def note_foreign_fields(request: Request, protocol: str, ledger: Ledger, kept: E
     field, what = _NOT_A_REPLY.get(request.protocol, ("", ""))
     if field in request.ext:
         raise BadRequest(f"/{field}", f"{field} asks for {what}")
+    if request.search_sources:
+        ledger.note_approximated(request.pointer("search_sources"), "the upstream's own sources are listed")
     why = f"{protocol} has no such field"
     for at, ext in _holders(request):
         for pointer in ext:

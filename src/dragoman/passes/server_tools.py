@@ -86,7 +86,9 @@ def offer_server_tools(request: Request, kinds: Iterable[str]) -> tuple[Request,
     offered = ServerTools(declared, names, request.max_tool_calls)
     # The gateway keeps the limit itself, unless the upstream has tools of its own to count.
     limit = request.max_tool_calls if any(isinstance(tool, Hosted) for tool in tools) else None
-    return replace(request, tools=tools, tool_choice=choice, max_tool_calls=limit), offered
+    sources = request.search_sources and SEARCH not in declared  # the gateway lists those of its own searches
+    changed = replace(request, tools=tools, tool_choice=choice, max_tool_calls=limit, search_sources=sources)
+    return changed, offered
 
 
 def withdraw_server_tools(request: Request, tools: ServerTools) -> Request:
@@ -239,9 +241,9 @@ def _is_answered(call: ToolCall, results: list[ToolResult]) -> bool:
     return any(result.call_id == call.id for result in results)
 
 
-def _with_results(turn: Turn, results: list[ToolResult], asked: Turn) -> Turn:
+def _with_results(turn: Turn, results: list[ToolResult], calling: Turn) -> Turn:
     """Put results of server calls beside those of the client's calls, in the order of the calls."""
-    order = {part.id: place for place, part in enumerate(asked.parts) if isinstance(part, ToolCall)}
+    order = {part.id: place for place, part in enumerate(calling.parts) if isinstance(part, ToolCall)}
     own = list(takewhile(lambda part: isinstance(part, ToolResult), turn.parts))
     leading = [part for part in (*results, *own) if isinstance(part, ToolResult)]
     leading.sort(key=lambda result: order.get(result.call_id, len(order)))

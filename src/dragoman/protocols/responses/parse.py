@@ -57,7 +57,10 @@ def _parse_request(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Requ
     text = fields.obj("text")
     cache = fields.obj("prompt_cache_options")
     included = _parse_include(fields, ext)
-    where = _WHERE | {"logprobs": f"/include/{included.get(LOGPROBS, '')}"}
+    where = _WHERE | {
+        "logprobs": f"/include/{included.get(LOGPROBS, '')}",
+        "search_sources": f"/include/{included.get(SOURCES, '')}",
+    }
     tier, verbosity = fields.text("service_tier"), text.text("verbosity") if text else None
     stream = fields.obj("stream_options")
     if stream is not None:
