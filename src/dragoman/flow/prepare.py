@@ -138,18 +138,7 @@ async def prepare(
     is_changed = bool(changes) or call.is_from_other_protocol or call.continues
     is_altered = is_changed or runs_tools or provider.replies.stages is not None
     if passing is not None and choice.unchanged and not is_altered:
-        message = await _pass_unchanged(call, route, provider, protocol, passing)
-        out, secrets = await _address(message, call, provider, protocol, number)
-        return Passthrough(
-            route=route,
-            provider=provider,
-            protocol=protocol,
-            upstream=upstream,
-            out=out,
-            options=options,
-            secrets=secrets,
-            owner=call.is_owner,
-        )
+        return await _pass_unchanged(call, route, provider, protocol, passing, options, number)
     await call.read()
     ledger = call.ledger()
     offered = offer_tools(call, fitting.tool_plan, rounds, protocol.name, ledger)
@@ -186,15 +175,28 @@ class _Message(Struct, frozen=True):
     request: Callable[[], Request]  # parsed only where the provider's own headers depend on it
 
 
-async def _pass_unchanged(call: Call, route: Route, provider: Provider, protocol: Protocol, passing: bytes) -> _Message:
-    """Return the client's own bytes, with the upstream's name of the model."""
+async def _pass_unchanged(
+    call: Call, route: Route, provider: Provider, protocol: Protocol, passing: bytes, options: object, number: int
+) -> Passthrough:
+    """Return a request of the client's own bytes, with the upstream's name of the model."""
     upstream = protocol.upstream
     assert upstream is not None
     body = passing
     if route.model != call.model:
         body = await run_off_loop(len(passing), partial(upstream.put_model, passing, route.model))
     location = Location(upstream.locate(route.model, call.stream).path, _client_query(call.query))
-    return _Message(body, _client_headers(call, provider, upstream), location, call.request)
+    message = _Message(body, _client_headers(call, provider, upstream), location, call.request)
+    out, secrets = await _address(message, call, provider, protocol, number)
+    return Passthrough(
+        route=route,
+        provider=provider,
+        protocol=protocol,
+        upstream=upstream,
+        out=out,
+        options=options,
+        secrets=secrets,
+        owner=call.is_owner,
+    )
 
 
 async def _translate(
