@@ -1,6 +1,7 @@
 """A vendor on the loopback: paths with usual answers, scripts that come before them, and counts of what was asked."""
 
 import time
+from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -50,9 +51,9 @@ class FakeService(FakeUpstream):
     def root(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @abstractmethod
     def section(self, credentials: str | list[str], **settings: object) -> str:
-        """The lines of a dragoman.toml that point here."""
-        raise NotImplementedError
+        """Return the lines of a dragoman.toml that point here."""
 
     def script(self, path: str, *answers: Answer) -> None:
         self._scripts.setdefault(path, deque()).extend(answers)

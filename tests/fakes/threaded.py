@@ -2,10 +2,11 @@
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from typing import Self
 
 
-class ThreadedServer:
+class ThreadedServer(ABC):
     """Whoever inherits says in `_serve` what happens on a connection; `port` is known once the context is open."""
 
     port: int
@@ -39,5 +40,6 @@ class ThreadedServer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    @abstractmethod
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        raise NotImplementedError
+        """Serve one connection."""

@@ -12,7 +12,6 @@ ELSEWHERE = {
     "format": ("flow/capture/test_file_format.py", "captures of both versions become its records"),
     "offered_tools": ("e2e/test_server_tools.py", "what is offered is seen in the upstream's request"),
     "open_reply": ("flow/test_gateway.py", "the loop gives it to every step that runs itself"),
-    "run_tools": ("e2e/test_server_tools.py", "tools run between rounds over real sockets"),
     "ports": ("flow/capture/test_recording_runtime.py", "the real classes and the recording ones implement them"),
 }
 

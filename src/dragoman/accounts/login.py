@@ -22,7 +22,7 @@ class LoginFailed(Exception):
 
 
 def save_login(path: Path, table: Table) -> None:
-    """Replace the credential file: the person has just asked for it."""
+    """Replace the credential file: the user has just requested it."""
     while not replace_file(path, encode_table(table), read_bytes(path)):
         pass
 

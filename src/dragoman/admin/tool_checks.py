@@ -12,13 +12,12 @@ from dragoman.config.secret import find_unreadable_secrets
 from dragoman.config.settings import WebSearch
 from dragoman.framing.known_secrets import list_secrets, redact_known
 from dragoman.framing.redaction import redact
-from dragoman.hub.server_tools import ToolFailure
+from dragoman.hub.server_tools import FETCH, SEARCH, ToolFailure
 from dragoman.net.client import HttpClient
 from dragoman.providers import KINDS, find_missing_feature
 from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding
 from dragoman.providers.connection import USER_AGENT
 from dragoman.tools.backends import McpFetch, McpSearch, Network, make_backends
-from dragoman.tools.plan import FETCH, SEARCH
 from dragoman.tools.search_services import SEARCH_APIS
 from dragoman.tools.web_search import SearchBackend, SearchQuery, search
 

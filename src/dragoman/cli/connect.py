@@ -80,7 +80,7 @@ def _write(client: str, recipe: Recipe, file: SettingsFile, config: Config, targ
 
 def _plan(recipe: Recipe, file: SettingsFile, config: Config, target: Target) -> tuple[FileEdit, Target]:
     """Choose a model where none is given, and return the change of the client's settings file."""
-    edit = plan_edit(_path(file), file.merge, file.settings(target))  # fails before any provider is asked for models
+    edit = plan_edit(_path(file), file.merge, file.settings(target))  # fails before any model list is read
     if target.model is not None:
         return edit, target
     present = file.read_model(edit.old or "")

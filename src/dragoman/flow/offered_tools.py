@@ -31,7 +31,7 @@ class OfferedTools(Struct, frozen=True):
 
     request: Request
     tools: ServerTools | None
-    unrun: tuple[ServerToolUse, ...] = ()  # uses in the client's history that must run before the model is asked
+    unrun: tuple[ServerToolUse, ...] = ()  # uses in the client's history that must run first
 
 
 async def declares_server_tool(call: Call, plan: ToolPlan | None) -> bool:

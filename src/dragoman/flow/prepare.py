@@ -87,7 +87,7 @@ class Translated(Outbound, frozen=True, kw_only=True):
     losses: int  # of the request: so many come first in the ledger
     server_tools: ServerTools | None = None  # that the gateway runs
     tool_plan: ToolPlan | None = None
-    unrun_uses: tuple[ServerToolUse, ...] = ()  # of server tools, which run before the upstream is asked
+    unrun_uses: tuple[ServerToolUse, ...] = ()  # of server tools, which run before the request is sent
     may_pause: bool = False  # the upstream may pause, and the client's protocol has no pause
 
     @property

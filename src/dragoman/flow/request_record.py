@@ -65,7 +65,7 @@ class RequestRecord:
         self.upstream_protocol = ""
         self.ledger: Ledger | None = None  # None: passed through
         self.failed_attempts: list[FailedAttempt] = []
-        self.rounds = 1  # how often the model was asked
+        self.rounds = 1  # of upstream requests for this reply: more than one after server tools or pauses
         self.tool_runs: list[ToolRun] = []
         self.awaits_round = False  # the model is to go on once its tools have run
         self.recording: Recording | None = None  # None: nothing is captured

@@ -163,7 +163,7 @@ class Turn:
         return (lambda request, ledger: add_notice(request, lost_calls),) if lost_calls else ()
 
     async def _begin_with_tools(self, prepared: Prepared) -> None:
-        """Begin the reply of a request whose history has tools to run before the upstream is asked."""
+        """Begin the reply of a request whose history has tools to run before the first upstream request."""
         self.pipe = self._make_pipe(prepared)
         begun = self._writer.encoding.feed([Started("", prepared.route.model)])
         await self._writer.commit(prepared, Headers([]), begun)

@@ -50,15 +50,15 @@ def make_metrics_reader(
 def provider_samples(name: str, provider: Provider, now: float) -> Iterator[Reading]:
     """Return how many credentials of a provider are available, and which share of its allowances is used."""
     if provider.account.pool is not None:
-        resting = [state.free_at is not None for state in provider.account.pool.states(now) if not state.model]
+        cools_down = [state.free_at is not None for state in provider.account.pool.states(now) if not state.model]
     else:
         limits = provider.account.last_limits()
         parked = None if limits is None else limits.exhausted_until
-        rests = () if provider.account.cooldowns is None else provider.account.cooldowns.states(now)
-        at_rest = any(state.free_at is not None for state in rests if not state.model)
-        resting = [at_rest or (parked is not None and parked > now)]
-    yield Reading(catalogue.POOL_CREDENTIALS.name, (name, AVAILABLE), (resting.count(False),))
-    yield Reading(catalogue.POOL_CREDENTIALS.name, (name, catalogue.COOLING_DOWN), (resting.count(True),))
+        cooldowns = () if provider.account.cooldowns is None else provider.account.cooldowns.states(now)
+        is_cooling_down = any(state.free_at is not None for state in cooldowns if not state.model)
+        cools_down = [is_cooling_down or (parked is not None and parked > now)]
+    yield Reading(catalogue.POOL_CREDENTIALS.name, (name, AVAILABLE), (cools_down.count(False),))
+    yield Reading(catalogue.POOL_CREDENTIALS.name, (name, catalogue.COOLING_DOWN), (cools_down.count(True),))
     for member in provider.members or (provider,):
         limits = member.account.last_limits()
         for window, used in () if limits is None else limits.windows.items():

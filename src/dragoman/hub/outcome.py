@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from dragoman.hub.server_tools import FETCH, SEARCH
 from dragoman.hub.usage import Usage
 
 OK = "ok"
@@ -48,7 +49,7 @@ class Outcome(Struct, frozen=True, kw_only=True, gc=False):
     losses_by_how: tuple[int, ...] = ()  # counts in the order of LossKind; () if there are none
     deltas: int = 0
     failed_attempts: tuple[FailedAttempt, ...] = ()  # before the last attempt
-    rounds: int = 1  # how often the model was asked: once, and again after each run of its server tools
+    rounds: int = 1  # upstream requests for the reply: one, and another after each run of server tools
     tool_runs: tuple[ToolRun, ...] = ()
     traceparent: str = ""  # the client's traceparent header, unchanged
 
@@ -59,12 +60,12 @@ class Outcome(Struct, frozen=True, kw_only=True, gc=False):
     @property
     def web_searches(self) -> int:
         """Return how many searches succeeded, whether the gateway or the upstream ran them."""
-        return self._count_runs("web_search") if self.usage is None else self.usage.web_searches
+        return self._count_runs(SEARCH) if self.usage is None else self.usage.web_searches
 
     @property
     def web_fetches(self) -> int:
         """Return how many pages were fetched, by the gateway or the upstream."""
-        return self._count_runs("web_fetch") if self.usage is None else self.usage.web_fetches
+        return self._count_runs(FETCH) if self.usage is None else self.usage.web_fetches
 
     def _count_runs(self, tool: str) -> int:
         return sum(run.tool == tool and run.result == OK for run in self.tool_runs)

@@ -34,9 +34,12 @@ class RunStage:
 
     __slots__ = ()
 
+    def feed(self, event: Event) -> Sequence[Event]:
+        return (event,)
+
     def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
         """Return what feeding the deltas one by one would give; `run` itself if it passes unchanged."""
-        raise NotImplementedError
+        return [out for event in run for out in self.feed(event)]
 
 
 def split_runs(events: Iterable[Event]) -> list[Event | list[Delta]]:

@@ -9,6 +9,9 @@ from msgspec import Struct
 
 from dragoman.hub.opaque import ENVELOPE_PREFIX
 
+SEARCH = "web_search"  # the kinds of server tools that the gateway can run
+FETCH = "web_fetch"
+
 
 class ToolErrorCode(Enum):
     """Why a server tool failed, in the codes of Messages, which has the most of them."""

@@ -20,7 +20,7 @@ Connect = Callable[[], asyncio.Protocol]
 
 
 class LoopAcceptor:
-    """Lets the event loop accept, as long as nothing is wanted that it cannot do."""
+    """Lets the event loop accept connections, where nothing beyond that is needed."""
 
     def __init__(self, listening: socket.socket, connect: Connect, server: asyncio.Server) -> None:
         self._listening = listening

@@ -108,7 +108,7 @@ class _Handshake(asyncio.Protocol):
         if self._closed:
             raise ProxyRefused("the proxy closed the connection")
         if self._buffer:
-            raise ProxyRefused("the proxy sent bytes before the destination was asked anything")
+            raise ProxyRefused("the proxy sent bytes before any were sent to the destination")
         return self.transport
 
 

@@ -130,7 +130,7 @@ def _read_request_line(line: bytes, head: RequestHead) -> None:
     if version == b"HTTP/1.0":
         head.modern = head.keep_alive = False
     elif version != b"HTTP/1.1":
-        raise HeadRejected("only HTTP/1.1 and HTTP/1.0 are spoken here", 505)
+        raise HeadRejected("only HTTP/1.1 and HTTP/1.0 are supported", 505)
     if method == b"CONNECT":
         head.tunnel = True
         head.keep_alive = False

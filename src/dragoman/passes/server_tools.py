@@ -41,10 +41,17 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.hub.server_tools import Page, SearchFound, SearchResult, ServerToolUse, ToolFailure, ToolOutcome
+from dragoman.hub.server_tools import (
+    FETCH,
+    SEARCH,
+    Page,
+    SearchFound,
+    SearchResult,
+    ServerToolUse,
+    ToolFailure,
+    ToolOutcome,
+)
 
-SEARCH = "web_search"
-FETCH = "web_fetch"
 RESULTS_BY_SIZE = {"low": 3, "medium": 6}
 PDF = "application/pdf"
 

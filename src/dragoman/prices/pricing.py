@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 
 from dragoman.config.settings import PriceOverride, ProviderConfig
 from dragoman.hub.outcome import OK, Outcome
+from dragoman.hub.server_tools import SEARCH
 from dragoman.hub.usage import Usage
 from dragoman.prices.sheet import Model, Price, Rates, find_model, utc_datetime, vendor_of_endpoint
 
@@ -47,7 +48,7 @@ class Pricing:
         tokens = self._cost_of_tokens(outcome)
         if not outcome.tool_runs or not self._search_nano:
             return tokens
-        searches = sum(run.tool == "web_search" and run.result == OK for run in outcome.tool_runs)
+        searches = sum(run.tool == SEARCH and run.result == OK for run in outcome.tool_runs)
         return (tokens or 0) + searches * self._search_nano if searches else tokens
 
     def _cost_of_tokens(self, outcome: Outcome) -> int | None:

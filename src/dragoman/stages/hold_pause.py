@@ -1,4 +1,4 @@
-"""Hold the pause of a reply that its vendor wants to be asked to go on with."""
+"""Hold the end of a reply that its vendor has paused, so that the gateway can request the rest."""
 
 from collections.abc import Sequence
 

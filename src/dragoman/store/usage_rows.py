@@ -41,7 +41,7 @@ class UsageRow(Struct, frozen=True, gc=False):
     error_code: str | None
     losses: int
     attempts: int
-    rounds: int  # how often the model was asked, because it used server tools
+    rounds: int  # upstream requests for the reply: more than one if it used server tools
     web_searches: int
     web_fetches: int
 

@@ -3,13 +3,12 @@
 from msgspec import Struct
 
 from dragoman.config.settings import Tools, WebFetch, WebSearch
+from dragoman.hub.server_tools import FETCH, SEARCH
 from dragoman.tools.backends import Backends, McpServers
 from dragoman.tools.web_fetch import FetchBackend
 from dragoman.tools.web_search import SearchBackend
 
 LOCATES_BY_COUNTRY = frozenset(("brave",))
-SEARCH = "web_search"
-FETCH = "web_fetch"
 
 
 class ToolPlan(Struct, frozen=True):
@@ -21,13 +20,9 @@ class ToolPlan(Struct, frozen=True):
     search_settings: WebSearch
     fetch_settings: WebFetch
     servers: McpServers
+    kinds: frozenset[str]  # that the gateway runs when a request is translated for this provider
+    marks: tuple[bytes, ...]  # one of them stands in every body that declares a tool which the upstream cannot run
     secrets: tuple[bytes, ...] = ()
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        """Return the kinds that the gateway runs when a request is translated for this provider."""
-        found = ((SEARCH, self.search), (FETCH, self.fetch))
-        return frozenset(kind for kind, backend in found if backend is not None)
 
     @property
     def located_by(self) -> tuple[str, ...]:
@@ -36,7 +31,7 @@ class ToolPlan(Struct, frozen=True):
 
     def mentions(self, body: bytes) -> bool:
         """Whether a body that could pass unchanged may declare a tool that the upstream cannot run."""
-        return any(kind.encode() in body for kind in self.kinds - self.native)
+        return any(body.find(mark) >= 0 for mark in self.marks)
 
 
 def plan_tools(
@@ -47,7 +42,20 @@ def plan_tools(
     fetch = None if FETCH in native else backends.fetch
     if search is None and fetch is None:
         return None
-    return ToolPlan(search, fetch, native, settings.web_search, settings.web_fetch, backends.servers, backends.secrets)
+    return make_plan(search, fetch, native, settings, backends.servers, backends.secrets)
+
+
+def make_plan(
+    search: SearchBackend | None,
+    fetch: FetchBackend | None,
+    native: frozenset[str],
+    settings: Tools,
+    servers: McpServers,
+    secrets: tuple[bytes, ...] = (),
+) -> ToolPlan:
+    kinds = frozenset(kind for kind, backend in ((SEARCH, search), (FETCH, fetch)) if backend is not None)
+    marks = tuple(kind.encode() for kind in sorted(kinds - native))
+    return ToolPlan(search, fetch, native, settings.web_search, settings.web_fetch, servers, kinds, marks, secrets)
 
 
 def _choose_search(

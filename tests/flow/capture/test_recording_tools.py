@@ -11,7 +11,7 @@ from dragoman.flow.capture.recording_tools import describe_backends, describe_to
 from dragoman.hub.server_tools import FetchOutcome, Page, SearchFound, SearchOutcome, SearchResult
 from dragoman.tools.backends import McpServers
 from dragoman.tools.domains import DomainRules
-from dragoman.tools.plan import ToolPlan
+from dragoman.tools.plan import ToolPlan, make_plan
 from dragoman.tools.web_search import SearchQuery
 from flow.capture.recordings import looked_up, make_recording
 from flow.in_memory import run
@@ -37,14 +37,14 @@ class Library:
         return Page(url, "One", "Text")
 
 
-def make_plan() -> ToolPlan:
+def plan_with_secret() -> ToolPlan:
     secrets = (b"sk-canary-1234",)
-    return ToolPlan(Index(), Library(), frozenset(), WebSearch(), WebFetch(), McpServers(), secrets)
+    return make_plan(Index(), Library(), frozenset(), Tools(), McpServers(), secrets)
 
 
 def test_runs_are_noted_without_secrets() -> None:
     recording = make_recording()
-    plan = record_plan(make_plan(), "up", recording)
+    plan = record_plan(plan_with_secret(), "up", recording)
     assert plan.search is not None
     assert plan.fetch is not None
     assert run(plan.search.search(SearchQuery("bears", 3), 1.0)) == FOUND
@@ -63,7 +63,7 @@ def test_runs_are_noted_without_secrets() -> None:
 
 def test_a_run_that_is_given_up_is_noted_without_an_outcome() -> None:
     recording = make_recording()
-    plan = record_plan(make_plan(), "up", recording)
+    plan = record_plan(plan_with_secret(), "up", recording)
 
     async def scenario() -> None:
         assert plan.search is not None
@@ -83,4 +83,4 @@ def test_the_settings_in_a_capture_have_no_secrets_addresses_or_commands() -> No
     assert "canary" not in str(described)
     assert "host.example" not in str(described)
     assert "'max_chars': 7" in str(described["web_fetch"])
-    assert describe_backends(make_plan()) == {"web_search": "index", "web_fetch": "library"}
+    assert describe_backends(plan_with_secret()) == {"web_search": "index", "web_fetch": "library"}

@@ -5,9 +5,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dragoman.config.settings import WebFetch, WebSearch
+from dragoman.config.settings import Tools, WebFetch, WebSearch
 from dragoman.flow.capture.format import Capture, LookupName, ToolRun
 from dragoman.hub.server_tools import (
+    FETCH,
+    SEARCH,
     FetchOutcome,
     Page,
     SearchFound,
@@ -19,7 +21,7 @@ from dragoman.hub.server_tools import (
 from dragoman.providers.provider import Provider
 from dragoman.tools.backends import McpServers
 from dragoman.tools.domains import DomainRules
-from dragoman.tools.plan import FETCH, SEARCH, ToolPlan
+from dragoman.tools.plan import ToolPlan, make_plan
 from dragoman.tools.web_search import SearchQuery
 
 
@@ -83,12 +85,11 @@ def replay_plans(capture: Capture, providers: Mapping[str, Provider]) -> dict[st
         if name not in providers:
             continue
         runs = RecordedRuns(name, capture)
-        plans[name] = ToolPlan(
+        plans[name] = make_plan(
             ReplayedSearch(backends[SEARCH], runs) if SEARCH in backends else None,
             ReplayedFetch(backends[FETCH], runs) if FETCH in backends else None,
             providers[name].requests.hosted_tools,
-            search,
-            fetch,
+            Tools(search, fetch),
             McpServers(),
         )
     return plans

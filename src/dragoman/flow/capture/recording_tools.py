@@ -10,9 +10,18 @@ from dragoman.flow.capture.format import LookupName, ToolRun
 from dragoman.flow.capture.recording import Recording
 from dragoman.framing.known_secrets import list_secrets
 from dragoman.hub.request import Json
-from dragoman.hub.server_tools import FetchOutcome, Page, SearchFound, SearchOutcome, ToolFailure, ToolOutcome
+from dragoman.hub.server_tools import (
+    FETCH,
+    SEARCH,
+    FetchOutcome,
+    Page,
+    SearchFound,
+    SearchOutcome,
+    ToolFailure,
+    ToolOutcome,
+)
 from dragoman.tools.domains import DomainRules
-from dragoman.tools.plan import FETCH, SEARCH, ToolPlan
+from dragoman.tools.plan import ToolPlan
 from dragoman.tools.tool_results import redact_outcome
 from dragoman.tools.web_fetch import FetchBackend, fetch
 from dragoman.tools.web_search import SearchBackend, SearchQuery

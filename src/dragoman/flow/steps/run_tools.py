@@ -17,12 +17,13 @@ from dragoman.framing.known_secrets import list_secrets
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, HostedBlock, Opened, Stop, ToolReturned
 from dragoman.hub.outcome import OK, ToolRun
 from dragoman.hub.request import Hosted, Json, Part, Request, Role, Text, ToolResult
-from dragoman.hub.server_tools import Page, ToolErrorCode, ToolFailure, ToolOutcome
+from dragoman.hub.server_tools import FETCH, SEARCH, Page, ToolErrorCode, ToolFailure, ToolOutcome
+from dragoman.net.tasks import spawn
 from dragoman.passes.server_tools import ServerTools, add_round, relax_choice, withdraw_server_tools, write_result
 from dragoman.stages.hold_server_calls import HoldServerCalls, ServerCall
 from dragoman.tools.backends import McpServers
 from dragoman.tools.domains import DomainRules
-from dragoman.tools.plan import FETCH, SEARCH, ToolPlan
+from dragoman.tools.plan import ToolPlan
 from dragoman.tools.provenance import is_named
 from dragoman.tools.tool_results import redact_outcome
 from dragoman.tools.web_fetch import fetch
@@ -45,10 +46,6 @@ class Rounds:
         self.uses = {SEARCH: 0, FETCH: 0}
         self.shown: list[str] = []  # the texts in which an address may have appeared
         self.ran: dict[str, ToolResult] = {}  # by id, of uses that the client's history left without a result
-
-    @property
-    def count(self) -> int:
-        return len(self._history)
 
     @property
     def pauses(self) -> int:
@@ -92,7 +89,7 @@ class ToolsCalled(Struct, frozen=True):
     prepared: Translated
     hold: HoldServerCalls
     output_tokens: int
-    is_earlier: bool = False  # the calls stand in the client's history, and nothing was asked of the upstream yet
+    is_earlier: bool = False  # the calls stand in the client's history; no upstream request was sent yet
 
 
 class ToolsRan(Struct, frozen=True):
@@ -141,9 +138,11 @@ class RunTools(Struct, frozen=True):
         encoding, writer = reply.writer.encoding, reply.writer
         writer.resume_keep_alives()
         results: dict[str, ToolResult] = {}
-        async with asyncio.TaskGroup() as group:
-            held = hold.held
-            tasks = {item.id: group.create_task(runner.run(item)) for item in held if isinstance(item, ServerCall)}
+        held = hold.held
+        tasks = {
+            item.id: spawn(runner.run(item), name=f"run {item.kind}") for item in held if isinstance(item, ServerCall)
+        }
+        try:
             for item in held:
                 if not isinstance(item, ServerCall):
                     await writer.send(encoding.feed([item]))
@@ -154,6 +153,9 @@ class RunTools(Struct, frozen=True):
                 encoding.sources.add(outcome)
                 results[item.id] = runner.write(item, outcome)
                 await writer.send(encoding.feed([ToolReturned(block, outcome), Closed(block)]))
+        finally:  # the client may have disconnected
+            for task in tasks.values():
+                task.cancel()
         is_finished = hold.calls_client_tool
         if is_finished:
             assert hold.end is not None

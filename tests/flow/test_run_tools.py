@@ -1,0 +1,98 @@
+"""Run a search between two rounds of a reply, over a real socket to the upstream."""
+
+import asyncio
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from dragoman.config.settings import Tools
+from dragoman.hub.server_tools import SearchFound, SearchOutcome, SearchResult
+from dragoman.net.errors import ClientDisconnected
+from dragoman.tools.backends import McpServers
+from dragoman.tools.plan import make_plan
+from dragoman.tools.web_search import SearchQuery
+from fakes.upstream import Answer, FakeUpstream
+from flow.chat_wire import STREAM, chunk
+from flow.gateway_rig import Asking, Rig
+from flow.in_memory import run
+from flow.writer_rig import soon
+
+TOOL = {"type": "web_search_20250305", "name": "web_search"}
+USER = {"role": "user", "content": "x"}
+REQUEST = {"model": "m", "max_tokens": 99, "stream": True, "messages": [USER], "tools": [TOOL]}
+FUNCTION = {"name": "web_search", "arguments": '{"query": "x"}'}
+CALL = {"index": 0, "id": "call_1", "type": "function", "function": FUNCTION}
+CALLS_SEARCH = chunk({"role": "assistant", "tool_calls": [CALL]}) + chunk({}, "tool_calls") + b"data: [DONE]\n\n"
+
+
+class SlowSearch:
+    """A search service that answers when the test lets it."""
+
+    name = "slow"
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.may_end = asyncio.Event()
+        self.was_cancelled = False
+
+    async def search(self, query: SearchQuery, timeout_s: float) -> SearchOutcome:
+        self.begun.set()
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
+        return SearchFound((SearchResult("https://a.example/", "A", "text"),))
+
+
+def ask(rig: Rig, service: SlowSearch) -> Asking:
+    plan = make_plan(service, None, frozenset(), Tools(), McpServers())
+    rig.gateway.adopt(replace(rig.gateway.runtime, tool_plans={"one": plan}))
+    return rig.asks("messages", msgspec.json.encode(REQUEST))
+
+
+def test_the_reply_goes_on_with_what_the_search_found() -> None:
+    async def scene(fake: FakeUpstream) -> None:
+        async with Rig({"one": fake}) as rig:
+            service = SlowSearch()
+            service.may_end.set()
+            reply = await ask(rig, service).answered()
+            assert b"web_search_tool_result" in reply.body
+            assert b"https://a.example/" in fake.calls[1].body
+
+    with FakeUpstream([Answer(CALLS_SEARCH), Answer(STREAM)]) as fake:
+        run(scene(fake))
+
+
+def test_a_client_that_has_left_ends_the_search_and_is_noticed_as_such() -> None:
+    async def scene(fake: FakeUpstream) -> None:
+        async with Rig({"one": fake}) as rig:
+            service = SlowSearch()
+            asking = ask(rig, service)
+            answering = asyncio.create_task(asking.answered())
+            await service.begun.wait()
+            asking.exchange.gone = True
+            service.may_end.set()
+            with pytest.raises(ClientDisconnected):
+                await answering
+            assert len(fake.calls) == 1
+
+    with FakeUpstream([Answer(CALLS_SEARCH), Answer(STREAM)]) as fake:
+        run(scene(fake))
+
+
+def test_a_call_that_is_cancelled_cancels_its_search() -> None:
+    async def scene(fake: FakeUpstream) -> None:
+        async with Rig({"one": fake}) as rig:
+            service = SlowSearch()
+            asking = ask(rig, service)
+            answering = asyncio.create_task(asking.answered())
+            await service.begun.wait()
+            answering.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await answering
+            await soon(lambda: service.was_cancelled)
+
+    with FakeUpstream([Answer(CALLS_SEARCH)]) as fake:
+        run(scene(fake))
