@@ -9,6 +9,7 @@ from dragoman.providers.codex.provider import make_codex
 from dragoman.providers.compatible.provider import make_compatible
 from dragoman.providers.copilot.provider import make_copilot
 from dragoman.providers.echo.provider import make_echo
+from dragoman.providers.gemini.provider import make_gemini
 from dragoman.providers.kiro.provider import make_kiro
 from dragoman.providers.openai import make_openai
 from dragoman.providers.provider import Provider, SendRequest
@@ -21,6 +22,7 @@ KINDS: dict[str, MakeProvider] = {
     "openai-compatible": make_compatible,
     "codex": make_codex,
     "copilot": make_copilot,
+    "gemini": make_gemini,
     "kiro": make_kiro,
     "echo": make_echo,
 }
