@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 
 from dragoman.config.settings import ProviderConfig
-from dragoman.protocols import PROTOCOLS
 from dragoman.providers.anthropic import make_anthropic
 from dragoman.providers.codex.provider import make_codex
 from dragoman.providers.compatible.provider import make_compatible
@@ -26,12 +25,3 @@ KINDS: dict[str, MakeProvider] = {
     "kiro": make_kiro,
     "echo": make_echo,
 }
-
-
-def find_missing_feature(section: ProviderConfig) -> str | None:
-    """Return what a section needs that this version does not have; None if its provider can be made."""
-    if section.kind not in KINDS:
-        return f"kind {section.kind}"
-    if section.protocols and not any(name in PROTOCOLS and PROTOCOLS[name].upstream for name in section.protocols):
-        return f"protocol {', '.join(section.protocols)}"
-    return None
