@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dragoman.store import Store, open_store
 from dragoman.store.postgres import tables as postgres_tables
 from dragoman.store.sqlite import tables as sqlite_tables
-from dragoman.store.store import CUT_CALL_LIFE_S, KeyId, KeyRow, NameTaken
+from dragoman.store.store import CUT_CALL_LIFE_S, KeyId, KeyRow, NameTaken, Rotation
 from dragoman.store.usage_rows import SLOT_MS, GroupBy, UsageRow, UsageSpan
 from store.rows import EVER, row
 
@@ -47,7 +47,7 @@ def test_keys_are_listed_in_the_order_of_their_creation(store_url: str) -> None:
         for one in rows:
             await store.add_key(one, one.id.encode())
         assert list(await store.keys()) == rows
-        assert await store.live_digests() == {b"key_3": "key_3", b"key_1": "key_1", b"key_2": "key_2"}
+        assert {one.digest: one.id for one in await store.live_keys()} == {one.id.encode(): one.id for one in rows}
 
     tell(store_url, story)
 
@@ -58,9 +58,9 @@ def test_a_name_is_taken_until_its_key_is_revoked(store_url: str) -> None:
         with pytest.raises(NameTaken):
             await store.add_key(key(2, "laptop"), b"2")
         revoked = await store.revoke_key("laptop", 1_900_000_000)
-        assert revoked == replace(key(1, "laptop"), revoked_at=1_900_000_000)
+        assert revoked == replace(key(1, "laptop"), revoked_at=1_900_000_000, version=2)
         assert await store.revoke_key("laptop", 1_900_000_001) is None
-        assert await store.live_digests() == {}
+        assert await store.live_keys() == ()
         await store.add_key(key(2, "laptop"), b"2")
         assert [found.revoked_at for found in await store.keys()] == [1_900_000_000, None]
 
@@ -73,7 +73,32 @@ def test_a_key_is_found_by_its_digest_even_if_it_is_revoked(store_url: str) -> N
         assert await store.find_key(b"1") == key(1, "laptop")
         assert await store.find_key(b"2") is None
         await store.revoke_key("laptop", 5)
-        assert await store.find_key(b"1") == replace(key(1, "laptop"), revoked_at=5)
+        assert await store.find_key(b"1") == replace(key(1, "laptop"), revoked_at=5, version=2)
+
+    tell(store_url, story)
+
+
+def test_a_rotated_key_has_two_secrets_until_the_grace_ends(store_url: str) -> None:
+    async def story(store: Store) -> None:
+        await store.add_key(replace(key(1, "ci"), expires_at=2_000_000_000), b"1")
+        rotated = await store.rotate_key("ci", Rotation(b"2", "dgm_efgh", "6789", 1_900_000_000), version=1)
+        assert rotated is not None
+        assert (rotated.id, rotated.last4, rotated.version) == ("key_1", "6789", 2)
+        expiries = {one.digest: one.expires_at for one in await store.live_keys()}
+        assert expiries == {b"2": 2_000_000_000, b"1": 1_900_000_000}
+        await store.revoke_key("ci", 5)
+        assert await store.live_keys() == ()
+
+    tell(store_url, story)
+
+
+def test_a_key_is_changed_only_in_the_version_that_is_expected(store_url: str) -> None:
+    async def story(store: Store) -> None:
+        await store.add_key(key(1, "ci"), b"1")
+        rotation = Rotation(b"2", "dgm_efgh", "6789", 1_900_000_000)
+        assert await store.rotate_key("ci", rotation, version=2) is None
+        assert await store.revoke_key("ci", 5, version=2) is None
+        assert await store.keys() == (key(1, "ci"),)
 
     tell(store_url, story)
 

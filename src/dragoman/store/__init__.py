@@ -1,4 +1,4 @@
-"""Data that outlives a process: client keys, cut tool calls and usage, in SQLite or PostgreSQL."""
+"""Data that outlives a process: client keys, cut tool calls, usage and the audit log, in SQLite or PostgreSQL."""
 
 from dragoman.store.store import Store, StoreError, make_store, open_store
 

@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import NewType, Protocol
 
 from msgspec import Struct
+from msgspec.structs import fields
 
+from dragoman.store.audit_log import AuditRow
+from dragoman.store.request_search import RequestPage, RequestSearch
 from dragoman.store.usage_rows import GroupBy, UsageRow, UsageSpan, UsageSum
 
 SQLITE = "sqlite:///"
@@ -29,7 +32,7 @@ class NameTaken(Exception):
 
 
 class KeyRow(Struct, frozen=True):
-    """A client key without its secret; times are Unix seconds."""
+    """A key without its secret; times are Unix seconds."""
 
     id: KeyId
     name: str
@@ -38,10 +41,37 @@ class KeyRow(Struct, frozen=True):
     created_at: int
     revoked_at: int | None
     last_used_at: int | None
+    role: str = "client"  # or owner, or admin
+    scopes: str = ""  # of an admin token, separated by spaces
+    expires_at: int | None = None
+    old_secret_until: int | None = None  # the secret before the last rotation is valid until then
+    version: int = 1  # grows with every change
+
+
+KEY_COLUMNS = tuple(field.name for field in fields(KeyRow))  # of the table of keys, in this order
+
+
+class LiveKey(Struct, frozen=True):
+    """A secret that is accepted until `expires_at`; its key may have another one for a while, after a rotation."""
+
+    digest: bytes
+    id: KeyId
+    role: str
+    scopes: str
+    expires_at: int | None
+
+
+class Rotation(Struct, frozen=True):
+    """A key's new secret, and until when the old one is accepted."""
+
+    digest: bytes
+    prefix: str
+    last4: str
+    old_secret_until: int
 
 
 class Store(Protocol):
-    """Client keys, cut tool calls and usage, kept in a database.
+    """Client keys, cut tool calls, usage and the audit log, kept in a database.
 
     Every operation may raise StoreError, does not block the event loop, and works again without a restart once the
     database does.
@@ -69,14 +99,17 @@ class Store(Protocol):
     async def keys(self) -> tuple[KeyRow, ...]:
         """Return every key, including revoked ones, oldest first."""
 
-    async def live_digests(self) -> dict[bytes, KeyId]:
-        """Return the digests of the keys that are not revoked."""
+    async def live_keys(self) -> tuple[LiveKey, ...]:
+        """Return the secrets of the keys that are not revoked, including those that have expired."""
 
     async def find_key(self, digest: bytes) -> KeyRow | None:
         """Return the key with this digest, even if it is revoked."""
 
-    async def revoke_key(self, which: str, now: int) -> KeyRow | None:
-        """Revoke the valid key with this id or name and return it; None if there is none."""
+    async def revoke_key(self, which: str, now: int, version: int | None = None) -> KeyRow | None:
+        """Revoke the valid key with this id or name and return it; None if there is none, or it has another version."""
+
+    async def rotate_key(self, which: str, rotation: Rotation, version: int | None = None) -> KeyRow | None:
+        """Give the valid key with this id or name a new secret; None if there is none, or it has another version."""
 
     async def touch_keys(self, used: frozenset[KeyId], now: int) -> None:
         """Set the time at which these keys were last used."""
@@ -104,6 +137,18 @@ class Store(Protocol):
 
     async def usage_sums(self, span: UsageSpan, by: GroupBy) -> tuple[UsageSum, ...]:
         """Return the same requests, summed by group and quarter of an hour."""
+
+    async def search_requests(self, search: RequestSearch) -> RequestPage:
+        """Return a page of requests, on one of MAX_QUERIES connections that no other operation waits for.
+
+        Raises StoreError if it takes longer than QUERY_TIMEOUT_S.
+        """
+
+    async def add_audit(self, row: AuditRow) -> None:
+        """Add a row to the audit log, which gets its number and the hash of the row before."""
+
+    async def audit_rows(self, before: int, limit: int) -> tuple[AuditRow, ...]:
+        """Return the newest audit rows whose number is smaller than `before`, newest first."""
 
 
 async def open_store(url: str) -> Store:

@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, unquote
 import asyncpg
 
 from dragoman.store.postgres.migrations import MIGRATIONS, VERSION_TABLE
+from dragoman.store.request_search import MAX_QUERIES, QUERY_TIMEOUT_S
 from dragoman.store.store import StoreError
 
 T = TypeVar("T")
@@ -28,6 +29,7 @@ class ConnectionPool:
     def __init__(self, url: str) -> None:
         self._url = url
         self._pool: asyncpg.Pool | None = None
+        self._query_pool: asyncpg.Pool | None = None
         self._migrated = False
         self._migrating = asyncio.Lock()
 
@@ -37,50 +39,54 @@ class ConnectionPool:
         return "postgresql://" + self._url.partition("://")[2].rpartition("@")[2].partition("?")[0]
 
     async def run(self, work: Work[T]) -> T:
+        return await self._run(work, is_query=False)
+
+    async def query(self, work: Work[T]) -> T:
+        """Run work that only reads, on a connection for queries; raises StoreError after QUERY_TIMEOUT_S."""
+        return await self._run(work, is_query=True)
+
+    async def _run(self, work: Work[T], *, is_query: bool) -> T:
         try:
             async with asyncio.timeout(WORK_TIMEOUT_S):
                 if not self._migrated:
                     await self._prepare()
-                return await self._with_connection(work)
+                if is_query and self._query_pool is None:
+                    timeout_ms = str(int(QUERY_TIMEOUT_S * 1000))
+                    self._query_pool = await self._connect(MAX_QUERIES, {"statement_timeout": timeout_ms})
+                pool = self._query_pool if is_query else self._pool
+                assert pool is not None
+                return await _with_connection(pool, work)
         except TimeoutError as error:
             raise StoreError(f"{self.name}: no response within {WORK_TIMEOUT_S:g} s") from error
         except DATABASE_ERRORS as error:
             raise StoreError(f"{self.name}: {self._describe(error)}") from error
 
     async def close(self) -> None:
-        if self._pool is None:
-            return
-        try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._pool.close()
-        except (TimeoutError, *DATABASE_ERRORS):
-            self._pool.terminate()
-
-    async def _with_connection(self, work: Work[T]) -> T:
-        assert self._pool is not None
-        connection = await self._pool.acquire(timeout=CONNECT_TIMEOUT_S)
-        try:
-            return await work(connection)
-        except BaseException as error:
-            if not isinstance(error, asyncpg.PostgresError):
-                connection.terminate()  # interrupted in the middle of an operation, its state is unknown
-            raise
-        finally:
-            await self._pool.release(connection)
+        for pool in (self._query_pool, self._pool):
+            if pool is None:
+                continue
+            try:
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await pool.close()
+            except (TimeoutError, *DATABASE_ERRORS):
+                pool.terminate()
 
     async def _prepare(self) -> None:
         async with self._migrating:
             if self._pool is None:
-                self._pool = await asyncpg.create_pool(
-                    self._url,
-                    min_size=0,
-                    max_size=CONNECTIONS,
-                    timeout=CONNECT_TIMEOUT_S,
-                    server_settings={"application_name": "dragoman"},
-                )
+                self._pool = await self._connect(CONNECTIONS, {})
             if not self._migrated:
-                await self._with_connection(_migrate)
+                await _with_connection(self._pool, _migrate)
                 self._migrated = True
+
+    async def _connect(self, size: int, settings: dict[str, str]) -> asyncpg.Pool:
+        return await asyncpg.create_pool(
+            self._url,
+            min_size=0,
+            max_size=size,
+            timeout=CONNECT_TIMEOUT_S,
+            server_settings={"application_name": "dragoman"} | settings,
+        )
 
     def _describe(self, error: Exception) -> str:
         """Return the message of the server or the driver without the password, if it quotes that."""
@@ -90,6 +96,18 @@ class ConnectionPool:
         for secret in {password, unquote(password), *parse_qs(options).get("password", ())} - {""}:
             message = message.replace(secret, "***")
         return message
+
+
+async def _with_connection(pool: asyncpg.Pool, work: Work[T]) -> T:
+    connection = await pool.acquire(timeout=CONNECT_TIMEOUT_S)
+    try:
+        return await work(connection)
+    except BaseException as error:
+        if not isinstance(error, asyncpg.PostgresError):
+            connection.terminate()  # interrupted in the middle of an operation, its state is unknown
+        raise
+    finally:
+        await pool.release(connection)
 
 
 async def _migrate(connection: asyncpg.Connection) -> None:

@@ -101,4 +101,33 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE dragoman.usage ADD COLUMN web_searches BIGINT NOT NULL DEFAULT 0;
     ALTER TABLE dragoman.usage ADD COLUMN web_fetches BIGINT NOT NULL DEFAULT 0;
     """,
+    """
+    CREATE TABLE dragoman.audit (
+        number  BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        time_ms BIGINT NOT NULL,
+        actor   TEXT NOT NULL,
+        action  TEXT NOT NULL,
+        subject TEXT NOT NULL,
+        address TEXT NOT NULL,
+        detail  TEXT NOT NULL,
+        previous BYTEA NOT NULL
+    );
+    """,
+    # The key that the first start made is the owner's.
+    """
+    ALTER TABLE dragoman.client_keys ADD COLUMN role TEXT NOT NULL DEFAULT 'client';
+    ALTER TABLE dragoman.client_keys ADD COLUMN scopes TEXT NOT NULL DEFAULT '';
+    ALTER TABLE dragoman.client_keys ADD COLUMN expires_at BIGINT;
+    ALTER TABLE dragoman.client_keys ADD COLUMN old_digest BYTEA;
+    ALTER TABLE dragoman.client_keys ADD COLUMN old_secret_until BIGINT;
+    ALTER TABLE dragoman.client_keys ADD COLUMN version BIGINT NOT NULL DEFAULT 1;
+    UPDATE dragoman.client_keys SET role = 'owner'
+        WHERE name = 'first' AND place = (SELECT min(place) FROM dragoman.client_keys);
+    """,
+    """
+    DROP INDEX dragoman.usage_by_time;
+    CREATE INDEX usage_by_time_and_id ON dragoman.usage (time_ms, id);
+    CREATE INDEX usage_by_key ON dragoman.usage (key, time_ms, id);
+    CREATE INDEX usage_by_request_id ON dragoman.usage (request_id);
+    """,
 )

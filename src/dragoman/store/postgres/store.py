@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from functools import partial
 
-from dragoman.store.postgres import tables
+from dragoman.store.audit_log import AuditRow
+from dragoman.store.postgres import admin_tables, tables
 from dragoman.store.postgres.connection import ConnectionPool
-from dragoman.store.store import KeyId, KeyRow
+from dragoman.store.request_search import RequestPage, RequestSearch
+from dragoman.store.store import KeyId, KeyRow, LiveKey, Rotation
 from dragoman.store.usage_rows import GroupBy, UsageRow, UsageSpan, UsageSum
 
 
@@ -37,14 +39,17 @@ class PostgresStore:
     async def keys(self) -> tuple[KeyRow, ...]:
         return await self._connections.run(tables.list_keys)
 
-    async def live_digests(self) -> dict[bytes, KeyId]:
-        return await self._connections.run(tables.live_digests)
+    async def live_keys(self) -> tuple[LiveKey, ...]:
+        return await self._connections.run(tables.live_keys)
 
     async def find_key(self, digest: bytes) -> KeyRow | None:
         return await self._connections.run(partial(tables.find_key, digest=digest))
 
-    async def revoke_key(self, which: str, now: int) -> KeyRow | None:
-        return await self._connections.run(partial(tables.revoke_key, which=which, now=now))
+    async def revoke_key(self, which: str, now: int, version: int | None = None) -> KeyRow | None:
+        return await self._connections.run(partial(tables.revoke_key, which=which, now=now, version=version))
+
+    async def rotate_key(self, which: str, rotation: Rotation, version: int | None = None) -> KeyRow | None:
+        return await self._connections.run(partial(tables.rotate_key, which=which, rotation=rotation, version=version))
 
     async def touch_keys(self, used: frozenset[KeyId], now: int) -> None:
         await self._connections.run(partial(tables.touch_keys, used=used, now=now))
@@ -69,3 +74,12 @@ class PostgresStore:
 
     async def usage_sums(self, span: UsageSpan, by: GroupBy) -> tuple[UsageSum, ...]:
         return await self._connections.run(partial(tables.sum_usage, span=span, by=by))
+
+    async def search_requests(self, search: RequestSearch) -> RequestPage:
+        return await self._connections.query(partial(admin_tables.search_requests, search=search))
+
+    async def add_audit(self, row: AuditRow) -> None:
+        await self._connections.run(partial(admin_tables.add_audit, row=row))
+
+    async def audit_rows(self, before: int, limit: int) -> tuple[AuditRow, ...]:
+        return await self._connections.run(partial(admin_tables.list_audit, before=before, limit=limit))

@@ -7,11 +7,14 @@ from msgspec.structs import astuple
 
 from dragoman.store.store import (
     CUT_CALL_LIFE_S,
+    KEY_COLUMNS,
     MAX_CUT_CALLS,
     MAX_CUT_CALLS_PER_TENANT,
     KeyId,
     KeyRow,
+    LiveKey,
     NameTaken,
+    Rotation,
 )
 from dragoman.store.usage_rows import COLUMNS, SLOT_MS, GroupBy, UsageRow, UsageSpan, UsageSum
 
@@ -49,14 +52,31 @@ SUM_USAGE = """
     GROUP BY grouped, slot
 """
 
+SELECT_KEYS = f"SELECT {', '.join(KEY_COLUMNS)} FROM dragoman.client_keys"  # noqa: S608 - names of our own fields
+KEY_PLACES = ", ".join(f"${place}" for place in range(1, len(KEY_COLUMNS) + 2))
+INSERT_KEY = f"INSERT INTO dragoman.client_keys ({', '.join(KEY_COLUMNS)}, digest) VALUES ({KEY_PLACES})"  # noqa: S608
+SELECT_LIVE_KEYS = """
+    SELECT digest, id, role, scopes, expires_at FROM dragoman.client_keys WHERE revoked_at IS NULL
+    UNION ALL
+    SELECT old_digest, id, role, scopes, least(old_secret_until, expires_at)
+    FROM dragoman.client_keys WHERE revoked_at IS NULL AND old_digest IS NOT NULL
+"""
+CHOSEN_KEY = f"""
+    WHERE id = (SELECT id FROM dragoman.client_keys WHERE revoked_at IS NULL AND (id = $1 OR name = $1)
+                ORDER BY id = $1 DESC LIMIT 1)
+        AND ($2::bigint IS NULL OR version = $2)
+    RETURNING {", ".join(KEY_COLUMNS)}
+"""  # noqa: S608 - names of our own fields
+REVOKE_KEY = f"UPDATE dragoman.client_keys SET revoked_at = $3, version = version + 1 {CHOSEN_KEY}"  # noqa: S608
+ROTATE_KEY = f"""
+    UPDATE dragoman.client_keys SET old_digest = digest, digest = $3, prefix = $4, last4 = $5, old_secret_until = $6,
+        version = version + 1 {CHOSEN_KEY}
+"""  # noqa: S608 - names of our own fields
+
 
 async def add_key(connection: asyncpg.Connection, row: KeyRow, digest: bytes) -> None:
     try:
-        await connection.execute(
-            "INSERT INTO dragoman.client_keys (id, name, digest, prefix, last4, created_at)"
-            " VALUES ($1, $2, $3, $4, $5, $6)",
-            *(row.id, row.name, digest, row.prefix, row.last4, row.created_at),
-        )
+        await connection.execute(INSERT_KEY, *astuple(row), digest)
     except asyncpg.UniqueViolationError as error:
         raise NameTaken(row.name) from error
 
@@ -72,33 +92,27 @@ async def add_first_key(connection: asyncpg.Connection, row: KeyRow, digest: byt
 
 
 async def list_keys(connection: asyncpg.Connection) -> tuple[KeyRow, ...]:
-    found = await connection.fetch(
-        "SELECT id, name, prefix, last4, created_at, revoked_at, last_used_at FROM dragoman.client_keys ORDER BY place"
-    )
-    return tuple(KeyRow(*columns) for columns in found)
+    return tuple(KeyRow(*columns) for columns in await connection.fetch(f"{SELECT_KEYS} ORDER BY place"))
 
 
-async def live_digests(connection: asyncpg.Connection) -> dict[bytes, KeyId]:
-    found = await connection.fetch("SELECT digest, id FROM dragoman.client_keys WHERE revoked_at IS NULL")
-    return {digest: KeyId(key) for digest, key in found}
+async def live_keys(connection: asyncpg.Connection) -> tuple[LiveKey, ...]:
+    return tuple(LiveKey(*columns) for columns in await connection.fetch(SELECT_LIVE_KEYS))
 
 
 async def find_key(connection: asyncpg.Connection, digest: bytes) -> KeyRow | None:
-    found = await connection.fetchrow(
-        "SELECT id, name, prefix, last4, created_at, revoked_at, last_used_at FROM dragoman.client_keys"
-        " WHERE digest = $1",
-        digest,
-    )
+    found = await connection.fetchrow(f"{SELECT_KEYS} WHERE digest = $1", digest)
     return KeyRow(*found) if found else None
 
 
-async def revoke_key(connection: asyncpg.Connection, which: str, now: int) -> KeyRow | None:
-    found = await connection.fetchrow(
-        "UPDATE dragoman.client_keys SET revoked_at = $1 WHERE id = (SELECT id FROM dragoman.client_keys"
-        " WHERE revoked_at IS NULL AND (id = $2 OR name = $2) ORDER BY id = $2 DESC LIMIT 1)"
-        " RETURNING id, name, prefix, last4, created_at, revoked_at, last_used_at",
-        *(now, which),
-    )
+async def revoke_key(connection: asyncpg.Connection, which: str, now: int, version: int | None) -> KeyRow | None:
+    found = await connection.fetchrow(REVOKE_KEY, which, version, now)
+    return KeyRow(*found) if found else None
+
+
+async def rotate_key(
+    connection: asyncpg.Connection, which: str, rotation: Rotation, version: int | None
+) -> KeyRow | None:
+    found = await connection.fetchrow(ROTATE_KEY, which, version, *astuple(rotation))
     return KeyRow(*found) if found else None
 
 

@@ -85,4 +85,38 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE usage ADD COLUMN web_searches INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE usage ADD COLUMN web_fetches INTEGER NOT NULL DEFAULT 0;
     """,
+    """
+    CREATE TABLE audit (
+        number  INTEGER PRIMARY KEY AUTOINCREMENT,
+        time_ms INTEGER NOT NULL,
+        actor   TEXT NOT NULL,
+        action  TEXT NOT NULL,
+        subject TEXT NOT NULL,
+        address TEXT NOT NULL,
+        detail  TEXT NOT NULL,
+        previous BLOB NOT NULL
+    );
+    """,
+    # The key that the first start made is the owner's. A counter tells other processes of changes to the keys.
+    """
+    ALTER TABLE client_keys ADD COLUMN role TEXT NOT NULL DEFAULT 'client';
+    ALTER TABLE client_keys ADD COLUMN scopes TEXT NOT NULL DEFAULT '';
+    ALTER TABLE client_keys ADD COLUMN expires_at INTEGER;
+    ALTER TABLE client_keys ADD COLUMN old_digest BLOB;
+    ALTER TABLE client_keys ADD COLUMN old_secret_until INTEGER;
+    ALTER TABLE client_keys ADD COLUMN version INTEGER NOT NULL DEFAULT 1;
+    UPDATE client_keys SET role = 'owner' WHERE name = 'first' AND rowid = (SELECT min(rowid) FROM client_keys);
+    CREATE TABLE key_changes (number INTEGER NOT NULL);
+    INSERT INTO key_changes VALUES (1);
+    CREATE TRIGGER key_added AFTER INSERT ON client_keys BEGIN UPDATE key_changes SET number = number + 1; END;
+    CREATE TRIGGER key_removed AFTER DELETE ON client_keys BEGIN UPDATE key_changes SET number = number + 1; END;
+    CREATE TRIGGER key_changed AFTER UPDATE OF digest, revoked_at, version ON client_keys
+        BEGIN UPDATE key_changes SET number = number + 1; END;
+    """,
+    """
+    DROP INDEX usage_by_time;
+    CREATE INDEX usage_by_time_and_id ON usage (time_ms, id);
+    CREATE INDEX usage_by_key ON usage (key, time_ms, id);
+    CREATE INDEX usage_by_request_id ON usage (request_id);
+    """,
 )

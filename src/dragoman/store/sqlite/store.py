@@ -1,29 +1,39 @@
 """The store on SQLite."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 import apsw
 
-from dragoman.store.sqlite import tables
+from dragoman.store.audit_log import AuditRow
+from dragoman.store.request_search import MAX_QUERIES, QUERY_TIMEOUT_S, RequestPage, RequestSearch
+from dragoman.store.sqlite import admin_tables, tables
 from dragoman.store.sqlite.connection import connect, in_transaction
-from dragoman.store.store import KeyId, KeyRow, StoreError
+from dragoman.store.store import KeyId, KeyRow, LiveKey, Rotation, StoreError
 from dragoman.store.usage_rows import GroupBy, UsageRow, UsageSpan, UsageSum
 
 T = TypeVar("T")
+INSTRUCTIONS = 10_000  # of SQLite's virtual machine, between two looks at the clock
 Work = Callable[[apsw.Connection], T]
 
 
 class SqliteStore:
-    """Runs operations one by one on a thread with the only connection, so that the disk never blocks the event loop."""
+    """Runs operations one by one on a thread with a connection, so that the disk never blocks the event loop.
+
+    Queries of the admin API have threads and connections of their own, made when the first one is run.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         self._connection: apsw.Connection | None = None
+        self._query_threads = ThreadPoolExecutor(max_workers=MAX_QUERIES, thread_name_prefix="store query")
+        self._query_connections: SimpleQueue[apsw.Connection] = SimpleQueue()  # those that are not in use
 
     @property
     def name(self) -> str:
@@ -33,11 +43,15 @@ class SqliteStore:
         await self.read(lambda connection: None)
 
     async def close(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
+        loop = asyncio.get_running_loop()
+        self._query_threads.shutdown()
+        while not self._query_connections.empty():
+            self._query_connections.get().close()
+        await loop.run_in_executor(self._thread, self._disconnect)
         self._thread.shutdown()
 
     async def version(self) -> int:
-        return await self.read(lambda connection: int(connection.pragma("data_version")))
+        return await self.read(tables.count_key_changes)
 
     async def add_key(self, row: KeyRow, digest: bytes) -> None:
         await self.write(lambda connection: tables.add_key(connection, row, digest))
@@ -48,14 +62,17 @@ class SqliteStore:
     async def keys(self) -> tuple[KeyRow, ...]:
         return await self.read(tables.list_keys)
 
-    async def live_digests(self) -> dict[bytes, KeyId]:
-        return await self.read(tables.live_digests)
+    async def live_keys(self) -> tuple[LiveKey, ...]:
+        return await self.read(tables.live_keys)
 
     async def find_key(self, digest: bytes) -> KeyRow | None:
         return await self.read(lambda connection: tables.find_key(connection, digest))
 
-    async def revoke_key(self, which: str, now: int) -> KeyRow | None:
-        return await self.write(lambda connection: tables.revoke_key(connection, which, now))
+    async def revoke_key(self, which: str, now: int, version: int | None = None) -> KeyRow | None:
+        return await self.write(lambda connection: tables.revoke_key(connection, which, now, version))
+
+    async def rotate_key(self, which: str, rotation: Rotation, version: int | None = None) -> KeyRow | None:
+        return await self.write(lambda connection: tables.rotate_key(connection, which, rotation, version))
 
     async def touch_keys(self, used: frozenset[KeyId], now: int) -> None:
         await self.write(lambda connection: tables.touch_keys(connection, used, now))
@@ -81,6 +98,15 @@ class SqliteStore:
     async def usage_sums(self, span: UsageSpan, by: GroupBy) -> tuple[UsageSum, ...]:
         return await self.read(lambda connection: tables.sum_usage(connection, span, by))
 
+    async def search_requests(self, search: RequestSearch) -> RequestPage:
+        return await self.query(lambda connection: admin_tables.search_requests(connection, search))
+
+    async def add_audit(self, row: AuditRow) -> None:
+        await self.write(lambda connection: admin_tables.add_audit(connection, row))
+
+    async def audit_rows(self, before: int, limit: int) -> tuple[AuditRow, ...]:
+        return await self.read(lambda connection: admin_tables.list_audit(connection, before, limit))
+
     async def read(self, work: Work[T]) -> T:
         """Run a function that only reads."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
@@ -96,6 +122,30 @@ class SqliteStore:
             return work(self._connection)
         except (apsw.Error, OSError) as error:
             raise StoreError(f"{self.path}: {error}") from error
+
+    async def query(self, work: Work[T]) -> T:
+        """Run a function that only reads, on a connection for queries; raises StoreError after QUERY_TIMEOUT_S."""
+        return await asyncio.get_running_loop().run_in_executor(self._query_threads, self._query, work)
+
+    def _query(self, work: Work[T]) -> T:
+        deadline = time.monotonic() + QUERY_TIMEOUT_S
+        try:
+            connection = self._query_connection()
+            connection.set_progress_handler(lambda: time.monotonic() > deadline, INSTRUCTIONS)
+            try:
+                return work(connection)
+            finally:
+                self._query_connections.put(connection)
+        except apsw.InterruptError as error:
+            raise StoreError(f"{self.path}: the query took longer than {QUERY_TIMEOUT_S:g} s") from error
+        except (apsw.Error, OSError) as error:
+            raise StoreError(f"{self.path}: {error}") from error
+
+    def _query_connection(self) -> apsw.Connection:
+        try:
+            return self._query_connections.get_nowait()
+        except Empty:
+            return connect(self.path)
 
     def _disconnect(self) -> None:
         if self._connection is not None:

@@ -9,11 +9,14 @@ from msgspec.structs import astuple, replace
 
 from dragoman.store.store import (
     CUT_CALL_LIFE_S,
+    KEY_COLUMNS,
     MAX_CUT_CALLS,
     MAX_CUT_CALLS_PER_TENANT,
     KeyId,
     KeyRow,
+    LiveKey,
     NameTaken,
+    Rotation,
 )
 from dragoman.store.usage_rows import COLUMNS, SLOT_MS, GroupBy, UsageRow, UsageSpan, UsageSum
 
@@ -50,13 +53,33 @@ SUM_USAGE = """
     GROUP BY grouped, slot ORDER BY grouped, slot
 """
 
+SELECT_KEYS = f"SELECT {', '.join(KEY_COLUMNS)} FROM client_keys"  # noqa: S608 - names of our own fields
+INSERT_KEY = (
+    f"INSERT INTO client_keys ({', '.join(KEY_COLUMNS)}, digest)"  # noqa: S608 - names of our own fields
+    f" VALUES ({', '.join('?' * len(KEY_COLUMNS))}, ?)"
+)
+SELECT_LIVE_KEYS = """
+    SELECT digest, id, role, scopes, expires_at FROM client_keys WHERE revoked_at IS NULL
+    UNION ALL
+    SELECT old_digest, id, role, scopes, min(old_secret_until, coalesce(expires_at, old_secret_until))
+    FROM client_keys WHERE revoked_at IS NULL AND old_digest IS NOT NULL
+"""
+CHOSEN_KEY = f"""
+    WHERE id = (SELECT id FROM client_keys WHERE revoked_at IS NULL AND (id = ?1 OR name = ?1)
+                ORDER BY id = ?1 DESC LIMIT 1)
+        AND (?2 IS NULL OR version = ?2)
+    RETURNING {", ".join(KEY_COLUMNS)}
+"""  # noqa: S608 - names of our own fields
+REVOKE_KEY = f"UPDATE client_keys SET revoked_at = ?3, version = version + 1 {CHOSEN_KEY}"  # noqa: S608
+ROTATE_KEY = f"""
+    UPDATE client_keys SET old_digest = digest, digest = ?3, prefix = ?4, last4 = ?5, old_secret_until = ?6,
+        version = version + 1 {CHOSEN_KEY}
+"""  # noqa: S608 - names of our own fields
+
 
 def add_key(connection: apsw.Connection, row: KeyRow, digest: bytes) -> None:
     try:
-        connection.execute(
-            "INSERT INTO client_keys (id, name, digest, prefix, last4, created_at) VALUES (?, ?, ?, ?, ?, ?)",
-            (row.id, row.name, digest, row.prefix, row.last4, row.created_at),
-        )
+        connection.execute(INSERT_KEY, (*astuple(row), digest))
     except apsw.ConstraintError as error:
         raise NameTaken(row.name) from error
 
@@ -69,32 +92,31 @@ def add_first_key(connection: apsw.Connection, row: KeyRow, digest: bytes) -> bo
 
 
 def list_keys(connection: apsw.Connection) -> tuple[KeyRow, ...]:
-    found = connection.execute(
-        "SELECT id, name, prefix, last4, created_at, revoked_at, last_used_at FROM client_keys ORDER BY rowid"
-    )
-    return tuple(KeyRow(*columns) for columns in found)
+    return tuple(KeyRow(*columns) for columns in connection.execute(f"{SELECT_KEYS} ORDER BY rowid"))
 
 
-def live_digests(connection: apsw.Connection) -> dict[bytes, KeyId]:
-    return dict(connection.execute("SELECT digest, id FROM client_keys WHERE revoked_at IS NULL"))
+def live_keys(connection: apsw.Connection) -> tuple[LiveKey, ...]:
+    return tuple(LiveKey(*columns) for columns in connection.execute(SELECT_LIVE_KEYS))
 
 
 def find_key(connection: apsw.Connection, digest: bytes) -> KeyRow | None:
-    found = connection.execute(
-        "SELECT id, name, prefix, last4, created_at, revoked_at, last_used_at FROM client_keys WHERE digest = ?",
-        (digest,),
-    ).fetchone()
+    found = connection.execute(f"{SELECT_KEYS} WHERE digest = ?", (digest,)).fetchone()
     return KeyRow(*found) if found else None
 
 
-def revoke_key(connection: apsw.Connection, which: str, now: int) -> KeyRow | None:
-    found = connection.execute(
-        "UPDATE client_keys SET revoked_at = ? WHERE id = (SELECT id FROM client_keys"
-        " WHERE revoked_at IS NULL AND (id = ? OR name = ?) ORDER BY id = ? DESC LIMIT 1)"
-        " RETURNING id, name, prefix, last4, created_at, revoked_at, last_used_at",
-        (now, which, which, which),
-    )
+def revoke_key(connection: apsw.Connection, which: str, now: int, version: int | None) -> KeyRow | None:
+    found = connection.execute(REVOKE_KEY, (which, version, now))
     return next(iter([KeyRow(*columns) for columns in found]), None)
+
+
+def rotate_key(connection: apsw.Connection, which: str, rotation: Rotation, version: int | None) -> KeyRow | None:
+    found = connection.execute(ROTATE_KEY, (which, version, *astuple(rotation)))
+    return next(iter([KeyRow(*columns) for columns in found]), None)
+
+
+def count_key_changes(connection: apsw.Connection) -> int:
+    [[number]] = connection.execute("SELECT number FROM key_changes")
+    return int(number)
 
 
 def touch_keys(connection: apsw.Connection, used: frozenset[KeyId], now: int) -> None:

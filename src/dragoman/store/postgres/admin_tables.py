@@ -1,0 +1,68 @@
+"""The SQL statements of the admin API on the PostgreSQL store."""
+
+import re
+
+import asyncpg
+
+from dragoman.store.audit_log import AUDIT_COLUMNS, AuditRow, hash_row
+from dragoman.store.request_search import (
+    MAX_EXAMINED,
+    Dialect,
+    PagePosition,
+    RequestPage,
+    RequestSearch,
+    filter_all,
+    make_page,
+    narrow,
+)
+from dragoman.store.usage_rows import COLUMNS, UsageRow
+
+SPECIAL = re.compile(r"([\\%_])")
+
+
+def _make_pattern(text: str) -> str:
+    return SPECIAL.sub(r"\\\1", text).replace("*", "%")
+
+
+DIALECT = Dialect("LIKE", _make_pattern, lambda place: f"${place}")
+ORDER = "ORDER BY time_ms DESC, id DESC"
+
+
+async def add_audit(connection: asyncpg.Connection, row: AuditRow) -> None:
+    async with connection.transaction():
+        await connection.execute("LOCK TABLE dragoman.audit IN EXCLUSIVE MODE")  # each row has the hash of the last
+        last = next(iter(await list_audit(connection, 2**62, 1)), None)
+        await connection.execute(
+            "INSERT INTO dragoman.audit (time_ms, actor, action, subject, address, detail, previous)"
+            " VALUES ($1, $2, $3, $4, $5, $6, $7)",
+            *(row.time_ms, row.actor, row.action, row.subject, row.address, row.detail, hash_row(last)),
+        )
+
+
+async def list_audit(connection: asyncpg.Connection, before: int, limit: int) -> tuple[AuditRow, ...]:
+    found = await connection.fetch(
+        f"SELECT {AUDIT_COLUMNS} FROM dragoman.audit WHERE number < $1 ORDER BY number DESC LIMIT $2",  # noqa: S608
+        *(before, limit),
+    )
+    return tuple(AuditRow(*columns) for columns in found)
+
+
+async def search_requests(connection: asyncpg.Connection, search: RequestSearch) -> RequestPage:
+    """Return a page of requests."""
+    last = await _last_examined(connection, search) if search.conditions else None
+    statement = filter_all(search, last, DIALECT)
+    found = await connection.fetch(
+        f"SELECT {', '.join(COLUMNS)} FROM dragoman.usage WHERE {statement.where}"  # noqa: S608 - names of our own fields
+        f" {ORDER} LIMIT {search.limit:d}",
+        *statement.values,
+    )
+    return make_page(search, tuple(UsageRow(*columns) for columns in found), last)
+
+
+async def _last_examined(connection: asyncpg.Connection, search: RequestSearch) -> PagePosition | None:
+    statement = narrow(search, DIALECT)
+    found = await connection.fetchrow(
+        f"SELECT time_ms, id FROM dragoman.usage WHERE {statement.where} {ORDER} LIMIT 1 OFFSET {MAX_EXAMINED}",  # noqa: S608
+        *statement.values,
+    )
+    return PagePosition(*found) if found else None
