@@ -39,7 +39,7 @@ class Running:
         file = self._directory / "dragoman.toml"
         file.write_text(self._toml)
         config = load(str(file), {}, self._directory, self._directory, {"server.port": 0})
-        self._loop = asyncio.new_event_loop()
+        self.loop = asyncio.new_event_loop()
         started = threading.Event()
         problems: list[BaseException] = []
 
@@ -52,15 +52,15 @@ class Running:
             await self.app.start()
 
         def run() -> None:
-            asyncio.set_event_loop(self._loop)
+            asyncio.set_event_loop(self.loop)
             try:
-                self._loop.run_until_complete(start())
+                self.loop.run_until_complete(start())
             except BaseException as problem:
                 problems.append(problem)
                 started.set()
                 raise
             started.set()
-            self._loop.run_forever()
+            self.loop.run_forever()
 
         self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()
@@ -72,14 +72,14 @@ class Running:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(timeout=60)
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        asyncio.run_coroutine_threadsafe(self._stop(), self.loop).result(timeout=60)
+        self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
-        self._loop.close()
+        self.loop.close()
 
     def stop_soon(self, accept_s: float = 0.0) -> "Future[None]":
         """Stop the gateway, as a signal would."""
-        return asyncio.run_coroutine_threadsafe(self.app.stop(accept_s), self._loop)
+        return asyncio.run_coroutine_threadsafe(self.app.stop(accept_s), self.loop)
 
     def outcome(self, request_id: str) -> Outcome:
         """Of this request: a client has its reply a moment earlier."""
@@ -95,7 +95,7 @@ class Running:
     def settle(self) -> None:
         """Waits until the first lists of models have come: they use credentials too, and would be counted."""
         for catalogue in self.app.gateway.runtime.catalogues.values():
-            asyncio.run_coroutine_threadsafe(catalogue.wait_for_list(), self._loop).result(timeout=60)
+            asyncio.run_coroutine_threadsafe(catalogue.wait_for_list(), self.loop).result(timeout=60)
 
     async def _stop(self) -> None:
         await self.app.server.close()
@@ -116,7 +116,7 @@ class Running:
         async def take_over() -> None:
             self.app.adopt(config)
 
-        asyncio.run_coroutine_threadsafe(take_over(), self._loop).result(timeout=60)
+        asyncio.run_coroutine_threadsafe(take_over(), self.loop).result(timeout=60)
 
     @property
     def port(self) -> int:
@@ -137,6 +137,6 @@ def running(
 
 def provider_section(protocol: str, url: str, name: str = "up") -> str:
     """Return the section of a provider with one protocol at a loopback address."""
-    kind = {"messages": "anthropic", "gemini": "gemini"}.get(protocol, "openai-compatible")
-    protocol_line = "" if kind != "openai-compatible" else f'protocol = "{protocol}"\n'
+    kind = {"messages": "anthropic"}.get(protocol, "openai-compatible")
+    protocol_line = "" if kind == "anthropic" else f'protocol = "{protocol}"\n'
     return f'[providers.{name}]\nkind = "{kind}"\nendpoint = "{url}"\napi_key = "sk-fake-upstream"\n{protocol_line}'

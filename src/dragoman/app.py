@@ -30,11 +30,11 @@ from dragoman.flow.learned_quirks import LearnedQuirks
 from dragoman.flow.media_fetcher import Fetcher
 from dragoman.flow.response_headers import id_headers
 from dragoman.flow.runtime import Runtime
+from dragoman.http.api.table import AdminApi
 from dragoman.http.handler import RequestHandler
 from dragoman.http.host_check import HostCheck
 from dragoman.http.metrics import make_metrics_reader, provider_address
 from dragoman.http.routes import client_at, plain_path
-from dragoman.http.usage import UsageApi
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.outcome import OutcomeObserver
 from dragoman.net.bodies import ByteBudget
@@ -45,6 +45,7 @@ from dragoman.net.server import Server
 from dragoman.net.tasks import spawn
 from dragoman.prices import Pricing
 from dragoman.protocols import PROTOCOLS
+from dragoman.providers import find_missing_feature
 from dragoman.providers.catalogue import CachedCatalogue
 from dragoman.providers.connection import USER_AGENT
 from dragoman.providers.pooled import make_provider
@@ -119,7 +120,7 @@ class App:
             problem = "an address that others can reach needs a client key; `dragoman keys create` makes one"
             raise ConfigError([Problem("configuration", None, "server.host", problem)])
         self._environ = environ
-        self._keyring = keyring
+        self.keyring = keyring
         self._store = store
         self._client = HttpClient()
         self._metrics = make_registry(environ, shared_counters)
@@ -134,8 +135,8 @@ class App:
         server = config.server
         self._host = server.host
         host_check = HostCheck(server.host, server.allowed_hosts)
-        desk = None if self.usage is None else UsageApi(self.usage)
-        self.site = RequestHandler(self.gateway, keyring, host_check, self._metrics.scrape, desk)
+        api = AdminApi(self.gateway, keyring, environ, self.usage)
+        self.site = RequestHandler(self.gateway, keyring, host_check, self._metrics.scrape, api)
         self._budget = ByteBudget(server.max_buffered_bytes)
         self.server = Server(self.site, _limits(server), _transport_error, self._budget)
         self._metrics.add_source(make_metrics_reader(self.gateway, self.site, self.server, self.usage, self.reloads))
@@ -143,7 +144,7 @@ class App:
     async def start(self, sock: socket.socket | None = None) -> None:
         settings = self.gateway.runtime.config.server
         await self.server.start(settings.host, settings.port, sock=sock)
-        self._watching = [spawn(self._keyring.watch(KEY_POLL_S), name="key watch")]
+        self._watching = [spawn(self.keyring.watch(KEY_POLL_S), name="key watch")]
         if self._store is not None:
             old_usage = remove_old_usage_forever(self._store, lambda: self.gateway.runtime.config.store.usage_days)
             self._watching.append(spawn(old_usage, name="old usage"))
@@ -181,7 +182,7 @@ class App:
         if self.usage is not None:
             await self.usage.stop()
         with suppress(StoreError):
-            await self._keyring.touch()
+            await self.keyring.touch()
 
     def stop_accepting(self) -> None:
         """Accept no connections after the stop begins: the successor accepts them."""
@@ -218,6 +219,9 @@ class App:
         providers, catalogues = {}, {}
         clock = asyncio.get_running_loop().time
         for name, section in config.providers.items():
+            if (lack := find_missing_feature(section)) is not None:
+                log.warning("provider %s: %s is not in this version yet", name, lack)
+                continue
             if old is not None and old.config.providers.get(name) == section:
                 providers[name], catalogues[name] = old.providers[name], old.catalogues[name]
                 continue

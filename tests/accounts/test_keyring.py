@@ -268,7 +268,7 @@ def test_known_keys_stay_valid_while_the_store_fails(tmp_path: Path, caplog: pyt
             created = await keyring.create("laptop")
             watching = asyncio.create_task(keyring.watch(poll_s=0.01))
             await asyncio.sleep(0.05)
-            change_elsewhere(tmp_path / "keys.db", "ALTER TABLE client_keys RENAME TO gone")
+            change_elsewhere(tmp_path / "keys.db", "ALTER TABLE key_changes RENAME TO gone")
             await until(lambda: bool(caplog.records))
             assert not watching.done()
             assert keyring.check(created.secret.reveal().encode()) == created.row.id

@@ -109,7 +109,7 @@ def test_the_event_loop_goes_on_while_a_large_request_is_read(rig: Rig, client: 
     shares: list[float] = []
     while not shares or (shares[-1] > 0.5 and len(shares) < 5):
         heart = Heart()
-        beating = asyncio.run_coroutine_threadsafe(heart.beat(), rig.gateway._loop)
+        beating = asyncio.run_coroutine_threadsafe(heart.beat(), rig.gateway.loop)
         heart.wait_for_beat()
         began = time.perf_counter()
         assert send(rig, client, upstream, body).status == 200

@@ -7,22 +7,24 @@ import logging
 import secrets
 import string
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
+from dragoman.accounts.access import CLIENT, OWNER, Access, KeyRole, Scope, parse_access
 from dragoman.config import Secret, is_placeholder
 from dragoman.store import Store, StoreError
-from dragoman.store.store import KeyId, KeyRow, NameTaken
+from dragoman.store.store import KeyId, KeyRow, LiveKey, NameTaken, Rotation
 
-__all__ = ["ENVIRONMENT_KEY", "CreatedKey", "KeyId", "KeyRow", "Keyring", "NameTaken", "UnknownKey"]
+__all__ = ["ENVIRONMENT_KEY", "CreatedKey", "Grant", "KeyId", "KeyRow", "Keyring", "NameTaken", "UnknownKey"]
 
-PREFIX = "dgm_"
+PREFIXES = {KeyRole.OWNER: "dgm_", KeyRole.CLIENT: "dgm_", KeyRole.ADMIN: "dga_"}
 ALPHABET = string.ascii_letters + string.digits
 RANDOM_CHARACTERS = 43  # 62 ** 43 > 2 ** 256
 PREFIX_LENGTH = 8
 MAX_PRESENTED_BYTES = 1024
 FIRST_NAME = "first"
+MAX_NAME = 100
 ENVIRONMENT_KEY = KeyId("environment")
 TENANT_SALT = b"tenant of the client key "  # so that a tenant's id differs from the digest of its key
 POLL_S = 2.0
@@ -38,8 +40,19 @@ class CreatedKey(Struct, frozen=True):
     secret: Secret
 
 
+class Grant(Struct, frozen=True):
+    """What a new key may do, and until when, in Unix seconds."""
+
+    role: KeyRole = KeyRole.CLIENT
+    scopes: frozenset[Scope] = frozenset()
+    expires_at: int | None = None
+
+
+CLIENT_GRANT = Grant()
+
+
 class UnknownKey(Exception):
-    """There is no valid key with this id or name."""
+    """There is no valid key with this id or name, or none with the version that was expected."""
 
 
 class Keyring:
@@ -62,14 +75,20 @@ class Keyring:
             digest = _digest(environment_key.reveal().encode())
             self._fixed[digest] = ENVIRONMENT_KEY
             self._environment_tenant = f"{ENVIRONMENT_KEY}:{_digest(TENANT_SALT + digest).hex()[:32]}"
-        self._live: dict[bytes, tuple[bytes, KeyId]] = {}
+        self._live: dict[bytes, tuple[bytes, KeyId, int | None]] = {}  # digest, id, time of expiry
+        self._access: dict[KeyId, Access] = {}  # of keys that are not plain client keys
         self._used: set[KeyId] = set()
-        self._publish({})
+        self._publish(())
 
     @property
     def is_empty(self) -> bool:
         """Whether no key at all is valid."""
         return not self._live
+
+    @property
+    def has_fixed_key(self) -> bool:
+        """Whether the environment's key is valid."""
+        return bool(self._fixed) and not self.environment_key_revoked
 
     def check(self, presented: bytes | None) -> KeyId | None:
         """Return the id of the key, or None if it is not valid. Any bytes may be passed."""
@@ -79,8 +98,14 @@ class Keyring:
         found = self._live.get(digest)
         if found is None or not hmac.compare_digest(found[0], digest):
             return None
+        if found[2] is not None and self._clock() >= found[2]:
+            return None
         self._used.add(found[1])
         return found[1]
+
+    def access(self, key: KeyId) -> Access:
+        """Return what a valid key may do."""
+        return self._access.get(key, CLIENT)
 
     def tenant(self, key: KeyId) -> str:
         """Return the id under which a key's state is kept; it is the same as long as the key exists.
@@ -89,9 +114,9 @@ class Keyring:
         """
         return self._environment_tenant if key == ENVIRONMENT_KEY else key
 
-    async def create(self, name: str) -> CreatedKey:
+    async def create(self, name: str, grant: Grant = CLIENT_GRANT) -> CreatedKey:
         """Make a key and store its digest; NameTaken if a live key has the name."""
-        created, digest = self._make(name)
+        created, digest = self._make(name, grant)
         await self._open_store().add_key(created.row, digest)
         await self.refresh()
         return created
@@ -100,7 +125,7 @@ class Keyring:
         """Make the first key if there has never been one and none is set in the environment."""
         if self._fixed:
             return None
-        created, digest = self._make(FIRST_NAME)
+        created, digest = self._make(FIRST_NAME, Grant(KeyRole.OWNER))
         is_new = await self._open_store().add_first_key(created.row, digest)
         await self.refresh()
         return created if is_new else None
@@ -109,14 +134,26 @@ class Keyring:
         """Return all keys of the store, including revoked ones."""
         return await self._open_store().keys()
 
-    async def revoke(self, which: str) -> KeyRow:
+    async def revoke(self, which: str, version: int | None = None) -> KeyRow:
         """Revoke a key by id or name, at once in this process and within seconds in others."""
         now = int(self._clock())
-        row = await self._open_store().revoke_key(which, now)
+        row = await self._open_store().revoke_key(which, now, version)
         await self.refresh()
         if row is None:
             raise UnknownKey(which)
         return row
+
+    async def rotate(self, row: KeyRow, grace_s: int, version: int | None = None) -> CreatedKey:
+        """Give a key a new secret; the old one is accepted for another `grace_s`, an older one no longer."""
+        secret = _make_secret(KeyRole(row.role))
+        text = secret.reveal()
+        until = int(self._clock()) + grace_s
+        rotation = Rotation(_digest(text.encode()), text[:PREFIX_LENGTH], text[-4:], until)
+        rotated = await self._open_store().rotate_key(row.id, rotation, version)
+        await self.refresh()
+        if rotated is None:
+            raise UnknownKey(row.id)
+        return CreatedKey(rotated, secret)
 
     async def find(self, secret: Secret) -> KeyRow | None:
         """Return the stored key with this secret, live or revoked."""
@@ -126,7 +163,7 @@ class Keyring:
         """Read the valid keys again, and whether the environment's key was revoked as a stored one."""
         if self._store is None:
             return
-        live = await self._store.live_digests()
+        live = await self._store.live_keys()
         for digest in self._fixed:
             row = await self._store.find_key(digest)
             self._note_revocation(row is not None and row.revoked_at is not None)
@@ -171,14 +208,18 @@ class Keyring:
             log.warning("the client key in the environment is revoked, so it is not valid; unset it, or set another")
         self.environment_key_revoked = revoked
 
-    def _publish(self, stored: dict[bytes, KeyId]) -> None:
+    def _publish(self, stored: Sequence[LiveKey]) -> None:
         fixed = {} if self.environment_key_revoked else self._fixed
-        self._live = {digest: (digest, key) for digest, key in (stored | fixed).items()}
+        live = {one.digest: (one.digest, one.id, one.expires_at) for one in stored}
+        self._live = live | {digest: (digest, key, None) for digest, key in fixed.items()}
+        special = {one.id: parse_access(one.role, one.scopes) for one in stored if one.role != KeyRole.CLIENT}
+        self._access = special | {ENVIRONMENT_KEY: OWNER}
 
-    def _make(self, name: str) -> tuple[CreatedKey, bytes]:
-        if not name.strip() or not name.isprintable():
-            raise ValueError("a key's name must be printable and not empty")
-        text = PREFIX + "".join(secrets.choice(ALPHABET) for _ in range(RANDOM_CHARACTERS))
+    def _make(self, name: str, grant: Grant) -> tuple[CreatedKey, bytes]:
+        if not name.strip() or not name.isprintable() or len(name) > MAX_NAME:
+            raise ValueError(f"a key's name must be printable, not empty, and have at most {MAX_NAME} characters")
+        secret = _make_secret(grant.role)
+        text = secret.reveal()
         row = KeyRow(
             id=KeyId(f"key_{secrets.token_hex(4)}"),
             name=name,
@@ -187,13 +228,20 @@ class Keyring:
             created_at=int(self._clock()),
             revoked_at=None,
             last_used_at=None,
+            role=grant.role.value,
+            scopes=" ".join(sorted(grant.scopes)),
+            expires_at=grant.expires_at,
         )
-        return CreatedKey(row, Secret(text)), _digest(text.encode())
+        return CreatedKey(row, secret), _digest(text.encode())
 
     def _open_store(self) -> Store:
         if self._store is None:
             raise StoreError("there is no store to keep client keys in")
         return self._store
+
+
+def _make_secret(role: KeyRole) -> Secret:
+    return Secret(PREFIXES[role] + "".join(secrets.choice(ALPHABET) for _ in range(RANDOM_CHARACTERS)))
 
 
 def _digest(presented: bytes) -> bytes:

@@ -58,6 +58,10 @@ class UsageWriter:
         self._woken.set()
 
     @property
+    def store(self) -> Store:
+        return self._store
+
+    @property
     def pending(self) -> int:
         return len(self._pending) + len(self._batch)
 

@@ -1,10 +1,13 @@
 """List, read and export captures."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from dragoman.admin.errors import AdminError, NotFound
+from dragoman.admin.timeline import TimelineEntry, build_timeline, failure_message
 from dragoman.config.settings import Debug
 from dragoman.flow.capture.directory import (
     CaptureDirectory,
@@ -14,16 +17,61 @@ from dragoman.flow.capture.directory import (
     load_capture,
 )
 from dragoman.flow.capture.file_format import UnreadableCapture
-from dragoman.flow.capture.format import Capture, Chunk, UpstreamRequest
+from dragoman.flow.capture.format import Capture, Chunk, Summary, UpstreamRequest, summarize
+from dragoman.framing.redaction import Field
+from dragoman.hub.loss import Loss
 
 CLIENT_REQUEST = "request_body.json"
 UPSTREAM_RESPONSE = "response_stream_raw"
 CLIENT_RESPONSE = "response_stream_modified.txt"
+MAX_ENTRIES = 2000  # of a timeline, in one description
+
+
+class Message(Struct, frozen=True):
+    """A request as text. Secrets were masked when it was captured."""
+
+    method: str
+    url: str
+    headers: tuple[Field, ...]
+    body: str
+
+
+class DescribedRequest(Struct, frozen=True):
+    """A request to an upstream and how it ended; without a status there was no response, and `end` says why."""
+
+    at: float
+    route: str
+    protocol: str
+    sent: Message
+    status: int | None
+    headers: tuple[Field, ...]
+    end: str
+
+
+class CaptureDescription(Struct, frozen=True):
+    """A capture for people to read; `next` is the first entry of the timeline that is not in it."""
+
+    summary: Summary
+    failure: str
+    request: Message
+    upstream_requests: list[DescribedRequest]
+    status: int | None
+    headers: tuple[Field, ...]
+    losses: tuple[Loss, ...]
+    truncated: tuple[str, ...]
+    masked: bool
+    timeline: list[TimelineEntry]
+    next: int | None
 
 
 def list_captures(debug: Debug) -> list[CaptureFile]:
     """Return the stored captures, the oldest first."""
     return _open_directory(debug).list_captures()
+
+
+def find_captured(debug: Debug, request_ids: Iterable[str]) -> frozenset[str]:
+    """Return those of the requests that have a capture."""
+    return capture_directory(debug).find_captured(request_ids)
 
 
 def find_capture(debug: Debug, which: str) -> Capture:
@@ -40,6 +88,27 @@ def read_capture(file: Path) -> Capture:
         return load_capture(file)
     except UnreadableCapture as unreadable:
         raise AdminError(f"{file}: {unreadable}") from None
+
+
+def describe_capture(capture: Capture, first: int = 0) -> CaptureDescription:
+    """Return what a capture holds as text, with MAX_ENTRIES entries of its timeline from `first` on."""
+    request, response = capture.request, capture.response
+    url = f"{request.path}?{request.query}" if request.query else request.path
+    timeline = build_timeline(capture)
+    end = first + MAX_ENTRIES
+    return CaptureDescription(
+        summarize(capture),
+        failure_message(capture),
+        Message(request.method, url, request.headers, request.body.decode(errors="replace")),
+        [_describe_request(sent) for sent in capture.upstream_requests],
+        None if response is None else response.status,
+        () if response is None else response.headers,
+        capture.losses,
+        capture.truncated,
+        capture.masked,
+        timeline[first:end],
+        end if end < len(timeline) else None,
+    )
 
 
 def export_capture(capture: Capture, directory: Path) -> list[Path]:
@@ -68,6 +137,19 @@ def _open_directory(debug: Debug) -> CaptureDirectory:
     if debug.directory.exists() and not debug.directory.is_dir():
         raise AdminError(f"debug.directory must be a directory, and {debug.directory} is a file.")
     return capture_directory(debug)
+
+
+def _describe_request(request: UpstreamRequest) -> DescribedRequest:
+    response = request.response
+    return DescribedRequest(
+        request.at,
+        request.route,
+        request.protocol,
+        Message(request.method, request.url, request.headers, request.body.decode(errors="replace")),
+        None if response is None else response.status,
+        () if response is None else response.headers,
+        request.error if response is None else response.end,
+    )
 
 
 def _upstream_name(request: UpstreamRequest) -> str:

@@ -1,8 +1,6 @@
 """`dragoman usage`: show requests, tokens and cost by day, model, key, client or provider."""
 
 import asyncio
-import csv
-import io
 import logging
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +10,7 @@ from typing import get_args
 import click
 
 from dragoman.admin.accounting import ROWS, LoadedUsage, UsageReport, load_usage, parse_span, read_quotas
+from dragoman.admin.csv_table import format_header, format_rows
 from dragoman.admin.errors import InvalidArgument
 from dragoman.admin.running_gateway import choose_key
 from dragoman.admin.usage_totals import COUNTS, as_record, group_totals
@@ -107,17 +106,7 @@ def _show_rows(rows: Sequence[UsageRow], form: str) -> None:
 
 
 def _show_csv(rows: Sequence[Mapping[str, object]], names: Sequence[str]) -> None:
-    page = io.StringIO()
-    writer = csv.DictWriter(page, names, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({name: _escape_formula(value) for name, value in row.items()})
-    click.echo(page.getvalue(), nl=False)
-
-
-def _escape_formula(value: object) -> object:
-    """Quote what a spreadsheet would run as a formula."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
+    click.echo(format_header(names) + format_rows(rows, names), nl=False)
 
 
 def _format_row(row: UsageRow) -> tuple[str, ...]:

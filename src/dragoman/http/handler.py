@@ -6,7 +6,6 @@ import logging
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
-from contextvars import Context
 from datetime import UTC, datetime
 from functools import partial
 
@@ -24,12 +23,13 @@ from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_headers import id_headers
 from dragoman.flow.runtime import UNLISTED_WAIT_S
 from dragoman.framing.jsonscan import exceeds_value_count
+from dragoman.http.api.errors import PREFIX as API
+from dragoman.http.api.errors import use_api_errors
+from dragoman.http.api.table import AdminApi
 from dragoman.http.auth_backoff import AuthBackoff
 from dragoman.http.host_check import HostCheck
 from dragoman.http.models import choose_model_list, list_models, read_parameters, unlisted_headers
-from dragoman.http.routes import MODEL, Role, Route, RoutedRequest, RouteTable, client_at, plain_path
-from dragoman.http.usage import PATHS as USAGE
-from dragoman.http.usage import UsageApi
+from dragoman.http.routes import MODEL, Role, Route, RoutedRequest, RouteTable, check_role, client_at, plain_path
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Client, ModelList, Protocol
 from dragoman.net import tasks
@@ -66,12 +66,12 @@ class RequestHandler:
         keyring: Keyring,
         host_check: HostCheck,
         scrape: Callable[[], Awaitable[bytes]],
-        usage: UsageApi | None = None,
+        api: AdminApi | None = None,
     ) -> None:
         self._gateway = gateway
         self._keyring = keyring
         self._scrape = scrape
-        self._usage = usage
+        self._api = api
         self.host_check = host_check
         self.auth_backoff = AuthBackoff()
         self.ready = True
@@ -103,8 +103,7 @@ class RequestHandler:
                 yield Route("GET", f"{path}/*", Role.CLIENT, partial(self._model, protocol.models))
         yield Route("GET", "/models", Role.CLIENT, partial(self._models, None))
         yield Route("GET", "/models/*", Role.CLIENT, partial(self._model, None))
-        for path in USAGE if self._usage is not None else ():
-            yield Route("GET", path, Role.CLIENT, self._report_usage)
+        yield from () if self._api is None else self._api.routes()
         yield Route("GET", "/responses", Role.CLIENT, _refuse_websocket, refuses=True)
         for method in ("GET", "POST", "DELETE"):
             yield Route(method, "/responses/*", Role.CLIENT, _refuse_stored_responses, refuses=True)
@@ -168,7 +167,9 @@ class RequestHandler:
         if found is None:
             self._refuse_path(exchange, path, request_id)
             return
-        await found.route.handler(RoutedRequest(exchange, path, request_id, key, found.rest))
+        access = self._keyring.access(key)
+        check_role(found.route, access)
+        await found.route.handler(RoutedRequest(exchange, path, request_id, key, found.rest, access))
 
     def _key(self, exchange: Exchange) -> KeyId | None:
         """Return the id of the valid key that the request carries; None if it carries none."""
@@ -290,11 +291,6 @@ class RequestHandler:
             await _refuse_gemini(request)
         self._refuse_path(request.exchange, request.path, request.request_id)
 
-    async def _report_usage(self, request: RoutedRequest) -> None:
-        assert self._usage is not None
-        Context().run(self._gateway.observers.flush)  # its log lines are not about this request
-        _respond_json(request, await self._usage.answer(request.exchange.query, request.key))
-
     async def _root(self, request: RoutedRequest) -> None:
         body = {"status": "ok", "message": "dragoman is running", "version": __version__}
         _respond_json(request, msgspec.json.encode(body))
@@ -325,7 +321,8 @@ class RequestHandler:
         return self._gateway.runtime.protocols[name]
 
     def _client(self, path: str, headers: Headers) -> Client:
-        return client_at(path, self._gateway.runtime.protocols, headers.get)
+        client = client_at(path, self._gateway.runtime.protocols, headers.get)
+        return use_api_errors(client) if path.startswith(API) else client
 
 
 def _unpack(encoding: bytes, body: bytes, limit: int) -> bytes:

@@ -6,7 +6,9 @@ from enum import Enum
 
 from msgspec import Struct
 
+from dragoman.accounts.access import CLIENT, Access, KeyRole, Scope
 from dragoman.accounts.keys import KeyId
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Client, GetHeader, Protocol
 from dragoman.net.exchange import Exchange
 
@@ -17,7 +19,9 @@ MODEL = "{model}"  # within a path: any text, slashes and colons included
 
 class Role(Enum):
     PUBLIC = "public"  # anybody
-    CLIENT = "client"  # any valid client key
+    CLIENT = "client"  # the owner and client keys
+    OWN = "own"  # any key; a client key sees only what belongs to it, an admin token needs the scope
+    ADMIN = "admin"  # the owner, and admin tokens that have the scope
 
 
 class RoutedRequest(Struct, frozen=True):
@@ -28,6 +32,12 @@ class RoutedRequest(Struct, frozen=True):
     request_id: str
     key: KeyId  # empty where the route is public
     rest: str = ""  # what `/*` at the end of the route's path stands for
+    access: Access = CLIENT
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the caller may see what belongs to other keys; a route's scope has been checked already."""
+        return self.access.role is not KeyRole.CLIENT
 
 
 Handler = Callable[[RoutedRequest], Awaitable[None]]
@@ -39,12 +49,28 @@ class Route(Struct, frozen=True):
     role: Role
     handler: Handler
     refuses: bool = False  # it only says why there is nothing, so that no other request is advised to go there
+    scope: Scope | None = None  # of an admin token that may use it
 
 
 def fits_pattern(path: str, pattern: str) -> bool:
     """Return whether a path fits a pattern that holds `{model}`."""
     before, _, after = pattern.partition(MODEL)
     return len(path) > len(before) + len(after) and path.startswith(before) and path.endswith(after)
+
+
+def check_role(route: Route, access: Access) -> None:
+    """Raise RequestError (403) if a key may not use a route."""
+    if access.role is KeyRole.OWNER or (access.role is KeyRole.CLIENT and route.role is not Role.ADMIN):
+        return
+    if access.role is KeyRole.CLIENT:
+        message = "This is a client key, for model requests and its own usage. Use the owner's key or an admin token."
+        raise RequestError(Failure(Kind.FORBIDDEN, message, code="admin_required"))
+    if route.role is Role.CLIENT:
+        message = "This is an admin token, and model requests need a client key. Run: dragoman keys create"
+        raise RequestError(Failure(Kind.FORBIDDEN, message, code="client_key_required"))
+    if not access.may(route.scope):
+        message = f"This admin token does not have the scope {route.scope}."
+        raise RequestError(Failure(Kind.FORBIDDEN, message, code="scope_required"))
 
 
 class RouteMatch(Struct, frozen=True):

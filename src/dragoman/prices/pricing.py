@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
+from msgspec import Struct
+
 from dragoman.config.settings import PriceOverride, ProviderConfig
 from dragoman.hub.outcome import OK, Outcome
 from dragoman.hub.server_tools import SEARCH
@@ -23,6 +25,15 @@ FAMILIES = (
 )
 REGION_AND_VENDOR = re.compile(r"^(?:[a-z]{2,6}\.)?(?:anthropic|amazon|openai|google|xai)\.")
 REVISION = re.compile(r"(?:-v\d+(?:[:.-]\d+)?)?(?:\[\w+\])?$")
+
+
+class UsdPerMillion(Struct, frozen=True):
+    """Prices in US dollars per million tokens; a cache price that is None is that of other input."""
+
+    input: float | None
+    output: float | None
+    cache_read: float | None
+    cache_write: float | None
 
 
 class Pricing:
@@ -50,6 +61,15 @@ class Pricing:
             return tokens
         searches = sum(run.tool == SEARCH and run.result == OK for run in outcome.tool_runs)
         return (tokens or 0) + searches * self._search_nano if searches else tokens
+
+    def usd_per_million(self, provider: str, model: str, at: float) -> "UsdPerMillion | None":
+        """Return the prices of a small request's tokens at a time in Unix seconds; None if they are not known."""
+        found = self._find(provider, model)
+        rates = found.at(utc_datetime(at)) if isinstance(found, Model) else found
+        if rates is None:
+            return None
+        prices = (rates.input, rates.output, rates.cache_read, rates.cache_write)
+        return UsdPerMillion(*(None if price is None else _price_at(price, 0) / PICO_PER_TOKEN for price in prices))
 
     def _cost_of_tokens(self, outcome: Outcome) -> int | None:
         if outcome.usage is None or not outcome.provider:

@@ -4,6 +4,7 @@ import os
 import re
 import time
 from collections import deque
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -92,6 +93,14 @@ class CaptureDirectory:
             except (OSError, UnreadableCapture):
                 continue
         return found
+
+    def find_captured(self, request_ids: Iterable[str]) -> frozenset[str]:
+        """Return those of the requests that have a capture, judged by the names of the files."""
+        try:
+            names = {name.partition("-")[2].removesuffix(SUFFIX) for name in os.listdir(self.path)}
+        except OSError:
+            return frozenset()
+        return frozenset(id for id in request_ids if _UNSAFE_CHARACTERS.sub("_", id) in names)
 
     def find(self, which: str) -> Path:
         """Return the file of a capture: `last`, its id, or the beginning or end of its id.

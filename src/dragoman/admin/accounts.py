@@ -1,0 +1,99 @@
+"""The upstream accounts of a running gateway: credentials, cooldowns, limits and quotas. Never a secret."""
+
+import asyncio
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from dragoman.hub.failure import RequestError
+from dragoman.net.client import ConnectionLost, UpstreamTimeout
+from dragoman.providers.account_state import Limits, Quota
+from dragoman.providers.provider import Provider
+
+QUOTA_TIMEOUT_S = 20.0
+
+
+class Cooldown(Struct, frozen=True):
+    """Why a credential is not used and until when; `model` is empty where that holds for all models."""
+
+    until: float  # seconds since the epoch
+    reason: str
+    model: str
+
+
+class Credential(Struct, frozen=True):
+    """One credential; `label` is its number and where it comes from."""
+
+    label: str
+    is_available: bool
+    cooldowns: list[Cooldown]
+    limits: Limits | None  # as of the last response
+
+
+class ProviderAccount(Struct, frozen=True):
+    provider: str
+    kind: str
+    login_command: str
+    has_quotas: bool
+    credentials: list[Credential]
+
+
+class Quotas(Struct, frozen=True):
+    """What is used of each plan, and by provider why it could not be read."""
+
+    quotas: list[Quota]
+    problems: dict[str, str]
+
+
+def list_accounts(providers: Mapping[str, Provider], now: float) -> list[ProviderAccount]:
+    """Return the state of every provider's credentials without a request to it."""
+    return [
+        ProviderAccount(
+            name,
+            provider.kind,
+            provider.auth.login_command,
+            any(member.account.read_quotas is not None for member in _members(provider)),
+            [_credential(member, now) for member in _members(provider)],
+        )
+        for name, provider in providers.items()
+    ]
+
+
+async def read_quotas(providers: Mapping[str, Provider]) -> Quotas:
+    """Ask every provider that has plans how much of them is used, all at the same time."""
+    report = Quotas([], {})
+
+    async def read(name: str, member: Provider) -> None:
+        if member.account.read_quotas is None:
+            return
+        try:
+            async with asyncio.timeout(QUOTA_TIMEOUT_S):
+                report.quotas.extend(await member.account.read_quotas())
+        except RequestError as refused:
+            report.problems[name] = refused.failure.message
+        except (ConnectionLost, UpstreamTimeout, TimeoutError) as error:
+            report.problems[name] = str(error) or f"No response within {QUOTA_TIMEOUT_S:g} s."
+
+    await asyncio.gather(*(read(name, member) for name, one in providers.items() for member in _members(one)))
+    return report
+
+
+def _members(provider: Provider) -> tuple[Provider, ...]:
+    return provider.members or (provider,)
+
+
+def _credential(member: Provider, now: float) -> Credential:
+    account = member.account
+    label = account.label or "1 of 1"
+    cooldowns: list[Cooldown] = []
+    if account.cooldowns is not None:
+        own = account.cooldowns.members[account.slot].label
+        cooldowns = [
+            Cooldown(state.free_at, state.reason, state.model)
+            for state in account.cooldowns.states(now)
+            if state.free_at is not None and state.label == own
+        ]
+    limits = account.last_limits()
+    is_spent = limits is not None and limits.exhausted_until is not None and limits.exhausted_until > now
+    is_available = not is_spent and not any(cooldown.model == "" for cooldown in cooldowns)
+    return Credential(label, is_available, cooldowns, limits)

@@ -1,0 +1,1 @@
+"""The admin API: the functions of `admin/` as JSON over HTTP, below /api/v1/."""

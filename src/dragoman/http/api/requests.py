@@ -1,0 +1,153 @@
+"""Search the requests of the past, page by page, or export them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextvars import Context
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.accounts.keys import ENVIRONMENT_KEY
+from dragoman.accounts.usage_writer import UsageWriter
+from dragoman.admin.captures import find_captured
+from dragoman.admin.csv_table import format_header, format_rows
+from dragoman.admin.request_filter import parse_filter
+from dragoman.flow.gateway import Gateway
+from dragoman.http.api.parameters import CURSOR, LIMIT, Parameters, invalid_cursor, make_cursor
+from dragoman.http.api.responses import convert_errors, respond, response_headers
+from dragoman.http.routes import RoutedRequest
+from dragoman.hub.failure import BadRequest
+from dragoman.store import Store
+from dragoman.store.request_search import Condition, PagePosition, RequestPage, RequestSearch
+from dragoman.store.usage_rows import RECORD_NAMES, make_record
+
+FILTER = "q"
+FORMAT = "format"
+TIME_BYTES = 8
+LATEST_MS = 10**17
+STORE_TIMEOUT_S = 10.0
+MAX_EXPORTED = 100_000
+TYPES = {"csv": b"text/csv; charset=utf-8", "json": b"application/json"}
+
+
+class RequestsApi:
+    """Finds requests: all of them for the owner and admin tokens, for a client key its own."""
+
+    def __init__(self, gateway: Gateway, writer: UsageWriter) -> None:
+        self._gateway = gateway
+        self._writer = writer
+
+    async def list_requests(self, request: RoutedRequest) -> None:
+        query = Parameters(request.exchange.query, (FILTER, LIMIT, CURSOR))
+        limit, position = query.limit(), _parse_position(query.cursor())
+        names = await self._key_names(request)
+        search = replace(_parse_search(request, query, names), limit=limit, after=position)
+        page = await self._search(search)
+        ids = [row.request_id for row in page.rows]
+        captured = await asyncio.to_thread(find_captured, self._gateway.runtime.config.debug, ids)
+        keys = {row.key for row in page.rows}
+        body = {
+            "requests": [make_record(row) | {"captured": row.request_id in captured} for row in page.rows],
+            "names": {key: name for key, name in names.items() if key in keys},
+            "next": None if page.next is None else make_cursor(_encode_position(page.next)),
+            "examined_since": None if page.next is None else _format_time(page.next.time_ms),
+        }
+        respond(request, body)
+
+    async def export_requests(self, request: RoutedRequest) -> None:
+        """Stream everything that a filter finds, newest first, up to MAX_EXPORTED rows."""
+        query = Parameters(request.exchange.query, (FILTER, FORMAT))
+        form = query.text(FORMAT) or "csv"
+        if form not in TYPES:
+            raise BadRequest(f"/{FORMAT}", f"{FORMAT} must be csv or json, got {form!r}.")
+        search = _parse_search(request, query, await self._key_names(request))
+        pages = self._pages(search)
+        first = await anext(pages)  # an error of the store is reported with a status, as long as nothing is sent
+        attachment = f'attachment; filename="requests.{form}"'.encode()
+        head = [(b"content-type", TYPES[form]), (b"content-disposition", attachment), *response_headers(request)]
+        exchange = request.exchange
+        exchange.start(200, head)
+        await exchange.send(_format_start(form))
+        await exchange.send(_format_rows(form, first))
+        is_first = not first
+        async for records in pages:
+            if records:
+                separator = b"," if form == "json" and not is_first else b""
+                await exchange.send(separator + _format_rows(form, records))
+                is_first = False
+        exchange.finish(b"]\n" if form == "json" else b"")
+
+    async def _pages(self, search: RequestSearch) -> AsyncIterator[list[dict[str, object]]]:
+        left = MAX_EXPORTED
+        while left > 0:
+            page = await self._search(search)
+            yield [make_record(row) for row in page.rows[:left]]
+            left -= len(page.rows)
+            if page.next is None:
+                return
+            search = replace(search, after=page.next)
+
+    async def _search(self, search: RequestSearch) -> RequestPage:
+        with convert_errors():
+            async with asyncio.timeout(STORE_TIMEOUT_S):
+                store = await self._store()
+                return await store.search_requests(search)
+
+    async def _store(self) -> Store:
+        Context().run(self._gateway.observers.flush)  # its log lines are not about this request
+        return await self._writer.wait_until_written()
+
+    async def _key_names(self, request: RoutedRequest) -> dict[str, str]:
+        """Return the names of the keys that the caller may see, by their ids."""
+        with convert_errors():
+            async with asyncio.timeout(STORE_TIMEOUT_S):
+                rows = await self._writer.store.keys()
+        names = {row.id: row.name for row in rows} | {ENVIRONMENT_KEY: str(ENVIRONMENT_KEY)}
+        return {key: name for key, name in names.items() if request.sees_all or key == request.key}
+
+
+def _parse_search(request: RoutedRequest, query: Parameters, names: Mapping[str, str]) -> RequestSearch:
+    """Return the search that the filter describes, restricted to what the caller may see."""
+    with convert_errors(FILTER):
+        search = parse_filter(query.text(FILTER) or "", datetime.now(UTC), names)
+    if request.sees_all:
+        return search
+    others = tuple(condition for condition in search.conditions if condition.field != "key" or condition.negated)
+    is_other = any(
+        condition.field == "key" and not condition.negated and request.key not in _values(condition)
+        for condition in search.conditions
+    )
+    own = Condition("key", "=", request.key) if not is_other else Condition("key", "in", ())
+    return replace(search, conditions=(own, *others))
+
+
+def _values(condition: Condition) -> tuple[object, ...]:
+    return condition.value if isinstance(condition.value, tuple) else (condition.value,)
+
+
+def _format_start(form: str) -> bytes:
+    return b"[" if form == "json" else format_header(RECORD_NAMES).encode()
+
+
+def _format_rows(form: str, records: list[dict[str, object]]) -> bytes:
+    if form == "json":
+        return msgspec.json.encode(records)[1:-1]
+    return format_rows(records, RECORD_NAMES).encode(errors="replace")
+
+
+def _format_time(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat("T", "milliseconds")
+
+
+def _encode_position(position: PagePosition) -> bytes:
+    return position.time_ms.to_bytes(TIME_BYTES, "big") + position.id
+
+
+def _parse_position(position: bytes | None) -> PagePosition | None:
+    if position is None:
+        return None
+    time_ms = int.from_bytes(position[:TIME_BYTES], "big")
+    if len(position) <= TIME_BYTES or time_ms > LATEST_MS:
+        raise invalid_cursor()
+    return PagePosition(time_ms, position[TIME_BYTES:])

@@ -1,0 +1,63 @@
+"""The accounts of a running gateway: one entry for each credential, with its cooldowns and without its secret."""
+
+import asyncio
+import time
+
+import msgspec
+
+from dragoman.accounts.pool import Member, Pool
+from dragoman.admin.accounts import list_accounts, read_quotas
+from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.net.client import HttpClient
+from dragoman.providers.account_state import Limits, Quota
+from dragoman.providers.provider import Account, Auth, Endpoint, Provider
+
+NOW = time.time()
+
+
+async def _authorize(protocol: str) -> tuple[tuple[bytes, bytes], ...]:
+    return ((b"authorization", b"Bearer sk-fake-never-shown"),)
+
+
+def make(name: str, account: Account, members: tuple[Provider, ...] = ()) -> Provider:
+    auth = Auth(_authorize, login_command=f"dragoman login {name}", secrets=(b"sk-fake-never-shown",))
+    endpoint = Endpoint("http://127.0.0.1:1", ("chat",), HttpClient().send)
+    return Provider(name, "kiro", "", endpoint, auth, account=account, members=members)
+
+
+def make_pooled() -> Provider:
+    pool = Pool((Member("a", "1 of 2 (env:A)"), Member("b", "2 of 2 (env:B)")))
+    pool.start_cooldown(1, "", NOW + 60, "quota", NOW)
+    pool.start_cooldown(0, "claude", NOW + 30, "rate_limited", NOW)
+    members = tuple(
+        make("kiro", Account(slot=slot, label=member.label, pool=pool, cooldowns=pool))
+        for slot, member in enumerate(pool.members)
+    )
+    return make("kiro", Account(pool=pool), members)
+
+
+def test_each_credential_has_its_own_cooldowns() -> None:
+    spent = make("codex", Account(last_limits=lambda: Limits(exhausted_until=NOW + 5)))
+    accounts = list_accounts({"kiro": make_pooled(), "codex": spent}, NOW)
+    first, second = accounts[0].credentials
+    assert (first.label, first.is_available) == ("1 of 2 (env:A)", True)
+    assert [one.model for one in first.cooldowns] == ["claude"]
+    assert (second.is_available, [one.reason for one in second.cooldowns]) == (False, ["quota"])
+    assert [one.is_available for one in accounts[1].credentials] == [False]
+    assert accounts[1].login_command == "dragoman login codex"
+    assert b"never-shown" not in msgspec.json.encode(accounts)
+
+
+def test_an_account_that_cannot_be_read_does_not_hide_the_others() -> None:
+    quota = Quota("up", "pro", "credits", 3.0, 10.0, None)
+
+    async def read() -> list[Quota]:
+        return [quota]
+
+    async def fail() -> list[Quota]:
+        raise RequestError(Failure(Kind.CREDENTIAL, "rejected"))
+
+    providers = {"up": make("up", Account(read_quotas=read)), "down": make("down", Account(read_quotas=fail))}
+    report = asyncio.run(read_quotas(providers | {"none": make("none", Account())}))
+    assert report.quotas == [quota]
+    assert report.problems == {"down": "rejected"}

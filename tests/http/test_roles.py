@@ -1,0 +1,71 @@
+"""Every route with every role: made from the route table, over real sockets."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dragoman.accounts.access import Scope
+from dragoman.http.routes import Role, Route
+from gateway import KEY, Running, running
+from http_api.rig import ECHO, call, make_token
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    directory = Path(tmp_path_factory.mktemp("roles"))
+    with running(ECHO, directory, stored=["someone"]) as started:
+        yield started
+
+
+def send(gateway: Running, route: Route, key: str | None) -> int:
+    """Send a request with an empty object as its body, which changes nothing: every field that matters is missing."""
+    path = route.path.replace("/*", "/x").replace("{model}", "x")
+    return call(gateway, route.method, path, key=key, body=None if route.method == "GET" else {}).status
+
+
+def admin_routes(gateway: Running) -> list[Route]:
+    return [route for route in gateway.app.site.routes.routes if route.role in (Role.ADMIN, Role.OWN)]
+
+
+def test_without_a_key_only_public_routes_answer(gateway: Running) -> None:
+    for route in gateway.app.site.routes.routes:
+        is_refused = send(gateway, route, None) == 401
+        assert is_refused == (route.role is not Role.PUBLIC), route.path
+
+
+def test_the_owner_may_use_every_route(gateway: Running) -> None:
+    for route in gateway.app.site.routes.routes:
+        assert send(gateway, route, KEY) not in (401, 403, 500), route.path
+
+
+def test_a_client_key_may_use_no_admin_route(gateway: Running) -> None:
+    for route in gateway.app.site.routes.routes:
+        is_refused = send(gateway, route, gateway.keys["someone"]) == 403
+        assert is_refused == (route.role is Role.ADMIN), (route.method, route.path)
+
+
+def test_an_admin_token_may_use_what_its_scopes_allow_and_no_model(gateway: Running) -> None:
+    for scope in Scope:
+        token = make_token(gateway, scope)
+        for route in gateway.app.site.routes.routes:
+            is_allowed = route.role is Role.PUBLIC or route.scope is scope
+            assert (send(gateway, route, token) != 403) == is_allowed, (scope, route.method, route.path)
+
+
+def test_admin_routes_have_no_other_methods(gateway: Running) -> None:
+    served = {(route.method, route.path) for route in admin_routes(gateway)}
+    for path in {path for _, path in served}:
+        for method in METHODS:
+            if (method, path) not in served:
+                found = call(gateway, method, path.replace("/*", "/x"), body=None if method == "GET" else {})
+                assert found.status in (404, 405), (method, path)
+                if found.status == 405:
+                    assert method not in found.headers["allow"].split(", ")
+
+
+def test_every_admin_route_names_its_scope_and_every_scope_is_used(gateway: Running) -> None:
+    assert [route.path for route in admin_routes(gateway) if route.scope is None] == []
+    assert {route.scope for route in admin_routes(gateway)} == set(Scope)

@@ -1,0 +1,98 @@
+"""What the admin API says about the running gateway: models, accounts, settings, keys, doctor, captures, audit."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gateway import KEY, Running, running
+from http_api.rig import call, capture_all, chat
+
+MORE = """
+[[models]]
+name = "fast-*"
+to = ["echo/echo", "echo/*"]
+[[prices]]
+model = "echo/echo"
+input = 1.5
+output = 6
+"""
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    directory = Path(tmp_path_factory.mktemp("state"))
+    with running(capture_all(directory) + MORE, directory, stored=["alice"]) as started:
+        assert chat(started, started.keys["alice"], request_id="req_captured") == 200
+        yield started
+
+
+def test_models_have_routes_targets_names_and_prices(gateway: Running) -> None:
+    body = call(gateway, "GET", "/api/v1/models").json
+    [route] = body["routes"]
+    assert (route["name"], [target["model"] for target in route["targets"]]) == ("fast-*", ["echo", "*"])
+    assert [target["cooling_down_until"] for target in route["targets"]] == [None, None]
+    model = body["models"][0]
+    assert (model["provider"], model["model"], model["names"]) == ("echo", "echo", ["echo", "echo/echo"])
+    assert model["usd_per_million"] == {"input": 1.5, "output": 6.0, "cache_read": None, "cache_write": None}
+    assert [(one["name"], one["kind"], one["problem"]) for one in body["providers"]] == [("echo", "echo", "")]
+
+
+def test_accounts_have_credentials_and_cooldowns(gateway: Running) -> None:
+    [account] = call(gateway, "GET", "/api/v1/accounts").json["accounts"]
+    assert (account["provider"], account["kind"], account["has_quotas"]) == ("echo", "echo", False)
+    assert [one["is_available"] for one in account["credentials"]] == [True]
+    assert call(gateway, "GET", "/api/v1/accounts/quotas").json == {"quotas": [], "problems": {}}
+
+
+def test_settings_have_their_origin(gateway: Running) -> None:
+    body = call(gateway, "GET", "/api/v1/config").json
+    settings = {one["key"]: one for one in body["settings"]}
+    assert settings["debug.capture"]["value"] == "all"
+    assert settings["debug.capture"]["origin"].endswith("dragoman.toml:4")
+    assert settings["server.max_body_mb"]["origin"] == "default"
+    assert body["source"].endswith("dragoman.toml")
+
+
+def test_keys_are_listed_without_their_secrets(gateway: Running) -> None:
+    found = call(gateway, "GET", "/api/v1/keys")
+    [row] = found.json["keys"]
+    assert (row["name"], row["role"], row["scopes"], row["version"]) == ("alice", "client", [], 1)
+    assert found.json["environment_key"] is True
+    assert gateway.keys["alice"].encode() not in found.body
+
+
+def test_doctor_streams_its_findings(gateway: Running) -> None:
+    found = call(gateway, "GET", "/api/v1/doctor")
+    assert found.headers["content-type"] == "application/x-ndjson"
+    assert found.headers["transfer-encoding"] == "chunked"
+    findings = [msgspec.json.decode(line) for line in found.body.splitlines()]
+    assert {"configuration", "store", "client keys", "clock"} <= {finding["what"] for finding in findings}
+    assert all(set(finding) == {"what", "state", "found", "to_do"} for finding in findings)
+
+
+def test_reading_a_capture_leaves_a_row_in_the_audit_log(gateway: Running) -> None:
+    [listed] = call(gateway, "GET", "/api/v1/captures").json["captures"]
+    assert listed["request_id"] == "req_captured"
+    before = call(gateway, "GET", "/api/v1/audit").json["audit"]
+    found = call(gateway, "GET", "/api/v1/captures/req_captured")
+    assert {entry["side"] for entry in found.json["timeline"]} == {"upstream", "hub", "client"}
+    assert "Hello" in found.json["request"]["body"]
+    assert gateway.keys["alice"].encode() not in found.body
+    first, *others = call(gateway, "GET", "/api/v1/audit").json["audit"]
+    assert others == before
+    assert (first["actor"], first["action"], first["subject"]) == ("environment", "captures.read", "req_captured")
+    assert first["address"] == "127.0.0.1"
+
+
+def test_a_capture_that_does_not_exist_is_named(gateway: Running) -> None:
+    for which in ("nothing", "../store.db", "%2e%2e%2fdragoman.toml"):
+        found = call(gateway, "GET", f"/api/v1/captures/{which}")
+        assert (found.status, found.json["error"]["field"]) == (404, "id"), found.body
+
+
+def test_an_unknown_parameter_is_named(gateway: Running) -> None:
+    for path in ("models", "accounts", "accounts/quotas", "config", "keys", "doctor", "audit", "captures", "usage"):
+        found = call(gateway, "GET", f"/api/v1/{path}?colour=red", key=KEY)
+        assert (found.status, found.json["error"]["field"]) == (400, "colour"), path
