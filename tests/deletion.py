@@ -19,7 +19,7 @@ Json = dict[str, object]
 Path = tuple[str | int, ...]
 
 BUDGETS = msgspec.structs.asdict(Effort())
-ISSUERS = {"chat": "a-compatible-server", "responses": "openai", "messages": "anthropic"}
+ISSUERS = {"chat": "a-compatible-server", "responses": "openai", "messages": "anthropic", "gemini": "gemini"}
 
 
 @dataclass(frozen=True)

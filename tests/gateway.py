@@ -137,6 +137,6 @@ def running(
 
 def provider_section(protocol: str, url: str, name: str = "up") -> str:
     """Return the section of a provider with one protocol at a loopback address."""
-    kind = {"messages": "anthropic"}.get(protocol, "openai-compatible")
-    protocol_line = "" if kind == "anthropic" else f'protocol = "{protocol}"\n'
+    kind = {"messages": "anthropic", "gemini": "gemini"}.get(protocol, "openai-compatible")
+    protocol_line = "" if kind != "openai-compatible" else f'protocol = "{protocol}"\n'
     return f'[providers.{name}]\nkind = "{kind}"\nendpoint = "{url}"\napi_key = "sk-fake-upstream"\n{protocol_line}'

@@ -62,6 +62,6 @@ def test_each_section_of_the_page_has_the_keys_and_defaults_of_its_table(heading
 
 
 def test_every_variable_is_on_the_page() -> None:
-    pairs = [name for pair in API_KEYS.values() for name in pair]
+    pairs = [name for _, *names in API_KEYS for name in names]
     for name in (*CLIENT_KEYS, *GENERAL_NAMES, *KIRO_NAMES, *KIRO_CREDENTIALS, *pairs, VARIABLE):
         assert f"`{name}`" in PAGE

@@ -45,7 +45,6 @@ from dragoman.net.server import Server
 from dragoman.net.tasks import spawn
 from dragoman.prices import Pricing
 from dragoman.protocols import PROTOCOLS
-from dragoman.providers import find_missing_feature
 from dragoman.providers.catalogue import CachedCatalogue
 from dragoman.providers.connection import USER_AGENT
 from dragoman.providers.pooled import make_provider
@@ -219,9 +218,6 @@ class App:
         providers, catalogues = {}, {}
         clock = asyncio.get_running_loop().time
         for name, section in config.providers.items():
-            if (lack := find_missing_feature(section)) is not None:
-                log.warning("provider %s: %s is not in this version yet", name, lack)
-                continue
             if old is not None and old.config.providers.get(name) == section:
                 providers[name], catalogues[name] = old.providers[name], old.catalogues[name]
                 continue

@@ -108,8 +108,12 @@ def request_with_pictures(client: str, model: str) -> JsonObject:
 
 def pictures_in(upstream: str, body: JsonObject) -> list[str]:
     """The images of the last turn of a request, as an upstream of this protocol finds them."""
-    turn = (body["input"] if upstream == "responses" else body["messages"])[-1]
+    turn = body[{"responses": "input", "gemini": "contents"}.get(upstream, "messages")][-1]
     match upstream:
+        case "gemini":
+            inline = [part["inlineData"] for part in turn["parts"] if "inlineData" in part]
+            linked = [part["fileData"]["fileUri"] for part in turn["parts"] if "fileData" in part]
+            return [*(f"data:{media['mimeType']};base64,{media['data']}" for media in inline), *linked]
         case "chat":
             return [part["image_url"]["url"] for part in turn["content"] if part["type"] == "image_url"]
         case "responses":

@@ -74,16 +74,20 @@ class Meant:
         return [part for part in self.parts if isinstance(part, kind)]
 
 
+NO_REFUSALS = ("messages", "gemini")  # their refusals are text
 ONLY_MESSAGES = {Stop.STOP_STRING: Stop.NATURAL, Stop.CONTEXT_FULL: Stop.CAP, Stop.PAUSE: Stop.NATURAL}
 
 
 def sayable(meant: Meant, upstream: str) -> Meant:
     """The part of a meaning that an upstream of this protocol has words for."""
-    if upstream == "messages":
-        if not meant.of(Refuse):
-            return meant
+    if upstream in NO_REFUSALS and meant.of(Refuse):
         parts = tuple(Say(part.text) if isinstance(part, Refuse) else part for part in meant.parts)
-        return replace(meant, parts=parts, stop=Stop.FILTERED)
+        meant = replace(meant, parts=parts, stop=Stop.FILTERED)
+    if upstream == "messages":
+        return meant
+    if upstream == "gemini":
+        stop = ONLY_MESSAGES.get(meant.stop, meant.stop)
+        return replace(meant, stop=stop, sequence=None, tokens=replace(meant.tokens, written=0))
     stop = ONLY_MESSAGES.get(meant.stop, meant.stop)
     return replace(meant, stop=stop, sequence=None, explanation=None)
 

@@ -12,7 +12,7 @@ from deletion import blamed as blamed_part
 from e2e.cases import BROKEN, CASES
 from e2e.hearing import STOPS
 from e2e.meaning import Refuse, Stop, sayable
-from e2e.rig import PROTOCOLS
+from e2e.rig import PROTOCOLS, UPSTREAMS
 
 Cell = tuple[str, str, str]  # client, upstream, capability
 
@@ -21,8 +21,8 @@ PAGE = ROOT / "docs" / "compatibility.md"
 FIXTURES = ROOT / "tests" / "fixtures"
 IMAGES = "images in a request"
 CAPABILITIES = (*CASES, IMAGES, *BROKEN)
-NAMES = {"chat": "Chat", "responses": "Responses", "messages": "Messages"}
-PAIRS = list(product(PROTOCOLS, PROTOCOLS))
+NAMES = {"chat": "Chat", "responses": "Responses", "messages": "Messages", "gemini": "Gemini"}
+PAIRS = list(product(PROTOCOLS, UPSTREAMS))
 
 PROVEN: dict[Cell, bool] = {}
 

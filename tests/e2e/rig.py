@@ -1,4 +1,4 @@
-"""One gateway in front of three fake upstreams, one per protocol, and the SDKs that talk to it."""
+"""One gateway in front of fake upstreams, one per protocol, and the SDKs that talk to it."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from e2e import speak_chat, speak_messages, speak_responses
+from e2e import speak_chat, speak_gemini, speak_messages, speak_responses
 from e2e.hearing import Sdk
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, provider_section, running
 
 PROTOCOLS = ("chat", "responses", "messages")
+UPSTREAMS = (*PROTOCOLS, "gemini")
 SPEAKERS: dict[str, ModuleType] = {
     "chat": speak_chat,
     "responses": speak_responses,
     "messages": speak_messages,
+    "gemini": speak_gemini,
 }
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 # Each client with an upstream of its own protocol and of another one: enough where what is proved takes its time.
@@ -46,7 +48,7 @@ def rigged(directory: Path, settings: str = ONCE, models: tuple[str, ...] = ()) 
     with ExitStack() as stack:
         # Where one attempt is all, a kept connection that ends just then would be it.
         keep = settings != ONCE
-        fakes = {name: stack.enter_context(FakeUpstream(models=models, keep_alive=keep)) for name in PROTOCOLS}
+        fakes = {name: stack.enter_context(FakeUpstream(models=models, keep_alive=keep)) for name in UPSTREAMS}
         sections = [provider_section(name, fake.url, name) for name, fake in fakes.items()]
         gateway = stack.enter_context(running("\n".join([settings, *sections]), directory))
         sdk = Sdk(gateway.url, KEY)

@@ -7,13 +7,13 @@ import pytest
 from e2e.cases import BROKEN, CASES, PHOTO, PICTURE, WORDS, pictures_in, request_for, request_with_pictures
 from e2e.hearing import STREAMS, WHOLE, Broke, Halted, Heard, expected_for
 from e2e.meaning import Meant, Say, sayable
-from e2e.rig import CROSSED, PROTOCOLS, SPEAKERS, Rig
+from e2e.rig import CROSSED, PROTOCOLS, SPEAKERS, UPSTREAMS, Rig
 from fakes.upstream import Answer, End
 
 CUTS = {"in one piece": 0, "byte by byte": 1, "in pieces of seven": 7}
 
 clients = pytest.mark.parametrize("client", PROTOCOLS)
-upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
+upstreams = pytest.mark.parametrize("upstream", UPSTREAMS)
 cuts = pytest.mark.parametrize("cut", CUTS)
 
 

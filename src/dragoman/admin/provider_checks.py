@@ -17,7 +17,7 @@ from dragoman.framing.redaction import redact
 from dragoman.net.client import ConnectionLost, HttpClient, OutgoingRequest, UpstreamTimeout
 from dragoman.net.headers import Header
 from dragoman.protocols import PROTOCOLS
-from dragoman.providers import KINDS, find_missing_feature
+from dragoman.providers import KINDS
 from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding
 from dragoman.providers.provider import Provider
 
@@ -31,8 +31,6 @@ async def check_provider(config: ProviderConfig, label: str, http: HttpClient, s
     """Check one provider with one credential; `label` names the credential where there are several."""
     name = f"provider {config.name}"
     what = f"{name}, credential {label}" if label else name
-    if (missing := find_missing_feature(config)) is not None:
-        return [Finding(what, WARNING, f"{missing} is not in this version yet", "the provider is ignored")]
     try:
         provider = KINDS[config.kind](config, http.send, os.environ)
         if provider.account.inspect is not None:

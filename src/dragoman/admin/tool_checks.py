@@ -14,7 +14,7 @@ from dragoman.framing.known_secrets import list_secrets, redact_known
 from dragoman.framing.redaction import redact
 from dragoman.hub.server_tools import FETCH, SEARCH, ToolFailure
 from dragoman.net.client import HttpClient
-from dragoman.providers import KINDS, find_missing_feature
+from dragoman.providers import KINDS
 from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding
 from dragoman.providers.connection import USER_AGENT
 from dragoman.tools.backends import McpFetch, McpSearch, Network, make_backends
@@ -77,7 +77,7 @@ async def check_account_search(
     config: ProviderConfig, settings: WebSearch, environ: Mapping[str, str], http: HttpClient
 ) -> list[Finding]:
     """Search once with a provider's own search, if it has one and is configured to be used."""
-    if ACCOUNT_BACKEND not in settings.backend or find_missing_feature(config) is not None:
+    if ACCOUNT_BACKEND not in settings.backend:
         return []
     first = split_by_credential(config)[0]
     try:

@@ -36,7 +36,13 @@ KIRO_NAMES: dict[str, str] = {
 # A credentials file contains more than a token (client registration, expiry), so it is preferred.
 KIRO_CREDENTIALS = ("KIRO_CREDS_FILE", "REFRESH_TOKEN", "KIRO_API_KEY")
 CLIENT_KEYS = ("DRAGOMAN_API_KEY", "PROXY_API_KEY")
-API_KEYS = {"openai": ("OPENAI_API_KEY", "OPENAI_BASE_URL"), "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")}
+# Kind, variable of its key, variable of its address. Of several variables of one kind the first that is set counts.
+API_KEYS = (
+    ("openai", "OPENAI_API_KEY", "OPENAI_BASE_URL"),
+    ("anthropic", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"),
+    ("gemini", "GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL"),
+    ("gemini", "GOOGLE_API_KEY", "GOOGLE_GEMINI_BASE_URL"),
+)
 
 ASSIGNMENT = re.compile(
     r"""\s*(?:export\s+)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*=\s*
@@ -184,7 +190,7 @@ class _Reader:
 
     def apis(self, client_key: Secret | None) -> list[ApiKeyVariable]:
         found = []
-        for kind, (variable, base_variable) in API_KEYS.items():
+        for kind, variable, base_variable in API_KEYS:
             value = (self._environ.get(variable) or "").strip()
             # Clients are configured by the same variables: a key of this gateway is not a vendor's.
             if is_placeholder(value) or value.startswith(KEY_PREFIX) or Secret(value) == client_key:

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 
 from dragoman.config.settings import ProviderConfig
-from dragoman.protocols import PROTOCOLS
 from dragoman.providers.anthropic import make_anthropic
 from dragoman.providers.codex.provider import make_codex
 from dragoman.providers.compatible.provider import make_compatible
 from dragoman.providers.copilot.provider import make_copilot
 from dragoman.providers.echo.provider import make_echo
+from dragoman.providers.gemini.provider import make_gemini
 from dragoman.providers.kiro.provider import make_kiro
 from dragoman.providers.openai import make_openai
 from dragoman.providers.provider import Provider, SendRequest
@@ -21,15 +21,7 @@ KINDS: dict[str, MakeProvider] = {
     "openai-compatible": make_compatible,
     "codex": make_codex,
     "copilot": make_copilot,
+    "gemini": make_gemini,
     "kiro": make_kiro,
     "echo": make_echo,
 }
-
-
-def find_missing_feature(section: ProviderConfig) -> str | None:
-    """Return what a section needs that this version does not have; None if its provider can be made."""
-    if section.kind not in KINDS:
-        return f"kind {section.kind}"
-    if section.protocols and not any(name in PROTOCOLS and PROTOCOLS[name].upstream for name in section.protocols):
-        return f"protocol {', '.join(section.protocols)}"
-    return None

@@ -16,7 +16,6 @@ from dragoman.admin.configuration import find_short_key
 from dragoman.admin.errors import AdminError
 from dragoman.config import Config, ProviderConfig, Secret
 from dragoman.config.settings import is_loopback
-from dragoman.providers import find_missing_feature
 from dragoman.store import Store, StoreError, make_store
 
 NO_KEY = (
@@ -131,8 +130,6 @@ def _describe_provider(name: str, provider: ProviderConfig, config: Config) -> t
     origins = config.origins
     origin = origins.get(f"providers.{name}.api_key") or origins.get(f"providers.{name}.kind")
     shown_origin = f"from {origin}" if origin else ""
-    if (missing := find_missing_feature(provider)) is not None:
-        return missing, "not in this version yet, ignored"
     if provider.kind == "echo":
         return "built in, needs no account", shown_origin
     return provider.endpoint or provider.kind, shown_origin

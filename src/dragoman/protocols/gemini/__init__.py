@@ -1,11 +1,16 @@
-"""Gemini's generateContent. So far only its list of models is served, and its places for a key are read."""
+"""Gemini's generateContent, as an upstream. Clients get its list of models, and may send keys in its places."""
 
 from collections.abc import Mapping, Sequence
+from urllib.parse import quote
 
 import msgspec
 
-from dragoman.hub.ports import GetHeader, ListedModel, ModelList, Protocol
-from dragoman.protocols.gemini.wire import CLIENT_HEADERS, KEYS, NAME, OPERATION
+from dragoman.framing.sse import SseFramer
+from dragoman.hub.ports import GetHeader, ListedModel, Location, ModelList, Protocol, ToolLimits, Upstream
+from dragoman.hub.request import Document, Image, Part
+from dragoman.protocols.gemini import decode, errors
+from dragoman.protocols.gemini.build import build
+from dragoman.protocols.gemini.wire import CLIENT_HEADERS, GENERATE, KEYS, NAME, OPERATION, SSE_QUERY, STREAM
 
 
 def _is_google_client(header: GetHeader, query: Mapping[str, str]) -> bool:
@@ -30,8 +35,31 @@ def _render_model(model: ListedModel) -> bytes:
     return msgspec.json.encode(_describe_model(model))
 
 
+def _locate(model: str, stream: bool) -> Location:
+    path = f"/models/{quote(model, safe='/:@')}"
+    return Location(path + STREAM, SSE_QUERY) if stream else Location(path + GENERATE)
+
+
+def _needs_inline(part: Part) -> bool:
+    """Return whether linked media are fetched first: Gemini cannot fetch every address, nor guess every type."""
+    return isinstance(part, Image | Document)
+
+
 PROTOCOL = Protocol(
     name=NAME,
+    upstream=Upstream(
+        locate=_locate,
+        put_model=lambda body, model: body,  # the model is in the path
+        build=build,
+        decoder=decode.Decoder,
+        framer=SseFramer,
+        decode_whole=decode.decode_whole,
+        read_error=errors.read_failure,
+        tool_limits=ToolLimits(custom=False, namespaces=False, name_max=64, letter_first=True),
+        needs_inline=_needs_inline,
+        reads_documents=True,
+        models_query="?pageSize=1000",
+    ),
     models=ModelList(_render_models, _render_model, is_requested=_is_google_client),
     keys=KEYS,
     operation=OPERATION,

@@ -1,8 +1,141 @@
-"""Names of Gemini's protocol as they stand on the wire."""
+"""Shapes of Gemini's replies, and the tables of names that stand on its wire."""
 
+from msgspec import Raw, Struct
+
+from dragoman.hub.events import Stop
 from dragoman.hub.ports import KeyPlaces
+from dragoman.hub.usage import Usage
 
 NAME = "gemini"
 KEYS = KeyPlaces(headers=(b"x-goog-api-key",), parameters=("key",))
 CLIENT_HEADERS = (b"x-goog-api-key", b"x-goog-api-client")  # Google's SDKs send at least one of them
 OPERATION = "generate_content"
+GENERATE, STREAM, COUNT = ":generateContent", ":streamGenerateContent", ":countTokens"
+SSE_QUERY = "alt=sse"  # without it a stream is one JSON array
+
+Wire = dict[str, object]
+Count = int | float | None
+NOTHING = Raw(b"")
+
+# Sent where a call needs a signature and none is at hand; Google documents this value.
+NO_SIGNATURE = "skip_thought_signature_validator"
+# Some models put their internal namespace before a function's name.
+NAME_PREFIX = "default_api:"
+
+# Fields that the reply can do without: one of a wrong type is ignored.
+INESSENTIAL_FIELDS = frozenset(
+    ("usageMetadata", "modelVersion", "responseId", "promptFeedback", "groundingMetadata", "finishMessage", "index")
+)
+
+STOPS: dict[str, Stop] = {
+    "STOP": Stop.END,
+    "MAX_TOKENS": Stop.LENGTH,
+    "SAFETY": Stop.FILTERED,
+    "RECITATION": Stop.FILTERED,
+    "BLOCKLIST": Stop.FILTERED,
+    "PROHIBITED_CONTENT": Stop.FILTERED,
+    "SPII": Stop.FILTERED,
+    "IMAGE_SAFETY": Stop.FILTERED,
+    "IMAGE_PROHIBITED_CONTENT": Stop.FILTERED,
+    "IMAGE_RECITATION": Stop.FILTERED,
+    "MODEL_ARMOR": Stop.FILTERED,
+}
+# Values that report a failure of the model instead of an end.
+FAILED_STOPS = frozenset(
+    (
+        "MALFORMED_FUNCTION_CALL",
+        "UNEXPECTED_TOOL_CALL",
+        "TOO_MANY_TOOL_CALLS",
+        "MALFORMED_RESPONSE",
+        "MISSING_THOUGHT_SIGNATURE",
+    )
+)
+UNSPECIFIED = frozenset(("", "FINISH_REASON_UNSPECIFIED"))
+
+
+class FunctionCall(Struct, gc=False):
+    name: str = ""
+    id: str | None = None
+    args: Raw = NOTHING
+
+
+class ReplyPart(Struct, rename="camel", gc=False):
+    """One part of a candidate. Whichever field is set says what it is."""
+
+    text: str | None = None
+    thought: bool | None = None
+    thought_signature: str | None = None
+    function_call: FunctionCall | None = None
+    inline_data: Raw = NOTHING
+    file_data: Raw = NOTHING
+    executable_code: Raw = NOTHING
+    code_execution_result: Raw = NOTHING
+    tool_call: Raw = NOTHING
+    tool_response: Raw = NOTHING
+
+
+class ReplyContent(Struct, gc=False):
+    parts: list[ReplyPart] | None = None
+
+
+class Candidate(Struct, rename="camel", gc=False):
+    index: int | None = None
+    content: ReplyContent | None = None
+    finish_reason: str | None = None
+    finish_message: str | None = None
+    grounding_metadata: Raw = NOTHING
+    logprobs_result: Raw = NOTHING
+
+
+class PromptFeedback(Struct, rename="camel", gc=False):
+    block_reason: str | None = None
+    block_reason_message: str | None = None
+
+
+class Tokens(Struct, rename="camel", gc=False):
+    prompt_token_count: Count = None
+    candidates_token_count: Count = None
+    thoughts_token_count: Count = None
+    tool_use_prompt_token_count: Count = None
+    cached_content_token_count: Count = None
+    total_token_count: Count = None
+
+    def merge(self, later: "Tokens") -> "Tokens":
+        """Return the counts of a later chunk; those that it does not have stay."""
+        fields = (
+            (new if new is not None else old)
+            for old, new in (
+                (self.prompt_token_count, later.prompt_token_count),
+                (self.candidates_token_count, later.candidates_token_count),
+                (self.thoughts_token_count, later.thoughts_token_count),
+                (self.tool_use_prompt_token_count, later.tool_use_prompt_token_count),
+                (self.cached_content_token_count, later.cached_content_token_count),
+                (self.total_token_count, later.total_token_count),
+            )
+        )
+        return Tokens(*fields)
+
+    def to_usage(self) -> Usage:
+        prompt = int(self.prompt_token_count or 0)
+        tool_use = int(self.tool_use_prompt_token_count or 0)
+        candidates = int(self.candidates_token_count or 0)
+        thoughts = int(self.thoughts_token_count or 0)
+        # Some models count thoughts among the candidates' tokens as well: only the total shows which.
+        counted_twice = thoughts > 0 and prompt + candidates + tool_use == self.total_token_count
+        return Usage(
+            input=prompt + tool_use,
+            output=candidates if counted_twice else candidates + thoughts,
+            cache_read=int(self.cached_content_token_count or 0),
+            reasoning=thoughts,
+        )
+
+
+class Chunk(Struct, rename="camel", gc=False):
+    """One stream event, or a whole reply."""
+
+    candidates: list[Candidate] | None = None
+    prompt_feedback: PromptFeedback | None = None
+    usage_metadata: Tokens | None = None
+    model_version: str | None = None
+    response_id: str | None = None
+    error: object = None

@@ -9,7 +9,6 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import Stage
 from dragoman.hub.request import Request
 from dragoman.net.headers import Header
-from dragoman.protocols import PROTOCOLS
 from dragoman.providers.compatible.quirks import expand_quirks
 from dragoman.providers.connection import api_key_reader, read_catalogue, read_dial, read_headers, read_secrets
 from dragoman.providers.failures import adjust_chat_tools, adjust_reasoning
@@ -31,29 +30,29 @@ def make_compatible(config: ProviderConfig, send: SendRequest, environ: Mapping[
         key = read_key()
         if not key:
             return ()
+        if protocol == "gemini":
+            return ((b"x-goog-api-key", key),)
         bearer = (b"authorization", b"Bearer " + key)
         # Servers that imitate Messages differ in which of the two headers they read.
         return (bearer, (b"x-api-key", key)) if protocol == "messages" else (bearer,)
 
     quirks = expand_quirks(config.quirks)
-    # A section may name a protocol that this version cannot use yet.
-    protocols = tuple(name for name in config.protocols if name in PROTOCOLS and PROTOCOLS[name].upstream)
     return Provider(
         name=config.name,
         kind=config.kind,
         issuer=config.name,
         endpoint=Endpoint(
             url=config.endpoint or "",
-            protocols=protocols,
+            protocols=config.protocols,
             send=send,
             dial=read_dial(config, environ),
             headers=read_headers(config, environ),
-            counts_tokens="messages" in protocols,
+            counts_tokens="messages" in config.protocols,
             first_token_timeout_s=config.first_token_timeout_s,
         ),
         auth=Auth(authorize, secrets=read_secrets(config, environ)),
         catalogue=read_catalogue(config),
-        requests=RequestRules(quirks=quirks, adjust=partial(adjust, protocols=protocols)),
+        requests=RequestRules(quirks=quirks, adjust=partial(adjust, protocols=config.protocols)),
         replies=ReplyRules(stages=no_stages if "cut_then_done" in quirks else None),
     )
 

@@ -1,0 +1,125 @@
+"""Read Google's errors (google.rpc.Status) into failures."""
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from dragoman.framing.error_text import (
+    clean_message,
+    describe_error_page,
+    kind_for_status,
+    plausible_seconds,
+    retry_after,
+    strip_html,
+)
+from dragoman.hub.failure import Failure, Kind
+
+UNEXPLAINED = "the upstream reported an error without a message"
+
+# What Google writes as error.status; the HTTP status decides where it is not listed.
+_KIND_BY_STATUS: dict[str, Kind] = {
+    "INVALID_ARGUMENT": Kind.BAD_REQUEST,
+    "FAILED_PRECONDITION": Kind.BAD_REQUEST,
+    "OUT_OF_RANGE": Kind.BAD_REQUEST,
+    "UNAUTHENTICATED": Kind.CREDENTIAL,
+    "PERMISSION_DENIED": Kind.FORBIDDEN,
+    "NOT_FOUND": Kind.NOT_FOUND,
+    "ALREADY_EXISTS": Kind.CONFLICT,
+    "ABORTED": Kind.CONFLICT,
+    "RESOURCE_EXHAUSTED": Kind.RATE_LIMITED,
+    "UNAVAILABLE": Kind.OVERLOADED,
+    "DEADLINE_EXCEEDED": Kind.TIMEOUT,
+    "INTERNAL": Kind.UPSTREAM,
+    "UNKNOWN": Kind.UPSTREAM,
+    "DATA_LOSS": Kind.UPSTREAM,
+    "CANCELLED": Kind.UPSTREAM,
+    "UNIMPLEMENTED": Kind.UPSTREAM,
+}
+_BAD_KEY_REASONS = frozenset(("API_KEY_INVALID", "API_KEY_EXPIRED", "API_KEY_SERVICE_BLOCKED", "ACCESS_TOKEN_EXPIRED"))
+_TOO_LONG = re.compile(r"exceeds the maximum number of (?:input )?tokens|input token count.*exceeds", re.IGNORECASE)
+_PER_DAY = re.compile(r"PerDay", re.IGNORECASE)
+_NO_ALLOWANCE = re.compile(r"limit: 0\b")
+_RETRY_IN = re.compile(r"retry in (\d+(?:\.\d+)?)\s*(ms|s)\b", re.IGNORECASE)
+_DELAY = re.compile(r"(\d+(?:\.\d+)?)s")
+
+
+def read_failure(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
+    """Return the failure that an error response reports."""
+    failure = read_error(find_error(body), status)
+    if failure is None:
+        kind = Kind.CONTEXT_TOO_LONG if _TOO_LONG.search(strip_html(body)) else kind_for_status(status)
+        failure = Failure(kind, describe_error_page(status, body), status=status)
+    wait = retry_after(headers)
+    return failure if wait is None else msgspec.structs.replace(failure, retry_after=wait)
+
+
+def read_error(error: object, status: int | None = None) -> Failure | None:
+    """Return the failure that an error object reports, in a body or a stream; None if it reports nothing."""
+    if not isinstance(error, dict):
+        return None
+    message, code, word = error.get("message"), error.get("code"), error.get("status")
+    if message is None and code is None and word is None:
+        return None
+    if status is None and isinstance(code, int) and 400 <= code < 600:
+        status = code
+    text = message if isinstance(message, str) and message else UNEXPLAINED
+    details = error.get("details")
+    found = [detail for detail in details if isinstance(detail, dict)] if isinstance(details, list) else []
+    kind = _choose_kind(status, word if isinstance(word, str) else "", text, found)
+    return Failure(
+        kind,
+        clean_message(text),
+        status=status,
+        code=word if isinstance(word, str) and word else None,
+        retry_after=_read_retry_delay(text, found),
+    )
+
+
+def find_error(body: bytes) -> object:
+    """Return the error object of a body: under `error`, alone or in a list of one."""
+    try:
+        value: object = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if isinstance(value, list) and value:
+        value = value[0]
+    return value.get("error") if isinstance(value, dict) else None
+
+
+def _choose_kind(status: int | None, word: str, message: str, details: list[dict[str, object]]) -> Kind:
+    if any(str(detail.get("reason")) in _BAD_KEY_REASONS for detail in details):
+        return Kind.CREDENTIAL  # Google answers 400 to a bad key
+    if status in (None, 400, 413) and _TOO_LONG.search(message):
+        return Kind.CONTEXT_TOO_LONG
+    named = _KIND_BY_STATUS.get(word)
+    kind = named or (Kind.UPSTREAM if status is None else kind_for_status(status))
+    if kind is Kind.RATE_LIMITED and _is_daily_quota(message, details):
+        return Kind.QUOTA
+    return kind
+
+
+def _is_daily_quota(message: str, details: list[dict[str, object]]) -> bool:
+    """Return whether the limit is one that waiting some seconds does not lift."""
+    violations = [
+        violation
+        for detail in details
+        if isinstance(listed := detail.get("violations"), list)
+        for violation in listed
+        if isinstance(violation, dict)
+    ]
+    daily = any(_PER_DAY.search(str(violation.get("quotaId", ""))) for violation in violations)
+    return daily or _NO_ALLOWANCE.search(message) is not None
+
+
+def _read_retry_delay(message: str, details: list[dict[str, object]]) -> float | None:
+    """Return the seconds of RetryInfo, or those that the message names."""
+    for detail in details:
+        delay = detail.get("retryDelay")
+        found = _DELAY.fullmatch(delay) if isinstance(delay, str) else None
+        if found:
+            return plausible_seconds(float(found[1]))
+    named = _RETRY_IN.search(message)
+    if named is None:
+        return None
+    return plausible_seconds(float(named[1]) * (0.001 if named[2].lower() == "ms" else 1.0))
