@@ -57,3 +57,27 @@ def test_what_is_not_in_the_table_is_not_found(method: str, path: str) -> None:
 )
 def test_the_methods_of_a_path_are_those_that_do_something(path: str, methods: list[str]) -> None:
     assert sorted(TABLE.methods(path)) == sorted(methods)
+
+
+WITH_ID = RouteTable([route("GET", "/keys/{id}"), route("DELETE", "/keys/{id}"), route("POST", "/keys/{id}/rotate")])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "found", "rest"),
+    [
+        ("GET", "/keys/a", "/keys/{id}", "a"),
+        ("DELETE", "/keys/rotate", "/keys/{id}", "rotate"),
+        ("POST", "/keys/a/rotate", "/keys/{id}/rotate", "a"),
+    ],
+)
+def test_an_id_within_a_path_is_passed_on(method: str, path: str, found: str, rest: str) -> None:
+    match = WITH_ID.find(method, path)
+    assert match is not None
+    assert (match.route.path, match.rest) == (found, rest)
+
+
+def test_an_id_has_no_slash_and_is_not_empty() -> None:
+    assert [WITH_ID.find("GET", path) for path in ("/keys/", "/keys/a/b", "/keys")] == [None] * 3
+    assert WITH_ID.find("POST", "/keys//rotate") is None
+    assert sorted(WITH_ID.methods("/keys/a")) == ["DELETE", "GET", "HEAD"]
+    assert WITH_ID.methods("/keys/a/rotate") == ["POST"]

@@ -87,12 +87,28 @@ def test_reading_a_capture_leaves_a_row_in_the_audit_log(gateway: Running) -> No
 
 
 def test_a_capture_that_does_not_exist_is_named(gateway: Running) -> None:
-    for which in ("nothing", "../store.db", "%2e%2e%2fdragoman.toml"):
+    for which in ("nothing", "..", "*", "%00"):
         found = call(gateway, "GET", f"/api/v1/captures/{which}")
         assert (found.status, found.json["error"]["field"]) == (404, "id"), found.body
+    for which in ("../store.db", "%2e%2e%2fdragoman.toml", "/etc/passwd"):
+        assert call(gateway, "GET", f"/api/v1/captures/{which}").status == 404
 
 
 def test_an_unknown_parameter_is_named(gateway: Running) -> None:
     for path in ("models", "accounts", "accounts/quotas", "config", "keys", "doctor", "audit", "captures", "usage"):
         found = call(gateway, "GET", f"/api/v1/{path}?colour=red", key=KEY)
         assert (found.status, found.json["error"]["field"]) == (400, "colour"), path
+
+
+def test_a_capture_is_replayed_and_made_a_fixture(gateway: Running) -> None:
+    replayed = call(gateway, "POST", "/api/v1/captures/req_captured/replay", body={})
+    assert (replayed.status, replayed.json["same"]) == (200, True), replayed.body
+    assert all(set(part) == {"name", "size", "changes"} for part in replayed.json["parts"])
+    fixture = call(gateway, "POST", "/api/v1/captures/req_captured/fixture", body={})
+    assert fixture.headers["content-disposition"] == 'attachment; filename="req_captured.json"'
+    assert fixture.json["request_id"] == "req_captured"
+    actions = [row["action"] for row in call(gateway, "GET", "/api/v1/audit?limit=2").json["audit"]]
+    assert actions == ["captures.fixture", "captures.replay"]
+    for action in ("replay", "fixture"):
+        unknown = call(gateway, "POST", f"/api/v1/captures/nothing/{action}", body={})
+        assert (unknown.status, unknown.json["error"]["field"]) == (404, "id")

@@ -1,7 +1,7 @@
 """The route table: method, path, role and handler. A new path is one line and one function."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from enum import Enum
 
 from msgspec import Struct
@@ -15,6 +15,7 @@ from dragoman.net.exchange import Exchange
 _SLASHES = re.compile("/{2,}")
 BELOW = "/*"  # at the end of a path: everything below it
 MODEL = "{model}"  # within a path: any text, slashes and colons included
+ID = "{id}"  # within a path: any text without a slash
 
 
 class Role(Enum):
@@ -31,7 +32,7 @@ class RoutedRequest(Struct, frozen=True):
     path: str  # plain
     request_id: str
     key: KeyId  # empty where the route is public
-    rest: str = ""  # what `/*` at the end of the route's path stands for
+    rest: str = ""  # what `/*` at the end of the route's path, or `{id}` in it, stands for
     access: Access = CLIENT
 
     @property
@@ -86,8 +87,9 @@ class RouteTable:
         self._exact: dict[str, dict[str, Route]] = {}
         self._below: dict[str, dict[str, Route]] = {}
         self._patterns = [route for route in self.routes if MODEL in route.path]
+        self._with_id = [route for route in self.routes if ID in route.path]
         for route in self.routes:
-            if MODEL in route.path:
+            if MODEL in route.path or ID in route.path:
                 continue
             table, path = (self._below, route.path[:-1]) if route.path.endswith(BELOW) else (self._exact, route.path)
             table.setdefault(path, {})[route.method] = route
@@ -102,6 +104,9 @@ class RouteTable:
         for route in self._patterns:
             if route.method == method and fits_pattern(path, route.path):
                 return RouteMatch(route)
+        for route, rest in self._find_with_id(path):
+            if route.method == method:
+                return RouteMatch(route, rest)
         for prefix in self._prefixes:
             if path.startswith(prefix) and method in self._below[prefix]:
                 return RouteMatch(self._below[prefix][method], path[len(prefix) :])
@@ -111,11 +116,19 @@ class RouteTable:
         """Return the methods that this path supports."""
         found = dict(self._exact.get(path, {}))
         found |= {route.method: route for route in self._patterns if fits_pattern(path, route.path)}
+        found |= {route.method: route for route, _ in self._find_with_id(path)}
         for prefix in self._prefixes:
             if path.startswith(prefix):
                 found |= self._below[prefix]
         offered = [method for method, route in found.items() if not route.refuses]
         return [name for method in offered for name in (("GET", "HEAD") if method == "GET" else (method,))]
+
+    def _find_with_id(self, path: str) -> Iterator[tuple[Route, str]]:
+        for route in self._with_id:
+            before, _, after = route.path.partition(ID)
+            rest = path[len(before) : len(path) - len(after)]
+            if rest and "/" not in rest and path == before + rest + after:
+                yield route, rest
 
 
 def plain_path(path: str) -> str:

@@ -9,6 +9,7 @@ from dragoman.hub.failure import Failure
 from dragoman.hub.ports import Client, ErrorResponse
 
 PREFIX = "/api/v1/"
+STATUSES = {"unsupported_media_type": 415, "version_mismatch": 412, "version_required": 428}  # of codes of this API
 
 
 def use_api_errors(client: Client) -> Client:
@@ -23,5 +24,5 @@ def _render(client: Client, failure: Failure, request_id: str) -> ErrorResponse:
         "field": None if failure.at is None else failure.at.removeprefix("/"),
         "request_id": request_id,
     }
-    status = client.render_error(failure, request_id).status
+    status = STATUSES.get(failure.code or "") or client.render_error(failure, request_id).status
     return ErrorResponse(status, msgspec.json.encode({"error": error}))

@@ -1,25 +1,140 @@
 """Keys and admin tokens. A secret is in the response that makes it, and nowhere else."""
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from msgspec import Struct
 from msgspec.structs import asdict
 
-from dragoman.accounts.keys import Keyring, KeyRow
+from dragoman.accounts.access import KeyRole, Scope, parse_access
+from dragoman.accounts.keys import CreatedKey, Grant, Keyring, KeyRow
+from dragoman.admin.keys import DEFAULT_GRACE_S, VersionMismatch, create_key, find_valid_key, revoke_key, rotate_key
+from dragoman.http.api.audit import AuditLog
+from dragoman.http.api.bodies import read_body, read_version
 from dragoman.http.api.parameters import Parameters
 from dragoman.http.api.responses import convert_errors, respond
 from dragoman.http.routes import RoutedRequest
+from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
+from dragoman.net.headers import Header
+
+MAX_EXPIRY = 253_402_300_799  # the end of the year 9999
+
+
+class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
+    """A key to create; the name is chosen if it is absent."""
+
+    name: str | None = None
+    role: Literal["client", "admin"] = "client"
+    scopes: tuple[Scope, ...] = ()
+    expires_at: int | None = None  # Unix seconds
+
+
+class RotationRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    grace_s: int = DEFAULT_GRACE_S
 
 
 class KeysApi:
-    """The keys of the store."""
+    """The keys of the store. A token cannot give or take over more than it has."""
 
-    def __init__(self, keyring: Keyring) -> None:
+    def __init__(self, keyring: Keyring, audit: AuditLog) -> None:
         self._keyring = keyring
+        self._audit = audit
 
     async def list_keys(self, request: RoutedRequest) -> None:
         Parameters(request.exchange.query, ())
-        with convert_errors():
+        with _convert_errors():
             rows = await self._keyring.list()
         respond(request, {"keys": [describe_key(row) for row in rows], "environment_key": self._keyring.has_fixed_key})
+
+    async def read_key(self, request: RoutedRequest) -> None:
+        Parameters(request.exchange.query, ())
+        row = await self._find(request.rest)
+        respond(request, describe_key(row), [_etag(row)])
+
+    async def create_key(self, request: RoutedRequest) -> None:
+        new = await read_body(request, NewKey)
+        grant = await self._check_grant(request, new)
+        detail = {"role": grant.role, "scopes": sorted(grant.scopes), "expires_at": grant.expires_at}
+        await self._audit.record(request, "keys.create", new.name or "", detail)
+        with _convert_errors("name"):
+            created = await create_key(self._keyring, new.name, grant)
+        _respond_with_secret(request, created, 201)
+
+    async def rotate_key(self, request: RoutedRequest) -> None:
+        rotation, version = await read_body(request, RotationRequest), read_version(request)
+        row = await self._find(request.rest)
+        self._check_rights(request, row)
+        await self._audit.record(request, "keys.rotate", row.id, {"name": row.name, "grace_s": rotation.grace_s})
+        with _convert_errors("grace_s"):
+            created = await rotate_key(self._keyring, row.id, rotation.grace_s, version)
+        _respond_with_secret(request, created, 200)
+
+    async def revoke_key(self, request: RoutedRequest) -> None:
+        version = read_version(request)
+        row = await self._find(request.rest)
+        self._check_rights(request, row)
+        await self._audit.record(request, "keys.revoke", row.id, {"name": row.name})
+        with _convert_errors("id"):
+            revoked = await revoke_key(self._keyring, row.id, version)
+        respond(request, describe_key(revoked), [_etag(revoked)])
+
+    async def _find(self, name_or_id: str) -> KeyRow:
+        with _convert_errors("id"):
+            return await find_valid_key(self._keyring, name_or_id)
+
+    async def _check_grant(self, request: RoutedRequest, new: NewKey) -> Grant:
+        """Return what the key is granted; raise RequestError if that makes no sense, or is more than the caller has."""
+        if new.role == "client" and new.scopes:
+            raise BadRequest("/scopes", "Only an admin token has scopes: set role to admin, or leave scopes out.")
+        if new.role == "admin" and not new.scopes:
+            raise BadRequest("/scopes", f"An admin token needs scopes, some of {', '.join(Scope)}.")
+        if new.expires_at is not None and not time.time() < new.expires_at <= MAX_EXPIRY:
+            raise BadRequest("/expires_at", "expires_at must be a time in the future, in Unix seconds.")
+        missing = [scope for scope in new.scopes if not request.access.may(scope)]
+        if missing:
+            message = f"This admin token cannot grant what it does not have: {', '.join(missing)}."
+            raise RequestError(Failure(Kind.FORBIDDEN, message, code="scope_required", at="/scopes"))
+        if request.access.role is KeyRole.ADMIN:
+            await self._check_expiry(request, new)
+        return Grant(KeyRole(new.role), frozenset(new.scopes), new.expires_at)
+
+    async def _check_expiry(self, request: RoutedRequest, new: NewKey) -> None:
+        own = await self._find(request.key)
+        if own.expires_at is not None and (new.expires_at is None or new.expires_at > own.expires_at):
+            message = f"This admin token expires at {own.expires_at}, so the keys that it makes cannot expire later."
+            raise RequestError(Failure(Kind.FORBIDDEN, message, code="scope_required", at="/expires_at"))
+
+    def _check_rights(self, request: RoutedRequest, row: KeyRow) -> None:
+        """Raise RequestError if the key may do more than the caller, who would take it over."""
+        access = parse_access(row.role, row.scopes)
+        if request.access.role is KeyRole.OWNER:
+            return
+        if access.role is KeyRole.OWNER or not access.scopes <= request.access.scopes:
+            message = f'The key "{row.name}" may do more than this admin token, which therefore cannot change it.'
+            raise RequestError(Failure(Kind.FORBIDDEN, message, code="scope_required", at="/id"))
 
 
 def describe_key(row: KeyRow) -> dict[str, object]:
     return asdict(row) | {"scopes": row.scopes.split()}
+
+
+def _respond_with_secret(request: RoutedRequest, created: CreatedKey, status: int) -> None:
+    body = describe_key(created.row) | {"secret": created.secret.reveal()}
+    respond(request, body, [_etag(created.row)], status)
+
+
+def _etag(row: KeyRow) -> Header:
+    return b"etag", f'"{row.version}"'.encode()
+
+
+@contextmanager
+def _convert_errors(field: str | None = None) -> Iterator[None]:
+    try:
+        with convert_errors(field):
+            yield
+    except RequestError as error:
+        if isinstance(error.__cause__, VersionMismatch):
+            raise RequestError(Failure(Kind.CONFLICT, str(error), code="version_mismatch", at="/If-Match")) from None
+        raise

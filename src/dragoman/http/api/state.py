@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Mapping
+from contextlib import aclosing
 
 import msgspec
 
 from dragoman.accounts.usage_writer import UsageWriter
 from dragoman.admin.accounts import list_accounts, read_quotas
 from dragoman.admin.configuration import describe_source, list_settings
-from dragoman.admin.diagnosis import examine
 from dragoman.admin.model_overview import describe_models
 from dragoman.flow.gateway import Gateway
 from dragoman.http.api.parameters import Parameters
@@ -54,11 +54,14 @@ class StateApi:
         if self._is_examining:
             message = "The check runs already. Wait until it has ended."
             raise RequestError(Failure(Kind.CONFLICT, message, code="already_running"))
+        from dragoman.admin.diagnosis import examine
+
         self._is_examining = True
         try:
             request.exchange.start(200, [LINES, *response_headers(request)])
-            async for finding in examine(self._gateway.runtime.config, self._environ):
-                await request.exchange.send(msgspec.json.encode(finding) + b"\n")
+            async with aclosing(examine(self._gateway.runtime.config, self._environ)) as findings:
+                async for finding in findings:
+                    await request.exchange.send(msgspec.json.encode(finding) + b"\n")
             request.exchange.finish()
         finally:
             self._is_examining = False

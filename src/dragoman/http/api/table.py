@@ -11,6 +11,7 @@ from dragoman.http.api.captures import CapturesApi
 from dragoman.http.api.errors import PREFIX
 from dragoman.http.api.keys import KeysApi
 from dragoman.http.api.requests import RequestsApi
+from dragoman.http.api.sign_in import SignInApi
 from dragoman.http.api.state import StateApi
 from dragoman.http.api.usage import UsageApi
 from dragoman.http.routes import Handler, Role, Route
@@ -49,9 +50,17 @@ class AdminApi:
         audit = AuditLog(writer)
         captures = CapturesApi(self._gateway, audit)
         yield _route("GET", "captures", captures.list_captures, Scope.CAPTURES_READ)
-        yield _route("GET", "captures/*", captures.read_capture, Scope.CAPTURES_READ)
-        keys = KeysApi(self._keyring)
+        yield _route("GET", "captures/{id}", captures.read_capture, Scope.CAPTURES_READ)
+        yield _route("POST", "captures/{id}/replay", captures.replay_capture, Scope.CAPTURES_READ)
+        yield _route("POST", "captures/{id}/fixture", captures.make_fixture, Scope.CAPTURES_READ)
+        keys = KeysApi(self._keyring, audit)
         yield _route("GET", "keys", keys.list_keys, Scope.KEYS_READ)
+        yield _route("POST", "keys", keys.create_key, Scope.KEYS_WRITE)
+        yield _route("GET", "keys/{id}", keys.read_key, Scope.KEYS_READ)
+        yield _route("DELETE", "keys/{id}", keys.revoke_key, Scope.KEYS_WRITE)
+        yield _route("POST", "keys/{id}/rotate", keys.rotate_key, Scope.KEYS_WRITE)
+        sign_in = SignInApi(self._gateway, audit)
+        yield _route("POST", "accounts/sign-in", sign_in.sign_in, Scope.ACCOUNTS_WRITE)
         yield _route("GET", "audit", audit.list_rows, Scope.AUDIT_READ)
 
 
