@@ -136,7 +136,9 @@ def running(
 
 
 def provider_section(protocol: str, url: str, name: str = "up") -> str:
-    """Return the section of a provider with one protocol at a loopback address."""
-    kind = {"messages": "anthropic", "gemini": "gemini"}.get(protocol, "openai-compatible")
-    protocol_line = "" if kind != "openai-compatible" else f'protocol = "{protocol}"\n'
+    """Return the section of a provider with one protocol, or of kind `openai`, at a loopback address."""
+    kinds = {"messages": "anthropic", "gemini": "gemini", "openai": "openai"}
+    kind = kinds.get(protocol, "openai-compatible")
+    protocol_line = f'protocol = "{protocol}"
+' if kind == "openai-compatible" else ""
     return f'[providers.{name}]\nkind = "{kind}"\nendpoint = "{url}"\napi_key = "sk-fake-upstream"\n{protocol_line}'

@@ -31,6 +31,7 @@ from dragoman.protocols.messages.wire import (
     Change,
     CitedSource,
     ContentBlock,
+    FetchedPage,
     SearchHit,
     Wire,
     is_present,
@@ -44,6 +45,7 @@ _object = msgspec.json.Decoder(dict[str, object])
 _place = msgspec.json.Decoder(CitedSource)
 _hits = msgspec.json.Decoder(list[Raw])
 _hit = msgspec.json.Decoder(SearchHit)
+_page = msgspec.json.Decoder(FetchedPage)
 _any = msgspec.json.Decoder(object)
 
 
@@ -290,7 +292,8 @@ class Blocks:
         use = self._uses.pop(block.tool_use_id, None)
         kind = HOSTED_KINDS.get(block.type.removesuffix(HOSTED_RESULT), block.type)
         as_object = [read_json(_object, raw)] if use is None else [use.as_object(), read_json(_object, raw)]
-        results = tuple(_read_search_hits(block.content)) if kind == "web_search" else None
+        read = _RESULT_READERS.get(kind)
+        results = None if read is None else tuple(read(block.content))
         return self._hosted_events(kind, block.tool_use_id, as_object, results)
 
     def _hosted_events(
@@ -335,6 +338,19 @@ def _read_search_hits(content: Raw) -> Iterator[Citation]:
         except (ValueError, RecursionError):
             continue
         yield Citation(url=hit.url, title=hit.title, raw=read_json(_any, raw))
+
+
+def _read_page(content: Raw) -> Iterator[Citation]:
+    """Return the page that was fetched, if it was."""
+    try:
+        page = read_json(_page, content) if is_present(content) else FetchedPage()
+    except (ValueError, RecursionError):
+        return
+    if page.url:
+        yield Citation(url=page.url, title=page.content.title)
+
+
+_RESULT_READERS = {"web_search": _read_search_hits, "web_fetch": _read_page}
 
 
 def read_hosted_input(kind: str, use: Wire) -> Wire:

@@ -188,9 +188,9 @@ class Encoder:
         frames: list[bytes] = []
         for block in blocks:
             given = block.get("input")
-            self._block_start = {**block, "input": {}} if given else block
+            self._block_start = block if given is None else {**block, "input": {}}
             frames.append(self._start_block())
-            if given:
+            if given is not None:
                 frames.append(self._delta({"type": "input_json_delta", "partial_json": _encode(given).decode()}))
             frames += self._close_block()
         return frames

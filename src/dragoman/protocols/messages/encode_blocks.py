@@ -1,9 +1,10 @@
 """Encode whole blocks of a reply as content blocks of a message."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from email.utils import parsedate
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.hub.events import (
     CallBlock,
@@ -20,9 +21,10 @@ from dragoman.hub.opaque import encode_envelope
 from dragoman.hub.ports import ReplyContext
 from dragoman.hub.reply import Piece, Reply
 from dragoman.hub.request import Citation
-from dragoman.hub.server_tools import Page, SearchFound, ToolFailure, ToolOutcome, seal_source
+from dragoman.hub.server_tools import Page, SearchFound, ToolErrorCode, ToolFailure, ToolOutcome, seal_source
 from dragoman.protocols.messages.wire import Wire, encode_call_id, text_at
 
+_FAILED = ToolFailure(ToolErrorCode.UNAVAILABLE, "")  # vendors other than Anthropic give no code
 _CUT_STOPS = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)  # may end a reply in the middle of a call
 
 
@@ -38,6 +40,9 @@ def encode_hosted(hosted: HostedBlock, context: ReplyContext, at: str, ledger: L
         case "web_search":
             ledger.note_approximated(at, "only titles and URLs of the search results are sent")
             return _encode_search(hosted, choose_id(hosted, "srvtoolu_", context))
+        case "web_fetch":
+            ledger.note_approximated(at, "only the address of a page is sent")
+            return _encode_opened(hosted, choose_id(hosted, "srvtoolu_", context), context)
         case "code_execution":
             ledger.note_approximated(at, "only code and output of an execution are sent")
             return _encode_execution(hosted, choose_id(hosted, "srvtoolu_", context))
@@ -49,7 +54,7 @@ def encode_hosted(hosted: HostedBlock, context: ReplyContext, at: str, ledger: L
 
 
 def encode_use(hosted: HostedBlock, id: str) -> Wire:
-    """Write the call of a tool that the gateway runs."""
+    """Write the call of a web search or fetch."""
     return {"type": "server_tool_use", "id": id, "name": hosted.kind, "input": hosted.input}
 
 
@@ -110,8 +115,17 @@ def _encode_search(hosted: HostedBlock, id: str) -> list[Wire]:
         }
         for hit in hosted.results or ()
     ]
-    use: Wire = {"type": "server_tool_use", "id": id, "name": "web_search", "input": hosted.input}
-    return [use, {"type": "web_search_tool_result", "tool_use_id": id, "content": found}]
+    if hosted.failed:
+        return [encode_use(hosted, id), encode_outcome(hosted.kind, id, _FAILED)]
+    return [encode_use(hosted, id), {"type": "web_search_tool_result", "tool_use_id": id, "content": found}]
+
+
+def _encode_opened(hosted: HostedBlock, id: str, context: ReplyContext) -> list[Wire]:
+    """Write a page that another vendor opened, of which nothing but the address is known."""
+    url = text_at(hosted.input, "url")
+    at = datetime.fromtimestamp(context.now(), UTC).isoformat(timespec="seconds")
+    outcome = _FAILED if hosted.failed else Page(url, url, retrieved_at=at)
+    return [encode_use(replace(hosted, input={"url": url}), id), encode_outcome(hosted.kind, id, outcome)]
 
 
 def _encode_execution(hosted: HostedBlock, id: str) -> list[Wire]:

@@ -175,6 +175,15 @@ class SearchHit(Struct):
     title: str | None = None
 
 
+class FetchedDocument(Struct, frozen=True):
+    title: str | None = None
+
+
+class FetchedPage(Struct):
+    url: str | None = None
+    content: FetchedDocument = FetchedDocument()
+
+
 class Message(Struct):
     """A whole reply, or an error body in its place."""
 

@@ -15,10 +15,11 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer, Progress
 from dragoman.hub.reply import find_excess
 from dragoman.hub.request import Citation, Json
+from dragoman.hub.server_tools import FETCH, SEARCH
 from dragoman.hub.usage import Usage, clamp_usage
 from dragoman.protocols.responses import errors, wire
 from dragoman.protocols.responses.decode_blocks import Calls, Events, MessageItems, ReasoningItems
-from dragoman.protocols.responses.wire import HOSTED_ITEMS, Item, text_at
+from dragoman.protocols.responses.wire import HOSTED_ITEMS, SEARCH_ITEM, Item, text_at
 
 _STOP_BY_REASON = {"max_output_tokens": Stop.LENGTH, "content_filter": Stop.FILTERED}
 _CALLS = {"function_call": False, "custom_tool_call": True}  # item type -> custom
@@ -40,7 +41,8 @@ def read_hosted(type_: str, item: Item) -> HostedBlock:
     read = _READERS.get(type_)
     input_, results = read(item) if read else ({}, None)
     output, failed = _read_outcome(type_, item)
-    return HostedBlock(id_ if isinstance(id_, str) else "", HOSTED_ITEMS[type_], input_, results, item, output, failed)
+    kind = FETCH if type_ == SEARCH_ITEM and "url" in input_ else HOSTED_ITEMS[type_]
+    return HostedBlock(id_ if isinstance(id_, str) else "", kind, input_, results, item, output, failed)
 
 
 def _read_search(item: Item) -> tuple[Item, tuple[Citation, ...] | None]:
@@ -79,6 +81,8 @@ def _read_mcp(item: Item) -> tuple[Item, None]:
 def _read_outcome(type_: str, item: Item) -> tuple[str | None, bool]:
     """Return what the tool printed or returned, and whether that is an error."""
     match type_:
+        case _ if type_ == SEARCH_ITEM:
+            return None, item.get("status") == "failed"
         case "code_interpreter_call":
             outputs = item.get("outputs")
             entries = outputs if isinstance(outputs, list) else []
@@ -94,7 +98,7 @@ def _read_outcome(type_: str, item: Item) -> tuple[str | None, bool]:
 
 
 _READERS: dict[str, Callable[[Item], tuple[Item, tuple[Citation, ...] | None]]] = {
-    "web_search_call": _read_search,
+    SEARCH_ITEM: _read_search,
     "code_interpreter_call": _read_code,
     "mcp_call": _read_mcp,
 }
@@ -113,7 +117,7 @@ class Decoder:
         self._calls = Calls(self._block_numbers)
         self._finished_types: dict[int, set[str]] = {}  # item types finished at an output_index
         self._early_items: dict[int, Raw] = {}  # finished items that came before their predecessor
-        self._searches = 0
+        self._searches = self._pages = 0
         self._error_event: wire.Error | None = None  # usually followed by a failed response
         self.progress = Progress.READING
         self._readers = self._make_readers()
@@ -288,6 +292,7 @@ class Decoder:
             cache_write=int(inputs.cache_write_tokens or 0),
             reasoning=int(outputs.reasoning_tokens or 0),
             web_searches=int(searches.num_requests or 0) if searches else self._searches,
+            web_fetches=self._pages,
             service_tier=response.service_tier,
         )
         return (UsageReported(clamp_usage(usage, self._ledger)),)
@@ -350,9 +355,11 @@ class Decoder:
             case "function_call" | "custom_tool_call":
                 return self._finish_call(index, _CALLS[type_], _call_item.decode(raw))
             case _ if type_ in wire.HOSTED_ITEMS:
-                self._searches += type_ == "web_search_call"
+                hosted = read_hosted(type_, _object.decode(raw))
+                self._searches += hosted.kind == SEARCH and not hosted.failed
+                self._pages += hosted.kind == FETCH and not hosted.failed
                 number = next(self._block_numbers)
-                return Opened(number, read_hosted(type_, _object.decode(raw))), Closed(number)
+                return Opened(number, hosted), Closed(number)
         self._ledger.note_dropped(f"/output/{index}", f"an output item of the unknown type {type_!r}")
         return ()
 

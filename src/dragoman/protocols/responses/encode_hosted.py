@@ -54,17 +54,16 @@ def end_server_item(item: Item, outcome: ToolOutcome, *, sources: bool) -> Item:
 def restore_item(block: HostedBlock) -> Item | None:
     """Return the item as a Responses upstream sent it; None if the block comes from another protocol."""
     raw = block.raw
-    return raw if isinstance(raw, dict) and HOSTED_ITEMS.get(text_at(raw, "type")) == block.kind else None
+    return raw if isinstance(raw, dict) and text_at(raw, "type") in HOSTED_ITEMS else None
 
 
 def encode_hosted_item(block: HostedBlock, mint: Callable[[str], str], *, sources: bool) -> Item | None:
     """Return the nearest item for another vendor's tool; None if Responses has none."""
     match block.kind:
-        case "web_search":
-            action = _encode_search(text_at(block.input, "query"))
-            if sources and block.results is not None:
-                action["sources"] = [{"type": "url", "url": found.url} for found in block.results if found.url]
-            return {"id": mint("ws_"), "type": "web_search_call", "status": "completed", "action": action}
+        case "web_search" | "web_fetch":
+            status = "failed" if block.failed else "completed"
+            action = _encode_action(block, sources and not block.failed)
+            return {"id": mint("ws_"), "type": "web_search_call", "status": status, "action": action}
         case "code_execution":
             return {
                 "id": mint("ci_"),
@@ -86,6 +85,16 @@ def encode_hosted_item(block: HostedBlock, mint: Callable[[str], str], *, source
                 "output": None if block.failed else block.output,
             }
     return None
+
+
+def _encode_action(block: HostedBlock, sources: bool) -> Item:
+    urls = [found.url for found in block.results or () if found.url]
+    if block.kind == "web_fetch":
+        return {"type": "open_page", "url": urls[0] if urls else text_at(block.input, "url")}
+    action = _encode_search(text_at(block.input, "query"))
+    if sources and block.results is not None:
+        action["sources"] = [{"type": "url", "url": url} for url in urls]
+    return action
 
 
 def _encode_search(query: str) -> Item:

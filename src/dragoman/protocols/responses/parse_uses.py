@@ -15,9 +15,8 @@ from dragoman.hub.server_tools import (
     ToolFailure,
     ToolOutcome,
 )
-from dragoman.protocols.responses.wire import Item, text_at
+from dragoman.protocols.responses.wire import SEARCH_ITEM, Item, text_at
 
-_ITEM = "web_search_call"
 _NOT_KEPT = "[What this call returned was not kept. Call the tool again if it is needed.]"
 
 
@@ -26,7 +25,7 @@ def read_tool_uses(parts: Sequence[Part]) -> dict[int, ServerToolUse | None]:
     return {
         index: _read_use(part.raw, part.at)
         for index, part in enumerate(parts)
-        if isinstance(part, Foreign) and part.what == _ITEM and isinstance(part.raw, dict)
+        if isinstance(part, Foreign) and part.what == SEARCH_ITEM and isinstance(part.raw, dict)
     }
 
 

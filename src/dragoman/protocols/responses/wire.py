@@ -47,7 +47,8 @@ OTHER_TOOLS = frozenset(
 )
 ENCRYPTED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
-SOURCES = "web_search_call.action.sources"
+SEARCH_ITEM = "web_search_call"
+SOURCES = f"{SEARCH_ITEM}.action.sources"
 Wire = dict[str, Json]
 CARRIED_KINDS = frozenset(HOSTED_TOOLS.values()) | {"mcp"}  # hosted tools that other protocols have too
 Item = dict[str, Json]
