@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from anthropic import APIError
 
 from dragoman.accounts.usage_writer import make_row
 from dragoman.admin.replay.difference import compare_captures
@@ -15,14 +16,17 @@ from dragoman.flow.capture.directory import Bounds, CaptureDirectory, load_captu
 from dragoman.flow.capture.format import Capture, LookupName
 from dragoman.http.handler import replay_site
 from dragoman.hub.outcome import Outcome
+from dragoman.observers.metrics import RequestMetrics
 from dragoman.observers.request_log import format_json, format_text
 from dragoman.prices.pricing import Pricing
+from dragoman.providers.token_count import count_text
 from e2e.hearing import Sdk
 from e2e.test_server_tools import ANSWERS, FOUND, SEARCHES, ask, calls
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, provider_section, running
 
 SEARCH_KEY = "bsk-canary-of-a-search-service"
+DONE = b"data: [DONE]\n\n"
 TWO = calls(("call_1", "web_search", '{"query": "pandas"}'), ("call_2", "web_search", '{"query": "bears"}'))
 
 
@@ -99,11 +103,11 @@ def test_one_usage_row_has_rounds_searches_and_their_cost(scene: Scene) -> None:
     outcome, _ = scene.run()
     assert outcome.usage is not None
     assert (outcome.usage.input, outcome.usage.output) == (40, 12)
-    assert (outcome.rounds, outcome.web_searches, outcome.web_fetches) == (2, 1, 0)
+    assert (outcome.rounds, outcome.attempts, outcome.web_searches, outcome.web_fetches) == (2, 2, 1, 0)
     [run] = outcome.tool_runs
     assert (run.tool, run.backend, run.result) == ("web_search", "searxng", "ok")
     row = make_row(outcome, Pricing({}, (), 5.0), b"\0" * 10)
-    assert (row.rounds, row.web_searches, row.web_fetches) == (2, 1, 0)
+    assert (row.rounds, row.attempts, row.web_searches, row.web_fetches) == (2, 2, 1, 0)
     assert row.cost_nano_usd == 5_000_000  # the tokens of this model have no price
     assert make_row(outcome, Pricing({}), b"\0" * 10).cost_nano_usd is None
 
@@ -116,6 +120,30 @@ def test_a_failed_search_costs_nothing_and_shows_in_the_log_line(scene: Scene) -
     assert Pricing({}, (), 5.0).cost_nano(outcome) is None
     assert " failed_tools=1 " in format_text(outcome)
     assert_replays(capture)
+
+
+def test_a_later_round_that_fails_is_one_more_attempt(scene: Scene) -> None:
+    scene.plays(SEARCHES)
+    scene.upstream.answers.append(Answer(b"{}", 500, "application/json"))
+    ended = len(scene.gateway.outcomes)
+    with pytest.raises(APIError), scene.sdk.anthropic.messages.stream(**ask()) as events:
+        events.get_final_message()
+    wait_until(lambda: len(scene.gateway.outcomes) > ended)
+    outcome = scene.gateway.outcomes[-1]
+    assert (outcome.rounds, outcome.attempts, len(outcome.failed_attempts)) == (2, 2, 1)
+    scrape = RequestMetrics()
+    scrape.observe(outcome)
+    assert [reading for reading in scrape.readings() if reading.name == "dragoman_retries_total"] == []
+
+
+def test_a_call_is_part_of_the_usage_that_an_upstream_does_not_report(scene: Scene) -> None:
+    scene.plays(*(body[: body.index(b'"usage"')].rpartition(b"data: ")[0] + DONE for body in (SEARCHES, ANSWERS)))
+    outcome, _ = scene.run()
+    spoken = count_text("Let me look. ") + count_text("See [One](https://a.example/1) and [x](https://no.example/).")
+    assert outcome.usage is not None
+    assert outcome.usage.output > spoken
+    assert outcome.usage.input > 2 * count_text("pandas?")
+    assert outcome.usage.web_searches == 1
 
 
 def test_the_log_line_counts_searches(scene: Scene) -> None:
@@ -188,4 +216,5 @@ def test_a_client_that_leaves_during_a_search_replays_the_same(scene: Scene) -> 
     outcome = scene.gateway.outcomes[-1]
     assert outcome.outcome == "client_gone"
     assert outcome.duration_s < 0.9
+    assert [(run.tool, run.result) for run in outcome.tool_runs] == [("web_search", "cancelled")]
     assert_replays(scene.capture_of(outcome))

@@ -151,7 +151,7 @@ def make_row(outcome: Outcome, pricing: Pricing, ending: bytes) -> UsageRow:
         outcome.outcome,
         None if outcome.error_code is None else _text(outcome.error_code),
         outcome.losses,
-        len(outcome.failed_attempts) + bool(outcome.upstream_protocol),
+        outcome.attempts,
         outcome.rounds,
         min(tools.web_searches, MAX_COUNT),
         min(tools.web_fetches, MAX_COUNT),

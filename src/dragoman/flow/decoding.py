@@ -38,11 +38,13 @@ def make_stages(prepared: Prepared) -> list[Stage[Event, Event]]:
         stages += rules.stages(request)
     if prepared.tools:
         stages.append(RestoreTools(prepared.tools))
+    stages.append(EstimateUsage(count_text, lambda: estimate_request_tokens(request, model)))
+    # After the estimate: what is held was paid for as well.
     if prepared.server_tools is not None:
         stages.append(HoldServerCalls(prepared.server_tools.kinds))
     if prepared.may_pause:
         stages.append(HoldPause())
-    return [*stages, EstimateUsage(count_text, lambda: estimate_request_tokens(request, model))]
+    return stages
 
 
 def read_events(prepared: Prepared, body: bytes, ledger: Ledger, streamed: bool) -> list[Event]:

@@ -46,7 +46,7 @@ class RequestRecord:
 
     __slots__ = (
         *("awaits_round", "body", "client", "client_protocol", "failed_attempts", "id", "key", "ledger", "recording"),
-        *("requested_model", "rounds", "route", "started_at", "stream", "tenant", "tool_runs", "traceparent"),
+        *("replies", "requested_model", "rounds", "route", "started_at", "stream", "tenant", "tool_runs", "traceparent"),
         *("upstream_protocol",),
         *("_code", "_ended", "_guessed_input", "_reported_usage", "_reply", "_result", "_started", "_watch"),
     )
@@ -66,6 +66,7 @@ class RequestRecord:
         self.ledger: Ledger | None = None  # None: passed through
         self.failed_attempts: list[FailedAttempt] = []
         self.rounds = 1  # of upstream requests for this reply: more than one after server tools or pauses
+        self.replies = 0  # rounds that an upstream has answered
         self.tool_runs: list[ToolRun] = []
         self.awaits_round = False  # the model is to go on once its tools have run
         self.recording: Recording | None = None  # None: nothing is captured
@@ -89,6 +90,7 @@ class RequestRecord:
     def note_reply(self, route: Route, upstream_protocol: str, ledger: Ledger | None, reply: ReplyProgress) -> None:
         """Note the first token, from this target."""
         self.route, self.upstream_protocol, self.ledger, self._reply = route, upstream_protocol, ledger, reply
+        self.replies = self.replies + 1 if self.awaits_round else 1
         self.awaits_round = False
 
     def note_fault(self, fault: BaseException) -> None:
@@ -152,6 +154,7 @@ class RequestRecord:
             deltas=seen.deltas,
             failed_attempts=tuple(self.failed_attempts),
             rounds=self.rounds,
+            replies=self.replies,
             tool_runs=tuple(self.tool_runs),
             traceparent=self.traceparent.decode("latin-1"),
         )

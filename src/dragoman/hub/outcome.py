@@ -9,6 +9,7 @@ from dragoman.hub.usage import Usage
 
 OK = "ok"
 CLIENT_GONE = "client_gone"  # the client closed the connection before the end
+CANCELLED = "cancelled"  # a tool run that was given up with its request
 
 
 class FailedAttempt(Struct, frozen=True, gc=False):
@@ -23,7 +24,7 @@ class ToolRun(Struct, frozen=True, gc=False):
 
     tool: str  # web_search or web_fetch
     backend: str
-    result: str  # OK, or the value of a ToolErrorCode
+    result: str  # OK, CANCELLED, or the value of a ToolErrorCode
     duration_s: float
 
 
@@ -50,12 +51,18 @@ class Outcome(Struct, frozen=True, kw_only=True, gc=False):
     deltas: int = 0
     failed_attempts: tuple[FailedAttempt, ...] = ()  # before the last attempt
     rounds: int = 1  # upstream requests for the reply: one, and another after each run of server tools
+    replies: int = 1  # rounds that an upstream has answered
     tool_runs: tuple[ToolRun, ...] = ()
     traceparent: str = ""  # the client's traceparent header, unchanged
 
     @property
     def route(self) -> str:
         return f"{self.provider}/{self.model}" if self.provider else ""
+
+    @property
+    def attempts(self) -> int:
+        """Return how many upstream requests were made, failed ones included."""
+        return len(self.failed_attempts) + (self.replies if self.provider else 0)
 
     @property
     def web_searches(self) -> int:

@@ -112,7 +112,7 @@ FALLBACKS = _counter(
 )
 TOOL_RUNS = _counter(
     "dragoman_tool_runs_total",
-    "Web searches and fetches that the gateway ran, by backend; result is ok or an error code.",
+    "Web searches and fetches that the gateway ran, by backend; result is ok, cancelled or an error code.",
     *("tool", "backend", "result"),
 )
 TOOL_DURATION = Family(

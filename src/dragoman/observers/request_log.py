@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.framing.redaction import MAX_LINE_BYTES, cut_text, one_line
-from dragoman.hub.outcome import OK, Outcome, OutcomeObserver
+from dragoman.hub.outcome import CANCELLED, OK, Outcome, OutcomeObserver
 from dragoman.hub.usage import Usage
 
 LOGGER = "dragoman.requests"
@@ -106,7 +106,7 @@ def format_json(outcome: Outcome) -> str:
         outcome=outcome.outcome,
         error_code=_clean(outcome.error_code or ""),
         losses=outcome.losses,
-        attempts=len(outcome.failed_attempts) + bool(outcome.provider),
+        attempts=outcome.attempts,
         failed_attempts=_format_attempts(outcome),
         rounds=outcome.rounds if outcome.tool_runs else None,
         web_searches=outcome.web_searches,
@@ -160,7 +160,7 @@ def _format_tools(outcome: Outcome) -> str:
     if not outcome.tool_runs and (usage is None or not (usage.web_searches or usage.web_fetches)):
         return ""
     searches, fetches = outcome.web_searches, outcome.web_fetches
-    failed = sum(run.result != OK for run in outcome.tool_runs)
+    failed = sum(run.result not in (OK, CANCELLED) for run in outcome.tool_runs)
     return (
         f"{f' searches={searches}' if searches else ''}{f' fetches={fetches}' if fetches else ''}"
         f"{f' failed_tools={failed}' if failed else ''}"

@@ -15,7 +15,7 @@ from dragoman.flow.prepare import Prepared, Translated
 from dragoman.flow.request_record import RequestRecord
 from dragoman.framing.known_secrets import list_secrets
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, HostedBlock, Opened, Stop, ToolReturned
-from dragoman.hub.outcome import OK, ToolRun
+from dragoman.hub.outcome import CANCELLED, OK, ToolRun
 from dragoman.hub.request import Hosted, Json, Part, Request, Role, Text, ToolResult
 from dragoman.hub.server_tools import FETCH, SEARCH, Page, ToolErrorCode, ToolFailure, ToolOutcome
 from dragoman.net.tasks import spawn
@@ -154,8 +154,9 @@ class RunTools(Struct, frozen=True):
                 results[item.id] = runner.write(item, outcome)
                 await writer.send(encoding.feed([ToolReturned(block, outcome), Closed(block)]))
         finally:  # the client may have disconnected
-            for task in tasks.values():
-                task.cancel()
+            cancelled = [task for task in tasks.values() if task.cancel()]
+            if cancelled:
+                await asyncio.wait(cancelled)
         is_finished = hold.calls_client_tool
         if is_finished:
             assert hold.end is not None
@@ -246,11 +247,13 @@ class _Runner:
     async def _note_run(self, tool: str, backend: str, running: Awaitable[T]) -> T:
         """Wait for a tool, and note how it ended and how long it took."""
         clock = asyncio.get_running_loop().time
-        began = clock()
-        outcome = await running
-        result = outcome.code.value if isinstance(outcome, ToolFailure) else OK
-        self._record.tool_runs.append(ToolRun(tool, backend, result, clock() - began))
-        return outcome
+        began, result = clock(), CANCELLED
+        try:
+            outcome = await running
+            result = outcome.code.value if isinstance(outcome, ToolFailure) else OK
+            return outcome
+        finally:
+            self._record.tool_runs.append(ToolRun(tool, backend, result, clock() - began))
 
     def _has_appeared(self, url: str) -> bool:
         """Whether a user, a tool of the client or an earlier search or page has named the address."""
