@@ -55,7 +55,7 @@ def openai(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchScene]:
 
 def respond(scene: SearchScene) -> Response:
     request: JsonObject = {"model": "up/claude-sonnet-4-5", "input": "pandas?", "tools": [{"type": "web_search"}]}
-    with scene.sdk.openai.responses.stream(**request, include=[SOURCES]) as events:
+    with scene.sdk.openai.responses.stream(**request | {"include": [SOURCES]}) as events:
         seen = [event.type for event in events]
         reply = events.get_final_response()
     item = reply.output[0]
@@ -105,7 +105,10 @@ def ask_messages(scene: SearchScene, *items: JsonObject) -> Message:
     scene.plays(Answer(json.dumps(body).encode(), content_type=JSON))
     tool = {"type": "web_search_20250305", "name": "web_search"}
     user = {"role": "user", "content": "pandas?"}
-    return scene.sdk.anthropic.messages.create(model="up/gpt-5.5", max_tokens=99, messages=[user], tools=[tool])
+    request: JsonObject = {"model": "up/gpt-5.5", "max_tokens": 99, "messages": [user], "tools": [tool]}
+    answered = scene.sdk.anthropic.messages.create(**request)
+    assert isinstance(answered, Message)
+    return answered
 
 
 def test_a_messages_client_sees_that_a_search_of_openai_failed(openai: SearchScene) -> None:

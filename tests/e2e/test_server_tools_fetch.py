@@ -6,8 +6,18 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import pytest
-from anthropic.types import DocumentBlock, Message, TextBlock, WebFetchBlock, WebFetchToolResultBlock
+from anthropic import BadRequestError
+from anthropic.types import (
+    CitationsConfig,
+    DocumentBlock,
+    Message,
+    TextBlock,
+    TextCitation,
+    WebFetchBlock,
+    WebFetchToolResultBlock,
+)
 
+from e2e.raw_http import post
 from e2e.search_scene import (
     CHAT_SEARCHES,
     JSON,
@@ -23,6 +33,8 @@ from wire_json import JsonObject
 FETCH: JsonObject = {"type": "web_fetch_20250910", "name": "web_fetch"}
 SEARCH: JsonObject = {"type": "web_search_20250305", "name": "web_search"}
 URL = "https://a.example/1"
+OTHER = "https://b.example/2"
+UNNAMED = "url_not_in_prior_context"
 USER: JsonObject = {"role": "user", "content": f"Read {URL} please."}
 PAGE = "Pandas eat bamboo. " * 100
 
@@ -73,6 +85,20 @@ def outcomes(reply: Message) -> list[str]:
     return [result.url if isinstance(result, WebFetchBlock) else result.error_code for result in results]
 
 
+def cited_blocks(reply: Message) -> list[TextBlock]:
+    return [block for block in reply.content if isinstance(block, TextBlock) and block.citations]
+
+
+def _cited(block: TextBlock) -> list[TextCitation]:
+    return block.citations or []
+
+
+def document_of(reply: Message) -> DocumentBlock:
+    [result] = [block.content for block in reply.content if isinstance(block, WebFetchToolResultBlock)]
+    assert isinstance(result, WebFetchBlock)
+    return result.content
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_fetched_page_is_a_document(scene: FetchScene, stream: bool) -> None:
     scene.plays(fetches(URL), ANSWERS)
@@ -100,8 +126,104 @@ def test_the_model_reads_the_page_and_its_links_are_citations(scene: FetchScene)
     reply = streamed(scene.search)
     found = scene.search.sent[1]["messages"][2]["content"]
     assert found.startswith(f"# Pandas\nURL: {URL}\n\nPandas eat bamboo.")
-    cited = [block for block in reply.content if isinstance(block, TextBlock) and block.citations]
+    cited = cited_blocks(reply)
     assert [block.text for block in cited] == [f"[the page]({URL})"]
+    assert [citation.model_dump() for citation in cited[0].citations or ()] == [
+        {
+            "type": "char_location",
+            "cited_text": PAGE[:150],
+            "document_index": 0,
+            "document_title": "Pandas",
+            "file_id": None,
+            "start_char_index": 0,
+            "end_char_index": 150,
+        }
+    ]
+    assert document_of(reply).citations == CitationsConfig(enabled=True)
+
+
+def test_a_client_that_wants_no_citations_of_pages_gets_none(scene: FetchScene) -> None:
+    scene.plays(fetches(URL), ANSWERS)
+    reply = streamed(scene.search, tools=[{**FETCH, "citations": {"enabled": False}}])
+    assert cited_blocks(reply) == []
+    assert document_of(reply).citations == CitationsConfig(enabled=False)
+
+
+def test_documents_of_the_request_and_earlier_pages_come_first_in_the_numbering(scene: FetchScene) -> None:
+    scene.plays(fetches(URL), ANSWERS)
+    first = streamed(scene.search)
+    document = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": f"Read {OTHER}."}}
+    history: list[JsonObject] = [
+        {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in first.content]},
+        {"role": "user", "content": [document, {"type": "text", "text": "And this?"}]},
+    ]
+    scene.plays(fetches(OTHER), chat_text(f"[it]({OTHER}), unlike [the page]({URL})"))
+    reply = streamed(scene.search, *history)
+    numbers = [citation.model_dump()["document_index"] for block in cited_blocks(reply) for citation in _cited(block)]
+    assert numbers == [2, 0]
+
+
+READ_TOOL = {"name": "read", "input_schema": {"type": "object"}}
+READ: list[JsonObject] = [
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "read", "input": {}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": f"It is {OTHER}"}]},
+]
+NONE: JsonObject = {"type": "none"}
+
+
+def named(kind: str, *names: str) -> JsonObject:
+    return {"type": kind, "tools": [{"type": "tool_reference", "name": name} for name in names]}
+
+
+@pytest.mark.parametrize(
+    ("url", "sources", "outcome"),
+    [
+        (URL, {}, URL),
+        (URL, {"user_input": {"type": "all"}, "client_tool_results": NONE, "server_tool_results": NONE}, URL),
+        (URL, {"user_input": NONE}, UNNAMED),
+        (OTHER, {"user_input": NONE}, OTHER),
+        (OTHER, {"client_tool_results": NONE}, UNNAMED),
+        (OTHER, {"client_tool_results": named("only", "read")}, OTHER),
+        (OTHER, {"client_tool_results": named("only", "another")}, UNNAMED),
+        (OTHER, {"client_tool_results": named("except", "read")}, UNNAMED),
+        (OTHER, {"client_tool_results": named("except", "another"), "server_tool_results": NONE}, OTHER),
+    ],
+)
+def test_the_client_chooses_what_may_name_a_page(
+    scene: FetchScene, url: str, sources: JsonObject, outcome: str
+) -> None:
+    scene.plays(fetches(url), ANSWERS)
+    tool = {**FETCH, "type": "web_fetch_20260318", "url_sources": sources, "allowed_callers": ["direct"]}
+    reply = streamed(scene.search, *READ, tools=[tool, READ_TOOL])
+    assert outcomes(reply) == [outcome]
+
+
+@pytest.mark.parametrize(("allowed", "outcome"), [(named("only", "web_search"), URL), (NONE, UNNAMED)])
+def test_the_client_chooses_whether_a_search_may_name_a_page(
+    scene: FetchScene, allowed: JsonObject, outcome: str
+) -> None:
+    scene.plays(CHAT_SEARCHES, fetches(URL), ANSWERS)
+    tool = {**FETCH, "url_sources": {"server_tool_results": allowed}}
+    reply = streamed(scene.search, messages=[{"role": "user", "content": "pandas?"}], tools=[SEARCH, tool])
+    assert outcomes(reply) == [outcome]
+
+
+def test_url_sources_are_followed_and_those_of_another_kind_are_noted(scene: FetchScene) -> None:
+    assert losses(scene, {"user_input": {"type": "all"}}) == []
+    assert losses(scene, {"user_input": {"type": "all"}, "telepathy": NONE}) == ["/tools/0/url_sources"]
+
+
+def test_a_source_of_unknown_kind_is_refused(scene: FetchScene) -> None:
+    scene.plays(ANSWERS)
+    with pytest.raises(BadRequestError, match=r"tools/0/url_sources/user_input/type must be one of all, none"):
+        streamed(scene.search, tools=[{**FETCH, "url_sources": {"user_input": {"type": "some"}}}])
+
+
+def losses(scene: FetchScene, sources: JsonObject) -> list[str]:
+    scene.plays(ANSWERS)
+    body = json.dumps(ask(tools=[{**FETCH, "url_sources": sources}])).encode()
+    reply = post(scene.search.gateway.port, "/v1/messages", body, "x-dragoman-explain: 1")
+    return [loss["path"] for loss in json.loads(dict(reply.headers).get("x-dragoman-loss-detail", "[]"))]
 
 
 def test_max_content_tokens_cuts_the_page(scene: FetchScene) -> None:

@@ -118,7 +118,6 @@ def test_every_version_of_web_fetch_is_offered(chat: SearchScene, version: str) 
         ({**TOOL, "user_location": {"type": "approximate", "city": "Rome"}}, "/tools/0/user_location"),
         ({**TOOL, "type": "web_search_20260318"}, "/tools/0/type"),
         ({**FETCH, "max_content_tokens": 500}, "/tools/0/max_content_tokens"),
-        ({**FETCH, "citations": {"enabled": True}}, "/tools/0/citations"),
         (
             {**FETCH, "type": "web_fetch_20260318", "allowed_callers": ["direct"], "url_sources": {"type": "none"}},
             "/tools/0/url_sources",
@@ -230,6 +229,16 @@ def test_the_split_is_the_same_bytes_every_time(chat: SearchScene) -> None:
     chat.plays(CHAT_ANSWERS)
     streamed(chat, history, USER, {"role": "assistant", "content": "Yes."}, USER)
     assert json.dumps(chat.sent[0]["messages"]).startswith(first[:-1])
+
+
+def test_a_later_reply_may_cite_what_an_earlier_search_has_found(chat: SearchScene) -> None:
+    chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    history = content_of(streamed(chat))
+    chat.plays(CHAT_ANSWERS)
+    reply = streamed(chat, history, USER)
+    cited = [block for block in reply.content if isinstance(block, TextBlock) and block.citations]
+    assert [block.text for block in cited] == ["[One](https://a.example/1)"]
+    assert [citation.cited_text for block in cited for citation in block.citations or ()] == ["Text of one."]
 
 
 def test_a_search_by_a_whole_chat_reply_is_the_same(chat: SearchScene) -> None:

@@ -147,6 +147,14 @@ def test_a_page_becomes_readable_text_with_its_links(scene: Scene) -> None:
     assert scene.web.tunnels == [f"{PUBLIC}:80"]
 
 
+def test_a_page_with_letters_in_its_address_is_fetched(scene: Scene) -> None:
+    scene.serves("xn--kln-sna.example/%C3%84pfel", Answer(PAGE, content_type="text/html"))
+    reply = scene.fetches("http://köln.example/Äpfel")
+    assert [result.url for result in results(reply) if isinstance(result, WebFetchBlock)] == [
+        "http://xn--kln-sna.example/%C3%84pfel"
+    ]
+
+
 def test_json_is_passed_on_as_it_is(scene: Scene) -> None:
     scene.serves("page.example/data.json", Answer(b'{"a": [1, 2]}', content_type="application/json"))
     assert text_of(scene.fetches("http://page.example/data.json")) == ("data.json", '{"a": [1, 2]}')

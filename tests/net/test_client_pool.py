@@ -221,6 +221,17 @@ async def test_resting_connections_expire() -> None:
 
 
 @on_both_loops
+async def test_a_connection_to_a_stranger_is_closed_after_its_request() -> None:
+    client = HttpClient()
+    async with RawServer((Request(), OK, Hold())) as server:
+        for visits in (1, 2):
+            assert await fetch(client, server, DialOptions(keeps_connections=False)) == b"ok"
+            await asyncio.wait_for(server.visits[-1].gone.wait(), 20)
+            assert len(server.visits) == visits
+    await client.close()
+
+
+@on_both_loops
 async def test_close_in_mid_stream_closes_the_upstream_at_once() -> None:
     client = HttpClient()
     async with RawServer((Request(), STREAM, b"2\r\nok\r\n", Hold())) as server:

@@ -30,8 +30,7 @@ def test_a_tool_cannot_both_allow_and_block_domains(kind: str) -> None:
     ("key", "value"),
     [
         ("allowed_callers", ["direct"]),
-        ("citations", {"enabled": False}),
-        ("citations", None),
+        ("defer_loading", None),
         ("defer_loading", False),
         ("response_inclusion", "excluded"),
         ("strict", True),
@@ -44,7 +43,7 @@ def test_a_setting_without_effect_is_no_loss(key: str, value: Json) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("citations", {"enabled": True}), ("defer_loading", True), ("url_sources", {"user_messages": {"type": "none"}})],
+    [("defer_loading", True), ("url_sources", {"user_messages": {"type": "none"}})],
 )
 def test_a_setting_that_is_not_followed_is_noted(key: str, value: Json) -> None:
     assert noted(search(**{key: value})) == [f"/tools/0/{key}"]

@@ -33,6 +33,7 @@ from dragoman.passes.server_tools import (
     find_unrun_uses,
     offer_server_tools,
     relax_choice,
+    select_shown,
     withdraw_server_tools,
     write_earlier_uses,
     write_result,
@@ -157,8 +158,8 @@ def test_results_stand_in_the_order_of_the_calls() -> None:
 # Results
 
 
-def read(outcome: SearchFound | Page | ToolFailure, tool: Hosted | None = SEARCH, *, documents: bool = False) -> str:
-    result = write_result("call-1", outcome, tool, documents=documents, cites=False)
+def read(outcome: SearchFound | Page | ToolFailure, tool: Hosted = SEARCH, *, documents: bool = False) -> str:
+    result = write_result("call-1", select_shown(outcome, tool), documents=documents, cites=False)
     return "".join(part.text for part in result.content if isinstance(part, Text))
 
 
@@ -176,22 +177,22 @@ def test_the_context_size_limits_the_results(size: str | None, shown: int) -> No
 
 
 def test_the_model_is_asked_for_links_where_the_client_shows_citations() -> None:
-    cited = write_result("call-1", SearchFound((ONE,)), SEARCH, documents=False, cites=True)
+    cited = write_result("call-1", SearchFound((ONE,)), documents=False, cites=True)
     assert isinstance(cited.content[0], Text)
     assert cited.content[0].text.endswith("Cite what you use with Markdown links to its URL.")
 
 
 def test_a_failure_is_an_error_result_with_its_code() -> None:
     failure = ToolFailure(ToolErrorCode.TOO_MANY_REQUESTS, "Slow down.")
-    result = write_result("call-1", failure, SEARCH, documents=False, cites=True)
+    result = write_result("call-1", failure, documents=False, cites=True)
     assert result == ToolResult("call-1", (Text("Error (too_many_requests): Slow down."),), is_error=True)
 
 
 def test_a_pdf_is_a_document_for_a_model_that_reads_one() -> None:
     pdf = Page("https://a.example/a.pdf", "a.pdf", pdf="JVBERg==")
-    result = write_result("call-1", pdf, FETCH, documents=True, cites=False)
+    result = write_result("call-1", pdf, documents=True, cites=False)
     assert result.content[0] == Document(Inline("application/pdf", "JVBERg=="), title="a.pdf")
-    refused = write_result("call-1", pdf, FETCH, documents=False, cites=False)
+    refused = write_result("call-1", pdf, documents=False, cites=False)
     assert refused.is_error
     assert "cannot read" in read(pdf)
 

@@ -1,11 +1,15 @@
 """Links to sources become citations, however the text is cut, and the text stays as it is."""
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from dragoman.hub.events import CitationAdded, Closed, Delta, Event, Failed, Opened, TextBlock
 from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.reply import join_arrays
+from dragoman.hub.request import CitedDocument
 from dragoman.hub.server_tools import Page, SearchFound, SearchResult, ToolErrorCode, ToolFailure
 from dragoman.stages.cite_links import MAX_LINK, MAX_QUOTED, CiteLinks, Sources
 from laws import assert_any_recut_agrees, assert_bounded, assert_linear, assert_linear_function, run
@@ -136,6 +140,33 @@ def test_a_fetched_page_is_a_source_and_a_failure_is_none() -> None:
     assert source.title == "One"
     assert found.find("https://unseen.example/") is None
     assert found.find("https://[") is None
+
+
+def test_pages_are_numbered_as_documents_after_those_of_the_request() -> None:
+    found = Sources()
+    found.skip_documents(2)
+    pages = (Page(ONE, "One", "word " * 50), Page(PARENS, "PDF", pdf="JVBERi0="), Page(BRACKETS, "B", is_citable=False))
+    for page in (*pages, Page(LONG, "Last", "text")):
+        found.add(page)
+    places = [found.find(url) for url in (ONE, PARENS, BRACKETS, LONG)]
+    assert [None if place is None else place.document for place in places] == [
+        CitedDocument(2, end=MAX_QUOTED),
+        CitedDocument(3, is_pdf=True),
+        None,
+        CitedDocument(5, end=4),
+    ]
+
+
+def test_log_probabilities_come_with_the_text_that_was_held() -> None:
+    pieces = ("See [o", "ne", f"]({ONE}", ") now", " [x", "] so")
+    deltas = [Delta(0, piece, Raw(b'[{"token":%d}]' % number)) for number, piece in enumerate(pieces)]
+    for apart in (True, False):
+        said: list[Event] = [START, Opened(0, TextBlock()), *deltas, Delta(0, "", Raw(b"[9]")), END]
+        events = run(make(apart=apart), said)
+        kept = [event.logprobs for event in events if isinstance(event, Delta) and event.logprobs is not None]
+        tokens = [{"token": number} for number in range(len(pieces))]
+        assert msgspec.json.decode(join_arrays(kept) or b"") == [*tokens, 9]
+        assert "".join(event.text for event in events if isinstance(event, Delta)) == "".join(pieces)
 
 
 # What passes unchanged

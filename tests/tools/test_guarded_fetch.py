@@ -3,7 +3,9 @@
 import asyncio
 import gzip
 import time
+import tracemalloc
 from collections.abc import Sequence
+from itertools import repeat
 
 import pytest
 from msgspec.structs import replace
@@ -36,6 +38,7 @@ class World:
 
     async def send(self, out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> HttpResponse:
         self.dialled.append(dial.address)
+        assert not dial.keeps_connections
         here = OutgoingRequest(out.method, f"http://127.0.0.1:{self._port}/", out.headers)
         return await self._client.send(here, DialOptions(connect_timeout_s=2.0), head_timeout_s=head_timeout_s)
 
@@ -105,6 +108,8 @@ async def served(script: Script, rules: FetchRules = RULES) -> tuple[World, Fetc
         "http://wiki.intranet/",
         "http://nas.home.arpa/",
         "https://127.0.0.1/",
+        "http://127。0。0。1/",
+        "http://１２７.0.0.1/",
     ],
 )
 def test_an_address_that_is_not_public_is_not_dialled(url: str) -> None:
@@ -161,6 +166,10 @@ def test_a_name_that_changes_its_address_is_dialled_where_it_was_checked() -> No
         ("http://user@page.example/", INVALID),
         ("http://page.example\r\nhost: x/", INVALID),
         ("http://page.example:99999/", INVALID),
+        ("http://päge.example\u2100/", INVALID),
+        ("http://päge..example/", INVALID),
+        ("http://page.example/\ud800", INVALID),
+        ("http://üser:secret@page.example/", INVALID),
         ("http://page.example:22/", ALLOWED),
         ("http://page.example:6379/", ALLOWED),
         ("http://page.example:8080/", ALLOWED),
@@ -203,6 +212,19 @@ def test_a_redirect_is_checked_like_the_first_address(location: str, code: ToolE
             assert code_of(outcome) is code
             assert "secret" not in str(outcome)
             assert world.dialled == [PUBLIC]
+
+    asyncio.run(run())
+
+
+def test_an_address_of_any_letters_is_requested_in_ascii() -> None:
+    async def run() -> None:
+        script = redirect("http://page.example/Äpfel?q=ü#ß")
+        async with RawServer(script, page(b"text/plain", b"hello")) as server:
+            world = World(server.port, **{"xn--kln-sna_example": [PUBLIC]})
+            found = await world.get("http://köln.example/straße")
+            assert isinstance(found, Fetched), found
+            assert found.url == "http://page.example/%C3%84pfel?q=%C3%BC#%C3%9F"
+            assert world.resolved == ["xn--kln-sna.example", "page.example"]
 
     asyncio.run(run())
 
@@ -264,6 +286,30 @@ def test_a_body_beyond_the_limit_is_given_up(script: Script) -> None:
     assert outcome.code in (ToolErrorCode.CONTENT_TOO_LARGE, ACCESSIBLE), outcome
     assert "took longer" not in outcome.message
     assert time.monotonic() - begun < 4
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [b"content-length: 10737418240\r\n", b"", b"transfer-encoding: chunked\r\n"],
+    ids=["length", "until the end", "chunks"],
+)
+def test_of_a_body_of_10_gb_little_more_than_the_limit_is_read_and_kept(fields: bytes) -> None:
+    piece = b"10000\r\n" + b"x" * 65536 + b"\r\n" if b"chunked" in fields else b"x" * 65536
+    ten_gb = repeat(piece, 10 * 1024 * MB // 65536)
+
+    async def run() -> tuple[Fetched | ToolFailure, int, int]:
+        async with RawServer((Request(), HEAD + fields + b"\r\n", *ten_gb)) as server:
+            tracemalloc.start()
+            try:
+                outcome = await World(server.port).get("http://page.example/")
+                return outcome, server.visits[0].sent, tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+
+    outcome, sent, peak = asyncio.run(run())
+    assert code_of(outcome) is ToolErrorCode.CONTENT_TOO_LARGE
+    assert sent < 12 * MB  # the kernel's buffers of both ends included
+    assert peak < 6 * MB
 
 
 @pytest.mark.parametrize(

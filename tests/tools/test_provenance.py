@@ -55,6 +55,20 @@ def test_the_last_slash_makes_no_difference(url: str, text: str) -> None:
     assert is_named(url, text)
 
 
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("https://köln.example/Äpfel?q=ü", "see https://köln.example/Äpfel?q=ü."),
+        ("https://xn--kln-sna.example/%C3%84pfel", "see https://köln.example/Äpfel."),
+        ("https://köln.example/Äpfel", "see https://xn--kln-sna.example/%C3%84pfel."),
+        ("https://köln.example/%C3%84pfel", "see https://köln.example/Äpfel."),
+    ],
+)
+def test_letters_may_be_encoded_or_not(url: str, text: str) -> None:
+    assert is_named(url, text)
+    assert not is_named(url + "x", text)
+
+
 @pytest.mark.parametrize("url", ["", "https://", "/", "#", "ftp://"])
 def test_what_is_no_address_is_never_named(url: str) -> None:
     assert not is_named(url, "https://a.example/ # x")

@@ -46,8 +46,8 @@ class RequestRecord:
 
     __slots__ = (
         *("awaits_round", "body", "client", "client_protocol", "failed_attempts", "id", "key", "ledger", "recording"),
-        *("replies", "requested_model", "rounds", "route", "started_at", "stream", "tenant", "tool_runs", "traceparent"),
-        *("upstream_protocol",),
+        *("replies", "requested_model", "rounds", "route", "started_at", "stream", "tenant", "tool_runs"),
+        *("traceparent", "upstream_protocol"),
         *("_code", "_ended", "_guessed_input", "_reported_usage", "_reply", "_result", "_started", "_watch"),
     )
 

@@ -46,6 +46,7 @@ from dragoman.net.headers import Headers
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.passes.truncation_notice import add_notice, digest_conversation
 from dragoman.providers.provider import IncomingResponse
+from dragoman.stages.cite_links import find_earlier_sources
 
 log = logging.getLogger(__name__)
 
@@ -387,5 +388,8 @@ class Turn:
         encoding = self._writer.encoding
         has_rounds = isinstance(prepared, Translated) and (prepared.server_tools is not None or prepared.may_pause)
         is_next_round = self._ask.rounds is not None
+        if has_rounds and not is_next_round:
+            call = self._around.call
+            encoding.sources = find_earlier_sources(call.request(), call.client.read_tool_uses)
         encoding.begin_turn(ledger, self._ask.continuation, watch, has_rounds=has_rounds, is_next_round=is_next_round)
         return TranslationPipe(source, make_stages(prepared), encoding, watch, prepared.secrets)

@@ -1,6 +1,6 @@
 """Whole replies, their conversion from and to events, and the limits on their size."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 from msgspec import Raw, Struct
@@ -57,10 +57,11 @@ class _Open:
         self.logprobs: list[Raw] = []
 
     def piece(self) -> Piece:
-        return Piece(self.what, "".join(self.text), self.opaque, tuple(self.citations), _join_arrays(self.logprobs))
+        return Piece(self.what, "".join(self.text), self.opaque, tuple(self.citations), join_arrays(self.logprobs))
 
 
-def _join_arrays(arrays: list[Raw]) -> Raw | None:
+def join_arrays(arrays: Sequence[Raw]) -> Raw | None:
+    """Return one JSON array of the items of all; None if there is none."""
     if not arrays:
         return None
     items: list[Raw] = []

@@ -45,6 +45,15 @@ class FileId(Struct, frozen=True, tag="file"):
 Media = Inline | Link | FileId
 
 
+class CitedDocument(Struct, frozen=True):
+    """Where in a document of the conversation a cited text stands."""
+
+    number: int  # among all documents, from 0
+    is_pdf: bool = False  # then it is not known where
+    start: int = 0  # characters
+    end: int = 0
+
+
 class Citation(Struct, frozen=True):
     url: str | None = None
     title: str | None = None
@@ -52,6 +61,7 @@ class Citation(Struct, frozen=True):
     start: int | None = None  # characters within the block's text
     end: int | None = None
     raw: Json = None  # the vendor's record, for its own protocol
+    document: CitedDocument | None = None  # the page is a document that the model has read
 
 
 class Text(Struct, frozen=True, tag="text"):
@@ -181,6 +191,24 @@ class Custom(Struct, frozen=True, tag="custom"):
     fields_at: str = ""  # the object that holds its fields, where that is not the tool itself
 
 
+class ToolFilter(Struct, frozen=True):
+    """A choice among tools by name."""
+
+    only: frozenset[str] | None = None  # None: all
+    besides: frozenset[str] = frozenset()
+
+    def permits(self, name: str) -> bool:
+        return (self.only is None or name in self.only) and name not in self.besides
+
+
+class UrlSources(Struct, frozen=True):
+    """What may name an address that the model fetches."""
+
+    user_input: bool = True
+    client_tools: ToolFilter = ToolFilter()  # their results
+    server_tools: ToolFilter = ToolFilter()
+
+
 class Hosted(Struct, frozen=True, tag="hosted"):
     """A tool that the vendor runs: web_search, code_execution, mcp, tool_search, or the vendor's own type name."""
 
@@ -193,6 +221,8 @@ class Hosted(Struct, frozen=True, tag="hosted"):
     location: Json = None  # {"type": "approximate", city, country, region, timezone}: the same in both vendors
     context_size: str | None = None  # how much of the search results the model reads: low, medium, high
     max_content_tokens: int | None = None  # of a fetched page, roughly
+    cites_pages: bool = True  # whether the client wants citations of fetched pages
+    url_sources: UrlSources = UrlSources()  # of web fetch
     filters_results: bool = False  # the model may filter results by code before it reads them
     server_url: str | None = None  # mcp
     server_name: str | None = None

@@ -60,6 +60,7 @@ class Page(Struct, frozen=True, tag="page"):
     pdf: str | None = None  # base64
     truncated: bool = False  # the text was longer than the limit
     retrieved_at: str = ""  # ISO 8601
+    is_citable: bool = True  # whether the client wants citations of it
 
 
 SearchOutcome = SearchFound | ToolFailure

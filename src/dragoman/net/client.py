@@ -240,7 +240,7 @@ class HttpClient:
                 target.where,
                 partial(connect, target, dial),
                 limit=self._max_per_host,
-                idle_s=self._idle_s,
+                idle_s=self._idle_s if dial.keeps_connections else 0.0,
                 on_empty=lambda: self._forget(origin),
             )
         return lane

@@ -61,7 +61,7 @@ class ConnectionPool:
 
     def release(self, connection: UpstreamConnection) -> None:
         """Take a connection back; it becomes idle if it can serve again, else it is aborted."""
-        if self._drained is not None or not connection.rest():
+        if self._drained is not None or not self._idle_s or not connection.rest():
             connection.abort()
             return
         connection.idle_since = self._loop.time()

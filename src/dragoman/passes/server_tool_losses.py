@@ -9,7 +9,6 @@ from dragoman.hub.request import Hosted, Request
 # Settings that change nothing for a tool which the gateway runs, with the values of which this is so; None: all.
 _WITHOUT_EFFECT: dict[str, tuple[object, ...] | None] = {
     "allowed_callers": (["direct"],),
-    "citations": ({"enabled": False},),
     "defer_loading": (False,),
     "response_inclusion": None,  # of results that code has read
     "strict": None,

@@ -126,17 +126,22 @@ def add_round(request: Request, events: Iterable[Event], results: Mapping[str, P
     return replace(request, turns=(*request.turns, Turn(Role.ASSISTANT, parts), *answered))
 
 
-def write_result(
-    call_id: str, outcome: ToolOutcome, tool: Hosted | None, *, documents: bool, cites: bool
-) -> ToolResult:
+def write_result(call_id: str, outcome: ToolOutcome, *, documents: bool, cites: bool) -> ToolResult:
     """Write what a tool returned for the model. `documents`: it reads PDFs; `cites`: the client shows citations."""
     if isinstance(outcome, ToolFailure):
         return ToolResult(call_id, (Text(f"Error ({outcome.code.value}): {outcome.message}"),), is_error=True)
     if isinstance(outcome, Page):
         return _page_result(call_id, outcome, documents)
-    most = RESULTS_BY_SIZE.get(tool.context_size or "") if tool is not None else None
-    text = outcome.text or list_results(outcome.results[:most])
+    text = outcome.text or list_results(outcome.results)
     return ToolResult(call_id, (Text(f"{text}\n\n{_CITE}" if cites and outcome.results else text),))
+
+
+def select_shown(outcome: ToolOutcome, tool: Hosted) -> ToolOutcome:
+    """Return what the model is shown of the results: fewer if the client has asked for a small context."""
+    most = RESULTS_BY_SIZE.get(tool.context_size or "")
+    if most is None or not isinstance(outcome, SearchFound) or outcome.text is not None:
+        return outcome
+    return replace(outcome, results=outcome.results[:most])
 
 
 ReadUses = Callable[[Sequence[Part]], Mapping[int, ServerToolUse | None]]
@@ -262,7 +267,7 @@ def _earlier_result(use: ServerToolUse, at: str, ledger: Ledger) -> ToolResult:
         return ToolResult(use.id, (Text("This tool has not run."),), at, is_error=True)
     if not use.is_ours and isinstance(use.outcome, SearchFound):
         ledger.note_approximated(at, "only the titles and URLs of another vendor's search results can be read")
-    return replace(write_result(use.id, use.outcome, None, documents=False, cites=False), at=at)
+    return replace(write_result(use.id, use.outcome, documents=False, cites=False), at=at)
 
 
 def _page_result(call_id: str, page: Page, documents: bool) -> ToolResult:

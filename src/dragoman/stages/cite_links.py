@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from urllib.parse import urlsplit, urlunsplit
+from itertools import chain
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -18,8 +19,10 @@ from dragoman.hub.events import (
     TextBlock,
     ToolReturned,
 )
-from dragoman.hub.request import Citation
-from dragoman.hub.server_tools import Page, SearchFound, SearchResult, ToolOutcome
+from dragoman.hub.reply import join_arrays
+from dragoman.hub.request import Citation, CitedDocument, Document, Request, Role, ToolResult
+from dragoman.hub.server_tools import Page, SearchFound, ToolOutcome
+from dragoman.passes.server_tools import ReadUses
 
 MAX_LINK = 2048  # characters that are held back while they may become a link
 MAX_QUOTED = 150
@@ -34,27 +37,55 @@ _BEGINNING = re.compile(
 
 
 class Sources:
-    """The web addresses that the model was shown."""
+    """The web addresses that the model was shown, each with its citation; pages are numbered as documents."""
 
     def __init__(self) -> None:
-        self._by_url: dict[str, SearchResult] = {}
+        self._by_url: dict[str, Citation] = {}
+        self._documents = 0  # in the conversation so far
 
     def add(self, outcome: ToolOutcome) -> None:
         match outcome:
             case SearchFound(results=results):
                 for result in results:
-                    self._add(result)
-            case Page(url=url, title=title, text=text):
-                self._add(SearchResult(url, title, text))
+                    self._add(_cite(result.url, result.title, result.text))
+            case Page(url=url, title=title, text=text, pdf=pdf, is_citable=is_citable):
+                cited = _cite(url, title, text)
+                place = CitedDocument(self._documents, pdf is not None, 0, len(cited.quoted or ""))
+                self._documents += 1
+                if is_citable:
+                    self._add(replace(cited, document=place))
             case _:
                 pass
 
-    def find(self, url: str) -> SearchResult | None:
+    def skip_documents(self, count: int) -> None:
+        """Count documents that are no sources."""
+        self._documents += count
+
+    def find(self, url: str) -> Citation | None:
         return self._by_url.get(url) or self._by_url.get(_normalise(url))
 
-    def _add(self, result: SearchResult) -> None:
-        self._by_url.setdefault(result.url, result)
-        self._by_url.setdefault(_normalise(result.url), result)
+    def _add(self, citation: Citation) -> None:
+        url = citation.url or ""
+        self._by_url.setdefault(url, citation)
+        self._by_url.setdefault(_normalise(url), citation)
+
+
+def _cite(url: str, title: str, text: str) -> Citation:
+    return Citation(url, title, text[:MAX_QUOTED] or None)
+
+
+def find_earlier_sources(request: Request, read_uses: ReadUses) -> Sources:
+    """Return the sources that the model was shown in earlier turns."""
+    sources = Sources()
+    for turn in request.turns:
+        results = (part.content for part in turn.parts if isinstance(part, ToolResult))
+        parts = chain(turn.parts, *results)
+        sources.skip_documents(sum(isinstance(part, Document) for part in parts))
+        for use in read_uses(turn.parts).values() if turn.role is Role.ASSISTANT else ():
+            # Responses keeps the address of an opened page, but nothing that could be cited.
+            if use is not None and use.outcome is not None and (use.is_ours or isinstance(use.outcome, SearchFound)):
+                sources.add(use.outcome)
+    return sources
 
 
 class CiteLinks:
@@ -69,6 +100,7 @@ class CiteLinks:
         self._apart = apart
         self._held: dict[int, str] = {}  # text block -> the end of its text that may begin a link
         self._length: dict[int, int] = {}  # text block -> characters passed on
+        self._logprobs: dict[int, list[tuple[int, Raw]]] = {}  # text block -> those of held text, with where that ends
         self._numbers: dict[int, int] = {}  # block -> the number it is passed on with
         self._closed: set[int] = set()  # text blocks of which the part before a link is closed
         self._next = 0
@@ -76,17 +108,18 @@ class CiteLinks:
     def feed(self, event: Event) -> Sequence[Event]:
         match event:
             case Opened(block=block, what=TextBlock()):
-                self._held[block], self._length[block] = "", 0
+                self._held[block], self._length[block], self._logprobs[block] = "", 0, []
                 self._closed.add(block)  # opened when there is text
                 return ()
             case Opened(block=block, what=what):
                 return (Opened(self._number(block), what),)
             case Delta(block=block, text=text, logprobs=logprobs) if block in self._held:
-                if not text:
+                if not text and logprobs is None:
                     return ()
-                if not self._held[block] and "[" not in text:
-                    return [*self._reopen(block), self._pass(block, text, logprobs)]
-                return self._scan(block, self._held[block] + text)
+                whole = self._held[block] + text
+                if logprobs is not None:
+                    self._logprobs[block].append((self._length[block] + len(whole), logprobs))
+                return self._scan(block, whole) if "[" in whole else [*self._reopen(block), self._pass(block, text)]
             case Closed(block=block) if block in self._held:
                 rest = self._held.pop(block)
                 out: list[Event] = [*self._reopen(block), self._pass(block, rest)] if rest else []
@@ -135,20 +168,18 @@ class CiteLinks:
     def _plain(self, block: int, text: str) -> list[Event]:
         return [*self._reopen(block), self._pass(block, text)] if text else []
 
-    def _cite(self, block: int, text: str, source: SearchResult) -> list[Event]:
-        quoted = source.text[:MAX_QUOTED] or None
+    def _cite(self, block: int, text: str, citation: Citation) -> list[Event]:
         if not self._apart:
             opening = self._reopen(block)
             start = self._length[block]
             passed = self._pass(block, text)
-            citation = Citation(source.url, source.title, quoted, start, start + len(text))
-            return [*opening, passed, CitationAdded(self._numbers[block], citation)]
+            placed = replace(citation, start=start, end=start + len(text))
+            return [*opening, passed, CitationAdded(self._numbers[block], placed)]
         out: list[Event] = []
         if block not in self._closed:
             out.append(Closed(self._numbers[block]))
         out += self._open(block)
         number = self._numbers[block]
-        citation = Citation(source.url, source.title, quoted)
         out += [CitationAdded(number, citation), self._pass(block, text), Closed(number)]
         self._closed.add(block)
         return out
@@ -160,9 +191,13 @@ class CiteLinks:
         self._closed.discard(block)
         return [Opened(self._number(block), TextBlock())]
 
-    def _pass(self, block: int, text: str, logprobs: Raw | None = None) -> Event:
+    def _pass(self, block: int, text: str) -> Event:
+        """Pass text on, with the log probabilities of the deltas that end in it."""
         self._length[block] += len(text)
-        return Delta(self._numbers[block], text, logprobs)
+        kept = self._logprobs[block]
+        passed = [logprobs for end, logprobs in kept if end <= self._length[block]]
+        del kept[: len(passed)]
+        return Delta(self._numbers[block], text, join_arrays(passed))
 
     def _number(self, block: int) -> int:
         self._numbers[block] = self._next
@@ -179,6 +214,8 @@ def _normalise(url: str) -> str:
     """Write an address so that spellings which mean the same page are equal."""
     try:
         parts = urlsplit(url)
+        host = parts.netloc.lower()
+        host = host if host.isascii() else host.encode("idna").decode("ascii")
     except ValueError:
         return url
-    return urlunsplit((parts.scheme.lower(), parts.netloc.lower(), parts.path.rstrip("/"), parts.query, ""))
+    return urlunsplit((parts.scheme.lower(), host, unquote(parts.path).rstrip("/"), unquote(parts.query), ""))

@@ -26,6 +26,7 @@ from dragoman.net.client import (
 )
 from dragoman.net.dial import ParsedUrl, parse_url
 from dragoman.net.headers import Header
+from dragoman.tools.addresses import to_ascii
 
 MAX_REDIRECTS = 5
 MAX_URL = 2048
@@ -116,6 +117,7 @@ class GuardedFetcher:
             return _inaccessible(_name_of(url), f"it took longer than {rules.timeout_s:g} s")
 
     async def _follow(self, url: str, rules: FetchRules) -> Fetched | ToolFailure:
+        url = _in_ascii(url)
         target = _check_address(url, rules)
         for _ in range(MAX_REDIRECTS + 1):
             if isinstance(target, ToolFailure):
@@ -126,11 +128,11 @@ class GuardedFetcher:
             try:
                 if answer.status not in _REDIRECTS:
                     return await _read(url, target, answer, rules)
-                location = answer.headers.get(b"location") or b""
+                location = _decode_location(answer.headers.get(b"location") or b"")
             finally:
                 answer.close()
             redirector = target.where
-            url = _join(url, location.decode("latin-1"))
+            url = _in_ascii(_join(url, location))
             target = _check_redirect(redirector, url, rules)
         return _inaccessible(_name_of(url), f"it redirects more than {MAX_REDIRECTS} times")
 
@@ -140,7 +142,12 @@ class GuardedFetcher:
         if isinstance(addresses, ToolFailure):
             return addresses
         for address in addresses:
-            dial = DialOptions(address=address, connect_timeout_s=CONNECT_TIMEOUT_S, environment_proxies=self._proxies)
+            dial = DialOptions(
+                address=address,
+                connect_timeout_s=CONNECT_TIMEOUT_S,
+                environment_proxies=self._proxies,
+                keeps_connections=False,
+            )
             try:
                 return await self._send(
                     OutgoingRequest("GET", url, rules.headers), dial, head_timeout_s=rules.timeout_s
@@ -184,6 +191,21 @@ def _check_redirect(redirector: str, url: str, rules: FetchRules) -> ParsedUrl |
     if isinstance(target, ToolFailure) and target.code is not ToolErrorCode.URL_NOT_ALLOWED:
         return _inaccessible(redirector, "it redirects to an address that cannot be fetched")
     return target
+
+
+def _in_ascii(url: str) -> str:
+    """Return the address in ASCII, or as it is if that is not possible; the check refuses it then."""
+    try:
+        return to_ascii(url)
+    except ValueError:
+        return url
+
+
+def _decode_location(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def _join(url: str, location: str) -> str:

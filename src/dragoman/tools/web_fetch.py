@@ -15,6 +15,7 @@ from dragoman.hub.server_tools import FetchOutcome, Page, ToolErrorCode, ToolFai
 from dragoman.net.client import OutgoingRequest
 from dragoman.net.dial import parse_url
 from dragoman.net.headers import JSON
+from dragoman.tools.addresses import to_ascii
 from dragoman.tools.domains import DomainRules
 from dragoman.tools.guarded_fetch import MAX_URL, Fetched, FetchRules, GuardedFetcher
 from dragoman.tools.readable import decode_text, read_html
@@ -38,10 +39,10 @@ async def fetch(backend: FetchBackend, url: str, domains: DomainRules) -> FetchO
 
     What every backend has to refuse is refused here: an outside service might fetch a file of its own machine.
     """
-    refusal = _check(url, domains)
-    if refusal is not None:
-        return refusal
-    outcome = await backend.fetch(url, domains)
+    checked = _check(url, domains)
+    if isinstance(checked, ToolFailure):
+        return checked
+    outcome = await backend.fetch(checked, domains)
     if not isinstance(outcome, Page) or outcome.retrieved_at:
         return outcome
     return replace(outcome, retrieved_at=datetime.now(UTC).isoformat(timespec="seconds"))
@@ -56,17 +57,19 @@ async def limit_time(name: str, timeout_s: float, run: Awaitable[FetchOutcome]) 
         return ToolFailure(ToolErrorCode.UNAVAILABLE, f"{name} did not answer within {timeout_s:g} s.")
 
 
-def _check(url: str, domains: DomainRules) -> ToolFailure | None:
+def _check(url: str, domains: DomainRules) -> str | ToolFailure:
+    """Return the address as it is requested, in ASCII."""
     if len(url) > MAX_URL:
         return ToolFailure(ToolErrorCode.URL_TOO_LONG, f"The URL is longer than {MAX_URL} characters.")
     try:
+        url = to_ascii(url)
         host = parse_url(url).host
     except ValueError as fault:
         return ToolFailure(ToolErrorCode.INVALID_INPUT, f"The URL cannot be fetched: {fault}.")
     if not domains.permits(url):
         message = f"{host} is not among the domains that the request allows."
         return ToolFailure(ToolErrorCode.URL_NOT_ALLOWED, message)
-    return None
+    return url
 
 
 class PageLimits(Struct, frozen=True):

@@ -2,29 +2,37 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Mapping
+from itertools import chain
 from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.flow.call import Call
 from dragoman.flow.open_reply import OpenReply
 from dragoman.flow.pipes import TranslationPipe
 from dragoman.flow.prepare import Prepared, Translated
-from dragoman.flow.request_record import RequestRecord
 from dragoman.framing.known_secrets import list_secrets
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, HostedBlock, Opened, Stop, ToolReturned
 from dragoman.hub.outcome import CANCELLED, OK, ToolRun
-from dragoman.hub.request import Hosted, Json, Part, Request, Role, Text, ToolResult
+from dragoman.hub.request import Hosted, Json, Part, Request, Text, ToolResult
 from dragoman.hub.server_tools import FETCH, SEARCH, Page, ToolErrorCode, ToolFailure, ToolOutcome
 from dragoman.net.tasks import spawn
-from dragoman.passes.server_tools import ServerTools, add_round, relax_choice, withdraw_server_tools, write_result
+from dragoman.passes.server_tools import (
+    ServerTools,
+    add_round,
+    relax_choice,
+    select_shown,
+    withdraw_server_tools,
+    write_result,
+)
 from dragoman.stages.hold_server_calls import HoldServerCalls, ServerCall
 from dragoman.tools.backends import McpServers
 from dragoman.tools.domains import DomainRules
 from dragoman.tools.plan import ToolPlan
-from dragoman.tools.provenance import is_named
+from dragoman.tools.provenance import Origin, ShownText, list_shown, may_fetch
 from dragoman.tools.tool_results import redact_outcome
 from dragoman.tools.web_fetch import fetch
 from dragoman.tools.web_search import SearchQuery, search
@@ -44,7 +52,7 @@ class Rounds:
         self._is_spent = False
         self._servers: McpServers | None = None
         self.uses = {SEARCH: 0, FETCH: 0}
-        self.shown: list[str] = []  # the texts in which an address may have appeared
+        self.shown: list[ShownText] = []  # what tools have returned in this reply
         self.ran: dict[str, ToolResult] = {}  # by id, of uses that the client's history left without a result
 
     @property
@@ -132,7 +140,7 @@ class RunTools(Struct, frozen=True):
         prepared, hold = called.prepared, called.hold
         assert prepared.server_tools is not None
         assert prepared.tool_plan is not None
-        runner = _Runner(prepared, prepared.server_tools, prepared.tool_plan, rounds, reply.call.record)
+        runner = _Runner(prepared, prepared.server_tools, prepared.tool_plan, rounds, reply.call)
         rounds.acquire(prepared.tool_plan.servers)
         reply.call.record.awaits_round = True
         encoding, writer = reply.writer.encoding, reply.writer
@@ -150,8 +158,9 @@ class RunTools(Struct, frozen=True):
                 block = hold.block_of(item.id)
                 await writer.send(encoding.feed([Opened(block, runner.describe(item))]))
                 outcome = await tasks[item.id]
-                encoding.sources.add(outcome)
-                results[item.id] = runner.write(item, outcome)
+                shown = select_shown(outcome, prepared.server_tools.declared[item.kind])
+                encoding.sources.add(shown)
+                results[item.id] = runner.write(item, shown)
                 await writer.send(encoding.feed([ToolReturned(block, outcome), Closed(block)]))
         finally:  # the client may have disconnected
             cancelled = [task for task in tasks.values() if task.cancel()]
@@ -179,24 +188,23 @@ class _Runner:
         tools: ServerTools,
         plan: ToolPlan,
         rounds: Rounds,
-        record: RequestRecord,
+        call: Call,
     ) -> None:
-        self._request = prepared.request
+        self._call = call
         self._secrets = (*prepared.secrets, *list_secrets((), plan.secrets))
         self._reads_documents = prepared.upstream.reads_documents
         self._tools = tools
         self._plan = plan
         self._rounds = rounds
-        self._record = record
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     def describe(self, call: ServerCall) -> HostedBlock:
         return HostedBlock(call.id, call.kind, _read_arguments(call.arguments) or {}, is_ours=True)
 
     def write(self, call: ServerCall, outcome: ToolOutcome) -> ToolResult:
-        declared = self._tools.declared.get(call.kind)
-        result = write_result(call.id, outcome, declared, documents=self._reads_documents, cites=True)
-        self._rounds.shown += [part.text for part in result.content if isinstance(part, Text)]
+        result = write_result(call.id, outcome, documents=self._reads_documents, cites=True)
+        texts = [part.text for part in result.content if isinstance(part, Text)]
+        self._rounds.shown += [ShownText(text, Origin.SERVER_TOOL, call.kind) for text in texts]
         return result
 
     async def run(self, call: ServerCall) -> ToolOutcome:
@@ -238,11 +246,14 @@ class _Runner:
     async def _fetch(self, url: str) -> ToolOutcome:
         plan, declared = self._plan, self._tools.declared[FETCH]
         assert plan.fetch is not None
-        if not self._has_appeared(url):
+        earlier = list_shown(self._call.request(), self._call.client.read_tool_uses)
+        if not may_fetch(url, chain(earlier, self._rounds.shown), declared.url_sources):
             message = "The address has not appeared in the conversation. Search for it, or ask the user."
             return ToolFailure(ToolErrorCode.URL_NOT_IN_PRIOR_CONTEXT, message)
         outcome = await self._note_run(FETCH, plan.fetch.name, fetch(plan.fetch, url, _domains(declared)))
-        return _shorten(outcome, declared.max_content_tokens) if isinstance(outcome, Page) else outcome
+        if not isinstance(outcome, Page):
+            return outcome
+        return replace(_shorten(outcome, declared.max_content_tokens), is_citable=declared.cites_pages)
 
     async def _note_run(self, tool: str, backend: str, running: Awaitable[T]) -> T:
         """Wait for a tool, and note how it ended and how long it took."""
@@ -253,11 +264,7 @@ class _Runner:
             result = outcome.code.value if isinstance(outcome, ToolFailure) else OK
             return outcome
         finally:
-            self._record.tool_runs.append(ToolRun(tool, backend, result, clock() - began))
-
-    def _has_appeared(self, url: str) -> bool:
-        """Whether a user, a tool of the client or an earlier search or page has named the address."""
-        return any(is_named(url, text) for text in (*_texts_of(self._request), *self._rounds.shown))
+            self._call.record.tool_runs.append(ToolRun(tool, backend, result, clock() - began))
 
 
 def _read_arguments(text: str) -> dict[str, Json] | None:
@@ -282,16 +289,3 @@ def _domains(tool: Hosted) -> DomainRules:
 def _country(tool: Hosted) -> str | None:
     country = tool.location.get("country") if isinstance(tool.location, dict) else None
     return country if isinstance(country, str) and len(country) == 2 else None
-
-
-def _texts_of(request: Request) -> Iterator[str]:
-    """Return the texts of users, client tools and earlier server tools; never those of the model alone."""
-    for turn in request.turns:
-        for part in turn.parts:
-            match part:
-                case Text(text=text) if turn.role is not Role.ASSISTANT:
-                    yield text
-                case ToolResult(content=content):
-                    yield from (inner.text for inner in content if isinstance(inner, Text))
-                case _:
-                    pass

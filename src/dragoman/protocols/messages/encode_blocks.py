@@ -20,7 +20,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import encode_envelope
 from dragoman.hub.ports import ReplyContext
 from dragoman.hub.reply import Piece, Reply
-from dragoman.hub.request import Citation
+from dragoman.hub.request import Citation, CitedDocument
 from dragoman.hub.server_tools import Page, SearchFound, ToolErrorCode, ToolFailure, ToolOutcome, seal_source
 from dragoman.protocols.messages.wire import Wire, encode_call_id, text_at
 
@@ -96,7 +96,8 @@ def _encode_page(page: Page) -> Wire:
     source: Wire = {"type": "text", "media_type": "text/plain", "data": page.text}
     if page.pdf is not None:
         source = {"type": "base64", "media_type": "application/pdf", "data": page.pdf}
-    document: Wire = {"type": "document", "title": page.title, "source": source, "citations": {"enabled": False}}
+    citations: Wire = {"enabled": page.is_citable}
+    document: Wire = {"type": "document", "title": page.title, "source": source, "citations": citations}
     return {"type": "web_fetch_result", "url": page.url, "retrieved_at": page.retrieved_at, "content": document}
 
 
@@ -209,6 +210,8 @@ def encode_citation(citation: Citation, at: str, ledger: Ledger) -> Wire | None:
         return None
     if citation.start is not None or citation.end is not None:
         ledger.note_approximated(f"{at}/citations", "a citation belongs to its whole block")
+    if citation.document is not None:
+        return _encode_place(citation, citation.document, at, ledger)
     return {
         "type": "web_search_result_location",
         "url": citation.url,
@@ -216,6 +219,21 @@ def encode_citation(citation: Citation, at: str, ledger: Ledger) -> Wire | None:
         "encrypted_index": seal_source(citation.quoted or ""),
         "cited_text": citation.quoted or "",
     }
+
+
+def _encode_place(citation: Citation, place: CitedDocument, at: str, ledger: Ledger) -> Wire:
+    """Write a citation of a fetched page, which is a document."""
+    record: Wire = {
+        "type": "page_location" if place.is_pdf else "char_location",
+        "cited_text": citation.quoted or "",
+        "document_index": place.number,
+        "document_title": citation.title,
+        "file_id": None,
+    }
+    if not place.is_pdf:
+        return {**record, "start_char_index": place.start, "end_char_index": place.end}
+    ledger.note_invented(f"{at}/citations", "it is not known which page of a PDF is cited; the first is named")
+    return {**record, "start_page_number": 1, "end_page_number": 2}
 
 
 def text_block(text: str) -> Wire:

@@ -290,4 +290,5 @@ def _read_fetched(content: dict[str, Json]) -> Page:
     url, data = str(content.get("url") or ""), source.get("data") if isinstance(source, dict) else None
     is_pdf = isinstance(source, dict) and source.get("type") == "base64"
     text = data if isinstance(data, str) else ""
-    return Page(url, str(title or url), "" if is_pdf else text, text if is_pdf else None)
+    is_citable = not isinstance(document, dict) or document.get("citations") != {"enabled": False}
+    return Page(url, str(title or url), "" if is_pdf else text, text if is_pdf else None, is_citable=is_citable)

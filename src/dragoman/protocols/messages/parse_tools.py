@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from dragoman.framing.fields import Fields
-from dragoman.hub.request import Function, Hosted, Pick, Tool, ToolChoice
+from dragoman.hub.request import Ext, Function, Hosted, Pick, Tool, ToolChoice, ToolFilter, UrlSources
 from dragoman.protocols.messages.parse_content import parse_cache, unread_fields
 
 _PICKS = {"auto": Pick.AUTO, "any": Pick.REQUIRED, "tool": Pick.NAMED, "none": Pick.NONE}
@@ -85,6 +85,7 @@ def _parse_hosted(tool: Fields, kind: str) -> Hosted:
         return Hosted(
             family, raw, tool.at, known=family != kind or kind.startswith(_OTHER_FAMILIES), ext=unread_fields(tool)
         )
+    sources, unread = _parse_url_sources(tool)
     return Hosted(
         kind=family,
         raw=raw,
@@ -93,10 +94,46 @@ def _parse_hosted(tool: Fields, kind: str) -> Hosted:
         blocked_domains=_parse_domains(tool, "blocked_domains"),
         max_uses=tool.integer("max_uses"),
         max_content_tokens=tool.integer("max_content_tokens"),
+        cites_pages=_cites_pages(tool),
+        url_sources=sources,
         filters_results=_filters_results(kind, raw),
         location=tool.raw("user_location"),
-        ext=unread_fields(tool),
+        ext={**unread_fields(tool), **unread},
     )
+
+
+def _cites_pages(tool: Fields) -> bool:
+    """Return whether fetched pages are cited: unless the client says no."""
+    citations = tool.obj("citations")
+    return citations is None or citations.flag("enabled", True)
+
+
+def _parse_url_sources(tool: Fields) -> tuple[UrlSources, Ext]:
+    """Return what may name an address, and the sources that this version does not know."""
+    sources = tool.obj("url_sources")
+    if sources is None:
+        return UrlSources(), {}
+    user = _parse_filter(sources, "user_input")
+    found = UrlSources(
+        user_input=user.only is None,
+        client_tools=_parse_filter(sources, "client_tool_results"),
+        server_tools=_parse_filter(sources, "server_tool_results"),
+    )
+    unread = sources.rest()
+    return found, {"url_sources": unread} if unread else {}
+
+
+def _parse_filter(sources: Fields, key: str) -> ToolFilter:
+    chosen = sources.obj(key)
+    kind = "all" if chosen is None else chosen.need_text("type")
+    if chosen is None or kind == "all":
+        return ToolFilter()
+    if kind == "none":
+        return ToolFilter(only=frozenset())
+    if kind not in ("only", "except"):
+        raise chosen.bad("type", "must be one of all, none, only, except")
+    names = frozenset(tool.need_text("name") for tool in chosen.objects("tools") or ())
+    return ToolFilter(only=names) if kind == "only" else ToolFilter(besides=names)
 
 
 def _filters_results(kind: str, tool: dict[str, object]) -> bool:
