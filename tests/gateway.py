@@ -139,6 +139,5 @@ def provider_section(protocol: str, url: str, name: str = "up") -> str:
     """Return the section of a provider with one protocol, or of kind `openai`, at a loopback address."""
     kinds = {"messages": "anthropic", "gemini": "gemini", "openai": "openai"}
     kind = kinds.get(protocol, "openai-compatible")
-    protocol_line = f'protocol = "{protocol}"
-' if kind == "openai-compatible" else ""
+    protocol_line = f'protocol = "{protocol}"\n' if kind == "openai-compatible" else ""
     return f'[providers.{name}]\nkind = "{kind}"\nendpoint = "{url}"\napi_key = "sk-fake-upstream"\n{protocol_line}'

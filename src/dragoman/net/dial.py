@@ -30,7 +30,7 @@ class DialOptions(msgspec.Struct, frozen=True):
     connect_timeout_s: float = 10.0
     address: str | None = None  # connect to this instead of resolving; TLS and `host` use the URL's name
     environment_proxies: EnvironmentProxies | None = None  # used where `proxy` is not set
-    keeps_connections: bool = True  # for later requests; not to strangers, of whom there may be any number
+    keeps_connections: bool = True  # for later requests; else each is closed after its request
 
     def __repr__(self) -> str:
         # The proxy's URL may hold a password.
