@@ -20,7 +20,7 @@ from e2e.cases import BROKEN, CASES, request_for
 from e2e.faults import ACCIDENTS, FAULTS, refusal
 from e2e.hearing import STREAMS, WHOLE, Heard
 from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged
-from e2e.raw_http import post
+from e2e.raw_http import ask, post, request_bytes
 from e2e.rig import PROTOCOLS, Rig, rigged
 from e2e.test_matrix import streamed, whole
 from fakes.codex import begun, done, ended, numbered
@@ -259,3 +259,32 @@ def raw(capture: Capture) -> bytes:
     [question] = capture.upstream_requests
     assert question.response is not None
     return b"".join([chunk.data for chunk in question.response.chunks])
+
+
+def test_a_request_to_another_openai_path_replays_the_same(tmp_path: Path) -> None:
+    body = b'{"data":[{"embedding":[1.5]}],"model":"e","usage":{"prompt_tokens":7,"total_tokens":7}}'
+    form = b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nup/whisper\r\n--b--\r\n'
+    with FakeUpstream() as up:
+        up.answers = [
+            Answer(b'{"error":{"message":"down"}}', status=503, content_type="application/json"),
+            Answer(body, content_type="application/json"),
+            Answer(b'{"text":"Hi"}', content_type="application/json"),
+            Answer(b"RIFF" * 100, content_type="audio/wav", cut=100),
+        ]
+        section = provider_section("chat", up.url) + 'paths = ["audio"]\n[retry]\nbase_s = 0.01\n'
+        with running(section + debug(tmp_path / "captures"), tmp_path) as gateway:
+            kept = Kept(tmp_path / "captures", gateway)
+            assert post(gateway.port, "/v1/embeddings", b'{"model":"up/e","input":"x"}').body == body
+            kind = "content-type: multipart/form-data; boundary=b"
+            said = request_bytes("/v1/audio/transcriptions", form).replace(
+                b"content-type: application/json", kind.encode()
+            )
+            assert ask(gateway.port, said).body == b'{"text":"Hi"}'
+            assert post(gateway.port, "/v1/audio/speech", b'{"model":"up/tts","input":"x"}').body == b"RIFF" * 100
+            captures = kept.fresh(3)
+    assert {(capture.route, capture.client_protocol, capture.truncated) for capture in captures} == {
+        ("up/e", "embeddings", ()),
+        ("up/whisper", "audio/transcriptions", ()),
+        ("up/tts", "audio/speech", ()),
+    }
+    assert_same(captures)

@@ -96,7 +96,7 @@ class MemoryWire:
     async def writable(self) -> None:
         self.blocked = False
 
-    async def body_arrival(self, exchange: Exchange) -> None:
+    async def body_arrival(self, exchange: Exchange, *, whole: bool) -> None:
         return
 
     def mark_authenticated(self) -> None:

@@ -19,6 +19,7 @@ from dragoman.config.settings import (
     CodexProviderConfig,
     CopilotProviderConfig,
     KiroProviderConfig,
+    PathName,
     ProtocolName,
     ProviderConfig,
     ProviderKind,
@@ -42,6 +43,10 @@ PROTOCOLS_BY_KIND: Mapping[str, tuple[ProtocolName, ...]] = MappingProxyType(
         "echo": (),
     }
 )
+
+PATHS: tuple[PathName, ...] = get_args(PathName)
+DEFAULT_PATHS: tuple[PathName, ...] = ("embeddings", "completions")
+KINDS_WITH_PATHS = ("openai", "openai-compatible")
 
 SECTION_TYPES: Mapping[str, type[ProviderConfig]] = MappingProxyType(
     {"kiro": KiroProviderConfig, "codex": CodexProviderConfig, "copilot": CopilotProviderConfig}
@@ -70,6 +75,7 @@ def _read_provider(tree: Tree, name: str, home: Path) -> ProviderConfig | None:
         return None
     _listify(table, "protocol")
     _listify(table, "quirks")
+    _expand_path_names(table)
     model = SECTION_TYPES.get(kind, ProviderConfig)
     _report_foreign_keys(tree, key, table, model)
     before = len(tree.problems)
@@ -78,7 +84,8 @@ def _read_provider(tree: Tree, name: str, home: Path) -> ProviderConfig | None:
     if fields is None:
         return None
     fields["extra_credentials"] = extra
-    fields["protocols"] = _protocols(tree, key, kind, fields.get("protocols"))
+    fields["protocols"] = protocols = _protocols(tree, key, kind, fields.get("protocols"))
+    fields["paths"] = _paths(tree, key, kind, protocols, fields.get("paths"))
     _read_addresses(tree, key, kind, fields)
     _expand_paths(tree, key, fields, home)
     _check_headers(tree, key, fields.get("headers"))
@@ -132,6 +139,33 @@ def _protocols(tree: Tree, key: Key, kind: str, configured: object) -> tuple[Pro
         if supported and protocol not in supported:
             tree.problem((*key, "protocol"), f'kind "{kind}" supports {quote_choices(supported)}, not "{protocol}"')
     return configured
+
+
+def _expand_path_names(table: Raw) -> None:
+    """Accept `/v1/embeddings` for `embeddings`, and `audio` or `images` for everything below them."""
+    _listify(table, "paths")
+    listed = table.get("paths")
+    if not isinstance(listed, list):
+        return
+    expanded: list[object] = []
+    for item in listed:
+        name = item.strip("/").removeprefix("v1/") if isinstance(item, str) else item
+        expanded += [path for path in PATHS if path.startswith(f"{name}/")] or [name]
+    table["paths"] = list(dict.fromkeys(expanded)) if all(isinstance(item, str) for item in expanded) else listed
+
+
+def _paths(
+    tree: Tree, key: Key, kind: str, protocols: tuple[ProtocolName, ...], configured: object
+) -> tuple[PathName, ...]:
+    """Return the default paths and the configured ones; an empty list takes the defaults away as well."""
+    if kind not in KINDS_WITH_PATHS:
+        if configured is not None:
+            kinds = quote_choices(KINDS_WITH_PATHS)
+            tree.problem((*key, "paths"), f"this key exists only for providers of kind {kinds}; remove it")
+        return ()
+    if isinstance(configured, tuple):
+        return tuple(dict.fromkeys((*DEFAULT_PATHS, *configured))) if configured else ()
+    return DEFAULT_PATHS if "chat" in protocols or "responses" in protocols else ()
 
 
 def _read_addresses(tree: Tree, key: Key, kind: str, fields: dict[str, object]) -> None:

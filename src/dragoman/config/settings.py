@@ -31,6 +31,19 @@ Quirk = Literal[
     "needs_parameters",
     "cut_then_done",
 ]
+# The paths of OpenAI's API, below /v1, that pass unchanged in both directions: the table in protocols/relayed_paths.py.
+PathName = Literal[
+    "embeddings",
+    "completions",
+    "moderations",
+    "rerank",
+    "images/generations",
+    "images/edits",
+    "images/variations",
+    "audio/speech",
+    "audio/transcriptions",
+    "audio/translations",
+]
 ServerName = Literal["llama-cpp-python", "ollama", "deepseek"]  # known to providers/compatible/quirks.py
 
 
@@ -175,6 +188,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     proxy: SecretSource | None = None
     ca_file: Path | None = None
     quirks: tuple[Literal[Quirk, ServerName], ...] = ()
+    paths: tuple[PathName, ...] = ()  # the other paths of OpenAI's API that it serves
     extra_credentials: tuple[SecretSource | Path, ...] = ()  # used in rotation with the first one
 
 

@@ -20,6 +20,7 @@ from dragoman.flow.open_reply import OpenReply
 from dragoman.flow.policy import Limits, Policy, SecondChances
 from dragoman.flow.ports import LostCallMemory
 from dragoman.flow.prepare import Passthrough
+from dragoman.flow.relay.relayed_call import RelayedCall, relay
 from dragoman.flow.response_writer import ResponseWriter, StreamWriter, WholeWriter
 from dragoman.flow.runtime import Runtime, find_targets
 from dragoman.flow.session import find_session, response_name, tenant_session
@@ -88,6 +89,11 @@ class Gateway:
         finally:
             self._answering.discard(answering)
             answering.close()
+        self.answered += 1
+
+    async def relay(self, call: RelayedCall) -> None:
+        """Answer a call of one of the other OpenAI paths; raises as `answer` does."""
+        await relay(self.runtime, call)
         self.answered += 1
 
     @property

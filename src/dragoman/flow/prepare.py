@@ -184,8 +184,9 @@ async def _pass_unchanged(
     body = passing
     if route.model != call.model:
         body = await run_off_loop(len(passing), partial(upstream.put_model, passing, route.model))
-    location = Location(upstream.locate(route.model, call.stream).path, _client_query(call.query))
-    message = _Message(body, _client_headers(call, provider, upstream), location, call.request)
+    location = Location(upstream.locate(route.model, call.stream).path, client_query(call.query))
+    headers = client_headers(call.headers, call.is_owner, provider, upstream)
+    message = _Message(body, headers, location, call.request)
     out, secrets = await _address(message, call, provider, protocol, number)
     return Passthrough(
         route=route,
@@ -220,8 +221,8 @@ async def _translate(
     headers = _headers_for(request, protocol.upstream)
     location = protocol.upstream.locate(route.model, request.stream or protocol.upstream.always_streams)
     if request.protocol == protocol.name == call.protocol.name:  # headers such as betas belong to the body
-        headers = _client_headers(call, provider, protocol.upstream)
-        location = Location(location.path, _merge_queries(location.query, _client_query(call.query)))
+        headers = client_headers(call.headers, call.is_owner, provider, protocol.upstream)
+        location = Location(location.path, _merge_queries(location.query, client_query(call.query)))
     return request, tools, _Message(body, headers, location, lambda: request)
 
 
@@ -230,23 +231,28 @@ async def _address(
 ) -> tuple[OutgoingRequest, Secrets]:
     """Add the provider's own headers and credential; return what is sent, and the secrets in it."""
     assert protocol.upstream is not None
-    try:
-        credentials = await provider.auth.authorize(protocol.name)
-    except ConfigError as error:
-        raise RequestError(_missing_credential(provider, error)) from error
+    credentials = await authorize(provider, protocol.name)
     described: tuple[Header, ...] = ()
     if provider.requests.headers is not None:
         described = provider.requests.headers(message.request, call.headers, Attempt(call.uuid, number, call.tenant))
     own = (JSON, IDENTITY, *provider.endpoint.headers, *described, *credentials)
-    fields = _join_fields(own, message.headers)
+    fields = join_fields(own, message.headers)
     path, query = provider.endpoint.paths.get(protocol.name, message.location.path), message.location.query
     url = f"{provider.endpoint.url}{path}?{query}" if query else provider.endpoint.url + path
     out = OutgoingRequest("POST", url, fields, message.body)
     return out, list_secrets(credentials, provider.auth.secrets)
 
 
+async def authorize(provider: Provider, protocol: str) -> tuple[Header, ...]:
+    """Return the headers with the provider's credential; raises RequestError if it has none."""
+    try:
+        return await provider.auth.authorize(protocol)
+    except ConfigError as error:
+        raise RequestError(_missing_credential(provider, error)) from error
+
+
 @lru_cache(maxsize=256)
-def _join_fields(own: tuple[Header, ...], others: tuple[Header, ...]) -> tuple[Header, ...]:
+def join_fields(own: tuple[Header, ...], others: tuple[Header, ...]) -> tuple[Header, ...]:
     """Return our own fields and those of the others that have another name."""
     names = dict(own)
     return (*own, *[field for field in others if field[0] not in names])
@@ -309,10 +315,10 @@ def _headers_for(request: Request, upstream: Upstream) -> tuple[Header, ...]:
     return (accept, *upstream.required_headers, *upstream.request_headers(request))
 
 
-def _client_headers(call: Call, provider: Provider, upstream: Upstream) -> tuple[Header, ...]:
+def client_headers(headers: Headers, is_owner: bool, provider: Provider, upstream: Upstream) -> tuple[Header, ...]:
     """Return the client's headers for an upstream of the same protocol, without duplicates: vendors join them."""
-    kept_back = NOTHING if call.is_owner else ACCOUNT_CHOICES
-    return _select_fields(call.headers.lasting, kept_back, provider.requests.forwards_header, upstream.required_headers)
+    kept_back = NOTHING if is_owner else ACCOUNT_CHOICES
+    return _select_fields(headers.lasting, kept_back, provider.requests.forwards_header, upstream.required_headers)
 
 
 @lru_cache(maxsize=256)
@@ -337,7 +343,7 @@ def _select_fields(
     return (*dict.fromkeys(kept), *[field for field in required if field[0] not in names])
 
 
-def _client_query(query: str) -> str:
+def client_query(query: str) -> str:
     """Return the client's query without its key."""
     if not query:
         return ""

@@ -217,6 +217,11 @@ _head = msgspec.json.Decoder(_Head)
 
 def read_body_call(path: str, query: str, body: bytes) -> CallHead:
     """Return `model` and `stream` of a JSON body; path and query do not matter. Raises RequestError."""
+    return read_call_head(body, needs_model=True)
+
+
+def read_call_head(body: bytes, *, needs_model: bool) -> CallHead:
+    """Do the same; unless a model is needed, that of a body without one is empty."""
     try:
         head = read_json(_head, body)
     except RecursionError:
@@ -225,13 +230,19 @@ def read_body_call(path: str, query: str, body: bytes) -> CallHead:
         raise RequestError(Failure(Kind.BAD_REQUEST, "The body must be a JSON object.")) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise RequestError(Failure(Kind.BAD_REQUEST, f"The body is not valid JSON: {problem}.")) from None
-    if head.model is None:
-        raise BadRequest("/model", "model is missing: name the model to use.")
-    if not isinstance(head.model, str) or not head.model:
-        raise BadRequest("/model", f"model must be a non-empty string, got {_format_value(head.model)}.")
-    if len(head.model) > MAX_MODEL_BYTES // 4 and len(head.model.encode(errors="surrogatepass")) > MAX_MODEL_BYTES:
-        got = f"{len(head.model)} characters that begin with {_format_value(head.model[:60])}"
-        raise BadRequest("/model", f"model must be at most {MAX_MODEL_BYTES} bytes long, got {got}.")
+    model = "" if head.model is None and not needs_model else check_model(head.model)
     if head.stream is not None and not isinstance(head.stream, bool):
         raise BadRequest("/stream", f"stream must be true or false, got {_format_value(head.stream)}.")
-    return CallHead(head.model, bool(head.stream))
+    return CallHead(model, bool(head.stream))
+
+
+def check_model(model: object) -> str:
+    """Return the name of a model; raises RequestError if it is none."""
+    if model is None:
+        raise BadRequest("/model", "model is missing: name the model to use.")
+    if not isinstance(model, str) or not model:
+        raise BadRequest("/model", f"model must be a non-empty string, got {_format_value(model)}.")
+    if len(model) > MAX_MODEL_BYTES // 4 and len(model.encode(errors="surrogatepass")) > MAX_MODEL_BYTES:
+        got = f"{len(model)} characters that begin with {_format_value(model[:60])}"
+        raise BadRequest("/model", f"model must be at most {MAX_MODEL_BYTES} bytes long, got {got}.")
+    return model

@@ -19,6 +19,7 @@ from dragoman.flow.error_response import respond_with_failure
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.offload import LARGE_BYTES, run_off_loop
 from dragoman.flow.reading import no_room_failure
+from dragoman.flow.relay.relayed_call import RelayedCall
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_headers import id_headers
 from dragoman.flow.runtime import UNLISTED_WAIT_S
@@ -29,24 +30,24 @@ from dragoman.http.api.table import AdminApi
 from dragoman.http.auth_backoff import AuthBackoff
 from dragoman.http.host_check import HostCheck
 from dragoman.http.models import choose_model_list, list_models, read_parameters, unlisted_headers
+from dragoman.http.request_body import read_body
 from dragoman.http.routes import MODEL, Role, Route, RoutedRequest, RouteTable, check_role, client_at, plain_path
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Client, ModelList, Protocol
 from dragoman.net import tasks
-from dragoman.net.encoding import decompress
 from dragoman.net.errors import (
     BodyTooLarge,
     BufferBudgetExceeded,
     ClientDisconnected,
-    InvalidEncoding,
     RequestRejected,
-    SizeLimitExceeded,
 )
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header, Headers
 from dragoman.net.tasks import describe_fault
 from dragoman.observers.metrics_text import CONTENT_TYPE
 from dragoman.protocols import find_client_keys
+from dragoman.protocols.relayed_paths import CLIENT as RELAYED_CLIENT
+from dragoman.protocols.relayed_paths import RELAYED_PATHS, RelayedPath
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 NO_KEY = KeyId("")
 BUSY_S = 1.0  # when to try again where there is more to do than we take on
 
-AnswerCall = Callable[[Exchange, Call], Awaitable[None]]
+AnswerRequest = Callable[[Exchange, RequestRecord], Awaitable[None]]
 
 
 class RequestHandler:
@@ -103,6 +104,8 @@ class RequestHandler:
                 yield Route("GET", f"{path}/*", Role.CLIENT, partial(self._model, protocol.models))
         yield Route("GET", "/models", Role.CLIENT, partial(self._models, None))
         yield Route("GET", "/models/*", Role.CLIENT, partial(self._model, None))
+        for relayed in RELAYED_PATHS.values():
+            yield Route("POST", f"/{relayed.name}", Role.CLIENT, partial(self._relay, relayed))
         yield from () if self._api is None else self._api.routes()
         yield Route("GET", "/responses", Role.CLIENT, _refuse_websocket, refuses=True)
         for method in ("GET", "POST", "DELETE"):
@@ -181,9 +184,26 @@ class RequestHandler:
         return None
 
     async def _infer(self, protocol: str, request: RoutedRequest) -> None:
+        async def answer(exchange: Exchange, record: RequestRecord) -> None:
+            await self._gateway.answer(exchange, await self._call(exchange, record))
+
+        await self._run_counted(request, protocol, answer)
+
+    async def _relay(self, path: RelayedPath, request: RoutedRequest) -> None:
+        async def answer(exchange: Exchange, record: RequestRecord) -> None:
+            call = RelayedCall(path, exchange, record)
+            if call.is_form:
+                await call.begin_form()
+            else:
+                call.read_body(await read_body(exchange, record, self._gateway.runtime.config.server))
+            await self._gateway.relay(call)
+
+        await self._run_counted(request, path.name, answer)
+
+    async def _run_counted(self, request: RoutedRequest, protocol: str, answer: AnswerRequest) -> None:
         self.under_way += 1
         try:
-            await self._run_observed(request, protocol, self._gateway.answer, self._gateway.observers.add)
+            await self._run_observed(request, protocol, answer, self._gateway.observers.add)
         except RequestError as refused:
             refused.observed = True
             raise
@@ -192,10 +212,14 @@ class RequestHandler:
 
     async def _count(self, protocol: str, request: RoutedRequest) -> None:
         """Count tokens. The request is captured like any other, but not reported to observers: it uses no tokens."""
-        await self._run_observed(request, protocol, partial(count_tokens, self._gateway), RequestRecord.end)
+
+        async def answer(exchange: Exchange, record: RequestRecord) -> None:
+            await count_tokens(self._gateway, exchange, await self._call(exchange, record))
+
+        await self._run_observed(request, protocol, answer, RequestRecord.end)
 
     async def _run_observed(
-        self, request: RoutedRequest, protocol: str, answer: AnswerCall, ended: Callable[[RequestRecord], None]
+        self, request: RoutedRequest, protocol: str, answer: AnswerRequest, ended: Callable[[RequestRecord], None]
     ) -> None:
         exchange = request.exchange
         tenant = self._keyring.tenant(request.key)
@@ -204,7 +228,7 @@ class RequestHandler:
         record.recording = recording
         try:
             self._check_room()
-            await answer(exchange, await self._call(exchange, record))
+            await answer(exchange, record)
         except BaseException as fault:
             is_cancelled = isinstance(fault, asyncio.CancelledError)
             if is_cancelled and not exchange.gone:
@@ -238,15 +262,7 @@ class RequestHandler:
         exchange.respond(405, head, body)
 
     async def _call(self, exchange: Exchange, record: RequestRecord) -> Call:
-        body = await exchange.body()
-        encoding = exchange.headers.get(b"content-encoding")
-        if encoding:
-            # However small it is packed, it may unpack to the limit.
-            limit = self._gateway.runtime.config.server.max_body_bytes
-            body = await run_off_loop(limit, partial(_unpack, encoding, body, limit))
-            exchange.buffered.hold(len(body))
-        if record.recording is not None:
-            record.recording.note_body(body)
+        body = await read_body(exchange, record, self._gateway.runtime.config.server)
         most = self._gateway.runtime.config.server.max_body_values
         if len(body) > most and await run_off_loop(len(body), partial(exceeds_value_count, body, most)):
             message = f"The body holds more than {most} JSON values (server.max_body_values): shorten the conversation."
@@ -321,18 +337,10 @@ class RequestHandler:
         return self._gateway.runtime.protocols[name]
 
     def _client(self, path: str, headers: Headers) -> Client:
+        if path.removeprefix("/") in RELAYED_PATHS:
+            return RELAYED_CLIENT
         client = client_at(path, self._gateway.runtime.protocols, headers.get)
         return use_api_errors(client) if path.startswith(API) else client
-
-
-def _unpack(encoding: bytes, body: bytes, limit: int) -> bytes:
-    try:
-        return decompress(encoding, body, limit)
-    except SizeLimitExceeded:
-        message = f"The decompressed body exceeds the limit of {limit} bytes (server.max_body_mb)."
-        raise RequestError(Failure(Kind.TOO_LARGE, message)) from None
-    except InvalidEncoding as bad:
-        raise RequestError(Failure(Kind.BAD_REQUEST, f"The body cannot be decompressed: {bad}")) from None
 
 
 def _id(request_id: str) -> Header:

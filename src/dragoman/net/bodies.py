@@ -54,7 +54,7 @@ class BudgetShare:
 class SizedBody:
     """A body of known length."""
 
-    __slots__ = ("_charge", "_data", "_missing", "done")
+    __slots__ = ("_charge", "_data", "_missing", "_taken", "done")
 
     def __init__(self, length: int, max_bytes: int, charge: BudgetShare) -> None:
         if length > max_bytes:
@@ -62,6 +62,7 @@ class SizedBody:
         self._missing = length
         self._charge = charge
         self._data = BytesIO()
+        self._taken = 0
         self.done = False
 
     def feed(self, data: bytes | bytearray) -> int:
@@ -74,9 +75,20 @@ class SizedBody:
         return taken
 
     def held(self) -> int:
+        """Return the number of bytes that were not taken yet."""
         return self._data.tell()
 
+    def received(self) -> int:
+        return self._taken + self._data.tell()
+
+    def take(self) -> bytes:
+        """Return what has arrived since the last call; it stays counted."""
+        data, self._data = self._data.getvalue(), BytesIO()
+        self._taken += len(data)
+        return data
+
     def content(self) -> bytes:
+        """Return all that was not taken."""
         return self._data.getvalue()  # no copy, however large
 
 
@@ -90,7 +102,7 @@ class _Expect(Enum):
 class ChunkedBody:
     """A body in chunks; extensions and trailers are checked, bounded and dropped."""
 
-    __slots__ = ("_charge", "_data", "_expect", "_line", "_max_bytes", "_missing", "_overhead", "done")
+    __slots__ = ("_charge", "_data", "_expect", "_line", "_max_bytes", "_missing", "_overhead", "_taken", "done")
 
     def __init__(self, max_bytes: int, charge: BudgetShare) -> None:
         self._max_bytes = max_bytes
@@ -100,6 +112,7 @@ class ChunkedBody:
         self._expect = _Expect.SIZE
         self._missing = 0
         self._overhead = 0
+        self._taken = 0
         self.done = False
 
     def feed(self, data: bytes | bytearray) -> int:
@@ -111,9 +124,20 @@ class ChunkedBody:
         return at
 
     def held(self) -> int:
+        """Return the number of bytes that were not taken yet."""
         return self._data.tell()
 
+    def received(self) -> int:
+        return self._taken + self._data.tell()
+
+    def take(self) -> bytes:
+        """Return what has arrived since the last call; it stays counted."""
+        data, self._data = self._data.getvalue(), BytesIO()
+        self._taken += len(data)
+        return data
+
     def content(self) -> bytes:
+        """Return all that was not taken."""
         return self._data.getvalue()  # no copy, however large
 
     def _take_content(self, data: bytes | bytearray, at: int) -> int:
@@ -132,7 +156,7 @@ class ChunkedBody:
             raise MalformedBody("a line of the chunked coding is too long")
         self._line += data[at:end]
         self._overhead += end - at
-        if self._overhead > _MAX_OVERHEAD + self._data.tell():
+        if self._overhead > _MAX_OVERHEAD + self.received():
             raise MalformedBody("the chunked coding outweighs its content")
         if newline >= 0:
             line = bytes(self._line)
@@ -161,7 +185,7 @@ class ChunkedBody:
         if match is None:
             raise MalformedBody("malformed chunk size")
         self._missing = int(match[1], 16)
-        if self._data.tell() + self._missing > self._max_bytes:
+        if self.received() + self._missing > self._max_bytes:
             raise BodyTooLarge(f"the body is larger than {self._max_bytes} bytes")
         self._expect = _Expect.CONTENT if self._missing else _Expect.TRAILER
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing
 from functools import lru_cache, partial
 from typing import Protocol
 
@@ -43,6 +44,14 @@ _OURS = frozenset(
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
+class Upload(Protocol):
+    """A request body that is sent in pieces, and can be sent more than once."""
+
+    @property
+    def length(self) -> int: ...
+    def pieces(self) -> AsyncGenerator[bytes, None]: ...
+
+
 class OutgoingRequest(msgspec.Struct, frozen=True):
     """A request to an upstream."""
 
@@ -50,10 +59,15 @@ class OutgoingRequest(msgspec.Struct, frozen=True):
     url: str
     headers: tuple[Header, ...]
     body: bytes = b""
+    upload: Upload | None = None  # instead of the body
+
+    @property
+    def length(self) -> int:
+        return len(self.body) if self.upload is None else self.upload.length
 
     def __repr__(self) -> str:
         # Headers, query and body hold secrets.
-        return f"OutgoingRequest({self.method} {parse_url(self.url)!r}, {len(self.body)} bytes)"
+        return f"OutgoingRequest({self.method} {parse_url(self.url)!r}, {self.length} bytes)"
 
 
 class IncomingResponse(Protocol):
@@ -253,17 +267,28 @@ async def _exchange(connection: UpstreamConnection, head: bytes, out: OutgoingRe
     """Send on this connection and wait for the head; the connection is aborted if anything fails."""
     try:
         connection.begin(head, out.body, bodiless=out.method == "HEAD")
-        await connection.wait(timeout_s)
+        if out.upload is None or await _upload(connection, out.upload, timeout_s):
+            await connection.wait(timeout_s)
         connection.check_head()
     except BaseException:
         connection.abort()
         raise
 
 
+async def _upload(connection: UpstreamConnection, upload: Upload, timeout_s: float) -> bool:
+    """Send the body; return False if the server has answered, or broken the connection, before it took all of it."""
+    pieces = upload.pieces()
+    async with aclosing(pieces):
+        async for piece in pieces:
+            if not await connection.send_more(piece, timeout_s):
+                return False
+    return True
+
+
 def write_head(out: OutgoingRequest, target: ParsedUrl, proxy: Proxy | None) -> bytes:
     """Return the head of a request; raises ValueError, without the value, if a field contains a line break or NUL."""
     fields = _format_fields(out.headers)
-    length = b"content-length: %d\r\n" % len(out.body) if out.body or out.method in _WITH_BODY else b""
+    length = b"content-length: %d\r\n" % out.length if out.length or out.method in _WITH_BODY else b""
     return _opening(out.method, target, proxy) + fields + length + b"\r\n"
 
 

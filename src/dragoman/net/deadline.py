@@ -52,11 +52,19 @@ class Deadline:
 class UploadTimer:
     """The time that a request body may take: a fixed part, and a part that grows with the bytes received."""
 
-    __slots__ = ("_began", "_limits")
+    __slots__ = ("_began", "_limits", "_paused_at")
 
     def __init__(self, limits: Limits, now: float) -> None:
         self._limits = limits
         self._began = now
+        self._paused_at = now
+
+    def pause(self, now: float) -> None:
+        """Stop counting while the body is not read."""
+        self._paused_at = now
+
+    def resume(self, now: float) -> None:
+        self._began += now - self._paused_at
 
     def seconds_left(self, received: int, now: float) -> float:
         """Return the seconds within which more must arrive, given the bytes received so far."""
@@ -67,3 +75,54 @@ class UploadTimer:
     def timeout_message(self, received: int, now: float) -> str:
         seconds = now - self._began
         return f"The request body took too long: {received} bytes arrived in {seconds:.0f} s. Send the request again."
+
+
+class BodyWait:
+    """A handler's wait for a request body: for all of it, or for the next piece."""
+
+    __slots__ = ("_deadline", "_expire", "_loop", "_takes_pieces", "_timer", "_waiter")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, deadline: Deadline, limits: Limits, expire: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._deadline = deadline
+        self._expire = expire
+        self._takes_pieces = False
+        self._timer = UploadTimer(limits, loop.time())
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._waiter is not None
+
+    async def wait(self, received: int, *, whole: bool) -> None:
+        """Wait for the end of the body or, unless `whole`, for more of it; `received` bytes have come so far."""
+        self._timer.resume(self._loop.time())
+        self._takes_pieces = not whole
+        self._waiter = self._loop.create_future()
+        self.note_arrival(received, wakes=False)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            if not whole:
+                self._deadline.clear()
+                self._timer.pause(self._loop.time())
+
+    def note_arrival(self, received: int, *, wakes: bool = True) -> None:
+        """Note how much of the body has come by now."""
+        self._deadline.set(self._timer.seconds_left(received, self._loop.time()), self._expire)
+        if self._takes_pieces and wakes:
+            self.wake()
+
+    def wake(self) -> None:
+        wake(self._waiter)
+
+    def timeout_message(self, received: int) -> str:
+        return self._timer.timeout_message(received, self._loop.time())
+
+
+def wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)

@@ -34,7 +34,7 @@ class ExchangeConnection(Protocol):
     def reply_ended(self, exchange: "Exchange") -> None: ...
     def drop(self, exchange: "Exchange") -> None: ...
     async def writable(self) -> None: ...
-    async def body_arrival(self, exchange: "Exchange") -> None: ...
+    async def body_arrival(self, exchange: "Exchange", *, whole: bool) -> None: ...
     def mark_authenticated(self) -> None: ...
 
 
@@ -109,12 +109,30 @@ class Exchange:
     async def body(self) -> bytes:
         """Return the whole body; raises BodyTooLarge, BodyTimeout, BodyMalformed or ClientDisconnected."""
         if self.body_open and self.refusal is None:
-            await self._wire.body_arrival(self)
+            await self._wire.body_arrival(self, whole=True)
         if self.refusal is not None:
             raise self.refusal.copy()
         if self.body_open:
             raise ClientDisconnected
         return self._body
+
+    async def next_piece(self) -> bytes:
+        """Return the next bytes of the body as soon as there are any, b"" at its end; raises as `body` does.
+
+        Between two calls, the client is held back.
+        """
+        while True:
+            if self.refusal is not None:
+                raise self.refusal.copy()
+            if self.incoming is not None:
+                piece = self.incoming.take()
+            else:
+                piece, self._body = self._body, b""
+            if piece or not self.body_open:
+                return piece
+            if self.gone:
+                raise ClientDisconnected
+            await self._wire.body_arrival(self, whole=False)
 
     @property
     def address(self) -> str:

@@ -6,7 +6,7 @@ import struct
 from typing import cast
 
 from dragoman.net.bodies import UNCOUNTED_BYTES, ChunkedBody, SizedBody
-from dragoman.net.deadline import Deadline, UploadTimer
+from dragoman.net.deadline import BodyWait, Deadline, wake
 from dragoman.net.errors import BodyTimeout, ClientDisconnected, HeadRejected, RequestRejected
 from dragoman.net.exchange import CONTINUE, Exchange, format_response_head
 from dragoman.net.request_head import RequestHead, check_incomplete_head, parse_head, path_of
@@ -27,13 +27,12 @@ class ClientConnection(asyncio.Protocol):
     """The server's side of a connection. It reads while a handler runs, to notice that the client disconnects."""
 
     __slots__ = (
-        *("_authenticated", "_body_in_turn", "_body_waiter", "_deadline", "_discarding", "_exchange", "_in_head"),
+        *("_authenticated", "_body_in_turn", "_body_wait", "_deadline", "_discarding", "_exchange", "_in_head"),
         *("_limits", "_loop", "_reading", "_scanned", "_service", "_task", "_transport", "_unread", "_unsent"),
-        *("_unsent_bytes", "_unwritten", "_upload", "_write_waiters", "address", "blocked"),
+        *("_unsent_bytes", "_unwritten", "_write_waiters", "address", "blocked"),
     )
 
     _transport: asyncio.Transport
-    _upload: UploadTimer  # from the moment at which the handler reads the body
 
     def __init__(self, service: Service) -> None:
         self.blocked = False  # the client reads more slowly than we write
@@ -52,7 +51,7 @@ class ClientConnection(asyncio.Protocol):
         self._unsent_bytes = 0
         self._unwritten = 0
         self._write_waiters: list[asyncio.Future[None]] = []
-        self._body_waiter: asyncio.Future[None] | None = None
+        self._body_wait: BodyWait | None = None  # of the current request, once its handler reads the body
         self._body_in_turn = 0
         self.address = ""
         self._authenticated = False  # a request of this connection carried a valid key
@@ -97,7 +96,9 @@ class ClientConnection(asyncio.Protocol):
         self._unread.clear()
         self._lose_client()
         self._unblock()
-        _wake(self._body_waiter)
+        if self._body_wait is not None:
+            self._body_wait.wake()
+            self._body_wait = None  # it refers back to this
         self._service.connection_lost(self)
 
     def pause_writing(self) -> None:
@@ -154,6 +155,7 @@ class ClientConnection(asyncio.Protocol):
         self._in_head = False
         self._deadline.clear()
         self._limits = self._service.limits
+        self._body_wait = None
         exchange = Exchange(head, self, self._service.budget)
         self._exchange = exchange
         if rest and len(rest) == head.length <= min(UNCOUNTED_BYTES, self._limits.max_body_bytes):
@@ -181,7 +183,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _feed_body(self, exchange: Exchange, data: bytes | bytearray) -> int:
         """Take the body's part of `data`, all of it if the body is rejected, and return its length."""
-        incoming = exchange.incoming
+        incoming, waiting = exchange.incoming, self._body_wait
         if incoming is None:
             return len(data)
         try:
@@ -192,9 +194,10 @@ class ClientConnection(asyncio.Protocol):
         if incoming.done:
             exchange.body_arrived(incoming.content())
             self._deadline.clear()
-            _wake(self._body_waiter)
-        elif self._body_waiter is not None:
-            self._deadline.set(self._upload.seconds_left(incoming.held(), self._loop.time()), self._expire_body)
+            if waiting is not None:
+                waiting.wake()
+        elif waiting is not None and waiting.is_waiting:
+            waiting.note_arrival(incoming.received())
             self._body_in_turn += taken
             if self._body_in_turn > _BODY_AT_ONCE:
                 self._body_in_turn = 0
@@ -208,22 +211,19 @@ class ClientConnection(asyncio.Protocol):
         exchange.refusal = refusal
         exchange.incoming = None
         self._deadline.clear()
-        _wake(self._body_waiter)
+        if self._body_wait is not None:
+            self._body_wait.wake()
 
-    async def body_arrival(self, exchange: Exchange) -> None:
+    async def body_arrival(self, exchange: Exchange, *, whole: bool) -> None:
         if exchange.gone:
             return
         if exchange.expects_continue and not exchange.started:
             exchange.expects_continue = False
             self.write(CONTINUE)
         self._resume_reading()
-        self._upload = UploadTimer(self._limits, self._loop.time())
-        self._deadline.set(self._upload.seconds_left(0, self._loop.time()), self._expire_body)
-        self._body_waiter = self._loop.create_future()
-        try:
-            await self._body_waiter
-        finally:
-            self._body_waiter = None
+        if self._body_wait is None:
+            self._body_wait = BodyWait(self._loop, self._deadline, self._limits, self._expire_body)
+        await self._body_wait.wait(0 if exchange.incoming is None else exchange.incoming.received(), whole=whole)
 
     def _hold(self, data: bytes | bytearray) -> None:
         self._unread += data
@@ -275,7 +275,7 @@ class ClientConnection(asyncio.Protocol):
         self.blocked = False
         waiters, self._write_waiters = self._write_waiters, []
         for waiter in waiters:
-            _wake(waiter)
+            wake(waiter)
 
     def reply_ended(self, exchange: Exchange) -> None:
         self._exchange = self._task = None
@@ -379,9 +379,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _expire_body(self) -> None:
         exchange = self._exchange
-        if exchange is not None and exchange.incoming is not None:
-            message = self._upload.timeout_message(exchange.incoming.held(), self._loop.time())
-            self._refuse_body(exchange, BodyTimeout(message))
+        if exchange is not None and exchange.incoming is not None and self._body_wait is not None:
+            self._refuse_body(exchange, BodyTimeout(self._body_wait.timeout_message(exchange.incoming.received())))
 
     def _watch_writing(self) -> None:
         self._unwritten = self._transport.get_write_buffer_size()
@@ -392,8 +391,3 @@ class ClientConnection(asyncio.Protocol):
             self._watch_writing()
         else:
             self.abort()
-
-
-def _wake(waiter: asyncio.Future[None] | None) -> None:
-    if waiter is not None and not waiter.done():
-        waiter.set_result(None)

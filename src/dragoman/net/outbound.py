@@ -44,9 +44,8 @@ _NO_HEADERS = Headers([])
 class UpstreamConnection(asyncio.Protocol):
     """Begin an exchange, `take` body bytes and `wait` for more until DONE, then make it idle or abort it.
 
-    One waiter, one wake per socket read; none while body bytes `pour` into a sink. The timer outlives single
-    waits: it is set anew only when it fires too early or would fire too late, so that a stream of chunks costs
-    no timer per chunk.
+    One waiter, one wake per socket read; none while body bytes `pour` into a sink. The timer outlives single waits: it
+    is set anew only when it fires too early or would fire too late, so that a chunk costs no timer.
     """
 
     def __init__(
@@ -68,6 +67,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._loop = loop
         self._outbox = outbox
         self._on_lost = on_lost
+        self._is_full = self._awaits_room = False  # of what the server takes at a time; the sender waits for it
         self._unsent: tuple[bytes, ...] = ()  # until the end of the event loop's turn
         self._transport: asyncio.Transport | None = None
         self._arrivals = select.poll()
@@ -118,6 +118,18 @@ class UpstreamConnection(asyncio.Protocol):
         unsent, self._unsent = self._unsent, ()
         if unsent and self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(unsent)
+
+    async def send_more(self, data: bytes, timeout_s: float) -> bool:
+        """Send more of the body and wait until the server takes more; False if it answers or breaks off already."""
+        self.send_now()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+        self._awaits_room = True
+        while self._is_full and self.phase is HEAD:
+            await self.wait(timeout_s)
+        self._awaits_room = False
+        self._keep_alive &= self.phase is HEAD  # else the rest of the body will not be sent
+        return self.phase is HEAD
 
     def wait(self, timeout_s: float) -> asyncio.Future[bool]:
         """Return a future that is done when something has arrived, or fails with UpstreamTimeout."""
@@ -232,6 +244,14 @@ class UpstreamConnection(asyncio.Protocol):
         # The parser holds bound methods of this object: without this, only the garbage collector would free it.
         del self._parser
         self._on_lost(self)
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        if self._awaits_room:
+            self._wake()
 
     # Called by the parser
 

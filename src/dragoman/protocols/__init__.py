@@ -5,6 +5,7 @@ from urllib.parse import unquote_to_bytes
 
 from dragoman.hub.ports import Header, KeyPlaces, Protocol
 from dragoman.protocols import chat, gemini, kiro, messages, native, responses
+from dragoman.protocols.relayed_paths import RELAYED_PATHS
 
 PROTOCOLS: dict[str, Protocol] = {
     protocol.name: protocol
@@ -25,6 +26,7 @@ KEY_PLACES = KeyPlaces(
 )
 
 OPERATIONS = {name: protocol.operation for name, protocol in PROTOCOLS.items()}  # gen_ai.operation.name of each
+OPERATIONS |= {name: path.operation for name, path in RELAYED_PATHS.items()}
 
 
 @lru_cache(maxsize=256)

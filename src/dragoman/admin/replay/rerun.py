@@ -152,7 +152,7 @@ class _Client:
     async def writable(self) -> None:
         return
 
-    async def body_arrival(self, exchange: Exchange) -> None:
+    async def body_arrival(self, exchange: Exchange, *, whole: bool) -> None:
         return
 
     def mark_authenticated(self) -> None:

@@ -4,13 +4,13 @@ Each class here holds the real object, passes calls on to it, and notes in the r
 """
 
 import math
+import typing
 from collections.abc import Collection, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from dragoman.accounts.pool import Choice, CredentialChooser
-from dragoman.flow.call import Call
 from dragoman.flow.capture.format import NO_PROVIDER, LookupName
 from dragoman.flow.capture.recording import Recording
 from dragoman.flow.capture.recording_provider import record_provider
@@ -28,7 +28,16 @@ from dragoman.providers.provider import ModelInfo, Provider
 MAX_NAMES = 2000  # of each provider's models
 
 
-def record_runtime(runtime: Runtime, recording: Recording, call: Call) -> Runtime:
+class Caller(typing.Protocol):
+    """Who made a request."""
+
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def is_owner(self) -> bool: ...
+
+
+def record_runtime(runtime: Runtime, recording: Recording, call: Caller) -> Runtime:
     """Return a runtime that behaves the same and notes in the recording what the call learns from it."""
     recording.owner = call.is_owner
     recording.note_settings(runtime.config, runtime.learned_quirks.known_to(call.tenant), lambda: _list_names(runtime))

@@ -47,6 +47,7 @@ def make_compatible(config: ProviderConfig, send: SendRequest, environ: Mapping[
             send=send,
             dial=read_dial(config, environ),
             headers=read_headers(config, environ),
+            relays=frozenset(config.paths),
             counts_tokens="messages" in config.protocols,
             first_token_timeout_s=config.first_token_timeout_s,
         ),

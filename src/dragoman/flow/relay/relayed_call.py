@@ -1,0 +1,230 @@
+"""Answer a request of one of the other OpenAI paths: choose targets, send it, and pass the reply back unchanged."""
+
+import asyncio
+import logging
+import random
+import time
+from functools import partial
+
+from msgspec.structs import replace
+
+from dragoman.accounts.keys import ENVIRONMENT_KEY
+from dragoman.config.settings import Server
+from dragoman.flow.capture.recording import MAX_BYTES
+from dragoman.flow.capture.recording_runtime import record_runtime
+from dragoman.flow.credential_rotation import available_targets
+from dragoman.flow.error_response import AllTargetsFailed
+from dragoman.flow.offload import run_off_loop
+from dragoman.flow.policy import Limits, Policy, SecondChances
+from dragoman.flow.prepare import IDENTITY, Passthrough, authorize, client_headers, client_query, join_fields
+from dragoman.flow.relay.form_upload import FormUpload
+from dragoman.flow.relay.relayed_reply import RelayedReply
+from dragoman.flow.request_record import RequestRecord
+from dragoman.flow.runtime import Runtime, find_targets
+from dragoman.flow.step import Ask, Finish, GiveUp, NoReply, TurnEnd, Wait, Waited
+from dragoman.flow.timeouts import ReplyDeadline, timeouts_for
+from dragoman.flow.upstream import send
+from dragoman.framing.fields import read_call_head
+from dragoman.framing.jsonspan import replace_model
+from dragoman.framing.known_secrets import list_secrets
+from dragoman.framing.multipart import is_form
+from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.net.client import OutgoingRequest
+from dragoman.net.exchange import Exchange
+from dragoman.net.headers import JSON, Header
+from dragoman.observers.reply_monitor import ReplyMonitor
+from dragoman.protocols.relayed_paths import PROTOCOL, UPSTREAM, RelayedPath
+from dragoman.providers.provider import Provider
+from dragoman.routing.resolve import Route
+
+log = logging.getLogger("dragoman.requests")
+
+
+class RelayedCall:
+    """A client's request to one of the paths, with what routing needs of it."""
+
+    def __init__(self, path: RelayedPath, exchange: Exchange, record: RequestRecord) -> None:
+        self.path = path
+        self.exchange = exchange
+        self.record = record
+        self.headers = exchange.headers
+        self.tenant = record.tenant
+        self.is_owner = record.key == ENVIRONMENT_KEY
+        self.model = ""
+        self.names_model = True
+        self.body = b""
+        self.form: FormUpload | None = None
+        self._content_type = exchange.headers.get(b"content-type") or b""
+
+    @property
+    def is_form(self) -> bool:
+        """Whether the body is a form, which is read while it is sent on."""
+        return is_form(self._content_type)
+
+    def read_body(self, body: bytes) -> None:
+        """Take a JSON body; raises RequestError."""
+        head = read_call_head(body, needs_model=not self.path.default_model)
+        self.body = body
+        self._set_model(head.model, head.stream)
+
+    async def begin_form(self) -> None:
+        """Read a form as far as its model; raises RequestError, or as `Exchange.body` does."""
+        if not self.path.form:
+            raise RequestError(Failure(Kind.BAD_REQUEST, f"/v1/{self.path.name} takes JSON, not a form."))
+        if self.headers.get(b"content-encoding"):
+            raise RequestError(Failure(Kind.BAD_REQUEST, "A form cannot be compressed: leave out content-encoding."))
+        self.form = FormUpload(self.exchange, self._content_type)
+        self._set_model(await self.form.read_model(needs_model=not self.path.default_model), stream=False)
+
+    def _set_model(self, named: str, stream: bool) -> None:
+        self.names_model = bool(named)
+        self.model = named or self.path.default_model
+        self.record.requested_model, self.record.stream = self.model, stream
+
+    async def make_request(self, url: str, own: tuple[Header, ...], model: str, provider: Provider) -> OutgoingRequest:
+        """Return the request for one target."""
+        others = client_headers(self.headers, self.is_owner, provider, UPSTREAM)
+        renamed = None if model == self.model or not self.names_model else model
+        if self.form is not None:
+            fields = join_fields(((b"content-type", self._content_type), *own), others)
+            return OutgoingRequest("POST", url, fields, upload=await self.form.prepare(renamed))
+        body = self.body
+        if renamed is not None:
+            body = await run_off_loop(len(body), partial(replace_model, body, renamed))
+        return OutgoingRequest("POST", url, join_fields((JSON, *own), others), body)
+
+
+async def relay(runtime: Runtime, call: RelayedCall) -> None:
+    """Answer a call. Raises RequestError if every target failed and nothing was sent to the client."""
+    recording = call.record.recording
+    if recording is not None:
+        runtime = record_runtime(runtime, recording, call)
+    try:
+        routes = await _find_routes(runtime, call)
+        if recording is not None:
+            recording.routes = routes
+        make_watch = recording.make_monitor if recording is not None else partial(ReplyMonitor, time.monotonic)
+        await _Turns(runtime, call, routes, make_watch()).run()
+    finally:
+        if call.form is not None:
+            whole = None if recording is None else call.form.read_all(MAX_BYTES)
+            if recording is not None and whole is not None:
+                recording.note_body(whole)
+            call.form.close()
+
+
+async def _find_routes(runtime: Runtime, call: RelayedCall) -> tuple[Route, ...]:
+    """Return the targets that serve the path. A request without a model may go to any of its providers."""
+    serving = [name for name, provider in runtime.providers.items() if call.path.name in provider.endpoint.relays]
+    try:
+        routes = runtime.targets.get(call.model) or await find_targets(runtime, call.model)
+    except RequestError:
+        if call.names_model or not serving:
+            raise
+        routes = ()
+    found = tuple(route for route in routes if route.provider in serving)
+    if not found and not call.names_model:
+        found = tuple(Route(name, call.model) for name in serving)
+    if not found:
+        raise RequestError(_unserved(call, routes))
+    return available_targets(found, runtime.providers)
+
+
+def _unserved(call: RelayedCall, routes: tuple[Route, ...]) -> Failure:
+    names = ", ".join(repr(route.provider) for route in routes) or "any provider"
+    message = (
+        f"The model {call.model!r} is not served at /v1/{call.path.name} by {names}. "
+        f'To allow it, add to the section of a provider that has this path: paths = ["{call.path.name}"]'
+    )
+    return Failure(Kind.NOT_FOUND, message, code="path_not_served", at="/model")
+
+
+class _Turns:
+    """The upstream requests of one call, until one of them is answered."""
+
+    def __init__(self, runtime: Runtime, call: RelayedCall, routes: tuple[Route, ...], watch: ReplyMonitor) -> None:
+        self._call = call
+        self._server: Server = runtime.config.server
+        self._watch = watch
+        self._clock = asyncio.get_running_loop().time
+        used = {route.provider: runtime.providers.get(route.provider) for route in routes}
+        providers = {name: _never_adjusted(provider) for name, provider in used.items() if provider is not None}
+        limits = Limits(runtime.config.retry, False, lambda: random.uniform(0.75, 1.25))
+        chances = SecondChances(runtime.learned_quirks, call.tenant)
+        self._policy = Policy(routes, providers, limits, chances, {})
+
+    async def run(self) -> None:
+        try:
+            step = self._policy.begin()
+            while not isinstance(step, Finish):
+                match step:
+                    case Ask():
+                        step = self._policy.after(await self._ask(step))
+                    case Wait(seconds=seconds):
+                        await asyncio.sleep(seconds)
+                        step = self._policy.after(Waited())
+                    case GiveUp(failure=failure, error_reply=error_reply):
+                        raise AllTargetsFailed(failure, error_reply)
+                    case _:
+                        raise AssertionError(f"{type(step).__name__} does not follow a reply that is not decoded")
+        finally:
+            self._policy.release()
+
+    async def _ask(self, ask: Ask) -> TurnEnd:
+        end = await self._run_turn(ask)
+        if isinstance(end, NoReply) and end.failure is not ask.renew_after:
+            self._call.record.note_failure(ask.route, RequestError(end.failure))
+        return end
+
+    async def _run_turn(self, ask: Ask) -> TurnEnd:
+        renew = ask.provider.auth.renew
+        if ask.renew_after is not None and (renew is None or not await renew()):
+            return NoReply(ask.renew_after)
+        try:
+            prepared = await self._prepare(ask)
+        except RequestError as refused:
+            return NoReply(refused.failure)
+        wait = ReplyDeadline(ask.provider.name, timeouts_for(ask.provider.endpoint, self._server), self._clock())
+        wait.extend(self._clock(), has_token=True)  # the longest time without data is the only limit
+        try:
+            answer = await send(prepared, wait.left(self._clock()), wait.failure)
+        except asyncio.CancelledError:
+            self._call.record.note_client_gone(ask.route)
+            raise
+        if isinstance(answer, NoReply):
+            return answer
+        try:
+            call = self._call
+            reply = RelayedReply(call.path, call.exchange, prepared, answer, self._watch, call.record.id)
+            return await reply.pass_on(wait, partial(self._accept, prepared))
+        finally:
+            answer.close()
+
+    def _accept(self, prepared: Passthrough, reply: RelayedReply) -> None:
+        """The reply has begun: no other target is tried from now on."""
+        self._policy.note_first_token(reply.headers, None)
+        self._call.record.note_reply(prepared.route, self._call.path.name, None, reply)
+
+    async def _prepare(self, ask: Ask) -> Passthrough:
+        call, provider, route = self._call, ask.provider, ask.route
+        options = await provider.requests.options(route.model)
+        credentials = await authorize(provider, PROTOCOL.name)
+        query = client_query(call.exchange.query)
+        url = f"{provider.endpoint.url}/{call.path.name}" + (f"?{query}" if query else "")
+        own = (IDENTITY, *provider.endpoint.headers, *credentials)
+        return Passthrough(
+            route=route,
+            provider=provider,
+            protocol=PROTOCOL,
+            upstream=UPSTREAM,
+            out=await call.make_request(url, own, route.model, provider),
+            options=options,
+            secrets=list_secrets(credentials, provider.auth.secrets),
+            owner=call.is_owner,
+        )
+
+
+def _never_adjusted(provider: Provider) -> Provider:
+    """Return the provider without changes after a refusal: these requests are never built anew."""
+    rules = replace(provider.requests, adjust=lambda failure: None)
+    return replace(provider, requests=rules, members=tuple(map(_never_adjusted, provider.members)))
