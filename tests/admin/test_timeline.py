@@ -2,14 +2,16 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from dragoman.admin.timeline import build_timeline, failure_message, shorten_frame
 from dragoman.flow.capture.file_format import read_capture as read
-from dragoman.flow.capture.format import Capture, Chunk, ClientResponse, event_json
+from dragoman.flow.capture.format import Capture, Chunk, ClientResponse, Lookup, LookupName, ToolRun, event_json
 from dragoman.hub.events import Failed
 from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.server_tools import Page, SearchFound, SearchResult, ToolErrorCode, ToolFailure, ToolOutcome
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "captures" / "kiro-cut-call.json"
 
@@ -33,6 +35,23 @@ def test_chunks_that_were_not_kept_are_marked() -> None:
     )
     texts = [entry.text for entry in build_timeline(fixture(response=response)) if entry.side == "client"]
     assert (texts[0], texts[-1]) == ("< 200 text/event-stream", "(... not kept ...)")
+
+
+@pytest.mark.parametrize(
+    ("tool", "outcome", "shown"),
+    [
+        ("web_search", SearchFound((SearchResult("https://a.example", "A"),)), "found 1 page"),
+        ("web_fetch", Page("https://a.example/b", "A", "text"), "read https://a.example/b, 4 characters"),
+        ("web_fetch", Page("https://a.example/b", "A", pdf="JVBERi0="), "read https://a.example/b, a PDF"),
+        ("web_search", ToolFailure(ToolErrorCode.UNAVAILABLE, "HTTP 500"), "failed unavailable: HTTP 500"),
+        ("web_search", None, "(given up)"),
+    ],
+)
+def test_runs_of_tools_are_shown(tool: str, outcome: ToolOutcome | None, shown: str) -> None:
+    run = msgspec.to_builtins(ToolRun(tool, "exa", "pandas", outcome, 0.01, 0.5))
+    capture = fixture(lookups=(Lookup("up", LookupName.TOOL_RUN.value, {"value": run}),))
+    found = [(entry.at, entry.text) for entry in build_timeline(capture) if tool in entry.text]
+    assert found == [(0.01, f'> {tool} "pandas", exa'), (0.51, f"< {tool} {shown}")]
 
 
 def test_a_failure_in_the_stream_comes_before_the_error_body() -> None:

@@ -49,6 +49,8 @@ def search_with_account(rig: Rig) -> list[str]:
         if not request.headers.get("x-amz-target", "").endswith(".InvokeMCP") and request.path != "/mcp":
             return None
         message = msgspec.json.decode(request.body, type=dict)
+        if message["method"] != "tools/call":
+            return None
         queries.append(message["params"]["arguments"]["query"])
         results = [
             {"title": item["title"], "url": item["url"], "snippet": item["content"]} for item in FOUND["results"]

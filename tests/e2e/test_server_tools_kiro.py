@@ -3,13 +3,20 @@
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from anthropic.types import Message, TextBlock, ThinkingBlock, WebSearchToolResultBlock
 
+from dragoman.admin.replay.difference import compare_captures
+from dragoman.admin.replay.rerun import rerun
+from dragoman.cli.timeline import render_timeline
+from dragoman.flow.capture.directory import Bounds, CaptureDirectory, load_capture
+from dragoman.flow.capture.format import Capture
+from dragoman.http.handler import replay_site
 from e2e.kiro_rig import MODEL, KiroRig, kiro_rigged
 from fakes.eventstream import event
-from fakes.kiro import ARN, framed, json_answer, refusal, tail, tool, words
+from fakes.kiro import ARN, SEARCH_TOOL, framed, json_answer, refusal, tail, tool, words
 from fakes.upstream import Answer, Asked
 from wire_json import JsonObject
 
@@ -65,7 +72,11 @@ def streamed(rig: KiroRig, **more: object) -> Message:
 
 
 def searches(rig: KiroRig) -> list[Asked]:
-    """The requests of the MCP operation, by either way."""
+    """The searches by the MCP operation, by either way."""
+    return [asked for asked in operations(rig) if asked.json["method"] == "tools/call"]
+
+
+def operations(rig: KiroRig) -> list[Asked]:
     named = [asked for asked in rig.fake.asked if asked.headers.get("x-amz-target", "").endswith("InvokeMCP")]
     return named + [asked for asked in rig.fake.asked if asked.path == "/mcp"]
 
@@ -103,6 +114,57 @@ def test_the_accounts_own_search_is_used_without_configuration(rig: KiroRig) -> 
     assert reply.stop_reason == "end_turn"
     assert reply.usage.server_tool_use is not None
     assert reply.usage.server_tool_use.web_search_requests == 1
+
+
+def declared(asked: Asked) -> tuple[str, str]:
+    """What the model is sent about the search and its argument."""
+    [offered] = user_turns(asked)[-1]["userInputMessageContext"]["tools"]
+    specification = offered["toolSpecification"]
+    query = specification["inputSchema"]["json"]["properties"]["query"]
+    return specification["description"], query.get("description", "")
+
+
+def test_the_model_reads_kiros_own_text_about_the_search(tmp_path: Path) -> None:
+    with kiro_rigged(tmp_path) as rig:
+        rig.fake.found = FOUND
+        rig.plays(SEARCHES, ANSWERS)
+        streamed(rig)
+        streamed(rig)
+        texts = {declared(asked) for asked in rig.fake.chats}
+        assert texts == {(SEARCH_TOOL["description"], "The search query to execute")}
+        [listed] = [asked for asked in operations(rig) if asked.json["method"] == "tools/list"]
+        assert (listed.json["params"], listed.json["profileArn"]) == ({}, ARN)
+
+
+def test_a_capture_replays_with_kiros_text_and_its_results(tmp_path: Path) -> None:
+    settings = f'[debug]\ncapture = "all"\ndirectory = "{tmp_path}/captures"'
+    with kiro_rigged(tmp_path, settings=settings) as rig:
+        rig.fake.found = FOUND
+        rig.plays(SEARCHES, ANSWERS)
+        streamed(rig)
+        capture = wait_for_capture(tmp_path / "captures")
+    shown = "\n".join(render_timeline(capture, full=True))
+    assert '> web_search "pandas", kiro' in shown
+    assert "< web_search found 2 pages" in shown
+    parts = compare_captures(capture, rerun(capture, replay_site))
+    assert [(part.name, change) for part in parts for change in part.changes] == []
+
+
+def wait_for_capture(directory: Path) -> Capture:
+    files = CaptureDirectory(directory, Bounds(100, 1 << 30, 86_400.0))
+    until = time.monotonic() + 20
+    while not files.files() and time.monotonic() < until:
+        time.sleep(0.02)
+    return load_capture(files.files()[0])
+
+
+@pytest.mark.parametrize("tools", [[], [{**SEARCH_TOOL, "name": "other"}], [{**SEARCH_TOOL, "description": None}], [1]])
+def test_without_such_a_text_the_gateways_own_is_declared(tmp_path: Path, tools: list[JsonObject]) -> None:
+    with kiro_rigged(tmp_path) as rig:
+        rig.fake.found, rig.fake.tools = FOUND, tools
+        rig.plays(SEARCHES, ANSWERS)
+        assert streamed(rig).stop_reason == "end_turn"
+        assert declared(rig.fake.chats[0])[0].startswith("Search the web.")
 
 
 def test_the_models_query_is_searched_and_not_the_users_sentence(rig: KiroRig) -> None:

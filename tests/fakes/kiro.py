@@ -52,6 +52,15 @@ MODELS: list[JsonObject] = [
         "additionalModelRequestFieldsSchema": msgspec.json.encode(NATIVE).decode(),
     },
 ]
+SEARCH_TOOL: JsonObject = {
+    "name": "web_search",
+    "description": "WebSearch looks up information that is outside the model's training data.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {"query": {"type": "string", "description": "The search query to execute"}},
+        "required": ["query"],
+    },
+}
 USAGE = {
     "nextDateReset": 1_893_456_000.0,
     "usageBreakdownList": [
@@ -123,6 +132,7 @@ class FakeKiro(FakeUpstream):
         self.listed = list(MODELS)
         self.page = 2
         self.has_operations = True  # whether operations may be named in a header; older hosts have paths only
+        self.tools: list[JsonObject] = [SEARCH_TOOL]  # that the MCP operation lists
         self.found: JsonObject = {"results": [], "totalResults": 0, "query": "", "error": None}  # by a web search
         self.device: deque[str] = deque()  # what a device's polling hears before its tokens
         self._scripts: dict[str, deque[Answer]] = {}
@@ -202,8 +212,11 @@ class FakeKiro(FakeUpstream):
         profile = message.pop("profileArn", None) if named else request.headers.get("x-amzn-kiro-profile-arn")
         if request.headers.get("content-type") != expected or profile != ARN:
             return refusal(400, "profileArn is required for this request.")
-        if message.keys() != {"jsonrpc", "id", "method", "params"} or message["method"] != "tools/call":
+        if message.keys() != {"jsonrpc", "id", "method", "params"}:
             return refusal(400, "Improperly formed request.")
+        if message["method"] == "tools/list" and message["params"] == {}:
+            return json_answer({"jsonrpc": "2.0", "id": message["id"], "result": {"tools": self.tools}})
+        assert message["method"] == "tools/call"
         assert message["params"]["name"] == "web_search"
         written = {**self.found, "query": message["params"]["arguments"]["query"]}
         result = {"content": [{"type": "text", "text": msgspec.json.encode(written).decode()}], "isError": False}

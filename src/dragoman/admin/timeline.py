@@ -8,7 +8,17 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from dragoman.flow.capture.format import CLOSED, WHOLE, Capture, Chunk, UpstreamRequest, parse_event
+from dragoman.flow.capture.format import (
+    CLOSED,
+    WHOLE,
+    Capture,
+    Chunk,
+    LookupName,
+    ToolRun,
+    UpstreamRequest,
+    find_values,
+    parse_event,
+)
 from dragoman.framing.eventstream import CONTENT_TYPE, Message
 from dragoman.framing.sse import Broken, SseFramer
 from dragoman.framing.sse import Frame as SseFrame
@@ -27,6 +37,7 @@ from dragoman.hub.events import (
     ToolReturned,
     UsageReported,
 )
+from dragoman.hub.server_tools import Page, SearchFound, ToolFailure, ToolOutcome
 from dragoman.protocols.kiro.decode import KiroFramer
 
 EVENT_STREAM = "text/event-stream"
@@ -101,6 +112,9 @@ def shorten_frame(text: str) -> str:
 def _entries(capture: Capture) -> Iterator[TimelineEntry]:
     for request in capture.upstream_requests:
         yield from _upstream_entries(request)
+    for run in msgspec.convert(find_values(capture, LookupName.TOOL_RUN), list[ToolRun]):
+        yield TimelineEntry(run.at, "upstream", f"> {run.tool} {_quote(run.input)}, {run.backend}")
+        yield TimelineEntry(run.at + run.duration_s, "upstream", f"< {run.tool} {describe_outcome(run.outcome)}")
     for timed in capture.events:
         yield TimelineEntry(timed.at, "hub", describe_event(parse_event(timed.event)))
     if capture.response is not None:
@@ -138,7 +152,7 @@ def describe_event(event: Event) -> str:
         case Opened(block=block, what=what):
             return f"opened {block} {type(what).__name__.removesuffix('Block').lower()}"
         case ToolReturned(block=block, outcome=outcome):
-            return f"returned {block} {type(outcome).__name__}"
+            return f"returned {block} {describe_outcome(outcome)}"
         case Closed(block=block):
             return f"closed {block}"
         case OpaqueAdded(block=block, opaque=opaque):
@@ -155,6 +169,19 @@ def describe_event(event: Event) -> str:
             return f"ended {stop.value}{calls}"
         case Failed(failure=failure):
             return f"failed {failure.kind.value}: {failure.message}"
+
+
+def describe_outcome(outcome: ToolOutcome | None) -> str:
+    """Return what a server tool returned, in a few words."""
+    match outcome:
+        case SearchFound(results=results):
+            return f"found {len(results)} {'page' if len(results) == 1 else 'pages'}"
+        case Page(url=url, text=text, pdf=pdf):
+            return f"read {url}, {f'{len(text)} characters' if pdf is None else 'a PDF'}"
+        case ToolFailure(code=code, message=message):
+            return f"failed {code.value}: {message}"
+        case None:
+            return "(given up)"
 
 
 def _read_frames(chunks: Sequence[Chunk], content_type: str) -> list[Frame]:

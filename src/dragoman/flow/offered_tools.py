@@ -8,7 +8,7 @@ from msgspec import Struct
 from dragoman.flow.call import Call
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Foreign, Hosted, Request, ToolResult
-from dragoman.hub.server_tools import TOKEN_TAG, ServerToolUse
+from dragoman.hub.server_tools import SEARCH, TOKEN_TAG, ServerToolUse, ToolText
 from dragoman.passes.own_uses_as_text import write_own_uses_as_text
 from dragoman.passes.server_tool_losses import check_domains, note_settings
 from dragoman.passes.server_tools import ServerTools, find_unrun_uses, offer_server_tools, write_earlier_uses
@@ -43,7 +43,7 @@ async def declares_server_tool(call: Call, plan: ToolPlan | None) -> bool:
     return any(isinstance(tool, Hosted) and tool.kind in kinds for tool in call.request().tools)
 
 
-def offer_tools(
+async def offer_tools(
     call: Call, plan: ToolPlan | None, rounds: EarlierRounds | None, upstream: str, ledger: Ledger
 ) -> OfferedTools:
     """Return the client's request with functions for the tools that the gateway runs, and with its earlier rounds.
@@ -54,7 +54,7 @@ def offer_tools(
     unrun: tuple[ServerToolUse, ...] = ()
     check_domains(request)
     if plan is not None:
-        request, tools = offer_server_tools(request, plan.kinds)
+        request, tools = offer_server_tools(request, plan.kinds, await _describe_tools(request, plan))
         for declared in () if tools is None else tools.declared.values():
             note_settings(declared, plan.located_by, ledger)
     if tools is None and upstream == request.protocol:
@@ -68,6 +68,14 @@ def offer_tools(
     if rounds is not None:
         request = rounds.extend(request, tools)
     return OfferedTools(request, tools, unrun)
+
+
+async def _describe_tools(request: Request, plan: ToolPlan) -> dict[str, ToolText]:
+    """Return the texts of services about the tools that the request declares."""
+    if plan.describe_search is None or not any(type(tool) is Hosted and tool.kind == SEARCH for tool in request.tools):
+        return {}
+    text = await plan.describe_search()
+    return {} if text is None else {SEARCH: text}
 
 
 def _has_foreign_parts(request: Request) -> bool:

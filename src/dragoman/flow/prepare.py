@@ -141,7 +141,7 @@ async def prepare(
         return await _pass_unchanged(call, route, provider, protocol, passing, options, number)
     await call.read()
     ledger = call.ledger()
-    offered = offer_tools(call, fitting.tool_plan, rounds, protocol.name, ledger)
+    offered = await offer_tools(call, fitting.tool_plan, rounds, protocol.name, ledger)
     request, tools, message = await _translate(
         call, route, provider, fitting, protocol, options, changes, ledger, offered.request
     )

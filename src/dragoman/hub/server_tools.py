@@ -63,6 +63,13 @@ class Page(Struct, frozen=True, tag="page"):
     is_citable: bool = True  # whether the client wants citations of it
 
 
+class ToolText(Struct, frozen=True):
+    """How a service describes its tool to a model."""
+
+    description: str
+    argument: str = ""  # what its only argument is
+
+
 SearchOutcome = SearchFound | ToolFailure
 FetchOutcome = Page | ToolFailure
 ToolOutcome = SearchFound | Page | ToolFailure

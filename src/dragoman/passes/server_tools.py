@@ -5,6 +5,7 @@ Both are the same bytes every time for the same conversation, so that a vendor's
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
+from types import MappingProxyType
 
 import msgspec
 from msgspec import Struct
@@ -50,6 +51,7 @@ from dragoman.hub.server_tools import (
     ServerToolUse,
     ToolFailure,
     ToolOutcome,
+    ToolText,
 )
 
 RESULTS_BY_SIZE = {"low": 3, "medium": 6}
@@ -76,8 +78,13 @@ class ServerTools(Struct, frozen=True):
         return {name: kind for kind, name in self.names.items()}
 
 
-def offer_server_tools(request: Request, kinds: Iterable[str]) -> tuple[Request, ServerTools | None]:
-    """Replace server tools of these kinds by functions; None if the request has no such tool, or forbids calls."""
+def offer_server_tools(
+    request: Request, kinds: Iterable[str], texts: Mapping[str, ToolText] = MappingProxyType({})
+) -> tuple[Request, ServerTools | None]:
+    """Replace server tools of these kinds by functions; None if the request has no such tool, or forbids calls.
+
+    `texts` are those of the services themselves, by kind.
+    """
     offered_kinds = set(kinds)
     declared = {tool.kind: tool for tool in request.tools if type(tool) is Hosted and tool.kind in offered_kinds}
     if not declared:
@@ -88,7 +95,7 @@ def offer_server_tools(request: Request, kinds: Iterable[str]) -> tuple[Request,
     taken = {tool.name for tool in request.tools if isinstance(tool, Function | Custom)}
     names = {kind: _free_name(kind, taken) for kind in declared}
     kept = (tool for tool in request.tools if not isinstance(tool, Hosted) or declared.get(tool.kind, tool) is tool)
-    tools = tuple(_function(tool, names) for tool in kept)
+    tools = tuple(_function(tool, names, texts) for tool in kept)
     choice = None if request.tool_choice is None else _choose(request.tool_choice, names)
     offered = ServerTools(declared, names, request.max_tool_calls)
     # The gateway keeps the limit itself, unless the upstream has tools of its own to count.
@@ -315,17 +322,18 @@ def _free_name(kind: str, taken: set[str]) -> str:
     return next(name for name in names if name not in taken)
 
 
-def _function(tool: Tool, names: Mapping[str, str]) -> Tool:
+def _function(tool: Tool, names: Mapping[str, str], texts: Mapping[str, ToolText]) -> Tool:
     if not isinstance(tool, Hosted) or tool.kind not in names:
         return tool
     argument, described = _ARGUMENTS[tool.kind]
+    text = texts.get(tool.kind) or ToolText(_DESCRIPTIONS[tool.kind])
     schema: Json = {
         "type": "object",
-        "properties": {argument: {"type": "string", "description": described}},
+        "properties": {argument: {"type": "string", "description": text.argument or described}},
         "required": [argument],
         "additionalProperties": False,
     }
-    return Function(names[tool.kind], tool.at, _DESCRIPTIONS[tool.kind], schema)
+    return Function(names[tool.kind], tool.at, text.description, schema)
 
 
 def _choose(choice: ToolChoice, names: Mapping[str, str]) -> ToolChoice:

@@ -20,7 +20,7 @@ from dragoman.net.client import IncomingResponse as IncomingResponse
 from dragoman.net.client import SendRequest as SendRequest
 from dragoman.net.headers import Header, Headers
 from dragoman.providers.account_state import Finding, Limits, Quota, read_exhausted_until
-from dragoman.tools.web_search import SearchBackend
+from dragoman.tools.web_search import AccountSearch
 
 Authorize = Callable[[str], Awaitable[tuple[Header, ...]]]  # upstream protocol -> headers with the credential
 Pass = Callable[[Request, Ledger], Request]
@@ -142,7 +142,7 @@ class Account(Struct, frozen=True):
 
     inspect: Callable[[], Awaitable[list[Finding]]] | None = None  # for `dragoman doctor`
     read_quotas: Callable[[], Awaitable[list[Quota]]] | None = None  # for `dragoman usage --plans`
-    search: SearchBackend | None = None  # the web search that comes with the account
+    search: AccountSearch | None = None  # the web search that comes with the account
     last_limits: Callable[[], Limits | None] = lambda: None  # as of the last response
     exhausted_until: Callable[[Headers, float], float | None] = read_exhausted_until  # (response headers, now)
     pool: Pool | None = None  # where the provider has several credentials

@@ -50,8 +50,17 @@ class ToolResult(Struct, rename="camel"):
         return "\n".join(part.text for part in self.content if part.text)
 
 
-class ListedTool(Struct):
+class ListedTool(Struct, rename="camel"):
     name: str = ""
+    description: str | None = None
+    input_schema: Json = None
+
+    def describe_argument(self, name: str) -> str:
+        """Return what the schema says of an argument; "" if nothing."""
+        schema = self.input_schema
+        for key in ("properties", name, "description"):
+            schema = schema.get(key) if isinstance(schema, dict) else None
+        return schema if isinstance(schema, str) else ""
 
 
 class ToolList(Struct):

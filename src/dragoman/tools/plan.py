@@ -1,14 +1,20 @@
 """Decide for one provider which server tools the gateway runs, and with which backends."""
 
+from collections.abc import Callable, Coroutine
+
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.config.settings import Tools, WebFetch, WebSearch
-from dragoman.hub.server_tools import FETCH, SEARCH
+from dragoman.hub.server_tools import FETCH, SEARCH, ToolText
 from dragoman.tools.backends import Backends, McpServers
 from dragoman.tools.web_fetch import FetchBackend
-from dragoman.tools.web_search import SearchBackend
+from dragoman.tools.web_search import AccountSearch, SearchBackend
 
 LOCATES_BY_COUNTRY = frozenset(("brave",))
+
+
+DescribeTool = Callable[[], Coroutine[object, object, ToolText | None]]
 
 
 class ToolPlan(Struct, frozen=True):
@@ -23,6 +29,7 @@ class ToolPlan(Struct, frozen=True):
     kinds: frozenset[str]  # that the gateway runs when a request is translated for this provider
     marks: tuple[bytes, ...]  # one of them stands in every body that declares a tool which the upstream cannot run
     secrets: tuple[bytes, ...] = ()
+    describe_search: DescribeTool | None = None  # None: the gateway's own text is declared
 
     @property
     def located_by(self) -> tuple[str, ...]:
@@ -35,14 +42,17 @@ class ToolPlan(Struct, frozen=True):
 
 
 def plan_tools(
-    settings: Tools, backends: Backends, native: frozenset[str], account_search: SearchBackend | None
+    settings: Tools, backends: Backends, native: frozenset[str], account_search: AccountSearch | None
 ) -> ToolPlan | None:
     """Choose the first search backend that fits; None if the gateway runs nothing for this provider."""
     search = _choose_search(settings.web_search, backends, native, account_search)
     fetch = None if FETCH in native else backends.fetch
     if search is None and fetch is None:
         return None
-    return make_plan(search, fetch, native, settings, backends.servers, backends.secrets)
+    plan = make_plan(search, fetch, native, settings, backends.servers, backends.secrets)
+    if account_search is None or search is not account_search:
+        return plan
+    return replace(plan, describe_search=account_search.describe)
 
 
 def make_plan(

@@ -6,7 +6,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.hub.server_tools import SearchFound, SearchOutcome, ToolErrorCode, ToolFailure
+from dragoman.hub.server_tools import SearchFound, SearchOutcome, ToolErrorCode, ToolFailure, ToolText
 from dragoman.tools.domains import DomainRules
 
 MAX_QUERY_BYTES = 4096
@@ -25,6 +25,12 @@ class SearchBackend(Protocol):
     @property
     def name(self) -> str: ...
     async def search(self, query: SearchQuery, timeout_s: float) -> SearchOutcome: ...
+
+
+class AccountSearch(SearchBackend, Protocol):
+    """The search that comes with an account; its vendor has a text about it for models."""
+
+    async def describe(self) -> ToolText | None: ...  # None: it could not be read
 
 
 async def search(backend: SearchBackend, query: SearchQuery, timeout_s: float) -> SearchOutcome:

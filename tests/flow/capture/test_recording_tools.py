@@ -2,13 +2,15 @@
 
 import asyncio
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import Tools, WebFetch, WebSearch
 from dragoman.flow.capture.format import LookupName
 from dragoman.flow.capture.recording_tools import describe_backends, describe_tools, record_plan
-from dragoman.hub.server_tools import FetchOutcome, Page, SearchFound, SearchOutcome, SearchResult
+from dragoman.hub.server_tools import FetchOutcome, Page, SearchFound, SearchOutcome, SearchResult, ToolText
 from dragoman.tools.backends import McpServers
 from dragoman.tools.domains import DomainRules
 from dragoman.tools.plan import ToolPlan, make_plan
@@ -59,6 +61,20 @@ def test_runs_are_noted_without_secrets() -> None:
     )
     assert "canary" not in str(first)
     assert second["value"]["outcome"]["retrieved_at"] == page.retrieved_at
+
+
+@pytest.mark.parametrize("text", [ToolText("Finds pages.", "A query."), None])
+def test_a_services_text_is_noted_for_the_replay(text: ToolText | None) -> None:
+    async def describe() -> ToolText | None:
+        return text
+
+    recording = make_recording()
+    plan = record_plan(replace(plan_with_secret(), describe_search=describe), "up", recording)
+    assert plan.describe_search is not None
+    assert run(plan.describe_search()) == text
+    [noted] = looked_up(recording, "up", LookupName.TOOL_TEXT)
+    assert isinstance(noted, dict)
+    assert msgspec.convert(noted["value"], ToolText | None) == text
 
 
 def test_a_run_that_is_given_up_is_noted_without_an_outcome() -> None:

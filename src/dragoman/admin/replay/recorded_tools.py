@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.config.settings import Tools, WebFetch, WebSearch
-from dragoman.flow.capture.format import Capture, LookupName, ToolRun
+from dragoman.flow.capture.format import Capture, LookupName, ToolRun, find_values
 from dragoman.hub.server_tools import (
     FETCH,
     SEARCH,
@@ -17,6 +18,7 @@ from dragoman.hub.server_tools import (
     ToolErrorCode,
     ToolFailure,
     ToolOutcome,
+    ToolText,
 )
 from dragoman.providers.provider import Provider
 from dragoman.tools.backends import McpServers
@@ -29,13 +31,11 @@ class RecordedRuns:
     """The runs of one provider's tools. Searches run at the same time, so that a run is found by its input."""
 
     def __init__(self, provider: str, capture: Capture) -> None:
-        self._runs = [
-            msgspec.convert(lookup.value["value"], ToolRun)
-            for lookup in capture.lookups
-            if lookup.provider == provider
-            and lookup.name == LookupName.TOOL_RUN.value
-            and isinstance(lookup.value, dict)
-        ]
+        self._runs = msgspec.convert(find_values(capture, LookupName.TOOL_RUN, provider), list[ToolRun])
+        self._texts = msgspec.convert(find_values(capture, LookupName.TOOL_TEXT, provider), list[ToolText | None])
+
+    async def describe(self) -> ToolText | None:
+        return self._texts.pop(0) if self._texts else None
 
     async def run(self, tool: str, given: str) -> ToolOutcome:
         for index, run in enumerate(self._runs):
@@ -85,11 +85,12 @@ def replay_plans(capture: Capture, providers: Mapping[str, Provider]) -> dict[st
         if name not in providers:
             continue
         runs = RecordedRuns(name, capture)
-        plans[name] = make_plan(
+        plan = make_plan(
             ReplayedSearch(backends[SEARCH], runs) if SEARCH in backends else None,
             ReplayedFetch(backends[FETCH], runs) if FETCH in backends else None,
             providers[name].requests.hosted_tools,
             Tools(search, fetch),
             McpServers(),
         )
+        plans[name] = replace(plan, describe_search=runs.describe)
     return plans

@@ -36,6 +36,7 @@ class LookupName(StrEnum):
     MEDIA = "fetch"
     CUT_CALLS = "recall"
     TOOL_RUN = "tool run"
+    TOOL_TEXT = "tool text"
 
 
 class Chunk(Struct, frozen=True, array_like=True):
@@ -175,6 +176,12 @@ class Capture(Struct, frozen=True, kw_only=True):
             if self.passthrough
             else f"{self.client_protocol} > {self.upstream_protocol}"
         )
+
+
+def find_values(capture: Capture, name: LookupName, provider: str | None = None) -> list[Json]:
+    """Return what was looked up under this name, for one provider or for all."""
+    found = (each for each in capture.lookups if each.name == name.value and provider in (None, each.provider))
+    return [each.value["value"] for each in found if isinstance(each.value, dict)]
 
 
 class Summary(Struct, frozen=True, kw_only=True):

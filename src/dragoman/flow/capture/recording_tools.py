@@ -19,9 +19,10 @@ from dragoman.hub.server_tools import (
     SearchOutcome,
     ToolFailure,
     ToolOutcome,
+    ToolText,
 )
 from dragoman.tools.domains import DomainRules
-from dragoman.tools.plan import ToolPlan
+from dragoman.tools.plan import DescribeTool, ToolPlan
 from dragoman.tools.tool_results import redact_outcome
 from dragoman.tools.web_fetch import FetchBackend, fetch
 from dragoman.tools.web_search import SearchBackend, SearchQuery
@@ -51,6 +52,7 @@ def record_plan(plan: ToolPlan, provider: str, recording: Recording) -> ToolPlan
         plan,
         search=None if plan.search is None else RecordingSearch(plan.search, recorder),
         fetch=None if plan.fetch is None else RecordingFetch(plan.fetch, recorder),
+        describe_search=None if plan.describe_search is None else recorder.record_text(plan.describe_search),
     )
 
 
@@ -61,6 +63,16 @@ class ToolRecorder:
         self._provider = provider
         self._recording = recording
         self._secrets = secrets
+
+    def record_text(self, describe: DescribeTool) -> DescribeTool:
+        async def described() -> ToolText | None:
+            text = await describe()
+            self._recording.note_lookup(
+                self._provider, LookupName.TOOL_TEXT, lambda: {"value": msgspec.to_builtins(text)}
+            )
+            return text
+
+        return described
 
     def elapsed(self) -> float:
         return self._recording.elapsed()

@@ -1,5 +1,7 @@
 """The web search that comes with a Kiro account, called through Kiro's MCP operation."""
 
+import asyncio
+from typing import TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -8,19 +10,24 @@ from msgspec import Raw, Struct
 from dragoman.accounts.credential import CredentialError
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.hub.server_tools import SearchOutcome, ToolErrorCode, ToolFailure
+from dragoman.hub.server_tools import SEARCH, SearchOutcome, ToolErrorCode, ToolFailure, ToolText
 from dragoman.net.headers import JSON, Header
 from dragoman.protocols.kiro.errors import read_failure
 from dragoman.providers.kiro.account import KiroAccount
 from dragoman.providers.kiro.control import authorization_headers
 from dragoman.providers.kiro.credential import Method
 from dragoman.providers.kiro.hosts import Q, target_headers
-from dragoman.tools.mcp import INVALID_PARAMS, ToolResult
+from dragoman.tools.mcp import INVALID_PARAMS, ToolList, ToolResult
 from dragoman.tools.tool_results import read_search
 from dragoman.tools.web_search import SearchQuery
 
 PATH = "/mcp"
 OPERATION = "InvokeMCP"
+TEXT_KEPT_S = 3600.0
+TEXT_RETRY_S = 300.0
+TEXT_TIMEOUT_S = 3.0  # the first request waits for it
+
+T = TypeVar("T", ToolResult, ToolList)
 
 
 class _RpcError(Struct):
@@ -42,18 +49,42 @@ class KiroSearch:
     def __init__(self, account: KiroAccount, service: ServiceClient) -> None:
         self._account = account
         self._service = service
+        self._text: ToolText | None = None
+        self._text_due = 0.0  # when it is read again, as the event loop counts time
+        self._reading = asyncio.Lock()
 
     async def search(self, query: SearchQuery, timeout_s: float) -> SearchOutcome:
-        id = str(uuid4())
-        call = {"name": "web_search", "arguments": {"query": query.text}}
-        message: dict[str, object] = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": call}
+        message = _write("tools/call", {"name": SEARCH, "arguments": {"query": query.text}})
         try:
             response = await self._post(message)
         except RequestError as refused:
             return _failed(refused.failure.message, refused.failure.kind)
         except CredentialError as lost:
             return _failed(str(lost), lost.kind)
-        return _read(response, id)
+        result = _read(response, message, ToolResult)
+        return result if isinstance(result, ToolFailure) else read_search(result, "kiro")
+
+    async def describe(self) -> ToolText | None:
+        """Return Kiro's text about its search, which is kept for an hour; None if it cannot be read now."""
+        clock = asyncio.get_running_loop().time
+        async with self._reading:
+            if clock() >= self._text_due:
+                found = await self._read_text()
+                self._text_due = clock() + (TEXT_RETRY_S if found is None else TEXT_KEPT_S)
+                self._text = found or self._text
+            return self._text
+
+    async def _read_text(self) -> ToolText | None:
+        message = _write("tools/list", {})
+        try:
+            async with asyncio.timeout(TEXT_TIMEOUT_S):
+                listed = _read(await self._send(message), message, ToolList)
+        except (RequestError, CredentialError, TimeoutError):
+            return None
+        for tool in () if isinstance(listed, ToolFailure) else listed.tools:
+            if tool.name == SEARCH and tool.description:
+                return ToolText(tool.description, tool.describe_argument("query"))
+        return None
 
     async def _post(self, message: dict[str, object]) -> ServiceResponse:
         response = await self._send(message)
@@ -80,7 +111,11 @@ class KiroSearch:
         return await self._service.request("POST", now.chat + PATH, headers, msgspec.json.encode(message))
 
 
-def _read(response: ServiceResponse, id: str) -> SearchOutcome:
+def _write(method: str, params: dict[str, object]) -> dict[str, object]:
+    return {"jsonrpc": "2.0", "id": str(uuid4()), "method": method, "params": params}
+
+
+def _read(response: ServiceResponse, message: dict[str, object], result_type: type[T]) -> T | ToolFailure:
     if response.status != 200:
         failure = _failure_of(response)
         return _failed(failure.message, failure.kind)
@@ -89,9 +124,9 @@ def _read(response: ServiceResponse, id: str) -> SearchOutcome:
         if answer.error is not None:
             code = ToolErrorCode.INVALID_INPUT if answer.error.code == INVALID_PARAMS else ToolErrorCode.UNAVAILABLE
             return ToolFailure(code, f"kiro: {answer.error.message}")
-        if answer.id != id:
+        if answer.id != message["id"]:
             return ToolFailure(ToolErrorCode.UNAVAILABLE, "kiro: the answer belongs to another request")
-        return read_search(msgspec.json.decode(answer.result, type=ToolResult), "kiro")
+        return msgspec.json.decode(answer.result, type=result_type)
     except msgspec.MsgspecError as error:
         return ToolFailure(ToolErrorCode.UNAVAILABLE, f"kiro: its answer cannot be read: {error}")
 
