@@ -23,7 +23,7 @@ CONTRACT = Path(__file__).parent / "fixtures" / "config" / "contract.toml"
 
 def keys_of(section: type[msgspec.Struct]) -> str:
     names = (field.encode_name for field in msgspec.structs.fields(section))
-    return ", ".join(name for name in names if name not in ("name", "extra_credentials"))
+    return ", ".join(name for name in names if name not in ("name", "extra_credentials", "preset"))
 
 
 def write(directory: Path, text: str, name: str = "dragoman.toml") -> Path:
@@ -164,7 +164,10 @@ def test_a_bad_file_is_reported_with_line_key_and_suggestion(tmp_path: Path, tex
     assert problems_of(tmp_path, text) == problems
 
 
-KINDS = '"anthropic", "openai", "openai-compatible", "codex", "copilot", "gemini", "kiro", "echo"'
+KINDS = (
+    '"anthropic", "openai", "openai-compatible", "codex", "copilot", "gemini", "kiro", "echo", '
+    "or a vendor that `dragoman providers presets` lists"
+)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "## `[[prices]]`": settings.PriceOverride,
 }
 KINDS = (settings.KiroProviderConfig, settings.CodexProviderConfig, settings.CopilotProviderConfig)
-NO_KEYS = ("name", "extra_credentials")  # of a provider: its table's own name, and what its lists hold beyond the first
+# Of a provider: its table's own name, what its lists hold beyond the first, and the vendor that `kind` named.
+NO_KEYS = ("name", "extra_credentials", "preset")
 
 
 def documented(heading: str) -> dict[str, str]:

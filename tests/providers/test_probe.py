@@ -10,7 +10,7 @@ from dragoman.config import ProviderConfig
 from dragoman.net.client import HttpClient
 from dragoman.providers.compatible.probe import ProbeResult, probe
 from dragoman.providers.compatible.probe_client import ProbeClient
-from dragoman.providers.compatible.probe_trials import CAP, MAX_REQUESTS
+from dragoman.providers.compatible.probe_trials import CAP, LONG_ID, MAX_REQUESTS
 from dragoman.providers.compatible.provider import make_compatible
 from fakes.compatible import Body, MoodyServer, Server, refusal, reply
 from fakes.upstream import Answer, Asked, End, FakeUpstream
@@ -75,6 +75,8 @@ def test_a_server_like_openai_needs_no_quirk() -> None:
         ("text_content", no_null),
         ("needs_parameters", no_parameters),
         ("replay_reasoning", thoughts_missing),
+        ("no_stream_options", has('"stream_options"')),
+        ("short_call_ids", has(f'"{LONG_ID}"')),
     ],
 )
 @pytest.mark.parametrize("manner", ["says 400", "says 500"])
@@ -117,7 +119,7 @@ def test_oddities_of_replies_are_reported_and_need_no_quirk(odd: str, what: str,
     assert (found(profile, what), profile.quirks) == (word, ())
 
 
-@pytest.mark.parametrize("field", ["reasoning_effort", "parallel_tool_calls", "stream_options"])
+@pytest.mark.parametrize("field", ["reasoning_effort", "parallel_tool_calls"])
 def test_a_rejection_without_a_quirk_is_reported(field: str) -> None:
     profile = run_probe(Server(objection=has(f'"{field}"')))
     assert (found(profile, field), profile.quirks) == ("rejected", ())

@@ -140,7 +140,9 @@ def _list_proxies(environ: Mapping[str, str]) -> Iterator[Setting]:
 
 def _list_provider(prefix: str, provider: ProviderConfig, origins: dict[str, str]) -> Iterator[Setting]:
     several = f"{prefix}.{credential_field(provider)}" if provider.extra_credentials else None
-    for setting in _list_fields(prefix, provider, origins, skip=("name", "extra_credentials")):
+    for setting in _list_fields(prefix, provider, origins, skip=("name", "extra_credentials", "preset")):
+        if setting.key == f"{prefix}.kind" and provider.preset:
+            setting = replace(setting, value=provider.preset)
         yield setting if setting.key != several else replace(setting, value=_mask(list_credentials(provider)))
 
 

@@ -36,9 +36,11 @@ async def check_provider(config: ProviderConfig, label: str, http: HttpClient, s
         if provider.account.inspect is not None:
             findings = [_redact(finding, provider) for finding in await provider.account.inspect()]
             return [replace(finding, what=finding.what.replace(name, what, 1)) for finding in findings]
-        if not provider.catalogue.has_list:
-            return [Finding(what, OK, "built in" if config.kind == "echo" else "ready")]
+        if config.kind == "echo":
+            return [Finding(what, OK, "built in")]
         headers = await provider.auth.authorize(provider.endpoint.protocols[0])
+        if not provider.catalogue.has_list:
+            return [Finding(what, OK, "has a credential; without a model list, nothing else can be checked for free")]
     except ConfigError as error:
         return [Finding(what, BROKEN, str(error), "set it, or remove the provider")]
     return [await _request_models(what, provider, headers, http, see_date)]
@@ -65,7 +67,7 @@ async def _request_models(
     upstream = PROTOCOLS[provider.endpoint.protocols[0]].upstream
     assert upstream is not None
     headers = (*provider.endpoint.headers, *upstream.required_headers, *credential)
-    request = OutgoingRequest("GET", f"{provider.endpoint.url}/models", headers)
+    request = OutgoingRequest("GET", provider.catalogue.list_url or f"{provider.endpoint.url}/models", headers)
     try:
         response = await http.send(request, provider.endpoint.dial, head_timeout_s=TIMEOUT_S)
     except (ConnectionLost, UpstreamTimeout, ValueError) as fault:

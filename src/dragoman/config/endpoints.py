@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 VERSIONED: Mapping[str, str] = MappingProxyType(
     {"anthropic": "v1", "openai": "v1", "openai-compatible": "v1", "gemini": "v1beta"}
@@ -23,6 +23,19 @@ LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})
 
 def normalise_endpoint(url: str, kind: str) -> str:
     """Return the URL, with the version of the provider's kind added if its path has none; raises ValueError."""
+    parts = split_url(url)
+    path = parts.path.rstrip("/")
+    for operation in OPERATIONS:
+        if path.endswith(operation):
+            raise ValueError(f"the address must end with the version; remove {operation}")
+    version = VERSIONED.get(kind)
+    if version and not any(VERSION_SEGMENT.match(segment) for segment in path.split("/")):
+        path = f"{path}/{version}"
+    return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def split_url(url: str) -> SplitResult:
+    """Return the parts of an HTTP address without user, query and fragment; raises ValueError for any other."""
     text = url.strip()
     if any(ord(character) <= 0x20 or ord(character) == 0x7F for character in text):
         raise ValueError("the address contains spaces or control characters")
@@ -35,14 +48,7 @@ def normalise_endpoint(url: str, kind: str) -> str:
         raise ValueError("the address must not contain a user or password; use api_key or headers")
     if parts.query or parts.fragment:
         raise ValueError("the address must not contain a query or fragment")
-    path = parts.path.rstrip("/")
-    for operation in OPERATIONS:
-        if path.endswith(operation):
-            raise ValueError(f"the address must end with the version; remove {operation}")
-    version = VERSIONED.get(kind)
-    if version and not any(VERSION_SEGMENT.match(segment) for segment in path.split("/")):
-        path = f"{path}/{version}"
-    return f"{parts.scheme}://{parts.netloc}{path}"
+    return parts
 
 
 def points_to(url: str, host: str, port: int) -> bool:

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from dragoman.config.discovery import LocalServer
 from dragoman.config.endpoints import normalise_endpoint, points_to
+from dragoman.config.presets import find_vendor_keys
 from dragoman.config.problems import Key, Problem
 from dragoman.config.secret import Secret, is_placeholder
 from dragoman.config.settings import Debug, KiroProviderConfig, Retry, Server
@@ -191,13 +192,18 @@ class _Reader:
     def apis(self, client_key: Secret | None) -> list[ApiKeyVariable]:
         found = []
         for kind, variable, base_variable in API_KEYS:
-            value = (self._environ.get(variable) or "").strip()
-            # Clients are configured by the same variables: a key of this gateway is not a vendor's.
-            if is_placeholder(value) or value.startswith(KEY_PREFIX) or Secret(value) == client_key:
-                continue
-            base_url = (self._environ.get(base_variable) or "").strip() or None
-            found.append(ApiKeyVariable(kind, variable, base_url))
+            if self._has_vendor_key(variable, client_key):
+                base_url = (self._environ.get(base_variable) or "").strip() or None
+                found.append(ApiKeyVariable(kind, variable, base_url))
+        for preset, variable in find_vendor_keys(self._environ):
+            if self._has_vendor_key(variable, client_key):
+                found.append(ApiKeyVariable(preset, variable, None))
         return found
+
+    def _has_vendor_key(self, variable: str, client_key: Secret | None) -> bool:
+        """Return whether a variable has a vendor's key: clients are configured by the same variables with ours."""
+        value = (self._environ.get(variable) or "").strip()
+        return not (is_placeholder(value) or value.startswith(KEY_PREFIX) or Secret(value) == client_key)
 
 
 def add_environment(tree: Tree, found: EnvironmentSettings, files: Mapping[str, Path]) -> None:

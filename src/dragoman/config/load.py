@@ -72,7 +72,7 @@ def load(
     add_environment(tree, found, find_credentials(environ, home))
     if not configured:
         add_servers(tree, servers)
-    return msgspec.structs.replace(_check(tree, found, path, home), has_providers=configured)
+    return msgspec.structs.replace(_check(tree, found, path, home, environ), has_providers=configured)
 
 
 def _apply_flags(tree: Tree, flags: Mapping[str, object], cwd: Path) -> None:
@@ -144,11 +144,11 @@ def _read_dotenv(path: Path) -> dict[str, Variable]:
         return {}
 
 
-def _check(tree: Tree, found: EnvironmentSettings, path: Path | None, home: Path) -> Config:
+def _check(tree: Tree, found: EnvironmentSettings, path: Path | None, home: Path, environ: Mapping[str, str]) -> Config:
     for name in tree.values:
         if name not in SECTIONS:
             tree.problem((name,), f"unknown key{suggest(name, SECTIONS) or list_known(SECTIONS)}")
-    providers = read_providers(tree, home)
+    providers = read_providers(tree, home, environ)
     config = Config(
         server=read_section(tree, "server", Server),
         retry=read_section(tree, "retry", Retry),

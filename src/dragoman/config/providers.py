@@ -11,7 +11,8 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.config.check import build_struct, expand, expand_source, read_fields, table_at
-from dragoman.config.endpoints import DEFAULT_ENDPOINTS, normalise_endpoint
+from dragoman.config.endpoints import DEFAULT_ENDPOINTS, normalise_endpoint, split_url
+from dragoman.config.presets import apply_preset, load_presets
 from dragoman.config.problems import Key, format_key, quote_choices, suggest
 from dragoman.config.proxies import NO_PROXY, parse_proxy
 from dragoman.config.secret import SecretSource
@@ -27,7 +28,7 @@ from dragoman.config.settings import (
 from dragoman.config.tree import Raw, Tree
 
 KINDS: tuple[str, ...] = get_args(ProviderKind)
-INTERNAL_FIELDS = frozenset({"name", "extra_credentials"})
+INTERNAL_FIELDS = frozenset({"name", "extra_credentials", "preset"})
 PROVIDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 GATEWAY_HEADERS = frozenset({"host", "connection", "content-length", "transfer-encoding", "te", "trailer", "upgrade"})
@@ -48,37 +49,46 @@ PATHS: tuple[PathName, ...] = get_args(PathName)
 DEFAULT_PATHS: tuple[PathName, ...] = ("embeddings", "completions")
 KINDS_WITH_PATHS = ("openai", "openai-compatible")
 
+# The kind of provider whose addresses have the version of a protocol's.
+VERSIONED_LIKE: Mapping[str, str] = MappingProxyType(
+    {"chat": "openai", "responses": "openai", "messages": "anthropic", "gemini": "gemini"}
+)
+
 SECTION_TYPES: Mapping[str, type[ProviderConfig]] = MappingProxyType(
     {"kiro": KiroProviderConfig, "codex": CodexProviderConfig, "copilot": CopilotProviderConfig}
 )
 
 
-def read_providers(tree: Tree, home: Path) -> dict[str, ProviderConfig]:
+def read_providers(tree: Tree, home: Path, environ: Mapping[str, str]) -> dict[str, ProviderConfig]:
     """Read every provider table. Problems are noted in the tree."""
     providers: dict[str, ProviderConfig] = {}
     for name in table_at(tree, ("providers",)) or {}:
-        provider = _read_provider(tree, name, home)
+        provider = _read_provider(tree, name, home, environ)
         if provider is not None:
             providers[name] = provider
     return providers
 
 
-def _read_provider(tree: Tree, name: str, home: Path) -> ProviderConfig | None:
+def _read_provider(tree: Tree, name: str, home: Path, environ: Mapping[str, str]) -> ProviderConfig | None:
     key: Key = ("providers", name)
     table = table_at(tree, key)
     if table is None:
         return None
     if not PROVIDER_NAME.fullmatch(name):
         tree.problem(key, "a provider's name may contain only letters, digits, dots, hyphens and underscores")
-    kind = _read_kind(tree, key, table)
-    if kind is None:
+    before = len(tree.problems)
+    named = _read_kind(tree, key, table)
+    if named is None:
         return None
+    preset = apply_preset(tree, key, table, environ)
+    if len(tree.problems) > before:
+        return None
+    kind = named if preset is None else preset.kind
     _listify(table, "protocol")
     _listify(table, "quirks")
     _expand_path_names(table)
     model = SECTION_TYPES.get(kind, ProviderConfig)
     _report_foreign_keys(tree, key, table, model)
-    before = len(tree.problems)
     extra = read_extra_credentials(tree, key, table, home)
     fields = read_fields(tree, key, model, INTERNAL_FIELDS)
     if fields is None:
@@ -86,25 +96,28 @@ def _read_provider(tree: Tree, name: str, home: Path) -> ProviderConfig | None:
     fields["extra_credentials"] = extra
     fields["protocols"] = protocols = _protocols(tree, key, kind, fields.get("protocols"))
     fields["paths"] = _paths(tree, key, kind, protocols, fields.get("paths"))
-    _read_addresses(tree, key, kind, fields)
+    _read_addresses(tree, key, kind, fields, adds_version=preset is None or preset.has_version)
     _expand_paths(tree, key, fields, home)
     _check_headers(tree, key, fields.get("headers"))
     if fields.get("quirks") and kind != "openai-compatible":
         tree.problem((*key, "quirks"), 'this key exists only for providers of kind "openai-compatible"; remove it')
-    fields["name"] = name
+    fields |= {"name": name, "preset": "" if preset is None else named}
     return build_struct(model, fields) if len(tree.problems) == before else None
 
 
 def _read_kind(tree: Tree, key: Key, table: Raw) -> str | None:
+    """Return the kind, or the name of a preset."""
     kind = table.get("kind")
-    if isinstance(kind, str) and kind in KINDS:
+    names = (*KINDS, *load_presets())
+    if isinstance(kind, str) and kind in names:
         return kind
+    choices = f"{quote_choices(KINDS)}, or a vendor that `dragoman providers presets` lists"
     if kind is None:
-        tree.problem(key, f'"kind" is missing; set it to one of {quote_choices(KINDS)}')
+        tree.problem(key, f'"kind" is missing; set it to one of {choices}')
     elif isinstance(kind, str):
-        tree.problem((*key, "kind"), f'expected one of {quote_choices(KINDS)}, got "{kind}"{suggest(kind, KINDS)}')
+        tree.problem((*key, "kind"), f'expected one of {choices}, got "{kind}"{suggest(kind, names)}')
     else:
-        tree.problem((*key, "kind"), f"expected one of {quote_choices(KINDS)}")
+        tree.problem((*key, "kind"), f"expected one of {choices}")
     return None
 
 
@@ -168,14 +181,15 @@ def _paths(
     return DEFAULT_PATHS if "chat" in protocols or "responses" in protocols else ()
 
 
-def _read_addresses(tree: Tree, key: Key, kind: str, fields: dict[str, object]) -> None:
+def _read_addresses(tree: Tree, key: Key, kind: str, fields: dict[str, object], *, adds_version: bool) -> None:
     for name in ("endpoint", "control_endpoint", "auth_endpoint"):
         value = fields.get(name)
         if isinstance(value, str):
             try:
-                fields[name] = normalise_endpoint(value, kind)
+                fields[name] = normalise_endpoint(value, kind if adds_version else "")
             except ValueError as error:
                 tree.problem((*key, name), str(error))
+    _read_other_addresses(tree, key, fields)
     if "endpoint" not in fields and kind in DEFAULT_ENDPOINTS:
         fields["endpoint"] = DEFAULT_ENDPOINTS[kind]
     if "endpoint" not in fields and kind == "openai-compatible":
@@ -186,6 +200,25 @@ def _read_addresses(tree: Tree, key: Key, kind: str, fields: dict[str, object]) 
             parse_proxy(proxy.text)
         except ValueError as error:
             tree.problem((*key, "proxy"), str(error))
+
+
+def _read_other_addresses(tree: Tree, key: Key, fields: dict[str, object]) -> None:
+    """Check the addresses of single protocols and of the model list."""
+    configured = fields.get("endpoints")
+    endpoints: dict[str, str] = {}
+    for protocol, url in configured.items() if isinstance(configured, dict) else ():
+        try:
+            endpoints[protocol] = normalise_endpoint(url, VERSIONED_LIKE[protocol])
+        except ValueError as error:
+            tree.problem((*key, "endpoints", protocol), str(error))
+    if endpoints:
+        fields["endpoints"] = endpoints
+    models = fields.get("models_endpoint")
+    if isinstance(models, str):
+        try:
+            split_url(models)
+        except ValueError as error:
+            tree.problem((*key, "models_endpoint"), str(error))
 
 
 def _expand_paths(tree: Tree, key: Key, fields: dict[str, object], home: Path) -> None:

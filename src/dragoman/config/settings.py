@@ -30,6 +30,8 @@ Quirk = Literal[
     "text_content",
     "needs_parameters",
     "cut_then_done",
+    "no_stream_options",
+    "short_call_ids",
 ]
 # The paths of OpenAI's API, below /v1, that pass unchanged in both directions: the table in protocols/relayed_paths.py.
 PathName = Literal[
@@ -44,7 +46,7 @@ PathName = Literal[
     "audio/transcriptions",
     "audio/translations",
 ]
-ServerName = Literal["llama-cpp-python", "ollama", "deepseek"]  # known to providers/compatible/quirks.py
+ServerName = Literal["llama-cpp-python", "ollama", "deepseek", "mistral"]  # known to providers/compatible/quirks.py
 
 
 class Server(Struct, frozen=True):
@@ -179,10 +181,14 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     kind: ProviderKind
     endpoint: str | None = None
     protocols: tuple[ProtocolName, ...] = field(default=(), name="protocol")
+    endpoints: dict[ProtocolName, str] = {}  # of protocols that are not at `endpoint`
     api_key: SecretSource | None = None
+    key_header: Name | None = None  # None: authorization, or the usual header of the kind
     headers: dict[str, SecretSource] = {}
     user_agent: Name | None = None
     models: tuple[Name, ...] = ()
+    list_models: bool = True
+    models_endpoint: str | None = None  # None: `endpoint`, then /models
     model_cache_ttl_s: Wait = 3600.0
     first_token_timeout_s: Seconds | None = None  # None: that of the kind, else that of [server]
     proxy: SecretSource | None = None
@@ -190,6 +196,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     quirks: tuple[Literal[Quirk, ServerName], ...] = ()
     paths: tuple[PathName, ...] = ()  # the other paths of OpenAI's API that it serves
     extra_credentials: tuple[SecretSource | Path, ...] = ()  # used in rotation with the first one
+    preset: str = ""  # the vendor's name that the section gave as its kind
 
 
 class KiroProviderConfig(ProviderConfig, frozen=True, kw_only=True):

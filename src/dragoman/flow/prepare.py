@@ -238,7 +238,8 @@ async def _address(
     own = (JSON, IDENTITY, *provider.endpoint.headers, *described, *credentials)
     fields = join_fields(own, message.headers)
     path, query = provider.endpoint.paths.get(protocol.name, message.location.path), message.location.query
-    url = f"{provider.endpoint.url}{path}?{query}" if query else provider.endpoint.url + path
+    base = provider.endpoint.urls.get(protocol.name, provider.endpoint.url)
+    url = f"{base}{path}?{query}" if query else base + path
     out = OutgoingRequest("POST", url, fields, message.body)
     return out, list_secrets(credentials, provider.auth.secrets)
 

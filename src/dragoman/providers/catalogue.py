@@ -27,15 +27,18 @@ NO_LIST_STATUSES = (404, 405, 501)  # the server works, but has no list of model
 
 class _Listed(Struct):
     id: str = ""
-    created: int | float = 0
-    owned_by: str = ""
-    display_name: str = ""
+    name: str | None = ""  # of vendors whose entries have no id, or one that requests do not use
+    created: int | float | str | None = 0
+    owned_by: str | None = ""
+    display_name: str | None = ""
     max_input_tokens: int | None = None
     max_tokens: int | None = None
 
 
 class _Page(Struct):
     data: list[_Listed] = []
+    models: list[_Listed] = []  # Cohere's
+    result: list[_Listed] = []  # Cloudflare's, whose ids are not the names of models
 
 
 class NoModelList(Exception):
@@ -55,8 +58,8 @@ class CachedCatalogue:
         self._fetching: asyncio.Task[None] | None = None
         self._has_tried = False  # whether the first fetch is over, successful or not
         # Whether a model that is not in the list is known not to exist.
-        self.complete = bool(provider.catalogue.models) or not provider.catalogue.has_list
-        self._problem = "its model list has not been read yet"
+        self.complete = bool(provider.catalogue.models)
+        self._problem = "its model list has not been read yet" if provider.catalogue.has_list else ""
 
     def known(self) -> tuple[ModelInfo, ...]:
         """Return the models known now; start to fetch the list again if it is stale."""
@@ -132,7 +135,7 @@ async def fetch_models(provider: Provider) -> tuple[ModelInfo, ...]:
     headers = (*provider.endpoint.headers, (b"accept", b"application/json"), *credentials)
     upstream = PROTOCOLS[protocol].upstream
     assert upstream is not None
-    url = f"{provider.endpoint.url}/models{upstream.models_query}"
+    url = provider.catalogue.list_url or f"{provider.endpoint.url}/models{upstream.models_query}"
     out = OutgoingRequest("GET", url, (*headers, *upstream.required_headers))
     response = await provider.endpoint.send(out, provider.endpoint.dial, head_timeout_s=LIST_TIMEOUT_S)
     try:
@@ -155,14 +158,27 @@ def _list_error(upstream: Upstream, status: int, body: bytes) -> Exception:
 
 
 def _parse_list(body: bytes) -> tuple[ModelInfo, ...]:
+    """Read OpenAI's shape, or that of a vendor whose list is an array or has another key."""
     try:
-        page = msgspec.json.decode(body, type=_Page)
+        page = msgspec.json.decode(body, type=_Page | list[_Listed])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NoModelList(f"not a list of models: {error}") from error
+    if isinstance(page, list):
+        named = [(model.id, model) for model in page]
+    else:
+        named = [(model.id, model) for model in page.data]
+        named += [(model.name, model) for model in (*page.models, *page.result)]
     return tuple(
-        ModelInfo(m.id, m.display_name, int(m.created), m.owned_by, m.max_input_tokens, m.max_tokens)
-        for m in page.data
-        if m.id
+        ModelInfo(
+            id,
+            model.display_name or "",
+            int(model.created) if isinstance(model.created, int | float) else 0,
+            model.owned_by or "",
+            model.max_input_tokens,
+            model.max_tokens,
+        )
+        for id, model in named
+        if id
     )
 
 

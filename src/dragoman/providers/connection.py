@@ -74,4 +74,9 @@ def configured_models(config: ProviderConfig) -> tuple[ModelInfo, ...]:
 
 def read_catalogue(config: ProviderConfig) -> Catalogue:
     """Return the catalogue of a provider that lists its models with GET /models."""
-    return Catalogue(models=configured_models(config), ttl_s=config.model_cache_ttl_s)
+    return Catalogue(
+        models=configured_models(config),
+        has_list=config.list_models,
+        list_url=config.models_endpoint or "",
+        ttl_s=config.model_cache_ttl_s,
+    )

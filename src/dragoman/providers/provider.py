@@ -84,6 +84,7 @@ class Endpoint(Struct, frozen=True):
     send: SendRequest
     dial: DialOptions = DialOptions()
     headers: tuple[Header, ...] = ()  # sent with every request, the credential apart
+    urls: Mapping[str, str] = {}  # protocol -> its URL, where it is not `url`
     paths: Mapping[str, str] = {}  # protocol -> path below the URL, where it is not the vendor's usual one
     find_protocols: Callable[[str], Awaitable[tuple[str, ...]]] | None = None  # of one model, where models differ
     relays: frozenset[str] = frozenset()  # the other paths of OpenAI's API that it serves
@@ -108,6 +109,7 @@ class Catalogue(Struct, frozen=True):
     models: tuple[ModelInfo, ...] = ()  # from the configuration
     fallback_models: tuple[ModelInfo, ...] = ()  # assumed until the list has been read
     has_list: bool = True  # whether the upstream can list its models
+    list_url: str = ""  # empty: the endpoint's, then /models
     list_models: Callable[[], Awaitable[tuple[ModelInfo, ...]]] | None = None  # None: GET /models
     ttl_s: float = 3600.0
     rename: Callable[[str], str] = lambda model: model  # a client's name for a model -> the upstream's

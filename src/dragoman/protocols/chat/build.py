@@ -38,7 +38,9 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     if request.format is not None:
         body["response_format"] = _build_format(request.format, target, ledger)
     if request.stream:
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        body["stream"] = True
+        if "no_stream_options" not in target.quirks:
+            body["stream_options"] = {"include_usage": True}
     restore(body, request.ext if request.protocol == NAME else shared)
     _note_prefill(request, ledger)
     return msgspec.json.encode(body)
@@ -87,7 +89,6 @@ def _build_settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
             "stop": _build_stop(request, target, ledger),
             "logprobs": True if request.top_logprobs is not None and not same_protocol else request.logprobs,
             "top_logprobs": request.top_logprobs,
-            "user": _build_user(request),
         }
     )
 
@@ -111,6 +112,7 @@ def _build_user(request: Request) -> str | None:
 def _build_vendor_settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
     """Return settings that most other servers ignore, and that those with the quirk `plain` reject."""
     settings: _Wire = {
+        "user": _build_user(request),
         "verbosity": request.verbosity,
         "cache_key": request.cache_key,
         "safety_identifier": request.safety_identifier,
@@ -120,7 +122,7 @@ def _build_vendor_settings(request: Request, target: Target, ledger: Ledger) -> 
     if request.protocol != NAME and "plain" in target.quirks:
         settings = _note_dropped(request, ledger, settings, "this server rejects it")
     if request.protocol not in OPENAI_PROTOCOLS:
-        for name in _drop_none({"user": request.user, "service_tier": settings.get("service_tier")}):
+        for name in _drop_none({name: settings.get(name) for name in ("user", "service_tier")}):
             ledger.note_approximated(request.pointer(name), "has nearly the same meaning in Chat")
     wire = _drop_none(settings)
     if "cache_key" in wire:

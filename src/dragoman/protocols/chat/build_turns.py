@@ -1,5 +1,7 @@
 """Build Chat messages from hub turns, each tool result directly after the call it answers."""
 
+import hashlib
+import re
 from collections import deque
 from collections.abc import Iterable
 from itertools import groupby
@@ -31,6 +33,7 @@ from dragoman.protocols.chat.wire import NAME, OPENAI, OPENAI_PROTOCOLS
 _Wire = dict[str, object]
 _UNANSWERED = "[no result]"
 _SEPARATOR = "\n\n"  # between texts that were separate blocks
+_SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 
 
 class _PlacedResult(Struct, frozen=True):
@@ -42,7 +45,24 @@ class _PlacedResult(Struct, frozen=True):
 
 
 def build_messages(request: Request, target: Target, ledger: Ledger) -> list[_Wire]:
-    return _Writer(request, target, ledger).messages()
+    messages = _Writer(request, target, ledger).messages()
+    if "short_call_ids" in target.quirks:
+        _shorten_call_ids(messages)
+    return messages
+
+
+def _shorten_call_ids(messages: list[_Wire]) -> None:
+    """Replace ids of calls that are not nine letters or digits by such ids: the same ones for the same ids."""
+    for message in messages:
+        if isinstance(id := message.get("tool_call_id"), str):
+            message["tool_call_id"] = _short_id(id)
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            call["id"] = _short_id(call["id"])
+
+
+def _short_id(id: str) -> str:
+    return id if _SHORT_ID.fullmatch(id) else hashlib.sha256(id.encode(errors="replace")).hexdigest()[:9]
 
 
 class _Writer:

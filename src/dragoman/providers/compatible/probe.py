@@ -3,6 +3,7 @@
 from typing import Literal, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.config.settings import ProtocolName, Quirk
 from dragoman.providers.compatible.probe_client import ProbeClient, ProbeReply, Wire
@@ -201,9 +202,14 @@ class _Probe:
 
     async def _stream(self) -> None:
         reply = await self._client.stream(self._capped(STREAM))
-        self._add(Trait("stream_options", reply.verdict, reply.message))
+        options = Trait("stream_options", reply.verdict, reply.message)
         if reply.verdict != "supported":
             reply = await self._client.stream(self._capped(SAY))
+            if options.found == "rejected" and reply.verdict == "supported":
+                options = replace(options, quirk="no_stream_options")
+        self._add(options)
+        if options.found in ("supported", "rejected"):
+            self.decided.add("no_stream_options")
         if reply.verdict != "supported":
             self._add(Trait("streams", reply.verdict, reply.message))
             return

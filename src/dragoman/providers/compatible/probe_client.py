@@ -138,7 +138,7 @@ class ProbeClient:
     async def _post(self, protocol: str, fields: Wire) -> IncomingResponse | ProbeReply:
         self.requests_sent += 1
         provider = self._provider
-        url = provider.endpoint.url + PATHS[protocol]
+        url = provider.endpoint.urls.get(protocol, provider.endpoint.url) + PATHS[protocol]
         own: tuple[Header, ...] = (JSON,)
         if protocol == "messages":
             own = (*own, ANTHROPIC_VERSION)

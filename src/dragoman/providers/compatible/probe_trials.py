@@ -15,6 +15,8 @@ SLACK = 2  # tokens beyond a cap that some servers count, for an end token
 LONG_TEXT = 60  # characters that a capped reply cannot have
 MANY_PIECES = 12  # pieces of a stream that a capped reply cannot have
 DETERMINISTIC: Wire = {"temperature": 0, "seed": 1}  # the same reply each time, as far as the server can
+SHORT_ID = "lookup001"  # accepted by servers that want nine letters or digits
+LONG_ID = "call_Lk2Up5dRag0man7interp9"
 
 SAY: Wire = {"messages": [{"role": "user", "content": "Say ok."}]}
 LONG_PROMPTS = (
@@ -63,14 +65,14 @@ def _turns(role: str, *, in_lists: bool) -> Wire:
     return {"messages": [{"role": who, "content": content(text)} for who, text in message]}
 
 
-def _history_with_call(content: str | None) -> Wire:
+def _history_with_call(content: str | None, id: str = SHORT_ID) -> Wire:
     """Return a conversation with a tool call and its result."""
     function = {"name": "look_up", "arguments": '{"word":"dragoman"}'}
-    call = {"id": "call_1", "type": "function", "function": function}
+    call = {"id": id, "type": "function", "function": function}
     messages = [
         {"role": "user", "content": "Look up the word dragoman."},
         {"role": "assistant", "content": content, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "call_1", "content": "An interpreter."},
+        {"role": "tool", "tool_call_id": id, "content": "An interpreter."},
     ]
     return {"messages": messages, "tools": [TOOL]}
 
@@ -172,6 +174,12 @@ ABOUT_TOOLS = (
     ),
     Trial("parallel_tool_calls", {**SAY, "tools": [TOOL], "parallel_tool_calls": False}),
     Trial("freeform tools", {**SAY, "tools": [CUSTOM_TOOL]}, "no_custom_tools"),
+    Trial(
+        "ids of calls as OpenAI writes them",
+        _history_with_call("", LONG_ID),
+        "short_call_ids",
+        remedy=_history_with_call(""),
+    ),
     Trial(
         "a call without text in the history",
         _history_with_call(None),

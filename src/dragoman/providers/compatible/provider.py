@@ -20,16 +20,21 @@ OBJECTIONS = {
     "developer": "no_developer",
     "custom": "no_custom_tools",
     **dict.fromkeys(("prompt_cache", "verbosity", "safety_identifier", "metadata", "service_tier"), "plain"),
+    "stream_options": "no_stream_options",
+    "ool call id": "short_call_ids",  # in any case of the first letter
 }
 
 
 def make_compatible(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
     read_key = api_key_reader(config, environ)
+    key_header = None if config.key_header is None else config.key_header.lower().encode()
 
     async def authorize(protocol: str) -> tuple[Header, ...]:
         key = read_key()
         if not key:
             return ()
+        if key_header is not None:
+            return ((key_header, b"Bearer " + key if key_header.endswith(b"authorization") else key),)
         if protocol == "gemini":
             return ((b"x-goog-api-key", key),)
         bearer = (b"authorization", b"Bearer " + key)
@@ -45,6 +50,7 @@ def make_compatible(config: ProviderConfig, send: SendRequest, environ: Mapping[
             url=config.endpoint or "",
             protocols=config.protocols,
             send=send,
+            urls={str(protocol): url for protocol, url in config.endpoints.items()},
             dial=read_dial(config, environ),
             headers=read_headers(config, environ),
             relays=frozenset(config.paths),

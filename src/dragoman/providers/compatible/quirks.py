@@ -22,6 +22,9 @@ SERVERS: Mapping[str, frozenset[Quirk]] = MappingProxyType(
         ),
         "ollama": frozenset({"max_tokens", "no_custom_tools"}),
         "deepseek": frozenset({"replay_reasoning", "no_custom_tools"}),
+        "mistral": frozenset(
+            {"max_tokens", "no_developer", "no_custom_tools", "plain", "no_stream_options", "short_call_ids"}
+        ),
     }
 )
 
