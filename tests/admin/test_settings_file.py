@@ -17,6 +17,7 @@ from dragoman.admin.settings_file import (
     merge_yaml,
     plan_edit,
     read_text,
+    remove_toml_table,
     undo_newest,
 )
 
@@ -91,13 +92,84 @@ def test_json_keeps_every_other_value(old: dict[str, object]) -> None:
 
 def test_json_keeps_the_order_of_keys_and_the_indentation() -> None:
     merged = merge_json('{\n    "z": 1,\n    "a": {"y": 2}\n}\n', {"b": 3})
-    assert merged == '{\n    "z": 1,\n    "a": {\n        "y": 2\n    },\n    "b": 3\n}\n'
+    assert merged == '{\n    "z": 1,\n    "a": {"y": 2},\n    "b": 3\n}\n'
 
 
-@pytest.mark.parametrize("text", ['{"a": 1} // why', "[1]", "{", '{"env": "not a table"}'])
-def test_json_that_is_not_a_plain_object_is_refused(text: str) -> None:
+def test_json_with_comments_keeps_them() -> None:
+    old = """\
+// my settings
+{
+  "theme": "dark", // easy on the eyes
+  "env": {
+    /* off */
+    "A": "1"  // the first
+  },
+}
+"""
+    merged = merge_json(old, {"env": {"A": "2", "B": "3"}, "model": "echo"})
+    assert (
+        merged
+        == """\
+// my settings
+{
+  "theme": "dark", // easy on the eyes
+  "env": {
+    /* off */
+    "A": "2",  // the first
+    "B": "3"
+  },
+  "model": "echo"
+}
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("{}", '{\n  "a": 1\n}'),
+        ('{"b": 2}', '{"b": 2,\n"a": 1\n}'),
+        ('{\n  "b": "//, }"\n}\n', '{\n  "b": "//, }",\n  "a": 1\n}\n'),
+        ('{\n\t"b": [1, 2,], // x\n}', '{\n\t"b": [1, 2,], // x\n\t"a": 1\n}'),
+        ('{"a": {"c": 0}}', '{"a": 1}'),
+    ],
+)
+def test_a_member_is_added_to_json_of_any_layout(old: str, new: str) -> None:
+    assert merge_json(old, {"a": 1}) == new
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1} x', "[1]", "{", '{"a" 1}', '{"a": 01}', '{"env": "not a table"}', "[" * 999]
+)
+def test_json_that_is_not_an_object_is_refused(text: str) -> None:
     with pytest.raises(CannotMerge):
         merge_json(text, {"env": {"A": "1"}})
+
+
+def test_a_toml_table_is_removed_with_its_sub_tables_and_the_comment_above_it() -> None:
+    text = """\
+# top
+[providers.a]
+kind = "openai"  # [providers.b]
+
+# about b
+[providers.b]
+kind = "groq"
+[providers.b.headers]
+x = "1"
+
+# about c
+[providers.c]
+kind = "echo"
+# the end
+"""
+    rest = remove_toml_table(text, {"providers": {"b": {}}})
+    assert rest == (
+        '# top\n[providers.a]\nkind = "openai"  # [providers.b]\n\n# about c\n[providers.c]\nkind = "echo"\n# the end\n'
+    )
+    assert remove_toml_table('[providers.b]\nkind = "x"\n', {"providers": {"b": {}}}) == "\n"
+    with pytest.raises(CannotMerge):
+        remove_toml_table('providers.b.kind = "x"\n', {"providers": {"b": {}}})
 
 
 def test_yaml_changes_only_the_lines_it_means() -> None:

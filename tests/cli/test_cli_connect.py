@@ -26,7 +26,7 @@ KEPT = {
     "aider": "dark-mode: true\n",
 }
 PLAIN = {
-    "claude-code": "{// with comments\n}",
+    "claude-code": "{// no end",
     "codex": "model = \n",
     "opencode": "[]",
     "aider": "- no table\n",

@@ -4,11 +4,18 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
 from dragoman.admin.configuration import suggest_model
-from dragoman.admin.settings_file import Merge, Settings, merge_env, merge_json, merge_toml, merge_yaml
+from dragoman.admin.settings_file import (
+    Merge,
+    Settings,
+    merge_env,
+    merge_json,
+    merge_toml,
+    merge_yaml,
+    read_json_object,
+)
 from dragoman.config import Config
 from dragoman.routing.resolve import find_configured_targets
 
@@ -83,7 +90,7 @@ def _claude_settings(to: Target) -> Settings:
 
 
 def _claude_model(text: str) -> object:
-    env = msgspec.json.decode(text).get("env") if text.strip() else None
+    env = read_json_object(text).get("env")
     return env.get("ANTHROPIC_MODEL") if isinstance(env, dict) else None
 
 

@@ -93,6 +93,8 @@ def plan_edit(config: Config, report: ProbeReport, environ: Mapping[str, str]) -
     path = config_path(config, environ)
     # A server that was discovered is not in the file yet.
     own: ProviderSettings = {} if config.has_providers else {"kind": provider.kind, "endpoint": provider.endpoint}
+    if provider.preset and own:
+        own = {"kind": provider.preset}
     try:
         settings = {"providers": {provider.name: {**own, **report.settings}}}
         return settings_file.plan_edit(path, merge_toml, settings)

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from dragoman.admin.jsonc import NotJson, read_jsonc, set_members
 from dragoman.config import parse_dotenv
 from dragoman.config.lines import key_lines
 from dragoman.framing.redaction import MASK, redact
@@ -27,6 +28,7 @@ OTHERS_KEY = re.compile(
 BACKUP_MARK = ".dragoman-backup-"
 MAX_BYTES = 4 * 1024 * 1024
 YAML_KEY = re.compile(r"(?P<key>[A-Za-z_][\w.-]*)\s*:(?:\s+(?P<value>.*))?")
+TOML_HEADER = re.compile(r"\[\[?\s*([\w\"'. -]+?)\s*\]?\]")
 YAML_BLOCK = re.compile(r"[|>][+-]?\d?")
 
 Settings = Mapping[str, object]
@@ -61,6 +63,10 @@ class FileEdit(Struct, frozen=True):
         _replace(backup, self.old or "", 0o600)
         _replace(self.path, self.new, _mode_of(self.path))
         return backup
+
+    def create(self) -> None:
+        """Write a file that does not exist yet."""
+        _replace(self.path, self.new, _mode_of(self.path))
 
 
 def plan_edit(path: Path, merge: Merge, settings: Settings) -> FileEdit:
@@ -98,18 +104,30 @@ def undo_newest(path: Path) -> Path | None:
 
 
 def merge_json(text: str, settings: Settings) -> str:
+    """Change single members only, so that comments and layout stay; the result is parsed again and compared."""
+    values = read_json_object(text)
+    expected = _overlay(values, settings)
+    if expected == values:
+        return text
     try:
-        values = msgspec.json.decode(text) if text.strip() else {}
-    except msgspec.MsgspecError as error:
-        raise CannotMerge(f"it is not plain JSON ({error})") from error
+        merged = set_members(text, settings)
+        is_right = read_jsonc(merged).value == expected
+    except NotJson:
+        is_right = False
+    if not is_right:
+        raise CannotMerge("it is laid out in a way that cannot be changed safely")
+    return merged
+
+
+def read_json_object(text: str) -> dict[str, object]:
+    """Return the object in a text of JSON, with or without comments; raise CannotMerge if there is none."""
+    try:
+        values = read_jsonc(text).value if text.strip() else {}
+    except NotJson as error:
+        raise CannotMerge(f"it is not valid JSON ({error})") from error
     if not isinstance(values, dict):
         raise CannotMerge("it is not a JSON object")
-    merged = _overlay(values, settings)
-    if merged == values:
-        return text
-    found = re.search(r"\n( +|\t)\"", text)
-    indent = 2 if found is None or found[1] == "\t" else len(found[1])
-    return msgspec.json.format(msgspec.json.encode(merged), indent=indent).decode() + "\n"
+    return values
 
 
 def merge_toml(text: str, settings: Settings) -> str:
@@ -131,6 +149,47 @@ def merge_toml(text: str, settings: Settings) -> str:
     if not is_right:
         raise CannotMerge("it is laid out in a way that cannot be changed safely")
     return text if merged.rstrip("\n") == text.rstrip("\n") else merged
+
+
+def remove_toml_table(text: str, tables: Settings) -> str:
+    """Remove `[section.name]` and its sub-tables; the result is parsed again and compared."""
+    expected = _parse_toml(text)
+    lines = text.splitlines()
+    for section, names in tables.items():
+        assert isinstance(names, Mapping)
+        for name in names:
+            lines = _remove_table(lines, f"{section}.{name}")
+            entries = expected.get(section)
+            if isinstance(entries, dict):
+                entries.pop(name, None)
+                expected = expected if entries else {key: value for key, value in expected.items() if key != section}
+    remaining = "\n".join(lines).rstrip("\n") + "\n"
+    try:
+        is_right = tomllib.loads(remaining) == expected
+    except tomllib.TOMLDecodeError:
+        is_right = False
+    if not is_right:
+        raise CannotMerge("it is laid out in a way that cannot be changed safely")
+    return remaining
+
+
+def _remove_table(lines: list[str], table: str) -> list[str]:
+    """Remove the lines of a table, and the comments that stand directly above its header."""
+    kept: list[str] = []
+    comments: list[str] = []  # directly above the present line
+    is_inside = False
+    for line in lines:
+        if line.startswith("#"):
+            comments.append(line)
+            continue
+        header = TOML_HEADER.fullmatch(line.partition("#")[0].strip())
+        if header is not None:
+            name = header[1].replace('"', "")
+            is_inside = name == table or name.startswith(f"{table}.")
+        if not is_inside:
+            kept += [*comments, line]
+        comments = []
+    return [*kept, *comments]
 
 
 def merge_yaml(text: str, settings: Settings) -> str:

@@ -1,18 +1,92 @@
-"""`dragoman config`: check the configuration, or show every value with its origin."""
+"""`dragoman config`: create the configuration, check it, or show every value with its origin."""
 
+import asyncio
 import os
+from pathlib import Path
 
 import click
 
-from dragoman.admin.configuration import SettingValue, describe_source, list_settings
+from dragoman.admin.configuration import ConfigSource, SettingValue, describe_source, list_settings
+from dragoman.admin.errors import AdminError, InvalidArgument
+from dragoman.admin.initial_config import Choice, find_choices, make_choice, new_file_path, render_config
+from dragoman.admin.provider_sections import find_vendor
+from dragoman.admin.settings_file import FileEdit
 from dragoman.cli.screen import count, remark, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, read_found_settings
+from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings
 from dragoman.config import Config
+from dragoman.config.presets import Preset
 
 
 @click.group("config")
 def command() -> None:
-    """Check or show the configuration."""
+    """Create, check or show the configuration."""
+
+
+@command.command("init")
+@click.option("--here", is_flag=True, help="Write ./dragoman.toml instead of the user's file.")
+@click.option("--yes", is_flag=True, help="Ask nothing: take everything that was found.")
+@config_option
+def init(here: bool, yes: bool, config_file: str | None) -> None:
+    """Ask which providers to use, and write a commented dragoman.toml."""
+    source = config_source(config_file)
+    path = new_file_path(source, in_directory=here)
+    if path.exists():
+        raise AdminError(f"{path} exists already. Edit it, or add to it with `dragoman providers add`.")
+    found = _read_without_file(source)
+    choices = [choice for choice in find_choices(found) if yes or _confirm_choice(choice)]
+    if not yes:
+        choices += _ask_for_vendors({choice.name for choice in choices})
+    capture = "errors" if yes or click.confirm("Keep failed exchanges for debugging?", default=True) else "off"
+    FileEdit(path, None, render_config(choices, found.server.port, capture)).create()
+    click.echo(f"\nWrote {path}.")
+    for warning in config_source(str(path)).read().warnings:
+        remark(f"Warning: {warning}")
+    remark("Next: `dragoman serve`, or `dragoman launch claude`.")
+
+
+def _read_without_file(source: ConfigSource) -> Config:
+    """Return what a gateway without a file would use."""
+    nowhere = {**source.environ, "XDG_CONFIG_HOME": os.devnull}
+    nowhere.pop("DRAGOMAN_CONFIG", None)
+    elsewhere = ConfigSource(None, nowhere, Path(os.devnull), source.home)
+    return asyncio.run(elsewhere.read_with_local_servers())
+
+
+def _confirm_choice(choice: Choice) -> bool:
+    return click.confirm(f"{choice.title} was found ({choice.origin}). Use it?", default=True)
+
+
+def _ask_for_vendors(taken: set[str]) -> list[Choice]:
+    """Ask for further vendors until the answer is empty."""
+    choices: list[Choice] = []
+    while True:
+        kind = click.prompt(
+            "Another vendor (`dragoman providers presets` lists them; empty: none)", default="", show_default=False
+        ).strip()
+        if not kind:
+            return choices
+        try:
+            preset = find_vendor(kind)
+        except InvalidArgument as problem:
+            click.echo(problem)
+            continue
+        if kind in taken:
+            click.echo(f"{kind} is there already.")
+            continue
+        taken.add(kind)
+        choices.append(make_choice(kind, _ask_for_parameters(preset)))
+
+
+def _ask_for_parameters(preset: Preset | None) -> dict[str, str]:
+    answers: dict[str, str] = {}
+    for parameter in () if preset is None else preset.used_parameters({}):
+        set_by = next((name for name in parameter.variables if os.environ.get(name)), None)
+        if set_by is None:
+            answers[parameter.name] = click.prompt(f"  {parameter.name}", default=parameter.default)
+    for key in () if preset is None else preset.keys[:1]:
+        if not os.environ.get(key):
+            click.echo(f"  Set ${key} where the gateway starts.")
+    return answers
 
 
 @command.command("check")

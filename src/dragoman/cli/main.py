@@ -21,7 +21,8 @@ COMMANDS = {
     "doctor": "Check everything and show what to do.",
     "capture": "List, show and export captured exchanges.",
     "replay": "Run a captured exchange through the current code.",
-    "config": "Check or show the configuration.",
+    "providers": "List, add and remove providers.",
+    "config": "Create, check or show the configuration.",
     "completion": "Print a completion script for a shell.",
 }
 
