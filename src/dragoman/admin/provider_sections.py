@@ -16,7 +16,6 @@ from dragoman.config.presets import Preset, load_presets
 from dragoman.config.problems import suggest
 from dragoman.config.providers import KINDS, PROVIDER_NAME
 from dragoman.config.secret import find_unreadable_secrets
-from dragoman.providers import find_missing_feature
 
 Section = dict[str, object]
 PlanEdit = Callable[[Path], FileEdit]
@@ -40,8 +39,6 @@ def list_providers(config: Config, environ: Mapping[str, str]) -> list[ProviderR
 
 def _describe(name: str, provider: ProviderConfig, config: Config, environ: Mapping[str, str]) -> ProviderRow:
     problems = [problem.message for problem in find_unreadable_secrets(provider, environ)]
-    if (missing := find_missing_feature(provider)) is not None:
-        problems.append(f"{missing} is not in this version yet")
     source = provider.api_key or getattr(provider, "credentials", None)
     return ProviderRow(
         name=name,
