@@ -25,6 +25,7 @@ ISSUERS = {"chat": "a-compatible-server", "responses": "openai", "messages": "an
 @dataclass(frozen=True)
 class Built:
     body: bytes
+    path: str  # some protocols have the mode there
     ledger: tuple[Loss, ...]
 
     @property
@@ -54,9 +55,10 @@ def outcome(client: str, target: str, body: Json) -> Built | Turned:
         request = speaker.parse(msgspec.json.encode(body), ledger)
         request, _ = adapt_tools(request, upstream.tool_limits, ledger)
         sent = upstream.build(request, Target("vendor-model", ISSUERS[target], budgets=BUDGETS), ledger)
+        location = upstream.locate("vendor-model", request.stream)
     except RequestError as refused:
         return Turned(refused.failure.at, refused.failure.message)
-    return Built(sent, tuple(ledger))
+    return Built(sent, location.path, tuple(ledger))
 
 
 def vanishing(client: str, target: str, body: Json, at_most: int | None = None) -> Iterator[Vanished]:
@@ -76,7 +78,7 @@ def vanishing(client: str, target: str, body: Json, at_most: int | None = None) 
         if any(is_kin(loss, where) for loss in losses):
             continue
         after = outcome(client, target, removed(body, path))
-        if isinstance(after, Built) and after.body == before.body:
+        if isinstance(after, Built) and (after.body, after.path) == (before.body, before.path):
             yield Vanished(where, value)
 
 

@@ -34,7 +34,51 @@ CHAT_USAGE = {
     "prompt_tokens_details": {"cached_tokens": 2, "cache_write_tokens": 1},
     "completion_tokens_details": {"reasoning_tokens": 1},
 }
+GROUNDING = {
+    "webSearchQueries": ["q"],
+    "groundingChunks": [{"web": {"uri": "https://example.com", "title": "t"}}],
+    "groundingSupports": [
+        {"segment": {"startIndex": 1, "endIndex": 3, "text": "el"}, "groundingChunkIndices": [0]},
+    ],
+}
+GEMINI_PARTS = [
+    {"text": "hm", "thought": True},
+    {"text": "Hello", "thoughtSignature": "QQ=="},
+    {"functionCall": {"id": "c", "name": "f", "args": {"a": [1]}}, "thoughtSignature": "Qg=="},
+    {"executableCode": {"language": "PYTHON", "code": "1"}},
+    {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1"}},
+    {"toolCall": {"id": "t", "toolType": "GOOGLE_SEARCH_WEB"}, "thoughtSignature": "Qw=="},
+    {"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}},
+]
 WHOLE: dict[str, list[Json]] = {
+    "gemini": [
+        {
+            "candidates": [
+                {
+                    "index": 0,
+                    "content": {"role": "model", "parts": GEMINI_PARTS},
+                    "finishReason": "STOP",
+                    "finishMessage": "m",
+                    "groundingMetadata": GROUNDING,
+                    "logprobsResult": {"chosenCandidates": [{"token": "a", "logProbability": -1.0}]},
+                }
+            ],
+            "promptFeedback": {"blockReason": None},
+            "usageMetadata": {
+                "promptTokenCount": 10,
+                "candidatesTokenCount": 5,
+                "thoughtsTokenCount": 2,
+                "toolUsePromptTokenCount": 1,
+                "cachedContentTokenCount": 3,
+                "totalTokenCount": 18,
+            },
+            "modelVersion": "m",
+            "responseId": "r",
+            "continuationToken": "t",
+        },
+        {"promptFeedback": {"blockReason": "SAFETY", "blockReasonMessage": "no"}},
+        {"error": {"code": 500, "message": "no", "status": "INTERNAL"}},
+    ],
     "chat": [
         {
             "id": "c",

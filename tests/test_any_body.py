@@ -25,13 +25,17 @@ from wire_json import Json
 Path_ = tuple[str | int, ...]
 
 SPOKEN = ("chat", "responses", "messages")
+UPSTREAMS = (*SPOKEN, "gemini")
 FIXTURES = Path(__file__).parent / "fixtures"
 BODIES: list[tuple[str, Json]] = [
     (name, msgspec.json.decode(file.read_bytes()))
     for name in SPOKEN
     for file in (FIXTURES / name / "request.json", *sorted((FIXTURES / "deletion").glob(f"{name}-*.json")))
 ]
-MODELS = ("vendor-model", "claude-sonnet-4-5", "claude-sonnet-5-5", "claude-3-opus", "gpt-5", "gpt-4o", "gpt-5.6")
+MODELS = (
+    *("vendor-model", "claude-sonnet-4-5", "claude-sonnet-5-5", "claude-3-opus", "gpt-5", "gpt-4o", "gpt-5.6"),
+    *("gemini-2.5-flash", "gemini-3.5-flash", "gemma-3-27b-it"),
+)
 JUNK: list[Json] = [
     *(None, True, 0, -1, 1.5, 10**20, "", "x", "none", "a/b~c", "\u2028", "dgm1.AAAA", "data:,x"),
     *("data:image/png;base64,", [], {}, [None], [[]], [{}], ["x"], {"type": None}, {"type": "x"}, {"a": {"b": [1]}}),
@@ -109,7 +113,7 @@ def found_at(body: Json, pointer: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("upstream", SPOKEN)
+@pytest.mark.parametrize("upstream", UPSTREAMS)
 @settings(max_examples=100)
 @given(broken=mutated(), model=st.sampled_from(MODELS))
 def test_a_body_is_built_or_rejected_and_only_its_fields_are_reported(
@@ -131,7 +135,7 @@ def nested(depth: int) -> bytes:
     return b'{"type":"object","properties":{"a":' * depth + b'{"type":"string"}' + b"}}" * depth
 
 
-@pytest.mark.parametrize("upstream", SPOKEN)
+@pytest.mark.parametrize("upstream", UPSTREAMS)
 @pytest.mark.parametrize("depth", [50, 400, 5000])
 def test_a_deep_schema_is_built_or_refused(upstream: str, depth: int) -> None:
     raw = b'{"model":"m","input":"a","text":{"format":{"type":"json_schema","name":"n","schema":%b}}}' % nested(depth)
@@ -159,7 +163,7 @@ def allowed_tools(count: int) -> Json:
     return {"messages": [{"role": "user", "content": "a"}], "tools": functions, "tool_choice": choice}
 
 
-@pytest.mark.parametrize("upstream", SPOKEN)
+@pytest.mark.parametrize("upstream", UPSTREAMS)
 @pytest.mark.parametrize("many", [same_ids, instructions, allowed_tools])
 def test_ten_times_as_much_does_not_take_a_hundred_times_as_long(upstream: str, many: Callable[[int], Json]) -> None:
     def seconds(count: int) -> float:

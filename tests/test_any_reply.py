@@ -12,7 +12,7 @@ from itertools import count, product
 import msgspec
 import pytest
 
-from dragoman.framing.sse import Broken, Frame, SseFramer
+from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import Event, Failed
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.loss import Ledger
@@ -33,6 +33,7 @@ from wire_json import Json
 
 RUNS = int(os.environ.get("DRAGOMAN_MUTATIONS", "1500"))
 CLIENTS = ("chat", "responses", "messages")
+STREAMING = (*CLIENTS, "gemini")
 ISSUER = Issuer("up", "model-1", 200_000)
 
 
@@ -127,7 +128,7 @@ def test_a_body_that_is_no_reply_at_all_is_a_failure(protocol: str, body: bytes)
 
 def frames_of(protocol: str) -> Iterator[list[Frame]]:
     for path in sorted((FIXTURES / protocol).glob("*.sse")):
-        framer = SseFramer()
+        framer = upstream_of(protocol).framer()
         items = [*framer.feed(path.read_bytes()), *framer.finish()]
         yield [frame for frame in items if isinstance(frame, Frame)]
 
@@ -150,7 +151,7 @@ def translate(protocol: str, frames: Sequence[Frame | Broken], client: str) -> N
     assert run(encoder, events)
 
 
-@pytest.mark.parametrize("protocol", CLIENTS)
+@pytest.mark.parametrize("protocol", STREAMING)
 def test_no_value_in_any_field_of_any_event_raises(protocol: str) -> None:
     """Each kind of event once with each value in each of its fields, then a random choice of all."""
     seen: set[tuple[str, Place]] = set()
@@ -167,14 +168,14 @@ def test_no_value_in_any_field_of_any_event_raises(protocol: str) -> None:
                 translate(protocol, [*frames[:number], spoilt, *frames[number + 1 :]], CLIENTS[turn % 3])
 
 
-@pytest.mark.parametrize("protocol", CLIENTS)
+@pytest.mark.parametrize("protocol", STREAMING)
 def test_no_bytes_of_any_stream_raise(protocol: str) -> None:
     chance = random.Random(13)
     streams = [path.read_bytes() for path in sorted((FIXTURES / protocol).glob("*.sse"))]
     for turn in range(RUNS):
-        framer = SseFramer()
+        framer = upstream_of(protocol).framer()
         body = spoil_bytes(chance.choice(streams), chance)
-        items = [*framer.feed(body), *framer.finish()]
+        items = [item for item in (*framer.feed(body), *framer.finish()) if isinstance(item, Frame | Broken)]
         translate(protocol, items, CLIENTS[turn % 3])
 
 
@@ -193,6 +194,13 @@ def test_no_bytes_make_a_providers_reply_fixes_raise(make: type) -> None:
 # Kiro, and error answers
 
 
+GOOGLE_DETAILS: list[Json] = [
+    {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7s"},
+    {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [{"quotaId": "PerDay"}]},
+    {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "R", "metadata": {"a": "b"}},
+]
+
+
 def kiro_message(name: str, payload: bytes) -> bytes:
     return encode_message({":message-type": "event", ":event-type": name}, payload)
 
@@ -208,13 +216,14 @@ def test_no_value_in_any_field_of_any_kiro_event_raises(name: str) -> None:
             write_whole(events, CLIENTS[turn % 3])
 
 
-@pytest.mark.parametrize("protocol", ["chat", "responses", "messages", "kiro"])
+@pytest.mark.parametrize("protocol", ["chat", "responses", "messages", "gemini", "kiro"])
 def test_no_error_answer_raises(protocol: str) -> None:
     """Every reply that can be read can be encoded for a client."""
     read = upstream_of(protocol).read_error
     bodies: list[Json] = [
         {"error": {"message": "m", "type": "t", "code": "c", "param": None, "resets_at": 1, "resets_in_seconds": 1}},
         {"type": "error", "error": {"type": "t", "message": "m", "details": {"a": 1}}, "request_id": "r"},
+        {"error": {"code": 429, "message": "m", "status": "RESOURCE_EXHAUSTED", "details": GOOGLE_DETAILS}},
         {"__type": "a#ThrottlingException", "message": "m", "reason": "R"},
         {"detail": [{"msg": "m", "loc": ["body"]}], "message": "m", "status": 4, "code": 3},
     ]

@@ -12,6 +12,7 @@ from deletion import Built, Turned, Vanished, outcome, vanishing
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PROTOCOLS = ("chat", "responses", "messages")
+TARGETS = (*PROTOCOLS, "gemini")
 OWN = {f"{name}/request": (name, FIXTURES / name / "request.json") for name in PROTOCOLS} | {
     file.stem: (file.stem.partition("-")[0], file) for file in sorted((FIXTURES / "deletion").glob("*.json"))
 }
@@ -84,6 +85,8 @@ QUIET = (
         for where, value in defaults
     ),
     Quiet("chat responses", "/**/parameters/type", ("object",), "the only type that parameters can have"),
+    Quiet("messages", "/tools/*/input_schema/type", ("object",), "the only type that an input can have"),
+    Quiet("chat responses messages", "/**/$schema", (), "the dialect, of which an upstream knows one"),
     # The default type, or the only type that exists.
     Quiet("chat", "/tools/*/type", ("function",), "functions are what tools are"),
     Quiet("chat", "/messages/*/tool_calls/*/type", ("function",), "functions are what is called"),
@@ -118,7 +121,9 @@ QUIET = (
     Quiet("responses", "/include/*", ("reasoning.encrypted_content",), "the reply carries opaque reasoning"),
     Quiet("responses", "/include/*", ("message.output_text.logprobs",), "top_logprobs beside it asks for the same"),
     Quiet("responses", "/store", (False,), "nothing is kept, here or there"),
+    Quiet("messages", "/thinking/display", ("summarized",), "thoughts are shown unless they are to be omitted"),
     # Redundant.
+    Quiet("chat", "/logprobs", (True,), "top_logprobs beside it asks for the same"),
     Quiet("chat", "/messages/*/reasoning_content", (), "reasoning_details beside it tell the same thought"),
     # Addresses and states of items that the vendor keeps; here every item is sent whole.
     Quiet("responses", "/input/*/id", (), "where the vendor keeps the item"),
@@ -134,14 +139,14 @@ def unexplained(client: str, target: str, body: dict[str, object], at_most: int 
     ]
 
 
-@pytest.mark.parametrize("target", PROTOCOLS)
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", OWN)
 def test_no_leaf_of_a_request_vanishes_quietly(name: str, target: str) -> None:
     client, file = OWN[name]
     assert unexplained(client, target, msgspec.json.decode(file.read_bytes())) == []
 
 
-@pytest.mark.parametrize("target", PROTOCOLS)
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("client", PROTOCOLS)
 def test_a_default_written_out_is_no_loss(client: str, target: str) -> None:
     body = msgspec.json.decode((FIXTURES / "deletion" / f"{client}-defaults.json").read_bytes())
@@ -154,31 +159,37 @@ def test_a_default_written_out_is_no_loss(client: str, target: str) -> None:
 def test_no_leaf_of_what_real_clients_send_vanishes_quietly(name: str) -> None:
     found = CAPTURED[name]
     assert found.protocol is not None
-    for target in PROTOCOLS:
+    for target in TARGETS:
         assert unexplained(found.protocol, target, found.json, MOST_OF_A_SHAPE) == []
 
 
 def test_every_exception_is_needed() -> None:
     requests = [(client, msgspec.json.decode(file.read_bytes())) for client, file in OWN.values()]
     gone = [
-        (client, leaf) for client, body in requests for target in PROTOCOLS for leaf in vanishing(client, target, body)
+        (client, leaf) for client, body in requests for target in TARGETS for leaf in vanishing(client, target, body)
     ]
     idle = [quiet for quiet in QUIET if not any(quiet.covers(*leaf) for leaf in gone)]
     assert idle == []
 
 
 REFUSED = {
-    "chat": {"chat": {"/audio", "/modalities"}, "responses": {"/n", "/audio"}, "messages": {"/n", "/audio"}},
+    "chat": {
+        "chat": {"/audio", "/modalities"},
+        "responses": {"/n", "/audio"},
+        "messages": {"/n", "/audio"},
+        "gemini": {"/n", "/audio"},
+    },
     "responses": {
         "chat": {"/previous_response_id", "/background", "/conversation"},
         "responses": {"/previous_response_id", "/background", "/conversation"},
         "messages": {"/previous_response_id", "/background", "/conversation"},
+        "gemini": {"/previous_response_id", "/background", "/conversation"},
     },
-    "messages": {"chat": {"/thread"}, "responses": {"/thread"}, "messages": {"/thread"}},
+    "messages": {name: {"/thread"} for name in TARGETS},
 }
 
 
-@pytest.mark.parametrize("target", PROTOCOLS)
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("client", PROTOCOLS)
 def test_what_would_change_the_answer_is_refused_by_name(client: str, target: str) -> None:
     body = msgspec.json.decode((FIXTURES / "deletion" / f"{client}-refused.json").read_bytes())

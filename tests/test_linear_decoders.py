@@ -149,6 +149,26 @@ def native_lines(size: int) -> Iterable[bytes]:
     return (msgspec.json.encode(event) + b"\n" for event in parallel_calls(size))
 
 
+def gemini_chunk(*parts: object, **candidate: object) -> Frame:
+    content = {"role": "model", "parts": parts}
+    return Frame("", msgspec.json.encode({"candidates": [{"content": content, **candidate}]}))
+
+
+def gemini_calls(size: int) -> Iterable[Frame]:
+    for at in range(size):
+        yield gemini_chunk({"functionCall": {"name": "tool", "args": {"at": at}}, "thoughtSignature": "QQ=="})
+    yield gemini_chunk(finishReason="STOP")
+
+
+def gemini_texts(size: int) -> Iterable[Frame]:
+    for _ in range(size):
+        yield gemini_chunk({"text": "hm", "thought": True}, {"text": "word "})
+    supports = [{"segment": {"startIndex": at, "endIndex": at + 4}, "groundingChunkIndices": [0]} for at in range(9)]
+    sources = [{"web": {"uri": "https://example.com"}}]
+    metadata = {"groundingChunks": sources, "groundingSupports": supports}
+    yield gemini_chunk(finishReason="STOP", groundingMetadata=metadata)
+
+
 STREAMS: dict[str, tuple[str, Callable[[int], Iterable[object]], int]] = {
     "chat calls by index": ("chat", chat_frames(lambda at: {"tool_calls": [chat_call(at, index=at)]}), 1500),
     "chat calls by id": ("chat", chat_frames(lambda at: {"tool_calls": [chat_call(at)]}), 1500),
@@ -175,6 +195,8 @@ STREAMS: dict[str, tuple[str, Callable[[int], Iterable[object]], int]] = {
     "responses snapshot": ("responses", responses_snapshot, 1000),
     "responses parts": ("responses", responses_parts, 1500),
     "responses citations": ("responses", responses_cited, 1000),
+    "gemini calls": ("gemini", gemini_calls, 800),
+    "gemini texts and thoughts": ("gemini", gemini_texts, 800),
     "kiro calls": ("kiro", kiro_uses, 800),
     "kiro stops": ("kiro", kiro_stops, 300),
     "kiro sources": ("kiro", kiro_sources, 600),
@@ -236,7 +258,12 @@ def responses_whole(size: int) -> bytes:
     return msgspec.json.encode({"id": "r", "status": "completed", "output": output})
 
 
-WHOLE = {"chat": chat_whole, "messages": messages_whole, "responses": responses_whole}
+def gemini_whole(size: int) -> bytes:
+    parts = [{"functionCall": {"name": "tool", "args": {"at": at}}} for at in range(size)]
+    return msgspec.json.encode({"candidates": [{"content": {"parts": parts}, "finishReason": "STOP"}]})
+
+
+WHOLE = {"gemini": gemini_whole, "chat": chat_whole, "messages": messages_whole, "responses": responses_whole}
 
 
 @pytest.mark.parametrize("protocol", WHOLE)

@@ -7,9 +7,10 @@ from dragoman.flow.steps.continue_pause import ContinuePause, PauseContinued, Pa
 from dragoman.flow.steps.run_tools import ToolsRan
 from dragoman.hub.events import Ended, Stop
 from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.usage import Usage
 from flow.policy_trial import ONE, Trial
 
-PAUSED = Paused([Ended(Stop.PAUSE)], Ended(Stop.PAUSE), 3)
+PAUSED = Paused([Ended(Stop.PAUSE)], Ended(Stop.PAUSE), Usage(output=3))
 BROKEN = Failure(Kind.UPSTREAM, "broken")
 
 
@@ -19,7 +20,7 @@ def paused_once(targets: int = 1, attempts: int = 3) -> Trial:
     trial.begin()
     step = trial.after(PAUSED)
     assert isinstance(step, ContinuePause)
-    step.rounds.add(PAUSED.events, {}, PAUSED.output_tokens)
+    step.rounds.add(PAUSED.events, {}, PAUSED.used.output)
     asked = trial.after(PauseContinued(is_finished=False))
     assert isinstance(asked, Ask)
     assert asked.rounds is step.rounds

@@ -121,6 +121,12 @@ class ClientEncoding:
         assert self._rounds is not None
         self._rounds.begin_round()
 
+    def expect_rounds(self, blocks: int, used: Usage) -> None:
+        """Prepare for another turn of a reply that was not expected to have one; the first had so many blocks."""
+        if self._rounds is None:
+            self._joint, self._rounds = None, JoinRounds.after(blocks, used)
+            self.stages = (self._rounds, *self.stages)
+
     def _encoded(self, events: list[Event]) -> bytes:
         for stage in self.stages:
             events = [out for event in events for out in stage.feed(event)]

@@ -14,7 +14,7 @@ from dragoman.net.headers import Headers
 from dragoman.net.tasks import describe_fault
 from dragoman.providers.token_count import count_text, estimate_request_tokens
 from dragoman.stages.estimate_usage import EstimateUsage
-from dragoman.stages.hold_pause import HoldPause
+from dragoman.stages.hold_pause import HoldContinuation, HoldPause
 from dragoman.stages.hold_server_calls import HoldServerCalls
 from dragoman.stages.hold_truncated_call import HoldTruncatedCall
 from dragoman.stages.restore_tools import RestoreTools
@@ -44,6 +44,8 @@ def make_stages(prepared: Prepared) -> list[Stage[Event, Event]]:
         stages.append(HoldServerCalls(prepared.server_tools.kinds))
     if prepared.may_pause:
         stages.append(HoldPause())
+    if prepared.upstream.continues:
+        stages.append(HoldContinuation())
     return stages
 
 
@@ -68,6 +70,10 @@ def glance(prepared: Passthrough, body: bytes) -> list[Event]:
     return [] if unreadable and is_json_object(body) else events
 
 
+def _reads_events(upstream: Upstream) -> bool:
+    return isinstance(upstream.framer, type) and issubclass(upstream.framer, SseFramer)
+
+
 DOCUMENTS = (b"application/json", b"text/html", b"text/plain")
 FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 BOM = b"\xef\xbb\xbf"
@@ -80,13 +86,13 @@ def is_named_stream(headers: Headers) -> bool:
 
 
 def begins_document(upstream: Upstream, begun: bytes) -> bool:
-    """No server-sent event begins with a brace or an angle bracket."""
-    return upstream.framer is SseFramer and begun.lstrip()[:1] in (b"{", b"<")
+    """No server-sent event begins with a brace or a bracket."""
+    return _reads_events(upstream) and begun.lstrip()[:1] in (b"{", b"[", b"<")
 
 
 def begins_events(upstream: Upstream, begun: bytes) -> bool:
     """No document that a model server sends begins with a field of server-sent events."""
-    return upstream.framer is SseFramer and begun.removeprefix(BOM).lstrip().startswith(FIELDS)
+    return _reads_events(upstream) and begun.removeprefix(BOM).lstrip().startswith(FIELDS)
 
 
 def is_stream(upstream: Upstream, headers: Headers, body: bytes) -> bool:

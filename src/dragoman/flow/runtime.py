@@ -91,7 +91,12 @@ def target_settings(runtime: Runtime, route: Route, tenant: str) -> TargetSettin
     if f"{NO_CHAT_TOOLS}:{route.model}" in learned_quirks:
         profile = replace(profile, chat_tools=False)
     plan = runtime.tool_plans.get(route.provider)
-    return TargetSettings(runtime.protocols, profile, runtime.budgets, learned_quirks, runtime.fetcher, plan)
+    budgets = runtime.budgets
+    if profile.budget is not None:
+        origins = runtime.config.origins
+        configured = {name: budget for name, budget in budgets.items() if f"effort.{name}" in origins}
+        budgets = profile.budget.by_effort | configured
+    return TargetSettings(runtime.protocols, profile, budgets, learned_quirks, runtime.fetcher, plan)
 
 
 def _profile(runtime: Runtime, route: Route) -> Profile:

@@ -69,7 +69,7 @@ class SseFramer:
         tail = blocks.pop()
         if len(chunk) > self._max_event_bytes:
             blocks = self._check_sizes(blocks)
-        frames = _read_blocks(blocks) if chunk.isascii() else _read_blocks(map(replace_invalid_utf8, blocks))
+        frames = self._read_blocks(blocks if chunk.isascii() else map(replace_invalid_utf8, blocks))
         if self._broken:
             frames.append(self._too_large())
         elif tail:
@@ -80,8 +80,13 @@ class SseFramer:
         tail = b"".join(self._held)
         self._held.clear()
         return [
-            frame for frame in _read_blocks([replace_invalid_utf8(tail)]) if isinstance(frame, Frame) and frame.data
+            frame
+            for frame in self._read_blocks([replace_invalid_utf8(tail)])
+            if isinstance(frame, Frame) and frame.data
         ]
+
+    def _read_blocks(self, blocks: Iterable[bytes]) -> list[Frame | Broken]:
+        return _read_blocks(blocks)
 
     def _strip_bom(self, start: bytes) -> bytes:
         if len(start) < len(_BOM) and _BOM.startswith(start):
@@ -120,6 +125,25 @@ class SseFramer:
 
     def _too_large(self) -> Broken:
         return Broken(f"an event is larger than {self._max_event_bytes} bytes")
+
+
+class SseOrJsonFramer(SseFramer):
+    """Reads JSON that stands between events, or after the last one, as an event: Google reports errors that way."""
+
+    __slots__ = ()
+
+    def _read_blocks(self, blocks: Iterable[bytes]) -> list[Frame | Broken]:
+        return _read_blocks([b"data: " + _on_one_line(block) if _begins_json(block) else block for block in blocks])
+
+
+def _begins_json(block: bytes) -> bool:
+    """No field of an event begins with a brace or a bracket."""
+    return block.lstrip()[:1] in (b"{", b"[")
+
+
+def _on_one_line(text: bytes) -> bytes:
+    """A line feed in JSON is white space: within a string it is escaped."""
+    return text.replace(b"\n", b" ")
 
 
 def encode_event(data: bytes, event: bytes = b"") -> bytes:

@@ -24,6 +24,7 @@ class Opaque(Struct, frozen=True):
     payload: str
     model: str = ""
     text: str = ""  # the text that it signs, where the client's visible field may not return it exactly
+    of_call: bool = False  # it signs the call that follows, not a text
 
 
 def encode_envelope(opaque: Opaque, text: str = "") -> str:

@@ -247,6 +247,7 @@ class Upstream(Struct, frozen=True):
     # Like `decode_whole`, but faster: the content of blocks may be missing.
     decode_outline: Callable[[bytes, Issuer, Ledger], list[Event]] | None = None
     reads_documents: bool = False  # a tool result may hold a PDF
+    continues: bool = False  # a reply may end with a token, with which the same request gets the rest
     always_streams: bool = False  # even if the client wants a whole reply
     required_headers: tuple[Header, ...] = ()  # without these it rejects every request
     request_headers: Callable[[Request], tuple[Header, ...]] = _no_headers  # in addition, for a translated request

@@ -14,6 +14,14 @@ def effort_for_budget(budget: int | None) -> str:
     return next((effort for most, effort in _EFFORT_UP_TO if budget <= most), "xhigh")
 
 
+class BudgetScale(Struct, frozen=True, forbid_unknown_fields=True):
+    """The thinking budgets of a model, in tokens."""
+
+    least: int
+    most: int
+    by_effort: dict[str, int] = {}  # unless the configuration says otherwise
+
+
 class Profile(Struct, frozen=True, forbid_unknown_fields=True):
     """What a model accepts. By default a model accepts everything that its protocol has."""
 
@@ -31,6 +39,11 @@ class Profile(Struct, frozen=True, forbid_unknown_fields=True):
     max_output: int | None = None
     window: int | None = None
     chat_tools: bool = True  # OpenAI: function tools work on the Chat endpoint
+    budget: BudgetScale | None = None  # None: any budget, and the general scale of efforts
+    instructions: bool = True  # has instructions apart from the conversation
+    hosted_beside_functions: bool = True  # Gemini: tools that Google runs work beside functions
+    schema_beside_functions: bool = True  # Gemini: replies can be bound to JSON beside functions
+    media_in_results: bool = True  # Gemini: the result of a call may have media
 
 
 class Target(Struct, frozen=True):

@@ -320,6 +320,7 @@ class Request(Struct, frozen=True):
     metadata: dict[str, Json] | None = None
     service_tier: str | None = None  # in OpenAI's spelling
     max_tool_calls: int | None = None
+    continuation: str | None = None  # the token that its upstream gave with the reply so far
     stream: bool = False
     include_usage: bool = True  # whether the client wants usage in its stream
     where: dict[str, str] = field(default_factory=dict)  # field of this struct -> its pointer in the client's body

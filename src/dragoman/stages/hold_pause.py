@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from dragoman.hub.events import Ended, Event, Stop
+from dragoman.hub.events import Delta, Ended, Event, Stop
+from dragoman.hub.ports import RunStage
 
 
 class HoldPause:
@@ -18,6 +19,27 @@ class HoldPause:
             self.end = event
             return ()
         return (event,)
+
+    def finish(self) -> Sequence[Event]:
+        return ()
+
+
+class HoldContinuation(RunStage):
+    """Passes a reply on, without its end if the same request goes on with a token."""
+
+    __slots__ = ("end",)
+
+    def __init__(self) -> None:
+        self.end: Ended | None = None
+
+    def feed(self, event: Event) -> Sequence[Event]:
+        if type(event) is Ended and event.continuation is not None:
+            self.end = event
+            return ()
+        return (event,)
+
+    def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
+        return run
 
     def finish(self) -> Sequence[Event]:
         return ()

@@ -31,6 +31,13 @@ class JoinRounds:
         self._searches = self._fetches = 0  # since this round began
         self.used_before: Usage | None = None  # by earlier rounds
 
+    @classmethod
+    def after(cls, blocks: int, used: Usage) -> "JoinRounds":
+        """Return the state after a first round that was not joined to others."""
+        joined = cls()
+        joined._next, joined._has_started, joined._round = blocks, True, used
+        return joined
+
     def begin_round(self) -> None:
         """Expect the events of another round."""
         self._first = self._next

@@ -1,14 +1,19 @@
-"""Go on with a reply that its vendor has paused, for a client whose protocol has no pause."""
+"""Go on with a reply that its vendor has paused, for a client whose protocol has no pause.
+
+Some vendors want back what they said so far. Others give a token, with which the same request gets the rest.
+"""
 
 from msgspec import Struct
 
 from dragoman.flow.open_reply import OpenReply
 from dragoman.flow.pipes import TranslationPipe
 from dragoman.flow.steps.run_tools import Rounds
-from dragoman.hub.events import Ended, Event
-from dragoman.stages.hold_pause import HoldPause
+from dragoman.hub.events import Ended, Event, Stop
+from dragoman.hub.usage import Usage
+from dragoman.stages.hold_pause import HoldContinuation, HoldPause
 
 MAX_PAUSES = 5
+MAX_CONTINUATIONS = 16
 
 
 class Paused(Struct, frozen=True):
@@ -16,7 +21,8 @@ class Paused(Struct, frozen=True):
 
     events: list[Event]  # the turn as it came
     end: Ended
-    output_tokens: int
+    used: Usage
+    blocks: int = 0  # of the turn
 
 
 class PauseContinued(Struct, frozen=True):
@@ -27,9 +33,12 @@ class PauseContinued(Struct, frozen=True):
 
 def find_pause(pipe: TranslationPipe) -> Paused | None:
     hold = pipe.find_stage(HoldPause)
-    if hold is None or hold.end is None:
-        return None
-    return Paused(hold.events, hold.end, pipe.used_so_far().output)
+    if hold is not None and hold.end is not None:
+        return Paused(hold.events, hold.end, pipe.used_so_far())
+    continuation = pipe.find_stage(HoldContinuation)
+    if continuation is not None and continuation.end is not None:
+        return Paused([], continuation.end, pipe.used_so_far(), pipe.watch.blocks)
+    return None
 
 
 class ContinuePause(Struct, frozen=True):
@@ -40,11 +49,17 @@ class ContinuePause(Struct, frozen=True):
 
     async def run(self, reply: OpenReply) -> PauseContinued:
         paused, rounds = self.paused, self.rounds
-        if rounds.pauses >= MAX_PAUSES:
-            reply.write(reply.writer.encoding.feed([paused.end]))
+        token = paused.end.continuation
+        if rounds.pauses >= MAX_PAUSES or rounds.continuations >= MAX_CONTINUATIONS:
+            end = paused.end if token is None else Ended(Stop.LENGTH)
+            reply.write(reply.writer.encoding.feed([end]))
             return PauseContinued(is_finished=True)
         reply.writer.resume_keep_alives()
-        rounds.add(paused.events, {}, paused.output_tokens)
+        if token is None:
+            rounds.add(paused.events, {}, paused.used.output)
+        else:
+            rounds.go_on_with(token)
+            reply.writer.encoding.expect_rounds(paused.blocks, paused.used)
         reply.call.record.awaits_round = True
         reply.call.record.rounds += 1
         return PauseContinued(is_finished=False)

@@ -54,6 +54,8 @@ class Rounds:
         self.uses = {SEARCH: 0, FETCH: 0}
         self.shown: list[ShownText] = []  # what tools have returned in this reply
         self.ran: dict[str, ToolResult] = {}  # by id, of uses that the client's history left without a result
+        self._token: str | None = None  # with which the upstream goes on
+        self.continuations = 0  # how often it has done so
 
     @property
     def pauses(self) -> int:
@@ -63,6 +65,11 @@ class Rounds:
     def add(self, events: list[Event], results: Mapping[str, Part], output_tokens: int) -> None:
         self._history.append((events, results))
         self._output_tokens += output_tokens
+
+    def go_on_with(self, token: str) -> None:
+        """Send the same request again, with this token: its reply is the rest of the one so far."""
+        self._token = token
+        self.continuations += 1
 
     def acquire(self, servers: McpServers) -> None:
         """Keep the servers open until the reply has ended."""
@@ -86,6 +93,8 @@ class Rounds:
             request = relax_choice(request)
         if self._is_spent and tools is not None:
             request = withdraw_server_tools(request, tools)
+        if self._token is not None:
+            request = replace(request, continuation=self._token)
         if request.max_tokens is None:
             return request
         return replace(request, max_tokens=max(1, request.max_tokens - self._output_tokens))

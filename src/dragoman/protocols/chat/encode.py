@@ -136,7 +136,7 @@ def _encode_message(reply: Reply, end: Ended) -> dict[str, object]:
     text = _join_blocks(reply, TextBlock)
     thoughts = _join_blocks(reply, ThinkingBlock)
     refusal = _join_blocks(reply, RefusalBlock) or (None if text else end.explanation) or None
-    calls = [_encode_call(piece.what, piece.text) for piece in reply.pieces if type(piece.what) is CallBlock]
+    calls = list(_encode_calls(reply))
     opaques = [(piece.opaque, piece.text) for piece in reply.pieces if piece.opaque is not None]
     message: dict[str, object] = {
         "role": "assistant",
@@ -155,6 +155,23 @@ def _encode_message(reply: Reply, end: Ended) -> dict[str, object]:
 
 def _join_blocks(reply: Reply, kind: type[Block]) -> str:
     return "".join(piece.text for piece in reply.pieces if type(piece.what) is kind)
+
+
+def _encode_calls(reply: Reply) -> Iterator[dict[str, object]]:
+    signature: Opaque | None = None
+    for piece in reply.pieces:
+        if type(piece.what) is CallBlock:
+            yield _encode_call(piece.what, piece.text) | encode_call_signature(signature)
+            signature = None
+        elif piece.opaque is not None:
+            signature = piece.opaque
+
+
+def encode_call_signature(opaque: Opaque | None) -> dict[str, object]:
+    """Return where Google's clients expect the signature of a call: they return this, though perhaps no reasoning."""
+    if opaque is None or not opaque.of_call:
+        return {}
+    return {"extra_content": {"google": {"thought_signature": encode_envelope(opaque)}}}
 
 
 def _encode_call(what: CallBlock, text: str) -> dict[str, object]:
@@ -246,19 +263,8 @@ class Encoder:
     """Encode one reply as a Chat stream."""
 
     __slots__ = (
-        "_blocks",
-        "_calls",
-        "_citations",
-        "_content_length",
-        "_context",
-        "_created",
-        "_details",
-        "_has_visible_text",
-        "_head",
-        "_losses",
-        "_prefix",
-        "_suffix",
-        "_usage",
+        "_blocks", "_calls", "_citations", "_content_length", "_context", "_created", "_details", "_has_visible_text",
+        "_head", "_losses", "_prefix", "_signature", "_suffix", "_usage",
     )  # fmt: skip
 
     def __init__(self, context: ReplyContext, ledger: Ledger) -> None:
@@ -270,6 +276,7 @@ class Encoder:
         self._suffix = b',"logprobs":null,"finish_reason":null}]' + null_usage + b"}\n\n"
         self._blocks: dict[int, _OpenBlock] = {}
         self._calls = 0
+        self._signature: Opaque | None = None  # of the reasoning before the next call
         self._details = 0
         self._content_length = 0  # characters of content
         self._has_visible_text = False  # text or a refusal
@@ -342,7 +349,9 @@ class Encoder:
         prefix = self._prefix + b'{"tool_calls":[{"index":%d,"%b":{"%b":' % (index, kind.encode(), field.encode())
         self._blocks[block] = _OpenBlock(what, prefix, b"}}]}" + self._suffix, self._content_length)
         call = {"index": index, "id": what.id, "type": kind, kind: {"name": what.name, field: ""}}
-        return (self._chunk({"tool_calls": [call]}),)
+        signed = encode_call_signature(self._signature)
+        self._signature = None
+        return (self._chunk({"tool_calls": [call | signed]}),)
 
     def _close(self, block: int) -> Sequence[bytes]:
         block_state = self._blocks.get(block)
@@ -358,6 +367,7 @@ class Encoder:
     def _seal(self, block: int, opaque: Opaque) -> Sequence[bytes]:
         detail = encode_opaque(self._details, opaque, "".join(self._blocks[block].texts or ()))
         self._details += 1
+        self._signature = opaque
         return (self._chunk({"reasoning_details": [detail]}),)
 
     def _end(self, event: Ended) -> Sequence[bytes]:

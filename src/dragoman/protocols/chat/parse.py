@@ -23,7 +23,13 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.protocols.chat.parse_content import parse_content, parse_reasoning, unread_fields, unread_fields_with
+from dragoman.protocols.chat.parse_content import (
+    parse_call_signature,
+    parse_content,
+    parse_reasoning,
+    unread_fields,
+    unread_fields_with,
+)
 from dragoman.protocols.chat.parse_tools import parse_choice, parse_tools
 from dragoman.protocols.chat.wire import NAME
 
@@ -79,7 +85,8 @@ def _read_assistant(message: Fields) -> Turn:
     refusal = message.text("refusal")
     if refusal:
         parts.append(Refusal(refusal, message.pointer("refusal")))
-    parts += [_read_call(call) for call in message.objects("tool_calls") or ()]
+    for call in message.objects("tool_calls") or ():
+        parts += [*parse_call_signature(call), _read_call(call)]
     legacy = message.obj("function_call")
     if legacy is not None:
         parts.append(_read_legacy_call(legacy, message.at))

@@ -194,3 +194,13 @@ def _read_blocks(message: Fields) -> Iterator[Thinking]:
             yield Thinking("", block.at, read_opaque(data, Form.REDACTED, ""))
         else:
             yield Thinking(text, block.at, read_opaque(signature, Form.SIGNATURE, "") if signature else None)
+
+
+def parse_call_signature(call: Fields) -> Iterator[Thinking]:
+    """Yield the signature of a call that is ours; another one stays with its call, for an upstream of this protocol."""
+    extra = call.rest().get("extra_content") if call.has("extra_content") else None
+    google = extra.get("google") if isinstance(extra, dict) else None
+    token = google.get("thought_signature") if isinstance(google, dict) else None
+    if isinstance(token, str) and token.startswith(ENVELOPE_PREFIX):
+        call.raw("extra_content")
+        yield Thinking("", call.pointer("extra_content"), read_opaque(token, Form.SIGNATURE, ""))

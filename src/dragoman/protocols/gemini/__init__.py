@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from dragoman.framing.sse import SseFramer
+from dragoman.framing.sse import SseOrJsonFramer
 from dragoman.hub.ports import GetHeader, ListedModel, Location, ModelList, Protocol, ToolLimits, Upstream
 from dragoman.hub.request import Document, Image, Part
 from dragoman.protocols.gemini import decode, errors
@@ -52,12 +52,13 @@ PROTOCOL = Protocol(
         put_model=lambda body, model: body,  # the model is in the path
         build=build,
         decoder=decode.Decoder,
-        framer=SseFramer,
+        framer=SseOrJsonFramer,
         decode_whole=decode.decode_whole,
         read_error=errors.read_failure,
-        tool_limits=ToolLimits(custom=False, namespaces=False, name_max=64, letter_first=True),
+        tool_limits=ToolLimits(custom=False, namespaces=False, name_max=128, letter_first=True),
         needs_inline=_needs_inline,
         reads_documents=True,
+        continues=True,
         models_query="?pageSize=1000",
     ),
     models=ModelList(_render_models, _render_model, is_requested=_is_google_client),

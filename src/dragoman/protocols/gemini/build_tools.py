@@ -1,37 +1,63 @@
 """Build the tools and the tool choice of a Gemini request."""
 
-from dragoman.hub.ext import is_indispensable
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from dragoman.hub.ext import is_indispensable, note_unread_fields
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
-from dragoman.hub.request import Custom, Function, Hosted, Pick, Request, ToolChoice
-from dragoman.protocols.gemini.build_schema import clean_schema
-from dragoman.protocols.gemini.wire import Wire
+from dragoman.hub.profile import Target
+from dragoman.hub.request import Custom, Function, Hosted, Pick, Request, Tool, ToolChoice
+from dragoman.protocols.gemini.build_schema import clean_schema, has_no_arguments
+from dragoman.protocols.gemini.wire import HOSTED_TOOLS, NAME, VERTEX, Wire
 
 _MODES = {Pick.AUTO: "AUTO", Pick.NONE: "NONE", Pick.REQUIRED: "ANY", Pick.NAMED: "ANY"}
 
 
-def build_tools(request: Request, ledger: Ledger) -> Wire:
-    """Return the fields of the body that declare functions and choose among them."""
-    _drop_hosted(request, ledger)
-    declared = [_build_function(tool, ledger) for tool in request.tools if isinstance(tool, Function)]
+class Offered(Struct):
+    """The fields of the body that declare tools and choose among them."""
+
+    fields: Wire
+    has_functions: bool
+
+
+def build_tools(request: Request, target: Target, ledger: Ledger) -> Offered:
+    hosted = _choose_hosted(request, target, ledger)
+    functions = [tool for tool in request.tools if isinstance(tool, Function)]
+    _check_names(functions)
+    declared = [_build_function(tool, ledger) for tool in functions]
     for tool in request.tools:
         if isinstance(tool, Custom):  # adapt_tools has made functions of them
             ledger.note_dropped(tool.at, "Gemini has no freeform tools")
     if request.parallel is False and declared:
         ledger.note_dropped(request.pointer("parallel"), "Gemini cannot be limited to one call at a time")
-    body: Wire = {"tools": [{"functionDeclarations": declared}]} if declared else {}
-    if request.tool_choice is not None:
-        body |= _build_choice(request.tool_choice, bool(declared))
-    return body
+    entries: list[Wire] = [{"functionDeclarations": declared}] if declared else []
+    entries += [_build_hosted(tool, target, ledger) for tool in hosted]
+    body: Wire = {"tools": entries} if entries else {}
+    config = _build_choice(request.tool_choice, bool(declared), hosted)
+    if hosted and declared:
+        config = _mix(config)
+    if config:
+        body["toolConfig"] = config
+    return Offered(body, bool(declared))
+
+
+def _check_names(functions: Sequence[Function]) -> None:
+    seen: set[str] = set()
+    for tool in functions:
+        if tool.name in seen:
+            raise BadRequest(tool.at, f"Two tools are called {tool.name!r}. Rename or remove one.")
+        seen.add(tool.name)
 
 
 def _build_function(tool: Function, ledger: Ledger) -> Wire:
-    at = tool.pointer("parameters")
     wire: Wire = {"name": tool.name}
     if tool.description is not None:
         wire["description"] = tool.description
-    if tool.parameters is not None and not _has_no_arguments(tool.parameters):
-        wire["parametersJsonSchema"] = clean_schema(tool.parameters, lambda why: ledger.note_approximated(at, why))
+    if tool.parameters is not None and not has_no_arguments(tool.parameters):
+        schema = clean_schema(tool.parameters, tool.pointer("parameters"), ledger)
+        wire["parametersJsonSchema"] = {"type": "object", **schema} if isinstance(schema, dict) else schema
     if tool.strict:
         ledger.note_dropped(tool.pointer("strict"), "Gemini has no strict functions")
     if tool.deferred:
@@ -41,32 +67,59 @@ def _build_function(tool: Function, ledger: Ledger) -> Wire:
     return wire
 
 
-def _has_no_arguments(schema: object) -> bool:
-    """Return whether a schema is that of a function without arguments: Gemini wants none then."""
-    return isinstance(schema, dict) and schema.keys() <= {"type", "properties"} and not schema.get("properties")
+# Tools that Google runs
 
 
-def _drop_hosted(request: Request, ledger: Ledger) -> None:
-    """Leave out tools that another vendor runs; raise BadRequest if the answer depends on one of them."""
-    others = [tool for tool in request.tools if not isinstance(tool, Hosted)]
-    for tool in request.tools:
-        if not isinstance(tool, Hosted):
+def _choose_hosted(request: Request, target: Target, ledger: Ledger) -> list[Hosted]:
+    """Return the tools that Google can run for this request; raise BadRequest if it needs another one."""
+    has_functions = any(isinstance(tool, Function) for tool in request.tools)
+    mixes = target.profile.hosted_beside_functions and VERTEX not in target.quirks
+    kept: list[Tool] = [tool for tool in request.tools if not isinstance(tool, Hosted)]
+    hosted = [tool for tool in request.tools if isinstance(tool, Hosted)]
+    usable = [tool for tool in hosted if tool.kind in HOSTED_TOOLS and (mixes or not has_functions)]
+    for tool in hosted:
+        if tool in usable:
             continue
-        if is_indispensable(tool, request.tool_choice, others):
+        if is_indispensable(tool, request.tool_choice, [*kept, *usable]):
             raise BadRequest(
                 tool.at, f"This model's provider cannot run the tool {tool.kind!r}. Remove it or choose another model."
             )
-        ledger.note_dropped(tool.at, f"a Gemini upstream cannot run {tool.kind!r}")
+        why = "beside functions" if tool.kind in HOSTED_TOOLS else "at all"
+        ledger.note_dropped(tool.at, f"{target.model} cannot run {tool.kind!r} {why}")
+    return usable
 
 
-def _build_choice(choice: ToolChoice, offered: bool) -> Wire:
+def _build_hosted(tool: Hosted, target: Target, ledger: Ledger) -> Wire:
+    ledger.note_approximated(tool.at, f"{tool.kind!r} works differently at this upstream")
+    note_unread_fields(tool, NAME, ledger)
+    settings: Wire = {}
+    if tool.blocked_domains and tool.kind == "web_search" and VERTEX in target.quirks:
+        settings["excludeDomains"] = list(tool.blocked_domains)
+    return {HOSTED_TOOLS[tool.kind]: settings}
+
+
+def _mix(config: Wire) -> Wire:
+    """Return the configuration with which functions and tools that Google runs may stand side by side."""
+    calling = config.get("functionCallingConfig")
+    calling = dict(calling) if isinstance(calling, dict) else {"mode": "AUTO"}
+    if calling["mode"] == "AUTO":
+        calling["mode"] = "VALIDATED"  # beside the flag, AUTO is refused
+    return {"functionCallingConfig": calling, "includeServerSideToolInvocations": True}
+
+
+# The choice
+
+
+def _build_choice(choice: ToolChoice | None, has_functions: bool, hosted: Sequence[Hosted]) -> Wire:
+    if choice is None or (choice.hosted is not None and any(tool.kind == choice.hosted for tool in hosted)):
+        return {}  # Gemini decides by itself when it searches
     if choice.hosted is not None:
         raise BadRequest(
             choice.at,
-            f"tool_choice names {choice.hosted!r}, which a Gemini upstream cannot run. Name a function instead.",
+            f"tool_choice names {choice.hosted!r}, which this upstream cannot run. Name a function instead.",
         )
-    if not offered:
-        if choice.pick in (Pick.REQUIRED, Pick.NAMED):
+    if not has_functions:  # a configuration without functions is refused
+        if choice.pick in (Pick.REQUIRED, Pick.NAMED) and not hosted:
             raise BadRequest(
                 choice.at, "tool_choice requires a tool call, but tools is empty. Add a tool or remove tool_choice."
             )
@@ -77,4 +130,4 @@ def _build_choice(choice: ToolChoice, offered: bool) -> Wire:
         # A subset of names is taken with ANY and VALIDATED; the latter lets the model answer in text.
         calling["mode"] = "VALIDATED" if choice.pick is Pick.AUTO else "ANY"
         calling["allowedFunctionNames"] = allowed
-    return {"toolConfig": {"functionCallingConfig": calling}}
+    return {"functionCallingConfig": calling}

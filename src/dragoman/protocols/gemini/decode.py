@@ -1,90 +1,63 @@
-"""Decode a Gemini reply into hub events. A whole body is read as a stream of one chunk.
+"""Decode a Gemini reply into hub events. A whole body is read as a stream of one chunk."""
 
-A signature belongs to the part that it stands on. It becomes the opaque value of a thinking block right before that
-part, which is empty unless thoughts precede it.
-"""
-
-import re
+import hashlib
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.framing.error_text import strip_html
 from dragoman.framing.jsonread import read_json_leniently, replace_invalid_utf8
 from dragoman.framing.sse import Broken, Frame
-from dragoman.hub.events import (
-    Block,
-    CallBlock,
-    Closed,
-    Delta,
-    Ended,
-    Event,
-    Failed,
-    OpaqueAdded,
-    Opened,
-    Started,
-    Stop,
-    TextBlock,
-    ThinkingBlock,
-    UsageReported,
-)
+from dragoman.hub.events import Ended, Event, Failed, Started, Stop, UsageReported
 from dragoman.hub.failure import NO_REPLY, Failure, Kind
 from dragoman.hub.loss import Ledger
-from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.ports import Issuer, Progress
-from dragoman.hub.reply import MAX_CALLS
-from dragoman.hub.usage import clamp_usage
+from dragoman.hub.usage import Usage, clamp_usage
+from dragoman.protocols.gemini.decode_blocks import ReplyBlocks
+from dragoman.protocols.gemini.decode_grounding import Grounding, read_grounding
 from dragoman.protocols.gemini.errors import UNEXPLAINED, find_error, read_error
 from dragoman.protocols.gemini.wire import (
+    CONTINUATION,
     FAILED_STOPS,
     INESSENTIAL_FIELDS,
-    NAME_PREFIX,
-    NO_SIGNATURE,
-    NOTHING,
     STOPS,
     UNSPECIFIED,
     Candidate,
     Chunk,
-    FunctionCall,
     PromptFeedback,
-    ReplyPart,
     Tokens,
 )
 
 _CHUNKS = msgspec.json.Decoder(Chunk)
-_TEXT = TextBlock()
-_THINKING = ThinkingBlock()
-_NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_-]")
 _CUT = "truncated"  # in msgspec's message for JSON that breaks off
-_FOREIGN_PARTS = ("inline_data", "file_data", "executable_code", "code_execution_result", "tool_call", "tool_response")
+_DIGEST_BYTES = 8
 
 
 class Decoder:
     """Decode the frames of one reply."""
 
     __slots__ = (
-        "_block", "_blocks", "_calls", "_finish", "_has_cut_frame", "_id", "_is_over", "_issuer", "_ledger", "_message",
-        "_open_kind", "_started", "_usage", "_used_ids",
+        "_blocks", "_data", "_finish", "_grounding", "_has_cut_frame", "_is_over", "_issuer", "_ledger", "_message",
+        "_started", "_token", "_usage",
     )  # fmt: skip
 
     def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
         self._issuer = issuer
         self._ledger = ledger
-        self._id = ""
+        self._blocks = ReplyBlocks(issuer, ledger)
         self._started = False
         self._is_over = False
         self._has_cut_frame = False  # a frame broke off: either the last one of the stream, or a corrupt one
-        self._blocks = 0
-        self._open_kind: Block | None = None  # the kind of the open text or thinking block, and its number
-        self._block = 0
-        self._calls = 0
-        self._used_ids: set[str] = set()
+        self._data = b""  # the chunk that is being read
         self._finish: str | None = None
         self._message: str | None = None  # finishMessage
+        self._token: str | None = None  # with which the same request goes on
+        self._grounding: Grounding | None = None
         self._usage: Tokens | None = None
 
     @property
     def progress(self) -> Progress:
-        has_stopped = self._finish is not None and self._finish not in FAILED_STOPS
+        has_stopped = self._finish is not None and self._finish not in FAILED_STOPS and self._finish != CONTINUATION
         return Progress.COMPLETE if has_stopped else Progress.READING
 
     def feed(self, item: object) -> list[Event]:
@@ -101,7 +74,8 @@ class Decoder:
         try:
             chunk = read_json_leniently(_CHUNKS, data, INESSENTIAL_FIELDS)
         except (ValueError, RecursionError) as error:
-            return self._read_invalid(error)
+            return self._read_invalid(data, error)
+        self._data = data
         return self._read_chunk(chunk)
 
     def finish(self) -> list[Event]:
@@ -112,7 +86,10 @@ class Decoder:
         why = "without a finishReason" if self._started else "without any content"
         return self._fail(Failure(Kind.TRUNCATED, f"the upstream's stream ended {why}"))
 
-    def _read_invalid(self, error: Exception) -> list[Event]:
+    def _read_invalid(self, data: bytes, error: Exception) -> list[Event]:
+        reported = read_error(find_error(data))
+        if reported is not None:  # in a list of its own
+            return self._fail(reported)
         if _CUT in str(error) and not isinstance(error, msgspec.ValidationError):
             self._has_cut_frame = True  # if nothing follows, the connection ended here
             return []
@@ -123,6 +100,7 @@ class Decoder:
             return self._fail(read_error(chunk.error) or Failure(Kind.UPSTREAM, UNEXPLAINED))
         if chunk.usage_metadata is not None:
             self._usage = chunk.usage_metadata if self._usage is None else self._usage.merge(chunk.usage_metadata)
+        self._token = chunk.continuation_token or self._token
         events: list[Event] = []
         if not self._started:
             self._start(chunk, events)
@@ -136,9 +114,12 @@ class Decoder:
             events += self._block_prompt(feedback)
         return events
 
-    def read_whole(self, chunk: Chunk) -> list[Event]:
+    def read_whole(self, chunks: list[Chunk], body: bytes) -> list[Event]:
         """Return the events of a body that is the whole reply, with or without a finishReason."""
-        events = self._read_chunk(chunk)
+        self._data = body
+        events: list[Event] = []
+        for chunk in chunks:
+            events += [] if self._is_over else self._read_chunk(chunk)
         if not self._is_over and self._finish is None:
             self._finish = "STOP"
         return [*events, *self.finish()]
@@ -147,8 +128,9 @@ class Decoder:
         if not chunk.candidates and not (chunk.prompt_feedback and chunk.prompt_feedback.block_reason):
             return  # only usage so far
         self._started = True
-        self._id = chunk.response_id or ""
-        events.append(Started(self._id, chunk.model_version or self._issuer.model))
+        events.append(Started(chunk.response_id or "", chunk.model_version or self._issuer.model))
+        # Ids of calls are made from it, and must differ between replies.
+        self._blocks.reply_id = chunk.response_id or _digest(self._data)
 
     def _block_prompt(self, feedback: PromptFeedback) -> list[Event]:
         self._is_over = True
@@ -159,143 +141,82 @@ class Decoder:
     def _read_candidate(self, candidate: Candidate, events: list[Event]) -> None:
         if candidate.content is not None:
             for part in candidate.content.parts or ():
-                self._read_part(part, events)
-        if bytes(candidate.grounding_metadata):
-            self._ledger.note_dropped("/candidates/0/groundingMetadata", "it is not translated")
+                self._blocks.read_part(part, events)
         if bytes(candidate.logprobs_result):
-            self._ledger.note_dropped("/candidates/0/logprobsResult", "it is not translated")
+            self._blocks.add_logprobs(candidate, events)
+        if bytes(candidate.grounding_metadata):
+            self._grounding = read_grounding(candidate.grounding_metadata) or self._grounding
         if candidate.finish_reason is not None and candidate.finish_reason not in UNSPECIFIED:
             self._finish = candidate.finish_reason
             self._message = candidate.finish_message or self._message
-
-    # Parts
-
-    def _read_part(self, part: ReplyPart, events: list[Event]) -> None:
-        signature = part.thought_signature or ""
-        if part.function_call is not None:
-            self._read_call(part.function_call, signature, events)
-        elif part.text is not None:
-            self._read_text(part.text, bool(part.thought), signature, events)
-        else:
-            for field in _FOREIGN_PARTS:
-                if bytes(getattr(part, field)):
-                    self._ledger.note_dropped("/candidates/0/content/parts", f"there is no translation of {field}")
-
-    def _read_text(self, text: str, thought: bool, signature: str, events: list[Event]) -> None:
-        if thought:
-            if text:
-                events.append(Delta(self._open_block(_THINKING, events), text))
-            if signature:
-                self._add_signature(signature, events)
-            return
-        if signature:
-            if self._open_kind is _TEXT or not text:
-                self._drop_signature()
-            else:
-                self._add_signature(signature, events)
-        if text:
-            events.append(Delta(self._open_block(_TEXT, events), text))
-
-    def _drop_signature(self) -> None:
-        self._ledger.note_dropped(
-            "/candidates/0/content/parts/thoughtSignature", "the signature of text that was already sent has no place"
-        )
-
-    def _add_signature(self, signature: str, events: list[Event]) -> None:
-        """Close the open thinking block with this signature, or add a block that holds nothing else."""
-        if signature == NO_SIGNATURE:
-            return
-        block = self._open_block(_THINKING, events)
-        opaque = Opaque(self._issuer.name, Form.SIGNATURE, signature, self._issuer.model)
-        events += (OpaqueAdded(block, opaque), Closed(block))
-        self._open_kind = None
-
-    def _read_call(self, call: FunctionCall, signature: str, events: list[Event]) -> None:
-        if self._calls > MAX_CALLS:  # the reply has failed; the rest of a long list is not worth reading
-            return
-        if signature:
-            self._add_signature(signature, events)
-        self._close_block(events)
-        name = call.name.removeprefix(NAME_PREFIX)
-        block = self._add_block(CallBlock(self._make_id(call.id), name), events)
-        self._calls += 1
-        events += (Delta(block, _read_arguments(call)), Closed(block))
-
-    def _make_id(self, id: str | None) -> str:
-        """Return an id that no other call of the reply has; models before Gemini 3 give none."""
-        made = id or f"call_{_NOT_IN_IDS.sub('', self._id)}_{self._calls}"
-        if made in self._used_ids:
-            made = f"{made}_{self._calls}"
-        self._used_ids.add(made)
-        return made
-
-    def _open_block(self, what: Block, events: list[Event]) -> int:
-        if self._open_kind is not what:
-            self._close_block(events)
-            self._block = self._add_block(what, events)
-            self._open_kind = what
-        return self._block
-
-    def _close_block(self, events: list[Event]) -> None:
-        if self._open_kind is not None:
-            events.append(Closed(self._block))
-            self._open_kind = None
-
-    def _add_block(self, what: Block, events: list[Event]) -> int:
-        block = self._blocks
-        self._blocks += 1
-        events.append(Opened(block, what))
-        return block
 
     # The end
 
     def _end(self) -> list[Event]:
         finish = self._finish or ""
-        if finish in FAILED_STOPS or (finish not in STOPS and not self._blocks):
+        if finish in FAILED_STOPS or (finish not in STOPS and not self._blocks.count and self._token is None):
             why = f": {self._message}" if self._message else ""
             return self._fail(Failure(Kind.UPSTREAM, f"the upstream ended with finishReason {finish!r}{why}"))
         events: list[Event] = []
-        self._close_block(events)
+        if self._grounding is not None:
+            self._blocks.add_grounding(self._grounding, events)
+        self._blocks.close_block(events)
         self._is_over = True
         return [*events, *self._usage_events(), self._end_event(finish)]
 
     def _end_event(self, finish: str) -> Ended:
+        if finish == CONTINUATION and self._token is not None:
+            return Ended(Stop.PAUSE, continuation=self._token)
         stop = STOPS.get(finish)
         if stop is None:
             self._ledger.note_approximated("/candidates/0/finishReason", f"{finish!r} is read as a natural end")
             stop = Stop.END
         if stop is Stop.FILTERED:
             return Ended(stop, category=finish.lower(), explanation=self._message)
-        return Ended(Stop.TOOL if stop is Stop.END and self._calls else stop)
+        return Ended(Stop.TOOL if stop is Stop.END and self._blocks.calls else stop)
 
     def _usage_events(self) -> list[Event]:
         if self._usage is None or not self._started:
             return []
-        return [UsageReported(clamp_usage(self._usage.to_usage(), self._ledger))]
+        return [UsageReported(clamp_usage(self._to_usage(self._usage), self._ledger))]
+
+    def _to_usage(self, counts: Tokens) -> Usage:
+        usage = counts.to_usage()
+        queries = self._grounding.web_search_queries if self._grounding is not None else None
+        return replace(usage, web_searches=len(queries)) if queries else usage
 
     def _fail(self, failure: Failure) -> list[Event]:
         self._is_over = True
         return [*self._usage_events(), Failed(failure)]
 
 
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
+
+
 def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     """Return the events of a whole reply; an error body, or one that is no reply, gives Failed."""
     body = replace_invalid_utf8(body)
     try:
-        chunk = read_json_leniently(_CHUNKS, body, INESSENTIAL_FIELDS)
+        chunks = _read_chunks(body)
     except (ValueError, RecursionError):
         excerpt = strip_html(body)
         why = f": {excerpt}" if excerpt else ""
         shape = f"the upstream's reply does not have the shape of generateContent{why}"
         return [Failed(read_error(find_error(body)) or Failure(Kind.CORRUPT, shape))]
-    blocked = chunk.prompt_feedback is not None and chunk.prompt_feedback.block_reason
-    if not chunk.candidates and not chunk.error and not blocked:
+    if not any(_has_reply(chunk) for chunk in chunks):
         return [Failed(Failure(Kind.CORRUPT, "the upstream's reply has no candidates", code=NO_REPLY))]
-    return Decoder(issuer, ledger).read_whole(chunk)
+    return Decoder(issuer, ledger).read_whole(chunks, body)
 
 
-def _read_arguments(call: FunctionCall) -> str:
-    """Return the arguments as JSON text on one line; without any, those of a call with none."""
-    if call.args == NOTHING or bytes(call.args) == b"null":
-        return "{}"
-    return msgspec.json.format(bytes(call.args), indent=-1).decode()
+def _read_chunks(body: bytes) -> list[Chunk]:
+    """Return the one chunk of a reply, or those of a stream that came as an array because it ignores `alt=sse`."""
+    if body.lstrip()[:1] != b"[":
+        return [read_json_leniently(_CHUNKS, body, INESSENTIAL_FIELDS)]
+    parts = msgspec.json.decode(body, type=list[msgspec.Raw])
+    return [read_json_leniently(_CHUNKS, bytes(part), INESSENTIAL_FIELDS) for part in parts]
+
+
+def _has_reply(chunk: Chunk) -> bool:
+    blocked = chunk.prompt_feedback is not None and chunk.prompt_feedback.block_reason
+    return bool(chunk.candidates or chunk.error or blocked)

@@ -1,5 +1,7 @@
 """Shapes of Gemini's replies, and the tables of names that stand on its wire."""
 
+from base64 import b64encode
+
 from msgspec import Raw, Struct
 
 from dragoman.hub.events import Stop
@@ -17,14 +19,30 @@ Wire = dict[str, object]
 Count = int | float | None
 NOTHING = Raw(b"")
 
+VERTEX = "vertex"  # a quirk: the endpoint is Vertex AI, which differs from the Gemini API in some fields
+# Kinds of tools that Google runs -> their entries in `tools`.
+HOSTED_TOOLS = {"web_search": "googleSearch", "web_fetch": "urlContext", "code_execution": "codeExecution"}
+TIERS = {"default": "standard", "flex": "flex", "priority": "priority"}  # OpenAI's name -> Google's
+
 # Sent where a call needs a signature and none is at hand; Google documents this value.
 NO_SIGNATURE = "skip_thought_signature_validator"
+PLACEHOLDERS = frozenset((NO_SIGNATURE, b64encode(NO_SIGNATURE.encode()).decode()))  # Google's SDK sends the latter
 # Some models put their internal namespace before a function's name.
 NAME_PREFIX = "default_api:"
 
 # Fields that the reply can do without: one of a wrong type is ignored.
 INESSENTIAL_FIELDS = frozenset(
-    ("usageMetadata", "modelVersion", "responseId", "promptFeedback", "groundingMetadata", "finishMessage", "index")
+    (
+        "usageMetadata",
+        "modelVersion",
+        "responseId",
+        "promptFeedback",
+        "groundingMetadata",
+        "finishMessage",
+        "index",
+        "continuationToken",
+        "logprobsResult",
+    )
 )
 
 STOPS: dict[str, Stop] = {
@@ -50,6 +68,7 @@ FAILED_STOPS = frozenset(
         "MISSING_THOUGHT_SIGNATURE",
     )
 )
+CONTINUATION = "CONTINUATION"  # not an end: the same request with `continuationToken` gets the rest
 UNSPECIFIED = frozenset(("", "FINISH_REASON_UNSPECIFIED"))
 
 
@@ -57,6 +76,15 @@ class FunctionCall(Struct, gc=False):
     name: str = ""
     id: str | None = None
     args: Raw = NOTHING
+
+
+class ExecutableCode(Struct, gc=False):
+    code: str = ""
+
+
+class ExecutionResult(Struct, gc=False):
+    outcome: str = ""
+    output: str = ""
 
 
 class ReplyPart(Struct, rename="camel", gc=False):
@@ -68,8 +96,8 @@ class ReplyPart(Struct, rename="camel", gc=False):
     function_call: FunctionCall | None = None
     inline_data: Raw = NOTHING
     file_data: Raw = NOTHING
-    executable_code: Raw = NOTHING
-    code_execution_result: Raw = NOTHING
+    executable_code: ExecutableCode | None = None
+    code_execution_result: ExecutionResult | None = None
     tool_call: Raw = NOTHING
     tool_response: Raw = NOTHING
 
@@ -138,4 +166,5 @@ class Chunk(Struct, rename="camel", gc=False):
     usage_metadata: Tokens | None = None
     model_version: str | None = None
     response_id: str | None = None
+    continuation_token: str | None = None
     error: object = None

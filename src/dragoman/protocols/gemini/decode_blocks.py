@@ -1,0 +1,206 @@
+"""Turn the parts of a Gemini reply into blocks of events.
+
+A signature belongs to the part that it stands on. It becomes the opaque value of a thinking block right before that
+part, which is empty unless thoughts precede it.
+"""
+
+import re
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.hub.events import (
+    Block,
+    CallBlock,
+    CitationAdded,
+    Closed,
+    Delta,
+    Event,
+    HostedBlock,
+    OpaqueAdded,
+    Opened,
+    TextBlock,
+    ThinkingBlock,
+)
+from dragoman.hub.loss import Ledger
+from dragoman.hub.opaque import Form, Opaque
+from dragoman.hub.ports import Issuer
+from dragoman.hub.reply import MAX_CALLS
+from dragoman.protocols.gemini.decode_grounding import Grounding, list_sources, locate_citations, read_logprobs
+from dragoman.protocols.gemini.wire import (
+    NAME_PREFIX,
+    PLACEHOLDERS,
+    Candidate,
+    ExecutionResult,
+    FunctionCall,
+    ReplyPart,
+)
+
+_TEXT = TextBlock()
+_THINKING = ThinkingBlock()
+_NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_-]")
+_MEDIA = ("inline_data", "file_data")
+# Parts of tools that Google runs beside functions: they must return as they came.
+_REPLAYED = {"tool_call": "toolCall", "tool_response": "toolResponse"}
+
+
+class ReplyBlocks:
+    """The blocks of one reply so far."""
+
+    __slots__ = (
+        "_block", "_bytes_before", "_code", "_issuer", "_ledger", "_open_kind", "_texts", "_used_ids", "calls", "count",
+        "reply_id",
+    )  # fmt: skip
+
+    def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
+        self._issuer = issuer
+        self._ledger = ledger
+        self.reply_id = ""  # from which ids of calls are made
+        self.count = 0
+        self.calls = 0
+        self._open_kind: Block | None = None  # the kind of the open text or thinking block, and its number
+        self._block = 0
+        self._used_ids: set[str] = set()
+        self._code = ""  # that Google runs, until its result arrives
+        self._texts: list[str] = []  # of the open text block
+        self._bytes_before = 0  # of text, in the blocks before it
+
+    def read_part(self, part: ReplyPart, events: list[Event]) -> None:
+        signature = part.thought_signature or ""
+        if part.function_call is not None:
+            self._read_call(part.function_call, signature, events)
+        elif part.text is not None:
+            self._read_text(part.text, bool(part.thought), signature, events)
+        else:
+            self._read_other(part, events)
+
+    def _read_other(self, part: ReplyPart, events: list[Event]) -> None:
+        for field in _MEDIA:
+            if _is_set(getattr(part, field)):
+                self._ledger.note_dropped("/candidates/0/content/parts", "generated media are not translated")
+        if part.executable_code is not None:
+            self._code = part.executable_code.code
+        if part.code_execution_result is not None:
+            self._add_execution(part.code_execution_result, events)
+        for field, key in _REPLAYED.items():
+            if _is_set(raw := getattr(part, field)):
+                signed = {"thoughtSignature": part.thought_signature} if part.thought_signature else {}
+                self._add_replayed(msgspec.json.encode({key: raw, **signed}).decode(errors="replace"), events)
+
+    def _add_execution(self, result: ExecutionResult, events: list[Event]) -> None:
+        self.close_block(events)
+        failed = result.outcome not in ("", "OUTCOME_OK")
+        ran = HostedBlock(
+            self._make_id(None), "code_execution", {"code": self._code}, None, None, result.output, failed
+        )
+        events.append(Closed(self._add_block(ran, events)))
+        self._code = ""
+
+    def _add_replayed(self, part: str, events: list[Event]) -> None:
+        """Keep a part for the next request, in a block of reasoning that shows nothing."""
+        self.close_block(events)
+        block = self._add_block(_THINKING, events)
+        opaque = Opaque(self._issuer.name, Form.DETAIL, part, self._issuer.model)
+        events += (OpaqueAdded(block, opaque), Closed(block))
+
+    def _read_text(self, text: str, thought: bool, signature: str, events: list[Event]) -> None:
+        if thought:
+            if text:
+                events.append(Delta(self._open_block(_THINKING, events), text))
+            if signature:
+                self._add_signature(signature, events)
+            return
+        if signature:
+            if self._open_kind is _TEXT or not text:
+                self._drop_signature()
+            else:
+                self._add_signature(signature, events)
+        if text:
+            events.append(Delta(self._open_block(_TEXT, events), text))
+            self._texts.append(text)
+
+    def _drop_signature(self) -> None:
+        self._ledger.note_dropped(
+            "/candidates/0/content/parts/thoughtSignature", "the signature of text that was already sent has no place"
+        )
+
+    def _add_signature(self, signature: str, events: list[Event], *, of_call: bool = False) -> None:
+        """Close the open thinking block with this signature, or add a block that holds nothing else."""
+        if signature in PLACEHOLDERS:
+            return
+        block = self._open_block(_THINKING, events)
+        opaque = Opaque(self._issuer.name, Form.SIGNATURE, signature, self._issuer.model, of_call=of_call)
+        events += (OpaqueAdded(block, opaque), Closed(block))
+        self._open_kind = None
+
+    def _read_call(self, call: FunctionCall, signature: str, events: list[Event]) -> None:
+        if self.calls > MAX_CALLS:  # the reply has failed; the rest of a long list is not worth reading
+            return
+        if signature:
+            self._add_signature(signature, events, of_call=True)
+        self.close_block(events)
+        name = call.name.removeprefix(NAME_PREFIX)
+        block = self._add_block(CallBlock(self._make_id(call.id), name), events)
+        self.calls += 1
+        events += (Delta(block, _read_arguments(call)), Closed(block))
+
+    def _make_id(self, id: str | None) -> str:
+        """Return an id that no other call of the reply has; models before Gemini 3 give none."""
+        made = id or f"call_{_NOT_IN_IDS.sub('', self.reply_id)}_{self.calls}"
+        if made in self._used_ids:
+            made = f"{made}_{self.calls}"
+        self._used_ids.add(made)
+        return made
+
+    def _open_block(self, what: Block, events: list[Event]) -> int:
+        if self._open_kind is not what:
+            self.close_block(events)
+            self._block = self._add_block(what, events)
+            self._open_kind = what
+        return self._block
+
+    def close_block(self, events: list[Event]) -> None:
+        if self._open_kind is not None:
+            events.append(Closed(self._block))
+            self._open_kind = None
+        if self._texts:
+            self._bytes_before += len("".join(self._texts).encode(errors="surrogatepass"))
+            self._texts = []
+
+    def _add_block(self, what: Block, events: list[Event]) -> int:
+        block = self.count
+        self.count += 1
+        events.append(Opened(block, what))
+        return block
+
+    def add_logprobs(self, candidate: Candidate, events: list[Event]) -> None:
+        """Put the log probabilities of a chunk on its text."""
+        logprobs = read_logprobs(candidate.logprobs_result)
+        last = events[-1] if events else None
+        if logprobs is not None and isinstance(last, Delta) and self._open_kind is _TEXT:
+            events[-1] = replace(last, logprobs=logprobs)
+        elif logprobs is not None:
+            self._ledger.note_dropped("/candidates/0/logprobsResult", "there is no text that it belongs to")
+
+    def add_grounding(self, grounding: Grounding, events: list[Event]) -> None:
+        """Cite the sources on the text, which is still open, and report the search after it."""
+        if self._open_kind is _TEXT:
+            citations = locate_citations(grounding, "".join(self._texts), self._bytes_before)
+            events += [CitationAdded(self._block, citation) for citation in citations]
+        sources = tuple(source for source in list_sources(grounding) if source.url)
+        queries = grounding.web_search_queries or []
+        if queries or sources:
+            self.close_block(events)
+            found = HostedBlock(self._make_id(None), "web_search", {"query": "; ".join(queries)}, sources)
+            events.append(Closed(self._add_block(found, events)))
+
+
+def _is_set(raw: msgspec.Raw) -> bool:
+    return bytes(raw) not in (b"", b"null")
+
+
+def _read_arguments(call: FunctionCall) -> str:
+    """Return the arguments as JSON text on one line; without any, those of a call with none."""
+    if not _is_set(call.args):
+        return "{}"
+    return msgspec.json.format(bytes(call.args), indent=-1).decode(errors="replace")

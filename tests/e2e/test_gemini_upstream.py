@@ -1,0 +1,251 @@
+"""What a Gemini upstream gets and gives, for clients of other protocols, read by their official SDKs."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import anthropic
+import msgspec
+import openai
+import pytest
+from openai.types.chat import ChatCompletionMessageParam
+
+from e2e.cases import CASES, request_for
+from e2e.hearing import STREAMS, WHOLE, Broke, Halted, Heard, Reply, status_error
+from e2e.rig import PROTOCOLS, Rig, rigged
+from e2e.test_opaque import TURNS, ask_again
+from fakes.upstream import Answer
+from wire_json import JsonObject
+
+JSON = "application/json"
+STATUS_ERRORS = (openai.APIStatusError, anthropic.APIStatusError)
+clients = pytest.mark.parametrize("client", PROTOCOLS)
+modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+
+def chunk(*parts: JsonObject, finish: str | None = None, **fields: object) -> JsonObject:
+    candidate: JsonObject = {"content": {"role": "model", "parts": list(parts)}, "index": 0}
+    counts = {"promptTokenCount": 10, "candidatesTokenCount": 4, "totalTokenCount": 14}
+    ended = {
+        "finishReason": finish,
+        **({"groundingMetadata": fields.pop("grounding")} if "grounding" in fields else {}),
+    }
+    if finish is not None:
+        candidate |= ended
+        fields |= {"usageMetadata": counts}
+    return {"candidates": [candidate], "modelVersion": "gemini-3.5-flash", "responseId": "r1", **fields}
+
+
+def reply(stream: bool, *chunks: JsonObject) -> Answer:
+    if stream:
+        return Answer(b"".join(b"data: %b\r\n\r\n" % msgspec.json.encode(each) for each in chunks))
+    parts = [part for each in chunks for part in each["candidates"][0]["content"]["parts"]]
+    last = chunks[-1]
+    whole = {**last, "candidates": [{**last["candidates"][0], "content": {"role": "model", "parts": parts}}]}
+    return Answer(msgspec.json.encode(whole), content_type=JSON)
+
+
+def refusal(status: int, message: str, word: str) -> Answer:
+    error = {"error": {"code": status, "message": message, "status": word}}
+    return Answer(msgspec.json.encode(error), status=status, content_type=JSON)
+
+
+def ask(rig: Rig, client: str, stream: bool, **fields: object) -> Reply:
+    read: Callable[..., Reply] = STREAMS[client][-1] if stream else WHOLE[client]
+    return read(rig.sdk, request_for(client, rig.model("gemini")) | fields)
+
+
+def failed_status(rig: Rig, client: str, stream: bool) -> tuple[int, bool]:
+    """Return the status of a reply that failed before its first byte, and whether its message names the reason."""
+    try:
+        broken = ask(rig, client, stream)
+    except STATUS_ERRORS as raised:
+        return raised.status_code, "finishReason" in str(raised)
+    error = status_error(broken)
+    return error.status_code, "finishReason" in str(error)
+
+
+@clients
+@modes
+def test_a_reply_in_parts_goes_on_in_the_same_reply(rig: Rig, client: str, stream: bool) -> None:
+    fake = rig.plays(
+        "gemini",
+        reply(stream, chunk({"text": "One, "}, finish="CONTINUATION", continuationToken="tok-1")),
+        reply(stream, chunk({"text": "two, "}, finish="CONTINUATION", continuationToken="tok-2")),
+        reply(stream, chunk({"text": "three."}, finish="STOP")),
+    )
+    heard = ask(rig, client, stream)
+    assert isinstance(heard, Heard), heard
+    assert heard.text == "One, two, three."
+    assert heard.tokens is not None
+    assert (heard.tokens.input, heard.tokens.output) == (30, 12)
+    bodies = [call.json for call in fake.calls]
+    assert [body.pop("continuationToken", None) for body in bodies] == [None, "tok-1", "tok-2"]
+    assert bodies[0] == bodies[1] == bodies[2]
+
+
+@modes
+def test_a_reply_that_never_stops_is_ended_after_sixteen_parts(rig: Rig, stream: bool) -> None:
+    part = reply(stream, chunk({"text": "a"}, finish="CONTINUATION", continuationToken="tok"))
+    fake = rig.plays("gemini", part)
+    heard = ask(rig, "chat", stream)
+    assert isinstance(heard, Heard), heard
+    assert (heard.text, heard.stop, len(fake.calls)) == ("a" * 17, "length", 17)
+
+
+CALL: JsonObject = {"functionCall": {"id": "call_a1", "name": "weather", "args": {"city": "Ulm"}}}
+SIGNED: JsonObject = {**CALL, "thoughtSignature": "AB+/cd=="}
+DUMMY = "skip_thought_signature_validator"
+
+
+def first_turns(rig: Rig, client: str, answer: Answer, stream: bool = False) -> tuple[JsonObject, list[JsonObject]]:
+    """Return what the client asked, and what it appends to its history."""
+    rig.plays("gemini", answer)
+    request = request_for(client, rig.model("gemini"), CASES["sealed reasoning"])
+    return request, TURNS[client](rig, request, stream)
+
+
+@clients
+@modes
+def test_a_signature_of_a_call_returns_byte_for_byte(rig: Rig, client: str, stream: bool) -> None:
+    """With text between the thought and the call, as Gemini sends it."""
+    thought, text = {"text": "Weigh it up.", "thought": True}, {"text": "Let me look."}
+    chunks = (chunk(thought), chunk(text), chunk(SIGNED), chunk({"text": ""}, finish="STOP"))
+    request, turns = first_turns(rig, client, reply(stream, *chunks), stream)
+    [_, model, user] = ask_again(rig, client, "gemini", request, turns)["contents"]
+    assert model["parts"][-1] == SIGNED
+    assert text in model["parts"]
+    answered = {"id": "call_a1", "name": "weather", "response": {"output": "sunny"}}
+    assert user["parts"] == [{"functionResponse": answered}]
+
+
+def test_a_chat_client_that_keeps_only_calls_keeps_their_signatures(rig: Rig) -> None:
+    request, [message, answered] = first_turns(rig, "chat", reply(False, chunk(SIGNED, finish="STOP")))
+    [call] = message["tool_calls"]
+    assert call["extra_content"]["google"]["thought_signature"].startswith("dgm1.")
+    bare = {"role": "assistant", "tool_calls": [call]}
+    body = ask_again(rig, "chat", "gemini", request, [bare, answered])
+    assert body["contents"][1]["parts"] == [SIGNED]
+
+
+@clients
+@pytest.mark.parametrize("why", ["Corrupted thought signature.", "Function call is missing a thought_signature."])
+def test_a_rejected_signature_is_replaced_by_the_placeholder_once(rig: Rig, client: str, why: str) -> None:
+    request, turns = first_turns(rig, client, reply(False, chunk(SIGNED, finish="STOP")))
+    rejected = refusal(400, why, "INVALID_ARGUMENT")
+    body = ask_again(rig, client, "gemini", request, turns, rejected)
+    assert [call.json["contents"][1]["parts"][-1] for call in rig.fakes["gemini"].calls] == [
+        SIGNED,
+        {**CALL, "thoughtSignature": DUMMY},
+    ]
+    assert body["contents"][0] == {"role": "user", "parts": [{"text": "Go on."}]}
+    with pytest.raises(STATUS_ERRORS, match="signature") as raised:
+        ask_again(rig, client, "gemini", request, turns, rejected, rejected)
+    assert (getattr(raised.value, "status_code", None), len(rig.fakes["gemini"].calls)) == (400, 2)
+
+
+@clients
+@modes
+@pytest.mark.parametrize("finish", ["MALFORMED_FUNCTION_CALL", "OTHER"])
+def test_a_reply_without_output_that_failed_is_tried_again(
+    tmp_path: Path, client: str, stream: bool, finish: str
+) -> None:
+    failed = reply(stream, chunk(finish=finish))
+    with rigged(tmp_path, "[retry]\nattempts = 2\nbase_s = 0.01\n") as rig:
+        fake = rig.plays("gemini", failed, reply(stream, chunk({"text": "Now."}, finish="STOP")))
+        heard = ask(rig, client, stream)
+        assert isinstance(heard, Heard), heard
+        assert (heard.text, len(fake.calls)) == ("Now.", 2)
+        rig.plays("gemini", failed)
+        assert failed_status(rig, client, stream) == (502, True)
+
+
+@clients
+def test_a_failed_call_after_text_is_an_error_event(rig: Rig, client: str) -> None:
+    rig.plays("gemini", reply(True, chunk({"text": "Let me "}), chunk({"text": "see."}, finish="UNEXPECTED_TOOL_CALL")))
+    broken = ask(rig, client, True)
+    assert isinstance(broken, Broke), broken
+    assert broken.text == "Let me see."
+    assert "UNEXPECTED_TOOL_CALL" in str(broken.error)
+
+
+@clients
+def test_an_error_without_data_before_it_ends_the_stream(rig: Rig, client: str) -> None:
+    begun = reply(True, chunk({"text": "It was"})).body
+    failure = {"error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}}
+    error = json.dumps(failure, indent=2).encode()
+    for cut in (0, 1, 7):
+        rig.plays("gemini", Answer(begun + error, cut=cut))
+        broken = ask(rig, client, True)
+        assert isinstance(broken, Broke), broken
+        assert broken.text == "It was"
+        assert "The model is overloaded." in str(broken.error)
+
+
+@clients
+@pytest.mark.parametrize(
+    ("status", "word", "message", "seen"),
+    [
+        (400, "INVALID_ARGUMENT", "Unknown name.", 400),
+        (400, "INVALID_ARGUMENT", "The input token count (9) exceeds the maximum number of tokens allowed (8).", 400),
+        (401, "UNAUTHENTICATED", "No.", 502),
+        (403, "PERMISSION_DENIED", "Not yours.", 403),
+        (404, "NOT_FOUND", "No such model.", 404),
+        (429, "RESOURCE_EXHAUSTED", "Slow down.", 429),
+        (500, "INTERNAL", "It overheated.", 500),
+    ],
+)
+def test_an_error_has_the_status_of_the_clients_protocol(
+    rig: Rig, client: str, status: int, word: str, message: str, seen: int
+) -> None:
+    rig.plays("gemini", refusal(status, message, word))
+    with pytest.raises(STATUS_ERRORS) as raised:
+        ask(rig, client, False)
+    assert getattr(raised.value, "status_code", None) == seen
+    if "exceeds" in message:
+        words = "prompt is too long" if client == "messages" else "context_length_exceeded"
+        assert words in f"{raised.value} {getattr(raised.value, 'code', '')}"
+
+
+@clients
+@modes
+def test_a_refusal_explains_itself(rig: Rig, client: str, stream: bool) -> None:
+    blocked = chunk(finish="PROHIBITED_CONTENT")
+    blocked["candidates"][0] |= {"finishMessage": "It is about weapons."}
+    rig.plays("gemini", reply(stream, blocked))
+    heard = ask(rig, client, stream)
+    if isinstance(heard, Halted):
+        assert heard.stop == "content_filter"
+        return
+    assert isinstance(heard, Heard), heard
+    expected = {"chat": "content_filter", "responses": "incomplete content_filter", "messages": "refusal"}
+    assert heard.stop == expected[client]
+
+
+SUPPORT: JsonObject = {"segment": {"startIndex": 8, "endIndex": 17, "text": "is sunny."}, "groundingChunkIndices": [0]}
+GROUNDING: JsonObject = {
+    "webSearchQueries": ["weather zurich"],
+    "groundingChunks": [{"web": {"uri": "https://a.example/1", "title": "a.example"}}],
+    "groundingSupports": [SUPPORT],
+}
+USER: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Weather?"}]
+
+
+def test_googles_search_serves_every_client(rig: Rig) -> None:
+    fake = rig.plays("gemini", reply(False, chunk({"text": "Zürich is sunny."}, finish="STOP", grounding=GROUNDING)))
+    model = rig.model("gemini")
+    chat = rig.sdk.openai.chat.completions.create(model=model, messages=USER, web_search_options={})
+    [cited] = chat.choices[0].message.annotations or []
+    assert (cited.url_citation.start_index, cited.url_citation.end_index) == (7, 16)
+    response = rig.sdk.openai.responses.create(model=model, input="Weather?", tools=[{"type": "web_search"}])
+    assert [item.type for item in response.output] == ["message", "web_search_call"]
+    message = rig.sdk.anthropic.messages.create(
+        model=model,
+        max_tokens=99,
+        messages=[{"role": "user", "content": "Weather?"}],
+        tools=[{"type": "web_search_20250305", "name": "web_search"}],
+    )
+    assert [block.type for block in message.content] == ["text", "server_tool_use", "web_search_tool_result"]
+    assert message.usage.server_tool_use is not None
+    assert message.usage.server_tool_use.web_search_requests == 1
+    assert [call.json["tools"] for call in fake.calls] == [[{"googleSearch": {}}]] * 3
