@@ -6,14 +6,14 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.run-ready
 DEV_STAMP := $(VENV)/.dev-ready
 
-.PHONY: run test test-clients test-model check bench survive profile matrix clients-page prices lock clean
+.PHONY: run test test-console chromium check-console test-clients test-model check bench survive profile matrix clients-page prices lock clean
 
 run: $(RUN_STAMP)
 	@$(BIN)/dragoman serve $(if $(PORT),--port $(PORT))
 
 # Many tests wait rather than compute: three processes keep two cores busy. PROCESSES=0 runs all tests in one process.
 PROCESSES ?= 3
-test: $(DEV_STAMP)
+test: $(DEV_STAMP) chromium
 	@$(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 
 test-clients: $(DEV_STAMP)
@@ -28,6 +28,32 @@ check: $(DEV_STAMP)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/size_check.py
+	@$(MAKE) --no-print-directory check-console
+
+# The types of the console's scripts. Without node this is not checked, and said.
+CONSOLE_TOOLS := tools/console/node_modules/.package-lock.json
+check-console:
+	@if ! command -v npm >/dev/null; then \
+	  echo "NOT CHECKED: the types of the console's scripts, because node and npm are not installed." >&2; \
+	elif $(MAKE) --no-print-directory $(CONSOLE_TOOLS); then \
+	  node tools/console/node_modules/typescript/bin/tsc -p tools/console; \
+	else \
+	  echo "NOT CHECKED: the types of the console's scripts, because npm could not install TypeScript." >&2; \
+	fi
+
+$(CONSOLE_TOOLS): tools/console/package-lock.json
+	@cd tools/console && npm ci --silent --ignore-scripts
+	@touch $@
+
+# The browser of the console's tests: installed if that is possible, else the tests fail and say so.
+chromium:
+	@command -v chromium >/dev/null || { echo "Installing chromium for the console's tests (once)..."; \
+	  apt-get install -y -q --no-install-recommends chromium >/dev/null 2>&1 \
+	  || { apt-get update -q >/dev/null 2>&1; apt-get install -y -q --no-install-recommends chromium >/dev/null 2>&1; } \
+	  || echo "chromium could not be installed: the tests of the console in a browser will fail." >&2; }
+
+test-console: $(DEV_STAMP) chromium
+	@$(BIN)/python -m pytest tests/console
 
 bench: $(DEV_STAMP)
 	@$(BIN)/python -m bench --crowd

@@ -5,13 +5,16 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
 from dragoman.accounts.keys import Keyring
+from dragoman.admin.captures import find_capture
+from dragoman.admin.errors import NotFound
 from dragoman.app import App
 from dragoman.config import Secret, load
+from dragoman.flow.capture.format import Capture
 from dragoman.hub.outcome import Outcome
 from dragoman.store import open_store
 
@@ -96,6 +99,23 @@ class Running:
         """Waits until the first lists of models have come: they use credentials too, and would be counted."""
         for catalogue in self.app.gateway.runtime.catalogues.values():
             asyncio.run_coroutine_threadsafe(catalogue.wait_for_list(), self.loop).result(timeout=60)
+
+    def capture(self, request_id: str) -> Capture:
+        """Of this request, once it is written."""
+        debug = self.app.gateway.runtime.config.debug
+        patience = time.monotonic() + 60.0
+        while time.monotonic() < patience:
+            with suppress(NotFound):
+                return find_capture(debug, request_id)
+            time.sleep(0.02)
+        raise AssertionError(f"{request_id} was not captured")
+
+    def make_console_link(self) -> str:
+        """Returns the token of a link that signs in to the console once."""
+        assert self.app.site.console is not None
+        token = asyncio.run_coroutine_threadsafe(self.app.site.console.sessions.make_link(), self.loop).result(60)
+        assert token is not None
+        return token
 
     async def _stop(self) -> None:
         await self.app.server.close()

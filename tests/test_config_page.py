@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from dragoman.config import settings
+from dragoman.config.console import VARIABLE as CONSOLE_VARIABLE
 from dragoman.config.discovery import VARIABLE
 from dragoman.config.environment import API_KEYS, CLIENT_KEYS, GENERAL_NAMES, KIRO_CREDENTIALS, KIRO_NAMES
 
@@ -16,6 +17,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "## `[server]`": settings.Server,
     "## `[retry]`": settings.Retry,
     "## `[debug]`": settings.Debug,
+    "## `[console]`": settings.Console,
     "## `[store]`": settings.StoreSettings,
     "## `[fetch]`": settings.Fetch,
     "## `[tools.web_search]`": settings.WebSearch,
@@ -64,5 +66,5 @@ def test_each_section_of_the_page_has_the_keys_and_defaults_of_its_table(heading
 
 def test_every_variable_is_on_the_page() -> None:
     pairs = [name for _, *names in API_KEYS for name in names]
-    for name in (*CLIENT_KEYS, *GENERAL_NAMES, *KIRO_NAMES, *KIRO_CREDENTIALS, *pairs, VARIABLE):
+    for name in (*CLIENT_KEYS, *GENERAL_NAMES, *KIRO_NAMES, *KIRO_CREDENTIALS, *pairs, VARIABLE, CONSOLE_VARIABLE):
         assert f"`{name}`" in PAGE

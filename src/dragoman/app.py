@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -21,6 +21,7 @@ from dragoman.accounts.lost_calls import LostCalls
 from dragoman.accounts.usage_writer import UsageWriter, remove_old_usage_forever
 from dragoman.config import Config, ConfigError, Problem
 from dragoman.config import Server as ServerSettings
+from dragoman.config.console import find_console_state
 from dragoman.config.load import Stamp, stamp_file
 from dragoman.config.proxies import read_proxies
 from dragoman.config.secret import find_unreadable_secrets
@@ -30,13 +31,14 @@ from dragoman.flow.learned_quirks import LearnedQuirks
 from dragoman.flow.media_fetcher import Fetcher
 from dragoman.flow.response_headers import id_headers
 from dragoman.flow.runtime import Runtime
+from dragoman.http.api.audit import AuditLog
 from dragoman.http.api.table import AdminApi
 from dragoman.http.handler import RequestHandler
 from dragoman.http.host_check import HostCheck
 from dragoman.http.metrics import make_metrics_reader, provider_address
 from dragoman.http.routes import client_at, plain_path
 from dragoman.hub.failure import Failure, Kind
-from dragoman.hub.outcome import OutcomeObserver
+from dragoman.hub.outcome import Outcome, OutcomeObserver
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import HttpClient
 from dragoman.net.headers import JSON, Header
@@ -54,6 +56,9 @@ from dragoman.telemetry.registry import make_registry
 from dragoman.telemetry.shared_counters import SharedCounters
 from dragoman.tools.backends import Backends, Network, make_backends, read_tool_secrets
 from dragoman.tools.plan import ToolPlan, plan_tools
+
+if TYPE_CHECKING:
+    from dragoman.http.console.site import Console
 
 log = logging.getLogger(__name__)
 
@@ -125,6 +130,7 @@ class App:
         self._metrics = make_registry(environ, shared_counters)
         self._tools: ToolsInForce | None = None
         self._is_replaced = False
+        self._console: Console | None = None
         self.reloads = {"good": 0, "bad": 0}
         observers = [*self._metrics.observers, *observers]
         self.usage = None if store is None else UsageWriter(store, _pricing(config))
@@ -136,6 +142,7 @@ class App:
         host_check = HostCheck(server.host, server.allowed_hosts)
         api = AdminApi(self.gateway, keyring, environ, self.usage)
         self.site = RequestHandler(self.gateway, keyring, host_check, self._metrics.scrape, api)
+        self._set_console(config)
         self._budget = ByteBudget(server.max_buffered_bytes)
         self.server = Server(self.site, _limits(server), _transport_error, self._budget)
         self._metrics.add_source(make_metrics_reader(self.gateway, self.site, self.server, self.usage, self.reloads))
@@ -209,10 +216,35 @@ class App:
         if self.usage is not None:
             self.usage.pricing = _pricing(config)
         self.site.host_check = HostCheck(self._host, new.allowed_hosts)
+        self._set_console(config)
         self.server.set_limits(_limits(new))
         self._budget.limit = new.max_buffered_bytes
         if (old.host, old.port) != (new.host, new.port):
             log.warning("server.host and server.port are taken over by a restart only")
+
+    def _set_console(self, config: Config) -> None:
+        """Serve the console or not, as a configuration says; sessions outlast a change of it."""
+        state = find_console_state(config, self._environ)
+        if state.problem:
+            log.warning("%s", state.problem)
+        if not state.is_on:
+            self.site.set_console(None)
+        elif self.site.console is None:
+            self._console = self._console or self._make_console()
+            self._console.adopt(config)
+            self.site.set_console(self._console)
+        else:
+            self.site.console.adopt(config)
+
+    def _make_console(self) -> "Console":
+        from dragoman.http.console.site import make_console  # a gateway without the console does not load it
+
+        audit = None if self.usage is None else AuditLog(self.usage)
+        return make_console(self.site.auth_backoff, self.gateway, self.keyring, self._store, audit, self._cost_of)
+
+    def _cost_of(self, outcome: Outcome) -> int | None:
+        pricing = _pricing(self.gateway.runtime.config) if self.usage is None else self.usage.pricing
+        return pricing.cost_nano(outcome)
 
     def _world(self, config: Config, old: Runtime | None) -> Runtime:
         providers, catalogues = {}, {}

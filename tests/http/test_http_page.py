@@ -15,7 +15,7 @@ def test_the_page_lists_every_path_that_is_served(tmp_path: Path) -> None:
     with running('[providers.echo]\nkind = "echo"\n', tmp_path, stored=["someone"]) as gateway:
         routes = [route for route in gateway.app.site.routes.routes if not route.refuses]
     served = {(route.method, route.path.replace("/*", "/{id}")) for route in routes}
-    found = re.findall(r"`(GET|POST|PUT|DELETE) (/\S*?)`", PAGE)
+    found = re.findall(r"`(GET|POST|PUT|PATCH|DELETE) (/\S*?)`", PAGE)
     listed = {(method, re.sub("^/v1(?=/)", "", path)) for method, path in found}
     assert served == listed
 

@@ -9,6 +9,7 @@ class Scope(StrEnum):
     """A part of the admin API that an admin token can be made for."""
 
     REQUESTS_READ = "requests:read"
+    REQUESTS_END = "requests:end"
     USAGE_READ = "usage:read"
     CAPTURES_READ = "captures:read"
     MODELS_READ = "models:read"

@@ -107,6 +107,16 @@ class Keyring:
         """Return what a valid key may do."""
         return self._access.get(key, CLIENT)
 
+    def is_valid(self, key: KeyId) -> bool:
+        """Return whether a key that was valid before still is."""
+        now = self._clock()
+        return any(id == key and (until is None or now < until) for _, id, until in self._live.values())
+
+    def owner_key(self) -> KeyId | None:
+        """Return a valid key that has all rights: a stored one, else the environment's; None if there is none."""
+        owners = [key for key, access in self._access.items() if access.role is KeyRole.OWNER]
+        return next((key for key in sorted(owners, key=lambda key: key == ENVIRONMENT_KEY) if self.is_valid(key)), None)
+
     def tenant(self, key: KeyId) -> str:
         """Return the id under which a key's state is kept; it is the same as long as the key exists.
 

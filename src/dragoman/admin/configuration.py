@@ -23,7 +23,7 @@ from dragoman.config.providers import credential_field, list_credentials
 from dragoman.config.proxies import read_proxies
 from dragoman.config.settings import is_loopback
 
-SECTIONS = ("server", "retry", "debug", "store", "fetch", "effort")
+SECTIONS = ("server", "retry", "debug", "store", "fetch", "effort", "console")
 UNSPECIFIED = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # bound to every address, reached at this one
 URL_PASSWORD = re.compile(r"(?<=://)([^/:@]*):[^/]*(?=@)")
 PASSWORD_PARAMETER = re.compile(r"(?<=[?&]password=)[^&]*")

@@ -37,6 +37,7 @@ from dragoman.hub.events import (
     ToolReturned,
     UsageReported,
 )
+from dragoman.hub.request import Json
 from dragoman.hub.server_tools import Page, SearchFound, ToolFailure, ToolOutcome
 from dragoman.protocols.kiro.decode import KiroFramer
 
@@ -112,9 +113,8 @@ def shorten_frame(text: str) -> str:
 def _entries(capture: Capture) -> Iterator[TimelineEntry]:
     for request in capture.upstream_requests:
         yield from _upstream_entries(request)
-    for run in msgspec.convert(find_values(capture, LookupName.TOOL_RUN), list[ToolRun]):
-        yield TimelineEntry(run.at, "upstream", f"> {run.tool} {_quote(run.input)}, {run.backend}")
-        yield TimelineEntry(run.at + run.duration_s, "upstream", f"< {run.tool} {describe_outcome(run.outcome)}")
+    for run in find_values(capture, LookupName.TOOL_RUN):
+        yield from describe_run(run)
     for timed in capture.events:
         yield TimelineEntry(timed.at, "hub", describe_event(parse_event(timed.event)))
     if capture.response is not None:
@@ -126,9 +126,7 @@ def _entries(capture: Capture) -> Iterator[TimelineEntry]:
 
 
 def _upstream_entries(request: UpstreamRequest) -> Iterator[TimelineEntry]:
-    url = urlsplit(request.url)
-    line = f"> {request.method} {url.netloc}{url.path}, {len(request.body)} bytes"
-    yield TimelineEntry(request.at, "upstream", line)
+    yield TimelineEntry(request.at, "upstream", describe_request(request.method, request.url, len(request.body)))
     response = request.response
     if response is None:
         yield TimelineEntry(request.at, "upstream", f"({request.error})")
@@ -136,8 +134,29 @@ def _upstream_entries(request: UpstreamRequest) -> Iterator[TimelineEntry]:
     content_type = dict(response.headers).get("content-type", "")
     yield TimelineEntry(response.at, "upstream", f"< {response.status} {content_type}")
     yield from (TimelineEntry(at, "upstream", text) for at, text in _read_frames(response.chunks, content_type))
+    yield TimelineEntry(response.ended_at, "upstream", describe_end(response.end))
+
+
+def describe_run(run: Json) -> list[TimelineEntry]:
+    """Return the beginning and the end of a server tool's run."""
+    tool = msgspec.convert(run, ToolRun)
+    ended_at = tool.at + tool.duration_s
+    return [
+        TimelineEntry(tool.at, "upstream", f"> {tool.tool} {_quote(tool.input)}, {tool.backend}"),
+        TimelineEntry(ended_at, "upstream", f"< {tool.tool} {describe_outcome(tool.outcome)}"),
+    ]
+
+
+def describe_request(method: str, url: str, size: int) -> str:
+    """Return one line for a request to an upstream."""
+    parts = urlsplit(url)
+    return f"> {method} {parts.netloc}{parts.path}, {size} bytes"
+
+
+def describe_end(end: str) -> str:
+    """Return one line for the end of a response."""
     ends = {WHOLE: "(end)", CLOSED: "(closed by the gateway)"}
-    yield TimelineEntry(response.ended_at, "upstream", ends.get(response.end, f"({response.end})"))
+    return ends.get(end, f"({end})")
 
 
 def describe_event(event: Event) -> str:
@@ -184,27 +203,41 @@ def describe_outcome(outcome: ToolOutcome | None) -> str:
             return "(given up)"
 
 
-def _read_frames(chunks: Sequence[Chunk], content_type: str) -> list[Frame]:
-    """Cut the bytes of a stream into frames; any other body is one text for each chunk."""
+class FrameReader:
+    """Cuts the bytes of a response into frames as they arrive; any other body is one text for each chunk."""
+
+    def __init__(self, content_type: str) -> None:
+        self._make_framer = _find_framer(content_type)
+        self._framer = None if self._make_framer is None else self._make_framer()
+        self._at = 0.0
+
+    def feed(self, chunk: Chunk) -> Iterator[Frame]:
+        if self._framer is None or self._make_framer is None:
+            yield chunk.at, chunk.data.decode(errors="replace") if chunk.data else OMITTED
+        elif not chunk.data:
+            self._framer = self._make_framer()
+            yield self._at, OMITTED
+        else:
+            self._at = chunk.at
+            yield from ((chunk.at, _describe_frame(frame)) for frame in self._framer.feed(chunk.data))
+
+    def finish(self) -> Iterator[Frame]:
+        """Yield what the bytes that are left over make; once, after the last chunk."""
+        if self._framer is not None:
+            yield from ((self._at, _describe_frame(frame)) for frame in self._framer.finish())
+
+
+def _find_framer(content_type: str) -> Callable[[], KiroFramer | SseFramer] | None:
     if content_type.startswith(CONTENT_TYPE):
-        return list(_cut(chunks, KiroFramer))
-    if content_type.startswith(EVENT_STREAM):
-        return list(_cut(chunks, SseFramer))
-    return [(chunk.at, chunk.data.decode(errors="replace") if chunk.data else OMITTED) for chunk in chunks]
+        return KiroFramer
+    return SseFramer if content_type.startswith(EVENT_STREAM) else None
 
 
-def _cut(chunks: Sequence[Chunk], make_framer: Callable[[], KiroFramer | SseFramer]) -> Iterator[Frame]:
-    framer, at = make_framer(), 0.0
+def _read_frames(chunks: Sequence[Chunk], content_type: str) -> Iterator[Frame]:
+    reader = FrameReader(content_type)
     for chunk in chunks:
-        if not chunk.data:
-            framer = make_framer()
-            yield at, OMITTED
-            continue
-        at = chunk.at
-        for frame in framer.feed(chunk.data):
-            yield at, _describe_frame(frame)
-    for frame in framer.finish():
-        yield at, _describe_frame(frame)
+        yield from reader.feed(chunk)
+    yield from reader.finish()
 
 
 def _describe_frame(frame: object) -> str:

@@ -14,6 +14,7 @@ COMMANDS = {
     "serve": "Start the gateway.",
     "chat": "Send a prompt to a model and show the reply as it streams.",
     "models": "List the models that clients can use.",
+    "console": "Open the web console in a browser, signed in.",
     "connect": "Show or write the settings that point a client at this gateway.",
     "login": "Sign in with a provider.",
     "keys": "Create, list and revoke client keys.",

@@ -1,5 +1,6 @@
 """Load and validate the configuration, or raise a ConfigError with all its problems."""
 
+import ipaddress
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +28,7 @@ from dragoman.config.providers import read_providers
 from dragoman.config.proxies import read_proxies
 from dragoman.config.settings import (
     Config,
+    Console,
     Debug,
     Effort,
     Fetch,
@@ -41,7 +43,10 @@ from dragoman.config.tools import read_tools
 from dragoman.config.tree import Origin, Tree
 
 FILE_NAME = "dragoman.toml"
-SECTIONS = ("server", "retry", "debug", "store", "fetch", "effort", "tools", "providers", "models", "prices")
+SECTIONS = (
+    *("server", "retry", "debug", "store", "fetch", "effort", "tools", "console"),
+    *("providers", "models", "prices"),
+)
 SECTIONS_WITH_FLAGS: dict[str, type[Struct]] = {"server": Server}  # sections with command-line flags
 SQLITE = "sqlite:///"
 POSTGRESQL = "postgresql://"
@@ -157,6 +162,7 @@ def _check(tree: Tree, found: EnvironmentSettings, path: Path | None, home: Path
         fetch=read_section(tree, "fetch", Fetch),
         effort=read_section(tree, "effort", Effort),
         tools=read_tools(tree, home),
+        console=_read_console(tree),
         providers=providers or {"echo": ProviderConfig(name="echo", kind="echo")},
         models=_read_models(tree, providers),
         prices=_read_prices(tree),
@@ -174,6 +180,17 @@ def _read_debug(tree: Tree, home: Path) -> Debug:
     debug = read_section(tree, "debug", Debug)
     base = tree.origin(("debug", "directory")).base
     return msgspec.structs.replace(debug, directory=expand(str(debug.directory), base, home))
+
+
+def _read_console(tree: Tree) -> Console:
+    console = read_section(tree, "console", Console)
+    for network in console.trusted_proxies:
+        try:
+            ipaddress.ip_network(network, strict=False)
+        except ValueError:
+            expected = "expected IP addresses or networks such as 10.0.0.0/8"
+            tree.problem(("console", "trusted_proxies"), f'{expected}, got "{network}"')
+    return console
 
 
 def _read_store(tree: Tree, home: Path) -> StoreSettings:

@@ -102,6 +102,13 @@ class Debug(Struct, frozen=True):
         return self.max_days * 86_400
 
 
+class Console(Struct, frozen=True):
+    """The web console."""
+
+    enabled: bool | None = None  # None: only if no other machine can reach the gateway
+    trusted_proxies: tuple[Name, ...] = ()  # addresses or networks of reverse proxies whose x-forwarded-proto counts
+
+
 class StoreSettings(Struct, frozen=True):
     """The database of keys and usage."""
 
@@ -270,6 +277,7 @@ class Config(Struct, frozen=True, kw_only=True):
     fetch: Fetch
     effort: Effort
     tools: Tools = Tools()
+    console: Console = Console()
     providers: dict[str, ProviderConfig]
     models: tuple[ModelRoute, ...]
     prices: tuple[PriceOverride, ...] = ()

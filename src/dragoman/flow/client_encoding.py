@@ -1,7 +1,6 @@
 """The stages and the encoder of one client's reply, kept over all its upstream turns."""
 
 from collections.abc import Callable, Sequence
-from itertools import chain
 
 from dragoman.flow.steps.continue_reply import Continuation
 from dragoman.hub.events import Event, Failed
@@ -108,10 +107,9 @@ class ClientEncoding:
         assert self._encoder is not None
         events: list[Event] = []
         for stage in self.stages:
-            if events:
-                events = list(chain.from_iterable(map(stage.feed, events)))
+            events = [out for event in events for out in stage.feed(event)]
             events += stage.finish()
-        pieces = chain.from_iterable(map(self._encoder.feed, events))
+        pieces = [piece for event in events for piece in self._encoder.feed(event)]
         return b"".join([*pieces, *self._encoder.finish()])
 
     def feed(self, events: list[Event]) -> bytes:
@@ -131,8 +129,8 @@ class ClientEncoding:
 
     def _encoded(self, events: list[Event]) -> bytes:
         for stage in self.stages:
-            events = list(chain.from_iterable(map(stage.feed, events)))
-        return b"".join(chain.from_iterable(map(self.encode, events)))
+            events = [out for event in events for out in stage.feed(event)]
+        return b"".join([piece for event in events for piece in self.encode(event)])
 
     def _make_round_stages(self) -> Sequence[Stage[Event, Event]]:
         self._joint, self._rounds = None, JoinRounds()  # a reply with rounds is not continued elsewhere

@@ -27,6 +27,10 @@ class ObserverQueue:
         self._passed_at = 0.0  # by the loop's clock
         self.failures = 0
 
+    def attach(self, observer: OutcomeObserver) -> None:
+        """Pass outcomes to one more observer from now on."""
+        self._observers += (observer,)
+
     def add(self, record: RequestRecord) -> None:
         record.end()
         self._ended.append(record)

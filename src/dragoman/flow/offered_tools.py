@@ -1,8 +1,6 @@
 """Offer the tools that the gateway runs itself in place of a client's hosted tools."""
 
 from collections.abc import Mapping
-from itertools import chain
-from operator import attrgetter
 from typing import Protocol
 
 from msgspec import Struct
@@ -17,7 +15,6 @@ from dragoman.passes.server_tools import ServerTools, find_unrun_uses, offer_ser
 from dragoman.tools.plan import ToolPlan
 
 TOKEN = TOKEN_TAG.encode()
-_get_parts = attrgetter("parts")
 
 
 class EarlierRounds(Protocol):
@@ -37,8 +34,10 @@ class OfferedTools(Struct, frozen=True):
     unrun: tuple[ServerToolUse, ...] = ()  # uses in the client's history that must run first
 
 
-async def declares_server_tool(call: Call, plan: ToolPlan) -> bool:
+async def declares_server_tool(call: Call, plan: ToolPlan | None) -> bool:
     """Whether a request that could pass unchanged declares a tool that only the gateway can run."""
+    if plan is None or not plan.mentions(call.body):
+        return False
     await call.read()
     kinds = plan.kinds - plan.native
     return any(isinstance(tool, Hosted) and tool.kind in kinds for tool in call.request().tools)
@@ -81,4 +80,4 @@ async def _describe_tools(request: Request, plan: ToolPlan) -> dict[str, ToolTex
 
 def _has_foreign_parts(request: Request) -> bool:
     """Whether a turn has parts of its protocol's own, as the uses of server tools are."""
-    return Foreign in map(type, chain.from_iterable(map(_get_parts, request.turns)))
+    return any(type(part) is Foreign for turn in request.turns for part in turn.parts)

@@ -29,7 +29,6 @@ MAX_CODE_BYTES = 256  # of its error codes
 KIND_BY_STATUS = {413: Kind.TOO_LARGE, 408: Kind.REQUEST_TIMEOUT, 503: Kind.BUSY}
 
 SHUTDOWN = Kind.SHUTDOWN.value
-INTERRUPTIONS = (CLIENT_GONE, SHUTDOWN)
 UNSEEN = ReplySummary("", "", None, False, None, None, None, 0, 0, ())
 
 
@@ -108,9 +107,9 @@ class RequestRecord:
 
     def note_shutdown(self) -> None:
         """Note that the gateway stopped before the reply was complete."""
-        self._result = SHUTDOWN
+        self._result = Kind.SHUTDOWN.value
         if self.failed_attempts and self.failed_attempts[-1].why == CLIENT_GONE:
-            self.failed_attempts[-1] = FailedAttempt(self.failed_attempts[-1].route, SHUTDOWN)
+            self.failed_attempts[-1] = FailedAttempt(self.failed_attempts[-1].route, Kind.SHUTDOWN.value)
 
     def end(self) -> None:
         """Note the time of the end, and release the reply: its bytes must not wait for observers."""
@@ -122,13 +121,23 @@ class RequestRecord:
             if self._reported_usage is None and self._watch.final_usage is None:
                 self._guessed_input = estimate_body_tokens(body, "" if self.route is None else self.route.model)
 
+    @property
+    def monitor(self) -> ReplyMonitor | None:
+        """The monitor of the reply; None before its first token."""
+        return self._watch if self._reply is None else self._reply.watch
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended > 0
+
     def outcome(self) -> Outcome:
-        """Return the outcome. Call it after the end."""
-        seen = UNSEEN if self._watch is None else self._watch.summarize()
+        """Return the outcome; before the end, what it would be if the request ended now."""
+        watch = self.monitor
+        seen = UNSEEN if watch is None else watch.summarize()
         result, code = self._result, self._code
         if seen.failure is not None:
             result, code = seen.failure.kind.value, seen.failure.code
-        elif seen.stop is not None and not self.awaits_round and result in INTERRUPTIONS:
+        elif seen.stop is not None and not self.awaits_round and result in (CLIENT_GONE, Kind.SHUTDOWN.value):
             result = OK  # the reply was complete by then
         route = self.route
         code = None if code is None else cut_text(code, MAX_CODE_BYTES)
@@ -147,7 +156,7 @@ class RequestRecord:
             passthrough=route is not None and self.ledger is None,
             usage=self._reported_usage or self._used(seen),
             ttft_s=None if seen.first_token is None else seen.first_token - self._started,
-            duration_s=self._ended - self._started,
+            duration_s=(self._ended or time.monotonic()) - self._started,
             outcome=result,
             error_code=code,
             losses=0 if self.ledger is None else len(self.ledger),

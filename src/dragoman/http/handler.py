@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,7 +19,6 @@ from dragoman.flow.count_tokens import count_tokens
 from dragoman.flow.error_response import respond_with_failure
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.offload import LARGE_BYTES, run_off_loop
-from dragoman.flow.reading import no_room_failure
 from dragoman.flow.relay.relayed_call import RelayedCall
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_headers import id_headers
@@ -28,6 +28,7 @@ from dragoman.http.api.errors import PREFIX as API
 from dragoman.http.api.errors import use_api_errors
 from dragoman.http.api.table import AdminApi
 from dragoman.http.auth_backoff import AuthBackoff
+from dragoman.http.failures import key_failure, transport_failure
 from dragoman.http.host_check import HostCheck
 from dragoman.http.models import choose_model_list, list_models, read_parameters, unlisted_headers
 from dragoman.http.request_body import read_body
@@ -36,8 +37,6 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Client, ModelList, Protocol
 from dragoman.net import tasks
 from dragoman.net.errors import (
-    BodyTooLarge,
-    BufferBudgetExceeded,
     ClientDisconnected,
     RequestRejected,
 )
@@ -49,8 +48,12 @@ from dragoman.protocols import find_client_keys
 from dragoman.protocols.relayed_paths import CLIENT as RELAYED_CLIENT
 from dragoman.protocols.relayed_paths import RELAYED_PATHS, RelayedPath
 
+if TYPE_CHECKING:
+    from dragoman.http.console.site import Console
+
 log = logging.getLogger(__name__)
 
+CONSOLE_CLIENT = "console"  # the name of the client of requests that the console sends
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 NO_KEY = KeyId("")
 BUSY_S = 1.0  # when to try again where there is more to do than we take on
@@ -80,6 +83,11 @@ class RequestHandler:
         # Request ids are unique without asking the system for chance each time: drawn once, then counted.
         self._drawn = secrets.token_hex(8)
         self._counted = itertools.count(1)
+        self.console: Console | None = None
+        self.routes = RouteTable(self._table())
+
+    def set_console(self, console: "Console | None") -> None:
+        self.console = console
         self.routes = RouteTable(self._table())
 
     def _table(self) -> Iterator[Route]:
@@ -107,6 +115,7 @@ class RequestHandler:
         for relayed in RELAYED_PATHS.values():
             yield Route("POST", f"/{relayed.name}", Role.CLIENT, partial(self._relay, relayed))
         yield from () if self._api is None else self._api.routes()
+        yield from () if self.console is None else self.console.routes()
         yield Route("GET", "/responses", Role.CLIENT, _refuse_websocket, refuses=True)
         for method in ("GET", "POST", "DELETE"):
             yield Route(method, "/responses/*", Role.CLIENT, _refuse_stored_responses, refuses=True)
@@ -134,7 +143,7 @@ class RequestHandler:
         except ClientDisconnected:
             raise
         except RequestRejected as rejected:
-            self._refuse(exchange, path, RequestError(_transport_failure(rejected)), request_id)
+            self._refuse(exchange, path, RequestError(transport_failure(rejected)), request_id)
         except Exception as bug:
             log.error("%s failed: %s", path, describe_fault(bug))
             if exchange.started:
@@ -157,14 +166,17 @@ class RequestHandler:
             exchange.respond(status, [JSON, _id(request_id)], body)
             return
         found = self.routes.find(exchange.method, path)
-        if found is not None and found.route.role is Role.PUBLIC:
+        if found is not None and found.route.role in (Role.PUBLIC, Role.SESSION):
             await found.route.handler(RoutedRequest(exchange, path, request_id, NO_KEY, found.rest))
             return
         key = self._key(exchange)
+        via_console = key is None and self.console is not None
+        if key is None and self.console is not None:
+            key = await self.console.find_key(exchange)
         if key is None:
             had_key = bool(find_client_keys(exchange.headers.lasting, exchange.query))
             await self.auth_backoff.reject(exchange.address, path, had_key=had_key)
-            refused = RequestError(_key_failure(exchange))
+            refused = RequestError(key_failure(exchange))
             refused.observed = True  # by the backoff, which logs many of them in one line
             raise refused
         if found is None:
@@ -172,7 +184,7 @@ class RequestHandler:
             return
         access = self._keyring.access(key)
         check_role(found.route, access)
-        await found.route.handler(RoutedRequest(exchange, path, request_id, key, found.rest, access))
+        await found.route.handler(RoutedRequest(exchange, path, request_id, key, found.rest, access, via_console))
 
     def _key(self, exchange: Exchange) -> KeyId | None:
         """Return the id of the valid key that the request carries; None if it carries none."""
@@ -203,6 +215,8 @@ class RequestHandler:
     async def _run_counted(self, request: RoutedRequest, protocol: str, answer: AnswerRequest) -> None:
         self.under_way += 1
         try:
+            if self.console is not None:
+                answer = partial(self.console.live.run, answer)
             await self._run_observed(request, protocol, answer, self._gateway.observers.add)
         except RequestError as refused:
             refused.observed = True
@@ -224,6 +238,7 @@ class RequestHandler:
         exchange = request.exchange
         tenant = self._keyring.tenant(request.key)
         record = RequestRecord(request.request_id, protocol, exchange.headers, request.key, tenant)
+        record.client = CONSOLE_CLIENT if request.via_console else record.client
         recording = self._gateway.captures.begin(exchange, record.started_at, self._gateway.runtime.config.debug)
         record.recording = recording
         try:
@@ -308,6 +323,9 @@ class RequestHandler:
         self._refuse_path(request.exchange, request.path, request.request_id)
 
     async def _root(self, request: RoutedRequest) -> None:
+        if self.console is not None and b"text/html" in (request.exchange.headers.get(b"accept") or b""):
+            request.exchange.respond(302, [(b"location", b"/console"), _id(request.request_id)], b"")
+            return
         body = {"status": "ok", "message": "dragoman is running", "version": __version__}
         _respond_json(request, msgspec.json.encode(body))
 
@@ -340,26 +358,11 @@ class RequestHandler:
         if path.removeprefix("/") in RELAYED_PATHS:
             return RELAYED_CLIENT
         client = client_at(path, self._gateway.runtime.protocols, headers.get)
-        return use_api_errors(client) if path.startswith(API) else client
+        return use_api_errors(client) if path.startswith((API, "/console")) else client
 
 
 def _id(request_id: str) -> Header:
     return b"x-request-id", request_id.encode()
-
-
-def _key_failure(exchange: Exchange) -> Failure:
-    if not find_client_keys(exchange.headers.lasting, exchange.query):
-        return Failure(Kind.AUTH, "No API key was given: send it as a bearer token or in x-api-key.")
-    return Failure(Kind.AUTH, "The API key is not valid here; `dragoman keys create` makes one.")
-
-
-def _transport_failure(rejected: RequestRejected) -> Failure:
-    if isinstance(rejected, BufferBudgetExceeded):
-        return no_room_failure()
-    if isinstance(rejected, BodyTooLarge):
-        return Failure(Kind.TOO_LARGE, f"{rejected.message} (server.max_body_mb)")
-    kind = Kind.REQUEST_TIMEOUT if rejected.status == 408 else Kind.BAD_REQUEST
-    return Failure(kind, rejected.message)
 
 
 def _respond_json(request: RoutedRequest, body: bytes, status: int = 200) -> None:

@@ -21,7 +21,7 @@ class HostCheck:
 
     def find_error(self, headers: Headers) -> tuple[int, Failure] | None:
         """Return the status and the failure for a request that is rejected; None if it is accepted."""
-        host = _name((headers.get(b"host") or b"").decode("latin-1"))
+        host = host_name((headers.get(b"host") or b"").decode("latin-1"))
         if not self._any_host and host not in self._hosts:
             reason = f"This gateway does not answer for the host {host!r}; server.allowed_hosts adds names."
             return 421, Failure(Kind.FORBIDDEN, reason)
@@ -40,7 +40,7 @@ class HostCheck:
         return None
 
 
-def _name(host: str) -> str:
+def host_name(host: str) -> str:
     """Return a Host header without its port."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()

@@ -20,6 +20,7 @@ ID = "{id}"  # within a path: any text without a slash
 
 class Role(Enum):
     PUBLIC = "public"  # anybody
+    SESSION = "session"  # a browser that is signed in to the console or signs in, which the handler checks
     CLIENT = "client"  # the owner and client keys
     OWN = "own"  # any key; a client key sees only what belongs to it, an admin token needs the scope
     ADMIN = "admin"  # the owner, and admin tokens that have the scope
@@ -34,6 +35,7 @@ class RoutedRequest(Struct, frozen=True):
     key: KeyId  # empty where the route is public
     rest: str = ""  # what `/*` at the end of the route's path, or `{id}` in it, stands for
     access: Access = CLIENT
+    via_console: bool = False  # sent by a browser that is signed in to the console
 
     @property
     def sees_all(self) -> bool:

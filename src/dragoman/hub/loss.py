@@ -63,8 +63,7 @@ class Ledger:
     def copy(self) -> "Ledger":
         copied = Ledger()
         copied._losses = self._losses.copy()
-        if self._counted:
-            copied._counted = {how: paths.copy() for how, paths in self._counted.items()}
+        copied._counted = {how: paths.copy() for how, paths in self._counted.items()}
         return copied
 
     def count_by_kind(self) -> tuple[int, ...]:
@@ -78,5 +77,4 @@ class Ledger:
 
     def __len__(self) -> int:
         """Return the number of all losses, listed or not."""
-        listed = len(self._losses)
-        return listed + sum(map(len, self._counted.values())) if self._counted else listed
+        return len(self._losses) + sum(map(len, self._counted.values()))

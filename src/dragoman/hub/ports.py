@@ -42,12 +42,9 @@ class RunStage:
         return [out for event in run for out in self.feed(event)]
 
 
-Item = Event | list[Delta]  # an event, or a run
-
-
-def split_runs(events: Iterable[Event]) -> list[Item]:
+def split_runs(events: Iterable[Event]) -> list[Event | list[Delta]]:
     """Gather deltas of one block that follow each other into runs; other events stand alone."""
-    items: list[Item] = []
+    items: list[Event | list[Delta]] = []
     run: list[Delta] = []
     block = None
     for event in events:
@@ -61,17 +58,6 @@ def split_runs(events: Iterable[Event]) -> list[Item]:
             run = [event]
             items.append(run)
     return items
-
-
-def flatten_runs(items: Iterable[Item]) -> list[Event]:
-    """Return the events of which runs were gathered."""
-    events: list[Event] = []
-    for item in items:
-        if isinstance(item, list):
-            events += item
-        else:
-            events.append(item)
-    return events
 
 
 def join_run(run: Sequence[Delta]) -> str:

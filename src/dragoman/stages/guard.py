@@ -38,8 +38,6 @@ class Phase(Enum):
     OVER = "over"
     SILENT = "silent"  # over; further events are ignored, after one was reported
 
-    __hash__ = object.__hash__  # the guard looks members up for every event; Enum's own is a Python function
-
 
 class BlockState(Enum):
     """The state of one block. The events that may follow depend on its kind."""
@@ -54,8 +52,6 @@ class BlockState(Enum):
     HOSTED = "hosted"
     RETURNED = "hosted, returned"
     CLOSED = "closed"
-
-    __hash__ = object.__hash__
 
 
 REPLY_EVENTS: tuple[type[Event], ...] = (
@@ -137,7 +133,7 @@ class Guard(RunStage):
     each failure that is passed on, whether the guard or the upstream caused it.
     """
 
-    __slots__ = ("_blocks", "_on_failure", "_on_trip", "_open", "_phase", "_usage", "_writable")
+    __slots__ = ("_blocks", "_on_failure", "_on_trip", "_phase", "_usage", "_writable")
 
     def __init__(
         self, on_trip: Callable[[str], None], on_failure: Callable[[Failure], None] = lambda failure: None
@@ -146,7 +142,6 @@ class Guard(RunStage):
         self._on_failure = on_failure
         self._phase = Phase.WAITING
         self._blocks: dict[int, BlockState] = {}
-        self._open = 0  # how many of them are not closed
         self._writable: set[int] = set()  # the blocks that accept text: one lookup for each Delta
         self._usage: UsageReported | None = None
 
@@ -160,8 +155,8 @@ class Guard(RunStage):
             return self._trip(phase)
         self._phase = phase
         # Types are compared: a struct's class pattern that does not fit is slow.
-        if type(event) is Started:
-            return (event,)
+        if type(event) is Opened or type(event) is Closed or type(event) is Delta:
+            return self._step(event)
         if type(event) is UsageReported:
             self._usage = event
             return ()
@@ -171,7 +166,9 @@ class Guard(RunStage):
             self._writable.clear()
             self._on_failure(event.failure)
             return (*self._take_usage(), event)
-        return self._step(event)
+        if type(event) is OpaqueAdded or type(event) is CitationAdded or type(event) is ToolReturned:
+            return self._step(event)
+        return (event,)
 
     def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
         if run[0].block in self._writable and "" not in [event.text for event in run]:
@@ -190,9 +187,6 @@ class Guard(RunStage):
             return self._trip(state)
         if type(event) is Opened:
             state = KINDS[type(event.what)]
-            self._open += 1
-        elif type(event) is Closed:
-            self._open -= 1
         if isinstance(BLOCKS[state][Delta], str):
             self._writable.discard(event.block)
         else:
@@ -215,10 +209,9 @@ class Guard(RunStage):
 
     def _close_all(self) -> Sequence[Event]:
         self._writable.clear()
-        if not self._open:
-            return ()
         left = [block for block, state in self._blocks.items() if state is not BlockState.CLOSED]
-        self._on_trip(LEFT_OPEN)
+        if left:
+            self._on_trip(LEFT_OPEN)
         return [Closed(block) for block in left]
 
     def _take_usage(self) -> Sequence[Event]:

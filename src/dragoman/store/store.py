@@ -9,6 +9,7 @@ from msgspec.structs import fields
 
 from dragoman.store.audit_log import AuditRow
 from dragoman.store.request_search import RequestPage, RequestSearch
+from dragoman.store.session_rows import SessionRow
 from dragoman.store.usage_rows import GroupBy, UsageRow, UsageSpan, UsageSum
 
 SQLITE = "sqlite:///"
@@ -71,7 +72,7 @@ class Rotation(Struct, frozen=True):
 
 
 class Store(Protocol):
-    """Client keys, cut tool calls, usage and the audit log, kept in a database.
+    """Client keys, cut tool calls, usage, the audit log and sessions of the console, kept in a database.
 
     Every operation may raise StoreError, does not block the event loop, and works again without a restart once the
     database does.
@@ -149,6 +150,21 @@ class Store(Protocol):
 
     async def audit_rows(self, before: int, limit: int) -> tuple[AuditRow, ...]:
         """Return the newest audit rows whose number is smaller than `before`, newest first."""
+
+    async def add_session(self, row: SessionRow) -> None:
+        """Add a session of the console or a link that makes one, and remove those that have expired."""
+
+    async def find_session(self, digest: bytes) -> SessionRow | None:
+        """Return the session or link with this digest, even if it has expired."""
+
+    async def touch_session(self, id: str, used_at: int) -> None:
+        """Set the time at which a session was last used."""
+
+    async def end_session(self, id: str) -> bool:
+        """Remove a session or link; return whether it was there, which is true for one caller only."""
+
+    async def sessions(self) -> tuple[SessionRow, ...]:
+        """Return all sessions and links, oldest first."""
 
 
 async def open_store(url: str) -> Store:

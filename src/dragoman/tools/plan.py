@@ -38,7 +38,7 @@ class ToolPlan(Struct, frozen=True):
 
     def mentions(self, body: bytes) -> bool:
         """Whether a body that could pass unchanged may declare a tool that the upstream cannot run."""
-        return max(map(body.find, self.marks), default=-1) >= 0
+        return any(body.find(mark) >= 0 for mark in self.marks)
 
 
 def plan_tools(

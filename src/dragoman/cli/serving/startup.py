@@ -10,11 +10,13 @@ import click
 from msgspec import Struct
 
 from dragoman import __version__
+from dragoman.accounts.console_sessions import ConsoleSessions, console_address
 from dragoman.accounts.keys import Keyring
 from dragoman.admin.clients import KEY_VARIABLE, Target
 from dragoman.admin.configuration import find_short_key
 from dragoman.admin.errors import AdminError
 from dragoman.config import Config, ProviderConfig, Secret
+from dragoman.config.console import find_console_state
 from dragoman.config.settings import is_loopback
 from dragoman.store import Store, StoreError, make_store
 
@@ -32,6 +34,7 @@ class Keys(Struct, frozen=True):
     created: Secret | None
     stored: int
     has_environment_key: bool
+    console_link: str | None = None  # the token of a link that signs in once
 
 
 async def open_keys(config: Config) -> tuple[Store, Keyring]:
@@ -85,6 +88,7 @@ class Startup:
             # Where others can reach the gateway, a key must have been created on purpose.
             created = await keyring.create_first() if is_loopback(self._config.server.host) else None
             valid = [row for row in await keyring.list() if row.revoked_at is None]
+            link = await self._make_console_link(store, keyring)
         except StoreError:
             if self._config.client_key is None:
                 raise
@@ -92,10 +96,15 @@ class Startup:
         finally:
             await store.close()
         has_environment_key = self._config.client_key is not None and not keyring.environment_key_revoked
-        keys = Keys(created.secret if created else None, len(valid), has_environment_key)
+        keys = Keys(created.secret if created else None, len(valid), has_environment_key, link)
         if not keys.stored and not has_environment_key and not is_loopback(self._config.server.host):
             raise AdminError(NO_KEY.format(host=self._config.server.host))
         return keys
+
+    async def _make_console_link(self, store: Store, keyring: Keyring) -> str | None:
+        if not find_console_state(self._config, os.environ).is_on or not is_loopback(self._config.server.host):
+            return None
+        return await ConsoleSessions(store, keyring).make_link()
 
 
 def render_banner(config: Config, target: Target, keys: Keys) -> str:
@@ -106,6 +115,7 @@ def render_banner(config: Config, target: Target, keys: Keys) -> str:
         _section("Configuration", [source]),
         _section("Providers", _provider_lines(config)),
         _section(key_title, _key_lines(keys)),
+        *([_section("Console", _console_lines(target, keys.console_link))] if keys.console_link else []),
         _section("To paste" if keys.created is None else "To paste, after the line above", _client_lines(target)),
     ]
     return "\n\n".join(parts) + "\n"
@@ -142,6 +152,10 @@ def _key_lines(keys: Keys) -> list[str]:
     if keys.stored:
         lines.append(f"{keys.stored} in the store; `dragoman keys create` makes another if one is lost")
     return lines or ["none: no request is accepted until `dragoman keys create` has made one"]
+
+
+def _console_lines(target: Target, link: str) -> list[str]:
+    return [console_address(target.root, link), "Signs you in once, within 60 s. Later: `dragoman console`."]
 
 
 def _client_lines(target: Target) -> list[str]:

@@ -39,13 +39,14 @@ class HeadAndTail(Generic[T]):
     `gap` stands for the parts that were dropped between them.
     """
 
-    __slots__ = ("_gap", "_head", "_tail", "_tail_left")
+    __slots__ = ("_dropped", "_gap", "_head", "_tail", "_tail_left")
 
     def __init__(self, gap: T | None = None) -> None:
         self._gap = gap
         self._head: list[T] = []
         self._tail: deque[tuple[T, int]] | None = None
         self._tail_left = TAIL_BYTES
+        self._dropped = 0  # parts that were in the tail
 
     @property
     def is_complete(self) -> bool:
@@ -64,9 +65,24 @@ class HeadAndTail(Generic[T]):
         self._tail_left -= size
         while self._tail_left < 0 and len(self._tail) > 1:
             self._tail_left += self._tail.popleft()[1]
+            self._dropped += 1
 
     def parts(self) -> tuple[T, ...]:
         if self._tail is None:
             return tuple(self._head)
         gap = () if self._gap is None else (self._gap,)
         return (*self._head, *gap, *(part for part, _ in self._tail))
+
+    def read_from(self, position: int) -> tuple[list[T], int]:
+        """Return the parts from a position on that are still there, and the position after the last one.
+
+        Where parts in between were dropped, `gap` stands for them.
+        """
+        tail = self._tail or ()
+        first_in_tail = len(self._head) + self._dropped
+        end = first_in_tail + len(tail)
+        parts = self._head[position:]
+        if tail and position < first_in_tail and self._dropped and self._gap is not None:
+            parts.append(self._gap)
+        skipped = max(0, position - first_in_tail)
+        return [*parts, *(part for part, _ in list(tail)[skipped:])], end

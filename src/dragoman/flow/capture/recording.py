@@ -125,8 +125,8 @@ class Recording:
         path = exchange.raw_path.decode("latin-1")
         headers = to_text(exchange.headers)
         self._request = capture_format.ClientRequest(exchange.method, path, exchange.query, headers, b"")
-        self._response: ClientResponse | None = None
-        self._events: HeadAndTail[tuple[float, int, Event]] = HeadAndTail()
+        self.client_response: ClientResponse | None = None
+        self.events: HeadAndTail[tuple[float, int, Event]] = HeadAndTail()
         self._hidden_headers: set[bytes] = set()  # names of headers that the configuration sets
         self._guard_trips: list[str] = []
         self._cut_calls: list[str] = []
@@ -153,12 +153,12 @@ class Recording:
 
     @contain_errors
     def on_head(self, status: int, headers: Iterable[Header]) -> None:
-        self._response = ClientResponse(status, to_text(headers), HeadAndTail(GAP))
+        self.client_response = ClientResponse(status, to_text(headers), HeadAndTail(GAP))
 
     @contain_errors
     def on_body(self, data: bytes) -> None:
-        if data and self._response is not None:
-            self._keep_chunk(self._response.chunks, data, "sent")
+        if data and self.client_response is not None:
+            self._keep_chunk(self.client_response.chunks, data, "sent")
 
     @contain_errors
     def on_end(self) -> None:
@@ -255,10 +255,10 @@ class Recording:
         if isinstance(event, Ended) and event.cut:
             self._cut_calls += [call.name for call in event.cut]
         timed = (self.elapsed(), index, event)
-        if self._events.is_complete and self.reserve(EVENT_BYTES + size, "events"):
-            self._events.add(timed)
-        elif self._reserve_tail(self._events):
-            self._events.add_to_tail(timed, EVENT_BYTES + size)
+        if self.events.is_complete and self.reserve(EVENT_BYTES + size, "events"):
+            self.events.add(timed)
+        elif self._reserve_tail(self.events):
+            self.events.add_to_tail(timed, EVENT_BYTES + size)
 
     @contain_errors
     def note_provider(self, provider: Provider) -> None:
@@ -308,13 +308,18 @@ class Recording:
     def failed(self) -> bool:
         """Whether anything went wrong, including a cut tool call and a correction by the grammar guard."""
         result = "bug" if self._outcome is None else self._outcome.outcome
-        status = 0 if self._response is None else self._response.status
+        status = 0 if self.client_response is None else self.client_response.status
         return result not in (OK, CLIENT_GONE) or status >= 400 or bool(self._guard_trips or self._cut_calls)
 
-    def make_capture(self) -> Capture:
-        """Return the capture. This takes time: it is called on the writer's thread."""
-        outcome = self._outcome or Outcome(
-            request_id="", started_at=self._started_at, client_protocol="", outcome="bug"
+    def make_capture(self, so_far: Outcome | None = None) -> Capture:
+        """Return the capture; `so_far` is the outcome of a request that has not ended.
+
+        This takes time: for a capture that is written it is called on the writer's thread.
+        """
+        outcome = (
+            self._outcome
+            or so_far
+            or Outcome(request_id="", started_at=self._started_at, client_protocol="", outcome="bug")
         )
         last = self.upstream_exchanges[-1] if self.upstream_exchanges else None
         return Capture(
@@ -337,7 +342,7 @@ class Recording:
             request=self._request,
             upstream_requests=tuple(exchange.make_record() for exchange in self.upstream_exchanges),
             events=tuple(
-                TimedEvent(at, index, capture_format.event_json(event)) for at, index, event in self._events.parts()
+                TimedEvent(at, index, capture_format.event_json(event)) for at, index, event in self.events.parts()
             ),
             losses=tuple(self._ledger or ()),
             request_losses=self._request_losses,
@@ -348,7 +353,7 @@ class Recording:
         )
 
     def _make_response(self) -> capture_format.ClientResponse | None:
-        sent = self._response
+        sent = self.client_response
         return None if sent is None else capture_format.ClientResponse(sent.status, sent.headers, sent.chunks.parts())
 
     def _make_settings(self) -> capture_format.Settings:

@@ -64,10 +64,11 @@ class RequestCapture:
         self._budget = MemoryBudget(memory_bytes)
         self._sink = CaptureWriter(self._budget) if sink is None else sink
         self._directory: tuple[Debug, CaptureDirectory] | None = None
+        self.live_left = 0  # how many more requests are recorded because the console watches them
 
     def begin(self, exchange: Exchange, started_at: float, debug: Debug) -> Recording | None:
         """Start to record a request; return None if it is not to be captured."""
-        if debug.capture == "off":
+        if debug.capture == "off" and self.live_left <= 0:
             return None
         recording = Recording(exchange, started_at, self._budget, lambda ended: self._finish(ended, debug))
         recording.secrets.update(find_client_keys(exchange.headers.lasting, exchange.query))
@@ -75,7 +76,7 @@ class RequestCapture:
         return recording
 
     def _finish(self, recording: Recording, debug: Debug) -> None:
-        if debug.capture == "errors" and not recording.failed:
+        if debug.capture == "off" or (debug.capture == "errors" and not recording.failed):
             self._budget.release(recording.size)
             return
         secrets = frozenset(recording.secrets)

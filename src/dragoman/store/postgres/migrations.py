@@ -130,4 +130,17 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX usage_by_key ON dragoman.usage (key, time_ms, id);
     CREATE INDEX usage_by_request_id ON dragoman.usage (request_id);
     """,
+    """
+    CREATE TABLE dragoman.console_sessions (
+        digest        BYTEA PRIMARY KEY,
+        header_digest BYTEA NOT NULL,
+        id            TEXT NOT NULL UNIQUE,
+        key           TEXT NOT NULL,
+        created_at    BIGINT NOT NULL,
+        used_at       BIGINT NOT NULL,
+        expires_at    BIGINT NOT NULL,
+        address       TEXT NOT NULL,
+        browser       TEXT NOT NULL
+    );
+    """,
 )

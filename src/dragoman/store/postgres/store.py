@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from dragoman.store.audit_log import AuditRow
-from dragoman.store.postgres import admin_tables, tables
+from dragoman.store.postgres import admin_tables, session_tables, tables
 from dragoman.store.postgres.connection import ConnectionPool
 from dragoman.store.request_search import RequestPage, RequestSearch
+from dragoman.store.session_rows import SessionRow
 from dragoman.store.store import KeyId, KeyRow, LiveKey, Rotation
 from dragoman.store.usage_rows import GroupBy, UsageRow, UsageSpan, UsageSum
 
@@ -83,3 +84,18 @@ class PostgresStore:
 
     async def audit_rows(self, before: int, limit: int) -> tuple[AuditRow, ...]:
         return await self._connections.run(partial(admin_tables.list_audit, before=before, limit=limit))
+
+    async def add_session(self, row: SessionRow) -> None:
+        await self._connections.run(partial(session_tables.add_session, row=row))
+
+    async def find_session(self, digest: bytes) -> SessionRow | None:
+        return await self._connections.run(partial(session_tables.find_session, digest=digest))
+
+    async def touch_session(self, id: str, used_at: int) -> None:
+        await self._connections.run(partial(session_tables.touch_session, id=id, used_at=used_at))
+
+    async def end_session(self, id: str) -> bool:
+        return await self._connections.run(partial(session_tables.end_session, id=id))
+
+    async def sessions(self) -> tuple[SessionRow, ...]:
+        return await self._connections.run(session_tables.list_sessions)

@@ -119,4 +119,17 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX usage_by_key ON usage (key, time_ms, id);
     CREATE INDEX usage_by_request_id ON usage (request_id);
     """,
+    """
+    CREATE TABLE console_sessions (
+        digest        BLOB PRIMARY KEY,
+        header_digest BLOB NOT NULL,
+        id            TEXT NOT NULL UNIQUE,
+        key           TEXT NOT NULL,
+        created_at    INTEGER NOT NULL,
+        used_at       INTEGER NOT NULL,
+        expires_at    INTEGER NOT NULL,
+        address       TEXT NOT NULL,
+        browser       TEXT NOT NULL
+    );
+    """,
 )

@@ -12,7 +12,8 @@ import apsw
 
 from dragoman.store.audit_log import AuditRow
 from dragoman.store.request_search import MAX_QUERIES, QUERY_TIMEOUT_S, RequestPage, RequestSearch
-from dragoman.store.sqlite import admin_tables, tables
+from dragoman.store.session_rows import SessionRow
+from dragoman.store.sqlite import admin_tables, session_tables, tables
 from dragoman.store.sqlite.connection import connect, in_transaction
 from dragoman.store.store import KeyId, KeyRow, LiveKey, Rotation, StoreError
 from dragoman.store.usage_rows import GroupBy, UsageRow, UsageSpan, UsageSum
@@ -106,6 +107,21 @@ class SqliteStore:
 
     async def audit_rows(self, before: int, limit: int) -> tuple[AuditRow, ...]:
         return await self.read(lambda connection: admin_tables.list_audit(connection, before, limit))
+
+    async def add_session(self, row: SessionRow) -> None:
+        await self.write(lambda connection: session_tables.add_session(connection, row))
+
+    async def find_session(self, digest: bytes) -> SessionRow | None:
+        return await self.read(lambda connection: session_tables.find_session(connection, digest))
+
+    async def touch_session(self, id: str, used_at: int) -> None:
+        await self.write(lambda connection: session_tables.touch_session(connection, id, used_at))
+
+    async def end_session(self, id: str) -> bool:
+        return await self.write(lambda connection: session_tables.end_session(connection, id))
+
+    async def sessions(self) -> tuple[SessionRow, ...]:
+        return await self.read(session_tables.list_sessions)
 
     async def read(self, work: Work[T]) -> T:
         """Run a function that only reads."""

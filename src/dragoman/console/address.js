@@ -1,0 +1,33 @@
+// Every state of the console has an address.
+
+/** Name, title, and the key after `g`. */
+export const PAGES = [
+  { name: "live", title: "Live", key: "l" },
+];
+
+/** Go to another state. @param {string} address @param {boolean} [replace] */
+export function go(address, replace = false) {
+  history[replace ? "replaceState" : "pushState"](null, "", address);
+  dispatchEvent(new CustomEvent("moved", { detail: { replace } }));
+}
+
+/** Change the query of the address without drawing the page anew. @param {Record<string, string>} query */
+export function keepInAddress(query) {
+  const given = Object.entries(query).filter(([, value]) => value);
+  const text = new URLSearchParams(given).toString();
+  history.replaceState(null, "", location.pathname + (text ? `?${text}` : ""));
+}
+
+/** @param {string} id */
+export function inspectAddress(id) {
+  return `/console/inspect/${encodeURIComponent(id)}`;
+}
+
+const SINGLE_KEYS = "dragoman-single-keys";
+
+/** Whether single letters are commands; somebody who dictates text switches them off. */
+export const singleKeys = {
+  get on() { return localStorage.getItem(SINGLE_KEYS) !== "off"; },
+  /** @param {boolean} on */
+  set(on) { localStorage.setItem(SINGLE_KEYS, on ? "on" : "off"); },
+};

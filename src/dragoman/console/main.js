@@ -1,0 +1,180 @@
+// Start the console: sign in, find the page of the address, draw it, and hear the keyboard.
+
+import { PAGES, go, singleKeys } from "./address.js";
+import { get, resume, session, signIn, signOut } from "./api.js";
+import { h, show } from "./dom.js";
+import { feed } from "./feed.js";
+import { failed, loading } from "./states.js";
+import { plain } from "./text.js";
+
+/**
+ * @typedef {object} Page
+ * @property {any} node
+ * @property {Record<string, () => void>} [keys]
+ * @property {() => void} [close]
+ */
+
+const OTHERS = ["inspect", "help"];
+
+const main = /** @type {HTMLElement} */ (document.getElementById("main"));
+const header = /** @type {HTMLElement} */ (document.getElementById("top"));
+/** @type {Page | null} */
+let page = null;
+let visit = 0;
+let pressedG = 0;
+
+async function draw(moved = true) {
+  const mine = ++visit;
+  page?.close?.();
+  page = null;
+  const [name = "", ...rest] = location.pathname.replace(/^\/console\/?/, "").split("/").map(decodeURIComponent);
+  if (!name) return go(`/console/${await firstPage()}`, true);
+  const known = PAGES.find((one) => one.name === name);
+  mark(name);
+  if (!known && !OTHERS.includes(name)) {
+    show(main, failed(new Error(`There is no page ${plain(name)}. Choose one above.`)));
+    return;
+  }
+  show(main, loading());
+  try {
+    const module = await import(`./pages/${name}.js`);
+    const made = await module.open({ rest, query: new URLSearchParams(location.search) });
+    if (mine !== visit) return made.close?.();
+    page = made;
+    document.title = `${module.title} · dragoman`;
+    main.className = name;
+    show(main, h("h1", null, module.title), made.node);
+    if (moved) main.focus({ preventScroll: true });
+  } catch (error) {
+    if (mine === visit) show(main, failed(error, () => void draw()));
+  }
+}
+
+/** The first start shows how to connect a client; later ones show what happens. */
+async function firstPage() {
+  try {
+    return (await get("/api/v1/requests", { limit: 1 })).requests.length ? "live" : "connect";
+  } catch {
+    return "live";
+  }
+}
+
+/** @param {string} name */
+function mark(name) {
+  for (const link of header.querySelectorAll("nav a")) {
+    if (link.getAttribute("href") === `/console/${name}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+}
+
+function drawHeader() {
+  const light = h("span.light", { role: "status" });
+  const names = { idle: "", connecting: "Connecting", live: "Live", stale: "Not live: reconnecting", paused: "Paused", refused: "Feed refused" };
+  const signs = { idle: "", connecting: "◌", live: "●", stale: "▲", paused: "‖", refused: "✕" };
+  const update = () => {
+    light.className = `light ${feed.state}`;
+    show(light, h("span", { "aria-hidden": "true" }, signs[feed.state]), " ", names[feed.state]);
+  };
+  feed.addEventListener("state", update);
+  update();
+  const key = session.about.session.key;
+  show(header,
+    h("a.brand", { href: "/console/live" }, "dragoman"),
+    h("nav", { "aria-label": "Pages" }, PAGES.map((one) => h("a", { href: `/console/${one.name}` }, one.title))),
+    h("div.who", null, light,
+      h("a", { href: "/console/help", title: "Keyboard and sessions" }, h("kbd", null, "?"), h("span.unseen", null, " Help")),
+      h("span.key", { title: `Signed in with the key ${plain(key)}` }, session.about.role === "owner" ? "Owner" : plain(key)),
+      h("button.quiet", { type: "button", onclick: signOut }, "Sign out")));
+  header.hidden = false;
+}
+
+/** @param {string} [why] */
+function askForKey(why) {
+  feed.stop();
+  header.hidden = true;
+  document.title = "Sign in · dragoman";
+  main.className = "sign-in";
+  const problem = h("p.problem", { role: "alert", id: "problem" }, why || "");
+  const input = h("input", { type: "password", id: "key", autocomplete: "off", required: true, "aria-describedby": "problem hint", spellcheck: "false" });
+  const button = h("button.primary", { type: "submit" }, "Sign in");
+  const form = h("form", {
+    onsubmit: async (/** @type {Event} */ event) => {
+      event.preventDefault();
+      button.disabled = true;
+      try {
+        await signIn({ key: input.value });
+        enter();
+      } catch (error) {
+        problem.textContent = plain(/** @type {Error} */ (error).message);
+        button.disabled = false;
+        input.focus();
+      }
+    },
+  }, h("label", { for: "key" }, "Client key"), input, problem, button);
+  show(main, h("h1", null, "Sign in to dragoman"), form,
+    h("p", { id: "hint" }, "Use a key that ", h("code", null, "dragoman keys create"),
+      " made. On the gateway's machine you need none: run ", h("code", null, "dragoman console"), "."));
+  input.focus();
+}
+
+function enter() {
+  drawHeader();
+  void draw(false);
+}
+
+/** @param {KeyboardEvent} event */
+function press(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || header.hidden) return;
+  const target = event.target instanceof Element ? event.target : null;
+  const writing = target?.closest("input:not([type=checkbox]), textarea, select, [contenteditable]");
+  if (event.key === "Escape") {
+    if (writing instanceof HTMLElement) writing.blur();
+    else if (page?.keys?.Escape) page.keys.Escape();
+    return;
+  }
+  if (writing || !singleKeys.on || document.querySelector("dialog[open]")) return;
+  if (pressedG && Date.now() - pressedG < 1500) {
+    pressedG = 0;
+    const wanted = PAGES.find((one) => one.key === event.key);
+    if (wanted) {
+      event.preventDefault();
+      return go(`/console/${wanted.name}`);
+    }
+  }
+  if (event.key === "g") pressedG = Date.now();
+  else if (event.key === "?") go("/console/help");
+  else if (page?.keys?.[event.key]) {
+    event.preventDefault();
+    page.keys[event.key]();
+  }
+}
+
+/** @param {MouseEvent} event */
+function follow(event) {
+  const link = event.target instanceof Element ? event.target.closest("a") : null;
+  const plainClick = event.button === 0 && !event.ctrlKey && !event.metaKey && !event.shiftKey;
+  if (!link || !plainClick || link.target || link.origin !== location.origin || link.hasAttribute("download")) return;
+  if (!link.pathname.startsWith("/console/") || (link.hash && link.pathname === location.pathname)) return;
+  event.preventDefault();
+  go(link.pathname + link.search);
+}
+
+async function start() {
+  addEventListener("popstate", () => void draw());
+  addEventListener("moved", (event) => void draw(!(/** @type {CustomEvent} */ (event).detail.replace)));
+  addEventListener("keydown", press);
+  addEventListener("click", follow);
+  addEventListener("signed-out", (event) => askForKey(/** @type {CustomEvent} */ (event).detail));
+  const link = location.hash.startsWith("#t=") ? location.hash.slice(3) : "";
+  if (link) history.replaceState(null, "", location.pathname + location.search);
+  try {
+    if (link) await signIn({ link });
+    else if (!(await resume())) return askForKey();
+    enter();
+  } catch (error) {
+    if (link) return askForKey(/** @type {Error} */ (error).message);
+    show(main, failed(error, () => location.reload()));
+  }
+}
+
+void start();

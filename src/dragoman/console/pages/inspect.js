@@ -1,0 +1,247 @@
+// Inspector: why did this reply look so? For a request under way, or one that was captured.
+
+import { get, session } from "../api.js";
+import { announce, h, show } from "../dom.js";
+import { feed } from "../feed.js";
+import { ago, bytes, duration, exactTime } from "../format.js";
+import { diffView, jsonView } from "../json.js";
+import { empty, loading } from "../states.js";
+import { Timeline } from "../timeline.js";
+import { copyButton, plain, quote } from "../text.js";
+import { costText, protocols, stateMark, tokenText } from "../words.js";
+
+export const title = "Inspector";
+const NOT_CAPTURED = "This request was not captured. Set debug.capture to errors or all, and send it again.";
+const SECRET_HEADER = /^(authorization|x-api-key|x-goog-api-key|cookie|host|content-length|connection)$/i;
+
+/** @param {{rest: string[]}} address @returns {Promise<import("../main.js").Page>} */
+export async function open({ rest }) {
+  const view = new Inspector(rest[0] || "");
+  await view.load();
+  return { node: view.node, close: () => view.close(), keys: { Escape: () => history.back(), ...view.keys } };
+}
+
+class Inspector {
+  /** @param {string} id */
+  constructor(id) {
+    this.id = id;
+    this.timeline = new Timeline();
+    /** @type {any} */
+    this.row = null;
+    /** @type {any} */
+    this.description = null;
+    this.isLive = false;
+    this.head = h("div", null, loading());
+    this.details = h("div");
+    this.problem = h("div");
+    this.node = h("div", null, this.head, h("h2", null, "Stream"), this.problem, this.timeline.node, this.details);
+    /** @type {[string, EventListener][]} */
+    this.heard = [];
+    /** @type {Record<string, () => void>} */
+    this.keys = {};
+  }
+
+  async load() {
+    if (session.may("captures:read")) {
+      this.description = await describeLive(this.id);
+      if (this.description) return this.follow();
+    }
+    if (!(await this.loadPast())) this.follow();
+  }
+
+  /** Show a request that has ended; false if there is none. */
+  async loadPast() {
+    const past = await findRow(this.id);
+    if (!past) return false;
+    this.row = past;
+    if (past.captured && session.may("captures:read")) {
+      this.description = await get(`/api/v1/captures/${encodeURIComponent(this.id)}`);
+      this.timeline.add(this.description.timeline);
+      await this.loadRest();
+    } else this.explain(NOT_CAPTURED);
+    this.draw();
+    return true;
+  }
+
+  /** @param {string} why */
+  explain(why) {
+    this.timeline.node.hidden = true;
+    show(this.problem, empty("There is no stream to show", why));
+  }
+
+  /** A long timeline comes in pages. */
+  async loadRest() {
+    for (let next = this.description.next; next !== null && next !== undefined && this.timeline.entries.length < 20_000;) {
+      const page = await get(`/api/v1/captures/${encodeURIComponent(this.id)}`, { first: next });
+      this.timeline.add(page.timeline);
+      next = page.next;
+    }
+  }
+
+  /** Watch the request in the feed. */
+  follow() {
+    this.isLive = true;
+    this.hear("hello", () => this.timeline.clear());
+    this.hear("frames", (event) => this.onFrames(event.detail));
+    this.hear("rows", (event) => this.onRows(event.detail.rows));
+    this.hear("state", () => this.onState());
+    feed.watch({ watch: "live", frames: this.id });
+    this.draw();
+  }
+
+  /** @param {string} name @param {(event: CustomEvent) => void} react */
+  hear(name, react) {
+    const listener = /** @type {EventListener} */ (react);
+    feed.addEventListener(name, listener);
+    this.heard.push([name, listener]);
+  }
+
+  close() {
+    for (const [name, listener] of this.heard) feed.removeEventListener(name, listener);
+    if (this.isLive) feed.stop();
+  }
+
+  /** @param {any} frames */
+  onFrames(frames) {
+    if (frames.request_id !== this.id) return;
+    if (frames.problem) {
+      this.explain(frames.problem);
+      return;
+    }
+    this.timeline.node.hidden = false;
+    show(this.problem, frames.with_content ? null : h("p.notice", null, "This key sees times and sizes, not content: that needs the right captures:read."));
+    this.timeline.add(frames.entries, frames.dropped);
+  }
+
+  /** @param {any[]} rows */
+  onRows(rows) {
+    for (const row of rows) {
+      if (this.row ? row.number !== this.row.number : row.request_id !== this.id) continue;
+      const ended = row.state === "ended" && this.row && this.row.state !== "ended";
+      this.row = { ...this.row, ...row };
+      this.draw();
+      if (ended) void this.finish();
+    }
+  }
+
+  /** The request has ended: its losses and its outcome are final now. */
+  async finish() {
+    announce(`The request ended: ${this.row.outcome}`);
+    if (session.may("captures:read")) this.description = (await describeLive(this.id)) || this.description;
+    this.draw();
+  }
+
+  onState() {
+    if (feed.state === "stale" || feed.state === "refused") show(this.problem, h("p.notice", null, `Not live: ${plain(feed.problem)}`));
+    else if (feed.state === "live") show(this.problem);
+  }
+
+  draw() {
+    const { description, row } = this;
+    if (!description && !row) {
+      show(this.head, h("p", null, "Request ", h("code", null, plain(this.id))));
+      return;
+    }
+    const summary = description?.summary || {};
+    const state = row ? (row.state === "ended" ? row.outcome : row.state) : summary.outcome;
+    const facts = [
+      ["Request", h("span", null, h("code", null, plain(this.id)), " ", copyButton(() => this.id, "Copy id"))],
+      ["State", stateMark(state)],
+      ["Client", quote(row?.client || summary.client || "unknown")],
+      ["Model", row?.requested_model ? quote(row.requested_model) : null],
+      ["Route", h("span", null, quote(row?.route || summary.route || "none yet"), ` (${row ? protocols(row) : plain(summary.protocols)})`)],
+      ["Time", row ? `${exactTime(row.time)}, ${ago(row.time)}` : `${exactTime(summary.time)}, ${ago(summary.time)}`],
+      ["Duration", h("span", null, duration(row?.duration_ms ?? summary.duration_ms), row?.ttft_ms ? `, first token after ${duration(row.ttft_ms)}` : "")],
+      ["Cost", row && row.cost_usd !== undefined ? costText(row.cost_usd, row.usage_source) : null],
+      ["Tokens", row ? `${tokenText(row.input_tokens, row.usage_source)} in, ${tokenText(row.output_tokens, row.usage_source)} out` : null],
+      ["Earlier attempts", row?.failed_attempts?.length ? row.failed_attempts.map(plain).join("; ") : null],
+    ].filter(([, value]) => value !== null && value !== "");
+    show(this.head, h("dl.facts.card", null, facts.map(([name, value]) => [h("dt", null, name), h("dd", null, value)]).flat()),
+      description?.failure && h("p.notice.bad", null, "Failure: ", quote(description.failure, 1000)));
+    if (description && !this.busy()) this.drawDetails(description);
+  }
+
+  /** Whether somebody reads the details: they are not drawn anew under their eyes. */
+  busy() {
+    return this.details.contains(document.activeElement) && this.row && this.row.state !== "ended";
+  }
+
+  /** @param {any} description */
+  drawDetails(description) {
+    const request = jsonView(description.request.body, "Request as the client sent it");
+    const sent = description.upstream_requests;
+    show(this.details,
+      lossList(description.losses, request),
+      this.actions(description),
+      description.truncated.length ? h("p.notice", null, `Not kept completely: ${description.truncated.map(plain).join(", ")}.`) : null,
+      attempts(sent),
+      h("h2", null, "Request as the client sent it"),
+      h("p.soft", null, `${plain(description.request.method)} ${plain(description.request.url)}, ${bytes(description.request.body.length)}`), request.node,
+      sent.map((/** @type {any} */ one, /** @type {number} */ index) => sentRequest(description, one, index, sent.length)),
+      headerTable("Headers of the client", description.request.headers),
+      headerTable(`Headers of the response, status ${description.status ?? "none"}`, description.headers));
+  }
+
+  /** @param {any} description */
+  actions(description) {
+    return h("div.bar", null, copyButton(() => curl(description.request), "Copy as cURL"),
+      copyButton(() => JSON.stringify(description, null, 2), "Copy as JSON"));
+  }
+}
+
+/** What the gateway has in memory of a request. @param {string} id */
+async function describeLive(id) {
+  return (await get(`/api/v1/live/${encodeURIComponent(id)}`)).description;
+}
+
+/** The stored row of a request that has ended. @param {string} id */
+async function findRow(id) {
+  const found = (await get("/api/v1/requests", { q: `request_id:"${id.replaceAll('"', "")}"`, limit: 1 })).requests[0];
+  return found && { ...found, time: Date.parse(found.time), state: "ended", failed_attempts: [] };
+}
+
+/** @param {any[]} losses @param {ReturnType<typeof jsonView>} request */
+function lossList(losses, request) {
+  if (!losses.length) return h("p", null, h("span.mark.ok", { "aria-hidden": "true" }, "●"), " Nothing was lost in translation.");
+  return h("section.losses", null, h("h2", null, `Lost in translation: ${losses.length}`),
+    h("ul", null, losses.map((loss) => h("li", null, h("strong", null, plain(loss.how)), " ",
+      h("button.quiet", { type: "button", onclick: () => { if (!request.find(loss.path)) announce("The field is not in the client's request: it is the nearest one above."); } },
+        h("code", null, plain(loss.path || "/"))), ": ", quote(loss.why, 500)))));
+}
+
+/** @param {any[]} sent */
+function attempts(sent) {
+  if (sent.length < 2) return null;
+  return h("section", null, h("h2", null, `Upstream requests: ${sent.length}`), h("ol", null, sent.map((one) =>
+    h("li", null, quote(one.route), ` at ${duration(one.at * 1000)}: ${one.status === null ? "no response" : `HTTP ${one.status}`}`, one.end ? `, ${plain(one.end)}` : ""))));
+}
+
+/** @param {any} description @param {any} one @param {number} index @param {number} count */
+function sentRequest(description, one, index, count) {
+  const name = count > 1 ? `Upstream request ${index + 1}` : "Upstream request";
+  return h("section", null, h("h2", null, `${name}: as sent to ${plain(one.route)}`),
+    h("details", null, h("summary", null, "Difference to the client's request: − asked, + sent"), diffView(description.request.body, one.sent.body, "Difference")),
+    h("details", null, h("summary", null, `Body as sent, ${bytes(one.sent.body.length)}, to ${plain(one.sent.url)}`), jsonView(one.sent.body, name).node),
+    h("details", null, h("summary", null, "Headers as sent and received"), headerTable("Sent", one.sent.headers), headerTable("Received", one.headers)));
+}
+
+/** @param {string} name @param {[string, string][]} headers */
+function headerTable(name, headers) {
+  if (!headers.length) return null;
+  return h("details", null, h("summary", null, name), h("div.scroll", { tabindex: "0" }, h("table", null, h("caption.unseen", null, name),
+    h("thead", null, h("tr", null, h("th", { scope: "col" }, "Name"), h("th", { scope: "col" }, "Value"))),
+    h("tbody", null, headers.map(([key, value]) => h("tr", null, h("th", { scope: "row" }, plain(key)), h("td", null, quote(value, 500))))))));
+}
+
+/** @param {any} request */
+function curl(request) {
+  const headers = request.headers.filter((/** @type {[string, string]} */ [name]) => !SECRET_HEADER.test(name) && !name.startsWith("x-stainless"));
+  const parts = [`curl ${shell(location.origin + request.url)}`, "-H \"Authorization: Bearer $DRAGOMAN_API_KEY\"",
+    ...headers.map((/** @type {[string, string]} */ [name, value]) => `-H ${shell(`${name}: ${value}`)}`), `--data-binary ${shell(request.body)}`];
+  return parts.join(" \\\n  ");
+}
+
+/** @param {string} text */
+function shell(text) {
+  return `'${text.replaceAll("'", "'\\''")}'`;
+}

@@ -1,0 +1,154 @@
+// Live: what is happening now?
+
+import { go, inspectAddress } from "../address.js";
+import { send, session } from "../api.js";
+import { ask } from "../dialog.js";
+import { announce, h, setText, show } from "../dom.js";
+import { feed } from "../feed.js";
+import { ago, duration, exactTime, money, number } from "../format.js";
+import { empty, failed, loading } from "../states.js";
+import { Table } from "../table.js";
+import { plain } from "../text.js";
+import { costText, modelCell, protocols, sourceHint, speed, stateMark, tokenText } from "../words.js";
+
+export const title = "Live";
+
+/** @returns {import("../main.js").Page} */
+export function open() {
+  /** @type {Map<number, any>} */
+  const rows = new Map();
+  let totals = /** @type {any} */ ({});
+  let frozen = false;
+  let waits = true;
+  let rate = 0;
+  let measured = { at: performance.now(), tokens: 0 };
+
+  const figures = makeFigures();
+  const notice = h("p.notice", { hidden: true });
+  const freeze = h("button", { type: "button", "aria-pressed": "false", onclick: () => toggle() }, "Freeze");
+  const place = h("div", null, loading("Connecting to the gateway…"));
+  const table = new Table("Requests under way, and the last 50 that ended", columns(endStream), {
+    key: (row) => String(row.number), open: (row) => go(inspectAddress(row.request_id)),
+  });
+  const node = h("div", null, figures.node, h("div.bar", null, freeze, h("span.soft", null, "Newest first. Open a row to see its stream.")), notice, place);
+
+  function toggle() {
+    frozen = !frozen;
+    freeze.setAttribute("aria-pressed", String(frozen));
+    setText(freeze, frozen ? "Frozen: continue" : "Freeze");
+    announce(frozen ? "The list is frozen." : "The list follows again.");
+    if (!frozen) draw();
+  }
+
+  function draw() {
+    figures.set(totals, rate);
+    if (frozen || waits) return;
+    const shown = [...rows.values()].sort((a, b) => b.number - a.number).sort((a, b) => Number(a.state === "ended") - Number(b.state === "ended"));
+    table.set(shown);
+    const wanted = shown.length ? table.node : nothing();
+    if (place.firstChild !== wanted && !(place.firstElementChild?.matches(".empty") && !shown.length)) show(place, wanted);
+  }
+
+  /** @param {CustomEvent} event */
+  function onRows(event) {
+    waits = false;
+    let added = 0;
+    for (const { number: id, ...fields } of event.detail.rows) {
+      const before = rows.get(id);
+      if (before) added += Math.max(0, (fields.output_tokens ?? before.output_tokens ?? 0) - (before.output_tokens ?? 0));
+      if (fields.outcome && !["ok", "client_gone"].includes(fields.outcome) && before) announce(`A request failed: ${fields.outcome}`);
+      rows.set(id, { ...(before || { number: id }), ...fields });
+    }
+    for (const id of event.detail.gone) rows.delete(id);
+    measured.tokens += added;
+    totals = event.detail.totals;
+    notice.hidden = !event.detail.behind;
+    if (event.detail.behind) setText(notice, "More changes than this connection carries: rows follow later, the figures on top are right.");
+    draw();
+  }
+
+  function onState() {
+    const stale = feed.state === "stale" || feed.state === "paused" || feed.state === "refused";
+    notice.hidden = !stale;
+    if (feed.state === "paused") setText(notice, "Paused while this tab was hidden.");
+    else if (stale) setText(notice, `Not live: this is what was known before the connection broke. ${plain(feed.problem)}`);
+    if (stale && waits) show(place, failed(new Error(feed.problem)));
+  }
+
+  const timer = setInterval(() => {
+    const passed = (performance.now() - measured.at) / 1000;
+    rate = measured.tokens / passed;
+    measured = { at: performance.now(), tokens: 0 };
+    draw();
+  }, 1000);
+  const hello = () => { rows.clear(); };
+  const hear = /** @type {EventListener} */ (onRows);
+  feed.addEventListener("hello", hello);
+  feed.addEventListener("rows", hear);
+  feed.addEventListener("state", onState);
+  feed.watch({ watch: "live" });
+  return {
+    node,
+    keys: { ...table.keys, f: toggle },
+    close() {
+      clearInterval(timer);
+      feed.removeEventListener("hello", hello);
+      feed.removeEventListener("rows", hear);
+      feed.removeEventListener("state", onState);
+      feed.stop();
+    },
+  };
+}
+
+function nothing() {
+  return empty("No requests yet", "Requests appear here while they are answered. ",
+    "To point a client at this gateway, run: ", h("code", null, "dragoman connect"));
+}
+
+function makeFigures() {
+  const names = ["Under way", "Tokens per second", "Cost in the last hour", "Errors in 5 min", "Requests in the last hour"];
+  const values = names.map(() => h("dd", null, "–"));
+  return {
+    node: h("dl.figures", null, names.map((name, index) => h("div", null, h("dt", null, name), values[index]))),
+    /** @param {any} totals @param {number} rate */
+    set(totals, rate) {
+      if (totals.under_way === undefined) return;
+      const least = totals.is_partial ? "≥ " : "";
+      setText(values[0], number(totals.under_way));
+      setText(values[1], number(rate));
+      setText(values[2], least + money(totals.cost_last_hour_usd) + (totals.unpriced_last_hour ? ` + ${number(totals.unpriced_last_hour)} unpriced` : ""));
+      setText(values[3], (totals.errors ? "✕ " : "") + number(totals.errors));
+      values[3].className = totals.errors ? "bad" : "";
+      setText(values[4], least + number(totals.requests_last_hour));
+    },
+  };
+}
+
+/** @param {(row: any) => void} end @returns {import("../table.js").Column[]} */
+function columns(end) {
+  return [
+    { title: "State", kind: "nowrap", cell: (row) => stateMark(row.state === "ended" ? row.outcome : row.state) },
+    { title: "Age", kind: "number", cell: (row) => (row.state === "ended" ? ago(row.time) : duration(Date.now() - row.time)), hint: (row) => exactTime(row.time) },
+    { title: "Model, route", cell: modelCell, hint: (row) => row.failed_attempts.map(plain).join("\n") },
+    { title: "Client", cell: (row) => plain(row.client || "unknown"), hint: (row) => `Key ${plain(row.key)}` },
+    { title: "Protocols", kind: "nowrap", cell: protocols },
+    { title: "First token", kind: "number", cell: (row) => duration(row.ttft_ms) },
+    { title: "Tokens", kind: "number", cell: (row) => tokenText(row.output_tokens, row.usage_source), hint: (row) => sourceHint(row.usage_source) },
+    { title: "Tokens/s", kind: "number", cell: (row) => { const per = speed(row); return per === null ? "–" : per.toFixed(per < 10 ? 1 : 0); } },
+    { title: "Cost", kind: "number", cell: (row) => costText(row.cost_usd, row.state === "ended" ? row.usage_source : "estimated") },
+    { title: "Losses", kind: "number", cell: (row) => (row.passthrough ? "0" : number(row.losses)) },
+    { title: "Retries", kind: "number", cell: (row) => number(row.failed_attempts.length), hint: (row) => row.failed_attempts.map(plain).join("\n") },
+    { title: "", cell: (row) => (row.state === "ended" || !session.may("requests:end") ? "" : h("button.quiet", { type: "button", onclick: () => end(row) }, "End")) },
+  ];
+}
+
+/** @param {any} row */
+async function endStream(row) {
+  const answer = await ask(`End the request ${plain(row.request_id)}?`, "Its client gets an error in its own protocol.", "End it");
+  if (!answer) return;
+  try {
+    await send("DELETE", `/api/v1/live/${encodeURIComponent(row.request_id)}`);
+  } catch (error) {
+    announce(/** @type {Error} */ (error).message);
+  }
+}

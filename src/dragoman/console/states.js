@@ -1,0 +1,61 @@
+// What a page shows when it has nothing to show yet, or nothing at all: each state says the next step.
+
+import { ApiError, Unreachable } from "./api.js";
+import { announce, h } from "./dom.js";
+import { plain } from "./text.js";
+
+/** @param {string} [what] */
+export function loading(what = "Loading…") {
+  return h("p.state.loading", { "aria-busy": "true" }, what);
+}
+
+/**
+ * @param {string} title
+ * @param {...any} next
+ */
+export function empty(title, ...next) {
+  return h("section.state.empty", null, h("h2", null, title), h("p", null, ...next));
+}
+
+/**
+ * @param {unknown} error
+ * @param {() => void} [retry]
+ */
+export function failed(error, retry) {
+  if (error instanceof ApiError && error.status === 403) return forbidden(error);
+  const title = error instanceof Unreachable ? "The gateway cannot be reached" : "This did not work";
+  const message = error instanceof Error ? error.message : String(error);
+  announce(`${title}. ${message}`);
+  return h("section.state.failed", { role: "alert" },
+    h("h2", null, h("span.mark.bad", { "aria-hidden": "true" }, "✕"), ` ${title}`),
+    h("p", null, plain(message)),
+    retry && h("button", { onclick: retry, type: "button" }, "Try again"));
+}
+
+/** @param {Error} error */
+export function forbidden(error) {
+  return h("section.state.forbidden", null,
+    h("h2", null, h("span.mark", { "aria-hidden": "true" }, "⃠"), " Not for this key"),
+    h("p", null, plain(error.message)),
+    h("p", null, "Sign out and sign in with the owner's key, or run: ", h("code", null, "dragoman console")));
+}
+
+/**
+ * Show something while it is loaded, then the result or what went wrong.
+ * @param {Element} place
+ * @param {() => Promise<any>} load
+ * @param {(data: any) => any} draw
+ */
+export async function fill(place, load, draw) {
+  if (!place.firstChild) place.replaceChildren(loading());
+  place.setAttribute("aria-busy", "true");
+  try {
+    const drawn = draw(await load());
+    place.replaceChildren(...[drawn].flat());
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") return;
+    place.replaceChildren(failed(error, () => fill(place, load, draw)));
+  } finally {
+    place.removeAttribute("aria-busy");
+  }
+}

@@ -1,0 +1,104 @@
+// A real table with headers whose rows are updated in place and can be walked with j and k.
+
+import { h, setText } from "./dom.js";
+
+/**
+ * @typedef {object} Column
+ * @property {string} title
+ * @property {(row: any) => any} cell text or a node; text is updated in place
+ * @property {string} [kind] "number", "text", "wide" or "state"
+ * @property {(row: any) => string} [hint] shown on hover
+ */
+
+export class Table {
+  /**
+   * @param {string} caption
+   * @param {Column[]} columns
+   * @param {{open?: (row: any) => void, key?: (row: any) => string}} [options]
+   */
+  constructor(caption, columns, options = {}) {
+    this.columns = columns;
+    this.options = options;
+    /** @type {Map<string, {row: any, line: HTMLTableRowElement, cells: HTMLTableCellElement[]}>} */
+    this.lines = new Map();
+    this.body = h("tbody");
+    this.node = h("div.scroll", { tabindex: "0", role: "region", "aria-label": caption },
+      h("table", null,
+        h("caption.unseen", null, caption),
+        h("thead", null, h("tr", null, columns.map((column) =>
+          h(`th.${column.kind || "text"}`, { scope: "col" }, column.title)))),
+        this.body));
+  }
+
+  /** @param {any[]} rows in order */
+  set(rows) {
+    const wanted = new Set();
+    /** @type {HTMLTableRowElement | null} */
+    let after = null;
+    for (const [index, row] of rows.entries()) {
+      const key = this.options.key ? this.options.key(row) : String(index);
+      wanted.add(key);
+      const line = this.update(key, row);
+      /** @type {ChildNode | null} */
+      const place = after ? after.nextSibling : this.body.firstChild;
+      if (place !== line) this.body.insertBefore(line, place);
+      after = line;
+    }
+    for (const [key, { line }] of this.lines) {
+      if (!wanted.has(key)) {
+        line.remove();
+        this.lines.delete(key);
+      }
+    }
+  }
+
+  /** @param {string} key @param {any} row */
+  update(key, row) {
+    let known = this.lines.get(key);
+    if (!known) {
+      const cells = this.columns.map((column) => h(`td.${column.kind || "text"}`));
+      const line = h("tr", null, cells);
+      if (this.options.open) {
+        line.tabIndex = 0;
+        line.addEventListener("click", (/** @type {MouseEvent} */ event) => {
+          if (!(event.target instanceof Element) || !event.target.closest("a, button")) this.open(key);
+        });
+        line.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+          if (event.key === "Enter" && event.target === line) this.open(key);
+        });
+      }
+      known = { row, line, cells };
+      this.lines.set(key, known);
+    }
+    known.row = row;
+    for (const [index, column] of this.columns.entries()) {
+      const cell = known.cells[index];
+      const made = column.cell(row);
+      if (made instanceof Node) {
+        // The same text is left alone: a button in it keeps the focus.
+        if (!cell.firstChild || cell.textContent !== made.textContent) cell.replaceChildren(made);
+      } else setText(cell, String(made ?? ""));
+      if (column.hint) cell.title = column.hint(row);
+    }
+    return known.line;
+  }
+
+  /** @param {string} key */
+  open(key) {
+    const known = this.lines.get(key);
+    if (known && this.options.open) this.options.open(known.row);
+  }
+
+  /** Move the focus by so many rows. @param {number} step */
+  move(step) {
+    const lines = [...this.body.children];
+    const now = lines.indexOf(/** @type {Element} */ (document.activeElement?.closest("tr")));
+    const next = lines[Math.max(0, Math.min(lines.length - 1, now < 0 ? 0 : now + step))];
+    if (next instanceof HTMLElement) next.focus();
+  }
+
+  /** The keys of a page with this table. */
+  get keys() {
+    return { j: () => this.move(1), k: () => this.move(-1) };
+  }
+}

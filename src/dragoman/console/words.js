@@ -1,0 +1,63 @@
+// The words and signs of states, outcomes and routes: the same ones on every page.
+
+import { h } from "./dom.js";
+import { duration, money, tokens } from "./format.js";
+import { plain, quote } from "./text.js";
+
+/** @type {Record<string, [string, string]>} state -> sign, colour */
+const STATES = {
+  waiting: ["○", "soft"], thinking: ["◔", "busy"], streaming: ["◐", "busy"], "tool call": ["◆", "busy"], "running tools": ["◇", "busy"],
+  ok: ["●", "ok"], client_gone: ["◌", "soft"],
+};
+
+/** @param {string} word */
+export function stateMark(word) {
+  const [sign, colour] = STATES[word] || ["✕", "bad"];
+  const shown = word === "client_gone" ? "client left" : plain(word).replaceAll("_", " ");
+  return h("span.nowrap", null, h(`span.mark.${colour}`, { "aria-hidden": "true" }, sign), ` ${shown}`);
+}
+
+/** @param {any} row */
+export function protocols(row) {
+  if (!row.upstream_protocol) return row.client_protocol || "";
+  const same = row.passthrough ?? row.client_protocol === row.upstream_protocol;
+  return `${row.client_protocol} ${same ? "=" : "→"} ${row.upstream_protocol}`;
+}
+
+/** A count of tokens with how it is known. @param {number | null} count @param {string | null} source */
+export function tokenText(count, source) {
+  if (count === null || count === undefined) return "–";
+  return (source === "estimated" ? "≈ " : source === "derived" ? "~ " : "") + tokens(count);
+}
+
+/** @param {string | null} source */
+export function sourceHint(source) {
+  if (source === "estimated") return "Estimated from the size of the text: the upstream reported nothing.";
+  if (source === "derived") return "Derived from what the upstream reported.";
+  return source ? "Reported by the upstream." : "Not known.";
+}
+
+/** @param {number | null | undefined} usd @param {string | null} [source] */
+export function costText(usd, source) {
+  if (usd === null || usd === undefined) return "no price";
+  return (source && source !== "reported" ? "≈ " : "") + money(usd);
+}
+
+/** Output tokens per second after the first token. @param {any} row @param {number} [now] */
+export function speed(row, now = Date.now()) {
+  if (row.ttft_ms === null || row.ttft_ms === undefined || !row.output_tokens) return null;
+  const milliseconds = (row.duration_ms ?? now - row.time) - row.ttft_ms;
+  return milliseconds > 50 ? (1000 * row.output_tokens) / milliseconds : null;
+}
+
+/** @param {any} row */
+export function modelCell(row) {
+  const asked = row.requested_model || "–";
+  if (!row.route || row.route === asked) return quote(asked);
+  return h("span", null, quote(asked), h("br"), h("span.soft", null, quote(row.route)));
+}
+
+/** @param {any} row */
+export function rowHint(row) {
+  return `${plain(row.client || "unknown client")}, ${protocols(row)}, ${duration(row.duration_ms)}`;
+}

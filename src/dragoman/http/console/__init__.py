@@ -1,0 +1,1 @@
+"""The web console: its files, its sessions, and the live feed."""

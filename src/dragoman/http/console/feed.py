@@ -1,0 +1,244 @@
+"""The live feed: one stream for each tab, with the rows that changed and the frames of the request it inspects."""
+
+import asyncio
+import itertools
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+
+import msgspec
+
+from dragoman import __version__
+from dragoman.accounts.access import Scope
+from dragoman.accounts.console_sessions import ConsoleSessions
+from dragoman.accounts.keys import KeyId, Keyring
+from dragoman.admin.live_timeline import MAX_ENTRIES, LiveTimeline, describe_recording, hide_content
+from dragoman.admin.timeline import TimelineEntry
+from dragoman.http.api.audit import AuditLog
+from dragoman.http.api.errors import PREFIX
+from dragoman.http.api.parameters import Parameters
+from dragoman.http.api.responses import respond, respond_bytes, response_headers
+from dragoman.http.console.live_requests import LiveRequest, LiveRequests, Watcher
+from dragoman.http.routes import Role, Route, RoutedRequest
+from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.net.exchange import Exchange
+from dragoman.net.headers import Header
+from dragoman.store import StoreError
+from dragoman.store.session_rows import SessionRow
+
+TICK_S = 0.25
+KEEP_ALIVE_S = 15.0
+CHECK_S = 0.5  # how often it is checked that the session and its key are still valid
+BYTES_PER_S = 64 * 1024
+BURST_BYTES = 4 * BYTES_PER_S  # what a page that was just opened gets at once
+ROW_BYTES = 200  # of a changed row, roughly
+ENTRY_BYTES = 60  # of a frame, without its text
+EVENT_STREAM: Header = (b"content-type", b"text/event-stream; charset=utf-8")
+NOT_RECORDED = (
+    "This request is not recorded. A request is recorded if it began while the console was open, or if debug.capture "
+    "is on."
+)
+
+
+FindSession = Callable[[Exchange], Awaitable[SessionRow | None]]
+
+
+class FeedApi:
+    """The paths of the live feed."""
+
+    def __init__(
+        self,
+        live: LiveRequests,
+        find_session: FindSession,
+        sessions: ConsoleSessions,
+        keyring: Keyring,
+        audit: AuditLog | None,
+    ) -> None:
+        self._live = live
+        self._find_session = find_session
+        self._sessions = sessions
+        self._keyring = keyring
+        self._audit = audit
+
+    def routes(self) -> Iterator[Route]:
+        yield Route("GET", f"{PREFIX}feed", Role.OWN, self._feed, scope=Scope.REQUESTS_READ)
+        yield Route("GET", f"{PREFIX}live/*", Role.ADMIN, self._describe, scope=Scope.CAPTURES_READ)
+        yield Route("DELETE", f"{PREFIX}live/*", Role.ADMIN, self._end, scope=Scope.REQUESTS_END)
+
+    async def _feed(self, request: RoutedRequest) -> None:
+        """Stream what happens. Without `watch=live`, send what there is now, and end."""
+        query = Parameters(request.exchange.query, ("watch", "frames"))
+        inspected = query.text("frames")
+        if query.text("watch") not in (None, "live"):
+            raise RequestError(Failure(Kind.BAD_REQUEST, "watch must be `live`.", at="/watch"))
+        key = None if request.sees_all else request.key
+        reads_content = inspected is not None and request.access.may(Scope.CAPTURES_READ)
+        if inspected is not None and reads_content:
+            await self._record_look(request, inspected)
+        session = await self._find_session(request.exchange)
+        request.exchange.start(200, [EVENT_STREAM, *response_headers(request)])
+        with self._live.watch(key) as watcher:
+            frames = None if inspected is None else InspectedFrames(self._live, inspected, key, reads_content)
+            stream = FeedStream(request.exchange, watcher, frames)
+            await stream.send_all(self._describe_gateway(request))
+            if query.text("watch") is not None:
+                check = SessionCheck(self._sessions, session, self._keyring, request.key)
+                await stream.run(check)
+        request.exchange.finish()
+
+    def _describe_gateway(self, request: RoutedRequest) -> dict[str, object]:
+        return {"version": __version__, "time": round(time.time() * 1000), "sees_all": request.sees_all}
+
+    async def _record_look(self, request: RoutedRequest, subject: str) -> None:
+        if self._audit is not None:
+            await self._audit.record(request, "live.read", subject)
+
+    async def _describe(self, request: RoutedRequest) -> None:
+        """Describe what is recorded of a request in memory, in the shape of its capture; null if nothing is."""
+        recording = self._live.find_recording(request.rest, None)
+        if recording is None:
+            respond(request, {"description": None, "problem": NOT_RECORDED})
+            return
+        await self._record_look(request, request.rest)
+        live = self._live.find(request.rest, None)
+        capture = recording.make_capture(None if live is None else live.record.outcome())
+        secrets = frozenset(recording.secrets)
+        body = await asyncio.to_thread(lambda: msgspec.json.encode(describe_recording(capture, secrets)))
+        respond_bytes(request, b'{"description":' + body + b',"problem":""}')
+
+    async def _end(self, request: RoutedRequest) -> None:
+        live = self._find(request)
+        if self._audit is not None:
+            await self._audit.record(request, "live.end", request.rest)
+        if not self._live.end_stream(live):
+            raise RequestError(Failure(Kind.CONFLICT, "This request has ended already.", at="/id"))
+        respond(request, {"ended": request.rest})
+
+    def _find(self, request: RoutedRequest) -> LiveRequest:
+        live = self._live.find(request.rest, None)
+        if live is None:
+            raise RequestError(Failure(Kind.NOT_FOUND, f"No request {request.rest[:80]!r} is under way.", at="/id"))
+        return live
+
+
+class SessionCheck:
+    """Tells whether the key of a feed is still valid, and its session if it has one. Asks the store twice a second."""
+
+    def __init__(self, sessions: ConsoleSessions, session: SessionRow | None, keyring: Keyring, key: KeyId) -> None:
+        self._sessions = sessions
+        self._session = session
+        self._keyring = keyring
+        self._key = key
+        self._checked_at = time.monotonic()
+
+    async def is_open(self) -> bool:
+        if time.monotonic() - self._checked_at < CHECK_S:
+            return True
+        self._checked_at = time.monotonic()
+        if self._session is None:
+            return self._keyring.is_valid(self._key)
+        try:
+            return await self._sessions.is_open(self._session)
+        except StoreError:
+            return self._keyring.is_valid(self._key)  # as for any other request while the store is down
+
+
+class InspectedFrames:
+    """The frames of one request, as far as they were not sent yet."""
+
+    def __init__(self, live: LiveRequests, request_id: str, key: str | None, with_content: bool) -> None:
+        self._live = live
+        self._request_id = request_id
+        self._key = key
+        self._with_content = with_content
+        self._timeline: LiveTimeline | None = None
+        self._waiting: deque[TimelineEntry] = deque(maxlen=MAX_ENTRIES)
+        self._is_explained = False
+
+    def take(self, most: int) -> dict[str, object] | None:
+        """Return what is new, up to so many bytes; None if nothing is."""
+        if self._timeline is None:
+            recording = self._live.find_recording(self._request_id, self._key)
+            if recording is None:
+                return self._explain()
+            self._timeline = LiveTimeline(recording)
+        for entry in self._timeline.read():
+            self._waiting.append(entry if self._with_content else hide_content(entry))
+        taken: list[TimelineEntry] = []
+        while self._waiting and most > 0:
+            taken.append(self._waiting.popleft())
+            most -= len(taken[-1].text) + ENTRY_BYTES
+        if not taken:
+            return None
+        shown = {"request_id": self._request_id, "entries": taken, "dropped": self._timeline.dropped}
+        return shown | {"with_content": self._with_content}
+
+    def _explain(self) -> dict[str, object] | None:
+        if self._is_explained:
+            return None
+        self._is_explained = True
+        return {"request_id": self._request_id, "entries": [], "dropped": 0, "problem": NOT_RECORDED}
+
+
+class FeedStream:
+    """Writes a feed: at most four times a second, and no more bytes than BYTES_PER_S."""
+
+    def __init__(self, exchange: Exchange, watcher: Watcher, frames: InspectedFrames | None) -> None:
+        self._exchange = exchange
+        self._watcher = watcher
+        self._frames = frames
+        self._numbers = itertools.count(1)
+        self._allowance = float(BURST_BYTES)
+        self._counted_at = time.monotonic()
+
+    async def send_all(self, about: dict[str, object]) -> None:
+        """Send what there is now; the reader forgets what it had before."""
+        await self._exchange.send(self._event("hello", about) + self._changes() + self._inspected())
+
+    async def run(self, check: SessionCheck) -> None:
+        """Send what changes until the client leaves or its session ends."""
+        sent_at = time.monotonic()
+        while True:
+            started = time.monotonic()
+            await self._wait()
+            if not await check.is_open():
+                await self._exchange.send(self._event("ended", {"why": "The session has ended. Sign in again."}))
+                return
+            data = self._changes() + self._inspected()
+            if not data and time.monotonic() - sent_at >= KEEP_ALIVE_S:
+                data = b": still here\n\n"
+            if data:
+                await self._exchange.send(data)
+                sent_at = time.monotonic()
+            await asyncio.sleep(max(0.0, started + TICK_S - time.monotonic()))
+
+    async def _wait(self) -> None:
+        """Wait until something changed, but not longer than until the next check."""
+        longest = TICK_S if self._frames is not None else CHECK_S
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._watcher.woken.wait(), longest)
+
+    def _changes(self) -> bytes:
+        if not self._watcher.woken.is_set():
+            return b""
+        if len(self._watcher.changed) * ROW_BYTES > self._left():
+            return self._event("rows", {"rows": [], "gone": [], "totals": self._watcher.totals, "behind": True})
+        rows, gone, totals = self._watcher.take()
+        return self._event("rows", {"rows": rows, "gone": gone, "totals": totals, "behind": False})
+
+    def _inspected(self) -> bytes:
+        taken = None if self._frames is None else self._frames.take(int(self._left()))
+        return b"" if taken is None else self._event("frames", taken)
+
+    def _left(self) -> float:
+        """Return how many bytes may be sent now."""
+        now = time.monotonic()
+        self._allowance = min(BURST_BYTES, self._allowance + (now - self._counted_at) * BYTES_PER_S)
+        self._counted_at = now
+        return self._allowance
+
+    def _event(self, name: str, value: dict[str, object]) -> bytes:
+        data = b"id: %d\nevent: %b\ndata: %b\n\n" % (next(self._numbers), name.encode(), msgspec.json.encode(value))
+        self._allowance -= len(data)
+        return data

@@ -1,0 +1,306 @@
+"""The requests under way and the last ones that ended, as the console shows them.
+
+Nothing is computed while no tab watches: requests are only put into a dictionary and taken out again.
+"""
+
+import asyncio
+import itertools
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+from dragoman.flow.capture.recording import Recording
+from dragoman.flow.capture.writer import RequestCapture
+from dragoman.flow.request_record import RequestRecord
+from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.hub.outcome import CLIENT_GONE, OK, Outcome
+from dragoman.net.exchange import Exchange
+from dragoman.net.tasks import spawn
+
+ENDED_ROWS = 50
+RECENT = 2000  # outcomes from which totals are made
+KEPT_RECORDINGS = 20  # of requests that have ended
+KEPT_BYTES = 32 * 1024 * 1024
+MAX_RECORDINGS = 50  # at once, of requests that are recorded only because a tab watches
+LINGER_S = 60.0  # recordings are kept so long after the last watcher left: a page is often only reloaded
+TICK_S = 0.25
+SLOW_TICK_S = 1.0  # with more than MANY rows
+MANY = 50
+MAX_ROWS = 500
+ERRORS_S = 300.0
+TOTALS_S = 1.0  # how often totals are counted
+HOUR_S = 3600.0
+NANO = 1_000_000_000
+MAX_TEXT = 200
+
+ENDED_BY_OPERATOR = Failure(Kind.FORBIDDEN, "The operator of the gateway ended this request.", code="ended_by_operator")
+
+Row = dict[str, object]
+AnswerRequest = Callable[[Exchange, RequestRecord], Awaitable[None]]
+CostOf = Callable[[Outcome], int | None]
+
+
+class LiveRequest(Struct, eq=False):
+    """A request, while it is answered and for a while afterwards."""
+
+    number: int
+    record: RequestRecord
+    task: "asyncio.Task[object] | None"
+    shown: Row = {}  # as the watchers have it
+
+
+class RecentOutcome(Struct):
+    """An outcome, when it was observed, and its cost once a tab needed it."""
+
+    at: float  # monotonic
+    outcome: Outcome
+    cost: int | None = None
+    is_priced: bool = False
+
+
+class Watcher:
+    """What one reader of the feed has not been sent yet. `key` restricts it to one key's requests."""
+
+    def __init__(self, key: str | None) -> None:
+        self.key = key
+        self.changed: dict[int, Row] = {}
+        self.gone: set[int] = set()
+        self.totals: Row = {}
+        self.woken = asyncio.Event()
+
+    def sees(self, live: LiveRequest) -> bool:
+        return self.key is None or live.record.key == self.key
+
+    def take(self) -> tuple[list[Row], list[int], Row]:
+        """Return what changed since the last call: whole rows or changed fields, each with its number."""
+        changed, self.changed = self.changed, {}
+        gone, self.gone = self.gone, set()
+        self.woken.clear()
+        return [{"number": number, **row} for number, row in changed.items()], sorted(gone), self.totals
+
+
+class LiveRequests:
+    """Knows the requests under way and the last ENDED_ROWS that ended, and passes what changes to watchers."""
+
+    def __init__(self, captures: RequestCapture, cost_of: CostOf) -> None:
+        self._captures = captures
+        self._cost_of = cost_of
+        self._numbers = itertools.count(1)
+        self._under_way: dict[RequestRecord, LiveRequest] = {}
+        self._ended: deque[LiveRequest] = deque(maxlen=ENDED_ROWS)
+        self._recent: deque[RecentOutcome] = deque(maxlen=RECENT)
+        self._recordings: deque[tuple[str, str, Recording]] = deque()  # id, key
+        self._watchers: set[Watcher] = set()
+        self._ticking: asyncio.Task[None] | None = None
+        self._totals: dict[str | None, tuple[float, Row]] = {}  # by key, and when they were counted
+
+    # Calls of the request handler and the observer queue
+
+    async def run(self, answer: AnswerRequest, exchange: Exchange, record: RequestRecord) -> None:
+        """Answer a request that the console can see and end. Raises RequestError if it ended before the response."""
+        self.begin(record)
+        try:
+            await answer(exchange, record)
+        except asyncio.CancelledError as cancelled:
+            task, reason = asyncio.current_task(), cancelled.args[0] if cancelled.args else None
+            if reason is not ENDED_BY_OPERATOR or exchange.gone or task is None:
+                raise
+            task.uncancel()
+            if not exchange.started:
+                raise RequestError(ENDED_BY_OPERATOR) from None
+        finally:
+            self.end(record)
+
+    def begin(self, record: RequestRecord) -> None:
+        self._under_way[record] = LiveRequest(next(self._numbers), record, asyncio.current_task())
+        if record.recording is not None:
+            self._allow_recordings()
+
+    def end(self, record: RequestRecord) -> None:
+        live = self._under_way.pop(record, None)
+        if live is None:
+            return
+        live.task = None
+        self._ended.append(live)
+        if record.recording is not None:
+            self._keep_recording(record, record.recording)
+            record.recording = None
+
+    def observe(self, outcome: Outcome) -> None:
+        self._recent.append(RecentOutcome(time.monotonic(), outcome))
+
+    # Calls of the feed
+
+    @contextmanager
+    def watch(self, key: str | None) -> Iterator[Watcher]:
+        """Pass what changes to a watcher from now on, and first everything there is."""
+        watcher = Watcher(key)
+        if not self._watchers:
+            self._refresh()
+        for live in self._rows():
+            if watcher.sees(live) and live.shown:
+                watcher.changed[live.number] = dict(live.shown)
+        self._watchers.add(watcher)
+        watcher.totals = self._count_totals(watcher.key)
+        watcher.woken.set()
+        self._allow_recordings()
+        if self._ticking is None:
+            self._ticking = spawn(self._tick_while_watched(), name="live feed")
+        try:
+            yield watcher
+        finally:
+            self._watchers.discard(watcher)
+            self._allow_recordings()
+
+    def find(self, request_id: str, key: str | None) -> LiveRequest | None:
+        """Return the newest request with this id that the key may see."""
+        found = [live for live in self._rows() if live.record.id == request_id and key in (None, live.record.key)]
+        return found[0] if found else None
+
+    def find_recording(self, request_id: str, key: str | None) -> Recording | None:
+        """Return what is recorded of a request, under way or kept."""
+        live = self.find(request_id, key)
+        if live is not None and live.record.recording is not None:
+            return live.record.recording
+        kept = [one for id, owner, one in self._recordings if id == request_id and key in (None, owner)]
+        return kept[-1] if kept else None
+
+    def end_stream(self, live: LiveRequest) -> bool:
+        """End a request under way with an error in the client's protocol; return whether it still was."""
+        if live.task is None:
+            return False
+        live.task.cancel(ENDED_BY_OPERATOR)
+        return True
+
+    def _rows(self) -> list[LiveRequest]:
+        """Return what is shown, the newest first: requests under way, then those that ended."""
+        under_way = list(self._under_way.values())
+        return [*reversed(under_way[-MAX_ROWS:]), *reversed(self._ended)]
+
+    def _keep_recording(self, record: RequestRecord, recording: Recording) -> None:
+        if self._watchers:
+            self._recordings.append((record.id, record.key, recording))
+            while len(self._recordings) > KEPT_RECORDINGS or (
+                len(self._recordings) > 1 and sum(kept.size for *_, kept in self._recordings) > KEPT_BYTES
+            ):
+                self._recordings.popleft()
+        self._allow_recordings()
+
+    def _allow_recordings(self) -> None:
+        recorded = sum(live.record.recording is not None for live in self._under_way.values()) if self._watchers else 0
+        self._captures.live_left = MAX_RECORDINGS - recorded if self._watchers else 0
+
+    async def _tick_while_watched(self) -> None:
+        try:
+            while self._watchers:
+                await asyncio.sleep(TICK_S if len(self._under_way) <= MANY else SLOW_TICK_S)
+                self._tick()
+        finally:
+            self._ticking = None
+            self._totals.clear()
+            asyncio.get_running_loop().call_later(LINGER_S, self._forget)
+
+    def _forget(self) -> None:
+        """Drop what was recorded for watchers, if none has come back."""
+        if not self._watchers:
+            self._recordings.clear()
+
+    def _tick(self) -> None:
+        before = {live.number for live in self._rows() if live.shown}
+        changes = self._refresh()
+        now = {live.number for live in self._rows()}
+        gone = before - now
+        for watcher in self._watchers:
+            for live, changed in changes:
+                if watcher.sees(live):
+                    watcher.changed.setdefault(live.number, {}).update(changed)
+            for number in gone:
+                watcher.changed.pop(number, None)
+            watcher.gone |= gone
+            totals = self._count_totals(watcher.key)
+            if watcher.changed or watcher.gone or totals != watcher.totals:
+                watcher.totals = totals
+                watcher.woken.set()
+
+    def _refresh(self) -> list[tuple[LiveRequest, Row]]:
+        """Describe all rows anew; return what changed of each."""
+        changes: list[tuple[LiveRequest, Row]] = []
+        for live in self._rows():
+            if live.shown.get("state") == "ended":
+                continue
+            row = self._describe(live)
+            changed = {name: value for name, value in row.items() if live.shown.get(name, ...) != value}
+            if changed:
+                live.shown = row
+                changes.append((live, changed))
+        return changes
+
+    def _describe(self, live: LiveRequest) -> Row:
+        record = live.record
+        outcome = record.outcome()
+        usage, cost = outcome.usage, self._cost_of(outcome)
+        has_ended = live.task is None and record.has_ended
+        return {
+            "request_id": record.id,
+            "time": round(record.started_at * 1000),
+            "key": record.key,
+            "client": record.client,
+            "client_protocol": record.client_protocol,
+            "upstream_protocol": record.upstream_protocol,
+            "requested_model": _clean(record.requested_model),
+            "route": _clean(outcome.route),
+            "stream": record.stream,
+            "state": "ended" if has_ended else _state(record),
+            "outcome": outcome.outcome if has_ended else None,
+            "ttft_ms": None if outcome.ttft_s is None else round(outcome.ttft_s * 1000),
+            "duration_ms": round(outcome.duration_s * 1000) if has_ended else None,
+            "input_tokens": None if usage is None else usage.input,
+            "output_tokens": None if usage is None else usage.output,
+            "usage_source": None if usage is None else usage.source.value,
+            "cost_usd": None if cost is None else cost / NANO,
+            "losses": outcome.losses,
+            "passthrough": outcome.passthrough,
+            "failed_attempts": [_clean(f"{attempt.route}: {attempt.why}") for attempt in outcome.failed_attempts],
+            "recorded": record.recording is not None or any(id == record.id for id, *_ in self._recordings),
+        }
+
+    def _count_totals(self, key: str | None) -> Row:
+        now = time.monotonic()
+        under_way = len(self._under_way) if key is None else sum(record.key == key for record in self._under_way)
+        counted_at, totals = self._totals.get(key, (0.0, {}))
+        if now - counted_at >= TOTALS_S:
+            totals = self._sum_recent(key, now)
+            self._totals[key] = now, totals
+        return {"under_way": under_way, **totals}
+
+    def _sum_recent(self, key: str | None, now: float) -> Row:
+        recent = [one for one in self._recent if one.at > now - HOUR_S and key in (None, one.outcome.key)]
+        for one in recent:
+            if not one.is_priced:
+                one.cost, one.is_priced = self._cost_of(one.outcome), True
+        failed = (one for one in recent if one.at > now - ERRORS_S and one.outcome.outcome not in (OK, CLIENT_GONE))
+        return {
+            "errors": sum(1 for _ in failed),
+            "requests_last_hour": len(recent),
+            "cost_last_hour_usd": sum(one.cost for one in recent if one.cost is not None) / NANO,
+            "unpriced_last_hour": sum(one.cost is None for one in recent),
+            "is_partial": len(self._recent) == RECENT and self._recent[0].at > now - HOUR_S,
+        }
+
+
+def _state(record: RequestRecord) -> str:
+    monitor = record.monitor
+    if record.awaits_round:
+        return "running tools"
+    if monitor is None or not monitor.has_content:
+        return "waiting"
+    kind = monitor.last_block
+    return {"call": "tool call", "hosted": "tool call", "thinking": "thinking"}.get(kind, "streaming")
+
+
+def _clean(text: str) -> str:
+    """Make text of a client short, and valid as JSON even if it has half a surrogate pair."""
+    return text[:MAX_TEXT].encode(errors="replace").decode()

@@ -1,0 +1,241 @@
+"""Serve the console: its page and files, signing in, and the sessions of this gateway."""
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import Struct
+
+from dragoman import __version__
+from dragoman.accounts.access import KeyRole
+from dragoman.accounts.console_sessions import Browser, ConsoleSessions, MemorySessions, NewSession
+from dragoman.accounts.keys import KeyId, Keyring
+from dragoman.config.settings import Config
+from dragoman.flow.gateway import Gateway
+from dragoman.http.api.audit import AuditLog
+from dragoman.http.api.responses import convert_errors, respond
+from dragoman.http.auth_backoff import AuthBackoff
+from dragoman.http.console.browser_check import BrowserCheck, make_browser_check
+from dragoman.http.console.feed import FeedApi
+from dragoman.http.console.files import IMMUTABLE, REVALIDATED, SECURITY_HEADERS, ConsoleFile, read_console_files
+from dragoman.http.console.live_requests import CostOf, LiveRequests
+from dragoman.http.routes import Role, Route, RoutedRequest
+from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
+from dragoman.net.exchange import Exchange
+from dragoman.net.headers import JSON, Header
+from dragoman.store import Store
+from dragoman.store.session_rows import SessionRow
+
+PREFIX = "/console"
+COOKIE = "__Host-dragoman"
+TOKEN = b"x-dragoman-console"
+COOKIE_RULES = "Secure; HttpOnly; SameSite=Strict; Path=/"
+MAX_BODY_BYTES = 4096
+OLDER_VERSION = re.compile("[0-9a-f]{16}")
+
+
+class SignIn(Struct, forbid_unknown_fields=True):
+    """How a browser signs in: with a key, or with the token of a one-time link."""
+
+    key: str = ""
+    link: str = ""
+
+
+class Console:
+    """The console of one gateway."""
+
+    def __init__(
+        self,
+        sessions: ConsoleSessions,
+        keyring: Keyring,
+        backoff: AuthBackoff,
+        live: LiveRequests,
+        audit: AuditLog | None,
+    ) -> None:
+        self.sessions = sessions
+        self.live = live
+        self._check = BrowserCheck(True, ())
+        self._keyring = keyring
+        self._backoff = backoff
+        self._feed = FeedApi(live, self.find_session, sessions, keyring, audit)
+
+    def adopt(self, config: Config) -> None:
+        """Use a changed configuration from the next request on."""
+        self._check = make_browser_check(config)
+
+    def routes(self) -> Iterator[Route]:
+        yield Route("GET", PREFIX, Role.PUBLIC, self._serve_page)
+        yield Route("GET", f"{PREFIX}/*", Role.PUBLIC, self._serve_file)
+        yield Route("POST", f"{PREFIX}/session", Role.SESSION, self._sign_in)
+        yield Route("GET", f"{PREFIX}/session", Role.SESSION, self._describe)
+        yield Route("DELETE", f"{PREFIX}/session", Role.SESSION, self._sign_out)
+        yield Route("GET", f"{PREFIX}/sessions", Role.SESSION, self._list_sessions)
+        yield Route("DELETE", f"{PREFIX}/sessions/*", Role.SESSION, self._end_session)
+        yield from self._feed.routes()
+
+    async def find_key(self, exchange: Exchange) -> KeyId | None:
+        """Return the key of a request's session; None if it names none. Raises RequestError for an invalid one."""
+        session = await self.find_session(exchange)
+        return None if session is None else KeyId(session.key)
+
+    async def find_session(self, exchange: Exchange) -> SessionRow | None:
+        """Return the session of a request; None if it names none. Raises RequestError for one that is not valid."""
+        token = exchange.headers.get(TOKEN)
+        if token is None:
+            return None
+        error = self._check.find_error(exchange)
+        if error is not None:
+            raise RequestError(error)
+        with convert_errors():
+            session = await self.sessions.find(_cookie(exchange), token.decode("latin-1"))
+        if session is None:
+            message = "The session has ended, or its key was revoked. Sign in again."
+            raise RequestError(Failure(Kind.AUTH, message, code="session_ended"))
+        return session
+
+    async def _serve_page(self, request: RoutedRequest) -> None:
+        self._send_file(request, read_console_files().page, REVALIDATED)
+
+    async def _serve_file(self, request: RoutedRequest) -> None:
+        """Send a file of the current version; any other address below /console is a state of the page."""
+        found = read_console_files()
+        version, slash, name = request.rest.partition("/")
+        if version == found.version and slash:
+            if name not in found.files:
+                raise RequestError(Failure(Kind.NOT_FOUND, f"The console has no file {name[:80]!r}."))
+            self._send_file(request, found.files[name], IMMUTABLE)
+        elif OLDER_VERSION.fullmatch(version) and slash:
+            raise RequestError(Failure(Kind.NOT_FOUND, "The console was updated. Reload the page."))
+        else:
+            self._send_file(request, found.page, REVALIDATED)
+
+    def _send_file(self, request: RoutedRequest, file: ConsoleFile, caching: Header) -> None:
+        error = self._check.find_page_error(request.exchange)
+        if error is not None:
+            request.exchange.respond(403, [(b"content-type", b"text/plain"), *SECURITY_HEADERS], error.message.encode())
+            return
+        headers = request.exchange.headers
+        head = [(b"content-type", file.content_type), (b"etag", file.etag), caching, *SECURITY_HEADERS]
+        if headers.get(b"if-none-match") == file.etag:
+            request.exchange.respond(304, head, b"")
+            return
+        body, encoding = file.encode(headers.get(b"accept-encoding") or b"")
+        request.exchange.respond(200, head + encoding, body)
+
+    async def _sign_in(self, request: RoutedRequest) -> None:
+        exchange = request.exchange
+        error = self._check.find_error(exchange)
+        if error is not None:
+            raise RequestError(error)
+        proof = _parse_sign_in(await exchange.body())
+        browser = Browser(exchange.address, (exchange.headers.get(b"user-agent") or b"").decode("latin-1"))
+        with convert_errors():
+            made = await self._begin_session(proof, browser)
+            if made is not None:
+                await self.sessions.end_by_cookie(_cookie(exchange))
+        if made is None:
+            await self._backoff.reject(exchange.address, request.path, had_key=True)
+            refused = RequestError(_sign_in_failure(proof))
+            refused.observed = True  # by the backoff
+            raise refused
+        exchange.mark_authenticated()
+        await self._respond_signed_in(request, made)
+
+    async def _begin_session(self, proof: SignIn, browser: Browser) -> NewSession | None:
+        if proof.link:
+            return await self.sessions.open_link(proof.link, browser)
+        return await self.sessions.sign_in(proof.key.strip().encode(errors="replace"), browser)
+
+    async def _respond_signed_in(self, request: RoutedRequest, made: NewSession) -> None:
+        body = await self._describe_session(made.row) | {"token": made.token}
+        cookie = f"{COOKIE}={made.cookie}; Max-Age={made.row.expires_at - made.row.created_at}; {COOKIE_RULES}"
+        head = [JSON, (b"x-request-id", request.request_id.encode()), (b"cache-control", b"no-store")]
+        head += [(b"set-cookie", cookie.encode()), *SECURITY_HEADERS]
+        request.exchange.respond(200, head, msgspec.json.encode(body))
+
+    async def _describe(self, request: RoutedRequest) -> None:
+        respond(request, await self._describe_session(await self._own_session(request)))
+
+    async def _sign_out(self, request: RoutedRequest) -> None:
+        await self.sessions.end((await self._own_session(request)).id)
+        head = [(b"set-cookie", f"{COOKIE}=; Max-Age=0; {COOKIE_RULES}".encode()), (b"cache-control", b"no-store")]
+        request.exchange.respond(204, head, b"")
+
+    async def _list_sessions(self, request: RoutedRequest) -> None:
+        own = await self._own_session(request)
+        shown = [_show(row) | {"is_this": row.id == own.id} for row in await self._visible(own)]
+        respond(request, {"sessions": shown})
+
+    async def _end_session(self, request: RoutedRequest) -> None:
+        own = await self._own_session(request)
+        if request.rest not in {row.id for row in await self._visible(own)}:
+            raise RequestError(Failure(Kind.NOT_FOUND, f"There is no session {request.rest[:80]!r}.", at="/id"))
+        await self.sessions.end(request.rest)
+        respond(request, {"ended": request.rest})
+
+    async def _visible(self, own: SessionRow) -> list[SessionRow]:
+        """Return all sessions for the owner, and for anybody else those of the same key."""
+        sees_all = self._keyring.access(KeyId(own.key)).role is KeyRole.OWNER
+        return [row for row in await self.sessions.list_valid() if sees_all or row.key == own.key]
+
+    async def _own_session(self, request: RoutedRequest) -> SessionRow:
+        session = await self.find_session(request.exchange)
+        if session is None:
+            message = "This path is for browsers that are signed in: send the cookie and x-dragoman-console."
+            raise RequestError(Failure(Kind.FORBIDDEN, message, code="no_session"))
+        return session
+
+    async def _describe_session(self, row: SessionRow) -> dict[str, object]:
+        access = self._keyring.access(KeyId(row.key))
+        return {"session": _show(row), "role": access.role, "scopes": sorted(access.scopes), "version": __version__}
+
+
+def _cookie(exchange: Exchange) -> str:
+    """Return the value of the session's cookie; empty if there is none."""
+    text = (exchange.headers.get(b"cookie") or b"").decode("latin-1")
+    for pair in text.split(";"):
+        name, _, value = pair.strip().partition("=")
+        if name == COOKIE:
+            return value
+    return ""
+
+
+def _parse_sign_in(body: bytes) -> SignIn:
+    if len(body) > MAX_BODY_BYTES:
+        raise BadRequest("", f"The body is longer than {MAX_BODY_BYTES} bytes.")
+    try:
+        proof = msgspec.json.decode(body, type=SignIn)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest("", f"The body is not a sign-in: {error}") from None
+    if bool(proof.key.strip()) == bool(proof.link):
+        raise BadRequest("/key", "Send either a key or a link.")
+    return proof
+
+
+def _sign_in_failure(proof: SignIn) -> Failure:
+    if proof.link:
+        message = "This link was used already, or is older than 60 seconds. Run: dragoman console"
+        return Failure(Kind.AUTH, message, code="link_not_valid", at="/link")
+    message = "This key is not valid here. To make one, run: dragoman keys create"
+    return Failure(Kind.AUTH, message, code="key_not_valid", at="/key")
+
+
+def _show(row: SessionRow) -> dict[str, object]:
+    """Return a session without its digests."""
+    fields = msgspec.structs.asdict(row)
+    return {name: value for name, value in fields.items() if not isinstance(value, bytes)}
+
+
+def make_console(
+    backoff: AuthBackoff,
+    gateway: Gateway,
+    keyring: Keyring,
+    store: Store | None,
+    audit: AuditLog | None,
+    cost_of: CostOf,
+) -> Console:
+    """Make the console of a gateway, which sees every request from now on."""
+    live = LiveRequests(gateway.captures, cost_of)
+    gateway.observers.attach(live.observe)
+    sessions = ConsoleSessions(MemorySessions() if store is None else store, keyring)
+    return Console(sessions, keyring, backoff, live, audit)

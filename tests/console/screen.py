@@ -1,0 +1,83 @@
+"""A tab of the console in a real browser: what it says on its console, where its requests go, what it shows."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+
+from gateway import KEY, Running
+
+SCREENSHOTS = os.environ.get("DRAGOMAN_SCREENSHOTS")  # a directory: every state of every page is kept there
+WIDTHS = (360, 900, 1600)
+AXE = Path(__file__).parents[2] / "tools" / "console" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+class Screen:
+    """One tab that is signed in. At the end nothing may have been logged, and no request may have gone elsewhere."""
+
+    def __init__(self, page: Page, gateway: Running) -> None:
+        self.page = page
+        self.gateway = gateway
+        self.messages: list[str] = []
+        self.requests: list[str] = []
+        self.allowed = re.compile("$^")  # messages that a test provokes
+        page.on("console", self._on_message)
+        page.on("pageerror", lambda error: self.messages.append(f"error: {error}"))
+        page.on("request", self._on_request)
+
+    def _on_message(self, message: ConsoleMessage) -> None:
+        if not self.allowed.search(message.text):
+            self.messages.append(message.text)
+
+    def _on_request(self, request: Request) -> None:
+        if not request.url.startswith((f"{self.gateway.url}/", "blob:")):
+            self.requests.append(request.url)
+
+    def sign_in(self, key: str = KEY) -> None:
+        self.page.goto(f"{self.gateway.url}/console")
+        self.page.get_by_label("Client key").fill(key)
+        self.page.get_by_role("button", name="Sign in").click()
+        self.page.get_by_role("navigation").wait_for()
+
+    def open(self, name: str) -> None:
+        self.page.goto(f"{self.gateway.url}/console/{name}")
+        self.page.locator("main h1").wait_for()
+
+    def text(self) -> str:
+        return self.page.locator("main").inner_text()
+
+    def keep(self, name: str) -> None:
+        """Take screenshots at three widths, light and dark, if somebody wants to look at them."""
+        if SCREENSHOTS is None:
+            return
+        for scheme in ("light", "dark"):
+            for width in WIDTHS:
+                self.page.emulate_media(color_scheme=scheme)
+                self.page.set_viewport_size({"width": width, "height": 900})
+                self.page.screenshot(path=f"{SCREENSHOTS}/{name}-{width}-{scheme}.png")
+        self.page.set_viewport_size({"width": 1280, "height": 800})
+
+    def check_width(self) -> None:
+        """At 360 px nothing is wider than the screen, so that nobody scrolls in two directions."""
+        self.page.set_viewport_size({"width": 360, "height": 800})
+        wide = self.page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= 360, f"the page is {wide} px wide at {self.page.url}"
+        self.page.set_viewport_size({"width": 1280, "height": 800})
+
+
+@contextmanager
+def screen(chromium: Browser, gateway: Running, key: str | None = KEY) -> Iterator[Screen]:
+    """Open a tab in a browser of its own, signed in with a key."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 800}, permissions=["clipboard-write"])
+    try:
+        made = Screen(context.new_page(), gateway)
+        if key is not None:
+            made.sign_in(key)
+        yield made
+        assert made.messages == []
+        assert made.requests == []
+    finally:
+        context.close()

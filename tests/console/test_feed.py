@@ -1,0 +1,181 @@
+"""The live feed: rows while requests are answered, frames for the one that is inspected, nothing for nobody."""
+
+import http.client
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from console.browser import Browser
+from console.feed_reader import FeedReader
+from dragoman.admin.timeline import build_timeline
+from gateway import KEY, Running, running
+from wire_json import JsonObject
+
+WORDS = " ".join(f"word{number}" for number in range(40))  # echo sends one word in 20 ms
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    directory = Path(tmp_path_factory.mktemp("feed"))
+    with running('[providers.echo]\nkind = "echo"\n', directory, stored=["someone"]) as started:
+        yield started
+
+
+@pytest.fixture
+def browser(gateway: Running) -> Browser:
+    made = Browser(gateway)
+    assert made.sign_in(KEY).status == 200
+    return made
+
+
+@contextmanager
+def reading(browser: Browser, query: str = "watch=live") -> Iterator[FeedReader]:
+    reader = FeedReader(browser, query)
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+class Client(threading.Thread):
+    """Sends a streamed Messages request to echo, and keeps the response."""
+
+    def __init__(self, gateway: Running, request_id: str, key: str = KEY, text: str = WORDS) -> None:
+        super().__init__(daemon=True)
+        self._gateway, self._id, self._key, self._text = gateway, request_id, key, text
+        self.response = b""
+
+    def run(self) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self._gateway.port, timeout=60)
+        messages = [{"role": "user", "content": self._text}]
+        body = {"model": "echo", "max_tokens": 100, "stream": True, "messages": messages, "metadata": {"user_id": "u"}}
+        headers = {"x-api-key": self._key, "content-type": "application/json", "x-request-id": self._id}
+        connection.request("POST", "/v1/messages", msgspec.json.encode(body), headers)
+        self.response = connection.getresponse().read()
+
+
+def as_tuples(entries: list[JsonObject]) -> list[tuple[object, ...]]:
+    return [(entry["at"], entry["side"], entry["text"]) for entry in entries]
+
+
+def test_without_watching_the_feed_is_a_snapshot(browser: Browser) -> None:
+    reply = browser.send("GET", "/api/v1/feed")
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    assert reply.headers["cache-control"] == "no-store"
+    assert [line for line in reply.body.split(b"\n") if line.startswith(b"event")] == [b"event: hello", b"event: rows"]
+
+
+def test_a_row_changes_while_its_request_is_answered(gateway: Running, browser: Browser) -> None:
+    with reading(browser) as feed:
+        client = Client(gateway, "live-1")
+        client.start()
+        feed.wait_for(lambda: feed.row("live-1").get("state") == "streaming")
+        under_way = dict(feed.row("live-1"))
+        feed.wait_for(lambda: feed.row("live-1").get("state") == "ended")
+        ended = feed.row("live-1")
+    assert under_way["usage_source"] == "estimated"
+    assert (ended["outcome"], ended["route"], ended["key"]) == ("ok", "echo/echo", "environment")
+    assert ended["output_tokens"] != under_way["output_tokens"]
+    totals = feed.events[-1][1]["totals"]
+    assert isinstance(totals, dict)
+    assert totals["under_way"] == 0
+
+
+def test_a_client_key_sees_its_own_rows_and_no_content(gateway: Running, browser: Browser) -> None:
+    other = Browser(gateway)
+    other.sign_in(gateway.keys["someone"])
+    with reading(browser, "watch=live&frames=own-1") as all_of_them, reading(other, "watch=live&frames=own-1") as own:
+        Client(gateway, "not-own").start()
+        Client(gateway, "own-1", gateway.keys["someone"]).start()
+        own.wait_for(lambda: own.row("own-1").get("state") == "ended")
+        all_of_them.wait_for(lambda: all_of_them.row("not-own").get("state") == "ended")
+        own.wait_for(lambda: any("characters" in str(entry["text"]) for entry in own.entries))
+    assert own.row("not-own") == {}
+    assert all("word" not in str(entry["text"]) for entry in own.entries)
+    assert any("word3" in str(entry["text"]) for entry in all_of_them.entries)
+
+
+def test_the_frames_of_a_live_request_are_those_of_its_capture(tmp_path: Path) -> None:
+    toml = f'[providers.echo]\nkind = "echo"\n[debug]\ncapture = "all"\ndirectory = "{tmp_path}/captures"\n'
+    with running(toml, tmp_path, stored=["someone"]) as gateway:
+        browser = Browser(gateway)
+        browser.sign_in(KEY)
+        client = Client(gateway, "same-1", text=f"{WORDS} {KEY}")
+        with reading(browser, "watch=live") as rows:
+            client.start()
+            rows.wait_for(lambda: rows.row("same-1").get("state") == "streaming")
+            with reading(browser, "watch=live&frames=same-1") as feed:
+                feed.wait_for(lambda: any("message_stop" in str(entry["text"]) for entry in feed.entries))
+                described = browser.send("GET", "/api/v1/live/same-1").json["description"]
+        client.join(60)
+        capture = gateway.capture("same-1")
+    expected = [(entry.at, entry.side, entry.text) for entry in build_timeline(capture)]
+    assert sorted(as_tuples(feed.entries), key=str) == sorted(expected, key=str)
+    assert isinstance(described, dict)
+    assert described["losses"] == list(msgspec.to_builtins(capture.losses))
+    assert KEY not in str(feed.entries)
+    assert KEY not in str(described)
+
+
+def test_a_request_from_before_the_tab_was_open_is_not_recorded(gateway: Running, browser: Browser) -> None:
+    client = Client(gateway, "early-1")
+    client.start()
+    time.sleep(0.2)
+    with reading(browser, "watch=live&frames=early-1") as feed:
+        feed.wait_for(lambda: any(name == "frames" for name, _ in feed.events))
+    [problem] = [event["problem"] for name, event in feed.events if name == "frames"]
+    assert "not recorded" in str(problem)
+    assert browser.send("GET", "/api/v1/live/early-1").json["description"] is None
+    client.join(60)
+
+
+def test_nothing_is_recorded_for_nobody(gateway: Running, browser: Browser) -> None:
+    captures = gateway.app.gateway.captures
+    with reading(browser) as feed:
+        feed.wait_for(lambda: captures.live_left > 0)
+    deadline = time.monotonic() + 30
+    while captures.live_left:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    left = captures.memory_left
+    client = Client(gateway, "nobody-1")
+    client.start()
+    client.join(60)
+    assert captures.memory_left == left
+
+
+def test_a_stream_that_is_ended_gets_an_error_in_its_own_protocol(gateway: Running, browser: Browser) -> None:
+    client = Client(gateway, "end-1", text=WORDS * 20)
+    with reading(browser) as feed:
+        client.start()
+        feed.wait_for(lambda: feed.row("end-1").get("state") == "streaming")
+        assert browser.send("DELETE", "/api/v1/live/end-1").status == 200
+        client.join(30)
+        feed.wait_for(lambda: feed.row("end-1").get("state") == "ended")
+    assert feed.row("end-1")["outcome"] == "forbidden"
+    assert b"event: error" in client.response
+    assert b"The operator of the gateway ended this request." in client.response
+    assert browser.send("DELETE", "/api/v1/live/end-1").status == 409
+    assert browser.send("DELETE", "/api/v1/live/unknown").status == 404
+
+
+def test_looks_at_content_and_ended_streams_are_in_the_audit_log(gateway: Running, browser: Browser) -> None:
+    with reading(browser, "watch=live&frames=audited-1") as feed:
+        feed.wait_for(lambda: bool(feed.events))
+    rows = browser.send("GET", "/api/v1/audit").json["audit"]
+    assert isinstance(rows, list)
+    assert ("live.read", "audited-1") in {(row["action"], row["subject"]) for row in rows}
+
+
+@pytest.mark.parametrize(("query", "field"), [("watch=all", "watch"), ("frames=%00", "frames"), ("what=1", "what")])
+def test_a_wrong_parameter_is_named(browser: Browser, query: str, field: str) -> None:
+    reply = browser.send("GET", f"/api/v1/feed?{query}")
+    assert reply.status == 400
+    error = reply.json["error"]
+    assert isinstance(error, dict)
+    assert error["field"] == field

@@ -1,0 +1,132 @@
+"""Signing in, the live page and the inspector, in a real browser."""
+
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from console.screen import screen
+from console.traffic import ask, captured
+from gateway import KEY, Running, running
+
+LONG = " ".join(f"word{number}" for number in range(150))
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    directory = Path(tmp_path_factory.mktemp("live"))
+    with running(captured(directory / "captures"), directory, stored=["someone"]) as started:
+        yield started
+
+
+def test_a_wrong_key_is_refused_and_a_right_one_opens_the_console(chromium: Browser, gateway: Running) -> None:
+    with screen(chromium, gateway, key=None) as tab:
+        tab.allowed = re.compile("401")
+        tab.page.goto(gateway.url)
+        tab.page.get_by_label("Client key").fill("wrong")
+        tab.page.get_by_role("button", name="Sign in").click()
+        expect(tab.page.get_by_role("alert")).to_contain_text("dragoman keys create")
+        tab.keep("sign-in")
+        tab.check_width()
+        tab.page.get_by_label("Client key").fill(KEY)
+        tab.page.keyboard.press("Enter")
+        tab.page.get_by_role("navigation").wait_for()
+        assert KEY not in tab.page.content()
+        assert KEY not in str(tab.page.evaluate("Object.values({...sessionStorage, ...localStorage})"))
+        assert tab.page.evaluate("document.cookie") == ""
+
+
+def test_a_one_time_link_signs_in_and_leaves_no_trace_in_the_address(chromium: Browser, gateway: Running) -> None:
+    token = gateway.make_console_link()
+    with screen(chromium, gateway, key=None) as tab:
+        tab.page.goto(f"{gateway.url}/console#t={token}")
+        tab.page.get_by_role("navigation").wait_for()
+        assert "#" not in tab.page.url
+    with screen(chromium, gateway, key=None) as tab:
+        tab.allowed = re.compile("401")
+        tab.page.goto(f"{gateway.url}/console#t={token}")
+        expect(tab.page.get_by_role("alert")).to_contain_text("dragoman console")
+
+
+def test_a_second_tab_needs_no_second_sign_in_and_signing_out_ends_both(chromium: Browser, gateway: Running) -> None:
+    with screen(chromium, gateway) as tab:
+        other = tab.page.context.new_page()
+        other.goto(f"{gateway.url}/console/live")
+        other.get_by_role("navigation").wait_for()
+        tab.page.get_by_role("button", name="Sign out").click()
+        tab.page.get_by_label("Client key").wait_for()
+        other.get_by_label("Client key").wait_for()
+
+
+def test_the_live_page_follows_a_stream_and_the_inspector_shows_its_frames(chromium: Browser, gateway: Running) -> None:
+    with screen(chromium, gateway) as tab:
+        tab.open("live")
+        client = threading.Thread(target=ask, args=(gateway, LONG, "claude-sonnet-4-5", "shown-1"))
+        client.start()
+        row = tab.page.get_by_role("row").filter(has_text="streaming")
+        expect(row).to_contain_text("claude-sonnet-4-5")
+        expect(tab.page.get_by_text("Under way", exact=True).locator("..")).to_contain_text("1")
+        tab.keep("live")
+        tab.check_width()
+        row.press("Enter")
+        expect(tab.page).to_have_url(f"{gateway.url}/console/inspect/shown-1")
+        timeline = tab.page.get_by_role("table", name="Timeline of the request")
+        expect(timeline).to_contain_text('delta 0 "word30 "')
+        expect(timeline).to_contain_text("content_block_delta")
+        expect(tab.page.locator("main")).to_contain_text("streaming")
+        tab.keep("inspector-live")
+        client.join(60)
+        expect(tab.page.locator("main")).to_contain_text("Nothing was lost in translation")
+        expect(timeline).to_contain_text("message_stop")
+        live_text = timeline.inner_text()
+        tab.check_width()
+        tab.page.reload()
+        expect(timeline).to_contain_text("message_stop")
+        assert re.sub(r"\s+", " ", timeline.inner_text()) == re.sub(r"\s+", " ", live_text)
+
+
+def test_a_captured_request_is_inspected_after_a_restart_of_the_tab(chromium: Browser, gateway: Running) -> None:
+    ask(gateway, "Hello <b>there</b>", "echo", "shown-2")
+    gateway.capture("shown-2")
+    with screen(chromium, gateway) as tab:
+        tab.open("inspect/shown-2")
+        expect(tab.page.get_by_role("table", name="Timeline of the request")).to_contain_text("message_stop")
+        expect(tab.page.get_by_role("region", name="Request as the client sent it")).to_contain_text("<b>there</b>")
+        assert tab.page.locator("main b").count() == 0
+        tab.keep("inspector")
+
+
+def test_freezing_keeps_the_rows_and_a_stream_can_be_ended(chromium: Browser, gateway: Running) -> None:
+    with screen(chromium, gateway) as tab:
+        tab.open("live")
+        tab.page.get_by_role("table").wait_for()
+        tab.page.keyboard.press("f")
+        expect(tab.page.get_by_role("button", name="Frozen: continue")).to_be_visible()
+        client = threading.Thread(target=ask, args=(gateway, LONG * 5, "echo", "ended-1"))
+        client.start()
+        tab.page.wait_for_timeout(600)
+        assert tab.page.get_by_role("row").filter(has_text="streaming").count() == 0
+        tab.page.keyboard.press("f")
+        tab.page.get_by_role("button", name="End", exact=True).click()
+        tab.page.get_by_role("dialog").get_by_role("button", name="End it").click()
+        client.join(30)
+        expect(tab.page.get_by_role("row").filter(has_text="forbidden")).to_be_visible()
+
+
+def test_a_gateway_that_stops_is_said_to_be_stale(chromium: Browser, tmp_path: Path) -> None:
+    with running(captured(tmp_path / "captures"), tmp_path, stored=["someone"]) as gateway:
+        ask(gateway)
+        context = chromium.new_context()
+        page = context.new_page()
+        page.goto(f"{gateway.url}/console")
+        page.get_by_label("Client key").fill(KEY)
+        page.keyboard.press("Enter")
+        page.get_by_role("navigation").wait_for()
+        page.goto(f"{gateway.url}/console/live")
+        page.get_by_role("row").filter(has_text="claude-cli").wait_for()
+    expect(page.locator("main")).to_contain_text("Not live")
+    expect(page.get_by_role("banner")).to_contain_text("reconnecting")
+    context.close()

@@ -1,0 +1,201 @@
+"""Signing in to the console, and what a session opens: over sockets, with every header that a browser sends."""
+
+import asyncio
+import http.client
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from console.browser import Browser
+from dragoman.accounts.console_sessions import IDLE_S, LINK_S, ConsoleSessions, MemorySessions
+from dragoman.accounts.console_sessions import Browser as SignedIn
+from dragoman.accounts.keys import Keyring
+from dragoman.config import Secret
+from gateway import KEY, Running, running
+
+ECHO = '[providers.echo]\nkind = "echo"\n'
+API = "/api/v1/config"
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    directory = Path(tmp_path_factory.mktemp("sessions"))
+    with running(ECHO, directory, stored=["someone", "leaving", "watching"]) as started:
+        yield started
+
+
+@pytest.fixture
+def browser(gateway: Running) -> Browser:
+    made = Browser(gateway)
+    assert made.sign_in(KEY).status == 200
+    return made
+
+
+def test_a_key_signs_in_and_the_cookie_is_out_of_reach_of_scripts_and_other_sites(gateway: Running) -> None:
+    reply = Browser(gateway).sign_in(KEY)
+    name, *rules = reply.headers["set-cookie"].split("; ")
+    assert name.startswith("__Host-dragoman=")
+    assert {"Secure", "HttpOnly", "SameSite=Strict", "Path=/"} <= set(rules)
+    assert reply.json["role"] == "owner"
+    assert reply.headers["cache-control"] == "no-store"
+    assert KEY.encode() not in reply.body
+
+
+def test_cookie_and_header_together_open_the_admin_api(browser: Browser) -> None:
+    assert browser.send("GET", API).status == 200
+    assert browser.send("GET", "/console/session").json["role"] == "owner"
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "code"),
+    [
+        ({"x_dragoman_console": ""}, 401, "auth"),  # cookie without header
+        ({"cookie": ""}, 401, "session_ended"),  # header without cookie
+        ({"x_dragoman_console": "A" * 43}, 401, "session_ended"),
+        ({"sec_fetch_site": "same-site"}, 403, "other_site"),  # another port of this host
+        ({"sec_fetch_site": "cross-site"}, 403, "other_site"),
+        ({"sec_fetch_site": "none"}, 403, "other_site"),
+        ({"sec_fetch_site": ""}, 403, "other_site"),
+        ({"origin": "http://127.0.0.1:1"}, 403, "other_site"),
+        ({"origin": "null"}, 403, "forbidden"),
+        ({"origin": "https://evil.example"}, 403, "forbidden"),
+        ({"host": "evil.example"}, 421, "forbidden"),
+        ({"host": "evil.example:8484"}, 421, "forbidden"),
+    ],
+)
+def test_a_request_that_is_not_the_pages_own_opens_nothing(
+    browser: Browser, changed: dict[str, str], status: int, code: str
+) -> None:
+    reply = browser.send("GET", API, **changed)
+    assert (reply.status, reply.code) == (status, code)
+    assert "access-control-allow-origin" not in reply.headers
+    assert b"settings" not in reply.body
+
+
+@pytest.mark.parametrize(
+    ("body", "changed", "status"),
+    [
+        ({"key": KEY}, {"origin": ""}, 403),
+        ({"key": KEY}, {"origin": "http://127.0.0.1:1"}, 403),
+        ({"key": KEY}, {"sec_fetch_site": "cross-site"}, 403),
+        ({"key": KEY}, {"content_type": "text/plain"}, 415),
+        (b"key=" + KEY.encode(), {"content_type": "application/x-www-form-urlencoded"}, 415),
+        (b"{", {"content_type": "application/json"}, 400),
+        ({"key": KEY, "more": 1}, {}, 400),
+        ({"key": "", "link": ""}, {}, 400),
+        ({"key": KEY, "link": "x"}, {}, 400),
+        ({"key": "x" * 5000}, {}, 400),
+        ({"key": "😀 <img>"}, {}, 401),
+    ],
+)
+def test_signing_in_is_refused(gateway: Running, body: object, changed: dict[str, str], status: int) -> None:
+    reply = Browser(gateway).send("POST", "/console/session", body, **changed)
+    assert reply.status == status
+    assert "set-cookie" not in reply.headers
+    assert reply.json["error"]
+
+
+def test_each_sign_in_makes_a_new_session_and_ends_the_one_before(browser: Browser) -> None:
+    before = (browser.cookie, browser.token)
+    assert browser.sign_in(KEY).status == 200
+    assert browser.cookie != before[0]
+    assert browser.send("GET", API, cookie=before[0], x_dragoman_console=before[1]).status == 401
+
+
+def test_a_tab_is_signed_out_with_the_others(browser: Browser) -> None:
+    other = Browser(browser.gateway, browser.cookie, browser.token)
+    assert browser.send("DELETE", "/console/session").status == 204
+    assert other.send("GET", API).code == "session_ended"
+
+
+def test_sessions_are_listed_and_ended_by_the_owner(browser: Browser) -> None:
+    other = Browser(browser.gateway)
+    other.sign_in(browser.gateway.keys["someone"])
+    listed = browser.send("GET", "/console/sessions").json["sessions"]
+    assert isinstance(listed, list)
+    [found] = [one for one in listed if one["key"] not in ("environment",) and not one["is_this"]][-1:]
+    assert "digest" not in found
+    assert other.send("DELETE", "/console/sessions/ses_0").status == 404
+    assert browser.send("DELETE", f"/console/sessions/{found['id']}").status == 200
+    assert other.send("GET", "/api/v1/requests").code == "session_ended"
+
+
+def test_a_client_key_sees_its_own_requests_only(gateway: Running) -> None:
+    browser = Browser(gateway)
+    assert browser.sign_in(gateway.keys["someone"]).json["role"] == "client"
+    assert browser.send("GET", "/api/v1/requests").status == 200
+    assert browser.send("GET", API).code == "admin_required"
+    listed = browser.send("GET", "/console/sessions").json["sessions"]
+    assert isinstance(listed, list)
+    assert {one["key"] for one in listed} == {listed[0]["key"]}
+
+
+def test_a_session_ends_within_a_second_of_the_revocation_of_its_key(gateway: Running) -> None:
+    browser = Browser(gateway)
+    browser.sign_in(gateway.keys["leaving"])
+    assert browser.send("GET", "/api/v1/requests").status == 200
+    asyncio.run_coroutine_threadsafe(gateway.app.keyring.revoke("leaving"), gateway.loop).result(30)
+    assert browser.send("GET", "/api/v1/requests").code == "session_ended"
+
+
+def test_a_feed_ends_when_its_key_is_revoked(gateway: Running) -> None:
+    browser = Browser(gateway)
+    browser.sign_in(gateway.keys["watching"])
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=30)
+    headers = {"cookie": browser.cookie, "x-dragoman-console": browser.token, "sec-fetch-site": "same-origin"}
+    connection.request("GET", "/api/v1/feed?watch=live", headers=headers)
+    answer = connection.getresponse()
+    assert answer.readline() == b"id: 1\n"
+    asyncio.run_coroutine_threadsafe(gateway.app.keyring.revoke("watching"), gateway.loop).result(30)
+    began = time.monotonic()
+    assert b"event: ended" in answer.read()
+    assert time.monotonic() - began < 20
+
+
+def test_a_link_signs_in_once(gateway: Running) -> None:
+    token = gateway.make_console_link()
+    assert Browser(gateway).sign_in(link=token).json["role"] == "owner"
+    assert Browser(gateway).sign_in(link=token).code == "link_not_valid"
+
+
+def test_a_link_is_no_session(gateway: Running) -> None:
+    token = gateway.make_console_link()
+    assert Browser(gateway).send("GET", API, cookie=f"__Host-dragoman={token}", x_dragoman_console=token).status == 401
+
+
+def test_failed_sign_ins_are_slowed_down(tmp_path: Path) -> None:
+    with running(ECHO, tmp_path) as gateway:
+        browser = Browser(gateway)
+        for _ in range(10):
+            assert browser.sign_in("wrong").code == "key_not_valid"
+        began = time.monotonic()
+        for _ in range(3):
+            browser.sign_in("wrong")
+        assert time.monotonic() - began > 0.5
+        assert browser.sign_in(KEY).status == 200
+
+
+def test_sessions_and_links_expire() -> None:
+    async def story() -> None:
+        now = [1_000_000.0]
+        keyring = Keyring(None, Secret(KEY), lambda: now[0])
+        sessions = ConsoleSessions(MemorySessions(), keyring, lambda: now[0])
+        who = SignedIn("127.0.0.1", "test")
+        link = await sessions.make_link()
+        assert link is not None
+        now[0] += LINK_S
+        assert await sessions.open_link(link, who) is None
+        made = await sessions.sign_in(KEY.encode(), who)
+        assert made is not None
+        for _ in range(14):
+            now[0] += IDLE_S - 1
+            found = await sessions.find(made.cookie, made.token)
+            assert (found is None) == (now[0] >= made.row.expires_at)
+        again = await sessions.sign_in(KEY.encode(), who)
+        assert again is not None
+        now[0] += IDLE_S
+        assert await sessions.find(again.cookie, again.token) is None
+
+    asyncio.run(story())

@@ -1,0 +1,42 @@
+"""Requests to a gateway with echo, so that the console has something to show."""
+
+import http.client
+
+import msgspec
+
+from gateway import KEY, Running
+
+ECHO = '[providers.echo]\nkind = "echo"\n'
+PRICED = """
+[[prices]]
+model = "echo/*"
+input = 3.0
+output = 15.0
+"""
+
+
+def captured(directory: object) -> str:
+    """Return a configuration with echo that captures every request."""
+    routes = '[[models]]\nname = "claude-*"\nto = ["echo/echo"]\n'
+    return f'{ECHO}{PRICED}[debug]\ncapture = "all"\ndirectory = "{directory}"\n{routes}'
+
+
+def ask(
+    gateway: Running,
+    text: str = "What is a dragoman?",
+    model: str = "echo",
+    request_id: str = "",
+    key: str = KEY,
+    agent: str = "claude-cli/2.1",
+) -> int:
+    """Send a streamed Messages request, and return the status of the response."""
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=60)
+    body = {"model": model, "max_tokens": 100, "stream": True, "messages": [{"role": "user", "content": text}]}
+    headers = {"x-api-key": key, "content-type": "application/json", "user-agent": agent}
+    if request_id:
+        headers["x-request-id"] = request_id
+    connection.request("POST", "/v1/messages", msgspec.json.encode(body), headers)
+    response = connection.getresponse()
+    response.read()
+    connection.close()
+    return response.status
