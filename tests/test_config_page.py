@@ -27,10 +27,16 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "### Kind `kiro`": settings.KiroProviderConfig,
     "### Kind `codex`": settings.CodexProviderConfig,
     "### Kind `copilot`": settings.CopilotProviderConfig,
+    "### Kind `gemini`": settings.GeminiProviderConfig,
     "## `[[models]]`": settings.ModelRoute,
     "## `[[prices]]`": settings.PriceOverride,
 }
-KINDS = (settings.KiroProviderConfig, settings.CodexProviderConfig, settings.CopilotProviderConfig)
+KINDS = (
+    settings.KiroProviderConfig,
+    settings.CodexProviderConfig,
+    settings.CopilotProviderConfig,
+    settings.GeminiProviderConfig,
+)
 # Of a provider: its table's own name, what its lists hold beyond the first, and the vendor that `kind` named.
 NO_KEYS = ("name", "extra_credentials", "preset")
 

@@ -19,6 +19,7 @@ from dragoman.config.secret import SecretSource
 from dragoman.config.settings import (
     CodexProviderConfig,
     CopilotProviderConfig,
+    GeminiProviderConfig,
     KiroProviderConfig,
     PathName,
     ProtocolName,
@@ -55,7 +56,12 @@ VERSIONED_LIKE: Mapping[str, str] = MappingProxyType(
 )
 
 SECTION_TYPES: Mapping[str, type[ProviderConfig]] = MappingProxyType(
-    {"kiro": KiroProviderConfig, "codex": CodexProviderConfig, "copilot": CopilotProviderConfig}
+    {
+        "kiro": KiroProviderConfig,
+        "codex": CodexProviderConfig,
+        "copilot": CopilotProviderConfig,
+        "gemini": GeminiProviderConfig,
+    }
 )
 
 
@@ -186,7 +192,7 @@ def _read_addresses(tree: Tree, key: Key, kind: str, fields: dict[str, object], 
         value = fields.get(name)
         if isinstance(value, str):
             try:
-                fields[name] = normalise_endpoint(value, kind if adds_version else "")
+                fields[name] = normalise_endpoint(value, kind if adds_version and name == "endpoint" else "")
             except ValueError as error:
                 tree.problem((*key, name), str(error))
     _read_other_addresses(tree, key, fields)

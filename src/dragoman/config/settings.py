@@ -250,6 +250,14 @@ class CopilotProviderConfig(ProviderConfig, frozen=True, kw_only=True):
     model_cache_ttl_s: Wait = 600.0
 
 
+class GeminiProviderConfig(ProviderConfig, frozen=True, kw_only=True):
+    """Google's Gemini API, with a key; or Vertex AI, with a token."""
+
+    credentials: SecretSource | None = None  # a file, "adc", "metadata" or "command:…"
+    auth_endpoint: str | None = None  # where tokens are renewed
+    refresh_margin_s: Wait = 300.0
+
+
 class ModelRoute(Struct, frozen=True):
     """A model name or glob, and its `provider/model` targets, in order of preference."""
 

@@ -1,4 +1,4 @@
-"""Gemini: Google's generateContent, with the key in x-goog-api-key."""
+"""Gemini: Google's generateContent, with the key in x-goog-api-key, or with a token on Vertex AI."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -7,13 +7,27 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from dragoman.config.settings import ProviderConfig
+from dragoman.accounts.refresher import CredentialRefresher
+from dragoman.accounts.service_client import ServiceClient
+from dragoman.accounts.timestamps import ServerClock
+from dragoman.config.settings import GeminiProviderConfig, ProviderConfig
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.client import OutgoingRequest
 from dragoman.net.headers import Header
 from dragoman.passes.drop_reasoning import drop_reasoning
-from dragoman.providers.connection import api_key_reader, configured_models, read_dial, read_headers, read_secrets
+from dragoman.protocols.gemini.wire import VERTEX
+from dragoman.providers.account_state import BROKEN, OK, Finding
+from dragoman.providers.connection import (
+    api_key_reader,
+    configured_models,
+    read_dial,
+    read_headers,
+    read_secrets,
+    read_user_agent,
+)
+from dragoman.providers.gemini.credential import REMEDY, TOKEN_URL, TokenIssuer, find_source
 from dragoman.providers.provider import (
+    Account,
     Adjustment,
     Auth,
     Authorize,
@@ -29,37 +43,94 @@ LIST_TIMEOUT_S = 10.0
 MAX_LIST_BYTES = 16 * 1024 * 1024
 MAX_PAGES = 20
 _PAGE_SIZE = 1000
+VERTEX_PATH = "/publishers/"  # in every endpoint of Vertex AI
+# Vertex AI lists no models at this address.
+VERTEX_MODELS = tuple(
+    ModelInfo(name, owned_by="google", max_input=1_048_576, max_output=65_536)
+    for name in (
+        *("gemini-4-argon", "gemini-3.8-flash", "gemini-3.5-flash", "gemini-3.5-flash-lite", "gemini-3.1-pro-preview"),
+        *("gemini-2.5-pro", "gemini-2.5-flash", "gemini-2.5-flash-lite"),
+    )
+)
 _SIGNATURE_REJECTED = re.compile(r"thought[_ ]?signature", re.IGNORECASE)
 
 
 def make_gemini(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
-    read_key = api_key_reader(config, environ)
-
-    async def authorize(protocol: str) -> tuple[Header, ...]:
-        key = read_key()
-        return ((b"x-goog-api-key", key),) if key else ()
-
+    assert isinstance(config, GeminiProviderConfig)
     endpoint = Endpoint(
         url=config.endpoint or "",
         protocols=config.protocols,
         send=send,
         dial=read_dial(config, environ),
         headers=read_headers(config, environ),
+        counts_tokens=True,
         first_token_timeout_s=config.first_token_timeout_s,
     )
+    is_vertex = VERTEX_PATH in endpoint.url
+    uses_token = config.credentials is not None or (is_vertex and config.api_key is None)
+    auth, account = _make_token_auth(config, send, environ) if uses_token else _make_key_auth(config, environ)
     return Provider(
         name=config.name,
         kind=config.kind,
-        issuer="gemini",
+        issuer="vertex" if is_vertex else "gemini",  # neither takes the other's signatures
         endpoint=endpoint,
-        auth=Auth(authorize, secrets=read_secrets(config, environ)),
+        auth=auth,
         catalogue=Catalogue(
             models=configured_models(config),
-            list_models=_make_lister(endpoint, authorize),
+            fallback_models=VERTEX_MODELS if is_vertex else (),
+            has_list=config.list_models and not is_vertex,
+            list_models=_make_lister(endpoint, auth.authorize, config.models_endpoint),
             ttl_s=config.model_cache_ttl_s,
         ),
-        requests=RequestRules(adjust=adjust_signatures),
+        requests=RequestRules(
+            quirks=frozenset((VERTEX,)) if is_vertex else frozenset(),
+            hosted_tools=frozenset(("web_search", "web_fetch")),
+            adjust=adjust_signatures,
+        ),
+        account=account,
     )
+
+
+def _make_key_auth(config: GeminiProviderConfig, environ: Mapping[str, str]) -> tuple[Auth, Account]:
+    read_key = api_key_reader(config, environ)
+
+    async def authorize(protocol: str) -> tuple[Header, ...]:
+        key = read_key()
+        return ((b"x-goog-api-key", key),) if key else ()
+
+    return Auth(authorize, secrets=read_secrets(config, environ)), Account()
+
+
+def _make_token_auth(
+    config: GeminiProviderConfig, send: SendRequest, environ: Mapping[str, str]
+) -> tuple[Auth, Account]:
+    service = ServiceClient(send, read_dial(config, environ), ServerClock(), (read_user_agent(config),))
+    issuer = TokenIssuer(service, config.auth_endpoint or TOKEN_URL, environ)
+    source = find_source(config, environ)
+    refresher = CredentialRefresher(config.name, source, issuer, service.clock, config.refresh_margin_s)
+
+    async def authorize(protocol: str) -> tuple[Header, ...]:
+        token = await refresher.get()
+        bearer = (b"authorization", b"Bearer " + token.access_token.encode())
+        project = token.quota_project.encode()
+        return (bearer, (b"x-goog-user-project", project)) if project else (bearer,)
+
+    async def inspect() -> list[Finding]:
+        what = f"provider {config.name}"
+        try:
+            token = await refresher.get()
+        except RequestError as refused:
+            return [Finding(what, BROKEN, refused.failure.message, REMEDY)]
+        location = source().location
+        return [Finding(what, OK, f"has a token ({token.method.replace('_', ' ')}, {location})")]
+
+    auth = Auth(
+        authorize,
+        renew=refresher.renew,
+        login_command="gcloud auth application-default login",
+        secrets=read_secrets(config, environ),
+    )
+    return auth, Account(inspect=inspect)
 
 
 def adjust_signatures(failure: Failure) -> Adjustment | None:
@@ -82,13 +153,15 @@ class _Page(Struct, rename="camel"):
     next_page_token: str = ""
 
 
-def _make_lister(endpoint: Endpoint, authorize: Authorize) -> Callable[[], Awaitable[tuple[ModelInfo, ...]]]:
+def _make_lister(
+    endpoint: Endpoint, authorize: Authorize, elsewhere: str | None
+) -> Callable[[], Awaitable[tuple[ModelInfo, ...]]]:
     async def list_models() -> tuple[ModelInfo, ...]:
         """Return the models that generate content, over all pages of the list."""
         found: list[ModelInfo] = []
         token = ""
         for _ in range(MAX_PAGES):
-            page = await _fetch_page(endpoint, authorize, token)
+            page = await _fetch_page(endpoint, authorize, elsewhere, token)
             found += [_describe(model) for model in page.models if _generates(model)]
             token = page.next_page_token
             if not token:
@@ -98,9 +171,10 @@ def _make_lister(endpoint: Endpoint, authorize: Authorize) -> Callable[[], Await
     return list_models
 
 
-async def _fetch_page(endpoint: Endpoint, authorize: Authorize, token: str) -> _Page:
+async def _fetch_page(endpoint: Endpoint, authorize: Authorize, elsewhere: str | None, token: str) -> _Page:
     headers = (*endpoint.headers, (b"accept", b"application/json"), *await authorize(endpoint.protocols[0]))
-    url = f"{endpoint.url}/models?pageSize={_PAGE_SIZE}" + (f"&pageToken={quote(token, safe='')}" if token else "")
+    address = elsewhere or f"{endpoint.url}/models"
+    url = f"{address}?pageSize={_PAGE_SIZE}" + (f"&pageToken={quote(token, safe='')}" if token else "")
     response = await endpoint.send(OutgoingRequest("GET", url, headers), endpoint.dial, head_timeout_s=LIST_TIMEOUT_S)
     try:
         body = await response.read(MAX_LIST_BYTES, LIST_TIMEOUT_S)
