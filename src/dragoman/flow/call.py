@@ -55,6 +55,11 @@ class Call:
         if self._parsed is None:
             self._parsed = await run_off_loop(len(self.body), self._read_body)
 
+    def expect_count(self) -> None:
+        """Parse the body later as one that is only counted: what a reply needs may be missing."""
+        assert self.client.counting is not None
+        self._parse = self.client.counting.parse
+
     def release_reply(self) -> None:
         """Release the buffered bytes of a reply that is not sent to the client."""
         self.buffered.release_to(self._held)

@@ -15,8 +15,8 @@ from dragoman.flow.response_headers import id_headers
 from dragoman.flow.runtime import Runtime, find_targets, target_settings
 from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import TokenCounting
-from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
+from dragoman.hub.ports import TokenCounting, UpstreamCounting
+from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
 from dragoman.providers.model_profiles import find_profile
@@ -67,17 +67,24 @@ async def _estimated(call: Call, route: Route, counting: TokenCounting) -> int:
 
 
 async def _relayed(runtime: Runtime, call: Call, route: Route, counting: TokenCounting) -> bytes:
-    """Return the upstream's count unchanged. Raises NoCount if there is none."""
+    """Return the upstream's count, unchanged if it has the client's protocol. Raises NoCount if there is none."""
     provider = runtime.providers.get(route.provider)
     if provider is None:
         raise NoCount("there is no such provider")
     provider = choose_least_restricted(provider, route.model)
     speaks = await provider.protocols_for(route.model)
     choice = choose_protocol(call.protocol.name, speaks, runtime.protocols, find_profile(route.model), call.body)
-    if not choice.unchanged or not provider.endpoint.counts_tokens:
+    assert choice.protocol.upstream is not None
+    other = None if choice.unchanged else choice.protocol.upstream.counting
+    if not provider.endpoint.counts_tokens or (other is None and not choice.unchanged):
         raise NoCount("it does not count such requests")
     try:
-        status, body = await _request_count(runtime, call, route, provider, counting.locate)
+        if other is None:
+            status, body = await _request_count(runtime, call, route, provider, counting.locate)
+        else:
+            status, body = await _request_translated_count(runtime, call, route, provider, other)
+            tokens = other.read_count(body)
+            body = b"" if tokens is None else counting.render_count(tokens)
     except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded) as fault:
         raise NoCount(str(fault)) from fault
     except RequestError as refused:
@@ -87,12 +94,26 @@ async def _relayed(runtime: Runtime, call: Call, route: Route, counting: TokenCo
     return body
 
 
+async def _request_translated_count(
+    runtime: Runtime, call: Call, route: Route, provider: Provider, counting: UpstreamCounting
+) -> tuple[int, bytes]:
+    """Have an upstream of another protocol count the request that would be built for it."""
+    call.expect_count()
+    prepared = await prepare(call, route, provider, target_settings(runtime, route, call.tenant), number=1)
+    body = counting.wrap(prepared.out.body, route.model, provider.requests.quirks)
+    url = counting.locate(prepared.out.url.partition("?")[0])
+    return await _send(provider, msgspec.structs.replace(prepared.out, url=url, body=body))
+
+
 async def _request_count(
     runtime: Runtime, call: Call, route: Route, provider: Provider, locate: Callable[[str], str]
 ) -> tuple[int, bytes]:
     prepared = await prepare(call, route, provider, target_settings(runtime, route, call.tenant), number=1)
     url, query_mark, query = prepared.out.url.partition("?")
-    out = msgspec.structs.replace(prepared.out, url=locate(url) + query_mark + query)
+    return await _send(provider, msgspec.structs.replace(prepared.out, url=locate(url) + query_mark + query))
+
+
+async def _send(provider: Provider, out: OutgoingRequest) -> tuple[int, bytes]:
     answer = await provider.send(out, COUNT_TIMEOUT_S)
     try:
         return answer.status, await answer.read(MAX_COUNT_BYTES, COUNT_TIMEOUT_S)

@@ -200,6 +200,14 @@ class TokenCounting(Struct, frozen=True):
     read_count: Callable[[bytes], int | None]  # an upstream's answer; None if it is no count
 
 
+class UpstreamCounting(Struct, frozen=True):
+    """How an upstream counts the tokens of a request that was built for it."""
+
+    locate: Callable[[str], str]  # the URL of the request, without its query -> where it is counted
+    wrap: Callable[[bytes, str, frozenset[str]], bytes]  # the request's body, the model, quirks -> what is posted
+    read_count: Callable[[bytes], int | None]  # None if the answer is no count
+
+
 class Client(Struct, frozen=True):
     """The client side of a protocol."""
 
@@ -247,6 +255,7 @@ class Upstream(Struct, frozen=True):
     # Like `decode_whole`, but faster: the content of blocks may be missing.
     decode_outline: Callable[[bytes, Issuer, Ledger], list[Event]] | None = None
     reads_documents: bool = False  # a tool result may hold a PDF
+    counting: UpstreamCounting | None = None  # None: only a client of its own protocol is counted for
     continues: bool = False  # a reply may end with a token, with which the same request gets the rest
     always_streams: bool = False  # even if the client wants a whole reply
     required_headers: tuple[Header, ...] = ()  # without these it rejects every request

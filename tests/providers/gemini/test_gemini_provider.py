@@ -69,6 +69,22 @@ def test_a_key_that_google_rejects_is_ours_not_the_clients(google: FakeGoogle, t
     assert b"AIza-fake" not in answer.body
 
 
+@pytest.mark.parametrize("vertex", [False, True])
+def test_a_messages_client_gets_googles_count(google: FakeGoogle, tmp_path: Path, vertex: bool) -> None:
+    section = google.section(str(write_user_file(tmp_path / "adc.json"))) if vertex else api_section(google)
+    model = "vertex/gemini-3.5-flash" if vertex else "gemini/gemini-3.5-flash"
+    request = {"model": model, "system": "Be brief.", "messages": [{"role": "user", "content": "Hi"}]}
+    with running(section, tmp_path) as gateway:
+        answer = post(gateway.port, "/v1/messages/count_tokens", msgspec.json.encode(request))
+    assert (answer.status, msgspec.json.decode(answer.body)) == (200, {"input_tokens": 7})
+    assert answer.get("x-dragoman-estimate") is None
+    contents = [{"role": "user", "parts": [{"text": "Hi"}]}]
+    plain = {"contents": contents, "systemInstruction": {"parts": [{"text": "Be brief."}]}}
+    whole = {"generateContentRequest": {"model": "models/gemini-3.5-flash", **plain}}
+    [asked] = google.at((VERTEX if vertex else "/v1beta") + "/models/gemini-3.5-flash:countTokens")
+    assert asked.json == (plain if vertex else whole)
+
+
 # Vertex AI
 
 

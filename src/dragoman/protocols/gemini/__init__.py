@@ -6,9 +6,18 @@ from urllib.parse import quote
 import msgspec
 
 from dragoman.framing.sse import SseOrJsonFramer
-from dragoman.hub.ports import GetHeader, ListedModel, Location, ModelList, Protocol, ToolLimits, Upstream
+from dragoman.hub.ports import (
+    GetHeader,
+    ListedModel,
+    Location,
+    ModelList,
+    Protocol,
+    ToolLimits,
+    Upstream,
+    UpstreamCounting,
+)
 from dragoman.hub.request import Document, Image, Part
-from dragoman.protocols.gemini import decode, errors
+from dragoman.protocols.gemini import count, decode, errors
 from dragoman.protocols.gemini.build import build
 from dragoman.protocols.gemini.wire import CLIENT_HEADERS, GENERATE, KEYS, NAME, OPERATION, SSE_QUERY, STREAM
 
@@ -58,6 +67,7 @@ PROTOCOL = Protocol(
         tool_limits=ToolLimits(custom=False, namespaces=False, name_max=128, letter_first=True),
         needs_inline=_needs_inline,
         reads_documents=True,
+        counting=UpstreamCounting(count.locate, count.wrap, count.read_count),
         continues=True,
         models_query="?pageSize=1000",
     ),
