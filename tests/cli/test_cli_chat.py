@@ -9,7 +9,7 @@ import time
 import msgspec
 
 from cli.shell import PATIENCE_S, PROGRAM, Shell, wait_for
-from e2e.test_server_tools import ANSWERS, FOUND, SEARCHES
+from e2e.search_scene import CHAT_ANSWERS, CHAT_SEARCHES, FOUND
 from fakes.upstream import Answer, FakeUpstream
 from gateway import provider_section
 
@@ -189,7 +189,7 @@ def test_an_empty_prompt_is_wrong_usage(shell: Shell) -> None:
 
 
 def with_search(shell: Shell, upstream: FakeUpstream, searxng: FakeUpstream) -> None:
-    upstream.answers = [Answer(SEARCHES), Answer(ANSWERS)]
+    upstream.answers = [Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS)]
     searxng.intercept = lambda asked: Answer(msgspec.json.encode(FOUND), content_type="application/json")
     tools = f'[tools.web_search]\nbackend = "searxng"\nendpoint = "{searxng.url}"\n'
     shell.write("dragoman.toml", tools + provider_section("chat", upstream.url, "chat"))
@@ -209,7 +209,10 @@ def test_a_search_as_json_has_searches_and_sources(shell: Shell) -> None:
         with_search(shell, upstream, searxng)
         done = shell.run("chat", "--search", "--json", "-m", "chat/m", "pandas?")
     record = msgspec.json.decode(done.out)
-    pages = [{"title": "One", "url": "https://a.example/1"}, {"title": "Two", "url": "https://b.example/2"}]
+    pages = [
+        {"title": "One", "url": "https://a.example/1"},
+        {"title": "https://b.example/2", "url": "https://b.example/2"},
+    ]
     assert record["searches"] == [{"query": "pandas", "failed": False, "results": pages}]
     assert record["sources"] == pages[:1]
 

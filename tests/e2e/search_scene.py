@@ -52,12 +52,13 @@ def search_scene(
     native: bool = True,
     attempts: int = 1,
     settings: str = "",
+    search_settings: str = "",
 ) -> Iterator[SearchScene]:
     """One provider `up` with this protocol. `searches`: SearXNG is configured; `native`: after the upstream's own."""
     with ExitStack() as stack:
         upstream, searxng = stack.enter_context(FakeUpstream()), stack.enter_context(FakeUpstream())
         backends = '["native", "searxng"]' if native else '"searxng"'
-        search = f'[tools.web_search]\nbackend = {backends}\nendpoint = "{searxng.url}"\n'
+        search = f'[tools.web_search]\nbackend = {backends}\nendpoint = "{searxng.url}"\n{search_settings}\n'
         retry = f"[retry]\nattempts = {attempts}\nbase_s = 0.01"
         sections = [retry, search if searches else "", settings, provider_section(protocol, upstream.url)]
         gateway = stack.enter_context(running("\n".join(sections), directory))

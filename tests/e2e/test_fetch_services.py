@@ -9,7 +9,7 @@ import pytest
 from anthropic.types import Message, WebFetchBlock, WebFetchToolResultBlock
 
 from e2e.hearing import Sdk
-from e2e.test_server_tools import calls, chunk, usage
+from e2e.search_scene import chat_calls, chat_text
 from fakes.kiro import json_answer
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import KEY, provider_section, running
@@ -17,7 +17,7 @@ from wire_json import JsonObject
 
 URL = "https://page.example/a"
 FETCH = {"type": "web_fetch_20250910", "name": "web_fetch"}
-ANSWER = chunk({"role": "assistant", "content": "Done."}) + chunk({}, "stop") + usage(30, 7)
+ANSWER = chat_text("Done.")
 SERVER = Path(__file__).parent.parent / "fakes" / "mcp_server.py"
 
 
@@ -31,7 +31,7 @@ class Scene:
         """Let the model fetch an address that the user has named."""
         self.upstream.asked.clear()
         self.tavily.asked.clear()
-        self.upstream.answers = [Answer(calls(("call_1", "web_fetch", json.dumps({"url": url})))), Answer(ANSWER)]
+        self.upstream.answers = [Answer(chat_calls(("call_1", "web_fetch", json.dumps({"url": url})))), Answer(ANSWER)]
         user = {"role": "user", "content": f"Read {url} please."}
         request: JsonObject = {"model": "chat/m", "max_tokens": 100, "messages": [user], "tools": [{**FETCH, **more}]}
         with self.sdk.anthropic.messages.stream(**request) as stream:

@@ -20,32 +20,18 @@ from dragoman.observers.metrics import RequestMetrics
 from dragoman.observers.request_log import format_json, format_text
 from dragoman.prices.pricing import Pricing
 from dragoman.providers.token_count import count_text
-from e2e.hearing import Sdk
-from e2e.test_server_tools import ANSWERS, FOUND, SEARCHES, ask, calls
-from fakes.upstream import Answer, FakeUpstream
-from gateway import KEY, Running, provider_section, running
+from e2e.search_scene import CHAT_ANSWERS, CHAT_SEARCHES, FOUND, SearchScene, chat_calls, search_scene
+from e2e.test_server_tools import ask
+from fakes.upstream import Answer
 
 SEARCH_KEY = "bsk-canary-of-a-search-service"
 DONE = b"data: [DONE]\n\n"
-TWO = calls(("call_1", "web_search", '{"query": "pandas"}'), ("call_2", "web_search", '{"query": "bears"}'))
+TWO = chat_calls(("call_1", "web_search", '{"query": "pandas"}'), ("call_2", "web_search", '{"query": "bears"}'))
 
 
 @dataclass
-class Scene:
-    gateway: Running
-    sdk: Sdk
-    upstream: FakeUpstream
-    searxng: FakeUpstream
+class Scene(SearchScene):
     directory: Path
-
-    def plays(self, *rounds: bytes) -> None:
-        self.upstream.asked.clear()
-        self.searxng.asked.clear()
-        self.upstream.answers = [Answer(body) for body in rounds]
-        self.finds(Answer(json.dumps(FOUND).encode(), content_type="application/json"))
-
-    def finds(self, answer: Answer) -> None:
-        self.searxng.intercept = lambda asked: answer
 
     def run(self, *, stream: bool = True, **more: object) -> tuple[Outcome, Capture]:
         """Send a request; return its outcome and its capture."""
@@ -77,20 +63,10 @@ def wait_until(condition: Callable[[], bool]) -> None:
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     directory = tmp_path_factory.mktemp("records")
-    with FakeUpstream() as upstream, FakeUpstream() as searxng:
-        settings = "\n".join(
-            [
-                f'[debug]\ncapture = "all"\ndirectory = "{directory}/captures"',
-                "[retry]\nattempts = 1",
-                f'[tools.web_search]\nbackend = "searxng"\nendpoint = "{searxng.url}"\ntimeout_s = 1',
-                f'api_key = "{SEARCH_KEY}"',
-                provider_section("chat", upstream.url, "chat"),
-            ]
-        )
-        with running(settings, directory) as gateway:
-            sdk = Sdk(gateway.url, KEY)
-            yield Scene(gateway, sdk, upstream, searxng, directory / "captures")
-            sdk.close()
+    captures = f'[debug]\ncapture = "all"\ndirectory = "{directory}/captures"'
+    search = f'timeout_s = 1\napi_key = "{SEARCH_KEY}"'
+    with search_scene(directory, "chat", settings=captures, search_settings=search) as there:
+        yield Scene(there.gateway, there.sdk, there.upstream, there.searxng, directory / "captures")
 
 
 def assert_replays(capture: Capture) -> None:
@@ -99,7 +75,7 @@ def assert_replays(capture: Capture) -> None:
 
 
 def test_one_usage_row_has_rounds_searches_and_their_cost(scene: Scene) -> None:
-    scene.plays(SEARCHES, ANSWERS)
+    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
     outcome, _ = scene.run()
     assert outcome.usage is not None
     assert (outcome.usage.input, outcome.usage.output) == (40, 12)
@@ -113,7 +89,7 @@ def test_one_usage_row_has_rounds_searches_and_their_cost(scene: Scene) -> None:
 
 
 def test_a_failed_search_costs_nothing_and_shows_in_the_log_line(scene: Scene) -> None:
-    scene.plays(SEARCHES, ANSWERS)
+    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
     scene.finds(Answer(b"{}", 500, "application/json"))
     outcome, capture = scene.run()
     assert (outcome.rounds, outcome.web_searches, outcome.tool_runs[0].result) == (2, 0, "unavailable")
@@ -123,7 +99,7 @@ def test_a_failed_search_costs_nothing_and_shows_in_the_log_line(scene: Scene) -
 
 
 def test_a_later_round_that_fails_is_one_more_attempt(scene: Scene) -> None:
-    scene.plays(SEARCHES)
+    scene.plays(CHAT_SEARCHES)
     scene.upstream.answers.append(Answer(b"{}", 500, "application/json"))
     ended = len(scene.gateway.outcomes)
     with pytest.raises(APIError), scene.sdk.anthropic.messages.stream(**ask()) as events:
@@ -137,7 +113,9 @@ def test_a_later_round_that_fails_is_one_more_attempt(scene: Scene) -> None:
 
 
 def test_a_call_is_part_of_the_usage_that_an_upstream_does_not_report(scene: Scene) -> None:
-    scene.plays(*(body[: body.index(b'"usage"')].rpartition(b"data: ")[0] + DONE for body in (SEARCHES, ANSWERS)))
+    scene.plays(
+        *(body[: body.index(b'"usage"')].rpartition(b"data: ")[0] + DONE for body in (CHAT_SEARCHES, CHAT_ANSWERS))
+    )
     outcome, _ = scene.run()
     spoken = count_text("Let me look. ") + count_text("See [One](https://a.example/1) and [x](https://no.example/).")
     assert outcome.usage is not None
@@ -147,7 +125,7 @@ def test_a_call_is_part_of_the_usage_that_an_upstream_does_not_report(scene: Sce
 
 
 def test_the_log_line_counts_searches(scene: Scene) -> None:
-    scene.plays(TWO, ANSWERS)
+    scene.plays(TWO, CHAT_ANSWERS)
     outcome, _ = scene.run()
     assert " searches=2 " in format_text(outcome)
     line = json.loads(format_json(outcome))
@@ -156,7 +134,7 @@ def test_the_log_line_counts_searches(scene: Scene) -> None:
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 def test_a_capture_holds_every_round_and_run_and_replays_without_the_network(scene: Scene, stream: bool) -> None:
-    scene.plays(SEARCHES, ANSWERS)
+    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
     _, capture = scene.run(stream=stream)
     assert len(capture.upstream_requests) == 2
     [lookup] = [lookup for lookup in capture.lookups if lookup.name == LookupName.TOOL_RUN]
@@ -170,7 +148,7 @@ def test_a_capture_holds_every_round_and_run_and_replays_without_the_network(sce
 
 
 def test_searches_that_end_in_another_order_replay_the_same(scene: Scene) -> None:
-    scene.plays(TWO, ANSWERS)
+    scene.plays(TWO, CHAT_ANSWERS)
     slow = Answer(json.dumps(FOUND).encode(), content_type="application/json", delay_s=0.3)
     fast = Answer(b'{"results":[]}', content_type="application/json")
     scene.searxng.intercept = lambda asked: slow if "pandas" in asked.path else fast
@@ -179,7 +157,7 @@ def test_searches_that_end_in_another_order_replay_the_same(scene: Scene) -> Non
 
 
 def test_a_search_that_takes_too_long_replays_the_same(scene: Scene) -> None:
-    scene.plays(SEARCHES, ANSWERS)
+    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
     scene.finds(Answer(b"{}", content_type="application/json", delay_s=3.0))
     outcome, capture = scene.run()
     assert outcome.tool_runs[0].result == "unavailable"
@@ -187,7 +165,7 @@ def test_a_search_that_takes_too_long_replays_the_same(scene: Scene) -> None:
 
 
 def test_a_key_that_a_search_service_repeats_goes_nowhere(scene: Scene) -> None:
-    scene.plays(SEARCHES, ANSWERS)
+    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
     leaked = {"results": [{"url": "https://a.example/1", "title": f"key {SEARCH_KEY}", "content": f"is {SEARCH_KEY}"}]}
     scene.finds(Answer(json.dumps(leaked).encode(), content_type="application/json"))
     ended = len(scene.gateway.outcomes)
@@ -204,7 +182,7 @@ def test_a_key_that_a_search_service_repeats_goes_nowhere(scene: Scene) -> None:
 
 
 def test_a_client_that_leaves_during_a_search_replays_the_same(scene: Scene) -> None:
-    scene.plays(SEARCHES, ANSWERS)
+    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
     scene.finds(Answer(b"{}", content_type="application/json", delay_s=0.9))
     ended = len(scene.gateway.outcomes)
 

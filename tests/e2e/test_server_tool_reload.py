@@ -14,7 +14,8 @@ from anthropic.types import Message, WebSearchToolResultBlock
 
 from dragoman.config.problems import ConfigError
 from e2e.hearing import Sdk
-from e2e.test_server_tools import ANSWERS, SEARCHES, ask
+from e2e.search_scene import CHAT_ANSWERS, CHAT_SEARCHES
+from e2e.test_server_tools import ask
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, provider_section, running
 
@@ -37,7 +38,7 @@ class Scene:
         return self.directory / "pid"
 
     def settings(self, tools: str) -> str:
-        return "\n".join(["[retry]\nattempts = 1", tools, provider_section("chat", self.upstream.url, "chat")])
+        return "\n".join(["[retry]\nattempts = 1", tools, provider_section("chat", self.upstream.url)])
 
     def plays(self, *rounds: Answer) -> None:
         self.upstream.asked.clear()
@@ -85,7 +86,7 @@ def search(gateway: Running) -> object:
 
 
 def test_an_edit_of_other_sections_keeps_the_server_and_one_of_tools_closes_it(scene: Scene) -> None:
-    scene.plays(Answer(SEARCHES), Answer(ANSWERS), Answer(SEARCHES), Answer(ANSWERS))
+    scene.plays(Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS), Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS))
     with running(scene.settings(scene.mcp), scene.directory) as gateway:
         assert search(gateway) == ["https://a.example/pandas"]
         process = scene.process()
@@ -95,12 +96,12 @@ def test_an_edit_of_other_sections_keeps_the_server_and_one_of_tools_closes_it(s
         assert is_alive(process)
         gateway.adopt(scene.settings('[tools.web_search]\nbackend = "searxng"\nendpoint = "http://127.0.0.1:9"\n'))
         wait_until(lambda: not is_alive(process))
-        scene.plays(Answer(SEARCHES), Answer(ANSWERS))
+        scene.plays(Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS))
         assert search(gateway) == "unavailable"
 
 
 def test_a_server_of_an_old_configuration_lives_as_long_as_a_request_that_uses_it(scene: Scene) -> None:
-    scene.plays(Answer(SEARCHES), Answer(ANSWERS, delay_s=1.0))
+    scene.plays(Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS, delay_s=1.0))
     with running(scene.settings(scene.mcp), scene.directory) as gateway:
         results: list[object] = []
         asking = threading.Thread(target=lambda: results.append(search(gateway)))
@@ -116,7 +117,7 @@ def test_a_server_of_an_old_configuration_lives_as_long_as_a_request_that_uses_i
 
 
 def test_the_server_is_closed_when_the_gateway_stops(scene: Scene) -> None:
-    scene.plays(Answer(SEARCHES), Answer(ANSWERS))
+    scene.plays(Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS))
     with running(scene.settings(scene.mcp), scene.directory) as gateway:
         search(gateway)
         process = scene.process()
@@ -127,7 +128,7 @@ def test_the_server_is_closed_when_the_gateway_stops(scene: Scene) -> None:
 def test_a_secret_that_cannot_be_read_is_a_warning_at_the_start_and_an_error_in_an_edit(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scene.plays(Answer(SEARCHES), Answer(ANSWERS))
+    scene.plays(Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS))
     unreadable = '[tools.web_search]\nbackend = "brave"\napi_key = "env:NO_SUCH_KEY"\n'
     with running(scene.settings(unreadable), scene.directory) as gateway:
         assert "NO_SUCH_KEY" in caplog.text

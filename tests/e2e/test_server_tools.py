@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 from anthropic.types import (
@@ -13,88 +12,28 @@ from anthropic.types import (
     WebSearchToolResultBlock,
 )
 
-from e2e.hearing import Sdk
-from fakes.upstream import Answer, FakeUpstream
-from gateway import KEY, provider_section, running
+from e2e.search_scene import CHAT_ANSWERS, CHAT_SEARCHES, SearchScene, chat_calls, search_scene
+from fakes.upstream import Answer
 from wire_json import JsonObject
 
-FOUND = {
-    "results": [
-        {"url": "https://a.example/1", "title": "One", "content": "Text of one.", "publishedDate": "2026-01-02"},
-        {"url": "https://b.example/2", "title": "Two", "content": "Text of two."},
-    ]
-}
 TOOL = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}
 
 
-@dataclass
-class Scene:
-    sdk: Sdk
-    upstream: FakeUpstream
-    searxng: FakeUpstream
-
-    def plays(self, *rounds: bytes) -> None:
-        self.upstream.asked.clear()
-        self.searxng.asked.clear()
-        self.upstream.answers = [Answer(body) for body in rounds]
-        self.finds(Answer(json.dumps(FOUND).encode(), content_type="application/json"))
-
-    def finds(self, answer: Answer) -> None:
-        self.searxng.intercept = lambda asked: answer
-
-
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    with FakeUpstream() as upstream, FakeUpstream() as searxng:
-        settings = "\n".join(
-            [
-                "[retry]\nattempts = 1",
-                f'[tools.web_search]\nbackend = ["native", "searxng"]\nendpoint = "{searxng.url}"',
-                provider_section("chat", upstream.url, "chat"),
-            ]
-        )
-        with running(settings, tmp_path_factory.mktemp("tools")) as gateway:
-            sdk = Sdk(gateway.url, KEY)
-            yield Scene(sdk, upstream, searxng)
-            sdk.close()
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchScene]:
+    with search_scene(tmp_path_factory.mktemp("tools"), "chat") as scene:
+        yield scene
 
 
-def chunk(delta: dict[str, object], finish: str | None = None) -> bytes:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    value = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
-    return b"data: " + json.dumps(value).encode() + b"\n\n"
-
-
-def usage(sent: int, received: int) -> bytes:
-    counts = {"prompt_tokens": sent, "completion_tokens": received, "total_tokens": sent + received}
-    value = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [], "usage": counts}
-    return b"data: " + json.dumps(value).encode() + b"\n\ndata: [DONE]\n\n"
-
-
-def calls(*named: tuple[str, str, str]) -> bytes:
-    """A round that says something and calls tools: (id, name, arguments)."""
-    deltas: list[dict[str, object]] = [
-        {"tool_calls": [{"index": i, "id": id, "type": "function", "function": {"name": name, "arguments": arguments}}]}
-        for i, (id, name, arguments) in enumerate(named)
-    ]
-    said = chunk({"role": "assistant", "content": "Let me look. "})
-    return said + b"".join(chunk(delta) for delta in deltas) + chunk({}, "tool_calls") + usage(10, 5)
-
-
-SEARCHES = calls(("call_1", "web_search", '{"query": "pandas"}'))
-LINKS = "](https://a.example/1) and [x](https://no.example/)."
-ANSWERS = (
-    chunk({"role": "assistant", "content": "See [One"}) + chunk({"content": LINKS}) + chunk({}, "stop") + usage(30, 7)
-)
 WEATHER = {"name": "get_weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
 
 
 def ask(**more: object) -> JsonObject:
     user = {"role": "user", "content": "pandas?"}
-    return {"model": "chat/m", "max_tokens": 100, "messages": [user], "tools": [TOOL], **more}
+    return {"model": "up/m", "max_tokens": 100, "messages": [user], "tools": [TOOL], **more}
 
 
-def streamed(scene: Scene, **more: object) -> tuple[list[str], Message]:
+def streamed(scene: SearchScene, **more: object) -> tuple[list[str], Message]:
     with scene.sdk.anthropic.messages.stream(**ask(**more)) as stream:
         return [event.type for event in stream], stream.get_final_message()
 
@@ -113,12 +52,8 @@ def outcomes(message: Message) -> list[object]:
     return found
 
 
-def sent(scene: Scene) -> list[JsonObject]:
-    return [asked.json for asked in scene.upstream.calls]
-
-
-def test_a_stream_has_use_result_and_cited_text_in_one_message(scene: Scene) -> None:
-    scene.plays(SEARCHES, ANSWERS)
+def test_a_stream_has_use_result_and_cited_text_in_one_message(scene: SearchScene) -> None:
+    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
     types, message = streamed(scene)
     assert types.count("message_start") == 1
     assert kinds(message) == ["text", "server_tool_use", "web_search_tool_result", "text", "text", "text"]
@@ -132,7 +67,7 @@ def test_a_stream_has_use_result_and_cited_text_in_one_message(scene: Scene) -> 
     assert isinstance(result.content, list)
     assert [(item.url, item.title, item.page_age) for item in result.content] == [
         ("https://a.example/1", "One", "2026-01-02"),
-        ("https://b.example/2", "Two", None),
+        ("https://b.example/2", "https://b.example/2", None),
     ]
     assert isinstance(cited, TextBlock)
     assert cited.text == "[One](https://a.example/1)"
@@ -144,10 +79,10 @@ def test_a_stream_has_use_result_and_cited_text_in_one_message(scene: Scene) -> 
     assert types.count("input_json") == 1
 
 
-def test_a_whole_reply_has_the_same_content_as_a_stream(scene: Scene) -> None:
-    scene.plays(SEARCHES, ANSWERS)
+def test_a_whole_reply_has_the_same_content_as_a_stream(scene: SearchScene) -> None:
+    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
     _, message = streamed(scene)
-    scene.plays(SEARCHES, ANSWERS)
+    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
     whole = scene.sdk.anthropic.messages.create(**ask())
     assert isinstance(whole, Message)
     assert kinds(whole) == kinds(message)
@@ -155,18 +90,18 @@ def test_a_whole_reply_has_the_same_content_as_a_stream(scene: Scene) -> None:
     assert outcomes(whole) == outcomes(message)
 
 
-def test_usage_is_summed_over_rounds_and_counts_the_search(scene: Scene) -> None:
-    scene.plays(SEARCHES, ANSWERS)
+def test_usage_is_summed_over_rounds_and_counts_the_search(scene: SearchScene) -> None:
+    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
     _, message = streamed(scene)
     assert (message.usage.input_tokens, message.usage.output_tokens) == (40, 12)
     assert message.usage.server_tool_use is not None
     assert message.usage.server_tool_use.web_search_requests == 1
 
 
-def test_the_next_round_repeats_the_reply_as_it_came_and_adds_the_results(scene: Scene) -> None:
-    scene.plays(SEARCHES, ANSWERS)
+def test_the_next_round_repeats_the_reply_as_it_came_and_adds_the_results(scene: SearchScene) -> None:
+    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
     streamed(scene)
-    first, second = sent(scene)
+    first, second = scene.sent
     assert second["messages"][:1] == first["messages"]
     call, result = second["messages"][1:]
     assert call["content"] == "Let me look. "
@@ -175,80 +110,80 @@ def test_the_next_round_repeats_the_reply_as_it_came_and_adds_the_results(scene:
     assert second["max_completion_tokens"] == 95
 
 
-def test_a_forced_search_is_forced_in_the_first_round_only(scene: Scene) -> None:
-    scene.plays(SEARCHES, ANSWERS)
+def test_a_forced_search_is_forced_in_the_first_round_only(scene: SearchScene) -> None:
+    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
     streamed(scene, tool_choice={"type": "tool", "name": "web_search"})
-    first, second = sent(scene)
+    first, second = scene.sent
     assert first["tool_choice"] == {"type": "function", "function": {"name": "web_search"}}
     assert second.get("tool_choice", "auto") == "auto"
 
 
-def test_a_function_of_the_client_with_the_same_name_is_never_taken_for_the_search(scene: Scene) -> None:
+def test_a_function_of_the_client_with_the_same_name_is_never_taken_for_the_search(scene: SearchScene) -> None:
     own = {"name": "web_search", "input_schema": {"type": "object", "properties": {"q": {"type": "string"}}}}
     hosted = {**TOOL, "name": "search"}
-    scene.plays(calls(("call_1", "web_search", '{"q": "x"}')))
+    scene.plays(chat_calls(("call_1", "web_search", '{"q": "x"}')))
     _, message = streamed(scene, tools=[own, hosted])
-    names = [tool["function"]["name"] for tool in sent(scene)[0]["tools"]]
+    names = [tool["function"]["name"] for tool in scene.sent[0]["tools"]]
     assert names == ["web_search", "gateway_web_search"]
     assert kinds(message) == ["text", "tool_use"]
     assert scene.searxng.asked == []
-    scene.plays(calls(("call_1", "gateway_web_search", '{"query": "x"}')), ANSWERS)
+    scene.plays(chat_calls(("call_1", "gateway_web_search", '{"query": "x"}')), CHAT_ANSWERS)
     _, message = streamed(scene, tools=[own, hosted])
     assert kinds(message)[:3] == ["text", "server_tool_use", "web_search_tool_result"]
 
 
-def test_two_searches_of_one_round_come_out_in_the_order_of_their_calls(scene: Scene) -> None:
+def test_two_searches_of_one_round_come_out_in_the_order_of_their_calls(scene: SearchScene) -> None:
     both = (("call_1", "web_search", '{"query": "first"}'), ("call_2", "web_search", '{"query": "second"}'))
-    scene.plays(calls(*both), ANSWERS)
+    scene.plays(chat_calls(*both), CHAT_ANSWERS)
     _, message = streamed(scene)
     assert kinds(message)[1:5] == ["server_tool_use", "web_search_tool_result"] * 2
     queries = [block.input["query"] for block in message.content if isinstance(block, ServerToolUseBlock)]
     assert queries == ["first", "second"]
-    answers = [m["tool_call_id"] for m in sent(scene)[1]["messages"] if m["role"] == "tool"]
+    answers = [m["tool_call_id"] for m in scene.sent[1]["messages"] if m["role"] == "tool"]
     assert answers == ["call_1", "call_2"]
 
 
-def test_a_search_beside_a_call_of_the_client_ends_the_turn_and_both_come_back_later(scene: Scene) -> None:
+def test_a_search_beside_a_call_of_the_client_ends_the_turn_and_both_come_back_later(scene: SearchScene) -> None:
     both = (("call_1", "web_search", '{"query": "x"}'), ("call_2", "get_weather", '{"city": "Rome"}'))
-    scene.plays(calls(*both))
+    scene.plays(chat_calls(*both))
     _, message = streamed(scene, tools=[TOOL, WEATHER])
     assert kinds(message) == ["text", "server_tool_use", "web_search_tool_result", "tool_use"]
     assert message.stop_reason == "tool_use"
     assert message.usage.server_tool_use is not None
     assert message.usage.server_tool_use.web_search_requests == 1
     assert len(scene.upstream.calls) == 1
-    scene.plays(ANSWERS)
+    scene.plays(CHAT_ANSWERS)
     content = [block.model_dump(exclude_none=True) for block in message.content]
     result = {"type": "tool_result", "tool_use_id": content[-1]["id"], "content": "sunny"}
     history = [*ask()["messages"], {"role": "assistant", "content": content}, {"role": "user", "content": [result]}]
     streamed(scene, messages=history, tools=[TOOL, WEATHER])
-    _, call, *results = sent(scene)[0]["messages"]
+    _, call, *results = scene.sent[0]["messages"]
     assert [item["function"]["name"] for item in call["tool_calls"]] == ["web_search", "get_weather"]
     assert [item["role"] for item in results] == ["tool", "tool"]
     assert [item["tool_call_id"] for item in results] == [item["id"] for item in call["tool_calls"]]
     assert "Text of one." in results[0]["content"]
 
 
-def test_a_call_beyond_max_uses_is_an_error_result_and_the_next_round_has_no_search(scene: Scene) -> None:
-    again = calls(("call_2", "web_search", '{"query": "again"}'))
-    scene.plays(SEARCHES, again, ANSWERS)
+def test_a_call_beyond_max_uses_is_an_error_result_and_the_next_round_has_no_search(scene: SearchScene) -> None:
+    again = chat_calls(("call_2", "web_search", '{"query": "again"}'))
+    scene.plays(CHAT_SEARCHES, again, CHAT_ANSWERS)
     _, message = streamed(scene, tools=[{**TOOL, "max_uses": 1}])
     assert outcomes(message) == [["https://a.example/1", "https://b.example/2"], "max_uses_exceeded"]
-    first, second, third = sent(scene)
+    first, second, third = scene.sent
     assert [bool(request.get("tools")) for request in (first, second, third)] == [True, True, False]
     assert message.stop_reason == "end_turn"
     assert len(scene.searxng.asked) == 1
 
 
 @pytest.mark.parametrize(("status", "code"), [(500, "unavailable"), (403, "unavailable"), (429, "too_many_requests")])
-def test_a_failure_of_the_search_service_is_a_result(scene: Scene, status: int, code: str) -> None:
-    scene.plays(SEARCHES, ANSWERS)
+def test_a_failure_of_the_search_service_is_a_result(scene: SearchScene, status: int, code: str) -> None:
+    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
     scene.finds(Answer(b"{}", status=status, content_type="application/json"))
     _, message = streamed(scene)
     assert outcomes(message) == [code]
     assert message.stop_reason == "end_turn"
     assert message.usage.server_tool_use is None
-    assert "Error" in sent(scene)[1]["messages"][2]["content"]
+    assert "Error" in scene.sent[1]["messages"][2]["content"]
 
 
 @pytest.mark.parametrize(
@@ -259,28 +194,28 @@ def test_a_failure_of_the_search_service_is_a_result(scene: Scene, status: int, 
         (json.dumps({"query": "x" * 4097}), "query_too_long"),
     ],
 )
-def test_a_bad_query_is_an_error_result_and_is_not_sent(scene: Scene, arguments: str, code: str) -> None:
-    scene.plays(calls(("call_1", "web_search", arguments)), ANSWERS)
+def test_a_bad_query_is_an_error_result_and_is_not_sent(scene: SearchScene, arguments: str, code: str) -> None:
+    scene.plays(chat_calls(("call_1", "web_search", arguments)), CHAT_ANSWERS)
     _, message = streamed(scene)
     assert outcomes(message) == [code]
     assert scene.searxng.asked == []
 
 
-def test_a_reply_that_searches_comes_back_as_call_and_result(scene: Scene) -> None:
-    scene.plays(SEARCHES, ANSWERS)
+def test_a_reply_that_searches_comes_back_as_call_and_result(scene: SearchScene) -> None:
+    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
     _, message = streamed(scene)
     content = [block.model_dump(exclude_none=True) for block in message.content]
     history = [*ask()["messages"], {"role": "assistant", "content": content}, {"role": "user", "content": "more"}]
-    scene.plays(ANSWERS)
+    scene.plays(CHAT_ANSWERS)
     streamed(scene, messages=history)
-    _, call, result, rest, _ = sent(scene)[0]["messages"]
+    _, call, result, rest, _ = scene.sent[0]["messages"]
     assert call["tool_calls"][0]["function"]["name"] == "web_search"
     assert "Text of one." in result["content"]
     assert rest["content"] == "See [One](https://a.example/1) and [x](https://no.example/)."
 
 
-def test_a_request_without_the_tool_passes_no_search_to_the_model(scene: Scene) -> None:
-    scene.plays(ANSWERS)
+def test_a_request_without_the_tool_passes_no_search_to_the_model(scene: SearchScene) -> None:
+    scene.plays(CHAT_ANSWERS)
     _, message = streamed(scene, tools=[WEATHER])
-    assert [tool["function"]["name"] for tool in sent(scene)[0]["tools"]] == ["get_weather"]
+    assert [tool["function"]["name"] for tool in scene.sent[0]["tools"]] == ["get_weather"]
     assert kinds(message) == ["text"]

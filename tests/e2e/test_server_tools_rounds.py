@@ -141,6 +141,16 @@ def _leave_when(scene: SearchScene, begun: Callable[[], bool], *, stream: bool) 
         assert begun()
 
 
+def test_the_client_gets_pings_while_a_search_runs(tmp_path: Path) -> None:
+    with search_scene(tmp_path, "chat", settings="[server]\nkeep_alive_s = 0.1") as scene:
+        scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+        scene.finds(Answer(json.dumps(FOUND).encode(), content_type=JSON, delay_s=1.0))
+        body = post(scene.gateway.port, "/v1/messages", json.dumps(ask(stream=True)).encode()).body
+    begun, _, rest = body.partition(b'"type":"server_tool_use"')
+    assert begun.count(b"event: ping") == 0
+    assert rest.partition(b"web_search_tool_result")[0].count(b"event: ping") >= 3
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_search_ends_when_its_client_leaves(chat: SearchScene, stream: bool) -> None:
     chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)

@@ -13,7 +13,7 @@ from anthropic.types import Message, ServerToolUseBlock, TextBlock, WebFetchBloc
 from anthropic.types.web_fetch_tool_result_error_block import WebFetchToolResultErrorBlock
 
 from e2e.hearing import Sdk
-from e2e.test_server_tools import FOUND, calls, chunk, usage
+from e2e.search_scene import FOUND, chat_calls, chat_text
 from fakes.upstream import Answer, End, FakeUpstream
 from fakes.web import FakeWeb, Names
 from gateway import KEY, provider_section, running
@@ -22,7 +22,7 @@ from wire_json import JsonObject
 PUBLIC = "93.184.216.34"
 FETCH = {"type": "web_fetch_20250910", "name": "web_fetch", "max_uses": 5}
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}
-ANSWER = chunk({"role": "assistant", "content": "Done."}) + chunk({}, "stop") + usage(30, 7)
+ANSWER = chat_text("Done.")
 PAGE = b"<html><head><title>The page</title></head><body><h1>Hello</h1><p>See <a href='/more'>more</a>.</body></html>"
 
 
@@ -85,7 +85,7 @@ def found(value: object) -> Answer:
 
 
 def fetch(url: str) -> bytes:
-    return calls(("call_1", "web_fetch", json.dumps({"url": url})))
+    return chat_calls(("call_1", "web_fetch", json.dumps({"url": url})))
 
 
 def html(body: bytes, *headers: tuple[str, str]) -> Answer:
@@ -212,7 +212,7 @@ def test_an_address_that_the_model_has_said_before_is_not_fetched_either(scene: 
 
 def test_an_address_that_a_search_has_found_is_fetched(scene: Scene) -> None:
     scene.serves("a.example/1", html(PAGE))
-    search = calls(("call_1", "web_search", '{"query": "x"}'))
+    search = chat_calls(("call_1", "web_search", '{"query": "x"}'))
     scene.plays(search, fetch("https://a.example/1"), ANSWER)
     message = scene.streams("Find something.")
     kinds = [block.type for block in message.content if block.type != "text"]

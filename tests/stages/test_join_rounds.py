@@ -31,8 +31,9 @@ def feed(machine: JoinRounds, *events: Event) -> list[Event]:
     return [out for event in events for out in machine.feed(event)]
 
 
-def used(input: int, output: int, web_searches: int = 0, web_fetches: int = 0) -> UsageReported:
-    return UsageReported(Usage(input, output, web_searches=web_searches, web_fetches=web_fetches))
+def used(input: int, output: int, later_input: int = 0, web_searches: int = 0, web_fetches: int = 0) -> UsageReported:
+    searched = Usage(web_searches=web_searches, web_fetches=web_fetches)
+    return UsageReported(Usage(input, output, later_input=later_input) + searched)
 
 
 def ran(block: int, *outcomes: ToolOutcome) -> list[Event]:
@@ -85,8 +86,8 @@ def test_usage_is_the_sum_of_all_rounds_and_the_last_report_of_a_round_counts() 
     machine.begin_round()
     assert machine.used_before == Usage(10, 5, web_searches=1)
     assert feed(machine, used(30, 2), used(30, 7), END) == [
-        used(40, 7, web_searches=1),
-        used(40, 12, web_searches=1),
+        used(40, 7, later_input=30, web_searches=1),
+        used(40, 12, later_input=30, web_searches=1),
         END,
     ]
 
@@ -95,7 +96,7 @@ def test_runs_are_counted_and_failed_ones_are_not() -> None:
     machine = JoinRounds()
     feed(machine, START, used(10, 5), *ran(0, FOUND, FAILED, FOUND, PAGE))
     machine.begin_round()
-    assert feed(machine, used(1, 1))[0] == used(11, 6, web_searches=2, web_fetches=1)
+    assert feed(machine, used(1, 1))[0] == used(11, 6, later_input=1, web_searches=2, web_fetches=1)
 
 
 def test_runs_after_the_last_usage_are_reported_before_the_end() -> None:

@@ -33,6 +33,7 @@ class Usage(Struct, frozen=True, gc=False):
     credits: float | None = None
     service_tier: str | None = None  # in OpenAI's spelling
     source: Source = Source.REPORTED
+    later_input: int = 0  # the part of input that rounds after the first have read
 
     def __add__(self, other: "Usage") -> "Usage":
         """Return the sum of two usages, with the less reliable source of the two."""
@@ -51,6 +52,7 @@ class Usage(Struct, frozen=True, gc=False):
             credits=sum(credits) if credits else None,
             service_tier=other.service_tier,
             source=max(self.source, other.source, key=list(Source).index),
+            later_input=self.later_input + other.later_input,
         )
 
     @property

@@ -75,4 +75,6 @@ class JoinRounds:
     def _total(self) -> Usage:
         searches, fetches = self._round.web_searches + self._searches, self._round.web_fetches + self._fetches
         total = replace(self._round, web_searches=searches, web_fetches=fetches)
-        return total if self.used_before is None else self.used_before + total
+        if self.used_before is None:
+            return total
+        return self.used_before + replace(total, later_input=total.input)
