@@ -10,7 +10,7 @@ import pytest
 from dragoman.hub.server_tools import SearchFound, SearchOutcome, SearchResult, ToolErrorCode, ToolFailure
 from dragoman.net.client import DialOptions, HttpClient
 from dragoman.tools.domains import DomainRules
-from dragoman.tools.search_services import SEARCH_APIS, Account, RestSearch
+from dragoman.tools.search_services import SEARCH_APIS, Account, RestSearch, join_path
 from dragoman.tools.service import Service
 from dragoman.tools.web_search import SearchQuery, search
 from fakes.raw import Hold, RawServer, Request, Script
@@ -145,6 +145,23 @@ def test_exa_is_asked_for_text_too() -> None:
         "contents": {"text": {"maxCharacters": 2000}},
         "excludeDomains": ["c.example"],
     }
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "url"),
+    [
+        ("http://s.example", "http://s.example/res/v1/web/search"),
+        ("http://s.example/", "http://s.example/res/v1/web/search"),
+        ("http://s.example/res/v1", "http://s.example/res/v1/web/search"),
+        ("http://s.example/res/v1/web/search/", "http://s.example/res/v1/web/search"),
+        ("http://s.example/mirror", "http://s.example/mirror/res/v1/web/search"),
+        ("http://res", "http://res/res/v1/web/search"),
+        ("http://s.example/more/res", "http://s.example/more/res/v1/web/search"),
+        ("http://s.example/web/search", "http://s.example/web/search/res/v1/web/search"),
+    ],
+)
+def test_an_endpoint_may_end_with_the_path_or_its_beginning(endpoint: str, url: str) -> None:
+    assert join_path(endpoint, "/res/v1/web/search") == url
 
 
 @pytest.mark.parametrize("name", LISTS)

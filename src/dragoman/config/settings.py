@@ -136,7 +136,7 @@ class WebSearch(Struct, frozen=True):
     """Which service runs web searches that the gateway runs itself. The first backend that fits is used."""
 
     backend: tuple[SearchBackendName, ...] = ("native", "kiro")
-    endpoint: str | None = None  # of searxng, or of an MCP server; the others have one of their own
+    endpoint: str | None = None  # of searxng, or of an MCP server; else in place of a service's public one
     api_key: SecretSource | None = None
     tool: Name = "search"  # the name of the MCP server's tool
     command: tuple[Name, ...] = ()  # starts an MCP server that has no endpoint

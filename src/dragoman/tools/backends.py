@@ -22,6 +22,8 @@ from dragoman.tools.tool_results import read_page, read_search
 from dragoman.tools.web_fetch import FetchBackend, PageFetcher, PageLimits, TavilyFetch, limit_time
 from dragoman.tools.web_search import SearchBackend, SearchQuery
 
+NEED_ENDPOINT = frozenset(("searxng", "mcp"))
+
 
 class McpSearch:
     """A search tool of an MCP server."""
@@ -154,8 +156,10 @@ def make_backends(settings: Tools, network: Network) -> Backends:
 
 def _make_rest_search(name: str, settings: WebSearch, network: Network) -> SearchBackend:
     api = SEARCH_APIS[name]
-    endpoint = (settings.endpoint if api.endpoint is None else api.endpoint) or ""
-    account = Account(endpoint.rstrip("/"), _secret(settings, network), network.user_agent)
+    endpoint = api.endpoint or settings.endpoint or ""
+    if settings.endpoint is not None and not NEED_ENDPOINT & set(settings.backend):
+        endpoint = settings.endpoint  # of nobody else
+    account = Account(endpoint, _secret(settings, network), network.user_agent)
     return RestSearch(api, account, _service(name, network))
 
 
@@ -167,7 +171,7 @@ def _make_fetch(settings: WebFetch, network: Network, servers: list[McpServer]) 
             limits = PageLimits(settings.timeout_s, settings.max_bytes, settings.max_chars, network.user_agent)
             return PageFetcher(GuardedFetcher(network.send, proxies=network.proxies), limits)
         case "tavily":
-            endpoint = (settings.endpoint or "https://api.tavily.com").rstrip("/")
+            endpoint = settings.endpoint or SEARCH_APIS["tavily"].endpoint or ""
             return TavilyFetch(endpoint, _secret(settings, network), _service("tavily", network), settings)
         case "mcp":
             servers.append(_make_mcp_server(settings, network))

@@ -71,6 +71,15 @@ def _result(item: Listed) -> SearchResult:
     return SearchResult(url, item.title or url, item.text or "", item.published)
 
 
+def join_path(endpoint: str, path: str) -> str:
+    """Return the address of an operation; the endpoint may already end with the path or its beginning."""
+    scheme, _, rest = endpoint.rstrip("/").partition("://")
+    host, *base = rest.split("/")
+    names = path.strip("/").split("/")
+    present = next((count for count in range(len(names), 0, -1) if base[-count:] == names[:count]), 0)
+    return f"{scheme}://{'/'.join([host, *base, *names[present:]])}"
+
+
 def _user_agent(account: Account) -> Header:
     return b"user-agent", account.user_agent.encode()
 
@@ -101,7 +110,7 @@ def _build_searxng(account: Account, query: SearchQuery) -> OutgoingRequest:
     if account.api_key:
         headers = (*headers, (b"authorization", b"Bearer " + account.api_key.encode()))
     fields = urlencode({"q": _with_sites(query), "format": "json"})
-    return OutgoingRequest("GET", f"{account.endpoint}/search?{fields}", headers)
+    return OutgoingRequest("GET", f"{join_path(account.endpoint, '/search')}?{fields}", headers)
 
 
 def _read_searxng(body: bytes) -> Sequence[Listed]:
@@ -133,9 +142,8 @@ def _build_brave(account: Account, query: SearchQuery) -> OutgoingRequest:
     if query.country is not None:
         fields["country"] = query.country
     key = (b"x-subscription-token", account.api_key.encode())
-    return OutgoingRequest(
-        "GET", f"{account.endpoint}/res/v1/web/search?{urlencode(fields)}", (ACCEPT, _user_agent(account), key)
-    )
+    url = f"{join_path(account.endpoint, '/res/v1/web/search')}?{urlencode(fields)}"
+    return OutgoingRequest("GET", url, (ACCEPT, _user_agent(account), key))
 
 
 def _read_brave(body: bytes) -> Sequence[Listed]:
@@ -169,7 +177,7 @@ def _build_tavily(account: Account, query: SearchQuery) -> OutgoingRequest:
         body["exclude_domains"] = query.domains.blocked
     key = (b"authorization", b"Bearer " + account.api_key.encode())
     headers = (JSON, ACCEPT, _user_agent(account), key)
-    return OutgoingRequest("POST", f"{account.endpoint}/search", headers, msgspec.json.encode(body))
+    return OutgoingRequest("POST", join_path(account.endpoint, "/search"), headers, msgspec.json.encode(body))
 
 
 def _read_tavily(body: bytes) -> Sequence[Listed]:
@@ -202,7 +210,7 @@ def _build_exa(account: Account, query: SearchQuery) -> OutgoingRequest:
     if query.domains.blocked:
         body["excludeDomains"] = query.domains.blocked
     headers = (JSON, ACCEPT, _user_agent(account), (b"x-api-key", account.api_key.encode()))
-    return OutgoingRequest("POST", f"{account.endpoint}/search", headers, msgspec.json.encode(body))
+    return OutgoingRequest("POST", join_path(account.endpoint, "/search"), headers, msgspec.json.encode(body))
 
 
 def _read_exa(body: bytes) -> Sequence[Listed]:

@@ -19,6 +19,7 @@ from dragoman.tools.addresses import to_ascii
 from dragoman.tools.domains import DomainRules
 from dragoman.tools.guarded_fetch import MAX_URL, Fetched, FetchRules, GuardedFetcher
 from dragoman.tools.readable import decode_text, read_html
+from dragoman.tools.search_services import join_path
 from dragoman.tools.service import Service
 
 HTML = frozenset(("text/html", "application/xhtml+xml"))
@@ -127,7 +128,7 @@ class TavilyFetch:
     async def _extract(self, url: str) -> FetchOutcome:
         headers = (JSON, (b"authorization", b"Bearer " + self._api_key.encode()))
         body = msgspec.json.encode({"urls": [url]})
-        out = OutgoingRequest("POST", f"{self._endpoint}/extract", headers, body)
+        out = OutgoingRequest("POST", join_path(self._endpoint, "/extract"), headers, body)
         reply = await self._service.request(out, self._settings.timeout_s)
         if isinstance(reply, ToolFailure):
             return reply
