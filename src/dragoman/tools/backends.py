@@ -158,7 +158,7 @@ def _make_rest_search(name: str, settings: WebSearch, network: Network) -> Searc
     api = SEARCH_APIS[name]
     endpoint = api.endpoint or settings.endpoint or ""
     if settings.endpoint is not None and not NEED_ENDPOINT & set(settings.backend):
-        endpoint = settings.endpoint  # of nobody else
+        endpoint = settings.endpoint
     account = Account(endpoint, _secret(settings, network), network.user_agent)
     return RestSearch(api, account, _service(name, network))
 
