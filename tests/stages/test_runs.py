@@ -12,22 +12,33 @@ from dragoman.passes.adapt_tools import ToolId, ToolMap
 from dragoman.stages.check_calls import CheckCalls
 from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.guard import Guard
+from dragoman.stages.hold_truncated_call import HoldTruncatedCall
 from dragoman.stages.restore_tools import RestoreTools
 from dragoman.stages.serialise_blocks import SerialiseBlocks
+from dragoman.stages.text_calls import TextCalls
+from dragoman.stages.thinking_tags import Mode, ThinkingTags
 
 TOOLS = ToolMap(tools={"run": ToolId("run", None, True)})
-RunningStage = Guard | CheckCalls | RestoreTools | SerialiseBlocks | EstimateUsage
+RunningStage = (
+    Guard | CheckCalls | RestoreTools | SerialiseBlocks | EstimateUsage | HoldTruncatedCall | ThinkingTags | TextCalls
+)
 STAGES: dict[str, Callable[[], RunningStage]] = {
     "guard": lambda: Guard(lambda trip: None),
     "check calls": CheckCalls,
     "restore tools": lambda: RestoreTools(TOOLS),
     "serialise blocks": SerialiseBlocks,
     "estimate usage": lambda: EstimateUsage(len, 7),
+    "hold truncated call": HoldTruncatedCall,
+    "thinking tags as reasoning": ThinkingTags,
+    "thinking tags removed": lambda: ThinkingTags(Mode.REMOVE),
+    "text calls": lambda: TextCalls({"go": None}),
 }
+
+TEXTS = ["<thinking>", "</think", "ing>", "`", "\n", "[Called go", " with args: ", '{"a": 1}]', "[", "<"]
 
 blocks = st.integers(0, 2)
 events = st.one_of(
-    st.builds(Delta, blocks, st.sampled_from(["", "Hel", "lo", '{"input":', '"x"}', " "])),
+    st.builds(Delta, blocks, st.sampled_from(["", "Hel", "lo", '{"input":', '"x"}', " ", *TEXTS])),
     st.builds(Delta, st.just(0), st.sampled_from(["Hel", "lo"])),
     st.builds(
         Opened, blocks, st.sampled_from([TextBlock(), ThinkingBlock(), CallBlock("c", "run"), CallBlock("d", "go")])

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from operator import is_
 from typing import Protocol, TypeVar
 
@@ -10,7 +11,7 @@ from dragoman.flow.redaction import EventRedactor, redact_failure
 from dragoman.framing.known_secrets import Secrets, StreamRedactor
 from dragoman.hub.events import Delta, Event, Failed
 from dragoman.hub.failure import Failure, Kind
-from dragoman.hub.ports import Client, Decoder, RunStage, Stage, join_run, split_runs
+from dragoman.hub.ports import Client, Decoder, Item, RunStage, Stage, flatten_runs, join_run, split_runs
 from dragoman.hub.reply import MAX_BLOCKS
 from dragoman.hub.usage import Source as UsageSource
 from dragoman.hub.usage import Usage
@@ -21,7 +22,11 @@ from dragoman.stages.estimate_usage import EstimateUsage
 log = logging.getLogger(__name__)
 
 S = TypeVar("S")
+E = TypeVar("E", Event, Item)
+Feed = Callable[[Event], Sequence[Event]]
+FeedRun = Callable[[Sequence[Delta], str], Sequence[Event]]
 
+MANY_EVENTS = 16  # from here on, gathering runs costs less than feeding event by event
 TAIL = 32  # bytes of what has passed: more than an ending is long
 EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
 TRUNCATED = Failure(Kind.TRUNCATED, "the upstream's stream ended without its terminal event")
@@ -86,7 +91,18 @@ class TranslationPipe:
     """
 
     __slots__ = (
-        *("_client", "_encode", "_estimate", "_feeds", "_own", "_redactor", "_run_feeds", "_source"),
+        *(
+            "_client",
+            "_encode",
+            "_estimate",
+            "_feeds",
+            "_own",
+            "_own_by_kind",
+            "_redactor",
+            "_run_feeds",
+            "_source",
+            "_stages",
+        ),
         *("failure", "watch"),
     )
 
@@ -101,12 +117,11 @@ class TranslationPipe:
         self._source = source
         self._redactor = EventRedactor(secrets) if secrets else None
         self._own = tuple(stages)
+        self._own_by_kind: dict[type[object], Stage[Event, Event]] = {type(stage): stage for stage in stages}
         self._client = client
-        all_stages = (*self._own, *client.stages)
-        self._feeds = [stage.feed for stage in all_stages]
-        self._run_feeds = [
-            stage.feed_run if isinstance(stage, RunStage) else partial(_feed_each, stage.feed) for stage in all_stages
-        ]
+        self._stages = (*self._own, *client.stages)
+        self._feeds = [stage.feed for stage in self._stages]
+        self._run_feeds: list[FeedRun] = []  # made when they are first used: a short reply has no runs
         self._encode = client.encode
         self._estimate = self.find_stage(EstimateUsage)
         self.failure: Failure | None = None
@@ -119,7 +134,8 @@ class TranslationPipe:
 
     def find_stage(self, kind: type[S]) -> S | None:
         """Return the upstream's stage of this kind, if there is one."""
-        return next((stage for stage in self._own if isinstance(stage, kind)), None)
+        stage: object = self._own_by_kind.get(kind)
+        return stage if isinstance(stage, kind) else None
 
     @property
     def has_stopped(self) -> bool:
@@ -189,7 +205,7 @@ class TranslationPipe:
     def _process_run(self, run: Sequence[Delta], text: str) -> Sequence[bytes]:
         """Put a run of deltas through the stages, which seldom change it."""
         self.watch.observe_run(run, text)
-        for number, feed_run in enumerate(self._run_feeds):
+        for number, feed_run in enumerate(self._run_feeds or self._make_run_feeds()):
             given = feed_run(run, text)
             if given is not run:
                 return (self._encoded(given, number + 1),)
@@ -210,24 +226,56 @@ class TranslationPipe:
     def _encoded(self, events: Sequence[Event], first: int) -> bytes:
         """Put events through the stages from the one with this number on."""
         own = len(self._own)
-        for feed in self._feeds[first:own]:
-            events = [out for event in events for out in feed(event)]
-        if first <= own:
-            events = self._without_failure(events)
-        for feed in self._feeds[max(first, own) :]:
-            events = [out for event in events for out in feed(event)]
-        encode = self._encode
-        return b"".join([piece for event in events for piece in encode(event)])
+        if len(events) >= MANY_EVENTS:
+            events = flatten_runs(self._feed_items(split_runs(events), first, own))
+        else:
+            for feed in self._feeds[first:own]:
+                events = list(chain.from_iterable(map(feed, events)))
+            if first <= own and Failed in map(type, events):
+                events = self._without_failure(events)
+            for feed in self._feeds[max(first, own) :]:
+                events = list(chain.from_iterable(map(feed, events)))
+        return b"".join(chain.from_iterable(map(self._encode, events)))
 
-    def _without_failure(self, events: Sequence[Event]) -> Sequence[Event]:
-        for place, event in enumerate(events):
-            if type(event) is Failed:
-                self.failure = event.failure
-                return events[:place]
-        return events
+    def _feed_items(self, items: Sequence[Item], first: int, own: int) -> Sequence[Item]:
+        """Put events and runs through the stages from the one with this number on."""
+        run_feeds = self._run_feeds or self._make_run_feeds()
+        for number in range(first, len(self._feeds)):
+            if number == own:
+                items = self._without_failure(items)
+            items = _feed_stage(items, self._feeds[number], run_feeds[number])
+        return items
+
+    def _make_run_feeds(self) -> list[FeedRun]:
+        self._run_feeds = [
+            stage.feed_run if isinstance(stage, RunStage) else partial(_feed_each, stage.feed) for stage in self._stages
+        ]
+        return self._run_feeds
+
+    def _without_failure(self, items: Sequence[E]) -> Sequence[E]:
+        """Return what precedes a failure, and keep that."""
+        for place, item in enumerate(items):
+            if type(item) is Failed:
+                self.failure = item.failure
+                return items[:place]
+        return items
 
 
-def _feed_each(feed: Callable[[Event], Sequence[Event]], run: Sequence[Delta], text: str) -> Sequence[Event]:
+def _feed_stage(items: Sequence[Item], feed: Feed, feed_run: FeedRun) -> list[Item]:
+    given: list[Item] = []
+    for item in items:
+        if isinstance(item, list):
+            events = feed_run(item, join_run(item))
+            if events is item:
+                given.append(item)
+            else:
+                given += split_runs(events)
+        else:
+            given += feed(item)
+    return given
+
+
+def _feed_each(feed: Feed, run: Sequence[Delta], text: str) -> Sequence[Event]:
     """Feed a run to a stage that takes single events only."""
     given = [out for event in run for out in feed(event)]
     return run if len(given) == len(run) and all(map(is_, given, run)) else given

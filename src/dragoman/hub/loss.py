@@ -77,4 +77,5 @@ class Ledger:
 
     def __len__(self) -> int:
         """Return the number of all losses, listed or not."""
-        return len(self._losses) + sum(map(len, self._counted.values()))
+        listed = len(self._losses)
+        return listed + sum(map(len, self._counted.values())) if self._counted else listed

@@ -42,9 +42,12 @@ class RunStage:
         return [out for event in run for out in self.feed(event)]
 
 
-def split_runs(events: Iterable[Event]) -> list[Event | list[Delta]]:
+Item = Event | list[Delta]  # an event, or a run
+
+
+def split_runs(events: Iterable[Event]) -> list[Item]:
     """Gather deltas of one block that follow each other into runs; other events stand alone."""
-    items: list[Event | list[Delta]] = []
+    items: list[Item] = []
     run: list[Delta] = []
     block = None
     for event in events:
@@ -58,6 +61,17 @@ def split_runs(events: Iterable[Event]) -> list[Event | list[Delta]]:
             run = [event]
             items.append(run)
     return items
+
+
+def flatten_runs(items: Iterable[Item]) -> list[Event]:
+    """Return the events of which runs were gathered."""
+    events: list[Event] = []
+    for item in items:
+        if isinstance(item, list):
+            events += item
+        else:
+            events.append(item)
+    return events
 
 
 def join_run(run: Sequence[Delta]) -> str:

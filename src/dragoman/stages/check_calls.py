@@ -61,6 +61,9 @@ class PendingCallEnd:
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
+_COUNTED = frozenset((Opened, CitationAdded))
+
+
 class CheckCalls(RunStage):
     __slots__ = ("_arguments", "_idle", "_names", "_pending", "_size")
 
@@ -72,7 +75,7 @@ class CheckCalls(RunStage):
         self._size = ReplySize()
 
     def feed(self, event: Event) -> Sequence[Event]:
-        if type(event) is Delta and self._idle:
+        if self._idle and type(event) not in _COUNTED:
             return (event,)
         if self._pending is not None:
             return self._feed_pending(self._pending, event)

@@ -38,6 +38,8 @@ class Phase(Enum):
     OVER = "over"
     SILENT = "silent"  # over; further events are ignored, after one was reported
 
+    __hash__ = object.__hash__  # the guard looks members up for every event; Enum's own is a Python function
+
 
 class BlockState(Enum):
     """The state of one block. The events that may follow depend on its kind."""
@@ -52,6 +54,8 @@ class BlockState(Enum):
     HOSTED = "hosted"
     RETURNED = "hosted, returned"
     CLOSED = "closed"
+
+    __hash__ = object.__hash__
 
 
 REPLY_EVENTS: tuple[type[Event], ...] = (

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from dragoman.hub.events import Delta, Ended, Event, Opened, TextBlock
+from dragoman.hub.ports import RunStage
 
 
-class HoldTruncatedCall:
+class HoldTruncatedCall(RunStage):
     """Passes all events but such an end, and keeps the text of the reply for the request that completes the call."""
 
     __slots__ = ("_pieces", "_texts", "held", "next_block")
@@ -36,6 +37,11 @@ class HoldTruncatedCall:
             case _:
                 pass
         return (event,)
+
+    def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
+        if run[0].block in self._texts:
+            self._pieces.append(text)
+        return run
 
     def finish(self) -> Sequence[Event]:
         return ()

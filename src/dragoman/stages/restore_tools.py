@@ -146,6 +146,8 @@ class RestoreTools(RunStage):
     def feed(self, event: Event) -> Sequence[Event]:
         if self._pending_end is not None:
             return self._feed_pending(self._pending_end, event)
+        if not self._unwrapping and type(event) is not Opened:
+            return (event,)
         if type(event) is Delta:
             unwrapping = self._unwrapping.get(event.block)
             if unwrapping is None:

@@ -1,6 +1,7 @@
 """Split blocks of text into separate blocks of text, reasoning and calls, with a splitter for each block."""
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Protocol
 
 import msgspec
@@ -34,6 +35,7 @@ class FoundCall(Struct, frozen=True):
 
 Segment = str | Thought | FoundCall
 
+_get_text = attrgetter("text")
 _TEXT = TextBlock()
 _THINKING = ThinkingBlock()
 
@@ -42,6 +44,10 @@ class Splitter(Protocol):
     """Splits the text of one block. It may hold text back until `finish`."""
 
     def feed(self, text: str) -> Sequence[Segment]: ...
+
+    def try_pass(self, text: str) -> bool:
+        """Return whether `feed` would return just this text, however it were cut; if so, the text counts as fed."""
+        ...
 
     def finish(self) -> Sequence[Segment]: ...
 
@@ -88,6 +94,31 @@ class TextRewriter:
                 return [*self.finish(), event]
             case _:
                 return (event,)
+
+    def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
+        """Feed deltas of one block; return `run` itself if it passes unchanged."""
+        if self._passes(run, text):
+            return run
+        first, rest = run[0], run[1:]
+        events = list(self.feed(first))
+        if not rest:
+            return events
+        if self._passes(rest, text[len(first.text) :]):
+            return [*events, *rest]
+        return events + [out for event in rest for out in self.feed(event)]
+
+    def _passes(self, run: Sequence[Delta], text: str) -> bool:
+        block = run[0].block
+        state = self._runs.get(block)
+        if state is None:
+            return self._numbers.get(block, block) == block
+        if state.block != block or state.what is not _TEXT or not all(map(_get_text, run)):
+            return False
+        if not state.splitter.try_pass(text):
+            return False
+        state.received += len(text)
+        state.passed += len(text)
+        return True
 
     def finish(self) -> list[Event]:
         """Return the events that are still held back. Blocks that were left open stay open."""

@@ -12,13 +12,14 @@ from msgspec.structs import replace
 
 from dragoman.framing.jsonscan import compact, validate_object
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Started, Stop
+from dragoman.hub.ports import RunStage
 from dragoman.stages.call_syntax import BRACKET, CallReader, Tools
 from dragoman.stages.code_marks import CodeMarks
 from dragoman.stages.rewrite_text import FoundCall, Segment, TextRewriter
 from dragoman.stages.tag_calls import TAGS
 
 
-class TextCalls:
+class TextCalls(RunStage):
     __slots__ = ("_count", "_found", "_held", "_made", "_native", "_reply", "_rewriter", "_seed", "_tools")
 
     def __init__(self, tools: Tools, seed: str = "") -> None:
@@ -56,6 +57,11 @@ class TextCalls:
                 return [*self.finish(), event]
             case _:
                 return self._rewriter.feed(event)
+
+    def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
+        if run[0].block in self._native:
+            return [out for event in run for out in self.feed(event)]
+        return self._rewriter.feed_run(run, text)
 
     def finish(self) -> list[Event]:
         held = [event for events in self._held.values() for event in events]
@@ -118,9 +124,14 @@ class CallSplitter:
         self._reader: CallReader | None = None
         self._remaining = 0  # characters that the reader may still read
 
+    def try_pass(self, text: str) -> bool:
+        if self._reader is not None or self._held or "[" in text or "<" in text:
+            return False
+        self._code.advance(text)
+        return True
+
     def feed(self, text: str) -> Sequence[Segment]:
-        if self._reader is None and not self._held and "[" not in text and "<" not in text:
-            self._code.advance(text)
+        if self.try_pass(text):
             return (text,)
         segments: list[Segment] = []
         for start in range(0, len(text), SLICE_CHARS):

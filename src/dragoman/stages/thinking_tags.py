@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from dragoman.hub.events import Closed, Delta, Event, OpaqueAdded, Opened, ThinkingBlock
+from dragoman.hub.ports import RunStage
 from dragoman.stages.code_marks import CodeMarks
 from dragoman.stages.rewrite_text import Segment, TextRewriter, Thought
 
@@ -28,7 +29,7 @@ class Mode(Enum):
     STRIP_TAGS = "strip_tags"
 
 
-class ThinkingTags:
+class ThinkingTags(RunStage):
     __slots__ = ("_mode", "_native", "_rewriter", "_splitter")
 
     def __init__(self, mode: Mode = Mode.AS_REASONING) -> None:
@@ -41,6 +42,11 @@ class ThinkingTags:
         if self._mode is Mode.REMOVE and self._is_thought(event):
             return ()
         return self._rewriter.feed(event)
+
+    def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
+        if run[0].block in self._native:
+            return ()
+        return self._rewriter.feed_run(run, text)
 
     def finish(self) -> Sequence[Event]:
         return self._rewriter.finish()
@@ -103,6 +109,9 @@ class TagSplitter:
                     segments.append(text)
                     break
         return segments
+
+    def try_pass(self, text: str) -> bool:
+        return self._phase is _Phase.PLAIN
 
     def finish(self) -> Sequence[Segment]:
         self._ending = True
