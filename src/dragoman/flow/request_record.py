@@ -29,6 +29,7 @@ MAX_CODE_BYTES = 256  # of its error codes
 KIND_BY_STATUS = {413: Kind.TOO_LARGE, 408: Kind.REQUEST_TIMEOUT, 503: Kind.BUSY}
 
 SHUTDOWN = Kind.SHUTDOWN.value
+INTERRUPTIONS = (CLIENT_GONE, SHUTDOWN)
 UNSEEN = ReplySummary("", "", None, False, None, None, None, 0, 0, ())
 
 
@@ -107,9 +108,9 @@ class RequestRecord:
 
     def note_shutdown(self) -> None:
         """Note that the gateway stopped before the reply was complete."""
-        self._result = Kind.SHUTDOWN.value
+        self._result = SHUTDOWN
         if self.failed_attempts and self.failed_attempts[-1].why == CLIENT_GONE:
-            self.failed_attempts[-1] = FailedAttempt(self.failed_attempts[-1].route, Kind.SHUTDOWN.value)
+            self.failed_attempts[-1] = FailedAttempt(self.failed_attempts[-1].route, SHUTDOWN)
 
     def end(self) -> None:
         """Note the time of the end, and release the reply: its bytes must not wait for observers."""
@@ -137,7 +138,7 @@ class RequestRecord:
         result, code = self._result, self._code
         if seen.failure is not None:
             result, code = seen.failure.kind.value, seen.failure.code
-        elif seen.stop is not None and not self.awaits_round and result in (CLIENT_GONE, Kind.SHUTDOWN.value):
+        elif seen.stop is not None and not self.awaits_round and result in INTERRUPTIONS:
             result = OK  # the reply was complete by then
         route = self.route
         code = None if code is None else cut_text(code, MAX_CODE_BYTES)

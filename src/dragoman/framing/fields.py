@@ -145,17 +145,21 @@ class Fields:
         raise self.bad(key, "must be one of " + ", ".join(map(_format_value, sorted(allowed))))
 
     def obj(self, key: str) -> "Fields | None":
-        value = self.raw(key)
+        value = self._raw.get(key)
         if value is None:
             return None
+        self._read.add(key)
         if isinstance(value, dict):
             return Fields(value, self.pointer(key))
         raise self.bad(key, "must be an object")
 
     def items(self, key: str) -> list[object] | None:
         """Return an array with values of any type."""
-        value = self.raw(key)
-        if value is None or isinstance(value, list):
+        value = self._raw.get(key)
+        if value is None:
+            return None
+        self._read.add(key)
+        if isinstance(value, list):
             return value
         raise self.bad(key, "must be an array")
 
@@ -166,8 +170,11 @@ class Fields:
 
     def text_or_objects(self, key: str) -> "str | list[Fields] | None":
         """Return content, which all protocols allow as a string or an array of parts."""
-        value = self.raw(key)
-        if value is None or isinstance(value, str):
+        value = self._raw.get(key)
+        if value is None:
+            return None
+        self._read.add(key)
+        if isinstance(value, str):
             return value
         if isinstance(value, list):
             return _each(value, self.pointer(key))

@@ -65,6 +65,7 @@ class HostedBlock(Struct, frozen=True, tag="hosted"):
 Block = TextBlock | RefusalBlock | ThinkingBlock | CallBlock | HostedBlock
 
 
+@final
 class Started(Struct, frozen=True, tag="started"):
     id: str  # the upstream's id of the reply; "" when it gave none
     model: str
@@ -107,6 +108,7 @@ class Closed(Struct, frozen=True, tag="closed"):
     block: int
 
 
+@final
 class UsageReported(Struct, frozen=True, tag="used"):
     """Usage so far. The last report counts; reports are never summed."""
 
@@ -121,6 +123,7 @@ class TruncatedCall(Struct, frozen=True):
     arguments: str  # as far as they were received
 
 
+@final
 class Ended(Struct, frozen=True, tag="ended"):
     stop: Stop
     sequence: str | None = None  # the stop sequence that was hit

@@ -1,6 +1,6 @@
 """Fields that only one protocol has: its own `build` restores them, any other records them in the ledger."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
@@ -46,12 +46,18 @@ def note_foreign_fields(request: Request, protocol: str, ledger: Ledger, kept: E
     if request.search_sources:
         ledger.note_approximated(request.pointer("search_sources"), "the upstream's own sources are listed")
     why = f"{protocol} has no such field"
-    for at, ext in _holders(request):
-        for pointer in ext:
-            if at or kept is None or pointer not in kept:
-                ledger.note_dropped(f"{at}/{pointer}", why if at else _WHY.get(pointer, why))
-    for part in _parts(request):
-        if type(part) is Foreign and not part.is_upstreams:  # `isinstance` of a struct that does not fit is slow
+    for pointer in request.ext:
+        if kept is None or pointer not in kept:
+            ledger.note_dropped(f"/{pointer}", _WHY.get(pointer, why))
+    foreign: list[Foreign] = []
+    for holder in (*request.turns, *_parts(request), *request.tools):
+        if type(holder) is Foreign:  # `isinstance` of a struct that does not fit is slow
+            foreign.append(holder)
+        elif type(holder) is not Hosted and holder.ext:
+            for pointer in holder.ext:
+                ledger.note_dropped(f"{holder.at}/{pointer}", why)
+    for part in foreign:
+        if not part.is_upstreams:
             ledger.note_dropped(part.at, f"{protocol} has nothing like {part.what!r}")
 
 
@@ -70,21 +76,11 @@ def is_indispensable(tool: Hosted, choice: ToolChoice | None, others: Iterable[T
     return forced or (tool.known and not any(True for _ in others))
 
 
-def _holders(request: Request) -> Iterator[tuple[str, Ext]]:
-    yield "", request.ext
-    for turn in request.turns:
-        yield turn.at, turn.ext
-    for part in _parts(request):
-        if type(part) is not Foreign:
-            yield part.at, part.ext
-    for tool in request.tools:
-        if type(tool) is not Hosted:
-            yield tool.at, tool.ext
-
-
-def _parts(request: Request) -> Iterator[Part]:
+def _parts(request: Request) -> list[Part]:
+    parts: list[Part] = []
     for turn in request.turns:
         for part in turn.parts:
-            yield part
+            parts.append(part)
             if type(part) is ToolResult:
-                yield from part.content
+                parts += part.content
+    return parts

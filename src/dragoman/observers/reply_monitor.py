@@ -142,15 +142,16 @@ class ReplyMonitor:
 
     def summarize(self) -> ReplySummary:
         started = self._started or Started("", "")
-        return ReplySummary(
-            id=started.id,
-            model=started.model,
-            usage=self._usage,
-            usage_is_final=self._usage_is_final,
-            first_token=self._first_token,
-            stop=self._end.stop if type(self._end) is Ended else None,
-            failure=self.failure,
-            deltas=self._deltas,
-            bytes=self._bytes,
-            blocks=tuple(self._blocks),
+        end = self._end
+        return ReplySummary(  # positional, since every request pays for it
+            started.id,
+            started.model,
+            self._usage,
+            self._usage_is_final,
+            self._first_token,
+            end.stop if type(end) is Ended else None,
+            end.failure if type(end) is Failed else None,
+            self._deltas,
+            self._bytes,
+            tuple(self._blocks),
         )

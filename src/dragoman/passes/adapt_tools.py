@@ -5,7 +5,8 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import lru_cache
 
 import msgspec
 from msgspec import Struct
@@ -56,7 +57,9 @@ def assign_names(offered: Iterable[ToolId], from_history: Iterable[ToolId], limi
     names: dict[ToolId, str] = {}
     taken: dict[str | None, set[str]] = {}
     for tools in (offered, from_history):
-        _assign([tool for tool in dict.fromkeys(tools) if tool not in names], names, taken, limits)
+        new = [tool for tool in dict.fromkeys(tools) if tool not in names]
+        if new:
+            _assign(new, names, taken, limits)
     return names
 
 
@@ -75,8 +78,13 @@ def _assign(
 
 
 def _fits(name: str, limits: ToolLimits) -> bool:
-    legal = len(name) <= limits.name_max and _LEGAL.fullmatch(name) is not None
+    legal = len(name) <= limits.name_max and _is_legal(name)
     return legal and (name[0].isalpha() or not limits.letter_first)
+
+
+@lru_cache(maxsize=4096)
+def _is_legal(name: str) -> bool:
+    return _LEGAL.fullmatch(name) is not None
 
 
 def _alias(tool: ToolId, name: str, limits: ToolLimits, taken: set[str]) -> str:
@@ -104,9 +112,10 @@ WRAPPED_PARAMETERS = {
 
 def adapt_tools(request: Request, limits: ToolLimits, ledger: Ledger) -> tuple[Request, ToolMap]:
     """Return the adapted request and the map of its tools. A request that needs no change is returned itself."""
-    names = assign_names(_tools_offered(request), _tools_in_history(request), limits)
+    offered = [_id_of(tool) for tool in request.tools if type(tool) is Function or type(tool) is Custom]
+    names = assign_names(offered, _tools_in_history(request), limits)
     changed = {tool: name for tool, name in names.items() if _differs(tool, name, limits)}
-    kinds = _kinds_sent(request, changed, limits)
+    kinds = _kinds_sent(offered, changed, limits)
     if not changed:
         return request, ToolMap(kinds=kinds)
     _note_losses(request, limits, ledger)
@@ -121,22 +130,22 @@ def adapt_tools(request: Request, limits: ToolLimits, ledger: Ledger) -> tuple[R
     return adapted, ToolMap({name: tool for tool, name in changed.items()}, wrapped, kinds)
 
 
-def _kinds_sent(request: Request, changed: dict[ToolId, str], limits: ToolLimits) -> dict[tuple[str | None, str], bool]:
+def _kinds_sent(
+    offered: list[ToolId], changed: dict[ToolId, str], limits: ToolLimits
+) -> dict[tuple[str | None, str], bool]:
     """Return the kinds of the unchanged tools, where the upstream has both kinds and may use the wrong one."""
     if not limits.custom:
         return {}
-    return {(tool.namespace, tool.name): tool.custom for tool in _tools_offered(request) if tool not in changed}
+    return {(tool.namespace, tool.name): tool.custom for tool in offered if tool not in changed}
 
 
-def _tools_offered(request: Request) -> Iterator[ToolId]:
-    return (_id_of(tool) for tool in request.tools if type(tool) is Function or type(tool) is Custom)
-
-
-def _tools_in_history(request: Request) -> Iterator[ToolId]:
-    for turn in request.turns:
-        for part in turn.parts:
-            if type(part) is ToolCall:
-                yield ToolId(part.name, part.namespace, part.custom)
+def _tools_in_history(request: Request) -> list[ToolId]:
+    return [
+        ToolId(part.name, part.namespace, part.custom)
+        for turn in request.turns
+        for part in turn.parts
+        if type(part) is ToolCall
+    ]
 
 
 def _id_of(tool: Function | Custom) -> ToolId:

@@ -159,8 +159,8 @@ class Guard(RunStage):
             return self._trip(phase)
         self._phase = phase
         # Types are compared: a struct's class pattern that does not fit is slow.
-        if type(event) is Opened or type(event) is Closed or type(event) is Delta:
-            return self._step(event)
+        if type(event) is Started:
+            return (event,)
         if type(event) is UsageReported:
             self._usage = event
             return ()
@@ -170,9 +170,7 @@ class Guard(RunStage):
             self._writable.clear()
             self._on_failure(event.failure)
             return (*self._take_usage(), event)
-        if type(event) is OpaqueAdded or type(event) is CitationAdded or type(event) is ToolReturned:
-            return self._step(event)
-        return (event,)
+        return self._step(event)
 
     def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
         if run[0].block in self._writable and "" not in [event.text for event in run]:

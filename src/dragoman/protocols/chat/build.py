@@ -35,6 +35,7 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     body |= _build_settings(request, target, ledger)
     body |= _build_vendor_settings(request, target, ledger)
     body |= effort
+    body = _drop_none(body)
     if request.format is not None:
         body["response_format"] = _build_format(request.format, target, ledger)
     if request.stream:
@@ -63,7 +64,7 @@ def _build_sampling(request: Request, target: Target, effort: object, ledger: Le
     sampling: _Wire = {"temperature": request.temperature, "top_p": request.top_p}
     thinks = profile.thinking_default if effort is None else effort != "none"
     if profile.sampling and (profile.sampling_while_thinking or not thinks):
-        return _drop_none(sampling)
+        return sampling
     unusual = {name: value for name, value in sampling.items() if value != 1}
     return _note_dropped(request, ledger, unusual, f"{target.model} takes no sampling settings")
 
@@ -76,21 +77,16 @@ def _build_settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
         unsupported = _note_dropped(request, ledger, unsupported, "Chat has no such setting")
     if request.n is not None and request.n > 1 and not same_protocol:
         raise BadRequest(request.pointer("n"), f"n must be 1, got {request.n}: several answers cannot be translated.")
-    return _drop_none(
-        unsupported
-        | {
-            "max_tokens" if "max_tokens" in target.quirks else "max_completion_tokens": _build_max_tokens(
-                request, ledger
-            ),
-            "frequency_penalty": request.frequency_penalty,
-            "presence_penalty": request.presence_penalty,
-            "seed": request.seed,
-            "n": request.n,
-            "stop": _build_stop(request, target, ledger),
-            "logprobs": True if request.top_logprobs is not None and not same_protocol else request.logprobs,
-            "top_logprobs": request.top_logprobs,
-        }
-    )
+    return unsupported | {
+        "max_tokens" if "max_tokens" in target.quirks else "max_completion_tokens": _build_max_tokens(request, ledger),
+        "frequency_penalty": request.frequency_penalty,
+        "presence_penalty": request.presence_penalty,
+        "seed": request.seed,
+        "n": request.n,
+        "stop": _build_stop(request, target, ledger),
+        "logprobs": True if request.top_logprobs is not None and not same_protocol else request.logprobs,
+        "top_logprobs": request.top_logprobs,
+    }
 
 
 def _build_max_tokens(request: Request, ledger: Ledger) -> int | None:
@@ -122,12 +118,11 @@ def _build_vendor_settings(request: Request, target: Target, ledger: Ledger) -> 
     if request.protocol != NAME and "plain" in target.quirks:
         settings = _note_dropped(request, ledger, settings, "this server rejects it")
     if request.protocol not in OPENAI_PROTOCOLS:
-        for name in _drop_none({name: settings.get(name) for name in ("user", "service_tier")}):
-            ledger.note_approximated(request.pointer(name), "has nearly the same meaning in Chat")
-    wire = _drop_none(settings)
-    if "cache_key" in wire:
-        wire["prompt_cache_key"] = wire.pop("cache_key")
-    return wire
+        for name, value in (("user", settings.get("user")), ("service_tier", settings.get("service_tier"))):
+            if value is not None:
+                ledger.note_approximated(request.pointer(name), "has nearly the same meaning in Chat")
+    settings["prompt_cache_key"] = settings.pop("cache_key", None)
+    return settings
 
 
 def _drop_none(fields: _Wire) -> _Wire:
@@ -135,8 +130,9 @@ def _drop_none(fields: _Wire) -> _Wire:
 
 
 def _note_dropped(request: Request, ledger: Ledger, fields: _Wire, why: str) -> _Wire:
-    for name in _drop_none(fields):
-        ledger.note_dropped(request.pointer(name), why)
+    for name, value in fields.items():
+        if value is not None:
+            ledger.note_dropped(request.pointer(name), why)
     return {}
 
 
