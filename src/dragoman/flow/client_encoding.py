@@ -1,6 +1,7 @@
 """The stages and the encoder of one client's reply, kept over all its upstream turns."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from dragoman.flow.steps.continue_reply import Continuation
 from dragoman.hub.events import Event, Failed
@@ -107,9 +108,10 @@ class ClientEncoding:
         assert self._encoder is not None
         events: list[Event] = []
         for stage in self.stages:
-            events = [out for event in events for out in stage.feed(event)]
+            if events:
+                events = list(chain.from_iterable(map(stage.feed, events)))
             events += stage.finish()
-        pieces = [piece for event in events for piece in self._encoder.feed(event)]
+        pieces = chain.from_iterable(map(self._encoder.feed, events))
         return b"".join([*pieces, *self._encoder.finish()])
 
     def feed(self, events: list[Event]) -> bytes:
@@ -129,8 +131,8 @@ class ClientEncoding:
 
     def _encoded(self, events: list[Event]) -> bytes:
         for stage in self.stages:
-            events = [out for event in events for out in stage.feed(event)]
-        return b"".join([piece for event in events for piece in self.encode(event)])
+            events = list(chain.from_iterable(map(stage.feed, events)))
+        return b"".join(chain.from_iterable(map(self.encode, events)))
 
     def _make_round_stages(self) -> Sequence[Stage[Event, Event]]:
         self._joint, self._rounds = None, JoinRounds()  # a reply with rounds is not continued elsewhere

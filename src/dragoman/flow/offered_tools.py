@@ -1,6 +1,8 @@
 """Offer the tools that the gateway runs itself in place of a client's hosted tools."""
 
 from collections.abc import Mapping
+from itertools import chain
+from operator import attrgetter
 from typing import Protocol
 
 from msgspec import Struct
@@ -15,6 +17,7 @@ from dragoman.passes.server_tools import ServerTools, find_unrun_uses, offer_ser
 from dragoman.tools.plan import ToolPlan
 
 TOKEN = TOKEN_TAG.encode()
+_get_parts = attrgetter("parts")
 
 
 class EarlierRounds(Protocol):
@@ -80,4 +83,4 @@ async def _describe_tools(request: Request, plan: ToolPlan) -> dict[str, ToolTex
 
 def _has_foreign_parts(request: Request) -> bool:
     """Whether a turn has parts of its protocol's own, as the uses of server tools are."""
-    return any(type(part) is Foreign for turn in request.turns for part in turn.parts)
+    return Foreign in map(type, chain.from_iterable(map(_get_parts, request.turns)))

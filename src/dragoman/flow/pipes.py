@@ -91,18 +91,7 @@ class TranslationPipe:
     """
 
     __slots__ = (
-        *(
-            "_client",
-            "_encode",
-            "_estimate",
-            "_feeds",
-            "_own",
-            "_own_by_kind",
-            "_redactor",
-            "_run_feeds",
-            "_source",
-            "_stages",
-        ),
+        *("_client", "_encode", "_estimate", "_feeds", "_own", "_redactor", "_run_feeds", "_source", "_stages"),
         *("failure", "watch"),
     )
 
@@ -117,7 +106,6 @@ class TranslationPipe:
         self._source = source
         self._redactor = EventRedactor(secrets) if secrets else None
         self._own = tuple(stages)
-        self._own_by_kind: dict[type[object], Stage[Event, Event]] = {type(stage): stage for stage in stages}
         self._client = client
         self._stages = (*self._own, *client.stages)
         self._feeds = [stage.feed for stage in self._stages]
@@ -134,8 +122,10 @@ class TranslationPipe:
 
     def find_stage(self, kind: type[S]) -> S | None:
         """Return the upstream's stage of this kind, if there is one."""
-        stage: object = self._own_by_kind.get(kind)
-        return stage if isinstance(stage, kind) else None
+        for stage in self._own:
+            if isinstance(stage, kind):
+                return stage
+        return None
 
     @property
     def has_stopped(self) -> bool:
@@ -179,7 +169,8 @@ class TranslationPipe:
         """End the upstream's stages, each after it was fed the last events of those before it."""
         events: list[Event] = []
         for stage in self._own:
-            events = [out for event in events for out in stage.feed(event)]
+            if events:
+                events = list(chain.from_iterable(map(stage.feed, events)))
             events += stage.finish()
         return self._encoded(events, len(self._own)) if events else b""
 

@@ -162,7 +162,7 @@ async def prepare(
         server_tools=offered.tools,
         tool_plan=fitting.tool_plan,
         unrun_uses=offered.unrun,
-        may_pause=not call.client.knows_pause and any(isinstance(tool, Hosted) for tool in request.tools),
+        may_pause=not call.client.knows_pause and Hosted in map(type, request.tools),
     )
 
 
@@ -375,9 +375,9 @@ def choose_protocol(
     if own is not None and _accepts(own, profile, body):
         # An envelope of ours must be opened for its issuer and taken out for anyone else.
         return ProtocolChoice(own, unchanged=body.find(ENVELOPE) < 0)
-    accepting = [protocols[name] for name in speaks if _accepts(protocols[name], profile, body)]
-    if accepting:
-        return ProtocolChoice(accepting[0])
+    for name in speaks:
+        if _accepts(protocols[name], profile, body):
+            return ProtocolChoice(protocols[name])
     return (
         ProtocolChoice(protocols[speaks[0]]) if own is None else ProtocolChoice(own, unchanged=body.find(ENVELOPE) < 0)
     )

@@ -63,7 +63,8 @@ class Ledger:
     def copy(self) -> "Ledger":
         copied = Ledger()
         copied._losses = self._losses.copy()
-        copied._counted = {how: paths.copy() for how, paths in self._counted.items()}
+        if self._counted:
+            copied._counted = {how: paths.copy() for how, paths in self._counted.items()}
         return copied
 
     def count_by_kind(self) -> tuple[int, ...]:

@@ -101,7 +101,7 @@ def collect(events: Iterable[Event]) -> Reply:
             what = blocks[event.block].what
             assert isinstance(what, HostedBlock)
             blocks[event.block].what = replace(what, outcome=event.outcome)
-    pieces = tuple(block.piece() for block in blocks.values())
+    pieces = tuple(map(_Open.piece, blocks.values()))
     ending = end or Failed(Failure(Kind.TRUNCATED, "the reply ended without its terminal event"))
     return Reply(started.id, started.model, pieces, usage, ending)
 

@@ -85,6 +85,8 @@ def offer_server_tools(
 
     `texts` are those of the services themselves, by kind.
     """
+    if Hosted not in map(type, request.tools):
+        return request, None
     offered_kinds = set(kinds)
     declared = {tool.kind: tool for tool in request.tools if type(tool) is Hosted and tool.kind in offered_kinds}
     if not declared:

@@ -137,7 +137,7 @@ class Guard(RunStage):
     each failure that is passed on, whether the guard or the upstream caused it.
     """
 
-    __slots__ = ("_blocks", "_on_failure", "_on_trip", "_phase", "_usage", "_writable")
+    __slots__ = ("_blocks", "_on_failure", "_on_trip", "_open", "_phase", "_usage", "_writable")
 
     def __init__(
         self, on_trip: Callable[[str], None], on_failure: Callable[[Failure], None] = lambda failure: None
@@ -146,6 +146,7 @@ class Guard(RunStage):
         self._on_failure = on_failure
         self._phase = Phase.WAITING
         self._blocks: dict[int, BlockState] = {}
+        self._open = 0  # how many of them are not closed
         self._writable: set[int] = set()  # the blocks that accept text: one lookup for each Delta
         self._usage: UsageReported | None = None
 
@@ -189,6 +190,9 @@ class Guard(RunStage):
             return self._trip(state)
         if type(event) is Opened:
             state = KINDS[type(event.what)]
+            self._open += 1
+        elif type(event) is Closed:
+            self._open -= 1
         if isinstance(BLOCKS[state][Delta], str):
             self._writable.discard(event.block)
         else:
@@ -211,9 +215,10 @@ class Guard(RunStage):
 
     def _close_all(self) -> Sequence[Event]:
         self._writable.clear()
+        if not self._open:
+            return ()
         left = [block for block, state in self._blocks.items() if state is not BlockState.CLOSED]
-        if left:
-            self._on_trip(LEFT_OPEN)
+        self._on_trip(LEFT_OPEN)
         return [Closed(block) for block in left]
 
     def _take_usage(self) -> Sequence[Event]:

@@ -38,7 +38,7 @@ class ToolPlan(Struct, frozen=True):
 
     def mentions(self, body: bytes) -> bool:
         """Whether a body that could pass unchanged may declare a tool that the upstream cannot run."""
-        return any(body.find(mark) >= 0 for mark in self.marks)
+        return max(map(body.find, self.marks), default=-1) >= 0
 
 
 def plan_tools(

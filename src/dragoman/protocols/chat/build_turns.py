@@ -5,6 +5,7 @@ import re
 from collections import deque
 from collections.abc import Iterable
 from itertools import groupby
+from operator import attrgetter
 
 from msgspec import Struct
 
@@ -32,6 +33,7 @@ from dragoman.protocols.chat.wire import NAME, OPENAI, OPENAI_PROTOCOLS
 
 _Wire = dict[str, object]
 _UNANSWERED = "[no result]"
+_get_role = attrgetter("role")
 _SEPARATOR = "\n\n"  # between texts that were separate blocks
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 
@@ -87,7 +89,7 @@ class _Writer:
         self._plain_text = "text_content" in target.quirks  # send content as a string if possible
         caches = not self._plain_text and (self._same_protocol or "plain" not in target.quirks)
         self._parts = PartBuilder(client=request.protocol, caches=caches, files=files, ledger=ledger)
-        self._runs = [list(run) for _, run in groupby(request.turns, key=lambda turn: turn.role)]
+        self._runs = [list(run) for _, run in groupby(request.turns, key=_get_role)]
         self._results = _results_by_call(self._runs)
         self._sent: set[int] = set()  # results, by identity
         self._answered: set[str] = set()
@@ -108,10 +110,14 @@ class _Writer:
 
     def _write_turn(self, turn: Turn) -> None:
         # Types are compared: a struct's class pattern that does not fit is slow.
-        orphans = [part for part in turn.parts if type(part) is ToolResult and self._is_orphan(part)]
-        parts = [part for part in turn.parts if type(part) is not ToolResult]
-        content = [wire for part in parts for wire in self._write_part(part, turn.role)]
-        if turn.role is Role.USER:
+        orphans: list[ToolResult] = []
+        content: list[_Wire] = []
+        for part in turn.parts:
+            if type(part) is not ToolResult:
+                content += self._write_part(part, turn.role)
+            elif self._is_orphan(part):
+                orphans.append(part)
+        if orphans and turn.role is Role.USER:
             content = [wire for result in orphans for wire in self._write_orphan(result)] + content
         if not content and any(isinstance(part, ToolResult | Foreign) for part in turn.parts):
             return  # the results are sent already, and foreign parts are in the ledger
@@ -311,9 +317,11 @@ def _results_by_call(runs: list[list[Turn]]) -> dict[str, deque[_PlacedResult]]:
     placed: dict[str, deque[_PlacedResult]] = {}
     place = 0
     for run_index, run in enumerate(runs):
-        for part in (part for turn in run for part in turn.parts if type(part) is ToolResult):
-            placed.setdefault(part.call_id, deque()).append(_PlacedResult(place, part, run_index))
-            place += 1
+        for turn in run:
+            for part in turn.parts:
+                if type(part) is ToolResult:
+                    placed.setdefault(part.call_id, deque()).append(_PlacedResult(place, part, run_index))
+                    place += 1
     return placed
 
 

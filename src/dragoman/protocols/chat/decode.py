@@ -238,11 +238,11 @@ class Decoder:
     def _close_block(self, events: list[Event]) -> None:
         if self._open_kind is None:
             return
-        opaques: list[Opaque] = []
+        opaques: tuple[Opaque, ...] = ()
         if self._open_kind is _THINKING:
-            opaques += self._details.opaques(self._issuer.name, self._issuer.model)
+            opaques = tuple(self._details.opaques(self._issuer.name, self._issuer.model))
             self._details = ReasoningDetails()
-        events += [OpaqueAdded(self._block, opaque) for opaque in opaques[:1]]
+            events += [OpaqueAdded(self._block, opaque) for opaque in opaques[:1]]
         events.append(Closed(self._block))
         self._open_kind = None
         for opaque in opaques[1:]:

@@ -133,11 +133,21 @@ def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger)
 
 
 def _encode_message(reply: Reply, end: Ended) -> dict[str, object]:
-    text = _join_blocks(reply, TextBlock)
-    thoughts = _join_blocks(reply, ThinkingBlock)
-    refusal = _join_blocks(reply, RefusalBlock) or (None if text else end.explanation) or None
-    calls = list(_encode_calls(reply))
-    opaques = [(piece.opaque, piece.text) for piece in reply.pieces if piece.opaque is not None]
+    texts: dict[type[Block], list[str]] = {}
+    calls: list[dict[str, object]] = []
+    opaques: list[tuple[Opaque, str]] = []
+    signature: Opaque | None = None
+    for piece in reply.pieces:
+        if type(piece.what) is CallBlock:
+            calls.append(_encode_call(piece.what, piece.text) | encode_call_signature(signature))
+            signature = None
+        else:
+            texts.setdefault(type(piece.what), []).append(piece.text)
+            signature = piece.opaque or signature
+        if piece.opaque is not None:
+            opaques.append((piece.opaque, piece.text))
+    text, thoughts = "".join(texts.get(TextBlock, ())), "".join(texts.get(ThinkingBlock, ()))
+    refusal = "".join(texts.get(RefusalBlock, ())) or (None if text else end.explanation) or None
     message: dict[str, object] = {
         "role": "assistant",
         "content": text if text or not (calls or refusal) else None,
@@ -151,20 +161,6 @@ def _encode_message(reply: Reply, end: Ended) -> dict[str, object]:
     if calls:
         message["tool_calls"] = calls
     return message
-
-
-def _join_blocks(reply: Reply, kind: type[Block]) -> str:
-    return "".join(piece.text for piece in reply.pieces if type(piece.what) is kind)
-
-
-def _encode_calls(reply: Reply) -> Iterator[dict[str, object]]:
-    signature: Opaque | None = None
-    for piece in reply.pieces:
-        if type(piece.what) is CallBlock:
-            yield _encode_call(piece.what, piece.text) | encode_call_signature(signature)
-            signature = None
-        elif piece.opaque is not None:
-            signature = piece.opaque
 
 
 def encode_call_signature(opaque: Opaque | None) -> dict[str, object]:
@@ -206,12 +202,15 @@ def encode_annotation(citation: Citation, start: int, length: int) -> dict[str, 
     return {"type": "url_citation", "url_citation": cited}
 
 
+NO_LOGPROBS = {"content": None, "refusal": None}
+
+
 def _encode_logprobs(reply: Reply) -> dict[str, object] | None:
     logprobs: dict[str, object] = {
         "content": _join_logprobs(reply, TextBlock),
         "refusal": _join_logprobs(reply, RefusalBlock),
     }
-    return logprobs if any(tokens is not None for tokens in logprobs.values()) else None
+    return None if logprobs == NO_LOGPROBS else logprobs
 
 
 def _join_logprobs(reply: Reply, kind: type[Block]) -> list[msgspec.Raw] | None:

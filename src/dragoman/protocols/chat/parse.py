@@ -59,7 +59,9 @@ def parse_turns(messages: list[Fields]) -> tuple[Turn, ...]:
     custom: set[str] = set()  # ids of custom tools' calls: other protocols give their results a type of their own
     for message in messages:
         turn = _read_turn(message, custom)
-        custom |= {part.id for part in turn.parts if isinstance(part, ToolCall) and part.custom}
+        for part in turn.parts:
+            if type(part) is ToolCall and part.custom:
+                custom.add(part.id)
         turns.append(turn)
     return tuple(turns)
 
@@ -227,8 +229,8 @@ def _where(body: Fields) -> dict[str, str]:
 
 
 def _refuse_speech(body: Fields) -> None:
-    modalities = body.items("modalities") or []
-    if any(modality != "text" for modality in modalities):
+    modalities = body.items("modalities")
+    if modalities and any(modality != "text" for modality in modalities):
         raise BadField("/modalities", 'must be ["text"]: other outputs cannot be translated')
     if body.has("audio"):
         raise BadField("/audio", "must be left out: spoken replies cannot be translated")

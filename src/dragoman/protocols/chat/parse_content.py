@@ -38,13 +38,19 @@ def parse_content(message: Fields) -> tuple[Part, ...]:
 
 
 def unread_fields(fields: Fields) -> Ext:
-    """Return the unread_fields fields of an object, by pointers relative to it."""
-    return {fields.pointer(key)[len(fields.at) + 1 :]: value for key, value in fields.rest().items()}
+    """Return the unread fields of an object, by pointers relative to it."""
+    rest = fields.rest()
+    if not rest:
+        return {}
+    return {fields.pointer(key)[len(fields.at) + 1 :]: value for key, value in rest.items()}
 
 
 def unread_fields_with(outer: Fields, key: str, inner: Fields) -> Ext:
-    """Return the unread_fields fields of an object and of one inside it."""
-    return unread_fields(outer) | {f"{key}/{name}": value for name, value in unread_fields(inner).items()}
+    """Return the unread fields of an object and of one inside it."""
+    unread = unread_fields(outer)
+    for name, value in unread_fields(inner).items():
+        unread[f"{key}/{name}"] = value
+    return unread
 
 
 def _read_part(part: Fields) -> Part:

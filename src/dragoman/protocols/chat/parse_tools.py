@@ -12,7 +12,9 @@ _PICKS = {"auto": Pick.AUTO, "none": Pick.NONE, "required": Pick.REQUIRED, "any"
 def parse_tools(body: Fields) -> tuple[Tool, ...]:
     """Parse `tools`, the older `functions`, and `web_search_options`, which stands for a tool."""
     tools = [_read_tool(tool) for tool in body.objects("tools") or ()]
-    tools += [_read_function(function, function.at, None) for function in body.objects("functions") or ()]
+    functions = body.objects("functions")
+    if functions is not None:
+        tools += [_read_function(function, function.at, None) for function in functions]
     search = body.obj(SEARCH_OPTIONS)
     if search is not None:
         tools.append(_read_search(search, body.raw(SEARCH_OPTIONS)))

@@ -148,6 +148,8 @@ def _clean_format_schema(format: Format) -> object:
 
 
 def _build_stop_sequences(request: Request, ledger: Ledger) -> list[str]:
+    if not request.stop:
+        return []
     remaining = [stop for stop in request.stop if stop.strip()]
     if len(remaining) != len(request.stop):
         ledger.note_dropped(request.pointer("stop"), "a stop sequence must hold more than white space")
@@ -201,5 +203,7 @@ def _choose_service_tier(request: Request, ledger: Ledger) -> str | None:
 
 def request_headers(request: Request) -> tuple[tuple[bytes, bytes], ...]:
     """Return the beta that a request with MCP servers needs."""
-    uses_mcp = any(isinstance(tool, Hosted) and tool.kind == "mcp" for tool in request.tools)
+    if Hosted not in map(type, request.tools):
+        return ()
+    uses_mcp = any(type(tool) is Hosted and tool.kind == "mcp" for tool in request.tools)
     return (MCP_BETA,) if uses_mcp else ()

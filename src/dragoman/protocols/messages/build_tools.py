@@ -109,7 +109,8 @@ def build_tools(request: Request, profile: Profile, thinking: bool, content: Con
     if choice is not None:
         tools, choice = _apply_choice(tools, choice, profile, thinking, content)
     offered = OfferedTools()
-    searchable = any(isinstance(tool, Hosted) and tool.kind == "tool_search" for tool in tools)
+    hosted = [tool for tool in tools if type(tool) is Hosted]
+    searchable = bool(hosted) and any(tool.kind == "tool_search" for tool in hosted)
     for tool in tools:
         match tool:
             case Function():
@@ -128,6 +129,8 @@ def build_tools(request: Request, profile: Profile, thinking: bool, content: Con
 
 def _drop_unsupported(tools: Sequence[Tool], choice: ToolChoice | None, content: ContentBuilder) -> tuple[Tool, ...]:
     """Leave out hosted tools without an equivalent; raise BadRequest if it is the only tool or a forced one."""
+    if Hosted not in map(type, tools):
+        return tuple(tools)
     deferred = any(isinstance(tool, Function) and tool.deferred for tool in tools)
     kept = tuple(tool for tool in tools if not isinstance(tool, Hosted) or has_equivalent(tool, deferred))
     for tool in tools:

@@ -1,6 +1,8 @@
 """Build the system prompt and the messages in the order and shape that Anthropic demands."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from operator import attrgetter
 
 from msgspec import Struct
 
@@ -12,6 +14,7 @@ from dragoman.passes.tag_instructions import INSTRUCTION_ROLES
 from dragoman.protocols.messages.build_content import ContentBuilder, simplify_content
 from dragoman.protocols.messages.wire import HOSTED_RESULT, HOSTED_USES, NOT_IN_IDS, Wire
 
+_get_parts = attrgetter("parts")
 _THINKING = ("thinking", "redacted_thinking")
 _OPENING = "(continue)"
 _NO_RESULT = "[no result]"
@@ -56,7 +59,7 @@ class _PairedCall(Struct):
 def build_system(leading: Iterable[Turn], more: Sequence[str], content: ContentBuilder) -> str | list[Wire] | None:
     """Build the system prompt; `more` are the gateway's own instructions."""
     blocks: list[Wire] = []
-    for part in (part for turn in leading for part in turn.parts):
+    for part in chain.from_iterable(map(_get_parts, leading)):
         if not isinstance(part, Text) and not content.same_protocol:
             content.ledger.note_dropped(part.at, "instructions can hold only text")
         elif (block := content.block(part)) is not None:

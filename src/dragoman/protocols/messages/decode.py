@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.framing.jsonread import read_json_leniently, replace_invalid_utf8, replace_lone_surrogates
 from dragoman.framing.sse import Broken, Frame
@@ -216,11 +217,13 @@ class _Totals:
     def merge(self, report: Counts | None) -> None:
         if report is None:
             return
-        self._seen = True
-        for name in Counts.__struct_fields__:
-            value = getattr(report, name)
-            if value is not None:
-                setattr(self._counts, name, value)
+        if self._seen:
+            for name in Counts.__struct_fields__:
+                value = getattr(report, name)
+                if value is not None:
+                    setattr(self._counts, name, value)
+        else:
+            self._seen, self._counts = True, replace(report)
         if report.iterations is not None:
             self._extra = _sum_extra(report.iterations)
 
@@ -249,7 +252,11 @@ class _Totals:
 
 
 def _add(*counts: Count) -> int:
-    return sum(int(count or 0) for count in counts)
+    total = 0
+    for count in counts:
+        if count:
+            total += int(count)
+    return total
 
 
 def _sum_extra(iterations: Sequence[Iteration]) -> Iteration:

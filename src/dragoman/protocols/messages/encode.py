@@ -210,11 +210,12 @@ def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger)
     if type(reply.end) is Failed:
         raise RequestError(reply.end.failure)
     content: list[Wire] = []
+    kinds: set[type[object]] = set()
     for piece in reply.pieces:
         if piece.logprobs is not None:
             _note_logprobs(len(content), ledger)
         content += encode_blocks(piece, reply, context, f"/content/{len(content)}", ledger)
-    kinds = {type(piece.what) for piece in reply.pieces}
+        kinds.add(type(piece.what))
     _note_unknown_tier(reply.usage, ledger)
     message = {
         **_build_envelope(reply.id, context),

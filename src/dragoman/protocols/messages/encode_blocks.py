@@ -164,6 +164,8 @@ def _is_block(item: object) -> bool:
 def encode_blocks(piece: Piece, reply: Reply, context: ReplyContext, at: str, ledger: Ledger) -> list[Wire]:
     match piece.what:
         case TextBlock() | RefusalBlock():
+            if not piece.citations:
+                return [text_block(piece.text)] if piece.text else []
             records = [encode_citation(citation, at, ledger) for citation in piece.citations]
             citations = [record for record in records if record is not None]
             if not piece.text and not citations:

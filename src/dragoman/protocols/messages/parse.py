@@ -124,7 +124,9 @@ def _parse_turns(top: Fields) -> tuple[Turn, ...]:
 
 
 def _parse_stop(top: Fields) -> tuple[str, ...]:
-    stops = top.items("stop_sequences") or []
+    stops = top.items("stop_sequences")
+    if not stops:
+        return ()
     if not all(isinstance(stop, str) for stop in stops):
         raise top.bad("stop_sequences", "must be an array of strings")
     return tuple(str(stop) for stop in stops)

@@ -42,12 +42,12 @@ ResultPart = Text | Image | Document | Foreign
 def unread_fields(holder: Fields, *inner: Fields | None) -> Ext:
     """Return the unread fields of an object and of the objects inside it, by pointers relative to it."""
     start = len(holder.at) + 1
-    return {
-        fields.pointer(key)[start:]: value
-        for fields in (holder, *inner)
-        if fields is not None
-        for key, value in fields.rest().items()
-    }
+    unread: Ext = {}
+    for fields in (holder, *inner):
+        if fields is not None:
+            for key, value in fields.rest().items():
+                unread[fields.pointer(key)[start:]] = value
+    return unread
 
 
 def parse_cache(fields: Fields) -> tuple[Cache | None, Fields | None]:

@@ -26,6 +26,8 @@ def parse_tools(top: Fields) -> tuple[Tool, ...]:
     servers = [_parse_server(server) for server in top.objects("mcp_servers") or ()]
     known = {server.server_name for server in servers}
     tools = [_parse_tool(tool) for tool in top.objects("tools") or () if not _is_plain_toolset(tool, known)]
+    if not servers:
+        return tuple(tools)
     chosen = {tool.server_name: tool.allowed_tools for tool in tools if type(tool) is Hosted}
     named = (replace(server, allowed_tools=chosen.get(server.server_name)) for server in servers)
     return (*tools, *named)

@@ -27,7 +27,8 @@ _MEDIA_BY_SUFFIX = {"pdf": "application/pdf", "txt": "text/plain", "md": "text/m
 
 def unread_fields(fields: Fields, **nested: Fields | None) -> Ext:
     """Return the unread fields of an object and of the objects inside it."""
-    ext = {escape_key(key): value for key, value in fields.rest().items()}
+    rest = fields.rest()
+    ext = {escape_key(key): value for key, value in rest.items()} if rest else {}
     for name, inner in nested.items():
         if inner is not None:
             ext |= {f"{name}/{escape_key(key)}": value for key, value in inner.rest().items()}
