@@ -37,10 +37,8 @@ class OfferedTools(Struct, frozen=True):
     unrun: tuple[ServerToolUse, ...] = ()  # uses in the client's history that must run first
 
 
-async def declares_server_tool(call: Call, plan: ToolPlan | None) -> bool:
+async def declares_server_tool(call: Call, plan: ToolPlan) -> bool:
     """Whether a request that could pass unchanged declares a tool that only the gateway can run."""
-    if plan is None or not plan.mentions(call.body):
-        return False
     await call.read()
     kinds = plan.kinds - plan.native
     return any(isinstance(tool, Hosted) and tool.kind in kinds for tool in call.request().tools)

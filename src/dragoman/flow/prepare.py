@@ -129,12 +129,17 @@ async def prepare(
         passing = call.body
         if rules.passthrough_body is not keep_body:
             passing = await run_off_loop(len(call.body), partial(rules.passthrough_body, call.protocol.name, call.body))
-    choosing = partial(choose_protocol, call.protocol.name, speaks, fitting.protocols, fitting.profile, call.body)
-    choice = choosing() if len(call.body) <= LARGE_BYTES else await run_off_loop(len(call.body), choosing)
+    choosing = (call.protocol.name, speaks, fitting.protocols, fitting.profile, call.body)
+    if len(call.body) <= LARGE_BYTES:
+        choice = choose_protocol(*choosing)
+    else:
+        choice = await run_off_loop(len(call.body), partial(choose_protocol, *choosing))
     protocol, upstream = choice.protocol, choice.protocol.upstream
     assert upstream is not None
     options = None if rules.options is no_options else await rules.options(route.model)
-    runs_tools = passing is not None and await declares_server_tool(call, fitting.tool_plan)
+    plan = fitting.tool_plan
+    may_run_tools = passing is not None and plan is not None and plan.mentions(call.body)
+    runs_tools = may_run_tools and plan is not None and await declares_server_tool(call, plan)
     is_changed = bool(changes) or call.is_from_other_protocol or call.continues
     is_altered = is_changed or runs_tools or provider.replies.stages is not None
     if passing is not None and choice.unchanged and not is_altered:
@@ -183,7 +188,10 @@ async def _pass_unchanged(
     assert upstream is not None
     body = passing
     if route.model != call.model:
-        body = await run_off_loop(len(passing), partial(upstream.put_model, passing, route.model))
+        if len(passing) <= LARGE_BYTES:
+            body = upstream.put_model(passing, route.model)
+        else:
+            body = await run_off_loop(len(passing), partial(upstream.put_model, passing, route.model))
     location = Location(upstream.locate(route.model, call.stream).path, client_query(call.query))
     headers = client_headers(call.headers, call.is_owner, provider, upstream)
     message = _Message(body, headers, location, call.request)

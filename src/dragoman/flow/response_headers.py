@@ -59,9 +59,9 @@ def _is_kept_back(name: bytes) -> bool:
 
 def id_headers(client: Client, request_id: str, given: list[Header]) -> list[Header]:
     """Return the request id in the gateway's header, and in the vendor's unless the upstream has set it."""
-    id, taken = request_id.encode(), dict(given)
-    ours: list[Header] = [] if b"x-request-id" in taken else [(b"x-request-id", id)]
-    if client.id_header != b"x-request-id" and client.id_header not in taken:
+    id = request_id.encode()
+    ours: list[Header] = [(b"x-request-id", id)]  # an upstream's own is never forwarded
+    if client.id_header != b"x-request-id" and client.id_header not in dict(given):
         ours.append((client.id_header, id))
     return ours
 

@@ -22,7 +22,7 @@ from dragoman.flow.decoding import (
     make_stages,
     read_events,
 )
-from dragoman.flow.offload import run_off_loop
+from dragoman.flow.offload import LARGE_BYTES, run_off_loop
 from dragoman.flow.pipes import PassthroughPipe, Pipe, Source, TranslationPipe
 from dragoman.flow.ports import LostCallMemory
 from dragoman.flow.prepare import Change, Passthrough, Prepared, Translated, prepare
@@ -140,9 +140,14 @@ class Turn:
         assert self._answer is not None
         return self._answer.headers
 
+    @property
+    def has_rest(self) -> bool:
+        """Whether the upstream's body has not been read to its end."""
+        return self._answer is not None and not self._ended
+
     async def let_upstream_end(self) -> None:
         """Read on to the end of the body, if it is near, so that the connection can be used again."""
-        if self._answer is None or self._ended or self.pipe is None:
+        if self._answer is None or self.pipe is None:
             return
         if not self.pipe.watch.ended or self.pipe.watch.failure is not None:  # its end is not near
             return
@@ -342,7 +347,10 @@ class Turn:
         body = begun + rest if begun else rest
         streamed = is_stream(prepared.upstream, answer.headers, body)
         if type(prepared) is Passthrough and isinstance(self._writer, WholeWriter) and not streamed:
-            seen = await run_off_loop(len(body), partial(glance, prepared, body))
+            if len(body) <= LARGE_BYTES:
+                seen = glance(prepared, body)
+            else:
+                seen = await run_off_loop(len(body), partial(glance, prepared, body))
             return self._pass_document(prepared, answer, self._writer, body, seen)
         ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
         events = await run_off_loop(len(body), partial(read_events, prepared, body, ledger, streamed))

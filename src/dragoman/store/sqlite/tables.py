@@ -26,10 +26,10 @@ INSERT = """
 """
 PLACES = f"({', '.join('?' * len(COLUMNS))})"
 STREAM = COLUMNS.index("stream")
-ROWS_PER_STATEMENT = 50  # each statement acquires the interpreter's lock once
-INSERT_USAGE, INSERT_MANY_USAGE = (
-    INSERT.format(columns=", ".join(COLUMNS), places=", ".join([PLACES] * count)) for count in (1, ROWS_PER_STATEMENT)
-)
+# Each statement acquires the interpreter's lock once, so that many rows share one. By number of rows, largest first.
+INSERT_USAGE = {
+    count: INSERT.format(columns=", ".join(COLUMNS), places=", ".join([PLACES] * count)) for count in (50, 8, 1)
+}
 REMOVE_USAGE = "DELETE FROM usage WHERE id IN (SELECT id FROM usage WHERE time_ms < ? ORDER BY time_ms LIMIT ?)"
 SELECT_USAGE = f"""
     SELECT {", ".join(COLUMNS)}
@@ -156,12 +156,11 @@ def has_cuts(connection: apsw.Connection, now: int) -> bool:
 
 
 def append_usage(connection: apsw.Connection, rows: Sequence[UsageRow]) -> None:
-    whole = len(rows) - len(rows) % ROWS_PER_STATEMENT
-    for start in range(0, whole, ROWS_PER_STATEMENT):
-        connection.execute(
-            INSERT_MANY_USAGE, list(chain.from_iterable(map(astuple, rows[start : start + ROWS_PER_STATEMENT])))
-        )
-    connection.executemany(INSERT_USAGE, [astuple(row) for row in rows[whole:]])
+    start = 0
+    for count, statement in INSERT_USAGE.items():
+        while len(rows) - start >= count:
+            connection.execute(statement, list(chain.from_iterable(map(astuple, rows[start : start + count]))))
+            start += count
 
 
 def remove_usage(connection: apsw.Connection, before_ms: int, limit: int) -> int:
