@@ -164,7 +164,7 @@ class ActiveCall:
             if not exchange.gone and self._writer.head_sent:  # the client is still there, and must not wait for more
                 self._break_off(_reason_of(cancelled))
             raise
-        if self._turn is not None and self._turn.has_rest:
+        if self._turn is not None and not self._turn.ended:
             await self._turn.let_upstream_end()
 
     @property

@@ -79,9 +79,9 @@ class Turn:
         self._server = around.runtime.config.server
         self._clock = asyncio.get_running_loop().time
         self._held = b""  # for the client, until the first token
-        self._ended = False  # the upstream's body has been read to its end
         self._size = 0
         self._answer: IncomingResponse | None = None
+        self.ended = False  # the upstream's body has been read to its end
         self.prepared: Prepared | None = None
         self.pipe: Pipe | None = None
         self.unchanged: UnchangedDocument | None = None  # instead of a pipe
@@ -133,17 +133,12 @@ class Turn:
     @property
     def _is_over(self) -> bool:
         """Whether the whole reply has been read; what follows the last event of a translated one is not waited for."""
-        return self._ended or (isinstance(self.pipe, TranslationPipe) and self.pipe.watch.ended)
+        return self.ended or (isinstance(self.pipe, TranslationPipe) and self.pipe.watch.ended)
 
     @property
     def headers(self) -> Headers:
         assert self._answer is not None
         return self._answer.headers
-
-    @property
-    def has_rest(self) -> bool:
-        """Whether the upstream's body has not been read to its end."""
-        return self._answer is not None and not self._ended
 
     async def let_upstream_end(self) -> None:
         """Read on to the end of the body, if it is near, so that the connection can be used again."""
@@ -213,7 +208,7 @@ class Turn:
                 if no_room is not None:
                     return NoReply(no_room)
                 self._held += pipe.feed(chunk) if chunk else pipe.drain()
-                self._ended = not chunk
+                self.ended = not chunk
                 if watch.failure is not None and not (watch.has_content and self._writer.streams):
                     return NoReply(attribute_failure(prepared, watch.failure))
                 if watch.has_content or not chunk:
@@ -277,7 +272,7 @@ class Turn:
         while True:
             try:
                 if await answer.stream_to(pump.pass_on, pump.patience()):
-                    self._ended = True
+                    self.ended = True
                     self._writer.keep_for_end(pipe.drain())
                     return
             except UpstreamTimeout:
@@ -343,14 +338,12 @@ class Turn:
             rest = self._count_held(len(whole)) or whole
         if type(rest) is Failure:
             return NoReply(rest)
-        self._ended = True
+        self.ended = True
         body = begun + rest if begun else rest
         streamed = is_stream(prepared.upstream, answer.headers, body)
         if type(prepared) is Passthrough and isinstance(self._writer, WholeWriter) and not streamed:
-            if len(body) <= LARGE_BYTES:
-                seen = glance(prepared, body)
-            else:
-                seen = await run_off_loop(len(body), partial(glance, prepared, body))
+            work = partial(glance, prepared, body)
+            seen = work() if len(body) <= LARGE_BYTES else await run_off_loop(len(body), work)
             return self._pass_document(prepared, answer, self._writer, body, seen)
         ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
         events = await run_off_loop(len(body), partial(read_events, prepared, body, ledger, streamed))
