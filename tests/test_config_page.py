@@ -19,6 +19,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "## `[debug]`": settings.Debug,
     "## `[console]`": settings.Console,
     "## `[store]`": settings.StoreSettings,
+    "## `[responses]`": settings.ResponsesSettings,
     "## `[fetch]`": settings.Fetch,
     "## `[tools.web_search]`": settings.WebSearch,
     "## `[tools.web_fetch]`": settings.WebFetch,

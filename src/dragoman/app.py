@@ -36,6 +36,7 @@ from dragoman.http.api.table import AdminApi
 from dragoman.http.handler import RequestHandler
 from dragoman.http.host_check import HostCheck
 from dragoman.http.metrics import make_metrics_reader, provider_address
+from dragoman.http.responses import ResponsesApi
 from dragoman.http.routes import client_at, plain_path
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.outcome import Outcome, OutcomeObserver
@@ -51,6 +52,8 @@ from dragoman.providers.catalogue import CachedCatalogue
 from dragoman.providers.connection import USER_AGENT
 from dragoman.providers.pooled import make_provider
 from dragoman.providers.provider import Provider
+from dragoman.responses.cleaning import remove_old_responses_forever
+from dragoman.responses.service import ResponseService
 from dragoman.store import Store, StoreError
 from dragoman.telemetry.registry import make_registry
 from dragoman.telemetry.shared_counters import SharedCounters
@@ -141,7 +144,11 @@ class App:
         self._host = server.host
         host_check = HostCheck(server.host, server.allowed_hosts)
         api = AdminApi(self.gateway, keyring, environ, self.usage)
-        self.site = RequestHandler(self.gateway, keyring, host_check, self._metrics.scrape, api)
+        kept: ResponsesApi | None = None
+        if store is not None:
+            service = ResponseService(store, lambda: self.gateway.runtime.config.responses)
+            kept = ResponsesApi(self.gateway, service, keyring.tenant)
+        self.site = RequestHandler(self.gateway, keyring, host_check, self._metrics.scrape, api, kept)
         self._set_console(config)
         self._budget = ByteBudget(server.max_buffered_bytes)
         self.server = Server(self.site, _limits(server), _transport_error, self._budget)
@@ -154,6 +161,8 @@ class App:
         if self._store is not None:
             old_usage = remove_old_usage_forever(self._store, lambda: self.gateway.runtime.config.store.usage_days)
             self._watching.append(spawn(old_usage, name="old usage"))
+            old = remove_old_responses_forever(self._store.responses, lambda: self.gateway.runtime.config.responses)
+            self._watching.append(spawn(old, name="old responses"))
         self._metrics.start(partial(provider_address, self.gateway))
         if self.usage is not None:
             self.usage.start()

@@ -78,9 +78,6 @@ TROUBLES = (
 NOTES = """
 ## What does not work
 
-- **Vercel AI SDK** with its default `store: true` refers to earlier items by id (`item_reference`). This works if the
-  upstream uses Responses, because the ids are the upstream's own. In a translation the gateway keeps no items and
-  answers 400 with that advice. Set `providerOptions: { openai: { store: false } }`, as the tests do.
 - **Kiro** may end its stream between two frames without its last events. The client then gets a reply that reached
   its length limit (`max_tokens`, `length`, `incomplete`). Codex reports it, Claude Code continues by itself.
 - **Codex** gives up if a Responses upstream itself sends `server_is_overloaded` in the middle of a stream: that

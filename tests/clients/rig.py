@@ -87,7 +87,7 @@ def rigged(
     agent = Agent(TONGUES[upstream], script, amend)
     with (
         _fake(upstream, agent) as fake,
-        running(settings + _provider_section(upstream, fake) + EVERY_MODEL, state) as gateway,
+        running(settings + _provider_section(upstream, fake) + EVERY_MODEL, state, stored=["another"]) as gateway,
         Doorway(gateway.port) as door,
     ):
         yield Rig(gateway, fake, agent, home, work, door)

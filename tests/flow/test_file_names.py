@@ -15,6 +15,7 @@ ELSEWHERE = {
     "open_reply": ("flow/test_gateway.py", "the loop gives it to every step that runs itself"),
     "relayed_call": ("e2e/test_relayed_paths.py", "the official SDK requests each path"),
     "relayed_reply": ("e2e/test_relayed_paths.py", "replies of each kind pass over real sockets"),
+    "relay_resource": ("state/test_keepers.py", "what a vendor keeps is read through it over real sockets"),
     "ports": ("flow/capture/test_recording_runtime.py", "the real classes and the recording ones implement them"),
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 WAYS = ["limit"]
 NAMESPACE = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
 SHARED = ["dragoman.db-shm"]  # recreated from the log
-MOUNT = 'mount -t tmpfs -o size=2m none "$0" && exec "$@"'
+MOUNT = 'mount -t tmpfs -o size=16m none "$0" && exec "$@"'
 
 
 def _can_mount() -> bool:

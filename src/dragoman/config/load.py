@@ -35,6 +35,7 @@ from dragoman.config.settings import (
     ModelRoute,
     PriceOverride,
     ProviderConfig,
+    ResponsesSettings,
     Retry,
     Server,
     StoreSettings,
@@ -44,7 +45,7 @@ from dragoman.config.tree import Origin, Tree
 
 FILE_NAME = "dragoman.toml"
 SECTIONS = (
-    *("server", "retry", "debug", "store", "fetch", "effort", "tools", "console"),
+    *("server", "retry", "debug", "store", "fetch", "responses", "effort", "tools", "console"),
     *("providers", "models", "prices"),
 )
 SECTIONS_WITH_FLAGS: dict[str, type[Struct]] = {"server": Server}  # sections with command-line flags
@@ -160,6 +161,7 @@ def _check(tree: Tree, found: EnvironmentSettings, path: Path | None, home: Path
         debug=_read_debug(tree, home),
         store=_read_store(tree, home),
         fetch=read_section(tree, "fetch", Fetch),
+        responses=read_section(tree, "responses", ResponsesSettings),
         effort=read_section(tree, "effort", Effort),
         tools=read_tools(tree, home),
         console=_read_console(tree),

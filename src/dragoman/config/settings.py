@@ -117,6 +117,16 @@ class StoreSettings(Struct, frozen=True):
     usage_days: Days | None = None  # older rows of usage are removed; None: never
 
 
+class ResponsesSettings(Struct, frozen=True):
+    """Stored responses and conversations."""
+
+    store: bool = True  # False: nothing is kept, as if every request said store: false
+    retention_days: Days = 30.0
+    max_per_key: Count = 10_000  # responses; the oldest are removed first
+    max_mb_per_key: Megabytes = 512.0
+    max_mb: Megabytes = 4096.0  # of all keys
+
+
 class Fetch(Struct, frozen=True):
     """Fetching of remote images and documents, to send them inline."""
 
@@ -202,6 +212,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     ca_file: Path | None = None
     quirks: tuple[Literal[Quirk, ServerName], ...] = ()
     paths: tuple[PathName, ...] = ()  # the other paths of OpenAI's API that it serves
+    keeps_responses: bool | None = None  # whether it stores responses itself; None: openai and openai-compatible do
     extra_credentials: tuple[SecretSource | Path, ...] = ()  # used in rotation with the first one
     preset: str = ""  # the vendor's name that the section gave as its kind
 
@@ -283,6 +294,7 @@ class Config(Struct, frozen=True, kw_only=True):
     debug: Debug
     store: StoreSettings
     fetch: Fetch
+    responses: ResponsesSettings = ResponsesSettings()
     effort: Effort
     tools: Tools = Tools()
     console: Console = Console()

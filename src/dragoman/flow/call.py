@@ -8,6 +8,7 @@ import msgspec
 
 from dragoman.accounts.keys import ENVIRONMENT_KEY
 from dragoman.flow.offload import run_off_loop
+from dragoman.flow.ports import CallState
 from dragoman.flow.request_record import RequestRecord
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Client, Protocol
@@ -26,6 +27,7 @@ class Call:
         assert protocol.client is not None
         self.protocol = protocol
         self.client: Client = protocol.client
+        self.state: CallState | None = None  # None: it neither refers to what is kept nor is its reply kept
         self.continues = False  # another upstream may continue a reply that breaks off
         self.is_from_other_protocol = parse is not None  # the body is not in the protocol of the reply
         self._parse = parse or protocol.client.parse
@@ -53,12 +55,21 @@ class Call:
     async def read(self) -> None:
         """Parse the body, off the event loop where it is large; raises RequestError."""
         if self._parsed is None:
-            self._parsed = await run_off_loop(len(self.body), self._read_body)
+            self._parsed = await run_off_loop(self.size, self._read_body)
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of the whole request, which tell how long it takes to parse and build."""
+        return len(self.body) if self.state is None else self.state.size
 
     def expect_count(self) -> None:
         """Parse the body later as one that is only counted: what a reply needs may be missing."""
         assert self.client.counting is not None
         self._parse = self.client.counting.parse
+
+    def leaves_state_to(self, keeps_replies: bool) -> bool:
+        """Return whether an upstream may get the request as it is; `keeps_replies`: it keeps what is to be kept."""
+        return self.state is None or (not self.state.is_rebuilt and (keeps_replies or not self.state.keeps))
 
     def release_reply(self) -> None:
         """Release the buffered bytes of a reply that is not sent to the client."""
@@ -77,8 +88,12 @@ class Call:
         return self._parsed
 
     def _read_body(self) -> tuple[Request, Ledger]:
-        ledger = Ledger()
-        request = self._parse(self.body, ledger)
+        if self.state is None:
+            ledger = Ledger()
+            request = self._parse(self.body, ledger)
+        else:
+            ledger = Ledger(self.state.locate)
+            request = self.state.parse(ledger)
         if (request.model, request.stream) != (self.model, self.stream):  # they stand in the path
             request = msgspec.structs.replace(request, model=self.model, stream=self.stream)
         return request, ledger

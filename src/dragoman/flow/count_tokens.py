@@ -61,9 +61,10 @@ async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None
 
 async def _estimated(call: Call, route: Route, counting: TokenCounting) -> int:
     def count() -> int:
-        return estimate_request_tokens(counting.parse(call.body, Ledger()), route.model)
+        request = call.request() if call.state is not None else counting.parse(call.body, Ledger())
+        return estimate_request_tokens(request, route.model)
 
-    return await run_off_loop(len(call.body), count)
+    return await run_off_loop(call.size, count)
 
 
 async def _relayed(runtime: Runtime, call: Call, route: Route, counting: TokenCounting) -> bytes:
@@ -75,8 +76,9 @@ async def _relayed(runtime: Runtime, call: Call, route: Route, counting: TokenCo
     speaks = await provider.protocols_for(route.model)
     choice = choose_protocol(call.protocol.name, speaks, runtime.protocols, find_profile(route.model), call.body)
     assert choice.protocol.upstream is not None
-    other = None if choice.unchanged else choice.protocol.upstream.counting
-    if not provider.endpoint.counts_tokens or (other is None and not choice.unchanged):
+    is_unchanged = choice.unchanged and not (call.state is not None and call.state.is_rebuilt)
+    other = None if is_unchanged else choice.protocol.upstream.counting
+    if not provider.endpoint.counts_tokens or (other is None and not is_unchanged):
         raise NoCount("it does not count such requests")
     try:
         if other is None:

@@ -18,8 +18,8 @@ from dragoman.flow.observer_queue import ObserverQueue
 from dragoman.flow.offload import run_off_loop
 from dragoman.flow.open_reply import OpenReply
 from dragoman.flow.policy import Limits, Policy, SecondChances
-from dragoman.flow.ports import LostCallMemory
-from dragoman.flow.prepare import Passthrough
+from dragoman.flow.ports import CallState, LostCallMemory
+from dragoman.flow.prepare import Passthrough, Prepared
 from dragoman.flow.relay.relayed_call import RelayedCall, relay
 from dragoman.flow.response_writer import ResponseWriter, StreamWriter, WholeWriter
 from dragoman.flow.runtime import Runtime, find_targets
@@ -34,8 +34,8 @@ from dragoman.flow.step import (
     TurnEnd,
 )
 from dragoman.flow.turn import CallContext, Turn
-from dragoman.hub.events import Event
-from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.hub.events import Event, Started
+from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import OutcomeObserver
 from dragoman.hub.ports import ReplyContext
@@ -74,6 +74,8 @@ class Gateway:
             runtime, memory = record_runtime(runtime, recording, call), RecordingMemory(memory, recording)
             make_watch, on_guard_trip = recording.make_monitor, recording.record_guard_trips(self._note_guard_trip)
         routes = runtime.targets.get(call.model) or await find_targets(runtime, call.model)
+        if call.state is not None and call.state.pinned:
+            routes = _pinned(routes, call.state.pinned, call.model)
         if len(routes) > 1:
             routes = available_targets(routes, runtime.providers)
         if recording is not None:
@@ -122,7 +124,8 @@ class Gateway:
     def _reply_context(self, call: Call) -> ReplyContext:
         done = self.runtime.config.server.responses_done
         started = int(call.record.started_at)
-        return ReplyContext(call.request(), call.model, started, _mint, time.time, done, call.stream_type)
+        state = None if call.state is None else call.state.reply
+        return ReplyContext(call.request(), call.model, started, _mint, time.time, done, call.stream_type, state)
 
     def _note_guard_trip(self, what: str) -> None:
         self.guard_trips += 1
@@ -211,6 +214,8 @@ class ActiveCall:
             started = reply.watch.started
             kept = response_name(started.id) if started is not None and isinstance(prepared, Passthrough) else None
             self._policy.note_first_token(turn.headers, tenant_session(self._call.tenant, kept))
+        if self._call.state is not None:
+            _note_route(self._call.state, prepared, reply.watch.started)
         ledger = None if type(prepared) is Passthrough else prepared.ledger
         self._call.record.note_reply(prepared.route, prepared.protocol.name, ledger, reply)
 
@@ -222,7 +227,8 @@ class ActiveCall:
         if type(step) is GiveUp:
             if not self._writer.head_sent:
                 raise AllTargetsFailed(step.failure, step.error_reply)
-            self._fail(step.failure)
+            self._call.record.note_fault(RequestError(step.failure))
+            await self._writer.finish_failed(step.failure)
             return
         turn = self._turn
         assert turn is not None
@@ -240,6 +246,21 @@ class ActiveCall:
         if self._accepted and self._turn is not None and self._turn.pipe is not None:
             self._writer.keep_for_end(self._turn.pipe.break_off(failure))
         self._fail(failure)
+
+
+def _pinned(routes: tuple[Route, ...], provider: str, model: str) -> tuple[Route, ...]:
+    """Return the targets at the provider that keeps what the request refers to. Raises RequestError if none is."""
+    pinned = tuple(route for route in routes if route.provider == provider)
+    if not pinned:
+        message = f"Provider {provider!r} keeps what this request refers to, and {model!r} is not a model of it here."
+        raise BadRequest("/model", f"{message} Use a model of that provider, or send the whole input.")
+    return pinned
+
+
+def _note_route(state: CallState, prepared: Prepared, started: Started | None) -> None:
+    state.route = str(prepared.route)
+    if type(prepared) is Passthrough and started is not None:
+        state.note_keeper(prepared.provider.name, prepared.provider.account.label, started.id)
 
 
 def _reason_of(cancelled: asyncio.CancelledError) -> Failure:
@@ -298,4 +319,4 @@ def _jitter() -> float:
 
 def _mint(prefix: str) -> str:
     # Ids only have to be unique, so the system's randomness is not needed.
-    return f"{prefix}{random.getrandbits(96):024x}"
+    return f"{prefix}{random.getrandbits(128):032x}"

@@ -8,7 +8,9 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from dragoman.hub.request import Inline
+from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import ReplyState
+from dragoman.hub.request import Inline, Request
 from dragoman.passes.truncation_notice import LostCall
 from dragoman.providers.provider import ModelInfo
 
@@ -48,3 +50,41 @@ class LostCallMemory(Protocol):
 
     async def recall(self, tenant: str, digests: tuple[bytes, ...]) -> tuple[LostCall, ...]:
         """Return the lost calls of the first of these conversations that is known."""
+
+
+class CallState(Protocol):
+    """The server's state that one call refers to, and that its reply becomes part of."""
+
+    pinned: str  # the only provider that can answer, since it keeps the state itself; empty: any can
+    route: str  # provider/model that answers, once it is known
+    size: int  # of the whole request in bytes, with what it refers to
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether the request refers to what the gateway keeps, so that it cannot pass unchanged."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the reply is to be kept."""
+
+    @property
+    def reply(self) -> ReplyState:
+        """What the reply says about the state."""
+
+    def parse(self, ledger: Ledger) -> Request:
+        """Return the whole request, with what it refers to; raises RequestError."""
+
+    def locate(self, path: str) -> str:
+        """Return where something of the whole request stands in the client's body, as JSON pointers."""
+
+    def note_keeper(self, provider: str, account: str, id: str) -> None:
+        """Note that the provider keeps the reply itself, under this id."""
+
+    def observe(self, data: bytes, *, whole: bool) -> None:
+        """Read what a keeper's reply consists of, from bytes that pass unchanged: all of them, or some of a stream."""
+
+    async def commit(self) -> bool:
+        """Store the reply, once it is complete or its keeper is known; return whether nothing is wrong."""
+
+    def disown(self, data: bytes) -> bytes:
+        """Return the last bytes of a reply that could not be stored, saying so."""

@@ -125,7 +125,7 @@ async def prepare(
     endpoint, rules = provider.endpoint, provider.requests
     speaks = endpoint.protocols if endpoint.find_protocols is None else await endpoint.find_protocols(route.model)
     passing: bytes | None = None
-    if call.protocol.name in speaks:
+    if call.protocol.name in speaks and call.leaves_state_to(provider.endpoint.keeps_replies):
         passing = call.body
         if rules.passthrough_body is not keep_body:
             passing = await run_off_loop(len(call.body), partial(rules.passthrough_body, call.protocol.name, call.body))
@@ -223,7 +223,7 @@ async def _translate(
     request, tools = await _fitted(call, offered, provider, protocol.upstream, fitting, ledger, changes)
     quirks = provider.requests.quirks | fitting.quirks
     target = Target(route.model, provider.issuer, fitting.profile, fitting.budgets, quirks, options)
-    body = await run_off_loop(len(call.body), partial(protocol.upstream.build, request, target, ledger))
+    body = await run_off_loop(call.size, partial(protocol.upstream.build, request, target, ledger))
     if call.strict and len(ledger):
         raise RequestError(strict_refusal(ledger))
     headers = _headers_for(request, protocol.upstream)
@@ -292,7 +292,7 @@ async def _fitted(
         request, tools = adapt_tools(offered, limits, ledger)
         return _changed(request, changes, ledger), tools
 
-    size = len(call.body)
+    size = call.size
     request, tools = await run_off_loop(size, lower)
     if fitting.fetcher is not None:
         request = await _with_media(request, upstream, fitting.fetcher)

@@ -4,6 +4,7 @@ import asyncio
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from dragoman.flow.call import Call
 from dragoman.flow.client_encoding import ClientEncoding, LastCollector
@@ -46,6 +47,7 @@ class StreamWriter:
         self._loop = asyncio.get_running_loop()
         self._due_at = self._loop.time() + keep_alive_s
         self._timer: asyncio.TimerHandle | None = self._loop.call_at(self._due_at, self._send_keep_alive)
+        self._observe: Callable[[bytes], None] | None = None  # of a reply that its upstream keeps
         self.committed = False
 
     @property
@@ -89,6 +91,10 @@ class StreamWriter:
         if prepared.route != self._routes[-1]:  # else it is another credential of the same target
             self._routes.append(prepared.route)
         self.committed = True
+        state = self._call.state
+        if state is not None and state.keeps and type(prepared) is Passthrough:
+            await state.commit()
+            self._observe = partial(state.observe, whole=False)
         await self.send(held)
 
     def write(self, data: bytes) -> bool:
@@ -113,17 +119,27 @@ class StreamWriter:
         """End the stream with the protocol's error event."""
         self._exchange.finish(self._taken(self._error_event(failure)), self._trailers())
 
+    async def finish_failed(self, failure: Failure) -> None:
+        """End the stream with the protocol's error event, once it is stored that the reply failed."""
+        await self._finish(self._error_event(failure))
+
     async def finish(self) -> None:
-        last = self.encoding.finish() if self.encoding.in_use else b""
-        self._exchange.finish(self._taken(last), self._trailers())
+        await self._finish(self.encoding.finish() if self.encoding.in_use else b"")
+
+    async def _finish(self, last: bytes) -> None:
+        last, state = self._taken(last), self._call.state
+        if state is not None and not await state.commit():
+            last = state.disown(last)
+        self._exchange.finish(last, self._trailers())
 
     def close(self) -> None:
         self._stop_timer()
 
     def _taken(self, data: bytes) -> bytes:
-        if not self._last:
-            return data
-        data, self._last = self._last + data, b""
+        if self._last:
+            data, self._last = self._last + data, b""
+        if self._observe is not None:
+            self._observe(data)
         return data
 
     def _send_head(self, prepared: Prepared, upstream_headers: Headers | None) -> None:
@@ -243,10 +259,18 @@ class WholeWriter:
             self.encoding.finish()
             ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
             fields, body = [JSON], self._encode(self._collector.last.events, ledger)
+        state = self._call.state
+        if state is not None and self._unchanged is not None:
+            state.observe(body, whole=True)
+        if state is not None and not await state.commit() and self._unchanged is None:
+            body = state.disown(body)
         self._exchange.respond(200, [*fields, *own_headers(self._call, prepared, fields, whole=True)], body)
 
     def fail(self, failure: Failure) -> None:
         raise AssertionError("a whole reply is never begun: its failures are HTTP errors")
+
+    async def finish_failed(self, failure: Failure) -> None:
+        self.fail(failure)
 
     def close(self) -> None:
         return

@@ -246,7 +246,7 @@ def read_call_head(body: bytes, *, needs_model: bool) -> CallHead:
 def check_model(model: object) -> str:
     """Return the name of a model; raises RequestError if it is none."""
     if model is None:
-        raise BadRequest("/model", "model is missing: name the model to use.")
+        raise BadRequest("/model", "model is missing: name the model to use.", code="missing_required_parameter")
     if not isinstance(model, str) or not model:
         raise BadRequest("/model", f"model must be a non-empty string, got {_format_value(model)}.")
     if len(model) > MAX_MODEL_BYTES // 4 and len(model.encode(errors="surrogatepass")) > MAX_MODEL_BYTES:

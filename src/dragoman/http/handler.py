@@ -32,7 +32,18 @@ from dragoman.http.failures import key_failure, transport_failure
 from dragoman.http.host_check import HostCheck
 from dragoman.http.models import choose_model_list, list_models, read_parameters, unlisted_headers
 from dragoman.http.request_body import read_body
-from dragoman.http.routes import MODEL, Role, Route, RoutedRequest, RouteTable, check_role, client_at, plain_path
+from dragoman.http.responses import AnswerCall, ResponsesApi, refuse_state
+from dragoman.http.routes import (
+    MODEL,
+    Role,
+    Route,
+    RoutedRequest,
+    RouteTable,
+    check_role,
+    client_at,
+    plain_path,
+    respond_json,
+)
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Client, ModelList, Protocol
 from dragoman.net import tasks
@@ -71,11 +82,13 @@ class RequestHandler:
         host_check: HostCheck,
         scrape: Callable[[], Awaitable[bytes]],
         api: AdminApi | None = None,
+        responses: ResponsesApi | None = None,
     ) -> None:
         self._gateway = gateway
         self._keyring = keyring
         self._scrape = scrape
         self._api = api
+        self._responses = responses
         self.host_check = host_check
         self.auth_backoff = AuthBackoff()
         self.ready = True
@@ -104,7 +117,8 @@ class RequestHandler:
         for name, protocol in self._gateway.runtime.protocols.items():
             client = protocol.client
             for path in () if client is None else client.paths:
-                yield Route("POST", path, Role.CLIENT, partial(self._infer, name))
+                answer = self._with_state(name, self._gateway.answer)
+                yield Route("POST", path, Role.CLIENT, partial(self._infer, name, answer))
             for path in () if client is None or client.counting is None else client.counting.paths:
                 yield Route("POST", path, Role.CLIENT, partial(self._count, name))
             for path in () if protocol.models is None else protocol.models.paths:
@@ -116,9 +130,7 @@ class RequestHandler:
             yield Route("POST", f"/{relayed.name}", Role.CLIENT, partial(self._relay, relayed))
         yield from () if self._api is None else self._api.routes()
         yield from () if self.console is None else self.console.routes()
-        yield Route("GET", "/responses", Role.CLIENT, _refuse_websocket, refuses=True)
-        for method in ("GET", "POST", "DELETE"):
-            yield Route(method, "/responses/*", Role.CLIENT, _refuse_stored_responses, refuses=True)
+        yield from refuse_state() if self._responses is None else self._responses.routes(self._infer)
         if not self._serves_model_paths():
             yield Route("POST", "/models/*", Role.CLIENT, self._refuse_post_to_model, refuses=True)
             for method in ("GET", "POST", "DELETE"):
@@ -195,11 +207,17 @@ class RequestHandler:
                 return key
         return None
 
-    async def _infer(self, protocol: str, request: RoutedRequest) -> None:
+    async def _infer(self, protocol: str, answer_call: AnswerCall, request: RoutedRequest) -> None:
         async def answer(exchange: Exchange, record: RequestRecord) -> None:
-            await self._gateway.answer(exchange, await self._call(exchange, record))
+            await answer_call(exchange, await self._call(exchange, record))
 
         await self._run_counted(request, protocol, answer)
+
+    def _with_state(self, protocol: str, answer: AnswerCall, *, keeps: bool = True) -> AnswerCall:
+        """Return what answers a call of this protocol: with what is kept, if it has such a state."""
+        if self._responses is None or protocol != self._responses.protocol:
+            return answer
+        return partial(self._responses.with_state if keeps else self._responses.with_context, answer)
 
     async def _relay(self, path: RelayedPath, request: RoutedRequest) -> None:
         async def answer(exchange: Exchange, record: RequestRecord) -> None:
@@ -226,9 +244,10 @@ class RequestHandler:
 
     async def _count(self, protocol: str, request: RoutedRequest) -> None:
         """Count tokens. The request is captured like any other, but not reported to observers: it uses no tokens."""
+        count = self._with_state(protocol, partial(count_tokens, self._gateway), keeps=False)
 
         async def answer(exchange: Exchange, record: RequestRecord) -> None:
-            await count_tokens(self._gateway, exchange, await self._call(exchange, record))
+            await count(exchange, await self._call(exchange, record))
 
         await self._run_observed(request, protocol, answer, RequestRecord.end)
 
@@ -311,7 +330,7 @@ class RequestHandler:
                 Failure(Kind.NOT_FOUND, f"The model {request.rest!r} does not exist here.", code="model_not_found")
             )
         shape = shape or self._model_list(request, read_parameters(request.exchange.query))
-        _respond_json(request, shape.render_one(model))
+        respond_json(request, shape.render_one(model))
 
     def _model_list(self, request: RoutedRequest, parameters: dict[str, str]) -> ModelList:
         return choose_model_list(self._gateway.runtime.protocols, request.exchange.headers.get, parameters)
@@ -327,19 +346,19 @@ class RequestHandler:
             request.exchange.respond(302, [(b"location", b"/console"), _id(request.request_id)], b"")
             return
         body = {"status": "ok", "message": "dragoman is running", "version": __version__}
-        _respond_json(request, msgspec.json.encode(body))
+        respond_json(request, msgspec.json.encode(body))
 
     async def _hello(self, request: RoutedRequest) -> None:
-        _respond_json(request, b"{}")
+        respond_json(request, b"{}")
 
     async def _health(self, request: RoutedRequest) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         body = {"status": "healthy", "timestamp": now, "version": __version__}
-        _respond_json(request, msgspec.json.encode(body))
+        respond_json(request, msgspec.json.encode(body))
 
     async def _ready(self, request: RoutedRequest) -> None:
         status, word = (200, "ready") if self.ready else (503, "draining")
-        _respond_json(request, msgspec.json.encode({"status": word}), status)
+        respond_json(request, msgspec.json.encode({"status": word}), status)
 
     async def _metrics(self, request: RoutedRequest) -> None:
         head = [(b"content-type", CONTENT_TYPE), _id(request.request_id)]
@@ -363,22 +382,6 @@ class RequestHandler:
 
 def _id(request_id: str) -> Header:
     return b"x-request-id", request_id.encode()
-
-
-def _respond_json(request: RoutedRequest, body: bytes, status: int = 200) -> None:
-    request.exchange.respond(status, [JSON, _id(request.request_id)], body)
-
-
-async def _refuse_websocket(request: RoutedRequest) -> None:
-    """426 makes Codex fall back to HTTP at once; any other status costs it seconds."""
-    message = "WebSockets are not served here: POST /v1/responses."
-    body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": "upgrade_required"}}
-    _respond_json(request, msgspec.json.encode(body), 426)
-
-
-async def _refuse_stored_responses(request: RoutedRequest) -> None:
-    message = "This gateway keeps no responses: server state is not available, send the whole input."
-    raise RequestError(Failure(Kind.NOT_FOUND, message))
 
 
 async def _refuse_gemini(request: RoutedRequest) -> None:

@@ -11,6 +11,7 @@ from dragoman.accounts.keys import KeyId
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Client, GetHeader, Protocol
 from dragoman.net.exchange import Exchange
+from dragoman.net.headers import JSON
 
 _SLASHES = re.compile("/{2,}")
 BELOW = "/*"  # at the end of a path: everything below it
@@ -53,6 +54,15 @@ class Route(Struct, frozen=True):
     handler: Handler
     refuses: bool = False  # it only says why there is nothing, so that no other request is advised to go there
     scope: Scope | None = None  # of an admin token that may use it
+
+
+def respond_json(request: RoutedRequest, body: bytes, status: int = 200) -> None:
+    request.exchange.respond(status, [JSON, (b"x-request-id", request.request_id.encode())], body)
+
+
+def nothing_at(request: RoutedRequest) -> RequestError:
+    exchange = request.exchange
+    return RequestError(Failure(Kind.NOT_FOUND, f"There is nothing at {exchange.method} {exchange.path}."))
 
 
 def fits_pattern(path: str, pattern: str) -> bool:

@@ -1,6 +1,6 @@
 """The loss ledger: what a translation dropped, approximated or invented, each with a JSON pointer."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 
 from msgspec import Struct
@@ -27,9 +27,11 @@ class Ledger:
     A path that is dropped is not listed as approximated as well, in whichever order the two were noted.
     """
 
-    __slots__ = ("_counted", "_losses")
+    __slots__ = ("_counted", "_locate", "_losses")
 
-    def __init__(self) -> None:
+    def __init__(self, locate: Callable[[str], str] | None = None) -> None:
+        """`locate`: translates the paths, where the request was rebuilt from a shorter one of the client."""
+        self._locate = locate
         self._losses: dict[tuple[str, LossKind], Loss] = {}
         self._counted: dict[LossKind, set[int]] = {}  # hashes of the paths beyond those that are listed
 
@@ -43,6 +45,8 @@ class Ledger:
         self._add(path, LossKind.INVENTED, why)
 
     def _add(self, path: str, how: LossKind, why: str) -> None:
+        if self._locate is not None:
+            path = self._locate(path)
         if len(path) > LONGEST_PATH:
             path = path[:LONGEST_PATH] + "…"
         if how is LossKind.DROPPED:
@@ -61,7 +65,7 @@ class Ledger:
         return (path, how) in self._losses or hash(path) in self._counted.get(how, ())
 
     def copy(self) -> "Ledger":
-        copied = Ledger()
+        copied = Ledger(self._locate)
         copied._losses = self._losses.copy()
         if self._counted:
             copied._counted = {how: paths.copy() for how, paths in self._counted.items()}

@@ -11,7 +11,7 @@ from dragoman.hub.events import Delta, Event, Started
 from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Profile, Target
-from dragoman.hub.request import Part, Request
+from dragoman.hub.request import Json, Part, Request
 from dragoman.hub.server_tools import ServerToolUse
 
 In = TypeVar("In", contravariant=True)
@@ -156,6 +156,32 @@ class ModelList(Struct, frozen=True):
     paths: tuple[str, ...] = ()  # of its own, besides that one
 
 
+class KeptItem(Struct, frozen=True):
+    """An item of a reply as the client was shown it, and the opaque reasoning that the client was not shown."""
+
+    id: str
+    body: bytes  # JSON
+    hidden: str | None = None
+
+
+class KeptReply(Struct, frozen=True):
+    """What is kept of a complete reply."""
+
+    status: str
+    head: bytes  # JSON: the fields of this reply alone
+    settings: bytes  # JSON: the fields that the request set, which are often those of other requests too
+    items: tuple[KeptItem, ...]
+
+
+class ReplyState(Struct, frozen=True):
+    """The place of a reply in the server's state, for protocols that have such a state."""
+
+    id: str  # of the reply
+    fields: dict[str, Json]  # what the reply says about the state, `store` last
+    hides_opaque: bool  # the client did not ask for opaque reasoning, because it is kept for it
+    take: Callable[[KeptReply], None]  # called with the complete reply, before its last event is returned
+
+
 class ReplyContext(Struct, frozen=True):
     """What an encoder needs to know about the request, with the clock and the source of ids to use."""
 
@@ -166,6 +192,7 @@ class ReplyContext(Struct, frozen=True):
     now: Callable[[], float]  # seconds since the epoch
     responses_done: bool = True  # whether a Responses stream ends with [DONE]
     stream_type: bytes = EVENT_STREAM  # of this reply, for protocols with several framings of a stream
+    state: ReplyState | None = None  # None: the reply is not kept, and continues nothing that is
 
 
 class Issuer(Struct, frozen=True):

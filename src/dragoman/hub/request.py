@@ -310,6 +310,7 @@ class Request(Struct, frozen=True):
     top_logprobs: int | None = None
     reasoning: Reasoning | None = None
     encrypted_reasoning: bool = True  # whether the client wants it (in the `include` of Responses)
+    kept: bool = False  # the gateway keeps the reply, so it needs opaque reasoning even if the client does not
     search_sources: bool = False  # whether the client wants every address that a search found
     format: Format | None = None
     verbosity: str | None = None

@@ -88,6 +88,7 @@ class Endpoint(Struct, frozen=True):
     paths: Mapping[str, str] = {}  # protocol -> path below the URL, where it is not the vendor's usual one
     find_protocols: Callable[[str], Awaitable[tuple[str, ...]]] | None = None  # of one model, where models differ
     relays: frozenset[str] = frozenset()  # the other paths of OpenAI's API that it serves
+    keeps_replies: bool = False  # it stores replies that later requests refer to, where its protocol has that
     counts_tokens: bool = False  # it has an endpoint that counts the tokens of a request
     first_token_timeout_s: float | None = None  # from its section; None: the server's, at most `first_token_limit_s`
     first_token_limit_s: float = math.inf

@@ -9,6 +9,7 @@ from msgspec.structs import fields
 
 from dragoman.store.audit_log import AuditRow
 from dragoman.store.request_search import RequestPage, RequestSearch
+from dragoman.store.response_rows import ResponseStore
 from dragoman.store.session_rows import SessionRow
 from dragoman.store.usage_rows import GroupBy, UsageRow, UsageSpan, UsageSum
 
@@ -72,7 +73,7 @@ class Rotation(Struct, frozen=True):
 
 
 class Store(Protocol):
-    """Client keys, cut tool calls, usage, the audit log and sessions of the console, kept in a database.
+    """Client keys, cut tool calls, usage, the audit log, sessions of the console, and stored responses, in a database.
 
     Every operation may raise StoreError, does not block the event loop, and works again without a restart once the
     database does.
@@ -81,6 +82,10 @@ class Store(Protocol):
     @property
     def name(self) -> str:
         """The store's location as shown to users, without a password."""
+
+    @property
+    def responses(self) -> ResponseStore:
+        """Stored responses and conversations."""
 
     async def open(self) -> None:
         """Connect and migrate the schema; every other operation does so too if it has not been possible yet."""

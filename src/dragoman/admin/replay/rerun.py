@@ -25,6 +25,7 @@ from dragoman.flow.capture.writer import Counts, Job, RequestCapture
 from dragoman.flow.gateway import Gateway
 from dragoman.hub.ports import ReplyContext
 from dragoman.net.bodies import ByteBudget
+from dragoman.net.detached import NoConnection
 from dragoman.net.errors import ClientDisconnected
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
@@ -66,7 +67,7 @@ async def _rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
     gateway.captures = RequestCapture(sink=collector)
     keyring = _Keyring(capture.settings.owner)
     handler = make_handler(gateway, keyring)
-    exchange = Exchange(_make_head(capture), _Client(), ByteBudget(UNLIMITED_BYTES))
+    exchange = Exchange(_make_head(capture), NoConnection(HOST), ByteBudget(UNLIMITED_BYTES))
     exchange.body_arrived(capture.request.body)
     await _serve(handler, exchange, capture)
     assert collector.job is not None, "the request did not reach the gateway"
@@ -128,34 +129,6 @@ class _Collector:
         self.job = job
 
     def close(self) -> None:
-        return
-
-
-class _Client:
-    """The connection of a client that reads everything at once."""
-
-    blocked = False
-    address = HOST
-
-    def write(self, data: bytes) -> bool:
-        return True
-
-    def must_close(self, exchange: Exchange) -> bool:
-        return False
-
-    def reply_ended(self, exchange: Exchange) -> None:
-        return
-
-    def drop(self, exchange: Exchange) -> None:
-        return
-
-    async def writable(self) -> None:
-        return
-
-    async def body_arrival(self, exchange: Exchange, *, whole: bool) -> None:
-        return
-
-    def mark_authenticated(self) -> None:
         return
 
 

@@ -49,6 +49,7 @@ PROTOCOL = Protocol(
         read_tool_uses=read_tool_uses,
         end_markers=(b"response.completed", b"response.incomplete", b"response.failed"),
         keep_alive=KEEP_ALIVE,
+        prefixes=("/conversations",),
         counting=TokenCounting(
             paths=("/responses/input_tokens",),
             locate=lambda path: path + "/input_tokens",

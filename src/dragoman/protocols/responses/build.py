@@ -215,7 +215,8 @@ class _BodyBuilder:
         request = self._request
         include: list[Json] = []
         portable = bool(self._target.profile.efforts)  # models that do not reason reject it
-        if request.encrypted_reasoning if self._same_protocol else portable:
+        is_requested = request.encrypted_reasoning if self._same_protocol else portable
+        if is_requested or (request.kept and portable):
             include.append(ENCRYPTED)
         if request.logprobs:
             include.append(LOGPROBS)

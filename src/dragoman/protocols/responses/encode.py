@@ -30,7 +30,7 @@ from dragoman.hub.events import (
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Opaque
-from dragoman.hub.ports import ReplyContext
+from dragoman.hub.ports import KeptItem, KeptReply, ReplyContext
 from dragoman.hub.reply import collect, explode
 from dragoman.hub.request import Citation
 from dragoman.hub.server_tools import ToolOutcome
@@ -77,6 +77,7 @@ class Encoder:
         self._open: dict[int, OpenItem | HostedItem | None] = {}  # by block; None if it has no item
         self._closed_item: OpenItem | HostedItem | None = None  # closed, but not yet announced as done
         self._output: dict[int, Raw] = {}
+        self._kept: dict[int, KeptItem] = {}  # the same, where the reply is kept
         self._has_text = False
         self._usage: Usage | None = None
         self.body: Raw = Raw()  # the final response object
@@ -118,9 +119,14 @@ class Encoder:
     # Lifecycle
 
     def _encode_start(self, id_: str) -> Bytes:
-        self._snapshot = make_snapshot(id_ if id_.startswith("resp_") else self._context.new_id("resp_"), self._context)
+        self._snapshot = self._make_snapshot(id_)
         response = self._snapshot.response("in_progress")
         return [self._encode_event(f"response.{step}", {"response": response}) for step in ("created", "in_progress")]
+
+    def _make_snapshot(self, id_: str) -> Snapshot:
+        if self._context.state is not None:
+            return make_snapshot(self._context.state.id, self._context)
+        return make_snapshot(id_ if id_.startswith("resp_") else self._context.new_id("resp_"), self._context)
 
     def _encode_end(self, event: Ended) -> Bytes:
         reason = _REASON_BY_STOP.get(event.stop)
@@ -166,10 +172,14 @@ class Encoder:
         error: dict[str, str | None] | None = None,
         reason: str | None = None,
     ) -> Bytes:
-        snapshot = self._snapshot or make_snapshot(self._context.new_id("resp_"), self._context)
+        snapshot = self._snapshot or self._make_snapshot("")
         output = [self._output[index] for index in sorted(self._output)]
         completed = self._completion_time() if status == "completed" else None
         self.body = snapshot.response(status, output, usage, error, reason, completed)
+        if self._context.state is not None:
+            head = snapshot.stored_head(status, usage, error, reason, completed)
+            kept = tuple(self._kept[index] for index in sorted(self._kept))
+            self._context.state.take(KeptReply(status, head, snapshot.settings, kept))
         last = self._encode_event(f"response.{status}", {"response": self.body})
         return (last, _DONE) if self._context.responses_done else (last,)
 
@@ -230,7 +240,7 @@ class Encoder:
         return [*frames, self._encode_event(item.events.delta, fields)]
 
     def _set_opaque(self, block: int, opaque: Opaque) -> None:
-        """Keep the opaque value even if the client did not ask for it: nothing is stored for later requests."""
+        """Keep the opaque value even if the client did not ask for it: a later request needs it."""
         item = self._open[block]
         if isinstance(item, OpenItem):
             item.opaque = opaque
@@ -286,8 +296,14 @@ class Encoder:
         if closed is None:
             return ()
         self._closed_item = None
-        item = Raw(_encode(closed.final(status if closed.index == self._indexes - 1 else "completed")))
+        final = closed.final(status if closed.index == self._indexes - 1 else "completed")
+        state, hidden = self._context.state, None
+        if state is not None and state.hides_opaque and "encrypted_content" in final:
+            hidden = str(final.pop("encrypted_content"))
+        item = Raw(_encode(final))
         self._output[closed.index] = item
+        if state is not None:
+            self._kept[closed.index] = KeptItem(str(final.get("id") or ""), bytes(item), hidden)
         return (self._encode_event("response.output_item.done", {"output_index": closed.index, "item": item}),)
 
     def _encode_hosted(self, block: int, hosted: HostedBlock) -> Bytes:

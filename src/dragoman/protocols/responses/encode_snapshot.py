@@ -31,7 +31,7 @@ _DEFAULTS: dict[str, Json] = {
     "truncation": "disabled",
     "user": None,
 }
-_NO_STATE: dict[str, Json] = {"previous_response_id": None, "store": False}  # this gateway stores nothing
+NO_STATE: dict[str, Json] = {"previous_response_id": None, "store": False}
 _FUNCTION_DEFAULTS: dict[str, Json] = {"description": None, "parameters": None, "strict": True}
 _NO_IMAGES = {
     "input_tokens": 0,
@@ -44,10 +44,13 @@ _NO_IMAGES = {
 class Snapshot:
     """The response object of one reply; the fields that depend on the request are encoded once."""
 
-    __slots__ = ("_created", "_request_fields", "_tier", "id")
+    __slots__ = ("_created", "_state", "_tier", "id", "settings")
 
-    def __init__(self, id_: str, model: str, created: int, requested: dict[str, Json]) -> None:
+    def __init__(
+        self, id_: str, model: str, created: int, requested: dict[str, Json], state: dict[str, Json] = NO_STATE
+    ) -> None:
         self.id = id_
+        self._state = state
         self._created = created
         tier = requested.get("service_tier")
         self._tier = tier if isinstance(tier, str) and tier != "auto" else "default"
@@ -55,17 +58,43 @@ class Snapshot:
         request_fields = _DEFAULTS | given
         request_fields["tools"] = [_complete_tool(tool) for tool in _as_list(request_fields["tools"])]
         request_fields["text"] = _complete_text(request_fields["text"])
-        self._request_fields = msgspec.json.encode({"model": model, **request_fields, **_NO_STATE})
+        self.settings = msgspec.json.encode({"model": model, **request_fields})
 
     def response(
         self,
         status: str,
         output: Iterable[Raw] = (),
-        usage: Usage | None = None,
+        usage: Usage | Raw | None = None,
         error: dict[str, str | None] | None = None,
         reason: str | None = None,
         completed: int | None = None,
     ) -> Raw:
+        """Return the response object. `store` is its last field, so that it can be corrected in encoded text."""
+        head = self.head(status, output, usage, error, reason, completed)
+        state = msgspec.json.encode(self._state)
+        return Raw(b"%b,%b,%b" % (head[:-1], self.settings[1:-1], state[1:]))
+
+    def stored_head(
+        self,
+        status: str,
+        usage: Usage | Raw | None = None,
+        error: dict[str, str | None] | None = None,
+        reason: str | None = None,
+        completed: int | None = None,
+    ) -> bytes:
+        """Return the fields of this response alone, without its output."""
+        head = self.head(status, (), usage, error, reason, completed)
+        return b"%b,%b" % (head[:-1], msgspec.json.encode(self._state)[1:])
+
+    def head(
+        self,
+        status: str,
+        output: Iterable[Raw],
+        usage: Usage | Raw | None,
+        error: dict[str, str | None] | None,
+        reason: str | None,
+        completed: int | None,
+    ) -> bytes:
         fields: dict[str, Json] = {
             "id": self.id,
             "object": "response",
@@ -75,16 +104,24 @@ class Snapshot:
             "error": error and {"code": error["code"], "message": error["message"]},
             "incomplete_details": reason and {"reason": reason},
             "output": list(output),
-            "usage": usage and _encode_usage(usage),
-            "service_tier": (usage and usage.service_tier) or self._tier,
+            "usage": _encode_usage(usage) if isinstance(usage, Usage) else usage,
+            "service_tier": (isinstance(usage, Usage) and usage.service_tier) or self._tier,
         }
-        if usage and usage.web_searches:
+        if isinstance(usage, Usage) and usage.web_searches:
             fields["tool_usage"] = {"image_gen": _NO_IMAGES, "web_search": {"num_requests": usage.web_searches}}
-        return Raw(msgspec.json.encode(fields)[:-1] + b"," + self._request_fields[1:])
+        return msgspec.json.encode(fields)
 
 
 def make_snapshot(id_: str, requested: ReplyContext) -> Snapshot:
-    return Snapshot(id_, requested.model, requested.created, requested.request.raw)
+    state = NO_STATE if requested.state is None else requested.state.fields
+    return Snapshot(id_, requested.model, requested.created, requested.request.raw, state)
+
+
+def render_stored(head: bytes, settings: bytes, output: Iterable[Raw]) -> bytes:
+    """Return the response object again from what was stored of it."""
+    fields = msgspec.json.decode(head, type=dict[str, Raw])
+    fields["output"] = Raw(msgspec.json.encode(list(output)))
+    return msgspec.json.encode(fields | msgspec.json.decode(settings or b"{}", type=dict[str, Raw]))
 
 
 def _encode_usage(usage: Usage) -> Json:

@@ -1,5 +1,9 @@
 """Parse a client's Responses request into a hub request."""
 
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
 from dragoman.framing.fields import BadField, Fields, read_body
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
@@ -10,8 +14,8 @@ from dragoman.protocols.responses.parse_turns import Conversation
 from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME, SOURCES
 
 _SERVER_STATE = {
-    "previous_response_id": "a stored response, and this gateway stores none; send the whole input",
-    "conversation": "a stored conversation, and this gateway stores none; send the whole input",
+    "previous_response_id": "a stored response, and this gateway has no store; send the whole input",
+    "conversation": "a stored conversation, and this gateway has no store; send the whole input",
     "prompt": "a stored prompt template; send its text as instructions and input",
 }
 
@@ -42,13 +46,27 @@ _WHERE = {name: f"/{name}" for name in _SAME_NAMES} | {
 def parse(body: bytes, ledger: Ledger) -> Request:
     try:
         raw = read_body(body)
-        return _parse_request(Fields(raw), raw, ledger)
+        fields = Fields(raw)
+        _refuse_server_state(fields)
+        return _parse_request(fields, raw, ledger)
+    except BadField as bad:
+        raise BadRequest(bad.at, bad.message) from bad
+
+
+def parse_with_items(raw: dict[str, Json], items: Sequence[Json], *, kept: bool, ledger: Ledger) -> Request:
+    """Parse a request whose references to the server's state stand for these input items. Raises RequestError."""
+    whole: dict[str, Json] = {**raw, "input": list(items), "store": False}
+    fields = Fields(whole)
+    for resolved in ("previous_response_id", "conversation", "background"):
+        fields.raw(resolved)
+    try:
+        _refuse_state(fields, "prompt")
+        return replace(_parse_request(fields, whole, ledger), kept=kept)
     except BadField as bad:
         raise BadRequest(bad.at, bad.message) from bad
 
 
 def _parse_request(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Request:
-    _refuse_server_state(fields)
     ext: Ext = {}
     conversation = Conversation(ledger, ext)
     conversation.read(fields)
@@ -65,7 +83,7 @@ def _parse_request(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Requ
     stream = fields.obj("stream_options")
     if stream is not None:
         stream.raw("include_obfuscation")
-    fields.raw("store")  # both values are accepted, though this gateway stores nothing
+    fields.raw("store")
     prewarm = cache is not None and cache.flag("prewarm", False)
     if prewarm:
         where["max_tokens"] = "/prompt_cache_options/prewarm"
@@ -102,13 +120,17 @@ def _parse_request(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Requ
 
 
 def _refuse_server_state(fields: Fields) -> None:
-    for key, what in _SERVER_STATE.items():
-        if fields.raw(key) is not None:
-            raise BadRequest(fields.pointer(key), f"{key} names {what}.")
+    for key in _SERVER_STATE:
+        _refuse_state(fields, key)
     if fields.flag("background", False):
         raise BadRequest(
             fields.pointer("background"), "background must be false: this gateway runs no background responses."
         )
+
+
+def _refuse_state(fields: Fields, key: str) -> None:
+    if fields.raw(key) is not None:
+        raise BadRequest(fields.pointer(key), f"{key} names {_SERVER_STATE[key]}.")
 
 
 def _parse_include(fields: Fields, ext: Ext) -> dict[str, int]:

@@ -25,6 +25,7 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
+from dragoman.protocols.responses.compaction import open_compaction
 from dragoman.protocols.responses.parse_content import parse_content, unread_fields
 from dragoman.protocols.responses.parse_tools import parse_tools
 from dragoman.protocols.responses.wire import VENDOR
@@ -33,10 +34,10 @@ _ROLES = {role.value: role for role in Role}
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _SERVER_STATE = {
     "item_reference": "a reference to a stored item; send the item itself",
-    "compaction": "a compacted context that only its vendor can read; send the items themselves",
     "compaction_summary": "a compacted context that only its vendor can read; send the items themselves",
-    "compaction_trigger": "a request to compact the context, which only OpenAI can do",
+    "compaction_trigger": "a request to compact the context; it must be the last item, and needs a store",
 }
+_COMPACTED_ELSEWHERE = "a compacted context that only its vendor can read; send the items themselves"
 
 
 class Conversation:
@@ -94,6 +95,8 @@ class Conversation:
                 self._add_reply_parts(item, _read_call(item, custom=type_ == "custom_tool_call"))
             case "function_call_output" | "custom_tool_call_output":
                 self._read_output(item)
+            case "compaction":
+                self._read_compaction(item)
             case "additional_tools":
                 item.text("role")
                 self.tools += parse_tools(item.need_objects("tools"), self._ext)
@@ -117,6 +120,12 @@ class Conversation:
         last = self._outputs.pop(call_id, None)  # placed where the first output stood, next to its call
         if last is not None:
             self._add_turn(Turn(Role.USER, (_read_result(last, call_id),), item.at))
+
+    def _read_compaction(self, item: Fields) -> None:
+        summary = open_compaction(item.need_text("encrypted_content"))
+        if summary is None:
+            raise BadRequest(item.at, f"{item.at} is {_COMPACTED_ELSEWHERE}.")
+        self._add_turn(Turn(Role.USER, (Text(summary.introduced, item.at),), item.at, unread_fields(item)))
 
     def _read_foreign(self, type_: str, item: Fields) -> None:
         foreign = Foreign(type_, {"type": type_, **_read_whole(item)}, item.at)

@@ -55,6 +55,7 @@ def make_compatible(config: ProviderConfig, send: SendRequest, environ: Mapping[
             headers=read_headers(config, environ),
             relays=frozenset(config.paths),
             counts_tokens="messages" in config.protocols,
+            keeps_replies=config.keeps_responses is not False,
             first_token_timeout_s=config.first_token_timeout_s,
         ),
         auth=Auth(authorize, secrets=read_secrets(config, environ)),

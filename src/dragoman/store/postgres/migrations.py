@@ -143,4 +143,59 @@ MIGRATIONS: tuple[str, ...] = (
         browser       TEXT NOT NULL
     );
     """,
+    """
+    CREATE TABLE dragoman.responses (
+        owner        TEXT NOT NULL,
+        id           TEXT NOT NULL,
+        created_at   BIGINT NOT NULL,
+        expires_at   BIGINT NOT NULL,
+        status       TEXT NOT NULL,
+        model        TEXT NOT NULL,
+        route        TEXT NOT NULL,
+        head         BYTEA NOT NULL,
+        settings     BYTEA NOT NULL,
+        context      BYTEA NOT NULL,
+        input_start  BIGINT NOT NULL,
+        output       BYTEA NOT NULL,
+        conversation TEXT NOT NULL,
+        keeper       TEXT NOT NULL,
+        account      TEXT NOT NULL,
+        bytes        BIGINT NOT NULL,
+        place        BIGINT GENERATED ALWAYS AS IDENTITY,
+        PRIMARY KEY (owner, id)
+    );
+    CREATE INDEX responses_by_time ON dragoman.responses (created_at);
+    CREATE TABLE dragoman.response_items (
+        owner  TEXT NOT NULL,
+        digest BYTEA NOT NULL,
+        id     TEXT NOT NULL,
+        body   BYTEA NOT NULL,
+        hidden BYTEA,
+        place  BIGINT GENERATED ALWAYS AS IDENTITY,
+        PRIMARY KEY (owner, digest)
+    );
+    CREATE INDEX response_items_by_id ON dragoman.response_items (owner, id) WHERE id <> '';
+    CREATE TABLE dragoman.item_references (
+        owner  TEXT NOT NULL,
+        digest BYTEA NOT NULL,
+        number BIGINT NOT NULL,
+        PRIMARY KEY (owner, digest)
+    );
+    CREATE TABLE dragoman.conversations (
+        owner      TEXT NOT NULL,
+        id         TEXT NOT NULL,
+        created_at BIGINT NOT NULL,
+        metadata   BYTEA NOT NULL,
+        lock_token TEXT NOT NULL DEFAULT '',
+        lock_until BIGINT NOT NULL DEFAULT 0,
+        PRIMARY KEY (owner, id)
+    );
+    CREATE TABLE dragoman.conversation_items (
+        owner        TEXT NOT NULL,
+        conversation TEXT NOT NULL,
+        place        BIGINT NOT NULL,
+        digest       BYTEA NOT NULL,
+        PRIMARY KEY (owner, conversation, place)
+    );
+    """,
 )

@@ -6,6 +6,7 @@ from functools import partial
 from dragoman.store.audit_log import AuditRow
 from dragoman.store.postgres import admin_tables, session_tables, tables
 from dragoman.store.postgres.connection import ConnectionPool
+from dragoman.store.postgres.responses import PostgresResponses
 from dragoman.store.request_search import RequestPage, RequestSearch
 from dragoman.store.session_rows import SessionRow
 from dragoman.store.store import KeyId, KeyRow, LiveKey, Rotation
@@ -17,6 +18,7 @@ class PostgresStore:
 
     def __init__(self, url: str) -> None:
         self._connections = ConnectionPool(url)
+        self.responses = PostgresResponses(self._connections)
 
     @property
     def name(self) -> str:

@@ -132,4 +132,57 @@ MIGRATIONS: tuple[str, ...] = (
         browser       TEXT NOT NULL
     );
     """,
+    """
+    CREATE TABLE responses (
+        owner        TEXT NOT NULL,
+        id           TEXT NOT NULL,
+        created_at   INTEGER NOT NULL,
+        expires_at   INTEGER NOT NULL,
+        status       TEXT NOT NULL,
+        model        TEXT NOT NULL,
+        route        TEXT NOT NULL,
+        head         BLOB NOT NULL,
+        settings     BLOB NOT NULL,
+        context      BLOB NOT NULL,
+        input_start  INTEGER NOT NULL,
+        output       BLOB NOT NULL,
+        conversation TEXT NOT NULL,
+        keeper       TEXT NOT NULL,
+        account      TEXT NOT NULL,
+        bytes        INTEGER NOT NULL,
+        PRIMARY KEY (owner, id)
+    );
+    CREATE INDEX responses_by_time ON responses (created_at);
+    CREATE TABLE response_items (
+        owner  TEXT NOT NULL,
+        digest BLOB NOT NULL,
+        id     TEXT NOT NULL,
+        body   BLOB NOT NULL,
+        hidden BLOB,
+        PRIMARY KEY (owner, digest)
+    );
+    CREATE INDEX response_items_by_id ON response_items (owner, id) WHERE id <> '';
+    CREATE TABLE item_references (
+        owner  TEXT NOT NULL,
+        digest BLOB NOT NULL,
+        number INTEGER NOT NULL,
+        PRIMARY KEY (owner, digest)
+    ) WITHOUT ROWID;
+    CREATE TABLE conversations (
+        owner      TEXT NOT NULL,
+        id         TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        metadata   BLOB NOT NULL,
+        lock_token TEXT NOT NULL DEFAULT '',
+        lock_until INTEGER NOT NULL DEFAULT 0,
+        PRIMARY KEY (owner, id)
+    );
+    CREATE TABLE conversation_items (
+        owner        TEXT NOT NULL,
+        conversation TEXT NOT NULL,
+        place        INTEGER NOT NULL,
+        digest       BLOB NOT NULL,
+        PRIMARY KEY (owner, conversation, place)
+    ) WITHOUT ROWID;
+    """,
 )

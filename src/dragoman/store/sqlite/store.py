@@ -15,6 +15,7 @@ from dragoman.store.request_search import MAX_QUERIES, QUERY_TIMEOUT_S, RequestP
 from dragoman.store.session_rows import SessionRow
 from dragoman.store.sqlite import admin_tables, session_tables, tables
 from dragoman.store.sqlite.connection import connect, in_transaction
+from dragoman.store.sqlite.responses import SqliteResponses
 from dragoman.store.store import KeyId, KeyRow, LiveKey, Rotation, StoreError
 from dragoman.store.usage_rows import GroupBy, UsageRow, UsageSpan, UsageSum
 
@@ -35,6 +36,7 @@ class SqliteStore:
         self._connection: apsw.Connection | None = None
         self._query_threads = ThreadPoolExecutor(max_workers=MAX_QUERIES, thread_name_prefix="store query")
         self._query_connections: SimpleQueue[apsw.Connection] = SimpleQueue()  # those that are not in use
+        self.responses = SqliteResponses(self)
 
     @property
     def name(self) -> str:

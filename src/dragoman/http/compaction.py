@@ -1,0 +1,111 @@
+"""Compact a context: one model call writes a summary, which an item then stands for."""
+
+import msgspec
+from msgspec import Raw, Struct
+
+from dragoman.flow.call import Call
+from dragoman.flow.gateway import Gateway
+from dragoman.flow.response_headers import id_headers
+from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
+from dragoman.hub.request import Json
+from dragoman.net.bodies import ByteBudget
+from dragoman.net.detached import CollectedResponse, detached_exchange
+from dragoman.net.exchange import Exchange
+from dragoman.net.headers import JSON
+from dragoman.protocols.responses.compaction import Compaction, make_summary_request, seal_compaction
+from dragoman.protocols.responses.encode_snapshot import Snapshot
+from dragoman.protocols.responses.made_response import encode_made, keep_made, stream_made
+from dragoman.protocols.responses.stored_items import TRIGGER, complete_item, type_of
+from dragoman.protocols.responses.wire import Item
+from dragoman.responses.context import mint, owner_digest
+from dragoman.responses.kept_call import KeptCall
+from dragoman.responses.service import now
+
+MAX_SUMMARY_BYTES = 64 * 1024 * 1024
+
+
+class _Part(Struct):
+    type: str = ""
+    text: str = ""
+
+
+class _OutputItem(Struct):
+    type: str = ""
+    content: list[_Part] | None = None
+
+
+class _Reply(Struct):
+    output: list[_OutputItem] = []
+    usage: Raw = Raw(b"null")
+
+
+class Summary(Struct, frozen=True):
+    item: Item  # the compaction
+    usage: Raw
+
+
+class Compactor:
+    """Compacts the context of one call."""
+
+    def __init__(self, gateway: Gateway, exchange: Exchange, call: Call, state: KeptCall, raw: dict[str, Json]) -> None:
+        self._gateway = gateway
+        self._exchange = exchange
+        self._call = call
+        self._state = state
+        self._raw = raw
+
+    async def answer_trigger(self) -> None:
+        """Answer a request that ends with a trigger: its response is one compaction."""
+        call, state, stream = self._call, self._state, self._call.stream
+        state.context = state.context.without(TRIGGER)
+        summary = await self._summarise()
+        call.record.stream = stream
+        snapshot = Snapshot(state.id, call.model, state.created, self._raw, state.fields)
+        output, usage, time = [summary.item], summary.usage, now()
+        state.reply.take(keep_made(snapshot, output, usage, time))
+        is_kept = await state.commit()
+        headers = id_headers(call.client, call.id, [])
+        if stream:
+            done = self._gateway.runtime.config.server.responses_done
+            data = stream_made(snapshot, output, usage, time, done=done)
+            self._exchange.start(200, [(b"content-type", call.stream_type), *headers])
+            self._exchange.finish(data if is_kept else state.disown(data))
+        else:
+            data = encode_made(snapshot, output, usage, time)
+            self._exchange.respond(200, [JSON, *headers], data if is_kept else state.disown(data))
+
+    async def answer_compact(self) -> None:
+        """Answer POST /responses/compact: the next input, which is the user's messages and one compaction."""
+        call, state = self._call, self._state
+        summary = await self._summarise()
+        user_messages = [
+            complete_item(item, mint)
+            for item in state.context.whole
+            if isinstance(item, dict) and type_of(item) == "message" and item.get("role") == "user"
+        ]
+        body = {
+            "id": mint("rcmp_"),
+            "object": "response.compaction",
+            "created_at": state.created,
+            "output": [*user_messages, summary.item],
+            "usage": summary.usage,
+        }
+        self._exchange.respond(200, [JSON, *id_headers(call.client, call.id, [])], msgspec.json.encode(body))
+
+    async def _summarise(self) -> Summary:
+        """Have the model of the request summarise its context. Raises RequestError if it does not."""
+        call, context = self._call, self._state.context
+        if context.keeper:
+            message = f"Provider {context.keeper!r} keeps this response, so its context cannot be compacted here."
+            raise BadRequest("/previous_response_id", f"{message} Send the whole input instead.")
+        inner = detached_exchange(self._exchange.path, self._exchange.headers, ByteBudget(MAX_SUMMARY_BYTES))
+        inner.listener = collected = CollectedResponse()
+        body = msgspec.json.encode(make_summary_request(self._raw, context.whole))
+        await self._gateway.answer(inner, Call(call.protocol, body, inner, call.record))
+        reply = msgspec.json.decode(collected.body, type=_Reply)
+        parts = [part for item in reply.output if item.type == "message" for part in item.content or []]
+        text = "".join(part.text for part in parts if part.type == "output_text")
+        if not text.strip():
+            raise RequestError(Failure(Kind.UPSTREAM, "The model wrote no summary, so the context is not compacted."))
+        token = seal_compaction(Compaction(text, call.model, owner_digest(call.tenant)))
+        return Summary({"id": mint("cmp_"), "type": "compaction", "encrypted_content": token}, reply.usage)

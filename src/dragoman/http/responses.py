@@ -1,0 +1,171 @@
+"""Stored responses over HTTP: requests that refer to them, and the paths below /responses."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from dragoman.accounts.keys import KeyId
+from dragoman.flow.call import Call
+from dragoman.flow.gateway import Gateway
+from dragoman.flow.offload import run_off_loop
+from dragoman.flow.relay_resource import Keeper, relay_resource
+from dragoman.http.compaction import Compactor
+from dragoman.http.conversations import PATH as CONVERSATIONS
+from dragoman.http.conversations import ConversationsApi
+from dragoman.http.routes import Role, Route, RoutedRequest, nothing_at, respond_json
+from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
+from dragoman.net.errors import ClientDisconnected
+from dragoman.net.exchange import Exchange
+from dragoman.net.tasks import spawn
+from dragoman.protocols.responses.stored_items import read_request
+from dragoman.protocols.responses.wire import NAME
+from dragoman.responses.conversations import Conversations
+from dragoman.responses.service import ResponseService, check_trigger, includes_opaque, read_page
+from dragoman.store.response_rows import ResponseRow
+
+AnswerCall = Callable[[Exchange, Call], Awaitable[None]]
+
+PATH = "/responses"
+
+
+class ResponsesApi:
+    """Answers requests about the responses of one client key at a time."""
+
+    protocol = NAME
+
+    def __init__(self, gateway: Gateway, service: ResponseService, tenant: Callable[[KeyId], str]) -> None:
+        self._gateway = gateway
+        self.service = service
+        self._tenant = tenant
+        self._conversations = ConversationsApi(Conversations(service), tenant)
+
+    def routes(self, infer: Callable[[str, AnswerCall, RoutedRequest], Awaitable[None]]) -> Iterator[Route]:
+        """Yield the routes; `infer` runs what answers a request with a model."""
+        yield Route("GET", PATH, Role.CLIENT, _refuse_websocket, refuses=True)
+        yield Route("POST", f"{PATH}/compact", Role.CLIENT, partial(infer, NAME, self.compact))
+        yield from self._conversations.routes()
+        yield Route("GET", f"{PATH}/*", Role.CLIENT, self._get)
+        yield Route("DELETE", f"{PATH}/*", Role.CLIENT, self._delete)
+        yield Route("POST", f"{PATH}/*", Role.CLIENT, self._post)
+
+    async def with_context(self, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
+        """Answer a call with what it refers to; nothing is kept."""
+        if self.service.uses_state(call.body):
+            raw = await run_off_loop(len(call.body), partial(read_request, call.body))
+            call.state = await self.service.open_call(call.tenant, {**raw, "store": False}, len(call.body))
+        await answer(exchange, call)
+
+    async def with_state(self, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
+        """Answer a call with what it refers to, and keep its reply if that is wanted."""
+        if not self.service.uses_state(call.body):
+            await answer(exchange, call)
+            return
+        raw = await run_off_loop(len(call.body), partial(read_request, call.body))
+        if raw.get("background"):
+            message = "background must be false: this gateway runs no background responses."
+            raise BadRequest("/background", message)
+        state = await self.service.open_call(call.tenant, raw, len(call.body))
+        try:
+            if check_trigger(raw):
+                await Compactor(self._gateway, exchange, call, state, raw).answer_trigger()
+            else:
+                call.state = state
+                await answer(exchange, call)
+            self.service.note_end(state)
+        except (asyncio.CancelledError, ClientDisconnected):
+            spawn(state.cancel(has_begun=exchange.started), name="cancelled response")
+            raise
+        except RequestError:
+            await state.release()
+            raise
+
+    async def compact(self, exchange: Exchange, call: Call) -> None:
+        """Answer POST /responses/compact; nothing is stored."""
+        raw = await run_off_loop(len(call.body), partial(read_request, call.body))
+        state = await self.service.open_call(call.tenant, {**raw, "store": False}, len(call.body))
+        await Compactor(self._gateway, exchange, call, state, raw).answer_compact()
+
+    async def _get(self, request: RoutedRequest) -> None:
+        id, _, what = request.rest.partition("/")
+        parameters = parse_qsl(request.exchange.query, keep_blank_values=True)
+        if what == "input_items":
+            page = read_page(parameters)
+            row = await self._find(request, id)
+            if not await self._relayed(request, row, f"/{what}"):
+                respond_json(request, await self.service.list_input(row, page))
+            return
+        if what:
+            raise nothing_at(request)
+        wants_stream = _wants_stream(parameters)
+        row = await self._find(request, id)
+        if await self._relayed(request, row):
+            return
+        if wants_stream:
+            message = "This response cannot be streamed because it was not created with background=true."
+            raise BadRequest("/stream", message)
+        respond_json(request, await self.service.render(row, shows_hidden=includes_opaque(parameters)))
+
+    async def _delete(self, request: RoutedRequest) -> None:
+        if "/" in request.rest:
+            raise nothing_at(request)
+        row = await self._find(request, request.rest)
+        if row.keeper:
+            await self._relayed(request, row)
+            if request.exchange.started:
+                await self.service.ask(self.service.store.delete_response(row.owner, row.id))
+            return
+        respond_json(request, await self.service.delete(row.owner, row.id))
+
+    async def _post(self, request: RoutedRequest) -> None:
+        id, _, what = request.rest.partition("/")
+        if what != "cancel":
+            raise nothing_at(request)
+        row = await self._find(request, id)
+        if not await self._relayed(request, row, f"/{what}"):
+            raise RequestError(Failure(Kind.BAD_REQUEST, "Cannot cancel a synchronous response."))
+
+    async def _find(self, request: RoutedRequest, id: str) -> ResponseRow:
+        return await self.service.find(self._tenant(request.key), id)
+
+    async def _relayed(self, request: RoutedRequest, row: ResponseRow, below: str = "") -> bool:
+        """Pass the request on to the provider that keeps the response itself; return whether there is one."""
+        if not row.keeper:
+            return False
+        path = f"{PATH}/{row.id}{below}"
+        keeper = Keeper(row.keeper, row.account, NAME)
+        await relay_resource(self._gateway.runtime, keeper, request.exchange, path, request.request_id)
+        return True
+
+
+def _wants_stream(parameters: list[tuple[str, str]]) -> bool:
+    given = dict(parameters)
+    after = given.get("starting_after")
+    if after is not None and not after.removeprefix("-").isdecimal():
+        raise BadRequest("/starting_after", f"starting_after must be an integer, got {after[:80]!r}.")
+    stream = given.get("stream", "false").lower()
+    if stream not in ("true", "false", "1", "0"):
+        raise BadRequest("/stream", f"stream must be true or false, got {stream[:80]!r}.")
+    return stream in ("true", "1")
+
+
+def refuse_state() -> Iterator[Route]:
+    """Yield the routes of a gateway that has no store: they say so."""
+    yield Route("GET", PATH, Role.CLIENT, _refuse_websocket, refuses=True)
+    for method in ("GET", "POST", "DELETE"):
+        for path in (f"{PATH}/*", CONVERSATIONS, f"{CONVERSATIONS}/*"):
+            yield Route(method, path, Role.CLIENT, _refuse_stored_responses, refuses=True)
+
+
+async def _refuse_websocket(request: RoutedRequest) -> None:
+    """426 makes Codex fall back to HTTP at once; any other status costs it seconds."""
+    message = "WebSockets are not served here: POST /v1/responses."
+    body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": "upgrade_required"}}
+    respond_json(request, msgspec.json.encode(body), 426)
+
+
+async def _refuse_stored_responses(request: RoutedRequest) -> None:
+    message = "This gateway keeps no responses: server state is not available, send the whole input."
+    raise RequestError(Failure(Kind.NOT_FOUND, message))

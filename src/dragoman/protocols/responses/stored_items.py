@@ -1,0 +1,190 @@
+"""Input items as the server keeps them: completed, listed, and checked over a whole context."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+from msgspec import Raw, Struct
+
+from dragoman.framing.fields import BadField, read_body
+from dragoman.framing.jsonread import read_json
+from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
+from dragoman.hub.request import Json
+from dragoman.protocols.responses.wire import ABSENT, Item, text_at
+
+REFERENCE = "item_reference"
+TRIGGER = "compaction_trigger"
+_CALLS = ("function_call", "custom_tool_call")
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+_WITH_STATUS = frozenset(("message", *_CALLS, *_OUTPUTS))
+_PREFIXES = {
+    "message": "msg_",
+    "reasoning": "rs_",
+    "function_call": "fc_",
+    "function_call_output": "fco_",
+    "custom_tool_call": "ctc_",
+    "custom_tool_call_output": "ctco_",
+    "compaction": "cmp_",
+}
+_STEMS = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc", "compaction": "cmp"}
+_ID = re.compile(r"[A-Za-z0-9_-]{1,256}")
+
+
+class _Peek(Struct):
+    store: object = None
+    previous_response_id: object = None
+    conversation: object = None
+    background: object = None
+    input: Raw = ABSENT
+
+
+class _ItemPeek(Struct):
+    type: object = None
+    role: object = None
+    id: object = None
+    encrypted_content: object = None
+
+
+_peek = msgspec.json.Decoder(_Peek)
+_items_peek = msgspec.json.Decoder(list[_ItemPeek])
+
+
+def uses_state(body: bytes, *, stores: bool) -> bool:
+    """Return whether a request reads or changes the server's state. `stores`: what `store` means if it is absent."""
+    try:
+        peek = read_json(_peek, body)
+        if peek.store is True or (peek.store is None and stores):
+            return True
+        if peek.previous_response_id is not None or peek.conversation is not None or peek.background:
+            return True
+        if b'"id"' not in body and b"compaction" not in body:
+            return False
+        items = _items_peek.decode(peek.input) if bytes(memoryview(peek.input)[:1]) == b"[" else []
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False  # parsing tells what is wrong
+    return any(_needs_store(item.type, item.role, item.id, item.encrypted_content) for item in items)
+
+
+def _needs_store(type_: object, role: object, id_: object, encrypted: object) -> bool:
+    if type_ in (REFERENCE, TRIGGER, "compaction") or (type_ is None and role is None):
+        return True
+    return type_ == "reasoning" and id_ is not None and encrypted is None
+
+
+def read_request(body: bytes) -> dict[str, Json]:
+    """Return a request's fields; raises RequestError."""
+    try:
+        return read_body(body)
+    except BadField as bad:
+        raise BadRequest(bad.at, bad.message) from bad
+
+
+def read_input(raw: dict[str, Json], key: str = "input") -> list[Item]:
+    """Return the input items of a request; a string is a message of the user."""
+    value = raw.get(key)
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [{"type": "message", "role": "user", "content": value}]
+    if not isinstance(value, list):
+        raise BadRequest(f"/{key}", f"{key} must be a string or an array.")
+    for index, item in enumerate(value):
+        if not isinstance(item, dict):
+            raise BadRequest(f"/{key}/{index}", f"{key}[{index}] must be an object.")
+    return [item for item in value if isinstance(item, dict)]
+
+
+def type_of(item: Item) -> str:
+    return text_at(item, "type") or ("message" if item.get("role") is not None else REFERENCE)
+
+
+def read_id(raw: dict[str, Json], key: str) -> str | None:
+    """Return the id in a field; raises RequestError if it cannot be an id."""
+    value = raw.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not _ID.fullmatch(value):
+        shown = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        raise BadRequest(
+            f"/{key}",
+            f"Invalid '{key}': '{shown[:80]}'. Expected an ID that contains letters, numbers, underscores, or dashes, "
+            "but this value contained additional characters.",
+            code="invalid_value",
+        )
+    return value
+
+
+def check_ids(items: Sequence[Item]) -> None:
+    """Raise RequestError if an item's id has the prefix of another type of item."""
+    for index, item in enumerate(items):
+        stem, id_ = _STEMS.get(type_of(item)), item.get("id")
+        if stem is None or not isinstance(id_, str) or id_.startswith(stem):
+            continue
+        if id_.startswith(tuple(f"{other}_" for other in (*_STEMS.values(), "resp"))):
+            message = f"Invalid 'input[{index}].id': '{id_[:80]}'. Expected an ID that begins with '{stem}'."
+            raise BadRequest(f"/input/{index}/id", message, code="invalid_value")
+
+
+def complete_item(item: Item, new_id: Callable[[str], str]) -> Item:
+    """Return an item as it is listed: with type, id and status, and its content as parts."""
+    type_ = type_of(item)
+    id_ = item.get("id")
+    if not isinstance(id_, str) or not id_:
+        id_ = new_id(_PREFIXES.get(type_, "item_"))
+    completed: Item = {"id": id_, "type": type_}
+    if type_ in _WITH_STATUS:
+        completed["status"] = item.get("status") or "completed"
+    completed |= {key: value for key, value in item.items() if key not in completed and value is not None}
+    content = item.get("content")
+    if type_ == "message" and isinstance(content, str):
+        kind = "output_text" if item.get("role") == "assistant" else "input_text"
+        part: Item = {"type": kind, "text": content}
+        completed["content"] = [part | {"annotations": []} if kind == "output_text" else part]
+    return completed
+
+
+def lacks_opaque(item: Item) -> bool:
+    """Return whether a reasoning item comes back without the opaque form that a later turn needs."""
+    return type_of(item) == "reasoning" and item.get("encrypted_content") is None and isinstance(item.get("id"), str)
+
+
+def check_context(earlier: Sequence[Item], items: Sequence[Item]) -> None:
+    """Raise RequestError if an item comes twice, or if a call and its result are not together."""
+    seen: set[str] = set()
+    for item in (*earlier, *items):
+        id_ = item.get("id")
+        if isinstance(id_, str) and id_ in seen:
+            raise duplicate_item(id_, "/input")
+        if isinstance(id_, str):
+            seen.add(id_)
+    _check_pairs((*earlier, *items))
+
+
+def _check_pairs(items: Iterable[Item]) -> None:
+    calls: dict[str, bool] = {}  # call id -> whether its result has come
+    for item in items:
+        type_, call_id = type_of(item), text_at(item, "call_id")
+        if type_ in _CALLS:
+            calls[call_id] = False
+        elif type_ in _OUTPUTS:
+            if call_id not in calls:
+                kind = "function call" if type_ == _OUTPUTS[0] else "custom tool call"
+                message = f"No tool call found for {kind} output with call_id {call_id}."
+                raise BadRequest("/input", message)
+            calls[call_id] = True
+    for call_id, has_result in calls.items():
+        if not has_result:
+            raise BadRequest("/input", f"No tool output found for function call {call_id}.")
+
+
+def duplicate_item(id_: str, at: str) -> RequestError:
+    message = f"Duplicate item found with id {id_}. Remove duplicate items from your input and try again."
+    return BadRequest(at, message)
+
+
+def item_not_found(id_: str) -> RequestError:
+    message = (
+        f"Item with id '{id_}' not found. Items are not persisted when `store` is set to false. Try again with "
+        "`store` set to true, or remove this item from your input."
+    )
+    return RequestError(Failure(Kind.NOT_FOUND, message, at="/input"))

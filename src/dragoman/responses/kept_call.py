@@ -1,0 +1,207 @@
+"""One call that refers to what is kept, or whose reply is to be kept."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import KeptReply, ReplyState
+from dragoman.hub.request import Json, Request
+from dragoman.protocols.responses.encode_snapshot import Snapshot
+from dragoman.protocols.responses.item_ids import ItemIdReader, find_item_ids
+from dragoman.protocols.responses.parse import parse_with_items
+from dragoman.protocols.responses.wire import ENCRYPTED
+from dragoman.responses.context import Context, digest_item, mint
+from dragoman.responses.conversation_lease import ConversationLease
+from dragoman.store import StoreError
+from dragoman.store.response_rows import ItemRow, ResponseRow, ResponseStore
+
+log = logging.getLogger(__name__)
+
+COMMIT_TIMEOUT_S = 5.0
+APPENDED = ("completed", "incomplete")  # statuses after which a conversation grows
+_STORED = b'"store":true}'
+_NOT_STORED = b'"store":false}'
+
+
+class Terms(Struct, frozen=True):
+    """On which terms a reply is kept."""
+
+    owner: str
+    keeps: bool
+    retention_s: int
+    why_not: str = ""  # why nothing is kept although the client wants it
+
+
+class KeptCall:
+    """Implements `flow.ports.CallState` for one request."""
+
+    def __init__(
+        self,
+        store: ResponseStore,
+        terms: Terms,
+        raw: dict[str, Json],
+        context: Context,
+        size: int,
+        lock: ConversationLease | None = None,
+    ) -> None:
+        self.lock = lock
+        self.id = mint("resp_")
+        self.context = context
+        self.pinned = context.keeper
+        self.route = ""
+        self.size = size + sum(one.row.size for one in context.earlier if one.row is not None)
+        self.created = int(time.time())
+        self._store = store
+        self._terms = terms
+        self._raw = raw
+        self._taken: KeptReply | None = None
+        self._keeper: tuple[str, str, str] | None = None
+        self._items = ItemIdReader()
+        self.committed: bool | None = None
+
+    @property
+    def is_rebuilt(self) -> bool:
+        replaced = any(one.row is not None for one in self.context.items)
+        return bool(self.context.earlier) or replaced or self.context.conversation is not None
+
+    @property
+    def keeps(self) -> bool:
+        return self._terms.keeps
+
+    @property
+    def reply(self) -> ReplyState:
+        include = self._raw.get("include")
+        is_included = isinstance(include, list) and ENCRYPTED in include
+        return ReplyState(self.id, self.fields, hides_opaque=self.keeps and not is_included, take=self._take)
+
+    @property
+    def fields(self) -> dict[str, Json]:
+        """What the reply says about the state, `store` last."""
+        fields: dict[str, Json] = {"previous_response_id": self.context.previous}
+        if self.context.conversation is not None:
+            fields["conversation"] = {"id": self.context.conversation}
+        return fields | {"store": self.keeps}
+
+    def parse(self, ledger: Ledger) -> Request:
+        if self._terms.why_not:
+            ledger.note_dropped("/store", self._terms.why_not)
+        return parse_with_items(self._raw, self.context.whole, kept=self.keeps, ledger=ledger)
+
+    def locate(self, path: str) -> str:
+        """Return the pointer into the client's own body."""
+        head, _, rest = path.removeprefix("/input/").partition("/")
+        if not path.startswith("/input/") or not head.isdecimal():
+            return path
+        number = int(head) - len(self.context.earlier)
+        if number < 0:
+            return self.context.source
+        if isinstance(self._raw.get("input"), str):
+            return "/input"
+        return f"/input/{number}/{rest}" if rest else f"/input/{number}"
+
+    def note_keeper(self, provider: str, account: str, id: str) -> None:
+        if self.keeps and id:
+            self._keeper = (provider, account, id)
+
+    def observe(self, data: bytes, *, whole: bool) -> None:
+        if whole:
+            self._items.ids = find_item_ids(data)
+        else:
+            self._items.feed(data)
+
+    async def commit(self) -> bool:
+        if self.committed is None and self.keeps:
+            row = self._kept_elsewhere() or self._finished()
+            if row is not None:
+                self.committed = await self._save(*row)
+                await self.release()
+        if self.committed and self._keeper is not None and self._items.ids:
+            await self._note_items(self._keeper)
+        return self.committed is not False
+
+    async def release(self) -> None:
+        """Let other requests use the conversation."""
+        lock, self.lock = self.lock, None
+        if lock is not None:
+            await lock.release()
+
+    def disown(self, data: bytes) -> bytes:
+        before, found, after = data.rpartition(_STORED)
+        return before + _NOT_STORED + after if found else data
+
+    async def cancel(self, *, has_begun: bool) -> None:
+        """Store that the reply was cancelled if its client may know its id, and release the conversation."""
+        if has_begun and self.committed is None and self.keeps and self._keeper is None:
+            snapshot = Snapshot(self.id, str(self._raw.get("model")), self.created, self._raw, self.fields)
+            self._take(KeptReply("cancelled", snapshot.stored_head("cancelled"), snapshot.settings, ()))
+            await self.commit()
+        await self.release()
+
+    async def _note_items(self, keeper: tuple[str, str, str]) -> None:
+        """Note the items of a reply that its upstream keeps, so that their owner may refer to them."""
+        provider, _, id = keeper
+        ids, self._items.ids = dict.fromkeys(self._items.ids), []
+        rows = [ItemRow(digest_item({"id": item, "keeper": provider}), item, b"", provider.encode()) for item in ids]
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(COMMIT_TIMEOUT_S):
+                await self._store.add_output(self._terms.owner, id, rows)
+
+    def _take(self, reply: KeptReply) -> None:
+        self._taken = reply
+
+    def _kept_elsewhere(self) -> "tuple[ResponseRow, Sequence[ItemRow], Sequence[bytes]] | None":
+        if self._keeper is None:
+            return None
+        provider, account, id = self._keeper
+        return msgspec.structs.replace(self._row(id, "kept"), keeper=provider, account=account), (), ()
+
+    def _finished(self) -> "tuple[ResponseRow, Sequence[ItemRow], Sequence[bytes]] | None":
+        reply = self._taken
+        if reply is None:
+            return None
+        context = self.context.rows()
+        output = [_output_row(item.id, item.body, item.hidden) for item in reply.items]
+        settings = ItemRow(digest_item({"settings": reply.settings.decode()}), "", reply.settings)
+        row = msgspec.structs.replace(
+            self._row(self.id, reply.status),
+            head=reply.head,
+            settings=settings.digest,
+            context=b"".join(item.digest for item in context),
+            input_start=len(self.context.earlier),
+            output=b"".join(item.digest for item in output),
+            conversation=self.context.conversation or "",
+        )
+        grows = self.context.conversation is not None and reply.status in APPENDED
+        new = [item.digest for item in (*context[len(self.context.earlier) :], *output)] if grows else []
+        return row, (settings, *context, *output), new
+
+    def _row(self, id: str, status: str) -> ResponseRow:
+        return ResponseRow(
+            owner=self._terms.owner,
+            id=id,
+            created_at=self.created,
+            expires_at=self.created + self._terms.retention_s,
+            status=status,
+            model=str(self._raw.get("model") or ""),
+            route=self.route,
+        )
+
+    async def _save(self, row: ResponseRow, items: Sequence[ItemRow], appended: Sequence[bytes]) -> bool:
+        try:
+            async with asyncio.timeout(COMMIT_TIMEOUT_S):
+                await self._store.save_response(row, items, appended)
+        except (StoreError, TimeoutError) as error:
+            log.error("a response could not be stored: %s", error or f"no answer within {COMMIT_TIMEOUT_S:g} s")
+            return False
+        return True
+
+
+def _output_row(id: str, body: bytes, hidden: str | None) -> ItemRow:
+    digest = digest_item(msgspec.json.decode(body, type=dict[str, Json]))
+    return ItemRow(digest, id, body, None if hidden is None else hidden.encode())

@@ -1,0 +1,287 @@
+"""Stored responses and conversations in SQLite."""
+
+# ruff: noqa: S608 - only names of our own columns are put into queries
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+import apsw
+from msgspec.structs import astuple, fields
+
+from dragoman.store.response_rows import (
+    Bounds,
+    ConversationLock,
+    ConversationRow,
+    ItemRow,
+    Kept,
+    ResponseRow,
+    split_digests,
+)
+
+T = TypeVar("T")
+Work = Callable[[apsw.Connection], T]
+
+COLUMNS = ", ".join(field.name for field in fields(ResponseRow))
+ADD_RESPONSE = f"INSERT INTO responses ({COLUMNS}, bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+OVER_BOUNDS = """
+    SELECT owner, id FROM (
+        SELECT owner, id, created_at, expires_at,
+            row_number() OVER (PARTITION BY owner ORDER BY created_at DESC, rowid DESC) AS number,
+            sum(bytes) OVER (PARTITION BY owner ORDER BY created_at DESC, rowid DESC) AS owner_bytes,
+            sum(bytes) OVER (ORDER BY created_at DESC, rowid DESC) AS total_bytes
+        FROM responses
+    ) WHERE expires_at <= ?1 OR number > ?2 OR owner_bytes > ?3 OR total_bytes > ?4
+    ORDER BY created_at LIMIT ?5
+"""
+
+
+class Runner(Protocol):
+    """Runs work on the store's connection."""
+
+    async def read(self, work: Work[T]) -> T: ...
+    async def write(self, work: Work[T]) -> T: ...
+
+
+class SqliteResponses:
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    async def save_response(self, row: ResponseRow, items: Sequence[ItemRow], appended: Sequence[bytes] = ()) -> bool:
+        return await self._runner.write(lambda connection: _save_response(connection, row, items, appended))
+
+    async def add_output(self, owner: str, id: str, items: Sequence[ItemRow]) -> None:
+        query = "UPDATE responses SET output = ? WHERE owner = ? AND id = ? AND output = x''"
+        output = b"".join(dict.fromkeys(item.digest for item in items))
+
+        def add(connection: apsw.Connection) -> None:
+            if _changes(connection, query, (output, owner, id)):
+                _add_items(connection, owner, items)
+                _refer(connection, owner, split_digests(output))
+
+        await self._runner.write(add)
+
+    async def find_response(self, owner: str, id: str, now: int) -> ResponseRow | None:
+        query = f"SELECT {COLUMNS} FROM responses WHERE owner = ? AND id = ? AND expires_at > ?"
+
+        def find(connection: apsw.Connection) -> ResponseRow | None:
+            found = connection.execute(query, (owner, id, now)).fetchone()
+            return ResponseRow(*found) if found else None
+
+        return await self._runner.read(find)
+
+    async def delete_response(self, owner: str, id: str) -> bool:
+        return await self._runner.write(lambda connection: _delete_response(connection, owner, id))
+
+    async def load_items(self, owner: str, digests: Sequence[bytes]) -> dict[bytes, ItemRow]:
+        return await self._runner.read(lambda connection: dict(_load_items(connection, owner, digests)))
+
+    async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, ItemRow]:
+        query = (
+            "SELECT digest, id, body, hidden FROM response_items WHERE owner = ? AND id = ? ORDER BY rowid DESC LIMIT 1"
+        )
+
+        def find(connection: apsw.Connection) -> dict[str, ItemRow]:
+            found = ((id, connection.execute(query, (owner, id)).fetchone()) for id in ids)
+            return {id: ItemRow(*columns) for id, columns in found if columns}
+
+        return await self._runner.read(find)
+
+    async def list_responses(self, owner: str | None, limit: int, now: int) -> tuple[ResponseRow, ...]:
+        query = (
+            f"SELECT {COLUMNS} FROM responses WHERE (?1 IS NULL OR owner = ?1) AND expires_at > ?2"
+            " ORDER BY created_at DESC, rowid DESC LIMIT ?3"
+        )
+
+        def find(connection: apsw.Connection) -> tuple[ResponseRow, ...]:
+            return tuple(ResponseRow(*found) for found in connection.execute(query, (owner, now, limit)))
+
+        return await self._runner.read(find)
+
+    async def measure(self, owner: str | None = None) -> Kept:
+        query = """
+            SELECT (SELECT count(*) FROM responses WHERE ?1 IS NULL OR owner = ?1),
+                (SELECT count(*) FROM conversations WHERE ?1 IS NULL OR owner = ?1),
+                (SELECT count(*) FROM response_items WHERE ?1 IS NULL OR owner = ?1),
+                (SELECT coalesce(sum(length(body) + coalesce(length(hidden), 0)), 0) FROM response_items
+                    WHERE ?1 IS NULL OR owner = ?1)
+        """
+        return await self._runner.read(lambda connection: Kept(*_only_row(connection.execute(query, (owner,)))))
+
+    async def remove_responses(self, now: int, bounds: Bounds, limit: int) -> int:
+        def remove(connection: apsw.Connection) -> int:
+            values = (now, bounds.per_owner, bounds.owner_bytes, bounds.total_bytes, limit)
+            old = list(connection.execute(OVER_BOUNDS, values))
+            for owner, id in old:
+                _delete_response(connection, str(owner), str(id))
+            return len(old)
+
+        return await self._runner.write(remove)
+
+    async def add_conversation(self, row: ConversationRow, items: Sequence[ItemRow]) -> None:
+        def add(connection: apsw.Connection) -> None:
+            connection.execute(
+                "INSERT INTO conversations (owner, id, created_at, metadata) VALUES (?, ?, ?, ?)", astuple(row)
+            )
+            _append(connection, row.owner, row.id, items)
+
+        await self._runner.write(add)
+
+    async def find_conversation(self, owner: str, id: str) -> ConversationRow | None:
+        query = "SELECT owner, id, created_at, metadata FROM conversations WHERE owner = ? AND id = ?"
+
+        def find(connection: apsw.Connection) -> ConversationRow | None:
+            found = connection.execute(query, (owner, id)).fetchone()
+            return ConversationRow(*found) if found else None
+
+        return await self._runner.read(find)
+
+    async def set_metadata(self, owner: str, id: str, metadata: bytes) -> bool:
+        query = "UPDATE conversations SET metadata = ? WHERE owner = ? AND id = ?"
+        return await self._runner.write(lambda connection: _changes(connection, query, (metadata, owner, id)))
+
+    async def delete_conversation(self, owner: str, id: str) -> bool:
+        def delete(connection: apsw.Connection) -> bool:
+            removing = "DELETE FROM conversation_items WHERE owner = ? AND conversation = ? RETURNING digest"
+            _release(connection, owner, [bytes(found[0]) for found in connection.execute(removing, (owner, id))])
+            return _changes(connection, "DELETE FROM conversations WHERE owner = ? AND id = ?", (owner, id))
+
+        return await self._runner.write(delete)
+
+    async def append_items(self, owner: str, conversation: str, items: Sequence[ItemRow]) -> bool:
+        def append(connection: apsw.Connection) -> bool:
+            if not _has_conversation(connection, owner, conversation):
+                return False
+            _append(connection, owner, conversation, items)
+            return True
+
+        return await self._runner.write(append)
+
+    async def conversation_items(self, owner: str, conversation: str) -> tuple[ItemRow, ...]:
+        query = (
+            "SELECT digest, id, body, hidden FROM conversation_items JOIN response_items USING (owner, digest)"
+            " WHERE owner = ? AND conversation = ? ORDER BY place"
+        )
+
+        def find(connection: apsw.Connection) -> tuple[ItemRow, ...]:
+            return tuple(ItemRow(*found) for found in connection.execute(query, (owner, conversation)))
+
+        return await self._runner.read(find)
+
+    async def delete_item(self, owner: str, conversation: str, item: str) -> bool:
+        removing = (
+            "DELETE FROM conversation_items WHERE owner = ?1 AND conversation = ?2 AND digest IN"
+            " (SELECT digest FROM response_items WHERE owner = ?1 AND id = ?3) RETURNING digest"
+        )
+
+        def delete(connection: apsw.Connection) -> bool:
+            removed = [bytes(found[0]) for found in connection.execute(removing, (owner, conversation, item))]
+            _release(connection, owner, removed)
+            return bool(removed)
+
+        return await self._runner.write(delete)
+
+    async def lock_conversation(self, owner: str, conversation: str, lock: ConversationLock, now: int) -> bool:
+        query = (
+            "UPDATE conversations SET lock_token = ?, lock_until = ? WHERE owner = ? AND id = ?"
+            " AND (lock_until <= ? OR lock_token = ?)"
+        )
+        values = (lock.token, lock.until, owner, conversation, now, lock.token)
+        return await self._runner.write(lambda connection: _changes(connection, query, values))
+
+    async def unlock_conversation(self, owner: str, conversation: str, token: str) -> None:
+        query = "UPDATE conversations SET lock_until = 0 WHERE owner = ? AND id = ? AND lock_token = ?"
+        await self._runner.write(lambda connection: _changes(connection, query, (owner, conversation, token)))
+
+
+def _only_row(rows: Iterable[tuple[object, ...]]) -> tuple[int, ...]:
+    [row] = rows
+    return tuple(count for count in row if isinstance(count, int))
+
+
+def _changes(connection: apsw.Connection, query: str, values: tuple[str | int | bytes, ...]) -> bool:
+    connection.execute(query, values)
+    return connection.changes() > 0
+
+
+def _save_response(
+    connection: apsw.Connection, row: ResponseRow, items: Sequence[ItemRow], appended: Sequence[bytes]
+) -> bool:
+    query = "SELECT 1 FROM responses WHERE owner = ? AND id = ?"
+    if connection.execute(query, (row.owner, row.id)).fetchone():
+        return False
+    added = len(row.head) + len(row.context) + _add_items(connection, row.owner, items)
+    connection.execute(ADD_RESPONSE, (*astuple(row), added))
+    _refer(connection, row.owner, row.digests)
+    if appended and _has_conversation(connection, row.owner, row.conversation):
+        _append(connection, row.owner, row.conversation, (), appended)
+    return True
+
+
+def _delete_response(connection: apsw.Connection, owner: str, id: str) -> bool:
+    query = f"DELETE FROM responses WHERE owner = ? AND id = ? RETURNING {COLUMNS}"
+    found = connection.execute(query, (owner, id)).fetchone()
+    if not found:
+        return False
+    _release(connection, owner, ResponseRow(*found).digests)
+    return True
+
+
+def _load_items(connection: apsw.Connection, owner: str, digests: Sequence[bytes]) -> Iterator[tuple[bytes, ItemRow]]:
+    query = "SELECT digest, id, body, hidden FROM response_items WHERE owner = ? AND digest = ?"
+    for digest in dict.fromkeys(digests):
+        found = connection.execute(query, (owner, digest)).fetchone()
+        if found:
+            yield digest, ItemRow(*found)
+
+
+def _add_items(connection: apsw.Connection, owner: str, items: Sequence[ItemRow]) -> int:
+    """Add the items that are not stored yet; return their size."""
+    query = (
+        "INSERT INTO response_items (owner, digest, id, body, hidden) VALUES (?, ?, ?, ?, ?)"
+        " ON CONFLICT (owner, digest) DO NOTHING"
+    )
+    added = 0
+    for item in items:
+        connection.execute(query, (owner, item.digest, item.id, item.body, item.hidden))
+        added += item.size if connection.changes() else 0
+    return added
+
+
+def _refer(connection: apsw.Connection, owner: str, digests: Iterable[bytes]) -> None:
+    connection.executemany(
+        "INSERT INTO item_references (owner, digest, number) VALUES (?, ?, 1)"
+        " ON CONFLICT (owner, digest) DO UPDATE SET number = number + 1",
+        [(owner, digest) for digest in digests],
+    )
+
+
+def _release(connection: apsw.Connection, owner: str, digests: Iterable[bytes]) -> None:
+    """Remove one reference to each of these items, and the items that have none left."""
+    for digest in digests:
+        query = "UPDATE item_references SET number = number - 1 WHERE owner = ? AND digest = ? RETURNING number"
+        left = connection.execute(query, (owner, digest)).fetchone()
+        if left and left[0] == 0:
+            connection.execute("DELETE FROM item_references WHERE owner = ? AND digest = ?", (owner, digest))
+            connection.execute("DELETE FROM response_items WHERE owner = ? AND digest = ?", (owner, digest))
+
+
+def _has_conversation(connection: apsw.Connection, owner: str, id: str) -> bool:
+    return bool(connection.execute("SELECT 1 FROM conversations WHERE owner = ? AND id = ?", (owner, id)).fetchone())
+
+
+def _append(
+    connection: apsw.Connection,
+    owner: str,
+    conversation: str,
+    items: Sequence[ItemRow],
+    digests: Sequence[bytes] = (),
+) -> None:
+    _add_items(connection, owner, items)
+    digests = (*digests, *(item.digest for item in items))
+    _refer(connection, owner, digests)
+    query = "SELECT coalesce(max(place), 0) FROM conversation_items WHERE owner = ? AND conversation = ?"
+    [last] = _only_row(connection.execute(query, (owner, conversation)))
+    connection.executemany(
+        "INSERT INTO conversation_items (owner, conversation, place, digest) VALUES (?, ?, ?, ?)",
+        [(owner, conversation, place, digest) for place, digest in enumerate(digests, last + 1)],
+    )

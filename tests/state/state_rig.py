@@ -1,0 +1,156 @@
+"""A gateway with a store and two client keys, in front of upstreams that keep nothing, and the SDK that judges it."""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+
+import msgspec
+from openai import OpenAI
+from openai.types.responses import Response, ResponseCompletedEvent, ResponseCreatedEvent
+
+from e2e import speak_chat, speak_messages, speak_responses
+from e2e.kiro_rig import sign
+from e2e.meaning import CallTool, Meant, Part, Say, Stop, Think
+from fakes.kiro import FakeKiro, framed, tail, tool, words
+from fakes.upstream import Answer, Asked, FakeUpstream
+from gateway import Running, provider_section, running
+from narrowing import expect
+from wire_json import JsonObject
+
+STATELESS = ("chat", "messages", "kiro")  # upstreams for which the gateway keeps everything
+MODELS = {
+    "chat": "chat/m",
+    "messages": "messages/claude-opus-4-6",
+    "kiro": "kiro/claude-sonnet-4.5",
+    "openai": "openai/m",
+}
+SPEAKERS = {"chat": speak_chat, "messages": speak_messages, "openai": speak_responses}
+WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}, "strict": False}
+SETTINGS = "[retry]\nattempts = 1\n"
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> JsonObject:
+        return msgspec.json.decode(self.body, type=JsonObject)
+
+
+@dataclass
+class StateRig:
+    gateway: Running
+    fakes: dict[str, FakeUpstream]
+    clients: dict[str, OpenAI]
+    directory: Path
+
+    @property
+    def sdk(self) -> OpenAI:
+        return self.clients["alice"]
+
+    def create(self, key: str = "alice", *, stream: bool = False, **fields: object) -> Response:
+        """Return a response, whole or as the end of a stream whose events all have its id."""
+        sdk = self.clients[key]
+        if not stream:
+            return sdk.responses.create(extra_body=fields)
+        events = list(sdk.responses.create(stream=True, extra_body=fields))
+        ids = {
+            event.response.id for event in events if isinstance(event, ResponseCreatedEvent | ResponseCompletedEvent)
+        }
+        assert len(ids) == 1
+        return expect(ResponseCompletedEvent, events[-1]).response
+
+    def plays(self, upstream: str, *replies: Sequence[Part], stream: bool = False) -> FakeUpstream:
+        """Prepare what the upstream answers from now on, and forget what it was asked."""
+        fake = self.fakes[upstream]
+        fake.asked.clear()
+        answers = [_answer(upstream, parts, stream) for parts in replies]
+        if isinstance(fake, FakeKiro):
+            fake.replies, fake.played = answers, 0
+            fake.counts.clear()
+        else:
+            fake.answers = answers
+        return fake
+
+    def calls(self, upstream: str) -> list[Asked]:
+        """Return the requests for a reply, as the upstream got them."""
+        calls = self.fakes[upstream].calls
+        return [asked for asked in calls if upstream != "kiro" or b"conversationState" in asked.body]
+
+    def break_store(self) -> None:
+        """Take the tables away, as a database that was replaced would."""
+        connection = sqlite3.connect(self.directory / "store.db", timeout=60)
+        connection.execute("DROP TABLE responses")
+        connection.commit()
+        connection.close()
+
+    def http(self, method: str, path: str, key: str = "alice", body: object = None) -> "Reply":
+        connection = HTTPConnection("127.0.0.1", self.gateway.port, timeout=60)
+        try:
+            headers = {"authorization": f"Bearer {self.gateway.keys[key]}"}
+            connection.request(method, f"/v1{path}", None if body is None else json.dumps(body), headers)
+            answer = connection.getresponse()
+            return Reply(answer.status, dict(answer.getheaders()), answer.read())
+        finally:
+            connection.close()
+
+
+def _answer(upstream: str, parts: Sequence[Part], stream: bool) -> Answer:
+    if upstream == "kiro":
+        return framed(*(_frame(part) for part in parts), tail("TOOL_USE" if _calls(parts) else "END_TURN"))
+    meant = Meant(tuple(parts), Stop.TOOL if _calls(parts) else Stop.NATURAL)
+    speaker = SPEAKERS[upstream]
+    return Answer(speaker.stream(meant)) if stream else Answer(speaker.whole(meant), content_type="application/json")
+
+
+def _calls(parts: Sequence[Part]) -> bool:
+    return any(isinstance(part, CallTool) for part in parts)
+
+
+def _frame(part: Part) -> bytes:
+    match part:
+        case Say(text):
+            return words(text)
+        case CallTool(id, name, arguments):
+            return tool(id, name, input=arguments) + tool(id, name, stop=True)
+        case _:
+            raise AssertionError(f"the fake Kiro does not say {part}")
+
+
+@contextmanager
+def state_rigged(directory: Path, settings: str = SETTINGS, openai: str = "") -> Iterator[StateRig]:
+    with ExitStack() as stack:
+        fakes: dict[str, FakeUpstream] = {
+            name: stack.enter_context(FakeUpstream(keep_alive=False)) for name in ("chat", "messages", "openai")
+        }
+        sections = [provider_section(name, fakes[name].url, name) for name in ("chat", "messages")]
+        vendor = f'[providers.openai]\nkind = "openai"\nendpoint = "{fakes["openai"].url}"\napi_key = "sk-fake"\n'
+        sections.append(vendor + openai)
+        kiro = stack.enter_context(FakeKiro())
+        tokens, file = kiro.issue(), directory / "kiro-auth-token.json"
+        sign(file, str(tokens["accessToken"]), str(tokens["refreshToken"]), 7200)
+        fakes["kiro"] = kiro
+        sections.append(kiro.section(str(file), "kiro"))
+        gateway = stack.enter_context(running("\n".join([settings, *sections]), directory, stored=("alice", "bob")))
+        clients = {
+            name: stack.enter_context(OpenAI(base_url=f"{gateway.url}/v1", api_key=key, max_retries=0))
+            for name, key in gateway.keys.items()
+        }
+        yield StateRig(gateway, fakes, clients, directory)
+
+
+HELLO, AGAIN = (Say("Hello Ada."),), (Say("Your name is Ada."),)
+THOUGHT = (Think("She greets me.", "sig-1"), Say("Hello Ada."))
+CALL = (CallTool("call_1", "weather", '{"city": "Oslo"}'),)
+
+
+def stored(response: Response) -> object:
+    """Return what a response says about its storage; the SDK's type has no field for it."""
+    return response.model_dump()["store"]

@@ -1,0 +1,83 @@
+"""Compacted contexts: by their own path and by a trigger, over upstreams that know no such thing."""
+
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from e2e.meaning import Say
+from state.state_rig import AGAIN, HELLO, MODELS, STATELESS, StateRig, state_rigged
+from wire_json import JsonObject
+
+NOTE = (Say("Ada greeted us. Next: answer her."),)
+upstreams = pytest.mark.parametrize("upstream", STATELESS)
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
+    with state_rigged(tmp_path_factory.mktemp("compaction")) as shared:
+        yield shared
+
+
+@upstreams
+def test_a_compacted_context_is_the_next_input(rig: StateRig, upstream: str) -> None:
+    rig.plays(upstream, HELLO, NOTE, AGAIN)
+    model = MODELS[upstream]
+    first = rig.create(model=model, input="I am Ada.")
+    compacted = rig.sdk.responses.compact(model=model, input="Remember me.", previous_response_id=first.id)
+    assert compacted.object == "response.compaction"
+    assert [item.type for item in compacted.output] == ["message", "message", "compaction"]
+    assert compacted.usage.total_tokens > 0
+    with pytest.raises(openai.NotFoundError):
+        rig.sdk.responses.retrieve(compacted.id)
+    kept = [item.model_dump(exclude_none=True) for item in compacted.output]
+    rig.create(model=model, input=[*kept, {"role": "user", "content": "Who am I?"}])
+    sent = rig.calls(upstream)[-1].body
+    assert b"Ada greeted us. Next: answer her." in sent
+    assert b"Hello Ada." not in sent
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@upstreams
+def test_a_trigger_makes_the_response_one_compaction(rig: StateRig, upstream: str, stream: bool) -> None:
+    rig.plays(upstream, HELLO, NOTE, AGAIN)
+    model = MODELS[upstream]
+    first = rig.create(model=model, input="I am Ada.", instructions="Be brief.")
+    trigger = [{"type": "compaction_trigger"}]
+    compacted = rig.create(stream=stream, model=model, input=trigger, previous_response_id=first.id)
+    [item] = compacted.output
+    assert item.type == "compaction"
+    assert rig.sdk.responses.retrieve(compacted.id).output == compacted.output
+    rig.create(model=model, input="Who am I?", previous_response_id=compacted.id)
+    sent = rig.calls(upstream)[-1].body
+    assert b"Ada greeted us." in sent
+    assert b"I am Ada." not in sent
+
+
+def refusal(rig: StateRig, body: object, key: str = "alice", path: str = "/responses") -> tuple[int, JsonObject]:
+    reply = rig.http("POST", path, key, body)
+    error = reply.json["error"]
+    assert isinstance(error, dict)
+    return reply.status, error
+
+
+def test_a_trigger_stands_last(rig: StateRig) -> None:
+    items = [{"type": "compaction_trigger"}, {"role": "user", "content": "Hi"}]
+    status, error = refusal(rig, {"model": "chat/m", "input": items})
+    assert (status, error["param"]) == (400, "input[0]")
+
+
+def test_a_model_is_needed(rig: StateRig) -> None:
+    status, error = refusal(rig, {"input": "Hi"}, path="/responses/compact")
+    assert (status, error["code"], error["param"]) == (400, "missing_required_parameter", "model")
+
+
+def test_a_broken_compaction_or_another_keys_is_refused_by_name(rig: StateRig) -> None:
+    rig.plays("chat", NOTE)
+    compacted = rig.sdk.responses.compact(model="chat/m", input="I am Ada.")
+    item = compacted.output[-1].model_dump(exclude_none=True)
+    for key, bad in (("bob", item), ("alice", {**item, "encrypted_content": "dgm1.c.broken"})):
+        for store in (True, False):
+            body = {"model": "chat/m", "input": [bad, {"role": "user", "content": "Hi"}], "store": store}
+            status, error = refusal(rig, body, key)
+            assert (status, error["param"]) == (400, "input[0]")

@@ -1,0 +1,139 @@
+"""Conversations: created, edited and continued, judged by OpenAI's SDK."""
+
+import threading
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from fakes.upstream import Answer
+from state.state_rig import AGAIN, CALL, HELLO, MODELS, STATELESS, StateRig, state_rigged
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
+    with state_rigged(tmp_path_factory.mktemp("conversations")) as shared:
+        yield shared
+
+
+def texts(rig: StateRig, conversation: str) -> list[object]:
+    listed = rig.sdk.conversations.items.list(conversation, order="asc")
+    return [getattr(part, "text", None) for item in listed if item.type == "message" for part in item.content]
+
+
+def test_a_conversation_is_created_read_updated_and_deleted(rig: StateRig) -> None:
+    made = rig.sdk.conversations.create(metadata={"topic": "a"}, items=[{"role": "user", "content": "Hi"}])
+    assert made.id.startswith("conv_")
+    assert made.metadata == {"topic": "a"}
+    assert rig.sdk.conversations.retrieve(made.id) == made
+    changed = rig.sdk.conversations.update(made.id, metadata={"other": "b"})
+    assert changed.metadata == {"other": "b"}
+    assert rig.sdk.conversations.delete(made.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        rig.sdk.conversations.retrieve(made.id)
+    assert rig.http("POST", "/conversations", body={"items": []}).json["metadata"] == {}
+    assert rig.http("POST", "/conversations").status == 200
+
+
+def test_items_are_added_listed_read_and_removed(rig: StateRig) -> None:
+    id = rig.sdk.conversations.create().id
+    call = {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "call_1", "output": "Rain."}
+    items = [{"role": "user", "content": "Hi"}, {"role": "user", "content": "Hi"}, call, result]
+    added = rig.sdk.conversations.items.create(id, items=[], extra_body={"items": items})
+    assert [item.type for item in added.data] == ["message", "message", "function_call", "function_call_output"]
+    assert [str(item.id)[:3] for item in added.data] == ["msg", "msg", "fc_", "fco"]
+    assert all(item.model_dump()["status"] == "completed" for item in added.data)
+    newest = rig.sdk.conversations.items.list(id, limit=1)
+    assert (newest.data[0].id, newest.has_more) == (added.data[3].id, True)
+    assert [item.id for item in rig.sdk.conversations.items.list(id, order="asc", limit=3)] == [
+        item.id for item in added.data
+    ]
+    first = str(added.data[0].id)
+    assert rig.sdk.conversations.items.retrieve(first, conversation_id=id).id == first
+    assert rig.sdk.conversations.items.delete(first, conversation_id=id).id == id
+    with pytest.raises(openai.NotFoundError):
+        rig.sdk.conversations.items.retrieve(first, conversation_id=id)
+    assert len(list(rig.sdk.conversations.items.list(id))) == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"items": [{"role": "user", "content": "x"}] * 21}, "items"),
+        ({"items": "x"}, "items"),
+        ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),
+        ({"metadata": {"k" * 65: ""}}, "metadata"),
+        ({"metadata": {"k": "v" * 513}}, "metadata"),
+        ({"metadata": {"k": 1}}, "metadata"),
+        ({"metadata": []}, "metadata"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_with_its_field(rig: StateRig, body: object, param: str) -> None:
+    reply = rig.http("POST", "/conversations", body=body)
+    error = reply.json["error"]
+    assert isinstance(error, dict)
+    assert (reply.status, error["param"]) == (400, param)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("upstream", STATELESS)
+def test_a_conversation_is_continued_and_grows(rig: StateRig, upstream: str, stream: bool) -> None:
+    rig.plays(upstream, HELLO, AGAIN, AGAIN, stream=stream)
+    conversation = rig.sdk.conversations.create(items=[{"role": "user", "content": "I am Ada."}]).id
+    first = rig.create(stream=stream, model=MODELS[upstream], input="Hello?", conversation=conversation)
+    assert first.conversation is not None
+    assert first.conversation.id == conversation
+    rig.create(stream=stream, model=MODELS[upstream], input="Who am I?", conversation={"id": conversation})
+    assert b"I am Ada." in rig.calls(upstream)[-1].body
+    everything = ["I am Ada.", "Hello?", "Hello Ada.", "Who am I?", "Your name is Ada."]
+    assert texts(rig, conversation) == everything
+    unstored = rig.create(stream=stream, model=MODELS[upstream], input="?", conversation=conversation, store=False)
+    assert unstored.conversation is not None
+    assert texts(rig, conversation) == everything
+
+
+def test_a_failed_reply_adds_nothing_and_frees_the_conversation(rig: StateRig) -> None:
+    conversation = rig.sdk.conversations.create().id
+    rig.fakes["chat"].answers = [Answer(b'{"error":{"message":"no"}}', status=400, content_type="application/json")]
+    with pytest.raises(openai.BadRequestError):
+        rig.create(model="chat/m", input="Hi", conversation=conversation)
+    assert texts(rig, conversation) == []
+    rig.plays("chat", HELLO)
+    rig.create(model="chat/m", input="Hi", conversation=conversation)
+    assert texts(rig, conversation) == ["Hi", "Hello Ada."]
+
+
+def test_one_request_at_a_time_works_on_a_conversation(rig: StateRig) -> None:
+    rig.plays("chat", HELLO, AGAIN)
+    slow = rig.fakes["chat"].answers[0]
+    rig.fakes["chat"].answers[0] = Answer(slow.body, content_type=slow.content_type, delay_s=2.0)
+    conversation = rig.sdk.conversations.create().id
+    running = threading.Thread(
+        target=rig.create, kwargs={"model": "chat/m", "input": "one", "conversation": conversation}
+    )
+    running.start()
+    while not rig.calls("chat"):
+        threading.Event().wait(0.01)
+    with pytest.raises(openai.BadRequestError) as refused:
+        rig.create(model="chat/m", input="two", conversation=conversation)
+    assert (refused.value.code, refused.value.param) == ("conversation_locked", "conversation")
+    running.join()
+    rig.create(model="chat/m", input="two", conversation=conversation)
+    assert texts(rig, conversation) == ["one", "Hello Ada.", "two", "Your name is Ada."]
+
+
+def test_a_conversation_that_is_deleted_in_the_middle_gets_nothing_and_the_reply_stays(rig: StateRig) -> None:
+    rig.plays("chat", CALL)
+    slow = rig.fakes["chat"].answers[0]
+    rig.fakes["chat"].answers[0] = Answer(slow.body, content_type=slow.content_type, delay_s=1.0)
+    conversation, made = rig.sdk.conversations.create().id, []
+    running = threading.Thread(
+        target=lambda: made.append(rig.create(model="chat/m", input="one", conversation=conversation).id)
+    )
+    running.start()
+    while not rig.calls("chat"):
+        threading.Event().wait(0.01)
+    rig.sdk.conversations.delete(conversation)
+    running.join()
+    assert rig.sdk.responses.retrieve(made[0]).id == made[0]

@@ -1,0 +1,171 @@
+"""What a request may not refer to, and what it is told then; another key's ids are answered like unknown ones."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from state.state_rig import AGAIN, CALL, HELLO, WEATHER, StateRig, state_rigged
+from wire_json import JsonObject
+
+ASK = {"model": "chat/m", "input": "Hi"}
+RESULT = {"type": "function_call_output", "call_id": "call_9", "output": "Rain."}
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
+    with state_rigged(tmp_path_factory.mktemp("errors")) as shared:
+        yield shared
+
+
+def refusal(rig: StateRig, body: object, key: str = "alice", path: str = "/responses") -> JsonObject:
+    calls = len(rig.calls("chat"))
+    reply = rig.http("POST", path, key, body)
+    assert len(rig.calls("chat")) == calls, "nothing is spent on a request that cannot work"
+    error = reply.json["error"]
+    assert isinstance(error, dict)
+    assert error.pop("type") == "invalid_request_error"
+    return {"status": reply.status, **error}
+
+
+def test_an_unknown_parent_is_400(rig: StateRig) -> None:
+    assert refusal(rig, {**ASK, "previous_response_id": "resp_x"}) == {
+        "status": 400,
+        "message": "Previous response with id 'resp_x' not found.",
+        "param": "previous_response_id",
+        "code": "previous_response_not_found",
+    }
+
+
+def test_a_response_that_was_not_stored_is_no_parent(rig: StateRig) -> None:
+    rig.plays("chat", HELLO)
+    made = rig.create(model="chat/m", input="Hi", store=False)
+    assert refusal(rig, {**ASK, "previous_response_id": made.id})["code"] == "previous_response_not_found"
+
+
+def test_a_malformed_parent_is_400(rig: StateRig) -> None:
+    error = refusal(rig, {**ASK, "previous_response_id": "resp x!"})
+    assert (error["status"], error["param"]) == (400, "previous_response_id")
+    assert str(error["message"]).startswith("Invalid 'previous_response_id': 'resp x!'. Expected an ID that contains")
+
+
+def test_a_parent_and_a_conversation_exclude_each_other(rig: StateRig) -> None:
+    error = refusal(rig, {**ASK, "previous_response_id": "resp_x", "conversation": "conv_x"})
+    assert (error["status"], error["code"]) == (400, "mutually_exclusive_parameters")
+    assert str(error["message"]).startswith("Mutually exclusive parameters: Ensure you are only providing one of")
+
+
+@pytest.mark.parametrize("conversation", ["conv_x", {"id": "conv_x"}], ids=["id", "object"])
+def test_an_unknown_conversation_is_404(rig: StateRig, conversation: object) -> None:
+    error = refusal(rig, {**ASK, "conversation": conversation})
+    assert error == {"status": 404, "message": "Conversation with id 'conv_x' not found.", "param": None, "code": None}
+
+
+@pytest.mark.parametrize("item", [{"type": "item_reference", "id": "rs_x"}, {"id": "rs_x"}], ids=["typed", "bare"])
+@pytest.mark.parametrize("store", [True, False])
+def test_an_unknown_item_is_404(rig: StateRig, item: object, store: bool) -> None:
+    error = refusal(rig, {"model": "chat/m", "input": [item], "store": store})
+    assert (error["status"], error["param"], error["code"]) == (404, "input", None)
+    assert str(error["message"]).startswith("Item with id 'rs_x' not found.")
+
+
+def test_an_item_may_not_come_twice(rig: StateRig) -> None:
+    rig.plays("chat", HELLO)
+    made = rig.create(model="chat/m", input="Hi")
+    again = {"type": "item_reference", "id": made.output[0].id}
+    error = refusal(rig, {"model": "chat/m", "input": [again], "previous_response_id": made.id})
+    assert error["status"] == 400
+    assert str(error["message"]).startswith(f"Duplicate item found with id {made.output[0].id}.")
+
+
+def test_a_call_needs_its_result_and_a_result_its_call(rig: StateRig) -> None:
+    rig.plays("chat", CALL)
+    made = rig.create(model="chat/m", input="Hi", tools=[WEATHER])
+    error = refusal(rig, {**ASK, "previous_response_id": made.id})
+    assert (error["message"], error["param"]) == ("No tool output found for function call call_1.", "input")
+    result = {**RESULT, "call_id": "call_1"}
+    error = refusal(rig, {"model": "chat/m", "input": [result, RESULT], "previous_response_id": made.id})
+    assert error["message"] == "No tool call found for function call output with call_id call_9."
+
+
+def test_an_id_of_another_type_of_item_is_400(rig: StateRig) -> None:
+    call = {"type": "function_call", "id": "msg_1", "call_id": "call_9", "name": "weather", "arguments": "{}"}
+    error = refusal(rig, {"model": "chat/m", "input": [{"role": "user", "content": "Hi"}, call, RESULT]})
+    assert (error["param"], error["code"]) == ("input[1].id", "invalid_value")
+    assert error["message"] == "Invalid 'input[1].id': 'msg_1'. Expected an ID that begins with 'fc'."
+
+
+def test_ids_that_a_client_makes_itself_are_legal(rig: StateRig) -> None:
+    rig.plays("chat", HELLO)
+    call = {"type": "function_call", "id": "fc-7", "call_id": "call_9", "name": "weather", "arguments": "{}"}
+    rig.create(model="chat/m", input=[{"role": "user", "content": "Hi", "id": "msg_own-1"}, call, RESULT])
+
+
+def test_a_response_that_is_not_there_is_404_on_every_path(rig: StateRig) -> None:
+    for method, path in (("GET", ""), ("GET", "/input_items"), ("DELETE", ""), ("POST", "/cancel")):
+        reply = rig.http(method, f"/responses/resp_x{path}")
+        assert (reply.status, reply.json["error"]) == (
+            404,
+            {
+                "message": "Response with id 'resp_x' not found.",
+                "type": "invalid_request_error",
+                "param": None,
+                "code": None,
+            },
+        )
+
+
+def test_a_foreground_response_is_neither_cancelled_nor_streamed(rig: StateRig) -> None:
+    rig.plays("chat", HELLO)
+    made = rig.create(model="chat/m", input="Hi")
+    cancelled = rig.http("POST", f"/responses/{made.id}/cancel")
+    assert (cancelled.status, b"Cannot cancel a synchronous response." in cancelled.body) == (400, True)
+    streamed = rig.http("GET", f"/responses/{made.id}?stream=true")
+    assert (streamed.status, b"was not created with background=true" in streamed.body) == (400, True)
+    assert rig.http("GET", f"/responses/{made.id}?stream=false").status == 200
+    assert b'"param":"starting_after"' in rig.http("GET", "/responses/resp_x?starting_after=a").body
+
+
+def surfaces(rig: StateRig, response: str, item: str, conversation: str) -> list[tuple[str, str, object]]:
+    """Every way to name something that is kept: method, path, body."""
+    inline = [{"type": "item_reference", "id": item}]
+    return [
+        ("POST", "/responses", {**ASK, "previous_response_id": response}),
+        ("POST", "/responses", {**ASK, "previous_response_id": response, "stream": True}),
+        ("POST", "/responses", {"model": "chat/m", "input": inline}),
+        ("POST", "/responses", {**ASK, "conversation": conversation}),
+        ("POST", "/responses/input_tokens", {**ASK, "previous_response_id": response}),
+        ("POST", "/responses/input_tokens", {**ASK, "conversation": conversation}),
+        ("POST", "/responses/compact", {**ASK, "previous_response_id": response}),
+        ("GET", f"/responses/{response}", None),
+        ("GET", f"/responses/{response}?stream=true", None),
+        ("GET", f"/responses/{response}/input_items", None),
+        ("POST", f"/responses/{response}/cancel", None),
+        ("DELETE", f"/responses/{response}", None),
+        ("GET", f"/conversations/{conversation}", None),
+        ("POST", f"/conversations/{conversation}", {"metadata": {}}),
+        ("GET", f"/conversations/{conversation}/items", None),
+        ("POST", f"/conversations/{conversation}/items", {"items": [{"role": "user", "content": "Mine."}]}),
+        ("GET", f"/conversations/{conversation}/items/{item}", None),
+        ("DELETE", f"/conversations/{conversation}/items/{item}", None),
+        ("DELETE", f"/conversations/{conversation}", None),
+    ]
+
+
+def test_the_ids_of_another_key_are_answered_exactly_like_unknown_ones(rig: StateRig) -> None:
+    rig.plays("chat", HELLO, AGAIN)
+    conversation = str(rig.http("POST", "/conversations", body={}).json["id"])
+    made = rig.create(model="chat/m", input="Hi", conversation=conversation)
+    item = made.output[0].id
+    assert item is not None
+    asked = len(rig.calls("chat"))
+    known, unknown = (made.id, item, conversation), ("resp_unknown", "msg_unknown", "conv_unknown")
+    for foreign, missing in zip(surfaces(rig, *known), surfaces(rig, *unknown), strict=True):
+        ours, theirs = (rig.http(method, path, "bob", body) for method, path, body in (foreign, missing))
+        renamed = ours.body.decode()
+        for one, other in zip(known, unknown, strict=True):
+            renamed = renamed.replace(one, other)
+        assert (ours.status, renamed) == (theirs.status, theirs.body.decode()), foreign
+        assert ours.status in (400, 404), foreign
+    assert len(rig.calls("chat")) == asked, "no foreign request reaches an upstream"
+    assert rig.clients["alice"].responses.retrieve(made.id).id == made.id
+    assert len(list(rig.clients["alice"].conversations.items.list(conversation))) == 2

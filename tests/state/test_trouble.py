@@ -1,0 +1,83 @@
+"""What is kept when the client leaves, the upstream fails, or the store does."""
+
+import http.client
+import json
+import time
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from e2e import speak_chat
+from e2e.meaning import Ending, Meant, Say, Stop
+from fakes.upstream import Answer, End
+from state.state_rig import HELLO, SETTINGS, StateRig, state_rigged, stored
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
+    with state_rigged(tmp_path_factory.mktemp("trouble")) as shared:
+        yield shared
+
+
+def test_a_client_that_leaves_finds_its_response_cancelled(rig: StateRig) -> None:
+    begun = speak_chat.stream(Meant((Say("Hello Ada."),), ending=Ending.NONE))
+    rig.fakes["chat"].answers = [Answer(begun, end=End.HANG)]
+    connection = http.client.HTTPConnection("127.0.0.1", rig.gateway.port, timeout=60)
+    body = json.dumps({"model": "chat/m", "input": "Hi", "stream": True})
+    connection.request("POST", "/v1/responses", body, {"authorization": f"Bearer {rig.gateway.keys['alice']}"})
+    answer = connection.getresponse()
+    answer.readline()
+    id = json.loads(answer.readline().removeprefix(b"data: "))["response"]["id"]
+    connection.close()
+    answer.close()
+    deadline = time.monotonic() + 30
+    while (reply := rig.http("GET", f"/responses/{id}")).status == 404 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert (reply.json["status"], reply.json["output"], reply.json["error"]) == ("cancelled", [], None)
+
+
+def test_a_reply_that_breaks_off_is_stored_as_failed_before_its_last_event(rig: StateRig) -> None:
+    rig.fakes["chat"].answers = [Answer(speak_chat.stream(Meant((Say("Hello"),), ending=Ending.ERROR)))]
+    reply = rig.http("POST", "/responses", body={"model": "chat/m", "input": "Hi", "stream": True})
+    events = [json.loads(line[6:]) for line in reply.body.splitlines() if line.startswith(b"data: {")]
+    assert events[-1]["type"] == "response.failed"
+    found = rig.sdk.responses.retrieve(events[-1]["response"]["id"])
+    assert found.status == "failed"
+    assert found.error is not None
+
+
+def test_an_incomplete_response_can_be_continued(rig: StateRig) -> None:
+    cut = speak_chat.whole(Meant((Say("Hello"),), Stop.CAP))
+    rig.plays("chat", HELLO, HELLO)
+    rig.fakes["chat"].answers[0] = Answer(cut, content_type="application/json")
+    first = rig.create(model="chat/m", input="Hi", max_output_tokens=16)
+    assert first.status == "incomplete"
+    rig.create(model="chat/m", input="Go on", previous_response_id=first.id)
+
+
+def test_nothing_is_kept_where_the_configuration_says_so(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with state_rigged(tmp_path_factory.mktemp("off"), SETTINGS + "[responses]\nstore = false\n") as rig:
+        rig.plays("chat", HELLO)
+        made = rig.create(model="chat/m", input="unmistakable-canary")
+        assert stored(made) is False
+        with pytest.raises(openai.NotFoundError):
+            rig.sdk.responses.retrieve(made.id)
+        files = [file for file in rig.directory.rglob("*") if file.is_file()]
+        assert not any(b"unmistakable-canary" in file.read_bytes() for file in files)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_store_that_fails_costs_no_reply_and_is_reported(
+    tmp_path_factory: pytest.TempPathFactory, stream: bool
+) -> None:
+    with state_rigged(tmp_path_factory.mktemp("broken")) as rig:
+        rig.plays("chat", HELLO, HELLO, HELLO, stream=stream)
+        kept = rig.create(stream=stream, model="chat/m", input="Hi")
+        rig.break_store()
+        made = rig.create(stream=stream, model="chat/m", input="Hi")
+        assert (stored(made), made.output_text) == (False, "Hello Ada.")
+        later = rig.http("POST", "/responses", body={"model": "chat/m", "input": "Hi", "stream": stream})
+        assert int(later.headers["x-dragoman-loss"]) >= 1
+        needs = rig.http("POST", "/responses", body={"model": "chat/m", "input": "?", "previous_response_id": kept.id})
+        assert (needs.status, b"store of responses" in needs.body) == (503, True)
