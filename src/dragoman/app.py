@@ -280,7 +280,13 @@ class App:
                 self._check_secrets(section, starts=old is None)
         backends = self._find_backends(config.tools)
         planned = {
-            name: plan_tools(config.tools, backends, provider.requests.hosted_tools, provider.account.search)
+            name: plan_tools(
+                config.tools,
+                backends,
+                provider.requests.hosted_tools,
+                provider.account.search,
+                mixes=provider.requests.mixes_tools is None,
+            )
             for name, provider in providers.items()
         }
         return {name: plan for name, plan in planned.items() if plan is not None}

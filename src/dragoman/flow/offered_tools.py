@@ -44,6 +44,15 @@ async def declares_server_tool(call: Call, plan: ToolPlan) -> bool:
     return any(isinstance(tool, Hosted) and tool.kind in kinds for tool in call.request().tools)
 
 
+def choose_plan(request: Request, plan: ToolPlan | None, *, mixes: bool) -> ToolPlan | None:
+    """Return the plan for a request; `mixes`: the tools that the upstream runs itself work beside functions."""
+    if plan is None or plan.beside_functions is None or mixes:
+        return plan
+    hosted = {tool.kind for tool in request.tools if type(tool) is Hosted}
+    has_functions = any(type(tool) is not Hosted for tool in request.tools) or not hosted.isdisjoint(plan.kinds)
+    return plan.beside_functions if has_functions and not hosted.isdisjoint(plan.native) else plan
+
+
 async def offer_tools(
     call: Call, plan: ToolPlan | None, rounds: EarlierRounds | None, upstream: str, ledger: Ledger
 ) -> OfferedTools:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dragoman.config.problems import ConfigError
 from dragoman.flow.call import Call
-from dragoman.flow.offered_tools import EarlierRounds, declares_server_tool, offer_tools
+from dragoman.flow.offered_tools import EarlierRounds, choose_plan, declares_server_tool, offer_tools
 from dragoman.flow.offload import LARGE_BYTES, run_off_loop
 from dragoman.flow.ports import MediaFetcher
 from dragoman.framing.known_secrets import Secrets, list_secrets
@@ -146,7 +146,9 @@ async def prepare(
         return await _pass_unchanged(call, route, provider, protocol, passing, options, number)
     await call.read()
     ledger = call.ledger()
-    offered = await offer_tools(call, fitting.tool_plan, rounds, protocol.name, ledger)
+    mixes = rules.mixes_tools is None or rules.mixes_tools(fitting.profile)
+    plan = choose_plan(call.request(), fitting.tool_plan, mixes=mixes)
+    offered = await offer_tools(call, plan, rounds, protocol.name, ledger)
     request, tools, message = await _translate(
         call, route, provider, fitting, protocol, options, changes, ledger, offered.request
     )
@@ -165,7 +167,7 @@ async def prepare(
         ledger=ledger,
         losses=len(ledger),
         server_tools=offered.tools,
-        tool_plan=fitting.tool_plan,
+        tool_plan=plan,
         unrun_uses=offered.unrun,
         may_pause=not call.client.knows_pause and Hosted in map(type, request.tools),
     )

@@ -14,6 +14,7 @@ from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Stage
+from dragoman.hub.profile import Profile
 from dragoman.hub.request import Request
 from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.client import IncomingResponse as IncomingResponse
@@ -127,6 +128,7 @@ class RequestRules(Struct, frozen=True):
     headers: RequestHeaders | None = None  # of one request
     options: Callable[[str], Awaitable[object]] = no_options  # model -> what its protocol needs to build a request
     hosted_tools: frozenset[str] = frozenset()  # of web_search, web_fetch: those that the upstream runs itself
+    mixes_tools: Callable[[Profile], bool] | None = None  # whether those work beside functions; None: with every model
     adjust: Callable[[Failure], Adjustment | None] = lambda failure: None  # whether a refused request is sent again
 
 

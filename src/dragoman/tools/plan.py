@@ -30,6 +30,7 @@ class ToolPlan(Struct, frozen=True):
     marks: tuple[bytes, ...]  # one of them stands in every body that declares a tool which the upstream cannot run
     secrets: tuple[bytes, ...] = ()
     describe_search: DescribeTool | None = None  # None: the gateway's own text is declared
+    beside_functions: "ToolPlan | None" = None  # instead, where the upstream's own tools do not work beside functions
 
     @property
     def located_by(self) -> tuple[str, ...]:
@@ -42,14 +43,24 @@ class ToolPlan(Struct, frozen=True):
 
 
 def plan_tools(
-    settings: Tools, backends: Backends, native: frozenset[str], account_search: AccountSearch | None
+    settings: Tools,
+    backends: Backends,
+    native: frozenset[str],
+    account_search: AccountSearch | None,
+    *,
+    mixes: bool = True,
 ) -> ToolPlan | None:
-    """Choose the first search backend that fits; None if the gateway runs nothing for this provider."""
+    """Choose the first search backend that fits; None if the gateway runs nothing for this provider.
+
+    `mixes`: the tools that the upstream runs itself work beside functions.
+    """
+    instead = None if mixes else plan_tools(settings, backends, frozenset(), account_search)
     search = _choose_search(settings.web_search, backends, native, account_search)
     fetch = None if FETCH in native else backends.fetch
-    if search is None and fetch is None:
+    if search is None and fetch is None and instead is None:
         return None
     plan = make_plan(search, fetch, native, settings, backends.servers, backends.secrets)
+    plan = plan if instead is None else replace(plan, beside_functions=instead)
     if account_search is None or search is not account_search:
         return plan
     return replace(plan, describe_search=account_search.describe)

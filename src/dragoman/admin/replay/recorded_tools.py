@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.config.settings import Tools, WebFetch, WebSearch
-from dragoman.flow.capture.format import Capture, LookupName, ToolRun, find_values
+from dragoman.flow.capture.format import BESIDE_FUNCTIONS, Capture, LookupName, ToolRun, find_values
 from dragoman.hub.server_tools import (
     FETCH,
     SEARCH,
@@ -84,13 +84,19 @@ def replay_plans(capture: Capture, providers: Mapping[str, Provider]) -> dict[st
     for name, backends in settings.tool_backends.items():
         if name not in providers:
             continue
-        runs = RecordedRuns(name, capture)
-        plan = make_plan(
-            ReplayedSearch(backends[SEARCH], runs) if SEARCH in backends else None,
-            ReplayedFetch(backends[FETCH], runs) if FETCH in backends else None,
-            providers[name].requests.hosted_tools,
-            Tools(search, fetch),
-            McpServers(),
-        )
-        plans[name] = replace(plan, describe_search=runs.describe)
+        runs, tools, native = RecordedRuns(name, capture), Tools(search, fetch), providers[name].requests.hosted_tools
+        plan = _replay_plan(backends, runs, native, tools)
+        others = {key.removeprefix(BESIDE_FUNCTIONS): backend for key, backend in backends.items() if _is_other(key)}
+        instead = _replay_plan(others, runs, frozenset(), tools) if others else None
+        plans[name] = replace(plan, beside_functions=instead)
     return plans
+
+
+def _is_other(key: str) -> bool:
+    return key.startswith(BESIDE_FUNCTIONS)
+
+
+def _replay_plan(backends: Mapping[str, str], runs: RecordedRuns, native: frozenset[str], settings: Tools) -> ToolPlan:
+    search = ReplayedSearch(backends[SEARCH], runs) if SEARCH in backends else None
+    fetch = ReplayedFetch(backends[FETCH], runs) if FETCH in backends else None
+    return replace(make_plan(search, fetch, native, settings, McpServers()), describe_search=runs.describe)

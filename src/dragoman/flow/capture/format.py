@@ -17,6 +17,7 @@ VERSION = 2
 WHOLE, CLOSED = "whole", "closed"  # how a response ended: complete, or closed by the gateway
 CANCELLED = "cancelled"  # why there is no response: the request was given up
 NO_PROVIDER = ""  # in place of a provider's name: what is looked up elsewhere
+BESIDE_FUNCTIONS = "beside functions: "  # before a tool: its backend where the upstream's own cannot be used
 CLIENT_LEFT, STOPPED = "the client left", "the gateway stopped"
 
 

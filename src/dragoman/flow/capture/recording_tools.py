@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from dragoman.config.settings import Tools, WebFetch, WebSearch
-from dragoman.flow.capture.format import LookupName, ToolRun
+from dragoman.flow.capture.format import BESIDE_FUNCTIONS, LookupName, ToolRun
 from dragoman.flow.capture.recording import Recording
 from dragoman.framing.known_secrets import list_secrets
 from dragoman.hub.request import Json
@@ -42,7 +42,10 @@ def _describe(settings: WebSearch | WebFetch) -> Json:
 
 def describe_backends(plan: ToolPlan) -> dict[str, str]:
     found = ((SEARCH, plan.search), (FETCH, plan.fetch))
-    return {tool: backend.name for tool, backend in found if backend is not None}
+    named = {tool: backend.name for tool, backend in found if backend is not None}
+    if plan.beside_functions is None:
+        return named
+    return named | {BESIDE_FUNCTIONS + tool: name for tool, name in describe_backends(plan.beside_functions).items()}
 
 
 def record_plan(plan: ToolPlan, provider: str, recording: Recording) -> ToolPlan:
@@ -53,6 +56,9 @@ def record_plan(plan: ToolPlan, provider: str, recording: Recording) -> ToolPlan
         search=None if plan.search is None else RecordingSearch(plan.search, recorder),
         fetch=None if plan.fetch is None else RecordingFetch(plan.fetch, recorder),
         describe_search=None if plan.describe_search is None else recorder.record_text(plan.describe_search),
+        beside_functions=None
+        if plan.beside_functions is None
+        else record_plan(plan.beside_functions, provider, recording),
     )
 
 

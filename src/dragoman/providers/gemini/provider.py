@@ -85,6 +85,7 @@ def make_gemini(config: ProviderConfig, send: SendRequest, environ: Mapping[str,
         requests=RequestRules(
             quirks=frozenset((VERTEX,)) if is_vertex else frozenset(),
             hosted_tools=frozenset(("web_search", "web_fetch")),
+            mixes_tools=lambda profile: profile.hosted_beside_functions and not is_vertex,
             adjust=adjust_signatures,
         ),
         account=account,
