@@ -20,17 +20,21 @@ from dragoman.config import Config
 from dragoman.routing.resolve import find_configured_targets
 
 KEY_VARIABLE = "DRAGOMAN_API_KEY"
+DEFAULT_WINDOW = 128_000  # tokens, for clients that require a window, if the model's is not known
+OPENCODE_OUTPUT = 32_000  # tokens; opencode requires a limit of the reply beside that of the window
 KEY = f"${KEY_VARIABLE}"
 PRINT_KEY = f"printenv {KEY_VARIABLE}"
+CLAUDE_WINDOWS = ("CLAUDE_CODE_MAX_CONTEXT_TOKENS", "CLAUDE_CODE_AUTO_COMPACT_WINDOW")
 
 FindFile = Callable[[Mapping[str, str], Path], Path]  # environment, home directory -> the client's settings file
 
 
 class Target(Struct, frozen=True):
-    """The gateway's address without a path, and a model; None where the user must choose one."""
+    """The gateway's address without a path, a model, None where the user must choose one, and its context window."""
 
     root: str
     model: str | None = None
+    window: int | None = None  # in tokens; None: not known
 
     @property
     def api(self) -> str:
@@ -81,12 +85,20 @@ def _claude_lines(to: Target) -> list[str]:
     ]
 
 
-def _claude_settings(to: Target) -> Settings:
+def claude_environment(to: Target) -> dict[str, str]:
+    """Return the variables that point Claude Code at the gateway, without the key."""
     env = {"ANTHROPIC_BASE_URL": to.root}
     if to.model is not None:
         # Claude Code uses the second one for titles and the like, in the background.
         env |= {"ANTHROPIC_MODEL": to.model, "ANTHROPIC_DEFAULT_HAIKU_MODEL": to.model}
-    return {"apiKeyHelper": PRINT_KEY, "env": env}
+    if to.window is not None:
+        # The first is for models that it does not know; the second limits the window of those that it does.
+        env |= {name: str(to.window) for name in CLAUDE_WINDOWS}
+    return env
+
+
+def _claude_settings(to: Target) -> Settings:
+    return {"apiKeyHelper": PRINT_KEY, "env": claude_environment(to)}
 
 
 def _claude_model(text: str) -> object:
@@ -108,10 +120,15 @@ def _codex_lines(to: Target) -> list[str]:
     ]
 
 
+def codex_provider(to: Target) -> dict[str, str]:
+    return {"name": "dragoman", "base_url": to.api, "env_key": KEY_VARIABLE, "wire_api": "responses"}
+
+
 def _codex_settings(to: Target) -> Settings:
-    provider = {"name": "dragoman", "base_url": to.api, "env_key": KEY_VARIABLE, "wire_api": "responses"}
-    top = {"model": to.model} if to.model else {}
-    return {"model_provider": "dragoman", **top, "model_providers": {"dragoman": provider}}
+    top: dict[str, object] = {"model": to.model} if to.model else {}
+    if to.window is not None:
+        top["model_context_window"] = to.window
+    return {"model_provider": "dragoman", **top, "model_providers": {"dragoman": codex_provider(to)}}
 
 
 def _codex_model(text: str) -> object:
@@ -131,15 +148,18 @@ def _gemini_settings(to: Target) -> Settings:
     return {"GOOGLE_GEMINI_BASE_URL": to.root, **model}
 
 
-def _opencode_settings(to: Target) -> Settings:
+def opencode_settings(to: Target) -> Settings:
     model = to.model_or_placeholder
+    described: dict[str, object] = {"name": model}
+    if to.window is not None:
+        described["limit"] = {"context": to.window, "output": min(to.window, OPENCODE_OUTPUT)}
     return {
         "provider": {
             "dragoman": {
                 "npm": "@ai-sdk/openai-compatible",
                 "name": "dragoman",
                 "options": {"baseURL": to.api, "apiKey": f"{{env:{KEY_VARIABLE}}}"},
-                "models": {model: {"name": model}},
+                "models": {model: described},
             }
         },
         "model": f"dragoman/{model}",
@@ -147,7 +167,7 @@ def _opencode_settings(to: Target) -> Settings:
 
 
 def _opencode_lines(to: Target) -> list[str]:
-    return merge_json("", _opencode_settings(to)).splitlines()
+    return merge_json("", opencode_settings(to)).splitlines()
 
 
 def _aider_lines(to: Target) -> list[str]:
@@ -168,6 +188,34 @@ def _cline_lines(to: Target) -> list[str]:
         f"Base URL      {to.api}",
         f"API Key       the value of {KEY}",
         f"Model ID      {to.model_or_placeholder}",
+    ]
+
+
+def _zed_settings(to: Target) -> Settings:
+    model = to.model_or_placeholder
+    listed = {"name": model, "display_name": model, "max_tokens": to.window or DEFAULT_WINDOW}
+    provider = {"api_url": to.api, "available_models": [listed]}
+    return {"language_models": {"openai_compatible": {"dragoman": provider}}}
+
+
+def _continue_lines(to: Target) -> list[str]:
+    return [
+        "models:",
+        "  - name: dragoman",
+        "    provider: openai",
+        f"    model: {to.model_or_placeholder}",
+        f"    apiBase: {to.api}",
+        f"    apiKey: ${{{{ secrets.{KEY_VARIABLE} }}}}",
+    ]
+
+
+def _llm_lines(to: Target) -> list[str]:
+    return [
+        "- model_id: dragoman",
+        f"  model_name: {to.model_or_placeholder}",
+        f"  api_base: {to.api}",
+        "  api_key_name: dragoman",
+        "  supports_tools: true",
     ]
 
 
@@ -248,7 +296,7 @@ RECIPES: dict[str, Recipe] = {
         SettingsFile(
             _in_directory("XDG_CONFIG_HOME", ".config", "opencode/opencode.json"),
             merge_json,
-            _opencode_settings,
+            opencode_settings,
             needs_model=True,
         ),
         lines_are_file=True,
@@ -266,6 +314,28 @@ RECIPES: dict[str, Recipe] = {
         "chat",
         _cline_lines,
         why_no_file="Cline keeps its settings in the editor's storage. Enter these on its settings page.",
+    ),
+    "zed": Recipe(
+        "Zed",
+        "chat",
+        lambda to: merge_json("", _zed_settings(to)).splitlines(),
+        SettingsFile(_in_directory("XDG_CONFIG_HOME", ".config", "zed/settings.json"), merge_json, _zed_settings, True),
+        lines_are_file=True,
+        notes_on_file=(f"Zed reads the key from ${KEY_VARIABLE}: export it where you start zed.",),
+    ),
+    "continue": Recipe(
+        "Continue, in ~/.continue/config.yaml",
+        "chat",
+        _continue_lines,
+        why_no_file="Continue keeps all its settings in one file. Add these lines to ~/.continue/config.yaml.",
+        notes=(f"Continue reads the key from {KEY_VARIABLE} in ~/.continue/.env.",),
+    ),
+    "llm": Recipe(
+        'llm, in extra-openai-models.yaml of the directory that `dirname "$(llm logs path)"` prints',
+        "chat",
+        _llm_lines,
+        why_no_file="llm lists its extra models in one file. Add these lines to it.",
+        notes=("`llm keys set dragoman` stores the client key; then: llm -m dragoman Hello",),
     ),
     "cursor": Recipe(
         "Cursor",

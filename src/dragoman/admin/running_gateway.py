@@ -1,11 +1,17 @@
 """Find a gateway that runs on this machine, and call it."""
 
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
 import msgspec
 from msgspec import Struct
 
 from dragoman.admin.configuration import base_url
 from dragoman.admin.errors import AdminError, InvalidArgument
 from dragoman.config import Config
+from dragoman.config.discovery import data_directory, home_directory
 from dragoman.net.client import (
     ConnectionLost,
     HttpClient,
@@ -20,12 +26,20 @@ from dragoman.providers.connection import USER_AGENT
 PROBE_TIMEOUT_S = 3.0  # a port on which nothing listens is refused at once
 RESPONSE_TIMEOUT_S = 60.0
 MAX_BODY_BYTES = 16 * 1024 * 1024
+NOTES = "running"  # the directory of notes, below that of the gateway's data
 
 
 class _Root(Struct):
     status: str = ""
     message: str = ""
     version: str = ""
+
+
+class _Note(Struct, frozen=True):
+    """Where a gateway listens, and its process."""
+
+    root: str
+    pid: int
 
 
 class _Error(Struct, frozen=True):
@@ -99,6 +113,59 @@ async def find_running(config: Config) -> str | None:
     """Return the address of the gateway that listens where the configuration says, or None."""
     root = base_url(config.server.host, config.server.port)
     return root if await read_version(root) is not None else None
+
+
+async def find_gateway(config: Config, environ: Mapping[str, str], url: str | None = None) -> str | None:
+    """Return the address of a gateway that runs: the given one, the configured one, or one that was noted.
+
+    Raises AdminError if no gateway answers at the given address.
+    """
+    if url is not None:
+        root = url.rstrip("/").removesuffix("/v1")
+        if await read_version(root) is None:
+            raise AdminError(f"No dragoman answers at {root}.")
+        return root
+    configured = await find_running(config)
+    if configured is not None:
+        return configured
+    home = home_directory(environ)
+    for root in [] if home is None else noted_gateways(data_directory(environ, home)):
+        if await read_version(root) is not None:
+            return root
+    return None
+
+
+def note_gateway(directory: Path, root: str) -> Path:
+    """Write down where this process's gateway listens, for commands on this machine; raises OSError."""
+    path = directory / NOTES / f"{os.getpid()}.json"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.encode(_Note(root, os.getpid())))
+    return path
+
+
+def forget_gateway(note: Path) -> None:
+    with suppress(OSError):
+        note.unlink()
+
+
+def noted_gateways(directory: Path) -> list[str]:
+    """Return the addresses of gateways whose processes run, the newest first."""
+    try:
+        paths = sorted((directory / NOTES).glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+        notes = [msgspec.json.decode(path.read_bytes(), type=_Note) for path in paths]
+    except (OSError, msgspec.MsgspecError):
+        return []
+    return [note.root for note in notes if _is_running(note.pid)]
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 async def read_version(root: str) -> str | None:

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from dragoman.admin.captures import export_capture, find_capture, list_captures, read_capture
+from dragoman.cli.completing import complete_captures
 from dragoman.cli.screen import remark, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, read_settings
 from dragoman.flow.capture.directory import CaptureFile
@@ -41,7 +42,7 @@ def show_list(config_file: str | None, as_json: bool) -> None:
 
 
 @command.command("show")
-@click.argument("which", metavar="ID|FILE")
+@click.argument("which", metavar="ID|FILE", shell_complete=complete_captures)
 @click.option("--full", is_flag=True, help="Shorten nothing.")
 @config_option
 @json_option
@@ -60,7 +61,7 @@ def show_one(which: str, full: bool, config_file: str | None, as_json: bool) -> 
 
 
 @command.command("export")
-@click.argument("which", metavar="ID|FILE")
+@click.argument("which", metavar="ID|FILE", shell_complete=complete_captures)
 @click.argument("directory", required=False, type=click.Path(file_okay=False, path_type=Path))
 @config_option
 def export_one(which: str, directory: Path | None, config_file: str | None) -> None:

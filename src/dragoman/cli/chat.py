@@ -10,6 +10,7 @@ import msgspec
 
 from dragoman.admin.errors import AdminError
 from dragoman.admin.running_gateway import GatewayClient, choose_key
+from dragoman.cli.completing import complete_models
 from dragoman.cli.gateway import open_gateway
 from dragoman.cli.models import Page
 from dragoman.cli.screen import show_json
@@ -23,7 +24,13 @@ MAX_SEARCHES = 5
 
 @click.command("chat")
 @click.argument("text", nargs=-1, required=True)
-@click.option("-m", "--model", metavar="MODEL", help="The model to use. [default: the first of `dragoman models`]")
+@click.option(
+    "-m",
+    "--model",
+    metavar="MODEL",
+    shell_complete=complete_models,
+    help="The model to use. [default: the first of `dragoman models`]",
+)
 @click.option("--think", is_flag=True, help="Ask the model to think first.")
 @click.option("--search", is_flag=True, help="Let the model search the web, and list the pages that it cites.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the route, the timing and the token counts.")

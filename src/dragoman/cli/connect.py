@@ -9,9 +9,12 @@ import click
 from dragoman.admin.clients import RECIPES, Recipe, SettingsFile, Target, choose_model
 from dragoman.admin.configuration import base_url, suggest_model
 from dragoman.admin.errors import AdminError
+from dragoman.admin.launching import find_window
+from dragoman.admin.running_gateway import find_gateway
 from dragoman.admin.settings_file import CannotMerge, FileEdit, plan_edit, undo_newest
+from dragoman.cli.completing import complete_models
 from dragoman.cli.screen import remark, show_json
-from dragoman.cli.settings import config_option, json_option, read_found_settings
+from dragoman.cli.settings import config_option, json_option, read_found_settings, url_option
 from dragoman.config import Config
 
 
@@ -19,10 +22,15 @@ from dragoman.config import Config
 @click.argument("client", type=click.Choice(list(RECIPES)))
 @click.option("--write", is_flag=True, help="Write into the client's own settings, after a backup.")
 @click.option("--undo", is_flag=True, help="Restore the newest backup.")
-@click.option("-m", "--model", metavar="M", help="The model that the client should use.")
+@click.option(
+    "-m", "--model", metavar="M", shell_complete=complete_models, help="The model that the client should use."
+)
+@url_option
 @config_option
 @json_option
-def command(client: str, write: bool, undo: bool, model: str | None, config_file: str | None, as_json: bool) -> None:
+def command(
+    client: str, write: bool, undo: bool, model: str | None, url: str | None, config_file: str | None, as_json: bool
+) -> None:
     """Show how to point a client at this gateway, or write it into the client's own settings."""
     if write and undo:
         raise click.UsageError("--write and --undo cannot be used together.")
@@ -31,10 +39,10 @@ def command(client: str, write: bool, undo: bool, model: str | None, config_file
         _undo(recipe)
         return
     config = read_found_settings(config_file)
-    root = base_url(config.server.host, config.server.port)
-    target = Target(root, model or suggest_model(config))
+    root = asyncio.run(find_gateway(config, os.environ, url)) or base_url(config.server.host, config.server.port)
+    target = _make_target(config, root, model or suggest_model(config))
     if write and recipe.file is not None:
-        _write(client, recipe, recipe.file, config, Target(root, model))
+        _write(client, recipe, recipe.file, config, _make_target(config, root, model))
     elif as_json:
         show_json(_fields(client, recipe, target))
     else:
@@ -84,8 +92,12 @@ def _plan(recipe: Recipe, file: SettingsFile, config: Config, target: Target) ->
     if target.model is not None:
         return edit, target
     present = file.read_model(edit.old or "")
-    target = Target(target.root, choose_model(recipe, config, present, lambda: _list_model_ids(config)))
+    target = _make_target(config, target.root, choose_model(recipe, config, present, lambda: _list_model_ids(config)))
     return plan_edit(_path(file), file.merge, file.settings(target)), target
+
+
+def _make_target(config: Config, root: str, model: str | None) -> Target:
+    return Target(root, model, None if model is None else find_window(config, model))
 
 
 def _list_model_ids(config: Config) -> list[str]:

@@ -12,6 +12,7 @@ import msgspec
 from dragoman.admin.diagnosis import examine, report_config_errors
 from dragoman.admin.errors import AdminError
 from dragoman.admin.probing import ProbeReport, choose_provider, config_path, plan_edit, probe_provider
+from dragoman.cli.completing import complete_providers
 from dragoman.cli.screen import count, fit, remark, remove_control, show_json, show_table
 from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings
 from dragoman.config import Config, ConfigError
@@ -22,7 +23,7 @@ MAX_MESSAGE_CHARACTERS = 60
 
 
 @click.command("doctor")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_providers)
 @click.option("-m", "--model", metavar="M", help="With NAME: the model to use instead of the first.")
 @click.option("--write", is_flag=True, help="With NAME: write the result into dragoman.toml, after a backup.")
 @config_option

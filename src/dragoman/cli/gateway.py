@@ -23,15 +23,15 @@ async def open_gateway(config: Config, key: str | None) -> AsyncIterator[Gateway
         if root is not None and key:
             yield GatewayClient(root, key, http)
         else:
-            async with _start_gateway(config) as (own_root, own_key):
+            async with start_gateway(config) as (own_root, own_key):
                 yield GatewayClient(own_root, own_key, http)
     finally:
         await http.close()
 
 
 @asynccontextmanager
-async def _start_gateway(config: Config) -> AsyncIterator[tuple[str, str]]:
-    """Run the same server and the same code path, on a free port and with a random key."""
+async def start_gateway(config: Config) -> AsyncIterator[tuple[str, str]]:
+    """Run the same server and the same code path, on a free port and with a random key; yield address and key."""
     from dragoman.accounts.keys import Keyring
     from dragoman.app import App
 

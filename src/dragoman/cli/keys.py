@@ -20,6 +20,7 @@ from dragoman.admin.keys import (
     wait_until_accepted,
     wait_until_rejected,
 )
+from dragoman.cli.completing import complete_keys
 from dragoman.cli.screen import remark, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, read_settings
 from dragoman.config import Config, Secret
@@ -70,7 +71,7 @@ def list_keys(config_file: str | None, as_json: bool) -> None:
 
 
 @command.command("revoke")
-@click.argument("name_or_id")
+@click.argument("name_or_id", shell_complete=complete_keys)
 @config_option
 @json_option
 def revoke(name_or_id: str, config_file: str | None, as_json: bool) -> None:

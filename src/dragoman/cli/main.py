@@ -12,6 +12,7 @@ PROGRAM = "dragoman"
 # The short help is here, so that `--help` loads none of the commands.
 COMMANDS = {
     "serve": "Start the gateway.",
+    "launch": "Start a client that uses the gateway.",
     "chat": "Send a prompt to a model and show the reply as it streams.",
     "models": "List the models that clients can use.",
     "console": "Open the web console in a browser, signed in.",

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.admin.errors import AdminError
-from dragoman.admin.running_gateway import choose_key, find_running
+from dragoman.admin.running_gateway import GatewayClient, choose_key, find_running
 from dragoman.cli.gateway import open_gateway
 from dragoman.cli.screen import remark, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, key_option, read_found_settings
@@ -63,3 +63,8 @@ async def read_page(config: Config, given_key: str | None = None) -> Page:
 
 async def list_models(config: Config) -> list[Model]:
     return (await read_page(config)).data
+
+
+async def read_ids(gateway: GatewayClient) -> list[str]:
+    """Return the models that a gateway lists."""
+    return [model.id for model in msgspec.json.decode(await gateway.get("/v1/models"), type=Page).data]

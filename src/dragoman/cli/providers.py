@@ -13,6 +13,7 @@ from dragoman.admin.provider_sections import (
     plan_removal,
 )
 from dragoman.admin.settings_file import FileEdit
+from dragoman.cli.completing import complete_kinds, complete_providers
 from dragoman.cli.screen import remark, show_json, show_table
 from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings
 from dragoman.config.presets import Preset, load_presets
@@ -54,7 +55,7 @@ def presets(as_json: bool) -> None:
 
 
 @command.command("add")
-@click.argument("kind")
+@click.argument("kind", shell_complete=complete_kinds)
 @click.option("--name", metavar="N", help="The provider's name. [default: KIND]")
 @click.option("--api-key", metavar="SOURCE", help="env:NAME or file:PATH. [default: the vendor's variable]")
 @click.option("--endpoint", metavar="URL", help="The address, up to and including the version.")
@@ -94,7 +95,7 @@ def add(
 
 
 @command.command("remove")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_providers)
 @click.option("--dry-run", is_flag=True, help="Show the change only.")
 @config_option
 def remove(name: str, dry_run: bool, config_file: str | None) -> None:

@@ -13,6 +13,7 @@ from dragoman.admin.replay.fixture import write_fixture
 from dragoman.admin.replay.rerun import rerun
 from dragoman.admin.replay.upstream import HOST, config_for_upstream, serve_upstream
 from dragoman.cli.capture import choose_capture
+from dragoman.cli.completing import complete_captures
 from dragoman.cli.screen import ELLIPSIS, count, fit, remove_control, show_json
 from dragoman.cli.settings import config_option, json_option
 from dragoman.flow.capture.format import Capture
@@ -24,7 +25,7 @@ CONTEXT = 30
 
 
 @click.command("replay")
-@click.argument("which", metavar="ID|FILE")
+@click.argument("which", metavar="ID|FILE", shell_complete=complete_captures)
 @click.option("--as-fixture", "fixture", metavar="NAME|DIR", help="Write a fixture that expects the current result.")
 @click.option("--serve", "is_served", is_flag=True, help="Serve the recorded upstream responses at their pace.")
 @click.option(

@@ -124,6 +124,7 @@ def _serve(options: ServeOptions, workers: int) -> int:
     def announce() -> None:
         options.bound.release_predecessor()
         startup.show_banner()
+        startup.note_gateway()
 
     try:
         if workers == 1:
@@ -132,6 +133,7 @@ def _serve(options: ServeOptions, workers: int) -> int:
         return _serve_with_workers(options, workers, announce)
     finally:
         startup.show_created_key()
+        startup.forget_gateway()
 
 
 def _serve_in_one_process(options: ServeOptions, announce: Callable[[], None]) -> None:

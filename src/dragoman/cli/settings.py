@@ -31,6 +31,13 @@ def key_option(command: Command) -> Command:
     return option(command)
 
 
+def url_option(command: Command) -> Command:
+    option = click.option(
+        "--url", metavar="URL", help="The gateway's address. [default: the one that runs, else the configured one]"
+    )
+    return option(command)
+
+
 def config_source(config_file: str | None) -> ConfigSource:
     """Return the configuration of this process's environment, directory and home."""
     return ConfigSource(config_file, os.environ, Path.cwd(), Path.home())

@@ -1,5 +1,7 @@
 """opencode, aider and llm do their work through the gateway on upstreams of every protocol."""
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -107,3 +109,32 @@ def llm(rig: Rig, directory: Path, speaks: str, *more: str) -> Ran:
     model = {"chat": "own", "responses": "gpt-5.5", "messages": "claude-sonnet-4.5"}[speaks]
     arguments = ("-m", model, "--functions", WRITE_NOTE, "--td", *more, "Write a note.")
     return rig.run(directory / "bin" / "llm", *arguments, env=given)
+
+
+@pytest.mark.parametrize(
+    ("program", "name", "words"),
+    [
+        ("opencode", "opencode", ("run", "Hello from launch")),
+        (
+            "aider",
+            "aider",
+            ("--message", "Hello from launch", "--yes-always", "--analytics-disable", "--no-check-update", "--no-git"),
+        ),
+    ],
+)
+def test_opencode_and_aider_are_launched(
+    program: str, name: str, words: tuple[str, ...], rig: Rigging, client: Client, tmp_path: Path
+) -> None:
+    here = rig("chat")
+    (tmp_path / "bin").mkdir()
+    if name == "opencode":
+        (tmp_path / "bin" / program).symlink_to(native(client(name), "opencode-*/bin/opencode"))
+    else:
+        (tmp_path / "bin" / program).write_text(f'#!/bin/sh\nexec "{client(name)}/bin/python" -m aider "$@"\n')
+        (tmp_path / "bin" / program).chmod(0o755)
+    quiet = {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1", "DRAGOMAN_LOCAL_PORTS": ""}
+    path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    launch = (sys.executable, "-m", "dragoman", "launch", program, "--", *words)
+    ran = here.run(*launch, patience_s=120, env={**quiet, "PATH": path})
+    assert ran.code == 0, ran
+    assert "Hello from launch" in ran.out, ran

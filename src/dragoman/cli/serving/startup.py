@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import click
 from msgspec import Struct
@@ -15,8 +16,10 @@ from dragoman.accounts.keys import Keyring
 from dragoman.admin.clients import KEY_VARIABLE, Target
 from dragoman.admin.configuration import find_short_key
 from dragoman.admin.errors import AdminError
+from dragoman.admin.running_gateway import forget_gateway, note_gateway
 from dragoman.config import Config, ProviderConfig, Secret
 from dragoman.config.console import find_console_state
+from dragoman.config.discovery import data_directory, home_directory
 from dragoman.config.settings import is_loopback
 from dragoman.store import Store, StoreError, make_store
 
@@ -59,6 +62,7 @@ class Startup:
         self._target = target
         self._keys = Keys(None, 0, config.client_key is not None)
         self._is_shown = False
+        self._note: Path | None = None
 
     def prepare_keys(self) -> None:
         """Create the first key if there is none. The loop and the store are closed again: workers are forked later."""
@@ -81,6 +85,18 @@ class Startup:
         if self._keys.created is not None and not self._is_shown:
             with suppress(OSError):
                 _write_stdout(f"A client key was created, shown only this once:\n  {_export_line(self._keys.created)}")
+
+    def note_gateway(self) -> None:
+        """Write down where the gateway listens, so that commands find it on any port."""
+        home = home_directory(os.environ)
+        if home is None:
+            return
+        with suppress(OSError):  # on a read-only disk, commands need --url
+            self._note = note_gateway(data_directory(os.environ, home), self._target.root)
+
+    def forget_gateway(self) -> None:
+        if self._note is not None:
+            forget_gateway(self._note)
 
     async def _read_keys(self) -> Keys:
         store, keyring = await open_keys(self._config)

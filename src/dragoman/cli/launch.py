@@ -1,0 +1,128 @@
+"""`dragoman launch`: start a client that uses the running gateway, or one that runs as long as the client."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+import click
+
+from dragoman.admin.clients import RECIPES, Target, choose_model
+from dragoman.admin.errors import AdminError
+from dragoman.admin.launching import LAUNCHES, Launch, find_program, find_window, make_command
+from dragoman.admin.running_gateway import GatewayClient, accepts_key, choose_key, find_gateway
+from dragoman.cli.completing import complete_models
+from dragoman.cli.gateway import start_gateway
+from dragoman.cli.models import read_ids
+from dragoman.cli.screen import remark
+from dragoman.cli.settings import config_option, key_option, read_found_settings, url_option
+from dragoman.config import Config
+from dragoman.net.client import HttpClient
+
+Arguments = tuple[str, ...]
+
+
+@click.command("launch", context_settings={"ignore_unknown_options": True})
+@click.argument("client", type=click.Choice(list(LAUNCHES)))
+@click.argument("arguments", metavar="[--] [ARGS]...", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "-m",
+    "--model",
+    metavar="M",
+    shell_complete=complete_models,
+    help="The model to use. [default: the first that suits the client]",
+)
+@url_option
+@config_option
+@key_option
+def command(
+    client: str, arguments: Arguments, model: str | None, url: str | None, config_file: str | None, key: str | None
+) -> None:
+    """Start CLIENT with its requests going through the gateway. ARGS are the client's own; nothing is written.
+
+    The running gateway is used if $DRAGOMAN_API_KEY or --key has a key for it. Otherwise a gateway is started that
+    runs as long as the client.
+    """
+    from dragoman.cli.logs import RemarkFormatter, log_to_stderr
+
+    log_to_stderr(RemarkFormatter(), logging.ERROR)
+    launch = LAUNCHES[client]
+    program = find_program(launch.program, os.environ)
+    if program is None:
+        raise AdminError(f"There is no `{launch.program}` in $PATH. Install it: {launch.install}")
+    config = read_found_settings(config_file)
+    known_key = choose_key(config, key)
+    root = asyncio.run(find_gateway(config, os.environ, url))
+    if url is not None and known_key is None:
+        raise AdminError(f"A key for {url} is needed: set $DRAGOMAN_API_KEY, or pass --key.")
+    if root is None or known_key is None:
+        _explain_own_gateway(root)
+        sys.exit(asyncio.run(_run_with_gateway(config, launch, program, model, arguments)))
+    target = asyncio.run(_find_target(config, launch, root, known_key, model))
+    _replace_process(*make_command(launch, program, target, arguments, known_key, os.environ))
+
+
+def _explain_own_gateway(root: str | None) -> None:
+    if root is None:
+        remark("No gateway is running: one is started for this client, and ends with it.")
+    else:
+        remark(
+            f"A gateway runs at {root}, but $DRAGOMAN_API_KEY is not set: "
+            "another one is started for this client, and ends with it."
+        )
+
+
+async def _find_target(config: Config, launch: Launch, root: str, key: str, model: str | None) -> Target:
+    if not await accepts_key(root, key):
+        raise AdminError(
+            f"The gateway at {root} rejects the key. `dragoman keys create` makes a valid one; "
+            "set it as $DRAGOMAN_API_KEY, or pass it with --key."
+        )
+    http = HttpClient()
+    try:
+        return await _choose_target(config, launch, GatewayClient(root, key, http), model)
+    finally:
+        await http.close()
+
+
+async def _choose_target(config: Config, launch: Launch, gateway: GatewayClient, model: str | None) -> Target:
+    """Return address, model and window; the model is chosen if none is given."""
+    if model is None:
+        ids = await read_ids(gateway)
+        model = choose_model(RECIPES[launch.recipe], config, None, lambda: ids)
+    if model is None:
+        raise AdminError("No model is known: no provider lists any. Name one with -m, or run `dragoman doctor`.")
+    remark(f"{launch.program} uses {model} through {gateway.root}.")
+    return Target(gateway.root, model, find_window(config, model))
+
+
+async def _run_with_gateway(
+    config: Config, launch: Launch, program: str, model: str | None, arguments: Arguments
+) -> int:
+    """Run the client while a gateway runs in this process, and return its exit code."""
+    http = HttpClient()
+    try:
+        async with start_gateway(config) as (root, key):
+            target = await _choose_target(config, launch, GatewayClient(root, key, http), model)
+            words, environ = make_command(launch, program, target, arguments, key, os.environ)
+            return await _run(words, environ)
+    finally:
+        await http.close()
+
+
+async def _run(words: Sequence[str], environ: dict[str, str]) -> int:
+    """Run a command to its end. Ctrl-C is the client's own: the terminal sends it to both."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, lambda: None)
+    client = await asyncio.create_subprocess_exec(*words, env=environ)
+    loop.add_signal_handler(signal.SIGTERM, client.terminate)
+    code = await client.wait()
+    return 128 - code if code < 0 else code
+
+
+def _replace_process(words: Sequence[str], environ: dict[str, str]) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(words[0], list(words), environ)
