@@ -35,7 +35,7 @@ CONSOLE_TOOLS := tools/console/node_modules/.package-lock.json
 check-console:
 	@if ! command -v npm >/dev/null; then \
 	  echo "NOT CHECKED: the types of the console's scripts, because node and npm are not installed." >&2; \
-	elif $(MAKE) --no-print-directory $(CONSOLE_TOOLS); then \
+	elif $(MAKE) -s --no-print-directory $(CONSOLE_TOOLS); then \
 	  node tools/console/node_modules/typescript/bin/tsc -p tools/console; \
 	else \
 	  echo "NOT CHECKED: the types of the console's scripts, because npm could not install TypeScript." >&2; \

@@ -3,6 +3,14 @@
 /** Name, title, and the key after `g`. */
 export const PAGES = [
   { name: "live", title: "Live", key: "l" },
+  { name: "requests", title: "Requests", key: "r" },
+  { name: "usage", title: "Usage", key: "u" },
+  { name: "models", title: "Models", key: "m" },
+  { name: "accounts", title: "Accounts", key: "a" },
+  { name: "keys", title: "Keys", key: "k" },
+  { name: "settings", title: "Settings", key: "s" },
+  { name: "doctor", title: "Doctor", key: "d" },
+  { name: "connect", title: "Connect", key: "c" },
 ];
 
 /** Go to another state. @param {string} address @param {boolean} [replace] */

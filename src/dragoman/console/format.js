@@ -19,7 +19,7 @@ export function tokens(tokens) {
 /** @param {number | null | undefined} milliseconds */
 export function duration(milliseconds) {
   if (milliseconds === null || milliseconds === undefined) return "–";
-  if (milliseconds < 1) return `${milliseconds.toFixed(1)} ms`;
+  if (milliseconds < 1) return milliseconds ? `${milliseconds.toFixed(1)} ms` : "0 ms";
   if (milliseconds < 1000) return `${Math.round(milliseconds)} ms`;
   const seconds = milliseconds / 1000;
   if (seconds < 100) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
@@ -33,7 +33,7 @@ export function duration(milliseconds) {
 export function money(usd) {
   if (usd === null || usd === undefined) return "no price";
   if (usd === 0) return "$0";
-  return usd < 0.01 ? `$${usd.toFixed(5)}` : usd < 100 ? `$${usd.toFixed(3)}` : `$${count.format(usd)}`;
+  return usd < 0.01 ? `$${usd.toFixed(5)}` : usd >= 1 && usd < 100 ? `$${usd.toFixed(2)}` : usd < 1 ? `$${usd.toFixed(3)}` : `$${count.format(usd)}`;
 }
 
 /** @param {number} bytes */

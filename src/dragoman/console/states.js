@@ -35,7 +35,7 @@ export function failed(error, retry) {
 /** @param {Error} error */
 export function forbidden(error) {
   return h("section.state.forbidden", null,
-    h("h2", null, h("span.mark", { "aria-hidden": "true" }, "⃠"), " Not for this key"),
+    h("h2", null, h("span.mark", { "aria-hidden": "true" }, "⊘"), " Not for this key"),
     h("p", null, plain(error.message)),
     h("p", null, "Sign out and sign in with the owner's key, or run: ", h("code", null, "dragoman console")));
 }

@@ -9,7 +9,7 @@ import { plain } from "../text.js";
 
 export const title = "Help";
 const KEYS = [
-  ["j / k", "next and previous row"], ["Enter", "open the row"], ["Esc", "back, or leave a field"], ["f", "freeze the live list"], ["?", "this page"],
+  ["j / k", "next and previous row"], ["Enter", "open the row"], ["Esc", "back, or leave a field"], ["/", "the filter"], ["f", "freeze the live list"], ["r", "replay, in the inspector"], ["?", "this page"],
 ];
 
 /** @returns {import("../main.js").Page} */
@@ -33,7 +33,7 @@ export function open() {
 /** @param {any[]} sessions @param {() => void} again */
 function sessionTable(sessions, again) {
   return h("div.scroll", { tabindex: "0" }, h("table", null, h("caption.unseen", null, "Sessions"),
-    h("thead", null, h("tr", null, ["Browser", "Address", "Key", "Signed in", "Last used", ""].map((name) => h("th", { scope: "col" }, name)))),
+    h("thead", null, h("tr", null, ["Browser", "Address", "Key", "Signed in", "Last used", "Action"].map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", null, sessions.map((one) => h("tr", null,
       h("td.text", null, plain(one.browser)), h("td", null, plain(one.address)), h("td", null, plain(one.key)),
       h("td", { title: exactTime(one.created_at * 1000) }, ago(one.created_at * 1000)), h("td", { title: exactTime(one.used_at * 1000) }, ago(one.used_at * 1000)),

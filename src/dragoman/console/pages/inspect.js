@@ -1,11 +1,11 @@
 // Inspector: why did this reply look so? For a request under way, or one that was captured.
 
-import { get, session } from "../api.js";
+import { get, send, session } from "../api.js";
 import { announce, h, show } from "../dom.js";
 import { feed } from "../feed.js";
 import { ago, bytes, duration, exactTime } from "../format.js";
 import { diffView, jsonView } from "../json.js";
-import { empty, loading } from "../states.js";
+import { empty, failed, loading } from "../states.js";
 import { Timeline } from "../timeline.js";
 import { copyButton, plain, quote } from "../text.js";
 import { costText, protocols, stateMark, tokenText } from "../words.js";
@@ -18,7 +18,8 @@ const SECRET_HEADER = /^(authorization|x-api-key|x-goog-api-key|cookie|host|cont
 export async function open({ rest }) {
   const view = new Inspector(rest[0] || "");
   await view.load();
-  return { node: view.node, close: () => view.close(), keys: { Escape: () => history.back(), ...view.keys } };
+  view.keys.Escape = () => history.back();
+  return { node: view.node, close: () => view.close(), keys: view.keys };
 }
 
 class Inspector {
@@ -184,8 +185,31 @@ class Inspector {
 
   /** @param {any} description */
   actions(description) {
-    return h("div.bar", null, copyButton(() => curl(description.request), "Copy as cURL"),
-      copyButton(() => JSON.stringify(description, null, 2), "Copy as JSON"));
+    const result = h("div", { role: "status" });
+    const replay = async () => {
+      show(result, loading("Running the request through the current code…"));
+      try {
+        show(result, replayed(await (await send("POST", `${capturePath(this.id)}/replay`, {})).json()));
+      } catch (error) {
+        show(result, failed(error));
+      }
+    };
+    const save = async () => {
+      try {
+        const blob = await (await send("POST", `${capturePath(this.id)}/fixture`, {})).blob();
+        const link = h("a", { href: URL.createObjectURL(blob), download: `${this.id.replace(/[^\w.-]/g, "_")}.json` });
+        link.click();
+        setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+        show(result, h("p.notice.good", null, "Saved. Put it into tests/fixtures/captures of a checkout, and tests/test_captures.py runs it."));
+      } catch (error) {
+        show(result, failed(error));
+      }
+    };
+    this.keys.r = () => { if (this.row?.captured) void replay(); };
+    const prompt = lastText(description.request.body);
+    return h("div", null, h("div.bar", null, this.row?.captured ? [h("button", { type: "button", onclick: replay }, "Replay"), h("button", { type: "button", onclick: save }, "Make a fixture")] : null,
+      copyButton(() => curl(description.request), "Copy as cURL"), copyButton(() => JSON.stringify(description, null, 2), "Copy as JSON"),
+      prompt ? h("a.button", { href: `/console/models?${new URLSearchParams({ prompt })}` }, "Try again at…") : null), result);
   }
 }
 
@@ -231,6 +255,33 @@ function headerTable(name, headers) {
   return h("details", null, h("summary", null, name), h("div.scroll", { tabindex: "0" }, h("table", null, h("caption.unseen", null, name),
     h("thead", null, h("tr", null, h("th", { scope: "col" }, "Name"), h("th", { scope: "col" }, "Value"))),
     h("tbody", null, headers.map(([key, value]) => h("tr", null, h("th", { scope: "row" }, plain(key)), h("td", null, quote(value, 500))))))));
+}
+
+/** @param {string} id */
+function capturePath(id) {
+  return `/api/v1/captures/${encodeURIComponent(id)}`;
+}
+
+/** @param {any} result */
+function replayed(result) {
+  announce(result.same ? "The replay is the same." : "The replay is different.");
+  return h("section.card", null, h("h2", null, result.same ? "Replay: same" : "Replay: different"), h("ul", null, result.parts.map((/** @type {any} */ part) =>
+    h("li", null, h(part.changes.length ? "span.bad" : "span.ok", { "aria-hidden": "true" }, part.changes.length ? "✕ " : "● "), `${plain(part.name)}, ${plain(part.size)}: ${part.changes.length ? `${part.changes.length} differences` : "same"}`,
+      part.changes.map((/** @type {any} */ change) => h("div.diff", null, h("div", null, plain(change.place)), h("div.del", null, `- ${plain(change.was)}`), h("div.add", null, `+ ${plain(change.now)}`)))))));
+}
+
+/** The last text of a request, as far as the protocols agree on where it is. @param {string} body */
+function lastText(body) {
+  try {
+    const request = JSON.parse(body);
+    const input = request.messages || request.input || request.contents;
+    const last = Array.isArray(input) ? input[input.length - 1] : input;
+    const content = last?.content ?? last?.parts ?? last;
+    const text = Array.isArray(content) ? content.map((part) => part.text || "").join("\n") : content;
+    return typeof text === "string" ? text.slice(0, 2000) : "";
+  } catch {
+    return "";
+  }
 }
 
 /** @param {any} request */

@@ -102,7 +102,7 @@ export function open() {
 
 function nothing() {
   return empty("No requests yet", "Requests appear here while they are answered. ",
-    "To point a client at this gateway, run: ", h("code", null, "dragoman connect"));
+    h("a", { href: "/console/connect" }, "Point a client at this gateway"), " or ", h("a", { href: "/console/models" }, "try a model"), ".");
 }
 
 function makeFigures() {
@@ -138,7 +138,7 @@ function columns(end) {
     { title: "Cost", kind: "number", cell: (row) => costText(row.cost_usd, row.state === "ended" ? row.usage_source : "estimated") },
     { title: "Losses", kind: "number", cell: (row) => (row.passthrough ? "0" : number(row.losses)) },
     { title: "Retries", kind: "number", cell: (row) => number(row.failed_attempts.length), hint: (row) => row.failed_attempts.map(plain).join("\n") },
-    { title: "", cell: (row) => (row.state === "ended" || !session.may("requests:end") ? "" : h("button.quiet", { type: "button", onclick: () => end(row) }, "End")) },
+    { title: "Action", cell: (row) => (row.state === "ended" || !session.may("requests:end") ? "" : h("button.quiet", { type: "button", onclick: () => end(row) }, "End")) },
   ];
 }
 

@@ -16,6 +16,7 @@ from dragoman.http.api.audit import AuditLog
 from dragoman.http.api.responses import convert_errors, respond
 from dragoman.http.auth_backoff import AuthBackoff
 from dragoman.http.console.browser_check import BrowserCheck, make_browser_check
+from dragoman.http.console.connect import ConnectApi
 from dragoman.http.console.feed import FeedApi
 from dragoman.http.console.files import IMMUTABLE, REVALIDATED, SECURITY_HEADERS, ConsoleFile, read_console_files
 from dragoman.http.console.live_requests import CostOf, LiveRequests
@@ -51,7 +52,9 @@ class Console:
         backoff: AuthBackoff,
         live: LiveRequests,
         audit: AuditLog | None,
+        connect: ConnectApi,
     ) -> None:
+        self._connect = connect
         self.sessions = sessions
         self.live = live
         self._check = BrowserCheck(True, ())
@@ -72,6 +75,7 @@ class Console:
         yield Route("GET", f"{PREFIX}/sessions", Role.SESSION, self._list_sessions)
         yield Route("DELETE", f"{PREFIX}/sessions/*", Role.SESSION, self._end_session)
         yield from self._feed.routes()
+        yield from self._connect.routes()
 
     async def find_key(self, exchange: Exchange) -> KeyId | None:
         """Return the key of a request's session; None if it names none. Raises RequestError for an invalid one."""
@@ -238,4 +242,4 @@ def make_console(
     live = LiveRequests(gateway.captures, cost_of)
     gateway.observers.attach(live.observe)
     sessions = ConsoleSessions(MemorySessions() if store is None else store, keyring)
-    return Console(sessions, keyring, backoff, live, audit)
+    return Console(sessions, keyring, backoff, live, audit, ConnectApi(gateway))

@@ -1,0 +1,31 @@
+// Read a response with one JSON value on each line, as they arrive.
+
+/** @param {Response} response @returns {AsyncGenerator<any>} */
+export async function* readLines(response) {
+  for await (const line of textLines(response)) if (line.trim()) yield JSON.parse(line);
+}
+
+/** The data of server-sent events. @param {Response} response @returns {AsyncGenerator<string>} */
+export async function* readEvents(response) {
+  for await (const line of textLines(response)) if (line.startsWith("data:")) yield line.slice(5).trim();
+}
+
+/** @param {Response} response @returns {AsyncGenerator<string>} */
+async function* textLines(response) {
+  if (!response.body) return;
+  const reader = response.body.getReader();
+  const decoder = new TextDecoder();
+  let rest = "";
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) break;
+      const lines = (rest + decoder.decode(value, { stream: true })).split("\n");
+      rest = lines.pop() || "";
+      yield* lines;
+    }
+    if (rest) yield rest;
+  } finally {
+    void reader.cancel();
+  }
+}

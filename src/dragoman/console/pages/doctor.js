@@ -1,0 +1,56 @@
+// Doctor: what is broken?
+
+import { send } from "../api.js";
+import { announce, h, show } from "../dom.js";
+import { readLines } from "../lines.js";
+import { failed, loading } from "../states.js";
+import { copyButton, plain, quote } from "../text.js";
+
+export const title = "Doctor";
+/** @type {Record<string, [string, string]>} */
+const MARKS = { ok: ["●", "ok"], warning: ["▲", "warn"], broken: ["✕", "bad"] };
+
+/** @returns {import("../main.js").Page} */
+export function open() {
+  const control = new AbortController();
+  const list = h("tbody");
+  const state = h("div", { role: "status" });
+  const again = h("button", { type: "button", onclick: () => void run() }, "Check again");
+  const table = h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Findings" }, h("table", null, h("caption.unseen", null, "Findings"),
+    h("thead", null, h("tr", null, ["State", "What", "Found", "To do"].map((name) => h("th", { scope: "col" }, name)))), list));
+
+  async function run() {
+    again.disabled = true;
+    list.replaceChildren();
+    show(state, loading("Checking configuration, store, keys, providers and clock…"));
+    /** @type {Record<string, number>} */
+    const counts = { ok: 0, warning: 0, broken: 0 };
+    try {
+      const response = await send("GET", "/api/v1/doctor", undefined, { signal: control.signal });
+      for await (const finding of readLines(response)) {
+        counts[finding.state] += 1;
+        list.append(row(finding));
+      }
+      const text = `${counts.broken} broken, ${counts.warning} to look at, ${counts.ok} fine`;
+      show(state, h(counts.broken ? "p.notice.bad" : counts.warning ? "p.notice" : "p.notice.good", null, text));
+      announce(text);
+    } catch (error) {
+      if (!control.signal.aborted) show(state, failed(error, () => void run()));
+    } finally {
+      again.disabled = false;
+    }
+  }
+
+  void run();
+  return { node: h("div", null, h("div.bar", null, again), state, table), close: () => control.abort() };
+}
+
+/** @param {any} finding */
+function row(finding) {
+  const [sign, colour] = MARKS[finding.state] || ["?", "soft"];
+  const command = /`([^`]+)`/.exec(finding.to_do || "");
+  return h("tr", null,
+    h("td.nowrap", null, h(`span.mark.${colour}`, { "aria-hidden": "true" }, sign), ` ${plain(finding.state)}`),
+    h("th.text", { scope: "row" }, plain(finding.what)), h("td.text", null, quote(finding.found, 1000)),
+    h("td.text", null, quote(finding.to_do || "", 1000), command ? [" ", copyButton(() => command[1], "Copy command")] : null));
+}

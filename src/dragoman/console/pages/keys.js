@@ -1,0 +1,107 @@
+// Keys: who may use the gateway?
+
+import { get, send, session } from "../api.js";
+import { ask, dialog } from "../dialog.js";
+import { announce, h, show } from "../dom.js";
+import { ago, exactTime } from "../format.js";
+import { empty, fill } from "../states.js";
+import { copyButton, plain } from "../text.js";
+
+export const title = "Keys";
+const DAY_S = 86_400;
+
+/** @returns {import("../main.js").Page} */
+export function open() {
+  const view = new Keys();
+  void view.load();
+  return { node: view.node };
+}
+
+class Keys {
+  constructor() {
+    this.place = h("div");
+    this.secret = h("div", { role: "status" });
+    const create = h("button.primary", { type: "button", onclick: () => void this.create() }, "Create a key");
+    this.node = h("div", null, h("div.bar", null, session.may("keys:write") ? create : null), this.secret, this.place);
+  }
+
+  load() {
+    return fill(this.place, () => get("/api/v1/keys"), (data) => this.table(data));
+  }
+
+  /** @param {any} data */
+  table(data) {
+    const note = data.environment_key ? h("p.soft", null, "The key of the environment ($DRAGOMAN_API_KEY) is valid, too: it is the owner's and is not listed.") : null;
+    if (!data.keys.length) return h("div", null, note, empty("No keys in the store", "Create one for each person or program, so that you can tell them apart and revoke one."));
+    return h("div", null, note, h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Keys" }, h("table", null, h("caption.unseen", null, "Keys"),
+      h("thead", null, h("tr", null, ["Name", "Key", "Role", "State", "Created", "Last used", "Expires", "Action"].map((name) => h("th", { scope: "col" }, name)))),
+      h("tbody", null, data.keys.map((/** @type {any} */ key) => this.row(key))))));
+  }
+
+  /** @param {any} key */
+  row(key) {
+    const revoked = key.revoked_at !== null;
+    const expired = key.expires_at !== null && key.expires_at * 1000 < Date.now();
+    const state = revoked ? h("span.bad", null, "✕ revoked") : expired ? h("span.bad", null, "✕ expired") : h("span.ok", null, "● valid");
+    const may = session.may("keys:write") && !revoked;
+    return h("tr", null, h("th.text", { scope: "row" }, plain(key.name)), h("td.nowrap", null, h("code", null, `${plain(key.prefix)}…${plain(key.last4)}`)),
+      h("td.text", null, plain(key.role), key.scopes.length ? h("div.soft", null, key.scopes.map(plain).join(", ")) : null),
+      h("td.nowrap", null, state, key.old_secret_until && key.old_secret_until * 1000 > Date.now() ? h("div.soft", null, `old secret until ${exactTime(key.old_secret_until * 1000)}`) : null),
+      time(key.created_at), time(key.last_used_at), time(key.expires_at),
+      h("td.nowrap", null, may ? [h("button.quiet", { type: "button", onclick: () => void this.rotate(key) }, "Rotate"), h("button.quiet.bad", { type: "button", onclick: () => void this.revoke(key) }, "Revoke")] : null));
+  }
+
+  async create() {
+    const name = h("input", { id: "name", required: true, maxlength: "100", autocomplete: "off" });
+    const role = h("select", { id: "role" }, h("option", { value: "client" }, "Client: model requests, its own usage"), h("option", { value: "admin" }, "Admin token: parts of this console, no model requests"));
+    const expiry = h("select", { id: "expiry" }, h("option", { value: "" }, "Never"), h("option", { value: String(DAY_S) }, "In a day"), h("option", { value: String(30 * DAY_S) }, "In 30 days"), h("option", { value: String(365 * DAY_S) }, "In a year"));
+    const scopes = SCOPES.map((scope) => h("label.check", null, h("input", { type: "checkbox", value: scope, name: "scope" }), scope));
+    const group = h("fieldset", { hidden: true }, h("legend", null, "Scopes"), scopes);
+    role.addEventListener("change", () => { group.hidden = role.value !== "admin"; });
+    const done = await dialog("Create a key", [h("label", { for: "name" }, "Name"), name, h("label", { for: "role" }, "For"), role, group, h("label", { for: "expiry" }, "Expires"), expiry], "Create", async () => {
+      const chosen = [...group.querySelectorAll("input:checked")].map((box) => /** @type {HTMLInputElement} */ (box).value);
+      const response = await send("POST", "/api/v1/keys", {
+        name: name.value, role: role.value, ...(role.value === "admin" ? { scopes: chosen } : {}),
+        ...(expiry.value ? { expires_at: Math.floor(Date.now() / 1000) + Number(expiry.value) } : {}),
+      });
+      this.show(await response.json(), "created");
+    });
+    if (done) await this.load();
+  }
+
+  /** @param {any} key */
+  async rotate(key) {
+    const grace = h("select", { id: "grace" }, h("option", { value: "0" }, "At once"), h("option", { value: "3600" }, "After an hour"), h("option", { value: String(DAY_S), selected: true }, "After a day"), h("option", { value: String(7 * DAY_S) }, "After a week"));
+    const done = await dialog(`Rotate ${plain(key.name)}`, [h("p", null, "The key gets a new secret, shown once. Its id and its history stay."), h("label", { for: "grace" }, "The old secret ends"), grace], "Rotate", async () => {
+      const response = await send("POST", `/api/v1/keys/${encodeURIComponent(key.id)}/rotate`, { grace_s: Number(grace.value) }, { headers: { "if-match": `"${key.version}"` } });
+      this.show(await response.json(), "rotated");
+    });
+    if (done) await this.load();
+  }
+
+  /** @param {any} key */
+  async revoke(key) {
+    if (!(await ask(`Revoke ${plain(key.name)}?`, "Its clients and its sessions end within a second. This cannot be undone.", "Revoke"))) return;
+    try {
+      await send("DELETE", `/api/v1/keys/${encodeURIComponent(key.id)}`, undefined, { headers: { "if-match": `"${key.version}"` } });
+      announce("The key is revoked.");
+    } catch (error) {
+      show(this.secret, h("p.notice.bad", null, plain(/** @type {Error} */ (error).message)));
+    }
+    await this.load();
+  }
+
+  /** @param {any} made @param {string} how */
+  show(made, how) {
+    const secret = made.secret;
+    show(this.secret, h("section.notice.good", null, h("h2", null, `The key ${plain(made.key?.name ?? made.name)} is ${how}`), h("p", null, "This is shown only now. Copy it to where it is used."),
+      h("div.bar", null, h("code", null, secret), copyButton(() => secret)), h("button.quiet", { type: "button", onclick: () => this.secret.replaceChildren() }, "I have it: hide it")));
+  }
+}
+
+const SCOPES = ["requests:read", "requests:end", "usage:read", "captures:read", "models:read", "accounts:read", "accounts:write", "keys:read", "keys:write", "config:read", "doctor:run", "audit:read"];
+
+/** @param {number | null} seconds */
+function time(seconds) {
+  return seconds === null ? h("td.soft", null, "never") : h("td.nowrap", { title: exactTime(seconds * 1000) }, ago(seconds * 1000));
+}

@@ -1,0 +1,118 @@
+// Usage: what did it cost, and who used it?
+
+import { keepInAddress } from "../address.js";
+import { get } from "../api.js";
+import { barChart } from "../chart.js";
+import { h } from "../dom.js";
+import { duration, money, number, percent, tokens } from "../format.js";
+import { empty, fill } from "../states.js";
+import { plain } from "../text.js";
+
+export const title = "Usage";
+const SLOT_S = 900;
+/** @type {Record<string, [string, number, number]>} name -> title, seconds, seconds of one bar */
+const SPANS = { "24h": ["Last 24 hours", 86_400, 3600], "7d": ["Last 7 days", 7 * 86_400, 6 * 3600], "30d": ["Last 30 days", 30 * 86_400, 86_400] };
+/** @type {Record<string, string>} */
+const GROUPS = { model: "Model", key: "Key", client: "Client", provider: "Provider" };
+
+/** @param {{query: URLSearchParams}} address @returns {import("../main.js").Page} */
+export function open({ query }) {
+  const span = choice("Time", Object.fromEntries(Object.entries(SPANS).map(([name, [text]]) => [name, text])), query.get("span") || "24h");
+  const by = choice("By", GROUPS, query.get("by") || "model");
+  const what = choice("Chart", { cost: "Cost", tokens: "Tokens", requests: "Requests" }, query.get("chart") || "cost");
+  const place = h("div");
+  const draw = () => {
+    keepInAddress({ span: span.value, by: by.value, chart: what.value });
+    const [, seconds] = SPANS[span.value] || SPANS["24h"];
+    void fill(place, () => get("/api/v1/usage", { by: by.value, since_ms: Date.now() - seconds * 1000 }), (data) => report(data, span.value, by.value, what.value));
+  };
+  for (const one of [span, by, what]) one.node.addEventListener("change", draw);
+  draw();
+  return { node: h("div", null, h("div.bar", null, span.node, by.node, what.node), place) };
+}
+
+/** @param {string} label @param {Record<string, string>} options @param {string} chosen */
+function choice(label, options, chosen) {
+  const select = h("select", null, Object.entries(options).map(([value, text]) => h("option", { value, selected: value === chosen }, text)));
+  return { node: h("label.check", null, label, select), get value() { return /** @type {string} */ (select.value); } };
+}
+
+/** @param {any} data @param {string} span @param {string} by @param {string} what */
+function report(data, span, by, what) {
+  if (!data.sums.length) return empty("Nothing was used in this time", "Choose a longer time, or send a request.");
+  const groups = group(data.sums);
+  const all = sum(data.sums);
+  return h("div", null, data.whole ? null : h("p.notice", null, "This key sees its own usage only."), figures(all),
+    chart(data.sums, span, what), h("h2", null, `By ${GROUPS[by].toLowerCase()}`), table(groups, all, by, data.names));
+}
+
+/** @param {any[]} sums @returns {any} */
+function sum(sums) {
+  /** @type {any} */
+  const total = {};
+  for (const one of sums) {
+    for (const [name, value] of Object.entries(one)) if (typeof value === "number") total[name] = (total[name] || 0) + value;
+  }
+  return total;
+}
+
+/** @param {any[]} sums @returns {[string, any][]} */
+function group(sums) {
+  /** @type {Map<string, any[]>} */
+  const found = new Map();
+  for (const one of sums) found.set(one.group, [...(found.get(one.group) || []), one]);
+  const summed = [...found].map(([name, rows]) => /** @type {[string, any]} */ ([name, sum(rows)]));
+  return summed.sort((a, b) => b[1].cost_nano_usd - a[1].cost_nano_usd || b[1].requests - a[1].requests);
+}
+
+/** @param {any} one */
+function cost(one) {
+  const unpriced = one.counted - one.priced;
+  return money(one.cost_nano_usd / 1e9) + (unpriced ? ` + ${number(unpriced)} unpriced` : "");
+}
+
+/** @param {any} one */
+function estimated(one) {
+  return one.estimated ? `${percent(one.estimated, one.requests)} of the requests are estimated` : "reported by the upstreams";
+}
+
+/** @param {any} all */
+function figures(all) {
+  const shown = [
+    ["Requests", number(all.requests), all.failed ? `${number(all.failed)} failed` : "none failed"],
+    ["Cost", cost(all), estimated(all)],
+    ["Input tokens", tokens(all.input_tokens), `${percent(all.cache_read_tokens, all.input_tokens)} from cache`],
+    ["Output tokens", tokens(all.output_tokens), all.reasoning_tokens ? `${tokens(all.reasoning_tokens)} reasoning` : ""],
+    ["Mean duration", duration(all.duration_ms / all.requests), ""],
+  ];
+  return h("dl.figures", null, shown.map(([name, value, note]) => h("div", null, h("dt", null, name), h("dd", null, value, " ", h("small", null, note)))));
+}
+
+/** @param {any[]} sums @param {string} span @param {string} what */
+function chart(sums, span, what) {
+  const [, seconds, step] = SPANS[span] || SPANS["24h"];
+  const first = Math.floor((Date.now() / 1000 - seconds) / step) * step;
+  const bars = Array.from({ length: Math.ceil(seconds / step) + 1 }, (_, index) => ({ at: first + index * step, rows: /** @type {any[]} */ ([]) }));
+  for (const one of sums) bars[Math.min(bars.length - 1, Math.max(0, Math.floor((one.slot * SLOT_S - first) / step)))].rows.push(one);
+  const label = new Intl.DateTimeFormat("en-GB", step >= 86_400 ? { day: "numeric", month: "short" } : step > 3600 ? { weekday: "short", hour: "2-digit" } : { hour: "2-digit", minute: "2-digit" });
+  /** @type {Record<string, [string[], (one: any) => number[], (value: number) => string]>} */
+  const kinds = {
+    cost: [["US dollars"], (one) => [(one.cost_nano_usd || 0) / 1e9], money],
+    tokens: [["input", "output"], (one) => [one.input_tokens || 0, one.output_tokens || 0], tokens],
+    requests: [["ok", "failed"], (one) => [(one.requests || 0) - (one.failed || 0), one.failed || 0], number],
+  };
+  const [parts, values, format] = kinds[what] || kinds.cost;
+  return barChart(`${what[0].toUpperCase()}${what.slice(1)} over time`, bars.map((bar) => ({ label: label.format(bar.at * 1000), values: values(sum(bar.rows)) })), parts, format);
+}
+
+/** @param {[string, any][]} groups @param {any} all @param {string} by @param {Record<string, string>} names */
+function table(groups, all, by, names) {
+  const heads = [GROUPS[by], "Requests", "Failed", "Input", "From cache", "Output", "Reasoning", "Cost", "Mean duration"];
+  /** @param {any} one */
+  const cells = (one) => [number(one.requests), number(one.failed), tokens(one.input_tokens), percent(one.cache_read_tokens, one.input_tokens), tokens(one.output_tokens),
+    tokens(one.reasoning_tokens), cost(one), duration(one.duration_ms / one.requests)].map((text) => h("td.number", null, text));
+  return h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Usage" }, h("table", null, h("caption.unseen", null, `Usage by ${by}`),
+    h("thead", null, h("tr", null, heads.map((name, index) => h(index ? "th.number" : "th", { scope: "col" }, name)))),
+    h("tbody", null, groups.map(([name, one]) => h("tr", null, h("th.text", { scope: "row" }, plain(names[name] || (name === "/" || !name ? "no upstream reached" : name))), cells(one)))),
+    h("tfoot", null, h("tr", null, h("th", { scope: "row" }, "All"), cells(all)))));
+}

@@ -1,0 +1,173 @@
+"""Every page of the console in a real browser: busy, empty, forbidden and failed; widths, names and roles."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Download, expect
+
+from console.screen import AXE, Screen, screen
+from console.traffic import ECHO, ask, captured
+from gateway import KEY, Running, running
+
+PAGES = ("live", "requests", "usage", "models", "accounts", "keys", "settings", "doctor", "connect", "help")
+HAS_NAME = "e => Boolean(e.labels?.length || e.ariaLabel || e.textContent.trim() || e.title)"
+SETTLED = "() => !document.querySelector('[aria-busy=true]')"
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    directory = Path(tmp_path_factory.mktemp("pages"))
+    with running(captured(directory / "captures"), directory, stored=["someone", "laptop"]) as started:
+        for number in range(3):
+            ask(started, f"Request {number}", "claude-sonnet-4-5", f"page-{number}", started.keys["laptop"])
+        ask(started, model="no-such-model", request_id="page-failed")
+        started.capture("page-failed")
+        yield started
+
+
+def check_page(tab: Screen, name: str) -> None:
+    """One heading, landmarks, labelled controls, tables with headers, no overflow, and nothing for axe to say."""
+    page = tab.page
+    assert page.locator("h1").count() == 1
+    assert page.get_by_role("main").count() == 1
+    assert page.get_by_role("navigation").count() == 1
+    for control in page.locator("input, select, textarea, button").all():
+        if control.is_visible():
+            assert control.evaluate(HAS_NAME), name
+    assert page.locator("table:not(:has(th[scope=col]))").count() == 0
+    tab.check_width()
+    if AXE.exists():
+        page.evaluate(AXE.read_text())
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+        assert [(one["id"], [node["target"] for node in one["nodes"]]) for one in found] == [], name
+
+
+def test_every_busy_page_is_whole_at_every_width(chromium: Browser, gateway: Running) -> None:
+    with screen(chromium, gateway) as tab:
+        for name in PAGES:
+            tab.open(name)
+            tab.page.wait_for_function(SETTLED)
+            expect(tab.page.locator("main .failed")).to_have_count(0)
+            tab.keep(name)
+            check_page(tab, name)
+
+
+def test_the_inspector_of_a_capture_is_whole(chromium: Browser, gateway: Running) -> None:
+    with screen(chromium, gateway) as tab:
+        tab.open("inspect/page-1")
+        expect(tab.page.get_by_role("table", name="Timeline of the request")).to_contain_text("message_stop")
+        tab.keep("inspect-page")
+        check_page(tab, "inspect")
+
+
+def test_an_empty_page_says_the_next_step(chromium: Browser, tmp_path: Path) -> None:
+    with running(ECHO, tmp_path, stored=["someone"]) as gateway, screen(chromium, gateway) as tab:
+        for name in PAGES:
+            tab.open(name)
+            tab.page.wait_for_function(SETTLED)
+            tab.keep(f"{name}-empty")
+            expect(tab.page.locator("main .failed")).to_have_count(0)
+            if name in ("live", "requests", "usage"):
+                expect(tab.page.locator("main .empty")).to_be_visible()
+
+
+def test_a_client_key_reads_that_a_page_is_not_for_it(chromium: Browser, gateway: Running) -> None:
+    with screen(chromium, gateway, gateway.keys["someone"]) as tab:
+        tab.allowed = re.compile("403")
+        for name in ("models", "accounts", "keys", "settings", "doctor"):
+            tab.open(name)
+            expect(tab.page.locator("main")).to_contain_text("Not for this key")
+            tab.keep(f"{name}-forbidden")
+
+
+def test_a_failure_is_shown_with_a_way_to_try_again(chromium: Browser, gateway: Running) -> None:
+    body = '{"error":{"code":"overloaded","message":"The store cannot be read <b>now</b>.","field":null}}'
+    with screen(chromium, gateway) as tab:
+        tab.allowed = re.compile("503")
+        for name in ("requests", "usage", "models", "accounts", "keys", "settings", "doctor"):
+            tab.page.route("**/api/v1/**", lambda route: route.fulfill(status=503, body=body))
+            tab.open(name)
+            expect(tab.page.locator("main .failed")).to_contain_text("The store cannot be read <b>now</b>.")
+            tab.keep(f"{name}-failed")
+            tab.page.unroute("**/api/v1/**")
+            tab.page.get_by_role("button", name="Try again").click()
+            expect(tab.page.locator("main .failed")).to_have_count(0)
+
+
+def test_requests_are_filtered_by_the_address_and_exported(chromium: Browser, gateway: Running) -> None:
+    with screen(chromium, gateway) as tab:
+        tab.allowed = re.compile("400")
+        tab.open("requests?q=outcome:!ok")
+        expect(tab.page.get_by_role("row")).to_have_count(2)
+        expect(tab.page.locator("main")).to_contain_text("no-such-model")
+        tab.page.get_by_label("Filter").fill("nonsense:1")
+        tab.page.keyboard.press("Enter")
+        expect(tab.page.get_by_role("alert")).to_contain_text("nonsense")
+        tab.page.get_by_label("Filter").fill("")
+        tab.page.keyboard.press("Enter")
+        expect(tab.page.get_by_role("row")).not_to_have_count(2)
+        with tab.page.expect_download() as download:
+            tab.page.get_by_role("button", name="CSV").click()
+        assert read(download.value).startswith(b"time,")
+
+
+def read(download: Download) -> bytes:
+    return Path(download.path()).read_bytes()
+
+
+def test_one_prompt_goes_to_two_models_side_by_side(chromium: Browser, gateway: Running) -> None:
+    with screen(chromium, gateway) as tab:
+        tab.open("models")
+        tab.page.get_by_label("Prompt").fill("Say <i>this</i>")
+        tab.page.get_by_label("Add a model").select_option("echo")
+        tab.page.get_by_label("Add a model").select_option("echo-think")
+        tab.page.get_by_role("button", name="Send").click()
+        for name in ("echo", "echo-think"):
+            expect(tab.page.get_by_role("region", name=f"Answer of {name}", exact=True)).to_have_text("Say <i>this</i>")
+        expect(tab.page.get_by_role("article").first).to_contain_text("Route echo/echo")
+        tab.keep("models-tried")
+        tab.open("requests?q=client:console")
+        expect(tab.page.get_by_role("row")).to_have_count(3)
+
+
+def test_a_key_is_created_shown_once_rotated_and_revoked(chromium: Browser, gateway: Running) -> None:
+    with screen(chromium, gateway) as tab:
+        tab.open("keys")
+        tab.page.get_by_role("button", name="Create a key").click()
+        tab.page.get_by_label("Name").fill("from the page")
+        tab.page.get_by_role("button", name="Create", exact=True).click()
+        secret = tab.page.get_by_role("status").locator("code").inner_text()
+        assert ask(gateway, key=secret) == 200
+        tab.keep("keys-created")
+        tab.page.reload()
+        row = tab.page.get_by_role("row").filter(has_text="from the page")
+        row.wait_for()
+        assert secret not in tab.page.content()
+        row.get_by_role("button", name="Rotate").click()
+        tab.page.get_by_role("dialog").get_by_role("button", name="Rotate").click()
+        expect(tab.page.get_by_role("heading", name="is rotated")).to_be_visible()
+        row.get_by_role("button", name="Revoke").click()
+        tab.page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+        expect(row).to_contain_text("revoked")
+        assert ask(gateway, key=secret) == 401
+
+
+def test_connect_sees_the_first_request_of_a_client(chromium: Browser, gateway: Running) -> None:
+    with screen(chromium, gateway) as tab:
+        tab.open("connect")
+        tab.page.get_by_role("tab", name="OpenAI SDK").click()
+        expect(tab.page.get_by_role("tabpanel")).to_contain_text(f"OPENAI_BASE_URL={gateway.url}/v1")
+        expect(tab.page.get_by_role("banner")).to_contain_text("Live")
+        tab.page.wait_for_timeout(300)
+        ask(gateway, agent="aider/1.0")
+        expect(tab.page.locator("main")).to_contain_text("aider is connected")
+
+
+def test_a_first_start_opens_connect_and_a_later_one_live(chromium: Browser, gateway: Running, tmp_path: Path) -> None:
+    with running(ECHO, tmp_path, stored=["someone"]) as new, screen(chromium, new) as tab:
+        expect(tab.page).to_have_url(re.compile("/console/connect"))
+    with screen(chromium, gateway) as tab:
+        expect(tab.page).to_have_url(f"{gateway.url}/console/live")
+        assert KEY not in tab.page.content()
