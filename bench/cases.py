@@ -13,9 +13,15 @@ PATHS = {
     "messages": "/v1/messages",
     "responses": "/v1/responses",
     "kiro": "/generateAssistantResponse",
+    "gemini": "/v1beta/models/",  # then the model and what is requested
 }
-NAMES = {"chat": "Chat", "messages": "Messages", "responses": "Responses", "kiro": "Kiro"}
-TERMINAL = {"chat": b"data: [DONE]", "messages": b"message_stop", "responses": b"response.completed"}
+NAMES = {"chat": "Chat", "messages": "Messages", "responses": "Responses", "kiro": "Kiro", "gemini": "Gemini"}
+TERMINAL = {
+    "chat": b"data: [DONE]",
+    "messages": b"message_stop",
+    "responses": b"response.completed",
+    "gemini": b"finishReason",
+}
 MODE_TITLES = {
     "whole": "JSON reply, about 1 KB",
     "burst": f"stream of {EVENTS} events in one burst",
@@ -56,7 +62,10 @@ class Case:
 
     @property
     def path(self) -> str:
-        return PATHS[self.client]
+        if self.client != "gemini":
+            return PATHS[self.client]
+        verb = ":generateContent" if self.mode == "whole" else ":streamGenerateContent?alt=sse"
+        return f"{PATHS[self.client]}{self.model}{verb}"
 
     @property
     def model(self) -> str:
@@ -80,6 +89,7 @@ WAYS = (
     ("responses", "chat"),
     ("chat", "kiro"),
     ("messages", "kiro"),
+    ("chat", "gemini"),
 )
 MODES: tuple[Mode, ...] = ("whole", "burst", "paced")
 CASES = tuple(Case(client, upstream, mode) for client, upstream in WAYS for mode in MODES)

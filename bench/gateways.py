@@ -94,6 +94,8 @@ def _stanza(protocol: str, root: str) -> str:
     if protocol == "kiro":
         hosts = [f'{name} = "{root}"' for name in ("endpoint", "control_endpoint", "auth_endpoint")]
         own = ['kind = "kiro"', 'credentials = "env:KIRO_API_KEY"', *hosts]
+    elif protocol == "gemini":
+        own = ['kind = "gemini"', f'api_key = "{UPSTREAM_KEY}"', f'endpoint = "{root}/v1beta"', "list_models = false"]
     elif protocol == "messages":
         own = ['kind = "anthropic"', f'api_key = "{UPSTREAM_KEY}"', f'endpoint = "{root}/v1"']
     else:
@@ -172,4 +174,6 @@ def headers(protocol: str) -> dict[str, str]:
     plain = {"content-type": "application/json", "accept": "*/*", "user-agent": "bench"}
     if protocol == "messages":
         return plain | {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
+    if protocol == "gemini":
+        return plain | {"x-goog-api-key": KEY}
     return plain | {"authorization": f"Bearer {KEY}"}

@@ -14,6 +14,7 @@ MAX_REQUEST_BYTES = 1 << 20
 JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ntransfer-encoding: chunked\r\n\r\n"
 CONTENT_TYPES = {"kiro": b"application/vnd.amazon.eventstream"}
+GEMINI = PATHS["gemini"].encode()
 LAST_CHUNK = b"0\r\n\r\n"
 
 
@@ -77,6 +78,8 @@ class Desk(asyncio.Protocol):
     def _answer(self, path: bytes, body: bytes) -> None:
         script = self._script
         path = path.partition(b"?")[0]
+        if path.startswith(GEMINI):  # model and mode stand in the path
+            path, body = GEMINI, path
         if path == b"/v1/models":
             self._transport.write(script.models)
         elif path not in script.whole:

@@ -16,6 +16,7 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "require
 USAGE = {"prompt_tokens": 91, "completion_tokens": 62, "total_tokens": 153}
 MESSAGES_USAGE = {"input_tokens": 91, "output_tokens": 62}
 KIRO_USAGE = {"uncachedInputTokens": 91, "outputTokens": 62, "totalTokens": 153}
+GEMINI_USAGE = {"promptTokenCount": 91, "candidatesTokenCount": 62, "totalTokenCount": 153}
 MODEL = "bench"
 
 encode = msgspec.json.encode
@@ -44,6 +45,14 @@ def request_body(protocol: str, model: str, stream: bool) -> bytes:
             }
             fields |= {"instructions": SYSTEM, "input": PROMPT, "max_output_tokens": 512, "tools": [tool]}
             fields["store"] = False
+        case "gemini":
+            tool = {"name": "weather", "description": "The weather of a city.", "parametersJsonSchema": SCHEMA}
+            fields = {
+                "contents": [{"role": "user", "parts": [{"text": PROMPT}]}],
+                "systemInstruction": {"parts": [{"text": SYSTEM}]},
+                "tools": [{"functionDeclarations": [tool]}],
+                "generationConfig": {"maxOutputTokens": 512},
+            }
         case "kiro":  # nobody speaks Kiro to a gateway: this is for what copies bytes
             turn = {"userInputMessage": {"content": PROMPT, "modelId": model, "origin": "AI_EDITOR"}}
             fields = {"conversationState": {"chatTriggerType": "MANUAL", "currentMessage": turn}}
@@ -69,6 +78,8 @@ def whole_reply(protocol: str) -> bytes:
             fields = {"id": "msg_bench", "type": "message", "role": "assistant", "model": MODEL}
             fields |= {"content": [{"type": "text", "text": REPLY_TEXT}], "stop_reason": "end_turn"}
             return encode(fields | {"stop_sequence": None, "usage": MESSAGES_USAGE})
+        case "gemini":
+            return encode(_gemini_chunk(REPLY_TEXT, "STOP"))
         case _:
             raise ValueError(f"no upstream of the benchmark speaks {protocol}")
 
@@ -82,6 +93,8 @@ def stream_events(protocol: str) -> list[bytes]:
             return _messages_events()
         case "kiro":
             return _kiro_events()
+        case "gemini":
+            return _gemini_events()
         case _:
             raise ValueError(f"no upstream of the benchmark speaks {protocol}")
 
@@ -132,6 +145,19 @@ def _kiro_events() -> list[bytes]:
         _message("contextUsageEvent", {"contextUsagePercentage": 2.0}),
         _message("meteringEvent", {"unit": "credit", "unitPlural": "credits", "usage": 0.01}),
     ]
+
+
+def _gemini_events() -> list[bytes]:
+    *texts, last = _pieces(EVENTS)
+    chunks = [*(_gemini_chunk(text) for text in texts), _gemini_chunk(last, "STOP")]
+    return [b"data: " + encode(chunk) + b"\r\n\r\n" for chunk in chunks]
+
+
+def _gemini_chunk(text: str, finish: str | None = None) -> dict[str, object]:
+    candidate: dict[str, object] = {"content": {"role": "model", "parts": [{"text": text}]}, "index": 0}
+    if finish is not None:
+        candidate["finishReason"] = finish
+    return {"candidates": [candidate], "usageMetadata": GEMINI_USAGE, "modelVersion": MODEL, "responseId": "bench"}
 
 
 def _message(name: str, fields: dict[str, object]) -> bytes:

@@ -11,14 +11,20 @@ from pathlib import Path
 from types import ModuleType
 
 from fakes.agent import Agent, Amended, Use
-from fakes.agents import chat, kiro, messages, responses
+from fakes.agents import chat, gemini, kiro, messages, responses
 from fakes.doorway import Doorway
 from fakes.kiro import SEED, FakeKiro
 from fakes.upstream import FakeUpstream
 from gateway import KEY, Running, provider_section, running
 
-TONGUES: dict[str, ModuleType] = {"chat": chat, "responses": responses, "messages": messages, "kiro": kiro}
-UPSTREAMS = tuple(TONGUES)
+TONGUES: dict[str, ModuleType] = {
+    "chat": chat,
+    "responses": responses,
+    "messages": messages,
+    "kiro": kiro,
+    "gemini": gemini,
+}
+UPSTREAMS = ("chat", "responses", "messages", "kiro")  # on which every client is tested
 EVERY_MODEL = '\n[[models]]\nname = "*"\nto = ["up/*"]\n'
 PATIENCE_S = 180.0
 NOTHING: Mapping[str, str] = {}
@@ -94,7 +100,9 @@ def rigged(
 
 
 def _fake(upstream: str, agent: Agent) -> FakeUpstream:
-    return kiro.KiroAgent(agent) if upstream == "kiro" else FakeUpstream(choose=agent)
+    if upstream == "kiro":
+        return kiro.KiroAgent(agent)
+    return FakeUpstream(choose=gemini.from_path(agent) if upstream == "gemini" else agent)
 
 
 def _provider_section(upstream: str, fake: FakeUpstream) -> str:

@@ -69,7 +69,7 @@ class SseFramer:
         tail = blocks.pop()
         if len(chunk) > self._max_event_bytes:
             blocks = self._check_sizes(blocks)
-        frames = self._read_blocks(blocks if chunk.isascii() else map(replace_invalid_utf8, blocks))
+        frames = _read_blocks(blocks if chunk.isascii() else map(replace_invalid_utf8, blocks), self._read_lines)
         if self._broken:
             frames.append(self._too_large())
         elif tail:
@@ -81,12 +81,14 @@ class SseFramer:
         self._held.clear()
         return [
             frame
-            for frame in self._read_blocks([replace_invalid_utf8(tail)])
+            for frame in _read_blocks([replace_invalid_utf8(tail)], self._read_lines)
             if isinstance(frame, Frame) and frame.data
         ]
 
-    def _read_blocks(self, blocks: Iterable[bytes]) -> list[Frame | Broken]:
-        return _read_blocks(blocks)
+    @staticmethod
+    def _read_lines(block: bytes) -> list[Frame]:
+        """Read a block that has another form than nearly all events of models' streams."""
+        return _read_lines(block)
 
     def _strip_bom(self, start: bytes) -> bytes:
         if len(start) < len(_BOM) and _BOM.startswith(start):
@@ -132,18 +134,11 @@ class SseOrJsonFramer(SseFramer):
 
     __slots__ = ()
 
-    def _read_blocks(self, blocks: Iterable[bytes]) -> list[Frame | Broken]:
-        return _read_blocks([b"data: " + _on_one_line(block) if _begins_json(block) else block for block in blocks])
-
-
-def _begins_json(block: bytes) -> bool:
-    """No field of an event begins with a brace or a bracket."""
-    return block.lstrip()[:1] in (b"{", b"[")
-
-
-def _on_one_line(text: bytes) -> bytes:
-    """A line feed in JSON is white space: within a string it is escaped."""
-    return text.replace(b"\n", b" ")
+    @staticmethod
+    def _read_lines(block: bytes) -> list[Frame]:
+        # No field of an event begins with a brace or a bracket.
+        text = block.strip()
+        return [Frame("", text)] if text[:1] in (b"{", b"[") else _read_lines(block)
 
 
 def encode_event(data: bytes, event: bytes = b"") -> bytes:
@@ -153,7 +148,7 @@ def encode_event(data: bytes, event: bytes = b"") -> bytes:
     return b"event: %b\ndata: %b\n\n" % (event, data) if event else b"data: %b\n\n" % data
 
 
-def _read_blocks(blocks: Iterable[bytes]) -> list[Frame | Broken]:
+def _read_blocks(blocks: Iterable[bytes], read_lines: Callable[[bytes], list[Frame]]) -> list[Frame | Broken]:
     frames: list[Frame | Broken] = []
     for block in blocks:
         # Nearly all events of models' streams have one of two forms, which need not be read line by line.
@@ -163,7 +158,7 @@ def _read_blocks(blocks: Iterable[bytes]) -> list[Frame | Broken]:
         elif named := _NAMED.fullmatch(block):
             frames.append(Frame(named[1].decode(), named[2]))
         else:
-            frames += _read_lines(block)
+            frames += read_lines(block)
     return frames
 
 

@@ -20,6 +20,7 @@ from dragoman.protocols.gemini.wire import (
     CONTINUATION,
     FAILED_STOPS,
     INESSENTIAL_FIELDS,
+    NOTHING,
     STOPS,
     UNSPECIFIED,
     Candidate,
@@ -63,19 +64,16 @@ class Decoder:
     def feed(self, item: object) -> list[Event]:
         if self._is_over:
             return []
-        if not isinstance(item, Frame):
+        if type(item) is not Frame:
             why = item.why if isinstance(item, Broken) else f"{type(item).__name__} is no frame"
             return self._fail(Failure(Kind.CORRUPT, f"the upstream's stream cannot be read: {why}"))
         if self._has_cut_frame:
             return self._fail(Failure(Kind.CORRUPT, "the upstream sent a chunk that is not valid JSON"))
-        data = item.data.strip()
-        if not data:
-            return []
+        self._data = data = item.data
         try:
             chunk = read_json_leniently(_CHUNKS, data, INESSENTIAL_FIELDS)
         except (ValueError, RecursionError) as error:
-            return self._read_invalid(data, error)
-        self._data = data
+            return self._read_invalid(data, error) if data.strip() else []
         return self._read_chunk(chunk)
 
     def finish(self) -> list[Event]:
@@ -142,9 +140,9 @@ class Decoder:
         if candidate.content is not None:
             for part in candidate.content.parts or ():
                 self._blocks.read_part(part, events)
-        if bytes(candidate.logprobs_result):
+        if candidate.logprobs_result is not NOTHING:
             self._blocks.add_logprobs(candidate, events)
-        if bytes(candidate.grounding_metadata):
+        if candidate.grounding_metadata is not NOTHING:
             self._grounding = read_grounding(candidate.grounding_metadata) or self._grounding
         if candidate.finish_reason is not None and candidate.finish_reason not in UNSPECIFIED:
             self._finish = candidate.finish_reason

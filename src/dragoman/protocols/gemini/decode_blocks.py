@@ -66,7 +66,13 @@ class ReplyBlocks:
         self._bytes_before = 0  # of text, in the blocks before it
 
     def read_part(self, part: ReplyPart, events: list[Event]) -> None:
-        signature = part.thought_signature or ""
+        text, signature = part.text, part.thought_signature
+        is_plain = not part.thought and not signature and part.function_call is None
+        if text and is_plain and self._open_kind is _TEXT:  # as nearly all parts of a stream
+            events.append(Delta(self._block, text))
+            self._texts.append(text)
+            return
+        signature = signature or ""
         if part.function_call is not None:
             self._read_call(part.function_call, signature, events)
         elif part.text is not None:

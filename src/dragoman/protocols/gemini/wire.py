@@ -130,18 +130,19 @@ class Tokens(Struct, rename="camel", gc=False):
 
     def merge(self, later: "Tokens") -> "Tokens":
         """Return the counts of a later chunk; those that it does not have stay."""
-        fields = (
-            (new if new is not None else old)
-            for old, new in (
-                (self.prompt_token_count, later.prompt_token_count),
-                (self.candidates_token_count, later.candidates_token_count),
-                (self.thoughts_token_count, later.thoughts_token_count),
-                (self.tool_use_prompt_token_count, later.tool_use_prompt_token_count),
-                (self.cached_content_token_count, later.cached_content_token_count),
-                (self.total_token_count, later.total_token_count),
-            )
-        )
-        return Tokens(*fields)
+        if later.thoughts_token_count is None:
+            later.thoughts_token_count = self.thoughts_token_count
+        if later.cached_content_token_count is None:
+            later.cached_content_token_count = self.cached_content_token_count
+        if later.tool_use_prompt_token_count is None:
+            later.tool_use_prompt_token_count = self.tool_use_prompt_token_count
+        if later.candidates_token_count is None:
+            later.candidates_token_count = self.candidates_token_count
+        if later.prompt_token_count is None:
+            later.prompt_token_count = self.prompt_token_count
+        if later.total_token_count is None:
+            later.total_token_count = self.total_token_count
+        return later
 
     def to_usage(self) -> Usage:
         prompt = int(self.prompt_token_count or 0)
