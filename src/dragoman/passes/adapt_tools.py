@@ -112,6 +112,8 @@ WRAPPED_PARAMETERS = {
 
 def adapt_tools(request: Request, limits: ToolLimits, ledger: Ledger) -> tuple[Request, ToolMap]:
     """Return the adapted request and the map of its tools. A request that needs no change is returned itself."""
+    if _are_plain(request, limits):  # as nearly always
+        return request, ToolMap(kinds=dict.fromkeys(_keys_of_functions(request), False) if limits.custom else {})
     offered = [_id_of(tool) for tool in request.tools if type(tool) is Function or type(tool) is Custom]
     names = assign_names(offered, _tools_in_history(request), limits)
     changed = {tool: name for tool, name in names.items() if _differs(tool, name, limits)}
@@ -128,6 +130,29 @@ def adapt_tools(request: Request, limits: ToolLimits, ledger: Ledger) -> tuple[R
     )
     wrapped = frozenset(name for tool, name in changed.items() if tool.custom and not limits.custom)
     return adapted, ToolMap({name: tool for tool, name in changed.items()}, wrapped, kinds)
+
+
+def _are_plain(request: Request, limits: ToolLimits) -> bool:
+    """Return whether all tools are functions that every protocol takes as they are, each under its own name."""
+    names: set[str] = set()
+    for tool in request.tools:
+        if type(tool) is Custom:
+            return False
+        if type(tool) is Function:
+            if tool.namespace is not None or tool.name in names or not _fits(tool.name, limits):
+                return False
+            names.add(tool.name)
+    for turn in request.turns:
+        for part in turn.parts:
+            if type(part) is ToolCall and (
+                part.custom or part.namespace is not None or (part.name not in names and not _fits(part.name, limits))
+            ):
+                return False
+    return True
+
+
+def _keys_of_functions(request: Request) -> list[tuple[str | None, str]]:
+    return [(None, tool.name) for tool in request.tools if type(tool) is Function]
 
 
 def _kinds_sent(
