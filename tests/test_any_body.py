@@ -29,7 +29,7 @@ UPSTREAMS = (*SPOKEN, "gemini")
 FIXTURES = Path(__file__).parent / "fixtures"
 BODIES: list[tuple[str, Json]] = [
     (name, msgspec.json.decode(file.read_bytes()))
-    for name in SPOKEN
+    for name in (*SPOKEN, "gemini")
     for file in (FIXTURES / name / "request.json", *sorted((FIXTURES / "deletion").glob(f"{name}-*.json")))
 ]
 MODELS = (

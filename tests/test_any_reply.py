@@ -32,8 +32,7 @@ from reply_bodies import FIXTURES, KIRO, WHOLE
 from wire_json import Json
 
 RUNS = int(os.environ.get("DRAGOMAN_MUTATIONS", "1500"))
-CLIENTS = ("chat", "responses", "messages")
-STREAMING = (*CLIENTS, "gemini")
+CLIENTS = ("chat", "responses", "messages", "gemini")
 ISSUER = Issuer("up", "model-1", 200_000)
 
 
@@ -93,7 +92,7 @@ def read_whole(protocol: str, body: bytes) -> list[Event]:
 def test_no_value_in_any_place_of_a_whole_reply_raises(protocol: str) -> None:
     for number, body in enumerate(WHOLE[protocol]):
         for turn, (at, value) in enumerate(product(places(body), VALUES)):
-            write_whole(read_whole(protocol, with_value(body, at, value)), CLIENTS[(turn + number) % 3])
+            write_whole(read_whole(protocol, with_value(body, at, value)), CLIENTS[(turn + number) % len(CLIENTS)])
 
 
 @pytest.mark.parametrize("protocol", WHOLE)
@@ -111,7 +110,7 @@ def test_no_byte_of_a_whole_reply_raises(protocol: str) -> None:
     bodies = [msgspec.json.encode(body) for body in WHOLE[protocol]]
     for turn in range(RUNS):
         body = spoil_bytes(chance.choice(bodies), chance)
-        write_whole(read_whole(protocol, body), CLIENTS[turn % 3])
+        write_whole(read_whole(protocol, body), CLIENTS[turn % len(CLIENTS)])
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,7 @@ def translate(protocol: str, frames: Sequence[Frame | Broken], client: str) -> N
     assert run(encoder, events)
 
 
-@pytest.mark.parametrize("protocol", STREAMING)
+@pytest.mark.parametrize("protocol", CLIENTS)
 def test_no_value_in_any_field_of_any_event_raises(protocol: str) -> None:
     """Each kind of event once with each value in each of its fields, then a random choice of all."""
     seen: set[tuple[str, Place]] = set()
@@ -165,10 +164,10 @@ def test_no_value_in_any_field_of_any_event_raises(protocol: str) -> None:
             for value in VALUES:
                 turn += 1
                 spoilt = Frame(frames[number].event, with_value(event, at, value))
-                translate(protocol, [*frames[:number], spoilt, *frames[number + 1 :]], CLIENTS[turn % 3])
+                translate(protocol, [*frames[:number], spoilt, *frames[number + 1 :]], CLIENTS[turn % len(CLIENTS)])
 
 
-@pytest.mark.parametrize("protocol", STREAMING)
+@pytest.mark.parametrize("protocol", CLIENTS)
 def test_no_bytes_of_any_stream_raise(protocol: str) -> None:
     chance = random.Random(13)
     streams = [path.read_bytes() for path in sorted((FIXTURES / protocol).glob("*.sse"))]
@@ -176,7 +175,7 @@ def test_no_bytes_of_any_stream_raise(protocol: str) -> None:
         framer = upstream_of(protocol).framer()
         body = spoil_bytes(chance.choice(streams), chance)
         items = [item for item in (*framer.feed(body), *framer.finish()) if isinstance(item, Frame | Broken)]
-        translate(protocol, items, CLIENTS[turn % 3])
+        translate(protocol, items, CLIENTS[turn % len(CLIENTS)])
 
 
 @pytest.mark.parametrize("make", [fill_output, stabilize_ids, ChoiceMerger])
@@ -213,7 +212,7 @@ def test_no_value_in_any_field_of_any_kiro_event_raises(name: str) -> None:
         for turn, (at, value) in enumerate(product(places(payload), VALUES)):
             body = before + kiro_message(name, with_value(payload, at, value)) + after
             events = upstream_of("kiro").decode_whole(body, ISSUER, Ledger())
-            write_whole(events, CLIENTS[turn % 3])
+            write_whole(events, CLIENTS[turn % len(CLIENTS)])
 
 
 @pytest.mark.parametrize("protocol", ["chat", "responses", "messages", "gemini", "kiro"])
@@ -230,4 +229,4 @@ def test_no_error_answer_raises(protocol: str) -> None:
     for body, status in product(bodies, (400, 429, 500)):
         for turn, (at, value) in enumerate(product(places(body), VALUES)):
             failure = read(status, {b"retry-after": b"soon"}, with_value(body, at, value))
-            json.loads(client_of(CLIENTS[turn % 3]).render_error(failure, "req_1").body)
+            json.loads(client_of(CLIENTS[turn % len(CLIENTS)]).render_error(failure, "req_1").body)

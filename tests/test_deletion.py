@@ -12,8 +12,8 @@ from deletion import Built, Turned, Vanished, outcome, vanishing
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PROTOCOLS = ("chat", "responses", "messages")
-TARGETS = (*PROTOCOLS, "gemini")
-OWN = {f"{name}/request": (name, FIXTURES / name / "request.json") for name in PROTOCOLS} | {
+CLIENTS = TARGETS = (*PROTOCOLS, "gemini")
+OWN = {f"{name}/request": (name, FIXTURES / name / "request.json") for name in CLIENTS} | {
     file.stem: (file.stem.partition("-")[0], file) for file in sorted((FIXTURES / "deletion").glob("*.json"))
 }
 CAPTURED = {found.name: found for found in captured()}
@@ -76,6 +76,16 @@ DEFAULTS: dict[str, tuple[tuple[str, object], ...]] = {
         ("/tools/*/defer_loading", False),
         ("/messages/*/content/*/is_error", False),
     ),
+    "gemini": (
+        ("/contents/*/role", "user"),
+        ("/generationConfig/candidateCount", 1),
+        ("/generationConfig/responseMimeType", "text/plain"),
+        ("/generationConfig/responseModalities/*", "TEXT"),
+        ("/generationConfig/responseLogprobs", False),
+        ("/generationConfig/presencePenalty", 0),
+        ("/generationConfig/frequencyPenalty", 0),
+        ("/generationConfig/thinkingConfig/includeThoughts", False),
+    ),
 }
 
 QUIET = (
@@ -114,7 +124,7 @@ QUIET = (
     Quiet("responses", "/input/*/output", ("",), "no output"),
     Quiet("responses", "/input/*/tools/*/description", ("",), "no description"),
     Quiet("messages", "/messages/*/content/*/content", ("",), "no output"),
-    Quiet("chat responses messages", "/**", ([], {}), "empty"),
+    Quiet("chat responses messages gemini", "/**", ([], {}), "empty"),
     # What concerns the reply and is honoured there, whoever the upstream is.
     Quiet("chat", "/stream_options/include_usage", (True,), "the client's own stream ends with usage"),
     Quiet("chat responses", "/stream_options/include_obfuscation", (False,), "the client's own stream is not padded"),
@@ -125,6 +135,16 @@ QUIET = (
     # Redundant.
     Quiet("chat", "/logprobs", (True,), "top_logprobs beside it asks for the same"),
     Quiet("chat", "/messages/*/reasoning_content", (), "reasoning_details beside it tell the same thought"),
+    Quiet("gemini", "/systemInstruction/role", ("user",), "instructions have no role"),
+    Quiet("gemini", "/contents/*/parts/*/functionResponse/id", (), "responses are in the order of their calls"),
+    Quiet("gemini", "/**/properties/*/format", ("enum",), "the enum beside it says so"),
+    Quiet("gemini", "/**/propertyOrdering/*", ("format",), "the last one follows from those before it"),
+    Quiet("gemini", "/**/property_ordering/*", ("a",), "the last one follows from those before it"),
+    Quiet("gemini", "/**/parameters/type", ("OBJECT",), "the only type that parameters can have"),
+    Quiet("gemini", "/**/parametersJsonSchema/type", ("OBJECT",), "the only type that parameters can have"),
+    Quiet("gemini", "/generationConfig/responseLogprobs", (True,), "logprobs beside it asks for the same"),
+    Quiet("gemini", "/generationConfig/responseMimeType", ("application/json",), "the schema beside it says so"),
+    Quiet("gemini", "/generation_config/response_mime_type", ("application/json",), "the schema beside it says so"),
     # Addresses and states of items that the vendor keeps; here every item is sent whole.
     Quiet("responses", "/input/*/id", (), "where the vendor keeps the item"),
     Quiet("responses", "/input/*/status", ("completed",), "items of a history are complete"),
@@ -147,7 +167,7 @@ def test_no_leaf_of_a_request_vanishes_quietly(name: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("client", PROTOCOLS)
+@pytest.mark.parametrize("client", CLIENTS)
 def test_a_default_written_out_is_no_loss(client: str, target: str) -> None:
     body = msgspec.json.decode((FIXTURES / "deletion" / f"{client}-defaults.json").read_bytes())
     found = outcome(client, target, body)
@@ -186,18 +206,23 @@ REFUSED = {
         "gemini": {"/previous_response_id", "/background", "/conversation"},
     },
     "messages": {name: {"/thread"} for name in TARGETS},
+    "gemini": {name: {"/cachedContent", "/continuationToken", "/generationConfig/candidateCount"} for name in TARGETS},
+}
+PLAIN: dict[str, dict[str, object]] = {
+    "chat": {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]},
+    "responses": {"model": "m", "input": "x"},
+    "messages": {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]},
+    "gemini": {"contents": [{"parts": [{"text": "x"}]}]},
 }
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("client", PROTOCOLS)
+@pytest.mark.parametrize("client", CLIENTS)
 def test_what_would_change_the_answer_is_refused_by_name(client: str, target: str) -> None:
     body = msgspec.json.decode((FIXTURES / "deletion" / f"{client}-refused.json").read_bytes())
     for field in REFUSED[client][target]:
-        plain: dict[str, object] = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
-        if client == "responses":
-            plain = {"model": "m", "input": "x"}
+        plain, top = PLAIN[client], field.split("/")[1]
         assert isinstance(outcome(client, target, plain), Built)
-        found = outcome(client, target, {**plain, field[1:]: body[field[1:]]})
+        found = outcome(client, target, {**plain, top: body[top]})
         assert isinstance(found, Turned)
         assert found.at == field

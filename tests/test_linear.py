@@ -143,7 +143,7 @@ def reply_context() -> ReplyContext:
 
 
 @pytest.mark.parametrize("reply", [name for name in REPLIES if name not in ("parallel calls", "parallel texts")])
-@pytest.mark.parametrize("client", ["chat", "responses", "messages"])
+@pytest.mark.parametrize("client", ["chat", "responses", "messages", "gemini"])
 def test_every_encoder_takes_linear_time_in_blocks_and_citations(client: str, reply: str) -> None:
     writer = PROTOCOLS[client].client
     assert writer

@@ -387,7 +387,7 @@ def _limits(server: ServerSettings) -> Limits:
 
 def _transport_error(path: str, status: int, message: str) -> tuple[list[Header], bytes]:
     """Return headers and body of an error that the server itself sends, in the protocol of the path."""
-    client = client_at(plain_path(path), PROTOCOLS, lambda name: None)
+    client = client_at("GET", plain_path(path), PROTOCOLS, lambda name: None)
     failure = Failure(TRANSPORT_KINDS.get(status, Kind.BAD_REQUEST), message)
     request_id = "req_" + secrets.token_hex(12)
     head = [JSON, *id_headers(client, request_id, [])]

@@ -10,7 +10,13 @@ import msgspec
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (ROOT / "tests" / "fixtures" / "captured", ROOT.parent / "shared" / "corpus")
-ENDPOINTS = {"/chat/completions": "chat", "/responses": "responses", "/messages": "messages"}
+ENDPOINTS = {
+    "/chat/completions": "chat",
+    "/responses": "responses",
+    "/messages": "messages",
+    ":generateContent": "gemini",
+    ":streamGenerateContent": "gemini",
+}
 
 
 class Captured(msgspec.Struct):
@@ -21,7 +27,8 @@ class Captured(msgspec.Struct):
 
     @property
     def protocol(self) -> str | None:
-        return next((name for end, name in ENDPOINTS.items() if self.path.endswith(end)), None)
+        path = self.path.partition("?")[0]
+        return next((name for end, name in ENDPOINTS.items() if path.endswith(end)), None)
 
     @property
     def json(self) -> dict[str, object]:

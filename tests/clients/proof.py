@@ -16,6 +16,7 @@ CLIENTS: dict[str, tuple[str, str, str]] = {
     "Claude Code": ("claude-code", "@anthropic-ai/claude-code", "Messages"),
     "claude-agent-sdk": ("claude-agent", "claude-agent-sdk", "Messages"),
     "Codex": ("codex", "@openai/codex", "Responses"),
+    "Gemini CLI": ("gemini-cli", "@google/gemini-cli", "Gemini"),
     "opencode": ("opencode", "opencode-ai", "Messages, Responses, Chat"),
     "aider": ("aider", "aider-chat", "Chat, Messages"),
     "llm": ("llm", "llm", "Chat, Responses, Messages"),

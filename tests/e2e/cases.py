@@ -75,6 +75,10 @@ def request_for(client: str, model: str, case: Case | None = None) -> JsonObject
             reasoning = {"reasoning": {"effort": "low", "summary": "auto"}, "include": ["reasoning.encrypted_content"]}
             extra = reasoning if reasons else {}
             return {"model": model, "input": user, **extra, **({"tools": _responses_tools()} if tools else {})}
+        case "gemini":
+            thinking: JsonObject = {"thinking_config": {"thinking_level": "low", "include_thoughts": True}}
+            declared: JsonObject = {"tools": _gemini_tools()} if tools else {}
+            return {"model": model, "contents": "Go on.", "config": {**(thinking if reasons else {}), **declared}}
         case _:
             extra = {"thinking": {"type": "adaptive"}} if reasons else {}
             tooled = {"tools": [{"name": name, "input_schema": SCHEMA} for name in TOOLS]} if tools else {}
@@ -97,6 +101,13 @@ def request_with_pictures(client: str, model: str) -> JsonObject:
                 {"type": "input_image", "image_url": PHOTO, "detail": "auto"},
             ]
             return {"model": model, "input": [{"role": "user", "content": parts}]}
+        case "gemini":
+            parts = [
+                {"text": "Compare."},
+                {"inline_data": {"mime_type": "image/png", "data": PIXEL}},
+                {"file_data": {"mime_type": "image/jpeg", "file_uri": PHOTO}},
+            ]
+            return {"model": model, "contents": [{"role": "user", "parts": parts}]}
         case _:
             parts = [
                 {"type": "text", "text": "Compare."},
@@ -111,9 +122,15 @@ def pictures_in(upstream: str, body: JsonObject) -> list[str]:
     turn = body[{"responses": "input", "gemini": "contents"}.get(upstream, "messages")][-1]
     match upstream:
         case "gemini":
-            inline = [part["inlineData"] for part in turn["parts"] if "inlineData" in part]
-            linked = [part["fileData"]["fileUri"] for part in turn["parts"] if "fileData" in part]
-            return [*(f"data:{media['mimeType']};base64,{media['data']}" for media in inline), *linked]
+            media = [next(iter(part.values())) for part in turn["parts"] if "text" not in part]
+            # Google's own SDK writes some fields in snake_case.
+            kinds = [found.get("mimeType") or found.get("mime_type") for found in media]
+            return [
+                f"data:{kind};base64,{to_standard_base64(found['data'])}"
+                if "data" in found
+                else found.get("fileUri") or found["file_uri"]
+                for kind, found in zip(kinds, media, strict=True)
+            ]
         case "chat":
             return [part["image_url"]["url"] for part in turn["content"] if part["type"] == "image_url"]
         case "responses":
@@ -126,8 +143,17 @@ def pictures_in(upstream: str, body: JsonObject) -> list[str]:
             ]
 
 
+def to_standard_base64(data: str) -> str:
+    """Google's own SDK writes the URL-safe alphabet."""
+    return data.replace("-", "+").replace("_", "/")
+
+
 def _chat_tools() -> list[Json]:
     return [{"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in TOOLS]
+
+
+def _gemini_tools() -> list[Json]:
+    return [{"function_declarations": [{"name": name, "parameters_json_schema": SCHEMA} for name in TOOLS]}]
 
 
 def _responses_tools() -> list[Json]:

@@ -136,7 +136,7 @@ def chat_chunks(sdk: Sdk, request: Kwargs) -> Heard | Broke:
         refusal=fields["refusal"],
         thinking=fields["reasoning_content"],
         seals=_detail_seals(details),
-        calls=tuple((id, name, _read(arguments)) for _, (id, name, arguments) in sorted(calls.items())),
+        calls=tuple((id, name, read_arguments(arguments)) for _, (id, name, arguments) in sorted(calls.items())),
         stop=finish or "",
         tokens=_chat_tokens(usage),
     )
@@ -151,7 +151,7 @@ def _chat(message: ChatCompletionMessage, finish: str, usage: CompletionUsage | 
         refusal=message.refusal or "",
         thinking=extra.get("reasoning_content") or "",
         seals=_detail_seals(extra.get("reasoning_details") or ()),
-        calls=tuple((call.id, call.function.name, _read(call.function.arguments)) for call in functions),
+        calls=tuple((call.id, call.function.name, read_arguments(call.function.arguments)) for call in functions),
         stop=finish,
         tokens=_chat_tokens(usage),
     )
@@ -212,7 +212,7 @@ def _response(reply: Response) -> Heard:
                 texts["reasoning"] += [part.text for part in item.summary or item.content or ()]
                 seals += [_seal(item.encrypted_content)] if item.encrypted_content else []
             case "function_call":
-                calls.append((item.call_id, item.name, _read(item.arguments)))
+                calls.append((item.call_id, item.name, read_arguments(item.arguments)))
     reason = reply.incomplete_details.reason if reply.incomplete_details else None
     return Heard(
         text="".join(texts["output_text"]),
@@ -297,7 +297,7 @@ def _message_tokens(usage: anthropic.types.Usage) -> Tokens:
     return Tokens(usage.input_tokens + read + written, usage.output_tokens, read, written, reasoning)
 
 
-def _read(arguments: str) -> object:
+def read_arguments(arguments: str) -> object:
     return msgspec.json.decode(arguments) if arguments else ""
 
 
@@ -345,6 +345,15 @@ STOPS = {
         Stop.FILTERED: "refusal",
         Stop.PAUSE: "pause_turn",
     },
+    "gemini": {
+        Stop.NATURAL: "STOP",
+        Stop.STOP_STRING: "STOP",
+        Stop.CAP: "MAX_TOKENS",
+        Stop.CONTEXT_FULL: "MAX_TOKENS",
+        Stop.TOOL: "STOP",
+        Stop.FILTERED: "SAFETY",
+        Stop.PAUSE: "STOP",
+    },
 }
 ORDER = {Say: "text", Refuse: "text", Think: "thinking", CallTool: "call"}
 
@@ -362,7 +371,7 @@ def expected_for(client: str, upstream: str, meant: Meant) -> Heard:
         refusal, order = reply_text.explanation, (*order, "text")
     seals = tuple(part.seal for part in reply_text.of(Think) if part.seal)
     none = "" if same and client != "messages" else {}
-    calls = tuple((part.id, part.name, _read(part.arguments) or none) for part in reply_text.of(CallTool))
+    calls = tuple((part.id, part.name, read_arguments(part.arguments) or none) for part in reply_text.of(CallTool))
     return Heard(
         text=text,
         refusal=refusal,

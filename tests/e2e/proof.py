@@ -11,8 +11,8 @@ from deletion import Built, Turned, outcome, removed
 from deletion import blamed as blamed_part
 from e2e.cases import BROKEN, CASES
 from e2e.hearing import STOPS
-from e2e.meaning import Refuse, Stop, sayable
-from e2e.rig import PROTOCOLS, UPSTREAMS
+from e2e.meaning import NO_REFUSALS, Refuse, Stop, sayable
+from e2e.rig import CLIENTS, UPSTREAMS
 
 Cell = tuple[str, str, str]  # client, upstream, capability
 
@@ -22,7 +22,7 @@ FIXTURES = ROOT / "tests" / "fixtures"
 IMAGES = "images in a request"
 CAPABILITIES = (*CASES, IMAGES, *BROKEN)
 NAMES = {"chat": "Chat", "responses": "Responses", "messages": "Messages", "gemini": "Gemini"}
-PAIRS = list(product(PROTOCOLS, UPSTREAMS))
+PAIRS = list(product(CLIENTS, UPSTREAMS))
 
 PROVEN: dict[Cell, bool] = {}
 
@@ -44,8 +44,8 @@ def _head() -> list[str]:
         "# Compatibility",
         "",
         "What each pair of protocols carries and loses. `make matrix` writes this page from the test results; a test",
-        "fails when it is stale. The official openai and anthropic SDKs read every reply over real sockets: whole, and",
-        "streamed in one piece, byte by byte, and in pieces of seven bytes.",
+        "fails when it is stale. The official openai, anthropic and google-genai SDKs read every reply over real",
+        "sockets: whole, and streamed in one piece, byte by byte, and in pieces of seven bytes.",
         "[clients.md](clients.md) lists which real client works on which upstream.",
         "",
     ]
@@ -83,7 +83,7 @@ def _mark(proven: Mapping[Cell, bool], client: str, upstream: str, capability: s
         return "–"
     if client == upstream:
         return "="
-    if text is not None and (_is_nearest(client, text.stop) or (client == "messages" and text.of(Refuse))):
+    if text is not None and (_is_nearest(client, text.stop) or (client in NO_REFUSALS and text.of(Refuse))):
         return "~"
     return "✓"
 

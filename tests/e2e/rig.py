@@ -12,7 +12,7 @@ from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, provider_section, running
 
 PROTOCOLS = ("chat", "responses", "messages")
-UPSTREAMS = (*PROTOCOLS, "gemini")
+CLIENTS = UPSTREAMS = (*PROTOCOLS, "gemini")
 SPEAKERS: dict[str, ModuleType] = {
     "chat": speak_chat,
     "responses": speak_responses,

@@ -1,5 +1,6 @@
 """A meaning comes in; what a Gemini server would send goes out, written from the vendor's reference."""
 
+import json
 from collections.abc import Iterator
 
 import msgspec
@@ -13,7 +14,8 @@ Wire = dict[str, object]
 
 
 def stream(meant: Meant) -> bytes:
-    return b"".join(b"data: %b\r\n\r\n" % msgspec.json.encode(chunk) for chunk in _chunks(meant))
+    # All but ASCII is escaped: the vendor's own SDK fails on a line separator inside of a string.
+    return b"".join(b"data: %b\r\n\r\n" % json.dumps(chunk).encode() for chunk in _chunks(meant))
 
 
 def whole(meant: Meant) -> bytes:

@@ -3,16 +3,24 @@
 import anthropic
 import openai
 import pytest
+from google import genai
 
 from e2e.cases import BROKEN, CASES, PHOTO, PICTURE, WORDS, pictures_in, request_for, request_with_pictures
-from e2e.hearing import STREAMS, WHOLE, Broke, Halted, Heard, expected_for
+from e2e.hearing import Broke, Halted, Heard
+from e2e.hearing_gemini import STREAMS, WHOLE, expected_for
 from e2e.meaning import Meant, Say, sayable
-from e2e.rig import CROSSED, PROTOCOLS, SPEAKERS, UPSTREAMS, Rig
+from e2e.rig import CLIENTS, CROSSED, SPEAKERS, UPSTREAMS, Rig
 from fakes.upstream import Answer, End
 
+ERRORS: dict[str, type[Exception]] = {
+    "chat": openai.APIError,
+    "responses": openai.APIError,
+    "messages": anthropic.APIStatusError,
+    "gemini": genai.errors.ServerError,
+}
 CUTS = {"in one piece": 0, "byte by byte": 1, "in pieces of seven": 7}
 
-clients = pytest.mark.parametrize("client", PROTOCOLS)
+clients = pytest.mark.parametrize("client", CLIENTS)
 upstreams = pytest.mark.parametrize("upstream", UPSTREAMS)
 cuts = pytest.mark.parametrize("cut", CUTS)
 
@@ -62,7 +70,7 @@ def test_a_broken_stream_never_ends_cleanly(
     for listen in STREAMS[client]:
         reply = listen(rig.sdk, request_for(client, rig.model(upstream)))
         assert isinstance(reply, Broke), reply
-        assert isinstance(reply.error, anthropic.APIStatusError if client == "messages" else openai.APIError)
+        assert isinstance(reply.error, ERRORS[client])
         assert reply.text == "".join(part.text for part in meant.parts if isinstance(part, Say))
         if case == "an error in mid-stream":
             assert "The engine overheated." in str(reply.error)

@@ -3,7 +3,8 @@
 import os
 
 from e2e.cases import BROKEN, CASES, PHOTO, PICTURE, pictures_in, request_for, request_with_pictures
-from e2e.hearing import STREAMS, WHOLE, Broke, Halted, expected_for
+from e2e.hearing import Broke, Halted
+from e2e.hearing_gemini import STREAMS, WHOLE, expected_for
 from e2e.proof import CAPABILITIES, IMAGES, PAGE, PAIRS, PROVEN, Cell, page
 from e2e.rig import Rig
 from e2e.test_matrix import streamed, whole

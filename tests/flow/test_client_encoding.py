@@ -134,7 +134,7 @@ def chat_encoding() -> ClientEncoding:
 
 def test_an_error_can_be_all_that_is_said() -> None:
     encoding = chat_encoding()
-    told = encoding.fail_alone(BROKEN)
+    told = encoding.fail_alone(BROKEN).joined
     assert msgspec.json.decode(told.partition(b"data: ")[2].partition(b"\n")[0])["error"]["message"]
     assert not encoding.in_use
 

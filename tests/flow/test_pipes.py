@@ -44,7 +44,7 @@ def make_pipe(upstream: str, client: str) -> tuple[TranslationPipe, ClientEncodi
 def write(upstream: str, client: str, pieces: list[bytes]) -> bytes:
     pipe, encoding = make_pipe(upstream, client)
     written = b"".join([*map(pipe.feed, pieces), pipe.drain(), pipe.finish()])
-    return written + (encoding.finish() if pipe.failure is None else encoding.fail(pipe.failure))
+    return written + (encoding.finish() if pipe.failure is None else encoding.fail(pipe.failure)).joined
 
 
 @pytest.mark.parametrize("client", ["chat", "messages"])
@@ -124,7 +124,7 @@ def test_a_failure_does_not_reach_the_client_before_it_is_decided_who_continues(
     assert b"error" not in pipe.break_off(BROKEN)
     assert pipe.failure == BROKEN
     assert pipe.used_so_far().output > 0
-    assert encoding.fail(BROKEN).count(b"event: error\n") == 1
+    assert encoding.fail(BROKEN).joined.count(b"event: error\n") == 1
 
 
 def test_usage_is_that_of_all_turns_of_the_reply() -> None:

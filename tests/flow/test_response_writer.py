@@ -161,7 +161,7 @@ def test_a_failure_after_the_head_alone_is_the_only_event() -> None:
         rig = Rig()
         prepared = await rig.passing()
         await rig.writer.pass_on(prepared, NONE, COMMENT)
-        rig.writer.fail(BROKEN)
+        await rig.writer.fail(BROKEN)
         reply = rig.wire.reply
         assert reply.complete
         assert reply.body.startswith(COMMENT)
@@ -177,7 +177,7 @@ def test_a_failure_of_a_request_that_only_its_own_protocol_can_parse_is_told_too
             rig.call.request()
         prepared = await rig.passing()
         await rig.writer.pass_on(prepared, NONE, COMMENT)
-        rig.writer.fail(BROKEN)
+        await rig.writer.fail(BROKEN)
         assert b"the connection broke" in rig.wire.reply.body
 
     play(scene)
@@ -189,7 +189,7 @@ def test_a_failure_after_a_part_of_the_reply_ends_it() -> None:
         prepared = await rig.translating()
         begun = rig.encoded(START, *text(0, "Half a")[:-1])
         await rig.writer.commit(prepared, NONE, begun)
-        rig.writer.fail(BROKEN)
+        await rig.writer.fail(BROKEN)
         reply = rig.wire.reply
         assert reply.complete
         assert reply.body.startswith(begun)
@@ -205,7 +205,7 @@ def test_of_a_reply_that_passes_the_error_is_already_written() -> None:
         prepared = await rig.passing()
         await rig.writer.commit(prepared, NONE, b"data: 1\n\n")
         rig.writer.keep_for_end(b'data: {"error":{}}\n\n')
-        rig.writer.fail(BROKEN)
+        await rig.writer.fail(BROKEN)
         assert rig.wire.reply.body == b'data: 1\n\ndata: {"error":{}}\n\n'
 
     play(scene)
@@ -282,4 +282,4 @@ def test_a_whole_reply_has_nothing_to_send_before_its_end() -> None:
     assert wire.writes == []
     assert (writer.streams, writer.committed, writer.head_sent, writer.keep_alive) == (False, False, False, b"")
     with pytest.raises(AssertionError):
-        writer.fail(BROKEN)
+        run(writer.fail(BROKEN))

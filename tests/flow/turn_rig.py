@@ -133,7 +133,7 @@ async def run_turn(scene: Scene, fake: FakeUpstream, client: HttpClient) -> Play
 
 async def finish(turn: Turn, writer: ResponseWriter, end: TurnEnd) -> None:
     if isinstance(end, Interrupted):
-        writer.fail(end.failure)
+        await writer.fail(end.failure)
     elif isinstance(end, Completed):
         if turn.pipe is not None:
             writer.keep_for_end(turn.pipe.finish())

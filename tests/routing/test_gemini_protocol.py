@@ -45,14 +45,3 @@ def test_a_compatible_server_is_used_with_the_protocols_of_its_section(
     call = fake.calls[-1]
     assert call.path == path
     assert [name for name in KEY_HEADERS.values() if "sk-up" in call.headers.get(name, "")] == [KEY_HEADERS[used]]
-
-
-@pytest.mark.parametrize("prefix", ["/v1", "/v1beta"])
-@pytest.mark.parametrize("what", ["generateContent", "streamGenerateContent?alt=sse", "countTokens"])
-def test_a_gemini_client_gets_an_error_that_says_so(tmp_path: Path, prefix: str, what: str) -> None:
-    with running('[providers.echo]\nkind = "echo"\n', tmp_path) as gateway:
-        request = urllib.request.Request(f"{gateway.url}{prefix}/models/echo:{what}", b'{"contents":[]}', HEAD)
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(request, timeout=10)
-    message = json.loads(refused.value.read())["error"]["message"]
-    assert (refused.value.code, message) == (404, "Gemini's protocol is not in this version yet.")

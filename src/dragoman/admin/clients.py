@@ -287,6 +287,10 @@ RECIPES: dict[str, Recipe] = {
         _gemini_lines,
         SettingsFile(_in_directory("GEMINI_CLI_HOME", "", ".gemini/.env"), merge_env, _gemini_settings),
         preferred_models=("gemini",),
+        notes=(
+            "Gemini CLI also asks for models such as gemini-3-flash-preview by itself, for searches and checks. Give"
+            ' them a route: [[models]] with name = "gemini-*".',
+        ),
         notes_on_file=(f"The key is not written: export GEMINI_API_KEY={KEY} where you start gemini.",),
     ),
     "opencode": Recipe(

@@ -47,7 +47,6 @@ def command(
         show_json(_fields(client, recipe, target))
     else:
         _show(client, recipe, target, is_writing=write)
-    _warn(recipe)
 
 
 def _show(client: str, recipe: Recipe, target: Target, *, is_writing: bool) -> None:
@@ -118,13 +117,6 @@ def _undo(recipe: Recipe) -> None:
     if backup is None:
         raise AdminError(f"There is no backup of {path}: dragoman has not written it, or every change is undone.")
     click.echo(f"{path} is as it was before {backup.name.rpartition('-')[2]}.")
-
-
-def _warn(recipe: Recipe) -> None:
-    from dragoman.protocols import PROTOCOLS
-
-    if PROTOCOLS[recipe.protocol].client is None:
-        remark(f"Note: {recipe.title} uses the protocol {recipe.protocol}, which this version does not serve yet.")
 
 
 def _fields(client: str, recipe: Recipe, target: Target) -> dict[str, object]:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from itertools import chain
 
+from msgspec import Struct
+
 from dragoman.flow.steps.continue_reply import Continuation
 from dragoman.hub.events import Event, Failed
 from dragoman.hub.failure import Failure
@@ -16,6 +18,14 @@ from dragoman.stages.guard import Guard
 from dragoman.stages.join_replies import JoinReplies
 from dragoman.stages.join_rounds import JoinRounds
 from dragoman.stages.serialise_blocks import SerialiseBlocks
+
+
+class LastWrites(Struct, frozen=True):
+    """The end of a stream."""
+
+    joined: bytes = b""  # to what was written before
+    apart: bytes = b""  # in a write of its own, after a pause: some clients look at each read by itself
+
 
 MakeEncoder = Callable[[Ledger], Stage[Event, bytes]]
 
@@ -48,6 +58,12 @@ class ClientEncoding:
     def encode(self) -> Callable[[Event], Sequence[bytes]]:
         assert self._encoder is not None
         return self._encoder.feed
+
+    @property
+    def encoder(self) -> Stage[Event, bytes]:
+        """Return the encoder of a reply that has begun."""
+        assert self._encoder is not None
+        return self._encoder
 
     @property
     def used_before(self) -> Usage | None:
@@ -94,16 +110,17 @@ class ClientEncoding:
         if self._joint is not None:
             self._joint.accept_continuation(ledger)
 
-    def fail(self, failure: Failure) -> bytes:
+    def fail(self, failure: Failure) -> LastWrites:
         """Return the end of the reply as the client's error event."""
-        return self._encoded([Failed(failure)]) + self.finish()
+        begun, end = self._encoded([Failed(failure)]), self.finish()
+        return LastWrites(begun + end.joined, end.apart)
 
-    def fail_alone(self, failure: Failure) -> bytes:
+    def fail_alone(self, failure: Failure) -> LastWrites:
         """Return a stream of the error event alone; raises RequestError if the request cannot be parsed."""
         encoder = self._make_encoder(Ledger())
-        return b"".join([*encoder.feed(Failed(failure)), *encoder.finish()])
+        return LastWrites(b"".join(encoder.feed(Failed(failure))), b"".join(encoder.finish()))
 
-    def finish(self) -> bytes:
+    def finish(self) -> LastWrites:
         """Return what the stages and the encoder still hold."""
         assert self._encoder is not None
         events: list[Event] = []
@@ -112,7 +129,7 @@ class ClientEncoding:
                 events = list(chain.from_iterable(map(stage.feed, events)))
             events += stage.finish()
         pieces = chain.from_iterable(map(self._encoder.feed, events))
-        return b"".join([*pieces, *self._encoder.finish()])
+        return LastWrites(b"".join(pieces), b"".join(self._encoder.finish()))
 
     def feed(self, events: list[Event]) -> bytes:
         """Return the bytes of events that are the gateway's own."""

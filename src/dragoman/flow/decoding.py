@@ -22,10 +22,13 @@ from dragoman.stages.restore_tools import RestoreTools
 log = logging.getLogger(__name__)
 
 
-def make_source(prepared: Prepared, ledger: Ledger) -> Source:
-    """Return what reads the upstream's bytes."""
+def make_source(prepared: Prepared, ledger: Ledger, begun: bytes = b"") -> Source:
+    """Return what reads the upstream's bytes, of which `begun` are the first where they are known already."""
     upstream = prepared.upstream
-    return Source(upstream.framer(), upstream.decoder(prepared.issuer, ledger))
+    framer = upstream.framer
+    if upstream.array_framer is not None and begins_array(upstream, begun):
+        framer = upstream.array_framer
+    return Source(framer(), upstream.decoder(prepared.issuer, ledger))
 
 
 def make_stages(prepared: Prepared) -> list[Stage[Event, Event]]:
@@ -93,6 +96,11 @@ def begins_document(upstream: Upstream, begun: bytes) -> bool:
 def begins_events(upstream: Upstream, begun: bytes) -> bool:
     """No document that a model server sends begins with a field of server-sent events."""
     return _reads_events(upstream) and begun.removeprefix(BOM).lstrip().startswith(FIELDS)
+
+
+def begins_array(upstream: Upstream, begun: bytes) -> bool:
+    """Whether a document is a stream in the form of a JSON array."""
+    return upstream.array_framer is not None and begun.lstrip()[:1] == b"["
 
 
 def is_stream(upstream: Upstream, headers: Headers, body: bytes) -> bool:

@@ -165,7 +165,7 @@ class ActiveCall:
                     step = self._policy.after(await step.run(self._open_reply()))
         except asyncio.CancelledError as cancelled:
             if not exchange.gone and self._writer.head_sent:  # the client is still there, and must not wait for more
-                self._break_off(_reason_of(cancelled))
+                await self._break_off(_reason_of(cancelled))
             raise
         if self._turn is not None and not self._turn.ended:
             await self._turn.let_upstream_end()
@@ -234,18 +234,20 @@ class ActiveCall:
         assert turn is not None
         if turn.pipe is not None:
             self._writer.keep_for_end(turn.pipe.finish())
+            self._writer.keep_apart(turn.pipe.last_write)
         await self._writer.finish()
 
-    def _fail(self, failure: Failure) -> None:
+    async def _fail(self, failure: Failure) -> None:
         """End a stream whose head has been sent with the protocol's error event."""
-        self._writer.fail(failure)
         self._call.record.note_fault(RequestError(failure))
+        await self._writer.fail(failure)
 
-    def _break_off(self, failure: Failure) -> None:
+    async def _break_off(self, failure: Failure) -> None:
         """End a stream at once, whatever step is running."""
         if self._accepted and self._turn is not None and self._turn.pipe is not None:
             self._writer.keep_for_end(self._turn.pipe.break_off(failure))
-        self._fail(failure)
+            self._writer.keep_apart(self._turn.pipe.last_write)
+        await self._fail(failure)
 
 
 def _pinned(routes: tuple[Route, ...], provider: str, model: str) -> tuple[Route, ...]:

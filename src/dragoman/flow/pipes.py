@@ -11,7 +11,17 @@ from dragoman.flow.redaction import EventRedactor, redact_failure
 from dragoman.framing.known_secrets import Secrets, StreamRedactor
 from dragoman.hub.events import Delta, Event, Failed
 from dragoman.hub.failure import Failure, Kind
-from dragoman.hub.ports import Client, Decoder, Item, RunStage, Stage, flatten_runs, join_run, split_runs
+from dragoman.hub.ports import (
+    EVENT_STREAM,
+    Client,
+    Decoder,
+    Item,
+    RunStage,
+    Stage,
+    flatten_runs,
+    join_run,
+    split_runs,
+)
 from dragoman.hub.reply import MAX_BLOCKS
 from dragoman.hub.usage import Source as UsageSource
 from dragoman.hub.usage import Usage
@@ -61,6 +71,7 @@ class Pipe(Protocol):
     """Turns one upstream turn's bytes into the client's; each call returns the bytes to write."""
 
     watch: ReplyMonitor
+    last_write: bytes  # what follows everything else, in a write of its own
 
     @property
     def decoder(self) -> Decoder: ...
@@ -92,7 +103,7 @@ class TranslationPipe:
 
     __slots__ = (
         *("_client", "_encode", "_estimate", "_feeds", "_own", "_redactor", "_run_feeds", "_source", "_stages"),
-        *("failure", "watch"),
+        *("failure", "last_write", "watch"),
     )
 
     def __init__(
@@ -113,6 +124,7 @@ class TranslationPipe:
         self._encode = client.encode
         self._estimate = self.find_stage(EstimateUsage)
         self.failure: Failure | None = None
+        self.last_write = b""  # the encoder's, which outlives this
         self.watch = watch
 
     @property
@@ -275,16 +287,28 @@ def _feed_each(feed: Feed, run: Sequence[Delta], text: str) -> Sequence[Event]:
 class PassthroughPipe:
     """The same protocol's bytes, unaltered; if they end without their terminal event, its error event is appended."""
 
-    __slots__ = (*("_client", "_ended_unseen", "_secrets", "_source", "_tail", "_unwatched", "_redactor"), "watch")
+    __slots__ = (
+        *("_client", "_ended_unseen", "_secrets", "_source", "_stream_type", "_tail", "_unwatched", "_redactor"),
+        *("last_write", "watch"),
+    )
 
-    def __init__(self, source: Source, client: Client, watch: ReplyMonitor, secrets: Secrets = ()) -> None:
+    def __init__(
+        self,
+        source: Source,
+        client: Client,
+        watch: ReplyMonitor,
+        secrets: Secrets = (),
+        stream_type: bytes = EVENT_STREAM,
+    ) -> None:
         self._source = source
         self._client = client
+        self._stream_type = stream_type
         self._secrets = secrets
         self._redactor = StreamRedactor(secrets)
         self._tail = b""
         self._unwatched = False
         self._ended_unseen = False
+        self.last_write = b""
         self.watch = watch
 
     @property
@@ -314,9 +338,9 @@ class PassthroughPipe:
             return self.finish()
         self.watch.observe(Failed(failure))
         apart = b"" if not self._tail or self._tail.endswith(EVENT_ENDS) else b"\n\n"
-        return (
-            self.finish() + apart + self._client.render_stream_error(failure, self.watch.started, self._source.frames)
-        )
+        started, frames = self.watch.started, self._source.frames
+        self.last_write = self._client.repeat_stream_error(failure, self._stream_type)
+        return self.finish() + apart + self._client.render_stream_error(failure, started, frames, self._stream_type)
 
     def finish(self) -> bytes:
         return self._redactor.finish()

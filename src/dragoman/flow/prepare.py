@@ -16,7 +16,6 @@ from dragoman.flow.ports import MediaFetcher
 from dragoman.framing.known_secrets import Secrets, list_secrets
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
-from dragoman.hub.opaque import ENVELOPE_PREFIX
 from dragoman.hub.ports import Issuer, Location, Protocol, Upstream
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Hosted, Request
@@ -369,9 +368,6 @@ def _merge_queries(own: str, client: str) -> str:
     return urlencode(dict(parse_qsl(client, keep_blank_values=True)) | dict(parse_qsl(own)))
 
 
-ENVELOPE = b'"' + ENVELOPE_PREFIX.encode()  # an envelope is always the whole of a JSON string
-
-
 class ProtocolChoice(Struct, frozen=True):
     protocol: Protocol
     unchanged: bool = False
@@ -383,14 +379,18 @@ def choose_protocol(
     """Prefer the client's own protocol if the upstream has it and accepts the body, else the first that accepts it."""
     own = protocols[client] if client in speaks else None
     if own is not None and _accepts(own, profile, body):
-        # An envelope of ours must be opened for its issuer and taken out for anyone else.
-        return ProtocolChoice(own, unchanged=body.find(ENVELOPE) < 0)
+        return ProtocolChoice(own, unchanged=not _has_envelope(own, body))
     for name in speaks:
         if _accepts(protocols[name], profile, body):
             return ProtocolChoice(protocols[name])
-    return (
-        ProtocolChoice(protocols[speaks[0]]) if own is None else ProtocolChoice(own, unchanged=body.find(ENVELOPE) < 0)
-    )
+    if own is None:
+        return ProtocolChoice(protocols[speaks[0]])
+    return ProtocolChoice(own, unchanged=not _has_envelope(own, body))
+
+
+def _has_envelope(protocol: Protocol, body: bytes) -> bool:
+    """Whether a body has an envelope of ours, which must be opened for its issuer and taken out for anyone else."""
+    return protocol.client is not None and body.find(protocol.client.envelope_start) >= 0
 
 
 def _accepts(protocol: Protocol, profile: Profile, body: bytes) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from dragoman.flow.call import Call
-from dragoman.flow.client_encoding import ClientEncoding, LastCollector
+from dragoman.flow.client_encoding import ClientEncoding, LastCollector, LastWrites
 from dragoman.flow.decoding import is_named_stream
 from dragoman.flow.prepare import Passthrough, Prepared, Translated
 from dragoman.flow.response_headers import drop_account_headers, headers_to_forward, id_headers, loss_headers
@@ -21,6 +21,7 @@ from dragoman.routing.resolve import Route
 
 UNBUFFERED: tuple[Header, ...] = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
+APART_S = 0.05  # between two writes that a client should read one by one
 MAX_HELD_BYTES = 1024 * 1024  # of a reply that passes through and has no token yet
 BLANK_LINE = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
@@ -43,6 +44,7 @@ class StreamWriter:
         self._passing = False  # bytes of the turn that runs now have been sent
         self._stuck = False  # it has sent something that is no keep-alive, and nothing that begins a reply
         self._routes: list[Route] = []  # the one that the head names, and those that have answered
+        self._apart = b""  # written last, by itself
         self._last = b""  # kept for the next write, so that the end of a stream is one write
         self._loop = asyncio.get_running_loop()
         self._due_at = self._loop.time() + keep_alive_s
@@ -58,7 +60,12 @@ class StreamWriter:
     @property
     def keep_alive(self) -> bytes:
         """What to send while a committed reply pauses; nothing where bytes pass through."""
-        return self._call.client.keep_alive if self.encoding.in_use else b""
+        if not self.encoding.in_use:
+            return b""
+        client = self._call.client
+        if client.encoder_keep_alive is None:
+            return client.keep_alive
+        return client.encoder_keep_alive(self.encoding.encoder)
 
     def begin_turn(self, prepared: Prepared) -> None:
         self._prepared = prepared
@@ -115,21 +122,33 @@ class StreamWriter:
         if self._timer is None:
             self._timer = self._loop.call_later(self._interval_s, self._send_keep_alive)
 
-    def fail(self, failure: Failure) -> None:
+    async def fail(self, failure: Failure) -> None:
         """End the stream with the protocol's error event."""
-        self._exchange.finish(self._taken(self._error_event(failure)), self._trailers())
+        await self._end(self._error_event(failure))
 
     async def finish_failed(self, failure: Failure) -> None:
         """End the stream with the protocol's error event, once it is stored that the reply failed."""
         await self._finish(self._error_event(failure))
 
     async def finish(self) -> None:
-        await self._finish(self.encoding.finish() if self.encoding.in_use else b"")
+        await self._finish(self.encoding.finish() if self.encoding.in_use else LastWrites())
 
-    async def _finish(self, last: bytes) -> None:
-        last, state = self._taken(last), self._call.state
+    def keep_apart(self, data: bytes) -> None:
+        """Send this last, in a write of its own."""
+        self._apart = data
+
+    async def _finish(self, end: LastWrites) -> None:
+        last, state = self._taken(end.joined), self._call.state
         if state is not None and not await state.commit():
             last = state.disown(last)
+        await self._end(LastWrites(last, end.apart))
+
+    async def _end(self, end: LastWrites) -> None:
+        last, apart = self._taken(end.joined), end.apart or self._apart
+        if apart:
+            await self._exchange.send(last)
+            await asyncio.sleep(APART_S)
+            last = apart
         self._exchange.finish(last, self._trailers())
 
     def close(self) -> None:
@@ -151,13 +170,15 @@ class StreamWriter:
             fields = _stream_fields(upstream_headers, prepared, fields)
         self._exchange.start(200, [*fields, *own_headers(self._call, prepared, fields, whole=False)])
 
-    def _error_event(self, failure: Failure) -> bytes:
+    def _error_event(self, failure: Failure) -> LastWrites:
         if self.committed:
-            return self.encoding.fail(failure) if self.encoding.in_use else b""  # else the pipe has written it
+            return self.encoding.fail(failure) if self.encoding.in_use else LastWrites()  # else the pipe has written it
         try:
             return self.encoding.fail_alone(failure)
         except RequestError:  # the request cannot be parsed; an upstream of its own protocol would have judged it
-            return self._call.client.render_stream_error(failure, None, 0)
+            client, kind = self._call.client, self._call.stream_type
+            event = client.render_stream_error(failure, None, 0, kind)
+            return LastWrites(event, client.repeat_stream_error(failure, kind))
 
     def _trailers(self) -> list[Header]:
         """Return the routes that answered, if there were more than the one in the head."""
@@ -174,10 +195,12 @@ class StreamWriter:
     def _send_keep_alive(self) -> None:
         self._timer = self._loop.call_later(self._interval_s, self._send_keep_alive)
         prepared = self._prepared
+        if not self._call.client.keep_alive and not self.committed:
+            return
         if prepared is None or self._passing or (isinstance(prepared, Passthrough) and not self.head_sent):
             return
         self._send_head(prepared, None)
-        self._exchange.write(self._call.client.keep_alive)
+        self._exchange.write(self.keep_alive if self.committed else self._call.client.keep_alive)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -227,6 +250,9 @@ class WholeWriter:
         if self._encoding is not None:
             self._encoding.in_use = False
 
+    def keep_apart(self, data: bytes) -> None:
+        """A whole reply has no last write."""
+
     async def commit(self, prepared: Prepared, headers: Headers, held: bytes) -> None:
         """Nothing is sent before the end."""
 
@@ -266,11 +292,11 @@ class WholeWriter:
             body = state.disown(body)
         self._exchange.respond(200, [*fields, *own_headers(self._call, prepared, fields, whole=True)], body)
 
-    def fail(self, failure: Failure) -> None:
+    async def fail(self, failure: Failure) -> None:
         raise AssertionError("a whole reply is never begun: its failures are HTTP errors")
 
     async def finish_failed(self, failure: Failure) -> None:
-        self.fail(failure)
+        await self.fail(failure)
 
     def close(self) -> None:
         return

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from dragoman.flow.call import Call
 from dragoman.flow.decoding import (
+    begins_array,
     begins_document,
     begins_events,
     glance,
@@ -179,9 +180,11 @@ class Turn:
             if isinstance(first, Failure):
                 return NoReply(first)
             begun = first
-            if not self._writer.streams or not begins_events(prepared.upstream, begun):
+            if not self._writer.streams or not (
+                begins_events(prepared.upstream, begun) or begins_array(prepared.upstream, begun)
+            ):
                 return await self._read_document(prepared, answer, begun)
-        self.pipe = self._make_pipe(prepared)
+        self.pipe = self._make_pipe(prepared, begun)
         end = await self._until_first_token(prepared, answer, self.pipe, begun)
         if end is not None:
             return end
@@ -194,7 +197,7 @@ class Turn:
         self, prepared: Prepared, answer: IncomingResponse, pipe: Pipe, begun: bytes
     ) -> TurnEnd | None:
         """Hold what is read until the first token; return the end if it comes first."""
-        watch, is_first = pipe.watch, True
+        watch, is_first = pipe.watch, not begun  # what has begun is known to be no document
         while True:
             chunk = begun or await self._next_chunk(prepared, answer, pipe)
             begun = b""
@@ -377,12 +380,13 @@ class Turn:
 
     # The pipe
 
-    def _make_pipe(self, prepared: Prepared) -> Pipe:
+    def _make_pipe(self, prepared: Prepared, begun: bytes = b"") -> Pipe:
         if isinstance(prepared, Translated) or not self._writer.streams:  # the client cannot read events
             ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
-            return self._make_translation(prepared, ledger, make_source(prepared, ledger))
-        client, watch = self._around.call.client, self._around.make_watch()
-        return PassthroughPipe(make_source(prepared, Ledger()), client, watch, prepared.secrets)
+            return self._make_translation(prepared, ledger, make_source(prepared, ledger, begun))
+        call, watch = self._around.call, self._around.make_watch()
+        source = make_source(prepared, Ledger(), begun)
+        return PassthroughPipe(source, call.client, watch, prepared.secrets, call.stream_type)
 
     def _make_translation(self, prepared: Prepared, ledger: Ledger, source: Source | None) -> TranslationPipe:
         watch = self._around.make_watch()

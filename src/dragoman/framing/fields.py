@@ -4,7 +4,7 @@ An explicit null equals an absent key. A wrong value raises `BadField` with its 
 """
 
 from collections.abc import Collection
-from typing import TypeVar, overload
+from typing import Self, TypeVar, overload
 
 import msgspec
 from msgspec import Struct
@@ -144,13 +144,13 @@ class Fields:
             return value
         raise self.bad(key, "must be one of " + ", ".join(map(_format_value, sorted(allowed))))
 
-    def obj(self, key: str) -> "Fields | None":
+    def obj(self, key: str) -> Self | None:
         value = self._raw.get(key)
         if value is None:
             return None
         self._read.add(key)
         if isinstance(value, dict):
-            return Fields(value, self.pointer(key))
+            return self.__class__(value, self.pointer(key))
         raise self.bad(key, "must be an object")
 
     def items(self, key: str) -> list[object] | None:
@@ -163,12 +163,12 @@ class Fields:
             return value
         raise self.bad(key, "must be an array")
 
-    def objects(self, key: str) -> "list[Fields] | None":
+    def objects(self, key: str) -> list[Self] | None:
         """Return an array of objects."""
         items = self.items(key)
-        return None if items is None else _each(items, self.pointer(key))
+        return None if items is None else self._each(items, self.pointer(key))
 
-    def text_or_objects(self, key: str) -> "str | list[Fields] | None":
+    def text_or_objects(self, key: str) -> str | list[Self] | None:
         """Return content, which all protocols allow as a string or an array of parts."""
         value = self._raw.get(key)
         if value is None:
@@ -177,16 +177,16 @@ class Fields:
         if isinstance(value, str):
             return value
         if isinstance(value, list):
-            return _each(value, self.pointer(key))
+            return self._each(value, self.pointer(key))
         raise self.bad(key, "must be a string or an array")
 
     def need_text(self, key: str) -> str:
         return self._require(key, self.text(key))
 
-    def need_obj(self, key: str) -> "Fields":
+    def need_obj(self, key: str) -> Self:
         return self._require(key, self.obj(key))
 
-    def need_objects(self, key: str) -> "list[Fields]":
+    def need_objects(self, key: str) -> list[Self]:
         return self._require(key, self.objects(key))
 
     def _require(self, key: str, value: _T | None) -> _T:
@@ -194,14 +194,13 @@ class Fields:
             raise BadField(self.pointer(key), "is required")
         return value
 
-
-def _each(items: list[object], at: str) -> list[Fields]:
-    fields: list[Fields] = []
-    for index, item in enumerate(items):
-        if not isinstance(item, dict):
-            raise BadField(f"{at}/{index}", f"must be an object, got {_format_value(item)}")
-        fields.append(Fields(item, f"{at}/{index}"))
-    return fields
+    def _each(self, items: list[object], at: str) -> list[Self]:
+        fields: list[Self] = []
+        for index, item in enumerate(items):
+            if not isinstance(item, dict):
+                raise BadField(f"{at}/{index}", f"must be an object, got {_format_value(item)}")
+            fields.append(self.__class__(item, f"{at}/{index}"))
+        return fields
 
 
 def _format_value(value: object) -> str:
@@ -222,6 +221,21 @@ class _Head(Struct):
 _head = msgspec.json.Decoder(_Head)
 
 
+_T_HEAD = TypeVar("_T_HEAD", bound=Struct)
+
+
+def read_head(decoder: msgspec.json.Decoder[_T_HEAD], body: bytes) -> _T_HEAD:
+    """Return a few fields of the JSON object in a body; raises RequestError if there is none."""
+    try:
+        return read_json(decoder, body)
+    except RecursionError:
+        raise RequestError(Failure(Kind.BAD_REQUEST, "The body is nested too deeply.")) from None
+    except msgspec.ValidationError:
+        raise RequestError(Failure(Kind.BAD_REQUEST, "The body must be a JSON object.")) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise RequestError(Failure(Kind.BAD_REQUEST, f"The body is not valid JSON: {problem}.")) from None
+
+
 def read_body_call(path: str, query: str, body: bytes) -> CallHead:
     """Return `model` and `stream` of a JSON body; path and query do not matter. Raises RequestError."""
     return read_call_head(body, needs_model=True)
@@ -229,14 +243,7 @@ def read_body_call(path: str, query: str, body: bytes) -> CallHead:
 
 def read_call_head(body: bytes, *, needs_model: bool) -> CallHead:
     """Do the same; unless a model is needed, that of a body without one is empty."""
-    try:
-        head = read_json(_head, body)
-    except RecursionError:
-        raise RequestError(Failure(Kind.BAD_REQUEST, "The body is nested too deeply.")) from None
-    except msgspec.ValidationError:
-        raise RequestError(Failure(Kind.BAD_REQUEST, "The body must be a JSON object.")) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise RequestError(Failure(Kind.BAD_REQUEST, f"The body is not valid JSON: {problem}.")) from None
+    head = read_head(_head, body)
     model = "" if head.model is None and not needs_model else check_model(head.model)
     if head.stream is not None and not isinstance(head.stream, bool):
         raise BadRequest("/stream", f"stream must be true or false, got {_format_value(head.stream)}.")

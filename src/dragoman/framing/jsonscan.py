@@ -9,8 +9,8 @@ from typing import AnyStr, Generic, NamedTuple
 
 import msgspec
 
-from dragoman.framing.jsonread import replace_lone_surrogates
-from dragoman.framing.sse import Broken
+from dragoman.framing.jsonread import replace_invalid_utf8, replace_lone_surrogates
+from dragoman.framing.sse import Broken, Frame
 
 MAX_OBJECT_BYTES = 16 * 1024 * 1024
 CUT = "ended inside an object"
@@ -170,6 +170,25 @@ class ObjectScanner:
         self._held_bytes = 0
         self._begun = False
         self._braces.depth = 0
+
+
+class ArrayFramer:
+    """Split a stream that is one JSON array of objects into frames.
+
+    An object that is cut off gives none: its decoder finds that the stream has not ended properly.
+    """
+
+    __slots__ = ("_objects",)
+
+    def __init__(self, max_event_bytes: int = MAX_OBJECT_BYTES) -> None:
+        self._objects = ObjectScanner(max_event_bytes)
+
+    def feed(self, chunk: bytes) -> list[Frame | Broken]:
+        found = self._objects.feed(chunk)
+        return [item if isinstance(item, Broken) else Frame("", replace_invalid_utf8(item)) for item in found]
+
+    def finish(self) -> list[Frame | Broken]:
+        return []
 
 
 WINDOW = 256 * 1024  # small enough that other threads can run between two windows

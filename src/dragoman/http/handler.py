@@ -131,15 +131,6 @@ class RequestHandler:
         yield from () if self._api is None else self._api.routes()
         yield from () if self.console is None else self.console.routes()
         yield from refuse_state() if self._responses is None else self._responses.routes(self._infer)
-        if not self._serves_model_paths():
-            yield Route("POST", "/models/*", Role.CLIENT, self._refuse_post_to_model, refuses=True)
-            for method in ("GET", "POST", "DELETE"):
-                yield Route(method, "/v1beta/*", Role.CLIENT, _refuse_gemini, refuses=True)
-
-    def _serves_model_paths(self) -> bool:
-        """Return whether a protocol is served whose clients write the model into the path, as Gemini's do."""
-        clients = (protocol.client for protocol in self._gateway.runtime.protocols.values())
-        return any(MODEL in path for client in clients if client is not None for path in client.paths)
 
     async def __call__(self, exchange: Exchange) -> None:
         request_id = self._request_id(exchange.headers)
@@ -168,13 +159,13 @@ class RequestHandler:
                 exchange.listener.on_end()
 
     def _refuse(self, exchange: Exchange, path: str, refused: RequestError, request_id: str) -> None:
-        respond_with_failure(exchange, self._client(path, exchange.headers), refused, request_id)
+        respond_with_failure(exchange, self._client(exchange, path), refused, request_id)
 
     async def _dispatch(self, exchange: Exchange, path: str, request_id: str) -> None:
         host_error = self.host_check.find_error(exchange.headers)
         if host_error is not None:
             status, failure = host_error
-            body = self._client(path, exchange.headers).render_error(failure, request_id).body
+            body = self._client(exchange, path).render_error(failure, request_id).body
             exchange.respond(status, [JSON, _id(request_id)], body)
             return
         found = self.routes.find(exchange.method, path)
@@ -284,7 +275,7 @@ class RequestHandler:
 
     def _refuse_path(self, exchange: Exchange, path: str, request_id: str) -> None:
         """Respond with 405 if the path has other methods; raises RequestError (404) if it has none."""
-        client = self._client(path, exchange.headers)
+        client = self._client(exchange, path)
         allowed = ", ".join(self.routes.methods(path))
         # Where the path ends with a verb, another verb is another path, even if GET finds a model there.
         is_unknown_verb = exchange.method == "POST" and any(MODEL in pattern for pattern in client.paths)
@@ -335,12 +326,6 @@ class RequestHandler:
     def _model_list(self, request: RoutedRequest, parameters: dict[str, str]) -> ModelList:
         return choose_model_list(self._gateway.runtime.protocols, request.exchange.headers.get, parameters)
 
-    async def _refuse_post_to_model(self, request: RoutedRequest) -> None:
-        """Refuse a POST to a model; Gemini clients add the method after a colon."""
-        if ":" in request.rest:
-            await _refuse_gemini(request)
-        self._refuse_path(request.exchange, request.path, request.request_id)
-
     async def _root(self, request: RoutedRequest) -> None:
         if self.console is not None and b"text/html" in (request.exchange.headers.get(b"accept") or b""):
             request.exchange.respond(302, [(b"location", b"/console"), _id(request.request_id)], b"")
@@ -373,19 +358,15 @@ class RequestHandler:
     def _protocol(self, name: str) -> Protocol:
         return self._gateway.runtime.protocols[name]
 
-    def _client(self, path: str, headers: Headers) -> Client:
+    def _client(self, exchange: Exchange, path: str) -> Client:
         if path.removeprefix("/") in RELAYED_PATHS:
             return RELAYED_CLIENT
-        client = client_at(path, self._gateway.runtime.protocols, headers.get)
+        client = client_at(exchange.method, path, self._gateway.runtime.protocols, exchange.headers.get)
         return use_api_errors(client) if path.startswith((API, "/console")) else client
 
 
 def _id(request_id: str) -> Header:
     return b"x-request-id", request_id.encode()
-
-
-async def _refuse_gemini(request: RoutedRequest) -> None:
-    raise RequestError(Failure(Kind.NOT_FOUND, "Gemini's protocol is not in this version yet."))
 
 
 def replay_site(gateway: Gateway, keyring: Keyring) -> RequestHandler:

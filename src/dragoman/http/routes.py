@@ -152,19 +152,23 @@ def plain_path(path: str) -> str:
     return path.rstrip("/") or "/"
 
 
-def client_at(path: str, protocols: Mapping[str, Protocol], header: GetHeader) -> Client:
+def client_at(method: str, path: str, protocols: Mapping[str, Protocol], header: GetHeader) -> Client:
     """Return the protocol in which a request to this plain path expects its errors.
 
     It is the one that serves the path or one above it, else the one that the headers announce, else the first.
     """
     clients = [protocol.client for protocol in protocols.values() if protocol.client is not None]
-    serving = (client for client in clients if _serves(client, path))
+    serving = (client for client in clients if _serves(client, method, path))
     announced = (client for client in clients if client.matches_headers(header))
     return next(serving, None) or next(announced, None) or clients[0]
 
 
-def _serves(client: Client, path: str) -> bool:
+def _serves(client: Client, method: str, path: str) -> bool:
     """Return whether a plain path is one of the protocol's own, or below one."""
-    patterns = [pattern for pattern in client.paths if MODEL in pattern]
     fixed = tuple(pattern for pattern in client.paths if MODEL not in pattern)
-    return path.startswith((*fixed, *client.prefixes)) or any(fits_pattern(path, pattern) for pattern in patterns)
+    if path.startswith((*fixed, *client.prefixes)):
+        return True
+    patterns = [pattern for pattern in client.paths if MODEL in pattern]
+    if method == "POST":  # only this protocol's clients post to a model, whatever verb they write after it
+        return path.startswith(tuple(pattern.partition(MODEL)[0] for pattern in patterns))
+    return any(fits_pattern(path, pattern) for pattern in patterns)

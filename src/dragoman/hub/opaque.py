@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+from collections.abc import Sequence
 from enum import Enum
 
 import msgspec
@@ -59,3 +60,43 @@ def can_send_to(opaque: Opaque, issuer: str, own: bool) -> bool:
     """
     bare = not opaque.model and opaque.issuer != UNKNOWN_ISSUER
     return opaque.issuer == issuer or (own and bare)
+
+
+class Thought(Struct, frozen=True, array_like=True):
+    """One block of reasoning, as a client keeps it for us."""
+
+    text: str
+    opaque: Opaque | None = None
+    raw: bool = False  # the model's raw thoughts rather than a summary of them
+
+
+_thoughts = msgspec.msgpack.Decoder(tuple[Thought, ...])
+_TAG = ENVELOPE_PREFIX.encode()
+
+
+def seal_thoughts(thoughts: Sequence[Thought]) -> str:
+    """Return an envelope of several blocks in base64, for clients that accept nothing else in their opaque field."""
+    return base64.urlsafe_b64encode(_TAG + msgspec.msgpack.encode(thoughts)).decode()
+
+
+def unseal_thoughts(value: str) -> tuple[Thought, ...] | None:
+    """Return the content of such an envelope, none of an unreadable one; None if the value is not one of ours.
+
+    Clients may write it in another alphabet of base64, with or without padding.
+    """
+    packed = decode_base64(value)
+    if packed is None or not packed.startswith(_TAG):
+        return None
+    try:
+        return _thoughts.decode(packed.removeprefix(_TAG))
+    except (msgspec.MsgspecError, ValueError):
+        return ()
+
+
+def decode_base64(value: str) -> bytes | None:
+    """Return the bytes that either alphabet of base64 stands for; None if it is neither."""
+    text = value.rstrip("=").replace("+", "-").replace("/", "_")
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        return None

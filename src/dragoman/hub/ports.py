@@ -10,6 +10,7 @@ from msgspec import Struct
 from dragoman.hub.events import Delta, Event, Started
 from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
+from dragoman.hub.opaque import ENVELOPE_PREFIX
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Json, Part, Request
 from dragoman.hub.server_tools import ServerToolUse
@@ -258,10 +259,15 @@ class Client(Struct, frozen=True):
     encoder: Callable[[ReplyContext, Ledger], Stage[Event, bytes]]  # one item = one whole SSE event
     encode_whole: Callable[[Iterable[Event], ReplyContext, Ledger], bytes]  # raises RequestError on Failed
     render_error: Callable[[Failure, str], ErrorResponse]  # failure, request id -> error body
-    # The error frames to append to a stream, of which `int` frames were already sent.
-    render_stream_error: Callable[[Failure, Started | None, int], bytes]
+    # The error frames to append to a stream of this content type, of which `int` frames were already sent.
+    render_stream_error: Callable[[Failure, Started | None, int, bytes], bytes]
     serial_blocks: bool  # blocks may not interleave
-    keep_alive: bytes
+    keep_alive: bytes  # means the same in every reply; nothing: none is sent before the first token
+    # The keep-alive of a reply that has begun, made by its encoder, where it repeats the ids of the reply.
+    encoder_keep_alive: Callable[[Stage[Event, bytes]], bytes] | None = None
+    # What follows the error frames in a write of its own, by failure and content type of the stream. An encoder returns
+    # it from `finish`.
+    repeat_stream_error: Callable[[Failure, bytes], bytes] = lambda failure, stream_type: b""
     counting: TokenCounting | None = None
     prefixes: tuple[str, ...] = ()  # unknown paths below these get this protocol's error body
     matches_headers: Callable[[GetHeader], bool] = lambda header: (
@@ -273,6 +279,7 @@ class Client(Struct, frozen=True):
     knows_pause: bool = False  # its replies may end with a pause, which the client itself goes on from
     cites_apart: bool = False  # a cited link is a text block of its own
     id_header: bytes = b"x-request-id"  # the response header that its SDK reads the request id from
+    envelope_start: bytes = b'"' + ENVELOPE_PREFIX.encode()  # how a JSON string begins that is an envelope of ours
     error_shape: type[Struct] = ErrorShape  # an upstream's error body of this shape is passed on unchanged
     end_markers: tuple[bytes, ...] = ()  # every complete stream contains one of these
 
@@ -292,6 +299,7 @@ class Upstream(Struct, frozen=True):
     decode_whole: Callable[[bytes, Issuer, Ledger], list[Event]]
     read_error: Callable[[int, Mapping[bytes, bytes], bytes], Failure]  # status, lower-case headers, body
     tool_limits: ToolLimits
+    array_framer: Callable[[], Stage[bytes, object]] | None = None  # of a stream that is one JSON array
     needs_inline: Callable[[Part], bool] = lambda part: False  # linked media to fetch and send in the body
     # Like `decode_whole`, but faster: the content of blocks may be missing.
     decode_outline: Callable[[bytes, Issuer, Ledger], list[Event]] | None = None

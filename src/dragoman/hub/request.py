@@ -132,6 +132,11 @@ class ToolResult(Struct, frozen=True, tag="result"):
     custom: bool = False
     cache: Cache | None = None
     ext: Ext = field(default_factory=dict)
+    error_at: str = ""  # what says that it is an error, where that is not a field `is_error`
+
+    @property
+    def error_pointer(self) -> str:
+        return self.error_at or f"{self.at}/is_error"
 
 
 @final
@@ -230,6 +235,11 @@ class Hosted(Struct, frozen=True, tag="hosted"):
     allowed_tools: tuple[str, ...] | None = None  # the server's tools that may be called; None: all of them
     ext: Ext = field(default_factory=dict)  # fields without a counterpart in this struct
     known: bool = True  # whether its vendor documents such a type
+    blocked_at: str = ""  # where the blocked domains stand, where that is not a field `blocked_domains`
+
+    @property
+    def blocked_pointer(self) -> str:
+        return self.blocked_at or f"{self.at}/blocked_domains"
 
 
 Tool = Function | Custom | Hosted

@@ -21,7 +21,7 @@ def check_domains(request: Request) -> None:
     for tool in request.tools:
         if isinstance(tool, Hosted) and tool.allowed_domains and tool.blocked_domains:
             raise BadRequest(
-                f"{tool.at}/blocked_domains",
+                tool.blocked_pointer,
                 f"{tool.kind} takes either allowed_domains or blocked_domains, not both. Remove one of them.",
             )
 

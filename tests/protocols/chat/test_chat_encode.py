@@ -21,7 +21,7 @@ from dragoman.hub.events import (
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.opaque import decode_envelope
-from dragoman.hub.ports import Issuer
+from dragoman.hub.ports import EVENT_STREAM, Issuer
 from dragoman.hub.reply import collect
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
@@ -248,7 +248,9 @@ def test_a_whole_reply_that_failed_is_raised() -> None:
 
 
 def test_a_cut_passthrough_stream_is_ended_by_an_error_the_sdk_raises() -> None:
-    cut = (FIXTURES / "truncated.sse").read_bytes() + render_stream_error(Failure(Kind.TRUNCATED, "cut off"), None, 3)
+    cut = (FIXTURES / "truncated.sse").read_bytes() + render_stream_error(
+        Failure(Kind.TRUNCATED, "cut off"), None, 3, EVENT_STREAM
+    )
     with pytest.raises(openai.APIError, match="cut off"):
         accumulated([cut])
 

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.ports import EVENT_STREAM
 from protocols.messages.messages_dialogue import CLIENT, UPSTREAM, frames
 from wire_json import JsonObject
 
@@ -151,5 +152,5 @@ def test_a_bad_request_names_the_field() -> None:
 
 
 def test_a_stream_without_its_end_is_given_an_error_event() -> None:
-    added = CLIENT.render_stream_error(Failure(Kind.TRUNCATED, "cut"), Started("msg_1", "m"), 12)
+    added = CLIENT.render_stream_error(Failure(Kind.TRUNCATED, "cut"), Started("msg_1", "m"), 12, EVENT_STREAM)
     assert frames(added) == [{"type": "error", "error": {"type": "api_error", "message": "cut"}}]

@@ -17,6 +17,7 @@ from dragoman.hub.events import (
 )
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger, LossKind
+from dragoman.hub.ports import EVENT_STREAM
 from protocols.responses.responses_kit import (
     CLIENT,
     HELLO,
@@ -167,7 +168,7 @@ def test_a_whole_body_of_a_failed_reply_is_refused() -> None:
 
 
 def test_a_broken_passthrough_is_repaired_with_its_own_id_and_the_next_numbers() -> None:
-    stream = CLIENT.render_stream_error(Failure(Kind.TRUNCATED, "cut"), Started("resp_9", "gpt-x"), 7)
+    stream = CLIENT.render_stream_error(Failure(Kind.TRUNCATED, "cut"), Started("resp_9", "gpt-x"), 7, EVENT_STREAM)
     error, failed = payloads(stream)
     assert (error["type"], error["sequence_number"]) == ("error", 7)
     assert (failed["type"], failed["sequence_number"]) == ("response.failed", 8)

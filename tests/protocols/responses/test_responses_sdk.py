@@ -9,6 +9,7 @@ from openai import BaseModel, OpenAI
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Started, Stop, TextBlock
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import EVENT_STREAM
 from narrowing import expect
 from protocols.responses.responses_kit import (
     CLIENT,
@@ -105,7 +106,9 @@ def test_an_error_in_mid_stream_raises_with_its_code() -> None:
 
 def test_a_repaired_passthrough_raises_too() -> None:
     upstream = fixture("truncated.sse")
-    repaired = upstream + CLIENT.render_stream_error(Failure(Kind.TRUNCATED, "cut"), Started("resp_0f1e2d3c", "m"), 5)
+    repaired = upstream + CLIENT.render_stream_error(
+        Failure(Kind.TRUNCATED, "cut"), Started("resp_0f1e2d3c", "m"), 5, EVENT_STREAM
+    )
     with pytest.raises(openai.APIError):
         list(client_over(repaired).responses.create(model="gpt-x", input="hi", stream=True))
 

@@ -12,6 +12,7 @@ from dragoman.flow.upstream_errors import attribute_failure
 from dragoman.framing.known_secrets import StreamRedactor, redact_known
 from dragoman.hub.events import Ended, Started, Stop, UsageReported
 from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.ports import EVENT_STREAM
 from dragoman.hub.usage import Usage
 from dragoman.net.client import ConnectionLost, IncomingResponse, UpstreamTimeout
 from dragoman.net.exchange import Exchange
@@ -128,7 +129,7 @@ class RelayedReply:
         self._note_end(self._observer.seen)
         self.watch.fail(failure)
         if isinstance(self._observer, EventStream):
-            event = CLIENT.render_stream_error(failure, None, 0)
+            event = CLIENT.render_stream_error(failure, None, 0, EVENT_STREAM)
             self._exchange.finish(self._redactor.finish() + b"\n\n" + event)
         else:
             self._exchange.abort()

@@ -212,7 +212,7 @@ class _Writer:
 
     def _mark_error(self, result: ToolResult, message: _Wire) -> None:
         self._ledger.note_approximated(
-            f"{result.at}/is_error", "Chat has no error flag; the text begins with [tool error]"
+            result.error_pointer, "Chat has no error flag; the text begins with [tool error]"
         )
         content = message["content"]
         mark = "[tool error] "

@@ -123,7 +123,7 @@ def render_error(failure: Failure, request_id: str) -> ErrorResponse:
     return ErrorResponse(status, encode_error(failure))
 
 
-def render_stream_error(failure: Failure, started: Started | None, frames: int) -> bytes:
+def render_stream_error(failure: Failure, started: Started | None, frames: int, stream_type: bytes) -> bytes:
     """Return the event that ends a stream whose upstream did not; neither finish_reason nor [DONE] follow it."""
     return encode_error_event(failure)
 

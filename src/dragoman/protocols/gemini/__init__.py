@@ -1,17 +1,22 @@
-"""Gemini's generateContent, as an upstream. Clients get its list of models, and may send keys in its places."""
+"""Gemini's generateContent, for clients and for upstreams."""
 
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 import msgspec
 
+from dragoman.framing.jsonscan import ArrayFramer
 from dragoman.framing.sse import SseOrJsonFramer
+from dragoman.hub.events import Event
 from dragoman.hub.ports import (
+    Client,
     GetHeader,
     ListedModel,
     Location,
     ModelList,
     Protocol,
+    Stage,
+    TokenCounting,
     ToolLimits,
     Upstream,
     UpstreamCounting,
@@ -19,17 +24,41 @@ from dragoman.hub.ports import (
 from dragoman.hub.request import Document, Image, Part
 from dragoman.protocols.gemini import count, decode, errors
 from dragoman.protocols.gemini.build import build
-from dragoman.protocols.gemini.wire import CLIENT_HEADERS, GENERATE, KEYS, NAME, OPERATION, SSE_QUERY, STREAM
+from dragoman.protocols.gemini.encode import Encoder, encode_whole
+from dragoman.protocols.gemini.encode_errors import ErrorShape, render_error, render_stream_error, repeat_stream_error
+from dragoman.protocols.gemini.parse import parse, parse_for_count, read_call
+from dragoman.protocols.gemini.wire import (
+    CLIENT_HEADERS,
+    COUNT,
+    ENVELOPE_START,
+    GENERATE,
+    KEYS,
+    LISTS,
+    NAME,
+    OPERATION,
+    PLACES,
+    SSE_QUERY,
+    STREAM,
+    VERSIONS,
+    encode_json,
+)
+
+_PAGE_SIZE, _PAGE_MAX = 50, 1000  # of the list of models
 
 
 def _is_google_client(header: GetHeader, query: Mapping[str, str]) -> bool:
     return any(header(name) is not None for name in CLIENT_HEADERS)
 
 
+def _announces_google_client(header: GetHeader) -> bool:
+    return _is_google_client(header, {})
+
+
 def _describe_model(model: ListedModel) -> dict[str, object]:
     limits = {"inputTokenLimit": model.max_input, "outputTokenLimit": model.max_output}
     return {
         "name": f"models/{model.id}",
+        "version": model.id,
         "displayName": model.name or model.id,
         "supportedGenerationMethods": ["generateContent", "countTokens"],
         **{key: value for key, value in limits.items() if value is not None},
@@ -37,11 +66,21 @@ def _describe_model(model: ListedModel) -> dict[str, object]:
 
 
 def _render_models(models: Sequence[ListedModel], query: Mapping[str, str]) -> bytes:
-    return msgspec.json.encode({"models": [_describe_model(model) for model in models]})
+    """Return one page of the models; the token of the next one is the number of those before it."""
+    size, token = query.get("pageSize", ""), query.get("pageToken", "")
+    start = int(token) if token.isdecimal() else 0
+    end = start + (min(int(size), _PAGE_MAX) if size.isdecimal() and int(size) else _PAGE_SIZE)
+    page: dict[str, object] = {"models": [_describe_model(model) for model in models[start:end]]}
+    return encode_json({**page, "nextPageToken": str(end)} if end < len(models) else page)
 
 
 def _render_model(model: ListedModel) -> bytes:
-    return msgspec.json.encode(_describe_model(model))
+    return encode_json(_describe_model(model))
+
+
+def _keep_alive(encoder: Stage[Event, bytes]) -> bytes:
+    assert isinstance(encoder, Encoder)
+    return encoder.keep_alive
 
 
 def _locate(model: str, stream: bool) -> Location:
@@ -56,12 +95,38 @@ def _needs_inline(part: Part) -> bool:
 
 PROTOCOL = Protocol(
     name=NAME,
+    client=Client(
+        paths=tuple(f"{place}/{{model}}{verb}" for place in PLACES for verb in (GENERATE, STREAM)),
+        prefixes=("/publishers/", "/projects/", *(f"{version}/" for version in VERSIONS if version)),
+        read_call=read_call,
+        parse=parse,
+        encoder=Encoder,
+        encode_whole=encode_whole,
+        render_error=render_error,
+        render_stream_error=render_stream_error,
+        repeat_stream_error=repeat_stream_error,
+        serial_blocks=True,
+        keep_alive=b"",
+        encoder_keep_alive=_keep_alive,
+        counting=TokenCounting(
+            paths=tuple(f"{place}/{{model}}{COUNT}" for place in PLACES),
+            locate=count.locate,
+            parse=parse_for_count,
+            render_count=lambda tokens: msgspec.json.encode({"totalTokens": tokens}),
+            read_count=count.read_count,
+        ),
+        matches_headers=_announces_google_client,
+        envelope_start=ENVELOPE_START,
+        error_shape=ErrorShape,
+        end_markers=(b'"finishReason"', b'"finish_reason"', b'{"error"'),
+    ),
     upstream=Upstream(
         locate=_locate,
         put_model=lambda body, model: body,  # the model is in the path
         build=build,
         decoder=decode.Decoder,
         framer=SseOrJsonFramer,
+        array_framer=ArrayFramer,
         decode_whole=decode.decode_whole,
         read_error=errors.read_failure,
         tool_limits=ToolLimits(custom=False, namespaces=False, name_max=128, letter_first=True),
@@ -71,7 +136,12 @@ PROTOCOL = Protocol(
         continues=True,
         models_query="?pageSize=1000",
     ),
-    models=ModelList(_render_models, _render_model, is_requested=_is_google_client),
+    models=ModelList(
+        _render_models,
+        _render_model,
+        is_requested=_is_google_client,
+        paths=LISTS[1:],  # the first is the path that all protocols share
+    ),
     keys=KEYS,
     operation=OPERATION,
 )

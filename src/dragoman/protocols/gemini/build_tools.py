@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from dragoman.hub.ext import is_indispensable, note_unread_fields
+from dragoman.hub.ext import is_indispensable, note_unread_fields, restore
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
@@ -27,6 +27,8 @@ def build_tools(request: Request, target: Target, ledger: Ledger) -> Offered:
     functions = [tool for tool in request.tools if isinstance(tool, Function)]
     _check_names(functions)
     declared = [_build_function(tool, ledger) for tool in functions]
+    for function, wire in zip(functions, declared, strict=True) if request.protocol == NAME else ():
+        restore(wire, function.ext)
     for tool in request.tools:
         if isinstance(tool, Custom):  # adapt_tools has made functions of them
             ledger.note_dropped(tool.at, "Gemini has no freeform tools")

@@ -1,7 +1,8 @@
-"""Shapes of Gemini's replies, and the tables of names that stand on its wire."""
+"""Shapes of Gemini's replies, the tables of names that stand on its wire, and JSON as its clients read it."""
 
 from base64 import b64encode
 
+import msgspec
 from msgspec import Raw, Struct
 
 from dragoman.hub.events import Stop
@@ -14,6 +15,14 @@ CLIENT_HEADERS = (b"x-goog-api-key", b"x-goog-api-client")  # Google's SDKs send
 OPERATION = "generate_content"
 GENERATE, STREAM, COUNT = ":generateContent", ":streamGenerateContent", ":countTokens"
 SSE_QUERY = "alt=sse"  # without it a stream is one JSON array
+ARRAY_STREAM = b"application/json; charset=UTF-8"  # the content type of such a stream
+GOOGLE = "google"  # the publisher of Google's own models in Vertex's paths
+
+# Paths of clients, without /v1: Google's versions, and Vertex's places of models.
+VERSIONS = ("", "/v1beta", "/v1alpha", "/v1beta1")
+PLACES = tuple(f"{version}{place}" for version in VERSIONS for place in ("/models", "/publishers", "/projects"))
+LISTS = tuple(f"{version}{place}" for version in VERSIONS for place in ("/models", "/publishers/google/models"))
+ENVELOPE_START = b'"ZGdtMS'  # the base64 of our envelope's first letters, at the beginning of a JSON string
 
 Wire = dict[str, object]
 Count = int | float | None
@@ -24,9 +33,11 @@ VERTEX = "vertex"  # a quirk: the endpoint is Vertex AI, which differs from the 
 HOSTED_TOOLS = {"web_search": "googleSearch", "web_fetch": "urlContext", "code_execution": "codeExecution"}
 TIERS = {"default": "standard", "flex": "flex", "priority": "priority"}  # OpenAI's name -> Google's
 
-# Sent where a call needs a signature and none is at hand; Google documents this value.
+# Sent where a call needs a signature and none is at hand; Google documents this value, and another one.
 NO_SIGNATURE = "skip_thought_signature_validator"
-PLACEHOLDERS = frozenset((NO_SIGNATURE, b64encode(NO_SIGNATURE.encode()).decode()))  # Google's SDK sends the latter
+_PLACEHOLDERS = (NO_SIGNATURE, "context_engineering_is_the_way_to_go")
+# Google's SDK sends them in base64.
+PLACEHOLDERS = frozenset((*_PLACEHOLDERS, *(b64encode(value.encode()).decode() for value in _PLACEHOLDERS)))
 # Some models put their internal namespace before a function's name.
 NAME_PREFIX = "default_api:"
 
@@ -70,6 +81,22 @@ FAILED_STOPS = frozenset(
 )
 CONTINUATION = "CONTINUATION"  # not an end: the same request with `continuationToken` gets the rest
 UNSPECIFIED = frozenset(("", "FINISH_REASON_UNSPECIFIED"))
+
+
+_ENDINGS = {Stop.LENGTH: "MAX_TOKENS", Stop.CONTEXT_FULL: "MAX_TOKENS", Stop.FILTERED: "SAFETY"}
+FINISH_REASONS = {stop: _ENDINGS.get(stop, "STOP") for stop in Stop}
+
+# Python's and older JS clients take these for line ends, though they stand inside of a JSON string.
+_LINE_ENDS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
+
+
+def encode_json(value: object) -> bytes:
+    """Return JSON for clients, which split it at more line ends than those of SSE."""
+    data = msgspec.json.encode(value)
+    if not data.isascii():
+        for character, escape in _LINE_ENDS:
+            data = data.replace(character, escape)
+    return data
 
 
 class FunctionCall(Struct, gc=False):

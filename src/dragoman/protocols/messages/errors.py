@@ -96,7 +96,7 @@ def encode_error_event(failure: Failure) -> bytes:
     return encode_event(msgspec.json.encode(_build_error(failure)), b"error")
 
 
-def render_stream_error(failure: Failure, started: Started | None, frames: int) -> bytes:
+def render_stream_error(failure: Failure, started: Started | None, frames: int, stream_type: bytes) -> bytes:
     """Return what to append to a passthrough stream that ended without its terminal event."""
     return encode_error_event(failure)
 

@@ -174,7 +174,7 @@ class ToolBuilder:
         if tool.location is not None:
             wire["user_location"] = tool.location
         if tool.blocked_domains:
-            self._ledger.note_dropped(f"{tool.at}/blocked_domains", "Responses cannot exclude domains")
+            self._ledger.note_dropped(tool.blocked_pointer, "Responses cannot exclude domains")
         if tool.max_uses is not None:
             self._ledger.note_dropped(f"{tool.at}/max_uses", "Responses cannot limit the uses of one tool")
         if tool.context_size is not None:

@@ -121,7 +121,7 @@ class InputBuilder:
         if result.is_error:
             mark = _ERROR_MARK
             self._ledger.note_approximated(
-                f"{result.at}/is_error", "Responses has no error flag; the text begins with [tool error]"
+                result.error_pointer, "Responses has no error flag; the text begins with [tool error]"
             )
         content = [part for part in result.content if self._same_protocol or not isinstance(part, Foreign)]
         if result.cache is None and all(isinstance(part, Text) and part.cache is None for part in content):

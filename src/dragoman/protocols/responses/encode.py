@@ -352,7 +352,7 @@ def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger)
     return bytes(machine.body)
 
 
-def render_stream_error(failure: Failure, started: Started | None, frames: int) -> bytes:
+def render_stream_error(failure: Failure, started: Started | None, frames: int, stream_type: bytes) -> bytes:
     """Return what to append to an upstream's stream that broke off: the error and the failed response."""
     known = started or Started("", "")
     error = errors.build_stream_error(failure)

@@ -1,0 +1,266 @@
+"""Encode hub events as a Gemini stream, of events or as one JSON array, or as a whole reply.
+
+A client's history is made of these chunks. So each has a part that is not empty beside others, every call is whole,
+and the last chunk, which has the finish reason, has a part as well: SDKs forget a turn whose last chunk has none.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from dragoman.hub.events import (
+    Block,
+    CallBlock,
+    CitationAdded,
+    Closed,
+    Delta,
+    Ended,
+    Event,
+    Failed,
+    HostedBlock,
+    OpaqueAdded,
+    Opened,
+    RefusalBlock,
+    Started,
+    TextBlock,
+    ThinkingBlock,
+    ToolReturned,
+    UsageReported,
+)
+from dragoman.hub.failure import RequestError
+from dragoman.hub.loss import Ledger
+from dragoman.hub.opaque import Opaque, Thought
+from dragoman.hub.ports import EVENT_STREAM, ReplyContext
+from dragoman.hub.reply import Reply, collect
+from dragoman.hub.usage import Usage
+from dragoman.protocols.gemini.encode_end import (
+    WITHHELD,
+    build_ending,
+    build_head,
+    build_usage,
+    encode_logprobs,
+    is_filtered,
+    note_end,
+)
+from dragoman.protocols.gemini.encode_errors import encode_error, repeat_stream_error
+from dragoman.protocols.gemini.encode_grounding import Grounding
+from dragoman.protocols.gemini.encode_parts import StepReasoning, encode_call, encode_hosted, shows_thoughts
+from dragoman.protocols.gemini.wire import Wire, encode_json
+
+_EMPTY: Wire = {"text": ""}
+_QUIET_S = 10.0  # how long a client gets nothing while a call is collected, before it is sent a sign of life
+_NO_TEXT = b'{"text":""}'
+
+
+class Encoder:
+    """Encode one reply. Blocks come one after the other."""
+
+    __slots__ = (
+        *("_arguments", "_block", "_context", "_grounding", "_has_sent", "_has_text", "_is_events", "_last_write"),
+        *("_ledger", "_opaque", "_open", "_prefix", "_reasoning", "_refused", "_sent_at", "_shows_thoughts"),
+        *("_signs", "_suffix", "_thoughts", "_usage"),
+    )  # fmt: skip
+
+    def __init__(self, context: ReplyContext, ledger: Ledger) -> None:
+        self._context = context
+        self._ledger = ledger
+        self._is_events = context.stream_type == EVENT_STREAM
+        self._shows_thoughts = shows_thoughts(context)
+        self._prefix = self._suffix = b""  # of a chunk with one part
+        self._has_sent = False
+        self._sent_at = context.now()
+        self._open: Block | None = None
+        self._block = 0
+        self._arguments: list[str] = []  # of the open call
+        self._thoughts: list[str] = []  # the text of the open thinking block
+        self._opaque: Opaque | None = None
+        self._reasoning = StepReasoning()
+        self._signs = False  # the next text carries reasoning
+        self._grounding = Grounding(ledger)
+        self._has_text = self._refused = False
+        self._usage: Usage | None = None
+        self._last_write = b""  # after an error
+
+    @property
+    def keep_alive(self) -> bytes:
+        """What keeps the connection of this stream open, and means nothing."""
+        return self._frame(self._prefix + _NO_TEXT + self._suffix) if self._is_events and self._prefix else b"\n"
+
+    def feed(self, event: Event) -> Sequence[bytes]:
+        if type(event) is Delta:
+            return self._encode_delta(event)
+        match event:
+            case Opened(block=block, what=what):
+                return self._open_block(block, what)
+            case Closed():
+                return self._close_block()
+            case OpaqueAdded(opaque=opaque):
+                self._opaque = opaque
+            case CitationAdded(citation=citation):
+                self._grounding.add_citation(citation, f"/content/{self._block}")
+            case ToolReturned(outcome=outcome):
+                assert isinstance(self._open, HostedBlock)
+                self._grounding.add_outcome(self._open, outcome)
+            case Started():
+                self._start(event)
+            case UsageReported(usage=usage):
+                self._usage = usage
+            case Ended():
+                return self._encode_end(event)
+            case Failed(failure=failure):
+                self._last_write = repeat_stream_error(failure, self._context.stream_type)
+                frame = self._frame(encode_error(failure))
+                return (frame,) if self._is_events else (frame, b"]")
+        return ()
+
+    def finish(self) -> Sequence[bytes]:
+        return (self._last_write,) if self._last_write else ()
+
+    def _start(self, started: Started) -> None:
+        self._usage = started.usage
+        self._prefix = b'{"candidates":[{"content":{"parts":['
+        self._suffix = b'],"role":"model"},"index":0}],' + encode_json(build_head(started.id, self._context))[1:]
+
+    # Blocks
+
+    def _open_block(self, number: int, what: Block) -> Sequence[bytes]:
+        self._open, self._block = what, number
+        if type(what) is HostedBlock:
+            self._grounding.add_hosted(what)
+            return [self._chunk(part) for part in encode_hosted(what, f"/content/{number}", self._ledger)]
+        if type(what) is RefusalBlock:
+            self._refused = True
+        return ()
+
+    def _encode_delta(self, delta: Delta) -> Sequence[bytes]:
+        what, text = self._open, delta.text
+        if type(what) is CallBlock:
+            self._arguments.append(text)
+            return self._show_life()
+        if type(what) is ThinkingBlock:
+            self._thoughts.append(text)
+            return (self._chunk({"text": text, "thought": True}),) if text and self._shows_thoughts else ()
+        if not text and delta.logprobs is None:
+            return ()
+        self._has_text = self._has_text or bool(text)
+        self._grounding.add_text(text)
+        if self._signs or delta.logprobs is not None:
+            return (self._encode_signed(delta),)
+        return (self._frame(self._prefix + b'{"text":' + encode_json(text) + b"}" + self._suffix),)
+
+    def _encode_signed(self, delta: Delta) -> bytes:
+        self._signs = False
+        part = {"text": delta.text, **self._reasoning.sign_text()}
+        if delta.logprobs is None:
+            return self._chunk(part)
+        return self._frame(
+            self._prefix + encode_json(part) + self._add(encode_logprobs([delta.logprobs], self._ledger))
+        )
+
+    def _close_block(self) -> Sequence[bytes]:
+        what, self._open = self._open, None
+        if type(what) is CallBlock:
+            text, self._arguments = "".join(self._arguments), []
+            return self._encode_call(what, text)
+        if type(what) is ThinkingBlock:
+            self._reasoning.add(Thought("".join(self._thoughts), self._opaque, what.raw))
+            self._thoughts, self._opaque, self._signs = [], None, True
+        elif type(what) is not HostedBlock:
+            self._grounding.close_block()
+        return ()
+
+    def _encode_call(self, what: CallBlock, text: str) -> Sequence[bytes]:
+        call = encode_call(what, text, self._context, f"/content/{self._block}", self._ledger)
+        if call is None:
+            return ()
+        self._signs = False
+        return (self._chunk({**call, **self._reasoning.sign_call()}),)
+
+    def _show_life(self) -> Sequence[bytes]:
+        """Return an empty chunk if the client has been sent nothing for long, since calls are sent whole."""
+        if self._context.now() - self._sent_at < _QUIET_S:
+            return ()
+        self._sent_at = self._context.now()
+        return (self.keep_alive,)
+
+    # The end
+
+    def _encode_end(self, ended: Ended) -> Sequence[bytes]:
+        note_end(ended, self._usage, self._ledger)
+        frames: list[bytes] = []
+        if is_filtered(ended, self._refused) and not self._has_text:
+            frames.append(self._chunk({"text": ended.explanation or WITHHELD}))
+        part = {**_EMPTY, **self._reasoning.sign_text()}
+        ending = {**build_ending(ended, self._refused), **self._grounding.build()}
+        suffix = self._add(ending)
+        usage = b',"usageMetadata":' + encode_json(build_usage(self._usage)) + b"}"
+        frames.append(self._frame(self._prefix + encode_json(part) + suffix[:-1] + usage))
+        return frames if self._is_events else [*frames, b"]"]
+
+    def _add(self, fields: Wire) -> bytes:
+        """Return the end of a chunk, with more fields of its candidate."""
+        more = b"," + encode_json(fields)[1:-1] if fields else b""
+        return self._suffix.replace(b'"index":0', b'"index":0' + more, 1)
+
+    def _chunk(self, part: Wire) -> bytes:
+        return self._frame(self._prefix + encode_json(part) + self._suffix)
+
+    def _frame(self, data: bytes) -> bytes:
+        if self._is_events:
+            self._has_sent = True
+            return b"data: " + data + b"\n\n"
+        separator, self._has_sent = b",\n" if self._has_sent else b"[", True
+        return separator + data
+
+
+def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger) -> bytes:
+    """Return the whole reply; raises RequestError if it failed."""
+    reply = collect(events)
+    if type(reply.end) is Failed:
+        raise RequestError(reply.end.failure)
+    note_end(reply.end, reply.usage, ledger)
+    grounding = Grounding(ledger)
+    parts = _encode_pieces(reply, grounding, context, ledger)
+    refused = any(type(piece.what) is RefusalBlock for piece in reply.pieces)
+    if is_filtered(reply.end, refused) and not any(part.get("text") and "thought" not in part for part in parts):
+        parts.append({"text": reply.end.explanation or WITHHELD})
+    candidate: Wire = {"content": {"parts": parts or [_EMPTY], "role": "model"}, "index": 0}
+    candidate |= {**build_ending(reply.end, refused), **grounding.build()}
+    candidate |= encode_logprobs([piece.logprobs for piece in reply.pieces if piece.logprobs is not None], ledger)
+    head = build_head(reply.id, context)
+    return encode_json({"candidates": [candidate], "usageMetadata": build_usage(reply.usage), **head})
+
+
+def _encode_pieces(reply: Reply, grounding: Grounding, context: ReplyContext, ledger: Ledger) -> list[Wire]:
+    reasoning, shows = StepReasoning(), shows_thoughts(context)
+    parts: list[Wire] = []
+    for number, piece in enumerate(reply.pieces):
+        what, at = piece.what, f"/content/{number}"
+        match what:
+            case ThinkingBlock():
+                reasoning.add(Thought(piece.text, piece.opaque, what.raw))
+                parts += [{"text": piece.text, "thought": True}] if piece.text and shows else []
+            case CallBlock():
+                call = encode_call(what, piece.text, context, at, ledger)
+                parts += [] if call is None else [{**call, **reasoning.sign_call()}]
+            case HostedBlock():
+                grounding.add_hosted(what)
+                parts += encode_hosted(what, at, ledger)
+            case TextBlock() | RefusalBlock():
+                parts += [{"text": piece.text, **reasoning.sign_text()}] if piece.text else []
+                grounding.add_text(piece.text)
+                for citation in piece.citations:
+                    grounding.add_citation(citation, at)
+                grounding.close_block()
+    _carry_rest(parts, reasoning.sign_text(), ledger)
+    return parts
+
+
+def _carry_rest(parts: list[Wire], signature: Wire, ledger: Ledger) -> None:
+    """Add reasoning that nothing follows: an empty part that carries it may not stand beside others."""
+    if not signature:
+        return
+    if not parts:
+        parts.append({**_EMPTY, **signature})
+    elif "thought" in parts[-1]:
+        parts[-1] = {**parts[-1], **signature}
+    else:
+        ledger.note_dropped("/content", "reasoning after the last part of a reply has no place")

@@ -1,0 +1,214 @@
+"""Parse a client's Gemini request into a hub request. Model and mode stand in the path."""
+
+import re
+from urllib.parse import unquote
+
+import msgspec
+
+from dragoman.framing.fields import BadField, check_model, read_body, read_head
+from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
+from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import EVENT_STREAM, CallHead
+from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Role, Shape, Switch, Text, Turn
+from dragoman.protocols.gemini.parse_content import parse_contents, parse_instructions
+from dragoman.protocols.gemini.parse_fields import ProtoFields, unread_fields
+from dragoman.protocols.gemini.parse_schema import read_dialect, read_json_schema
+from dragoman.protocols.gemini.parse_tools import parse_choice, parse_tools
+from dragoman.protocols.gemini.wire import ARRAY_STREAM, GOOGLE, NAME, SSE_QUERY, STREAM
+
+_CALL = re.compile(r"(?:/publishers/([^/]+))?/models/(.+)(:\w+)/*$")
+_TIERS = {"STANDARD": "default", "FLEX": "flex", "PRIORITY": "priority"}
+_LEVELS = frozenset(("minimal", "low", "medium", "high"))
+_JSON_TYPE, _TEXT_TYPE = "application/json", "text/plain"
+_AUTO_BUDGET = -1
+_WHERE = {  # the hub's names of fields -> those of generationConfig
+    "temperature": "temperature",
+    "top_p": "topP",
+    "top_k": "topK",
+    "max_tokens": "maxOutputTokens",
+    "stop": "stopSequences",
+    "seed": "seed",
+    "frequency_penalty": "frequencyPenalty",
+    "presence_penalty": "presencePenalty",
+    "logprobs": "responseLogprobs",
+    "top_logprobs": "logprobs",
+}
+
+
+class _Body(msgspec.Struct):
+    """Nothing of the body: it has only to be a JSON object."""
+
+
+_body = msgspec.json.Decoder(_Body)
+
+
+def read_call(path: str, query: str, body: bytes) -> CallHead:
+    """Return model and mode of the path: the model is everything before the last colon. Raises RequestError."""
+    read_head(_body, body)
+    found = _CALL.search(path)
+    if found is None:  # Vertex's other resources
+        raise RequestError(Failure(Kind.NOT_FOUND, f"There is nothing at {path}: name a model after /models/."))
+    publisher, model = found[1], unquote(found[2]).strip("/").removeprefix("models/")
+    if publisher is not None and publisher != GOOGLE:
+        model = f"{unquote(publisher)}/{model}"  # SDKs of Vertex split a model's name at its slash
+    if not model:
+        raise BadRequest("/model", "The path names no model: write it between /models/ and the colon.")
+    check_model(model)
+    is_events = SSE_QUERY in query.split("&")
+    return CallHead(model, found[3] == STREAM, EVENT_STREAM if is_events else ARRAY_STREAM)
+
+
+def parse(body: bytes, ledger: Ledger) -> Request:
+    try:
+        raw = read_body(body)
+        return _parse_request(ProtoFields(raw), raw)
+    except BadField as bad:
+        raise BadRequest(bad.at, bad.message) from bad
+
+
+def parse_for_count(body: bytes, ledger: Ledger) -> Request:
+    """Parse the body of countTokens: contents, perhaps with tools and instructions, or a whole request inside."""
+    try:
+        raw = read_body(body)
+        top = ProtoFields(raw)
+        return _parse_request(top.obj("generateContentRequest") or top, raw)
+    except BadField as bad:
+        raise BadRequest(bad.at, bad.message) from bad
+
+
+def _parse_request(top: ProtoFields, raw: dict[str, Json]) -> Request:
+    _refuse_server_state(top)
+    top.text("model")  # the path's counts
+    settings = top.obj("generationConfig") or ProtoFields({}, top.pointer("generationConfig"))
+    _check_count(settings)
+    thinking = settings.obj("thinkingConfig")
+    config = top.obj("toolConfig")
+    calling = None if config is None else config.obj("functionCallingConfig")
+    choice, tools = parse_choice(calling, parse_tools(top))
+    labels = top.raw("labels")
+    format = _parse_format(settings)
+    return Request(
+        protocol=NAME,
+        model="",
+        turns=_parse_turns(top),
+        tools=tools,
+        tool_choice=choice,
+        max_tokens=settings.integer("maxOutputTokens"),
+        temperature=settings.number("temperature"),
+        top_p=settings.number("topP"),
+        top_k=settings.integer("topK"),
+        frequency_penalty=settings.number("frequencyPenalty") or None,
+        presence_penalty=settings.number("presencePenalty") or None,
+        seed=settings.integer("seed"),
+        stop=settings.texts("stopSequences"),
+        logprobs=settings.flag("responseLogprobs") or None,
+        top_logprobs=settings.integer("logprobs"),
+        reasoning=None if thinking is None else _parse_thinking(thinking),
+        format=format,
+        metadata=labels if isinstance(labels, dict) and labels else None,
+        service_tier=_parse_tier(top),
+        where=_find_pointers(top, settings, format),
+        ext={**_parse_modalities(settings, len(top.at) + 1), **unread_fields(top, settings, thinking, config, calling)},
+        raw=raw,
+    )
+
+
+def _refuse_server_state(top: ProtoFields) -> None:
+    for key, what in (("cachedContent", "a cache"), ("continuationToken", "a reply")):
+        if top.text(key):
+            why = f"names {what} that exists only at its vendor: remove it, and send the whole conversation"
+            raise BadField(top.pointer(key), why)
+
+
+def _parse_turns(top: ProtoFields) -> tuple[Turn, ...]:
+    contents = top.list_of("contents")
+    if not contents:
+        raise BadField(top.pointer("contents"), "is required: send at least one content")
+    turns = parse_contents(contents)
+    if not turns:
+        raise BadField(top.pointer("contents"), "has no content: every part of it is empty")
+    at = top.pointer("systemInstruction")
+    given = top.raw("systemInstruction")
+    if isinstance(given, str):
+        return (Turn(Role.SYSTEM, (Text(given, at),), at), *turns) if given else turns
+    instructions = top.obj("systemInstruction")
+    system = None if instructions is None else parse_instructions(instructions)
+    return turns if system is None else (system, *turns)
+
+
+def _check_count(settings: ProtoFields) -> None:
+    """Raise BadField for more than one candidate: a translated reply has just one."""
+    if settings.integer("candidateCount", 1) != 1:
+        raise settings.bad("candidateCount", "must be 1 for this model")
+
+
+def _parse_thinking(thinking: ProtoFields) -> Reasoning:
+    """Return the reasoning settings: a budget, where 0 is off and -1 leaves it to the model, or a level."""
+    budget, level = thinking.integer("thinkingBudget"), thinking.word("thinkingLevel")
+    shows = thinking.flag("includeThoughts")
+    effort = level.lower() if level and level != "THINKING_LEVEL_UNSPECIFIED" else None
+    if effort is not None and effort not in _LEVELS:
+        raise thinking.bad("thinkingLevel", "must be MINIMAL, LOW, MEDIUM or HIGH")
+    if budget is not None and budget < _AUTO_BUDGET:
+        raise thinking.bad("thinkingBudget", "must be a number of tokens, 0 for none or -1 for any number")
+    switch = None if budget is None else Switch.ENABLED
+    if budget == 0:
+        switch = Switch.DISABLED
+    elif budget == _AUTO_BUDGET:
+        switch = Switch.ADAPTIVE
+    return Reasoning(
+        at=thinking.pointer("thinkingLevel") if effort else thinking.at,
+        effort=effort,
+        budget=budget if budget is not None and budget > 0 else None,
+        budget_at=thinking.pointer("thinkingBudget"),
+        switch=switch,
+        switch_at=thinking.pointer("thinkingBudget"),
+        show="summarized" if shows else None,
+        show_at=thinking.pointer("includeThoughts"),
+    )
+
+
+def _parse_format(settings: ProtoFields) -> Format | None:
+    json_key = next((key for key in ("responseJsonSchema", "_responseJsonSchema") if settings.has(key)), None)
+    if json_key is not None and settings.has("responseSchema"):
+        raise settings.bad(json_key, "cannot be set beside responseSchema: remove one of them")
+    media_type = settings.text("responseMimeType", "")
+    if media_type not in ("", _JSON_TYPE, _TEXT_TYPE):
+        settings.unread("responseMimeType")
+        return None
+    key = json_key or "responseSchema"
+    schema = settings.raw(key)
+    if schema is not None and media_type != _TEXT_TYPE:
+        if not isinstance(schema, dict):
+            raise settings.bad(key, "must be an object")
+        read = read_json_schema if json_key is not None else read_dialect
+        return Format(Shape.SCHEMA, settings.pointer(key), schema=read(schema))
+    return Format(Shape.JSON, settings.pointer("responseMimeType")) if media_type == _JSON_TYPE else None
+
+
+def _parse_modalities(settings: ProtoFields, start: int) -> Ext:
+    """Return the modalities that are no loss only for a reply in text; raises BadField where text is not wanted."""
+    modalities = [word.upper() for word in settings.texts("responseModalities")]
+    if modalities and "TEXT" not in modalities:
+        raise settings.bad("responseModalities", "must have TEXT: this model's replies are text")
+    return {settings.pointer("responseModalities")[start:]: modalities} if set(modalities) - {"TEXT"} else {}
+
+
+def _parse_tier(top: ProtoFields) -> str | None:
+    tier = top.word("serviceTier")
+    if tier is None or tier.endswith("UNSPECIFIED"):
+        return None
+    if tier.removeprefix("SERVICE_TIER_") not in _TIERS:
+        top.unread("serviceTier")
+        return None
+    return _TIERS[tier.removeprefix("SERVICE_TIER_")]
+
+
+def _find_pointers(top: ProtoFields, settings: ProtoFields, format: Format | None) -> dict[str, str]:
+    where = {name: settings.pointer(key) for name, key in _WHERE.items() if settings.has(key)}
+    where |= {"turns": top.pointer("contents"), "tools": top.pointer("tools"), "metadata": top.pointer("labels")}
+    where |= {"tool_choice": top.pointer("toolConfig"), "service_tier": top.pointer("serviceTier")}
+    where["reasoning"] = settings.pointer("thinkingConfig")
+    if format is not None:
+        where["format"] = format.at
+    return where

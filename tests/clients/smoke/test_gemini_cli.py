@@ -1,0 +1,42 @@
+"""Gemini CLI works through the gateway on upstreams of every protocol, and gets over what goes wrong there."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clients.faults import once
+from clients.gemini_cli import RUN, ask, check_recovery, result, said
+from clients.proof import Proves
+from clients.rig import UPSTREAMS, Rig
+from clients.smoke.test_cli_faults import try_each
+from fakes.agent import Use
+
+WRITE = Use("write_file", {"file_path": "note.txt", "content": "Grüße 👋\nzwei\n"})
+READ = Use("read_file", {"file_path": "note.txt"})
+EDIT = Use(
+    "replace", {"file_path": "note.txt", "old_string": "zwei", "new_string": "drei", "instruction": "Change a word."}
+)
+FAULTS = ["429", "error-event", "clean-end"]
+
+
+@pytest.mark.parametrize("upstream", UPSTREAMS)
+def test_gemini_cli_writes_reads_and_edits_a_file(
+    upstream: str, rig: Callable[..., Rig], client: Callable[[str], Path], node: Path, proves: Proves
+) -> None:
+    here = rig(upstream, WRITE, READ, EDIT)
+    ran = ask(here, node, client("gemini-cli"), "Write a note, read it and edit it.")
+    assert ran.code == 0, ran
+    assert result(ran)["status"] == "success", ran
+    assert "Finished. The last tool said: Successfully modified file" in said(ran), ran
+    assert (here.work / "note.txt").read_text() == "Grüße 👋\ndrei\n"
+    assert here.agent.complaints == []
+    assert any("zwei" in found for found in here.agent.heard[-1].results)
+    proves("Gemini CLI", upstream, "tools", "streamed", "edits")
+
+
+def test_gemini_cli_gets_over_a_rate_limit_and_cut_streams(
+    client: Callable[[str], Path], node: Path, tmp_path: Path
+) -> None:
+    directory = client("gemini-cli")
+    try_each(FAULTS, tmp_path, "messages", RUN, once, lambda rig: check_recovery(rig, node, directory))

@@ -1,0 +1,321 @@
+"""Parse requests of Gemini clients: spelling, turns, instructions, tools and settings."""
+
+import base64
+
+import msgspec
+import pytest
+
+from dragoman.hub.failure import RequestError
+from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import EVENT_STREAM
+from dragoman.hub.request import (
+    Audio,
+    Document,
+    FileId,
+    Foreign,
+    Function,
+    Hosted,
+    Image,
+    Inline,
+    Link,
+    Pick,
+    Reasoning,
+    Request,
+    Role,
+    Shape,
+    Switch,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from dragoman.protocols.gemini.parse import parse, parse_for_count, read_call
+from dragoman.protocols.gemini.wire import ARRAY_STREAM
+from wire_json import Json, JsonObject
+
+
+def read(**body: Json) -> Request:
+    return parse(msgspec.json.encode({"contents": [{"parts": [{"text": "x"}]}], **body}), Ledger())
+
+
+def refusal(**body: Json) -> tuple[str, str]:
+    with pytest.raises(RequestError) as refused:
+        read(**body)
+    failure = refused.value.failure
+    return failure.at or "", failure.message
+
+
+def turns(*contents: Json) -> list[tuple[Role, list[object]]]:
+    return [(turn.role, list(turn.parts)) for turn in read(contents=list(contents)).turns]
+
+
+@pytest.mark.parametrize(
+    ("path", "model"),
+    [
+        ("/v1beta/models/gemini-2.5-pro", "gemini-2.5-pro"),
+        ("/v1/models/kiro/auto", "kiro/auto"),
+        ("/v1/models/kiro%2Fauto", "kiro/auto"),
+        ("/v1beta/models/local/qwen3:8b", "local/qwen3:8b"),
+        ("/v1beta/models/models/m", "m"),
+        ("/v1beta1/projects/p/locations/l/publishers/google/models/m", "m"),
+        ("/v1/publishers/google/models/m", "m"),
+        ("/v1beta1/publishers/kiro/models/auto", "kiro/auto"),
+        ("/v1beta/models/fw/accounts/fw/models/m", "fw/accounts/fw/models/m"),
+    ],
+)
+def test_the_model_is_everything_before_the_last_colon(path: str, model: str) -> None:
+    head = read_call(f"{path}:generateContent", "", b"{}")
+    assert (head.model, head.stream) == (model, False)
+
+
+@pytest.mark.parametrize(
+    ("query", "kind"), [("alt=sse", EVENT_STREAM), ("", ARRAY_STREAM), ("key=a&alt=sse", EVENT_STREAM)]
+)
+def test_the_query_chooses_the_framing_of_a_stream(query: str, kind: bytes) -> None:
+    head = read_call("/v1/models/m:streamGenerateContent", query, b"{}")
+    assert (head.stream, head.stream_type) == (True, kind)
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'"x"'])
+def test_a_body_that_is_no_object_is_refused_before_routing(body: bytes) -> None:
+    with pytest.raises(RequestError):
+        read_call("/v1/models/m:generateContent", "", body)
+
+
+def test_both_spellings_of_every_key_mean_the_same() -> None:
+    camel = read(
+        systemInstruction={"parts": [{"text": "s"}]},
+        generationConfig={"topP": 0.5, "maxOutputTokens": 9, "stopSequences": ["a"]},
+        toolConfig={"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f"]}},
+        tools=[{"functionDeclarations": [{"name": "f", "parametersJsonSchema": {"type": "object"}}]}],
+    )
+    snake = read(
+        system_instruction={"parts": [{"text": "s"}]},
+        generation_config={"top_p": 0.5, "max_output_tokens": 9, "stop_sequences": ["a"]},
+        tool_config={"function_calling_config": {"mode": "any", "allowed_function_names": ["f"]}},
+        tools=[{"function_declarations": [{"name": "f", "parameters_json_schema": {"type": "object"}}]}],
+    )
+    assert (
+        (camel.top_p, camel.max_tokens, camel.stop) == (snake.top_p, snake.max_tokens, snake.stop) == (0.5, 9, ("a",))
+    )
+    assert camel.tool_choice is not None
+    assert snake.tool_choice is not None
+    assert camel.tool_choice.name == snake.tool_choice.name == "f"
+    assert [turn.role for turn in camel.turns] == [turn.role for turn in snake.turns] == [Role.SYSTEM, Role.USER]
+    assert snake.pointer("top_p") == "/generation_config/top_p"
+    assert snake.tools[0].at == "/tools/0/function_declarations/0"
+
+
+def test_camel_case_counts_where_both_are_present_even_if_it_is_null() -> None:
+    assert read(generationConfig={"topP": 0.1, "top_p": 0.9}).top_p == 0.1
+    request = read(generationConfig={"topP": None, "top_p": 0.9})
+    assert request.top_p is None
+    assert request.ext == {"generationConfig/top_p": 0.9}
+
+
+def test_one_object_is_a_list_of_one() -> None:
+    request = read(
+        contents={"parts": {"text": "hi"}},
+        tools={"functionDeclarations": {"name": "f"}},
+        generationConfig={"topK": 3.0},
+    )
+    assert request.turns[0].parts == (Text("hi", "/contents/parts"),)
+    assert [tool.name for tool in request.tools if isinstance(tool, Function)] == ["f"]
+    assert request.top_k == 3
+
+
+def test_the_chunks_of_a_reply_that_an_sdk_replays_are_one_turn_and_one_text() -> None:
+    said: list[Json] = [{"role": "model", "parts": [{"text": piece}]} for piece in ("Hel", "lo", "")]
+    found = turns({"parts": [{"text": "a"}]}, *said, {"role": "user", "parts": [{"text": "b"}, {"text": "c"}]})
+    assert [(role, [part.text for part in parts if isinstance(part, Text)]) for role, parts in found] == [
+        (Role.USER, ["a"]),
+        (Role.ASSISTANT, ["Hello"]),
+        (Role.USER, ["b", "c"]),
+    ]
+
+
+def test_instructions_are_joined_and_never_a_message() -> None:
+    request = read(systemInstruction={"role": "model", "parts": [{"text": "a"}, {"text": ""}, {"text": "b"}]})
+    assert [turn.role for turn in request.turns] == [Role.SYSTEM, Role.USER]
+    assert request.turns[0].parts == (Text("a\n\nb", "/systemInstruction"),)
+    assert read(systemInstruction="plain").turns[0].parts == (Text("plain", "/systemInstruction"),)
+
+
+def test_calls_and_responses_without_ids_belong_together_by_order_and_name() -> None:
+    calls: JsonObject = {
+        "role": "model",
+        "parts": [{"functionCall": {"name": name}} for name in ("a", "b", "a")],
+    }
+    answers: list[Json] = [
+        {"functionResponse": {"name": name, "response": {"output": text}}}
+        for name, text in (("b", "1"), ("a", "2"), ("a", "3"))
+    ]
+    _, (_, called), (_, results) = turns({"parts": [{"text": "x"}]}, calls, {"parts": answers})
+    ids = [part.id for part in called if isinstance(part, ToolCall)]
+    assert len(set(ids)) == 3
+    assert [part.call_id for part in results if isinstance(part, ToolResult)] == [ids[1], ids[0], ids[2]]
+
+
+@pytest.mark.parametrize(
+    ("response", "text", "is_error"),
+    [
+        ({"output": "plain"}, "plain", False),
+        ({"output": {"a": 1}}, '{"a":1}', False),
+        ({"error": "bad"}, "bad", True),
+        ({"result": "x"}, '{"result":"x"}', False),
+        ({"output": "x", "error": "y"}, '{"output":"x","error":"y"}', False),
+        (None, "{}", False),
+    ],
+)
+def test_a_response_is_text_and_an_error_is_marked(response: Json, text: str, is_error: bool) -> None:
+    _, _, (_, [result]) = turns(
+        {"parts": [{"text": "x"}]},
+        {"role": "model", "parts": [{"functionCall": {"id": "1", "name": "f"}}]},
+        {"parts": [{"functionResponse": {"id": "1", "name": "f", "response": response}}]},
+    )
+    assert isinstance(result, ToolResult)
+    assert (result.content[0], result.is_error) == (
+        Text(text, "/contents/2/parts/0/functionResponse/response"),
+        is_error,
+    )
+
+
+def test_a_response_without_its_call_is_refused_by_its_id() -> None:
+    contents: Json = [{"parts": [{"functionResponse": {"id": "lost-7", "name": "f", "response": {}}}]}]
+    at, message = refusal(contents=contents)
+    assert at == "/contents/0/parts/0/functionResponse/id"
+    assert "lost-7" in message
+
+
+def test_media_become_what_other_protocols_have() -> None:
+    data = base64.b64encode(b"\xfb\xff\xfe").decode()
+    url_safe = base64.urlsafe_b64encode(b"\xfb\xff\xfe").decode()
+    assert data != url_safe
+    parts: list[Json] = [
+        {"inlineData": {"mimeType": "image/png", "data": url_safe}},
+        {"inlineData": {"mimeType": "application/pdf", "data": data, "displayName": "a.pdf"}},
+        {"inlineData": {"mimeType": "audio/mp3", "data": data}},
+        {"inlineData": {"mimeType": "text/plain", "data": base64.b64encode("Grüße".encode()).decode()}},
+        {"fileData": {"mimeType": "image/jpeg", "fileUri": "https://a.example/b"}},
+        {"fileData": {"mimeType": "application/pdf", "fileUri": "gs://bucket/b"}},
+        {"inlineData": {"mimeType": "video/mp4", "data": data}},
+    ]
+    (_, found), *_ = turns({"parts": parts})
+    image, pdf, sound, plain, linked, stored, film = found
+    assert isinstance(image, Image)
+    assert image.source == Inline("image/png", data)
+    assert isinstance(pdf, Document)
+    assert (pdf.source, pdf.title) == (Inline("application/pdf", data), "a.pdf")
+    assert isinstance(sound, Audio)
+    assert isinstance(plain, Document)
+    assert plain.source == "Grüße"
+    assert isinstance(linked, Image)
+    assert linked.source == Link("https://a.example/b")
+    assert isinstance(stored, Document)
+    assert stored.source == FileId("gs://bucket/b")
+    assert isinstance(film, Foreign)
+
+
+@pytest.mark.parametrize(
+    ("mode", "names", "pick", "name", "allowed", "strict"),
+    [
+        ("AUTO", [], Pick.AUTO, None, None, None),
+        ("ANY", ["f"], Pick.NAMED, "f", None, None),
+        ("ANY", ["f", "g"], Pick.REQUIRED, None, ("f", "g"), None),
+        ("ANY", [], Pick.REQUIRED, None, None, None),
+        ("VALIDATED", [], Pick.AUTO, None, None, True),
+        ("VALIDATED", ["g"], Pick.AUTO, None, ("g",), True),
+        ("none", [], Pick.NONE, None, None, None),
+    ],
+)
+def test_modes_of_calling(
+    mode: str, names: list[Json], pick: Pick, name: str | None, allowed: tuple[str, ...] | None, strict: bool | None
+) -> None:
+    request = read(
+        tools=[
+            {"functionDeclarations": [{"name": "f"}]},
+            {"functionDeclarations": [{"name": "g"}], "googleSearch": {}},
+        ],
+        toolConfig={"functionCallingConfig": {"mode": mode, "allowedFunctionNames": names}},
+    )
+    choice = request.tool_choice
+    assert choice is not None
+    assert (choice.pick, choice.name, choice.allowed) == (pick, name, allowed)
+    functions = [tool for tool in request.tools if isinstance(tool, Function)]
+    assert [(tool.name, tool.strict) for tool in functions] == [("f", strict), ("g", strict)]
+    assert [tool.kind for tool in request.tools if isinstance(tool, Hosted)] == ["web_search"]
+
+
+@pytest.mark.parametrize(
+    ("thinking", "expected"),
+    [
+        ({"thinkingBudget": 0}, (None, None, Switch.DISABLED, None)),
+        ({"thinkingBudget": -1, "includeThoughts": True}, (None, None, Switch.ADAPTIVE, "summarized")),
+        ({"thinkingBudget": 512}, (None, 512, Switch.ENABLED, None)),
+        ({"thinkingLevel": "high"}, ("high", None, None, None)),
+        ({"thinking_level": "MINIMAL", "include_thoughts": False}, ("minimal", None, None, None)),
+    ],
+)
+def test_thinking(thinking: Json, expected: tuple[object, ...]) -> None:
+    reasoning = read(generationConfig={"thinkingConfig": thinking}).reasoning
+    assert isinstance(reasoning, Reasoning)
+    assert (reasoning.effort, reasoning.budget, reasoning.switch, reasoning.show) == expected
+
+
+def test_structured_output_in_each_of_its_forms() -> None:
+    schema: Json = {"type": "OBJECT", "properties": {"type": {"type": "STRING", "nullable": True}}}
+    dialect = read(generationConfig={"responseMimeType": "application/json", "responseSchema": schema}).format
+    assert dialect is not None
+    assert dialect.schema == {"type": "object", "properties": {"type": {"type": ["string", "null"]}}}
+    upper: Json = {"type": "OBJECT", "properties": {"a": {"type": "STRING"}}}
+    own = read(generationConfig={"responseMimeType": "application/json", "responseJsonSchema": upper}).format
+    assert own is not None
+    assert own.schema == {"type": "object", "properties": {"a": {"type": "string"}}}
+    plain = read(generationConfig={"responseMimeType": "application/json"}).format
+    assert plain is not None
+    assert plain.shape is Shape.JSON
+
+
+@pytest.mark.parametrize(
+    ("body", "at"),
+    [
+        ({"contents": []}, "/contents"),
+        ({"contents": [{"parts": [{"text": ""}]}]}, "/contents"),
+        ({"contents": [{"role": "system", "parts": [{"text": "x"}]}]}, "/contents/0/role"),
+        ({"cachedContent": "cachedContents/a"}, "/cachedContent"),
+        ({"continuation_token": "t"}, "/continuation_token"),
+        ({"generationConfig": {"candidateCount": 2}}, "/generationConfig/candidateCount"),
+        ({"generationConfig": {"topP": "x"}}, "/generationConfig/topP"),
+        ({"generationConfig": {"responseModalities": ["AUDIO"]}}, "/generationConfig/responseModalities"),
+        (
+            {"generationConfig": {"thinkingConfig": {"thinkingLevel": "HUGE"}}},
+            "/generationConfig/thinkingConfig/thinkingLevel",
+        ),
+        ({"tools": [{"functionDeclarations": [{"name": "f"}, {"name": "f"}]}]}, "/tools/0/functionDeclarations/1/name"),
+        ({"toolConfig": {"functionCallingConfig": {"mode": "SOME"}}}, "/toolConfig/functionCallingConfig/mode"),
+        (
+            {"toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f"]}}},
+            "/toolConfig/functionCallingConfig/allowedFunctionNames",
+        ),
+        (
+            {"generationConfig": {"responseSchema": {}, "responseJsonSchema": {}}},
+            "/generationConfig/responseJsonSchema",
+        ),
+    ],
+)
+def test_what_is_wrong_is_refused_by_its_pointer(body: dict[str, Json], at: str) -> None:
+    where, message = refusal(**body)
+    assert where == at
+    assert at in message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"contents": [{"parts": [{"text": "x"}]}]},
+        {"generateContentRequest": {"model": "models/m", "contents": [{"parts": [{"text": "x"}]}]}},
+        {"contents": [{"parts": [{"text": "x"}]}], "systemInstruction": {"parts": [{"text": "s"}]}, "tools": []},
+    ],
+)
+def test_tokens_are_counted_for_each_form_of_request(body: Json) -> None:
+    request = parse_for_count(msgspec.json.encode(body), Ledger())
+    assert [part.text for part in request.turns[-1].parts if isinstance(part, Text)] == ["x"]
