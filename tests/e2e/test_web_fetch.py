@@ -70,7 +70,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             [
                 "[retry]\nattempts = 1",
                 f'[tools.web_search]\nbackend = "searxng"\nendpoint = "{searxng.url}"',
-                "[tools.web_fetch]\ntimeout_s = 2\nmax_mb = 0.25\nmax_chars = 2000",
+                "[tools.web_fetch]\ntimeout_s = 2\nmax_mb = 0.25\nmax_chars = 2000\nports = [80, 443, 8080]",
                 provider_section("chat", upstream.url, "chat"),
             ]
         )
@@ -153,6 +153,13 @@ def test_a_page_with_letters_in_its_address_is_fetched(scene: Scene) -> None:
     assert [result.url for result in results(reply) if isinstance(result, WebFetchBlock)] == [
         "http://xn--kln-sna.example/%C3%84pfel"
     ]
+
+
+def test_a_page_is_fetched_from_a_configured_port_and_from_no_other(scene: Scene) -> None:
+    scene.serves("page.example:8080/", html(PAGE))
+    assert text_of(scene.fetches("http://page.example:8080/"))[0] == "The page"
+    assert scene.web.tunnels == [f"{PUBLIC}:8080"]
+    assert code_of(scene.fetches("http://page.example:8081/")) == "url_not_allowed"
 
 
 def test_json_is_passed_on_as_it_is(scene: Scene) -> None:

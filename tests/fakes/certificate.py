@@ -1,4 +1,4 @@
-"""A self-signed P-256 certificate for localhost and 127.0.0.1, made of integers and hashes: no tool is needed."""
+"""A self-signed P-256 certificate for localhost, page.example and 127.0.0.1, made without any tool."""
 
 import base64
 import datetime
@@ -47,7 +47,8 @@ def _certificate(key: int) -> bytes:
     now = datetime.datetime.now(datetime.UTC)
     validity = _sequence(_time(now - datetime.timedelta(days=1)), _time(now + datetime.timedelta(days=2)))
     spki = _sequence(_sequence(_oid(EC_PUBLIC_KEY), _oid(PRIME256V1)), _bits(public))
-    names = _sequence(_der(0x82, b"localhost"), _der(0x87, ipaddress.ip_address("127.0.0.1").packed))
+    hosts = (_der(0x82, b"localhost"), _der(0x82, b"page.example"))
+    names = _sequence(*hosts, _der(0x87, ipaddress.ip_address("127.0.0.1").packed))
     extensions = _sequence(
         _extension(BASIC_CONSTRAINTS, _sequence(_der(1, b"\xff")), critical=True),
         _extension(KEY_USAGE, _der(3, b"\x02\x84"), critical=True),

@@ -109,10 +109,10 @@ async def test_tls_is_checked_for_the_name_and_not_for_the_address(tmp_path: Pat
     context.sni_callback = lambda _socket, name, _context: asked.append(name)
     assert isinstance(context, ssl.SSLContext)
     async with RawServer(reply(b"application/pdf", b"%PDF-1.7"), tls=context) as server:
-        resolve = Names(localhost=[PUBLIC], other_example=[PUBLIC])
-        found = await fetched(f"https://localhost:{server.port}/a.pdf", Wire(ca_file=ca_file), resolve)
+        resolve = Names(page_example=[PUBLIC], other_example=[PUBLIC])
+        found = await fetched(f"https://page.example:{server.port}/a.pdf", Wire(ca_file=ca_file), resolve)
         assert found.media_type == "application/pdf"
-        assert asked == ["localhost"]
+        assert asked == ["page.example"]
         why = await refused(f"https://other.example:{server.port}/a.pdf", Wire(ca_file=ca_file), resolve)
         assert "other.example" in why
 

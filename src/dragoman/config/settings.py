@@ -167,6 +167,7 @@ class WebFetch(Struct, frozen=True):
     timeout_s: Seconds = 15.0
     max_mb: Megabytes = 5.0
     max_chars: Count = 50_000
+    ports: tuple[Annotated[int, Meta(ge=1, le=65535)], ...] = (80, 443)  # that pages may be fetched from
 
     @property
     def max_bytes(self) -> int:

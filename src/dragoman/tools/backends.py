@@ -168,7 +168,13 @@ def _make_fetch(settings: WebFetch, network: Network, servers: list[McpServer]) 
         return UnusableFetch(settings.backend)
     match settings.backend:
         case "builtin":
-            limits = PageLimits(settings.timeout_s, settings.max_bytes, settings.max_chars, network.user_agent)
+            limits = PageLimits(
+                settings.timeout_s,
+                settings.max_bytes,
+                settings.max_chars,
+                network.user_agent,
+                frozenset(settings.ports),
+            )
             return PageFetcher(GuardedFetcher(network.send, proxies=network.proxies), limits)
         case "tavily":
             endpoint = settings.endpoint or SEARCH_APIS["tavily"].endpoint or ""

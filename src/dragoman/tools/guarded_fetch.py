@@ -159,14 +159,12 @@ class GuardedFetcher:
         return _inaccessible(target.where, "it cannot be reached")
 
     async def _checked_addresses(self, target: ParsedUrl) -> Sequence[str] | ToolFailure:
-        if target.host.rstrip(".").lower().endswith(_PRIVATE_NAMES):
-            return _inaccessible(target.where, "it is not on a public address")
         try:
             addresses = await self._resolve(target.host, target.port)
         except (OSError, UnicodeError):
             return _inaccessible(target.where, "its name cannot be resolved")
         if not addresses or not all(map(is_public, addresses)):
-            return _inaccessible(target.where, "it is not on a public address")
+            return _not_public(target)
         return addresses
 
 
@@ -177,6 +175,8 @@ def _check_address(url: str, rules: FetchRules) -> ParsedUrl | ToolFailure:
         target = parse_url(url)
     except ValueError as fault:
         return ToolFailure(ToolErrorCode.INVALID_INPUT, f"The URL cannot be fetched: {fault}.")
+    if _is_private_place(target.host):  # before the port, which would be the lesser objection
+        return _not_public(target)
     if rules.ports is not None and target.port not in rules.ports:
         allowed = ", ".join(map(str, sorted(rules.ports)))
         return ToolFailure(ToolErrorCode.URL_NOT_ALLOWED, f"Port {target.port} is not allowed (only {allowed}).")
@@ -184,6 +184,21 @@ def _check_address(url: str, rules: FetchRules) -> ParsedUrl | ToolFailure:
         message = f"{target.host} is not among the domains that the request allows."
         return ToolFailure(ToolErrorCode.URL_NOT_ALLOWED, message)
     return target
+
+
+def _is_private_place(host: str) -> bool:
+    """Whether a host is private by its name, or is itself an address that is not public, in any way of writing it."""
+    name = host.rstrip(".").lower()
+    if name == "localhost" or name.endswith(_PRIVATE_NAMES):
+        return True
+    try:
+        return not is_public(name if ":" in name else socket.inet_ntoa(socket.inet_aton(name)))
+    except OSError:
+        return False  # a name, which has to be resolved
+
+
+def _not_public(target: ParsedUrl) -> ToolFailure:
+    return _inaccessible(target.where, "it is not on a public address")
 
 
 def _check_redirect(redirector: str, url: str, rules: FetchRules) -> ParsedUrl | ToolFailure:

@@ -17,7 +17,7 @@ from dragoman.net.dial import parse_url
 from dragoman.net.headers import JSON
 from dragoman.tools.addresses import to_ascii
 from dragoman.tools.domains import DomainRules
-from dragoman.tools.guarded_fetch import MAX_URL, Fetched, FetchRules, GuardedFetcher
+from dragoman.tools.guarded_fetch import MAX_URL, PORTS, Fetched, FetchRules, GuardedFetcher
 from dragoman.tools.readable import decode_text, read_html
 from dragoman.tools.search_services import join_path
 from dragoman.tools.service import Service
@@ -80,6 +80,7 @@ class PageLimits(Struct, frozen=True):
     max_bytes: int
     max_chars: int
     user_agent: str
+    ports: frozenset[int] = PORTS
 
 
 class PageFetcher:
@@ -94,7 +95,7 @@ class PageFetcher:
     async def fetch(self, url: str, domains: DomainRules) -> FetchOutcome:
         limits = self._limits
         headers = ((b"accept", ACCEPT), (b"user-agent", limits.user_agent.encode()))
-        rules = FetchRules(headers, limits.max_bytes, limits.timeout_s, is_readable, domains.permits)
+        rules = FetchRules(headers, limits.max_bytes, limits.timeout_s, is_readable, domains.permits, limits.ports)
         fetched = await self._fetcher.get(url.strip(), rules)
         if isinstance(fetched, ToolFailure):
             return fetched
