@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.run-ready
 DEV_STAMP := $(VENV)/.dev-ready
 
-.PHONY: run test test-console chromium check-console test-clients test-model check bench survive profile matrix clients-page prices lock clean
+.PHONY: run test test-console chromium check-console test-clients test-model check bench survive profile matrix clients-page prices vocabulary lock clean
 
 run: $(RUN_STAMP)
 	@$(BIN)/dragoman serve $(if $(PORT),--port $(PORT))
@@ -74,14 +74,20 @@ matrix: $(DEV_STAMP)
 clients-page: $(DEV_STAMP)
 	@DRAGOMAN_CLIENTS_PAGE=1 $(BIN)/python -m pytest tests/clients/smoke tests/clients/all
 
+# Writes the vocabulary that ships with the gateway from that of a package.
+vocabulary: $(DEV_STAMP)
+	@$(BIN)/python tools/write_vocabulary.py
+
 # Writes the price sheet that ships with the gateway from the prices of a package.
 prices: $(DEV_STAMP)
 	@$(BIN)/python tools/write_prices.py
 
+COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group build pyproject.toml
 lock: $(DEV_STAMP)
 	@$(BIN)/python -m pip install --quiet uv
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group build pyproject.toml -o requirements.lock
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group build --group dev pyproject.toml -o requirements-dev.lock
+	@$(BIN)/$(COMPILE) -o requirements.lock
+	@$(BIN)/$(COMPILE) --extra postgres -o requirements-postgres.lock
+	@$(BIN)/$(COMPILE) --group dev -o requirements-dev.lock
 
 clean:
 	rm -rf $(VENV) .venv-bench .venv-bench-python .clients dist build

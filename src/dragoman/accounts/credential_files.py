@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -77,6 +76,8 @@ def replace_file(path: Path, content: bytes, expected: bytes | None) -> bool:
     """Replace exactly the content `expected` (None: no file); return False if another program has written the file."""
     path = path.resolve()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    import tempfile  # 1 MB, only where a credential is written
+
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

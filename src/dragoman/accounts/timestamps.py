@@ -4,7 +4,6 @@ import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 NOISE_S = 30.0  # a Date header is in whole seconds and arrives late: a smaller difference is not a skew
 
@@ -45,6 +44,8 @@ class ServerClock:
     def observe_date(self, date: bytes | None) -> None:
         if date is None:
             return
+        from email.utils import parsedate_to_datetime  # 2 MB, only for vendors whose clock matters
+
         try:
             skew = parsedate_to_datetime(date.decode("latin-1")).timestamp() - self._clock()
         except ValueError:

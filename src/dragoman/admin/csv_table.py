@@ -1,6 +1,5 @@
 """Write records as CSV whose cells a spreadsheet does not run as formulas."""
 
-import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -24,6 +23,8 @@ def escape_formula(value: object) -> object:
 
 
 def _format(rows: Iterable[Sequence[object]]) -> str:
+    import csv
+
     page = io.StringIO()
     csv.writer(page, lineterminator="\n").writerows(rows)
     return page.getvalue()

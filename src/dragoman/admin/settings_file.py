@@ -6,7 +6,6 @@ Everything else in the file stays. A file that cannot be read, or cannot be chan
 import difflib
 import os
 import re
-import tempfile
 import tomllib
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -292,6 +291,8 @@ def _replace(path: Path, text: str, mode: int) -> None:
     """Replace a file in one step, so that readers see the old one or the new one. A symbolic link stays one."""
     path = path.resolve()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    import tempfile  # 1 MB: `serve` uses this module too, and writes nothing
+
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:

@@ -37,9 +37,9 @@ from dragoman.hub.events import (
     ToolReturned,
     UsageReported,
 )
+from dragoman.hub.ports import Stage
 from dragoman.hub.request import Json
 from dragoman.hub.server_tools import Page, SearchFound, ToolFailure, ToolOutcome
-from dragoman.protocols.kiro.decode import KiroFramer
 
 EVENT_STREAM = "text/event-stream"
 OMITTED = "(... not kept ...)"  # a chunk without bytes stands for chunks that were not kept
@@ -227,8 +227,10 @@ class FrameReader:
             yield from ((self._at, _describe_frame(frame)) for frame in self._framer.finish())
 
 
-def _find_framer(content_type: str) -> Callable[[], KiroFramer | SseFramer] | None:
+def _find_framer(content_type: str) -> Callable[[], Stage[bytes, object]] | None:
     if content_type.startswith(CONTENT_TYPE):
+        from dragoman.protocols.kiro.decode import KiroFramer
+
         return KiroFramer
     return SseFramer if content_type.startswith(EVENT_STREAM) else None
 

@@ -9,10 +9,10 @@ def explain_error(error: BaseException) -> str:
     from dragoman.config import ConfigError
     from dragoman.net.errors import ConnectionLost, UpstreamTimeout
     from dragoman.net.tasks import describe_fault
-    from dragoman.store import StoreError
+    from dragoman.store import DriverMissing, StoreError
 
     match error:
-        case AdminError() | ConnectionLost() | UpstreamTimeout():
+        case AdminError() | ConnectionLost() | UpstreamTimeout() | DriverMissing():
             return redact(str(error))
         case ConfigError():
             return redact(f"The configuration is not valid:\n{_indent(str(error))}")

@@ -7,7 +7,6 @@ override. A vendor whose key is in the environment appears without a section. pr
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -66,7 +65,7 @@ class Preset(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @lru_cache(maxsize=1)
 def load_presets() -> Mapping[str, Preset]:
-    return msgspec.json.decode((files("dragoman.config") / "presets.json").read_bytes(), type=dict[str, Preset])
+    return msgspec.json.decode((Path(__file__).parent / "presets.json").read_bytes(), type=dict[str, Preset])
 
 
 def find_vendor_keys(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:

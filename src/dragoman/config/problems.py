@@ -1,6 +1,5 @@
 """Problems of a configuration, each with file, line, key, cause and next step."""
 
-import difflib
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
@@ -39,6 +38,8 @@ def format_key(key: Key) -> str:
 
 def suggest(word: str, choices: Sequence[str]) -> str:
     """Return `; did you mean "x"?` for the most similar choice, or nothing if none is similar."""
+    import difflib
+
     by_folded = {_fold(choice): choice for choice in choices}
     near = difflib.get_close_matches(_fold(word), list(by_folded), n=1, cutoff=0.6)
     return f'; did you mean "{by_folded[near[0]]}"?' if near else ""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 import msgspec
 
 from dragoman.flow.call import Call
-from dragoman.flow.capture.recording_runtime import record_runtime
 from dragoman.flow.credential_rotation import choose_least_restricted
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.offload import run_off_loop
@@ -37,6 +36,8 @@ class NoCount(Exception):
 async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None:
     runtime, recording = gateway.runtime, call.record.recording
     if recording is not None:
+        from dragoman.flow.capture.recording_runtime import record_runtime
+
         runtime = record_runtime(runtime, recording, call)
     routes = await find_targets(runtime, call.model)
     if recording is not None:

@@ -6,10 +6,10 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from dragoman.accounts.pool import Pool
 from dragoman.flow.call import Call
-from dragoman.flow.capture.recording_runtime import RecordingMemory, record_runtime
 from dragoman.flow.capture.writer import RequestCapture
 from dragoman.flow.client_encoding import ClientEncoding
 from dragoman.flow.credential_rotation import available_targets
@@ -20,7 +20,6 @@ from dragoman.flow.open_reply import OpenReply
 from dragoman.flow.policy import Limits, Policy, SecondChances
 from dragoman.flow.ports import CallState, LostCallMemory
 from dragoman.flow.prepare import Passthrough, Prepared
-from dragoman.flow.relay.relayed_call import RelayedCall, relay
 from dragoman.flow.response_writer import ResponseWriter, StreamWriter, WholeWriter
 from dragoman.flow.runtime import Runtime, find_targets
 from dragoman.flow.session import find_session, response_name, tenant_session
@@ -42,6 +41,9 @@ from dragoman.hub.ports import ReplyContext
 from dragoman.net.exchange import Exchange
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.routing.resolve import Route
+
+if TYPE_CHECKING:  # imported when such a request comes
+    from dragoman.flow.relay.relayed_call import RelayedCall
 
 log = logging.getLogger("dragoman.requests")
 
@@ -71,6 +73,8 @@ class Gateway:
         make_watch: Callable[[], ReplyMonitor] = _make_watch
         on_guard_trip: Callable[[str], None] = self._note_guard_trip
         if recording is not None:
+            from dragoman.flow.capture.recording_runtime import RecordingMemory, record_runtime
+
             runtime, memory = record_runtime(runtime, recording, call), RecordingMemory(memory, recording)
             make_watch, on_guard_trip = recording.make_monitor, recording.record_guard_trips(self._note_guard_trip)
         routes = runtime.targets.get(call.model) or await find_targets(runtime, call.model)
@@ -93,8 +97,10 @@ class Gateway:
             answering.close()
         self.answered += 1
 
-    async def relay(self, call: RelayedCall) -> None:
+    async def relay(self, call: "RelayedCall") -> None:
         """Answer a call of one of the other OpenAI paths; raises as `answer` does."""
+        from dragoman.flow.relay.relayed_call import relay
+
         await relay(self.runtime, call)
         self.answered += 1
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
@@ -83,6 +82,8 @@ def resets_by_our_clock(failure: Failure, headers: Headers, now: float) -> Failu
 def _moment(date: bytes | None) -> float | None:
     if date is None:
         return None
+    from email.utils import parsedate_to_datetime  # 2 MB, only for errors with a date
+
     try:
         then = parsedate_to_datetime(date.decode("ascii"))
     except ValueError:

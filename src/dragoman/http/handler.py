@@ -19,7 +19,6 @@ from dragoman.flow.count_tokens import count_tokens
 from dragoman.flow.error_response import respond_with_failure
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.offload import LARGE_BYTES, run_off_loop
-from dragoman.flow.relay.relayed_call import RelayedCall
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_headers import id_headers
 from dragoman.flow.runtime import UNLISTED_WAIT_S
@@ -212,6 +211,8 @@ class RequestHandler:
 
     async def _relay(self, path: RelayedPath, request: RoutedRequest) -> None:
         async def answer(exchange: Exchange, record: RequestRecord) -> None:
+            from dragoman.flow.relay.relayed_call import RelayedCall
+
             call = RelayedCall(path, exchange, record)
             if call.is_form:
                 await call.begin_form()

@@ -3,20 +3,18 @@
 import io
 import zlib
 from collections.abc import Callable
-from typing import IO, Protocol, cast
-
-import brotli
-import zstandard
+from typing import Protocol
 
 from dragoman.net.errors import InvalidEncoding, SizeLimitExceeded
 
 # RFC 9659: a zstd content coding must not need a larger window.
-ZSTD_WINDOW = 8 << 20
+ZSTD_WINDOW_LOG = 23  # 8 MB
 STEP = 4096
 PIECE = 1 << 15
 MAX_CODINGS = 3
 # Every member needs a new inflate state, so a body of thousands of empty ones is an attack.
 MAX_MEMBERS = 64
+MAX_FRAMES = 1024  # of zstd: parallel compressors write one for every few megabytes
 
 _GZIP_WBITS = 31
 _ZLIB_WBITS = 15
@@ -85,6 +83,9 @@ class Brotli:
     """RFC 7932."""
 
     def __init__(self) -> None:
+        import brotli
+
+        self._brotli = brotli
         self._stream = brotli.Decompressor()
 
     def feed(self, data: bytes, room: int) -> bytes:
@@ -97,7 +98,7 @@ class Brotli:
                 if room < 0:
                     raise SizeLimitExceeded("the br body expands beyond the limit")
                 pieces.append(piece)
-        except brotli.error as error:
+        except self._brotli.error as error:
             raise InvalidEncoding("the body is not br") from error
         return b"".join(pieces)
 
@@ -106,50 +107,42 @@ class Brotli:
             raise InvalidEncoding("the br body is cut short")
 
 
-class _Sink:
-    """Receives what the zstd writer decodes, and stops it at the size limit."""
-
-    def __init__(self) -> None:
-        self.room = 0
-        self.pieces: list[bytes] = []
-
-    def write(self, data: bytes) -> int:
-        self.room -= len(data)
-        if self.room < 0:
-            raise SizeLimitExceeded("the zstd body expands beyond the limit")
-        self.pieces.append(bytes(data))
-        return len(data)
-
-
-_MARK = b"the end of the last frame"
-_MARK_FRAME = zstandard.ZstdCompressor().compress(_MARK)
-
-
 class Zstd:
-    """RFC 8878, any number of frames."""
+    """RFC 8878, up to MAX_FRAMES frames."""
 
     def __init__(self) -> None:
-        self._sink = _Sink()
-        stream = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
-        self._writer = stream.stream_writer(cast(IO[bytes], self._sink), write_size=PIECE)
+        from dragoman.net import zstd
+
+        self._zstd = zstd
+        self._frame = zstd.make_frame_decoder(ZSTD_WINDOW_LOG)
+        self._frames = 1
+        self._begun = False  # whether the current frame has
 
     def feed(self, data: bytes, room: int) -> bytes:
-        self._sink.room = room
+        pieces = []
         try:
-            self._writer.write(data)
-        except zstandard.ZstdError as error:
+            while data or not (self._frame.needs_input or self._frame.eof):
+                if self._frame.eof:
+                    self._begin_frame()
+                self._begun = True
+                piece: bytes = self._frame.decompress(data, PIECE)
+                data = self._frame.unused_data if self._frame.eof else b""
+                room -= len(piece)
+                if room < 0:
+                    raise SizeLimitExceeded("the zstd body expands beyond the limit")
+                pieces.append(piece)
+        except self._zstd.ZstdError as error:
             raise InvalidEncoding("the body is not zstd, or asks for too much memory") from error
-        pieces, self._sink.pieces = self._sink.pieces, []
         return b"".join(pieces)
 
+    def _begin_frame(self) -> None:
+        self._frames += 1
+        if self._frames > MAX_FRAMES:
+            raise InvalidEncoding("the zstd body has too many frames")
+        self._frame = self._zstd.make_frame_decoder(ZSTD_WINDOW_LOG)
+
     def finish(self) -> None:
-        # The writer does not report whether a frame is open. A known frame is decoded to itself only if none is; it is
-        # fed in two parts, because zstd accepts a whole frame even while it waits for the rest of a frame header.
-        try:
-            out = self.feed(_MARK_FRAME[:1], PIECE) + self.feed(_MARK_FRAME[1:], PIECE)
-        except (InvalidEncoding, SizeLimitExceeded):
-            out = b""
-        if out != _MARK:
+        if self._begun and not self._frame.eof:
             raise InvalidEncoding("the zstd body is cut short")
 
 

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from functools import lru_cache
-from importlib.resources import files
 from typing import final
 
 import msgspec
@@ -102,6 +101,8 @@ class Sheet(Struct, frozen=True):
 @lru_cache(maxsize=1)
 def load_sheet() -> Sheet:
     """Read the sheet, at the first cost that is computed."""
+    from importlib.resources import files  # 1 MB
+
     return msgspec.json.decode((files("dragoman.prices") / "sheet.json").read_bytes(), type=Sheet)
 
 

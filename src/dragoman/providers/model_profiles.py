@@ -3,7 +3,7 @@
 import re
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
-from importlib.resources import files
+from pathlib import Path
 
 import msgspec
 
@@ -39,7 +39,7 @@ def normalise_name(model: str) -> str:
 
 @cache
 def _entries() -> tuple[_Entry, ...]:
-    text = files("dragoman.providers").joinpath("models.toml").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "models.toml").read_text(encoding="utf-8")
     models = msgspec.toml.decode(text, type=dict[str, list[dict[str, object]]])["models"]
     return tuple(_entry(model) for model in models)
 

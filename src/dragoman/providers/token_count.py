@@ -1,6 +1,6 @@
 """Estimates of how many tokens a request, a text or a file is.
 
-Text is counted with a vocabulary that ships in the splintr wheel, so nothing is downloaded (see
+Text is counted with a vocabulary that is part of this package, so nothing is downloaded (see
 docs/adr/0006-token-counting.md). Images follow the vendors' published formulas, from the dimensions in the file's
 header; what has no readable header gets a constant. Base64 is never counted as text.
 """
@@ -8,11 +8,9 @@ header; what has no readable header gets a constant. Base64 is never counted as 
 import binascii
 import re
 from collections.abc import Iterator
-from functools import cache
 from math import ceil
 
 import msgspec
-import splintr
 
 from dragoman.framing.media_header import Media, Size, image_size, media_kind, pdf_pages, wav_seconds
 from dragoman.hub.request import (
@@ -33,6 +31,7 @@ from dragoman.hub.request import (
     ToolCall,
     ToolResult,
 )
+from dragoman.providers.vocabulary import count_tokens
 
 IMAGE_TOKENS = 1600  # of unknown size: Anthropic's count for a large one
 LOW_DETAIL_IMAGE_TOKENS = 85
@@ -156,47 +155,36 @@ def _decode_end(base64: bytes) -> bytes:
     return _decode(base64[len(base64) // 4 * 4 - min(_TAIL, len(base64) // 4 * 4) :])
 
 
-VOCABULARY = "cl100k_base"  # the smallest in memory of those in the wheel; o200k_base takes 50 % more
 CLAUDE_CORRECTION = 1.15  # Claude's own vocabulary needs more tokens for the same text
 TURN_TOKENS = 4  # the role and delimiters of a turn
 TOOL_TOKENS = 8  # the delimiters of a tool's definition
 
-# The tokenizer holds the interpreter lock and makes a list of all tokens: short slices let the event loop run beside
-# a counting thread, and keep the list small. Each boundary between slices costs at most one token.
+# A list of all words of a text is made: short slices keep it small, and let the event loop run beside a counting
+# thread. Each boundary between slices costs at most one token.
 SLICE_CHARACTERS = 16 * 1024
 # A longer text is estimated from this many evenly spread slices: that bounds the time, and is still exact to a few per
 # cent, which is less than the difference between two vendors' vocabularies.
 MOST_SLICES = 32
-_MOST_CACHED_WORDS = 20_000  # splintr caches words: 65,000 of them take 20 MB
-
-
-@cache
-def _load_tokenizer() -> splintr.AnyTokenizer:
-    return splintr.Tokenizer.from_pretrained(VOCABULARY)
 
 
 def count_text(text: str) -> int:
     """Return the tokens of a text; above half a million characters, an estimate from evenly spread samples."""
     if not text:
         return 0
-    tokenizer = _load_tokenizer()
     slices = -(-len(text) // SLICE_CHARACTERS)
     if slices <= MOST_SLICES:
         starts = range(0, len(text), SLICE_CHARACTERS)
-        return sum(_count_slice(tokenizer, text[start : start + SLICE_CHARACTERS]) for start in starts)
+        return sum(_count_slice(text[start : start + SLICE_CHARACTERS]) for start in starts)
     starts = range(0, len(text) - SLICE_CHARACTERS, len(text) // MOST_SLICES)
-    sampled = sum(_count_slice(tokenizer, text[start : start + SLICE_CHARACTERS]) for start in starts)
+    sampled = sum(_count_slice(text[start : start + SLICE_CHARACTERS]) for start in starts)
     return round(sampled * len(text) / (len(starts) * SLICE_CHARACTERS))
 
 
-def _count_slice(tokenizer: splintr.AnyTokenizer, text: str) -> int:
+def _count_slice(text: str) -> int:
     try:
-        count = len(tokenizer.encode_ordinary(text))
+        return count_tokens(text)
     except UnicodeEncodeError:  # half a surrogate pair
-        count = len(tokenizer.encode_ordinary(text.encode(errors="replace").decode()))
-    if tokenizer.cache_len > _MOST_CACHED_WORDS:
-        tokenizer.clear_cache()
-    return count
+        return count_tokens(text.encode(errors="replace").decode())
 
 
 def estimate_request_tokens(request: Request, model: str) -> int:

@@ -1,6 +1,5 @@
 """Finds the targets of a model name: an ordered list of `provider/model`."""
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
@@ -90,6 +89,8 @@ def find_similar_names(
     name: str, routes: tuple[ModelRoute, ...], catalogues: Mapping[str, KnownModels]
 ) -> tuple[str, ...]:
     """Return existing names that resemble the given one."""
+    import difflib
+
     names = list_names(routes, catalogues)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
     return tuple(close or names[:3])

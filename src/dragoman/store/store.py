@@ -29,6 +29,10 @@ class StoreError(Exception):
     """The store cannot be opened, read or written; the message names it and the cause, never a password."""
 
 
+class DriverMissing(StoreError):
+    """The store needs a package that is not installed."""
+
+
 class NameTaken(Exception):
     """Another key with this name is valid."""
 
@@ -186,11 +190,20 @@ async def open_store(url: str) -> Store:
 def make_store(url: str) -> Store:
     """Return the store at this URL unopened: its first operation opens it."""
     if url.startswith(POSTGRESQL):
-        from dragoman.store.postgres.store import PostgresStore  # slow to import, and most users have no PostgreSQL
-
-        return PostgresStore(url)
+        return _make_postgres_store(url)
     if url.startswith(SQLITE):
         from dragoman.store.sqlite.store import SqliteStore
 
         return SqliteStore(Path(url.removeprefix(SQLITE)).expanduser())
     raise StoreError(f"store.url: expected {SQLITE}PATH or {POSTGRESQL}USER@HOST/NAME")
+
+
+def _make_postgres_store(url: str) -> Store:
+    try:
+        from dragoman.store.postgres.store import PostgresStore  # slow to import, and most users have no PostgreSQL
+    except ModuleNotFoundError as missing:
+        if missing.name != "asyncpg":
+            raise
+        message = 'store.url names PostgreSQL, whose driver is not installed. Run: pip install "dragoman[postgres]"'
+        raise DriverMissing(message) from None
+    return PostgresStore(url)

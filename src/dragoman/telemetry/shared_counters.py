@@ -8,7 +8,6 @@ that one's counters to its own, so that no counter ever decreases.
 import fcntl
 import os
 import struct
-import tempfile
 import time
 from collections.abc import Iterable
 from zlib import crc32
@@ -40,6 +39,8 @@ class SharedCounters:
     """The file, made by the parent process with one slot for each worker."""
 
     def __init__(self, workers: int) -> None:
+        import tempfile  # 1 MB, only for several workers
+
         self._file = tempfile.TemporaryFile(prefix="dragoman-")  # noqa: SIM115 - lives as long as the process
         self._workers = workers
 

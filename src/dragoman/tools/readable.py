@@ -4,7 +4,6 @@ A page comes from a stranger, so reading it must take linear time whatever it ho
 about open elements cost quadratic time on deep nesting. Only tags and text are needed here, so no tree is built.
 """
 
-import html
 import re
 from collections.abc import Iterator
 from urllib.parse import urljoin
@@ -217,6 +216,8 @@ class _Writer:
 
 def _unescape(text: str) -> str:
     try:
+        import html  # with two thousand names of characters: 1.5 MB
+
         return html.unescape(text)
     except ValueError:  # a character reference with thousands of digits
         return text

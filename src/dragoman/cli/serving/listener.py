@@ -67,8 +67,10 @@ def port_of(sock: socket.socket) -> int:
 
 
 def _resolve(server: Server) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    # As bytes where possible: for text, the standard library loads its tables for international names.
+    host = server.host.encode() if server.host.isascii() else server.host
     try:
-        found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(host, server.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
         raise AdminError(f'server.host "{server.host}" is not an address of this machine: {error.strerror}') from error
     # localhost means 127.0.0.1 to most clients, whatever the resolver puts first.

@@ -7,7 +7,6 @@ import base64
 from collections.abc import Mapping
 
 import msgspec
-import zstandard
 
 from dragoman.flow.capture.format import VERSION, Capture, Summary, summarize, utc_text
 
@@ -55,8 +54,11 @@ _summary = msgspec.json.Decoder(Summary)
 
 def pack_capture(capture: Capture) -> bytes:
     """Return the compact form of a capture, with a readable first line."""
+    from dragoman.net import zstd
+
     head = b"%b%d %b\n" % (MAGIC, VERSION, msgspec.json.encode(summarize(capture)))
-    return head + zstandard.ZstdCompressor(level=3).compress(msgspec.msgpack.encode(capture))
+    packed: bytes = zstd.compress(msgspec.msgpack.encode(capture), level=3)
+    return head + packed
 
 
 def to_json(capture: Capture) -> bytes:
@@ -67,16 +69,18 @@ def to_json(capture: Capture) -> bytes:
 
 def read_capture(data: bytes) -> Capture:
     """Read either form; raises UnreadableCapture."""
+    from dragoman.net import zstd
+
     try:
         if data.startswith(MAGIC):
             head, _, rest = data.partition(b"\n")
-            body = zstandard.ZstdDecompressor().decompress(rest, max_output_size=MAX_UNPACKED_BYTES)
+            body = zstd.decompress(rest, MAX_UNPACKED_BYTES)
             return _convert_capture(msgspec.msgpack.decode(body), int(head.split(b" ", 3)[2]))
         if data.lstrip().startswith(b"{"):
             tree = _restore_bytes(msgspec.json.decode(data))
             version = tree.get("version") if isinstance(tree, dict) else None
             return _convert_capture(tree, version)
-    except (msgspec.MsgspecError, ValueError, RecursionError, zstandard.ZstdError) as problem:
+    except (msgspec.MsgspecError, ValueError, RecursionError, zstd.ZstdError) as problem:
         raise UnreadableCapture(f"it cannot be read: {problem}") from None
     raise UnreadableCapture("it is not a capture")
 

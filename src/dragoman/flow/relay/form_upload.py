@@ -5,7 +5,6 @@ its start. Of the whole form only the value of `model` is changed.
 """
 
 import logging
-import tempfile
 from collections.abc import AsyncGenerator
 from io import BytesIO
 from typing import IO
@@ -109,6 +108,8 @@ class FormUpload:
         self._received += len(piece)
 
     def _move_to_file(self) -> None:
+        import tempfile  # 1 MB, only for forms with files
+
         self._in_memory = False
         self._kept.seek(0)
         begun = self._kept.read()

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from dragoman.accounts.keys import ENVIRONMENT_KEY
 from dragoman.config.settings import Server
 from dragoman.flow.capture.recording import MAX_BYTES
-from dragoman.flow.capture.recording_runtime import record_runtime
 from dragoman.flow.credential_rotation import available_targets
 from dragoman.flow.error_response import AllTargetsFailed
 from dragoman.flow.offload import run_off_loop
@@ -98,6 +97,8 @@ async def relay(runtime: Runtime, call: RelayedCall) -> None:
     """Answer a call. Raises RequestError if every target failed and nothing was sent to the client."""
     recording = call.record.recording
     if recording is not None:
+        from dragoman.flow.capture.recording_runtime import record_runtime
+
         runtime = record_runtime(runtime, recording, call)
     try:
         routes = await _find_routes(runtime, call)

@@ -10,7 +10,6 @@ import re
 from hashlib import sha256
 from uuid import NAMESPACE_OID, uuid5
 
-import jsonschema_rs
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
@@ -218,6 +217,8 @@ def satisfies(arguments: str, schema: Json) -> bool:
         return False
     if not isinstance(schema, dict):
         return True
+    import jsonschema_rs  # 4 MB, which few replies need
+
     try:
         # Offline: a client's schema must not make the gateway fetch an address.
         return bool(jsonschema_rs.is_valid(schema, value, offline=True))

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import jsonschema_rs
 from msgspec import Struct
 
 from dragoman.hub.loss import Ledger
@@ -34,6 +33,8 @@ class NativeFields:
         return next(self._find_schemas(path), None) is not None
 
     def accepts(self, fields: Schema) -> bool:
+        import jsonschema_rs  # 4 MB: only where a model lists a schema
+
         try:
             return bool(jsonschema_rs.is_valid(self._schema, fields, offline=True))
         except ValueError:  # the schema itself is invalid

@@ -1,7 +1,6 @@
 """Encode whole blocks of a reply as content blocks of a message."""
 
 from datetime import UTC, datetime
-from email.utils import parsedate
 
 import msgspec
 from msgspec.structs import replace
@@ -87,6 +86,8 @@ def _page_age(published: str | None) -> str | None:
     try:
         datetime.fromisoformat(published)
     except ValueError:
+        from email.utils import parsedate  # 2 MB
+
         fields = parsedate(published)
         return None if fields is None else "{:04}-{:02}-{:02}".format(*fields[:3])
     return published
