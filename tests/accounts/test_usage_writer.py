@@ -17,6 +17,7 @@ from dragoman.hub.outcome import CLIENT_GONE, FailedAttempt, Outcome
 from dragoman.hub.usage import MAX_CREDITS, Source, Usage
 from dragoman.prices import Pricing
 from dragoman.store import Store, make_store, open_store
+from dragoman.store.rollup import SumQuery
 from dragoman.store.usage_rows import UsageSpan
 
 EVER = UsageSpan(0, 2**62)
@@ -183,7 +184,7 @@ def test_no_unusual_outcome_prevents_others_from_being_stored(
         before = len(await stored(store))
         await store.append_usage([make_row(odd, PRICING, os.urandom(10)), make_row(outcome(), PRICING, os.urandom(10))])
         assert len(await stored(store)) == before + 2
-        await store.usage_sums(EVER, "model")
+        await store.usage_sums(SumQuery(EVER.since_ms, EVER.until_ms, by="model"))
         await store.close()
 
     asyncio.run(scenario())
@@ -195,7 +196,7 @@ def test_absurd_credits_can_still_be_summed(store_url: str) -> None:
     async def scenario() -> None:
         store = await open_store(store_url)
         await store.append_usage([make_row(extreme, PRICING, os.urandom(10)) for _ in range(2)])
-        (together,) = await store.usage_sums(EVER, "all")
+        (together,) = await store.usage_sums(SumQuery(EVER.since_ms, EVER.until_ms, by="all"))
         assert together.credits == 2 * MAX_CREDITS
         await store.close()
 

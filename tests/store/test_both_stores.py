@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from dragoman.store import Store, open_store
 from dragoman.store.postgres import tables as postgres_tables
+from dragoman.store.rollup import SumQuery
 from dragoman.store.sqlite import tables as sqlite_tables
 from dragoman.store.store import CUT_CALL_LIFE_S, KeyId, KeyRow, NameTaken, Rotation
 from dragoman.store.usage_rows import SLOT_MS, GroupBy, UsageRow, UsageSpan
@@ -293,7 +294,7 @@ def test_a_span_includes_its_beginning_and_excludes_its_end(store_url: str) -> N
         await store.append_usage([row(number) for number in range(5)])
         first, last = row(1).time_ms, row(3).time_ms
         assert await store.usage_rows(UsageSpan(first, last)) == (row(1), row(2))
-        assert sum(part.requests for part in await store.usage_sums(UsageSpan(first, last), "all")) == 2
+        assert sum(part.requests for part in await store.usage_sums(SumQuery(first, last))) == 2
 
     tell(store_url, story)
 
@@ -305,7 +306,10 @@ def test_a_span_with_a_key_contains_only_that_keys_requests(store_url: str) -> N
         for key, found in (("key_mine", (mine,)), ("key_others", (others,)), ("key_nobodys", ()), ("", ())):
             span = replace(EVER, key=key)
             assert await store.usage_rows(span) == found
-            assert sum(part.requests for part in await store.usage_sums(span, "model")) == len(found)
+            assert sum(
+                part.requests
+                for part in await store.usage_sums(SumQuery(span.since_ms, span.until_ms, span.key, "model"))
+            ) == len(found)
 
     tell(store_url, story)
 
@@ -337,7 +341,7 @@ def test_sums_are_exact_by_any_group(store_url: str) -> None:
             ("client", lambda one: one.client),
         )
         for by, group in groups:
-            found = await store.usage_sums(EVER, by)
+            found = await store.usage_sums(SumQuery(EVER.since_ms, EVER.until_ms, by=by))
             wanted = sorted({(group(one), one.time_ms // SLOT_MS) for one in rows})
             assert [(part.group, part.slot) for part in found] == wanted
             for part in found:
@@ -365,7 +369,7 @@ def test_no_usage_has_no_sums(store_url: str) -> None:
     async def story(store: Store) -> None:
         await store.append_usage([])
         assert await store.usage_rows(EVER) == ()
-        assert await store.usage_sums(EVER, "model") == ()
+        assert await store.usage_sums(SumQuery(EVER.since_ms, EVER.until_ms, by="model")) == ()
 
     tell(store_url, story)
 

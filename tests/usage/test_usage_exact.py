@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.store import open_store
+from dragoman.store.rollup import SumQuery
 from dragoman.store.usage_rows import UsageRow, UsageSpan, UsageSum
 from usage.client_requests import NumberedRequest, mix_requests, send_all
 from usage.counting_upstreams import CUT, LIMITED, MODELS, REFUSED, STUMBLES, counts_of
@@ -20,7 +21,9 @@ CLIENTS = ("curl", "claude-cli", "OpenAI/Python")
 async def stored(url: str) -> tuple[tuple[UsageRow, ...], tuple[UsageSum, ...]]:
     store = await open_store(url)
     try:
-        return await store.usage_rows(EVER), await store.usage_sums(EVER, "provider")
+        return await store.usage_rows(EVER), await store.usage_sums(
+            SumQuery(EVER.since_ms, EVER.until_ms, by="provider")
+        )
     finally:
         await store.close()
 

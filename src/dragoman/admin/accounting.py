@@ -20,8 +20,9 @@ from dragoman.net.client import ConnectionLost, HttpClient, SizeLimitExceeded, U
 from dragoman.providers import KINDS
 from dragoman.providers.account_state import Quota
 from dragoman.store import Store, open_store
+from dragoman.store.rollup import SumQuery
 from dragoman.store.store import SQLITE
-from dragoman.store.usage_rows import GroupBy, UsageRow, UsageSpan, UsageSum, sum_by_day
+from dragoman.store.usage_rows import SLOT_MS, GroupBy, UsageRow, UsageSpan, UsageSum, sum_by_day
 
 PATH = "/api/usage"
 DAY = "day"
@@ -74,16 +75,28 @@ async def read_usage(store: Store, span: UsageSpan, by: str, *, limited: bool) -
     """Read what a store has; where `limited`, raise TooMuchUsage instead of building a very long report."""
     whole = span.key is None
     if by == ROWS:
-        if limited and sum(part.requests for part in await store.usage_sums(span, "all")) > MAX_ROWS:
+        if limited and sum(part.requests for part in await store.usage_sums(make_query(span, step_ms=0))) > MAX_ROWS:
             raise _too_much(MAX_ROWS)
         return UsageReport(whole, rows=await store.usage_rows(span))
     if by == DAY:
-        return UsageReport(whole, sum_by_day(await store.usage_sums(span, "all")))
-    sums = await store.usage_sums(span, cast(GroupBy, by))
+        return UsageReport(whole, sum_by_day(await store.usage_sums(make_query(span))))
+    sums = await store.usage_sums(make_query(span, cast(GroupBy, by)))
+    return await make_report(store, sums, span, by, limited=limited)
+
+
+async def make_report(
+    store: Store, sums: tuple[UsageSum, ...], span: UsageSpan, by: str, *, limited: bool
+) -> UsageReport:
+    """Return sums with the names of keys, where they are by key."""
     if limited and len(sums) > MAX_SUMS:
         raise _too_much(MAX_SUMS)
+    whole = span.key is None
     keys = await store.keys() if by == "key" else ()
     return UsageReport(whole, sums, names={row.id: row.name for row in keys if whole or row.id == span.key})
+
+
+def make_query(span: UsageSpan, by: GroupBy = "all", step_ms: int = SLOT_MS) -> SumQuery:
+    return SumQuery(span.since_ms, span.until_ms, span.key, by, step_ms)
 
 
 async def load_usage(config: Config, key: str | None, span: UsageSpan, by: str) -> LoadedUsage:

@@ -91,8 +91,11 @@ def make_page(search: RequestSearch, rows: tuple[UsageRow, ...], last: PagePosit
 def _build(
     search: RequestSearch, conditions: tuple[Condition, ...], last: PagePosition | None, dialect: Dialect
 ) -> Statement:
-    parts, values = ["time_ms >= {}", "time_ms < {}"], [search.since_ms, search.until_ms]
-    all_values: list[object] = list(values)
+    # The positions restrict the time too: by it SQLite finds where to start in the index.
+    until = search.until_ms if search.after is None else min(search.until_ms, search.after.time_ms + 1)
+    since = search.since_ms if last is None else max(search.since_ms, last.time_ms)
+    parts = ["time_ms >= {}", "time_ms < {}"]
+    all_values: list[object] = [since, until]
     for position, sign in ((search.after, "<"), (last, ">=")):
         if position is not None:
             parts.append(f"(time_ms, id) {sign} ({{}}, {{}})")

@@ -10,8 +10,9 @@ from msgspec.structs import fields
 from dragoman.store.audit_log import AuditRow
 from dragoman.store.request_search import RequestPage, RequestSearch
 from dragoman.store.response_rows import ResponseStore
+from dragoman.store.rollup import SumQuery
 from dragoman.store.session_rows import SessionRow
-from dragoman.store.usage_rows import GroupBy, UsageRow, UsageSpan, UsageSum
+from dragoman.store.usage_rows import UsageRow, UsageSpan, UsageSum
 
 SQLITE = "sqlite:///"
 POSTGRESQL = "postgresql://"
@@ -145,8 +146,11 @@ class Store(Protocol):
     async def usage_rows(self, span: UsageSpan) -> tuple[UsageRow, ...]:
         """Return the requests that began in this span, oldest first."""
 
-    async def usage_sums(self, span: UsageSpan, by: GroupBy) -> tuple[UsageSum, ...]:
-        """Return the same requests, summed by group and quarter of an hour."""
+    async def usage_sums(self, query: SumQuery) -> tuple[UsageSum, ...]:
+        """Return the sums of the requests that began in this time; see `search_requests` for how it is read."""
+
+    async def ttft_counts(self, query: SumQuery) -> dict[str, dict[int, int]]:
+        """Return the number of requests by route and bucket (store/rollup.py) of the time to the first token."""
 
     async def search_requests(self, search: RequestSearch) -> RequestPage:
         """Return a page of requests, on one of MAX_QUERIES connections that no other operation waits for.

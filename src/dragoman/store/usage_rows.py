@@ -95,6 +95,8 @@ class UsageSum(Struct, frozen=True):
     duration_ms: int
     web_searches: int
     web_fetches: int
+    generated_tokens: int = 0  # output tokens of requests whose time to the first token is known
+    generating_ms: int = 0  # from the first token of those requests to their end
 
 
 def sum_by_day(sums: Iterable[UsageSum]) -> tuple[UsageSum, ...]:
@@ -102,10 +104,10 @@ def sum_by_day(sums: Iterable[UsageSum]) -> tuple[UsageSum, ...]:
     days: dict[str, UsageSum] = {}
     for part in sorted(sums, key=lambda part: part.slot):
         day = datetime.fromtimestamp(part.slot * SLOT_MS / 1000).date().isoformat()
-        days[day] = _add(days[day], part) if day in days else replace(part, group=day)
+        days[day] = add_sums(days[day], part) if day in days else replace(part, group=day)
     return tuple(days.values())
 
 
-def _add(first: UsageSum, second: UsageSum) -> UsageSum:
+def add_sums(first: UsageSum, second: UsageSum) -> UsageSum:
     group, slot, *counts = astuple(first)
     return UsageSum(group, slot, *map(operator.add, counts, astuple(second)[2:]))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 from urllib.parse import parse_qs, unquote
 
@@ -17,6 +18,7 @@ Work = Callable[[asyncpg.Connection], Awaitable[T]]
 CONNECTIONS = 4
 CONNECT_TIMEOUT_S = 5.0
 WORK_TIMEOUT_S = 15.0
+MIGRATION_TIMEOUT_S = 600.0  # with millions of rows
 CLOSE_TIMEOUT_S = 2.0
 MIGRATION_LOCK = 0x647261676F  # an arbitrary number that identifies this lock
 
@@ -47,9 +49,9 @@ class ConnectionPool:
 
     async def _run(self, work: Work[T], *, is_query: bool) -> T:
         try:
-            async with asyncio.timeout(WORK_TIMEOUT_S):
+            async with asyncio.timeout(WORK_TIMEOUT_S) as deadline:
                 if not self._migrated:
-                    await self._prepare()
+                    await self._prepare(deadline)
                 if is_query and self._query_pool is None:
                     timeout_ms = str(int(QUERY_TIMEOUT_S * 1000))
                     self._query_pool = await self._connect(MAX_QUERIES, {"statement_timeout": timeout_ms})
@@ -71,12 +73,12 @@ class ConnectionPool:
             except (TimeoutError, *DATABASE_ERRORS):
                 pool.terminate()
 
-    async def _prepare(self) -> None:
+    async def _prepare(self, deadline: asyncio.Timeout) -> None:
         async with self._migrating:
             if self._pool is None:
                 self._pool = await self._connect(CONNECTIONS, {})
             if not self._migrated:
-                await _with_connection(self._pool, _migrate)
+                await _with_connection(self._pool, partial(_migrate, deadline=deadline))
                 self._migrated = True
 
     async def _connect(self, size: int, settings: dict[str, str]) -> asyncpg.Pool:
@@ -110,7 +112,7 @@ async def _with_connection(pool: asyncpg.Pool, work: Work[T]) -> T:
         await pool.release(connection)
 
 
-async def _migrate(connection: asyncpg.Connection) -> None:
+async def _migrate(connection: asyncpg.Connection, deadline: asyncio.Timeout) -> None:
     async with connection.transaction():
         # Several gateways may start at the same time: one creates the tables, the others wait for it.
         await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
@@ -119,6 +121,8 @@ async def _migrate(connection: asyncpg.Connection) -> None:
         done = int(await connection.fetchval("SELECT max(version) FROM dragoman.schema_version") or 0)
         if done > len(MIGRATIONS):
             raise StoreError("the database was written by a newer version of dragoman")
+        if done < len(MIGRATIONS):
+            deadline.reschedule(asyncio.get_running_loop().time() + MIGRATION_TIMEOUT_S)
         for number, statements in enumerate(MIGRATIONS[done:], start=done + 1):
             await connection.execute(statements)
             await connection.execute("INSERT INTO dragoman.schema_version VALUES ($1)", number)

@@ -198,4 +198,146 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (owner, conversation, place)
     );
     """,
+    # Sums of usage, for everybody and for each key; those of the rows that there are already.
+    """
+    CREATE TABLE dragoman.usage_sums (
+        dimension          TEXT NOT NULL,
+        owner              TEXT NOT NULL,
+        level              BIGINT NOT NULL,
+        slot               BIGINT NOT NULL,
+        grouped            TEXT NOT NULL,
+        requests           BIGINT NOT NULL,
+        failed             BIGINT NOT NULL,
+        client_gone        BIGINT NOT NULL,
+        input_tokens       BIGINT NOT NULL,
+        cache_read_tokens  BIGINT NOT NULL,
+        cache_write_tokens BIGINT NOT NULL,
+        output_tokens      BIGINT NOT NULL,
+        reasoning_tokens   BIGINT NOT NULL,
+        credits            DOUBLE PRECISION NOT NULL,
+        cost_nano_usd      BIGINT NOT NULL,
+        priced             BIGINT NOT NULL,
+        counted            BIGINT NOT NULL,
+        derived            BIGINT NOT NULL,
+        estimated          BIGINT NOT NULL,
+        estimated_tokens   BIGINT NOT NULL,
+        duration_ms        BIGINT NOT NULL,
+        web_searches       BIGINT NOT NULL,
+        web_fetches        BIGINT NOT NULL,
+        generated_tokens   BIGINT NOT NULL,
+        generating_ms      BIGINT NOT NULL,
+        PRIMARY KEY (dimension, owner, level, slot, grouped)
+    );
+    CREATE TABLE dragoman.usage_ttft (
+        owner    TEXT NOT NULL,
+        level    BIGINT NOT NULL,
+        slot     BIGINT NOT NULL,
+        route    TEXT NOT NULL,
+        bucket   BIGINT NOT NULL,
+        requests BIGINT NOT NULL,
+        PRIMARY KEY (owner, level, slot, route, bucket)
+    );
+    INSERT INTO dragoman.usage_sums SELECT 'all', '*', 900000, time_ms / 900000, '',
+        count(*), count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
+        count(*) FILTER (WHERE outcome = 'client_gone'), coalesce(sum(input_tokens), 0),
+        coalesce(sum(cache_read_tokens), 0), coalesce(sum(cache_write_tokens), 0), coalesce(sum(output_tokens), 0),
+        coalesce(sum(reasoning_tokens), 0), coalesce(sum(credits), 0), coalesce(sum(cost_nano_usd), 0),
+        count(cost_nano_usd), count(usage_source), count(*) FILTER (WHERE usage_source = 'derived'),
+        count(*) FILTER (WHERE usage_source = 'estimated'),
+        coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0),
+        coalesce(sum(duration_ms), 0), coalesce(sum(web_searches), 0), coalesce(sum(web_fetches), 0),
+        coalesce(sum(output_tokens) FILTER (WHERE duration_ms > ttft_ms), 0),
+        coalesce(sum(duration_ms - ttft_ms) FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)
+        FROM dragoman.usage GROUP BY time_ms / 900000;
+    INSERT INTO dragoman.usage_sums SELECT 'key', '*', 900000, time_ms / 900000, key,
+        count(*), count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
+        count(*) FILTER (WHERE outcome = 'client_gone'), coalesce(sum(input_tokens), 0),
+        coalesce(sum(cache_read_tokens), 0), coalesce(sum(cache_write_tokens), 0), coalesce(sum(output_tokens), 0),
+        coalesce(sum(reasoning_tokens), 0), coalesce(sum(credits), 0), coalesce(sum(cost_nano_usd), 0),
+        count(cost_nano_usd), count(usage_source), count(*) FILTER (WHERE usage_source = 'derived'),
+        count(*) FILTER (WHERE usage_source = 'estimated'),
+        coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0),
+        coalesce(sum(duration_ms), 0), coalesce(sum(web_searches), 0), coalesce(sum(web_fetches), 0),
+        coalesce(sum(output_tokens) FILTER (WHERE duration_ms > ttft_ms), 0),
+        coalesce(sum(duration_ms - ttft_ms) FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)
+        FROM dragoman.usage GROUP BY time_ms / 900000, key;
+    INSERT INTO dragoman.usage_sums SELECT 'model', '*', 900000, time_ms / 900000, provider || '/' || model,
+        count(*), count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
+        count(*) FILTER (WHERE outcome = 'client_gone'), coalesce(sum(input_tokens), 0),
+        coalesce(sum(cache_read_tokens), 0), coalesce(sum(cache_write_tokens), 0), coalesce(sum(output_tokens), 0),
+        coalesce(sum(reasoning_tokens), 0), coalesce(sum(credits), 0), coalesce(sum(cost_nano_usd), 0),
+        count(cost_nano_usd), count(usage_source), count(*) FILTER (WHERE usage_source = 'derived'),
+        count(*) FILTER (WHERE usage_source = 'estimated'),
+        coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0),
+        coalesce(sum(duration_ms), 0), coalesce(sum(web_searches), 0), coalesce(sum(web_fetches), 0),
+        coalesce(sum(output_tokens) FILTER (WHERE duration_ms > ttft_ms), 0),
+        coalesce(sum(duration_ms - ttft_ms) FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)
+        FROM dragoman.usage GROUP BY time_ms / 900000, provider || '/' || model;
+    INSERT INTO dragoman.usage_sums SELECT 'client', '*', 900000, time_ms / 900000, client,
+        count(*), count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
+        count(*) FILTER (WHERE outcome = 'client_gone'), coalesce(sum(input_tokens), 0),
+        coalesce(sum(cache_read_tokens), 0), coalesce(sum(cache_write_tokens), 0), coalesce(sum(output_tokens), 0),
+        coalesce(sum(reasoning_tokens), 0), coalesce(sum(credits), 0), coalesce(sum(cost_nano_usd), 0),
+        count(cost_nano_usd), count(usage_source), count(*) FILTER (WHERE usage_source = 'derived'),
+        count(*) FILTER (WHERE usage_source = 'estimated'),
+        coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0),
+        coalesce(sum(duration_ms), 0), coalesce(sum(web_searches), 0), coalesce(sum(web_fetches), 0),
+        coalesce(sum(output_tokens) FILTER (WHERE duration_ms > ttft_ms), 0),
+        coalesce(sum(duration_ms - ttft_ms) FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)
+        FROM dragoman.usage GROUP BY time_ms / 900000, client;
+    INSERT INTO dragoman.usage_sums SELECT 'model', key, 900000, time_ms / 900000, provider || '/' || model,
+        count(*), count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
+        count(*) FILTER (WHERE outcome = 'client_gone'), coalesce(sum(input_tokens), 0),
+        coalesce(sum(cache_read_tokens), 0), coalesce(sum(cache_write_tokens), 0), coalesce(sum(output_tokens), 0),
+        coalesce(sum(reasoning_tokens), 0), coalesce(sum(credits), 0), coalesce(sum(cost_nano_usd), 0),
+        count(cost_nano_usd), count(usage_source), count(*) FILTER (WHERE usage_source = 'derived'),
+        count(*) FILTER (WHERE usage_source = 'estimated'),
+        coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0),
+        coalesce(sum(duration_ms), 0), coalesce(sum(web_searches), 0), coalesce(sum(web_fetches), 0),
+        coalesce(sum(output_tokens) FILTER (WHERE duration_ms > ttft_ms), 0),
+        coalesce(sum(duration_ms - ttft_ms) FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)
+        FROM dragoman.usage GROUP BY time_ms / 900000, key, provider || '/' || model;
+    INSERT INTO dragoman.usage_sums SELECT 'client', key, 900000, time_ms / 900000, client,
+        count(*), count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
+        count(*) FILTER (WHERE outcome = 'client_gone'), coalesce(sum(input_tokens), 0),
+        coalesce(sum(cache_read_tokens), 0), coalesce(sum(cache_write_tokens), 0), coalesce(sum(output_tokens), 0),
+        coalesce(sum(reasoning_tokens), 0), coalesce(sum(credits), 0), coalesce(sum(cost_nano_usd), 0),
+        count(cost_nano_usd), count(usage_source), count(*) FILTER (WHERE usage_source = 'derived'),
+        count(*) FILTER (WHERE usage_source = 'estimated'),
+        coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0),
+        coalesce(sum(duration_ms), 0), coalesce(sum(web_searches), 0), coalesce(sum(web_fetches), 0),
+        coalesce(sum(output_tokens) FILTER (WHERE duration_ms > ttft_ms), 0),
+        coalesce(sum(duration_ms - ttft_ms) FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)
+        FROM dragoman.usage GROUP BY time_ms / 900000, key, client;
+    INSERT INTO dragoman.usage_sums SELECT dimension, owner, 3600000, slot / 4, grouped,
+        sum(requests), sum(failed), sum(client_gone), sum(input_tokens), sum(cache_read_tokens),
+        sum(cache_write_tokens), sum(output_tokens), sum(reasoning_tokens), sum(credits), sum(cost_nano_usd),
+        sum(priced), sum(counted), sum(derived), sum(estimated), sum(estimated_tokens), sum(duration_ms),
+        sum(web_searches), sum(web_fetches), sum(generated_tokens), sum(generating_ms)
+        FROM dragoman.usage_sums WHERE level = 900000 GROUP BY dimension, owner, slot / 4, grouped;
+    INSERT INTO dragoman.usage_sums SELECT dimension, owner, 86400000, slot / 96, grouped,
+        sum(requests), sum(failed), sum(client_gone), sum(input_tokens), sum(cache_read_tokens),
+        sum(cache_write_tokens), sum(output_tokens), sum(reasoning_tokens), sum(credits), sum(cost_nano_usd),
+        sum(priced), sum(counted), sum(derived), sum(estimated), sum(estimated_tokens), sum(duration_ms),
+        sum(web_searches), sum(web_fetches), sum(generated_tokens), sum(generating_ms)
+        FROM dragoman.usage_sums WHERE level = 900000 GROUP BY dimension, owner, slot / 96, grouped;
+    INSERT INTO dragoman.usage_ttft SELECT '*', 900000, time_ms / 900000, provider || '/' || model,
+        round(log(2, greatest(1, ttft_ms)::numeric) * 8)::bigint, count(*)
+        FROM dragoman.usage WHERE ttft_ms IS NOT NULL GROUP BY 1, 3, 4, 5;
+    INSERT INTO dragoman.usage_ttft SELECT key, 900000, time_ms / 900000, provider || '/' || model,
+        round(log(2, greatest(1, ttft_ms)::numeric) * 8)::bigint, count(*)
+        FROM dragoman.usage WHERE ttft_ms IS NOT NULL GROUP BY 1, 3, 4, 5;
+    INSERT INTO dragoman.usage_ttft SELECT '*', 3600000, time_ms / 3600000, provider || '/' || model,
+        round(log(2, greatest(1, ttft_ms)::numeric) * 8)::bigint, count(*)
+        FROM dragoman.usage WHERE ttft_ms IS NOT NULL GROUP BY 1, 3, 4, 5;
+    INSERT INTO dragoman.usage_ttft SELECT key, 3600000, time_ms / 3600000, provider || '/' || model,
+        round(log(2, greatest(1, ttft_ms)::numeric) * 8)::bigint, count(*)
+        FROM dragoman.usage WHERE ttft_ms IS NOT NULL GROUP BY 1, 3, 4, 5;
+    INSERT INTO dragoman.usage_ttft SELECT '*', 86400000, time_ms / 86400000, provider || '/' || model,
+        round(log(2, greatest(1, ttft_ms)::numeric) * 8)::bigint, count(*)
+        FROM dragoman.usage WHERE ttft_ms IS NOT NULL GROUP BY 1, 3, 4, 5;
+    INSERT INTO dragoman.usage_ttft SELECT key, 86400000, time_ms / 86400000, provider || '/' || model,
+        round(log(2, greatest(1, ttft_ms)::numeric) * 8)::bigint, count(*)
+        FROM dragoman.usage WHERE ttft_ms IS NOT NULL GROUP BY 1, 3, 4, 5;
+    """,
 )

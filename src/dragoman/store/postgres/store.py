@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from functools import partial
 
 from dragoman.store.audit_log import AuditRow
-from dragoman.store.postgres import admin_tables, session_tables, tables
+from dragoman.store.postgres import admin_tables, rollup_tables, session_tables, tables
 from dragoman.store.postgres.connection import ConnectionPool
 from dragoman.store.postgres.responses import PostgresResponses
 from dragoman.store.request_search import RequestPage, RequestSearch
+from dragoman.store.rollup import SumQuery
 from dragoman.store.session_rows import SessionRow
 from dragoman.store.store import KeyId, KeyRow, LiveKey, Rotation
-from dragoman.store.usage_rows import GroupBy, UsageRow, UsageSpan, UsageSum
+from dragoman.store.usage_rows import UsageRow, UsageSpan, UsageSum
 
 
 class PostgresStore:
@@ -75,8 +76,11 @@ class PostgresStore:
     async def usage_rows(self, span: UsageSpan) -> tuple[UsageRow, ...]:
         return await self._connections.run(partial(tables.list_usage, span=span))
 
-    async def usage_sums(self, span: UsageSpan, by: GroupBy) -> tuple[UsageSum, ...]:
-        return await self._connections.run(partial(tables.sum_usage, span=span, by=by))
+    async def usage_sums(self, query: SumQuery) -> tuple[UsageSum, ...]:
+        return await self._connections.query(partial(rollup_tables.sum_usage, query=query))
+
+    async def ttft_counts(self, query: SumQuery) -> dict[str, dict[int, int]]:
+        return await self._connections.query(partial(rollup_tables.count_ttft, query=query))
 
     async def search_requests(self, search: RequestSearch) -> RequestPage:
         return await self._connections.query(partial(admin_tables.search_requests, search=search))

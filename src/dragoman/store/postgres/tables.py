@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import asyncpg
 from msgspec.structs import astuple
 
+from dragoman.store.postgres.rollup_tables import add_rows, subtract_rows
 from dragoman.store.store import (
     CUT_CALL_LIFE_S,
     KEY_COLUMNS,
@@ -16,42 +17,27 @@ from dragoman.store.store import (
     NameTaken,
     Rotation,
 )
-from dragoman.store.usage_rows import COLUMNS, SLOT_MS, GroupBy, UsageRow, UsageSpan, UsageSum
+from dragoman.store.usage_rows import COLUMNS, UsageRow, UsageSpan
 
-PLACES = ", ".join(f"${place}" for place in range(1, len(COLUMNS) + 1))
+TEXTS = frozenset(
+    {"request_id", "key", "client", "client_protocol", "upstream_protocol", "provider", "model", "requested_model"}
+    | {"usage_source", "outcome", "error_code"}
+)
+ARRAY_TYPES = dict.fromkeys(TEXTS, "text") | {"id": "bytea", "stream": "boolean", "credits": "double precision"}
+ARRAYS = ", ".join(f"${place}::{ARRAY_TYPES.get(name, 'bigint')}[]" for place, name in enumerate(COLUMNS, start=1))
 INSERT_USAGE = f"""
-    INSERT INTO dragoman.usage ({", ".join(COLUMNS)}) VALUES ({PLACES})
-    ON CONFLICT (id) DO NOTHING
+    INSERT INTO dragoman.usage ({", ".join(COLUMNS)}) SELECT * FROM unnest({ARRAYS})
+    ON CONFLICT (id) DO NOTHING RETURNING id
 """  # noqa: S608 - names of our own fields
-REMOVE_USAGE = """
+REMOVE_USAGE = f"""
     DELETE FROM dragoman.usage WHERE id IN (
         SELECT id FROM dragoman.usage WHERE time_ms < $1 ORDER BY time_ms LIMIT $2 FOR UPDATE SKIP LOCKED
-    )
-"""
+    ) RETURNING {", ".join(COLUMNS)}
+"""  # noqa: S608 - names of our own fields
 SELECT_USAGE = f"""
     SELECT {", ".join(COLUMNS)}
     FROM dragoman.usage WHERE time_ms >= $1 AND time_ms < $2 AND ($3::text IS NULL OR key = $3) ORDER BY time_ms, id
 """  # noqa: S608 - names of our own fields
-SUM_USAGE = """
-    SELECT CASE $4::text WHEN 'model' THEN provider || '/' || model WHEN 'key' THEN key WHEN 'client' THEN client
-            WHEN 'provider' THEN provider ELSE '' END AS grouped,
-        time_ms / $5::bigint AS slot,
-        count(*),
-        count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
-        count(*) FILTER (WHERE outcome = 'client_gone'),
-        coalesce(sum(input_tokens), 0)::bigint,
-        coalesce(sum(cache_read_tokens), 0)::bigint, coalesce(sum(cache_write_tokens), 0)::bigint,
-        coalesce(sum(output_tokens), 0)::bigint, coalesce(sum(reasoning_tokens), 0)::bigint,
-        coalesce(sum(credits), 0)::double precision, coalesce(sum(cost_nano_usd), 0)::bigint,
-        count(cost_nano_usd), count(usage_source),
-        count(*) FILTER (WHERE usage_source = 'derived'),
-        count(*) FILTER (WHERE usage_source = 'estimated'),
-        coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0)::bigint,
-        sum(duration_ms)::bigint, sum(web_searches)::bigint, sum(web_fetches)::bigint
-    FROM dragoman.usage WHERE time_ms >= $1 AND time_ms < $2 AND ($3::text IS NULL OR key = $3)
-    GROUP BY grouped, slot
-"""
-
 SELECT_KEYS = f"SELECT {', '.join(KEY_COLUMNS)} FROM dragoman.client_keys"  # noqa: S608 - names of our own fields
 KEY_PLACES = ", ".join(f"${place}" for place in range(1, len(KEY_COLUMNS) + 2))
 INSERT_KEY = f"INSERT INTO dragoman.client_keys ({', '.join(KEY_COLUMNS)}, digest) VALUES ({KEY_PLACES})"  # noqa: S608
@@ -158,20 +144,22 @@ async def has_cuts(connection: asyncpg.Connection, now: int) -> bool:
 
 
 async def append_usage(connection: asyncpg.Connection, rows: Sequence[UsageRow]) -> None:
-    await connection.executemany(INSERT_USAGE, [astuple(row) for row in rows])
+    if not rows:
+        return
+    async with connection.transaction():
+        added = await connection.fetch(INSERT_USAGE, *zip(*map(astuple, rows), strict=True))
+        ids = {bytes(id) for (id,) in added}
+        # A row that exists already is not counted again.
+        await add_rows(connection, [row for row in {row.id: row for row in reversed(rows)}.values() if row.id in ids])
 
 
 async def remove_usage(connection: asyncpg.Connection, before_ms: int, limit: int) -> int:
-    status: str = await connection.execute(REMOVE_USAGE, before_ms, limit)
-    return int(status.removeprefix("DELETE "))
+    async with connection.transaction():
+        removed = [UsageRow(*columns) for columns in await connection.fetch(REMOVE_USAGE, before_ms, limit)]
+        await subtract_rows(connection, removed)
+    return len(removed)
 
 
 async def list_usage(connection: asyncpg.Connection, span: UsageSpan) -> tuple[UsageRow, ...]:
     found = await connection.fetch(SELECT_USAGE, span.since_ms, span.until_ms, span.key)
     return tuple(UsageRow(*columns) for columns in found)
-
-
-async def sum_usage(connection: asyncpg.Connection, span: UsageSpan, by: GroupBy) -> tuple[UsageSum, ...]:
-    found = await connection.fetch(SUM_USAGE, span.since_ms, span.until_ms, span.key, by, SLOT_MS)
-    # Sorted here, so that the order does not depend on the database's collation.
-    return tuple(sorted((UsageSum(*columns) for columns in found), key=lambda part: (part.group, part.slot)))

@@ -1,7 +1,6 @@
 """The SQL statements of the admin API on the SQLite store."""
 
 import apsw
-from msgspec.structs import replace
 
 from dragoman.store.audit_log import AUDIT_COLUMNS, AuditRow, hash_row
 from dragoman.store.request_search import (
@@ -14,8 +13,8 @@ from dragoman.store.request_search import (
     make_page,
     narrow,
 )
-from dragoman.store.sqlite.tables import STREAM
-from dragoman.store.usage_rows import COLUMNS, UsageRow
+from dragoman.store.sqlite.tables import make_rows
+from dragoman.store.usage_rows import COLUMNS
 
 
 def _make_pattern(text: str) -> str:
@@ -51,8 +50,7 @@ def search_requests(connection: apsw.Connection, search: RequestSearch) -> Reque
         f"SELECT {', '.join(COLUMNS)} FROM usage WHERE {statement.where} {ORDER} LIMIT {search.limit:d}",  # noqa: S608
         statement.values,
     )
-    rows = tuple(replace(UsageRow(*columns), stream=bool(columns[STREAM])) for columns in found)
-    return make_page(search, rows, last)
+    return make_page(search, make_rows(found), last)
 
 
 def _last_examined(connection: apsw.Connection, search: RequestSearch) -> PagePosition | None:

@@ -12,12 +12,13 @@ import apsw
 
 from dragoman.store.audit_log import AuditRow
 from dragoman.store.request_search import MAX_QUERIES, QUERY_TIMEOUT_S, RequestPage, RequestSearch
+from dragoman.store.rollup import SumQuery
 from dragoman.store.session_rows import SessionRow
-from dragoman.store.sqlite import admin_tables, session_tables, tables
+from dragoman.store.sqlite import admin_tables, rollup_tables, session_tables, tables
 from dragoman.store.sqlite.connection import connect, in_transaction
 from dragoman.store.sqlite.responses import SqliteResponses
 from dragoman.store.store import KeyId, KeyRow, LiveKey, Rotation, StoreError
-from dragoman.store.usage_rows import GroupBy, UsageRow, UsageSpan, UsageSum
+from dragoman.store.usage_rows import UsageRow, UsageSpan, UsageSum
 
 T = TypeVar("T")
 INSTRUCTIONS = 10_000  # of SQLite's virtual machine, between two looks at the clock
@@ -98,8 +99,11 @@ class SqliteStore:
     async def usage_rows(self, span: UsageSpan) -> tuple[UsageRow, ...]:
         return await self.read(lambda connection: tables.list_usage(connection, span))
 
-    async def usage_sums(self, span: UsageSpan, by: GroupBy) -> tuple[UsageSum, ...]:
-        return await self.read(lambda connection: tables.sum_usage(connection, span, by))
+    async def usage_sums(self, query: SumQuery) -> tuple[UsageSum, ...]:
+        return await self.query(lambda connection: rollup_tables.sum_usage(connection, query))
+
+    async def ttft_counts(self, query: SumQuery) -> dict[str, dict[int, int]]:
+        return await self.query(lambda connection: rollup_tables.count_ttft(connection, query))
 
     async def search_requests(self, search: RequestSearch) -> RequestPage:
         return await self.query(lambda connection: admin_tables.search_requests(connection, search))

@@ -7,6 +7,7 @@ import apsw
 import msgspec
 from msgspec.structs import astuple, replace
 
+from dragoman.store.sqlite.rollup_tables import add_rows, subtract_rows
 from dragoman.store.store import (
     CUT_CALL_LIFE_S,
     KEY_COLUMNS,
@@ -18,11 +19,11 @@ from dragoman.store.store import (
     NameTaken,
     Rotation,
 )
-from dragoman.store.usage_rows import COLUMNS, SLOT_MS, GroupBy, UsageRow, UsageSpan, UsageSum
+from dragoman.store.usage_rows import COLUMNS, UsageRow, UsageSpan
 
 INSERT = """
     INSERT INTO usage ({columns}) VALUES {places}
-    ON CONFLICT (id) DO NOTHING
+    ON CONFLICT (id) DO NOTHING RETURNING id
 """
 PLACES = f"({', '.join('?' * len(COLUMNS))})"
 STREAM = COLUMNS.index("stream")
@@ -30,29 +31,14 @@ STREAM = COLUMNS.index("stream")
 INSERT_USAGE = {
     count: INSERT.format(columns=", ".join(COLUMNS), places=", ".join([PLACES] * count)) for count in (50, 8, 1)
 }
-REMOVE_USAGE = "DELETE FROM usage WHERE id IN (SELECT id FROM usage WHERE time_ms < ? ORDER BY time_ms LIMIT ?)"
+REMOVE_USAGE = f"""
+    DELETE FROM usage WHERE id IN (SELECT id FROM usage WHERE time_ms < ? ORDER BY time_ms LIMIT ?)
+    RETURNING {", ".join(COLUMNS)}
+"""  # noqa: S608 - names of our own fields
 SELECT_USAGE = f"""
     SELECT {", ".join(COLUMNS)}
     FROM usage WHERE time_ms >= ?1 AND time_ms < ?2 AND (?3 IS NULL OR key = ?3) ORDER BY time_ms, id
 """  # noqa: S608 - names of our own fields
-SUM_USAGE = """
-    SELECT CASE ?4 WHEN 'model' THEN provider || '/' || model WHEN 'key' THEN key WHEN 'client' THEN client
-            WHEN 'provider' THEN provider ELSE '' END AS grouped,
-        time_ms / ?5 AS slot,
-        count(*),
-        count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
-        count(*) FILTER (WHERE outcome = 'client_gone'),
-        coalesce(sum(input_tokens), 0), coalesce(sum(cache_read_tokens), 0), coalesce(sum(cache_write_tokens), 0),
-        coalesce(sum(output_tokens), 0), coalesce(sum(reasoning_tokens), 0),
-        total(credits), coalesce(sum(cost_nano_usd), 0), count(cost_nano_usd), count(usage_source),
-        count(*) FILTER (WHERE usage_source = 'derived'),
-        count(*) FILTER (WHERE usage_source = 'estimated'),
-        coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0),
-        sum(duration_ms), sum(web_searches), sum(web_fetches)
-    FROM usage WHERE time_ms >= ?1 AND time_ms < ?2 AND (?3 IS NULL OR key = ?3)
-    GROUP BY grouped, slot ORDER BY grouped, slot
-"""
-
 SELECT_KEYS = f"SELECT {', '.join(KEY_COLUMNS)} FROM client_keys"  # noqa: S608 - names of our own fields
 INSERT_KEY = (
     f"INSERT INTO client_keys ({', '.join(KEY_COLUMNS)}, digest)"  # noqa: S608 - names of our own fields
@@ -157,22 +143,26 @@ def has_cuts(connection: apsw.Connection, now: int) -> bool:
 
 def append_usage(connection: apsw.Connection, rows: Sequence[UsageRow]) -> None:
     start = 0
+    added: set[bytes] = set()
     for count, statement in INSERT_USAGE.items():
         while len(rows) - start >= count:
-            connection.execute(statement, list(chain.from_iterable(map(astuple, rows[start : start + count]))))
+            values = list(chain.from_iterable(map(astuple, rows[start : start + count])))
+            added.update(id for (id,) in connection.execute(statement, values))
             start += count
+    # A row that exists already is not counted again.
+    add_rows(connection, [row for row in {row.id: row for row in reversed(rows)}.values() if row.id in added])
 
 
 def remove_usage(connection: apsw.Connection, before_ms: int, limit: int) -> int:
-    connection.execute(REMOVE_USAGE, (before_ms, limit))
-    return connection.changes()
+    removed = make_rows(connection.execute(REMOVE_USAGE, (before_ms, limit)))
+    subtract_rows(connection, removed)
+    return len(removed)
+
+
+def make_rows(found: apsw.Cursor) -> tuple[UsageRow, ...]:
+    return tuple(replace(UsageRow(*columns), stream=bool(columns[STREAM])) for columns in found)
 
 
 def list_usage(connection: apsw.Connection, span: UsageSpan) -> tuple[UsageRow, ...]:
     found = connection.execute(SELECT_USAGE, (span.since_ms, span.until_ms, span.key))
-    return tuple(replace(UsageRow(*columns), stream=bool(columns[STREAM])) for columns in found)
-
-
-def sum_usage(connection: apsw.Connection, span: UsageSpan, by: GroupBy) -> tuple[UsageSum, ...]:
-    found = connection.execute(SUM_USAGE, (span.since_ms, span.until_ms, span.key, by, SLOT_MS))
-    return tuple(UsageSum(*columns) for columns in found)
+    return make_rows(found)

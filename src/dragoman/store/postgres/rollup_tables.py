@@ -1,0 +1,159 @@
+"""The SQL statements on the sums of usage of the PostgreSQL store."""
+
+from collections.abc import AsyncIterator, Sequence
+
+import asyncpg
+from msgspec.structs import astuple, replace
+
+from dragoman.store.rollup import (
+    DAY_MS,
+    EVERYBODY,
+    MAX_SUM,
+    SUMS,
+    DaysPart,
+    MovedPart,
+    Part,
+    RollupPart,
+    RowsPart,
+    SumQuery,
+    cover,
+    find_dimension,
+    merge,
+    roll_up,
+    start_of_step,
+    take_back,
+)
+from dragoman.store.usage_rows import SLOT_MS, UsageRow, UsageSum
+
+KEY = "dimension, owner, level, slot, grouped"
+TTFT_KEY = "owner, level, slot, route, bucket"
+PLACES = ", ".join(f"${place}" for place in range(1, 6 + len(SUMS)))
+INCREASED = ", ".join(f"{name} = least(old.{name}::numeric + excluded.{name}, {MAX_SUM})" for name in SUMS)
+ADD_SUMS = f"""
+    INSERT INTO dragoman.usage_sums AS old ({KEY}, {", ".join(SUMS)}) VALUES ({PLACES})
+    ON CONFLICT ({KEY}) DO UPDATE SET {INCREASED}
+"""  # noqa: S608 - names of our own fields
+ADD_TTFT = f"""
+    INSERT INTO dragoman.usage_ttft AS old ({TTFT_KEY}, requests) VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT ({TTFT_KEY}) DO UPDATE SET requests = old.requests + excluded.requests
+"""  # noqa: S608 - names of our own fields
+REMOVE_EMPTY = f"DELETE FROM dragoman.usage_sums WHERE ({KEY}) = ($1, $2, $3, $4, $5) AND requests <= 0"  # noqa: S608
+REMOVE_EMPTY_TTFT = f"DELETE FROM dragoman.usage_ttft WHERE ({TTFT_KEY}) = ($1, $2, $3, $4, $5) AND requests <= 0"  # noqa: S608
+TOTALS = ", ".join(f"sum({name})::{'double precision' if name == 'credits' else 'bigint'}" for name in SUMS)
+SELECT_SUMS = f"""
+    SELECT {{group}} AS grouped_by, {{step}} AS step, {TOTALS}
+    FROM (SELECT *, slot * level AS began_ms FROM dragoman.usage_sums
+          WHERE dimension = $1 AND owner = $2 AND level = $3 AND {{slots}}
+              AND ($4::text IS NULL OR grouped = $4)) AS found
+    GROUP BY grouped_by, step
+"""  # noqa: S608 - names of our own fields
+SELECT_TTFT = """
+    SELECT route, bucket, sum(requests)::bigint FROM dragoman.usage_ttft
+    WHERE owner = $1 AND level = $2 AND slot >= $3 AND slot < $4 GROUP BY route, bucket
+"""
+RANGE = "slot >= $5 AND slot < $6"
+LISTED = "slot = ANY($5::bigint[])"
+PROVIDER = "split_part(grouped, '/', 1)"
+SUM_ROWS = """
+    SELECT CASE $4::text WHEN 'model' THEN provider || '/' || model WHEN 'key' THEN key WHEN 'client' THEN client
+            WHEN 'provider' THEN provider ELSE '' END AS grouped_by,
+        {step} AS step,
+        count(*),
+        count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
+        count(*) FILTER (WHERE outcome = 'client_gone'),
+        coalesce(sum(input_tokens), 0)::bigint,
+        coalesce(sum(cache_read_tokens), 0)::bigint, coalesce(sum(cache_write_tokens), 0)::bigint,
+        coalesce(sum(output_tokens), 0)::bigint, coalesce(sum(reasoning_tokens), 0)::bigint,
+        coalesce(sum(credits), 0)::double precision, coalesce(sum(cost_nano_usd), 0)::bigint,
+        count(cost_nano_usd), count(usage_source),
+        count(*) FILTER (WHERE usage_source = 'derived'),
+        count(*) FILTER (WHERE usage_source = 'estimated'),
+        coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0)::bigint,
+        sum(duration_ms)::bigint, sum(web_searches)::bigint, sum(web_fetches)::bigint,
+        coalesce(sum(output_tokens) FILTER (WHERE duration_ms > ttft_ms), 0)::bigint,
+        coalesce(sum(duration_ms - ttft_ms)
+            FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)::bigint
+    FROM (SELECT *, time_ms AS began_ms FROM dragoman.usage
+          WHERE time_ms >= $1 AND time_ms < $2 AND ($3::text IS NULL OR key = $3)) AS found
+    GROUP BY grouped_by, step
+"""
+
+
+async def add_rows(connection: asyncpg.Connection, rows: Sequence[UsageRow]) -> None:
+    """Count rows that were just added; the caller holds the write lock."""
+    rollup = roll_up(rows)
+    await connection.executemany(ADD_SUMS, [(*astuple(key), *values) for key, values in rollup.sums])
+    await connection.executemany(ADD_TTFT, [(*astuple(key), number) for key, number in rollup.ttft])
+
+
+async def subtract_rows(connection: asyncpg.Connection, rows: Sequence[UsageRow]) -> None:
+    """Forget rows that were just removed; the caller holds the write lock."""
+    rollup = roll_up(rows, sign=-1)
+    await connection.executemany(ADD_SUMS, [(*astuple(key), *values) for key, values in rollup.sums])
+    await connection.executemany(REMOVE_EMPTY, [astuple(key) for key, _ in rollup.sums])
+    await connection.executemany(ADD_TTFT, [(*astuple(key), number) for key, number in rollup.ttft])
+    await connection.executemany(REMOVE_EMPTY_TTFT, [astuple(key) for key, _ in rollup.ttft])
+
+
+async def sum_usage(connection: asyncpg.Connection, query: SumQuery) -> tuple[UsageSum, ...]:
+    return merge([part async for part in _read_parts(connection, query)])
+
+
+async def count_ttft(connection: asyncpg.Connection, query: SumQuery) -> dict[str, dict[int, int]]:
+    """Return the number of requests by route and bucket, of all quarters of an hour that the time touches."""
+    owner = EVERYBODY if query.key is None else query.key
+    counts: dict[str, dict[int, int]] = {}
+    whole = replace(
+        query,
+        since_ms=query.since_ms // SLOT_MS * SLOT_MS,
+        until_ms=-(-query.until_ms // SLOT_MS) * SLOT_MS,
+        step_ms=0,
+    )
+    for part in cover(whole):
+        if isinstance(part, RollupPart):
+            for route, bucket, number in await connection.fetch(SELECT_TTFT, owner, part.level, part.first, part.end):
+                known = counts.setdefault(route, {})
+                known[bucket] = known.get(bucket, 0) + number
+    return counts
+
+
+async def _read_parts(connection: asyncpg.Connection, query: SumQuery) -> AsyncIterator[UsageSum]:
+    for part in cover(await _fit(connection, query)):
+        statement, values = _statement(query, part)
+        for columns in await connection.fetch(statement, *values):
+            found = UsageSum(*columns)
+            yield found
+            if isinstance(part, MovedPart):
+                yield take_back(found, query)
+
+
+def _statement(query: SumQuery, part: Part) -> tuple[str, tuple[object, ...]]:
+    """Return the statement that reads one part, and its values."""
+    step = start_of_step(query, part)
+    if isinstance(part, RowsPart):
+        return SUM_ROWS.format(step=step), (part.since_ms, part.until_ms, query.key, query.by)
+    dimension, owner = find_dimension(query.by, query.key)
+    only = query.key if dimension == "key" else None
+    group = {"provider": PROVIDER, "all": "''"}.get(query.by, "grouped")
+    slots: tuple[object, ...]
+    match part:
+        case RollupPart(level, first, end):
+            where, slots = RANGE, (first, end)
+        case DaysPart(first, end):
+            where, level, slots = RANGE, DAY_MS, (first, end)
+        case MovedPart(level, listed):
+            where, slots = LISTED, (listed,)
+    return SELECT_SUMS.format(group=group, step=step, slots=where), (dimension, owner, level, only, *slots)
+
+
+async def _fit(connection: asyncpg.Connection, query: SumQuery) -> SumQuery:
+    """Return the query with no more time than there are rows, and whole quarters of an hour where no row is between."""
+    first, last = await connection.fetchrow("SELECT min(time_ms), max(time_ms) FROM dragoman.usage")
+    if first is None or last is None:
+        return replace(query, until_ms=query.since_ms)
+    query = replace(query, since_ms=max(query.since_ms, first), until_ms=min(query.until_ms, last + 1))
+    start, end = query.since_ms // SLOT_MS * SLOT_MS, -(-query.until_ms // SLOT_MS) * SLOT_MS
+    is_free = "SELECT NOT EXISTS (SELECT FROM dragoman.usage WHERE time_ms >= $1 AND time_ms < $2)"
+    before = await connection.fetchval(is_free, start, query.since_ms)
+    after = await connection.fetchval(is_free, query.until_ms, end)
+    return replace(query, since_ms=start if before else query.since_ms, until_ms=end if after else query.until_ms)

@@ -1,0 +1,259 @@
+"""Sums of usage by quarter of an hour, hour and day (UTC), kept beside the rows so that no query has to add those up.
+
+Every row is counted under several dimensions: all, model, key and client for everybody, and model and client for the
+key that made the request.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import astuple, fields
+
+from dragoman.store.usage_rows import SLOT_MS, GroupBy, UsageRow, UsageSum, add_sums
+
+HOUR_MS = 4 * SLOT_MS
+DAY_MS = 24 * HOUR_MS
+LEVELS = (DAY_MS, HOUR_MS, SLOT_MS)
+EVERYBODY = "*"  # the owner of sums over all keys
+MAX_SUM = 9 * 10**18  # what a column holds; more than that is not counted
+
+SUMS = tuple(field.name for field in fields(UsageSum) if field.name not in ("group", "slot"))
+NOT_FAILED = ("ok", "client_gone")
+BUCKETS_PER_DOUBLING = 8  # of the time to the first token: a bucket is 9 % wide
+
+Dimension = Literal["all", "model", "key", "client"]
+
+
+class RollupKey(Struct, frozen=True, order=True):
+    """Which sum: `slot` counts units of `level` milliseconds since the epoch."""
+
+    dimension: str
+    owner: str
+    level: int
+    slot: int
+    grouped: str
+
+
+class TtftKey(Struct, frozen=True, order=True):
+    """How many requests of a route had their first token in about the same time."""
+
+    owner: str
+    level: int
+    slot: int
+    route: str
+    bucket: int
+
+
+class Rollup(Struct, frozen=True):
+    """What some rows add to the sums, each in the order of SUMS; sorted, so that two writers never wait crosswise."""
+
+    sums: list[tuple[RollupKey, list[float]]]
+    ttft: list[tuple[TtftKey, int]]
+
+
+class SumQuery(Struct, frozen=True):
+    """Which sums to read. With `step_ms` 0 there is one for each group, else one for each group and step.
+
+    Steps of a day begin at midnight of a clock that is `offset_ms` ahead of UTC.
+    """
+
+    since_ms: int
+    until_ms: int
+    key: str | None = None
+    by: GroupBy = "all"
+    step_ms: int = SLOT_MS
+    offset_ms: int = 0
+
+
+class RollupPart(Struct, frozen=True):
+    """Slots of one level."""
+
+    level: int
+    first: int
+    end: int
+
+
+class DaysPart(Struct, frozen=True):
+    """Whole UTC days, each counted in the day of the clock that has most of it."""
+
+    first: int
+    end: int
+
+
+class MovedPart(Struct, frozen=True):
+    """Slots of one level within such days that belong to the day before or after, by a clock that is not UTC."""
+
+    level: int
+    slots: list[int]
+
+
+class RowsPart(Struct, frozen=True):
+    """Less than a quarter of an hour, of which the rows are added up."""
+
+    since_ms: int
+    until_ms: int
+
+
+Part = RollupPart | DaysPart | MovedPart | RowsPart
+
+
+def roll_up(rows: Iterable[UsageRow], sign: int = 1) -> Rollup:
+    """Add rows up, or with -1 what they must be subtracted for."""
+    combined: dict[tuple[int, str, str, str], list[float]] = {}
+    ttft: dict[tuple[int, str, str, int], int] = {}
+    for row in rows:
+        slot, route = row.time_ms // SLOT_MS, f"{row.provider}/{row.model}"
+        _add(combined.setdefault((slot, row.key, row.client, route), [0] * len(SUMS)), _values(row))
+        if row.ttft_ms is not None:
+            known = (slot, row.key, route, find_bucket(row.ttft_ms))
+            ttft[known] = ttft.get(known, 0) + 1
+    sums: dict[RollupKey, list[float]] = {}
+    for (slot, key, client, route), values in combined.items():
+        for rollup_key in _sum_keys(slot, key, client, route):
+            _add(sums.setdefault(rollup_key, [0] * len(SUMS)), values)
+    counts: dict[TtftKey, int] = {}
+    for (slot, key, route, bucket), number in ttft.items():
+        for level in LEVELS:
+            for owner in (EVERYBODY, key):
+                ttft_key = TtftKey(owner, level, slot * SLOT_MS // level, route, bucket)
+                counts[ttft_key] = counts.get(ttft_key, 0) + number
+    return Rollup(
+        [(key, [sign * min(value, MAX_SUM) for value in values]) for key, values in sorted(sums.items())],
+        [(key, sign * number) for key, number in sorted(counts.items())],
+    )
+
+
+def find_bucket(ttft_ms: int) -> int:
+    return round(math.log2(max(1, ttft_ms)) * BUCKETS_PER_DOUBLING)
+
+
+def bucket_ms(bucket: int) -> int:
+    """Return the time in the middle of a bucket."""
+    return round(2 ** (bucket / BUCKETS_PER_DOUBLING))
+
+
+def find_dimension(by: GroupBy, key: str | None) -> tuple[Dimension, str]:
+    """Return the dimension and the owner of the sums of a group; the provider is the first part of a model's group."""
+    if by in ("all", "key") and key is not None:
+        return "key", EVERYBODY  # only the group of that key is read
+    owner = EVERYBODY if key is None else key
+    match by:
+        case "model" | "provider":
+            return "model", owner
+        case "all" | "key" | "client":
+            return by, owner
+
+
+def cover(query: SumQuery) -> Iterator[Part]:
+    """Cover the time of a query with as few slots as its steps allow."""
+    levels = [level for level in LEVELS if query.step_ms % level == 0 and query.offset_ms % level == 0]
+    if not query.step_ms:
+        levels = list(LEVELS)
+    if query.step_ms == DAY_MS and query.offset_ms:
+        yield from _cover_days(query, levels)
+    else:
+        yield from _cover(query.since_ms, query.until_ms, levels)
+
+
+def start_of_step(query: SumQuery, part: "Part") -> str:
+    """Return the SQL expression, over `began_ms`, of the quarter of an hour in which the step begins."""
+    if not query.step_ms:
+        return f"{query.since_ms // SLOT_MS:d}"
+    step, offset = query.step_ms, query.offset_ms
+    later = -offset if isinstance(part, DaysPart) and offset < 0 else 0  # the day begins before the UTC day does
+    return f"((began_ms + {later + offset:d}) / {step:d} * {step:d} - {offset:d}) / {SLOT_MS:d}"
+
+
+def merge(parts: Iterable[UsageSum]) -> tuple[UsageSum, ...]:
+    """Add up the sums of the same group and slot, and sort them; what adds up to nothing is left out."""
+    merged: dict[tuple[str, int], UsageSum] = {}
+    for part in parts:
+        key = (part.group, part.slot)
+        merged[key] = add_sums(merged[key], part) if key in merged else part
+    return tuple(merged[key] for key in sorted(merged) if merged[key].requests)
+
+
+def take_back(part: UsageSum, query: SumQuery) -> UsageSum:
+    """Return what the day that the UTC day was counted in must lose: this part belongs to its neighbour."""
+    group, slot, *values = astuple(part)
+    shift = -1 if query.offset_ms > 0 else 1
+    return UsageSum(group, slot + shift * DAY_MS // SLOT_MS, *(-value for value in values))
+
+
+def _cover_days(query: SumQuery, levels: list[int]) -> Iterator[Part]:
+    """Cover days that are not UTC's with those that are, and the hours by which they differ."""
+    first, end = -(-query.since_ms // DAY_MS), query.until_ms // DAY_MS
+    if end - first < 2:
+        yield from _cover(query.since_ms, query.until_ms, levels)
+        return
+    yield from _cover(query.since_ms, first * DAY_MS, levels)
+    yield DaysPart(first, end)
+    moved = (DAY_MS - query.offset_ms, DAY_MS) if query.offset_ms > 0 else (0, -query.offset_ms)
+    for part in _cover(*moved, [HOUR_MS, SLOT_MS]):
+        assert isinstance(part, RollupPart)  # offsets are whole quarters of an hour
+        in_day = DAY_MS // part.level
+        slots = [day * in_day + slot for day in range(first, end) for slot in range(part.first, part.end)]
+        yield MovedPart(part.level, slots)
+    yield from _cover(end * DAY_MS, query.until_ms, levels)
+
+
+def _cover(since_ms: int, until_ms: int, levels: list[int]) -> Iterator[RollupPart | RowsPart]:
+    if since_ms >= until_ms:
+        return
+    if not levels:
+        yield RowsPart(since_ms, until_ms)
+        return
+    level, *smaller = levels
+    first, end = -(-since_ms // level), until_ms // level
+    if first >= end:
+        yield from _cover(since_ms, until_ms, smaller)
+        return
+    yield from _cover(since_ms, first * level, smaller)
+    yield RollupPart(level, first, end)
+    yield from _cover(end * level, until_ms, smaller)
+
+
+def _sum_keys(slot: int, key: str, client: str, route: str) -> Iterator[RollupKey]:
+    for level in LEVELS:
+        at = slot * SLOT_MS // level
+        yield RollupKey("all", EVERYBODY, level, at, "")
+        yield RollupKey("key", EVERYBODY, level, at, key)
+        for owner in (EVERYBODY, key):
+            yield RollupKey("model", owner, level, at, route)
+            yield RollupKey("client", owner, level, at, client)
+
+
+def _values(row: UsageRow) -> tuple[float, ...]:
+    """Return what a row adds to each of SUMS."""
+    is_estimated = row.usage_source == "estimated"
+    is_timed = row.ttft_ms is not None and row.output_tokens is not None and row.duration_ms > row.ttft_ms
+    both = 0 if row.input_tokens is None or row.output_tokens is None else row.input_tokens + row.output_tokens
+    return (
+        1,
+        row.outcome not in NOT_FAILED,
+        row.outcome == "client_gone",
+        row.input_tokens or 0,
+        row.cache_read_tokens or 0,
+        row.cache_write_tokens or 0,
+        row.output_tokens or 0,
+        row.reasoning_tokens or 0,
+        row.credits or 0.0,
+        row.cost_nano_usd or 0,
+        row.cost_nano_usd is not None,
+        row.usage_source is not None,
+        row.usage_source == "derived",
+        is_estimated,
+        both if is_estimated else 0,
+        row.duration_ms,
+        row.web_searches,
+        row.web_fetches,
+        (row.output_tokens or 0) if is_timed else 0,
+        row.duration_ms - (row.ttft_ms or 0) if is_timed else 0,
+    )
+
+
+def _add(to: list[float], values: Iterable[float]) -> None:
+    for place, value in enumerate(values):
+        to[place] += value

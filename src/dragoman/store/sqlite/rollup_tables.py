@@ -1,0 +1,151 @@
+"""The SQL statements on the sums of usage of the SQLite store."""
+
+from collections.abc import Iterator, Sequence
+
+import apsw
+import msgspec
+from msgspec.structs import astuple, replace
+
+from dragoman.store.rollup import (
+    DAY_MS,
+    EVERYBODY,
+    MAX_SUM,
+    SUMS,
+    DaysPart,
+    MovedPart,
+    Part,
+    RollupPart,
+    RowsPart,
+    SumQuery,
+    cover,
+    find_dimension,
+    merge,
+    roll_up,
+    start_of_step,
+    take_back,
+)
+from dragoman.store.usage_rows import SLOT_MS, UsageRow, UsageSum
+
+KEY = "dimension, owner, level, slot, grouped"
+TTFT_KEY = "owner, level, slot, route, bucket"
+ADD_SUMS = f"""
+    INSERT INTO usage_sums ({KEY}, {", ".join(SUMS)}) VALUES ({", ".join("?" * (5 + len(SUMS)))})
+    ON CONFLICT ({KEY}) DO UPDATE SET {", ".join(f"{name} = min({name} + excluded.{name}, {MAX_SUM})" for name in SUMS)}
+"""  # noqa: S608 - names of our own fields
+ADD_TTFT = f"""
+    INSERT INTO usage_ttft ({TTFT_KEY}, requests) VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT ({TTFT_KEY}) DO UPDATE SET requests = requests + excluded.requests
+"""  # noqa: S608 - names of our own fields
+REMOVE_EMPTY = f"DELETE FROM usage_sums WHERE ({KEY}) = (?, ?, ?, ?, ?) AND requests <= 0"  # noqa: S608
+REMOVE_EMPTY_TTFT = f"DELETE FROM usage_ttft WHERE ({TTFT_KEY}) = (?, ?, ?, ?, ?) AND requests <= 0"  # noqa: S608
+SELECT_SUMS = f"""
+    SELECT {{group}} AS grouped_by, {{step}} AS step, {", ".join(f"sum({name})" for name in SUMS)}
+    FROM (SELECT *, slot * level AS began_ms FROM usage_sums
+          WHERE dimension = ?1 AND owner = ?2 AND level = ?3 AND {{slots}} AND (?4 IS NULL OR grouped = ?4))
+    GROUP BY grouped_by, step
+"""  # noqa: S608 - names of our own fields
+SELECT_TTFT = """
+    SELECT route, bucket, sum(requests) FROM usage_ttft WHERE owner = ? AND level = ? AND slot >= ? AND slot < ?
+    GROUP BY route, bucket
+"""
+RANGE = "slot >= ?5 AND slot < ?6"
+LISTED = "slot IN (SELECT value FROM json_each(?5))"
+PROVIDER = "substr(grouped, 1, instr(grouped, '/') - 1)"
+SUM_ROWS = """
+    SELECT CASE ?4 WHEN 'model' THEN provider || '/' || model WHEN 'key' THEN key WHEN 'client' THEN client
+            WHEN 'provider' THEN provider ELSE '' END AS grouped_by,
+        {step} AS step,
+        count(*),
+        count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
+        count(*) FILTER (WHERE outcome = 'client_gone'),
+        coalesce(sum(input_tokens), 0), coalesce(sum(cache_read_tokens), 0), coalesce(sum(cache_write_tokens), 0),
+        coalesce(sum(output_tokens), 0), coalesce(sum(reasoning_tokens), 0),
+        total(credits), coalesce(sum(cost_nano_usd), 0), count(cost_nano_usd), count(usage_source),
+        count(*) FILTER (WHERE usage_source = 'derived'),
+        count(*) FILTER (WHERE usage_source = 'estimated'),
+        coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0),
+        sum(duration_ms), sum(web_searches), sum(web_fetches),
+        coalesce(sum(output_tokens) FILTER (WHERE duration_ms > ttft_ms), 0),
+        coalesce(sum(duration_ms - ttft_ms) FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)
+    FROM (SELECT *, time_ms AS began_ms FROM usage WHERE time_ms >= ?1 AND time_ms < ?2 AND (?3 IS NULL OR key = ?3))
+    GROUP BY grouped_by, step
+"""
+
+
+def add_rows(connection: apsw.Connection, rows: Sequence[UsageRow]) -> None:
+    """Count rows that were just added; the caller holds the write lock."""
+    rollup = roll_up(rows)
+    connection.executemany(ADD_SUMS, [(*astuple(key), *values) for key, values in rollup.sums])
+    connection.executemany(ADD_TTFT, [(*astuple(key), number) for key, number in rollup.ttft])
+
+
+def subtract_rows(connection: apsw.Connection, rows: Sequence[UsageRow]) -> None:
+    """Forget rows that were just removed; the caller holds the write lock."""
+    rollup = roll_up(rows, sign=-1)
+    connection.executemany(ADD_SUMS, [(*astuple(key), *values) for key, values in rollup.sums])
+    connection.executemany(REMOVE_EMPTY, [astuple(key) for key, _ in rollup.sums])
+    connection.executemany(ADD_TTFT, [(*astuple(key), number) for key, number in rollup.ttft])
+    connection.executemany(REMOVE_EMPTY_TTFT, [astuple(key) for key, _ in rollup.ttft])
+
+
+def sum_usage(connection: apsw.Connection, query: SumQuery) -> tuple[UsageSum, ...]:
+    return merge(_read_parts(connection, query))
+
+
+def count_ttft(connection: apsw.Connection, query: SumQuery) -> dict[str, dict[int, int]]:
+    """Return the number of requests by route and bucket, of all quarters of an hour that the time touches."""
+    owner = EVERYBODY if query.key is None else query.key
+    counts: dict[str, dict[int, int]] = {}
+    whole = replace(
+        query,
+        since_ms=query.since_ms // SLOT_MS * SLOT_MS,
+        until_ms=-(-query.until_ms // SLOT_MS) * SLOT_MS,
+        step_ms=0,
+    )
+    for part in cover(whole):
+        if isinstance(part, RollupPart):
+            for route, bucket, number in connection.execute(SELECT_TTFT, (owner, part.level, part.first, part.end)):
+                known = counts.setdefault(route, {})
+                known[bucket] = known.get(bucket, 0) + number
+    return counts
+
+
+def _read_parts(connection: apsw.Connection, query: SumQuery) -> Iterator[UsageSum]:
+    for part in cover(_fit(connection, query)):
+        for columns in connection.execute(*_statement(query, part)):
+            found = UsageSum(*columns)
+            yield found
+            if isinstance(part, MovedPart):
+                yield take_back(found, query)
+
+
+def _statement(query: SumQuery, part: Part) -> tuple[str, tuple[str | int | None, ...]]:
+    """Return the statement that reads one part, and its values."""
+    step = start_of_step(query, part)
+    if isinstance(part, RowsPart):
+        return SUM_ROWS.format(step=step), (part.since_ms, part.until_ms, query.key, query.by)
+    dimension, owner = find_dimension(query.by, query.key)
+    only = query.key if dimension == "key" else None
+    group = {"provider": PROVIDER, "all": "''"}.get(query.by, "grouped")
+    slots: tuple[str | int, ...]
+    match part:
+        case RollupPart(level, first, end):
+            where, slots = RANGE, (first, end)
+        case DaysPart(first, end):
+            where, level, slots = RANGE, DAY_MS, (first, end)
+        case MovedPart(level, listed):
+            where, slots = LISTED, (msgspec.json.encode(listed).decode(),)
+    return SELECT_SUMS.format(group=group, step=step, slots=where), (dimension, owner, level, only, *slots)
+
+
+def _fit(connection: apsw.Connection, query: SumQuery) -> SumQuery:
+    """Return the query with no more time than there are rows, and whole quarters of an hour where no row is between."""
+    [[first, last]] = connection.execute("SELECT (SELECT min(time_ms) FROM usage), (SELECT max(time_ms) FROM usage)")
+    if first is None or last is None:
+        return replace(query, until_ms=query.since_ms)
+    query = replace(query, since_ms=max(query.since_ms, first), until_ms=min(query.until_ms, last + 1))
+    start, end = query.since_ms // SLOT_MS * SLOT_MS, -(-query.until_ms // SLOT_MS) * SLOT_MS
+    is_free = "SELECT NOT EXISTS (SELECT 1 FROM usage WHERE time_ms >= ? AND time_ms < ?)"
+    [[before]] = connection.execute(is_free, (start, query.since_ms))
+    [[after]] = connection.execute(is_free, (query.until_ms, end))
+    return replace(query, since_ms=start if before else query.since_ms, until_ms=end if after else query.until_ms)
