@@ -6,13 +6,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 from dragoman.accounts.keys import Keyring
 from dragoman.admin.captures import find_capture
 from dragoman.admin.errors import NotFound
-from dragoman.app import App
+from dragoman.app import App, Settings
 from dragoman.config import Secret, load
 from dragoman.flow.capture.format import Capture
 from dragoman.hub.outcome import Outcome
@@ -41,7 +42,8 @@ class Running:
     def __enter__(self) -> "Running":
         file = self._directory / "dragoman.toml"
         file.write_text(self._toml)
-        config = load(str(file), {}, self._directory, self._directory, {"server.port": 0})
+        read = partial(load, str(file), {}, self._directory, self._directory, {"server.port": 0})
+        config = read()
         self.loop = asyncio.new_event_loop()
         started = threading.Event()
         problems: list[BaseException] = []
@@ -52,6 +54,7 @@ class Running:
             for name in self._stored:
                 self.keys[name] = (await keyring.create(name)).secret.reveal()
             self.app = App(config, keyring, self._environ, self._store, observers=[self.outcomes.append])
+            self.app.settings = Settings(read, lambda: file, None)
             await self.app.start()
 
         def run() -> None:

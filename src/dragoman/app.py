@@ -77,10 +77,15 @@ def _nothing() -> None:
     return
 
 
+class ReadConfig(Protocol):
+    def __call__(self, *, text: str | None = None) -> Config:
+        """Return the checked configuration, of this text or else of the file; raises ConfigError."""
+
+
 class Settings(Struct, frozen=True):
     """How to read the configuration again, where its file is, and the stamp of the file that the app was built from."""
 
-    read: Callable[[], Config]
+    read: ReadConfig
     find: Callable[[], Path | None]
     stamp: Stamp
     adopted: Callable[[], None] = _nothing  # called after a changed configuration took effect
@@ -143,7 +148,8 @@ class App:
         server = config.server
         self._host = server.host
         host_check = HostCheck(server.host, server.allowed_hosts)
-        api = AdminApi(self.gateway, keyring, environ, self.usage)
+        self.settings: Settings | None = None  # set when it is run
+        api = AdminApi(self.gateway, keyring, environ, self.usage, self)
         kept: ResponsesApi | None = None
         if store is not None:
             service = ResponseService(store, lambda: self.gateway.runtime.config.responses)
@@ -255,6 +261,22 @@ class App:
         pricing = _pricing(self.gateway.runtime.config) if self.usage is None else self.usage.pricing
         return pricing.cost_nano(outcome)
 
+    def read_config(self, text: str) -> Config:
+        """Check a text as a reload would check the file's; raises ConfigError with all that is wrong with it."""
+        assert self.settings is not None
+        config, old = self.settings.read(text=text), self.gateway.runtime.config
+        changed = [section for name, section in config.providers.items() if old.providers.get(name) != section]
+        sections = [*changed, *((config.tools.web_search, config.tools.web_fetch) if config.tools != old.tools else ())]
+        problems = [problem for section in sections for problem in find_unreadable_secrets(section, self._environ)]
+        if problems:
+            raise ConfigError(problems)
+        return config
+
+    def reload(self) -> None:
+        """Read the configuration again; an invalid one is logged and changes nothing."""
+        assert self.settings is not None
+        _reload(self, self.settings)
+
     def _world(self, config: Config, old: Runtime | None) -> Runtime:
         providers, catalogues = {}, {}
         clock = asyncio.get_running_loop().time
@@ -316,6 +338,7 @@ async def run(app: App, settings: Settings, listen: Listening) -> None:
 
     SIGHUP reads the configuration again.
     """
+    app.settings = settings
     seen = stamp_file(settings.find)
     if seen != settings.stamp:  # it was changed during the start
         _reload(app, settings)

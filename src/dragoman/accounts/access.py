@@ -18,6 +18,7 @@ class Scope(StrEnum):
     KEYS_READ = "keys:read"
     KEYS_WRITE = "keys:write"
     CONFIG_READ = "config:read"
+    CONFIG_WRITE = "config:write"
     DOCTOR_RUN = "doctor:run"
     AUDIT_READ = "audit:read"
 

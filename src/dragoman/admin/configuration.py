@@ -56,9 +56,18 @@ class ConfigSource(Struct, frozen=True):
         """Return the file that `read` reads."""
         return find_file(self.file, self.environ, self.directory, self.home)
 
-    def read(self, flags: Mapping[str, object] | None = None, servers: Iterable[LocalServer] = ()) -> Config:
-        """Return the checked configuration; raise ConfigError with all that is wrong with it."""
-        return load(self.file, self.environ, self.directory, self.home, flags, servers)
+    def read(
+        self,
+        flags: Mapping[str, object] | None = None,
+        servers: Iterable[LocalServer] = (),
+        *,
+        text: str | None = None,
+    ) -> Config:
+        """Return the checked configuration, of this text or else of the file.
+
+        Raise ConfigError with all that is wrong with it.
+        """
+        return load(self.file, self.environ, self.directory, self.home, flags, servers, text)
 
     async def read_with_local_servers(self) -> Config:
         """Read the configuration that a gateway would use, with the model servers that run on this machine."""

@@ -22,7 +22,7 @@ from dragoman.config import Config, ConfigError
 from dragoman.config.load import Stamp, stamp_file
 
 if TYPE_CHECKING:
-    from dragoman.app import Listening, Settings
+    from dragoman.app import Listening, ReadConfig, Settings
     from dragoman.cli.logs import BatchingHandler
     from dragoman.cli.serving.listener import Bound
     from dragoman.cli.serving.worker_pool import Links
@@ -41,7 +41,7 @@ class ServeOptions(Struct, frozen=True):
 
     config: Config
     stamp: Stamp  # of the file that `config` was read from
-    reload: Callable[[], Config]
+    reload: "ReadConfig"
     find: Callable[[], Path | None]  # which file it is by now
     bound: "Bound"
     log: "BatchingHandler"

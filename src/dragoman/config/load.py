@@ -61,14 +61,16 @@ def load(
     home: Path,
     flags: Mapping[str, object] | None = None,
     servers: Iterable[LocalServer] = (),
+    text: str | None = None,
 ) -> Config:
     """Read and validate everything. Flags override the file, and the file overrides the environment.
 
     Flags are `{"server.port": 9000}`, with None for absent ones.
     `servers` are model servers found on this machine. They are used if no provider is configured.
+    `text` is read instead of the content of the file.
     """
     path = find_file(argv_path, environ, cwd, home)
-    tree = _parse(path, cwd)
+    tree = _parse(path, cwd, text)
     found = read_environment(environ, _read_dotenv(cwd / DOTENV), cwd)
     tree.problems.extend(found.problems)
     tree.warnings.extend(found.warnings)
@@ -107,10 +109,11 @@ def user_config_file(environ: Mapping[str, str], home: Path) -> Path:
     return Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "dragoman" / FILE_NAME
 
 
-def _parse(path: Path | None, cwd: Path) -> Tree:
-    if path is None:
+def _parse(path: Path | None, cwd: Path, text: str | None) -> Tree:
+    if path is None and text is None:
         return Tree({}, Origin("configuration", None, "", cwd), {})
-    text = _read_text(path)
+    path = path or cwd / FILE_NAME
+    text = _read_text(path) if text is None else text
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -1,4 +1,4 @@
-"""The gateway's present state: models and routes, accounts, the configuration in effect, and what doctor finds."""
+"""The gateway's present state: models and routes, accounts, and what doctor finds."""
 
 import time
 from collections.abc import Mapping
@@ -8,7 +8,6 @@ import msgspec
 
 from dragoman.accounts.usage_writer import UsageWriter
 from dragoman.admin.accounts import list_accounts, read_quotas
-from dragoman.admin.configuration import describe_source, list_settings
 from dragoman.admin.model_overview import describe_models
 from dragoman.flow.gateway import Gateway
 from dragoman.http.api.parameters import Parameters
@@ -40,13 +39,6 @@ class StateApi:
     async def read_quotas(self, request: RoutedRequest) -> None:
         Parameters(request.exchange.query, ())
         respond(request, await read_quotas(self._gateway.runtime.providers))
-
-    async def list_settings(self, request: RoutedRequest) -> None:
-        Parameters(request.exchange.query, ())
-        config = self._gateway.runtime.config
-        settings = list(list_settings(config, self._environ))
-        warnings = [str(warning) for warning in config.warnings]
-        respond(request, {"source": describe_source(config), "settings": settings, "warnings": warnings})
 
     async def examine(self, request: RoutedRequest) -> None:
         """Stream findings, one JSON object on each line, as soon as they are made."""

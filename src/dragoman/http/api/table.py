@@ -8,6 +8,7 @@ from dragoman.accounts.usage_writer import UsageWriter
 from dragoman.flow.gateway import Gateway
 from dragoman.http.api.audit import AuditLog
 from dragoman.http.api.captures import CapturesApi
+from dragoman.http.api.config import ConfigApi, ConfigControl, ConfigFileApi
 from dragoman.http.api.errors import PREFIX
 from dragoman.http.api.keys import KeysApi
 from dragoman.http.api.requests import RequestsApi
@@ -23,19 +24,26 @@ class AdminApi:
     """Everything below /api/v1/. Without a store there is no audit log, so nothing that needs one."""
 
     def __init__(
-        self, gateway: Gateway, keyring: Keyring, environ: Mapping[str, str], writer: UsageWriter | None
+        self,
+        gateway: Gateway,
+        keyring: Keyring,
+        environ: Mapping[str, str],
+        writer: UsageWriter | None,
+        control: ConfigControl,
     ) -> None:
         self._gateway = gateway
         self._keyring = keyring
         self._environ = environ
         self._writer = writer
+        self._control = control
 
     def routes(self) -> Iterator[Route]:
         state = StateApi(self._gateway, self._environ, self._writer)
         yield _route("GET", "models", state.list_models, Scope.MODELS_READ)
         yield _route("GET", "accounts", state.list_accounts, Scope.ACCOUNTS_READ)
         yield _route("GET", "accounts/quotas", state.read_quotas, Scope.ACCOUNTS_READ)
-        yield _route("GET", "config", state.list_settings, Scope.CONFIG_READ)
+        config = ConfigApi(self._gateway, self._environ)
+        yield _route("GET", "config", config.list_settings, Scope.CONFIG_READ)
         yield _route("GET", "doctor", state.examine, Scope.DOCTOR_RUN)
         if self._writer is not None:
             yield from self._stored_routes(self._writer)
@@ -43,6 +51,7 @@ class AdminApi:
     def _stored_routes(self, writer: UsageWriter) -> Iterator[Route]:
         usage = UsageApi(self._gateway, writer)
         yield _route("GET", "usage", usage.report_usage, Scope.USAGE_READ, Role.OWN)
+        yield _route("GET", "usage/speed", usage.report_speed, Scope.USAGE_READ, Role.OWN)
         yield Route("GET", OLD_USAGE_PATH, Role.OWN, usage.report_usage, scope=Scope.USAGE_READ)
         requests = RequestsApi(self._gateway, writer)
         yield _route("GET", "requests", requests.list_requests, Scope.REQUESTS_READ, Role.OWN)
@@ -59,6 +68,10 @@ class AdminApi:
         yield _route("GET", "keys/{id}", keys.read_key, Scope.KEYS_READ)
         yield _route("DELETE", "keys/{id}", keys.revoke_key, Scope.KEYS_WRITE)
         yield _route("POST", "keys/{id}/rotate", keys.rotate_key, Scope.KEYS_WRITE)
+        file = ConfigFileApi(self._gateway, self._environ, self._control, audit)
+        yield _route("GET", "config/file", file.read_file, Scope.CONFIG_READ)
+        yield _route("PUT", "config/file", file.write_file, Scope.CONFIG_WRITE)
+        yield _route("POST", "config/check", file.check_text, Scope.CONFIG_WRITE)
         sign_in = SignInApi(self._gateway, audit)
         yield _route("POST", "accounts/sign-in", sign_in.sign_in, Scope.ACCOUNTS_WRITE)
         yield _route("GET", "audit", audit.list_rows, Scope.AUDIT_READ)

@@ -1,0 +1,141 @@
+"""The configuration: every value with its origin, and the file itself, which can be checked, compared and written."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct
+
+from dragoman.admin.config_file import CannotShow, ShownFile, config_path, describe_change, plan_write, show_file
+from dragoman.admin.configuration import describe_source, list_settings
+from dragoman.config import Config, ConfigError
+from dragoman.flow.gateway import Gateway
+from dragoman.framing.redaction import redact
+from dragoman.http.api.audit import AuditLog
+from dragoman.http.api.bodies import IF_MATCH, read_body
+from dragoman.http.api.parameters import Parameters
+from dragoman.http.api.responses import convert_errors, respond
+from dragoman.http.routes import RoutedRequest
+from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.net.headers import Header
+
+
+class ConfigControl(Protocol):
+    """What the gateway offers: checking a text, and reading the file again."""
+
+    def read_config(self, text: str) -> Config: ...
+    def reload(self) -> None: ...
+
+
+class NewText(Struct, frozen=True, forbid_unknown_fields=True):
+    """A text of the file, made from what was shown: `<hidden N>` stands for a secret."""
+
+    text: str
+
+
+class FoundProblem(Struct, frozen=True):
+    line: int | None
+    key: str
+    message: str
+
+
+class CheckedText(Struct, frozen=True):
+    """What a reload would report, and the change as a unified diff."""
+
+    ok: bool
+    problems: list[FoundProblem]
+    warnings: list[str]
+    diff: str
+
+
+class ConfigApi:
+    """Describes the configuration in effect."""
+
+    def __init__(self, gateway: Gateway, environ: Mapping[str, str]) -> None:
+        self._gateway = gateway
+        self._environ = environ
+
+    async def list_settings(self, request: RoutedRequest) -> None:
+        Parameters(request.exchange.query, ())
+        config = self._gateway.runtime.config
+        settings = list(list_settings(config, self._environ))
+        warnings = [str(warning) for warning in config.warnings]
+        respond(request, {"source": describe_source(config), "settings": settings, "warnings": warnings})
+
+
+class ConfigFileApi:
+    """Edits the configuration file that is in use, and no other."""
+
+    def __init__(self, gateway: Gateway, environ: Mapping[str, str], control: ConfigControl, audit: AuditLog) -> None:
+        self._gateway = gateway
+        self._environ = environ
+        self._control = control
+        self._audit = audit
+        self._writing = asyncio.Lock()
+
+    async def read_file(self, request: RoutedRequest) -> None:
+        Parameters(request.exchange.query, ())
+        shown = await self._show()
+        respond(request, _describe(shown), [_etag(shown)])
+
+    async def check_text(self, request: RoutedRequest) -> None:
+        """Report what a reload would find, and the change, without making it."""
+        new = await read_body(request, NewText)
+        shown = await self._show()
+        respond(request, await asyncio.to_thread(self._check, shown, new.text), [_etag(shown)])
+
+    async def write_file(self, request: RoutedRequest) -> None:
+        """Write a text that passes the check, keep a backup, and use it from the next request on."""
+        new = await read_body(request, NewText)
+        async with self._writing:
+            shown = await self._show()
+            _check_version(request, shown)
+            checked = await asyncio.to_thread(self._check, shown, new.text)
+            if not checked.ok:
+                respond(request, checked, [_etag(shown)], status=422)
+                return
+            if not shown.is_writable:
+                message = f"{shown.path} cannot be written by the gateway. Change its mode, or edit it by hand."
+                raise RequestError(Failure(Kind.CONFLICT, message, code="not_writable"))
+            await self._audit.record(request, "config.write", str(shown.path), {"diff": checked.diff})
+            edit = plan_write(shown, new.text)
+            backup = await asyncio.to_thread(edit.apply)
+            self._control.reload()
+        written = await self._show()
+        respond(request, _describe(written) | {"backup": backup.name, "diff": checked.diff}, [_etag(written)])
+
+    async def _show(self) -> ShownFile:
+        path = config_path(self._gateway.runtime.config, self._environ, Path.home())
+        try:
+            return await asyncio.to_thread(show_file, path, self._control.read_config)
+        except CannotShow as error:
+            raise RequestError(Failure(Kind.CONFLICT, str(error), code="cannot_show")) from None
+
+    def _check(self, shown: ShownFile, text: str) -> CheckedText:
+        diff = describe_change(shown, text)
+        try:
+            with convert_errors("text"):
+                config = self._control.read_config(plan_write(shown, text).new)
+        except ConfigError as error:
+            problems = [FoundProblem(one.line, one.key, redact(one.message)) for one in error.problems]
+            return CheckedText(ok=False, problems=problems, warnings=[], diff=diff)
+        return CheckedText(ok=True, problems=[], warnings=[redact(one) for one in config.warnings], diff=diff)
+
+
+def _describe(shown: ShownFile) -> dict[str, object]:
+    return {"path": str(shown.path), "text": shown.text, "exists": shown.exists, "writable": shown.is_writable}
+
+
+def _etag(shown: ShownFile) -> Header:
+    return b"etag", f'"{shown.version}"'.encode()
+
+
+def _check_version(request: RoutedRequest, shown: ShownFile) -> None:
+    given = request.exchange.headers.get(b"if-match")
+    if given is None:
+        message = "Send the ETag of the file that you have read as If-Match."
+        raise RequestError(Failure(Kind.BAD_REQUEST, message, code="version_required", at=f"/{IF_MATCH}"))
+    if given.strip() != _etag(shown)[1]:
+        message = "The file was changed since you read it: read it again, and repeat your change."
+        raise RequestError(Failure(Kind.CONFLICT, message, code="version_mismatch", at=f"/{IF_MATCH}"))
