@@ -19,6 +19,7 @@ from msgspec import Struct
 from dragoman.accounts.keys import Keyring
 from dragoman.accounts.lost_calls import LostCalls
 from dragoman.accounts.usage_writer import UsageWriter, remove_old_usage_forever
+from dragoman.admin.configuration import ConfigReader
 from dragoman.config import Config, ConfigError, Problem
 from dragoman.config import Server as ServerSettings
 from dragoman.config.console import find_console_state
@@ -77,15 +78,10 @@ def _nothing() -> None:
     return
 
 
-class ReadConfig(Protocol):
-    def __call__(self, *, text: str | None = None) -> Config:
-        """Return the checked configuration, of this text or else of the file; raises ConfigError."""
-
-
 class Settings(Struct, frozen=True):
     """How to read the configuration again, where its file is, and the stamp of the file that the app was built from."""
 
-    read: ReadConfig
+    read: ConfigReader
     find: Callable[[], Path | None]
     stamp: Stamp
     adopted: Callable[[], None] = _nothing  # called after a changed configuration took effect
@@ -261,21 +257,24 @@ class App:
         pricing = _pricing(self.gateway.runtime.config) if self.usage is None else self.usage.pricing
         return pricing.cost_nano(outcome)
 
-    def read_config(self, text: str) -> Config:
-        """Check a text as a reload would check the file's; raises ConfigError with all that is wrong with it."""
-        assert self.settings is not None
-        config, old = self.settings.read(text=text), self.gateway.runtime.config
-        changed = [section for name, section in config.providers.items() if old.providers.get(name) != section]
-        sections = [*changed, *((config.tools.web_search, config.tools.web_fetch) if config.tools != old.tools else ())]
-        problems = [problem for section in sections for problem in find_unreadable_secrets(section, self._environ)]
-        if problems:
-            raise ConfigError(problems)
-        return config
-
     def reload(self) -> None:
         """Read the configuration again; an invalid one is logged and changes nothing."""
         assert self.settings is not None
-        _reload(self, self.settings)
+        try:
+            config = self.settings.read()
+            self.adopt(config)
+            for warning in config.warnings:
+                log.warning("%s", warning)
+        except ConfigError as error:
+            self.reloads["bad"] += 1
+            log.error("the edited configuration is not taken over, the running one stays:\n%s", error)
+        except Exception:
+            self.reloads["bad"] += 1
+            log.exception("the edited configuration is not taken over, the running one stays")
+        else:
+            self.reloads["good"] += 1
+            self.settings.adopted()
+            log.info("the edited configuration is in force")
 
     def _world(self, config: Config, old: Runtime | None) -> Runtime:
         providers, catalogues = {}, {}
@@ -341,7 +340,7 @@ async def run(app: App, settings: Settings, listen: Listening) -> None:
     app.settings = settings
     seen = stamp_file(settings.find)
     if seen != settings.stamp:  # it was changed during the start
-        _reload(app, settings)
+        app.reload()
     await app.start(listen.sock)
     loop = asyncio.get_running_loop()
     signals: list[float] = []  # seconds to accept connections, for each stop signal received
@@ -357,7 +356,7 @@ async def run(app: App, settings: Settings, listen: Listening) -> None:
 
     loop.add_signal_handler(signal.SIGTERM, stop, ACCEPT_WHILE_STOPPING_S)
     loop.add_signal_handler(signal.SIGINT, stop, 0.0)
-    loop.add_signal_handler(signal.SIGHUP, _reload, app, settings)
+    loop.add_signal_handler(signal.SIGHUP, app.reload)
     listen.ready(app)
     spawn(_watch_file(app, settings, seen), name="configuration watch")
     await stopping.wait()
@@ -372,29 +371,10 @@ async def _watch_file(app: App, settings: Settings, seen: Stamp) -> None:
         if now == seen:
             continue
         if now is not None:
-            _reload(app, settings)
+            app.reload()
         elif seen is not None:
             log.warning("%s is gone; the running configuration stays", seen[0])
         seen = now
-
-
-def _reload(app: App, settings: Settings) -> None:
-    """Load the configuration; an invalid one is logged and changes nothing."""
-    try:
-        config = settings.read()
-        app.adopt(config)
-        for warning in config.warnings:
-            log.warning("%s", warning)
-    except ConfigError as error:
-        app.reloads["bad"] += 1
-        log.error("the edited configuration is not taken over, the running one stays:\n%s", error)
-    except Exception:
-        app.reloads["bad"] += 1
-        log.exception("the edited configuration is not taken over, the running one stays")
-    else:
-        app.reloads["good"] += 1
-        settings.adopted()
-        log.info("the edited configuration is in force")
 
 
 def _pricing(config: Config) -> Pricing:

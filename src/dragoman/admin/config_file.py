@@ -14,6 +14,7 @@ from dragoman.admin.errors import AdminError, InvalidArgument
 from dragoman.admin.settings_file import OTHERS_KEY, CannotMerge, FileEdit, read_text
 from dragoman.config import Config, ConfigError, Secret, SecretSource
 from dragoman.config.load import user_config_file
+from dragoman.config.secret import find_unreadable_secrets
 from dragoman.framing.redaction import SECRET, redact
 
 HIDDEN = re.compile(r"<hidden (\d{1,6})>")
@@ -100,6 +101,15 @@ def plan_write(shown: ShownFile, text: str) -> FileEdit:
 def describe_change(shown: ShownFile, text: str) -> str:
     """Return the change as a unified diff, in which secrets are hidden."""
     return FileEdit(shown.path, shown.text, text).diff()
+
+
+def check_secrets(config: Config, old: Config, environ: Mapping[str, str]) -> None:
+    """Raise ConfigError for secrets of changed sections that cannot be read, as a reload does."""
+    changed = [section for name, section in config.providers.items() if old.providers.get(name) != section]
+    tools = (config.tools.web_search, config.tools.web_fetch) if config.tools != old.tools else ()
+    problems = [found for section in (*changed, *tools) for found in find_unreadable_secrets(section, environ)]
+    if problems:
+        raise ConfigError(problems)
 
 
 def find_literals(config: Config, file: str) -> Iterator[Literal]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
@@ -42,6 +43,11 @@ class Setting(Struct, frozen=True):
     key: str
     value: SettingValue
     origin: str
+
+
+class ConfigReader(Protocol):
+    def __call__(self, *, text: str | None = None) -> Config:
+        """Return the checked configuration, of this text or else of the file; raises ConfigError."""
 
 
 class ConfigSource(Struct, frozen=True):

@@ -16,13 +16,13 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.admin.configuration import base_url, suggest_model
+from dragoman.admin.configuration import ConfigReader, base_url, suggest_model
 from dragoman.cli.settings import config_option, config_source
 from dragoman.config import Config, ConfigError
 from dragoman.config.load import Stamp, stamp_file
 
 if TYPE_CHECKING:
-    from dragoman.app import Listening, ReadConfig, Settings
+    from dragoman.app import Listening, Settings
     from dragoman.cli.logs import BatchingHandler
     from dragoman.cli.serving.listener import Bound
     from dragoman.cli.serving.worker_pool import Links
@@ -41,7 +41,7 @@ class ServeOptions(Struct, frozen=True):
 
     config: Config
     stamp: Stamp  # of the file that `config` was read from
-    reload: "ReadConfig"
+    reload: ConfigReader
     find: Callable[[], Path | None]  # which file it is by now
     bound: "Bound"
     log: "BatchingHandler"

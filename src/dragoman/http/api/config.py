@@ -7,8 +7,16 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from dragoman.admin.config_file import CannotShow, ShownFile, config_path, describe_change, plan_write, show_file
-from dragoman.admin.configuration import describe_source, list_settings
+from dragoman.admin.config_file import (
+    CannotShow,
+    ShownFile,
+    check_secrets,
+    config_path,
+    describe_change,
+    plan_write,
+    show_file,
+)
+from dragoman.admin.configuration import ConfigReader, describe_source, list_settings
 from dragoman.config import Config, ConfigError
 from dragoman.flow.gateway import Gateway
 from dragoman.framing.redaction import redact
@@ -21,10 +29,16 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.headers import Header
 
 
-class ConfigControl(Protocol):
-    """What the gateway offers: checking a text, and reading the file again."""
+class ReloadSettings(Protocol):
+    @property
+    def read(self) -> ConfigReader: ...
 
-    def read_config(self, text: str) -> Config: ...
+
+class ConfigControl(Protocol):
+    """What the gateway offers: checking a text, and using the file as it is now."""
+
+    @property
+    def settings(self) -> ReloadSettings | None: ...
     def reload(self) -> None: ...
 
 
@@ -108,15 +122,20 @@ class ConfigFileApi:
     async def _show(self) -> ShownFile:
         path = config_path(self._gateway.runtime.config, self._environ, Path.home())
         try:
-            return await asyncio.to_thread(show_file, path, self._control.read_config)
+            return await asyncio.to_thread(show_file, path, self._read)
         except CannotShow as error:
             raise RequestError(Failure(Kind.CONFLICT, str(error), code="cannot_show")) from None
+
+    def _read(self, text: str) -> Config:
+        assert self._control.settings is not None  # requests are answered after it was set
+        return self._control.settings.read(text=text)
 
     def _check(self, shown: ShownFile, text: str) -> CheckedText:
         diff = describe_change(shown, text)
         try:
             with convert_errors("text"):
-                config = self._control.read_config(plan_write(shown, text).new)
+                config = self._read(plan_write(shown, text).new)
+                check_secrets(config, self._gateway.runtime.config, self._environ)
         except ConfigError as error:
             problems = [FoundProblem(one.line, one.key, redact(one.message)) for one in error.problems]
             return CheckedText(ok=False, problems=problems, warnings=[], diff=diff)
