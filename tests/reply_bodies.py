@@ -59,6 +59,7 @@ WHOLE: dict[str, list[Json]] = {
                     "content": {"role": "model", "parts": GEMINI_PARTS},
                     "finishReason": "STOP",
                     "finishMessage": "m",
+                    "continuationToken": "dA==",
                     "groundingMetadata": GROUNDING,
                     "logprobsResult": {"chosenCandidates": [{"token": "a", "logProbability": -1.0}]},
                 }
@@ -74,7 +75,6 @@ WHOLE: dict[str, list[Json]] = {
             },
             "modelVersion": "m",
             "responseId": "r",
-            "continuationToken": "t",
         },
         {"promptFeedback": {"blockReason": "SAFETY", "blockReasonMessage": "no"}},
         {"error": {"code": 500, "message": "no", "status": "INTERNAL"}},

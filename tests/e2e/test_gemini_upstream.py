@@ -26,12 +26,9 @@ modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"]
 def chunk(*parts: JsonObject, finish: str | None = None, **fields: object) -> JsonObject:
     candidate: JsonObject = {"content": {"role": "model", "parts": list(parts)}, "index": 0}
     counts = {"promptTokenCount": 10, "candidatesTokenCount": 4, "totalTokenCount": 14}
-    ended = {
-        "finishReason": finish,
-        **({"groundingMetadata": fields.pop("grounding")} if "grounding" in fields else {}),
-    }
     if finish is not None:
-        candidate |= ended
+        candidate |= {"finishReason": finish, "groundingMetadata": fields.pop("grounding", None)}
+        candidate |= {"continuationToken": fields.pop("token", None)}
         fields |= {"usageMetadata": counts}
     return {"candidates": [candidate], "modelVersion": "gemini-3.5-flash", "responseId": "r1", **fields}
 
@@ -70,7 +67,7 @@ def failed_status(rig: Rig, client: str, stream: bool) -> tuple[int, bool]:
 def test_a_reply_in_parts_goes_on_in_the_same_reply(rig: Rig, client: str, stream: bool) -> None:
     fake = rig.plays(
         "gemini",
-        reply(stream, chunk({"text": "One, "}, finish="CONTINUATION", continuationToken="tok-1")),
+        reply(stream, chunk({"text": "One, "}, finish="CONTINUATION", token="tok-1")),
         reply(stream, chunk({"text": "two, "}, finish="CONTINUATION", continuationToken="tok-2")),
         reply(stream, chunk({"text": "three."}, finish="STOP")),
     )
@@ -86,7 +83,7 @@ def test_a_reply_in_parts_goes_on_in_the_same_reply(rig: Rig, client: str, strea
 
 @modes
 def test_a_reply_that_never_stops_is_ended_after_sixteen_parts(rig: Rig, stream: bool) -> None:
-    part = reply(stream, chunk({"text": "a"}, finish="CONTINUATION", continuationToken="tok"))
+    part = reply(stream, chunk({"text": "a"}, finish="CONTINUATION", token="tok"))
     fake = rig.plays("gemini", part)
     heard = ask(rig, "chat", stream)
     assert isinstance(heard, Heard), heard

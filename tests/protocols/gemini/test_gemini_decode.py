@@ -208,7 +208,7 @@ def test_an_end_without_a_reason_is_cut_off() -> None:
 
 def test_a_part_of_a_reply_ends_with_the_token_for_the_rest() -> None:
     end = end_of(collect(decode(fixture("paused"))))
-    assert (end.stop, end.continuation) == (Stop.PAUSE, "tok-1")
+    assert (end.stop, end.continuation) == (Stop.PAUSE, "dG9rLTE=")
 
 
 @pytest.mark.parametrize("name", ["text", "calls", "grounded", "code"])

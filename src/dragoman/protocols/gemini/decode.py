@@ -98,7 +98,8 @@ class Decoder:
             return self._fail(read_error(chunk.error) or Failure(Kind.UPSTREAM, UNEXPLAINED))
         if chunk.usage_metadata is not None:
             self._usage = chunk.usage_metadata if self._usage is None else self._usage.merge(chunk.usage_metadata)
-        self._token = chunk.continuation_token or self._token
+        if chunk.continuation_token:
+            self._token = chunk.continuation_token
         events: list[Event] = []
         if not self._started:
             self._start(chunk, events)
@@ -144,6 +145,8 @@ class Decoder:
             self._blocks.add_logprobs(candidate, events)
         if candidate.grounding_metadata is not NOTHING:
             self._grounding = read_grounding(candidate.grounding_metadata) or self._grounding
+        if candidate.continuation_token:
+            self._token = candidate.continuation_token
         if candidate.finish_reason is not None and candidate.finish_reason not in UNSPECIFIED:
             self._finish = candidate.finish_reason
             self._message = candidate.finish_message or self._message

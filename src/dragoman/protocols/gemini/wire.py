@@ -138,6 +138,7 @@ class Candidate(Struct, rename="camel", gc=False):
     content: ReplyContent | None = None
     finish_reason: str | None = None
     finish_message: str | None = None
+    continuation_token: str | None = None  # on any chunk: a reply could go on from there
     grounding_metadata: Raw = NOTHING
     logprobs_result: Raw = NOTHING
 
@@ -194,5 +195,5 @@ class Chunk(Struct, rename="camel", gc=False):
     usage_metadata: Tokens | None = None
     model_version: str | None = None
     response_id: str | None = None
-    continuation_token: str | None = None
+    continuation_token: str | None = None  # also here, according to some documents
     error: object = None
