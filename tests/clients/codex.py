@@ -15,6 +15,7 @@ base_url = "{url}/v1"
 env_key = "GATEWAY_KEY"
 wire_api = "responses"
 """
+SOCKET = CUSTOM + "supports_websockets = true\n"
 # The provider that Codex is born with; it tries a WebSocket first.
 BUILT_IN = 'openai_base_url = "{url}/v1"\n'
 

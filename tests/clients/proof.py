@@ -46,7 +46,7 @@ script. [compatibility.md](compatibility.md) lists what each pair of protocols l
 - **edits**: the file that the reply describes is edited
 - **freeform**: a tool that takes plain text under a grammar (`apply_patch`) works
 - **late tools**: tools that arrive as an input item, in a namespace, work
-- **fallback**: the WebSocket that it tries first is refused with 426, and it continues over HTTP at once
+- **WebSocket**: all its requests of a run go over one WebSocket, each with only what is new
 - **web search**: its web search runs where the upstream has none, because the gateway runs it
 - **counts**: its token counts are answered
 - **recovers**: after 429, 529, an HTML 502, an error event, an overload in the middle of a stream, a dropped or reset

@@ -93,6 +93,9 @@ class MemoryWire:
     def drop(self, exchange: Exchange) -> None:
         self.dropped = True
 
+    def take_over(self, head: bytes, receive: Callable[[bytes], None]) -> None:
+        self.writes.append(head)
+
     async def writable(self) -> None:
         self.blocked = False
 

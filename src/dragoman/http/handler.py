@@ -31,7 +31,8 @@ from dragoman.http.failures import key_failure, transport_failure
 from dragoman.http.host_check import HostCheck
 from dragoman.http.models import choose_model_list, list_models, read_parameters, unlisted_headers
 from dragoman.http.request_body import read_body
-from dragoman.http.responses import AnswerCall, ResponsesApi, refuse_state
+from dragoman.http.responses import NO_SOCKET, AnswerCall, ResponsesApi, refuse_state
+from dragoman.http.responses import PATH as SOCKET_PATH
 from dragoman.http.routes import (
     MODEL,
     Role,
@@ -181,6 +182,8 @@ class RequestHandler:
             refused = RequestError(key_failure(exchange))
             refused.observed = True  # by the backoff, which logs many of them in one line
             raise refused
+        if exchange.method == "GET" and path != SOCKET_PATH and exchange.headers.get(b"upgrade") is not None:
+            found = NO_SOCKET
         if found is None:
             self._refuse_path(exchange, path, request_id)
             return

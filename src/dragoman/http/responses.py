@@ -15,7 +15,7 @@ from dragoman.flow.relay_resource import Keeper, relay_resource
 from dragoman.http.compaction import Compactor
 from dragoman.http.conversations import PATH as CONVERSATIONS
 from dragoman.http.conversations import ConversationsApi
-from dragoman.http.routes import Role, Route, RoutedRequest, nothing_at, respond_json
+from dragoman.http.routes import Role, Route, RoutedRequest, RouteMatch, nothing_at, respond_json
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.net.errors import ClientDisconnected
 from dragoman.net.exchange import Exchange
@@ -27,6 +27,7 @@ from dragoman.responses.service import ResponseService, check_trigger, includes_
 from dragoman.store.response_rows import ResponseRow
 
 AnswerCall = Callable[[Exchange, Call], Awaitable[None]]
+Infer = Callable[[str, AnswerCall, RoutedRequest], Awaitable[None]]
 
 PATH = "/responses"
 
@@ -42,9 +43,9 @@ class ResponsesApi:
         self._tenant = tenant
         self._conversations = ConversationsApi(Conversations(service), tenant)
 
-    def routes(self, infer: Callable[[str, AnswerCall, RoutedRequest], Awaitable[None]]) -> Iterator[Route]:
+    def routes(self, infer: Infer) -> Iterator[Route]:
         """Yield the routes; `infer` runs what answers a request with a model."""
-        yield Route("GET", PATH, Role.CLIENT, _refuse_websocket, refuses=True)
+        yield Route("GET", PATH, Role.CLIENT, partial(self._open_socket, infer), refuses=True)
         yield Route("POST", f"{PATH}/compact", Role.CLIENT, partial(infer, NAME, self.compact))
         yield from self._conversations.routes()
         yield Route("GET", f"{PATH}/*", Role.CLIENT, self._get)
@@ -87,6 +88,16 @@ class ResponsesApi:
         raw = await run_off_loop(len(call.body), partial(read_request, call.body))
         state = await self.service.open_call(call.tenant, {**raw, "store": False}, len(call.body))
         await Compactor(self._gateway, exchange, call, state, raw).answer_compact()
+
+    async def _open_socket(self, infer: Infer, request: RoutedRequest) -> None:
+        from dragoman.http.websocket import ResponsesSocket, SocketServices  # few clients use it
+        from dragoman.net.websocket import wants_websocket
+
+        if not wants_websocket(request.exchange.headers):
+            await refuse_websocket(request)
+            return
+        services = SocketServices(self._gateway, self.service, NAME, infer)
+        await ResponsesSocket(services, request, self._tenant(request.key)).run()
 
     async def _get(self, request: RoutedRequest) -> None:
         id, _, what = request.rest.partition("/")
@@ -153,15 +164,15 @@ def _wants_stream(parameters: list[tuple[str, str]]) -> bool:
 
 def refuse_state() -> Iterator[Route]:
     """Yield the routes of a gateway that has no store: they say so."""
-    yield Route("GET", PATH, Role.CLIENT, _refuse_websocket, refuses=True)
+    yield Route("GET", PATH, Role.CLIENT, refuse_websocket, refuses=True)
     for method in ("GET", "POST", "DELETE"):
         for path in (f"{PATH}/*", CONVERSATIONS, f"{CONVERSATIONS}/*"):
             yield Route(method, path, Role.CLIENT, _refuse_stored_responses, refuses=True)
 
 
-async def _refuse_websocket(request: RoutedRequest) -> None:
-    """426 makes Codex fall back to HTTP at once; any other status costs it seconds."""
-    message = "WebSockets are not served here: POST /v1/responses."
+async def refuse_websocket(request: RoutedRequest) -> None:
+    """Answer 426, which makes Codex fall back to HTTP at once; any other status costs it seconds."""
+    message = "WebSockets (version 13) are served at /v1/responses, by a gateway with a store; else use HTTP there."
     body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": "upgrade_required"}}
     respond_json(request, msgspec.json.encode(body), 426)
 
@@ -169,3 +180,6 @@ async def _refuse_websocket(request: RoutedRequest) -> None:
 async def _refuse_stored_responses(request: RoutedRequest) -> None:
     message = "This gateway keeps no responses: server state is not available, send the whole input."
     raise RequestError(Failure(Kind.NOT_FOUND, message))
+
+
+NO_SOCKET = RouteMatch(Route("GET", "", Role.CLIENT, refuse_websocket))  # for every other path

@@ -1,8 +1,9 @@
 """Exchanges without a client's connection: for requests that the gateway makes of itself, and for replays."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dragoman.net.bodies import ByteBudget
+from dragoman.net.errors import ResponseOrderError
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header, Headers
 from dragoman.net.request_head import RequestHead
@@ -11,10 +12,12 @@ from dragoman.net.request_head import RequestHead
 class NoConnection:
     """The connection of a client that reads everything at once and never leaves."""
 
-    blocked = False
-
     def __init__(self, address: str = "") -> None:
         self.address = address
+
+    @property
+    def blocked(self) -> bool:
+        return False
 
     def write(self, data: bytes) -> bool:
         return True
@@ -24,6 +27,9 @@ class NoConnection:
 
     def reply_ended(self, exchange: Exchange) -> None:
         return
+
+    def take_over(self, head: bytes, receive: Callable[[bytes], None]) -> None:
+        raise ResponseOrderError("there is no connection whose protocol could change")
 
     def drop(self, exchange: Exchange) -> None:
         return

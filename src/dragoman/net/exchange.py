@@ -26,13 +26,15 @@ _CHUNKED = b"transfer-encoding: chunked\r\n"
 class ExchangeConnection(Protocol):
     """What an exchange needs of its connection."""
 
-    blocked: bool
     address: str  # of the peer, without its port; empty for a local socket
 
+    @property
+    def blocked(self) -> bool: ...
     def write(self, data: bytes) -> bool: ...
     def must_close(self, exchange: "Exchange") -> bool: ...
     def reply_ended(self, exchange: "Exchange") -> None: ...
     def drop(self, exchange: "Exchange") -> None: ...
+    def take_over(self, head: bytes, receive: Callable[[bytes], None]) -> None: ...
     async def writable(self) -> None: ...
     async def body_arrival(self, exchange: "Exchange", *, whole: bool) -> None: ...
     def mark_authenticated(self) -> None: ...
@@ -188,6 +190,11 @@ class Exchange:
             self.listener.on_head(status, headers)
         self.reply = ResponseState.STREAM
 
+    def upgrade(self, headers: Sequence[Header], receive: Callable[[bytes], None]) -> None:
+        """Change to another protocol (HTTP 101): what arrives is passed to `receive`, and `write` sends bytes as is."""
+        self.reply, self.started, self.keep_alive = ResponseState.STREAM, True, False
+        self._wire.take_over(format_response_head(101, headers, b"connection: Upgrade\r\n"), receive)
+
     async def send(self, data: bytes) -> None:
         """Write, and wait while the client reads too slowly. Empty data sends only a head that is still held."""
         if not self.write(data):
@@ -206,6 +213,11 @@ class Exchange:
         elif self._chunked:
             data = chunk(data)
         return self._put(data) and not self._wire.blocked
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the client reads more slowly than we write."""
+        return self._wire.blocked
 
     async def writable(self) -> None:
         """Wait until the client has read enough of what was written; raises ClientDisconnected."""

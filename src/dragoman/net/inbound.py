@@ -11,12 +11,12 @@ from dragoman.net.errors import BodyTimeout, ClientDisconnected, HeadRejected, R
 from dragoman.net.exchange import CONTINUE, Exchange, format_response_head
 from dragoman.net.request_head import RequestHead, check_incomplete_head, parse_head, path_of
 from dragoman.net.service import Service
+from dragoman.net.upgraded import ReceiveBytes, UpgradedConnection
 
 _HEAD_END = b"\r\n\r\n"
 _WRITE_HIGH = 32 * 1024
 _UNREAD_HIGH = 64 * 1024  # of pipelined requests, or of a body that the handler does not read yet
-# Of a body, before other connections get their turn: from a fast sender, the event loop would read megabytes at once.
-_BODY_AT_ONCE = 512 * 1024
+_BODY_AT_ONCE = 512 * 1024  # of a body, before other connections get their turn: a fast sender's would take long
 TOO_MANY_CONNECTIONS = "Too many connections to this gateway. Try again in a second."
 _HEAD_TIMEOUT = "The request head took too long. Send the request again."
 _RETIRE_S = 0.5  # time for a request that the client sent before it learns that we close
@@ -259,6 +259,13 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
         unsent.clear()
         self._unsent_bytes = 0
+
+    def take_over(self, head: bytes, receive: ReceiveBytes) -> None:
+        self.write(head)
+        self._transport.set_protocol(UpgradedConnection(self, receive))
+        unread, self._unread = bytes(self._unread), bytearray()
+        self._resume_reading()
+        receive(unread)
 
     def must_close(self, exchange: Exchange) -> bool:
         return not exchange.keep_alive or exchange.body_open or self._service.is_stopping

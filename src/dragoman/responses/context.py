@@ -1,7 +1,7 @@
 """The context of a request: the items that come before its input, and the items of its input."""
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 
 import msgspec
@@ -28,6 +28,8 @@ from dragoman.store.response_rows import DIGEST_BYTES, ItemRow, ResponseRow, Res
 MAX_ITEMS = 20_000  # of one context
 ID_BYTES = 24
 
+Memory = Mapping[str, "tuple[ContextItem, ...]"]
+NO_MEMORY: Memory = {}
 _object = msgspec.json.Decoder(dict[str, Json])
 
 
@@ -121,8 +123,13 @@ def _after_compaction(items: tuple[ContextItem, ...]) -> tuple[ContextItem, ...]
     return items[places[-1] :] if places else items
 
 
-async def read_context(store: ResponseStore, owner: str, raw: dict[str, Json], now: int) -> Context:
-    """Return the context of a request; raises RequestError if it refers to something that its owner does not have."""
+async def read_context(
+    store: ResponseStore, owner: str, raw: dict[str, Json], now: int, memory: Memory = NO_MEMORY
+) -> Context:
+    """Return the context of a request; raises RequestError if it refers to something that its owner does not have.
+
+    `memory` has the context and output of responses that are not in the store.
+    """
     previous, conversation = read_id(raw, "previous_response_id"), read_conversation(raw)
     if previous is not None and conversation is not None:
         raise BadRequest(
@@ -134,7 +141,9 @@ async def read_context(store: ResponseStore, owner: str, raw: dict[str, Json], n
     items = read_input(raw)
     check_ids(items)
     earlier: tuple[ContextItem, ...] = ()
-    if previous is not None:
+    if previous is not None and previous in memory:
+        earlier = memory[previous]
+    elif previous is not None:
         row = await store.find_response(owner, previous, now)
         if row is None or row.status in ("queued", "in_progress"):
             raise previous_not_found(previous)
@@ -176,7 +185,7 @@ async def resolve_items(
     referenced = [str(item.get("id")) for item in items if type_of(item) == REFERENCE or lacks_opaque(item)]
     if not referenced:
         return tuple(map(ContextItem, items))
-    known = {one.row.id: one.row for one in earlier if one.row is not None}
+    known = {str(one.item.get("id")): one.row or make_row(one.item) for one in earlier if one.item.get("id")}
     missing = [id for id in referenced if id not in known]
     rows = (await store.find_items(owner, missing) if missing else {}) | known
     return tuple(_complete(item, rows) for item in items)

@@ -16,7 +16,7 @@ from dragoman.protocols.responses.encode_snapshot import Snapshot
 from dragoman.protocols.responses.item_ids import ItemIdReader, find_item_ids
 from dragoman.protocols.responses.parse import parse_with_items
 from dragoman.protocols.responses.wire import ENCRYPTED
-from dragoman.responses.context import Context, digest_item, mint
+from dragoman.responses.context import Context, ContextItem, digest_item, mint, restore
 from dragoman.responses.conversation_lease import ConversationLease
 from dragoman.store import StoreError
 from dragoman.store.response_rows import ItemRow, ResponseRow, ResponseStore
@@ -55,6 +55,7 @@ class KeptCall:
         self.context = context
         self.pinned = context.keeper
         self.route = ""
+        self.is_remembered = False  # by its connection, so that its items must be seen
         self.size = size + sum(one.row.size for one in context.earlier if one.row is not None)
         self.created = int(time.time())
         self._store = store
@@ -67,6 +68,8 @@ class KeptCall:
 
     @property
     def is_rebuilt(self) -> bool:
+        if self.is_remembered and not self.pinned:
+            return True
         replaced = any(one.row is not None for one in self.context.items)
         return bool(self.context.earlier) or replaced or self.context.conversation is not None
 
@@ -151,6 +154,17 @@ class KeptCall:
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(COMMIT_TIMEOUT_S):
                 await self._store.add_output(self._terms.owner, id, rows)
+
+    def remember(self) -> tuple[ContextItem, ...]:
+        """Return the context and the output of the reply, for the memory of a connection."""
+        output = () if self._taken is None else self._taken.items
+        rows = (_output_row(item.id, item.body, item.hidden) for item in output)
+        return (*self.context.earlier, *self.context.items, *map(restore, rows))
+
+    @property
+    def status(self) -> str:
+        """How the reply ended; empty if it has not."""
+        return "" if self._taken is None else self._taken.status
 
     def _take(self, reply: KeptReply) -> None:
         self._taken = reply

@@ -15,6 +15,8 @@ from dragoman.hub.request import Json
 from dragoman.protocols.responses.encode_snapshot import render_stored
 from dragoman.protocols.responses.stored_items import TRIGGER, read_input, type_of, uses_state
 from dragoman.responses.context import (
+    NO_MEMORY,
+    Memory,
     conversation_not_found,
     read_context,
     read_conversation,
@@ -59,7 +61,7 @@ class ResponseService:
         """Return whether a request reads or changes what is kept."""
         return uses_state(body, stores=self._settings().store)
 
-    async def open_call(self, owner: str, raw: dict[str, Json], size: int) -> KeptCall:
+    async def open_call(self, owner: str, raw: dict[str, Json], size: int, memory: Memory = NO_MEMORY) -> KeptCall:
         """Return the state of a call; raises RequestError if it refers to something that its owner does not have."""
         wants = raw.get("store")
         if wants is not None and not isinstance(wants, bool):
@@ -68,7 +70,7 @@ class ResponseService:
         terms = self._terms(owner, wants=wants is not False)
         lease = await self._lease(owner, raw) if terms.keeps and raw.get("conversation") is not None else None
         try:
-            context = await self.ask(read_context(self.store, owner, raw, now()))
+            context = await self.ask(read_context(self.store, owner, raw, now(), memory))
         except BaseException:
             if lease is not None:
                 await lease.release()

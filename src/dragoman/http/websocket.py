@@ -1,0 +1,306 @@
+"""Responses over a WebSocket: lanes of requests, with the memory of the connection."""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import msgspec
+from msgspec import Raw, Struct
+
+from dragoman.flow.call import Call
+from dragoman.flow.gateway import Gateway
+from dragoman.framing.sse import Frame, SseFramer
+from dragoman.http.compaction import Compactor
+from dragoman.http.routes import RoutedRequest
+from dragoman.hub.failure import BadRequest, RequestError
+from dragoman.hub.ports import Client
+from dragoman.hub.request import Json
+from dragoman.net.bodies import ByteBudget
+from dragoman.net.detached import NoConnection
+from dragoman.net.exchange import Exchange
+from dragoman.net.headers import Header
+from dragoman.net.request_head import RequestHead
+from dragoman.net.websocket import WebSocket
+from dragoman.protocols.responses.encode_snapshot import Snapshot
+from dragoman.protocols.responses.made_response import keep_made, stream_made
+from dragoman.protocols.responses.stored_items import read_request
+from dragoman.responses.context import ContextItem
+from dragoman.responses.kept_call import KeptCall
+from dragoman.responses.service import ResponseService, check_trigger, now
+
+LIFE_S = 3600.0
+PING_S = 20.0
+SILENCE_S = 60.0  # without any byte from the client, although it was sent pings
+MAX_RUNNING = 16
+MAX_LANES = 32
+GOING_AWAY, RESTARTING = 1001, 1012  # codes after which clients connect again
+DEFAULT_LANE = ""
+_LANE = re.compile(r"[A-Za-z0-9_.-]{1,256}")
+_OF_SOCKET = frozenset(("type", "stream_id", "generate", "stream", "background"))  # not part of a request
+_NO_USAGE = Raw(
+    b'{"input_tokens":0,"input_tokens_details":{"cached_tokens":0,"cache_write_tokens":0},"output_tokens":0,'
+    b'"output_tokens_details":{"reasoning_tokens":0},"total_tokens":0}'
+)
+
+Infer = Callable[[str, Callable[[Exchange, Call], Awaitable[None]], RoutedRequest], Awaitable[None]]
+
+
+class Remembered(Struct, frozen=True):
+    """The newest response of a lane: its context and its output."""
+
+    id: str
+    items: tuple[ContextItem, ...]
+
+
+class SocketServices(Struct, frozen=True):
+    """What a session uses of the gateway."""
+
+    gateway: Gateway
+    service: ResponseService
+    protocol: str
+    infer: Infer
+
+
+class LaneConnection(NoConnection):
+    """The connection of one request of a lane: it is blocked while the socket is."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        super().__init__()
+        self._socket = socket
+
+    @property
+    def blocked(self) -> bool:
+        return self._socket.blocked
+
+    async def writable(self) -> None:
+        await self._socket.writable()
+
+
+class EventSender:
+    """Sends the events of a stream as messages; keeps the body of an error."""
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send = send
+        self._framer = SseFramer()
+        self._error: list[bytes] = []
+        self.status = 200
+        self.headers: Sequence[Header] = ()
+
+    @property
+    def error(self) -> bytes:
+        return b"".join(self._error)
+
+    def on_head(self, status: int, headers: Sequence[Header]) -> None:
+        self.status, self.headers = status, headers
+
+    def on_body(self, data: bytes) -> None:
+        if self.status != 200:
+            self._error.append(data)
+            return
+        for frame in self._framer.feed(data):
+            if type(frame) is Frame and frame.data != b"[DONE]":
+                self._send(frame.data)
+
+    def on_end(self) -> None:
+        return
+
+
+class ResponsesSocket:
+    """One connection: reads messages, runs the requests of each lane in order, and the lanes side by side."""
+
+    def __init__(self, services: SocketServices, request: RoutedRequest, owner: str) -> None:
+        self._services = services
+        self._request = request
+        self._owner = owner
+        config = services.gateway.runtime.config.server
+        self._socket = WebSocket(request.exchange, config.max_body_bytes)
+        self._lanes: dict[str, asyncio.Queue[dict[str, Json]]] = {}
+        self._newest: dict[str, Remembered] = {}  # by lane
+        self._running = asyncio.Semaphore(MAX_RUNNING)
+        self._number = 0
+
+    async def run(self) -> None:
+        """Serve the connection to its end. A gateway that stops closes it with a code that makes clients return."""
+        self._socket.accept()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                watching = tasks.create_task(self._watch())
+                while (message := await self._socket.receive()) is not None:
+                    self._take(message, tasks)
+                watching.cancel()
+                raise _Closed
+        except* _Closed:
+            self._request.exchange.finish()
+        except* asyncio.CancelledError:
+            self._socket.close(RESTARTING, "the gateway restarts")
+            self._request.exchange.finish()
+            raise
+
+    async def _watch(self) -> None:
+        """Send pings, and end a connection that is too old or whose client is silent."""
+        started = time.monotonic()
+        while True:
+            await asyncio.sleep(PING_S)
+            if time.monotonic() - self._socket.received_at > SILENCE_S:
+                self._socket.close(GOING_AWAY, f"no sign of the client for {SILENCE_S:g} s")
+            elif time.monotonic() - started > LIFE_S:
+                message = "Responses websocket connection limit reached (60 minutes). Create a new websocket connection"
+                self._refuse(
+                    BadRequest("", f"{message} to continue.", code="websocket_connection_limit_reached"), DEFAULT_LANE
+                )
+                self._socket.close(GOING_AWAY)
+            self._socket.ping()
+
+    def _take(self, message: str, tasks: asyncio.TaskGroup) -> None:
+        lane = DEFAULT_LANE
+        try:
+            fields = read_request(message.encode(errors="surrogatepass"))
+            lane = _read_lane(fields)
+            self._ensure_lane(lane, tasks)
+            if fields.get("type") == "response.steer":
+                self._refuse_steering(fields, lane)
+                return
+            if fields.get("type") != "response.create":
+                shown = msgspec.json.encode(fields.get("type")).decode()[:80]
+                raise BadRequest("/type", f"type must be response.create, got {shown}.")
+            if fields.get("background"):
+                raise BadRequest("/background", "background is not possible over a WebSocket: POST the request.")
+        except RequestError as refused:
+            self._refuse(refused, lane)
+            return
+        self._lanes[lane].put_nowait(fields)
+
+    def _ensure_lane(self, lane: str, tasks: asyncio.TaskGroup) -> None:
+        if lane in self._lanes:
+            return
+        if lane and len(self._lanes.keys() - {DEFAULT_LANE}) >= MAX_LANES:
+            message = f"A connection has at most {MAX_LANES} different stream_ids."
+            raise BadRequest("/stream_id", message, code="websocket_stream_limit_reached")
+        self._lanes[lane] = asyncio.Queue()
+        tasks.create_task(self._run_lane(lane))
+
+    async def _run_lane(self, lane: str) -> None:
+        while True:
+            fields = await self._lanes[lane].get()
+            async with self._running:
+                await self._run(lane, fields)
+
+    async def _run(self, lane: str, fields: dict[str, Json]) -> None:
+        body: dict[str, Json] = {key: value for key, value in fields.items() if key not in _OF_SOCKET}
+        parent = body.get("previous_response_id")
+        try:
+            if fields.get("generate") is False:
+                await self._answer_without_model(lane, body)
+            else:
+                await self._answer_with_model(lane, body | {"stream": True})
+        except RequestError as refused:
+            newest = self._newest.get(lane)
+            if newest is not None and newest.id == parent:
+                del self._newest[lane]
+            self._refuse(refused, lane)
+
+    async def _answer_with_model(self, lane: str, body: dict[str, Json]) -> None:
+        self._number += 1
+        outer = self._request.exchange
+        head = RequestHead(fields=_plain_headers(outer), method="POST", path=outer.path, raw_path=outer.raw_path)
+        budget = ByteBudget(self._services.gateway.runtime.config.server.max_buffered_bytes)
+        exchange = Exchange(head, LaneConnection(self._socket), budget)
+        exchange.body_arrived(msgspec.json.encode(body))
+        exchange.listener = sender = EventSender(partial(self._send, lane))
+        request_id = f"{self._request.request_id}-{self._number}"
+        routed = RoutedRequest(exchange, self._request.path, request_id, self._request.key, access=self._request.access)
+        await self._services.infer(self._services.protocol, partial(self._answer, lane), routed)
+        if sender.status != 200:
+            self._send_error(sender.status, sender.error, sender.headers, lane)
+
+    async def _answer(self, lane: str, exchange: Exchange, call: Call) -> None:
+        raw = read_request(call.body)
+        state = await self._open(raw, len(call.body))
+        if check_trigger(raw):
+            await Compactor(self._services.gateway, exchange, call, state, raw).answer_trigger()
+        else:
+            call.state = state
+            try:
+                await self._services.gateway.answer(exchange, call)
+            except BaseException:
+                await state.release()
+                raise
+        self._services.service.note_end(state)
+        if state.status in ("completed", "incomplete"):
+            self._newest[lane] = Remembered(state.id, state.remember())
+
+    async def _answer_without_model(self, lane: str, body: dict[str, Json]) -> None:
+        """Answer `generate: false`: the response has no output, and can be continued."""
+        model = body.get("model")
+        if not isinstance(model, str) or not model:
+            raise BadRequest("/model", "model is missing: name the model to use.", code="missing_required_parameter")
+        state = await self._open(body, 0)
+        snapshot = Snapshot(state.id, model, state.created, body, state.fields)
+        state.reply.take(keep_made(snapshot, (), _NO_USAGE, now()))
+        data = stream_made(snapshot, (), _NO_USAGE, now(), done=False)
+        if not await state.commit():
+            data = state.disown(data)
+        await state.release()
+        self._newest[lane] = Remembered(state.id, state.remember())
+        EventSender(partial(self._send, lane)).on_body(data)
+
+    async def _open(self, raw: dict[str, Json], size: int) -> KeptCall:
+        memory = {one.id: one.items for one in self._newest.values()}
+        state = await self._services.service.open_call(self._owner, raw, size, memory)
+        state.is_remembered = True
+        return state
+
+    # What is sent
+
+    def _send(self, lane: str, event: bytes) -> None:
+        if lane:
+            event = event.rstrip()[:-1] + b',"stream_id":' + msgspec.json.encode(lane) + b"}"
+        self._socket.send(event.decode(errors="replace"))
+
+    def _refuse(self, refused: RequestError, lane: str) -> None:
+        rendered = self._client.render_error(refused.failure, self._request.request_id)
+        self._send_error(rendered.status, rendered.body, (), lane)
+
+    def _send_error(self, status: int, body: bytes, headers: Sequence[Header], lane: str) -> None:
+        try:
+            error = msgspec.json.decode(body, type=dict[str, dict[str, Json]])["error"]
+        except (msgspec.MsgspecError, KeyError):
+            error = {"type": "server_error", "code": None, "message": body.decode(errors="replace"), "param": None}
+        fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+        frame: dict[str, Json] = {"type": "error", "status": status, "error": {**error, "headers": fields}}
+        self._send(lane, msgspec.json.encode(frame | {"headers": fields}))
+
+    def _refuse_steering(self, fields: dict[str, Json], lane: str) -> None:
+        message = "This gateway cannot steer a response while it is generated."
+        error = {"code": "steering_not_supported", "message": message, "type": "invalid_request_error"}
+        steer = {"input": fields.get("input"), "previous_response_id": fields.get("previous_response_id")}
+        frame = {"type": "response.steer.failed", "error": error, "steer": steer, "sequence_number": 0}
+        self._send(lane, msgspec.json.encode(frame))
+
+    @property
+    def _client(self) -> Client:
+        client = self._services.gateway.runtime.protocols[self._services.protocol].client
+        assert client is not None
+        return client
+
+
+class _Closed(Exception):
+    """The client has closed the connection; everything that runs for it ends."""
+
+
+def _read_lane(fields: dict[str, Json]) -> str:
+    lane = fields.get("stream_id")
+    if lane is None:
+        return DEFAULT_LANE
+    if not isinstance(lane, str) or not _LANE.fullmatch(lane):
+        message = "stream_id must be 1 to 256 letters, digits, dots, dashes and underscores."
+        raise BadRequest("/stream_id", message, code="invalid_stream_id")
+    return lane
+
+
+def _plain_headers(exchange: Exchange) -> list[Header]:
+    """Return the headers of the handshake that a request may have too."""
+    dropped = (b"sec-websocket-", b"upgrade", b"connection", b"content-")
+    return [field for field in exchange.headers if not field[0].startswith(dropped)]

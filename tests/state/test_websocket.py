@@ -1,0 +1,197 @@
+"""Responses over a WebSocket, judged by the `websockets` client that OpenAI's SDK uses."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from fakes.upstream import Answer
+from state.state_rig import AGAIN, CALL, HELLO, MODELS, STATELESS, WEATHER, StateRig, state_rigged
+from wire_json import JsonObject
+
+upstreams = pytest.mark.parametrize("upstream", STATELESS)
+ASK = {"type": "response.create", "model": "chat/m", "input": "Hi", "store": False}
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
+    with state_rigged(tmp_path_factory.mktemp("websocket")) as shared:
+        yield shared
+
+
+@contextmanager
+def socket(rig: StateRig, key: str = "alice") -> Iterator[ClientConnection]:
+    url = f"ws://127.0.0.1:{rig.gateway.port}/v1/responses"
+    with connect(url, additional_headers={"authorization": f"Bearer {rig.gateway.keys[key]}"}) as opened:
+        yield opened
+
+
+def receive(opened: ClientConnection) -> JsonObject:
+    message: JsonObject = json.loads(opened.recv(timeout=60))
+    return message
+
+
+def run(opened: ClientConnection, **fields: object) -> list[JsonObject]:
+    """Send a request and return its events, to the last one or to an error."""
+    opened.send(json.dumps({**ASK, **fields}))
+    return events(opened)
+
+
+def events(opened: ClientConnection) -> list[JsonObject]:
+    found: list[JsonObject] = []
+    while not found or found[-1]["type"] not in ("response.completed", "response.failed", "error"):
+        found.append(receive(opened))
+    return found
+
+
+def response(found: list[JsonObject]) -> JsonObject:
+    body = found[-1]["response"]
+    assert isinstance(body, dict)
+    return body
+
+
+def error(found: list[JsonObject]) -> JsonObject:
+    body = found[-1]["error"]
+    assert isinstance(body, dict), found[-1]
+    return body
+
+
+@upstreams
+def test_a_connection_remembers_what_is_not_stored(rig: StateRig, upstream: str) -> None:
+    rig.plays(upstream, CALL, AGAIN, stream=True)
+    with socket(rig) as opened:
+        warm = run(
+            opened, model=MODELS[upstream], generate=False, input=[{"role": "developer", "content": "Be brief."}]
+        )
+        assert [event["type"] for event in warm] == ["response.created", "response.in_progress", "response.completed"]
+        assert not rig.calls(upstream)
+        first = run(
+            opened, model=MODELS[upstream], previous_response_id=response(warm)["id"], tools=[WEATHER], stream=True
+        )
+        assert [event["sequence_number"] for event in first] == list(range(len(first)))
+        assert response(first)["previous_response_id"] == response(warm)["id"]
+        assert b"Be brief." in rig.calls(upstream)[-1].body
+        result = {"type": "function_call_output", "call_id": "call_1", "output": "Rain."}
+        more = {"input": [result], "previous_response_id": response(first)["id"], "tools": [WEATHER]}
+        second = run(opened, model=MODELS[upstream], **more)
+        assert second[-1]["type"] == "response.completed"
+        assert b"Rain." in rig.calls(upstream)[-1].body
+    assert rig.http("GET", f"/responses/{response(first)['id']}").status == 404
+    with socket(rig) as another:
+        assert error(run(another, **more))["code"] == "previous_response_not_found"
+    files = [file for file in rig.directory.rglob("*") if file.is_file()]
+    assert not any(b"Rain." in file.read_bytes() for file in files)
+
+
+def test_what_is_stored_is_continued_on_another_connection_and_over_http(rig: StateRig) -> None:
+    rig.plays("chat", HELLO, AGAIN, stream=True)
+    with socket(rig) as opened:
+        first = response(run(opened, store=True))
+    with socket(rig) as opened:
+        second = response(run(opened, previous_response_id=first["id"], store=True))
+    assert rig.sdk.responses.retrieve(str(second["id"])).previous_response_id == first["id"]
+    with socket(rig, "bob") as foreign:
+        assert error(run(foreign, previous_response_id=first["id"]))["code"] == "previous_response_not_found"
+
+
+def test_a_continuation_that_fails_forgets_its_parent(rig: StateRig) -> None:
+    rig.plays("chat", HELLO, HELLO, HELLO, stream=True)
+    with socket(rig) as opened:
+        first = response(run(opened))
+        refused = run(opened, previous_response_id=first["id"], input=[{"type": "item_reference", "id": "msg_x"}])
+        assert (refused[-1]["status"], error(refused)["param"]) == (404, "input")
+        assert error(run(opened, previous_response_id=first["id"]))["code"] == "previous_response_not_found"
+        assert run(opened)[-1]["type"] == "response.completed"
+
+
+def test_an_upstreams_error_is_an_error_frame(rig: StateRig) -> None:
+    rig.fakes["chat"].answers = [Answer(b'{"error":{"message":"no"}}', status=429, content_type="application/json")]
+    with socket(rig) as opened:
+        refused = run(opened)
+        assert (refused[-1]["status"], error(refused)["code"]) == (429, "rate_limit_exceeded")
+        rig.plays("chat", HELLO, stream=True)
+        assert run(opened)[-1]["type"] == "response.completed"
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ("{not json", None),
+        ('{"type":"other"}', "type"),
+        ("[]", None),
+        (json.dumps({**ASK, "stream_id": "a b"}), "stream_id"),
+        (json.dumps({**ASK, "background": True}), "background"),
+        (json.dumps({"type": "response.create", "input": "Hi"}), "model"),
+        (json.dumps({"type": "response.create", "input": "Hi", "generate": False}), "model"),
+    ],
+)
+def test_a_bad_message_costs_an_error_frame_and_not_the_connection(rig: StateRig, message: str, param: object) -> None:
+    rig.plays("chat", HELLO, stream=True)
+    with socket(rig) as opened:
+        opened.send(message)
+        refused = receive(opened)
+        assert (refused["type"], refused["status"], error([refused])["param"]) == ("error", 400, param)
+        assert run(opened)[-1]["type"] == "response.completed"
+
+
+def test_lanes_run_side_by_side_and_name_their_events(rig: StateRig) -> None:
+    rig.plays("chat", HELLO, AGAIN, stream=True)
+    slow = rig.fakes["chat"].answers[0]
+    rig.fakes["chat"].answers[0] = Answer(slow.body, delay_s=1.5)
+    with socket(rig) as opened:
+        opened.send(json.dumps({**ASK, "stream_id": "slow"}))
+        while not rig.calls("chat"):
+            pass
+        opened.send(json.dumps({**ASK, "stream_id": "quick"}))
+        ended: list[object] = []
+        while len(ended) < 2:
+            event = receive(opened)
+            assert event["stream_id"] in ("slow", "quick")
+            if event["type"] == "response.completed":
+                ended.append(event["stream_id"])
+    assert ended == ["quick", "slow"]
+
+
+def test_a_connection_has_at_most_32_named_lanes(rig: StateRig) -> None:
+    with socket(rig) as opened:
+        for number in range(33):
+            opened.send(json.dumps({**ASK, "generate": False, "stream_id": f"lane-{number}"}))
+        found = [receive(opened) for _ in range(3 * 32 + 1)]
+    [refused] = [event for event in found if event["type"] == "error"]
+    assert (error([refused])["code"], refused["stream_id"]) == ("websocket_stream_limit_reached", "lane-32")
+
+
+def test_steering_is_declined(rig: StateRig) -> None:
+    with socket(rig) as opened:
+        opened.send(json.dumps({"type": "response.steer", "previous_response_id": "resp_x", "input": "No."}))
+        declined = receive(opened)
+    assert declined["type"] == "response.steer.failed"
+    assert declined["steer"] == {"input": "No.", "previous_response_id": "resp_x"}
+
+
+def test_a_handshake_needs_a_key_a_known_origin_and_the_right_path(rig: StateRig) -> None:
+    url = f"ws://127.0.0.1:{rig.gateway.port}/v1"
+    key = {"authorization": f"Bearer {rig.gateway.keys['alice']}"}
+    for path, headers, status in (
+        ("/responses", {}, 401),
+        ("/responses", {**key, "origin": "https://evil.example"}, 403),
+        ("/chat/completions", key, 426),
+        ("/models", key, 426),
+    ):
+        with pytest.raises(InvalidStatus) as refused, connect(url + path, additional_headers=headers):
+            pass
+        assert refused.value.response.status_code == status
+    assert rig.http("GET", "/responses").status == 426
+
+
+def test_a_gateway_that_stops_closes_with_a_code_that_makes_clients_return(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with state_rigged(tmp_path_factory.mktemp("drained"), "[server]\ndrain_s = 0\n") as rig, socket(rig) as opened:
+        rig.gateway.stop_soon()
+        with pytest.raises(ConnectionClosed):
+            opened.recv(timeout=60)
+        assert opened.close_code == 1012
