@@ -90,6 +90,7 @@ WAYS = (
     ("chat", "kiro"),
     ("messages", "kiro"),
     ("chat", "gemini"),
+    ("gemini", "chat"),
 )
 MODES: tuple[Mode, ...] = ("whole", "burst", "paced")
 CASES = tuple(Case(client, upstream, mode) for client, upstream in WAYS for mode in MODES)

@@ -130,8 +130,8 @@ LITELLM_MAKERS = {"chat": "openai", "messages": "anthropic"}
 
 
 def _litellm_takes(case: Case) -> bool:
-    """A Responses client reaches only Responses upstreams of its makers, and there is none here."""
-    return case.client != "responses" and case.upstream in LITELLM_MAKERS
+    """Clients of Responses and Gemini reach only upstreams of their makers, and there are none here."""
+    return case.client not in ("responses", "gemini") and case.upstream in LITELLM_MAKERS
 
 
 def _prepare_litellm(site: Site) -> list[str]:

@@ -265,6 +265,7 @@ class Client(Struct, frozen=True):
     keep_alive: bytes  # means the same in every reply; nothing: none is sent before the first token
     # The keep-alive of a reply that has begun, made by its encoder, where it repeats the ids of the reply.
     encoder_keep_alive: Callable[[Stage[Event, bytes]], bytes] | None = None
+    is_keep_alive: Callable[[bytes], bool] = lambda written: False  # whether a write was one of those
     # What follows the error frames in a write of its own, by failure and content type of the stream. An encoder returns
     # it from `finish`.
     repeat_stream_error: Callable[[Failure, bytes], bytes] = lambda failure, stream_type: b""

@@ -37,7 +37,7 @@ from dragoman.hub.request import Citation, Reasoning, Request
 from dragoman.hub.server_tools import Page, SearchFound, SearchResult
 from dragoman.hub.usage import Usage
 from dragoman.protocols.gemini.decode import Decoder
-from dragoman.protocols.gemini.encode import Encoder, encode_whole
+from dragoman.protocols.gemini.encode import Encoder, encode_whole, is_keep_alive
 from dragoman.protocols.gemini.encode_end import WITHHELD
 from dragoman.protocols.gemini.wire import ARRAY_STREAM
 from laws import assert_any_recut_agrees, run
@@ -318,6 +318,10 @@ def test_the_keep_alive_is_an_empty_chunk_of_the_same_reply() -> None:
     array = Encoder(context(ARRAY_STREAM), Ledger())
     array.feed(START)
     assert array.keep_alive.strip() == b""
+    assert is_keep_alive(encoder.keep_alive)
+    assert is_keep_alive(array.keep_alive)
+    for reply in REPLIES.values():
+        assert not any(map(is_keep_alive, run(Encoder(context(), Ledger()), reply)))
 
 
 def test_a_client_hears_something_while_a_long_call_is_collected() -> None:

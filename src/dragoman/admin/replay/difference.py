@@ -131,9 +131,12 @@ def _response_body(capture: Capture) -> bytes:
     """Return the response body without keep-alives, whose number depends on the clock."""
     if capture.response is None:
         return b""
+    written = [chunk.data for chunk in capture.response.chunks]
     protocol = PROTOCOLS.get(capture.client_protocol)
-    keep_alive = protocol.client.keep_alive if protocol is not None and protocol.client is not None else b""
-    return b"".join([chunk.data for chunk in capture.response.chunks if chunk.data != keep_alive])
+    if protocol is None or protocol.client is None:
+        return b"".join(written)
+    client = protocol.client
+    return b"".join([data for data in written if data != client.keep_alive and not client.is_keep_alive(data)])
 
 
 def _is_stream(capture: Capture) -> bool:

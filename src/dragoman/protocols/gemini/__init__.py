@@ -24,7 +24,7 @@ from dragoman.hub.ports import (
 from dragoman.hub.request import Document, Image, Part
 from dragoman.protocols.gemini import count, decode, errors
 from dragoman.protocols.gemini.build import build
-from dragoman.protocols.gemini.encode import Encoder, encode_whole
+from dragoman.protocols.gemini.encode import Encoder, encode_whole, is_keep_alive
 from dragoman.protocols.gemini.encode_errors import ErrorShape, render_error, render_stream_error, repeat_stream_error
 from dragoman.protocols.gemini.parse import parse, parse_for_count, read_call
 from dragoman.protocols.gemini.wire import (
@@ -108,6 +108,7 @@ PROTOCOL = Protocol(
         serial_blocks=True,
         keep_alive=b"",
         encoder_keep_alive=_keep_alive,
+        is_keep_alive=is_keep_alive,
         counting=TokenCounting(
             paths=tuple(f"{place}/{{model}}{COUNT}" for place in PLACES),
             locate=count.locate,

@@ -211,6 +211,12 @@ class Encoder:
         return separator + data
 
 
+def is_keep_alive(written: bytes) -> bool:
+    """Return whether a write is a keep-alive of an encoder."""
+    is_empty_chunk = b'"parts":[' + _NO_TEXT + b"]" in written and b'"finishReason"' not in written
+    return written == b"\n" or (is_empty_chunk and written.count(b"\n\n") == 1)
+
+
 def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger) -> bytes:
     """Return the whole reply; raises RequestError if it failed."""
     reply = collect(events)
