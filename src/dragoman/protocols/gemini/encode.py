@@ -6,6 +6,8 @@ and the last chunk, which has the finish reason, has a part as well: SDKs forget
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from dragoman.hub.events import (
     Block,
     CallBlock,
@@ -43,8 +45,9 @@ from dragoman.protocols.gemini.encode_end import (
 from dragoman.protocols.gemini.encode_errors import encode_error, repeat_stream_error
 from dragoman.protocols.gemini.encode_grounding import Grounding
 from dragoman.protocols.gemini.encode_parts import StepReasoning, encode_call, encode_hosted, shows_thoughts
-from dragoman.protocols.gemini.wire import Wire, encode_json
+from dragoman.protocols.gemini.wire import Wire, encode_json, escape_line_ends
 
+_encode = msgspec.json.encode
 _EMPTY: Wire = {"text": ""}
 _QUIET_S = 10.0  # how long a client gets nothing while a call is collected, before it is sent a sign of life
 _NO_TEXT = b'{"text":""}'
@@ -54,7 +57,8 @@ class Encoder:
     """Encode one reply. Blocks come one after the other."""
 
     __slots__ = (
-        *("_arguments", "_block", "_context", "_grounding", "_has_sent", "_has_text", "_is_events", "_last_write"),
+        *("_arguments", "_block", "_context", "_grounding", "_has_sent", "_is_events", "_is_plain"),
+        *("_last_write", "_text_prefix", "_text_suffix"),
         *("_ledger", "_opaque", "_open", "_prefix", "_reasoning", "_refused", "_sent_at", "_shows_thoughts"),
         *("_signs", "_suffix", "_thoughts", "_usage"),
     )  # fmt: skip
@@ -75,7 +79,9 @@ class Encoder:
         self._reasoning = StepReasoning()
         self._signs = False  # the next text carries reasoning
         self._grounding = Grounding(ledger)
-        self._has_text = self._refused = False
+        self._refused = False
+        self._is_plain = False  # the next text is written between these two
+        self._text_prefix = self._text_suffix = b""
         self._usage: Usage | None = None
         self._last_write = b""  # after an error
 
@@ -86,7 +92,13 @@ class Encoder:
 
     def feed(self, event: Event) -> Sequence[bytes]:
         if type(event) is Delta:
-            return self._encode_delta(event)
+            if not self._is_plain or event.logprobs is not None or not event.text:
+                return self._encode_delta(event)
+            self._grounding.pieces.append(event.text)
+            data = _encode(event.text)
+            if not data.isascii():
+                data = escape_line_ends(data)
+            return (self._text_prefix + data + self._text_suffix,)
         match event:
             case Opened(block=block, what=what):
                 return self._open_block(block, what)
@@ -118,6 +130,8 @@ class Encoder:
         self._usage = started.usage
         self._prefix = b'{"candidates":[{"content":{"parts":['
         self._suffix = b'],"role":"model"},"index":0}],' + encode_json(build_head(started.id, self._context))[1:]
+        self._text_prefix = b"data: " + self._prefix + b'{"text":'
+        self._text_suffix = b"}" + self._suffix + b"\n\n"
 
     # Blocks
 
@@ -128,6 +142,7 @@ class Encoder:
             return [self._chunk(part) for part in encode_hosted(what, f"/content/{number}", self._ledger)]
         if type(what) is RefusalBlock:
             self._refused = True
+        self._is_plain = self._is_events and not self._signs and type(what) in (TextBlock, RefusalBlock)
         return ()
 
     def _encode_delta(self, delta: Delta) -> Sequence[bytes]:
@@ -140,11 +155,11 @@ class Encoder:
             return (self._chunk({"text": text, "thought": True}),) if text and self._shows_thoughts else ()
         if not text and delta.logprobs is None:
             return ()
-        self._has_text = self._has_text or bool(text)
-        self._grounding.add_text(text)
+        self._grounding.pieces.append(text)
+        self._is_plain = self._is_events
         if self._signs or delta.logprobs is not None:
             return (self._encode_signed(delta),)
-        return (self._frame(self._prefix + b'{"text":' + encode_json(text) + b"}" + self._suffix),)
+        return (self._chunk({"text": text}),)
 
     def _encode_signed(self, delta: Delta) -> bytes:
         self._signs = False
@@ -156,7 +171,7 @@ class Encoder:
         )
 
     def _close_block(self) -> Sequence[bytes]:
-        what, self._open = self._open, None
+        what, self._open, self._is_plain = self._open, None, False
         if type(what) is CallBlock:
             text, self._arguments = "".join(self._arguments), []
             return self._encode_call(what, text)
@@ -186,7 +201,7 @@ class Encoder:
     def _encode_end(self, ended: Ended) -> Sequence[bytes]:
         note_end(ended, self._usage, self._ledger)
         frames: list[bytes] = []
-        if is_filtered(ended, self._refused) and not self._has_text:
+        if is_filtered(ended, self._refused) and not self._grounding.has_text:
             frames.append(self._chunk({"text": ended.explanation or WITHHELD}))
         part = {**_EMPTY, **self._reasoning.sign_text()}
         ending = {**build_ending(ended, self._refused), **self._grounding.build()}
@@ -252,7 +267,7 @@ def _encode_pieces(reply: Reply, grounding: Grounding, context: ReplyContext, le
                 parts += encode_hosted(what, at, ledger)
             case TextBlock() | RefusalBlock():
                 parts += [{"text": piece.text, **reasoning.sign_text()}] if piece.text else []
-                grounding.add_text(piece.text)
+                grounding.pieces.append(piece.text)
                 for citation in piece.citations:
                     grounding.add_citation(citation, at)
                 grounding.close_block()

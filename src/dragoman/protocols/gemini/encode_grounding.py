@@ -13,24 +13,24 @@ from dragoman.protocols.gemini.wire import Wire
 class Grounding:
     """What a reply is based on. Offsets count the bytes of all visible text of the reply, as Gemini's do."""
 
-    __slots__ = ("_block", "_citations", "_ledger", "_pages", "_queries", "_sources", "_text")
+    __slots__ = ("_citations", "_ledger", "_pages", "_queries", "_sources", "_text", "pieces")
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._text: list[str] = []  # of each visible block
-        self._block: list[str] = []  # the pieces of the open block
+        self.pieces: list[str] = []  # the visible text of the open block
         self._citations: list[tuple[int, Citation]] = []  # with the number of their block
         self._queries: list[str] = []
         self._sources: dict[tuple[str, str], int] = {}  # address and title -> index
         self._pages: list[Wire] = []
 
-    def add_text(self, text: str) -> None:
-        """Add visible text of the open block."""
-        self._block.append(text)
+    @property
+    def has_text(self) -> bool:
+        return any(self._text) or any(self.pieces)
 
     def close_block(self) -> None:
-        self._text.append("".join(self._block))
-        self._block = []
+        self._text.append("".join(self.pieces))
+        self.pieces = []
 
     def add_citation(self, citation: Citation, at: str) -> None:
         """Add a citation of the open block."""

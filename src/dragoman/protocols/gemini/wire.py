@@ -93,10 +93,13 @@ _LINE_ENDS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\
 def encode_json(value: object) -> bytes:
     """Return JSON for clients, which split it at more line ends than those of SSE."""
     data = msgspec.json.encode(value)
-    if not data.isascii():
-        for character, escape in _LINE_ENDS:
-            data = data.replace(character, escape)
-    return data
+    return data if data.isascii() else escape_line_ends(data)
+
+
+def escape_line_ends(json: bytes) -> bytes:
+    for character, escape in _LINE_ENDS:
+        json = json.replace(character, escape)
+    return json
 
 
 class FunctionCall(Struct, gc=False):
