@@ -22,6 +22,7 @@ CLIENTS: dict[str, tuple[str, str, str]] = {
     "llm": ("llm", "llm", "Chat, Responses, Messages"),
     "openai-python": ("", "openai", "Chat, Responses"),
     "anthropic-python": ("", "anthropic", "Messages"),
+    "google-genai": ("", "google-genai", "Gemini"),
     "anthropic-python 1": ("anthropic-1", "anthropic", "Messages"),
     "openai-node": ("node-sdks", "openai", "Chat, Responses"),
     "@anthropic-ai/sdk": ("node-sdks", "@anthropic-ai/sdk", "Messages"),

@@ -35,6 +35,7 @@ def whole_and_streamed(*names: str) -> tuple[str, ...]:
 SDKS = {
     "openai-python": Sdk("openai_python.py", whole_and_streamed("chat", "responses")),
     "anthropic-python": Sdk("anthropic_python.py", whole_and_streamed("messages", "runner")),
+    "google-genai": Sdk("google_genai.py", whole_and_streamed("gemini")),
     "openai-node": Sdk("openai_node.mjs", whole_and_streamed("chat", "responses"), "node-sdks"),
     "@anthropic-ai/sdk": Sdk("anthropic_node.mjs", whole_and_streamed("messages", "runner"), "node-sdks"),
     "pydantic-ai": Sdk("pydantic_ai_agent.py", whole_and_streamed("chat", "responses", "messages"), "pydantic-ai"),
