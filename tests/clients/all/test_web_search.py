@@ -1,4 +1,4 @@
-"""Claude Code, Codex, Vercel AI and pydantic-ai search the web on upstreams of every protocol."""
+"""Claude Code, Codex, Gemini CLI, Vercel AI and pydantic-ai search the web on upstreams of every protocol."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from clients import claude_code, codex
+from clients import claude_code, codex, gemini_cli
 from clients.driven import DRIVERS, outcomes
 from clients.node_sdks import drive
 from clients.proof import Proves
@@ -56,6 +56,22 @@ def test_codex_searches_the_web(upstream: str, rig: Rigging, client: Client, pro
         check_codex(here, codex.items(codex.search(here, client("codex"))))
         assert len(service.asked) == 1
     proves("Codex", upstream, "web search")
+
+
+@pytest.mark.parametrize("upstream", ["chat", "kiro"])
+def test_gemini_cli_searches_the_web(upstream: str, rig: Rigging, client: Client, node: Path, proves: Proves) -> None:
+    with searxng() as service:
+        here = rig(upstream, Use("google_web_search", {"query": QUERY}), settings=settings_for(service))
+        let_search(here)
+        ran = gemini_cli.ask(here, node, client("gemini-cli"), "Search the web.")
+        assert gemini_cli.result(ran)["status"] == "success", ran
+        assert len(service.asked) == 1
+    # What the client's own tool made of the reply and its metadata, for the model that had called it.
+    found = next(text for heard in here.agent.heard for text in heard.results if "Sources:" in text)
+    assert ANSWER.removesuffix(".") in found
+    assert f"[1] Panda food ({URL})" in found
+    assert here.agent.complaints == []
+    proves("Gemini CLI", upstream, "web search")
 
 
 @upstreams

@@ -60,17 +60,20 @@ def note_end(ended: Ended, usage: Usage | None, ledger: Ledger) -> None:
 
 
 def build_usage(usage: Usage | None) -> Wire:
-    """Return the counts: those of thoughts stand apart from those of the candidates."""
+    """Return the counts: those of thoughts and of rounds after the first stand apart."""
     usage = usage or Usage()
+    prompt = max(0, usage.input - usage.later_input)
     counts = {
-        "promptTokenCount": usage.input,
+        "promptTokenCount": prompt,
         "candidatesTokenCount": max(0, usage.output - usage.reasoning),
         "totalTokenCount": usage.input + usage.output,
     }
     if usage.reasoning:
         counts["thoughtsTokenCount"] = min(usage.reasoning, usage.output)
+    if usage.later_input:
+        counts["toolUsePromptTokenCount"] = usage.input - prompt
     if usage.cache_read:
-        counts["cachedContentTokenCount"] = usage.cache_read
+        counts["cachedContentTokenCount"] = min(usage.cache_read, prompt)  # a part of the prompt
     return dict(counts)
 
 

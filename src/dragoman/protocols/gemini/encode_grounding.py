@@ -49,6 +49,10 @@ class Grounding:
                 self._find_source(result.url, result.title or result.url)
         if hosted.outcome is not None:
             self.add_outcome(hosted, hosted.outcome)
+        elif hosted.kind == "web_fetch" and not hosted.is_ours:
+            status = "URL_RETRIEVAL_STATUS_ERROR" if hosted.failed else "URL_RETRIEVAL_STATUS_SUCCESS"
+            requested = hosted.input.get("url")
+            self._add_page(requested if isinstance(requested, str) else "", status)
 
     def add_outcome(self, hosted: HostedBlock, outcome: ToolOutcome) -> None:
         """Add what a tool of the gateway returned."""
@@ -56,7 +60,8 @@ class Grounding:
             case SearchFound(results=results):
                 for result in results:
                     self._find_source(result.url, result.title or result.url)
-            case Page(url=url):
+            case Page(url=url, title=title):
+                self._find_source(url, title or url)
                 self._add_page(url, "URL_RETRIEVAL_STATUS_SUCCESS")
             case ToolFailure() if hosted.kind == "web_fetch":
                 requested = hosted.input.get("url")
