@@ -10,12 +10,14 @@ import msgspec
 from fakes.codex import FakeCodex
 from fakes.copilot import FakeCopilot
 from fakes.eventstream import exception
+from fakes.google import FakeGoogle
 from fakes.kiro import FakeKiro, framed, words
 from fakes.service import json_answer, stream
 from fakes.upstream import Answer, Asked, FakeUpstream
 from wire_json import JsonObject
 
 SECRET_HEADERS = ("authorization", "x-api-key", "x-team", "x-tenant", "proxy-authorization", "chatgpt-account-id")
+GOOGLE_HEADERS = ("x-goog-api-key", "x-goog-user-project")
 TOKEN_PATHS = ("/refreshToken", "/token", "/oauth/token", "/login/oauth/access_token", "/copilot_internal/v2/token")
 MODES = ("good", "401", "403", "400", "429", "500", "quota", "cut", "refresh")
 
@@ -35,7 +37,7 @@ MESSAGE: JsonObject = {
 
 def secrets_of(asked: Asked) -> str:
     """Return the secrets of a request: its credentials, and for a token service the whole body."""
-    secrets = " ".join(asked.headers[name] for name in SECRET_HEADERS if name in asked.headers)
+    secrets = " ".join(asked.headers[name] for name in (*SECRET_HEADERS, *GOOGLE_HEADERS) if name in asked.headers)
     if urlsplit(asked.path).path in TOKEN_PATHS:
         return f"{secrets} {asked.body.decode()}"
     parts = secrets.split()
@@ -68,6 +70,10 @@ def _cut(path: str, secrets: str) -> Answer:
     if path.endswith("/generateAssistantResponse"):
         return framed(words("Hel"), exception("InternalServerException", {"message": secrets}))
     error = {"type": "api_error", "message": secrets, "code": secrets}
+    if path.endswith("GenerateContent"):
+        opened: JsonObject = {"candidates": [{"content": {"role": "model", "parts": [{"text": "Hel"}]}, "index": 0}]}
+        failed = msgspec.json.encode({"error": {"code": 500, "message": secrets, "status": secrets}})
+        return Answer(b"data: %b\n\n%b" % (msgspec.json.encode(opened), failed))
     if path.endswith("/messages"):
         block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
         delta = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hel"}}
@@ -153,3 +159,10 @@ class LeakyCopilot(FakeCopilot):
 
     def _answer(self, asked: Asked) -> Answer:
         return repeat_secrets(self.mode, asked, lambda: FakeCopilot._answer(self, asked))
+
+
+class LeakyGoogle(FakeGoogle):
+    mode = "good"
+
+    def _answer(self, asked: Asked) -> Answer:
+        return repeat_secrets(self.mode, asked, lambda: FakeGoogle._answer(self, asked))

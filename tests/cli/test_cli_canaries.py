@@ -18,15 +18,16 @@ import msgspec
 import pytest
 import zstandard
 
-from cli.leaky_vendors import MODES, LeakyCodex, LeakyCopilot, LeakyKiro, Vendor
+from cli.leaky_vendors import MODES, LeakyCodex, LeakyCopilot, LeakyGoogle, LeakyKiro, Vendor
 from cli.shell import Shell
 from dragoman.accounts.timestamps import format_timestamp
+from fakes.google import write_user_file
 from fakes.kiro import ARN
 from fakes.service import json_answer
 from fakes.upstream import FakeUpstream
 
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
-KEYS = ("SEARCH_KEY", "ANT_KEY", "TENANT", "POOL_KEY", "KIRO_REFRESH", "DRAGOMAN_API_KEY")
+KEYS = ("SEARCH_KEY", "ANT_KEY", "TENANT", "POOL_KEY", "KIRO_REFRESH", "GOOG_KEY", "DRAGOMAN_API_KEY")
 KEPT_BACK = {"absent-proxy", "DRAGOMAN_API_KEY", "kfile-access", "koidc-access", "codex-id"}  # no vendor's business
 ZSTD = b"\x28\xb5\x2f\xfd"
 
@@ -56,7 +57,7 @@ def forms(secret: str) -> set[bytes]:
     return written
 
 
-Gossip = Vendor | LeakyKiro | LeakyCodex | LeakyCopilot
+Gossip = Vendor | LeakyKiro | LeakyCodex | LeakyCopilot | LeakyGoogle
 
 
 @dataclass
@@ -71,6 +72,7 @@ class Vendors:
     kiro: LeakyKiro
     codex: LeakyCodex
     copilot: LeakyCopilot
+    google: LeakyGoogle
     collector: FakeUpstream
 
     def turn(self, mode: str) -> None:
@@ -80,6 +82,7 @@ class Vendors:
             self.kiro.access.clear()
             self.codex.access.clear()
             self.copilot.sessions.clear()
+            self.google.valid.intersection_update({self.canaries.sung["GOOG_KEY"]})
 
     def received(self) -> set[str]:
         """Return the canaries that some vendor received: the others prove nothing."""
@@ -90,12 +93,20 @@ class Vendors:
 
     def issued(self) -> set[str]:
         """Return the tokens that the vendors issued."""
-        return self.kiro.access | self.kiro.refresh | self.codex.access | self.codex.refresh | self.copilot.sessions
+        return (
+            self.kiro.access
+            | self.kiro.refresh
+            | self.codex.access
+            | self.codex.refresh
+            | self.copilot.sessions
+            | {*self.google.issued}
+        )
 
 
 MODELS = (
     *("ant/m", "oai/m", "loc/m", "pool/m", "proxied/m", "nowhere/m", "codex/gpt-5.5", "copilot/gpt-4.1", "echo/echo"),
     *("copilot/claude-sonnet-4.5", "kfile/auto", "kenv/auto", "kkey/auto", "kdb/auto", "koidc/auto"),
+    *("goog/gemini-3.5-flash", "vertex/gemini-3.5-flash"),
 )
 
 
@@ -104,8 +115,8 @@ def vendors(shell: Shell) -> Iterator[Vendors]:
     canaries = Canaries()
     with ExitStack() as stack:
         vendor, proxy = stack.enter_context(Vendor()), stack.enter_context(Vendor())
-        kiro, codex, copilot = LeakyKiro(), LeakyCodex(), LeakyCopilot()
-        for fake in (kiro, codex, copilot):
+        kiro, codex, copilot, google = LeakyKiro(), LeakyCodex(), LeakyCopilot(), LeakyGoogle()
+        for fake in (kiro, codex, copilot, google):
             stack.enter_context(fake)
         environ = {name: canaries.new(name) for name in KEYS}
         environ["KIRO_KEY"] = canaries.new("KIRO_KEY", "ksk_")
@@ -117,6 +128,8 @@ def vendors(shell: Shell) -> Iterator[Vendors]:
             *_kiro(shell, canaries, kiro, environ),
             codex.section(_codex(shell, canaries, codex)),
             copilot.section(_copilot(shell, canaries, copilot), auth="exchange"),
+            f'[providers.goog]\nkind = "gemini"\nendpoint = "{google.root}"\napi_key = "env:GOOG_KEY"\n',
+            google.section(_google(shell, canaries)),
             '[providers.echo]\nkind = "echo"\n',
             f'[tools.web_search]\nbackend = "searxng"\nendpoint = "{vendor.url}"\napi_key = "env:SEARCH_KEY"\n',
         ]
@@ -128,8 +141,9 @@ def vendors(shell: Shell) -> Iterator[Vendors]:
             "OTEL_EXPORTER_OTLP_HEADERS": f"authorization={quote(bearer, safe='')}",
             "OTEL_BSP_SCHEDULE_DELAY": "200",
         }
-        vendors: list[Gossip] = [vendor, proxy, kiro, codex, copilot]
-        yield Vendors(shell, canaries, vendors, "\n".join(toml), environ, kiro, codex, copilot, collector)
+        vendors: list[Gossip] = [vendor, proxy, kiro, codex, copilot, google]
+        google.valid = {environ["GOOG_KEY"]}
+        yield Vendors(shell, canaries, vendors, "\n".join(toml), environ, kiro, codex, copilot, google, collector)
 
 
 def _compatible(canaries: Canaries, vendor: Vendor, proxy: Vendor) -> list[str]:
@@ -181,6 +195,13 @@ def _codex(shell: Shell, canaries: Canaries, codex: LeakyCodex) -> str:
     tokens["refresh_token"] = canaries.new("codex-refresh")
     codex.refresh.add(tokens["refresh_token"])
     return str(shell.write("codex.json", msgspec.json.encode(table).decode()))
+
+
+def _google(shell: Shell, canaries: Canaries) -> str:
+    secrets = {"refresh_token": canaries.new("google-refresh"), "client_secret": canaries.new("google-client")}
+    file = write_user_file(shell.home / "adc.json", **secrets)
+    file.chmod(0o600)
+    return str(file)
 
 
 def _copilot(shell: Shell, canaries: Canaries, copilot: LeakyCopilot) -> str:
@@ -271,6 +292,7 @@ def created_files(home: Path) -> dict[str, bytes]:
         "kdb.sqlite3",
         "codex.json",
         "apps.json",
+        "adc.json",
     }
     found: dict[str, bytes] = {}
     for path in sorted(path for path in home.rglob("*") if path.is_file()):

@@ -51,7 +51,7 @@ class FakeGoogle(FakeService):
     def issue(self, asked: Asked) -> Answer:
         if self.refuses:
             return json_answer({"error": self.refuses, "error_description": "No."}, 400)
-        token = f"ya29.token-{len(self.issued)}"
+        token = f"ya29.token-{self.port}-{len(self.issued)}"
         self.issued.append(token)
         self.valid.add(token)
         return json_answer({"access_token": token, "expires_in": 3599, "token_type": "Bearer"})

@@ -102,7 +102,7 @@ def test_a_users_file_is_exchanged_once_for_many_requests(google: FakeGoogle, tm
     }
     assert google.counts[TOKEN] == 1
     asked = google.at(VERTEX + GENERATE)[-1]
-    assert asked.headers["authorization"] == "Bearer ya29.token-0"
+    assert asked.headers["authorization"] == f"Bearer {google.issued[0]}"
     assert asked.headers["x-goog-user-project"] == "billed"
     assert "x-goog-api-key" not in asked.headers
     assert file.read_bytes() == before
@@ -113,7 +113,7 @@ def test_a_rejected_token_is_renewed_once(google: FakeGoogle, tmp_path: Path) ->
         assert ask(gateway).status == 200
         google.valid.clear()
         assert ask(gateway).status == 200
-    assert google.issued == ["ya29.token-0", "ya29.token-1"]
+    assert len(google.issued) == 2
 
 
 def test_a_login_that_has_ended_says_what_to_do(google: FakeGoogle, tmp_path: Path) -> None:
