@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.run-ready
 DEV_STAMP := $(VENV)/.dev-ready
 
-.PHONY: run test test-console chromium check-console test-clients test-model check bench survive profile matrix clients-page prices vocabulary lock clean
+.PHONY: run test test-console chromium check-console test-clients test-model check bench survive profile matrix tour clients-page prices vocabulary lock clean
 
 run: $(RUN_STAMP)
 	@$(BIN)/dragoman serve $(if $(PORT),--port $(PORT))
@@ -69,6 +69,10 @@ profile: $(DEV_STAMP)
 # Writes docs/compatibility.md from what the tests prove.
 matrix: $(DEV_STAMP)
 	@DRAGOMAN_WRITE_PAGES=1 $(BIN)/python -m pytest tests/e2e/test_matrix.py tests/e2e/test_page.py
+
+# Writes the screenshots of the console in README.md, from echo traffic.
+tour: $(DEV_STAMP) chromium
+	@DRAGOMAN_WRITE_PAGES=1 $(BIN)/python -m pytest tests/console/test_tour.py
 
 # Writes docs/clients.md from what the client tests prove.
 clients-page: $(DEV_STAMP)

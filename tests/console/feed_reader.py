@@ -49,6 +49,9 @@ class FeedReader:
             assert time.monotonic() < patience, self.events[-3:]
             time.sleep(0.02)
 
+    def wait_for_entries(self, count: int) -> None:
+        self.wait_for(lambda: len(self.entries) >= count)
+
     @property
     def rows(self) -> dict[int, JsonObject]:
         """The rows as a page has them: changes applied to what was there."""

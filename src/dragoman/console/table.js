@@ -6,7 +6,7 @@ import { h, setText } from "./dom.js";
  * @typedef {object} Column
  * @property {string} title
  * @property {(row: any) => any} cell text or a node; text is updated in place
- * @property {string} [kind] "number", "text", "wide" or "state"
+ * @property {string} [kind] "number", "text", "wide" or "nowrap"
  * @property {(row: any) => string} [hint] shown on hover
  */
 

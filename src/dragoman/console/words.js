@@ -39,7 +39,7 @@ export function sourceHint(source) {
 
 /** @param {number | null | undefined} usd @param {string | null} [source] */
 export function costText(usd, source) {
-  if (usd === null || usd === undefined) return "no price";
+  if (usd === null || usd === undefined) return source ? "no price" : "–";
   return (source && source !== "reported" ? "≈ " : "") + money(usd);
 }
 

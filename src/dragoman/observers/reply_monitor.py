@@ -114,6 +114,11 @@ class ReplyMonitor:
         return len(self._blocks)
 
     @property
+    def text_bytes(self) -> int:
+        """The size of the text so far, in UTF-8."""
+        return self._bytes
+
+    @property
     def last_block(self) -> str:
         """The kind of the block that was opened last; empty if there is none."""
         return self._blocks[-1] if self._blocks else ""

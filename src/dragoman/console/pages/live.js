@@ -116,7 +116,7 @@ function makeFigures() {
       const least = totals.is_partial ? "≥ " : "";
       setText(values[0], number(totals.under_way));
       setText(values[1], number(rate));
-      setText(values[2], least + money(totals.cost_last_hour_usd) + (totals.unpriced_last_hour ? ` + ${number(totals.unpriced_last_hour)} unpriced` : ""));
+      show(values[2], least + money(totals.cost_last_hour_usd), totals.unpriced_last_hour ? h("small", null, `and ${number(totals.unpriced_last_hour)} requests without a price`) : null);
       setText(values[3], (totals.errors ? "✕ " : "") + number(totals.errors));
       values[3].className = totals.errors ? "bad" : "";
       setText(values[4], least + number(totals.requests_last_hour));
@@ -129,13 +129,13 @@ function columns(end) {
   return [
     { title: "State", kind: "nowrap", cell: (row) => stateMark(row.state === "ended" ? row.outcome : row.state) },
     { title: "Age", kind: "number", cell: (row) => (row.state === "ended" ? ago(row.time) : duration(Date.now() - row.time)), hint: (row) => exactTime(row.time) },
-    { title: "Model, route", cell: modelCell, hint: (row) => row.failed_attempts.map(plain).join("\n") },
+    { title: "Model, route", kind: "wide", cell: modelCell, hint: (row) => row.failed_attempts.map(plain).join("\n") },
     { title: "Client", cell: (row) => plain(row.client || "unknown"), hint: (row) => `Key ${plain(row.key)}` },
     { title: "Protocols", kind: "nowrap", cell: protocols },
     { title: "First token", kind: "number", cell: (row) => duration(row.ttft_ms) },
     { title: "Tokens", kind: "number", cell: (row) => tokenText(row.output_tokens, row.usage_source), hint: (row) => sourceHint(row.usage_source) },
     { title: "Tokens/s", kind: "number", cell: (row) => { const per = speed(row); return per === null ? "–" : per.toFixed(per < 10 ? 1 : 0); } },
-    { title: "Cost", kind: "number", cell: (row) => costText(row.cost_usd, row.state === "ended" ? row.usage_source : "estimated") },
+    { title: "Cost", kind: "number", cell: (row) => costText(row.cost_usd, row.state === "ended" ? row.usage_source : row.usage_source && "estimated") },
     { title: "Losses", kind: "number", cell: (row) => (row.passthrough ? "0" : number(row.losses)) },
     { title: "Retries", kind: "number", cell: (row) => number(row.failed_attempts.length), hint: (row) => row.failed_attempts.map(plain).join("\n") },
     { title: "Action", cell: (row) => (row.state === "ended" || !session.may("requests:end") ? "" : h("button.quiet", { type: "button", onclick: () => end(row) }, "End")) },

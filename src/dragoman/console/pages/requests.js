@@ -47,7 +47,7 @@ class Requests {
     return [
       { title: "Outcome", kind: "nowrap", cell: (row) => stateMark(row.outcome), hint: (row) => plain(row.error_code || "") },
       { title: "Time", kind: "nowrap", cell: (row) => ago(row.time), hint: (row) => exactTime(row.time) },
-      { title: "Model, route", cell: modelCell },
+      { title: "Model, route", kind: "wide", cell: modelCell },
       { title: "Client", cell: (row) => plain(row.client || "unknown") },
       { title: "Key", cell: (row) => plain(this.names[row.key] || row.key) },
       { title: "Protocols", kind: "nowrap", cell: protocols },

@@ -17,8 +17,10 @@ from dragoman.flow.capture.writer import RequestCapture
 from dragoman.flow.request_record import RequestRecord
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.outcome import CLIENT_GONE, OK, Outcome
+from dragoman.hub.usage import Source
 from dragoman.net.exchange import Exchange
 from dragoman.net.tasks import spawn
+from dragoman.providers.token_count import BYTES_PER_TOKEN
 
 ENDED_ROWS = 50
 RECENT = 2000  # outcomes from which totals are made
@@ -29,6 +31,8 @@ LINGER_S = 60.0  # recordings are kept so long after the last watcher left: a pa
 TICK_S = 0.25
 SLOW_TICK_S = 1.0  # with more than MANY rows
 MANY = 50
+DESCRIBE_EVERY = 5  # ticks, with more than MANY requests
+ESTIMATED = Source.ESTIMATED.value
 MAX_ROWS = 500
 ERRORS_S = 300.0
 TOTALS_S = 1.0  # how often totals are counted
@@ -95,6 +99,7 @@ class LiveRequests:
         self._recordings: deque[tuple[str, str, Recording]] = deque()  # id, key
         self._watchers: set[Watcher] = set()
         self._ticking: asyncio.Task[None] | None = None
+        self._ticks = 0
         self._totals: dict[str | None, tuple[float, Row]] = {}  # by key, and when they were counted
 
     # Calls of the request handler and the observer queue
@@ -231,12 +236,29 @@ class LiveRequests:
         for live in self._rows():
             if live.shown.get("state") == "ended":
                 continue
-            row = self._describe(live)
-            changed = {name: value for name, value in row.items() if live.shown.get(name, ...) != value}
+            changed = self._progress(live)
+            if changed is None:
+                row = self._describe(live)
+                changed = {name: value for name, value in row.items() if live.shown.get(name, ...) != value}
             if changed:
-                live.shown = row
+                live.shown = live.shown | changed
                 changes.append((live, changed))
+        self._ticks += 1
         return changes
+
+    def _progress(self, live: LiveRequest) -> Row | None:
+        """Return what changed in a row of which only the text grows; None if it has to be described anew.
+
+        Describing a row takes eight times as long, so that each is described in one tick of DESCRIBE_EVERY.
+        """
+        record, shown, monitor = live.record, live.shown, live.record.monitor
+        is_due = (live.number + self._ticks) % DESCRIBE_EVERY == 0
+        if is_due or len(self._under_way) <= MANY or live.task is None or monitor is None:
+            return None
+        if shown.get("state") != _state(record) or shown["usage_source"] != ESTIMATED or monitor.ended:
+            return None
+        tokens = monitor.text_bytes // BYTES_PER_TOKEN
+        return {} if tokens == shown["output_tokens"] else {"output_tokens": tokens}
 
     def _describe(self, live: LiveRequest) -> Row:
         record = live.record
@@ -286,7 +308,7 @@ class LiveRequests:
             "errors": sum(1 for _ in failed),
             "requests_last_hour": len(recent),
             "cost_last_hour_usd": sum(one.cost for one in recent if one.cost is not None) / NANO,
-            "unpriced_last_hour": sum(one.cost is None for one in recent),
+            "unpriced_last_hour": sum(one.cost is None and one.outcome.usage is not None for one in recent),
             "is_partial": len(self._recent) == RECENT and self._recent[0].at > now - HOUR_S,
         }
 

@@ -1,0 +1,49 @@
+"""The screenshots of README.md, made from echo traffic. `make tour` writes them anew."""
+
+import os
+import struct
+import threading
+from pathlib import Path
+
+from playwright.sync_api import Browser, expect
+
+from console.screen import screen
+from console.traffic import ask, captured
+from gateway import running
+
+DOCS = Path(__file__).parents[2] / "docs"
+WRITE = os.environ.get("DRAGOMAN_WRITE_PAGES")
+SIZE = (1100, 560)
+MAX_BYTES = 120_000
+LONG = " ".join(["A dragoman was an interpreter between parties who shared no language."] * 20)
+
+
+def test_the_console_is_photographed_for_the_readme(chromium: Browser, tmp_path: Path) -> None:
+    light, dark = (
+        (DOCS if WRITE else tmp_path) / "console-light.png",
+        (DOCS if WRITE else tmp_path) / "console-dark.png",
+    )
+    with running(captured(tmp_path / "captures"), tmp_path, stored=["laptop"]) as gateway:
+        for number, model in enumerate(("claude-sonnet-4-5", "echo", "claude-opus-4-5", "no-such-model")):
+            agent = "claude-cli/2.1" if number % 2 == 0 else "OpenAI/Python 3.4"
+            ask(gateway, "What is a dragoman?", model, f"req_tour{number}", agent=agent)
+        gateway.capture("req_tour0")
+        with screen(chromium, gateway) as tab:
+            tab.page.set_viewport_size({"width": SIZE[0], "height": SIZE[1]})
+            tab.page.emulate_media(color_scheme="light", reduced_motion="reduce")
+            tab.open("inspect/req_tour0")
+            expect(tab.page.get_by_role("table", name="Timeline of the request")).to_contain_text("message_stop")
+            tab.page.get_by_role("heading", name="Stream", exact=True).scroll_into_view_if_needed()
+            tab.page.screenshot(path=light)
+            tab.page.emulate_media(color_scheme="dark")
+            tab.open("live")
+            client = threading.Thread(target=ask, args=(gateway, LONG, "claude-sonnet-4-5", "req_tour9"), daemon=True)
+            client.start()
+            expect(tab.page.get_by_role("row").filter(has_text="streaming")).to_be_visible()
+            tab.page.wait_for_timeout(1500)
+            tab.page.screenshot(path=dark)
+            client.join(60)
+    for file in (light, dark, DOCS / light.name, DOCS / dark.name):
+        data = file.read_bytes()
+        assert struct.unpack(">II", data[16:24]) == SIZE
+        assert len(data) < MAX_BYTES
