@@ -201,6 +201,17 @@ class App:
         with suppress(StoreError):
             await self.keyring.touch()
 
+    def describe_stop(self, signals: int) -> str:
+        """Return what the stop signals that were received so far do to the requests in progress."""
+        requests, streams = self.site.under_way, self.gateway.streams
+        if not requests:
+            return "stopping: no requests are in progress"
+        busy = f"{requests} request{'s' if requests > 1 else ''} ({streams} streamed)"
+        if signals == 1:
+            drain_s = self.gateway.runtime.config.server.drain_s
+            return f"stopping: {busy} may run for up to {drain_s:g} s; a second signal (Ctrl-C) ends them now"
+        return f"stopping now: {busy} end with an error; a third signal ends the process at once"
+
     def stop_accepting(self) -> None:
         """Accept no connections after the stop begins: the successor accepts them."""
         self._is_replaced = True
@@ -231,7 +242,7 @@ class App:
         self.server.set_limits(_limits(new))
         self._budget.limit = new.max_buffered_bytes
         if (old.host, old.port) != (new.host, new.port):
-            log.warning("server.host and server.port are taken over by a restart only")
+            log.warning("server.host or server.port was edited: restart the gateway to use it")
 
     def _set_console(self, config: Config) -> None:
         """Serve the console or not, as a configuration says; sessions outlast a change of it."""
@@ -267,14 +278,14 @@ class App:
                 log.warning("%s", warning)
         except ConfigError as error:
             self.reloads["bad"] += 1
-            log.error("the edited configuration is not taken over, the running one stays:\n%s", error)
+            log.error("the edited configuration is invalid, so the running one stays in use:\n%s", error)
         except Exception:
             self.reloads["bad"] += 1
-            log.exception("the edited configuration is not taken over, the running one stays")
+            log.exception("the edited configuration could not be used, so the running one stays in use")
         else:
             self.reloads["good"] += 1
             self.settings.adopted()
-            log.info("the edited configuration is in force")
+            log.info("the edited configuration is in effect")
 
     def _world(self, config: Config, old: Runtime | None) -> Runtime:
         providers, catalogues = {}, {}
@@ -349,6 +360,7 @@ async def run(app: App, settings: Settings, listen: Listening) -> None:
     def stop(accept_s: float) -> None:
         signals.append(accept_s)
         stopping.set()
+        log.info("%s", app.describe_stop(len(signals)))
         if len(signals) == 2:
             app.server.end_grace()
         elif len(signals) > 2:
@@ -373,7 +385,7 @@ async def _watch_file(app: App, settings: Settings, seen: Stamp) -> None:
         if now is not None:
             app.reload()
         elif seen is not None:
-            log.warning("%s is gone; the running configuration stays", seen[0])
+            log.warning("%s was removed; the running configuration stays in use", seen[0])
         seen = now
 
 

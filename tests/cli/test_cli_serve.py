@@ -201,7 +201,7 @@ def test_an_edited_configuration_is_taken_over_and_a_bad_edit_is_not(shell: Shel
     path = shell.write("edited.toml", echo)
     with shell.serve("--config", str(path)) as served:
         path.write_text(f'{echo}[[models]]\nname = "parrot"\nto = ["echo/echo"]\n')
-        wait_for(lambda: "the edited configuration is in force" in served.err)
+        wait_for(lambda: "the edited configuration is in effect" in served.err)
         assert "parrot" in shell.run("models", "--key", served.key).out
         path.write_text("[servr]\n")
         wait_for(lambda: 'did you mean "server"?' in served.err)
@@ -211,7 +211,7 @@ def test_an_edited_configuration_is_taken_over_and_a_bad_edit_is_not(shell: Shel
 def test_a_file_that_is_written_after_the_start_is_taken_over_and_followed_from_then_on(shell: Shell) -> None:
     echo = '[providers.echo]\nkind = "echo"\n'
     with shell.serve() as served:  # a dragoman.toml, which names the port, is written once it runs
-        wait_for(lambda: "the edited configuration is in force" in served.err)
+        wait_for(lambda: "the edited configuration is in effect" in served.err)
         port = f"[server]\nport = {served.port}\n"
         shell.write("dragoman.toml", f'{port}{echo}[[models]]\nname = "parrot"\nto = ["echo/echo"]\n')
         wait_for(lambda: "parrot" in shell.run("models", "--key", served.key).out)
@@ -293,7 +293,7 @@ def test_a_model_server_of_this_machine_is_found_named_and_used(shell: Shell) ->
             assert provider.split() == ["vllm", fake.url, *f"from port {fake.port} of this machine".split()]
             assert "built in" not in served.out
             served.send_signal(signal.SIGHUP)
-            wait_for(lambda: "the edited configuration is in force" in served.err)
+            wait_for(lambda: "the edited configuration is in effect" in served.err)
             assert "vllm/tiny" in shell.run("models", "--key", served.key).out
 
 

@@ -18,7 +18,7 @@ from dragoman.config.load import stamp_file
 
 ECHO = '[providers.echo]\nkind = "echo"\n'
 PARROT = f'{ECHO}[[models]]\nname = "parrot"\nto = ["echo/echo"]\n'
-ADOPTED = "the edited configuration is in force"
+ADOPTED = "the edited configuration is in effect"
 REQUESTS = 24  # of which two workers get some each
 
 

@@ -24,6 +24,7 @@ from dragoman.hub.loss import Loss
 CLIENT_REQUEST = "request_body.json"
 UPSTREAM_RESPONSE = "response_stream_raw"
 CLIENT_RESPONSE = "response_stream_modified.txt"
+CAPTURE_IS_OFF = "\nCapturing is off. Set `capture` under [debug] to `errors`, or to `all`, and repeat the request."
 MAX_ENTRIES = 2000  # of a timeline, in one description
 
 
@@ -79,7 +80,7 @@ def find_capture(debug: Debug, which: str) -> Capture:
     try:
         return read_capture(_open_directory(debug).find(which))
     except CaptureNotFound as unknown:
-        raise NotFound(str(unknown)) from None
+        raise NotFound(f"{unknown}{'' if debug.capture != 'off' else CAPTURE_IS_OFF}") from None
 
 
 def read_capture(file: Path) -> Capture:

@@ -183,7 +183,14 @@ def _check_file(path: Path) -> list[Finding]:
         return [_check_parent(path)]
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
-        return [Finding("store", WARNING, f"{path} was readable by others (mode {mode:o})", "nothing: it is 600 now")]
+        return [
+            Finding(
+                "store",
+                WARNING,
+                f"{path} was readable by others (mode {mode:o})",
+                "nothing: the mode has been set to 600",
+            )
+        ]
     directory = path.parent
     mode = stat.S_IMODE(directory.stat().st_mode)
     if mode & 0o022:

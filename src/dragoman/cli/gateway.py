@@ -10,8 +10,11 @@ from msgspec.structs import replace
 
 from dragoman.admin.configuration import base_url
 from dragoman.admin.running_gateway import GatewayClient, find_running
+from dragoman.cli.screen import remark
 from dragoman.config import Config, Secret
 from dragoman.net.client import HttpClient
+
+WITHOUT_KEY = "this command asks the providers itself."
 
 
 @asynccontextmanager
@@ -19,10 +22,12 @@ async def open_gateway(config: Config, key: str | None) -> AsyncIterator[Gateway
     """Connect to the running gateway if there is one and a key for it is known; else start one in this process."""
     http = HttpClient()
     try:
-        root = await find_running(config) if key else None
+        root = await find_running(config)
         if root is not None and key:
             yield GatewayClient(root, key, http)
         else:
+            if root is not None:
+                remark(f"A gateway runs at {root}, but $DRAGOMAN_API_KEY is not set: {WITHOUT_KEY}")
             async with start_gateway(config) as (own_root, own_key):
                 yield GatewayClient(own_root, own_key, http)
     finally:

@@ -13,6 +13,7 @@ PROGRAM = "dragoman"
 COMMANDS = {
     "serve": "Start the gateway.",
     "launch": "Start a client that uses the gateway.",
+    "status": "Show what the running gateway does.",
     "chat": "Send a prompt to a model and show the reply as it streams.",
     "models": "List the models that clients can use.",
     "console": "Open the web console in a browser, signed in.",

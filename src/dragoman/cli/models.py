@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.admin.errors import AdminError
-from dragoman.admin.running_gateway import GatewayClient, choose_key, find_running
+from dragoman.admin.running_gateway import GatewayClient, choose_key
 from dragoman.cli.gateway import open_gateway
 from dragoman.cli.screen import remark, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, key_option, read_found_settings
@@ -51,10 +51,7 @@ def command(config_file: str | None, key: str | None, as_json: bool) -> None:
 
 async def read_page(config: Config, given_key: str | None = None) -> Page:
     """Return what the running gateway lists, or what its providers list if none runs or its key is not known."""
-    key = choose_key(config, given_key)
-    if key is None and (root := await find_running(config)) is not None:
-        remark(f"A gateway runs at {root}, but $DRAGOMAN_API_KEY is not set: asking the providers instead.")
-    async with open_gateway(config, key) as gateway:
+    async with open_gateway(config, choose_key(config, given_key)) as gateway:
         headers, body = await gateway.get_with_headers("/v1/models")
     page = msgspec.json.decode(body, type=Page)
     problems = headers.get(b"x-dragoman-unlisted")

@@ -56,7 +56,7 @@ class ServeOptions(Struct, frozen=True):
     "--port",
     type=click.IntRange(0, 65535),
     metavar="P",
-    help="The port; 0 takes a free one. [default: 8484]",
+    help="The port; 0 chooses a free one. [default: 8484]",
 )
 @click.option(
     "--workers",

@@ -5,6 +5,7 @@ import itertools
 import logging
 import re
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
@@ -92,6 +93,7 @@ class RequestHandler:
         self.host_check = host_check
         self.auth_backoff = AuthBackoff()
         self.ready = True
+        self._started_at = time.monotonic()
         self.under_way = 0
         # Request ids are unique without asking the system for chance each time: drawn once, then counted.
         self._drawn = secrets.token_hex(8)
@@ -274,7 +276,8 @@ class RequestHandler:
 
     def _check_room(self) -> None:
         if self.under_way > self._gateway.runtime.config.server.max_requests:
-            message = "The gateway has as many requests under way as it takes (server.max_requests)."
+            most = self._gateway.runtime.config.server.max_requests
+            message = f"Too many concurrent requests (limit {most}, server.max_requests). Retry in a second."
             raise RequestError(Failure(Kind.OVERLOADED, message, retry_after=BUSY_S))
 
     def _refuse_path(self, exchange: Exchange, path: str, request_id: str) -> None:
@@ -342,7 +345,8 @@ class RequestHandler:
 
     async def _health(self, request: RoutedRequest) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        body = {"status": "healthy", "timestamp": now, "version": __version__}
+        uptime = round(time.monotonic() - self._started_at, 3)
+        body = {"status": "healthy", "timestamp": now, "version": __version__, "uptime_s": uptime}
         respond_json(request, msgspec.json.encode(body))
 
     async def _ready(self, request: RoutedRequest) -> None:

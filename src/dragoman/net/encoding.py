@@ -71,7 +71,7 @@ class Deflate:
             self._stream = zlib.decompressobj(_ZLIB_WBITS if wrapped else _RAW_WBITS)
         out = _inflate(self._stream, data, room)
         if self._stream.unused_data:
-            raise InvalidEncoding("the deflate body goes on after its end")
+            raise InvalidEncoding("the deflate body continues after its end")
         return out
 
     def finish(self) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from dragoman import __version__
 from dragoman.accounts.console_sessions import ConsoleSessions, console_address
 from dragoman.accounts.keys import Keyring
 from dragoman.admin.clients import KEY_VARIABLE, Target
-from dragoman.admin.configuration import find_short_key
+from dragoman.admin.configuration import UNSPECIFIED, find_short_key
 from dragoman.admin.errors import AdminError
 from dragoman.admin.running_gateway import forget_gateway, note_gateway
 from dragoman.config import Config, ProviderConfig, Secret
@@ -128,6 +129,7 @@ def render_banner(config: Config, target: Target, keys: Keys) -> str:
     key_title = "Client key, created now and shown only this once" if keys.created is not None else "Client keys"
     parts = [
         f"dragoman {__version__} listens on {target.root}",
+        *_open_address_lines(config.server.host, target.root),
         _section("Configuration", [source]),
         _section("Providers", _provider_lines(config)),
         _section(key_title, _key_lines(keys)),
@@ -135,6 +137,34 @@ def render_banner(config: Config, target: Target, keys: Keys) -> str:
         _section("To paste" if keys.created is None else "To paste, after the line above", _client_lines(target)),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _open_address_lines(host: str, root: str) -> list[str]:
+    """Return the addresses for other machines, and a warning, if the gateway listens on all addresses."""
+    if host not in UNSPECIFIED:
+        return []
+    port = root.rpartition(":")[2]
+    addresses = [f"http://[{ip}]:{port}" if ":" in ip else f"http://{ip}:{port}" for ip in list_own_addresses()]
+    warning = [
+        "Every request needs a client key, but the connection is not encrypted:",
+        "outside a trusted network, put a proxy with TLS in front, or listen on 127.0.0.1.",
+    ]
+    return [
+        _section("Other machines reach it at", addresses or ["any address of this machine"]),
+        _section("Warning", warning),
+    ]
+
+
+def list_own_addresses() -> list[str]:
+    """Return the addresses of this machine that others may reach, the one of the default route first."""
+    found: list[str] = []
+    for family, outside in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((outside, 9))  # sends nothing: it only chooses the address
+            found.append(str(probe.getsockname()[0]))
+    with suppress(OSError):
+        found += [str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)]
+    return [ip for ip in dict.fromkeys(found) if not is_loopback(ip) and "%" not in ip]
 
 
 def _export_line(key: Secret) -> str:

@@ -1,0 +1,51 @@
+"""What a user reads while a gateway stops, and where it listens on all addresses."""
+
+import signal
+import threading
+import urllib.request
+
+from cli.shell import Shell, wait_for
+from fakes.upstream import Answer, End, FakeUpstream
+
+CHUNK = (
+    b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":'
+    b'[{"index":0,"delta":{"content":"Hi"},"finish_reason":null}]}\n\n'
+)
+BODY = b'{"model":"up/m","stream":true,"messages":[{"role":"user","content":"Hi"}]}'
+
+
+def test_ctrl_c_says_what_it_waits_for_and_a_second_one_ends_it(shell: Shell) -> None:
+    with FakeUpstream(answers=[Answer(CHUNK, end=End.HANG)]) as fake:
+        shell.write(
+            "dragoman.toml",
+            f'[server]\nport = 0\ndrain_s = 77\n[providers.up]\nkind = "openai-compatible"\nendpoint = "{fake.url}"\n',
+        )
+        with shell.serve("--config", "dragoman.toml") as gateway:
+            request = urllib.request.Request(
+                f"{gateway.url}/v1/chat/completions", BODY, {"authorization": f"Bearer {gateway.key}"}
+            )
+            reader = threading.Thread(target=lambda: urllib.request.urlopen(request, timeout=60).read(), daemon=True)
+            reader.start()
+            wait_for(lambda: len(fake.calls) == 1)
+            gateway.send_signal(signal.SIGINT)
+            wait_for(lambda: "1 request (1 streamed) may run for up to 77 s; a second signal" in gateway.err)
+            gateway.send_signal(signal.SIGINT)
+            assert gateway.wait() == 0
+    assert "stopping now: 1 request (1 streamed)" in gateway.err
+
+
+def test_a_gateway_for_other_machines_shows_its_addresses_and_a_warning(shell: Shell) -> None:
+    with shell.serve("--host", "0.0.0.0", DRAGOMAN_API_KEY="fake-key-of-sixteen-or-more") as gateway:
+        assert gateway.end(signal.SIGINT) == 0
+    assert "Other machines reach it at\n  " in gateway.out
+    assert "the connection is not encrypted" in gateway.out
+    assert "stopping: no requests are in progress" in gateway.err
+
+
+def test_chat_and_capture_explain_what_is_missing(shell: Shell) -> None:
+    with shell.serve() as gateway:
+        done = shell.run("chat", "-m", "echo", "Hello")
+    assert (done.code, done.out) == (0, "Hello\n")
+    assert f"A gateway runs at {gateway.url}, but $DRAGOMAN_API_KEY is not set" in done.err
+    shown = shell.run("capture", "show", "last")
+    assert (shown.code, "Capturing is off." in shown.err) == (1, True)
