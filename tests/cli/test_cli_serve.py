@@ -221,7 +221,7 @@ def test_a_removed_file_is_reported_and_the_running_configuration_stays(shell: S
     path = shell.write("edited.toml", '[providers.parrot]\nkind = "echo"\n')
     with shell.serve("--config", str(path)) as served:
         path.unlink()
-        wait_for(lambda: f"{path} is gone; the running configuration stays" in served.err)
+        wait_for(lambda: f"{path} was removed; the running configuration stays in use" in served.err)
         assert "parrot/echo" in shell.run("models", "--key", served.key).out
 
 
