@@ -201,17 +201,6 @@ class App:
         with suppress(StoreError):
             await self.keyring.touch()
 
-    def describe_stop(self, signals: int) -> str:
-        """Return what the stop signals that were received so far do to the requests in progress."""
-        requests, streams = self.site.under_way, self.gateway.streams
-        if not requests:
-            return "stopping: no requests are in progress"
-        busy = f"{requests} request{'s' if requests > 1 else ''} ({streams} streamed)"
-        if signals == 1:
-            drain_s = self.gateway.runtime.config.server.drain_s
-            return f"stopping: {busy} may run for up to {drain_s:g} s; a second signal (Ctrl-C) ends them now"
-        return f"stopping now: {busy} end with an error; a third signal ends the process at once"
-
     def stop_accepting(self) -> None:
         """Accept no connections after the stop begins: the successor accepts them."""
         self._is_replaced = True
@@ -360,7 +349,7 @@ async def run(app: App, settings: Settings, listen: Listening) -> None:
     def stop(accept_s: float) -> None:
         signals.append(accept_s)
         stopping.set()
-        log.info("%s", app.describe_stop(len(signals)))
+        log.info(app.gateway.describe_stop(app.site.under_way, len(signals)))
         if len(signals) == 2:
             app.server.end_grace()
         elif len(signals) > 2:

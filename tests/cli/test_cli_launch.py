@@ -34,7 +34,7 @@ def started_with(shell: Shell) -> tuple[dict[str, str], list[str]]:
     return environ, shell.read("arguments").splitlines()
 
 
-@pytest.mark.parametrize("client", ["claude", "codex", "opencode", "aider"])
+@pytest.mark.parametrize("client", ["claude", "codex", "gemini", "opencode", "aider"])
 def test_the_exit_code_and_the_clients_own_arguments_pass_through(shell: Shell, client: str) -> None:
     add_program(shell, client, SHOW)
     done = shell.run("launch", client, "-m", "echo", "--", "-p", "--model", "two words")

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from importlib.resources import files
 from pathlib import Path
 
 import msgspec
@@ -48,6 +49,16 @@ def _opencode_environment(to: Target, key: str) -> dict[str, str]:
     return {KEY_VARIABLE: key, "OPENCODE_CONFIG_CONTENT": msgspec.json.encode(opencode_settings(to)).decode()}
 
 
+def _gemini_environment(to: Target, key: str) -> dict[str, str]:
+    """Use an API key even if the user signs in with Google otherwise, which only a settings file can say."""
+    return {
+        "GEMINI_CLI_SYSTEM_SETTINGS_PATH": str(files("dragoman.admin") / "gemini_cli_settings.json"),
+        "GOOGLE_GEMINI_BASE_URL": to.root,
+        "GEMINI_API_KEY": key,
+        "GEMINI_MODEL": str(to.model),
+    }
+
+
 def _aider_environment(to: Target, key: str) -> dict[str, str]:
     return {
         "OPENAI_API_BASE": to.api,
@@ -72,6 +83,13 @@ LAUNCHES: Mapping[str, Launch] = {
     ),
     "codex": Launch(
         "codex", "codex", "npm install -g @openai/codex", lambda to, key: {KEY_VARIABLE: key}, _codex_arguments
+    ),
+    "gemini": Launch(
+        "gemini",
+        "gemini",
+        "npm install -g @google/gemini-cli",
+        _gemini_environment,
+        removes=("GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_GCA", "GOOGLE_CLOUD_PROJECT"),
     ),
     "opencode": Launch("opencode", "opencode", "npm install -g opencode-ai", _opencode_environment),
     "aider": Launch(

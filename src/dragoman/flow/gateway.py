@@ -104,6 +104,16 @@ class Gateway:
         await relay(self.runtime, call)
         self.answered += 1
 
+    def describe_stop(self, requests: int, signals: int) -> str:
+        """Return what the stop signals that were received so far do to the requests in progress."""
+        if not requests:
+            return "stopping: no requests are in progress"
+        busy = f"{requests} request{'s' if requests > 1 else ''} ({self.streams} streamed)"
+        if signals == 1:
+            drain_s = self.runtime.config.server.drain_s
+            return f"stopping: {busy} may run for up to {drain_s:g} s; a second signal (Ctrl-C) ends them now"
+        return f"stopping now: {busy} end with an error; a third signal ends the process at once"
+
     @property
     def streams(self) -> int:
         """Return how many streamed replies are being written to their clients."""

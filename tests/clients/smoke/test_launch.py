@@ -117,3 +117,21 @@ def test_what_is_missing_is_named(place: Callable[[str], Place]) -> None:
     code, _, err = here.run("launch", "claude", "-p", "Hi")
     assert (code, "No model is known" in err) == (1, True)
     assert here.run("launch", "nobody")[0] == 2
+
+
+def test_gemini_cli_is_launched_with_a_key_even_if_the_user_signs_in_with_google(
+    tmp_path: Path, client: Client, node: Path
+) -> None:
+    entry = client("gemini-cli") / "node_modules" / "@google" / "gemini-cli" / "bundle" / "gemini.js"
+    script = tmp_path / "gemini"
+    script.write_text(f'#!/bin/sh\nexec "{node}" "{entry}" "$@"\n')
+    script.chmod(0o755)
+    here = Place(tmp_path, "gemini", script)
+    settings = here.home / ".gemini" / "settings.json"
+    settings.parent.mkdir()
+    before = '{"security": {"auth": {"selectedType": "oauth-personal"}}, "privacy": {"usageStatisticsEnabled": false}}'
+    settings.write_text(before)
+    code, out, err = here.run("launch", "gemini", "-m", "echo", "--", "--skip-trust", "-p", "Hello from launch")
+    assert code == 0, err
+    assert out.rstrip().endswith("Hello from launch")
+    assert settings.read_text() == before
