@@ -176,3 +176,33 @@ def test_a_sample_value_is_no_key(shell: Shell, key: str, host: str) -> None:
     done = shell.run("serve", "--host", host, "--port", "0", DRAGOMAN_API_KEY=key)
     assert done.code == 1
     assert "sample value" in done.err
+
+
+def test_a_running_gateway_makes_the_keys_that_its_owner_asks_for(shell: Shell) -> None:
+    owner = "a-long-enough-owner-key-0123456789"
+    with shell.serve(DRAGOMAN_API_KEY=owner) as served:
+        shell.environ["DRAGOMAN_API_KEY"] = owner
+        made = create(shell, "ci", "--expires", "30d")
+        assert made.key is not None
+        assert is_accepted(served, made.key)
+        rotated = shell.run("keys", "rotate", "ci", "--grace", "0s")
+        new = KEY.search(rotated.out)
+        assert new is not None
+        assert "The old one is accepted until" in rotated.err
+        assert (is_accepted(served, made.key), is_accepted(served, new[0])) == (False, True)
+        token = shell.run("keys", "create", "reader", "--scope", "usage:read", "--scope", "audit:read")
+        assert "Admin token" in token.err
+        assert "dga_" in token.out
+        assert "admin" in shell.run("keys", "list").out
+        request = urllib.request.Request(f"{served.url}/api/v1/audit", headers={"x-api-key": owner})
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            audit = msgspec.json.decode(answer.read())["audit"]
+    assert [row["action"] for row in audit] == ["keys.create", "keys.rotate", "keys.create"]
+
+
+def test_a_duration_that_cannot_be_read_is_wrong_usage(shell: Shell) -> None:
+    create(shell, "laptop")
+    assert shell.run("keys", "rotate", "laptop", "--grace", "soon").code == 2
+    assert shell.run("keys", "create", "--scope", "everything").code == 2
+    refused = shell.run("keys", "rotate", "laptop", "--grace", "8d")
+    assert (refused.code, "7 days" in refused.err) == (1, True)

@@ -50,6 +50,14 @@ class _ErrorBody(Struct):
     error: _Error = _Error()
 
 
+class GatewayRefused(AdminError):
+    """The gateway answered with an error."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class GatewayClient(Struct, frozen=True):
     """One gateway and a key that it accepts."""
 
@@ -68,8 +76,16 @@ class GatewayClient(Struct, frozen=True):
         finally:
             response.close()
 
+    async def write(self, method: str, path: str, body: object = None) -> bytes:
+        """Send a value as JSON and return the body of the response."""
+        response = await self.send(method, path, b"" if body is None else msgspec.json.encode(body), RESPONSE_TIMEOUT_S)
+        try:
+            return await response.read(MAX_BODY_BYTES, RESPONSE_TIMEOUT_S)
+        finally:
+            response.close()
+
     async def send(self, method: str, path: str, body: bytes, timeout_s: float) -> HttpResponse:
-        """Return the response once its head has arrived; raise AdminError where the status is not 200."""
+        """Return the response once its head has arrived; raise GatewayRefused where the status is not 200 or 201."""
         agent = (b"user-agent", USER_AGENT.encode())
         headers: tuple[Header, ...] = ((b"authorization", b"Bearer " + self.key.encode()), agent)
         if body:
@@ -77,13 +93,13 @@ class GatewayClient(Struct, frozen=True):
         response = await self.http.send(
             OutgoingRequest(method, self.root + path, headers, body), head_timeout_s=timeout_s
         )
-        if response.status == 200:
+        if response.status in (200, 201):
             return response
         try:
             error_body = await response.read(MAX_BODY_BYTES, RESPONSE_TIMEOUT_S)
         finally:
             response.close()
-        raise AdminError(self._describe_refusal(response.status, error_body))
+        raise GatewayRefused(response.status, self._describe_refusal(response.status, error_body))
 
     def _describe_refusal(self, status: int, body: bytes) -> str:
         if status == 401:

@@ -1,22 +1,23 @@
-"""`dragoman keys`: create, list and revoke client keys."""
+"""`dragoman keys`: create, list, rotate and revoke client keys and admin tokens."""
 
 import asyncio
 import os
+import re
+import time
 from datetime import datetime
 
 import click
 import msgspec
 
-from dragoman.accounts.keys import CreatedKey, KeyRow
+from dragoman.accounts.access import KeyRole, Scope
+from dragoman.accounts.keys import CreatedKey, Grant, KeyRow
 from dragoman.admin.clients import KEY_VARIABLE
 from dragoman.admin.configuration import client_key_variable
+from dragoman.admin.key_access import open_key_access
 from dragoman.admin.keys import (
     KeyAcceptance,
     check_with_gateway,
-    create_key,
     find_key,
-    open_keyring,
-    revoke_key,
     wait_until_accepted,
     wait_until_rejected,
 )
@@ -25,31 +26,66 @@ from dragoman.cli.screen import remark, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, read_settings
 from dragoman.config import Config, Secret
 
-HEADINGS = ("ID", "NAME", "KEY", "CREATED", "LAST USED", "STATE")
+HEADINGS = ("ID", "NAME", "KEY", "ROLE", "CREATED", "LAST USED", "STATE")
+DURATION = re.compile(r"(\d{1,6})([smhdw])?")
+UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def parse_duration(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """Return the seconds of a duration such as 90m, 24h or 7d."""
+    if text is None:
+        return None
+    found = DURATION.fullmatch(text)
+    if found is None:
+        raise click.BadParameter("use a duration such as 90m, 24h or 7d")
+    return int(found[1]) * UNIT_S[found[2] or "s"]
 
 
 @click.group("keys")
 def command() -> None:
-    """Create, list and revoke client keys."""
+    """Create, list, rotate and revoke client keys."""
 
 
 @command.command("create")
 @click.argument("name", required=False)
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice([scope.value for scope in Scope]),
+    help="Make an admin token for this part of the admin API instead of a client key. May be repeated.",
+)
+@click.option("--expires", metavar="TIME", callback=parse_duration, help="When it expires: 30d, 12h. [default: never]")
 @config_option
 @json_option
-def create(name: str | None, config_file: str | None, as_json: bool) -> None:
+def create(
+    name: str | None, scopes: tuple[str, ...], expires: int | None, config_file: str | None, as_json: bool
+) -> None:
     """Create a client key. It is shown only once: the store keeps only a digest of it."""
-    created, acceptance = asyncio.run(_create(read_settings(config_file), name))
-    secret = created.secret.reveal()
-    if acceptance.root is not None and not acceptance.is_accepted:
-        remark(f"The gateway at {acceptance.root} does not accept it: it uses another store.")
-    if as_json:
-        show_json(_fields(created.row) | {"key": secret})
-        return
-    remark(f'Key "{created.row.name}" ({created.row.id}), shown only this once:')
-    click.echo(f"export {KEY_VARIABLE}={secret}")
-    if acceptance.is_accepted:
-        remark(f"The gateway at {acceptance.root} accepts it from now on.")
+    role = KeyRole.ADMIN if scopes else KeyRole.CLIENT
+    expires_at = None if expires is None else int(time.time()) + expires
+    grant = Grant(role, frozenset(Scope(scope) for scope in scopes), expires_at)
+    created, acceptance = asyncio.run(_create(read_settings(config_file), name, grant))
+    _show_created(created, acceptance, as_json)
+
+
+@command.command("rotate")
+@click.argument("name_or_id")
+@click.option(
+    "--grace",
+    metavar="TIME",
+    default="24h",
+    callback=parse_duration,
+    help="How long the old key is still accepted, 0 to 7d. [default: 24h]",
+)
+@config_option
+@json_option
+def rotate(name_or_id: str, grace: int, config_file: str | None, as_json: bool) -> None:
+    """Replace the secret of a key, by its name or id. Its id, rights and history stay."""
+    created, acceptance = asyncio.run(_rotate(read_settings(config_file), name_or_id, grace))
+    _show_created(created, acceptance, as_json)
+    if not as_json:
+        remark(f"The old one is accepted until {_format_time(created.row.old_secret_until)}.")
 
 
 @command.command("list")
@@ -86,20 +122,40 @@ def revoke(name_or_id: str, config_file: str | None, as_json: bool) -> None:
         remark(f"${client_key_variable(os.environ)} in this shell holds this key: unset it, or set another.")
 
 
-async def _create(config: Config, name: str | None) -> tuple[CreatedKey, KeyAcceptance]:
-    async with open_keyring(config) as keyring:
-        created = await create_key(keyring, name)
+def _show_created(created: CreatedKey, acceptance: KeyAcceptance, as_json: bool) -> None:
+    row, secret = created.row, created.secret.reveal()
+    if acceptance.root is not None and not acceptance.is_accepted:
+        remark(f"The gateway at {acceptance.root} does not accept it: it uses another store.")
+    if as_json:
+        show_json(_fields(row) | {"key": secret})
+        return
+    kind = "Admin token" if row.role == KeyRole.ADMIN else "Key"
+    remark(f'{kind} "{row.name}" ({row.id}), shown only this once:')
+    click.echo(f"export {KEY_VARIABLE}={secret}")
+    if acceptance.is_accepted:
+        remark(f"The gateway at {acceptance.root} accepts it from now on.")
+
+
+async def _create(config: Config, name: str | None, grant: Grant) -> tuple[CreatedKey, KeyAcceptance]:
+    async with open_key_access(config) as keys:
+        created = await keys.create(name, grant)
+    return created, await wait_until_accepted(config, created.secret)
+
+
+async def _rotate(config: Config, name_or_id: str, grace_s: int) -> tuple[CreatedKey, KeyAcceptance]:
+    async with open_key_access(config) as keys:
+        created = await keys.rotate(name_or_id, grace_s)
     return created, await wait_until_accepted(config, created.secret)
 
 
 async def _list(config: Config) -> tuple[KeyRow, ...]:
-    async with open_keyring(config) as keyring:
-        return await keyring.list()
+    async with open_key_access(config) as keys:
+        return await keys.list()
 
 
 async def _revoke(config: Config, name_or_id: str) -> tuple[KeyRow, bool]:
-    async with open_keyring(config) as keyring:
-        row = await revoke_key(keyring, name_or_id)
+    async with open_key_access(config) as keys:
+        row = await keys.revoke(name_or_id)
     await wait_until_rejected(config)
     return row, config.client_key is not None and await find_key(config, config.client_key) == row
 
@@ -124,8 +180,11 @@ def _fields(row: KeyRow) -> dict[str, object]:
 
 def _format_row(row: KeyRow) -> tuple[str, ...]:
     state = "live" if row.revoked_at is None else f"revoked {_format_time(row.revoked_at)}"
+    if row.revoked_at is None and row.expires_at is not None:
+        verb = "expired" if row.expires_at <= time.time() else "expires"
+        state = f"{verb} {_format_time(row.expires_at)}"
     times = _format_time(row.created_at), _format_time(row.last_used_at)
-    return (row.id, row.name, f"{row.prefix}…{row.last4}", *times, state)
+    return (row.id, row.name, f"{row.prefix}…{row.last4}", row.role, *times, state)
 
 
 def _format_time(seconds: int | None) -> str:

@@ -18,7 +18,7 @@ Work = Callable[[asyncpg.Connection], Awaitable[T]]
 CONNECTIONS = 4
 CONNECT_TIMEOUT_S = 5.0
 WORK_TIMEOUT_S = 15.0
-MIGRATION_TIMEOUT_S = 600.0  # with millions of rows
+MIGRATION_TIMEOUT_S = 3600.0  # with millions of rows
 CLOSE_TIMEOUT_S = 2.0
 MIGRATION_LOCK = 0x647261676F  # an arbitrary number that identifies this lock
 

@@ -200,6 +200,8 @@ MIGRATIONS: tuple[str, ...] = (
     """,
     # Sums of usage, for everybody and for each key; those of the rows that there are already.
     """
+    SET LOCAL work_mem = '128MB';
+    SET LOCAL maintenance_work_mem = '256MB';
     CREATE TABLE dragoman.usage_sums (
         dimension          TEXT NOT NULL,
         owner              TEXT NOT NULL,
@@ -225,8 +227,7 @@ MIGRATIONS: tuple[str, ...] = (
         web_searches       BIGINT NOT NULL,
         web_fetches        BIGINT NOT NULL,
         generated_tokens   BIGINT NOT NULL,
-        generating_ms      BIGINT NOT NULL,
-        PRIMARY KEY (dimension, owner, level, slot, grouped)
+        generating_ms      BIGINT NOT NULL
     );
     CREATE TABLE dragoman.usage_ttft (
         owner    TEXT NOT NULL,
@@ -234,8 +235,7 @@ MIGRATIONS: tuple[str, ...] = (
         slot     BIGINT NOT NULL,
         route    TEXT NOT NULL,
         bucket   BIGINT NOT NULL,
-        requests BIGINT NOT NULL,
-        PRIMARY KEY (owner, level, slot, route, bucket)
+        requests BIGINT NOT NULL
     );
     INSERT INTO dragoman.usage_sums SELECT 'all', '*', 900000, time_ms / 900000, '',
         count(*), count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
@@ -296,7 +296,7 @@ MIGRATIONS: tuple[str, ...] = (
         coalesce(sum(duration_ms), 0), coalesce(sum(web_searches), 0), coalesce(sum(web_fetches), 0),
         coalesce(sum(output_tokens) FILTER (WHERE duration_ms > ttft_ms), 0),
         coalesce(sum(duration_ms - ttft_ms) FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)
-        FROM dragoman.usage GROUP BY time_ms / 900000, key, provider || '/' || model;
+        FROM dragoman.usage GROUP BY key, time_ms / 900000, provider || '/' || model;
     INSERT INTO dragoman.usage_sums SELECT 'client', key, 900000, time_ms / 900000, client,
         count(*), count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
         count(*) FILTER (WHERE outcome = 'client_gone'), coalesce(sum(input_tokens), 0),
@@ -308,7 +308,7 @@ MIGRATIONS: tuple[str, ...] = (
         coalesce(sum(duration_ms), 0), coalesce(sum(web_searches), 0), coalesce(sum(web_fetches), 0),
         coalesce(sum(output_tokens) FILTER (WHERE duration_ms > ttft_ms), 0),
         coalesce(sum(duration_ms - ttft_ms) FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)
-        FROM dragoman.usage GROUP BY time_ms / 900000, key, client;
+        FROM dragoman.usage GROUP BY key, time_ms / 900000, client;
     INSERT INTO dragoman.usage_sums SELECT dimension, owner, 3600000, slot / 4, grouped,
         sum(requests), sum(failed), sum(client_gone), sum(input_tokens), sum(cache_read_tokens),
         sum(cache_write_tokens), sum(output_tokens), sum(reasoning_tokens), sum(credits), sum(cost_nano_usd),
@@ -322,22 +322,24 @@ MIGRATIONS: tuple[str, ...] = (
         sum(web_searches), sum(web_fetches), sum(generated_tokens), sum(generating_ms)
         FROM dragoman.usage_sums WHERE level = 900000 GROUP BY dimension, owner, slot / 96, grouped;
     INSERT INTO dragoman.usage_ttft SELECT '*', 900000, time_ms / 900000, provider || '/' || model,
-        round(log(2, greatest(1, ttft_ms)::numeric) * 8)::bigint, count(*)
+        round(ln(greatest(1, ttft_ms)::double precision) / ln(2::double precision) * 8)::bigint, count(*)
         FROM dragoman.usage WHERE ttft_ms IS NOT NULL GROUP BY 1, 3, 4, 5;
     INSERT INTO dragoman.usage_ttft SELECT key, 900000, time_ms / 900000, provider || '/' || model,
-        round(log(2, greatest(1, ttft_ms)::numeric) * 8)::bigint, count(*)
+        round(ln(greatest(1, ttft_ms)::double precision) / ln(2::double precision) * 8)::bigint, count(*)
         FROM dragoman.usage WHERE ttft_ms IS NOT NULL GROUP BY 1, 3, 4, 5;
     INSERT INTO dragoman.usage_ttft SELECT '*', 3600000, time_ms / 3600000, provider || '/' || model,
-        round(log(2, greatest(1, ttft_ms)::numeric) * 8)::bigint, count(*)
+        round(ln(greatest(1, ttft_ms)::double precision) / ln(2::double precision) * 8)::bigint, count(*)
         FROM dragoman.usage WHERE ttft_ms IS NOT NULL GROUP BY 1, 3, 4, 5;
     INSERT INTO dragoman.usage_ttft SELECT key, 3600000, time_ms / 3600000, provider || '/' || model,
-        round(log(2, greatest(1, ttft_ms)::numeric) * 8)::bigint, count(*)
+        round(ln(greatest(1, ttft_ms)::double precision) / ln(2::double precision) * 8)::bigint, count(*)
         FROM dragoman.usage WHERE ttft_ms IS NOT NULL GROUP BY 1, 3, 4, 5;
     INSERT INTO dragoman.usage_ttft SELECT '*', 86400000, time_ms / 86400000, provider || '/' || model,
-        round(log(2, greatest(1, ttft_ms)::numeric) * 8)::bigint, count(*)
+        round(ln(greatest(1, ttft_ms)::double precision) / ln(2::double precision) * 8)::bigint, count(*)
         FROM dragoman.usage WHERE ttft_ms IS NOT NULL GROUP BY 1, 3, 4, 5;
     INSERT INTO dragoman.usage_ttft SELECT key, 86400000, time_ms / 86400000, provider || '/' || model,
-        round(log(2, greatest(1, ttft_ms)::numeric) * 8)::bigint, count(*)
+        round(ln(greatest(1, ttft_ms)::double precision) / ln(2::double precision) * 8)::bigint, count(*)
         FROM dragoman.usage WHERE ttft_ms IS NOT NULL GROUP BY 1, 3, 4, 5;
+    ALTER TABLE dragoman.usage_sums ADD PRIMARY KEY (dimension, owner, level, slot, grouped);
+    ALTER TABLE dragoman.usage_ttft ADD PRIMARY KEY (owner, level, slot, route, bucket);
     """,
 )

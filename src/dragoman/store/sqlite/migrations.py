@@ -283,7 +283,7 @@ MIGRATIONS: tuple[str, ...] = (
         coalesce(sum(duration_ms), 0), coalesce(sum(web_searches), 0), coalesce(sum(web_fetches), 0),
         coalesce(sum(output_tokens) FILTER (WHERE duration_ms > ttft_ms), 0),
         coalesce(sum(duration_ms - ttft_ms) FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)
-        FROM usage GROUP BY time_ms / 900000, key, provider || '/' || model;
+        FROM usage GROUP BY key, time_ms / 900000, provider || '/' || model;
     INSERT INTO usage_sums SELECT 'client', key, 900000, time_ms / 900000, client,
         count(*), count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
         count(*) FILTER (WHERE outcome = 'client_gone'), coalesce(sum(input_tokens), 0),
@@ -295,7 +295,7 @@ MIGRATIONS: tuple[str, ...] = (
         coalesce(sum(duration_ms), 0), coalesce(sum(web_searches), 0), coalesce(sum(web_fetches), 0),
         coalesce(sum(output_tokens) FILTER (WHERE duration_ms > ttft_ms), 0),
         coalesce(sum(duration_ms - ttft_ms) FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)
-        FROM usage GROUP BY time_ms / 900000, key, client;
+        FROM usage GROUP BY key, time_ms / 900000, client;
     INSERT INTO usage_sums SELECT dimension, owner, 3600000, slot / 4, grouped,
         sum(requests), sum(failed), sum(client_gone), sum(input_tokens), sum(cache_read_tokens),
         sum(cache_write_tokens), sum(output_tokens), sum(reasoning_tokens), sum(credits), sum(cost_nano_usd),
