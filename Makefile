@@ -58,6 +58,7 @@ test-console: $(DEV_STAMP) chromium
 bench: $(DEV_STAMP)
 	@$(BIN)/python -m bench --crowd
 	@$(BIN)/python -m bench.observers
+	@$(BIN)/python -m bench.admin_queries
 
 # What hostile requests, upstreams and readers cost everybody else; BEFORE=commit compares with an earlier one.
 survive: $(DEV_STAMP)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import get_args
 from zoneinfo import ZoneInfo
 
 import apsw
@@ -20,9 +21,9 @@ from msgspec.structs import replace
 
 from dragoman.accounts.usage_writer import DAY_MS
 from dragoman.admin.request_filter import parse_filter
-from dragoman.admin.usage_series import read_series, read_speed
+from dragoman.admin.usage_series import Step, read_series, read_speed
 from dragoman.store import Store, open_store
-from dragoman.store.request_search import MAX_PAGE, PagePosition
+from dragoman.store.request_search import PagePosition
 from dragoman.store.usage_rows import COLUMNS, GroupBy, UsageSpan
 
 ROWS = 1_000_000
@@ -53,6 +54,12 @@ VALUES = {
     "outcome": "CASE WHEN n % 33 = 0 THEN 'lost' WHEN n % 499999 = 0 THEN 'corrupt' ELSE 'ok' END",
     "error_code": "NULL",
 }
+NOW = datetime.fromtimestamp(END_MS / 1000, UTC)
+FILTERS = (
+    *("", "outcome:!ok", "outcome:corrupt", "route:provider-1/*", "key:key_7", "key:key_7 outcome:corrupt"),
+    *("request_id:req_5", "ttft>4s cost>0.009", "model:nothing", "after:2h", "client:client-1 duration>24s"),
+    *("key:nothing", "before:80d outcome:!ok", 'key:"name 1*"'),
+)
 BEFORE_SUMS = ("DROP TABLE {}usage_sums", "DROP TABLE {}usage_ttft")
 
 Query = Callable[[Store], Awaitable[object]]
@@ -90,41 +97,33 @@ async def fill_postgres(url: str) -> None:
     await connection.close()
 
 
-def list_queries() -> Iterator[tuple[str, Query]]:
-    now = datetime.fromtimestamp(END_MS / 1000, UTC)
+def search(text: str, after: PagePosition | None = None) -> Query:
     names = {f"key_{number}": f"name {number}" for number in range(KEYS)}
+    found = replace(parse_filter(text, NOW, names), after=after)
+    return lambda store: store.search_requests(found)
+
+
+def series(span: UsageSpan, by: GroupBy, step: Step, zone: str = "UTC") -> Query:
+    return lambda store: read_series(store, span, by, step, ZoneInfo(zone), NOW)
+
+
+def speed(span: UsageSpan) -> Query:
+    return lambda store: read_speed(store, span)
+
+
+def list_queries() -> Iterator[tuple[str, Query]]:
+    for text in FILTERS:
+        yield f"requests {text!r}", search(text)
     middle = PagePosition(START_MS + ROWS // 2 * STEP_MS, b"")
-    filters = (
-        *("", "outcome:!ok", "outcome:corrupt", "route:provider-1/*", "key:key_7", "key:key_7 outcome:corrupt"),
-        *("request_id:req_5", "ttft>4s cost>0.009", "model:nothing", "after:2h", "client:client-1 duration>24s"),
-        *("key:nothing", "before:80d outcome:!ok", 'key:"name 1*"'),
-    )
-    for text in filters:
-        search = parse_filter(text, now, names)
-        yield f"requests {text!r}", lambda store, search=search: store.search_requests(search)  # type: ignore[misc]
-    deep = replace(parse_filter("outcome:!ok", now, names), after=middle, limit=MAX_PAGE)
-    yield "requests 'outcome:!ok', page in the middle", lambda store: store.search_requests(deep)
-    spans = {"1 day": 1, "30 days": 30, "90 days": DAYS}
-    zones = {"UTC": ZoneInfo("UTC"), "Berlin": ZoneInfo("Europe/Berlin"), "Kolkata": ZoneInfo("Asia/Kolkata")}
-    groups: tuple[GroupBy, ...] = ("all", "model", "key", "client", "provider")
-    for label, days in spans.items():
+    yield "requests 'outcome:!ok', page in the middle", search("outcome:!ok", middle)
+    for days in (1, 30, DAYS):
         span = UsageSpan(END_MS - days * DAY_MS - 123_456, END_MS + 1)
-        own = replace(span, key="key_7")
-        for by in groups:
-            for where, zone in zones.items():
-                yield (
-                    f"usage of {label} by {by}, days in {where}",
-                    lambda store, span=span, by=by, zone=zone: read_series(store, span, by, "day", zone, now),  # type: ignore[misc]
-                )
-            yield (
-                f"usage of {label} by {by}, in all",
-                lambda store, span=span, by=by: read_series(store, span, by, "all", zones["UTC"], now),  # type: ignore[misc]
-            )
-        yield (
-            f"own usage of {label} by model, hours",
-            lambda store, own=own: read_series(store, own, "model", "hour", zones["UTC"], now),  # type: ignore[misc]
-        )
-        yield f"speed of routes in {label}", lambda store, span=span: read_speed(store, span)  # type: ignore[misc]
+        for by in get_args(GroupBy):
+            for zone in ("UTC", "Europe/Berlin", "Asia/Kolkata"):
+                yield f"usage of {days} days by {by}, days in {zone}", series(span, by, "day", zone)
+            yield f"usage of {days} days by {by}, in all", series(span, by, "all")
+        yield f"own usage of {days} days by model, hours", series(replace(span, key="key_7"), "model", "hour")
+        yield f"speed of routes in {days} days", speed(span)
 
 
 async def measure(url: str, fill: Callable[[], Awaitable[None]]) -> bool:

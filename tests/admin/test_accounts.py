@@ -4,9 +4,11 @@ import asyncio
 import time
 
 import msgspec
+import pytest
 
 from dragoman.accounts.pool import Member, Pool
-from dragoman.admin.accounts import list_accounts, read_quotas
+from dragoman.admin.accounts import end_cooldowns, list_accounts, read_quotas
+from dragoman.admin.errors import NotFound
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.client import HttpClient
 from dragoman.providers.account_state import Limits, Quota
@@ -46,6 +48,15 @@ def test_each_credential_has_its_own_cooldowns() -> None:
     assert [one.is_available for one in accounts[1].credentials] == [False]
     assert accounts[1].login_command == "dragoman login codex"
     assert b"never-shown" not in msgspec.json.encode(accounts)
+
+
+def test_the_cooldowns_of_a_provider_can_be_ended() -> None:
+    providers = {"kiro": make_pooled(), "plain": make("plain", Account())}
+    assert end_cooldowns(providers, "kiro") == 2
+    assert all(one.is_available for one in list_accounts(providers, NOW)[0].credentials)
+    assert end_cooldowns(providers, "plain") == 0
+    with pytest.raises(NotFound, match="kiro, plain"):
+        end_cooldowns(providers, "codex")
 
 
 def test_an_account_that_cannot_be_read_does_not_hide_the_others() -> None:

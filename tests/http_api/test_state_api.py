@@ -1,5 +1,6 @@
 """What the admin API says about the running gateway: models, accounts, settings, keys, doctor, captures, audit."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +45,19 @@ def test_accounts_have_credentials_and_cooldowns(gateway: Running) -> None:
     assert (account["provider"], account["kind"], account["has_quotas"]) == ("echo", "echo", False)
     assert [one["is_available"] for one in account["credentials"]] == [True]
     assert call(gateway, "GET", "/api/v1/accounts/quotas").json == {"quotas": [], "problems": {}}
+
+
+def test_the_cooldowns_of_a_provider_are_ended(gateway: Running) -> None:
+    now = time.time()
+    cooldowns = gateway.app.gateway.runtime.providers["echo"].account.cooldowns
+    assert cooldowns is not None
+    cooldowns.start_cooldown(0, "", now + 600, "quota", now)
+    assert call(gateway, "GET", "/api/v1/accounts").json["accounts"][0]["credentials"][0]["is_available"] is False
+    assert call(gateway, "DELETE", "/api/v1/accounts/echo/cooldowns").json == {"ended": 1}
+    assert call(gateway, "GET", "/api/v1/accounts").json["accounts"][0]["credentials"][0]["is_available"] is True
+    assert call(gateway, "GET", "/api/v1/audit").json["audit"][0]["action"] == "accounts.end_cooldowns"
+    unknown = call(gateway, "DELETE", "/api/v1/accounts/nothing/cooldowns")
+    assert (unknown.status, unknown.json["error"]["field"]) == (404, "id")
 
 
 def test_settings_have_their_origin(gateway: Running) -> None:

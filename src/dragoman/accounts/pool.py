@@ -114,6 +114,11 @@ class Pool:
         if len(self._cooldowns) > MAX_COOLDOWNS:
             self._drop_cooldowns(now)
 
+    def end_cooldowns(self) -> int:
+        """Let every member be used from the next request on; return how many cooldowns that ends."""
+        ended, self._cooldowns = len(self._cooldowns), {}
+        return ended
+
     def release(self, choice: Choice) -> None:
         """End a request's probes, whatever its result."""
         for cooldown in choice.probes:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from dragoman.admin.errors import NotFound
 from dragoman.hub.failure import RequestError
 from dragoman.net.client import ConnectionLost, UpstreamTimeout
 from dragoman.providers.account_state import Limits, Quota
@@ -57,6 +58,15 @@ def list_accounts(providers: Mapping[str, Provider], now: float) -> list[Provide
         )
         for name, provider in providers.items()
     ]
+
+
+def end_cooldowns(providers: Mapping[str, Provider], name: str) -> int:
+    """Let a provider's credentials be used from the next request on; return how many cooldowns that ends."""
+    provider = providers.get(name)
+    if provider is None:
+        raise NotFound(f"There is no provider {name!r}. Configured: {', '.join(providers)}.")
+    pools = {id(pool): pool for one in (provider, *provider.members) if (pool := one.account.cooldowns) is not None}
+    return sum(pool.end_cooldowns() for pool in pools.values())
 
 
 async def read_quotas(providers: Mapping[str, Provider]) -> Quotas:

@@ -9,12 +9,13 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.accounts.credential import CredentialError
+from dragoman.admin.accounts import end_cooldowns
 from dragoman.admin.errors import AdminError
 from dragoman.flow.gateway import Gateway
 from dragoman.framing.redaction import redact
 from dragoman.http.api.audit import AuditLog
 from dragoman.http.api.bodies import read_body
-from dragoman.http.api.responses import response_headers
+from dragoman.http.api.responses import convert_errors, respond, response_headers
 from dragoman.http.api.state import LINES
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import BadRequest
@@ -61,7 +62,7 @@ class Failed(Progress, frozen=True, tag="failed"):
 
 
 class SignInApi:
-    """Runs sign-ins. Each belongs to the response that reports it: closing that cancels the sign-in."""
+    """Changes accounts. A sign-in belongs to the response that reports it: closing that cancels the sign-in."""
 
     def __init__(self, gateway: Gateway, audit: AuditLog) -> None:
         self._gateway = gateway
@@ -76,6 +77,13 @@ class SignInApi:
             async for line in lines:
                 await request.exchange.send(msgspec.json.encode(line) + b"\n")
         request.exchange.finish()
+
+    async def end_cooldowns(self, request: RoutedRequest) -> None:
+        """Ask a provider again with the next request, whatever its credentials are cooling down for."""
+        providers = self._gateway.runtime.providers
+        await self._audit.record(request, "accounts.end_cooldowns", request.rest)
+        with convert_errors("id"):
+            respond(request, {"ended": end_cooldowns(providers, request.rest)})
 
     async def _run(self, options: SignInRequest) -> AsyncGenerator[Progress]:
         conversation = _Conversation()

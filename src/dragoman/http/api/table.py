@@ -74,6 +74,7 @@ class AdminApi:
         yield _route("POST", "config/check", file.check_text, Scope.CONFIG_WRITE)
         sign_in = SignInApi(self._gateway, audit)
         yield _route("POST", "accounts/sign-in", sign_in.sign_in, Scope.ACCOUNTS_WRITE)
+        yield _route("DELETE", "accounts/{id}/cooldowns", sign_in.end_cooldowns, Scope.ACCOUNTS_WRITE)
         yield _route("GET", "audit", audit.list_rows, Scope.AUDIT_READ)
 
 

@@ -89,7 +89,7 @@ class PostgresStore:
         await self._connections.run(partial(admin_tables.add_audit, row=row))
 
     async def audit_rows(self, before: int, limit: int) -> tuple[AuditRow, ...]:
-        return await self._connections.run(partial(admin_tables.list_audit, before=before, limit=limit))
+        return await self._connections.query(partial(admin_tables.list_audit, before=before, limit=limit))
 
     async def add_session(self, row: SessionRow) -> None:
         await self._connections.run(partial(session_tables.add_session, row=row))

@@ -112,7 +112,7 @@ class SqliteStore:
         await self.write(lambda connection: admin_tables.add_audit(connection, row))
 
     async def audit_rows(self, before: int, limit: int) -> tuple[AuditRow, ...]:
-        return await self.read(lambda connection: admin_tables.list_audit(connection, before, limit))
+        return await self.query(lambda connection: admin_tables.list_audit(connection, before, limit))
 
     async def add_session(self, row: SessionRow) -> None:
         await self.write(lambda connection: session_tables.add_session(connection, row))
