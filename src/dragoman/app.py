@@ -135,6 +135,7 @@ class App:
         self._tools: ToolsInForce | None = None
         self._is_replaced = False
         self._console: Console | None = None
+        self._has_siblings = shared_counters is not None  # other workers
         self.reloads = {"good": 0, "bad": 0}
         observers = [*self._metrics.observers, *observers]
         self.usage = None if store is None else UsageWriter(store, _pricing(config))
@@ -238,20 +239,18 @@ class App:
         state = find_console_state(config, self._environ)
         if state.problem:
             log.warning("%s", state.problem)
-        if not state.is_on:
-            self.site.set_console(None)
-        elif self.site.console is None:
+        if state.is_on:
             self._console = self._console or self._make_console()
             self._console.adopt(config)
-            self.site.set_console(self._console)
-        else:
-            self.site.console.adopt(config)
+        self.site.set_console(self._console if state.is_on else None)
 
     def _make_console(self) -> "Console":
         from dragoman.http.console.site import make_console  # a gateway without the console does not load it
 
         audit = None if self.usage is None else AuditLog(self.usage)
-        return make_console(self.site.auth_backoff, self.gateway, self.keyring, self._store, audit, self._cost_of)
+        return make_console(
+            self.site.auth_backoff, self.gateway, self.keyring, self._store, audit, self._cost_of, self._has_siblings
+        )
 
     def _cost_of(self, outcome: Outcome) -> int | None:
         pricing = _pricing(self.gateway.runtime.config) if self.usage is None else self.usage.pricing

@@ -171,3 +171,30 @@ def test_a_first_start_opens_connect_and_a_later_one_live(chromium: Browser, gat
     with screen(chromium, gateway) as tab:
         expect(tab.page).to_have_url(f"{gateway.url}/console/live")
         assert KEY not in tab.page.content()
+
+
+def test_the_file_is_checked_compared_and_written(chromium: Browser, tmp_path: Path) -> None:
+    with running(ECHO, tmp_path, stored=["someone"]) as gateway, screen(chromium, gateway) as tab:
+        tab.allowed = re.compile("412")
+        tab.open("settings")
+        tab.page.get_by_text("Edit the file").click()
+        area = tab.page.locator("textarea")
+        area.fill(f"{ECHO}[retry]\natempts = 2\n")
+        tab.page.get_by_role("button", name="Check and compare").click()
+        expect(tab.page.locator("main")).to_contain_text('did you mean "attempts"')
+        expect(tab.page.get_by_role("button", name="Write and reload")).to_be_disabled()
+        area.fill(f"{ECHO}[retry]\nattempts = 2\n")
+        tab.page.get_by_role("button", name="Check and compare").click()
+        expect(tab.page.get_by_role("region", name="Difference")).to_contain_text("+attempts = 2")
+        tab.keep("settings-edited")
+        tab.page.get_by_role("button", name="Write and reload").click()
+        expect(tab.page.locator("main")).to_contain_text("Written and in force.")
+        row = tab.page.get_by_role("row").filter(has_text="retry.attempts")
+        expect(row).to_contain_text("2")
+        assert gateway.app.gateway.runtime.config.retry.attempts == 2
+        area.fill(f"{ECHO}[retry]\nattempts = 4\n")
+        tab.page.get_by_role("button", name="Check and compare").click()
+        expect(tab.page.get_by_role("region", name="Difference")).to_contain_text("+attempts = 4")
+        (tmp_path / "dragoman.toml").write_text(f"{ECHO}[retry]\nattempts = 3\n")
+        tab.page.get_by_role("button", name="Write and reload").click()
+        expect(tab.page.locator("main .failed")).to_contain_text("changed meanwhile")

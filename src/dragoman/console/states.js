@@ -24,7 +24,7 @@ export function empty(title, ...next) {
 export function failed(error, retry) {
   if (error instanceof ApiError && error.status === 403) return forbidden(error);
   const title = error instanceof Unreachable ? "The gateway cannot be reached" : "This did not work";
-  const message = error instanceof Error ? error.message : String(error);
+  const message = error instanceof ApiError && error.status === 412 ? "It was changed meanwhile, so nothing was written. Load it again." : error instanceof Error ? error.message : String(error);
   announce(`${title}. ${message}`);
   return h("section.state.failed", { role: "alert" },
     h("h2", null, h("span.mark.bad", { "aria-hidden": "true" }, "✕"), ` ${title}`),

@@ -99,7 +99,7 @@ class Keys {
   }
 }
 
-const SCOPES = ["requests:read", "requests:end", "usage:read", "captures:read", "models:read", "accounts:read", "accounts:write", "keys:read", "keys:write", "config:read", "doctor:run", "audit:read"];
+const SCOPES = ["requests:read", "requests:end", "usage:read", "captures:read", "models:read", "accounts:read", "accounts:write", "keys:read", "keys:write", "config:read", "config:write", "doctor:run", "audit:read"];
 
 /** @param {number | null} seconds */
 function time(seconds) {

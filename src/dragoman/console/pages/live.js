@@ -81,7 +81,13 @@ export function open() {
     measured = { at: performance.now(), tokens: 0 };
     draw();
   }, 1000);
-  const hello = () => { rows.clear(); };
+  const partial = h("p.notice", { hidden: true }, "This gateway has several workers, and this list shows the requests of one of them. Requests has all of them once they have ended.");
+  node.insertBefore(partial, notice);
+  /** @param {Event} event */
+  const hello = (event) => {
+    rows.clear();
+    partial.hidden = !(/** @type {CustomEvent} */ (event).detail.is_partial);
+  };
   const hear = /** @type {EventListener} */ (onRows);
   feed.addEventListener("hello", hello);
   feed.addEventListener("rows", hear);

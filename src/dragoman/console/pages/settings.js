@@ -1,10 +1,10 @@
-// Settings: what is in force, and who set it?
+// Settings: what is in force, and who set it? And the file itself: checked, compared, then written.
 
-import { get } from "../api.js";
-import { h } from "../dom.js";
-import { empty, fill } from "../states.js";
-import { plain, quote } from "../text.js";
 import { keepInAddress } from "../address.js";
+import { get, send, session } from "../api.js";
+import { announce, h, show } from "../dom.js";
+import { empty, failed, fill } from "../states.js";
+import { lines, plain, quote } from "../text.js";
 
 export const title = "Settings";
 
@@ -21,11 +21,13 @@ export function open({ query }) {
     keepInAddress({ q: input.value, set: only.checked ? "1" : "" });
     if (data) place.replaceChildren(report(data, input.value, only.checked));
   };
+  const load = () => fill(place, () => get("/api/v1/config"), (loaded) => { data = loaded; return report(data, input.value, only.checked); });
   input.addEventListener("input", draw);
   only.addEventListener("change", draw);
-  void fill(place, () => get("/api/v1/config"), (loaded) => { data = loaded; return report(data, input.value, only.checked); });
+  void load();
+  const editor = new FileEditor(load);
   return {
-    node: h("div", null, h("div.bar", { role: "search" }, h("label.unseen", { for: "find" }, "Find a setting"), input, h("label.check", null, only, "Only what differs from the defaults")), place),
+    node: h("div", null, editor.node, h("h2", null, "Values in force"), h("div.bar", { role: "search" }, h("label.unseen", { for: "find" }, "Find a setting"), input, h("label.check", null, only, "Only what differs from the defaults")), place),
     keys: { "/": () => input.focus() },
   };
 }
@@ -33,8 +35,7 @@ export function open({ query }) {
 /** @param {any} data @param {string} wanted @param {boolean} onlySet */
 function report(data, wanted, onlySet) {
   const found = data.settings.filter((/** @type {any} */ one) => one.key.toLowerCase().includes(wanted.toLowerCase()) && (!onlySet || one.origin !== "default"));
-  return h("div", null,
-    h("p", null, "File: ", h("code", null, plain(data.source)), ". Edit it with your editor: changes take effect within a second, and a bad edit changes nothing. Secrets are masked."),
+  return h("div", null, h("p", null, "File: ", h("code", null, plain(data.source)), ". Secrets are masked."),
     data.warnings.map((/** @type {string} */ warning) => h("p.notice", null, quote(warning, 1000))),
     found.length ? table(found) : empty("No setting fits", "Remove the filter to see all."));
 }
@@ -46,4 +47,71 @@ function table(settings) {
     h("tbody", null, settings.map((one) => h("tr", null, h("th.text", { scope: "row" }, h("code", null, plain(one.key))),
       h("td.text.mono", null, quote(one.value === null ? "not set" : Array.isArray(one.value) ? JSON.stringify(one.value) : String(one.value), 500)),
       h("td.text", null, one.origin === "default" ? h("span.soft", null, "default") : plain(one.origin)))))));
+}
+
+/** The file's own text. Nothing is written before it was checked and its difference shown. */
+class FileEditor {
+  /** @param {() => void} written */
+  constructor(written) {
+    this.written = written;
+    this.etag = "";
+    this.place = h("div");
+    this.result = h("div", { role: "status" });
+    this.node = h("details.card", { ontoggle: () => { if (this.node.open && !this.place.firstChild) void this.load(); } }, h("summary", null, "Edit the file"), this.place, this.result);
+  }
+
+  load() {
+    show(this.result);
+    return fill(this.place, async () => {
+      const response = await send("GET", "/api/v1/config/file");
+      this.etag = response.headers.get("etag") || "";
+      return response.json();
+    }, (file) => this.draw(file));
+  }
+
+  /** @param {any} file */
+  draw(file) {
+    const may = session.may("config:write") && file.writable;
+    const area = h("textarea", { id: "file", rows: "16", spellcheck: "false", readonly: !may, "aria-describedby": "file-note" });
+    area.value = file.text;
+    const write = h("button.primary", { type: "button", disabled: true, onclick: () => void this.write(area.value) }, "Write and reload");
+    area.addEventListener("input", () => { write.disabled = true; });
+    const check = h("button", { type: "button", onclick: async () => { write.disabled = !(await this.check(area.value)); } }, "Check and compare");
+    return h("div", null, h("label", { for: "file" }, plain(file.path)), h("p.soft", { id: "file-note" }, !may ? "This is read-only: the gateway may not write the file, or this key may not."
+      : file.exists ? "A secret is shown as <hidden N>: leave it, and it stays as it is." : "There is no file yet: writing makes it."), area,
+      may ? h("div.bar", null, check, write, h("button.quiet", { type: "button", onclick: () => void this.load() }, "Start again")) : null);
+  }
+
+  /** @param {string} text @returns {Promise<boolean>} */
+  async check(text) {
+    try {
+      const found = await (await send("POST", "/api/v1/config/check", { text })).json();
+      const list = [...found.problems.map((/** @type {any} */ one) => h("p.notice.bad", null, `Line ${one.line ?? "?"}, ${plain(one.key)}: `, quote(one.message, 1000))),
+        ...found.warnings.map((/** @type {string} */ one) => h("p.notice", null, quote(one, 1000)))];
+      show(this.result, list, found.diff ? difference(found.diff) : h("p", null, "Nothing is changed."));
+      announce(found.ok ? "The text is valid." : `${found.problems.length} problems`);
+      return found.ok && Boolean(found.diff);
+    } catch (error) {
+      show(this.result, failed(error));
+      return false;
+    }
+  }
+
+  /** @param {string} text */
+  async write(text) {
+    try {
+      const made = await (await send("PUT", "/api/v1/config/file", { text }, { headers: { "if-match": this.etag } })).json();
+      await this.load();
+      show(this.result, h("p.notice.good", null, "Written and in force.", made.backup ? ` The old file is ${plain(made.backup)}.` : ""));
+      announce("Written and in force.");
+      this.written();
+    } catch (error) {
+      show(this.result, failed(error));
+    }
+  }
+}
+
+/** @param {string} text a unified difference */
+function difference(text) {
+  return h("div.diff", { tabindex: "0", role: "region", "aria-label": "Difference" }, text.split("\n").map((line) => h(line.startsWith("+") ? "div.add" : line.startsWith("-") ? "div.del" : "div", null, lines(line))));
 }

@@ -4,7 +4,7 @@ import { keepInAddress } from "../address.js";
 import { get } from "../api.js";
 import { barChart } from "../chart.js";
 import { h } from "../dom.js";
-import { duration, money, number, percent, tokens } from "../format.js";
+import { ZONE, duration, money, number, percent, tokens } from "../format.js";
 import { empty, fill } from "../states.js";
 import { plain } from "../text.js";
 
@@ -12,6 +12,8 @@ export const title = "Usage";
 const SLOT_S = 900;
 /** @type {Record<string, [string, number, number]>} name -> title, seconds, seconds of one bar */
 const SPANS = { "24h": ["Last 24 hours", 86_400, 3600], "7d": ["Last 7 days", 7 * 86_400, 6 * 3600], "30d": ["Last 30 days", 30 * 86_400, 86_400] };
+/** @type {Record<string, string>} the sums that a chart needs */
+const steps = { "24h": "hour", "7d": "hour", "30d": "day" };
 /** @type {Record<string, string>} */
 const GROUPS = { model: "Model", key: "Key", client: "Client", provider: "Provider" };
 
@@ -24,7 +26,12 @@ export function open({ query }) {
   const draw = () => {
     keepInAddress({ span: span.value, by: by.value, chart: what.value });
     const [, seconds] = SPANS[span.value] || SPANS["24h"];
-    void fill(place, () => get("/api/v1/usage", { by: by.value, since_ms: Date.now() - seconds * 1000 }), (data) => report(data, span.value, by.value, what.value));
+    const since_ms = Date.now() - seconds * 1000;
+    const load = async () => {
+      const [sums, speed] = await Promise.all([get("/api/v1/usage", { by: by.value, since_ms, step: steps[span.value], time_zone: ZONE }), get("/api/v1/usage/speed", { since_ms })]);
+      return { ...sums, speed: speed.routes };
+    };
+    void fill(place, load, (data) => report(data, span.value, by.value, what.value));
   };
   for (const one of [span, by, what]) one.node.addEventListener("change", draw);
   draw();
@@ -43,7 +50,7 @@ function report(data, span, by, what) {
   const groups = group(data.sums);
   const all = sum(data.sums);
   return h("div", null, data.whole ? null : h("p.notice", null, "This key sees its own usage only."), figures(all),
-    chart(data.sums, span, what), h("h2", null, `By ${GROUPS[by].toLowerCase()}`), table(groups, all, by, data.names));
+    chart(data.sums, span, what), h("h2", null, `By ${GROUPS[by].toLowerCase()}`), table(groups, all, by, data.names), speedTable(data.speed));
 }
 
 /** @param {any[]} sums @returns {any} */
@@ -115,4 +122,13 @@ function table(groups, all, by, names) {
     h("thead", null, h("tr", null, heads.map((name, index) => h(index ? "th.number" : "th", { scope: "col" }, name)))),
     h("tbody", null, groups.map(([name, one]) => h("tr", null, h("th.text", { scope: "row" }, plain(names[name] || (name === "/" || !name ? "no upstream reached" : name))), cells(one)))),
     h("tfoot", null, h("tr", null, h("th", { scope: "row" }, "All"), cells(all)))));
+}
+
+/** @param {any[]} routes */
+function speedTable(routes) {
+  if (!routes.length) return null;
+  return h("section", null, h("h2", null, "Speed by route"), h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Speed" }, h("table", null, h("caption.unseen", null, "Speed by route"),
+    h("thead", null, h("tr", null, h("th", { scope: "col" }, "Route"), ["Requests", "First token, half within", "First token, 95 % within", "Tokens per second"].map((name) => h("th.number", { scope: "col" }, name)))),
+    h("tbody", null, routes.map((one) => h("tr", null, h("th.text", { scope: "row" }, plain(one.route || "no upstream reached")), h("td.number", null, number(one.requests)), h("td.number", null, duration(one.ttft_p50_ms)),
+      h("td.number", null, duration(one.ttft_p95_ms)), h("td.number", null, one.tokens_per_s === null ? "–" : one.tokens_per_s.toFixed(1))))))));
 }

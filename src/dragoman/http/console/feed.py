@@ -88,7 +88,12 @@ class FeedApi:
         request.exchange.finish()
 
     def _describe_gateway(self, request: RoutedRequest) -> dict[str, object]:
-        return {"version": __version__, "time": round(time.time() * 1000), "sees_all": request.sees_all}
+        return {
+            "version": __version__,
+            "time": round(time.time() * 1000),
+            "sees_all": request.sees_all,
+            "is_partial": self._live.is_partial,
+        }
 
     async def _record_look(self, request: RoutedRequest, subject: str) -> None:
         if self._audit is not None:

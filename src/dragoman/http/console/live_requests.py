@@ -89,7 +89,8 @@ class Watcher:
 class LiveRequests:
     """Knows the requests under way and the last ENDED_ROWS that ended, and passes what changes to watchers."""
 
-    def __init__(self, captures: RequestCapture, cost_of: CostOf) -> None:
+    def __init__(self, captures: RequestCapture, cost_of: CostOf, is_partial: bool = False) -> None:
+        self.is_partial = is_partial  # other workers of the gateway have requests of their own
         self._captures = captures
         self._cost_of = cost_of
         self._numbers = itertools.count(1)

@@ -237,9 +237,10 @@ def make_console(
     store: Store | None,
     audit: AuditLog | None,
     cost_of: CostOf,
+    is_partial: bool,
 ) -> Console:
     """Make the console of a gateway, which sees every request from now on."""
-    live = LiveRequests(gateway.captures, cost_of)
+    live = LiveRequests(gateway.captures, cost_of, is_partial)
     gateway.observers.attach(live.observe)
     sessions = ConsoleSessions(MemorySessions() if store is None else store, keyring)
     return Console(sessions, keyring, backoff, live, audit, ConnectApi(gateway))
