@@ -122,3 +122,27 @@ def test_blocked_domains_reach_vertex_alone() -> None:
         {"googleSearch": {"excludeDomains": ["a.example"]}}
     ]
     assert from_messages([search], NEW)["tools"] == [{"googleSearch": {}}]
+
+
+def test_an_mcp_server_is_reached_by_google() -> None:
+    tool: JsonObject = {
+        "type": "mcp",
+        "server_label": "docs",
+        "server_url": "https://mcp.example/",
+        "authorization": "tok",
+    }
+    request: JsonObject = {"model": "m", "input": "hi", "tools": [tool | {"require_approval": "never"}]}
+    transport = {"url": "https://mcp.example/", "headers": {"Authorization": "Bearer tok"}}
+    body, _ = build_from("responses", request)
+    assert body["tools"] == [{"mcpServers": [{"name": "docs", "streamableHttpTransport": transport}]}]
+    with pytest.raises(BadRequest) as refused:
+        build_from("responses", request | {"tools": [tool]})
+    assert refused.value.failure.at == "/tools/0/require_approval"
+
+
+def test_a_gemini_client_keeps_its_own_tools_whole() -> None:
+    tools = [{"googleSearch": {"timeRangeFilter": {"startTime": "x"}}}, {"fileSearch": {"fileSearchStoreNames": ["a"]}}]
+    request: JsonObject = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}], "tools": tools}
+    body, lost = build_from("gemini", request | {"labels": {"Team": "Blue"}, "serviceTier": "flex"})
+    assert (body["tools"], body["labels"], body["serviceTier"]) == (tools, {"Team": "Blue"}, "flex")
+    assert lost == {}

@@ -77,9 +77,12 @@ def _build_account_fields(request: Request, target: Target, ledger: Ledger) -> W
         if tier is None:
             ledger.note_dropped(at, f"Gemini has no tier like {request.service_tier!r}")
         else:
-            ledger.note_approximated(at, "the vendors' tiers differ")
+            if request.protocol != NAME:
+                ledger.note_approximated(at, "the vendors' tiers differ")
             body["serviceTier"] = tier
-    if request.metadata and VERTEX in target.quirks:
+    if request.metadata and request.protocol == NAME:
+        body["labels"] = request.metadata
+    elif request.metadata and VERTEX in target.quirks:
         ledger.note_approximated(request.pointer("metadata"), "labels have only lower-case letters, digits, _ and -")
         body["labels"] = {_make_label(key): _make_label(str(value)) for key, value in request.metadata.items()}
     elif request.metadata:

@@ -12,6 +12,8 @@ from dragoman.hub.request import Custom, Function, Hosted, Pick, Request, Tool, 
 from dragoman.protocols.gemini.build_schema import clean_schema, has_no_arguments
 from dragoman.protocols.gemini.wire import HOSTED_TOOLS, NAME, VERTEX, Wire
 
+_MCP = "mcp"
+_RUN_BY_GOOGLE = frozenset((*HOSTED_TOOLS, _MCP))
 _MODES = {Pick.AUTO: "AUTO", Pick.NONE: "NONE", Pick.REQUIRED: "ANY", Pick.NAMED: "ANY"}
 
 
@@ -26,7 +28,7 @@ def build_tools(request: Request, target: Target, ledger: Ledger) -> Offered:
     hosted = _choose_hosted(request, target, ledger)
     functions = [tool for tool in request.tools if isinstance(tool, Function)]
     _check_names(functions)
-    declared = [_build_function(tool, ledger) for tool in functions]
+    declared = [_build_function(tool, request.protocol, ledger) for tool in functions]
     for function, wire in zip(functions, declared, strict=True) if request.protocol == NAME else ():
         restore(wire, function.ext)
     for tool in request.tools:
@@ -35,9 +37,11 @@ def build_tools(request: Request, target: Target, ledger: Ledger) -> Offered:
     if request.parallel is False and declared:
         ledger.note_dropped(request.pointer("parallel"), "Gemini cannot be limited to one call at a time")
     entries: list[Wire] = [{"functionDeclarations": declared}] if declared else []
-    entries += [_build_hosted(tool, target, ledger) for tool in hosted]
+    entries += [_build_hosted(tool, request, target, ledger) for tool in hosted]
     body: Wire = {"tools": entries} if entries else {}
     config = _build_choice(request.tool_choice, bool(declared), hosted)
+    if request.protocol == NAME and any(tool.strict for tool in functions):
+        config = _validate(config)
     if hosted and declared:
         config = _mix(config)
     if config:
@@ -53,14 +57,14 @@ def _check_names(functions: Sequence[Function]) -> None:
         seen.add(tool.name)
 
 
-def _build_function(tool: Function, ledger: Ledger) -> Wire:
+def _build_function(tool: Function, protocol: str, ledger: Ledger) -> Wire:
     wire: Wire = {"name": tool.name}
     if tool.description is not None:
         wire["description"] = tool.description
     if tool.parameters is not None and not has_no_arguments(tool.parameters):
         schema = clean_schema(tool.parameters, tool.pointer("parameters"), ledger)
         wire["parametersJsonSchema"] = {"type": "object", **schema} if isinstance(schema, dict) else schema
-    if tool.strict:
+    if tool.strict and protocol != NAME:  # there it is a mode of all functions
         ledger.note_dropped(tool.pointer("strict"), "Gemini has no strict functions")
     if tool.deferred:
         ledger.note_approximated(f"{tool.at}/defer_loading", "Gemini has no tool search; the tool is offered at once")
@@ -78,7 +82,9 @@ def _choose_hosted(request: Request, target: Target, ledger: Ledger) -> list[Hos
     mixes = target.profile.hosted_beside_functions and VERTEX not in target.quirks
     kept: list[Tool] = [tool for tool in request.tools if not isinstance(tool, Hosted)]
     hosted = [tool for tool in request.tools if isinstance(tool, Hosted)]
-    usable = [tool for tool in hosted if tool.kind in HOSTED_TOOLS and (mixes or not has_functions)]
+    if request.protocol == NAME:
+        return hosted
+    usable = [tool for tool in hosted if tool.kind in _RUN_BY_GOOGLE and (mixes or not has_functions)]
     for tool in hosted:
         if tool in usable:
             continue
@@ -86,18 +92,55 @@ def _choose_hosted(request: Request, target: Target, ledger: Ledger) -> list[Hos
             raise BadRequest(
                 tool.at, f"This model's provider cannot run the tool {tool.kind!r}. Remove it or choose another model."
             )
-        why = "beside functions" if tool.kind in HOSTED_TOOLS else "at all"
+        why = "beside functions" if tool.kind in _RUN_BY_GOOGLE else "at all"
         ledger.note_dropped(tool.at, f"{target.model} cannot run {tool.kind!r} {why}")
     return usable
 
 
-def _build_hosted(tool: Hosted, target: Target, ledger: Ledger) -> Wire:
+def _build_hosted(tool: Hosted, request: Request, target: Target, ledger: Ledger) -> Wire:
+    if request.protocol == NAME and isinstance(tool.raw, dict):
+        return {"mcpServers": [tool.raw]} if tool.kind == _MCP else _restore_hosted(tool, tool.raw)
     ledger.note_approximated(tool.at, f"{tool.kind!r} works differently at this upstream")
     note_unread_fields(tool, NAME, ledger)
+    if tool.kind == _MCP:
+        return {"mcpServers": [_build_server(tool, request.protocol, ledger)]}
     settings: Wire = {}
     if tool.blocked_domains and tool.kind == "web_search" and VERTEX in target.quirks:
         settings["excludeDomains"] = list(tool.blocked_domains)
     return {HOSTED_TOOLS[tool.kind]: settings}
+
+
+def _restore_hosted(tool: Hosted, raw: dict[str, object]) -> Wire:
+    if not tool.blocked_domains:
+        return dict(raw)
+    return {
+        key: {**(settings if isinstance(settings, dict) else {}), "excludeDomains": list(tool.blocked_domains)}
+        for key, settings in raw.items()
+    }
+
+
+def _build_server(tool: Hosted, protocol: str, ledger: Ledger) -> Wire:
+    if tool.server_url is None:
+        raise BadRequest(tool.at, "The MCP server has no address, and Google reaches MCP servers only by theirs.")
+    raw = tool.raw if isinstance(tool.raw, dict) else {}
+    if protocol == "responses" and raw.get("require_approval", "always") != "never":
+        raise BadRequest(
+            f"{tool.at}/require_approval", 'require_approval must be "never": Google does not ask for approval.'
+        )
+    if tool.allowed_tools is not None:
+        ledger.note_dropped(f"{tool.at}/allowed_tools", "Google offers all tools of an MCP server")
+    transport: Wire = {"url": tool.server_url}
+    if tool.authorization is not None:
+        transport["headers"] = {"Authorization": f"Bearer {tool.authorization}"}
+    return {"name": tool.server_name or "server", "streamableHttpTransport": transport}
+
+
+def _validate(config: Wire) -> Wire:
+    """Return the configuration with calls checked against their schemas, unless another mode is chosen."""
+    calling = config.get("functionCallingConfig")
+    if not isinstance(calling, dict) or calling["mode"] != "AUTO":
+        return config
+    return {**config, "functionCallingConfig": {**calling, "mode": "VALIDATED"}}
 
 
 def _mix(config: Wire) -> Wire:

@@ -258,13 +258,22 @@ class _TurnBuilder:
                 texts.append(f"[{kind}: see below]")
                 others.append({"text": f"[{kind} from the result of {self._find_name(result)}]"})
                 others += self._media.build(part)
-        output = {"error" if result.is_error else "output": SEPARATOR.join(texts)}
+        output = self._read_object(texts) or {"error" if result.is_error else "output": SEPARATOR.join(texts)}
         response: Wire = {"id": result.call_id, "name": self._find_name(result), "response": output}
         if attached:
             response["parts"] = attached
         wire: Wire = {"functionResponse": response}
         self._restore(wire, result.ext)
         return wire
+
+    def _read_object(self, texts: list[str]) -> dict[str, object] | None:
+        """Return the object that a Gemini client sent as a response."""
+        if not self._same_protocol or len(texts) != 1 or not texts[0].startswith("{"):
+            return None
+        try:
+            return msgspec.json.decode(texts[0], type=dict[str, object])
+        except (msgspec.DecodeError, RecursionError):
+            return None
 
     def _find_name(self, result: ToolResult) -> str:
         return self._names.get(result.call_id, result.call_id)
