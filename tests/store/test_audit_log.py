@@ -26,6 +26,9 @@ def test_audit_rows_are_read_newest_first_and_form_a_chain(store_url: str) -> No
         assert [replace(found, number=0, previous=b"") for found in oldest] == [rows[0], rows[0]]
         chain = [*newest, *oldest]
         assert [found.previous for found in chain] == [*(hash_row(found) for found in chain[1:]), b""]
+        assert await store.remove_audit(NOON_MS) == 0
+        assert await store.remove_audit(NOON_MS + 1) == 4
+        assert await store.audit_rows(2**62, 2) == ()
         await store.close()
         await other.close()
 

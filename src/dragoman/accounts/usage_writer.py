@@ -15,6 +15,7 @@ from dragoman.hub.usage import MAX_COUNT, MAX_CREDITS, Usage
 from dragoman.net.tasks import spawn
 from dragoman.prices import Pricing
 from dragoman.store import Store, StoreError
+from dragoman.store.audit_log import AUDIT_DAYS
 from dragoman.store.usage_rows import UsageRow
 
 MAX_PENDING = 10_000
@@ -188,14 +189,15 @@ REMOVE_PAUSE_S = 0.05
 async def remove_old_usage_forever(
     store: Store, days: Callable[[], float | None], every_s: float = REMOVE_EVERY_S
 ) -> None:
-    """Remove old rows every hour, forever; None from `days` means that all rows are kept."""
+    """Remove old rows of usage and of the audit log every hour, forever; None from `days` keeps all rows of usage."""
     while True:
         kept = days()
-        if kept is not None:
-            try:
+        try:
+            if kept is not None:
                 await remove_old_usage(store, kept)
-            except StoreError as error:
-                log.warning("cannot remove usage older than %g days now: %s", kept, error)
+            await store.remove_audit(int(time.time() * 1000 - AUDIT_DAYS * DAY_MS))
+        except StoreError as error:
+            log.warning("cannot remove old rows of usage and of the audit log now: %s", error)
         await asyncio.sleep(every_s)
 
 

@@ -20,6 +20,7 @@ class AuditRow(Struct, frozen=True):
     previous: bytes = b""
 
 
+AUDIT_DAYS = 400  # rows are kept that long
 AUDIT_COLUMNS = "time_ms, actor, action, subject, address, detail, number, previous"
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 from dragoman.store.usage_rows import COLUMNS, UsageRow
 
 MAX_PAGE = 100
-MAX_EXAMINED = 20_000  # rows, for one page: a search for something rare continues on the next page
+MAX_EXAMINED = 10_000  # rows, for one page: a search for something rare continues on the next page
 QUERY_TIMEOUT_S = 2.0
 MAX_QUERIES = 2  # at the same time, each on a connection that no other operation waits for
 

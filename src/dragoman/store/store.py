@@ -161,6 +161,9 @@ class Store(Protocol):
     async def add_audit(self, row: AuditRow) -> None:
         """Add a row to the audit log, which gets its number and the hash of the row before."""
 
+    async def remove_audit(self, before_ms: int) -> int:
+        """Remove the rows of the audit log that are older than this time; return how many."""
+
     async def audit_rows(self, before: int, limit: int) -> tuple[AuditRow, ...]:
         """Return the newest audit rows whose number is smaller than `before`, newest first."""
 

@@ -39,6 +39,11 @@ async def add_audit(connection: asyncpg.Connection, row: AuditRow) -> None:
         )
 
 
+async def remove_audit(connection: asyncpg.Connection, before_ms: int) -> int:
+    status: str = await connection.execute("DELETE FROM dragoman.audit WHERE time_ms < $1", before_ms)
+    return int(status.removeprefix("DELETE "))
+
+
 async def list_audit(connection: asyncpg.Connection, before: int, limit: int) -> tuple[AuditRow, ...]:
     found = await connection.fetch(
         f"SELECT {AUDIT_COLUMNS} FROM dragoman.audit WHERE number < $1 ORDER BY number DESC LIMIT $2",  # noqa: S608

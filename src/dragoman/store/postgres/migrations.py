@@ -341,5 +341,7 @@ MIGRATIONS: tuple[str, ...] = (
         FROM dragoman.usage WHERE ttft_ms IS NOT NULL GROUP BY 1, 3, 4, 5;
     ALTER TABLE dragoman.usage_sums ADD PRIMARY KEY (dimension, owner, level, slot, grouped);
     ALTER TABLE dragoman.usage_ttft ADD PRIMARY KEY (owner, level, slot, route, bucket);
+    ANALYZE dragoman.usage_sums;
+    ANALYZE dragoman.usage_ttft;
     """,
 )

@@ -88,6 +88,9 @@ class PostgresStore:
     async def add_audit(self, row: AuditRow) -> None:
         await self._connections.run(partial(admin_tables.add_audit, row=row))
 
+    async def remove_audit(self, before_ms: int) -> int:
+        return await self._connections.run(partial(admin_tables.remove_audit, before_ms=before_ms))
+
     async def audit_rows(self, before: int, limit: int) -> tuple[AuditRow, ...]:
         return await self._connections.query(partial(admin_tables.list_audit, before=before, limit=limit))
 

@@ -34,6 +34,11 @@ def add_audit(connection: apsw.Connection, row: AuditRow) -> None:
     )
 
 
+def remove_audit(connection: apsw.Connection, before_ms: int) -> int:
+    connection.execute("DELETE FROM audit WHERE time_ms < ?", (before_ms,))
+    return connection.changes()
+
+
 def list_audit(connection: apsw.Connection, before: int, limit: int) -> tuple[AuditRow, ...]:
     found = connection.execute(
         f"SELECT {AUDIT_COLUMNS} FROM audit WHERE number < ? ORDER BY number DESC LIMIT ?",  # noqa: S608

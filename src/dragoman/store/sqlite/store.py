@@ -111,6 +111,9 @@ class SqliteStore:
     async def add_audit(self, row: AuditRow) -> None:
         await self.write(lambda connection: admin_tables.add_audit(connection, row))
 
+    async def remove_audit(self, before_ms: int) -> int:
+        return await self.write(lambda connection: admin_tables.remove_audit(connection, before_ms))
+
     async def audit_rows(self, before: int, limit: int) -> tuple[AuditRow, ...]:
         return await self.query(lambda connection: admin_tables.list_audit(connection, before, limit))
 
