@@ -12,7 +12,7 @@ from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
 from dragoman.cli.timeline import render_timeline
 from dragoman.flow.capture.directory import Bounds, CaptureDirectory, load_capture
-from dragoman.flow.capture.format import Capture
+from dragoman.flow.capture.format import Capture, LookupName
 from dragoman.http.handler import replay_site
 from e2e.kiro_rig import MODEL, KiroRig, kiro_rigged
 from fakes.eventstream import event
@@ -127,11 +127,16 @@ def declared(asked: Asked) -> tuple[str, str]:
 def test_the_model_reads_kiros_own_text_about_the_search(tmp_path: Path) -> None:
     with kiro_rigged(tmp_path) as rig:
         rig.fake.found = FOUND
+        own = (SEARCH_TOOL["description"], "The search query to execute")
         rig.plays(SEARCHES, ANSWERS)
         streamed(rig)
+        assert own not in [declared(asked) for asked in rig.fake.chats]  # an account without search costs no request
+        assert len(operations(rig)) == 1
+        rig.plays(SEARCHES, ANSWERS, SEARCHES, ANSWERS)
         streamed(rig)
-        texts = {declared(asked) for asked in rig.fake.chats}
-        assert texts == {(SEARCH_TOOL["description"], "The search query to execute")}
+        streamed(rig)
+        assert {declared(asked) for asked in rig.fake.chats} == {own}
+        assert len(rig.fake.chats) == 4
         [listed] = [asked for asked in operations(rig) if asked.json["method"] == "tools/list"]
         assert (listed.json["params"], listed.json["profileArn"]) == ({}, ARN)
 
@@ -140,9 +145,12 @@ def test_a_capture_replays_with_kiros_text_and_its_results(tmp_path: Path) -> No
     settings = f'[debug]\ncapture = "all"\ndirectory = "{tmp_path}/captures"'
     with kiro_rigged(tmp_path, settings=settings) as rig:
         rig.fake.found = FOUND
-        rig.plays(SEARCHES, ANSWERS)
+        rig.plays(SEARCHES, ANSWERS, SEARCHES, ANSWERS)
         streamed(rig)
-        capture = wait_for_capture(tmp_path / "captures")
+        wait_for_capture(tmp_path / "captures", 1)
+        streamed(rig)
+        capture = wait_for_capture(tmp_path / "captures", 2)
+    assert LookupName.TOOL_TEXT.value in [lookup.name for lookup in capture.lookups]
     shown = "\n".join(render_timeline(capture, full=True))
     assert '> web_search "pandas", kiro' in shown
     assert "< web_search found 2 pages" in shown
@@ -150,21 +158,23 @@ def test_a_capture_replays_with_kiros_text_and_its_results(tmp_path: Path) -> No
     assert [(part.name, change) for part in parts for change in part.changes] == []
 
 
-def wait_for_capture(directory: Path) -> Capture:
+def wait_for_capture(directory: Path, number: int) -> Capture:
     files = CaptureDirectory(directory, Bounds(100, 1 << 30, 86_400.0))
     until = time.monotonic() + 20
-    while not files.files() and time.monotonic() < until:
+    while len(files.files()) < number and time.monotonic() < until:
         time.sleep(0.02)
-    return load_capture(files.files()[0])
+    return max((load_capture(file) for file in files.files()), key=lambda capture: capture.started_at)
 
 
 @pytest.mark.parametrize("tools", [[], [{**SEARCH_TOOL, "name": "other"}], [{**SEARCH_TOOL, "description": None}], [1]])
 def test_without_such_a_text_the_gateways_own_is_declared(tmp_path: Path, tools: list[JsonObject]) -> None:
     with kiro_rigged(tmp_path) as rig:
         rig.fake.found, rig.fake.tools = FOUND, tools
-        rig.plays(SEARCHES, ANSWERS)
-        assert streamed(rig).stop_reason == "end_turn"
-        assert declared(rig.fake.chats[0])[0].startswith("Search the web.")
+        rig.plays(SEARCHES, ANSWERS, ANSWERS)
+        for _ in range(2):
+            assert streamed(rig).stop_reason == "end_turn"
+        assert [asked.json["method"] for asked in operations(rig)] == ["tools/call", "tools/list"]
+        assert declared(rig.fake.chats[-1])[0].startswith("Search the web.")
 
 
 def test_the_models_query_is_searched_and_not_the_users_sentence(rig: KiroRig) -> None:

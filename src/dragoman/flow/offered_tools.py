@@ -64,7 +64,7 @@ async def offer_tools(
     unrun: tuple[ServerToolUse, ...] = ()
     check_domains(request)
     if plan is not None:
-        request, tools = offer_server_tools(request, plan.kinds, await _describe_tools(request, plan))
+        request, tools = offer_server_tools(request, plan.kinds, await _describe_tools(request, plan, rounds is None))
         for declared in () if tools is None else tools.declared.values():
             note_settings(declared, plan.located_by, ledger)
     if tools is None and upstream == request.protocol:
@@ -80,11 +80,11 @@ async def offer_tools(
     return OfferedTools(request, tools, unrun)
 
 
-async def _describe_tools(request: Request, plan: ToolPlan) -> dict[str, ToolText]:
+async def _describe_tools(request: Request, plan: ToolPlan, is_first_round: bool) -> dict[str, ToolText]:
     """Return the texts of services about the tools that the request declares."""
     if plan.describe_search is None or not any(type(tool) is Hosted and tool.kind == SEARCH for tool in request.tools):
         return {}
-    text = await plan.describe_search()
+    text = await plan.describe_search(is_first_round)
     return {} if text is None else {SEARCH: text}
 
 

@@ -14,7 +14,7 @@ from dragoman.tools.web_search import AccountSearch, SearchBackend
 LOCATES_BY_COUNTRY = frozenset(("brave",))
 
 
-DescribeTool = Callable[[], Coroutine[object, object, ToolText | None]]
+DescribeTool = Callable[[bool], Coroutine[object, object, ToolText | None]]  # of the first round of a reply?
 
 
 class ToolPlan(Struct, frozen=True):

@@ -30,7 +30,7 @@ class SearchBackend(Protocol):
 class AccountSearch(SearchBackend, Protocol):
     """The search that comes with an account; its vendor has a text about it for models."""
 
-    async def describe(self) -> ToolText | None: ...  # None: it could not be read
+    async def describe(self, is_first_round: bool) -> ToolText | None: ...  # None: it is not known
 
 
 async def search(backend: SearchBackend, query: SearchQuery, timeout_s: float) -> SearchOutcome:

@@ -65,13 +65,13 @@ def test_runs_are_noted_without_secrets() -> None:
 
 @pytest.mark.parametrize("text", [ToolText("Finds pages.", "A query."), None])
 def test_a_services_text_is_noted_for_the_replay(text: ToolText | None) -> None:
-    async def describe() -> ToolText | None:
+    async def describe(is_first_round: bool) -> ToolText | None:
         return text
 
     recording = make_recording()
     plan = record_plan(replace(plan_with_secret(), describe_search=describe), "up", recording)
     assert plan.describe_search is not None
-    assert run(plan.describe_search()) == text
+    assert run(plan.describe_search(True)) == text
     [noted] = looked_up(recording, "up", LookupName.TOOL_TEXT)
     assert isinstance(noted, dict)
     assert msgspec.convert(noted["value"], ToolText | None) == text

@@ -34,7 +34,7 @@ class RecordedRuns:
         self._runs = msgspec.convert(find_values(capture, LookupName.TOOL_RUN, provider), list[ToolRun])
         self._texts = msgspec.convert(find_values(capture, LookupName.TOOL_TEXT, provider), list[ToolText | None])
 
-    async def describe(self) -> ToolText | None:
+    async def describe(self, is_first_round: bool) -> ToolText | None:
         return self._texts.pop(0) if self._texts else None
 
     async def run(self, tool: str, given: str) -> ToolOutcome:

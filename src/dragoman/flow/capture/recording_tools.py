@@ -71,8 +71,8 @@ class ToolRecorder:
         self._secrets = secrets
 
     def record_text(self, describe: DescribeTool) -> DescribeTool:
-        async def described() -> ToolText | None:
-            text = await describe()
+        async def described(is_first_round: bool) -> ToolText | None:
+            text = await describe(is_first_round)
             self._recording.note_lookup(
                 self._provider, LookupName.TOOL_TEXT, lambda: {"value": msgspec.to_builtins(text)}
             )

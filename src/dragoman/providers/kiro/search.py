@@ -1,6 +1,7 @@
 """The web search that comes with a Kiro account, called through Kiro's MCP operation."""
 
 import asyncio
+import math
 from typing import TypeVar
 from uuid import uuid4
 
@@ -23,9 +24,10 @@ from dragoman.tools.web_search import SearchQuery
 
 PATH = "/mcp"
 OPERATION = "InvokeMCP"
+NO_OPERATION = (404, 405, 501)
 TEXT_KEPT_S = 3600.0
 TEXT_RETRY_S = 300.0
-TEXT_TIMEOUT_S = 3.0  # the first request waits for it
+TEXT_TIMEOUT_S = 3.0  # a request waits for it
 
 T = TypeVar("T", ToolResult, ToolList)
 
@@ -50,7 +52,7 @@ class KiroSearch:
         self._account = account
         self._service = service
         self._text: ToolText | None = None
-        self._text_due = 0.0  # when it is read again, as the event loop counts time
+        self._text_due = math.inf  # when it is read again, as the event loop counts time; first after a search
         self._reading = asyncio.Lock()
 
     async def search(self, query: SearchQuery, timeout_s: float) -> SearchOutcome:
@@ -62,13 +64,21 @@ class KiroSearch:
         except CredentialError as lost:
             return _failed(str(lost), lost.kind)
         result = _read(response, message, ToolResult)
-        return result if isinstance(result, ToolFailure) else read_search(result, "kiro")
+        if isinstance(result, ToolFailure):
+            return result
+        if self._text_due == math.inf:
+            self._text_due = 0.0
+        return read_search(result, "kiro")
 
-    async def describe(self) -> ToolText | None:
-        """Return Kiro's text about its search, which is kept for an hour; None if it cannot be read now."""
+    async def describe(self, is_first_round: bool) -> ToolText | None:
+        """Return Kiro's text about its search; None if it is not known.
+
+        It is read for the first reply after a search has worked, so that an account without search costs no request,
+        and again after an hour. All rounds of a reply have the same text.
+        """
         clock = asyncio.get_running_loop().time
         async with self._reading:
-            if clock() >= self._text_due:
+            if is_first_round and clock() >= self._text_due:
                 found = await self._read_text()
                 self._text_due = clock() + (TEXT_RETRY_S if found is None else TEXT_KEPT_S)
                 self._text = found or self._text
@@ -102,7 +112,7 @@ class KiroSearch:
             named = target_headers(now.generation.chat_service, OPERATION)
             body = msgspec.json.encode({**({"profileArn": profile_arn} if profile_arn else {}), **message})
             response = await self._service.request("POST", f"{now.chat}/", (*who, *named), body)
-            if response.status != 404:
+            if response.status not in NO_OPERATION:
                 return response
         profile: tuple[Header, ...] = ()
         if profile_arn and credential.method is not Method.API_KEY:
