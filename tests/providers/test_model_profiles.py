@@ -114,3 +114,36 @@ def test_an_unknown_claude_gets_the_profile_of_the_newest() -> None:
 def test_an_unknown_model_accepts_everything(model: str) -> None:
     assert find_profile(model) == Profile()
     assert find_profile(model).efforts == EFFORTS
+
+
+@pytest.mark.parametrize(
+    ("model", "thinking", "efforts", "budget", "mixes"),
+    [
+        ("gemini-3-pro-preview", ("adaptive",), ("low", "high"), None, True),
+        ("gemini-3.1-pro-preview", ("adaptive",), ("low", "medium", "high"), None, True),
+        ("gemini-3-flash-preview", ("adaptive",), ("minimal", "low", "medium", "high"), None, True),
+        ("gemini-3.5-flash-lite", ("adaptive",), ("minimal", "low", "medium", "high"), None, True),
+        ("gemini-3.7-flash", ("adaptive",), ("low", "medium", "high"), None, True),
+        ("models/gemini-3.8-flash", ("adaptive",), ("low", "medium", "high"), None, True),
+        ("gemini-4-argon", ("adaptive",), ("low", "medium", "high"), None, True),
+        ("gemini-flash-latest", ("adaptive",), ("low", "medium", "high"), None, True),
+        ("gemini-2.5-pro", ("enabled",), ("low", "medium", "high"), (128, 32_768), False),
+        ("gemini-2.5-flash", ("enabled", "disabled"), ("none", "low", "medium", "high"), (1, 24_576), False),
+        ("gemini-2.5-flash-lite", ("enabled", "disabled"), ("none", "low", "medium", "high"), (512, 24_576), False),
+        ("gemini-2.5-flash-image", (), (), None, False),
+        ("gemini-2.0-flash-001", (), (), None, False),
+        ("gemma-3-27b-it", (), (), None, False),
+    ],
+)
+def test_gemini_models_are_as_in_the_table(
+    model: str,
+    thinking: tuple[str, ...],
+    efforts: tuple[str, ...],
+    budget: tuple[int, int] | None,
+    mixes: bool,
+) -> None:
+    profile = find_profile(model)
+    assert (profile.thinking, profile.efforts, profile.hosted_beside_functions) == (thinking, efforts, mixes)
+    assert (None if profile.budget is None else (profile.budget.least, profile.budget.most)) == budget
+    assert profile.schema_beside_functions is profile.media_in_results is mixes
+    assert profile.instructions is (not model.startswith("gemma"))

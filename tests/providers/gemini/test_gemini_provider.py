@@ -69,6 +69,18 @@ def test_a_key_that_google_rejects_is_ours_not_the_clients(google: FakeGoogle, t
     assert b"AIza-fake" not in answer.body
 
 
+@pytest.mark.parametrize(("settings", "budget"), [("", 24_576), ("[effort]\nhigh = 9000\n", 9000)])
+def test_a_configured_budget_replaces_the_models_own(
+    google: FakeGoogle, tmp_path: Path, settings: str, budget: int
+) -> None:
+    user = [{"role": "user", "content": "Hi"}]
+    body = {"model": "gemini/gemini-2.5-flash", "messages": user, "reasoning_effort": "high"}
+    with running(settings + api_section(google), tmp_path) as gateway:
+        assert post(gateway.port, "/v1/chat/completions", msgspec.json.encode(body)).status == 200
+    [asked] = google.at("/v1beta/models/gemini-2.5-flash:generateContent")
+    assert asked.json["generationConfig"]["thinkingConfig"] == {"thinkingBudget": budget, "includeThoughts": True}
+
+
 @pytest.mark.parametrize("vertex", [False, True])
 def test_a_messages_client_gets_googles_count(google: FakeGoogle, tmp_path: Path, vertex: bool) -> None:
     section = google.section(str(write_user_file(tmp_path / "adc.json"))) if vertex else api_section(google)
