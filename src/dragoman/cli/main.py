@@ -26,6 +26,7 @@ COMMANDS = {
     "replay": "Run a captured exchange through the current code.",
     "providers": "List, add and remove providers.",
     "config": "Create, check or show the configuration.",
+    "service": "Run the gateway as a service of your systemd.",
     "completion": "Print a completion script for a shell.",
 }
 

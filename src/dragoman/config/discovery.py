@@ -12,6 +12,8 @@ from dragoman.config.settings import ServerName
 MAX_BYTES = 1024 * 1024
 CLI_DATABASE = "data.sqlite3"
 
+DATA_VARIABLE = "DRAGOMAN_DATA"
+
 
 def home_directory(environ: Mapping[str, str]) -> Path | None:
     home = environ.get("HOME") or environ.get("USERPROFILE")
@@ -19,8 +21,9 @@ def home_directory(environ: Mapping[str, str]) -> Path | None:
 
 
 def data_directory(environ: Mapping[str, str], home: Path) -> Path:
-    """Return the directory for files that the gateway creates."""
-    return _shared_data_directory(environ, home) / "dragoman"
+    """Return the directory for files that the gateway creates: $DRAGOMAN_DATA, else one below $XDG_DATA_HOME."""
+    named = environ.get(DATA_VARIABLE)
+    return Path(named).absolute() if named else _shared_data_directory(environ, home) / "dragoman"
 
 
 def kiro_credential_paths(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from dragoman.config.check import build_struct, expand, read_fields, read_section
-from dragoman.config.discovery import LocalServer, find_credentials
+from dragoman.config.check import build_struct, expand, read_fields, read_section, table_at
+from dragoman.config.discovery import DATA_VARIABLE, LocalServer, data_directory, find_credentials
 from dragoman.config.environment import (
     DOTENV,
     EnvironmentSettings,
@@ -161,8 +161,8 @@ def _check(tree: Tree, found: EnvironmentSettings, path: Path | None, home: Path
     config = Config(
         server=read_section(tree, "server", Server),
         retry=read_section(tree, "retry", Retry),
-        debug=_read_debug(tree, home),
-        store=_read_store(tree, home),
+        debug=_read_debug(tree, home, environ),
+        store=_read_store(tree, home, environ),
         fetch=read_section(tree, "fetch", Fetch),
         responses=read_section(tree, "responses", ResponsesSettings),
         effort=read_section(tree, "effort", Effort),
@@ -181,8 +181,10 @@ def _check(tree: Tree, found: EnvironmentSettings, path: Path | None, home: Path
     return config
 
 
-def _read_debug(tree: Tree, home: Path) -> Debug:
+def _read_debug(tree: Tree, home: Path, environ: Mapping[str, str]) -> Debug:
     debug = read_section(tree, "debug", Debug)
+    if "directory" not in (table_at(tree, ("debug",)) or {}):
+        return msgspec.structs.replace(debug, directory=data_directory(environ, home) / "captures")
     base = tree.origin(("debug", "directory")).base
     return msgspec.structs.replace(debug, directory=expand(str(debug.directory), base, home))
 
@@ -198,8 +200,10 @@ def _read_console(tree: Tree) -> Console:
     return console
 
 
-def _read_store(tree: Tree, home: Path) -> StoreSettings:
+def _read_store(tree: Tree, home: Path, environ: Mapping[str, str]) -> StoreSettings:
     store = read_section(tree, "store", StoreSettings)
+    if "url" not in (table_at(tree, ("store",)) or {}):
+        return msgspec.structs.replace(store, url=f"{SQLITE}{_default_store(store, home, environ)}")
     if store.url.startswith(SQLITE):
         base = tree.origin(("store", "url")).base
         path = expand(store.url.removeprefix(SQLITE), base, home)
@@ -210,6 +214,13 @@ def _read_store(tree: Tree, home: Path) -> StoreSettings:
         advice = "write / and @ in user or password as %2F and %40"
         tree.problem(("store", "url"), f"expected {POSTGRESQL}USER@HOST/NAME; {advice}")
     return store
+
+
+def _default_store(store: StoreSettings, home: Path, environ: Mapping[str, str]) -> Path:
+    """Return the store in the data directory. One from before $XDG_DATA_HOME counted is kept, with its keys."""
+    path = data_directory(environ, home) / "dragoman.db"
+    earlier = expand(store.url.removeprefix(SQLITE), home, home)
+    return earlier if DATA_VARIABLE not in environ and not path.exists() and earlier.exists() else path
 
 
 def _has_address(url: str) -> bool:
