@@ -5,7 +5,10 @@ key that made the request.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from operator import add, attrgetter
 from typing import Literal
 
 from msgspec import Struct
@@ -20,7 +23,6 @@ EVERYBODY = "*"  # the owner of sums over all keys
 MAX_SUM = 9 * 10**18  # what a column holds; more than that is not counted
 
 SUMS = tuple(field.name for field in fields(UsageSum) if field.name not in ("group", "slot"))
-NOT_FAILED = ("ok", "client_gone")
 BUCKETS_PER_DOUBLING = 8  # of the time to the first token: a bucket is 9 % wide
 
 Dimension = Literal["all", "model", "key", "client"]
@@ -101,23 +103,19 @@ Part = RollupPart | DaysPart | MovedPart | RowsPart
 
 def roll_up(rows: Iterable[UsageRow], sign: int = 1) -> Rollup:
     """Add rows up, or with -1 what they must be subtracted for."""
-    combined: dict[tuple[int, str, str, str], list[float]] = {}
-    ttft: dict[tuple[int, str, str, int], int] = {}
+    groups: dict[tuple[int, str, str, str, str], list[UsageRow]] = {}
     for row in rows:
-        slot, route = row.time_ms // SLOT_MS, f"{row.provider}/{row.model}"
-        _add(combined.setdefault((slot, row.key, row.client, route), [0] * len(SUMS)), _values(row))
-        if row.ttft_ms is not None:
-            known = (slot, row.key, route, find_bucket(row.ttft_ms))
-            ttft[known] = ttft.get(known, 0) + 1
+        groups.setdefault((row.time_ms // SLOT_MS, row.key, row.client, row.provider, row.model), []).append(row)
     sums: dict[RollupKey, list[float]] = {}
-    for (slot, key, client, route), values in combined.items():
-        for rollup_key in _sum_keys(slot, key, client, route):
-            _add(sums.setdefault(rollup_key, [0] * len(SUMS)), values)
     counts: dict[TtftKey, int] = {}
-    for (slot, key, route, bucket), number in ttft.items():
-        for level in LEVELS:
-            for owner in (EVERYBODY, key):
-                ttft_key = TtftKey(owner, level, slot * SLOT_MS // level, route, bucket)
+    for (slot, key, client, provider, model), group in groups.items():
+        route = f"{provider}/{model}"
+        values = _add_up(group)
+        times = [row.ttft_ms for row in group if row.ttft_ms is not None]
+        for rollup_key in _sum_keys(slot, key, client, route):
+            sums[rollup_key] = list(map(add, sums[rollup_key], values)) if rollup_key in sums else values
+        for bucket, number in Counter(map(find_bucket, times)).items():
+            for ttft_key in _ttft_keys(slot, key, route, bucket):
                 counts[ttft_key] = counts.get(ttft_key, 0) + number
     return Rollup(
         [(key, [sign * min(value, MAX_SUM) for value in values]) for key, values in sorted(sums.items())],
@@ -125,6 +123,7 @@ def roll_up(rows: Iterable[UsageRow], sign: int = 1) -> Rollup:
     )
 
 
+@lru_cache(maxsize=4096)
 def find_bucket(ttft_ms: int) -> int:
     return round(math.log2(max(1, ttft_ms)) * BUCKETS_PER_DOUBLING)
 
@@ -225,35 +224,45 @@ def _sum_keys(slot: int, key: str, client: str, route: str) -> Iterator[RollupKe
             yield RollupKey("client", owner, level, at, client)
 
 
-def _values(row: UsageRow) -> tuple[float, ...]:
-    """Return what a row adds to each of SUMS."""
-    is_estimated = row.usage_source == "estimated"
-    is_timed = row.ttft_ms is not None and row.output_tokens is not None and row.duration_ms > row.ttft_ms
-    both = 0 if row.input_tokens is None or row.output_tokens is None else row.input_tokens + row.output_tokens
-    return (
-        1,
-        row.outcome not in NOT_FAILED,
-        row.outcome == "client_gone",
-        row.input_tokens or 0,
-        row.cache_read_tokens or 0,
-        row.cache_write_tokens or 0,
-        row.output_tokens or 0,
-        row.reasoning_tokens or 0,
-        row.credits or 0.0,
-        row.cost_nano_usd or 0,
-        row.cost_nano_usd is not None,
-        row.usage_source is not None,
-        row.usage_source == "derived",
-        is_estimated,
-        both if is_estimated else 0,
-        row.duration_ms,
-        row.web_searches,
-        row.web_fetches,
-        (row.output_tokens or 0) if is_timed else 0,
-        row.duration_ms - (row.ttft_ms or 0) if is_timed else 0,
-    )
+def _ttft_keys(slot: int, key: str, route: str, bucket: int) -> Iterator[TtftKey]:
+    for level in LEVELS:
+        for owner in (EVERYBODY, key):
+            yield TtftKey(owner, level, slot * SLOT_MS // level, route, bucket)
 
 
-def _add(to: list[float], values: Iterable[float]) -> None:
-    for place, value in enumerate(values):
-        to[place] += value
+def _add_up(rows: list[UsageRow]) -> list[float]:
+    """Return the sums of some rows in the order of SUMS, column by column: every request pays for this."""
+    sources, outcomes = Counter(map(_get_source, rows)), Counter(map(_get_outcome, rows))
+    estimated = [row for row in rows if row.usage_source == "estimated"] if sources["estimated"] else []
+    timed = [
+        (row.output_tokens, row.duration_ms - row.ttft_ms)
+        for row in rows
+        if row.ttft_ms is not None and row.output_tokens is not None and row.duration_ms > row.ttft_ms
+    ]
+    generated, generating = map(sum, zip(*timed, strict=True)) if timed else (0, 0)
+    costs = [row.cost_nano_usd for row in rows if row.cost_nano_usd is not None]
+    return [
+        len(rows),
+        len(rows) - outcomes["ok"] - outcomes["client_gone"],
+        outcomes["client_gone"],
+        *[sum(filter(None, map(get, rows))) for get in _GET_COUNTS],
+        sum(costs),
+        len(costs),
+        len(rows) - sources[None],
+        sources["derived"],
+        len(estimated),
+        sum(map(_count_tokens, estimated)),
+        *[sum(map(get, rows)) for get in _GET_NUMBERS],
+        generated,
+        generating,
+    ]
+
+
+def _count_tokens(row: UsageRow) -> int:
+    return 0 if row.input_tokens is None or row.output_tokens is None else row.input_tokens + row.output_tokens
+
+
+_get_source, _get_outcome = map(attrgetter, ("usage_source", "outcome"))
+_TOKENS = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
+_GET_COUNTS = tuple(map(attrgetter, (*_TOKENS, "credits")))
+_GET_NUMBERS = tuple(map(attrgetter, ("duration_ms", "web_searches", "web_fetches")))
