@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from console.screen import screen
 from console.traffic import ask, captured
+from fakes.kiro import FakeKiro
 from gateway import Running, running
 
 
@@ -88,3 +89,22 @@ def test_single_keys_can_be_switched_off(chromium: Browser, gateway: Running) ->
         page.locator("main").focus()
         press(page, "g", "r")
         expect(page).to_have_url(f"{gateway.url}/console/requests")
+
+
+def test_an_account_is_signed_in(chromium: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeKiro() as fake:
+        toml = f'[providers.kiro]\nkind = "kiro"\nendpoint = "{fake.root}"\nauth_endpoint = "{fake.root}"\n'
+        fake.device.append("authorization_pending")
+        with running(toml, tmp_path, stored=["someone"]) as gateway, screen(chromium, gateway) as tab:
+            monkeypatch.setenv("HOME", str(tmp_path))
+            monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+            page = tab.page
+            page.get_by_role("tablist").wait_for()
+            press(page, "g", "a")
+            page.get_by_role("heading", name="kiro").first.wait_for()
+            tab_to(page, "Sign in to kiro")
+            press(page, "Enter")
+            expect(page.locator("main")).to_contain_text("FAKE-CODE")
+            tab.keep("accounts-signing-in")
+            expect(page.locator("main")).to_contain_text("Signed in to kiro", timeout=30_000)
+            assert "aoaFAKE" not in page.content()

@@ -130,3 +130,15 @@ def test_a_gateway_that_stops_is_said_to_be_stale(chromium: Browser, tmp_path: P
     expect(page.locator("main")).to_contain_text("Not live")
     expect(page.get_by_role("banner")).to_contain_text("reconnecting")
     context.close()
+
+
+def test_the_first_page_is_small_and_needs_few_requests(chromium: Browser, gateway: Running) -> None:
+    ask(gateway)
+    with screen(chromium, gateway) as tab:
+        seen: list[str] = []
+        tab.page.on("request", lambda request: seen.append(request.url))
+        tab.open("live")
+        tab.page.get_by_role("table").wait_for()
+        assert len(seen) <= 20, seen
+        packed = "performance.getEntriesByType('resource').reduce((sum, one) => sum + one.encodedBodySize, 0)"
+        assert int(tab.page.evaluate(packed)) < 60_000

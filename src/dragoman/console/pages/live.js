@@ -8,7 +8,7 @@ import { feed } from "../feed.js";
 import { ago, duration, exactTime, money, number } from "../format.js";
 import { empty, failed, loading } from "../states.js";
 import { Table } from "../table.js";
-import { plain } from "../text.js";
+import { plain, quote } from "../text.js";
 import { costText, modelCell, protocols, sourceHint, speed, stateMark, tokenText } from "../words.js";
 
 export const title = "Live";
@@ -136,7 +136,7 @@ function columns(end) {
     { title: "State", kind: "nowrap", cell: (row) => stateMark(row.state === "ended" ? row.outcome : row.state) },
     { title: "Age", kind: "number", cell: (row) => (row.state === "ended" ? ago(row.time) : duration(Date.now() - row.time)), hint: (row) => exactTime(row.time) },
     { title: "Model, route", kind: "wide", cell: modelCell, hint: (row) => row.failed_attempts.map(plain).join("\n") },
-    { title: "Client", cell: (row) => plain(row.client || "unknown"), hint: (row) => `Key ${plain(row.key)}` },
+    { title: "Client, key", cell: (row) => h("span", null, quote(row.client || "unknown"), h("br"), h("span.soft", null, quote(row.key))) },
     { title: "Protocols", kind: "nowrap", cell: protocols },
     { title: "First token", kind: "number", cell: (row) => duration(row.ttft_ms) },
     { title: "Tokens", kind: "number", cell: (row) => tokenText(row.output_tokens, row.usage_source), hint: (row) => sourceHint(row.usage_source) },
