@@ -170,7 +170,7 @@ class FakeKiro(FakeUpstream):
         self.counts[path] += 1
         if path in self.before:
             self.before[path]()
-        if self._scripts.get(path):
+        if self._scripts.get(path) and b'"tools/list"' not in request.body:
             return self._scripts[path].popleft()
         if path in self._open_paths:
             return self._open_paths[path](self, request)
