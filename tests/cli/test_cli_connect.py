@@ -239,3 +239,29 @@ def test_json_has_lines_file_and_settings(shell: Shell) -> None:
     assert (report["client"], report["base_url"]) == ("codex", "http://127.0.0.1:8484/v1")
     assert report["file"] == str(shell.home / FILES["codex"])
     assert tomllib.loads("\n".join(msgspec.convert(report["lines"], list[str]))) == report["settings"]
+
+
+def test_settings_with_comments_keep_them_and_opencodes_second_name_is_known(shell: Shell) -> None:
+    shell.write(".config/opencode/opencode.jsonc", '{\n  // mine\n  "theme": "dark",\n}\n')
+    assert shell.run("connect", "opencode", "--write", "--model", "m").code == 0
+    written = shell.read(".config/opencode/opencode.jsonc")
+    assert written.startswith('{\n  // mine\n  "theme": "dark",\n  "provider": {')
+    assert '"model": "dragoman/m"' in written
+    assert not (shell.home / ".config/opencode/opencode.json").exists()
+
+
+def test_the_running_gateway_is_found_on_any_port_or_named(shell: Shell) -> None:
+    with shell.serve() as gateway:
+        shell.write("dragoman.toml", "[server]\nport = 1\n")
+        assert f"{gateway.url}/v1" in shell.run("connect", "openai").out
+        assert f"{gateway.url}/v1" in shell.run("connect", "zed", "--url", f"{gateway.url}/").out
+    assert "http://127.0.0.1:1/v1" in shell.run("connect", "openai").out
+    refused = shell.run("connect", "openai", "--url", gateway.url)
+    assert (refused.code, "No dragoman answers at" in refused.err) == (1, True)
+
+
+@pytest.mark.parametrize("client", ["continue", "llm", "zed", "cline"])
+def test_editors_and_llm_get_address_and_model(shell: Shell, client: str) -> None:
+    done = shell.run("connect", client, "--model", "m")
+    assert done.code == 0
+    assert "http://127.0.0.1:8484/v1" in done.out

@@ -77,6 +77,13 @@ def _in_directory(variable: str, default: str, name: str) -> FindFile:
     return find
 
 
+def _find_opencode_file(environ: Mapping[str, str], home: Path) -> Path:
+    """Return the file with comments if there is one: opencode reads either."""
+    plain = _in_directory("XDG_CONFIG_HOME", ".config", "opencode/opencode.json")(environ, home)
+    commented = plain.with_suffix(".jsonc")
+    return commented if commented.is_file() and not plain.is_file() else plain
+
+
 def _claude_lines(to: Target) -> list[str]:
     return [
         f"export ANTHROPIC_BASE_URL={to.root}",
@@ -298,7 +305,7 @@ RECIPES: dict[str, Recipe] = {
         "chat",
         _opencode_lines,
         SettingsFile(
-            _in_directory("XDG_CONFIG_HOME", ".config", "opencode/opencode.json"),
+            _find_opencode_file,
             merge_json,
             opencode_settings,
             needs_model=True,

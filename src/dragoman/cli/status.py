@@ -41,8 +41,8 @@ def _show(status: GatewayStatus) -> None:
         state = "running" if status.ready else "draining: it accepts no new requests"
         click.echo(f"dragoman {status.version or '(version unknown)'} at {status.address}: {state}")
         uptime = "" if status.uptime_s is None else f", up for {format_duration(status.uptime_s)}"
-        streams = count(status.streams, "stream")
-        click.echo(f"{count(status.requests_under_way, 'request')} in progress, {streams} among them{uptime}")
+        streamed = f" ({status.streams} streamed)" if status.requests_under_way else ""
+        click.echo(f"{count(status.requests_under_way, 'request')} in progress{streamed}{uptime}")
     unpriced = f", {count(status.unpriced, 'request')} without a known price" if status.unpriced else ""
     failed = f", {status.failed} failed" if status.failed else ""
     click.echo(f"Today: {count(status.requests, 'request')}{failed}, ${status.cost_usd:.4f}{unpriced}\n")
