@@ -31,6 +31,7 @@ from dragoman.http.auth_backoff import AuthBackoff
 from dragoman.http.failures import key_failure, transport_failure
 from dragoman.http.host_check import HostCheck
 from dragoman.http.models import choose_model_list, list_models, read_parameters, unlisted_headers
+from dragoman.http.parked_runs import ParkedRuns
 from dragoman.http.request_body import read_body
 from dragoman.http.responses import NO_SOCKET, AnswerCall, ResponsesApi, refuse_state
 from dragoman.http.responses import PATH as SOCKET_PATH
@@ -42,6 +43,7 @@ from dragoman.http.routes import (
     RouteTable,
     check_role,
     client_at,
+    id_header,
     plain_path,
     respond_json,
 )
@@ -53,7 +55,7 @@ from dragoman.net.errors import (
     RequestRejected,
 )
 from dragoman.net.exchange import Exchange
-from dragoman.net.headers import JSON, Header, Headers
+from dragoman.net.headers import JSON, Headers
 from dragoman.net.tasks import describe_fault
 from dragoman.observers.metrics_text import CONTENT_TYPE
 from dragoman.protocols import find_client_keys
@@ -90,6 +92,7 @@ class RequestHandler:
         self._scrape = scrape
         self._api = api
         self._responses = responses
+        self._parked_runs = ParkedRuns(lambda: gateway.runtime.config.responses)
         self.host_check = host_check
         self.auth_backoff = AuthBackoff()
         self.ready = True
@@ -168,7 +171,7 @@ class RequestHandler:
         if host_error is not None:
             status, failure = host_error
             body = self._client(exchange, path).render_error(failure, request_id).body
-            exchange.respond(status, [JSON, _id(request_id)], body)
+            exchange.respond(status, [JSON, id_header(request_id)], body)
             return
         found = self.routes.find(exchange.method, path)
         if found is not None and found.route.role in (Role.PUBLIC, Role.SESSION):
@@ -204,7 +207,8 @@ class RequestHandler:
 
     async def _infer(self, protocol: str, answer_call: AnswerCall, request: RoutedRequest) -> None:
         async def answer(exchange: Exchange, record: RequestRecord) -> None:
-            await answer_call(exchange, await self._call(exchange, record))
+            if not await self._parked_runs.resume(exchange, record):
+                await self._parked_runs.answer(answer_call, exchange, await self._call(exchange, record))
 
         await self._run_counted(request, protocol, answer)
 
@@ -312,7 +316,7 @@ class RequestHandler:
         parameters = read_parameters(request.exchange.query)
         shape = shape or self._model_list(request, parameters)
         body = shape.render(list(list_models(self._gateway.runtime).values()), parameters)
-        headers = [JSON, _id(request.request_id), *unlisted_headers(self._gateway.runtime)]
+        headers = [JSON, id_header(request.request_id), *unlisted_headers(self._gateway.runtime)]
         request.exchange.respond(200, headers, body)
 
     async def _wait_for_catalogues(self) -> None:
@@ -335,7 +339,7 @@ class RequestHandler:
 
     async def _root(self, request: RoutedRequest) -> None:
         if self.console is not None and b"text/html" in (request.exchange.headers.get(b"accept") or b""):
-            request.exchange.respond(302, [(b"location", b"/console"), _id(request.request_id)], b"")
+            request.exchange.respond(302, [(b"location", b"/console"), id_header(request.request_id)], b"")
             return
         body = {"status": "ok", "message": "dragoman is running", "version": __version__}
         respond_json(request, msgspec.json.encode(body))
@@ -354,7 +358,7 @@ class RequestHandler:
         respond_json(request, msgspec.json.encode({"status": word}), status)
 
     async def _metrics(self, request: RoutedRequest) -> None:
-        head = [(b"content-type", CONTENT_TYPE), _id(request.request_id)]
+        head = [(b"content-type", CONTENT_TYPE), id_header(request.request_id)]
         request.exchange.respond(200, head, await self._scrape())
 
     def _request_id(self, headers: Headers) -> str:
@@ -371,10 +375,6 @@ class RequestHandler:
             return RELAYED_CLIENT
         client = client_at(exchange.method, path, self._gateway.runtime.protocols, exchange.headers.get)
         return use_api_errors(client) if path.startswith((API, "/console")) else client
-
-
-def _id(request_id: str) -> Header:
-    return b"x-request-id", request_id.encode()
 
 
 def replay_site(gateway: Gateway, keyring: Keyring) -> RequestHandler:

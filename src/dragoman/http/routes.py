@@ -11,7 +11,7 @@ from dragoman.accounts.keys import KeyId
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Client, GetHeader, Protocol
 from dragoman.net.exchange import Exchange
-from dragoman.net.headers import JSON
+from dragoman.net.headers import JSON, Header
 
 _SLASHES = re.compile("/{2,}")
 BELOW = "/*"  # at the end of a path: everything below it
@@ -56,8 +56,12 @@ class Route(Struct, frozen=True):
     scope: Scope | None = None  # of an admin token that may use it
 
 
+def id_header(request_id: str) -> Header:
+    return b"x-request-id", request_id.encode()
+
+
 def respond_json(request: RoutedRequest, body: bytes, status: int = 200) -> None:
-    request.exchange.respond(status, [JSON, (b"x-request-id", request.request_id.encode())], body)
+    request.exchange.respond(status, [JSON, id_header(request.request_id)], body)
 
 
 def nothing_at(request: RoutedRequest) -> RequestError:

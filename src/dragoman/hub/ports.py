@@ -279,6 +279,7 @@ class Client(Struct, frozen=True):
     read_tool_uses: Callable[[Sequence[Part]], dict[int, ServerToolUse | None]] = lambda parts: {}
     knows_pause: bool = False  # its replies may end with a pause, which the client itself goes on from
     cites_apart: bool = False  # a cited link is a text block of its own
+    has_conflicts: bool = True  # 409 means that a request contradicts an earlier one; else that is a bad request
     id_header: bytes = b"x-request-id"  # the response header that its SDK reads the request id from
     envelope_start: bytes = b'"' + ENVELOPE_PREFIX.encode()  # how a JSON string begins that is an envelope of ours
     error_shape: type[Struct] = ErrorShape  # an upstream's error body of this shape is passed on unchanged

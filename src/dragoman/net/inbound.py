@@ -349,7 +349,7 @@ class ClientConnection(asyncio.Protocol):
         if exchange is None:
             return
         exchange.gone = True
-        if task is not None:
+        if task is not None and not exchange.outlives_client:
             task.cancel()
 
     @property

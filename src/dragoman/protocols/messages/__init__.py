@@ -87,6 +87,7 @@ PROTOCOL = Protocol(
         knows_pause=True,
         cites_apart=True,
         read_tool_uses=read_tool_uses,
+        has_conflicts=False,
         keep_alive=b'event: ping\ndata: {"type": "ping"}\n\n',
         counting=TokenCounting(
             paths=("/messages/count_tokens",),
