@@ -51,9 +51,12 @@ async def read_series(
     query = make_query(span, by, STEP_MS[step])
     if step in ("quarter", "all"):
         return await store.usage_sums(query)
+    first, *others = split_at_offsets(span.since_ms, span.until_ms, zone, now)
+    if not others:
+        return await store.usage_sums(_restrict(query, first))
     starts: dict[int, int] = {}  # local step -> the slot where it begins: a day may have two offsets
     parts: list[UsageSum] = []
-    for part in split_at_offsets(span.since_ms, span.until_ms, zone, now):
+    for part in (first, *others):
         for found in await store.usage_sums(_restrict(query, part)):
             local = (found.slot * SLOT_MS + part.offset_ms) // query.step_ms if step == "day" else found.slot
             parts.append(replace(found, slot=starts.setdefault(local, found.slot)))
