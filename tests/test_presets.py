@@ -9,7 +9,9 @@ import pytest
 
 from dragoman.config import Config, ConfigError, load
 from dragoman.config.presets import PLACE, Preset, load_presets
+from dragoman.net.client import HttpClient
 from dragoman.protocols import PROTOCOLS
+from dragoman.providers import KINDS
 
 PRESETS = load_presets()
 LOCAL = {"ollama", "lmstudio", "vllm", "llamacpp"}
@@ -126,6 +128,16 @@ def test_a_header_of_the_vendor_is_filled_in(tmp_path: Path) -> None:
     provider = read(tmp_path, text).providers["aws"]
     assert provider.endpoint == "https://aws-external-anthropic.eu-west-1.api.aws/v1"
     assert {name: source.text for name, source in provider.headers.items()} == {"anthropic-workspace-id": "wrkspc_1"}
+
+
+def test_a_section_may_say_that_its_upstream_runs_no_tools(tmp_path: Path) -> None:
+    text = '[providers.a]\nkind = "bedrock-claude"\nhosted_tools = false\n[providers.b]\nkind = "anthropic"\n'
+    sections = read(tmp_path, text).providers
+    hosted = {
+        name: KINDS[section.kind](section, HttpClient().send, {}).requests.hosted_tools
+        for name, section in sections.items()
+    }
+    assert hosted == {"a": frozenset(), "b": frozenset({"web_search", "web_fetch"})}
 
 
 def test_a_misspelt_vendor_is_reported_with_the_right_spelling(tmp_path: Path) -> None:

@@ -216,6 +216,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     quirks: tuple[Literal[Quirk, ServerName], ...] = ()
     paths: tuple[PathName, ...] = ()  # the other paths of OpenAI's API that it serves
     keeps_responses: bool | None = None  # whether it stores responses itself; None: openai and openai-compatible do
+    hosted_tools: bool = True  # False: web search and web fetch are not run by the upstream
     extra_credentials: tuple[SecretSource | Path, ...] = ()  # used in rotation with the first one
     preset: str = ""  # the vendor's name that the section gave as its kind
 

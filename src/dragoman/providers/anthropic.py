@@ -8,6 +8,8 @@ from dragoman.providers.connection import api_key_reader, read_catalogue, read_d
 from dragoman.providers.failures import adjust_reasoning
 from dragoman.providers.provider import Auth, Endpoint, Provider, RequestRules, SendRequest
 
+HOSTED_TOOLS = frozenset(("web_search", "web_fetch"))
+
 
 def make_anthropic(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
     read_key = api_key_reader(config, environ)
@@ -31,5 +33,7 @@ def make_anthropic(config: ProviderConfig, send: SendRequest, environ: Mapping[s
         ),
         auth=Auth(authorize, secrets=read_secrets(config, environ)),
         catalogue=read_catalogue(config),
-        requests=RequestRules(adjust=adjust_reasoning, hosted_tools=frozenset(("web_search", "web_fetch"))),
+        requests=RequestRules(
+            adjust=adjust_reasoning, hosted_tools=HOSTED_TOOLS if config.hosted_tools else frozenset()
+        ),
     )

@@ -38,5 +38,7 @@ def make_openai(config: ProviderConfig, send: SendRequest, environ: Mapping[str,
         ),
         auth=Auth(authorize, secrets=read_secrets(config, environ)),
         catalogue=read_catalogue(config),
-        requests=RequestRules(adjust=adjust, hosted_tools=frozenset(("web_search",))),
+        requests=RequestRules(
+            adjust=adjust, hosted_tools=frozenset(("web_search",)) if config.hosted_tools else frozenset()
+        ),
     )
