@@ -61,6 +61,15 @@ def test_every_lock_has_hashes_and_no_index() -> None:
         assert "http" not in text.replace("httptools", "").replace("httpx", "").replace("httpcore", "")
 
 
+def test_the_image_has_what_an_installation_has_and_the_driver_of_postgresql() -> None:
+    names = [
+        set(re.findall(r"^([a-z0-9-]+==\S+)", (ROOT / lock).read_text(), re.MULTILINE))
+        for lock in ("requirements.lock", "requirements-postgres.lock")
+    ]
+    assert {name.partition("==")[0] for name in names[1] - names[0]} == {"asyncpg"}, "run: make lock"
+    assert names[0] <= names[1]
+
+
 def test_compose_is_closed_to_the_network_and_holds_no_secret() -> None:
     services = msgspec.convert(read_yaml("compose.yaml")["services"], dict[str, Yaml])
     assert set(services) == {"gateway", "prometheus", "grafana"}

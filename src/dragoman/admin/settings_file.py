@@ -3,7 +3,6 @@
 Everything else in the file stays. A file that cannot be read, or cannot be changed safely, is left alone.
 """
 
-import difflib
 import os
 import re
 import tomllib
@@ -51,6 +50,8 @@ class FileEdit(Struct, frozen=True):
 
     def diff(self) -> str:
         """Return a unified diff; keys of other tools that stand nearby are masked."""
+        import difflib  # only for a diff: `serve` uses this module too
+
         old, new = (self.old or "").splitlines(), self.new.splitlines()
         lines = difflib.unified_diff(old, new, str(self.path), str(self.path), "before", "after", lineterm="")
         return OTHERS_KEY.sub(rf"\g<before>{MASK}", redact("\n".join(lines)))
