@@ -1,5 +1,6 @@
 """Sign in to a provider over HTTP: the prompt is streamed, the credential is stored, and no token is shown."""
 
+import time
 from pathlib import Path
 
 import msgspec
@@ -24,10 +25,14 @@ def section(fake: FakeKiro) -> str:
 
 
 def test_a_sign_in_by_code_streams_what_to_do_and_stores_the_credential(tmp_path: Path) -> None:
-    with FakeKiro() as fake, running(section(fake), tmp_path, stored=["someone"]) as gateway:
+    environ = {"HOME": str(tmp_path)}
+    with FakeKiro() as fake, running(section(fake), tmp_path, environ, ["someone"]) as gateway:
         fake.device.append("authorization_pending")
         found = call(gateway, "POST", PATH, body={"kind": "kiro"})
         lines = [msgspec.json.decode(line) for line in found.body.splitlines()]
+        assert call(gateway, "GET", "/api/v1/accounts/quotas").json["problems"] == {}
+        [account] = call(gateway, "GET", "/api/v1/accounts").json["accounts"]
+        assert account["credentials"][0]["expires_at"] > time.time()
         audit = call(gateway, "GET", "/api/v1/audit").json["audit"][0]
     assert lines[0] == {
         "event": "prompt",

@@ -6,6 +6,7 @@ is read again before it is used, after a rejection, and before it is written.
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -90,6 +91,11 @@ class CredentialRefresher(Generic[C]):
             current = await self._reread(current)
         _given.set(current.access_token)
         return current
+
+    def expires_at(self) -> float | None:
+        """Return when the credential in use expires, in Unix seconds; None if there is none yet, or it does not."""
+        current = self._current
+        return None if current is None or not math.isfinite(current.expires_at) else current.expires_at
 
     async def _reread(self, current: C) -> C:
         """Take over at once what another program has renewed; do not wait for our own renewal."""

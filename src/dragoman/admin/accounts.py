@@ -27,6 +27,7 @@ class Credential(Struct, frozen=True):
 
     label: str
     is_available: bool
+    expires_at: float | None  # of the token in use, which is renewed before; None: not known, or never
     cooldowns: list[Cooldown]
     limits: Limits | None  # as of the last response
 
@@ -106,4 +107,4 @@ def _credential(member: Provider, now: float) -> Credential:
     limits = account.last_limits()
     is_spent = limits is not None and limits.exhausted_until is not None and limits.exhausted_until > now
     is_available = not is_spent and not any(cooldown.model == "" for cooldown in cooldowns)
-    return Credential(label, is_available, cooldowns, limits)
+    return Credential(label, is_available, member.auth.expires_at(), cooldowns, limits)

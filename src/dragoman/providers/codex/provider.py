@@ -142,6 +142,7 @@ def make_codex(config: ProviderConfig, send: SendRequest, environ: Mapping[str, 
         auth=Auth(
             codex.authorize,
             renew=refresher.renew,
+            expires_at=refresher.expires_at,
             login_command="dragoman login codex",
             secrets=read_secrets(config, environ),
         ),

@@ -89,6 +89,7 @@ def make_copilot(config: ProviderConfig, send: SendRequest, environ: Mapping[str
         auth=Auth(
             copilot.authorize,
             renew=refresher.renew,
+            expires_at=refresher.expires_at,
             login_command="dragoman login copilot",
             secrets=read_secrets(config, environ),
         ),

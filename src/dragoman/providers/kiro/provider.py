@@ -78,6 +78,7 @@ def make_kiro(config: ProviderConfig, send: SendRequest, environ: Mapping[str, s
         auth=Auth(
             kiro.authorize,
             renew=account.refresher.renew,
+            expires_at=account.refresher.expires_at,
             login_command="dragoman login kiro",
             secrets=read_secrets(config, environ),
         ),
