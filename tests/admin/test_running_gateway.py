@@ -7,7 +7,17 @@ import msgspec
 import pytest
 
 from dragoman.admin.errors import AdminError, InvalidArgument
-from dragoman.admin.running_gateway import GatewayClient, accepts_key, choose_key, find_running, read_version
+from dragoman.admin.running_gateway import (
+    GatewayClient,
+    accepts_key,
+    choose_key,
+    find_gateway,
+    find_running,
+    forget_gateway,
+    note_gateway,
+    noted_gateways,
+    read_version,
+)
 from dragoman.config import Config, load
 from dragoman.net.client import HttpClient
 from fakes.upstream import FakeUpstream
@@ -60,3 +70,20 @@ def test_a_given_key_wins_over_the_one_of_the_environment(tmp_path: Path) -> Non
     assert choose_key(config_in(tmp_path, 1), None) is None
     with pytest.raises(InvalidArgument, match="--key"):
         choose_key(config, "dgm_two\nlines")
+
+
+def test_a_gateway_is_found_by_its_note_and_notes_of_ended_processes_are_removed(tmp_path: Path) -> None:
+    notes = tmp_path / ".local" / "share" / "dragoman"
+    with running(ECHO, tmp_path) as gateway:
+        own = note_gateway(notes, gateway.url)
+        (notes / "running" / "1.json").write_text('{"root": "http://127.0.0.1:1", "pid": 2147483646}')
+        (notes / "running" / "2.json").write_text("{")
+        assert noted_gateways(notes) == [gateway.url]
+        assert sorted(path.name for path in own.parent.iterdir()) == sorted(["2.json", own.name])
+        found = asyncio.run(find_gateway(config_in(tmp_path, 1), {"HOME": str(tmp_path)}))
+        assert found == gateway.url
+        assert asyncio.run(find_gateway(config_in(tmp_path, 1), {}, f"{gateway.url}/v1/")) == gateway.url
+    forget_gateway(own)
+    assert noted_gateways(notes) == []
+    with pytest.raises(AdminError, match="No dragoman answers at"):
+        asyncio.run(find_gateway(config_in(tmp_path, 1), {}, "http://127.0.0.1:1"))

@@ -274,6 +274,7 @@ def ask(port: int, method: str, path: str, key: str, body: object = None) -> byt
 def run_commands(shell: Shell, at: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
     lines = (
         *("config show", "config show --json", "config check", "models", "models --json", "doctor", "doctor --json"),
+        *("providers list", "providers list --json", "status", "status --json"),
         *("usage", "usage --json", "keys list", "keys list --json", "doctor loc", "connect codex", "capture list"),
     )
     for line in lines:

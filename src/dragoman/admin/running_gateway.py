@@ -165,13 +165,16 @@ def forget_gateway(note: Path) -> None:
 
 
 def noted_gateways(directory: Path) -> list[str]:
-    """Return the addresses of gateways whose processes run, the newest first."""
-    try:
-        paths = sorted((directory / NOTES).glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-        notes = [msgspec.json.decode(path.read_bytes(), type=_Note) for path in paths]
-    except (OSError, msgspec.MsgspecError):
-        return []
-    return [note.root for note in notes if _is_running(note.pid)]
+    """Return the addresses of gateways whose processes run, the newest first; remove the notes of others."""
+    found: list[tuple[float, str]] = []
+    for path in (directory / NOTES).glob("*.json"):
+        with suppress(OSError, msgspec.MsgspecError):  # another command may have removed it
+            note = msgspec.json.decode(path.read_bytes(), type=_Note)
+            if _is_running(note.pid):
+                found.append((path.stat().st_mtime, note.root))
+            else:
+                forget_gateway(path)
+    return [root for _, root in sorted(found, reverse=True)]
 
 
 def _is_running(pid: int) -> bool:
