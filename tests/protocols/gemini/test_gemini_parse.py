@@ -281,6 +281,7 @@ def test_structured_output_in_each_of_its_forms() -> None:
         ({"contents": []}, "/contents"),
         ({"contents": [{"parts": [{"text": ""}]}]}, "/contents"),
         ({"contents": [{"role": "system", "parts": [{"text": "x"}]}]}, "/contents/0/role"),
+        ({"contents": [{"parts": [{"fileData": {"fileUri": "https://youtu.be/1"}}]}]}, "/contents/0/parts/0"),
         ({"cachedContent": "cachedContents/a"}, "/cachedContent"),
         ({"continuation_token": "t"}, "/continuation_token"),
         ({"generationConfig": {"candidateCount": 2}}, "/generationConfig/candidateCount"),

@@ -9,7 +9,7 @@ from dragoman.framing.fields import BadField, check_model, read_body, read_head
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import EVENT_STREAM, CallHead
-from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Role, Shape, Switch, Text, Turn
+from dragoman.hub.request import Ext, Foreign, Format, Json, Reasoning, Request, Role, Shape, Switch, Text, Turn
 from dragoman.protocols.gemini.parse_content import parse_contents, parse_instructions
 from dragoman.protocols.gemini.parse_fields import ProtoFields, unread_fields
 from dragoman.protocols.gemini.parse_schema import read_dialect, read_json_schema
@@ -127,6 +127,9 @@ def _parse_turns(top: ProtoFields) -> tuple[Turn, ...]:
     turns = parse_contents(contents)
     if not turns:
         raise BadField(top.pointer("contents"), "has no content: every part of it is empty")
+    parts = [part for turn in turns for part in turn.parts]
+    if all(type(part) is Foreign for part in parts):
+        raise BadField(parts[0].at, "cannot be translated for this model, and there is nothing else in contents")
     at = top.pointer("systemInstruction")
     given = top.raw("systemInstruction")
     if isinstance(given, str):
@@ -205,7 +208,7 @@ def _parse_tier(top: ProtoFields) -> str | None:
 
 
 def _find_pointers(top: ProtoFields, settings: ProtoFields, format: Format | None) -> dict[str, str]:
-    where = {name: settings.pointer(key) for name, key in _WHERE.items() if settings.has(key)}
+    where = {name: settings.pointer(key) for name, key in _WHERE.items()}
     where |= {"turns": top.pointer("contents"), "tools": top.pointer("tools"), "metadata": top.pointer("labels")}
     where |= {"tool_choice": top.pointer("toolConfig"), "service_tier": top.pointer("serviceTier")}
     where["reasoning"] = settings.pointer("thinkingConfig")

@@ -38,6 +38,7 @@ _SIGNATURE = "thoughtSignature"
 _KINDS = ("functionCall", "functionResponse", "inlineData", "fileData")
 _TEXT_TYPES = frozenset(("application/json", "application/xml", "application/javascript", "application/x-javascript"))
 _EXTENSIONS = {"png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "webp": "image/webp", "gif": "image/gif"}
+_VIDEO_PAGES = re.compile(r"https?://(?:www\.|m\.)?(?:youtube\.com|youtu\.be)/", re.IGNORECASE)
 _GOOGLES_OWN = re.compile(r"gs://|files/|https://[a-z0-9.-]*googleapis\.com/", re.IGNORECASE)
 
 ResultPart = Text | Image | Document | Foreign
@@ -288,7 +289,8 @@ def _read_inline(part: ProtoFields, blob: ProtoFields, whole: dict[str, object])
 def _read_file(part: ProtoFields, file: ProtoFields, whole: dict[str, object]) -> Part:
     uri, title = file.need_text("fileUri"), file.text("displayName")
     media_type = file.text("mimeType")
-    kind = media_type or _EXTENSIONS.get(uri.partition("?")[0].rpartition(".")[2].lower(), "application/pdf")
+    guess = "video/*" if _VIDEO_PAGES.match(uri) else "application/pdf"
+    kind = media_type or _EXTENSIONS.get(uri.partition("?")[0].rpartition(".")[2].lower(), guess)
     source: Media = FileId(uri) if _GOOGLES_OWN.match(uri) else Link(uri)
     kind = kind.lower().partition(";")[0].strip()
     made = _make_media(source, kind, title, part.at, unread_fields(part, file))
