@@ -24,9 +24,14 @@ def ask(
     home = rig.home / ".gemini"
     home.mkdir(exist_ok=True)
     (home / "settings.json").write_bytes(msgspec.json.encode(SETTINGS))
+    env = {"GEMINI_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": rig.url, "GEMINI_MODEL": model}
+    return run(rig, node, directory, prompt, env, patience_s)
+
+
+def run(rig: Rig, node: Path, directory: Path, prompt: str, env: dict[str, str], patience_s: float = PATIENCE_S) -> Ran:
+    """Run it with the settings that are in its home."""
     entry = directory / "node_modules" / "@google" / "gemini-cli" / "bundle" / "gemini.js"
-    mode = ("-m", model, "--yolo", "--skip-trust", "-o", "stream-json", "-p", prompt)
-    env = {"GEMINI_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": rig.url}
+    mode = ("--yolo", "--skip-trust", "-o", "stream-json", "-p", prompt)
     return rig.run(node, entry, *mode, patience_s=patience_s, env=env)
 
 

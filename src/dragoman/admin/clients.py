@@ -24,6 +24,7 @@ DEFAULT_WINDOW = 128_000  # tokens, for clients that require a window, if the mo
 OPENCODE_OUTPUT = 32_000  # tokens; opencode requires a limit of the reply beside that of the window
 KEY = f"${KEY_VARIABLE}"
 PRINT_KEY = f"printenv {KEY_VARIABLE}"
+GEMINI_KEY_AUTH: Settings = {"security": {"auth": {"selectedType": "gemini-api-key"}}}
 CLAUDE_WINDOWS = ("CLAUDE_CODE_MAX_CONTEXT_TOKENS", "CLAUDE_CODE_AUTO_COMPACT_WINDOW")
 
 FindFile = Callable[[Mapping[str, str], Path], Path]  # environment, home directory -> the client's settings file
@@ -67,6 +68,7 @@ class Recipe(Struct, frozen=True):
     why_no_file: str = ""
     notes: tuple[str, ...] = ()
     notes_on_file: tuple[str, ...] = ()
+    second_file: SettingsFile | None = None  # for clients that refuse to work with the first alone
     preferred_models: tuple[str, ...] = ()  # parts of model names, the best first
 
 
@@ -293,11 +295,11 @@ RECIPES: dict[str, Recipe] = {
         "gemini",
         _gemini_lines,
         SettingsFile(_in_directory("GEMINI_CLI_HOME", "", ".gemini/.env"), merge_env, _gemini_settings),
-        preferred_models=("gemini",),
-        notes=(
-            "Gemini CLI also asks for models such as gemini-3-flash-preview by itself, for searches and checks. Give"
-            ' them a route: [[models]] with name = "gemini-*".',
+        second_file=SettingsFile(
+            _in_directory("GEMINI_CLI_HOME", "", ".gemini/settings.json"), merge_json, lambda to: GEMINI_KEY_AUTH
         ),
+        preferred_models=("gemini",),
+        notes=('Its other models (gemini-3-flash-preview and the like) need a route: [[models]] name = "gemini-*".',),
         notes_on_file=(f"The key is not written: export GEMINI_API_KEY={KEY} where you start gemini.",),
     ),
     "opencode": Recipe(

@@ -43,6 +43,8 @@ def command(
     target = _make_target(config, root, model or suggest_model(config))
     if write and recipe.file is not None:
         _write(client, recipe, recipe.file, config, _make_target(config, root, model))
+        if recipe.second_file is not None:
+            _write_second(client, recipe.second_file, target)
     elif as_json:
         show_json(_fields(client, recipe, target))
     else:
@@ -85,6 +87,21 @@ def _write(client: str, recipe: Recipe, file: SettingsFile, config: Config, targ
         remark(note)
 
 
+def _write_second(client: str, file: SettingsFile, target: Target) -> None:
+    """Write what else a client needs; the first file names address and model."""
+    path = _path(file)
+    try:
+        edit = plan_edit(path, file.merge, file.settings(target))
+    except CannotMerge as reason:
+        raise AdminError(
+            f"{path} was not changed: {reason}.\n`dragoman connect {client}` says what to add."
+        ) from reason
+    if edit.is_change:
+        click.echo(f"\n{edit.diff()}")
+        backup = edit.apply()
+        click.echo(f"\nWrote {path}. The old file is {backup.name}.")
+
+
 def _plan(recipe: Recipe, file: SettingsFile, config: Config, target: Target) -> tuple[FileEdit, Target]:
     """Choose a model where none is given, and return the change of the client's settings file."""
     edit = plan_edit(_path(file), file.merge, file.settings(target))  # fails before any model list is read
@@ -117,6 +134,8 @@ def _undo(recipe: Recipe) -> None:
     if backup is None:
         raise AdminError(f"There is no backup of {path}: dragoman has not written it, or every change is undone.")
     click.echo(f"{path} is as it was before {backup.name.rpartition('-')[2]}.")
+    if recipe.second_file is not None and undo_newest(_path(recipe.second_file)) is not None:
+        click.echo(f"So is {_path(recipe.second_file)}.")
 
 
 def _fields(client: str, recipe: Recipe, target: Target) -> dict[str, object]:

@@ -1,16 +1,18 @@
 """Gemini CLI works through the gateway on upstreams of every protocol, and gets over what goes wrong there."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from clients.faults import once
-from clients.gemini_cli import RUN, ask, check_recovery, result, said
+from clients.gemini_cli import RUN, ask, check_recovery, result, run, said
 from clients.proof import Proves
 from clients.rig import UPSTREAMS, Rig
 from clients.smoke.test_cli_faults import try_each
 from fakes.agent import Use
+from gateway import KEY
 
 WRITE = Use("write_file", {"file_path": "note.txt", "content": "Grüße 👋\nzwei\n"})
 READ = Use("read_file", {"file_path": "note.txt"})
@@ -40,3 +42,18 @@ def test_gemini_cli_gets_over_a_rate_limit_and_cut_streams(
 ) -> None:
     directory = client("gemini-cli")
     try_each(FAULTS, tmp_path, "messages", RUN, once, lambda rig: check_recovery(rig, node, directory))
+
+
+def test_gemini_cli_works_with_what_connect_has_written(
+    rig: Callable[..., Rig], client: Callable[[str], Path], node: Path
+) -> None:
+    here = rig("chat", WRITE)
+    wrote = here.run(sys.executable, "-m", "dragoman", "connect", "gemini", "--write", "--url", here.url, "-m", "up/m")
+    assert wrote.code == 0, wrote
+    ran = run(here, node, client("gemini-cli"), "Write a note.", {"GEMINI_API_KEY": KEY})
+    assert ran.code == 0, ran
+    assert (here.work / "note.txt").exists()
+    assert here.door.asked[-1] == ("POST", "/v1beta/models/up/m:streamGenerateContent?alt=sse")
+    undone = here.run(sys.executable, "-m", "dragoman", "connect", "gemini", "--undo")
+    assert undone.code == 0, undone
+    assert not (here.home / ".gemini" / ".env").exists()
