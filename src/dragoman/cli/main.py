@@ -21,6 +21,7 @@ COMMANDS = {
     "login": "Sign in with a provider.",
     "keys": "Create, list and revoke client keys.",
     "usage": "Show what was used: requests, tokens and cost.",
+    "responses": "List, show and delete stored responses.",
     "doctor": "Check everything and show what to do.",
     "capture": "List, show and export captured exchanges.",
     "replay": "Run a captured exchange through the current code.",

@@ -92,7 +92,7 @@ class RequestHandler:
         self._scrape = scrape
         self._api = api
         self._responses = responses
-        self._parked_runs = ParkedRuns(lambda: gateway.runtime.config.responses)
+        self.parked_runs = ParkedRuns(lambda: gateway.runtime.config.responses)
         self.host_check = host_check
         self.auth_backoff = AuthBackoff()
         self.ready = True
@@ -107,6 +107,10 @@ class RequestHandler:
     def set_console(self, console: "Console | None") -> None:
         self.console = console
         self.routes = RouteTable(self._table())
+
+    def stored_counts(self) -> dict[str, int]:
+        """Return how many responses were stored and how many could not be."""
+        return {"kept": 0, "not_kept": 0} if self._responses is None else self._responses.service.counts
 
     def _table(self) -> Iterator[Route]:
         for path, handler in (
@@ -207,8 +211,8 @@ class RequestHandler:
 
     async def _infer(self, protocol: str, answer_call: AnswerCall, request: RoutedRequest) -> None:
         async def answer(exchange: Exchange, record: RequestRecord) -> None:
-            if not await self._parked_runs.resume(exchange, record):
-                await self._parked_runs.answer(answer_call, exchange, await self._call(exchange, record))
+            if not await self.parked_runs.resume(exchange, record):
+                await self.parked_runs.answer(answer_call, exchange, await self._call(exchange, record))
 
         await self._run_counted(request, protocol, answer)
 

@@ -33,11 +33,15 @@ def make_metrics_reader(
             (catalogue.USAGE_WAITING, 0 if usage is None else usage.pending),
             (catalogue.USAGE_WRITTEN, 0 if usage is None else usage.written),
             (catalogue.USAGE_DROPPED, 0 if usage is None else usage.dropped),
+            (catalogue.RUNS_PARKED, site.parked_runs.count),
+            (catalogue.RUNS_JOINED, site.parked_runs.joined),
             (catalogue.CAPTURES_WRITTEN, captures.written),
             (catalogue.CAPTURES_DROPPED, captures.dropped),
         )
         for family, value in values:
             yield Reading(family.name, (), (value,))
+        for result, count in site.stored_counts().items():
+            yield Reading(catalogue.RESPONSES_STORED.name, (result,), (count,))
         for result, count in reloads.items():
             yield Reading(catalogue.RELOADS.name, (result,), (count,))
         now = time.time()
