@@ -4,7 +4,7 @@ import os
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -22,6 +22,7 @@ from dragoman.config import (
 )
 from dragoman.config.discovery import data_directory
 from dragoman.config.providers import list_credentials
+from dragoman.hub.failure import BadRequest
 from dragoman.net.client import HttpClient, SendRequest
 
 P = TypeVar("P", bound=ProviderConfig)
@@ -71,6 +72,42 @@ class KiroOptions(Struct, frozen=True):
     start_url: str | None = None  # of an organisation
     region: str | None = None
     social: str | None = None  # "google" or "github"
+
+
+class SignInOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """A sign-in by its kind. `social`, `start_url` and `region` are for Kiro."""
+
+    kind: Literal["kiro", "codex", "copilot"]
+    method: Literal["code", "browser"] = "code"
+    social: Literal["google", "github"] | None = None
+    start_url: str | None = None
+    region: str | None = None
+
+
+def check_options(options: SignInOptions) -> None:
+    """Raise BadRequest for options that contradict each other."""
+    if options.kind != "kiro":
+        for name in ("social", "start_url", "region"):
+            if getattr(options, name) is not None:
+                raise BadRequest(f"/{name}", f"{name} is for kiro only, not for {options.kind}.")
+    if options.kind == "copilot" and options.method != "code":
+        raise BadRequest("/method", "GitHub signs in by a code only: leave method out.")
+    if options.kind == "kiro" and (options.method == "browser") != (options.social is not None):
+        raise BadRequest("/social", "Kiro needs social (google or github) with method browser, and only then.")
+    if options.social is not None and options.start_url is not None:
+        raise BadRequest("/start_url", "start_url cannot be used with social.")
+
+
+async def sign_in(config: Config, options: SignInOptions, user: Conversation) -> SignedIn:
+    """Sign in with the provider that the options name."""
+    match options.kind:
+        case "kiro":
+            kiro = KiroOptions(options.start_url, options.region, options.social)
+            return await sign_in_kiro(config, kiro, None, user)
+        case "codex":
+            return await sign_in_codex(config, device=options.method == "code", file=None, user=user)
+        case "copilot":
+            return await sign_in_copilot(config, None, None, user)
 
 
 async def sign_in_kiro(config: Config, options: KiroOptions, file: Path | None, user: Conversation) -> SignedIn:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec import Struct
@@ -11,6 +10,7 @@ from msgspec import Struct
 from dragoman.accounts.credential import CredentialError
 from dragoman.admin.accounts import end_cooldowns
 from dragoman.admin.errors import AdminError
+from dragoman.admin.sign_in import Prompt, SignInOptions, check_options, sign_in
 from dragoman.flow.gateway import Gateway
 from dragoman.framing.redaction import redact
 from dragoman.http.api.audit import AuditLog
@@ -18,24 +18,8 @@ from dragoman.http.api.bodies import read_body
 from dragoman.http.api.responses import convert_errors, respond, response_headers
 from dragoman.http.api.state import LINES
 from dragoman.http.routes import RoutedRequest
-from dragoman.hub.failure import BadRequest
 from dragoman.net.client import ConnectionLost, UpstreamTimeout
 from dragoman.net.tasks import spawn
-
-if TYPE_CHECKING:
-    from dragoman.admin.sign_in import Prompt, SignedIn
-
-Method = Literal["code", "browser"]
-
-
-class SignInRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """`social`, `start_url` and `region` are for Kiro."""
-
-    kind: Literal["kiro", "codex", "copilot"]
-    method: Method = "code"
-    social: Literal["google", "github"] | None = None
-    start_url: str | None = None
-    region: str | None = None
 
 
 class Progress(Struct, frozen=True, tag_field="event", omit_defaults=True):
@@ -69,8 +53,8 @@ class SignInApi:
         self._audit = audit
 
     async def sign_in(self, request: RoutedRequest) -> None:
-        options = await read_body(request, SignInRequest)
-        _check(options)
+        options = await read_body(request, SignInOptions)
+        check_options(options)
         await self._audit.record(request, "accounts.sign_in", options.kind, {"method": options.method})
         request.exchange.start(200, [LINES, *response_headers(request)])
         async with aclosing(self._run(options)) as lines:
@@ -85,9 +69,11 @@ class SignInApi:
         with convert_errors("id"):
             respond(request, {"ended": end_cooldowns(providers, request.rest)})
 
-    async def _run(self, options: SignInRequest) -> AsyncGenerator[Progress]:
+    async def _run(self, options: SignInOptions) -> AsyncGenerator[Progress]:
         conversation = _Conversation()
-        running = spawn(self._sign_in(options, conversation), name=f"sign-in with {options.kind}")
+        running = spawn(
+            sign_in(self._gateway.runtime.config, options, conversation), name=f"sign-in with {options.kind}"
+        )
         running.add_done_callback(lambda _: conversation.lines.put_nowait(None))
         try:
             while (line := await conversation.lines.get()) is not None:
@@ -99,19 +85,6 @@ class SignInApi:
         finally:
             running.cancel()
 
-    async def _sign_in(self, options: SignInRequest, user: "_Conversation") -> "SignedIn":
-        from dragoman.admin.sign_in import KiroOptions, sign_in_codex, sign_in_copilot, sign_in_kiro
-
-        config = self._gateway.runtime.config
-        match options.kind:
-            case "kiro":
-                kiro = KiroOptions(options.start_url, options.region, options.social)
-                return await sign_in_kiro(config, kiro, None, user)
-            case "codex":
-                return await sign_in_codex(config, device=options.method == "code", file=None, user=user)
-            case "copilot":
-                return await sign_in_copilot(config, None, None, user)
-
 
 class _Conversation:
     """Passes on what the user must be shown."""
@@ -119,21 +92,8 @@ class _Conversation:
     def __init__(self) -> None:
         self.lines: asyncio.Queue[Progress | None] = asyncio.Queue()
 
-    def show_prompt(self, prompt: "Prompt") -> None:
+    def show_prompt(self, prompt: Prompt) -> None:
         self.lines.put_nowait(Waiting(prompt.link, prompt.code))
 
     def show_remaining(self, seconds: float) -> None:
         self.lines.put_nowait(Remaining(seconds))
-
-
-def _check(options: SignInRequest) -> None:
-    if options.kind != "kiro":
-        for name in ("social", "start_url", "region"):
-            if getattr(options, name) is not None:
-                raise BadRequest(f"/{name}", f"{name} is for kiro only, not for {options.kind}.")
-    if options.kind == "copilot" and options.method != "code":
-        raise BadRequest("/method", "GitHub signs in by a code only: leave method out.")
-    if options.kind == "kiro" and (options.method == "browser") != (options.social is not None):
-        raise BadRequest("/social", "Kiro needs social (google or github) with method browser, and only then.")
-    if options.social is not None and options.start_url is not None:
-        raise BadRequest("/start_url", "start_url cannot be used with social.")
