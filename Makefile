@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.run-ready
 DEV_STAMP := $(VENV)/.dev-ready
 
-.PHONY: run test test-console chromium check-console test-clients test-model check bench survive profile matrix tour clients-page prices vocabulary lock clean
+.PHONY: run test test-conformance test-console chromium check-console test-clients test-model check bench survive profile matrix tour clients-page prices vocabulary lock clean
 
 run: $(RUN_STAMP)
 	@$(BIN)/dragoman serve $(if $(PORT),--port $(PORT))
@@ -21,6 +21,10 @@ test-clients: $(DEV_STAMP)
 
 test-model: $(DEV_STAMP)
 	@$(BIN)/python -m pytest tests/model
+
+# OPEN_RESPONSES: a checkout of the Open Responses suite in which `npm install --no-save tsx zod@3` was run
+test-conformance: $(DEV_STAMP)
+	@OPEN_RESPONSES=$(OPEN_RESPONSES) $(BIN)/python -m pytest tests/conformance -q -rA
 
 check: $(DEV_STAMP)
 	@$(BIN)/ruff check src tests bench tools
