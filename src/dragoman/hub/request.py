@@ -178,9 +178,12 @@ class Function(Struct, frozen=True, tag="function"):
     ext: Ext = field(default_factory=dict)
     fields_at: str = ""  # the object that holds its fields, where that is not the tool itself
     schema_key: str = "parameters"  # what the client's protocol calls the schema
+    strict_at: str = ""  # where strictness is requested, if not in the tool
 
     def pointer(self, field: str) -> str:
         """Return where the client wrote one of the tool's fields."""
+        if field == "strict" and self.strict_at:
+            return self.strict_at
         return f"{self.fields_at or self.at}/{self.schema_key if field == 'parameters' else field}"
 
 

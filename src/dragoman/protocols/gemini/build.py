@@ -177,7 +177,7 @@ def _build_format(
 
 def _build_thinking(reasoning: Reasoning, protocol: str, target: Target, ledger: Ledger) -> Wire:
     profile = target.profile
-    is_off = reasoning.switch is Switch.DISABLED or reasoning.effort == "none"
+    is_off = _is_off(reasoning)
     if not profile.thinking:
         if not is_off:
             ledger.note_dropped(reasoning.at, f"{target.model} does not think")
@@ -187,7 +187,7 @@ def _build_thinking(reasoning: Reasoning, protocol: str, target: Target, ledger:
         return {"thinkingConfig": config} if config else {}
     if reasoning.switch is Switch.BETWEEN_TOOLS:
         ledger.note_approximated(reasoning.switch_at or reasoning.at, f"{target.model} thinks everywhere")
-    if _takes_budget(target):
+    if _takes_budget(reasoning, target):
         config = _build_budget(reasoning, target, ledger)
     else:
         config = _build_level(reasoning, target, ledger)
@@ -196,8 +196,14 @@ def _build_thinking(reasoning: Reasoning, protocol: str, target: Target, ledger:
     return {"thinkingConfig": config} if config else {}
 
 
-def _takes_budget(target: Target) -> bool:
-    return "adaptive" not in target.profile.thinking
+def _takes_budget(reasoning: Reasoning, target: Target) -> bool:
+    """Return whether a budget is sent; to a model that is not known, whatever the client has."""
+    has_budget = reasoning.budget is not None and reasoning.effort is None and not _is_off(reasoning)
+    return "adaptive" not in target.profile.thinking or (has_budget and "enabled" in target.profile.thinking)
+
+
+def _is_off(reasoning: Reasoning) -> bool:
+    return reasoning.switch is Switch.DISABLED or reasoning.effort == "none"
 
 
 def _shows_thoughts(reasoning: Reasoning, protocol: str, ledger: Ledger) -> bool:
@@ -212,7 +218,7 @@ def _shows_thoughts(reasoning: Reasoning, protocol: str, ledger: Ledger) -> bool
 def _build_thinking_off(reasoning: Reasoning, target: Target, ledger: Ledger) -> Wire:
     at = reasoning.switch_at or reasoning.at
     scale = target.profile.budget
-    if not _takes_budget(target):
+    if not _takes_budget(reasoning, target):
         lowest = _list_levels(target)[0]
         ledger.note_approximated(at, f"{target.model} always thinks: its level is {lowest!r}")
         return {"thinkingLevel": lowest.upper()}

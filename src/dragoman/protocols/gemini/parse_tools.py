@@ -102,7 +102,8 @@ def parse_choice(calling: ProtoFields | None, tools: tuple[Tool, ...]) -> tuple[
     if mode not in _MODES:
         raise calling.bad("mode", f"must be one of {', '.join(_MODES)}")
     if mode == "VALIDATED":
-        tools = tuple(replace(tool, strict=True) if type(tool) is Function else tool for tool in tools)
+        at = calling.pointer("mode")
+        tools = tuple(replace(tool, strict=True, strict_at=at) if type(tool) is Function else tool for tool in tools)
     _check_names(calling, names, tools)
     if mode == "ANY" and len(names) == 1:
         return ToolChoice(Pick.NAMED, calling.at, names[0]), tools
