@@ -293,7 +293,7 @@ class RequestHandler:
         client = self._client(exchange, path)
         allowed = ", ".join(self.routes.methods(path))
         # Where the path ends with a verb, another verb is another path, even if GET finds a model there.
-        is_unknown_verb = exchange.method == "POST" and any(MODEL in pattern for pattern in client.paths)
+        is_unknown_verb = exchange.method == "POST" and ":" in path and any(MODEL in at for at in client.paths)
         if not allowed or is_unknown_verb:
             raise RequestError(Failure(Kind.NOT_FOUND, f"There is nothing at {exchange.method} {exchange.path}."))
         message = f"{exchange.method} is not possible on {exchange.path}, only {allowed}."
