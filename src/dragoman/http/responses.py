@@ -65,9 +65,6 @@ class ResponsesApi:
             await answer(exchange, call)
             return
         raw = await run_off_loop(len(call.body), partial(read_request, call.body))
-        if raw.get("background"):
-            message = "background must be false: this gateway runs no background responses."
-            raise BadRequest("/background", message)
         state = await self.service.open_call(call.tenant, raw, len(call.body))
         try:
             if check_trigger(raw):

@@ -9,6 +9,7 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct
 
+from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import KeptReply, ReplyState
 from dragoman.hub.request import Json, Request
@@ -92,6 +93,9 @@ class KeptCall:
         return fields | {"store": self.keeps}
 
     def parse(self, ledger: Ledger) -> Request:
+        if self._raw.get("background"):  # a request that passes unchanged is not parsed: its upstream may run it
+            message = "background must be false: this gateway runs no background responses for this upstream."
+            raise BadRequest("/background", message)
         if self._terms.why_not:
             ledger.note_dropped("/store", self._terms.why_not)
         return parse_with_items(self._raw, self.context.whole, kept=self.keeps, ledger=ledger)
