@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -10,7 +11,6 @@ from msgspec import Struct
 from dragoman.accounts.credential import CredentialError
 from dragoman.admin.accounts import end_cooldowns
 from dragoman.admin.errors import AdminError
-from dragoman.admin.sign_in import Prompt, SignInOptions, check_options, sign_in
 from dragoman.flow.gateway import Gateway
 from dragoman.framing.redaction import redact
 from dragoman.http.api.audit import AuditLog
@@ -20,6 +20,9 @@ from dragoman.http.api.state import LINES
 from dragoman.http.routes import RoutedRequest
 from dragoman.net.client import ConnectionLost, UpstreamTimeout
 from dragoman.net.tasks import spawn
+
+if TYPE_CHECKING:
+    from dragoman.admin.sign_in import Prompt, SignInOptions
 
 
 class Progress(Struct, frozen=True, tag_field="event", omit_defaults=True):
@@ -53,6 +56,8 @@ class SignInApi:
         self._audit = audit
 
     async def sign_in(self, request: RoutedRequest) -> None:
+        from dragoman.admin.sign_in import SignInOptions, check_options  # seldom used, so not loaded at the start
+
         options = await read_body(request, SignInOptions)
         check_options(options)
         await self._audit.record(request, "accounts.sign_in", options.kind, {"method": options.method})
@@ -69,7 +74,9 @@ class SignInApi:
         with convert_errors("id"):
             respond(request, {"ended": end_cooldowns(providers, request.rest)})
 
-    async def _run(self, options: SignInOptions) -> AsyncGenerator[Progress]:
+    async def _run(self, options: "SignInOptions") -> AsyncGenerator[Progress]:
+        from dragoman.admin.sign_in import sign_in
+
         conversation = _Conversation()
         running = spawn(
             sign_in(self._gateway.runtime.config, options, conversation), name=f"sign-in with {options.kind}"
@@ -92,7 +99,7 @@ class _Conversation:
     def __init__(self) -> None:
         self.lines: asyncio.Queue[Progress | None] = asyncio.Queue()
 
-    def show_prompt(self, prompt: Prompt) -> None:
+    def show_prompt(self, prompt: "Prompt") -> None:
         self.lines.put_nowait(Waiting(prompt.link, prompt.code))
 
     def show_remaining(self, seconds: float) -> None:

@@ -1,15 +1,15 @@
 """The console's files, as the browser gets them: read once, compressed once, never from a name the browser sends."""
 
-import gzip
 import hashlib
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from typing import TYPE_CHECKING
 
-import brotli
 from msgspec import Struct
 
 from dragoman.net.headers import Header
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 VERSION_MARK = b"{{version}}"  # in the page: the name of the directory of its files
 PAGE = "index.html"
@@ -77,6 +77,8 @@ class ConsoleFiles(Struct, frozen=True):
 @cache
 def read_console_files() -> ConsoleFiles:
     """Read the files of the installed package."""
+    from importlib.resources import files  # takes a megabyte, and many gateways never show their console
+
     found = dict(_walk(files("dragoman") / "console", ""))
     tree = hashlib.sha256()
     for name in sorted(found):
@@ -86,7 +88,7 @@ def read_console_files() -> ConsoleFiles:
     return ConsoleFiles(version, _make_file(PAGE, page), {name: _make_file(name, data) for name, data in found.items()})
 
 
-def _walk(directory: Traversable, prefix: str) -> list[tuple[str, bytes]]:
+def _walk(directory: "Traversable", prefix: str) -> list[tuple[str, bytes]]:
     found: list[tuple[str, bytes]] = []
     for entry in directory.iterdir():
         if entry.is_dir():
@@ -102,8 +104,12 @@ def _make_file(name: str, content: bytes) -> ConsoleFile:
 
 
 def _brotli(content: bytes) -> bytes:
+    import brotli
+
     return bytes(brotli.compress(content, quality=BROTLI_QUALITY))
 
 
 def _gzip(content: bytes) -> bytes:
+    import gzip
+
     return gzip.compress(content, mtime=0)
