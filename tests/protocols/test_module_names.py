@@ -8,7 +8,7 @@ import dragoman.protocols
 _FOLDERS = sorted(
     folder for folder in Path(dragoman.protocols.__file__).parent.iterdir() if (folder / "wire.py").is_file()
 )
-_NAMES = re.compile(r"(__init__|wire|errors|(parse|build|decode|encode)(_[a-z]+)?)\.py")
+_NAMES = re.compile(r"(__init__|wire|errors|(parse|build|decode|encode|state)(_[a-z]+)?)\.py")
 
 
 def test_modules_are_named_by_what_they_do() -> None:

@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl
 from dragoman.accounts.keys import KeyId
 from dragoman.http.routes import Role, Route, RoutedRequest, nothing_at, respond_json
 from dragoman.hub.request import Json
-from dragoman.protocols.responses.stored_items import read_request
+from dragoman.protocols.responses.state_items import read_request
 from dragoman.responses.conversations import Conversations, render
 from dragoman.responses.service import includes_opaque, read_page
 

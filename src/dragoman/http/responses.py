@@ -20,7 +20,7 @@ from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.net.errors import ClientDisconnected
 from dragoman.net.exchange import Exchange
 from dragoman.net.tasks import spawn
-from dragoman.protocols.responses.stored_items import read_request
+from dragoman.protocols.responses.state_items import read_request
 from dragoman.protocols.responses.wire import NAME
 from dragoman.responses.conversations import Conversations
 from dragoman.responses.service import ResponseService, check_trigger, includes_opaque, read_page

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.request import Json
-from dragoman.protocols.responses.compaction import open_compaction
-from dragoman.protocols.responses.stored_items import (
+from dragoman.protocols.responses.state_compaction import open_compaction
+from dragoman.protocols.responses.state_items import (
     REFERENCE,
     check_context,
     check_ids,

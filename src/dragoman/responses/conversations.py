@@ -6,7 +6,7 @@ import msgspec
 
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.request import Json
-from dragoman.protocols.responses.stored_items import check_ids, duplicate_item, read_input
+from dragoman.protocols.responses.state_items import check_ids, duplicate_item, read_input
 from dragoman.responses.context import conversation_not_found, make_row, mint, resolve_items
 from dragoman.responses.service import Page, ResponseService, now, render_page, shown
 from dragoman.store.response_rows import ConversationRow, ItemRow

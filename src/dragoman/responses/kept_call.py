@@ -14,8 +14,8 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import KeptReply, ReplyState
 from dragoman.hub.request import Json, Request
 from dragoman.protocols.responses.encode_snapshot import Snapshot
-from dragoman.protocols.responses.item_ids import ItemIdReader, find_item_ids
 from dragoman.protocols.responses.parse import parse_with_items
+from dragoman.protocols.responses.state_ids import ItemIdReader, find_item_ids
 from dragoman.protocols.responses.wire import ENCRYPTED
 from dragoman.responses.context import Context, ContextItem, digest_item, mint, restore
 from dragoman.responses.conversation_lease import ConversationLease

@@ -13,7 +13,7 @@ from dragoman.config.settings import ResponsesSettings
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.request import Json
 from dragoman.protocols.responses.encode_snapshot import render_stored
-from dragoman.protocols.responses.stored_items import TRIGGER, read_input, type_of, uses_state
+from dragoman.protocols.responses.state_items import TRIGGER, read_input, type_of, uses_state
 from dragoman.responses.context import (
     NO_MEMORY,
     Memory,

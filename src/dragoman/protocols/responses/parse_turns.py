@@ -25,9 +25,9 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.protocols.responses.compaction import open_compaction
 from dragoman.protocols.responses.parse_content import parse_content, unread_fields
 from dragoman.protocols.responses.parse_tools import parse_tools
+from dragoman.protocols.responses.state_compaction import open_compaction
 from dragoman.protocols.responses.wire import VENDOR
 
 _ROLES = {role.value: role for role in Role}
