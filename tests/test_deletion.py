@@ -96,7 +96,7 @@ QUIET = (
     ),
     Quiet("chat responses", "/**/parameters/type", ("object",), "the only type that parameters can have"),
     Quiet("messages", "/tools/*/input_schema/type", ("object",), "the only type that an input can have"),
-    Quiet("chat responses messages", "/**/$schema", (), "the dialect, of which an upstream knows one"),
+    Quiet("chat responses messages gemini", "/**/$schema", (), "the dialect, of which an upstream knows one"),
     # The default type, or the only type that exists.
     Quiet("chat", "/tools/*/type", ("function",), "functions are what tools are"),
     Quiet("chat", "/messages/*/tool_calls/*/type", ("function",), "functions are what is called"),
@@ -141,7 +141,8 @@ QUIET = (
     Quiet("gemini", "/**/propertyOrdering/*", ("format",), "the last one follows from those before it"),
     Quiet("gemini", "/**/property_ordering/*", ("a",), "the last one follows from those before it"),
     Quiet("gemini", "/**/parameters/type", ("OBJECT",), "the only type that parameters can have"),
-    Quiet("gemini", "/**/parametersJsonSchema/type", ("OBJECT",), "the only type that parameters can have"),
+    Quiet("gemini", "/**/parametersJsonSchema/type", ("OBJECT", "object"), "the only type that parameters can have"),
+    Quiet("gemini", "/generation*onfig/temperature", (1,), "the default, which a model that thinks has anyway"),
     Quiet("gemini", "/generationConfig/responseLogprobs", (True,), "logprobs beside it asks for the same"),
     Quiet("gemini", "/generationConfig/responseMimeType", ("application/json",), "the schema beside it says so"),
     Quiet("gemini", "/generation_config/response_mime_type", ("application/json",), "the schema beside it says so"),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.admin.clients import RECIPES, Target
-from dragoman.admin.launching import LAUNCHES, find_program, find_window, make_command
+from dragoman.admin.launching import LAUNCHES, find_program, find_shared_directory, find_window, make_command
 from dragoman.config import load
 
 TO = Target("http://127.0.0.1:8484", 'my "model"', 200_000)
@@ -49,3 +49,12 @@ def test_only_an_executable_file_is_a_program(tmp_path: Path) -> None:
     assert find_program("tool", {"PATH": str(tmp_path)}) is None
     (tmp_path / "tool").chmod(0o755)
     assert find_program("tool", {"PATH": f"/nowhere:{tmp_path}"}) == str(tmp_path / "tool")
+
+
+def test_a_directory_that_others_can_write_to_is_found(tmp_path: Path) -> None:
+    private, shared = tmp_path / "private", tmp_path / "private" / "shared"
+    (shared / "deeper").mkdir(parents=True)
+    above = find_shared_directory(private / "settings.json")
+    shared.chmod(0o777)
+    assert find_shared_directory(shared / "deeper" / "settings.json") == shared
+    assert find_shared_directory(private / "settings.json") == above

@@ -23,6 +23,7 @@ class Launch(Struct, frozen=True):
     environment: Callable[[Target, str], dict[str, str]]  # the gateway and model, the client key
     arguments: Callable[[Target], list[str]] = lambda to: []
     removes: tuple[str, ...] = ()
+    find_problem: Callable[[], str | None] = lambda: None  # what may keep the client from using the gateway
 
 
 def _claude_environment(to: Target, key: str) -> dict[str, str]:
@@ -49,10 +50,28 @@ def _opencode_environment(to: Target, key: str) -> dict[str, str]:
     return {KEY_VARIABLE: key, "OPENCODE_CONFIG_CONTENT": msgspec.json.encode(opencode_settings(to)).decode()}
 
 
+GEMINI_SETTINGS = Path(str(files("dragoman.admin") / "gemini_cli_settings.json"))
+
+
+def find_shared_directory(path: Path) -> Path | None:
+    """Return the first directory above a path that other users can write to."""
+    return next((parent for parent in path.parents if parent.stat().st_mode & 0o022), None)
+
+
+def _find_gemini_problem() -> str | None:
+    shared = find_shared_directory(GEMINI_SETTINGS)
+    if shared is None:
+        return None
+    return (
+        f"Other users can write to {shared}, so Gemini CLI ignores the settings that dragoman keeps below it. "
+        "If it asks you to sign in with Google, run: dragoman connect gemini --write"
+    )
+
+
 def _gemini_environment(to: Target, key: str) -> dict[str, str]:
     """Use an API key even if the user signs in with Google otherwise, which only a settings file can say."""
     return {
-        "GEMINI_CLI_SYSTEM_SETTINGS_PATH": str(files("dragoman.admin") / "gemini_cli_settings.json"),
+        "GEMINI_CLI_SYSTEM_SETTINGS_PATH": str(GEMINI_SETTINGS),
         "GOOGLE_GEMINI_BASE_URL": to.root,
         "GEMINI_API_KEY": key,
         "GEMINI_MODEL": str(to.model),
@@ -90,6 +109,7 @@ LAUNCHES: Mapping[str, Launch] = {
         "npm install -g @google/gemini-cli",
         _gemini_environment,
         removes=("GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_GCA", "GOOGLE_CLOUD_PROJECT"),
+        find_problem=_find_gemini_problem,
     ),
     "opencode": Launch("opencode", "opencode", "npm install -g opencode-ai", _opencode_environment),
     "aider": Launch(

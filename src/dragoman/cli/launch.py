@@ -95,6 +95,9 @@ async def _choose_target(config: Config, launch: Launch, gateway: GatewayClient,
     if model is None:
         raise AdminError("No model is known: no provider lists any. Name one with -m, or run `dragoman doctor`.")
     remark(f"{launch.program} uses {model} through {gateway.root}.")
+    problem = launch.find_problem()
+    if problem is not None:
+        remark(problem)
     return Target(gateway.root, model, find_window(config, model))
 
 

@@ -1,6 +1,7 @@
 """A running Claude Code session in the live inspector of the console."""
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,13 @@ class Inspectors(threading.Thread):
         self.feed = FeedReader(browser, "watch=live")
         self.opened: dict[str, FeedReader] = {}
         self.stopping = threading.Event()
+
+    def wait_for_requests(self, least: int) -> None:
+        """Wait until so many inspectors are open: one looks at a request for a while after its end, too."""
+        patience = time.monotonic() + 60.0
+        while len(self.opened) < least and time.monotonic() < patience:
+            time.sleep(0.05)
+        assert len(self.opened) >= least, self.feed.rows
 
     def run(self) -> None:
         while not self.stopping.wait(0.05):
@@ -45,9 +53,9 @@ def test_the_live_inspector_shows_what_the_captures_of_claude_code_show(
     assert result(ran)["subtype"] == "success", ran
     feed = inspectors.feed
     feed.wait_for(lambda: all(row["state"] == "ended" for row in feed.rows.values()))
+    inspectors.wait_for_requests(2)
     inspectors.stopping.set()
     inspectors.join(30)
-    assert len(inspectors.opened) >= 2
     for name, reader in inspectors.opened.items():
         expected = [(entry.at, entry.side, entry.text[:4000]) for entry in build_timeline(here.gateway.capture(name))]
         reader.wait_for_entries(len(expected))

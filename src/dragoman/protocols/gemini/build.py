@@ -183,6 +183,8 @@ def _build_thinking(reasoning: Reasoning, protocol: str, target: Target, ledger:
             ledger.note_dropped(reasoning.at, f"{target.model} does not think")
         return {}
     if is_off:
+        if reasoning.effort not in (None, "none"):
+            ledger.note_dropped(reasoning.at, "without thinking there is no effort")
         config = _build_thinking_off(reasoning, target, ledger)
         return {"thinkingConfig": config} if config else {}
     if reasoning.switch is Switch.BETWEEN_TOOLS:

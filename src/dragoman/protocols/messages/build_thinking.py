@@ -133,9 +133,10 @@ class _Planner:
 
     def _plan_budget(self, budget: int, at: str) -> ThinkingPlan:
         if self._lacks_thinking:
-            self._ledger.note_dropped(
-                at, "a thinking budget needs the thinking before the last calls, which the client did not send"
-            )
+            why = "a thinking budget needs the thinking before the last calls, which the client did not send"
+            self._ledger.note_dropped(at, why)
+            if self._reasoning.show is not None and not self._same_protocol:
+                self._ledger.note_dropped(self._reasoning.show_at, "without thinking there is nothing to show")
             return ThinkingPlan(effort=self._choose_effort())
         fitting = max(MIN_BUDGET, min(budget, self._max_tokens - 1))
         if fitting >= self._max_tokens:
