@@ -14,6 +14,7 @@ from e2e.rig import ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
 from fakes.upstream import Answer
 
 VALUES = 60_000
+TRIES = 12
 CROSSED = [("chat", "messages"), ("responses", "chat"), ("messages", "responses")]
 
 clients = pytest.mark.parametrize("client", PROTOCOLS)
@@ -103,11 +104,15 @@ class Heart:
 @pytest.mark.alone
 @pairs
 def test_the_event_loop_goes_on_while_a_large_request_is_read(rig: Rig, client: str, upstream: str) -> None:
-    """The longest stall is a small part of the whole time, so that a busy machine lengthens both."""
+    """The longest stall is a small part of the whole time, so that a busy machine lengthens both.
+
+    Read on the event loop, the request would stall it nearly all the time, at every try.
+    """
     body = body_of(client, rig.model(upstream), VALUES // 4)
     assert len(body) > 4 * offload.LARGE_BYTES
     shares: list[float] = []
-    while not shares or (shares[-1] > 0.5 and len(shares) < 5):
+    while not shares or (shares[-1] > 0.5 and len(shares) < TRIES):
+        time.sleep(0.2 * len(shares))  # other processes may need the processor just now
         heart = Heart()
         beating = asyncio.run_coroutine_threadsafe(heart.beat(), rig.gateway.loop)
         heart.wait_for_beat()
