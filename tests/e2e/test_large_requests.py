@@ -15,6 +15,7 @@ from fakes.upstream import Answer
 
 VALUES = 60_000
 TRIES = 12
+MOST = 0.8  # of the time; on a machine that runs the whole test suite it has been 0.7
 CROSSED = [("chat", "messages"), ("responses", "chat"), ("messages", "responses")]
 
 clients = pytest.mark.parametrize("client", PROTOCOLS)
@@ -106,12 +107,12 @@ class Heart:
 def test_the_event_loop_goes_on_while_a_large_request_is_read(rig: Rig, client: str, upstream: str) -> None:
     """The longest stall is a small part of the whole time, so that a busy machine lengthens both.
 
-    Read on the event loop, the request would stall it nearly all the time, at every try.
+    Read on the event loop, the request stalls it for more than 0.9 of the time, at every try.
     """
     body = body_of(client, rig.model(upstream), VALUES // 4)
     assert len(body) > 4 * offload.LARGE_BYTES
     shares: list[float] = []
-    while not shares or (shares[-1] > 0.5 and len(shares) < TRIES):
+    while not shares or (shares[-1] > MOST and len(shares) < TRIES):
         time.sleep(0.2 * len(shares))  # other processes may need the processor just now
         heart = Heart()
         beating = asyncio.run_coroutine_threadsafe(heart.beat(), rig.gateway.loop)
@@ -122,7 +123,7 @@ def test_the_event_loop_goes_on_while_a_large_request_is_read(rig: Rig, client: 
         heart.wait_for_beat()
         beating.cancel()
         shares.append(heart.longest / took)
-    assert shares[-1] <= 0.5, shares
+    assert shares[-1] <= MOST, shares
 
 
 @clients
