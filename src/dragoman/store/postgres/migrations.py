@@ -1,5 +1,7 @@
 """The schema as migrations, applied once each and in order; dragoman.schema_version counts those applied."""
 
+from dragoman.store.first_sums import add_up_rows
+
 VERSION_TABLE = """
     CREATE SCHEMA IF NOT EXISTS dragoman;
     CREATE TABLE dragoman.schema_version (version INTEGER NOT NULL);
@@ -237,108 +239,11 @@ MIGRATIONS: tuple[str, ...] = (
         bucket   BIGINT NOT NULL,
         requests BIGINT NOT NULL
     );
-    INSERT INTO dragoman.usage_sums SELECT 'all', '*', 900000, time_ms / 900000, '',
-        count(*), count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
-        count(*) FILTER (WHERE outcome = 'client_gone'), coalesce(sum(input_tokens), 0),
-        coalesce(sum(cache_read_tokens), 0), coalesce(sum(cache_write_tokens), 0), coalesce(sum(output_tokens), 0),
-        coalesce(sum(reasoning_tokens), 0), coalesce(sum(credits), 0), coalesce(sum(cost_nano_usd), 0),
-        count(cost_nano_usd), count(usage_source), count(*) FILTER (WHERE usage_source = 'derived'),
-        count(*) FILTER (WHERE usage_source = 'estimated'),
-        coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0),
-        coalesce(sum(duration_ms), 0), coalesce(sum(web_searches), 0), coalesce(sum(web_fetches), 0),
-        coalesce(sum(output_tokens) FILTER (WHERE duration_ms > ttft_ms), 0),
-        coalesce(sum(duration_ms - ttft_ms) FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)
-        FROM dragoman.usage GROUP BY time_ms / 900000;
-    INSERT INTO dragoman.usage_sums SELECT 'key', '*', 900000, time_ms / 900000, key,
-        count(*), count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
-        count(*) FILTER (WHERE outcome = 'client_gone'), coalesce(sum(input_tokens), 0),
-        coalesce(sum(cache_read_tokens), 0), coalesce(sum(cache_write_tokens), 0), coalesce(sum(output_tokens), 0),
-        coalesce(sum(reasoning_tokens), 0), coalesce(sum(credits), 0), coalesce(sum(cost_nano_usd), 0),
-        count(cost_nano_usd), count(usage_source), count(*) FILTER (WHERE usage_source = 'derived'),
-        count(*) FILTER (WHERE usage_source = 'estimated'),
-        coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0),
-        coalesce(sum(duration_ms), 0), coalesce(sum(web_searches), 0), coalesce(sum(web_fetches), 0),
-        coalesce(sum(output_tokens) FILTER (WHERE duration_ms > ttft_ms), 0),
-        coalesce(sum(duration_ms - ttft_ms) FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)
-        FROM dragoman.usage GROUP BY time_ms / 900000, key;
-    INSERT INTO dragoman.usage_sums SELECT 'model', '*', 900000, time_ms / 900000, provider || '/' || model,
-        count(*), count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
-        count(*) FILTER (WHERE outcome = 'client_gone'), coalesce(sum(input_tokens), 0),
-        coalesce(sum(cache_read_tokens), 0), coalesce(sum(cache_write_tokens), 0), coalesce(sum(output_tokens), 0),
-        coalesce(sum(reasoning_tokens), 0), coalesce(sum(credits), 0), coalesce(sum(cost_nano_usd), 0),
-        count(cost_nano_usd), count(usage_source), count(*) FILTER (WHERE usage_source = 'derived'),
-        count(*) FILTER (WHERE usage_source = 'estimated'),
-        coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0),
-        coalesce(sum(duration_ms), 0), coalesce(sum(web_searches), 0), coalesce(sum(web_fetches), 0),
-        coalesce(sum(output_tokens) FILTER (WHERE duration_ms > ttft_ms), 0),
-        coalesce(sum(duration_ms - ttft_ms) FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)
-        FROM dragoman.usage GROUP BY time_ms / 900000, provider || '/' || model;
-    INSERT INTO dragoman.usage_sums SELECT 'client', '*', 900000, time_ms / 900000, client,
-        count(*), count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
-        count(*) FILTER (WHERE outcome = 'client_gone'), coalesce(sum(input_tokens), 0),
-        coalesce(sum(cache_read_tokens), 0), coalesce(sum(cache_write_tokens), 0), coalesce(sum(output_tokens), 0),
-        coalesce(sum(reasoning_tokens), 0), coalesce(sum(credits), 0), coalesce(sum(cost_nano_usd), 0),
-        count(cost_nano_usd), count(usage_source), count(*) FILTER (WHERE usage_source = 'derived'),
-        count(*) FILTER (WHERE usage_source = 'estimated'),
-        coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0),
-        coalesce(sum(duration_ms), 0), coalesce(sum(web_searches), 0), coalesce(sum(web_fetches), 0),
-        coalesce(sum(output_tokens) FILTER (WHERE duration_ms > ttft_ms), 0),
-        coalesce(sum(duration_ms - ttft_ms) FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)
-        FROM dragoman.usage GROUP BY time_ms / 900000, client;
-    INSERT INTO dragoman.usage_sums SELECT 'model', key, 900000, time_ms / 900000, provider || '/' || model,
-        count(*), count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
-        count(*) FILTER (WHERE outcome = 'client_gone'), coalesce(sum(input_tokens), 0),
-        coalesce(sum(cache_read_tokens), 0), coalesce(sum(cache_write_tokens), 0), coalesce(sum(output_tokens), 0),
-        coalesce(sum(reasoning_tokens), 0), coalesce(sum(credits), 0), coalesce(sum(cost_nano_usd), 0),
-        count(cost_nano_usd), count(usage_source), count(*) FILTER (WHERE usage_source = 'derived'),
-        count(*) FILTER (WHERE usage_source = 'estimated'),
-        coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0),
-        coalesce(sum(duration_ms), 0), coalesce(sum(web_searches), 0), coalesce(sum(web_fetches), 0),
-        coalesce(sum(output_tokens) FILTER (WHERE duration_ms > ttft_ms), 0),
-        coalesce(sum(duration_ms - ttft_ms) FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)
-        FROM dragoman.usage GROUP BY key, time_ms / 900000, provider || '/' || model;
-    INSERT INTO dragoman.usage_sums SELECT 'client', key, 900000, time_ms / 900000, client,
-        count(*), count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
-        count(*) FILTER (WHERE outcome = 'client_gone'), coalesce(sum(input_tokens), 0),
-        coalesce(sum(cache_read_tokens), 0), coalesce(sum(cache_write_tokens), 0), coalesce(sum(output_tokens), 0),
-        coalesce(sum(reasoning_tokens), 0), coalesce(sum(credits), 0), coalesce(sum(cost_nano_usd), 0),
-        count(cost_nano_usd), count(usage_source), count(*) FILTER (WHERE usage_source = 'derived'),
-        count(*) FILTER (WHERE usage_source = 'estimated'),
-        coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0),
-        coalesce(sum(duration_ms), 0), coalesce(sum(web_searches), 0), coalesce(sum(web_fetches), 0),
-        coalesce(sum(output_tokens) FILTER (WHERE duration_ms > ttft_ms), 0),
-        coalesce(sum(duration_ms - ttft_ms) FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)
-        FROM dragoman.usage GROUP BY key, time_ms / 900000, client;
-    INSERT INTO dragoman.usage_sums SELECT dimension, owner, 3600000, slot / 4, grouped,
-        sum(requests), sum(failed), sum(client_gone), sum(input_tokens), sum(cache_read_tokens),
-        sum(cache_write_tokens), sum(output_tokens), sum(reasoning_tokens), sum(credits), sum(cost_nano_usd),
-        sum(priced), sum(counted), sum(derived), sum(estimated), sum(estimated_tokens), sum(duration_ms),
-        sum(web_searches), sum(web_fetches), sum(generated_tokens), sum(generating_ms)
-        FROM dragoman.usage_sums WHERE level = 900000 GROUP BY dimension, owner, slot / 4, grouped;
-    INSERT INTO dragoman.usage_sums SELECT dimension, owner, 86400000, slot / 96, grouped,
-        sum(requests), sum(failed), sum(client_gone), sum(input_tokens), sum(cache_read_tokens),
-        sum(cache_write_tokens), sum(output_tokens), sum(reasoning_tokens), sum(credits), sum(cost_nano_usd),
-        sum(priced), sum(counted), sum(derived), sum(estimated), sum(estimated_tokens), sum(duration_ms),
-        sum(web_searches), sum(web_fetches), sum(generated_tokens), sum(generating_ms)
-        FROM dragoman.usage_sums WHERE level = 900000 GROUP BY dimension, owner, slot / 96, grouped;
-    INSERT INTO dragoman.usage_ttft SELECT '*', 900000, time_ms / 900000, provider || '/' || model,
-        round(ln(greatest(1, ttft_ms)::double precision) / ln(2::double precision) * 8)::bigint, count(*)
-        FROM dragoman.usage WHERE ttft_ms IS NOT NULL GROUP BY 1, 3, 4, 5;
-    INSERT INTO dragoman.usage_ttft SELECT key, 900000, time_ms / 900000, provider || '/' || model,
-        round(ln(greatest(1, ttft_ms)::double precision) / ln(2::double precision) * 8)::bigint, count(*)
-        FROM dragoman.usage WHERE ttft_ms IS NOT NULL GROUP BY 1, 3, 4, 5;
-    INSERT INTO dragoman.usage_ttft SELECT '*', 3600000, time_ms / 3600000, provider || '/' || model,
-        round(ln(greatest(1, ttft_ms)::double precision) / ln(2::double precision) * 8)::bigint, count(*)
-        FROM dragoman.usage WHERE ttft_ms IS NOT NULL GROUP BY 1, 3, 4, 5;
-    INSERT INTO dragoman.usage_ttft SELECT key, 3600000, time_ms / 3600000, provider || '/' || model,
-        round(ln(greatest(1, ttft_ms)::double precision) / ln(2::double precision) * 8)::bigint, count(*)
-        FROM dragoman.usage WHERE ttft_ms IS NOT NULL GROUP BY 1, 3, 4, 5;
-    INSERT INTO dragoman.usage_ttft SELECT '*', 86400000, time_ms / 86400000, provider || '/' || model,
-        round(ln(greatest(1, ttft_ms)::double precision) / ln(2::double precision) * 8)::bigint, count(*)
-        FROM dragoman.usage WHERE ttft_ms IS NOT NULL GROUP BY 1, 3, 4, 5;
-    INSERT INTO dragoman.usage_ttft SELECT key, 86400000, time_ms / 86400000, provider || '/' || model,
-        round(ln(greatest(1, ttft_ms)::double precision) / ln(2::double precision) * 8)::bigint, count(*)
-        FROM dragoman.usage WHERE ttft_ms IS NOT NULL GROUP BY 1, 3, 4, 5;
+    """
+    + add_up_rows(
+        "dragoman.", "round(ln(greatest(1, ttft_ms)::double precision) / ln(2::double precision) * 8)::bigint"
+    )
+    + """
     ALTER TABLE dragoman.usage_sums ADD PRIMARY KEY (dimension, owner, level, slot, grouped);
     ALTER TABLE dragoman.usage_ttft ADD PRIMARY KEY (owner, level, slot, route, bucket);
     ANALYZE dragoman.usage_sums;
