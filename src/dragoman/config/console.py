@@ -15,7 +15,7 @@ OPEN_ADDRESS = (
 
 
 class ConsoleState(Struct, frozen=True):
-    """Whether the console is served; `problem` says why it is not although it is wanted."""
+    """Whether the console is served; `problem` says why it is not, although it is enabled."""
 
     is_on: bool
     problem: str = ""

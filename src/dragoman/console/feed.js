@@ -21,9 +21,9 @@ export class Feed extends EventTarget {
     document.addEventListener("visibilitychange", () => this.#visibility());
   }
 
-  /** @param {Record<string, string>} wanted what the page watches; empty: nothing */
-  watch(wanted) {
-    const query = new URLSearchParams(wanted).toString();
+  /** @param {Record<string, string>} topics what the page watches; empty: nothing */
+  watch(topics) {
+    const query = new URLSearchParams(topics).toString();
     if (query === this.query && this.control) return;
     this.query = query;
     this.lastId = "";

@@ -1,4 +1,4 @@
-// Start the console: sign in, find the page of the address, draw it, and hear the keyboard.
+// Start the console: sign in, find the page of the address, draw it, and handle the keyboard.
 
 import { PAGES, go, singleKeys } from "./address.js";
 import { get, resume, session, signIn, signOut } from "./api.js";
@@ -135,10 +135,10 @@ function press(event) {
   if (writing || !singleKeys.on || document.querySelector("dialog[open]")) return;
   if (pressedG && Date.now() - pressedG < 1500) {
     pressedG = 0;
-    const wanted = PAGES.find((one) => one.key === event.key);
-    if (wanted) {
+    const target = PAGES.find((one) => one.key === event.key);
+    if (target) {
       event.preventDefault();
-      return go(`/console/${wanted.name}`);
+      return go(`/console/${target.name}`);
     }
   }
   if (event.key === "g") pressedG = Date.now();

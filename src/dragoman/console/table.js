@@ -32,12 +32,12 @@ export class Table {
 
   /** @param {any[]} rows in order */
   set(rows) {
-    const wanted = new Set();
+    const current = new Set();
     /** @type {HTMLTableRowElement | null} */
     let after = null;
     for (const [index, row] of rows.entries()) {
       const key = this.options.key ? this.options.key(row) : String(index);
-      wanted.add(key);
+      current.add(key);
       const line = this.update(key, row);
       /** @type {ChildNode | null} */
       const place = after ? after.nextSibling : this.body.firstChild;
@@ -45,7 +45,7 @@ export class Table {
       after = line;
     }
     for (const [key, { line }] of this.lines) {
-      if (!wanted.has(key)) {
+      if (!current.has(key)) {
         line.remove();
         this.lines.delete(key);
       }

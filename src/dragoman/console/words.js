@@ -52,9 +52,9 @@ export function speed(row, now = Date.now()) {
 
 /** @param {any} row */
 export function modelCell(row) {
-  const asked = row.requested_model || "–";
-  if (!row.route || row.route === asked) return quote(asked);
-  return h("span", null, quote(asked), h("br"), h("span.soft", null, quote(row.route)));
+  const requested = row.requested_model || "–";
+  if (!row.route || row.route === requested) return quote(requested);
+  return h("span", null, quote(requested), h("br"), h("span.soft", null, quote(row.route)));
 }
 
 /** @param {any} row */

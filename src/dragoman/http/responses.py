@@ -60,7 +60,7 @@ class ResponsesApi:
         await answer(exchange, call)
 
     async def with_state(self, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
-        """Answer a call with what it refers to, and keep its reply if that is wanted."""
+        """Answer a call with what it refers to, and keep its reply if the request says so."""
         if not self.service.uses_state(call.body):
             await answer(exchange, call)
             return

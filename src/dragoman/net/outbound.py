@@ -379,7 +379,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self.phase is DONE:
             self._keep_alive = False
         elif isinstance(error, httptools.HttpParserUpgrade):
-            self._break(self._corrupt("the server switched protocols without being asked"))
+            self._break(self._corrupt("the server switched protocols, which was not requested"))
         else:
             self._break(self._corrupt(f"the response is not valid HTTP ({error})"))
 

@@ -146,7 +146,7 @@ def write_result(call_id: str, outcome: ToolOutcome, *, documents: bool, cites: 
 
 
 def select_shown(outcome: ToolOutcome, tool: Hosted) -> ToolOutcome:
-    """Return what the model is shown of the results: fewer if the client has asked for a small context."""
+    """Return what the model is shown of the results: fewer if the client requests a small context."""
     most = RESULTS_BY_SIZE.get(tool.context_size or "")
     if most is None or not isinstance(outcome, SearchFound) or outcome.text is not None:
         return outcome

@@ -39,7 +39,7 @@ MAX_LISTED = 100
 
 
 class Page(Struct, frozen=True):
-    """Which part of a list is wanted."""
+    """Which part of a list is requested."""
 
     order: str = "desc"
     limit: int = 20

@@ -3,6 +3,8 @@
 It describes the tables as they were then, so it never changes.
 """
 
+# ruff: noqa: S608 - all names in the statements are our own
+
 QUARTER_MS, HOUR_MS, DAY_MS = 900_000, 3_600_000, 86_400_000
 ROUTE = "provider || '/' || model"
 GROUPS = (  # dimension, owner, group
@@ -37,17 +39,17 @@ def add_up_rows(schema: str, bucket: str) -> str:
     """Return the statements. `schema` stands before each table; `bucket` is the expression of a row's ttft bucket."""
     statements = [
         f"INSERT INTO {schema}usage_sums SELECT '{dimension}', {owner}, {QUARTER_MS}, time_ms / {QUARTER_MS}, {group},"
-        f"{SUMS_OF_ROWS} FROM {schema}usage GROUP BY 2, 4, 5;"  # noqa: S608 - names of our own tables
+        f"{SUMS_OF_ROWS} FROM {schema}usage GROUP BY 2, 4, 5;"
         for dimension, owner, group in GROUPS
     ]
     statements += [
         f"INSERT INTO {schema}usage_sums SELECT dimension, owner, {level}, slot / {level // QUARTER_MS}, grouped,"
-        f"{SUMS_OF_SUMS} FROM {schema}usage_sums WHERE level = {QUARTER_MS} GROUP BY 1, 2, 4, 5;"  # noqa: S608 - as above
+        f"{SUMS_OF_SUMS} FROM {schema}usage_sums WHERE level = {QUARTER_MS} GROUP BY 1, 2, 4, 5;"
         for level in (HOUR_MS, DAY_MS)
     ]
     statements += [
         f"INSERT INTO {schema}usage_ttft SELECT {owner}, {level}, time_ms / {level}, {ROUTE}, {bucket}, count(*)"
-        f" FROM {schema}usage WHERE ttft_ms IS NOT NULL GROUP BY 1, 3, 4, 5;"  # noqa: S608 - as above
+        f" FROM {schema}usage WHERE ttft_ms IS NOT NULL GROUP BY 1, 3, 4, 5;"
         for level in (QUARTER_MS, HOUR_MS, DAY_MS)
         for owner in ("'*'", "key")
     ]

@@ -24,7 +24,7 @@ export function open({ query }) {
     if (!newest || newest.number <= seen) return;
     seen = newest.number;
     light.className = "notice good";
-    show(light, `● ${plain(newest.client || "A client")} is connected: it asked for ${plain(newest.requested_model || "a model")}. `, h("a", { href: "/console/live" }, "See it live"));
+    show(light, `● ${plain(newest.client || "A client")} is connected: it requested ${plain(newest.requested_model || "a model")}. `, h("a", { href: "/console/live" }, "See it live"));
     announce("A client is connected.");
   };
   const hear = /** @type {EventListener} */ (onRows);

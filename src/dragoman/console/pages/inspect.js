@@ -244,7 +244,7 @@ function attempts(sent) {
 function sentRequest(description, one, index, count) {
   const name = count > 1 ? `Upstream request ${index + 1}` : "Upstream request";
   return h("section", null, h("h2", null, `${name}: as sent to ${plain(one.route)}`),
-    h("details", null, h("summary", null, "Difference to the client's request: − asked, + sent"), diffView(description.request.body, one.sent.body, "Difference")),
+    h("details", null, h("summary", null, "Difference to the client's request: − received, + sent"), diffView(description.request.body, one.sent.body, "Difference")),
     h("details", null, h("summary", null, `Body as sent, ${bytes(one.sent.body.length)}, to ${plain(one.sent.url)}`), jsonView(one.sent.body, name).node),
     h("details", null, h("summary", null, "Headers as sent and received"), headerTable("Sent", one.sent.headers), headerTable("Received", one.headers)));
 }

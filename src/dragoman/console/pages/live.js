@@ -45,8 +45,8 @@ export function open() {
     if (frozen || waits) return;
     const shown = [...rows.values()].sort((a, b) => b.number - a.number).sort((a, b) => Number(a.state === "ended") - Number(b.state === "ended"));
     table.set(shown);
-    const wanted = shown.length ? table.node : nothing();
-    if (place.firstChild !== wanted && !(place.firstElementChild?.matches(".empty") && !shown.length)) show(place, wanted);
+    const content = shown.length ? table.node : nothing();
+    if (place.firstChild !== content && !(place.firstElementChild?.matches(".empty") && !shown.length)) show(place, content);
   }
 
   /** @param {CustomEvent} event */

@@ -42,8 +42,8 @@ function routes(list) {
 
 /** @param {any} one @param {number} index */
 function target(one, index) {
-  const rests = one.cooling_down_until ? h("span.warn", { title: exactTime(one.cooling_down_until * 1000) }, " ▲ cooling down") : null;
-  return h("div", null, `${index + 1}. `, quote(`${one.provider}/${one.model}`), rests);
+  const cooldown = one.cooling_down_until ? h("span.warn", { title: exactTime(one.cooling_down_until * 1000) }, " ▲ cooling down") : null;
+  return h("div", null, `${index + 1}. `, quote(`${one.provider}/${one.model}`), cooldown);
 }
 
 /** @param {any[]} models */

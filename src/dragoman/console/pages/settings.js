@@ -32,9 +32,9 @@ export function open({ query }) {
   };
 }
 
-/** @param {any} data @param {string} wanted @param {boolean} onlySet */
-function report(data, wanted, onlySet) {
-  const found = data.settings.filter((/** @type {any} */ one) => one.key.toLowerCase().includes(wanted.toLowerCase()) && (!onlySet || one.origin !== "default"));
+/** @param {any} data @param {string} search @param {boolean} onlySet */
+function report(data, search, onlySet) {
+  const found = data.settings.filter((/** @type {any} */ one) => one.key.toLowerCase().includes(search.toLowerCase()) && (!onlySet || one.origin !== "default"));
   return h("div", null, h("p", null, "File: ", h("code", null, plain(data.source)), ". Secrets are masked."),
     data.warnings.map((/** @type {string} */ warning) => h("p.notice", null, quote(warning, 1000))),
     found.length ? table(found) : empty("No setting fits", "Remove the filter to see all."));

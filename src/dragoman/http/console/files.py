@@ -49,7 +49,7 @@ REVALIDATED: Header = (b"cache-control", b"no-cache")
 
 
 class ConsoleFile(Struct):
-    """One file; each encoding is made when it is first wanted."""
+    """One file; each encoding is made when it is first requested."""
 
     content_type: bytes
     plain: bytes

@@ -82,7 +82,7 @@ def _read_turn(message: Fields, custom: set[str]) -> Turn:
 
 def _read_assistant(message: Fields) -> Turn:
     if message.has("audio"):
-        raise BadField(message.pointer("audio"), "refers to a spoken reply, which is not stored here; send its text")
+        raise BadField(message.pointer("audio"), "refers to an audio reply, which is not stored here; send its text")
     parts: list[Part] = [*parse_reasoning(message), *parse_content(message)]
     refusal = message.text("refusal")
     if refusal:
@@ -233,7 +233,7 @@ def _refuse_speech(body: Fields) -> None:
     if modalities and any(modality != "text" for modality in modalities):
         raise BadField("/modalities", 'must be ["text"]: other outputs cannot be translated')
     if body.has("audio"):
-        raise BadField("/audio", "must be left out: spoken replies cannot be translated")
+        raise BadField("/audio", "must be left out: audio replies cannot be translated")
 
 
 def _read_stream_options(body: Fields) -> tuple[bool, Ext]:

@@ -41,7 +41,7 @@ class StepReasoning:
 
 
 def shows_thoughts(context: ReplyContext) -> bool:
-    """Return whether the client asked for thoughts; else they reach it in signatures alone."""
+    """Return whether the client requests thoughts; else they reach it in signatures alone."""
     reasoning = context.request.reasoning
     return reasoning is not None and reasoning.show is not None
 

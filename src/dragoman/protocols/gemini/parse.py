@@ -190,7 +190,7 @@ def _parse_format(settings: ProtoFields) -> Format | None:
 
 
 def _parse_modalities(settings: ProtoFields, start: int) -> Ext:
-    """Return the modalities that are no loss only for a reply in text; raises BadField where text is not wanted."""
+    """Return the modalities that are no loss only for a reply in text; raises BadField where text is not requested."""
     modalities = [word.upper() for word in settings.texts("responseModalities")]
     if modalities and "TEXT" not in modalities:
         raise settings.bad("responseModalities", "must have TEXT: this model's replies are text")
