@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 
 from dragoman.accounts.timestamps import format_timestamp
-from e2e.hearing import STREAMS, WHOLE, Broke, Halted, Heard, Kwargs, Sdk
+from e2e.hearing import Broke, Halted, Heard, Kwargs, Sdk
+from e2e.hearing_gemini import STREAMS, WHOLE
 from fakes.kiro import ARN, FakeKiro
 from fakes.upstream import Answer
 from gateway import KEY, Running, running

@@ -1,4 +1,4 @@
-"""Kiro's replies, as frames over real sockets, heard by the official SDKs of all three protocols."""
+"""Kiro's replies, as frames over real sockets, read by the official SDKs of all four protocols."""
 
 import time
 from collections.abc import Iterator
@@ -7,9 +7,11 @@ import anthropic
 import msgspec
 import openai
 import pytest
+from google import genai
 
 from e2e.cases import Case, request_for
-from e2e.hearing import ENVELOPE, STOPS, STREAMS, WHOLE, Broke, Halted, Heard
+from e2e.hearing import ENVELOPE, STOPS, Broke, Halted, Heard
+from e2e.hearing_gemini import STREAMS, WHOLE
 from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, everyone, kiro_rigged
 from e2e.meaning import Meant, Stop, Tokens
 from e2e.raw_http import post
@@ -23,8 +25,16 @@ CUTS = {"in one piece": 0, "byte by byte": 1, "in pieces of eleven": 11}
 TOOLED = Case(Meant(()), tools=True)
 REASONING = Case(Meant(()), reasons=True)
 
-clients = pytest.mark.parametrize("client", CLIENTS)
+clients = pytest.mark.parametrize("client", [*CLIENTS, "gemini"])
 cuts = pytest.mark.parametrize("cut", CUTS)
+
+
+RATE_LIMIT_ERRORS: dict[str, type[openai.APIStatusError | anthropic.APIStatusError | genai.errors.APIError]] = {
+    "chat": openai.RateLimitError,
+    "responses": openai.RateLimitError,
+    "messages": anthropic.RateLimitError,
+    "gemini": genai.errors.ClientError,
+}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +50,7 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
         yield shared
 
 
-def told(text: str, stop: str, reply: Heard | Broke | Halted) -> bool:
+def is_heard(text: str, stop: str, reply: Heard | Broke | Halted) -> bool:
     """Whether a client heard this text and this end; the Chat helper raises at a cap, with both."""
     return isinstance(reply, Heard | Halted) and (reply.text, reply.stop) == (text, stop)
 
@@ -50,7 +60,7 @@ def told(text: str, stop: str, reply: Heard | Broke | Halted) -> bool:
 def test_text_survives_any_cut_of_its_frames(rig: KiroRig, client: str, cut: str) -> None:
     rig.plays(framed(words("é日"), words("😀 ha"), words("ha"), words("ha"), tail(), cut=CUTS[cut]))
     for reply in everyone(rig, client, request_for(client, MODEL)):
-        assert told("é日😀 hahaha", STOPS[client][Stop.NATURAL], reply)
+        assert is_heard("é日😀 hahaha", STOPS[client][Stop.NATURAL], reply)
 
 
 @clients
@@ -61,7 +71,7 @@ def test_an_exception_before_the_first_word_is_a_real_status_and_is_retried(
     """Behaviour 4."""
     rig.plays(framed(exception("ThrottlingException", {"message": "slow"})))
     listen = STREAMS[client][0] if stream else WHOLE[client]
-    error = openai.RateLimitError if client != "messages" else anthropic.RateLimitError
+    error = RATE_LIMIT_ERRORS[client]
     reply = None
     try:
         reply = listen(rig.sdk, request_for(client, MODEL))
@@ -69,7 +79,8 @@ def test_an_exception_before_the_first_word_is_a_real_status_and_is_retried(
         reply = Broke("", raised)
     assert isinstance(reply, Broke)
     assert isinstance(reply.error, error)
-    assert reply.error.status_code == 429
+    status = reply.error.code if isinstance(reply.error, genai.errors.APIError) else reply.error.status_code
+    assert status == 429
     assert len(rig.fake.chats) == 3
 
 
@@ -78,21 +89,21 @@ def test_a_retry_after_an_exception_is_not_noticed(rig: KiroRig, client: str) ->
     late = framed(exception("ThrottlingException", {"message": "slow"}))
     for listen in (WHOLE[client], *STREAMS[client]):
         rig.plays(late, framed(words("Hello"), tail()))
-        assert told("Hello", STOPS[client][Stop.NATURAL], listen(rig.sdk, request_for(client, MODEL)))
+        assert is_heard("Hello", STOPS[client][Stop.NATURAL], listen(rig.sdk, request_for(client, MODEL)))
         assert len(rig.fake.chats) == 2
 
 
 @clients
 def test_a_whole_reply_has_the_same_first_token_timeout(hasty: KiroRig, client: str) -> None:
     hasty.plays(framed(end=End.HANG), framed(words("Hello"), tail()))
-    assert told("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, request_for(client, MODEL)))
+    assert is_heard("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, request_for(client, MODEL)))
     assert len(hasty.fake.chats) == 2
 
 
 @clients
 def test_a_whole_reply_may_be_generated_slowly(hasty: KiroRig, client: str) -> None:
     hasty.plays(framed(words("Hel"), words("lo"), tail(), cut=200, pause_s=0.6))
-    assert told("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, request_for(client, MODEL)))
+    assert is_heard("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, request_for(client, MODEL)))
     assert len(hasty.fake.chats) == 1
 
 
@@ -107,7 +118,7 @@ FAULTS = {
 def test_a_whole_reply_does_not_wait_for_the_end_of_a_failed_stream(hasty: KiroRig, client: str, fault: str) -> None:
     hasty.plays(FAULTS[fault], framed(words("Hello"), tail()))
     begun = time.monotonic()
-    assert told("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, request_for(client, MODEL)))
+    assert is_heard("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, request_for(client, MODEL)))
     assert len(hasty.fake.chats) == 2
     assert time.monotonic() - begun < 20  # of the 30 seconds that a silent upstream is given
 
@@ -197,7 +208,7 @@ def test_a_cut_call_is_never_executable(rig: KiroRig, client: str, provider: str
     rig.plays(framed(words("Writing."), tool("t", "weather", input='{"city":"x')))
     model = MODEL.replace("kiro/", f"{provider}/", 1)
     for reply in everyone(rig, client, request_for(client, model, TOOLED)):
-        assert told("Writing.", STOPS[client][Stop.CAP], reply)
+        assert is_heard("Writing.", STOPS[client][Stop.CAP], reply)
         assert isinstance(reply, Halted) or expect(Heard, reply).calls == ()
 
 
@@ -283,7 +294,8 @@ def test_reported_usage_is_marked_as_reported(rig: KiroRig, client: str) -> None
     rig.plays(framed(words("Hi"), tail("END_TURN", 2.0, **counted)))
     for reply in everyone(rig, client, request_for(client, MODEL)):
         assert isinstance(reply, Heard), reply
-        assert reply.tokens == Tokens(13, 5, cached=2, written=1)
+        written = 0 if client == "gemini" else 1  # Gemini's usage does not have this count
+        assert reply.tokens == Tokens(13, 5, cached=2, written=written)
 
 
 def test_credits_are_summed_and_sent_with_the_usage_of_chat(rig: KiroRig) -> None:
@@ -311,7 +323,7 @@ def test_usage_that_is_only_a_share_of_the_window_is_worked_out(rig: KiroRig, cl
 def test_text_without_its_tail_counts_as_cut(rig: KiroRig, client: str) -> None:
     rig.plays(framed(words("It was a")))
     for reply in everyone(rig, client, request_for(client, MODEL)):
-        assert told("It was a", STOPS[client][Stop.CAP], reply)
+        assert is_heard("It was a", STOPS[client][Stop.CAP], reply)
 
 
 @clients
