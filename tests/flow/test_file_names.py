@@ -11,7 +11,6 @@ ELSEWHERE = {
     "continue_pause": ("e2e/test_server_tools_pauses.py", "a paused reply goes on over real sockets"),
     "form_upload": ("e2e/test_relayed_forms.py", "forms are sent over real sockets"),
     "format": ("flow/capture/test_file_format.py", "captures of both versions become its records"),
-    "offered_tools": ("e2e/test_server_tools.py", "what is offered is seen in the upstream's request"),
     "open_reply": ("flow/test_gateway.py", "the loop gives it to every step that runs itself"),
     "relayed_call": ("e2e/test_relayed_paths.py", "the official SDK requests each path"),
     "relayed_reply": ("e2e/test_relayed_paths.py", "replies of each kind pass over real sockets"),

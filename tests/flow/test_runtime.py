@@ -3,7 +3,7 @@
 import pytest
 
 from dragoman.config.settings import ModelRoute
-from dragoman.flow.runtime import find_targets, list_known_models, provider_of, target_settings
+from dragoman.flow.runtime import find_targets, list_known_models, target_settings
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.providers.provider import Catalogue, ModelInfo, Provider
 from dragoman.routing.resolve import Route
@@ -52,14 +52,6 @@ def test_who_could_not_be_asked_for_models_is_named() -> None:
         run(find_targets(world, "a"))
     assert "'one'" in refused.value.failure.message
     assert "one/a" in refused.value.failure.message
-
-
-def test_a_provider_is_found_by_its_name() -> None:
-    world = make_world(make_provider("one"))
-    assert provider_of(world, Route("one", "m")).name == "one"
-    with pytest.raises(RequestError) as refused:
-        provider_of(world, Route("nobody", "m"))
-    assert refused.value.failure.kind is Kind.NOT_FOUND
 
 
 def test_what_is_listed_and_learnt_decides_what_a_request_is_fitted_to() -> None:

@@ -8,8 +8,7 @@ from dragoman.net.client import HttpClient
 from dragoman.providers.compatible.discovery import discover
 from dragoman.providers.compatible.probe import ProbeResult, probe
 from dragoman.providers.compatible.probe_client import ProbeClient
-from dragoman.providers.compatible.provider import make_compatible
-from dragoman.providers.compatible.quirks import SERVERS
+from dragoman.providers.compatible.provider import SERVERS, make_compatible
 from model.server import ALIAS
 
 

@@ -20,10 +20,9 @@ from dragoman.hub.request import (
 )
 from dragoman.passes.adapt_tools import ToolId, assign_names
 from dragoman.passes.drop_reasoning import drop_reasoning
-from dragoman.passes.flatten_tools import flatten_tools
-from dragoman.passes.move_tool_docs import HEADING, move_tool_docs
-from dragoman.passes.pair_results import merge_turns
+from dragoman.passes.pair_results import flatten_tools, merge_turns
 from dragoman.passes.tag_instructions import tag_later_instructions
+from dragoman.protocols.kiro.build_tools import DOCS_HEADING, move_tool_docs
 from narrowing import expect
 
 HI = Turn(Role.USER, (Text("hi"),), "/0")
@@ -109,7 +108,7 @@ def test_long_descriptions_stand_after_the_instructions() -> None:
     tools = (long, Function("g", "/tools/1", description="short"))
     found = move_tool_docs(make_request(SYSTEM, HI, tools=tools), 10, ledger)
     assert [turn.role for turn in found.turns] == [Role.SYSTEM, Role.SYSTEM, Role.USER]
-    assert found.turns[1].parts == (Text(f"{HEADING}\n\n## Tool: f\n\n{'F' * 11}"),)
+    assert found.turns[1].parts == (Text(f"{DOCS_HEADING}\n\n## Tool: f\n\n{'F' * 11}"),)
     assert "Tool: f" in (expect(Function, found.tools[0]).description or "")
     assert found.tools[1] is tools[1]
     assert list_losses(ledger) == [("/tools/0/function/description", LossKind.APPROXIMATED)]

@@ -13,7 +13,6 @@ from dragoman.providers.token_count import (
     MAX_PAGES,
     PAGE_TOKENS,
     count_media_tokens,
-    count_request,
     estimate_body_tokens,
     estimate_request_tokens,
 )
@@ -36,6 +35,10 @@ def b64(data: bytes) -> str:
 
 def make_request(*parts: Part, model: str = "m") -> Request:
     return Request("messages", model, (Turn(Role.USER, (Text("hi"), *parts)),))
+
+
+def count_request(request: Request) -> int:
+    return estimate_request_tokens(request, request.model)
 
 
 PLAIN = count_request(make_request())

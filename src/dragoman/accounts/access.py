@@ -42,7 +42,6 @@ class Access(Struct, frozen=True):
 
 OWNER = Access(KeyRole.OWNER)
 CLIENT = Access(KeyRole.CLIENT)
-ALL_SCOPES = tuple(Scope)
 
 
 def parse_access(role: str, scopes: str) -> Access:

@@ -21,8 +21,7 @@ from dragoman.providers.catalogue import CachedCatalogue
 from dragoman.providers.compatible.probe import ProbeResult, Trait, probe
 from dragoman.providers.compatible.probe_client import ProbeClient
 from dragoman.providers.compatible.probe_trials import CAP, MAX_REQUESTS
-from dragoman.providers.compatible.provider import make_compatible
-from dragoman.providers.compatible.quirks import expand_quirks
+from dragoman.providers.compatible.provider import expand_quirks, make_compatible
 from dragoman.providers.provider import ModelInfo, Provider
 
 ProviderSettings = dict[str, object]

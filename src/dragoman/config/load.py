@@ -5,12 +5,14 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from dragoman.config.check import build_struct, expand, read_fields, read_section, table_at
+from dragoman.config.check import build_struct, expand, expand_source, read_fields, read_section, table_at
 from dragoman.config.discovery import DATA_VARIABLE, LocalServer, data_directory, find_credentials
 from dragoman.config.environment import (
     DOTENV,
@@ -39,8 +41,10 @@ from dragoman.config.settings import (
     Retry,
     Server,
     StoreSettings,
+    Tools,
+    WebFetch,
+    WebSearch,
 )
-from dragoman.config.tools import read_tools
 from dragoman.config.tree import Origin, Tree
 
 FILE_NAME = "dragoman.toml"
@@ -52,6 +56,10 @@ SECTIONS_WITH_FLAGS: dict[str, type[Struct]] = {"server": Server}  # sections wi
 SQLITE = "sqlite:///"
 POSTGRESQL = "postgresql://"
 SYNTAX_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+TOOLS = ("web_search", "web_fetch")
+NEEDS_KEY = ("brave", "tavily", "exa")
+
+ToolSettings = TypeVar("ToolSettings", WebSearch, WebFetch)
 
 
 def load(
@@ -276,3 +284,46 @@ def stamp_file(find: Callable[[], Path | None]) -> Stamp:
     except (ConfigError, OSError):
         return None
     return None if path is None or status is None else (path, status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+def read_tools(tree: Tree, home: Path) -> Tools:
+    """Return the settings of both tools; problems are noted in the tree."""
+    table = table_at(tree, ("tools",))
+    if table is None:
+        return Tools()
+    for name in table:
+        if name not in TOOLS:
+            tree.problem(("tools", name), f"unknown key{suggest(name, TOOLS) or list_known(TOOLS)}")
+    search_table = table_at(tree, ("tools", "web_search"))
+    if search_table is not None and isinstance(search_table.get("backend"), str):
+        search_table["backend"] = [search_table["backend"]]  # one may be written without a list
+    search = _read_tool(tree, ("tools", "web_search"), WebSearch, home)
+    fetch = _read_tool(tree, ("tools", "web_fetch"), WebFetch, home)
+    _check_tool(tree, ("tools", "web_search"), search.backend, search)
+    _check_tool(tree, ("tools", "web_fetch"), (fetch.backend,), fetch)
+    return Tools(search, fetch)
+
+
+def _read_tool(tree: Tree, key: Key, model: type[ToolSettings], home: Path) -> ToolSettings:
+    fields = read_fields(tree, key, model)
+    if fields is None:
+        return model()
+    settings = build_struct(model, fields)
+    if settings.api_key is None:
+        return settings
+    base = tree.origin((*key, "api_key")).base
+    return replace(settings, api_key=expand_source(settings.api_key, base, home))
+
+
+def _check_tool(tree: Tree, key: Key, backends: tuple[str, ...], settings: WebSearch | WebFetch) -> None:
+    for backend in backends:
+        if backend in NEEDS_KEY and settings.api_key is None:
+            tree.problem((*key, "backend"), f'"{backend}" needs an api_key, for example "env:SEARCH_KEY"')
+        if backend == "searxng" and settings.endpoint is None:
+            tree.problem((*key, "backend"), '"searxng" needs an endpoint, for example "http://127.0.0.1:8888"')
+        if backend == "mcp" and settings.endpoint is None and not settings.command:
+            tree.problem((*key, "backend"), '"mcp" needs an endpoint (a URL) or a command (a list of words)')
+    if settings.endpoint is not None and not settings.endpoint.startswith(("http://", "https://")):
+        tree.problem(
+            (*key, "endpoint"), f'expected a URL that starts with http:// or https://, got "{settings.endpoint}"'
+        )

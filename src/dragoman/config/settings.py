@@ -46,7 +46,7 @@ PathName = Literal[
     "audio/transcriptions",
     "audio/translations",
 ]
-ServerName = Literal["llama-cpp-python", "ollama", "deepseek", "mistral"]  # known to providers/compatible/quirks.py
+ServerName = Literal["llama-cpp-python", "ollama", "deepseek", "mistral"]  # known to providers/compatible/provider.py
 
 
 class Server(Struct, frozen=True):

@@ -1,6 +1,6 @@
 """Offer the tools that the gateway runs itself in place of a client's hosted tools."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain
 from operator import attrgetter
 from typing import Protocol
@@ -8,16 +8,25 @@ from typing import Protocol
 from msgspec import Struct
 
 from dragoman.flow.call import Call
+from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Foreign, Hosted, Request, ToolResult
 from dragoman.hub.server_tools import SEARCH, TOKEN_TAG, ServerToolUse, ToolText
 from dragoman.passes.own_uses_as_text import write_own_uses_as_text
-from dragoman.passes.server_tool_losses import check_domains, note_settings
 from dragoman.passes.server_tools import ServerTools, find_unrun_uses, offer_server_tools, write_earlier_uses
 from dragoman.tools.plan import ToolPlan
 
 TOKEN = TOKEN_TAG.encode()
 _get_parts = attrgetter("parts")
+
+# Settings that change nothing for a tool which the gateway runs, with the values of which this is so; None: all.
+_WITHOUT_EFFECT: dict[str, tuple[object, ...] | None] = {
+    "allowed_callers": (["direct"],),
+    "defer_loading": (False,),
+    "response_inclusion": None,  # of results that code has read
+    "strict": None,
+    "use_cache": None,  # nothing is cached
+}
 
 
 class EarlierRounds(Protocol):
@@ -91,3 +100,28 @@ async def _describe_tools(request: Request, plan: ToolPlan, is_first_round: bool
 def _has_foreign_parts(request: Request) -> bool:
     """Whether a turn has parts of its protocol's own, as the uses of server tools are."""
     return Foreign in map(type, chain.from_iterable(map(_get_parts, request.turns)))
+
+
+def check_domains(request: Request) -> None:
+    """Raise BadRequest if a tool both allows and blocks domains, which its vendor refuses too."""
+    for tool in request.tools:
+        if isinstance(tool, Hosted) and tool.allowed_domains and tool.blocked_domains:
+            raise BadRequest(
+                tool.blocked_pointer,
+                f"{tool.kind} takes either allowed_domains or blocked_domains, not both. Remove one of them.",
+            )
+
+
+def note_settings(tool: Hosted, located_by: Collection[str], ledger: Ledger) -> None:
+    """Note the settings that are not followed exactly; `located_by` are the fields of a location that are used."""
+    for key, value in tool.ext.items():
+        harmless = _WITHOUT_EFFECT.get(key, ())
+        if value is not None and harmless is not None and value not in harmless:
+            ledger.note_approximated(f"{tool.at}/{key}", f"the gateway's own {tool.kind} has no such setting")
+    if tool.filters_results:
+        ledger.note_approximated(f"{tool.at}/type", "the model reads results whole and does not filter them by code")
+    if tool.max_content_tokens is not None:
+        ledger.note_approximated(f"{tool.at}/max_content_tokens", "a token is taken for four characters")
+    if isinstance(tool.location, dict) and not tool.location.keys() - {"type"} <= set(located_by):
+        used = " and ".join(located_by) or "nothing"
+        ledger.note_approximated(f"{tool.at}/user_location", f"of a location, the search service uses {used}")

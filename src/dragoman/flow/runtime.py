@@ -78,13 +78,6 @@ def _unknown_model(name: str, runtime: Runtime, catalogues: Mapping[str, KnownMo
     return Failure(Kind.NOT_FOUND, message, code="model_not_found", at="/model")
 
 
-def provider_of(runtime: Runtime, route: Route) -> Provider:
-    provider = runtime.providers.get(route.provider)
-    if provider is None:
-        raise RequestError(Failure(Kind.NOT_FOUND, f"There is no provider {route.provider!r}.", code="model_not_found"))
-    return provider
-
-
 def target_settings(runtime: Runtime, route: Route, tenant: str) -> TargetSettings:
     learned_quirks = runtime.learned_quirks.quirks(tenant, route.provider)
     profile = _profile(runtime, route)

@@ -24,8 +24,8 @@ from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_headers import id_headers
 from dragoman.flow.runtime import UNLISTED_WAIT_S
 from dragoman.framing.jsonscan import exceeds_value_count
-from dragoman.http.api.errors import PREFIX as API
-from dragoman.http.api.errors import use_api_errors
+from dragoman.http.api.responses import PREFIX as API
+from dragoman.http.api.responses import use_api_errors
 from dragoman.http.api.table import AdminApi
 from dragoman.http.auth_backoff import AuthBackoff
 from dragoman.http.failures import key_failure, transport_failure

@@ -192,11 +192,6 @@ def estimate_request_tokens(request: Request, model: str) -> int:
     return _RequestCount(request, model).tokens(CLAUDE_CORRECTION if "claude" in model.lower() else 1.0)
 
 
-def count_request(request: Request) -> int:
-    """Return the request's tokens in our vocabulary, with images and documents estimated."""
-    return _RequestCount(request, request.model).tokens(1.0)
-
-
 class _RequestCount:
     """The contents of a request: text, which is counted, and media, which are estimated by kind and size."""
 

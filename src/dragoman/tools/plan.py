@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.config.settings import Tools, WebFetch, WebSearch
+from dragoman.config.settings import Tools, WebSearch
 from dragoman.hub.server_tools import FETCH, SEARCH, ToolText
 from dragoman.tools.backends import Backends, McpServers
 from dragoman.tools.web_fetch import FetchBackend
@@ -24,7 +24,6 @@ class ToolPlan(Struct, frozen=True):
     fetch: FetchBackend | None
     native: frozenset[str]  # kinds that the upstream can run itself
     search_settings: WebSearch
-    fetch_settings: WebFetch
     servers: McpServers
     kinds: frozenset[str]  # that the gateway runs when a request is translated for this provider
     marks: tuple[bytes, ...]  # one of them stands in every body that declares a tool which the upstream cannot run
@@ -76,7 +75,7 @@ def make_plan(
 ) -> ToolPlan:
     kinds = frozenset(kind for kind, backend in ((SEARCH, search), (FETCH, fetch)) if backend is not None)
     marks = tuple(kind.encode() for kind in sorted(kinds - native))
-    return ToolPlan(search, fetch, native, settings.web_search, settings.web_fetch, servers, kinds, marks, secrets)
+    return ToolPlan(search, fetch, native, settings.web_search, servers, kinds, marks, secrets)
 
 
 def _choose_search(

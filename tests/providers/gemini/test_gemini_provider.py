@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from dragoman.accounts.credential import CredentialError
-from dragoman.providers.gemini.service_account import MISSING, sign_assertion
+from dragoman.providers.gemini.credential import NO_CRYPTOGRAPHY, sign_assertion
 from e2e.raw_http import Answered, get, post
 from fakes.google import LIST, METADATA, TOKEN, VERTEX, FakeGoogle, write_user_file
 from gateway import KEY, Running, running
@@ -227,7 +227,7 @@ def test_without_the_extra_the_message_names_it(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
     with pytest.raises(CredentialError) as missing:
         sign_assertion("a", "key", "k", "aud", 1)
-    assert str(missing.value) == MISSING
+    assert str(missing.value) == NO_CRYPTOGRAPHY
 
 
 def test_a_key_that_is_no_key_is_reported() -> None:

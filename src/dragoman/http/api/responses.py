@@ -2,17 +2,23 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.admin.errors import AdminError, Conflict, InvalidArgument, NotFound
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.hub.ports import Client, ErrorResponse
 from dragoman.net.headers import JSON, Header
 from dragoman.store import StoreError
 
 PRIVATE: tuple[Header, ...] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 KINDS = {NotFound: Kind.NOT_FOUND, Conflict: Kind.CONFLICT, InvalidArgument: Kind.BAD_REQUEST}
+
+PREFIX = "/api/v1/"
+STATUSES = {"unsupported_media_type": 415, "version_mismatch": 412, "version_required": 428}  # of codes of this API
 
 
 def respond(request: RoutedRequest, value: object, headers: Sequence[Header] = (), status: int = 200) -> None:
@@ -40,3 +46,19 @@ def convert_errors(field: str | None = None) -> Iterator[None]:
         raise RequestError(Failure(kind, str(error), at=at)) from error
     except (StoreError, TimeoutError) as error:
         raise RequestError(Failure(Kind.OVERLOADED, "The store cannot be read or written just now.")) from error
+
+
+def use_api_errors(client: Client) -> Client:
+    """Return a client record whose errors have the admin API's shape, with the same statuses."""
+    return replace(client, render_error=partial(_render_error, client))
+
+
+def _render_error(client: Client, failure: Failure, request_id: str) -> ErrorResponse:
+    error = {
+        "code": failure.code or failure.kind.value,
+        "message": failure.message,
+        "field": None if failure.at is None else failure.at.removeprefix("/"),
+        "request_id": request_id,
+    }
+    status = STATUSES.get(failure.code or "") or client.render_error(failure, request_id).status
+    return ErrorResponse(status, msgspec.json.encode({"error": error}))

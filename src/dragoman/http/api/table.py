@@ -9,9 +9,9 @@ from dragoman.flow.gateway import Gateway
 from dragoman.http.api.audit import AuditLog
 from dragoman.http.api.captures import CapturesApi
 from dragoman.http.api.config import ConfigApi, ConfigControl, ConfigFileApi
-from dragoman.http.api.errors import PREFIX
 from dragoman.http.api.keys import KeysApi
 from dragoman.http.api.requests import RequestsApi
+from dragoman.http.api.responses import PREFIX
 from dragoman.http.api.sign_in import SignInApi
 from dragoman.http.api.state import StateApi
 from dragoman.http.api.usage import UsageApi

@@ -6,9 +6,8 @@ from dragoman.accounts.access import Scope
 from dragoman.admin.clients import RECIPES, Recipe, Target
 from dragoman.admin.configuration import suggest_model
 from dragoman.flow.gateway import Gateway
-from dragoman.http.api.errors import PREFIX
 from dragoman.http.api.parameters import Parameters
-from dragoman.http.api.responses import respond
+from dragoman.http.api.responses import PREFIX, respond
 from dragoman.http.routes import Role, Route, RoutedRequest
 
 

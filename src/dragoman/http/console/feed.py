@@ -16,9 +16,8 @@ from dragoman.accounts.keys import KeyId, Keyring
 from dragoman.admin.live_timeline import MAX_ENTRIES, LiveTimeline, describe_recording, hide_content
 from dragoman.admin.timeline import TimelineEntry
 from dragoman.http.api.audit import AuditLog
-from dragoman.http.api.errors import PREFIX
 from dragoman.http.api.parameters import Parameters
-from dragoman.http.api.responses import respond, respond_bytes, response_headers
+from dragoman.http.api.responses import PREFIX, respond, respond_bytes, response_headers
 from dragoman.http.console.live_requests import LiveRequest, LiveRequests, Watcher
 from dragoman.http.routes import Role, Route, RoutedRequest
 from dragoman.hub.failure import Failure, Kind, RequestError

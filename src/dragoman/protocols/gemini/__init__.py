@@ -22,8 +22,8 @@ from dragoman.hub.ports import (
     UpstreamCounting,
 )
 from dragoman.hub.request import Document, Image, Part
-from dragoman.protocols.gemini import build_count, decode, errors
-from dragoman.protocols.gemini.build import build
+from dragoman.protocols.gemini import decode, errors
+from dragoman.protocols.gemini.build import build, locate_count, read_count, wrap_for_count
 from dragoman.protocols.gemini.encode import Encoder, encode_whole, is_keep_alive
 from dragoman.protocols.gemini.encode_errors import ErrorShape, render_error, render_stream_error, repeat_stream_error
 from dragoman.protocols.gemini.parse import parse, parse_for_count, read_call
@@ -111,10 +111,10 @@ PROTOCOL = Protocol(
         is_keep_alive=is_keep_alive,
         counting=TokenCounting(
             paths=tuple(f"{place}/{{model}}{COUNT}" for place in PLACES),
-            locate=build_count.locate,
+            locate=locate_count,
             parse=parse_for_count,
             render_count=lambda tokens: msgspec.json.encode({"totalTokens": tokens}),
-            read_count=build_count.read_count,
+            read_count=read_count,
         ),
         matches_headers=_announces_google_client,
         envelope_start=ENVELOPE_START,
@@ -133,7 +133,7 @@ PROTOCOL = Protocol(
         tool_limits=ToolLimits(custom=False, namespaces=False, name_max=128, letter_first=True),
         needs_inline=_needs_inline,
         reads_documents=True,
-        counting=UpstreamCounting(build_count.locate, build_count.wrap, build_count.read_count),
+        counting=UpstreamCounting(locate_count, wrap_for_count, read_count),
         continues=True,
         models_query="?pageSize=1000",
     ),

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dragoman.protocols.gemini.parse_fields import to_camel_case
 
 Schema = dict[str, object]
-ReadSchema = Callable[[object], object]
 
 _LISTS = frozenset(("anyOf", "oneOf", "allOf", "prefixItems"))
 _SINGLE = frozenset(

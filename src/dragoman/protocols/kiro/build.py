@@ -5,12 +5,10 @@ from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
 from dragoman.hub.request import Format, Request, Role, Shape, Text
-from dragoman.passes.flatten_tools import flatten_tools
-from dragoman.passes.move_tool_docs import move_tool_docs
-from dragoman.passes.pair_results import pair_results
+from dragoman.passes.pair_results import flatten_tools, pair_results
 from dragoman.passes.tag_instructions import split_leading_instructions, tag_later_instructions
 from dragoman.protocols.kiro.build_thinking import MODE_TAG, NativeFields, ThinkingPlan, plan_thinking
-from dragoman.protocols.kiro.build_tools import build_tools, forbids_calls
+from dragoman.protocols.kiro.build_tools import build_tools, forbids_calls, move_tool_docs
 from dragoman.protocols.kiro.build_turns import TurnBuilder, build_turns
 from dragoman.protocols.kiro.wire import (
     MANUAL,

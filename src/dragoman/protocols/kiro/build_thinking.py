@@ -166,7 +166,7 @@ class _NativePlan:
         fields = next((fields for fields in candidates if self._schema.accepts(fields)), None)
         if fields is None:
             return self._plan_unsupported(is_requested)
-        self._note_differences(is_requested, effort, fields)
+        self._note_differences(is_requested, fields)
         return fields
 
     def _plan_unsupported(self, is_requested: bool | None) -> Fields | None:
@@ -216,7 +216,7 @@ class _NativePlan:
             if shown and not effort:
                 yield {"reasoning": shown}
 
-    def _note_differences(self, is_requested: bool | None, effort: str | None, fields: Fields) -> None:
+    def _note_differences(self, is_requested: bool | None, fields: Fields) -> None:
         """Record how the fields differ from the client's settings."""
         reasoning, ledger = self._reasoning, self._ledger
         output, thinking, gpt = (

@@ -1,14 +1,29 @@
-"""Build tool specifications and the sentences about tool choice for Kiro's prompt."""
+"""Build tool specifications, and what the prompt says about tools: long descriptions and the tool choice."""
 
 from collections.abc import Callable, Sequence
 from urllib.parse import unquote
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dragoman.framing.json_schema import Schema, add_to_description, make_root_object
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
-from dragoman.hub.request import Custom, Function, Hosted, Pick, Request, Tool, ToolCall, ToolChoice, split_pointer
+from dragoman.hub.request import (
+    Custom,
+    Function,
+    Hosted,
+    Pick,
+    Request,
+    Role,
+    Text,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    Turn,
+    split_pointer,
+)
+from dragoman.passes.tag_instructions import split_leading_instructions
 from dragoman.protocols.kiro.wire import InputSchema, ToolEntry, ToolSpecification
 
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})  # their keys are names, not keywords
@@ -25,6 +40,8 @@ _MAX_NODES = 10_000  # nested references may expand without end
 _MUST_CALL = "You must answer by calling at least one of the tools that you are offered."
 _ONE_AT_A_TIME = "Call at most one tool in each of your turns."
 _NOT_OFFERED = "A tool of an earlier turn. It is not available any more: do not call it."
+
+DOCS_HEADING = "# Tool documentation"
 
 
 def clean_schema(schema: object, approximate: Callable[[str], None]) -> Schema:
@@ -250,3 +267,28 @@ def _build_stubs(request: Request, offered: set[str], ledger: Ledger) -> list[To
         schema: dict[str, object] = {"type": "object", "properties": {}}
         stubs[call.name] = ToolEntry(ToolSpecification(call.name, _NOT_OFFERED, InputSchema(schema)))
     return list(stubs.values())
+
+
+def move_tool_docs(request: Request, limit: int, ledger: Ledger) -> Request:
+    """Return the request with descriptions of more than `limit` characters as sections, and references in the tools."""
+    long = [tool for tool in request.tools if isinstance(tool, Function) and _is_long(tool, limit)]
+    if not long:
+        return request
+    for tool in long:
+        at = tool.pointer("description")
+        ledger.note_approximated(at, f"a description of more than {limit} characters is moved into the instructions")
+    sections = [f"## Tool: {tool.name}\n\n{tool.description}" for tool in long]
+    docs = Turn(Role.SYSTEM, (Text("\n\n".join([DOCS_HEADING, *sections])),))
+    leading, turns = split_leading_instructions(request.turns)
+    tools = tuple(_refer_to_section(tool) if _is_long(tool, limit) else tool for tool in request.tools)
+    return replace(request, turns=(*leading, docs, *turns), tools=tools)
+
+
+def _is_long(tool: Tool, limit: int) -> bool:
+    return isinstance(tool, Function) and tool.description is not None and len(tool.description) > limit
+
+
+def _refer_to_section(tool: Tool) -> Tool:
+    assert isinstance(tool, Function)
+    pointer = f'The full documentation of this tool is in the system prompt, under "Tool: {tool.name}".'
+    return replace(tool, description=pointer)

@@ -114,7 +114,7 @@ def build_tools(request: Request, profile: Profile, thinking: bool, content: Con
     for tool in tools:
         match tool:
             case Function():
-                offered.tools.append(_build_function(tool, searchable or content.same_protocol, request, content))
+                offered.tools.append(_build_function(tool, searchable or content.same_protocol, content))
             case Hosted(kind="mcp"):
                 offered.servers.append(build_server(tool, content))
                 offered.tools += _build_toolsets(tool, tools, content)
@@ -186,7 +186,7 @@ def _tool_name(tool: Tool) -> str:
     return (tool.server_name or tool.kind) if isinstance(tool, Hosted) else tool.name
 
 
-def _build_function(tool: Function, can_defer: bool, request: Request, content: ContentBuilder) -> Wire:
+def _build_function(tool: Function, can_defer: bool, content: ContentBuilder) -> Wire:
     wire: Wire = {"name": tool.name}
     if tool.description is not None:
         wire["description"] = tool.description

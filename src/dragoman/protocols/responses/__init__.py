@@ -11,8 +11,7 @@ from dragoman.framing.sse import KEEP_ALIVE, SseFramer
 from dragoman.hub.ports import Client, ListedModel, ModelList, Protocol, TokenCounting, ToolLimits, Upstream, locate_at
 from dragoman.protocols.responses import decode, encode, errors
 from dragoman.protocols.responses.build import build
-from dragoman.protocols.responses.parse import parse
-from dragoman.protocols.responses.parse_uses import read_tool_uses
+from dragoman.protocols.responses.parse import parse, read_tool_uses
 from dragoman.protocols.responses.wire import NAME
 
 

@@ -38,13 +38,11 @@ from dragoman.hub.usage import Usage
 from dragoman.protocols.responses import errors
 from dragoman.protocols.responses.encode_blocks import (
     FUNCTION,
-    OpenItem,
-    encode_annotation,
-)
-from dragoman.protocols.responses.encode_hosted import (
     HOSTED_STEPS,
     HostedItem,
+    OpenItem,
     begin_server_item,
+    encode_annotation,
     encode_hosted_item,
     end_server_item,
     restore_item,

@@ -7,11 +7,20 @@ from msgspec.structs import replace
 from dragoman.framing.fields import BadField, Fields, read_body
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
-from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Shape
+from dragoman.hub.request import Ext, Foreign, Format, Json, Part, Reasoning, Request, Shape
+from dragoman.hub.server_tools import (
+    Page,
+    SearchFound,
+    SearchResult,
+    ServerToolUse,
+    ToolErrorCode,
+    ToolFailure,
+    ToolOutcome,
+)
 from dragoman.protocols.responses.parse_content import unread_fields
 from dragoman.protocols.responses.parse_tools import parse_choice, parse_tools
 from dragoman.protocols.responses.parse_turns import Conversation
-from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME, SOURCES
+from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME, SEARCH_ITEM, SOURCES, Item, text_at
 
 _SERVER_STATE = {
     "previous_response_id": "a stored response, and this gateway has no store; send the whole input",
@@ -41,6 +50,8 @@ _WHERE = {name: f"/{name}" for name in _SAME_NAMES} | {
     "format": "/text/format",
     "encrypted_reasoning": "/include",
 }
+
+_NOT_KEPT = "[What this call returned was not kept. Call the tool again if it is needed.]"
 
 
 def parse(body: bytes, ledger: Ledger) -> Request:
@@ -192,3 +203,44 @@ def _keep_unread(ext: Ext, fields: Fields, **nested: Fields | None) -> None:
     for key, value in unread_fields(fields, **nested).items():
         if key not in _DEFAULTS or value != _DEFAULTS[key]:
             ext.setdefault(key, value)
+
+
+def read_tool_uses(parts: Sequence[Part]) -> dict[int, ServerToolUse | None]:
+    """Return the searches and opened pages among the parts of a turn, by index."""
+    return {
+        index: _read_use(part.raw, part.at)
+        for index, part in enumerate(parts)
+        if isinstance(part, Foreign) and part.what == SEARCH_ITEM and isinstance(part.raw, dict)
+    }
+
+
+def _read_use(item: Item, at: str) -> ServerToolUse:
+    raw_action = item.get("action")
+    action = raw_action if isinstance(raw_action, dict) else {}
+    id = text_at(item, "id") or "ws" + at.replace("/", "_")  # some clients leave it out
+    url = text_at(action, "url")
+    if url:  # open_page, find_in_page
+        pattern = text_at(action, "pattern")
+        about = f"[Looked for {pattern!r}.]\n{_NOT_KEPT}" if pattern else _NOT_KEPT
+        outcome = _read_failure(item) or Page(url, url, about)
+        return ServerToolUse(id, "web_fetch", {"url": url}, outcome)
+    return ServerToolUse(id, "web_search", {"query": _read_query(action)}, _read_failure(item) or _read_found(action))
+
+
+def _read_query(action: Item) -> str:
+    queries = action.get("queries")
+    several = [query for query in queries if isinstance(query, str)] if isinstance(queries, list) else []
+    return text_at(action, "query") or "; ".join(several)
+
+
+def _read_failure(item: Item) -> ToolOutcome | None:
+    if item.get("status") != "failed":
+        return None
+    return ToolFailure(ToolErrorCode.UNAVAILABLE, "The call failed.")
+
+
+def _read_found(action: Item) -> SearchFound:
+    sources = action.get("sources")
+    listed = [source for source in sources if isinstance(source, dict)] if isinstance(sources, list) else []
+    urls = [url for source in listed if (url := text_at(source, "url"))]
+    return SearchFound(tuple(SearchResult(url, url) for url in urls), None if urls else _NOT_KEPT)

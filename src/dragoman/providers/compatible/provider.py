@@ -1,15 +1,15 @@
 """A compatible server: the protocols that its section names, and a key only if it has one."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
+from types import MappingProxyType
 
-from dragoman.config.settings import ProviderConfig
+from dragoman.config.settings import ProviderConfig, Quirk
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import Stage
 from dragoman.hub.request import Request
 from dragoman.net.headers import Header
-from dragoman.providers.compatible.quirks import expand_quirks
 from dragoman.providers.connection import api_key_reader, read_catalogue, read_dial, read_headers, read_secrets
 from dragoman.providers.failures import adjust_chat_tools, adjust_reasoning
 from dragoman.providers.provider import Adjustment, Auth, Endpoint, Provider, ReplyRules, RequestRules, SendRequest
@@ -23,6 +23,29 @@ OBJECTIONS = {
     "stream_options": "no_stream_options",
     "ool call id": "short_call_ids",  # in any case of the first letter
 }
+
+# By ServerName: what was observed, reported, or documented by the vendor. docs/quirks.md explains each quirk.
+SERVERS: Mapping[str, frozenset[Quirk]] = MappingProxyType(
+    {
+        "llama-cpp-python": frozenset(
+            {
+                "max_tokens",
+                "no_developer",
+                "no_custom_tools",
+                "json_object_schema",
+                "no_required",
+                "text_content",
+                "needs_parameters",
+                "cut_then_done",
+            }
+        ),
+        "ollama": frozenset({"max_tokens", "no_custom_tools"}),
+        "deepseek": frozenset({"replay_reasoning", "no_custom_tools"}),
+        "mistral": frozenset(
+            {"max_tokens", "no_developer", "no_custom_tools", "plain", "no_stream_options", "short_call_ids"}
+        ),
+    }
+)
 
 
 def make_compatible(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
@@ -80,3 +103,8 @@ def adjust(failure: Failure, protocols: Collection[str]) -> Adjustment | None:
         if word in complaint:
             return Adjustment(quirk, quirk=quirk)
     return None
+
+
+def expand_quirks(names: Iterable[str]) -> frozenset[str]:
+    """Return all quirks that are named, and those of all servers that are named."""
+    return frozenset().union(*(SERVERS.get(name, {name}) for name in names))

@@ -10,7 +10,8 @@ from dragoman.accounts.service_client import ServiceClient
 from dragoman.accounts.timestamps import ServerClock
 from dragoman.config.settings import CopilotProviderConfig, ProviderConfig
 from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.hub.request import Request
+from dragoman.hub.loss import Ledger
+from dragoman.hub.request import Function, Image, Request, Role, ToolResult, Turn
 from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.headers import Header, Headers
 from dragoman.protocols.chat.errors import read_failure as read_failure
@@ -27,7 +28,6 @@ from dragoman.providers.copilot.account import PLAN_PATH, find_github_token, rea
 from dragoman.providers.copilot.credential import Session, find_source
 from dragoman.providers.copilot.exchange import Addresses, TokenExchange, find_addresses
 from dragoman.providers.copilot.model_cache import ModelCache
-from dragoman.providers.copilot.request_rules import describe_request, fit_request, passthrough_body
 from dragoman.providers.copilot.response_fixes import ChoiceMerger, stabilize_ids
 from dragoman.providers.failures import adjust_reasoning
 from dragoman.providers.fixed_response import FixedResponse, is_event_stream
@@ -63,6 +63,9 @@ KINDS = {
     "billing_not_configured": Kind.QUOTA,
 }
 KINDS_BY_STATUS = {402: Kind.QUOTA, 422: Kind.REFUSED, 424: Kind.UPSTREAM, 466: Kind.BAD_REQUEST}
+EAGER = "eager_input_streaming"
+# Fields that Copilot rejects, by protocol: a body that contains one is built anew without it.
+REJECTED = {"chat": b'"max_tokens"', "messages": f'"{EAGER}"'.encode()}
 
 
 def make_copilot(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
@@ -229,3 +232,45 @@ class Copilot:
         if response.status != 200:
             raise RequestError(self.interpret_failure(read_failure(response.status, {}, response.body)))
         return response.body
+
+
+def passthrough_body(protocol: str, body: bytes) -> bytes | None:
+    """Return the body if Copilot accepts it: GPT models reject `max_tokens`, Claude rejects eager streaming."""
+    objectionable = REJECTED.get(protocol)
+    return body if objectionable is None or objectionable not in body else None
+
+
+def fit_request(request: Request, ledger: Ledger) -> Request:
+    tools = []
+    for tool in request.tools:
+        if isinstance(tool, Function) and EAGER in tool.ext:
+            ledger.note_dropped(f"{tool.at}/{EAGER}", "Copilot accepts no such field")
+            tool = replace(tool, ext={key: value for key, value in tool.ext.items() if key != EAGER})
+        tools.append(tool)
+    return replace(request, tools=tuple(tools))
+
+
+def describe_request(request: Request) -> tuple[Header, ...]:
+    """Return who caused the request, truthfully: a person, or a tool loop that continues by itself."""
+    initiator = b"agent" if _continues_by_itself(request) else b"user"
+    vision = ((b"copilot-vision-request", b"true"),) if any(map(_has_image, request.turns)) else ()
+    return ((b"x-initiator", initiator), *vision)
+
+
+def _continues_by_itself(request: Request) -> bool:
+    last = request.turns[-1] if request.turns else None
+    if last is None or not last.parts:
+        return False
+    if last.role is Role.ASSISTANT:
+        return True
+    # Clients of Messages put their reminders after the results, in the same message.
+    results = [isinstance(part, ToolResult) for part in last.parts]
+    return any(results) if request.protocol == "messages" else results[-1]
+
+
+def _has_image(turn: Turn) -> bool:
+    return any(
+        isinstance(part, Image)
+        or (isinstance(part, ToolResult) and any(isinstance(inner, Image) for inner in part.content))
+        for part in turn.parts
+    )

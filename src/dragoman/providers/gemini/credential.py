@@ -3,6 +3,7 @@
 import asyncio
 import shlex
 from asyncio import subprocess
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from dragoman.config.discovery import home_directory
 from dragoman.config.settings import GeminiProviderConfig
 from dragoman.hub.failure import Kind
 from dragoman.net.headers import Header
-from dragoman.providers.gemini.service_account import sign_assertion
 
 TOKEN_URL = "https://oauth2.googleapis.com/token"
 METADATA_HOST = "metadata.google.internal"
@@ -27,6 +27,9 @@ DEFAULT_LIFE_S = 3600.0
 _METADATA_PATH = "/computeMetadata/v1/instance/service-accounts/default/token"
 _FLAVOR: Header = (b"metadata-flavor", b"Google")
 _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+ASSERTION_LIFE_S = 3600
+NO_CRYPTOGRAPHY = "a service account needs the package cryptography; run: pip install 'dragoman[vertex]'"
 
 
 class GoogleToken(Struct, frozen=True):
@@ -217,3 +220,27 @@ async def _run(command: str, environ: Mapping[str, str]) -> str:
     if process.returncode or not token or not is_sendable(token):
         raise CredentialError(f"the command of `credentials` printed no token (exit code {process.returncode})")
     return token
+
+
+def sign_assertion(email: str, private_key: str, key_id: str, issuer_url: str, now: int) -> str:
+    """Return the signed assertion that the token endpoint takes. Raises CredentialError if the key is not usable."""
+    try:
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+        from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+    except ImportError as missing:
+        raise CredentialError(NO_CRYPTOGRAPHY) from missing
+    header = {"alg": "RS256", "typ": "JWT", "kid": key_id}
+    claims = {"iss": email, "scope": SCOPE, "aud": issuer_url, "iat": now, "exp": now + ASSERTION_LIFE_S}
+    signed = b".".join(_encode_base64url(msgspec.json.encode(part)) for part in (header, claims))
+    try:
+        key = serialization.load_pem_private_key(private_key.encode(), None)
+    except ValueError as error:
+        raise CredentialError("the private key of the service account cannot be read") from error
+    if not isinstance(key, RSAPrivateKey):
+        raise CredentialError("the private key of the service account is no RSA key")
+    return b".".join((signed, _encode_base64url(key.sign(signed, PKCS1v15(), hashes.SHA256())))).decode()
+
+
+def _encode_base64url(data: bytes) -> bytes:
+    return urlsafe_b64encode(data).rstrip(b"=")

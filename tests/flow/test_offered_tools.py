@@ -2,10 +2,10 @@
 
 import pytest
 
+from dragoman.flow.offered_tools import check_domains, note_settings
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Hosted, Json, Request
-from dragoman.passes.server_tool_losses import check_domains, note_settings
 
 
 def noted(tool: Hosted, *located_by: str) -> list[str]:
