@@ -85,6 +85,7 @@ class Settings(Struct, frozen=True):
     find: Callable[[], Path | None]
     stamp: Stamp
     adopted: Callable[[], None] = _nothing  # called after a changed configuration took effect
+    find_accounts: Callable[[], frozenset[Path]] = frozenset  # the files of accounts that need no section
 
 
 class Succession(Protocol):
@@ -158,8 +159,8 @@ class App:
         self._metrics.add_source(make_metrics_reader(self.gateway, self.site, self.server, self.usage, self.reloads))
 
     async def start(self, sock: socket.socket | None = None) -> None:
-        settings = self.gateway.runtime.config.server
-        await self.server.start(settings.host, settings.port, sock=sock)
+        config = self.gateway.runtime.config
+        await self.server.start(config.server.host, config.server.port, sock=sock)
         self._watching = [spawn(self.keyring.watch(KEY_POLL_S), name="key watch")]
         if self._store is not None:
             old_usage = remove_old_usage_forever(self._store, lambda: self.gateway.runtime.config.store.usage_days)
@@ -169,8 +170,7 @@ class App:
         self._metrics.start(partial(provider_address, self.gateway))
         if self.usage is not None:
             self.usage.start()
-        expiring = asyncio.to_thread(self.gateway.captures.remove_old, self.gateway.runtime.config.debug)
-        spawn(expiring, name="old captures")
+        spawn(asyncio.to_thread(self.gateway.captures.remove_old, config.debug), name="old captures")
         for catalogue in self.gateway.runtime.catalogues.values():
             catalogue.known()
 
@@ -364,17 +364,18 @@ async def run(app: App, settings: Settings, listen: Listening) -> None:
 
 
 async def _watch_file(app: App, settings: Settings, seen: Stamp) -> None:
-    """Reload the configuration when its file changes, or when a file appears that takes precedence."""
+    """Reload the configuration when its file changes, a file appears that takes precedence, or a user signs in."""
+    accounts = settings.find_accounts()
     while True:
         await asyncio.sleep(RELOAD_POLL_S)
-        now = stamp_file(settings.find)
-        if now == seen:
+        now, signed_in = stamp_file(settings.find), settings.find_accounts()
+        if (now, signed_in) == (seen, accounts):
             continue
-        if now is not None:
+        if now is not None or now == seen:
             app.reload()
         elif seen is not None:
             log.warning("%s was removed; the running configuration stays in use", seen[0])
-        seen = now
+        seen, accounts = now, signed_in
 
 
 def _pricing(config: Config) -> Pricing:

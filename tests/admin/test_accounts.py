@@ -40,7 +40,7 @@ def make_pooled() -> Provider:
 
 def test_each_credential_has_its_own_cooldowns() -> None:
     spent = make("codex", Account(last_limits=lambda: Limits(exhausted_until=NOW + 5)))
-    accounts = list_accounts({"kiro": make_pooled(), "codex": spent}, NOW)
+    accounts = list_accounts({"kiro": make_pooled(), "codex": spent}, {"kiro": "HTTP 503"}, NOW)
     first, second = accounts[0].credentials
     assert (first.label, first.is_available) == ("1 of 2 (env:A)", True)
     assert [one.model for one in first.cooldowns] == ["claude"]
@@ -53,7 +53,7 @@ def test_each_credential_has_its_own_cooldowns() -> None:
 def test_the_cooldowns_of_a_provider_can_be_ended() -> None:
     providers = {"kiro": make_pooled(), "plain": make("plain", Account())}
     assert end_cooldowns(providers, "kiro") == 2
-    assert all(one.is_available for one in list_accounts(providers, NOW)[0].credentials)
+    assert all(one.is_available for one in list_accounts(providers, {}, NOW)[0].credentials)
     assert end_cooldowns(providers, "plain") == 0
     with pytest.raises(NotFound, match="kiro, plain"):
         end_cooldowns(providers, "codex")

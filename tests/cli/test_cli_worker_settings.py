@@ -94,3 +94,14 @@ def test_an_edit_right_after_the_start_reaches_every_worker(shell: Shell) -> Non
     with shell.serve("--config", str(path), "--workers", "2") as served:
         path.write_text(PARROT)
         wait_for(lambda: all("parrot" in models(served) for _ in range(REQUESTS)))
+
+
+def test_an_account_that_signs_in_while_the_gateway_runs_becomes_a_provider_of_every_worker(shell: Shell) -> None:
+    # The proxy keeps it from asking the vendor: the models are those that are known without a request.
+    with shell.serve("--workers", "2", HTTPS_PROXY="http://127.0.0.1:9") as served:
+        wait_for(lambda: len(children(served.pid)) == 2)
+        assert "kiro/auto" not in models(served)
+        file = shell.home / ".local" / "share" / "dragoman" / "kiro.json"
+        file.write_text('{"accessToken": "aoaFAKE", "refreshToken": "aorFAKE", "expiresAt": "2099-01-01T00:00:00Z"}')
+        wait_for(lambda: all("kiro/auto" in models(served) for _ in range(REQUESTS)))
+        assert served.end() == 0

@@ -36,6 +36,7 @@ class ProviderAccount(Struct, frozen=True):
     provider: str
     kind: str
     login_command: str
+    problem: str  # why its models could not be listed; empty if they could
     has_quotas: bool
     credentials: list[Credential]
 
@@ -47,13 +48,14 @@ class Quotas(Struct, frozen=True):
     problems: dict[str, str]
 
 
-def list_accounts(providers: Mapping[str, Provider], now: float) -> list[ProviderAccount]:
-    """Return the state of every provider's credentials without a request to it."""
+def list_accounts(providers: Mapping[str, Provider], problems: Mapping[str, str], now: float) -> list[ProviderAccount]:
+    """Return the state of every provider's credentials without a request to it; `problems` are those of its list."""
     return [
         ProviderAccount(
             name,
             provider.kind,
             provider.auth.login_command,
+            problems.get(name, ""),
             any(member.account.read_quotas is not None for member in _members(provider)),
             [_credential(member, now) for member in _members(provider)],
         )

@@ -20,6 +20,7 @@ from dragoman.config import (
     load,
     local_ports,
 )
+from dragoman.config.discovery import find_own_credentials
 from dragoman.config.providers import credential_field, list_credentials
 from dragoman.config.proxies import read_proxies
 from dragoman.config.settings import is_loopback
@@ -61,6 +62,10 @@ class ConfigSource(Struct, frozen=True):
     def find_file(self) -> Path | None:
         """Return the file that `read` reads."""
         return find_file(self.file, self.environ, self.directory, self.home)
+
+    def find_accounts(self) -> frozenset[Path]:
+        """Return the stored accounts that `read` makes providers of."""
+        return find_own_credentials(self.environ, self.home)
 
     def read(
         self,

@@ -75,13 +75,14 @@ class KiroOptions(Struct, frozen=True):
 
 
 class SignInOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """A sign-in by its kind. `social`, `start_url` and `region` are for Kiro."""
+    """A sign-in by its kind. `social`, `start_url` and `region` are for Kiro, `client_id` is for Copilot."""
 
     kind: Literal["kiro", "codex", "copilot"]
     method: Literal["code", "browser"] = "code"
     social: Literal["google", "github"] | None = None
     start_url: str | None = None
     region: str | None = None
+    client_id: str | None = None
 
 
 def check_options(options: SignInOptions) -> None:
@@ -90,6 +91,8 @@ def check_options(options: SignInOptions) -> None:
         for name in ("social", "start_url", "region"):
             if getattr(options, name) is not None:
                 raise BadRequest(f"/{name}", f"{name} is for kiro only, not for {options.kind}.")
+    if options.client_id is not None and options.kind != "copilot":
+        raise BadRequest("/client_id", f"client_id is for copilot only, not for {options.kind}.")
     if options.kind == "copilot" and options.method != "code":
         raise BadRequest("/method", "GitHub signs in by a code only: leave method out.")
     if options.kind == "kiro" and (options.method == "browser") != (options.social is not None):
@@ -107,7 +110,7 @@ async def sign_in(config: Config, options: SignInOptions, user: Conversation) ->
         case "codex":
             return await sign_in_codex(config, device=options.method == "code", file=None, user=user)
         case "copilot":
-            return await sign_in_copilot(config, None, None, user)
+            return await sign_in_copilot(config, options.client_id, None, user)
 
 
 async def sign_in_kiro(config: Config, options: KiroOptions, file: Path | None, user: Conversation) -> SignedIn:

@@ -43,6 +43,7 @@ class ServeOptions(Struct, frozen=True):
     stamp: Stamp  # of the file that `config` was read from
     reload: ConfigReader
     find: Callable[[], Path | None]  # which file it is by now
+    find_accounts: Callable[[], frozenset[Path]]
     bound: "Bound"
     log: "BatchingHandler"
     format_request: "Callable[[Outcome], str]"  # the log line of a request
@@ -94,7 +95,9 @@ def command(
         for warning in config.warnings:
             log.warning("%s", warning)
         format_request = format_json if log_json else format_text
-        options = ServeOptions(config, stamp, reload, source.find_file, bound, handler, format_request)
+        options = ServeOptions(
+            config, stamp, reload, source.find_file, source.find_accounts, bound, handler, format_request
+        )
         code = _serve(options, workers)
     sys.exit(code)
 
@@ -142,7 +145,8 @@ def _serve_in_one_process(options: ServeOptions, announce: Callable[[], None]) -
 
     sock = options.bound.sock
     listening = Listening(sock, lambda app: announce(), offer=lambda: Offer(sock, lambda: None))
-    _run_loop(options, Settings(options.reload, options.find, options.stamp), listening)
+    settings = Settings(options.reload, options.find, options.stamp, find_accounts=options.find_accounts)
+    _run_loop(options, settings, listening)
 
 
 def _serve_with_workers(options: ServeOptions, workers: int, announce: Callable[[], None]) -> int:
@@ -207,7 +211,8 @@ def _run_worker(options: ServeOptions, links: "Links") -> None:
         notify_parent(READY)
 
     listening = Listening(options.bound.sock, ready, released=partial(os.close, links.accepting))
-    settings = Settings(options.reload, options.find, options.stamp, partial(notify_parent, ADOPTED))
+    adopted = partial(notify_parent, ADOPTED)
+    settings = Settings(options.reload, options.find, options.stamp, adopted, options.find_accounts)
     _run_loop(options, settings, listening)
 
 

@@ -66,6 +66,12 @@ def find_credentials(environ: Mapping[str, str], home: Path) -> dict[str, Path]:
     return {kind: path for kind, path in found.items() if path is not None}
 
 
+def find_own_credentials(environ: Mapping[str, str], home: Path) -> frozenset[Path]:
+    """Return the files that `dragoman login` and the console have stored, each of which makes a provider."""
+    directory = data_directory(environ, home)
+    return frozenset(path for kind in ("kiro", "codex", "copilot") if (path := directory / f"{kind}.json").is_file())
+
+
 def find_kiro_credentials(environ: Mapping[str, str], home: Path) -> Path | None:
     """Return the first of Kiro's credential paths that is a file."""
     return next((path for path in kiro_credential_paths(environ, home) if path.is_file()), None)

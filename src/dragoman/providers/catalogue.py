@@ -193,6 +193,8 @@ def _describe_problem(problem: Exception) -> str:
     match problem:
         case NoModelList():
             return ""
+        case RequestError(failure=Failure(kind=Kind.CREDENTIAL)):
+            return "its credential is missing or was rejected"
         case RequestError(failure=failure):
             return failure.kind.value if failure.status is None else f"HTTP {failure.status}"
         case ConfigError():

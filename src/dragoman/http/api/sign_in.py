@@ -15,11 +15,13 @@ from dragoman.flow.gateway import Gateway
 from dragoman.framing.redaction import redact
 from dragoman.http.api.audit import AuditLog
 from dragoman.http.api.bodies import read_body
+from dragoman.http.api.config import ConfigControl
 from dragoman.http.api.responses import convert_errors, respond, response_headers
 from dragoman.http.api.state import LINES
 from dragoman.http.routes import RoutedRequest
 from dragoman.net.client import ConnectionLost, UpstreamTimeout
 from dragoman.net.tasks import spawn
+from dragoman.providers.catalogue import CachedCatalogue
 
 if TYPE_CHECKING:
     from dragoman.admin.sign_in import Prompt, SignInOptions
@@ -51,8 +53,9 @@ class Failed(Progress, frozen=True, tag="failed"):
 class SignInApi:
     """Changes accounts. A sign-in belongs to the response that reports it: closing that cancels the sign-in."""
 
-    def __init__(self, gateway: Gateway, audit: AuditLog) -> None:
+    def __init__(self, gateway: Gateway, control: ConfigControl, audit: AuditLog) -> None:
         self._gateway = gateway
+        self._control = control
         self._audit = audit
 
     async def sign_in(self, request: RoutedRequest) -> None:
@@ -86,11 +89,20 @@ class SignInApi:
             while (line := await conversation.lines.get()) is not None:
                 yield line
             signed_in = running.result()
+            self._use(signed_in.provider)
             yield Done(signed_in.provider, signed_in.use.value, signed_in.overridden_by)
         except (AdminError, CredentialError, ConnectionLost, UpstreamTimeout) as error:
             yield Failed(redact(str(error)))
         finally:
             running.cancel()
+
+    def _use(self, provider: str) -> None:
+        """Read the provider's models with the new credential. One without a section appears with its credential."""
+        if provider not in self._gateway.runtime.providers:
+            self._control.reload()
+        catalogue = self._gateway.runtime.catalogues.get(provider)
+        if isinstance(catalogue, CachedCatalogue):
+            spawn(catalogue.refresh(), name=f"models of {provider}")
 
 
 class _Conversation:

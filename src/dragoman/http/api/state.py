@@ -34,7 +34,9 @@ class StateApi:
 
     async def list_accounts(self, request: RoutedRequest) -> None:
         Parameters(request.exchange.query, ())
-        respond(request, {"accounts": list_accounts(self._gateway.runtime.providers, time.time())})
+        runtime = self._gateway.runtime
+        problems = {name: catalogue.list_problem() for name, catalogue in runtime.catalogues.items()}
+        respond(request, {"accounts": list_accounts(runtime.providers, problems, time.time())})
 
     async def read_quotas(self, request: RoutedRequest) -> None:
         Parameters(request.exchange.query, ())

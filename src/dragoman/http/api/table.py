@@ -72,7 +72,7 @@ class AdminApi:
         yield _route("GET", "config/file", file.read_file, Scope.CONFIG_READ)
         yield _route("PUT", "config/file", file.write_file, Scope.CONFIG_WRITE)
         yield _route("POST", "config/check", file.check_text, Scope.CONFIG_WRITE)
-        sign_in = SignInApi(self._gateway, audit)
+        sign_in = SignInApi(self._gateway, self._control, audit)
         yield _route("POST", "accounts/sign-in", sign_in.sign_in, Scope.ACCOUNTS_WRITE)
         yield _route("DELETE", "accounts/{id}/cooldowns", sign_in.end_cooldowns, Scope.ACCOUNTS_WRITE)
         yield _route("GET", "audit", audit.list_rows, Scope.AUDIT_READ)
