@@ -3,6 +3,8 @@
 import re
 from collections.abc import Mapping
 
+import msgspec
+
 from dragoman.hub.failure import Kind
 from dragoman.hub.request import split_pointer
 
@@ -33,6 +35,17 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _TAG = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^<>]*>", re.IGNORECASE | re.DOTALL)
+
+
+def find_error_object(body: bytes) -> dict[str, object] | None:
+    """Return the JSON object that a body is, alone or in a list of one; None for any other body."""
+    try:
+        value: object = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if isinstance(value, list) and value:
+        value = value[0]
+    return value if isinstance(value, dict) else None
 
 
 def kind_for_status(status: int) -> Kind:

@@ -51,19 +51,45 @@ class BudgetShare:
         self.held = held
 
 
-class SizedBody:
-    """A body of known length."""
+class _CollectedBody:
+    """What has arrived of a body, and how much of it was taken."""
 
-    __slots__ = ("_charge", "_data", "_missing", "_taken", "done")
+    __slots__ = ("_charge", "_data", "_taken", "done")
 
-    def __init__(self, length: int, max_bytes: int, charge: BudgetShare) -> None:
-        if length > max_bytes:
-            raise BodyTooLarge(f"the body is larger than {max_bytes} bytes")
-        self._missing = length
+    def __init__(self, charge: BudgetShare) -> None:
         self._charge = charge
         self._data = BytesIO()
         self._taken = 0
         self.done = False
+
+    def held(self) -> int:
+        """Return the number of bytes that were not taken yet."""
+        return self._data.tell()
+
+    def received(self) -> int:
+        return self._taken + self._data.tell()
+
+    def take(self) -> bytes:
+        """Return what has arrived since the last call; it stays counted."""
+        data, self._data = self._data.getvalue(), BytesIO()
+        self._taken += len(data)
+        return data
+
+    def content(self) -> bytes:
+        """Return all that was not taken."""
+        return self._data.getvalue()  # no copy, however large
+
+
+class SizedBody(_CollectedBody):
+    """A body of known length."""
+
+    __slots__ = ("_missing",)
+
+    def __init__(self, length: int, max_bytes: int, charge: BudgetShare) -> None:
+        if length > max_bytes:
+            raise BodyTooLarge(f"the body is larger than {max_bytes} bytes")
+        super().__init__(charge)
+        self._missing = length
 
     def feed(self, data: bytes | bytearray) -> int:
         """Take the body's part of `data` and return its length; raises BufferBudgetExceeded."""
@@ -74,23 +100,6 @@ class SizedBody:
         self.done = self._missing == 0
         return taken
 
-    def held(self) -> int:
-        """Return the number of bytes that were not taken yet."""
-        return self._data.tell()
-
-    def received(self) -> int:
-        return self._taken + self._data.tell()
-
-    def take(self) -> bytes:
-        """Return what has arrived since the last call; it stays counted."""
-        data, self._data = self._data.getvalue(), BytesIO()
-        self._taken += len(data)
-        return data
-
-    def content(self) -> bytes:
-        """Return all that was not taken."""
-        return self._data.getvalue()  # no copy, however large
-
 
 class _Expect(Enum):
     SIZE = "size"
@@ -99,21 +108,18 @@ class _Expect(Enum):
     TRAILER = "trailer"
 
 
-class ChunkedBody:
+class ChunkedBody(_CollectedBody):
     """A body in chunks; extensions and trailers are checked, bounded and dropped."""
 
-    __slots__ = ("_charge", "_data", "_expect", "_line", "_max_bytes", "_missing", "_overhead", "_taken", "done")
+    __slots__ = ("_expect", "_line", "_max_bytes", "_missing", "_overhead")
 
     def __init__(self, max_bytes: int, charge: BudgetShare) -> None:
+        super().__init__(charge)
         self._max_bytes = max_bytes
-        self._charge = charge
-        self._data = BytesIO()
         self._line = bytearray()
         self._expect = _Expect.SIZE
         self._missing = 0
         self._overhead = 0
-        self._taken = 0
-        self.done = False
 
     def feed(self, data: bytes | bytearray) -> int:
         """Take the body's part of `data` and return its length; raises BufferBudgetExceeded."""
@@ -122,23 +128,6 @@ class ChunkedBody:
             take = self._take_content if self._expect is _Expect.CONTENT else self._take_line
             at = take(data, at)
         return at
-
-    def held(self) -> int:
-        """Return the number of bytes that were not taken yet."""
-        return self._data.tell()
-
-    def received(self) -> int:
-        return self._taken + self._data.tell()
-
-    def take(self) -> bytes:
-        """Return what has arrived since the last call; it stays counted."""
-        data, self._data = self._data.getvalue(), BytesIO()
-        self._taken += len(data)
-        return data
-
-    def content(self) -> bytes:
-        """Return all that was not taken."""
-        return self._data.getvalue()  # no copy, however large
 
     def _take_content(self, data: bytes | bytearray, at: int) -> int:
         end = min(len(data), at + self._missing)

@@ -8,8 +8,9 @@ import asyncio
 import contextlib
 import logging
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -86,12 +87,24 @@ class _Message(Struct):
     error: _RpcError | None = None
 
 
-class McpServer(Protocol):
-    async def call_tool(
-        self, name: str, arguments: Mapping[str, Json], timeout_s: float
-    ) -> ToolResult | ToolFailure: ...
-    async def list_tools(self, timeout_s: float) -> ToolList | ToolFailure: ...
-    async def close(self) -> None: ...
+class McpServer(ABC):
+    """A server whose tools can be called; the transports differ."""
+
+    async def call_tool(self, name: str, arguments: Mapping[str, Json], timeout_s: float) -> ToolResult | ToolFailure:
+        return await self._call("tools/call", {"name": name, "arguments": arguments}, timeout_s, ToolResult)
+
+    async def list_tools(self, timeout_s: float) -> ToolList | ToolFailure:
+        return await self._call("tools/list", {}, timeout_s, ToolList)
+
+    @abstractmethod
+    async def _call(
+        self, method: str, params: Mapping[str, Json], timeout_s: float, result_type: type[T]
+    ) -> T | ToolFailure:
+        """Send a request and return its result."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End the session, or the process."""
 
 
 class _Refused(Exception):
@@ -106,7 +119,7 @@ class _SessionLost(Exception):
     """The server does not know our session any more."""
 
 
-class HttpMcpServer:
+class HttpMcpServer(McpServer):
     """An MCP server at a URL. The session is opened by the first call, and again when the server has forgotten it."""
 
     def __init__(self, url: str, service: Service, headers: tuple[Header, ...] = ()) -> None:
@@ -117,12 +130,6 @@ class HttpMcpServer:
         self._version: str | None = None  # None: the handshake is still to be done
         self._opening = asyncio.Lock()
         self._next_id = 0
-
-    async def call_tool(self, name: str, arguments: Mapping[str, Json], timeout_s: float) -> ToolResult | ToolFailure:
-        return await self._call("tools/call", {"name": name, "arguments": arguments}, timeout_s, ToolResult)
-
-    async def list_tools(self, timeout_s: float) -> ToolList | ToolFailure:
-        return await self._call("tools/list", {}, timeout_s, ToolList)
 
     async def _call(
         self, method: str, params: Mapping[str, Json], timeout_s: float, result_type: type[T]
@@ -214,7 +221,7 @@ class HttpMcpServer:
         raise ValueError("the event stream ended without a response")
 
 
-class StdioMcpServer:
+class StdioMcpServer(McpServer):
     """An MCP server that we start. It is started by the first call, and again when it has exited."""
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -226,12 +233,6 @@ class StdioMcpServer:
         self._waiting: dict[int, asyncio.Future[_Message]] = {}
         self._starting = asyncio.Lock()
         self._next_id = 0
-
-    async def call_tool(self, name: str, arguments: Mapping[str, Json], timeout_s: float) -> ToolResult | ToolFailure:
-        return await self._call("tools/call", {"name": name, "arguments": arguments}, timeout_s, ToolResult)
-
-    async def list_tools(self, timeout_s: float) -> ToolList | ToolFailure:
-        return await self._call("tools/list", {}, timeout_s, ToolList)
 
     async def _call(
         self, method: str, params: Mapping[str, Json], timeout_s: float, result_type: type[T]

@@ -8,6 +8,7 @@ import msgspec
 from dragoman.framing.error_text import (
     clean_message,
     describe_error_page,
+    find_error_object,
     format_parameter,
     kind_for_status,
     retry_after,
@@ -164,15 +165,8 @@ def _choose_kind(status: int | None, code: str, error_type: str, message: str) -
 
 def find_error(body: bytes) -> object:
     """Return the error object of a body: under `error`, in a list of one, or the body itself."""
-    try:
-        value: object = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    if isinstance(value, list) and value:
-        value = value[0]
-    if isinstance(value, dict):
-        return value.get("error") or value
-    return None
+    found = find_error_object(body)
+    return None if found is None else found.get("error") or found
 
 
 def _as_word(value: object) -> str:

@@ -8,6 +8,7 @@ import msgspec
 from dragoman.framing.error_text import (
     clean_message,
     describe_error_page,
+    find_error_object,
     kind_for_status,
     plausible_seconds,
     retry_after,
@@ -78,13 +79,8 @@ def read_error(error: object, status: int | None = None) -> Failure | None:
 
 def find_error(body: bytes) -> object:
     """Return the error object of a body: under `error`, alone or in a list of one."""
-    try:
-        value: object = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    if isinstance(value, list) and value:
-        value = value[0]
-    return value.get("error") if isinstance(value, dict) else None
+    found = find_error_object(body)
+    return None if found is None else found.get("error")
 
 
 def _choose_kind(status: int | None, word: str, message: str, details: list[dict[str, object]]) -> Kind:

@@ -1,5 +1,6 @@
 """Requests to Kiro's control service: models, profiles and usage."""
 
+from collections.abc import Callable
 from typing import TypeVar
 from urllib.parse import urlencode
 
@@ -78,6 +79,9 @@ class _ProfilePage(Struct, rename="camel"):
     next_token: str | None = None
 
 
+Page = TypeVar("Page", _ModelPage, _ProfilePage)
+
+
 class ControlRequest(Struct, frozen=True):
     """One operation: sent to a path with fields, or by name in a header with the same fields."""
 
@@ -97,33 +101,23 @@ class ControlClient:
         self._refresher = refresher
 
     async def list_models(self, profile_arn: str | None) -> list[ListedModel]:
-        found: list[ListedModel] = []
-        token: str | None = None
-        for _ in range(MAX_PAGES):
+        def request_page(token: str | None) -> ControlRequest:
             now = self._hosts.current
             fields = _drop_missing(
                 origin=now.generation.origin, maxResults=PAGE, nextToken=token, profileArn=profile_arn
             )
-            request = ControlRequest("ListAvailableModels", now.control, "/ListAvailableModels", fields)
-            page = await self._fetch_page(request, _ModelPage)
-            found += page.models
-            if not page.next_token or page.next_token == token:
-                break
-            token = page.next_token
-        return found
+            return ControlRequest("ListAvailableModels", now.control, "/ListAvailableModels", fields)
+
+        pages = await self._fetch_pages(request_page, _ModelPage)
+        return [model for page in pages for model in page.models]
 
     async def list_profiles(self, root: str) -> list[ListedProfile]:
-        found: list[ListedProfile] = []
-        token: str | None = None
-        for _ in range(MAX_PAGES):
+        def request_page(token: str | None) -> ControlRequest:
             fields = _drop_missing(maxResults=10, nextToken=token)
-            request = ControlRequest("ListAvailableProfiles", root, "/ListAvailableProfiles", fields, is_post=True)
-            page = await self._fetch_page(request, _ProfilePage)
-            found += page.profiles
-            if not page.next_token or page.next_token == token:
-                break
-            token = page.next_token
-        return found
+            return ControlRequest("ListAvailableProfiles", root, "/ListAvailableProfiles", fields, is_post=True)
+
+        pages = await self._fetch_pages(request_page, _ProfilePage)
+        return [profile for page in pages for profile in page.profiles]
 
     async def read_usage(self, profile_arn: str | None) -> UsageLimits:
         now = self._hosts.current
@@ -136,6 +130,18 @@ class ControlClient:
                 if refused.failure.status != 404:
                     raise
         return await self._fetch_page(last, UsageLimits)
+
+    async def _fetch_pages(self, request_page: Callable[[str | None], ControlRequest], kind: type[Page]) -> list[Page]:
+        """Return up to MAX_PAGES pages of a list; a token that repeats ends it."""
+        pages: list[Page] = []
+        token: str | None = None
+        while len(pages) < MAX_PAGES:
+            page = await self._fetch_page(request_page(token), kind)
+            pages.append(page)
+            if not page.next_token or page.next_token == token:
+                break
+            token = page.next_token
+        return pages
 
     async def _fetch_page(self, request: ControlRequest, kind: type[T]) -> T:
         response = await self._send(request)
