@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from dragoman.admin.usage_totals import Total
-from dragoman.cli.usage_page import render_remarks
+from dragoman.cli.usage import render_remarks
 from dragoman.store.usage_rows import RECORD_NAMES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "usage.md").read_text()

@@ -5,7 +5,7 @@ import pytest
 
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import EVENT_STREAM
-from dragoman.protocols.gemini.encode_errors import render_error, render_stream_error, repeat_stream_error
+from dragoman.protocols.gemini.errors import render_error, render_stream_error, repeat_stream_error
 from dragoman.protocols.gemini.wire import ARRAY_STREAM
 from wire_json import JsonObject
 

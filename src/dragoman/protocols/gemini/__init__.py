@@ -25,7 +25,7 @@ from dragoman.hub.request import Document, Image, Part
 from dragoman.protocols.gemini import decode, errors
 from dragoman.protocols.gemini.build import build, locate_count, read_count, wrap_for_count
 from dragoman.protocols.gemini.encode import Encoder, encode_whole, is_keep_alive
-from dragoman.protocols.gemini.encode_errors import ErrorShape, render_error, render_stream_error, repeat_stream_error
+from dragoman.protocols.gemini.errors import ErrorShape, render_error, render_stream_error, repeat_stream_error
 from dragoman.protocols.gemini.parse import parse, parse_for_count, read_call
 from dragoman.protocols.gemini.wire import (
     CLIENT_HEADERS,

@@ -42,9 +42,9 @@ from dragoman.protocols.gemini.encode_end import (
     is_filtered,
     note_end,
 )
-from dragoman.protocols.gemini.encode_errors import encode_error, repeat_stream_error
 from dragoman.protocols.gemini.encode_grounding import Grounding
 from dragoman.protocols.gemini.encode_parts import StepReasoning, encode_call, encode_hosted, shows_thoughts
+from dragoman.protocols.gemini.errors import encode_error, repeat_stream_error
 from dragoman.protocols.gemini.wire import Wire, encode_json, escape_line_ends
 
 _encode = msgspec.json.encode
