@@ -1,6 +1,7 @@
 """The real gateway, started in this process on a port of its own, for tests that talk to it over HTTP."""
 
 import asyncio
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from dragoman.admin.errors import NotFound
 from dragoman.app import App, Settings
 from dragoman.config import Secret, load
 from dragoman.flow.capture.format import Capture
+from dragoman.http.worker_group import GroupMember
 from dragoman.hub.outcome import Outcome
 from dragoman.store import open_store
 
@@ -31,7 +33,9 @@ class Running:
         directory: Path,
         environ: Mapping[str, str] | None = None,
         stored: Sequence[str] = (),  # names of client keys to create in a store of its own
+        member: GroupMember | None = None,  # of several workers
     ) -> None:
+        self._member = member
         self._toml = toml
         self._stored = stored
         self.keys: dict[str, str] = {}  # the stored keys by name
@@ -53,7 +57,9 @@ class Running:
             keyring = Keyring(self._store, Secret(KEY))
             for name in self._stored:
                 self.keys[name] = (await keyring.create(name)).secret.reveal()
-            self.app = App(config, keyring, self._environ, self._store, observers=[self.outcomes.append])
+            self.app = App(
+                config, keyring, self._environ, self._store, observers=[self.outcomes.append], member=self._member
+            )
             self.app.settings = Settings(read, lambda: file, None)
             await self.app.start()
 
@@ -156,6 +162,15 @@ def running(
 ) -> Iterator[Running]:
     with Running(toml, directory, environ, stored) as gateway:
         yield gateway
+
+
+@contextmanager
+def running_workers(toml: str, directory: Path) -> Iterator[tuple[Running, Running]]:
+    """Run two workers of one gateway, each on a port of its own, so that a test chooses which one it asks."""
+    with tempfile.TemporaryDirectory(prefix="dragoman-") as sockets:
+        members = [GroupMember(number, 2, sockets, b"secret-of-this-test") for number in (0, 1)]
+        with Running(toml, directory, member=members[0]) as first, Running(toml, directory, member=members[1]) as other:
+            yield first, other
 
 
 def provider_section(protocol: str, url: str, name: str = "up") -> str:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import secrets
 import signal
 import socket
 import time
@@ -30,20 +29,17 @@ from dragoman.config.settings import Tools, is_loopback
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.learned_quirks import LearnedQuirks
 from dragoman.flow.media_fetcher import Fetcher
-from dragoman.flow.response_headers import id_headers
 from dragoman.flow.runtime import Runtime
 from dragoman.http.api.audit import AuditLog
 from dragoman.http.api.table import AdminApi
+from dragoman.http.failures import render_transport_error
 from dragoman.http.handler import RequestHandler
 from dragoman.http.host_check import HostCheck
 from dragoman.http.metrics import make_metrics_reader, provider_address
 from dragoman.http.responses import ResponsesApi
-from dragoman.http.routes import client_at, plain_path
-from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.outcome import Outcome, OutcomeObserver
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import HttpClient
-from dragoman.net.headers import JSON, Header
 from dragoman.net.limits import Limits, connections_within, open_files_limit
 from dragoman.net.server import Server
 from dragoman.net.tasks import spawn
@@ -58,11 +54,12 @@ from dragoman.responses.service import ResponseService
 from dragoman.store import Store, StoreError
 from dragoman.telemetry.registry import make_registry
 from dragoman.telemetry.shared_counters import SharedCounters
-from dragoman.tools.backends import Backends, Network, make_backends, read_tool_secrets
+from dragoman.tools.backends import CurrentBackends, Network
 from dragoman.tools.plan import ToolPlan, plan_tools
 
 if TYPE_CHECKING:
     from dragoman.http.console.site import Console
+    from dragoman.http.worker_group import GroupMember, WorkerGroup
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +68,6 @@ KEY_POLL_S = 0.5  # how soon a key created or revoked by another process takes e
 QUIET_S = 0.5  # without a connection, after which a stopping gateway closes its listening socket
 STOP_POLL_S = 0.02
 ACCEPT_WHILE_STOPPING_S = 5.0  # so that a load balancer sees /ready turn before connections are refused
-TRANSPORT_KINDS = {413: Kind.TOO_LARGE, 408: Kind.REQUEST_TIMEOUT, 500: Kind.BUG, 503: Kind.OVERLOADED}
 
 
 def _nothing() -> None:
@@ -106,13 +102,6 @@ class Listening(Struct, frozen=True):
     released: Callable[[], None] = _nothing
 
 
-class ToolsInForce(Struct, frozen=True):
-    """The backends of server tools, and the settings that they were made from."""
-
-    settings: Tools
-    backends: Backends
-
-
 class App:
     """The gateway of one process."""
 
@@ -124,6 +113,7 @@ class App:
         store: Store | None = None,
         observers: Sequence[OutcomeObserver] = (),
         shared_counters: SharedCounters | None = None,
+        member: "GroupMember | None" = None,
     ) -> None:
         if keyring.is_empty and not is_loopback(config.server.host):
             problem = "an address that others can reach needs a client key; `dragoman keys create` makes one"
@@ -133,10 +123,10 @@ class App:
         self._store = store
         self._client = HttpClient()
         self._metrics = make_registry(environ, shared_counters)
-        self._tools: ToolsInForce | None = None
+        self._tools = CurrentBackends()
         self._is_replaced = False
         self._console: Console | None = None
-        self._has_siblings = shared_counters is not None  # other workers
+        self._has_siblings = member is not None  # other workers
         self.reloads = {"good": 0, "bad": 0}
         observers = [*self._metrics.observers, *observers]
         self.usage = None if store is None else UsageWriter(store, _pricing(config))
@@ -155,11 +145,21 @@ class App:
         self.site = RequestHandler(self.gateway, keyring, host_check, self._metrics.scrape, api, kept)
         self._set_console(config)
         self._budget = ByteBudget(server.max_buffered_bytes)
-        self.server = Server(self.site, _limits(server), _transport_error, self._budget)
+        self.server = Server(self.site, _limits(server), render_transport_error, self._budget)
+        self.group = None if member is None else self._join_group(member)
         self._metrics.add_source(make_metrics_reader(self.gateway, self.site, self.server, self.usage, self.reloads))
+
+    def _join_group(self, member: "GroupMember") -> "WorkerGroup":
+        from dragoman.http.worker_group import WorkerGroup  # a gateway of one process does not load it
+
+        group = WorkerGroup(member, self.site, Limits(), render_transport_error, self._budget)
+        self.site.join_group(group)
+        return group
 
     async def start(self, sock: socket.socket | None = None) -> None:
         config = self.gateway.runtime.config
+        if self.group is not None:
+            self.group.start()
         await self.server.start(config.server.host, config.server.port, sock=sock)
         self._watching = [spawn(self.keyring.watch(KEY_POLL_S), name="key watch")]
         if self._store is not None:
@@ -186,10 +186,8 @@ class App:
         await self.server.stop_listening()
         if listen is not None:
             listen.released()
-        await self.server.drain(self.gateway.runtime.config.server.drain_s)
-        await self.server.close()
-        if self._tools is not None:
-            await self._tools.backends.servers.close()
+        await self._drain(self.gateway.runtime.config.server.drain_s)
+        await self._tools.close()
         await self._client.close()
         self.gateway.observers.flush()
         self.site.auth_backoff.close()
@@ -201,6 +199,19 @@ class App:
             await self.usage.stop()
         with suppress(StoreError):
             await self.keyring.touch()
+
+    async def _drain(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        await self.server.drain(seconds)
+        await self.server.close()
+        if self.group is not None:  # until now, other workers may have passed requests on to this one
+            await self.group.stop(max(0.0, until - time.monotonic()))
+
+    def end_grace(self) -> None:
+        """End the time that requests under way have to end, now."""
+        self.server.end_grace()
+        if self.group is not None:
+            self.group.server.end_grace()
 
     def stop_accepting(self) -> None:
         """Accept no connections after the stop begins: the successor accepts them."""
@@ -298,7 +309,8 @@ class App:
         if config.tools != old:
             for section in (config.tools.web_search, config.tools.web_fetch):
                 self._check_secrets(section, starts=old is None)
-        backends = self._find_backends(config.tools)
+        network = Network(self._client.send, read_proxies(self._environ), self._environ, USER_AGENT)
+        backends = self._tools.find(config.tools, network)
         planned = {
             name: plan_tools(
                 config.tools,
@@ -310,17 +322,6 @@ class App:
             for name, provider in providers.items()
         }
         return {name: plan for name, plan in planned.items() if plan is not None}
-
-    def _find_backends(self, tools: Tools) -> Backends:
-        """Return those in use if neither their settings nor their secrets have changed, else new ones."""
-        old, secrets = self._tools, read_tool_secrets(tools, self._environ)
-        if old is not None and old.settings == tools and old.backends.secrets == secrets:
-            return old.backends
-        network = Network(self._client.send, read_proxies(self._environ), self._environ, USER_AGENT)
-        self._tools = ToolsInForce(tools, make_backends(tools, network))
-        if old is not None:
-            old.backends.servers.retire()
-        return self._tools.backends
 
     def _check_secrets(self, section: Struct, *, starts: bool) -> None:
         """Log secrets that cannot be read at the start; raises ConfigError for a changed configuration."""
@@ -350,7 +351,7 @@ async def run(app: App, settings: Settings, listen: Listening) -> None:
         stopping.set()
         log.info(app.gateway.describe_stop(app.site.under_way, len(signals)))
         if len(signals) == 2:
-            app.server.end_grace()
+            app.end_grace()
         elif len(signals) > 2:
             os._exit(1)
 
@@ -387,14 +388,3 @@ def _limits(server: ServerSettings) -> Limits:
     limits = Limits(max_body_bytes=server.max_body_bytes)
     most = min(limits.max_connections, connections_within(open_files_limit()))
     return msgspec.structs.replace(limits, max_connections=most)
-
-
-def _transport_error(path: str, status: int, message: str) -> tuple[list[Header], bytes]:
-    """Return headers and body of an error that the server itself sends, in the protocol of the path."""
-    client = client_at("GET", plain_path(path), PROTOCOLS, lambda name: None)
-    failure = Failure(TRANSPORT_KINDS.get(status, Kind.BAD_REQUEST), message)
-    request_id = "req_" + secrets.token_hex(12)
-    head = [JSON, *id_headers(client, request_id, [])]
-    if status == 503:
-        head.append((b"retry-after", b"1"))
-    return head, client.render_error(failure, request_id).body

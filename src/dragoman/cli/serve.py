@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from dragoman.cli.logs import BatchingHandler
     from dragoman.cli.serving.listener import Bound
     from dragoman.cli.serving.worker_pool import Links
+    from dragoman.http.worker_group import GroupMember
     from dragoman.hub.outcome import Outcome
     from dragoman.telemetry.shared_counters import SharedCounters
 
@@ -48,6 +50,7 @@ class ServeOptions(Struct, frozen=True):
     log: "BatchingHandler"
     format_request: "Callable[[Outcome], str]"  # the log line of a request
     shared_counters: "SharedCounters | None" = None  # the metrics of all workers
+    member: "GroupMember | None" = None  # which of several workers this process is
 
 
 @click.command("serve")
@@ -150,22 +153,35 @@ def _serve_in_one_process(options: ServeOptions, announce: Callable[[], None]) -
 
 
 def _serve_with_workers(options: ServeOptions, workers: int, announce: Callable[[], None]) -> int:
+    import secrets
+    import shutil
+
     import dragoman.app  # noqa: F401  (loaded before the workers are forked, so that they share its memory)
     from dragoman.cli.errors import explain_error
+    from dragoman.cli.serving.listener import make_socket_directory
     from dragoman.cli.serving.worker_pool import Links, WorkerPool
+    from dragoman.http.worker_group import GroupMember
     from dragoman.telemetry.shared_counters import SharedCounters
 
     parent = _Parent(replace(options, shared_counters=SharedCounters(workers)), announce)
+    directory, secret, pid = make_socket_directory(workers), secrets.token_hex(32).encode(), os.getpid()
 
-    def work(links: Links) -> int:
+    def work(number: int, links: Links) -> int:
         try:
-            _run_worker(parent.options, links)
+            _run_worker(replace(parent.options, member=GroupMember(number, workers, directory, secret)), links)
         except Exception as error:
             click.echo(f"Error: {explain_error(error)}", err=True)
             return 1
+        finally:
+            if os.getppid() != pid:  # the parent was killed: the last worker removes the directory
+                with suppress(OSError):
+                    os.rmdir(directory)
         return 0
 
-    return WorkerPool(workers, work, parent).run()
+    try:
+        return WorkerPool(workers, work, parent).run()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 class _Parent:
@@ -250,7 +266,7 @@ async def _run(options: ServeOptions, settings: "Settings", listening: "Listenin
     store, keyring = await open_keys(options.config)
     try:
         _freeze_garbage_collector()
-        app = App(options.config, keyring, os.environ, store, observers, options.shared_counters)
+        app = App(options.config, keyring, os.environ, store, observers, options.shared_counters, options.member)
         await run(app, settings, listening)
     finally:
         options.log.drain()

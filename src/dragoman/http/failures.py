@@ -1,10 +1,17 @@
 """Failures of requests that never reach a handler: without a valid key, or unreadable."""
 
+import secrets
+
 from dragoman.flow.reading import no_room_failure
+from dragoman.flow.response_headers import id_headers
+from dragoman.http.routes import client_at, plain_path
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.errors import BodyTooLarge, BufferBudgetExceeded, RequestRejected
 from dragoman.net.exchange import Exchange
-from dragoman.protocols import find_client_keys
+from dragoman.net.headers import JSON, Header
+from dragoman.protocols import PROTOCOLS, find_client_keys
+
+TRANSPORT_KINDS = {413: Kind.TOO_LARGE, 408: Kind.REQUEST_TIMEOUT, 500: Kind.BUG, 503: Kind.OVERLOADED}
 
 
 def key_failure(exchange: Exchange) -> Failure:
@@ -22,3 +29,14 @@ def transport_failure(rejected: RequestRejected) -> Failure:
         return Failure(Kind.TOO_LARGE, f"{rejected.message} (server.max_body_mb)")
     kind = Kind.REQUEST_TIMEOUT if rejected.status == 408 else Kind.BAD_REQUEST
     return Failure(kind, rejected.message)
+
+
+def render_transport_error(path: str, status: int, message: str) -> tuple[list[Header], bytes]:
+    """Return headers and body of an error that the server itself sends, in the protocol of the path."""
+    client = client_at("GET", plain_path(path), PROTOCOLS, lambda name: None)
+    failure = Failure(TRANSPORT_KINDS.get(status, Kind.BAD_REQUEST), message)
+    request_id = "req_" + secrets.token_hex(12)
+    head = [JSON, *id_headers(client, request_id, [])]
+    if status == 503:
+        head.append((b"retry-after", b"1"))
+    return head, client.render_error(failure, request_id).body

@@ -22,7 +22,6 @@ from dragoman.flow.gateway import Gateway
 from dragoman.flow.offload import LARGE_BYTES, run_off_loop
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_headers import id_headers
-from dragoman.flow.runtime import UNLISTED_WAIT_S
 from dragoman.framing.jsonscan import exceeds_value_count
 from dragoman.http.api.responses import PREFIX as API
 from dragoman.http.api.responses import use_api_errors
@@ -30,8 +29,8 @@ from dragoman.http.api.table import AdminApi
 from dragoman.http.auth_backoff import AuthBackoff
 from dragoman.http.failures import key_failure, transport_failure
 from dragoman.http.host_check import HostCheck
-from dragoman.http.models import choose_model_list, list_models, read_parameters, unlisted_headers
-from dragoman.http.parked_runs import ParkedRuns
+from dragoman.http.models import ModelsApi
+from dragoman.http.parked_runs import ParkedRuns, find_worker
 from dragoman.http.request_body import read_body
 from dragoman.http.responses import NO_SOCKET, AnswerCall, ResponsesApi, refuse_state
 from dragoman.http.responses import PATH as SOCKET_PATH
@@ -41,6 +40,7 @@ from dragoman.http.routes import (
     Route,
     RoutedRequest,
     RouteTable,
+    Sender,
     check_role,
     client_at,
     id_header,
@@ -48,7 +48,7 @@ from dragoman.http.routes import (
     respond_json,
 )
 from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.hub.ports import Client, ModelList, Protocol
+from dragoman.hub.ports import Client, Protocol
 from dragoman.net import tasks
 from dragoman.net.errors import (
     ClientDisconnected,
@@ -64,6 +64,7 @@ from dragoman.protocols.relayed_paths import RELAYED_PATHS, RelayedPath
 
 if TYPE_CHECKING:
     from dragoman.http.console.site import Console
+    from dragoman.http.worker_group import WorkerGroup
 
 log = logging.getLogger(__name__)
 
@@ -102,10 +103,17 @@ class RequestHandler:
         self._drawn = secrets.token_hex(8)
         self._counted = itertools.count(1)
         self.console: Console | None = None
+        self._group: WorkerGroup | None = None
         self.routes = RouteTable(self._table())
 
     def set_console(self, console: "Console | None") -> None:
         self.console = console
+        self.routes = RouteTable(self._table())
+
+    def join_group(self, group: "WorkerGroup") -> None:
+        """Pass requests on to the workers that have their runs."""
+        self._group = group
+        self.parked_runs.worker = group.number
         self.routes = RouteTable(self._table())
 
     def stored_counts(self) -> dict[str, int]:
@@ -123,30 +131,36 @@ class RequestHandler:
             ("/api/hello", self._hello),
         ):
             yield Route("GET", path, Role.PUBLIC, handler)
+        models = ModelsApi(self._gateway)
+        infer = self._infer if self._group is None else partial(self._infer_in_group, self._group)
         for name, protocol in self._gateway.runtime.protocols.items():
             client = protocol.client
             for path in () if client is None else client.paths:
                 answer = self._with_state(name, self._gateway.answer)
-                yield Route("POST", path, Role.CLIENT, partial(self._infer, name, answer))
+                yield Route("POST", path, Role.CLIENT, partial(infer, name, answer))
             for path in () if client is None or client.counting is None else client.counting.paths:
                 yield Route("POST", path, Role.CLIENT, partial(self._count, name))
             for path in () if protocol.models is None else protocol.models.paths:
-                yield Route("GET", path, Role.CLIENT, partial(self._models, protocol.models))
-                yield Route("GET", f"{path}/*", Role.CLIENT, partial(self._model, protocol.models))
-        yield Route("GET", "/models", Role.CLIENT, partial(self._models, None))
-        yield Route("GET", "/models/*", Role.CLIENT, partial(self._model, None))
+                yield Route("GET", path, Role.CLIENT, partial(models.list_models, protocol.models))
+                yield Route("GET", f"{path}/*", Role.CLIENT, partial(models.show_model, protocol.models))
+        yield Route("GET", "/models", Role.CLIENT, partial(models.list_models, None))
+        yield Route("GET", "/models/*", Role.CLIENT, partial(models.show_model, None))
         for relayed in RELAYED_PATHS.values():
             yield Route("POST", f"/{relayed.name}", Role.CLIENT, partial(self._relay, relayed))
         yield from () if self._api is None else self._api.routes()
         yield from () if self.console is None else self.console.routes()
-        yield from refuse_state() if self._responses is None else self._responses.routes(self._infer)
+        yield from refuse_state() if self._responses is None else self._responses.routes(infer, self._infer)
 
-    async def __call__(self, exchange: Exchange) -> None:
+    async def __call__(self, exchange: Exchange, sender: Sender | None = None) -> None:
+        """Answer a request. `sender`: another worker of the gateway has checked it, and passes it on."""
         request_id = self._request_id(exchange.headers)
         tasks.request_id.set(request_id)
         path = plain_path(exchange.path)
         try:
-            await self._dispatch(exchange, path, request_id)
+            if sender is None:
+                await self._dispatch(exchange, path, request_id)
+            else:
+                await self._dispatch_forwarded(exchange, path, request_id, sender)
         except RequestError as refused:
             self._gateway.refused += 1
             if not refused.observed:
@@ -200,6 +214,17 @@ class RequestHandler:
         check_role(found.route, access)
         await found.route.handler(RoutedRequest(exchange, path, request_id, key, found.rest, access, via_console))
 
+    async def _dispatch_forwarded(self, exchange: Exchange, path: str, request_id: str, sender: Sender) -> None:
+        found = self.routes.find(exchange.method, path)
+        if not self._keyring.is_valid(sender.key):  # it may be so new that this worker does not know it yet
+            await self._keyring.refresh()
+        if found is None or not self._keyring.is_valid(sender.key):
+            raise RequestError(key_failure(exchange))
+        access = self._keyring.access(sender.key)
+        check_role(found.route, access)
+        routed = RoutedRequest(exchange, path, request_id, sender.key, found.rest, access, sender.via_console, True)
+        await found.route.handler(routed)
+
     def _key(self, exchange: Exchange) -> KeyId | None:
         """Return the id of the valid key that the request carries; None if it carries none."""
         for presented in find_client_keys(exchange.headers.lasting, exchange.query):
@@ -215,6 +240,16 @@ class RequestHandler:
                 await self.parked_runs.answer(answer_call, exchange, await self._call(exchange, record))
 
         await self._run_counted(request, protocol, answer)
+
+    async def _infer_in_group(
+        self, group: "WorkerGroup", protocol: str, answer_call: AnswerCall, request: RoutedRequest
+    ) -> None:
+        """Answer a request, here or on the worker that has its run or its idempotency key."""
+        worker = find_worker(request.exchange, self._keyring.tenant(request.key), group.count)
+        if worker is None or worker == group.number:
+            await self._infer(protocol, answer_call, request)
+        else:
+            await group.forward(request, worker)
 
     def _with_state(self, protocol: str, answer: AnswerCall, *, keeps: bool = True) -> AnswerCall:
         """Return what answers a call of this protocol: with what is kept, if it has such a state."""
@@ -314,32 +349,6 @@ class RequestHandler:
         parse = None if other is None else other.parse
         make_call = partial(Call, protocol, body, exchange, record, parse)  # looks through the body for the model
         return make_call() if len(body) <= LARGE_BYTES else await run_off_loop(len(body), make_call)
-
-    async def _models(self, shape: ModelList | None, request: RoutedRequest) -> None:
-        await self._wait_for_catalogues()
-        parameters = read_parameters(request.exchange.query)
-        shape = shape or self._model_list(request, parameters)
-        body = shape.render(list(list_models(self._gateway.runtime).values()), parameters)
-        headers = [JSON, id_header(request.request_id), *unlisted_headers(self._gateway.runtime)]
-        request.exchange.respond(200, headers, body)
-
-    async def _wait_for_catalogues(self) -> None:
-        """Wait for the first model lists, but only briefly for one that does not arrive."""
-        catalogues = self._gateway.runtime.catalogues.values()
-        await asyncio.gather(*(catalogue.wait_for_list(UNLISTED_WAIT_S) for catalogue in catalogues))
-
-    async def _model(self, shape: ModelList | None, request: RoutedRequest) -> None:
-        await self._wait_for_catalogues()
-        model = list_models(self._gateway.runtime).get(request.rest)
-        if model is None:
-            raise RequestError(
-                Failure(Kind.NOT_FOUND, f"The model {request.rest!r} does not exist here.", code="model_not_found")
-            )
-        shape = shape or self._model_list(request, read_parameters(request.exchange.query))
-        respond_json(request, shape.render_one(model))
-
-    def _model_list(self, request: RoutedRequest, parameters: dict[str, str]) -> ModelList:
-        return choose_model_list(self._gateway.runtime.protocols, request.exchange.headers.get, parameters)
 
     async def _root(self, request: RoutedRequest) -> None:
         if self.console is not None and b"text/html" in (request.exchange.headers.get(b"accept") or b""):

@@ -1,14 +1,50 @@
 """The list of models, in the shape that the client's protocol gives it."""
 
+import asyncio
 from collections.abc import Mapping
 from urllib.parse import parse_qs
 
+from dragoman.flow.gateway import Gateway
 from dragoman.flow.response_headers import encode_ascii_json
-from dragoman.flow.runtime import Runtime, list_known_models
+from dragoman.flow.runtime import UNLISTED_WAIT_S, Runtime, list_known_models
+from dragoman.http.routes import RoutedRequest, id_header, respond_json
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import GetHeader, ListedModel, ModelList, Protocol
-from dragoman.net.headers import Header
+from dragoman.net.headers import JSON, Header
 from dragoman.providers.provider import ModelInfo
 from dragoman.routing.resolve import list_names
+
+
+class ModelsApi:
+    """Lists and describes the models, in the shape of the path's protocol, or in the one that the request asks for."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def list_models(self, shape: ModelList | None, request: RoutedRequest) -> None:
+        await self._wait_for_catalogues()
+        parameters = read_parameters(request.exchange.query)
+        shape = shape or self._choose_shape(request, parameters)
+        body = shape.render(list(list_models(self._gateway.runtime).values()), parameters)
+        headers = [JSON, id_header(request.request_id), *unlisted_headers(self._gateway.runtime)]
+        request.exchange.respond(200, headers, body)
+
+    async def show_model(self, shape: ModelList | None, request: RoutedRequest) -> None:
+        await self._wait_for_catalogues()
+        model = list_models(self._gateway.runtime).get(request.rest)
+        if model is None:
+            message = f"The model {request.rest!r} does not exist here."
+            raise RequestError(Failure(Kind.NOT_FOUND, message, code="model_not_found"))
+        shape = shape or self._choose_shape(request, read_parameters(request.exchange.query))
+        respond_json(request, shape.render_one(model))
+
+    def _choose_shape(self, request: RoutedRequest, parameters: dict[str, str]) -> ModelList:
+        return choose_model_list(self._gateway.runtime.protocols, request.exchange.headers.get, parameters)
+
+    async def _wait_for_catalogues(self) -> None:
+        """Wait for the first model lists, but only briefly for one that does not arrive."""
+        catalogues = self._gateway.runtime.catalogues.values()
+        await asyncio.gather(*(catalogue.wait_for_list(UNLISTED_WAIT_S) for catalogue in catalogues))
 
 
 def read_parameters(query: str) -> dict[str, str]:

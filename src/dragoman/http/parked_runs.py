@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import blake2b
+from zlib import crc32
 
 from msgspec import Struct
 
@@ -55,11 +56,27 @@ def read_cursor(headers: Headers) -> Cursor | None:
     return Cursor(found[1].decode(), int(found[2]), with_ids)
 
 
+def find_worker(exchange: Exchange, tenant: str, count: int) -> int | None:
+    """Return which of `count` workers has the run that a request resumes, or runs what has its idempotency key.
+
+    None if the request names neither, or a run that no worker has.
+    """
+    resumed = exchange.headers.get(RESUME) or exchange.headers.get(LAST_EVENT)
+    if resumed is not None:
+        found = _CURSOR.fullmatch(resumed)
+        worker = count if found is None else int(found[1][4:6], 16)
+        return worker if worker < count else None
+    key = exchange.headers.get(KEY)
+    if key is None:
+        return None
+    return crc32(b"%b\0%b\0%b" % (tenant.encode(), exchange.path.encode(errors="surrogatepass"), key)) % count
+
+
 class Run:
     """One reply: its head, and its events as they are written."""
 
-    def __init__(self, owner: str, path: str, digest: bytes, key: bytes | None) -> None:
-        self.id = "run_" + secrets.token_hex(24)
+    def __init__(self, worker: int, owner: str, path: str, digest: bytes, key: bytes | None) -> None:
+        self.id = f"run_{worker:02x}{secrets.token_hex(23)}"
         self.owner = owner
         self.path = path
         self.digest = digest  # of everything that decides the answer
@@ -178,6 +195,7 @@ class ParkedRuns:
     """The runs of this process that a client may come back to."""
 
     def __init__(self, settings: Callable[[], ResponsesSettings]) -> None:
+        self.worker = 0  # the number of this process among the workers of the gateway
         self._settings = settings
         self._runs: dict[str, Run] = {}
         self._by_key: dict[tuple[str, str, bytes], Run] = {}
@@ -212,7 +230,7 @@ class ParkedRuns:
             self.joined += 1
             await self._follow(earlier, exchange, Cursor(earlier.id, -1, with_ids=False), call.id)
             return
-        await self._run(Run(call.tenant, exchange.path, digest, key), answer, exchange, call)
+        await self._run(Run(self.worker, call.tenant, exchange.path, digest, key), answer, exchange, call)
 
     def _find(self, call: Call, path: str, key: bytes, digest: bytes) -> Run | None:
         """Return the run that has this idempotency key. Raises RequestError if it is another request's."""

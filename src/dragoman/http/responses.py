@@ -43,9 +43,9 @@ class ResponsesApi:
         self._tenant = tenant
         self._conversations = ConversationsApi(Conversations(service), tenant)
 
-    def routes(self, infer: Infer) -> Iterator[Route]:
-        """Yield the routes; `infer` runs what answers a request with a model."""
-        yield Route("GET", PATH, Role.CLIENT, partial(self._open_socket, infer), refuses=True)
+    def routes(self, infer: Infer, infer_here: Infer) -> Iterator[Route]:
+        """Yield the routes; `infer` runs what answers a request with a model, `infer_here` not on another worker."""
+        yield Route("GET", PATH, Role.CLIENT, partial(self._open_socket, infer_here), refuses=True)
         yield Route("POST", f"{PATH}/compact", Role.CLIENT, partial(infer, NAME, self.compact))
         yield from self._conversations.routes()
         yield Route("GET", f"{PATH}/*", Role.CLIENT, self._get)

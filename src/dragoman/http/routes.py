@@ -27,6 +27,13 @@ class Role(Enum):
     ADMIN = "admin"  # the owner, and admin tokens that have the scope
 
 
+class Sender(Struct, frozen=True):
+    """Who sent a request that another worker of the gateway has checked and passed on."""
+
+    key: KeyId
+    via_console: bool
+
+
 class RoutedRequest(Struct, frozen=True):
     """One request to one route."""
 
@@ -37,6 +44,7 @@ class RoutedRequest(Struct, frozen=True):
     rest: str = ""  # what `/*` at the end of the route's path, or `{id}` in it, stands for
     access: Access = CLIENT
     via_console: bool = False  # sent by a browser that is signed in to the console
+    is_forwarded: bool = False  # by another worker, which has checked it
 
     @property
     def sees_all(self) -> bool:

@@ -31,6 +31,7 @@ class DialOptions(msgspec.Struct, frozen=True):
     address: str | None = None  # connect to this instead of resolving; TLS and `host` use the URL's name
     environment_proxies: EnvironmentProxies | None = None  # used where `proxy` is not set
     keeps_connections: bool = True  # for later requests; else each is closed after its request
+    socket_path: str | None = None  # connect to this Unix socket instead of the URL's host
 
     def __repr__(self) -> str:
         # The proxy's URL may hold a password.
@@ -138,7 +139,9 @@ async def _open(target: ParsedUrl, dial: DialOptions, protocol: asyncio.Protocol
     proxy = None if dial.proxy is None else parse_proxy(dial.proxy)
     secured = target.scheme == "https" or (proxy is not None and proxy.uses_tls)
     context = tls_context(dial.ca_file) if secured else None
-    if proxy is None:
+    if dial.socket_path is not None:
+        await loop.create_unix_connection(lambda: protocol, dial.socket_path)
+    elif proxy is None:
         name = target.host if context else None
         await loop.create_connection(
             lambda: protocol, dial.address or target.host, target.port, ssl=context, server_hostname=name

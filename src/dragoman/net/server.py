@@ -1,7 +1,9 @@
 """An HTTP/1.1 server over asyncio with bounds on everything that a client can send."""
 
 import asyncio
+import os
 import socket
+from contextlib import suppress
 
 from dragoman.net.acceptor import Acceptor, CarefulAcceptor, LoopAcceptor
 from dragoman.net.bodies import ByteBudget
@@ -67,6 +69,20 @@ class Server:
             self._acceptor = await LoopAcceptor.start(listening, self._connect, _BACKLOG)
         else:
             self._acceptor = CarefulAcceptor(listening, self._connect, self._refuse_without_descriptor)
+
+    def start_local(self, path: str) -> None:
+        """Listen on a Unix socket; one that a dead process left at the same path is replaced."""
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listening.bind(path)
+            listening.listen(_BACKLOG)
+        except OSError:
+            listening.close()
+            raise
+        self._service.highest_descriptor = open_files_limit() - _SPARE_DESCRIPTORS
+        self._acceptor = CarefulAcceptor(listening, self._connect, self._refuse_without_descriptor)
 
     def set_limits(self, limits: Limits) -> None:
         """Use these limits from the next request on."""

@@ -163,6 +163,28 @@ def _make_rest_search(name: str, settings: WebSearch, network: Network) -> Searc
     return RestSearch(api, account, _service(name, network))
 
 
+class CurrentBackends:
+    """The backends of the configuration in effect. They stay while neither their settings nor their secrets change."""
+
+    def __init__(self) -> None:
+        self._settings: Tools | None = None
+        self._backends: Backends | None = None
+
+    def find(self, settings: Tools, network: Network) -> Backends:
+        """Return those in use, or new ones if they have to be replaced."""
+        old, secrets = self._backends, read_tool_secrets(settings, network.environ)
+        if old is not None and self._settings == settings and old.secrets == secrets:
+            return old
+        self._settings, self._backends = settings, make_backends(settings, network)
+        if old is not None:
+            old.servers.retire()
+        return self._backends
+
+    async def close(self) -> None:
+        if self._backends is not None:
+            await self._backends.servers.close()
+
+
 def _make_fetch(settings: WebFetch, network: Network, servers: list[McpServer]) -> FetchBackend | None:
     if settings.backend in ("tavily", "mcp") and _is_unreadable(settings, network):
         return UnusableFetch(settings.backend)

@@ -1,8 +1,10 @@
 """Bind the listening socket, or take it over from a gateway that is draining."""
 
 import errno
+import os
 import socket
 import time
+from contextlib import suppress
 
 from msgspec import Struct
 
@@ -14,6 +16,7 @@ from dragoman.config import Server
 BACKLOG = 1024
 RETRY_S = 0.5
 RETRY_PAUSE_S = 0.05
+MAX_SOCKET_PATH = 100  # bytes; macOS has the lowest limit, 103
 
 
 class Bound(Struct, frozen=True):
@@ -60,6 +63,22 @@ def _listen(family: socket.AddressFamily, address: tuple[str, int]) -> socket.so
         sock.close()
         raise
     return sock
+
+
+def make_socket_directory(workers: int) -> str:
+    """Make a directory for the workers' own sockets that only this user can enter; its path is short enough for them.
+
+    Raises AdminError if neither the directory for temporary files nor /tmp can be used.
+    """
+    import tempfile  # 1 MB, only for several workers
+
+    for parent in (tempfile.gettempdir(), "/tmp"):
+        with suppress(OSError):
+            directory = tempfile.mkdtemp(prefix="dragoman-", dir=parent)
+            if len(f"{directory}/{workers}".encode()) <= MAX_SOCKET_PATH:
+                return directory
+            os.rmdir(directory)
+    raise AdminError("No directory for the sockets of the workers can be made. Set TMPDIR to a short path.")
 
 
 def port_of(sock: socket.socket) -> int:

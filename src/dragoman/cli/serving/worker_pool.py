@@ -37,7 +37,7 @@ class Hooks(Protocol):
     def on_stopping(self, accepting: int, replace: Callable[[], None]) -> None: ...  # the workers are stopping
 
 
-Work = Callable[[Links], int]  # returns an exit code
+Work = Callable[[int, Links], int]  # the worker's number -> an exit code
 
 
 class WorkerPool:
@@ -51,7 +51,7 @@ class WorkerPool:
         self._size = size
         self._work = work
         self._hooks = hooks
-        self._alive: set[int] = set()
+        self._alive: dict[int, int] = {}  # pid -> number; the one that replaces a worker has its number
         self._replaced: deque[float] = deque(maxlen=MAX_REPLACED)
         self._ready = False
         self._stopping = False
@@ -63,8 +63,8 @@ class WorkerPool:
     def run(self) -> int:
         """Run until all workers have ended. Return 0 if they were stopped, 1 if they could not be kept alive."""
         signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
-        for _ in range(self._size):
-            self._start_worker()
+        for number in range(self._size):
+            self._start_worker(number)
         while self._alive:
             self._handle(signal.sigwait(HANDLED))
         return self._code
@@ -96,10 +96,11 @@ class WorkerPool:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            self._alive.discard(pid)
-            self._replace(pid, os.waitstatus_to_exitcode(status))
+            number = self._alive.pop(pid, None)
+            if number is not None:
+                self._replace(pid, number, os.waitstatus_to_exitcode(status))
 
-    def _replace(self, pid: int, code: int) -> None:
+    def _replace(self, pid: int, number: int, code: int) -> None:
         if self._stopping:
             self._code = self._code or int(code not in STOPPED)
             return
@@ -114,19 +115,19 @@ class WorkerPool:
             return
         log.error("worker %d ended with exit code %d: starting another", pid, code)
         self._replaced.append(now)
-        self._start_worker()
+        self._start_worker(number)
 
     def _forward(self, number: signal.Signals | int) -> None:
         for pid in self._alive:
             os.kill(pid, number)
 
-    def _start_worker(self) -> None:
+    def _start_worker(self, number: int) -> None:
         pid = os.fork()
         if pid == 0:
-            self._run_worker()
-        self._alive.add(pid)
+            self._run_worker(number)
+        self._alive[pid] = number
 
-    def _run_worker(self) -> NoReturn:
+    def _run_worker(self, number: int) -> NoReturn:
         """Run the worker in the child process; never return into the parent's stack."""
         code = 1
         try:
@@ -134,7 +135,7 @@ class WorkerPool:
             os.close(self._lifeline_writer)
             os.close(self._replaced_writer)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
-            code = self._work(Links(self._lifeline_reader, self._replaced_reader, self._accepting_writer))
+            code = self._work(number, Links(self._lifeline_reader, self._replaced_reader, self._accepting_writer))
         except KeyboardInterrupt:
             code = 0
         finally:

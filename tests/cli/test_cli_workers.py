@@ -1,0 +1,97 @@
+"""`serve --workers 2` as one gateway: runs and idempotency keys, whichever worker a connection reaches."""
+
+import json
+import os
+import signal
+import socket
+
+import pytest
+
+from cli.shell import Served, Shell, wait_for
+from cli.test_cli_worker_settings import children
+from e2e import speak_chat
+from e2e.meaning import Meant, Say
+from e2e.raw_http import Answered, ask, dial, request_bytes
+from fakes.upstream import Answer, End, FakeUpstream
+from gateway import provider_section
+
+CHAT = "/v1/chat/completions"
+STREAM = speak_chat.stream(Meant((Say(" ".join(f"word-{number}" for number in range(40))),)))
+BODY = json.dumps({"model": "up/m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}).encode()
+REQUESTS = 12  # of which two workers get some each
+
+
+def send(served: Served, *fields: str, body: bytes = BODY) -> Answered:
+    return ask(served.port, request_bytes(CHAT, body, *fields, key=served.key))
+
+
+def begin(served: Served, *fields: str) -> tuple[socket.socket, str]:
+    """Begin a reply; return its connection and its run."""
+    opened = dial(served.port)
+    opened.sendall(request_bytes(CHAT, BODY, *fields, key=served.key))
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += opened.recv(64)
+    [line] = [line for line in received.split(b"\r\n") if line.startswith(b"x-dragoman-run")]
+    return opened, line.split(b": ")[1].decode()
+
+
+def test_any_worker_resumes_any_run_and_knows_every_idempotency_key(shell: Shell) -> None:
+    with FakeUpstream(keep_alive=False, answers=[Answer(STREAM, cut=200)]) as fake:
+        path = shell.write("two.toml", provider_section("chat", fake.url))
+        with shell.serve("--config", str(path), "--workers", "2") as served:
+            wait_for(lambda: len(children(served.pid)) == 2)
+            replies = [send(served, "idempotency-key: one") for _ in range(REQUESTS)]
+            assert {reply.body for reply in replies} == {STREAM}
+            opened, run = begin(served, "x-dragoman-park: 1")
+            opened.close()
+            resumed = [send(served, f"x-dragoman-resume: {run}:-1", body=b"") for _ in range(REQUESTS)]
+            assert {(reply.status, reply.body) for reply in resumed} == {(200, STREAM)}
+            assert len(fake.calls) == 2
+            assert served.end() == 0
+
+
+def test_a_worker_that_is_killed_breaks_its_replies_and_the_one_that_replaces_it_is_found(shell: Shell) -> None:
+    with FakeUpstream(keep_alive=False, answers=[Answer(STREAM[:1500], end=End.HANG)]) as fake:
+        path = shell.write("two.toml", provider_section("chat", fake.url))
+        with shell.serve("--config", str(path), "--workers", "2") as served:
+            wait_for(lambda: len(children(served.pid)) == 2)
+            begun = [begin(served, "idempotency-key: one") for _ in range(REQUESTS)]
+            run = begun[0][1]
+            assert {found for _, found in begun} == {run}
+            victim = sorted(children(served.pid))[int(run[4:6], 16)]
+            os.kill(victim, signal.SIGKILL)
+            for opened, _ in begun:
+                assert not read_to_end(opened).endswith(b"0\r\n\r\n")
+            fake.answers = [Answer(STREAM)]
+            replies = [send(served, "idempotency-key: one") for _ in range(REQUESTS)]
+            assert {(reply.status, reply.body) for reply in replies} == {(200, STREAM)}
+            assert send(served, f"x-dragoman-resume: {run}:-1", body=b"").status == 404
+            assert len(fake.calls) == 2
+            assert served.end() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_sockets_of_the_workers_are_removed_however_the_gateway_ends(shell: Shell, number: signal.Signals) -> None:
+    with shell.serve("--workers", "2", TMPDIR=str(shell.home)) as served:
+        [directory] = shell.home.glob("dragoman-*")
+        wait_for(lambda: len(list(directory.iterdir())) == 2)
+        assert directory.stat().st_mode & 0o777 == 0o700
+        served.end(number)
+        wait_for(lambda: not directory.exists())
+
+
+def test_one_worker_has_no_socket_of_its_own(shell: Shell) -> None:
+    with shell.serve(TMPDIR=str(shell.home)):
+        assert list(shell.home.glob("dragoman-*")) == []
+
+
+def read_to_end(opened: socket.socket) -> bytes:
+    received = b""
+    with opened:
+        try:
+            while piece := opened.recv(65536):
+                received += piece
+        except ConnectionResetError:
+            return received
+    return received
