@@ -232,12 +232,24 @@ class ErrorShape(Struct):
     error: _ErrorMessage
 
 
+# What the two sides of a protocol do.
+Parse = Callable[[bytes, Ledger], Request]  # raises RequestError
+MakeEncoder = Callable[[ReplyContext, Ledger], Stage[Event, bytes]]  # one item = one whole SSE event
+EncodeWhole = Callable[[Iterable[Event], ReplyContext, Ledger], bytes]  # raises RequestError on Failed
+ReadToolUses = Callable[[Sequence[Part]], dict[int, ServerToolUse | None]]
+Build = Callable[[Request, Target, Ledger], bytes]  # raises RequestError
+MakeDecoder = Callable[[Issuer, Ledger], Decoder]
+MakeFramer = Callable[[], Stage[bytes, object]]
+DecodeWhole = Callable[[bytes, Issuer, Ledger], list[Event]]
+ReadError = Callable[[int, Mapping[bytes, bytes], bytes], Failure]  # status, lower-case headers, body
+
+
 class TokenCounting(Struct, frozen=True):
     """The endpoint that counts the tokens of a request without a reply."""
 
     paths: tuple[str, ...]  # where clients request it, as in `Client.paths`
     locate: Callable[[str], str]  # the path of an upstream's request -> where the upstream counts it
-    parse: Callable[[bytes, Ledger], Request]  # raises RequestError
+    parse: Parse
     render_count: Callable[[int], bytes]
     read_count: Callable[[bytes], int | None]  # an upstream's answer; None if it is no count
 
@@ -255,9 +267,9 @@ class Client(Struct, frozen=True):
 
     paths: tuple[str, ...]  # where requests are posted, without /v1; `{model}` stands for any text
     read_call: Callable[[str, str, bytes], CallHead]  # path, query, body; raises RequestError
-    parse: Callable[[bytes, Ledger], Request]  # raises RequestError; a model or mode of the path is set afterwards
-    encoder: Callable[[ReplyContext, Ledger], Stage[Event, bytes]]  # one item = one whole SSE event
-    encode_whole: Callable[[Iterable[Event], ReplyContext, Ledger], bytes]  # raises RequestError on Failed
+    parse: Parse  # a model or mode of the path is set afterwards
+    encoder: MakeEncoder
+    encode_whole: EncodeWhole
     render_error: Callable[[Failure, str], ErrorResponse]  # failure, request id -> error body
     # The error frames to append to a stream of this content type, of which `int` frames were already sent.
     render_stream_error: Callable[[Failure, Started | None, int, bytes], bytes]
@@ -276,7 +288,7 @@ class Client(Struct, frozen=True):
     )  # where the path is shared with another protocol
     body_protocol: Callable[[bytes], str | None] = lambda body: None  # the protocol of a body sent to the wrong path
     # Earlier uses of server tools among a turn's parts, by index; None: part of a use that stands elsewhere.
-    read_tool_uses: Callable[[Sequence[Part]], dict[int, ServerToolUse | None]] = lambda parts: {}
+    read_tool_uses: ReadToolUses = lambda parts: {}
     knows_pause: bool = False  # its replies may end with a pause, which the client itself goes on from
     cites_apart: bool = False  # a cited link is a text block of its own
     has_conflicts: bool = True  # 409 means that a request contradicts an earlier one; else that is a bad request
@@ -295,16 +307,16 @@ class Upstream(Struct, frozen=True):
 
     locate: Callable[[str, bool], Location]  # model, stream -> where it takes the request
     put_model: Callable[[bytes, str], bytes]  # a client's body with another model; the body itself if it names none
-    build: Callable[[Request, Target, Ledger], bytes]  # raises RequestError
-    decoder: Callable[[Issuer, Ledger], Decoder]  # reads the frames of `framer`
-    framer: Callable[[], Stage[bytes, object]]
-    decode_whole: Callable[[bytes, Issuer, Ledger], list[Event]]
-    read_error: Callable[[int, Mapping[bytes, bytes], bytes], Failure]  # status, lower-case headers, body
+    build: Build
+    decoder: MakeDecoder  # reads the frames of `framer`
+    framer: MakeFramer
+    decode_whole: DecodeWhole
+    read_error: ReadError
     tool_limits: ToolLimits
-    array_framer: Callable[[], Stage[bytes, object]] | None = None  # of a stream that is one JSON array
+    array_framer: MakeFramer | None = None  # of a stream that is one JSON array
     needs_inline: Callable[[Part], bool] = lambda part: False  # linked media to fetch and send in the body
     # Like `decode_whole`, but faster: the content of blocks may be missing.
-    decode_outline: Callable[[bytes, Issuer, Ledger], list[Event]] | None = None
+    decode_outline: DecodeWhole | None = None
     reads_documents: bool = False  # a tool result may hold a PDF
     counting: UpstreamCounting | None = None  # None: only a client of its own protocol is counted for
     continues: bool = False  # a reply may end with a token, with which the same request gets the rest

@@ -1,19 +1,27 @@
 """Gemini's generateContent, for clients and for upstreams."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import quote
 
 import msgspec
 
 from dragoman.framing.jsonscan import ArrayFramer
 from dragoman.framing.sse import SseOrJsonFramer
+from dragoman.hub.deferred import Deferred
 from dragoman.hub.events import Event
 from dragoman.hub.ports import (
+    Build,
+    CallHead,
     Client,
+    DecodeWhole,
+    EncodeWhole,
     GetHeader,
     ListedModel,
     Location,
+    MakeDecoder,
+    MakeEncoder,
     ModelList,
+    Parse,
     Protocol,
     Stage,
     TokenCounting,
@@ -22,11 +30,13 @@ from dragoman.hub.ports import (
     UpstreamCounting,
 )
 from dragoman.hub.request import Document, Image, Part
-from dragoman.protocols.gemini import decode, errors
-from dragoman.protocols.gemini.build import build, locate_count, read_count, wrap_for_count
-from dragoman.protocols.gemini.encode import Encoder, encode_whole, is_keep_alive
-from dragoman.protocols.gemini.errors import ErrorShape, render_error, render_stream_error, repeat_stream_error
-from dragoman.protocols.gemini.parse import parse, parse_for_count, read_call
+from dragoman.protocols.gemini.errors import (
+    ErrorShape,
+    read_failure,
+    render_error,
+    render_stream_error,
+    repeat_stream_error,
+)
 from dragoman.protocols.gemini.wire import (
     CLIENT_HEADERS,
     COUNT,
@@ -44,6 +54,90 @@ from dragoman.protocols.gemini.wire import (
 )
 
 _PAGE_SIZE, _PAGE_MAX = 50, 1000  # of the list of models
+
+
+@Deferred
+def _read_call() -> Callable[[str, str, bytes], CallHead]:
+    from dragoman.protocols.gemini.parse import read_call
+
+    return read_call
+
+
+@Deferred
+def _parse() -> Parse:
+    from dragoman.protocols.gemini.parse import parse
+
+    return parse
+
+
+@Deferred
+def _parse_for_count() -> Parse:
+    from dragoman.protocols.gemini.parse import parse_for_count
+
+    return parse_for_count
+
+
+@Deferred
+def _make_encoder() -> MakeEncoder:
+    from dragoman.protocols.gemini.encode import Encoder
+
+    return Encoder
+
+
+@Deferred
+def _encode_whole() -> EncodeWhole:
+    from dragoman.protocols.gemini.encode import encode_whole
+
+    return encode_whole
+
+
+@Deferred
+def _is_keep_alive() -> Callable[[bytes], bool]:
+    from dragoman.protocols.gemini.encode import is_keep_alive
+
+    return is_keep_alive
+
+
+@Deferred
+def _build() -> Build:
+    from dragoman.protocols.gemini.build import build
+
+    return build
+
+
+@Deferred
+def _make_decoder() -> MakeDecoder:
+    from dragoman.protocols.gemini.decode import Decoder
+
+    return Decoder
+
+
+@Deferred
+def _decode_whole() -> DecodeWhole:
+    from dragoman.protocols.gemini.decode import decode_whole
+
+    return decode_whole
+
+
+@Deferred
+def _locate_count() -> Callable[[str], str]:
+    from dragoman.protocols.gemini.build import locate_count
+
+    return locate_count
+
+
+@Deferred
+def _wrap_count() -> Callable[[bytes, str, frozenset[str]], bytes]:
+    from dragoman.protocols.gemini.build import wrap_for_count
+
+    return wrap_for_count
+
+
+@Deferred
+def _read_count() -> Callable[[bytes], int | None]:
+    from dragoman.protocols.gemini.build import read_count
+
+    return read_count
 
 
 def _is_google_client(header: GetHeader, query: Mapping[str, str]) -> bool:
@@ -79,6 +173,8 @@ def _render_model(model: ListedModel) -> bytes:
 
 
 def _keep_alive(encoder: Stage[Event, bytes]) -> bytes:
+    from dragoman.protocols.gemini.encode import Encoder
+
     assert isinstance(encoder, Encoder)
     return encoder.keep_alive
 
@@ -98,23 +194,23 @@ PROTOCOL = Protocol(
     client=Client(
         paths=tuple(f"{place}/{{model}}{verb}" for place in PLACES for verb in (GENERATE, STREAM)),
         prefixes=("/publishers/", "/projects/", *(f"{version}/" for version in VERSIONS if version)),
-        read_call=read_call,
-        parse=parse,
-        encoder=Encoder,
-        encode_whole=encode_whole,
+        read_call=_read_call,
+        parse=_parse,
+        encoder=_make_encoder,
+        encode_whole=_encode_whole,
         render_error=render_error,
         render_stream_error=render_stream_error,
         repeat_stream_error=repeat_stream_error,
         serial_blocks=True,
         keep_alive=b"",
         encoder_keep_alive=_keep_alive,
-        is_keep_alive=is_keep_alive,
+        is_keep_alive=_is_keep_alive,
         counting=TokenCounting(
             paths=tuple(f"{place}/{{model}}{COUNT}" for place in PLACES),
-            locate=locate_count,
-            parse=parse_for_count,
+            locate=_locate_count,
+            parse=_parse_for_count,
             render_count=lambda tokens: msgspec.json.encode({"totalTokens": tokens}),
-            read_count=read_count,
+            read_count=_read_count,
         ),
         matches_headers=_announces_google_client,
         envelope_start=ENVELOPE_START,
@@ -124,16 +220,16 @@ PROTOCOL = Protocol(
     upstream=Upstream(
         locate=_locate,
         put_model=lambda body, model: body,  # the model is in the path
-        build=build,
-        decoder=decode.Decoder,
+        build=_build,
+        decoder=_make_decoder,
         framer=SseOrJsonFramer,
         array_framer=ArrayFramer,
-        decode_whole=decode.decode_whole,
-        read_error=errors.read_failure,
+        decode_whole=_decode_whole,
+        read_error=read_failure,
         tool_limits=ToolLimits(custom=False, namespaces=False, name_max=128, letter_first=True),
         needs_inline=_needs_inline,
         reads_documents=True,
-        counting=UpstreamCounting(locate_count, wrap_for_count, read_count),
+        counting=UpstreamCounting(_locate_count, _wrap_count, _read_count),
         continues=True,
         models_query="?pageSize=1000",
     ),

@@ -1,49 +1,62 @@
-"""Kiro, for upstreams only: no client uses it. What it needs is imported when the first request is built for it."""
+"""Kiro, for upstreams only: no client uses it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 
-from dragoman.hub.events import Event
-from dragoman.hub.failure import Failure
-from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Decoder, Issuer, Protocol, Stage, ToolLimits, Upstream, locate_at
-from dragoman.hub.profile import Target
-from dragoman.hub.request import Part, Request
+from dragoman.hub.deferred import Deferred
+from dragoman.hub.ports import (
+    Build,
+    DecodeWhole,
+    MakeDecoder,
+    MakeFramer,
+    Protocol,
+    ReadError,
+    ToolLimits,
+    Upstream,
+    locate_at,
+)
+from dragoman.hub.request import Part
 
 
-def _build(request: Request, target: Target, ledger: Ledger) -> bytes:
+@Deferred
+def _build() -> Build:
     from dragoman.protocols.kiro.build import build
 
-    return build(request, target, ledger)
+    return build
 
 
-def _make_decoder(issuer: Issuer, ledger: Ledger) -> Decoder:
-    from dragoman.protocols.kiro.decode import Decoder as KiroDecoder
+@Deferred
+def _make_decoder() -> MakeDecoder:
+    from dragoman.protocols.kiro.decode import Decoder
 
-    return KiroDecoder(issuer, ledger)
+    return Decoder
 
 
-def _make_framer() -> Stage[bytes, object]:
+@Deferred
+def _make_framer() -> MakeFramer:
     from dragoman.protocols.kiro.decode import KiroFramer
 
-    return KiroFramer()
+    return KiroFramer
 
 
-def _decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
+@Deferred
+def _decode_whole() -> DecodeWhole:
     from dragoman.protocols.kiro.decode import decode_whole
 
-    return decode_whole(body, issuer, ledger)
+    return decode_whole
 
 
-def _read_error(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
+@Deferred
+def _read_error() -> ReadError:
     from dragoman.protocols.kiro.errors import read_failure
 
-    return read_failure(status, headers, body)
+    return read_failure
 
 
-def _needs_inline(part: Part) -> bool:
+@Deferred
+def _needs_inline() -> Callable[[Part], bool]:
     from dragoman.protocols.kiro.build_content import needs_inline
 
-    return needs_inline(part)
+    return needs_inline
 
 
 PROTOCOL = Protocol(

@@ -1,6 +1,6 @@
 """Anthropic Messages, for clients and for upstreams."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -9,25 +9,93 @@ from dragoman.framing.fields import read_body_call
 from dragoman.framing.jsonread import read_input_tokens
 from dragoman.framing.jsonspan import replace_model
 from dragoman.framing.sse import SseFramer
+from dragoman.hub.deferred import Deferred
 from dragoman.hub.ports import (
+    Build,
     Client,
+    DecodeWhole,
+    EncodeWhole,
     GetHeader,
+    Header,
     KeyPlaces,
     ListedModel,
+    MakeDecoder,
+    MakeEncoder,
     ModelList,
+    Parse,
     Protocol,
+    ReadToolUses,
     TokenCounting,
     ToolLimits,
     Upstream,
     locate_at,
 )
-from dragoman.protocols.messages.build import build, request_headers
-from dragoman.protocols.messages.decode import Decoder, decode_whole
-from dragoman.protocols.messages.encode import Encoder, encode_whole
+from dragoman.hub.request import Request
 from dragoman.protocols.messages.errors import ErrorShape, read_failure, render_error, render_stream_error
-from dragoman.protocols.messages.parse import parse, parse_for_count
-from dragoman.protocols.messages.parse_content import read_tool_uses
 from dragoman.protocols.messages.wire import ANTHROPIC_VERSION, NAME
+
+
+@Deferred
+def _parse() -> Parse:
+    from dragoman.protocols.messages.parse import parse
+
+    return parse
+
+
+@Deferred
+def _parse_for_count() -> Parse:
+    from dragoman.protocols.messages.parse import parse_for_count
+
+    return parse_for_count
+
+
+@Deferred
+def _read_tool_uses() -> ReadToolUses:
+    from dragoman.protocols.messages.parse_content import read_tool_uses
+
+    return read_tool_uses
+
+
+@Deferred
+def _make_encoder() -> MakeEncoder:
+    from dragoman.protocols.messages.encode import Encoder
+
+    return Encoder
+
+
+@Deferred
+def _encode_whole() -> EncodeWhole:
+    from dragoman.protocols.messages.encode import encode_whole
+
+    return encode_whole
+
+
+@Deferred
+def _build() -> Build:
+    from dragoman.protocols.messages.build import build
+
+    return build
+
+
+@Deferred
+def _request_headers() -> Callable[[Request], tuple[Header, ...]]:
+    from dragoman.protocols.messages.build import request_headers
+
+    return request_headers
+
+
+@Deferred
+def _make_decoder() -> MakeDecoder:
+    from dragoman.protocols.messages.decode import Decoder
+
+    return Decoder
+
+
+@Deferred
+def _decode_whole() -> DecodeWhole:
+    from dragoman.protocols.messages.decode import decode_whole
+
+    return decode_whole
 
 
 def _names_version(header: GetHeader) -> bool:
@@ -78,21 +146,21 @@ PROTOCOL = Protocol(
     client=Client(
         paths=("/messages",),
         read_call=read_body_call,
-        parse=parse,
-        encoder=Encoder,
-        encode_whole=encode_whole,
+        parse=_parse,
+        encoder=_make_encoder,
+        encode_whole=_encode_whole,
         render_error=render_error,
         render_stream_error=render_stream_error,
         serial_blocks=True,
         knows_pause=True,
         cites_apart=True,
-        read_tool_uses=read_tool_uses,
+        read_tool_uses=_read_tool_uses,
         has_conflicts=False,
         keep_alive=b'event: ping\ndata: {"type": "ping"}\n\n',
         counting=TokenCounting(
             paths=("/messages/count_tokens",),
             locate=lambda path: path + "/count_tokens",
-            parse=parse_for_count,
+            parse=_parse_for_count,
             render_count=lambda tokens: msgspec.json.encode({"input_tokens": tokens}),
             read_count=read_input_tokens,
         ),
@@ -104,14 +172,14 @@ PROTOCOL = Protocol(
     upstream=Upstream(
         locate=locate_at("/messages"),
         put_model=replace_model,
-        build=build,
-        decoder=Decoder,
+        build=_build,
+        decoder=_make_decoder,
         framer=SseFramer,
-        decode_whole=decode_whole,
+        decode_whole=_decode_whole,
         read_error=read_failure,
         tool_limits=ToolLimits(custom=False, namespaces=False, name_max=128),
         required_headers=(ANTHROPIC_VERSION,),
-        request_headers=request_headers,
+        request_headers=_request_headers,
         models_query="?limit=1000",
         reads_documents=True,
     ),
