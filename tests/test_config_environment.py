@@ -171,7 +171,7 @@ def test_the_own_address_follows_the_configured_port(tmp_path: Path) -> None:
     assert config.providers["openai"].endpoint == "https://api.openai.com/v1"
 
 
-def test_a_broken_base_url_keeps_the_key_at_home(tmp_path: Path) -> None:
+def test_a_broken_base_url_gets_no_key(tmp_path: Path) -> None:
     environ = {"OPENAI_API_KEY": "sk-fake-1", "OPENAI_BASE_URL": "proxy.example"}
     config = load(None, environ, tmp_path, tmp_path)
     assert list(config.providers) == ["echo"]
@@ -179,7 +179,7 @@ def test_a_broken_base_url_keeps_the_key_at_home(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "dgm_abcdefgh", "sk-fake-mine", "your-api-key", "sk-..."])
-def test_a_key_that_opens_our_own_door_is_no_vendors(tmp_path: Path, value: str) -> None:
+def test_a_key_of_this_gateway_is_no_vendors_key(tmp_path: Path, value: str) -> None:
     environ = {"OPENAI_API_KEY": value, "DRAGOMAN_API_KEY": "sk-fake-mine"}
     assert list(load(None, environ, tmp_path, tmp_path).providers) == ["echo"]
 

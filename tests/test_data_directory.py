@@ -50,7 +50,7 @@ def test_a_store_from_before_the_variable_counted_is_kept(tmp_path: Path) -> Non
     assert load(None, shared, tmp_path, tmp_path).store.url == f"sqlite:///{tmp_path}/shared/dragoman/dragoman.db"
 
 
-def test_nothing_is_written_outside_it(tmp_path: Path) -> None:
+def test_nothing_is_written_outside_the_data_directory(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     shell = Shell(home)

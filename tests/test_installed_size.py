@@ -41,7 +41,7 @@ def test_an_installation_takes_at_most_sixty_megabytes() -> None:
     assert sum(sizes.values()) <= MOST_MB, sizes
 
 
-def test_no_extra_is_part_of_it() -> None:
+def test_an_installation_has_no_extra() -> None:
     assert {"asyncpg", "splintr-rs", "zstandard"} & set(runtime_distributions()) == set()
 
 

@@ -230,7 +230,7 @@ def test_every_decoder_takes_linear_time_in_calls_blocks_and_citations(stream: s
 @pytest.mark.parametrize(
     "piece", [CallPiece, lambda index, id: CallPiece(None, id), lambda index, id: CallPiece(0, id)]
 )
-def test_telling_chat_calls_apart_takes_linear_time(piece: Callable[[int, str], CallPiece]) -> None:
+def test_distinguishing_chat_calls_takes_linear_time(piece: Callable[[int, str], CallPiece]) -> None:
     """By itself: the decoder stops reading calls at the most that a reply may have."""
 
     def separate_calls(pieces: list[CallPiece]) -> None:

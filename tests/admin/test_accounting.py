@@ -108,7 +108,7 @@ def loaded_from(gateway: Running, directory: Path, key: str, span: UsageSpan = E
     return asyncio.run(load_usage(config_in(directory, port=gateway.port), key, span, "all"))
 
 
-def test_the_running_gateway_is_asked_first(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_running_gateway_is_used_first(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     with running('[providers.echo]\nkind = "echo"\n', tmp_path, stored=("laptop",)) as gateway:
         send_request(gateway)
         send_request(gateway, gateway.keys["laptop"])

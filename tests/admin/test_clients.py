@@ -37,7 +37,7 @@ def test_merging_twice_changes_nothing_more(recipe: Recipe, tmp_path: Path) -> N
     assert recipe.file.find({}, tmp_path).is_relative_to(tmp_path)
 
 
-def test_a_configured_model_is_chosen_without_asking_any_provider(tmp_path: Path) -> None:
+def test_a_configured_model_is_chosen_without_a_request_to_any_provider(tmp_path: Path) -> None:
     config = config_in(tmp_path, '[[models]]\nname = "fast"\nto = ["echo/echo"]\n')
     assert choose_model(RECIPES["codex"], config, None, no_list) == "fast"
 

@@ -77,7 +77,7 @@ def test_an_unknown_number_is_an_error(tmp_path: Path) -> None:
         '[providers.up]\nkind = "nothing"\napi_key = "sk-fake-0123456789012345"\n',
     ],
 )
-def test_a_file_whose_secrets_cannot_be_told_is_not_shown(tmp_path: Path, toml: str) -> None:
+def test_a_file_whose_secrets_cannot_be_identified_is_not_shown(tmp_path: Path, toml: str) -> None:
     with pytest.raises(CannotShow) as refused:
         shown(tmp_path, toml)
     assert "0123456789" not in str(refused.value)

@@ -22,7 +22,7 @@ def test_there_is_no_link_without_a_gateway(tmp_path: Path) -> None:
         asyncio.run(make_console_link(configure(tmp_path, "", 1), {}))
 
 
-def test_the_reason_is_said_if_there_is_no_console_or_no_owner(tmp_path: Path) -> None:
+def test_the_reason_is_named_if_there_is_no_console_or_no_owner(tmp_path: Path) -> None:
     with running("", tmp_path, stored=["someone"]) as gateway:
         with pytest.raises(AdminError, match="DRAGOMAN_CONSOLE"):
             asyncio.run(make_console_link(configure(tmp_path, "", gateway.port), {"DRAGOMAN_CONSOLE": "0"}))

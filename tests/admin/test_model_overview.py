@@ -15,7 +15,7 @@ to = ["echo/echo", "gone/x"]
 """
 
 
-def test_a_target_that_cools_down_says_until_when(tmp_path: Path) -> None:
+def test_a_target_that_cools_down_shows_until_when(tmp_path: Path) -> None:
     now = time.time()
     with running(TOML.replace(', "gone/x"', ""), tmp_path) as gateway:
         runtime = gateway.app.gateway.runtime

@@ -87,7 +87,7 @@ def test_text_appears_before_the_reply_is_complete(shell: Shell) -> None:
     assert began.decode() + rest == "one two three four\n"
 
 
-def test_standard_input_is_the_text_when_asked_for(shell: Shell) -> None:
+def test_standard_input_is_the_text_on_request(shell: Shell) -> None:
     assert shell.run("chat", "-", stdin="from a pipe\nin two lines\n").out == "from a pipe\nin two lines\n"
 
 

@@ -66,6 +66,6 @@ def test_keys_and_captures_are_completed(shell: Shell) -> None:
     assert newest.startswith("req_")
 
 
-def test_a_broken_configuration_offers_nothing_and_says_nothing(shell: Shell) -> None:
+def test_a_broken_configuration_completes_nothing_and_prints_nothing(shell: Shell) -> None:
     shell.write("dragoman.toml", "[")
     assert complete(shell, "chat", "-m", "") == []

@@ -229,7 +229,7 @@ def test_a_client_that_needs_a_model_is_not_given_a_guess(shell: Shell) -> None:
     assert "--model" in done.err
 
 
-def test_gemini_cli_is_told_about_the_models_that_it_asks_for_by_itself(shell: Shell) -> None:
+def test_gemini_cli_is_configured_for_the_models_that_it_requests_by_itself(shell: Shell) -> None:
     done = shell.run("connect", "gemini")
     assert "gemini-*" in done.out + done.err
 

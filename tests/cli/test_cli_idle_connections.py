@@ -67,7 +67,7 @@ def test_the_soft_limit_of_open_files_is_raised_at_the_start(shell: Shell) -> No
         assert open_files_limit(served) == 1000
 
 
-def test_idle_strangers_up_to_the_limit_of_open_files_keep_nobody_out(shell: Shell) -> None:
+def test_idle_connections_without_a_key_up_to_the_limit_of_open_files_block_no_client(shell: Shell) -> None:
     shell.limit_open_files(192, 192)
     with shell.serve() as served, ExitStack() as stack:
         for number in range(400):
@@ -95,7 +95,7 @@ def test_connections_with_a_key_are_limited_with_a_clear_503(shell: Shell) -> No
         assert statuses.count(200) == (192 - 64) // 2
 
 
-def test_a_connection_for_which_no_descriptor_is_left_is_told_so() -> None:
+def test_a_connection_for_which_no_descriptor_is_left_gets_an_error() -> None:
     script = ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh", sys.executable, "-c", NO_DESCRIPTOR_LEFT)
     with subprocess.Popen(script, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -178,7 +178,7 @@ def test_a_sample_value_is_no_key(shell: Shell, key: str, host: str) -> None:
     assert "sample value" in done.err
 
 
-def test_a_running_gateway_makes_the_keys_that_its_owner_asks_for(shell: Shell) -> None:
+def test_a_running_gateway_makes_the_keys_that_its_owner_requests(shell: Shell) -> None:
     owner = "a-long-enough-owner-key-0123456789"
     with shell.serve(DRAGOMAN_API_KEY=owner) as served:
         shell.environ["DRAGOMAN_API_KEY"] = owner

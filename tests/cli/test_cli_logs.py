@@ -75,7 +75,7 @@ def record(message: str, *args: object) -> logging.LogRecord:
     return logging.LogRecord("dragoman.x", logging.ERROR, __file__, 1, message, args, None)
 
 
-def test_a_record_is_one_line_even_if_a_client_wants_two() -> None:
+def test_a_record_is_one_line_even_if_a_client_sends_line_breaks() -> None:
     line = TextFormatter().format(record("asked for %s", "a\n2026 info dragoman: all is well\r\x1b[2J\u2028"))
     assert line.splitlines() == [line]
     assert "\\n2026" in line

@@ -73,7 +73,7 @@ def test_a_provider_that_cannot_be_reached_is_named_beside_the_models_of_others(
     assert 'Provider "dead" could not list its models: cannot connect to 127.0.0.1:9' in done.err
 
 
-def test_a_running_gateway_says_which_of_its_providers_could_not_be_reached(shell: Shell) -> None:
+def test_a_running_gateway_names_the_providers_that_could_not_be_reached(shell: Shell) -> None:
     shell.write("both.toml", DEAD + ECHO)
     with shell.serve("--config", "both.toml") as served:
         done = shell.run("models", "--key", served.key)

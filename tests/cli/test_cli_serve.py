@@ -257,7 +257,7 @@ def test_a_replacement_worker_uses_the_edited_configuration(shell: Shell) -> Non
         assert served.end() == 0
 
 
-def test_logs_are_json_when_asked_for_and_hold_no_secret(shell: Shell) -> None:
+def test_logs_are_json_on_request_and_hold_no_secret(shell: Shell) -> None:
     canary = "sk-fake-canary-0123456789"
     with shell.serve("--log-json", "--verbose") as served:
         for url in (f"{served.url}/v1/models?key={canary}", f"{served.url}/v1/models/{canary}"):

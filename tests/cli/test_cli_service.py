@@ -110,7 +110,7 @@ def test_without_systemd_it_says_so(shell: Shell) -> None:
         assert "systemctl" in done.err or "not on the PATH" in done.err
 
 
-def test_what_systemctl_says_is_shown(shell: Shell) -> None:
+def test_the_output_of_systemctl_is_shown(shell: Shell) -> None:
     Systemd(shell, broken="enable")
     done = shell.run("service", "install")
     assert done.code == 1

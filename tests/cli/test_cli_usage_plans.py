@@ -51,7 +51,7 @@ def test_the_same_as_json(shell: Shell, tmp_path: Path) -> None:
     }
 
 
-def test_what_a_chatgpt_plan_has_left_is_told_by_window(shell: Shell, tmp_path: Path) -> None:
+def test_the_rest_of_a_chatgpt_plan_is_shown_by_window(shell: Shell, tmp_path: Path) -> None:
     with FakeCodex() as fake:
         file = tmp_path / "auth.json"
         file.write_bytes(msgspec.json.encode(fake.auth_file(7200)))
@@ -71,7 +71,7 @@ def test_what_a_chatgpt_plan_has_left_is_told_by_window(shell: Shell, tmp_path: 
 
 
 @pytest.mark.parametrize("token", [EDITOR_TOKEN, APP_TOKEN], ids=["exchanged", "sent as it is"])
-def test_what_a_copilot_plan_has_left_is_asked_of_github_itself(shell: Shell, token: str) -> None:
+def test_the_rest_of_a_copilot_plan_is_read_from_github(shell: Shell, token: str) -> None:
     premium = {"entitlement": 300, "remaining": -5, "percent_remaining": -1.6, "unlimited": False}
     quotas = {
         "copilot_plan": "individual",
@@ -98,7 +98,7 @@ def test_an_installation_has_no_plan_of_its_own(shell: Shell) -> None:
         assert (done.code, fake.at("/copilot_internal/user")) == (0, [])
 
 
-def test_an_account_that_cannot_be_asked_is_told_and_fails(shell: Shell, tmp_path: Path) -> None:
+def test_an_account_that_cannot_be_reached_is_reported_and_fails(shell: Shell, tmp_path: Path) -> None:
     with FakeKiro() as fake:
         stanza = signed_in(fake, tmp_path, access="aoaFAKE-revoked")
         fake.refresh.clear()

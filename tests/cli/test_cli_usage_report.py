@@ -105,7 +105,7 @@ def test_the_numbers_are_exact_by_any_group(shell: Shell, rows: list[UsageRow], 
     assert total["cost_usd"] == 40 * 1_234_567_891 / 10**9
 
 
-def test_tables_are_no_wider_than_a_terminal_and_tell_what_is_guessed(shell: Shell, rows: list[UsageRow]) -> None:
+def test_tables_are_no_wider_than_a_terminal_and_mark_estimates(shell: Shell, rows: list[UsageRow]) -> None:
     for by in ("day", "model", "key", "client", "provider"):
         done = shell.run("usage", "--by", by)
         assert done.code == 0, done.err
@@ -154,7 +154,7 @@ def test_a_span_is_given_as_days_hours_or_dates(shell: Shell, rows: list[UsageRo
     "words",
     [("--since", "yesterday"), ("--since", "2026-13-01"), ("--by", "moon"), ("--csv", "--json"), ("--csv", "--plans")],
 )
-def test_wrong_usage_is_told_as_such(shell: Shell, words: tuple[str, ...]) -> None:
+def test_wrong_usage_is_reported_as_such(shell: Shell, words: tuple[str, ...]) -> None:
     assert shell.run("usage", *words).code == 2
 
 

@@ -49,7 +49,7 @@ def at(served: Served, shell: Shell) -> Path:
     return shell.write("dragoman.toml", f"[server]\nport = {served.port}\n")
 
 
-def test_the_owners_key_is_told_what_everybody_used(shell: Shell, elsewhere: Shell) -> None:
+def test_the_owners_key_sees_the_usage_of_all_keys(shell: Shell, elsewhere: Shell) -> None:
     with shell.serve(DRAGOMAN_API_KEY=OWNERS) as served:
         laptop = named(shell, "laptop")
         at(served, elsewhere)
@@ -64,7 +64,7 @@ def test_the_owners_key_is_told_what_everybody_used(shell: Shell, elsewhere: She
     assert not (elsewhere.home / ".local").exists()
 
 
-def test_any_other_key_is_told_what_it_used_itself(shell: Shell, elsewhere: Shell) -> None:
+def test_any_other_key_sees_its_own_usage(shell: Shell, elsewhere: Shell) -> None:
     with shell.serve(DRAGOMAN_API_KEY=OWNERS) as served:
         laptop, build = named(shell, "laptop"), named(shell, "build server")
         at(served, elsewhere)
@@ -78,7 +78,7 @@ def test_any_other_key_is_told_what_it_used_itself(shell: Shell, elsewhere: Shel
         assert len(rows) == 1
 
 
-def test_who_has_the_gateways_store_is_told_everything_whatever_the_key(shell: Shell) -> None:
+def test_a_user_of_the_gateways_store_sees_everything_whatever_the_key(shell: Shell) -> None:
     with shell.serve(DRAGOMAN_API_KEY=OWNERS) as served:
         laptop = named(shell, "laptop")
         for key in (OWNERS, laptop):
@@ -104,7 +104,7 @@ def test_a_key_that_is_refused_leaves_the_store_and_without_one_it_is_an_error(s
         assert "rejects the key" in lost.err
 
 
-def test_the_gateway_tells_at_once_of_what_has_just_ended(shell: Shell) -> None:
+def test_the_gateway_reports_at_once_what_has_just_ended(shell: Shell) -> None:
     with shell.serve(DRAGOMAN_API_KEY=OWNERS) as served:
         for number in range(1, 6):
             ask(served, OWNERS)

@@ -134,7 +134,7 @@ def test_a_request_from_before_the_tab_was_open_is_not_recorded(gateway: Running
     client.join(60)
 
 
-def test_nothing_is_recorded_for_nobody(gateway: Running, browser: Browser) -> None:
+def test_nothing_is_recorded_without_a_subscriber(gateway: Running, browser: Browser) -> None:
     captures = gateway.app.gateway.captures
     with reading(browser) as feed:
         feed.wait_for(lambda: captures.live_left > 0)

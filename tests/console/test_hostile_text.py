@@ -54,7 +54,7 @@ def send(gateway: Running, request_id: str, body: dict[str, object], stream: boo
     connection.close()
 
 
-def test_what_others_say_is_text_on_every_page(chromium: Browser, gateway: Running) -> None:
+def test_text_of_others_is_never_markup_on_any_page(chromium: Browser, gateway: Running) -> None:
     with screen(chromium, gateway) as tab:
         tab.page.on("dialog", lambda dialog: tab.messages.append(f"dialog {dialog.message}"))
         pages = ["live", "requests", "usage?by=key", "usage?by=client", "keys", "models", "settings", "connect", "help"]

@@ -117,7 +117,7 @@ def test_freezing_keeps_the_rows_and_a_stream_can_be_ended(chromium: Browser, ga
         expect(tab.page.get_by_role("row").filter(has_text="forbidden")).to_be_visible()
 
 
-def test_a_gateway_that_stops_is_said_to_be_stale(chromium: Browser, tmp_path: Path) -> None:
+def test_the_page_shows_that_its_gateway_has_stopped(chromium: Browser, tmp_path: Path) -> None:
     with running(captured(tmp_path / "captures"), tmp_path, stored=["someone"]) as gateway:
         ask(gateway)
         context = chromium.new_context()

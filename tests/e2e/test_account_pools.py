@@ -186,7 +186,7 @@ def test_a_used_up_account_is_left_and_the_next_one_answers_at_once(tmp_path: Pa
 
 
 @kinds
-def test_a_long_reset_is_doubted_once_and_believed_no_longer_where_it_was_wrong(tmp_path: Path, kind: str) -> None:
+def test_a_long_cooldown_is_probed_once_and_ends_early_if_its_reset_was_wrong(tmp_path: Path, kind: str) -> None:
     """A stale moment would block a usable account for days."""
     with KINDS[kind](tmp_path) as rig:
         first = rig.bearers[0]
@@ -255,7 +255,7 @@ def test_a_quota_inside_a_good_stream_goes_to_the_next_account(tmp_path: Path) -
         assert rig.taken() == [second]
 
 
-def test_a_stream_that_ends_for_want_of_quota_parks_its_account(tmp_path: Path) -> None:
+def test_a_stream_that_ends_for_lack_of_quota_starts_its_accounts_cooldown(tmp_path: Path) -> None:
     """What was said cannot be taken back; the next request goes elsewhere."""
     with codex_accounts(tmp_path) as rig:
         first, second = rig.bearers
@@ -269,7 +269,7 @@ def test_a_stream_that_ends_for_want_of_quota_parks_its_account(tmp_path: Path) 
         assert rig.taken() == [second]
 
 
-def test_windows_that_are_full_park_an_account_until_they_begin_anew(tmp_path: Path) -> None:
+def test_full_windows_keep_an_account_in_cooldown_until_they_reset(tmp_path: Path) -> None:
     with codex_accounts(tmp_path) as rig:
         first, second = rig.bearers
         opening = rig.falls_to(first)

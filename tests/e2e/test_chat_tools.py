@@ -79,7 +79,7 @@ def test_a_model_with_a_known_limit_uses_the_other_endpoint_at_once(tmp_path: Pa
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("kind", ["openai", "openai-compatible"])
-def test_a_refusal_is_learnt_from_once(tmp_path: Path, kind: str, stream: bool) -> None:
+def test_a_refused_endpoint_is_not_tried_again_for_that_model(tmp_path: Path, kind: str, stream: bool) -> None:
     with endpoints(tmp_path, kind) as rig:
         assert said(rig, "up/new-model", stream, tools=TOOLS) == "Hello"
         assert rig.taken() == [CHAT, RESPONSES]

@@ -228,7 +228,7 @@ def test_what_is_left_of_the_account_is_kept(rig: Rig) -> None:
     assert chat.unlimited
 
 
-def test_thoughts_of_a_chat_model_return_with_what_vouches_for_them(rig: Rig) -> None:
+def test_thoughts_of_a_chat_model_return_with_their_signature(rig: Rig) -> None:
     deltas = [
         {"role": "assistant", "content": None, "reasoning_text": "Weigh it up."},
         {"content": None, "reasoning_opaque": "ZmFrZS1vcGFxdWU="},

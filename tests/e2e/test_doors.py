@@ -45,7 +45,7 @@ def error_of(client: str, body: bytes) -> dict[str, object]:
 
 @clients
 @pytest.mark.parametrize("way", WAYS)
-def test_a_key_opens_the_door_however_it_is_presented(rig: Rig, client: str, way: str) -> None:
+def test_a_key_is_accepted_however_it_is_presented(rig: Rig, client: str, way: str) -> None:
     willing(rig)
     query, field = WAYS[way]
     answer = post(rig.gateway.port, PATHS[client] + query, BODIES[client], field, key=None)
@@ -127,7 +127,7 @@ def test_another_origin_is_forbidden(rig: Rig, client: str, origin: str) -> None
 
 
 @clients
-def test_a_page_of_this_machine_may_ask(rig: Rig, client: str) -> None:
+def test_a_page_of_this_machine_may_send_requests(rig: Rig, client: str) -> None:
     willing(rig)
     answer = post(rig.gateway.port, PATHS[client], BODIES[client], "origin: http://localhost:3000")
     assert answer.status == 200

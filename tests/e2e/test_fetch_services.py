@@ -115,7 +115,7 @@ def test_an_mcp_server_reads_a_page(mcp: Scene) -> None:
         (f"https://page.example/{'x' * 2048}", {}, "url_too_long"),
     ],
 )
-def test_no_service_is_asked_for_what_the_request_does_not_allow(
+def test_no_service_gets_a_request_for_what_the_client_does_not_allow(
     backend: str, url: str, rules: dict[str, object], code: str, request: pytest.FixtureRequest
 ) -> None:
     scene: Scene = request.getfixturevalue(backend)

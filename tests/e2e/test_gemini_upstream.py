@@ -64,7 +64,7 @@ def failed_status(rig: Rig, client: str, stream: bool) -> tuple[int, bool]:
 
 @clients
 @modes
-def test_a_reply_in_parts_goes_on_in_the_same_reply(rig: Rig, client: str, stream: bool) -> None:
+def test_a_reply_in_parts_continues_in_the_same_reply(rig: Rig, client: str, stream: bool) -> None:
     fake = rig.plays(
         "gemini",
         reply(stream, chunk({"text": "One, "}, finish="CONTINUATION", token="tok-1")),

@@ -90,7 +90,7 @@ def heard(relay: Relay, client: str) -> Heard | Broke:
 
 @clients
 @pytest.mark.parametrize("end", [End.CLEAN, End.CUT, End.RESET, End.HANG])
-def test_a_broken_stream_goes_on_elsewhere(relay: Relay, client: str, end: End) -> None:
+def test_a_broken_stream_is_continued_by_another_target(relay: Relay, client: str, end: End) -> None:
     one, two, _ = relay.speaks
     relay.plays(breaks(one, BEGUN, end), says(two, MORE + REST))
     reply = heard(relay, client)
@@ -101,7 +101,7 @@ def test_a_broken_stream_goes_on_elsewhere(relay: Relay, client: str, end: End) 
 
 
 @clients
-def test_an_error_in_mid_stream_goes_on_elsewhere(relay: Relay, client: str) -> None:
+def test_a_stream_with_an_error_in_its_middle_is_continued_by_another_target(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
     relay.plays(says(one, BEGUN, ending=Ending.ERROR), says(two, REST))
     reply = heard(relay, client)
@@ -110,7 +110,7 @@ def test_an_error_in_mid_stream_goes_on_elsewhere(relay: Relay, client: str) -> 
 
 
 @clients
-def test_it_goes_on_twice(relay: Relay, client: str) -> None:
+def test_a_reply_is_continued_twice(relay: Relay, client: str) -> None:
     one, two, three = relay.speaks
     relay.plays(breaks(one, BEGUN, End.CUT), breaks(two, MORE, End.CUT), says(three, REST))
     reply = heard(relay, client)
@@ -160,7 +160,7 @@ def test_without_a_continuation_only_the_actual_usage_is_reported(relay: Relay, 
 
 
 @clients
-def test_a_reply_that_lacks_only_the_end_of_its_stream_is_not_gone_on_with(relay: Relay, client: str) -> None:
+def test_a_reply_that_lacks_only_the_end_of_its_stream_is_not_continued(relay: Relay, client: str) -> None:
     """Its words are whole: more of them would be somebody else's. Responses alone has no stop before its end."""
     one, two, _ = relay.speaks
     stream = says(one, BEGUN).body
@@ -175,7 +175,7 @@ def test_a_reply_that_lacks_only_the_end_of_its_stream_is_not_gone_on_with(relay
 
 
 @clients
-def test_it_may_go_on_to_a_tool_call(relay: Relay, client: str) -> None:
+def test_a_continuation_may_end_with_a_tool_call(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
     calls = Answer(SPEAKERS[two].stream(Meant((Say(REST), WEATHER), Stop.TOOL)))
     relay.plays(breaks(one, BEGUN, End.CUT), calls)
@@ -317,7 +317,7 @@ NOWHERE = provider_section("chat", "http://127.0.0.1:9/v1", "other")  # where no
         pytest.param(breaks("chat", BEGUN, End.CUT), NOWHERE, '"up/m", "other/m"', id="after the next target, else"),
     ],
 )
-def test_another_credential_of_the_same_target_goes_on(tmp_path: Path, first: Answer, more: str, to: str) -> None:
+def test_another_credential_of_the_same_target_continues(tmp_path: Path, first: Answer, more: str, to: str) -> None:
     answers = [first, says("chat", REST)]
     settings = "[retry]\nattempts = 1\ncontinue_streams = true\n"
     with FakeUpstream(choose=lambda _: answers.pop(0)) as fake, ExitStack() as stack:

@@ -142,7 +142,7 @@ def test_a_conversation_that_is_too_long_is_reported_as_such(rig: KiroRig, clien
 
 
 @clients
-def test_a_request_for_want_of_a_profile_is_made_again_with_one(rig: KiroRig, client: str) -> None:
+def test_a_request_that_lacked_a_profile_is_repeated_with_one(rig: KiroRig, client: str) -> None:
     rig.fake.script(CHAT, refusal(400, "profileArn is required for this request."))
     rig.plays(HELLO)
     reply = ask(rig, client)
@@ -180,7 +180,7 @@ def test_twenty_requests_with_an_expired_token_make_one_refresh(tmp_path: Path) 
 
 
 @clients
-def test_an_account_renewed_by_the_ide_goes_on_without_a_hitch(rig: KiroRig, client: str) -> None:
+def test_an_account_that_the_ide_renews_stays_usable(rig: KiroRig, client: str) -> None:
     """Behaviour 25, from outside."""
     rig.plays(HELLO)
     rig.fake.access.clear()

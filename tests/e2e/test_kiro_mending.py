@@ -119,7 +119,9 @@ def test_missing_arguments_that_do_not_fit_are_not_used(rig: KiroRig, rest: Answ
     "rest", [words('day.md", "lines": 3}'), words("I would rather not.")], ids=["mended", "in vain"]
 )
 @pytest.mark.parametrize("first", [b"", tail(percentage=1.0)], ids=["its tail cut too", "with its tail"])
-def test_both_questions_are_paid_for_whatever_came_of_the_second(rig: KiroRig, first: bytes, rest: bytes) -> None:
+def test_the_usage_of_both_requests_counts_whatever_the_second_returned(
+    rig: KiroRig, first: bytes, rest: bytes
+) -> None:
     cut = framed(words("I will write it."), tool("t1", "write", input='{"path": "notes/to'), first)
     rig.plays(cut, framed(rest, tail(percentage=2.0)))
     ask(rig)

@@ -104,7 +104,7 @@ class Heart:
 
 @pytest.mark.alone
 @pairs
-def test_the_event_loop_goes_on_while_a_large_request_is_read(rig: Rig, client: str, upstream: str) -> None:
+def test_the_event_loop_keeps_running_while_a_large_request_is_read(rig: Rig, client: str, upstream: str) -> None:
     """The longest stall is a small part of the whole time, so that a busy machine lengthens both.
 
     Read on the event loop, the request stalls it for more than 0.9 of the time, at every try.

@@ -93,7 +93,7 @@ def test_a_request_that_cannot_be_read_is_an_outcome(rig: Rig) -> None:
     assert (outcome.outcome, outcome.client, outcome.client_protocol) == ("bad_request", "OpenAI/Python", "chat")
 
 
-def test_a_wrong_key_is_nobodys_request(rig: Rig) -> None:
+def test_a_request_with_a_wrong_key_belongs_to_no_key(rig: Rig) -> None:
     assert post(rig.gateway.port, PATHS["chat"], b"{}", "x-request-id: wrong", key="dgm_wrong-one").status == 401
     assert post(rig.gateway.port, PATHS["chat"], b"{", "x-request-id: right").status == 400
     assert rig.gateway.outcome("right").outcome == "bad_request"

@@ -96,7 +96,7 @@ def test_its_upstream_serves_another_protocol(site: Site, stream: bool) -> None:
 @pytest.mark.parametrize(
     ("query", "fields"), [(f"?key={KEY}", ()), ("", (f"x-goog-api-key: {KEY}",))], ids=["query", "header"]
 )
-def test_a_key_in_its_own_place_opens_the_door_and_stays_here(site: Site, query: str, fields: tuple[str, ...]) -> None:
+def test_a_key_in_its_own_place_is_accepted_and_not_forwarded(site: Site, query: str, fields: tuple[str, ...]) -> None:
     site.own.answers = [WHOLE]
     answer = site.post(f"/v1beta/models/own/m:generateContent{query}", BODY, *fields, key=None)
     assert answer.status == 200, answer.body

@@ -79,7 +79,7 @@ def test_conversations_are_spread_over_the_keys(tmp_path: Path) -> None:
     ],
     ids=["claude code", "codex", "user id of today", "user id of before"],
 )
-def test_a_clients_own_word_for_its_session_is_heeded(tmp_path: Path, own: JsonObject) -> None:
+def test_a_clients_own_session_id_is_used(tmp_path: Path, own: JsonObject) -> None:
     """What is said changes; a session that compacts its history stays where its cache is."""
     with pooled(tmp_path, "messages", keys_of(5)) as rig:
         for number in range(6):
@@ -232,7 +232,7 @@ def test_failures_that_no_other_key_can_fix_are_not_retried(rig: PoolRig, status
         ),
     ],
 )
-def test_a_good_answer_that_was_the_last_one_parks_its_key(
+def test_a_good_answer_that_used_up_its_key_starts_a_cooldown(
     tmp_path: Path, protocol: str, headers: dict[str, str]
 ) -> None:
     with pooled(tmp_path, protocol) as rig:
@@ -245,7 +245,7 @@ def test_a_good_answer_that_was_the_last_one_parks_its_key(
         assert all(state.reason in ("", "spent") for state in rig.pool.states(rig.pool.clock()))
 
 
-def test_a_refusal_that_names_its_reset_only_in_the_vendors_headers_is_heeded(rig: PoolRig) -> None:
+def test_a_reset_that_only_the_vendors_headers_name_is_followed(rig: PoolRig) -> None:
     opening = falls_to(rig, ONE)
     response = {"x_ratelimit_remaining_requests": "0", "x_ratelimit_reset_requests": "4m10s"}
     rig.keyed.refusals[ONE] = error(429, "Slow down.", "rate_limit_exceeded", **response)

@@ -185,7 +185,7 @@ def test_every_path_needs_a_key_and_answers_in_openais_shape(site: Site, path: s
     assert msgspec.json.decode(answer.body)["error"]["code"] == "invalid_api_key"
 
 
-def test_a_path_that_a_provider_does_not_serve_says_what_to_add(site: Site) -> None:
+def test_a_path_that_a_provider_does_not_serve_names_the_setting_to_add(site: Site) -> None:
     site.plays(as_json(b"{}"))
     answer = site.post("moderations", b'{"model":"embed-2","input":"x"}')
     assert (answer.status, site.bare.calls) == (404, [])

@@ -21,7 +21,7 @@ SERVICES: dict[str, tuple[str, JsonObject]] = {
 
 @pytest.mark.parametrize("is_whole_path", [False, True])
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_is_asked_where_the_configuration_says(tmp_path: Path, name: str, is_whole_path: bool) -> None:
+def test_a_service_gets_its_requests_at_the_configured_address(tmp_path: Path, name: str, is_whole_path: bool) -> None:
     path, found = SERVICES[name]
     answer = Answer(msgspec.json.encode(found), content_type=JSON)
     with FakeUpstream(intercept=lambda asked: answer) as service:

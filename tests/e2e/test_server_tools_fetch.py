@@ -236,7 +236,7 @@ def test_max_content_tokens_cuts_the_page(scene: FetchScene) -> None:
     assert "[The page is longer" in scene.search.sent[1]["messages"][2]["content"]
 
 
-def test_an_address_that_nobody_named_is_not_fetched(scene: FetchScene) -> None:
+def test_an_address_that_the_conversation_does_not_name_is_not_fetched(scene: FetchScene) -> None:
     scene.plays(fetches("https://invented.example/"), ANSWERS)
     assert outcomes(streamed(scene.search)) == ["url_not_in_prior_context"]
     assert scene.tavily.asked == []

@@ -187,7 +187,7 @@ def test_gemini_clis_search_over_kiro_has_text_and_sources(tmp_path: Path, strea
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_reply_that_anthropic_pauses_goes_on(tmp_path: Path, stream: bool) -> None:
+def test_a_reply_that_anthropic_pauses_continues(tmp_path: Path, stream: bool) -> None:
     with search_scene(tmp_path, "messages", searches=False) as native:
         native.plays(message(FIRST, "pause_turn", 10, 5), message(LAST, "end_turn", 30, 7))
         reply = reply_of(native, stream=stream)

@@ -204,7 +204,7 @@ def test_the_result_goes_back_to_the_model_under_its_call(rig: KiroRig) -> None:
     assert [use["toolUseId"] for use in said["toolUses"]] == ["tooluse_1"]
 
 
-def test_a_host_without_the_operation_is_asked_at_its_path(rig: KiroRig) -> None:
+def test_a_host_without_the_operation_gets_the_request_at_its_path(rig: KiroRig) -> None:
     rig.plays(SEARCHES, ANSWERS)
     rig.fake.has_operations = False
     reply = streamed(rig)

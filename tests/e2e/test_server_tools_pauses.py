@@ -63,7 +63,7 @@ def ask_chat(scene: SearchScene, *, stream: bool) -> JsonObject:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_paused_reply_goes_on_in_the_same_reply_to_a_chat_client(native: SearchScene, stream: bool) -> None:
+def test_a_paused_reply_continues_in_the_same_reply_to_a_chat_client(native: SearchScene, stream: bool) -> None:
     native.plays(message(FIRST, "pause_turn", 10, 5), message(LAST, "end_turn", 30, 7))
     reply = ask_chat(native, stream=stream)
     assert reply["choices"][0]["message"]["content"] == "Look: one, two."
@@ -78,7 +78,7 @@ def test_the_usage_row_counts_the_rounds(native: SearchScene) -> None:
     assert native.gateway.outcome(dict(reply.headers)["x-request-id"]).rounds == 2
 
 
-def test_what_was_said_goes_back_unchanged(native: SearchScene) -> None:
+def test_the_reply_so_far_is_sent_back_unchanged(native: SearchScene) -> None:
     native.plays(message(FIRST, "pause_turn"), message(LAST, "pause_turn"), message(LAST, "end_turn"))
     ask_chat(native, stream=True)
     first, second, third = native.sent

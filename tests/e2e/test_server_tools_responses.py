@@ -82,7 +82,7 @@ def test_a_whole_reply_is_the_stream_folded(scene: Scene, upstream: str) -> None
     assert {**whole, "completed_at": 0} == {**folded, "completed_at": 0}
 
 
-def test_sources_come_only_where_they_are_asked_for(scene: Scene) -> None:
+def test_sources_are_sent_only_where_they_are_requested(scene: Scene) -> None:
     scene.plays("chat", SEARCHES, ANSWERS)
     _, response = scene.stream("chat", include=[SOURCES])
     action = expect(ActionSearch, searches(response)[0].action)
@@ -230,7 +230,7 @@ def test_a_page_is_an_opened_page_and_counts_as_no_search(scene: Scene) -> None:
     assert "All of one." in scene.sent("chat")[2]["messages"][-1]["content"]
 
 
-def test_a_page_that_nobody_has_named_is_not_opened(scene: Scene) -> None:
+def test_a_page_that_the_conversation_does_not_name_is_not_opened(scene: Scene) -> None:
     scene.plays("chat", calls(CallTool("call_1", "web_fetch", '{"url": "https://a.example/1"}')), ANSWERS)
     _, response = scene.stream("chat", tools=[{"type": "web_fetch"}])
     assert [item.status for item in searches(response)] == ["failed"]

@@ -169,7 +169,7 @@ def test_a_later_round_ends_when_its_client_leaves(chat: SearchScene, stream: bo
     assert _closed_within(chat.upstream.closed, 1.0)
 
 
-def test_another_target_is_not_asked_after_the_first_round(tmp_path: Path) -> None:
+def test_another_target_is_not_tried_after_the_first_round(tmp_path: Path) -> None:
     with FakeUpstream() as spare:
         spare.answers = [Answer(CHAT_ANSWERS)]
         route = '[[models]]\nname = "both"\nto = ["up/m", "spare/m"]\n'

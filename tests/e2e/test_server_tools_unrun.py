@@ -41,7 +41,7 @@ def reply_to(scene: SearchScene, *history: JsonObject, stream: bool = True, **mo
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_paused_search_runs_and_the_reply_goes_on(chat: SearchScene, stream: bool) -> None:
+def test_a_paused_search_runs_and_the_reply_continues(chat: SearchScene, stream: bool) -> None:
     chat.plays(CHAT_ANSWERS)
     reply = reply_to(chat, PAUSED, stream=stream)
     assert [block.type for block in reply.content][:3] == ["server_tool_use", "web_search_tool_result", "text"]

@@ -48,7 +48,7 @@ def test_a_byte_that_is_no_utf8_costs_one_character(rig: Rig, client: str, upstr
 
 @pytest.mark.parametrize("upstream", PROTOCOLS)
 @pytest.mark.parametrize("client", PROTOCOLS)
-def test_a_spoilt_whole_reply_is_a_reply_or_an_honest_error(rig: Rig, client: str, upstream: str) -> None:
+def test_a_damaged_whole_reply_is_a_reply_or_an_error(rig: Rig, client: str, upstream: str) -> None:
     chance = random.Random(f"{client} {upstream}")
     for turn in range(RUNS):
         reply = chance.choice([body for body in WHOLE[upstream] if "error" not in body or body["error"] is None])

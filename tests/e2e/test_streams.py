@@ -125,7 +125,9 @@ def test_the_first_words_of_a_stream_that_is_called_a_document_arrive_no_later(
 
 
 @few_pairs
-def test_silence_is_bridged_in_the_protocols_own_form(begins: Rig, lively: Rig, client: str, upstream: str) -> None:
+def test_pauses_are_bridged_by_the_protocols_own_keep_alives(
+    begins: Rig, lively: Rig, client: str, upstream: str
+) -> None:
     if client == upstream:
         assert_silence_passes_unaltered(begins, client)
         return
@@ -190,7 +192,7 @@ def thoughtful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 @clients
 @pytest.mark.parametrize("thinks", [False, True])
-def test_a_model_that_thinks_in_silence_has_longer_for_its_first_word(
+def test_a_model_that_thinks_without_output_has_longer_for_its_first_token(
     thoughtful: Rig, client: str, thinks: bool
 ) -> None:
     """A reasoning item that was begun and has nothing to show may take minutes."""
@@ -250,7 +252,7 @@ def test_a_client_that_leaves_takes_the_upstream_with_it(
 
 @clients
 @upstreams
-def test_a_client_that_leaves_a_torrent_stops_it(patient: Rig, client: str, upstream: str) -> None:
+def test_a_client_that_leaves_stops_a_fast_upstream(patient: Rig, client: str, upstream: str) -> None:
     fake = patient.plays(upstream, torrent(upstream))
     fake.closed.clear()
     with dial(patient.gateway.port) as sock:
@@ -276,7 +278,7 @@ def test_a_slow_reader_holds_the_upstream_back(patient: Rig, client: str, upstre
 
 
 @few_pairs
-def test_a_torrent_of_comments_is_no_token(rig: Rig, client: str, upstream: str) -> None:
+def test_a_flood_of_comments_is_no_token(rig: Rig, client: str, upstream: str) -> None:
     fake = rig.plays(upstream, Answer(COMMENT, floods=True))
     fake.closed.clear()
     started = time.monotonic()
@@ -288,7 +290,7 @@ def test_a_torrent_of_comments_is_no_token(rig: Rig, client: str, upstream: str)
 
 
 @few_pairs
-def test_a_torrent_after_the_end_is_not_waited_for(begins: Rig, client: str, upstream: str) -> None:
+def test_a_flood_of_bytes_after_the_end_is_not_waited_for(begins: Rig, client: str, upstream: str) -> None:
     meant = CASES["text"].meant
     fake = begins.plays(upstream, Answer(COMMENT, opening=SPEAKERS[upstream].stream(meant), floods=True))
     fake.closed.clear()

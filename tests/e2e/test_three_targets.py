@@ -126,7 +126,7 @@ def test_the_next_target_replies_or_the_last_error_is_returned(
 @modes
 @routes
 @pytest.mark.parametrize("name", [name for name, trouble in TROUBLES.items() if trouble.calls == ATTEMPTS])
-def test_trouble_that_passes_stays_with_the_first_target(
+def test_a_temporary_failure_is_retried_at_the_first_target(
     targets: Targets, client: str, streamed: bool, route: str, name: str
 ) -> None:
     first, *others = targets.on(route)
@@ -169,7 +169,7 @@ def test_a_bad_request_is_not_sent_to_another_target(
 @clients
 @routes
 @pytest.mark.parametrize("failing", [0, 1, 2], ids=["the first", "the second", "the third"])
-def test_after_the_first_token_there_is_one_error_and_no_other_voice(
+def test_after_the_first_token_there_is_one_error_and_no_other_target_answers(
     targets: Targets, client: str, route: str, failing: int
 ) -> None:
     sites = targets.on(route)
@@ -263,7 +263,7 @@ def stalling(kind: str) -> Callable[[Asked], Answer]:
     return choose
 
 
-def test_a_stall_after_the_first_token_is_one_error_and_no_other_voice(tmp_path: Path) -> None:
+def test_a_stall_after_the_first_token_is_one_error_and_no_other_target_answers(tmp_path: Path) -> None:
     settings = f"[server]\nidle_timeout_s = {PATIENCE_S}\n{SETTINGS}"
     with targeted(tmp_path, settings) as rig, ThreadPoolExecutor(len(PROTOCOLS)) as pool:
         first, *others = rig.on("by key")

@@ -178,7 +178,7 @@ def test_a_pdf_is_a_document_for_the_client_and_an_error_for_a_model_that_reads_
     assert base64.b64decode(source.data) == b"%PDF-1.7 fake"
 
 
-def test_a_long_page_is_cut_and_the_model_is_told(scene: Scene) -> None:
+def test_a_long_page_is_cut_and_marked_for_the_model(scene: Scene) -> None:
     scene.serves("page.example/long", Answer(b"word " * 2000, content_type="text/plain"))
     _, text = text_of(scene.fetches("http://page.example/long"))
     assert len(text) == 2000
@@ -206,7 +206,7 @@ def test_an_address_that_only_the_model_has_named_is_not_fetched(scene: Scene) -
     assert scene.web.tunnels == []
 
 
-def test_an_address_that_the_model_has_said_before_is_not_fetched_either(scene: Scene) -> None:
+def test_an_address_that_only_the_model_wrote_before_is_not_fetched_either(scene: Scene) -> None:
     scene.serves("page.example/said", html(PAGE))
     turns = [
         {"role": "user", "content": "hi"},

@@ -72,7 +72,7 @@ def test_each_ledger_starts_with_what_parsing_lost() -> None:
     assert len(call.ledger()) == lost
 
 
-def test_a_body_in_another_language_is_told_by_its_own_parser() -> None:
+def test_a_call_uses_the_parser_it_was_given() -> None:
     said = Request("chat", "m", (Turn(Role.USER, (Text("Hi"),)),))
 
     def parse(body: bytes, ledger: Ledger) -> Request:
@@ -86,14 +86,14 @@ def test_a_body_in_another_language_is_told_by_its_own_parser() -> None:
 
 
 @pytest.mark.parametrize(("value", "is_on"), [(b"1", True), (b"0", False), (b"true", False)])
-def test_strict_mode_and_explanations_are_asked_for_by_header(value: bytes, is_on: bool) -> None:
+def test_strict_mode_and_explanations_are_requested_by_header(value: bytes, is_on: bool) -> None:
     assert make_call("chat", CHAT, [(b"x-dragoman-strict", value)]).strict is is_on
     assert make_call("chat", CHAT, [(b"x-dragoman-explain", value)]).explain is is_on
     assert not make_call().strict
     assert not make_call().explain
 
 
-def test_the_owner_asks_with_the_key_of_the_environment() -> None:
+def test_the_owner_uses_the_key_of_the_environment() -> None:
     assert make_call(key=ENVIRONMENT_KEY).is_owner
     assert not make_call(key="key_1").is_owner
     assert make_call(tenant="them").tenant == "them"
@@ -104,7 +104,7 @@ def test_each_call_has_an_id_that_no_client_chooses() -> None:
     assert call.uuid == call.uuid != make_call().uuid
 
 
-def test_what_was_read_of_a_reply_that_nobody_will_see_is_not_counted() -> None:
+def test_usage_of_a_reply_that_is_thrown_away_is_not_counted() -> None:
     budget = ByteBudget(10 * UNCOUNTED_BYTES)
     exchange = make_exchange(MemoryWire(), budget=budget)
     exchange.buffered.hold(2 * UNCOUNTED_BYTES)  # the request's body

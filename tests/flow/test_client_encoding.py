@@ -62,7 +62,7 @@ def test_a_turn_that_failed_before_its_first_token_is_forgotten() -> None:
     assert encoding.trips == []
 
 
-def test_it_is_in_use_once_a_turn_is_encoded() -> None:
+def test_an_encoding_is_in_use_once_a_turn_is_encoded() -> None:
     encoding = Encoding()
     assert not encoding.in_use
     begin(encoding)
@@ -132,7 +132,7 @@ def chat_encoding() -> ClientEncoding:
     return ClientEncoding(lambda ledger: encoder(asked, ledger), lambda trip: None, serial=False, joins=False)
 
 
-def test_an_error_can_be_all_that_is_said() -> None:
+def test_an_error_can_be_the_whole_reply() -> None:
     encoding = chat_encoding()
     told = encoding.fail_alone(BROKEN).joined
     assert msgspec.json.decode(told.partition(b"data: ")[2].partition(b"\n")[0])["error"]["message"]
@@ -159,7 +159,7 @@ def test_only_where_turns_may_be_joined_is_there_text_to_continue() -> None:
         assert encoding.text_to_continue == said
 
 
-def test_after_a_call_nobody_can_continue() -> None:
+def test_a_reply_cannot_be_continued_after_a_call() -> None:
     encoding = Encoding(joins=True)
     begin(encoding)
     encoding.push(START, *text(0, "I look."), *call(1, "f", "{}"))
@@ -194,7 +194,7 @@ def test_another_turn_continues_the_same_reply_with_the_same_encoder() -> None:
     assert watch.failure is None
 
 
-def test_the_watch_of_the_turn_that_runs_now_is_told_of_failures() -> None:
+def test_failures_are_reported_to_the_watch_of_the_current_turn() -> None:
     encoding = Encoding(joins=True)
     first = begin(encoding)
     encoding.push(START, *text(0, "Half a")[:-1])

@@ -43,7 +43,9 @@ REQUEST = Request(
 
 
 @pytest.mark.parametrize(("said", "before"), [("I will write.", "I will write.\n\n"), ("", "")])
-def test_the_conversation_goes_on_with_the_cut_reply_as_text_and_a_request_for_its_rest(said: str, before: str) -> None:
+def test_the_conversation_continues_with_the_cut_reply_as_text_and_a_request_for_its_rest(
+    said: str, before: str
+) -> None:
     asked = ask_for_rest(REQUEST, said, CUT)
     assert asked.turns[0] == REQUEST.turns[0]
     cut, instruction = asked.turns[1:]
@@ -138,7 +140,7 @@ def complete(*answers: Answer) -> tuple[Completion, FakeUpstream, Translated]:
     ],
     ids=["as text", "as a call", "in small pieces"],
 )
-def test_the_rest_is_asked_for_once_and_its_usage_told(answer: Answer) -> None:
+def test_the_rest_is_requested_once_and_its_usage_reported(answer: Answer) -> None:
     completion, fake, prepared = complete(answer)
     assert completion.arguments is not None
     assert msgspec.json.decode(completion.arguments) == msgspec.json.decode(WHOLE)

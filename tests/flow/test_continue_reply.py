@@ -28,11 +28,11 @@ def test_the_reply_so_far_and_the_instruction_follow_the_conversation() -> None:
 
 
 @pytest.mark.parametrize("said", ["", " ", "\n\n"])
-def test_where_there_is_nothing_but_blanks_the_same_is_asked_again(said: str) -> None:
+def test_a_reply_of_white_space_is_requested_again_unchanged(said: str) -> None:
     assert Continuation(said, BROKEN).change(ASKED, Ledger()) is ASKED
 
 
-def test_the_marker_depends_on_what_was_said_alone() -> None:
+def test_the_marker_depends_only_on_the_text_so_far() -> None:
     marker = Continuation("Once upon a", BROKEN).marker
     assert re.fullmatch(r"\[\[continue:[0-9a-f]{12}\]\]", marker)
     assert marker == Continuation("Once upon a", Failure(Kind.TIMEOUT, "late")).marker

@@ -45,7 +45,7 @@ def count(
     ("protocol", "body", "path"),
     [("messages", MESSAGES, "/v1/messages/count_tokens"), ("responses", RESPONSES, "/v1/responses/input_tokens")],
 )
-def test_an_upstream_that_counts_is_asked_and_its_answer_passes(protocol: str, body: bytes, path: str) -> None:
+def test_an_upstream_that_counts_gets_the_request_and_its_answer_passes(protocol: str, body: bytes, path: str) -> None:
     reply, [asked] = count(COUNTED, protocol, body, speaks=protocol)
     assert (reply.status, reply.body) == (200, COUNTED.body)
     assert reply.headers.get(b"x-dragoman-route") == b"one/vendor-m"

@@ -113,7 +113,7 @@ def test_how_long_and_for_which_models_a_refused_credential_is_left_alone(
         (Failure(Kind.QUOTA, "no", resets_at=NOW - 50), NOW + 3600),
     ],
 )
-def test_what_the_upstream_says_of_the_time_wins(failure: Failure, until: float) -> None:
+def test_the_wait_that_the_upstream_names_wins(failure: Failure, until: float) -> None:
     provider = make_pooled(make_provider(), 2)
     start_cooldown(provider.members[0], "m", failure)
     assert pool_of(provider).free_at(0, "m", NOW) == until
@@ -135,7 +135,7 @@ def test_no_other_failure_is_the_credentials(kind: Kind) -> None:
         (Failure(Kind.RATE_LIMITED, "no", retry_after=60.0), True, False),  # that is not the whole account
     ],
 )
-def test_a_single_credential_rests_only_where_another_target_can_answer_and_the_time_is_known(
+def test_a_single_credential_cools_down_only_where_another_target_can_answer_and_the_time_is_known(
     failure: Failure, spares: bool, rests: bool
 ) -> None:
     provider = make_resting(make_provider())
@@ -154,7 +154,7 @@ def test_an_answer_ends_a_cooldown() -> None:
     assert pool_of(provider).free_at(member.account.slot, "m", NOW) == NOW
 
 
-def test_an_answer_may_say_that_it_was_the_last_one_for_a_while() -> None:
+def test_an_answer_may_report_that_it_used_up_the_allowance() -> None:
     spent = Headers([(b"x-ratelimit-remaining-tokens", b"0"), (b"x-ratelimit-reset-tokens", b"40s")])
     provider = make_pooled(make_provider(), 2)
     round = round_of(provider)
@@ -172,7 +172,7 @@ def test_an_answer_may_say_that_it_was_the_last_one_for_a_while() -> None:
 LIMITED = Failure(Kind.RATE_LIMITED, "slow", retry_after=40.0)
 
 
-def test_the_verdict_of_a_single_credential_is_its_refusal() -> None:
+def test_the_final_failure_of_a_single_credential_is_its_refusal() -> None:
     round = round_of(make_provider())
     round.next()
     end = NoReply(Failure(Kind.QUOTA, "spent"))
@@ -180,7 +180,7 @@ def test_the_verdict_of_a_single_credential_is_its_refusal() -> None:
     assert round.verdict(end) is end
 
 
-def test_the_verdict_of_several_is_what_passes_soonest() -> None:
+def test_the_final_failure_of_several_is_the_one_that_ends_soonest() -> None:
     provider = make_pooled(make_provider(), 2)
     round = round_of(provider)
     ends = [NoReply(Failure(Kind.RATE_LIMITED, "slow", retry_after=wait)) for wait in (90.0, 20.0)]
@@ -190,7 +190,7 @@ def test_the_verdict_of_several_is_what_passes_soonest() -> None:
     assert round.verdict(ends[0]) is ends[1]
 
 
-def test_a_credential_that_was_not_asked_because_it_is_limited_counts_for_the_verdict() -> None:
+def test_a_credential_that_was_skipped_because_it_is_limited_counts_for_the_final_failure() -> None:
     provider = make_pooled(make_provider(), 2)
     pool = pool_of(provider)
     pool.record_success(0, "m", SESSION)
@@ -202,7 +202,7 @@ def test_a_credential_that_was_not_asked_because_it_is_limited_counts_for_the_ve
     assert "'up'" in told.message
 
 
-def test_who_is_refused_for_good_does_not_promise_a_retry() -> None:
+def test_a_permanent_refusal_does_not_promise_a_retry() -> None:
     provider = make_pooled(make_provider(), 2)
     pool_of(provider).record_success(0, "m", SESSION)
     pool_of(provider).start_cooldown(1, ALL_MODELS, NOW + 40, Kind.CREDENTIAL.value, NOW)

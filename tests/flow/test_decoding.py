@@ -94,7 +94,7 @@ def test_a_translated_reply_goes_through_those_of_its_provider_and_then_ours() -
     assert [type(stage) for stage in make_stages(tools)] == [RestoreTools, EstimateUsage]
 
 
-def test_usage_that_nobody_told_is_estimated_from_the_request_and_the_reply() -> None:
+def test_usage_that_was_not_reported_is_estimated_from_the_request_and_the_reply() -> None:
     prepared = translated()
     [estimate] = make_stages(prepared)
     given = [out for event in read_events(prepared, WHOLE, Ledger(), streamed=False) for out in estimate.feed(event)]
@@ -190,7 +190,7 @@ def test_a_document_is_known_by_its_name(content_type: bytes | None, is_one: boo
         (b"", False, False),
     ],
 )
-def test_what_the_first_bytes_say(begun: bytes, document: bool, events: bool) -> None:
+def test_the_first_bytes_decide_between_document_and_events(begun: bytes, document: bool, events: bool) -> None:
     assert begins_document(CHAT_UPSTREAM, begun) is document
     assert begins_events(CHAT_UPSTREAM, begun) is events
 

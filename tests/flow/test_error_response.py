@@ -51,7 +51,7 @@ def test_the_upstreams_own_error_passes_as_it_came() -> None:
     assert reply.headers.get(b"x-request-id") == b"req_1"
 
 
-def test_what_we_know_of_when_to_retry_replaces_what_the_upstream_said() -> None:
+def test_the_gateways_retry_time_replaces_the_upstreams() -> None:
     error = ErrorReply(429, Headers(list(OWN)), b'{"error":{"message":"slow"}}')
     reply = refuse(AllTargetsFailed(Failure(Kind.RATE_LIMITED, "slow", retry_after=30.0), error))
     told = [value for name, value in reply.headers if name.startswith(b"retry-after")]
@@ -86,14 +86,14 @@ def test_a_reply_that_has_begun_is_broken_off() -> None:
         (6.4, [(b"retry-after", b"7"), (b"retry-after-ms", b"6400")]),
     ],
 )
-def test_when_to_try_again_is_told_in_seconds_and_where_needed_in_parts_of_them(
+def test_the_retry_time_is_sent_in_seconds_and_where_needed_in_milliseconds(
     wait: float | None, fields: list[Header]
 ) -> None:
     reply = refuse(RequestError(Failure(Kind.RATE_LIMITED, "slow", retry_after=wait)))
     assert [field for field in reply.headers if field[0].startswith(b"retry-after")] == fields
 
 
-def test_a_moment_that_the_upstream_named_is_told_in_seconds() -> None:
+def test_a_time_that_the_upstream_named_is_sent_in_seconds() -> None:
     reply = refuse(RequestError(Failure(Kind.QUOTA, "used up", resets_at=time.time() + 1000)))
     told = [(name, value) for name, value in reply.headers if name.startswith(b"retry-after")]
     assert [name for name, _ in told] == [b"retry-after"]

@@ -26,7 +26,7 @@ def test_each_module_has_a_test_of_its_name() -> None:
     assert sorted(modules - tested - set(ELSEWHERE)) == []
 
 
-def test_what_is_tested_elsewhere_is() -> None:
+def test_what_is_listed_as_tested_elsewhere_is_tested_there() -> None:
     [package] = dragoman.flow.__path__
     modules = {path.stem for path in Path(package).rglob("*.py")}
     assert set(ELSEWHERE) <= modules

@@ -39,7 +39,7 @@ def test_a_call_is_answered_in_one_turn() -> None:
         run(scene(fake))
 
 
-def test_a_target_is_asked_again_and_then_the_next_one() -> None:
+def test_a_target_is_retried_and_then_the_next_one_is_tried() -> None:
     async def scene(one: FakeUpstream, two: FakeUpstream) -> None:
         async with Rig({"one": one, "two": two}) as rig:
             asking = rig.asks("messages", MESSAGES_STREAM)
@@ -55,7 +55,7 @@ def test_a_target_is_asked_again_and_then_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("body", [CHAT, CHAT_STREAM])
-def test_where_nobody_answers_the_last_refusal_is_raised_with_its_own_body(body: bytes) -> None:
+def test_if_no_target_answers_the_last_refusal_is_raised_with_its_own_body(body: bytes) -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
             asking = rig.asks("chat", body)
@@ -140,7 +140,7 @@ def test_another_upstream_continues_the_reply(protocol: str) -> None:
         run(scene(one, two))
 
 
-def test_where_nobody_continues_the_client_is_told_why_the_first_broke_off() -> None:
+def test_if_no_target_continues_the_client_gets_the_first_failure() -> None:
     async def scene(one: FakeUpstream, two: FakeUpstream) -> None:
         async with Rig({"one": one, "two": two}, retry=replace(AT_ONCE, continue_streams=True)) as rig:
             asking = rig.asks("messages", MESSAGES_STREAM)
@@ -202,7 +202,7 @@ def test_a_cut_call_is_completed_and_its_usage_summed(stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_call_that_stays_cut_ends_the_reply_and_the_next_request_says_so(stream: bool) -> None:
+def test_a_call_that_stays_cut_ends_the_reply_and_the_next_request_notes_it(stream: bool) -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}, "kiro", replies=KIRO) as rig:
             reply = await rig.asks("messages", asked(stream)).answered()
@@ -216,7 +216,7 @@ def test_a_call_that_stays_cut_ends_the_reply_and_the_next_request_says_so(strea
         run(scene(fake))
 
 
-def test_a_provider_that_does_not_repair_is_not_asked_for_the_rest() -> None:
+def test_a_provider_that_does_not_repair_gets_no_request_for_the_rest() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}, "kiro", replies=KIRO_AS_IT_IS) as rig:
             assert b"max_tokens" in (await rig.asks("messages", asked(True)).answered()).body
@@ -253,7 +253,7 @@ def test_the_grammar_guard_stands_in_front_of_streams_and_of_whole_replies() -> 
         run(scene(fake))
 
 
-def test_a_call_that_nobody_could_run_fails_in_streams_and_in_whole_replies() -> None:
+def test_a_call_that_cannot_be_run_fails_in_streams_and_in_whole_replies() -> None:
     call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "write", "arguments": "{oh"}}
     stream = chunk({"role": "assistant", "tool_calls": [call]}) + chunk({}, "tool_calls") + b"data: [DONE]\n\n"
     body = msgspec.json.decode(WHOLE)
@@ -277,7 +277,7 @@ def test_a_call_that_nobody_could_run_fails_in_streams_and_in_whole_replies() ->
 
 @pytest.mark.parametrize("protocol", ["chat", "messages"])
 @pytest.mark.parametrize("gone", [False, True])
-def test_a_gateway_that_stops_tells_a_client_that_is_still_there(protocol: str, gone: bool) -> None:
+def test_a_gateway_that_stops_sends_an_error_to_a_client_that_is_still_connected(protocol: str, gone: bool) -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
             asking = rig.asks(protocol, CHAT_STREAM if protocol == "chat" else MESSAGES_STREAM)
@@ -360,7 +360,7 @@ def test_a_conversation_stays_with_its_credential() -> None:
         run(scene(fake))
 
 
-def test_what_was_used_is_told_in_the_outcome() -> None:
+def test_the_outcome_has_the_usage() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
             asking = rig.asks("messages", MESSAGES)

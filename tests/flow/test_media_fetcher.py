@@ -119,7 +119,7 @@ async def test_tls_is_checked_for_the_name_and_not_for_the_address(tmp_path: Pat
 
 @on_both_loops
 @pytest.mark.parametrize("serve", [http, socks5])
-async def test_a_proxy_of_the_environment_is_asked_for_the_checked_address_and_for_no_name(
+async def test_a_proxy_of_the_environment_gets_the_checked_address_and_no_name(
     serve: Callable[[FakeProxy], Serve],
 ) -> None:
     async with RawServer(reply(b"image/png", PNG)) as server, FakeProxy(serve) as proxy:
@@ -140,7 +140,7 @@ async def test_a_proxy_of_the_environment_is_asked_for_the_checked_address_and_f
 
 
 @on_both_loops
-async def test_what_is_not_public_is_not_asked_of_a_proxy_either() -> None:
+async def test_an_address_that_is_not_public_is_not_requested_through_a_proxy_either() -> None:
     async with FakeProxy(http) as proxy:
         way = read_proxies({"ALL_PROXY": f"http://127.0.0.1:{proxy.port}"})
         client = HttpClient()
@@ -316,7 +316,7 @@ async def answered(script: Script, bounds: Fetch | None = None) -> str:
         ((Request(), b"junk\r\n\r\n"), "cannot be reached"),
     ],
 )
-def test_what_is_wrong_there_is_told_with_the_host_and_without_the_path(script: Script, why: str) -> None:
+def test_errors_of_linked_media_name_the_host_and_not_the_path(script: Script, why: str) -> None:
     told = asyncio.run(answered(script))
     assert why in told
     assert "media.example" in told

@@ -35,7 +35,7 @@ async def soon(condition: Callable[[], bool]) -> None:
     raise AssertionError("waited in vain")
 
 
-def test_the_first_to_end_is_told_after_this_turn_and_the_rest_soon() -> None:
+def test_the_first_outcome_is_reported_after_this_turn_and_the_others_soon() -> None:
     heard: list[str] = []
     queue = ObserverQueue([lambda outcome: heard.append(outcome.request_id)])
 
@@ -66,7 +66,7 @@ def test_no_more_wait_than_a_few() -> None:
     asyncio.run(ends())
 
 
-def test_how_long_a_request_took_does_not_depend_on_when_it_is_told() -> None:
+def test_how_long_a_request_took_does_not_depend_on_when_it_is_reported() -> None:
     ended = record(0)
     ended.end()
     seconds = ended.outcome().duration_s

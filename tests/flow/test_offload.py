@@ -76,6 +76,6 @@ def test_the_context_of_the_request_goes_along(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, LARGE_BYTES + 1])
-def test_what_is_raised_arrives(size: int) -> None:
+def test_an_exception_reaches_the_caller(size: int) -> None:
     with pytest.raises(ZeroDivisionError):
         run(run_off_loop(size, lambda: 1 // 0))

@@ -90,7 +90,7 @@ def test_an_error_is_set_apart_from_an_event_that_was_cut(begun: bytes, apart: b
     assert pipe.watch.failure == BROKEN
 
 
-def test_an_error_that_the_upstream_has_told_is_not_told_twice() -> None:
+def test_an_error_that_the_upstream_has_sent_is_not_sent_twice() -> None:
     error = b'data: {"error":{"message":"overloaded","type":"server_error"}}\n\n'
     pipe = make_passthrough("chat")
     assert pipe.feed(error) == error

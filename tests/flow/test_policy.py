@@ -93,7 +93,7 @@ def rows() -> Iterable[tuple[Kind, int, str, int, int, str]]:
             yield kind, attempts, advice, targets, credentials, row
 
 
-def test_the_table_speaks_of_every_kind_once_and_of_every_case() -> None:
+def test_the_table_has_every_kind_once_and_every_case() -> None:
     assert sorted(kind.value for kinds in GROUPS.values() for kind in kinds) == sorted(kind.value for kind in Kind)
     assert set(AFTER) == set(Kind)
     assert set(TABLE) == set(product(GROUPS, (3, 1), ADVICE))
@@ -106,7 +106,7 @@ def test_the_table_speaks_of_every_kind_once_and_of_every_case() -> None:
         for row in rows()
     ],
 )
-def test_the_steps_of_a_call_that_everybody_refuses_alike(
+def test_the_steps_of_a_call_that_every_target_refuses_alike(
     kind: Kind, attempts: int, advice: str, targets: int, credentials: int, row: str
 ) -> None:
     failure = replace(Failure(kind, "no"), **ADVICE[advice])
@@ -125,7 +125,7 @@ def test_the_steps_of_a_call_that_everybody_refuses_alike(
         (2, 2, 1, "aX!"),
     ],
 )
-def test_a_provider_that_repeats_time_outs_is_asked_again_after_one(
+def test_a_provider_that_repeats_timeouts_is_retried_after_one(
     targets: int, credentials: int, attempts: int, row: str
 ) -> None:
     kiro = make_provider("one", endpoint=Endpoint(URL, ("chat",), send_nothing, retries_timeouts=True))
@@ -167,7 +167,7 @@ def test_upstream_requests_are_numbered_over_retries_credentials_and_targets() -
     assert [ask.number for ask in trial.asked] == list(range(1, 10))
 
 
-def test_what_is_given_up_with_is_the_last_refusal_and_its_own_error_body() -> None:
+def test_the_final_failure_is_the_last_refusal_with_its_own_error_body() -> None:
     trial = Trial(targets=2)
     trial.begin()
     trial.after(NoReply(Failure(Kind.QUOTA, "the first one's allowance is used up")))
@@ -239,7 +239,7 @@ LIMITED = Failure(Kind.RATE_LIMITED, "slow down", retry_after=LONG_S)
         ((Failure(Kind.NOT_FOUND, "which?"), Failure(Kind.CREDENTIAL, "expired")), Failure(Kind.CREDENTIAL, "expired")),
     ],
 )
-def test_of_several_refused_credentials_the_client_is_told_what_passes_soonest(
+def test_of_several_refused_credentials_the_client_gets_the_refusal_that_ends_soonest(
     failures: tuple[Failure, Failure], told: Failure
 ) -> None:
     trial = Trial(credentials=2)
@@ -248,7 +248,7 @@ def test_of_several_refused_credentials_the_client_is_told_what_passes_soonest(
     assert trial.after(NoReply(failures[1])) == GiveUp(told)
 
 
-def test_a_credential_that_is_cooling_down_is_not_asked() -> None:
+def test_a_credential_that_is_cooling_down_is_not_used() -> None:
     trial = Trial(credentials=2)
     first = trial.asks(trial.begin()).provider.account.slot
     trial.after(NoReply(Failure(Kind.QUOTA, "spent")))
@@ -258,7 +258,7 @@ def test_a_credential_that_is_cooling_down_is_not_asked() -> None:
     assert trial.asks(trial.begin()).provider.account.slot == 1 - first
 
 
-def test_a_failure_at_the_end_of_a_reply_is_learnt_from() -> None:
+def test_a_failure_at_the_end_of_a_reply_starts_a_cooldown() -> None:
     """Codex says inside a good stream that the allowance is used up."""
     trial = Trial(credentials=2)
     first = trial.asks(trial.begin()).provider.account.slot

@@ -36,7 +36,7 @@ def interrupted(trial: Trial, failure: Failure = BROKEN, said: str | None = SAID
         (2, 1, True, "", "X"),
     ],
 )
-def test_who_continues_a_reply_that_broke_off(
+def test_which_target_continues_a_reply_that_broke_off(
     kind: Kind, targets: int, credentials: int, allowed: bool, said: str | None, row: str
 ) -> None:
     trial = Trial(targets=targets, credentials=credentials, continues=allowed)
@@ -64,14 +64,14 @@ def test_another_credential_continues_first_where_the_credential_is_at_fault_els
     assert sorted(seats) == [0, 1]
 
 
-def test_the_client_is_told_the_first_failure_where_nobody_continues() -> None:
+def test_the_client_gets_the_first_failure_where_no_target_continues() -> None:
     trial = Trial(targets=2, continues=True)
     trial.begin()
     interrupted(trial)
     assert trial.after(NoReply(Failure(Kind.QUOTA, "spent"))) == GiveUp(BROKEN)
 
 
-def test_whoever_continues_is_retried_like_anybody() -> None:
+def test_a_target_that_continues_is_retried_like_any_other() -> None:
     trial = Trial(targets=2, continues=True)
     trial.begin()
     interrupted(trial)
@@ -87,7 +87,7 @@ def amend_seed(failure: Failure) -> Adjustment | None:
     return Adjustment("without seed", drop_seed) if failure.kind is Kind.BAD_REQUEST else None
 
 
-def test_the_request_of_a_continuation_holds_what_was_said_after_all_other_changes() -> None:
+def test_the_request_of_a_continuation_holds_the_text_so_far_after_all_other_changes() -> None:
     trial = Trial(targets=2, continues=True, first=make_provider("one", requests=RequestRules(adjust=amend_seed)))
     trial.begin()
     trial.after(NoReply(Failure(Kind.BAD_REQUEST, "no seed, please")))
@@ -111,7 +111,7 @@ def test_credentials_that_broke_off_the_reply_are_not_used_for_it_again() -> Non
     assert interrupted(trial, last, "Half a loaf is") == GiveUp(last)
 
 
-def test_a_second_interruption_continues_from_all_that_was_said() -> None:
+def test_a_second_interruption_continues_from_all_that_was_sent() -> None:
     trial = Trial(targets=2, credentials=2, continues=True)
     trial.begin()
     interrupted(trial, Failure(Kind.QUOTA, "spent"))  # the other credential continues
@@ -121,7 +121,7 @@ def test_a_second_interruption_continues_from_all_that_was_said() -> None:
     assert ask.continuation.text == "Half a loaf"
 
 
-def test_an_interruption_is_learnt_from() -> None:
+def test_an_interruption_starts_a_cooldown() -> None:
     trial = Trial(credentials=2, continues=False)
     first = trial.asks(trial.begin()).provider.account.slot
     interrupted(trial, Failure(Kind.QUOTA, "spent"))
@@ -138,7 +138,7 @@ def test_another_credential_continues_after_all_targets_have_broken_off_too() ->
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in CONTINUED])
-def test_nobody_continues_after_a_bad_request_a_too_long_context_or_a_refusal(kind: Kind) -> None:
+def test_no_target_continues_after_a_bad_request_a_too_long_context_or_a_refusal(kind: Kind) -> None:
     trial = Trial(targets=2, credentials=2, continues=True)
     trial.begin()
     failure = Failure(kind, "no")

@@ -48,5 +48,5 @@ def test_a_later_round_is_repeated_by_the_same_target_alone() -> None:
     assert given_up.failure is BROKEN
 
 
-def test_a_later_round_that_breaks_off_is_told_to_the_client() -> None:
+def test_the_client_gets_the_failure_of_a_later_round() -> None:
     assert isinstance(paused_once(targets=2).after(Interrupted(BROKEN)), GiveUp)

@@ -76,7 +76,7 @@ def test_each_change_is_tried_once_and_changes_accumulate() -> None:
     assert trial.after(objection("temperature")) == GiveUp(Failure(Kind.BAD_REQUEST, "temperature"))
 
 
-def test_a_quirk_is_learnt_for_the_tenant_and_asked_for_again_at_once() -> None:
+def test_a_quirk_is_learnt_for_the_tenant_and_the_request_is_repeated_at_once() -> None:
     trial = Trial(first=make_provider("one", requests=RequestRules(adjust=amend_by_message)))
     trial.begin()
     assert trial.asks(trial.after(objection("server"))).changes == ()

@@ -168,7 +168,7 @@ CLIENT_HEADERS: tuple[Header, ...] = (
 
 
 @pytest.mark.parametrize(("key", "choices"), [("key_1", set()), (ENVIRONMENT_KEY, {b"openai-organization"})])
-def test_what_a_client_says_to_us_stays_with_us(key: str, choices: set[bytes]) -> None:
+def test_headers_for_the_gateway_are_not_forwarded(key: str, choices: set[bytes]) -> None:
     call = make_call("chat", CHAT, CLIENT_HEADERS, key=key)
     ready = passes(prepared(call, make_provider(key=KEY)))
     fields = fields_of(ready)
@@ -178,7 +178,7 @@ def test_what_a_client_says_to_us_stays_with_us(key: str, choices: set[bytes]) -
     assert KEY in ready.secrets
 
 
-def test_a_provider_says_which_of_the_clients_headers_pass() -> None:
+def test_a_provider_decides_which_of_the_clients_headers_pass() -> None:
     call = make_call("chat", CHAT, CLIENT_HEADERS)
     ready = prepared(
         call, make_provider(requests=RequestRules(forwards_header=lambda name: not name.startswith(b"x-stainless")))
@@ -209,7 +209,7 @@ def test_the_query_passes_without_the_clients_key() -> None:
     assert query_of("key=secret") == query_of("") == ""
 
 
-def test_what_is_asked_for_stands_in_the_accept_header_of_a_translated_request() -> None:
+def test_the_accept_header_of_a_translated_request_names_the_requested_mode() -> None:
     for body, accept in ((MESSAGES, b"application/json"), (MESSAGES_STREAM, b"text/event-stream")):
         ready = is_built(prepared(make_call("messages", body), make_provider()))
         assert fields_of(ready)[b"accept"] == accept
@@ -247,7 +247,7 @@ def test_a_path_may_be_the_providers_own() -> None:
     assert prepared(make_call(), provider).out.url == "http://127.0.0.1:9/v1/openai/chat"
 
 
-def test_a_model_may_speak_other_protocols_than_its_provider() -> None:
+def test_a_model_may_use_other_protocols_than_its_provider() -> None:
     async def speaks(model: str) -> tuple[str, ...]:
         return ("messages",) if model.startswith("claude") else ("chat",)
 
@@ -256,7 +256,7 @@ def test_a_model_may_speak_other_protocols_than_its_provider() -> None:
     assert prepared(make_call(), provider, "gpt").protocol.name == "chat"
 
 
-def test_who_answers_is_known_to_the_decoder() -> None:
+def test_the_decoder_knows_which_provider_answers() -> None:
     async def aim(model: str) -> object:
         return f"options for {model}"
 

@@ -184,7 +184,7 @@ def test_an_upstream_that_withholds_calls_answers_once_it_has_begun(withholds: b
     assert is_answering(prepared, pipe) is withholds
 
 
-def test_a_model_that_works_in_silence_answers() -> None:
+def test_a_model_that_works_without_output_answers() -> None:
     response = b'{"id":"resp_1","object":"response","status":"in_progress","model":"m","output":[]}'
     item = b'{"type":"reasoning","id":"rs_1","summary":[]}'
     begun = (

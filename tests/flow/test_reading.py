@@ -60,7 +60,7 @@ def test_no_room_is_a_reason_to_come_back_soon() -> None:
     assert "server.max_buffered_mb" in refused.value.failure.message
 
 
-def test_a_body_that_falls_silent_times_out() -> None:
+def test_a_body_that_stops_arriving_times_out() -> None:
     with pytest.raises(UpstreamTimeout):
         read(Answer(b"x", end=End.HANG), ByteBudget(1 << 20), silence_s=0.1)
 

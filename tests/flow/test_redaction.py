@@ -49,7 +49,7 @@ def test_what_is_no_secret_is_not_held_back_for_long() -> None:
     assert veil.finish() == b""
 
 
-def test_most_of_a_secret_at_the_very_end_is_not_told_either() -> None:
+def test_most_of_a_secret_at_the_very_end_is_hidden_too() -> None:
     veil = StreamRedactor(SECRETS)
     assert veil.feed(b"x fake-proxy-passwor") == b"x "
     assert veil.finish() == MASK_BYTES
@@ -71,7 +71,7 @@ def test_a_short_word_is_no_secret() -> None:
     assert list_secrets(((b"x-team", b"red"),), (b"blue",)) == ()
 
 
-def test_a_failures_code_and_details_are_as_discreet_as_its_message() -> None:
+def test_a_failures_code_and_details_are_redacted_like_its_message() -> None:
     failure = Failure(Kind.UPSTREAM, f"bad {KEY}", code=KEY, detail={"seen": [KEY], "kept": 1})
     told = redact_failure(failure, SECRETS)
     assert (told.message, told.code, told.detail) == ("bad ***", "***", {"seen": ["***"], "kept": 1})
@@ -115,7 +115,7 @@ def test_deltas_hold_no_secret_however_they_are_cut_and_lose_nothing_else(
         assert out == text
 
 
-def test_what_is_held_back_is_told_before_its_block_or_the_reply_ends() -> None:
+def test_held_back_text_is_sent_before_its_block_or_the_reply_ends() -> None:
     redactor = EventRedactor(SECRETS)
     assert list(redactor.feed(Delta(0, "a fake/k"))) == [Delta(0, "a ")]
     assert list(redactor.feed(Delta(1, "b fake/"))) == [Delta(1, "b ")]

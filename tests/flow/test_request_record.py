@@ -54,7 +54,7 @@ def test_a_request_that_came_nowhere_names_what_is_known() -> None:
     assert (outcome.provider, outcome.usage, outcome.ttft_s, outcome.passthrough) == ("", None, None, False)
 
 
-def test_a_reply_tells_who_answered_and_what_was_used() -> None:
+def test_a_reply_names_who_answered_and_what_was_used() -> None:
     ledger = Ledger()
     ledger.note_dropped("/seed", "it has none")
     used = Usage(input=7, output=2)
@@ -119,7 +119,7 @@ def test_a_gateway_that_stops_is_not_a_client_that_left() -> None:
     assert record.outcome().failed_attempts == (FailedAttempt("up/m", "shutdown"),)
 
 
-def test_usage_is_guessed_from_sizes_where_nobody_told_any() -> None:
+def test_usage_is_estimated_from_sizes_if_none_was_reported() -> None:
     record = make_record([START, Opened(0, TextBlock()), Delta(0, "x" * 40)])
     record.end()
     assert record.outcome().usage == Usage(input=100, output=10, source=Source.ESTIMATED)
@@ -142,7 +142,7 @@ def test_a_reply_without_anything_used_nothing() -> None:
     assert record.outcome().usage is None
 
 
-def test_the_body_and_the_reply_are_let_go_at_the_end() -> None:
+def test_the_body_and_the_reply_are_released_at_the_end() -> None:
     record = make_record([START, END])
     record.end()
     assert record.body == b""

@@ -63,7 +63,7 @@ def test_a_secret_in_a_header_is_hidden() -> None:
         (b"content-type", False),
     ],
 )
-def test_what_tells_of_the_gateways_account_can_be_left_out(name: bytes, is_of_account: bool) -> None:
+def test_headers_about_the_gateways_account_can_be_left_out(name: bytes, is_of_account: bool) -> None:
     left = list(drop_account_headers(Headers([(name, b"1")])))
     assert left == ([] if is_of_account else [(name, b"1")])
 

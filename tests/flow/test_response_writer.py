@@ -170,7 +170,7 @@ def test_a_failure_after_the_head_alone_is_the_only_event() -> None:
     play(scene)
 
 
-def test_a_failure_of_a_request_that_only_its_own_protocol_can_parse_is_told_too() -> None:
+def test_a_failure_of_a_request_that_only_its_own_protocol_can_parse_is_sent_too() -> None:
     async def scene() -> None:
         rig = Rig("chat", b'{"model":"m","stream":true,"messages":7}')
         with pytest.raises(RequestError):
@@ -199,7 +199,7 @@ def test_a_failure_after_a_part_of_the_reply_ends_it() -> None:
     play(scene)
 
 
-def test_of_a_reply_that_passes_the_error_is_already_written() -> None:
+def test_the_error_of_a_reply_that_passes_is_already_written() -> None:
     async def scene() -> None:
         rig = Rig()
         prepared = await rig.passing()

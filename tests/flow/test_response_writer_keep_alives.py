@@ -40,7 +40,7 @@ def test_a_client_of_a_translated_reply_is_kept_alive_until_it_begins(protocol: 
     play(scene)
 
 
-def test_keep_alives_begin_again_while_another_turn_is_asked_for_the_same_reply() -> None:
+def test_keep_alives_begin_again_during_another_turn_of_the_same_reply() -> None:
     async def scene() -> None:
         rig = Rig(keep_alive_s=SOON_S)
         prepared = await rig.translating()
@@ -104,7 +104,7 @@ def test_an_upstreams_own_keep_alives_are_passed_on(held: bytes, passed: bytes, 
     play(scene)
 
 
-def test_pings_are_keep_alives_for_whoever_knows_them() -> None:
+def test_pings_are_keep_alives_for_protocols_that_have_them() -> None:
     async def scene(protocol: str, body: bytes, is_one: bool) -> None:
         rig = Rig(protocol, body)
         prepared = await rig.passing()

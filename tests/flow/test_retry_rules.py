@@ -13,7 +13,7 @@ UNMENDABLE = {Kind.AUTH, Kind.CREDENTIAL, Kind.QUOTA, Kind.FORBIDDEN}
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_a_client_is_told_not_to_retry_what_no_retry_mends(kind: Kind) -> None:
+def test_x_should_retry_is_false_where_no_retry_helps(kind: Kind) -> None:
     assert should_retry(Failure(kind, "x")) is (False if kind in UNMENDABLE else None)
 
 
@@ -23,7 +23,7 @@ def test_an_upstreams_own_advice_passes(kind: Kind, advice: bool) -> None:
     assert should_retry(Failure(kind, "x", should_retry=advice)) is advice
 
 
-def test_no_advice_of_an_upstream_mends_a_refused_credential() -> None:
+def test_no_advice_of_an_upstream_makes_a_refused_credential_worth_a_retry() -> None:
     assert should_retry(Failure(Kind.CREDENTIAL, "x", should_retry=True)) is False
 
 

@@ -52,7 +52,7 @@ def ask(rig: Rig, service: SlowSearch) -> Asking:
     return rig.asks("messages", msgspec.json.encode(REQUEST))
 
 
-def test_the_reply_goes_on_with_what_the_search_found() -> None:
+def test_the_reply_continues_with_what_the_search_found() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
             service = SlowSearch()

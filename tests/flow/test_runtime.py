@@ -46,7 +46,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_ones() -> None:
     assert "gpt-large" in failure.message
 
 
-def test_who_could_not_be_asked_for_models_is_named() -> None:
+def test_a_provider_whose_models_could_not_be_listed_is_named() -> None:
     world = make_world(unlisted("one"), listing("two", ModelInfo("b")))
     with pytest.raises(RequestError) as refused:
         run(find_targets(world, "a"))

@@ -52,7 +52,7 @@ def test_fields_of_the_body_name_it(body: dict[str, object], name: str) -> None:
     assert session(body) == name
 
 
-def test_whoever_wrote_the_reply_that_is_continued_comes_first() -> None:
+def test_the_target_that_wrote_the_reply_to_be_continued_comes_first() -> None:
     body: dict[str, object] = {"input": "Hi", "previous_response_id": "resp_1", "prompt_cache_key": "k"}
     header = (b"session-id", b"s")
     assert session(body, header, known=("response resp_1",)) == "response resp_1"
@@ -83,7 +83,7 @@ def turns(*texts: str, system: str = "Be brief.") -> dict[str, object]:
     return {"messages": [{"role": "system", "content": system}, *messages]}
 
 
-def test_without_a_name_the_beginning_tells() -> None:
+def test_without_a_name_the_first_bytes_decide() -> None:
     first = session(turns("Hi"), protocol="chat")
     assert first is not None
     assert session(turns("Hi", "Hello.", "How are you?"), protocol="chat") == first

@@ -34,7 +34,7 @@ def ask(gateway: Running) -> bytes:
     return body
 
 
-def test_a_stalled_upstream_is_told_and_let_go(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stalled_upstream_is_reported_and_closed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with FakeUpstream([Answer(STARTED, end=End.HANG)]) as fake:
         with (
             caplog.at_level(logging.ERROR),
@@ -50,7 +50,7 @@ def test_a_stalled_upstream_is_told_and_let_go(tmp_path: Path, caplog: pytest.Lo
     assert caplog.messages == []
 
 
-def test_a_gateway_that_stops_while_an_upstream_lingers_says_nothing_twice(
+def test_a_gateway_that_stops_while_an_upstream_lingers_sends_nothing_twice(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = (

@@ -44,13 +44,13 @@ def test_the_steps_and_the_ends_of_a_turn() -> None:
     }
 
 
-def test_they_are_values_that_nobody_changes() -> None:
+def test_steps_and_ends_are_frozen_values() -> None:
     for kind in (*get_args(Step), *get_args(TurnEnd), ErrorReply):
         assert kind.__struct_config__.frozen, kind
     assert NoReply(FAILURE) == NoReply(Failure(Kind.LOST, "gone"))
     assert msgspec.structs.replace(Wait(1.0), seconds=2.0) == Wait(2.0)
 
 
-def test_a_first_question_changes_and_continues_nothing() -> None:
+def test_a_first_request_changes_and_continues_nothing() -> None:
     ask = Ask(Route("up", "m"), make_provider(), 1)
     assert (ask.changes, ask.continuation, ask.renew_after) == ((), None, None)

@@ -22,7 +22,7 @@ SERVER = Server(first_token_timeout_s=300, token_timeout_s=900, idle_timeout_s=2
         (600.0, 15.0, 600),  # its stanza says so
     ],
 )
-def test_whose_time_out_holds_before_the_first_token(own_s: float | None, limit_s: float, first_token_s: float) -> None:
+def test_which_timeout_holds_before_the_first_token(own_s: float | None, limit_s: float, first_token_s: float) -> None:
     endpoint = Endpoint(URL, ("chat",), send_nothing, first_token_timeout_s=own_s, first_token_limit_s=limit_s)
     assert timeouts_for(endpoint, SERVER) == Timeouts(first_token_s, 900, 200)
 
@@ -38,14 +38,14 @@ def test_a_sign_of_life_extends_the_wait_but_not_beyond_the_time_for_a_token() -
     assert wait.deadline == 1025
 
 
-def test_after_a_token_only_silence_counts() -> None:
+def test_after_a_token_only_pauses_count() -> None:
     wait = ReplyDeadline("up", Timeouts(first_token_s=10, token_s=25, idle_s=100), now=1000)
     for now in (1005, 1080, 1170):
         wait.extend(now, has_token=True)
         assert wait.deadline == now + 100
 
 
-def test_what_is_left_is_never_nothing() -> None:
+def test_the_time_left_is_never_zero() -> None:
     wait = ReplyDeadline("up", Timeouts(10, 25, 100), now=1000)
     assert wait.left(1004) == 6
     assert wait.left(1010) == wait.left(2000) == 0.001

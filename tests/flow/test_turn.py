@@ -115,7 +115,7 @@ def test_a_stream_that_fails_before_its_first_token_has_written_nothing(
     [Answer(headless=True, end=End.HANG), Answer(b"", end=End.HANG)],
     ids=["no head", "a head and nothing more"],
 )
-def test_silence_before_the_first_token_is_a_time_out(scene: Scene, answer: Answer) -> None:
+def test_no_data_before_the_first_token_is_a_timeout(scene: Scene, answer: Answer) -> None:
     played = play(with_server(scene, HURRIED), answer)
     assert isinstance(played.end, NoReply)
     assert played.end.failure.kind is Kind.TIMEOUT
@@ -214,7 +214,7 @@ def test_an_upstream_that_does_not_end_after_its_last_event_is_not_waited_for(mo
 # The shape of an answer
 
 
-def test_a_document_for_a_client_that_wants_a_stream_is_told_as_one() -> None:
+def test_a_document_for_a_client_that_requests_a_stream_is_sent_as_one() -> None:
     for scene, last in ((PASSES, b"data: [DONE]\n\n"), (TRANSLATED, b'{"type":"message_stop"}\n\n')):
         for answer in (document(WHOLE), Answer(WHOLE)):
             played = play(scene, answer)
@@ -345,7 +345,7 @@ def test_a_request_that_cannot_be_built_is_not_sent() -> None:
     assert played.asked == []
 
 
-def test_the_model_is_told_what_its_last_reply_lost() -> None:
+def test_the_next_request_names_what_the_last_reply_lost() -> None:
     async def remember() -> LostCalls:
         memory = LostCalls(None)
         lost = (LostCall("write", '{"path": "notes/to'),)
@@ -386,7 +386,7 @@ def test_the_connection_of_a_finished_reply_is_used_again(monkeypatch: pytest.Mo
         assert fake.connections == 1
 
 
-def test_an_upstream_whose_turn_is_closed_is_let_go() -> None:
+def test_the_upstream_of_a_closed_turn_is_closed() -> None:
     with FakeUpstream([Answer(HALF, end=End.HANG)]) as fake:
         asked = play_with(with_server(TRANSLATED, Server(idle_timeout_s=0.2)), fake)
         assert isinstance(asked.end, Interrupted)

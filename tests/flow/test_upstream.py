@@ -146,7 +146,7 @@ def test_an_error_body_may_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None
     assert (end.failure.kind, end.failure) == (Kind.UPSTREAM, oversized_failure(make_provider()))
 
 
-def test_nobody_who_listens_is_a_lost_connection() -> None:
+def test_a_closed_port_is_a_lost_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     _, end = run(send_to(f"http://127.0.0.1:{port}/v1"))

@@ -40,7 +40,7 @@ def test_the_provider_knows_the_command_that_helps() -> None:
     )
 
 
-def test_of_several_credentials_it_is_said_which() -> None:
+def test_of_several_credentials_the_rejected_one_is_named() -> None:
     pooled = make_pooled(make_provider(), 2)
     prepared = run(prepare_for(make_call(), pooled.members[1]))
     assert "credential 2 of 2" in attribute_failure(prepared, Failure(Kind.CREDENTIAL, "no")).message
@@ -171,7 +171,7 @@ def test_spent_allowances_are_read_where_the_failure_is_about_them(kind: Kind) -
         assert (asked_at, failure.resets_at) == ([], None)
 
 
-def test_allowances_are_not_read_where_the_upstream_says_how_long() -> None:
+def test_allowances_are_not_read_where_the_upstream_names_the_wait() -> None:
     def never(headers: Headers, now: float) -> float | None:
         raise AssertionError
 

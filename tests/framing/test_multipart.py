@@ -76,7 +76,7 @@ def test_no_such_field_is_no_error() -> None:
         (b"--b7\r\n" + b"x: y\r\n" * MAX_PART_HEAD_BYTES, "head of a part"),
     ],
 )
-def test_a_malformed_form_says_why(form: bytes, complaint: str) -> None:
+def test_a_malformed_form_is_refused_with_the_reason(form: bytes, complaint: str) -> None:
     for size in (1 << 20, 1000, 7):
         with pytest.raises(MalformedForm, match=complaint):
             find(*(form[at : at + size] for at in range(0, len(form), size)))

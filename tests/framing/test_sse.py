@@ -220,7 +220,7 @@ def test_an_empty_stream_is_no_event() -> None:
 # Bounds
 
 
-def test_an_event_too_large_breaks_the_stream_after_the_good_ones_and_then_there_is_silence() -> None:
+def test_an_event_too_large_breaks_the_stream_after_the_good_ones_and_nothing_follows() -> None:
     framer = SseFramer(max_event_bytes=20)
     frames = framer.feed(b"data: 1\n\ndata: " + b"x" * 15 + b"\n\ndata: 2\n\n")
     assert frames == [Frame("", b"1"), Broken("an event is larger than 20 bytes")]
@@ -325,7 +325,7 @@ def by_the_letter(stream: bytes) -> list[Frame | Broken]:
 
 @given(SOUP, st.lists(st.integers(0, 200), max_size=8))
 @settings(max_examples=100, deadline=None)
-def test_soup_reads_as_the_letter_of_the_rules_in_any_cut(stream: bytes, points: list[int]) -> None:
+def test_random_lines_are_read_as_the_standard_requires_in_any_cut(stream: bytes, points: list[int]) -> None:
     pieces = cut(stream, [min(point, len(stream)) for point in points])
     assert run(SseFramer(), pieces) == by_the_letter(stream)
 

@@ -38,7 +38,7 @@ def test_one_credential_is_available_until_its_provider_says_otherwise() -> None
     assert told(provider(Limits(exhausted_until=NOW - 60)))["pool_credentials", "p", "available"] == 1
 
 
-def test_of_several_credentials_those_at_rest_are_counted_apart() -> None:
+def test_of_several_credentials_those_in_cooldown_are_counted_separately() -> None:
     pool = Pool((Member("a", "first"), Member("b", "second"), Member("c", "third")))
     pool.start_cooldown(0, ALL_MODELS, NOW + 60, "rate_limited", NOW)
     pool.start_cooldown(1, "one-model", NOW + 60, "rate_limited", NOW)
@@ -46,7 +46,7 @@ def test_of_several_credentials_those_at_rest_are_counted_apart() -> None:
     assert found == {("pool_credentials", "p", "available"): 2, ("pool_credentials", "p", "cooling_down"): 1}
 
 
-def test_allowances_are_told_as_a_share_and_only_where_there_is_a_limit() -> None:
+def test_allowances_are_shown_as_a_share_and_only_where_there_is_a_limit() -> None:
     windows = {"primary": Window(used_percent=37.5), "bonus": Window(used_percent=0.0, unlimited=True)}
     member = provider(Limits(windows=windows))
     for given in (member, provider(members=(member,))):

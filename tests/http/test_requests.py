@@ -130,7 +130,7 @@ def test_googles_clients_get_the_same_names_in_their_own_shape(door: Door, heade
     assert "generateContent" in writer["supportedGenerationMethods"]
 
 
-def test_a_model_may_be_asked_for_before_the_list_is(tmp_path: Path) -> None:
+def test_a_model_may_be_requested_before_the_list_is_read(tmp_path: Path) -> None:
     with Upstream() as upstream, running(provider_section("chat", upstream.url, "local"), tmp_path) as gateway:
         status, body = Door(gateway, upstream).ask("GET", "/v1/models/local%2Fwriter", **BEARER)
     assert (status, body["id"]) == (200, "local/writer")
@@ -199,7 +199,7 @@ def test_a_body_of_responses_on_chats_path_is_answered_as_chat_answers(
     assert door.sent().json["messages"] == [{"role": "user", "content": "Hi"}]
 
 
-def test_a_chat_body_may_say_input_too(door: Door) -> None:
+def test_a_chat_body_may_use_input_too(door: Door) -> None:
     assert door.ask("POST", "/v1/chat/completions", said("local/m", input="x"), **BEARER)[0] == 200
     assert door.sent().json["input"] == "x"
 

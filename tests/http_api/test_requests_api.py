@@ -45,7 +45,7 @@ def test_the_owner_sees_all_requests_newest_first(gateway: Running) -> None:
     assert (row["route"], row["outcome"], row["client_protocol"], row["captured"]) == ("echo/echo", "ok", "chat", True)
 
 
-def test_a_client_key_sees_its_own_requests_whatever_it_asks_for(gateway: Running) -> None:
+def test_a_client_key_sees_its_own_requests_whatever_it_requests(gateway: Running) -> None:
     alice = gateway.keys["alice"]
     for query in ("", "q=key:bob", "q=key:!alice", "q=key:*", "q=req_bob", "q=key:environment", "q=outcome:!ok"):
         body = search(gateway, query, alice)

@@ -99,7 +99,7 @@ def test_a_call_that_is_forced_is_made_once(sdks: Sdks, protocol: str, streaming
 
 @every_protocol
 @whole_and_streaming
-def test_a_schema_is_kept_to(sdks: Sdks, protocol: str, streaming: bool, show: Show) -> None:
+def test_a_reply_follows_its_schema(sdks: Sdks, protocol: str, streaming: bool, show: Show) -> None:
     reply, _ = fetch_reply(sdks, protocol, streaming, Wish("Which city is the capital of France?", schema=CITY))
     show(reply)
     assert msgspec.json.decode(reply.text) in ({"city": "Paris"}, {"city": "London"})

@@ -18,7 +18,7 @@ def test_what_is_small_is_not_counted() -> None:
 
 
 @pytest.mark.parametrize("sizes", [[300_000], [1_000, 299_000], [65_000, 1_000, 234_000], [1] * 10], ids=str)
-def test_everything_is_given_back(sizes: list[int]) -> None:
+def test_everything_is_returned_to_the_budget(sizes: list[int]) -> None:
     budget = ByteBudget(1_000_000)
     charge = BudgetShare(budget)
     for size in sizes:
@@ -34,7 +34,7 @@ def test_everything_is_given_back(sizes: list[int]) -> None:
     assert budget.held == 0
 
 
-def test_two_requests_share_it() -> None:
+def test_two_requests_share_a_budget() -> None:
     budget = ByteBudget(200_000)
     first, second = BudgetShare(budget), BudgetShare(budget)
     first.hold(200_000)

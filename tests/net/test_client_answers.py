@@ -29,7 +29,7 @@ def reply(coding: bytes, body: bytes) -> bytes:
 
 @every_coding
 @on_both_loops
-async def test_an_encoded_answer_arrives_plain_and_says_so(coding: bytes) -> None:
+async def test_an_encoded_answer_arrives_decoded_and_without_its_encoding_header(coding: bytes) -> None:
     client = HttpClient()
     wire = reply(coding, PACKED[coding])
     async with RawServer((Request(), wire, Request(), *bytewise(wire), Hold())) as server:
@@ -58,7 +58,7 @@ async def test_an_event_is_decoded_as_soon_as_its_bytes_are_here() -> None:
 
 @every_coding
 @on_both_loops
-async def test_a_lie_about_the_encoding_is_corrupt(coding: bytes) -> None:
+async def test_a_wrong_content_encoding_is_corrupt(coding: bytes) -> None:
     client = HttpClient()
     async with RawServer((Request(), reply(coding, b'{"error":"not packed at all"}'), Hold())) as server:
         answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=20)

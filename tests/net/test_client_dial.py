@@ -67,7 +67,7 @@ async def test_a_certificate_for_another_name_is_lost(tls: tuple[ssl.SSLContext,
 
 
 @on_both_loops
-async def test_a_server_that_speaks_no_tls_is_lost() -> None:
+async def test_a_server_without_tls_is_lost() -> None:
     async with RawServer((b"HTTP/1.1 400 No\r\n\r\n", Hold())) as server:
         with pytest.raises(ConnectionLost, match="TLS failed"):
             await fetch(f"https://127.0.0.1:{server.port}/")
@@ -132,7 +132,7 @@ async def test_a_handshake_that_never_ends_is_a_connect_timeout() -> None:
 
 
 @on_both_loops
-async def test_an_http_proxy_is_asked_with_the_whole_url() -> None:
+async def test_an_http_proxy_gets_the_whole_url() -> None:
     async with RawServer(TWICE) as server, FakeProxy(http, secret=BASIC) as proxy:
         dial = DialOptions(proxy=f"http://us%20er:sk-fake%3A1@127.0.0.1:{proxy.port}")
         assert await fetch(server.url + "/v1?a=b", dial) == b"ok"
@@ -162,7 +162,9 @@ async def test_tls_goes_through_an_http_proxys_tunnel(tls: tuple[ssl.SSLContext,
     ],
 )
 @on_both_loops
-async def test_socks_resolves_names_where_it_is_told_to(scheme: str, host: str, asked: tuple[bytes, ...]) -> None:
+async def test_socks_resolves_names_where_its_scheme_requires_it(
+    scheme: str, host: str, asked: tuple[bytes, ...]
+) -> None:
     async with RawServer(TWICE) as server, FakeProxy(socks5) as proxy:
         dial = DialOptions(proxy=f"{scheme}://127.0.0.1:{proxy.port}")
         assert await fetch(f"http://{host}:{server.port}/", dial) == b"ok"

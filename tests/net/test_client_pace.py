@@ -17,7 +17,7 @@ async def ask(client: HttpClient, server: RawServer, head_timeout_s: float = 2) 
 
 
 @on_both_loops
-async def test_a_firehose_stops_while_nobody_takes_and_flows_on_when_somebody_does() -> None:
+async def test_a_fast_upstream_is_paused_while_nothing_is_read_and_resumes_afterwards() -> None:
     client = HttpClient()
     piece = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
     async with RawServer((Request(), STREAM, Flood(piece))) as server:
@@ -69,7 +69,7 @@ async def test_no_head_in_time_is_a_first_timeout_and_the_connection_is_dropped(
 
 
 @on_both_loops
-async def test_silence_in_the_body_is_an_idle_timeout_after_which_one_may_ask_again() -> None:
+async def test_a_pause_in_the_body_is_an_idle_timeout_after_which_reading_may_continue() -> None:
     client = HttpClient()
     go_on = asyncio.Event()
     async with RawServer((Request(), STREAM, Until(go_on), b"2\r\nok\r\n0\r\n\r\n", Hold())) as server:

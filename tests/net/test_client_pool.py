@@ -46,7 +46,7 @@ async def test_one_connection_serves_one_request_after_another() -> None:
 
 
 @on_both_loops
-async def test_the_connection_that_rested_last_is_taken_first() -> None:
+async def test_the_connection_that_was_used_last_is_taken_first() -> None:
     client = HttpClient()
     async with RawServer((Request(), OK, Request(), OK, Hold())) as server:
         first, second = await ask(client, server), await ask(client, server)
@@ -68,7 +68,7 @@ async def test_the_connection_that_rested_last_is_taken_first() -> None:
     ids=["close", "http/1.0", "second answer", "stray byte"],
 )
 @on_both_loops
-async def test_a_connection_that_ends_or_says_too_much_is_not_reused(wire: bytes) -> None:
+async def test_a_connection_that_ends_or_sends_too_much_is_not_reused(wire: bytes) -> None:
     client = HttpClient()
     async with RawServer((Request(), wire, Hold())) as server:
         assert await fetch(client, server) == b"ok"
@@ -79,7 +79,7 @@ async def test_a_connection_that_ends_or_says_too_much_is_not_reused(wire: bytes
 
 
 @on_both_loops
-async def test_bytes_on_a_resting_connection_poison_it() -> None:
+async def test_bytes_on_an_idle_connection_make_it_unusable() -> None:
     client = HttpClient()
     late = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil"
     async with RawServer((Request(), OK, Pause(0.02), late, Hold()), (Request(), OK, Hold())) as server:
@@ -110,7 +110,7 @@ async def test_a_stale_connection_is_replaced_unnoticed_for_what_changes_nothing
 
 @ENDS
 @on_both_loops
-async def test_what_an_upstream_may_have_read_is_never_sent_twice_unasked(end: Script) -> None:
+async def test_a_request_that_an_upstream_may_have_read_is_never_repeated_by_itself(end: Script) -> None:
     client = HttpClient()
     async with RawServer((Request(), OK, Request(), *end), (Request(), OK, Hold())) as server:
         assert await fetch(client, server) == b"ok"
@@ -124,7 +124,7 @@ async def test_what_an_upstream_may_have_read_is_never_sent_twice_unasked(end: S
 
 
 @on_both_loops
-async def test_after_a_stale_connection_those_that_rested_beside_it_are_not_tried_either() -> None:
+async def test_after_a_stale_connection_the_other_idle_ones_are_not_tried_either() -> None:
     client = HttpClient()
     old = (Request(), OK, Request())
     async with RawServer(old, old, (Request(), OK, Hold())) as server:
@@ -197,7 +197,7 @@ async def test_a_connection_closed_between_its_making_and_its_first_use_is_lost(
 
 
 @on_both_loops
-async def test_nobody_listening_is_lost_before_anything_is_sent() -> None:
+async def test_a_closed_port_is_lost_before_anything_is_sent() -> None:
     client = HttpClient()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -210,7 +210,7 @@ async def test_nobody_listening_is_lost_before_anything_is_sent() -> None:
 
 
 @on_both_loops
-async def test_resting_connections_expire() -> None:
+async def test_idle_connections_expire() -> None:
     client = HttpClient(idle_s=0.05)
     async with RawServer((Request(), OK, Hold())) as server:
         assert await fetch(client, server) == b"ok"
@@ -221,7 +221,7 @@ async def test_resting_connections_expire() -> None:
 
 
 @on_both_loops
-async def test_a_connection_to_a_stranger_is_closed_after_its_request() -> None:
+async def test_a_connection_that_is_not_to_be_kept_is_closed_after_its_request() -> None:
     client = HttpClient()
     async with RawServer((Request(), OK, Hold())) as server:
         for visits in (1, 2):

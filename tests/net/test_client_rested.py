@@ -62,7 +62,7 @@ def hasty(last_word: bytes) -> Iterator[Hasty]:
 
 @pytest.mark.parametrize("last_word", [b"", EVIL], ids=["nothing", "a stray answer"])
 @on_both_loops
-async def test_a_connection_that_has_news_nobody_has_read_does_not_serve_again(last_word: bytes) -> None:
+async def test_a_connection_with_unread_bytes_is_not_reused(last_word: bytes) -> None:
     client = HttpClient()
     with hasty(last_word) as server:
         question = OutgoingRequest("POST", server.url, (), b"{}")

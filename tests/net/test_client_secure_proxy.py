@@ -51,7 +51,7 @@ async def test_tls_goes_inside_the_tls_of_the_proxy(tls: Tls) -> None:
 
 
 @on_both_loops
-async def test_a_plain_upstream_is_asked_for_through_the_tls_of_the_proxy(tls: Tls) -> None:
+async def test_a_plain_upstream_is_requested_through_the_tls_of_the_proxy(tls: Tls) -> None:
     async with RawServer(TWICE) as server, FakeProxy(http, secret=BASIC, tls=tls[0]) as proxy:
         dial = DialOptions(proxy=f"https://{USER}127.0.0.1:{proxy.port}", ca_file=tls[1])
         assert await fetch(server.url + "/v1?a=b", dial) == b"ok"
@@ -61,7 +61,7 @@ async def test_a_plain_upstream_is_asked_for_through_the_tls_of_the_proxy(tls: T
 
 
 @on_both_loops
-async def test_a_proxy_with_an_unknown_certificate_is_told_from_the_upstream(tls: Tls) -> None:
+async def test_a_proxy_with_an_unknown_certificate_is_distinguished_from_the_upstream(tls: Tls) -> None:
     async with RawServer(TWICE, tls=tls[0]) as server, FakeProxy(http, tls=tls[0]) as proxy:
         for url in (server.url, "http://upstream.test/"):
             with pytest.raises(ConnectionLost, match=r"the proxy's certificate is refused: self.signed") as caught:
@@ -81,7 +81,7 @@ async def test_the_upstreams_certificate_is_judged_inside_the_tunnel_too(tls: Tl
 
 
 @on_both_loops
-async def test_a_proxy_that_speaks_no_tls_is_lost(tls: Tls) -> None:
+async def test_a_proxy_without_tls_is_lost(tls: Tls) -> None:
     async with RawServer((b"HTTP/1.1 400 No\r\n\r\n", Hold())) as proxy:
         with pytest.raises(ConnectionLost, match="TLS with the proxy failed"):
             await fetch("https://upstream.test/", DialOptions(proxy=f"https://localhost:{proxy.port}", ca_file=tls[1]))

@@ -83,7 +83,7 @@ async def test_a_sink_that_has_enough_gets_no_more_until_it_is_streamed_to_again
 
 
 @on_both_loops
-async def test_a_firehose_stops_once_the_sink_has_enough() -> None:
+async def test_a_fast_upstream_is_paused_once_the_sink_has_enough() -> None:
     client = HttpClient()
     piece = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
     async with RawServer((Request(), STREAM, Flood(piece))) as server:
@@ -102,7 +102,7 @@ async def test_a_firehose_stops_once_the_sink_has_enough() -> None:
 
 
 @on_both_loops
-async def test_bytes_before_a_break_reach_the_sink_before_the_break_is_told() -> None:
+async def test_bytes_before_a_break_reach_the_sink_before_the_break_is_reported() -> None:
     client = HttpClient()
     go_on = asyncio.Event()
     async with RawServer((Request(), STREAM, Pause(0.02), b"3\r\nhel\r\n", Until(go_on), Reset())) as server:
@@ -128,7 +128,7 @@ async def test_bytes_before_a_broken_frame_of_the_same_read_reach_the_sink() -> 
 
 
 @on_both_loops
-async def test_silence_is_told_after_the_time_that_the_sink_grants() -> None:
+async def test_a_pause_is_reported_after_the_time_that_the_sink_allows() -> None:
     client = HttpClient()
     go_on = asyncio.Event()
     async with RawServer((Request(), STREAM, b"1\r\na\r\n", Until(go_on), HELLO, Hold())) as server:

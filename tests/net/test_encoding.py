@@ -115,7 +115,7 @@ def test_one_byte_over_the_limit_is_too_large(packer: str) -> None:
 
 
 @pytest.mark.parametrize("packer", [name for name in PACKED if name not in ("gzip members", "zstd frames")])
-def test_every_truncation_is_told(packer: str) -> None:
+def test_every_truncation_is_reported(packer: str) -> None:
     encoding, pack = PACKERS[packer]
     plain = PLAIN[:3000]
     packed = pack(plain)
@@ -126,7 +126,7 @@ def test_every_truncation_is_told(packer: str) -> None:
 
 @packed_only
 @pytest.mark.parametrize("lie", [b'{"error":"plain"}', b"<html>no</html>" * 50, bytes(100), b"x"])
-def test_plain_bytes_under_a_coding_are_told(packer: str, lie: bytes) -> None:
+def test_plain_bytes_under_a_coding_are_reported(packer: str, lie: bytes) -> None:
     with pytest.raises(InvalidEncoding):
         decompress(PACKERS[packer][0], lie, 1 << 20)
 

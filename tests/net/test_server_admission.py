@@ -126,7 +126,7 @@ def test_an_address_that_floods_pushes_out_its_own_connections_first(play: Play)
     play(scenario())
 
 
-def test_half_a_request_that_gives_way_is_told_so(play: Play) -> None:
+def test_half_a_request_that_is_evicted_gets_an_error(play: Play) -> None:
     async def scenario() -> None:
         async with (
             serving(KeyedWitness(), limits(max_connections=4)) as server,

@@ -71,7 +71,7 @@ def test_idle_connections_are_closed_at_once(play: Play) -> None:
     play(scenario())
 
 
-def test_after_the_grace_handlers_are_cancelled_and_may_say_a_last_word(play: Play) -> None:
+def test_after_the_grace_handlers_are_cancelled_and_may_send_a_last_error(play: Play) -> None:
     async def endless(exchange: Exchange) -> None:
         exchange.start(200, [])
         try:

@@ -262,7 +262,7 @@ def test_a_body_that_came_whole_lets_an_early_reply_keep_the_connection(play: Pl
     play(scenario())
 
 
-def test_the_body_may_be_asked_for_twice(play: Play) -> None:
+def test_the_body_may_be_read_twice(play: Play) -> None:
     async def handler(exchange: Exchange) -> None:
         exchange.respond(200, [], await exchange.body() + await exchange.body())
 

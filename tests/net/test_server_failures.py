@@ -16,7 +16,7 @@ POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
 RESET = struct.pack("ii", 1, 0)
 
 
-def test_a_failing_handler_costs_one_500_and_tells_no_secret(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_handler_costs_one_500_and_shows_no_secret(play: Play, caplog: pytest.LogCaptureFixture) -> None:
     async def handler(exchange: Exchange) -> None:
         raise ValueError("sk-fake-secret")
 

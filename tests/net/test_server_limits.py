@@ -59,7 +59,7 @@ def test_a_slow_header_on_a_kept_connection_is_closed_in_time(play: Play) -> Non
     play(scenario())
 
 
-def test_a_client_that_says_nothing_is_closed_without_a_word(play: Play) -> None:
+def test_a_connection_that_sends_nothing_is_closed_without_a_response(play: Play) -> None:
     async def scenario() -> None:
         async with serving(Witness(), limits(header_timeout_s=0.1)) as server, connected(server) as client:
             assert await client.closed()
@@ -190,7 +190,7 @@ def test_the_handler_may_word_the_body_timeout_itself(play: Play) -> None:
     play(scenario())
 
 
-def test_a_body_that_nobody_asked_for_is_not_read_ahead(play: Play) -> None:
+def test_a_body_that_the_handler_does_not_read_is_not_read_ahead(play: Play) -> None:
     async def scenario() -> None:
         async with serving(never, limits(body_gap_timeout_s=0.1)) as server, connected(server) as client:
             client.writer.transport.set_write_buffer_limits(high=0)
@@ -294,7 +294,7 @@ def test_a_client_that_reads_slowly_but_steadily_is_kept(play: Play) -> None:
 
 
 @pytest.mark.parametrize("size", [30_000, 20_000_000])
-def test_a_finished_reply_that_nobody_reads_does_not_pin_its_connection(size: int, play: Play) -> None:
+def test_a_finished_reply_that_is_not_read_does_not_keep_its_connection(size: int, play: Play) -> None:
     async def handler(exchange: Exchange) -> None:
         exchange.respond(200, [], b"x" * size)
 
@@ -309,7 +309,7 @@ def test_a_finished_reply_that_nobody_reads_does_not_pin_its_connection(size: in
     play(scenario())
 
 
-def test_pipelined_replies_that_nobody_reads_stop_the_next_handler(play: Play) -> None:
+def test_pipelined_replies_that_are_not_read_stop_the_next_handler(play: Play) -> None:
     served = 0
 
     async def handler(exchange: Exchange) -> None:

@@ -10,7 +10,7 @@ from dragoman.net.tasks import spawn
 from net.scenarios import Play
 
 
-def test_a_task_that_nobody_keeps_still_ends(play: Play) -> None:
+def test_a_task_without_a_reference_still_ends(play: Play) -> None:
     async def scenario() -> None:
         ended = asyncio.Event()
 

@@ -52,7 +52,7 @@ def test_what_was_written_just_before_a_break_reaches_the_client(play: Play) -> 
     play(scenario())
 
 
-def test_a_handler_that_never_waits_is_told_at_once_that_the_client_is_too_slow(play: Play) -> None:
+def test_a_handler_that_never_waits_learns_at_once_that_the_client_is_too_slow(play: Play) -> None:
     written = 0
 
     async def floods(exchange: Exchange) -> None:

@@ -50,7 +50,7 @@ def test_the_last_part_of_the_user_bears_the_breakpoint(target: str, text: str) 
 
 
 @pytest.mark.parametrize(("target", "text"), [("chat", "text"), ("responses", "input_text")])
-def test_a_result_at_the_end_bears_it_too(target: str, text: str) -> None:
+def test_a_result_at_the_end_gets_the_breakpoint_too(target: str, text: str) -> None:
     body, lost = built(target, {"role": "user", "content": "a"}, CALL, answered("4C"))
     assert contents(body)[-1] == [{"type": text, "text": "4C", "prompt_cache_breakpoint": KEPT}]
     assert lost == {"/cache_control": LossKind.APPROXIMATED}
@@ -58,7 +58,7 @@ def test_a_result_at_the_end_bears_it_too(target: str, text: str) -> None:
 
 @pytest.mark.parametrize("target", ["chat", "responses"])
 @pytest.mark.parametrize("end", [answered([]), answered(""), {"role": "assistant", "content": "so"}])
-def test_what_cannot_bear_one_leaves_it_to_what_stands_before(target: str, end: dict[str, object]) -> None:
+def test_a_part_without_breakpoints_leaves_it_to_the_part_before(target: str, end: dict[str, object]) -> None:
     body, lost = built(target, {"role": "user", "content": "a"}, CALL, end)
     first = contents(body)[0]
     assert first[-1]["prompt_cache_breakpoint"] == KEPT
@@ -74,7 +74,7 @@ def test_a_breakpoint_that_the_client_set_there_itself_stays_as_it_is(target: st
 
 
 @pytest.mark.parametrize("target", ["chat", "responses"])
-def test_a_request_with_nothing_to_bear_it_loses_it(target: str) -> None:
+def test_a_request_without_a_part_that_takes_the_breakpoint_loses_it(target: str) -> None:
     body, lost = built(target, {"role": "assistant", "content": "so"})
     assert b"prompt_cache_breakpoint" not in msgspec.json.encode(body)
     assert lost["/cache_control"] is LossKind.DROPPED

@@ -176,7 +176,7 @@ def test_the_context_size_limits_the_results(size: str | None, shown: int) -> No
     assert read(SearchFound((TWO,) * 8), replace(SEARCH, context_size=size)).count("URL:") == shown
 
 
-def test_the_model_is_asked_for_links_where_the_client_shows_citations() -> None:
+def test_the_model_is_instructed_to_write_links_where_the_client_shows_citations() -> None:
     cited = write_result("call-1", SearchFound((ONE,)), documents=False, cites=True)
     assert isinstance(cited.content[0], Text)
     assert cited.content[0].text.endswith("Cite what you use with Markdown links to its URL.")
@@ -197,7 +197,7 @@ def test_a_pdf_is_a_document_for_a_model_that_reads_one() -> None:
     assert "cannot read" in read(pdf)
 
 
-def test_a_page_that_was_cut_says_so() -> None:
+def test_a_page_that_was_cut_is_marked() -> None:
     page = Page("https://a.example/", "A", "text", truncated=True)
     assert read(page) == "# A\nURL: https://a.example/\n\ntext\n\n[The page is longer; this is its beginning.]"
 

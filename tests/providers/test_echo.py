@@ -142,7 +142,7 @@ def test_a_requested_format_is_used() -> None:
         (Reasoning("/r", show="auto"), False),
     ],
 )
-def test_it_thinks_if_requested(reasoning: Reasoning | None, thinks: bool) -> None:
+def test_echo_thinks_if_requested(reasoning: Reasoning | None, thinks: bool) -> None:
     reply = replied(make_request(Text("two words"), reasoning=reasoning))
     assert isinstance(reply.pieces[0].what, ThinkingBlock) is thinks
     assert text_of(reply) == "two words"

@@ -87,7 +87,7 @@ def test_interleaved_blocks_are_legal() -> None:
         ([START, Opened(0, HostedBlock("h", "web_search")), Delta(0, "x")], "Delta in a block: hosted"),
     ],
 )
-def test_an_illegal_order_becomes_one_counted_failure_and_silence(events: list[Event], why: str) -> None:
+def test_an_illegal_order_becomes_one_counted_failure_and_nothing_follows(events: list[Event], why: str) -> None:
     out, trips = guarded(*events, Delta(0, "late"), END)
     assert trips == [why]
     (last,) = [event for event in out if isinstance(event, Failed)]

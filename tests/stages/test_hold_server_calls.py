@@ -61,7 +61,7 @@ def test_what_opens_after_the_call_is_held_in_its_place() -> None:
     assert machine.calls_client_tool
 
 
-def test_a_block_that_was_open_before_the_call_goes_on() -> None:
+def test_a_block_that_was_open_before_the_call_continues() -> None:
     opened, delta, closed = text(0, "hi")
     machine, out = fed(START, opened, *SEARCH, delta, closed, TOOL_END)
     assert out == [START, opened, delta, closed]

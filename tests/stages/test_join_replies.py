@@ -127,7 +127,7 @@ def test_the_next_upstreams_thoughts_are_left_out() -> None:
     assert events == [Delta(0, REST), Closed(0), Ended(Stop.END)]
 
 
-def test_it_can_break_off_again() -> None:
+def test_a_continued_reply_can_break_off_again() -> None:
     joint = begun()
     resume(joint)
     feed_all(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST))
@@ -155,7 +155,7 @@ def test_a_failure_without_a_continuation_is_passed_on() -> None:
     assert feed_all(joint, LOST) == [LOST]
 
 
-def test_an_end_while_words_are_held_loses_none_of_them() -> None:
+def test_an_end_while_text_is_held_loses_none_of_it() -> None:
     joint = begun()
     resume(joint)
     events = feed_all(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, "The"), Ended(Stop.END))

@@ -127,7 +127,7 @@ def test_a_translated_stream_is_resumed_as_it_was_begun(
         assert numbers == list(range(len(seen), len(all_of_it)))
 
 
-def test_a_browsers_cursor_gets_ids_and_nobody_else_does(rig: tuple[Running, dict[str, FakeUpstream]]) -> None:
+def test_only_a_browsers_cursor_gets_ids(rig: tuple[Running, dict[str, FakeUpstream]]) -> None:
     gateway, _ = rig
     run, begun = leave_after(gateway, "chat", body_for("chat", "chat"), 600, "x-dragoman-park: 1")
     assert b"id: run_" not in begun
@@ -156,7 +156,7 @@ def test_a_client_that_does_not_come_back_has_its_request_cancelled(tmp_path: Pa
         assert send(gateway, "chat", b"", f"x-dragoman-resume: {run}:0").status == 404
 
 
-def test_without_a_wish_a_client_that_leaves_ends_its_request_and_gets_no_run(
+def test_without_parking_a_client_that_leaves_ends_its_request_and_gets_no_run(
     rig: tuple[Running, dict[str, FakeUpstream]],
 ) -> None:
     gateway, _ = rig

@@ -125,7 +125,7 @@ def test_the_reported_error_decides_whether_a_retry_helps(patient: Outside) -> N
     assert "x-should-retry" not in compare_errors(refusal(401), refusal(500), patient)[2]
 
 
-def test_two_targets_that_ask_for_patience_leave_it_to_the_client(patient: Outside) -> None:
+def test_two_targets_with_long_waits_leave_the_waiting_to_the_client(patient: Outside) -> None:
     first, second, headers = compare_errors(refusal(429, retry_after="60"), refusal(429, retry_after="30"), patient)
     assert (first, second) == (1, 1)
     assert headers["retry-after"] == "30"

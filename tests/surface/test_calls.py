@@ -40,7 +40,7 @@ def test_broken_arguments_are_an_error_event(gate: Outside, upstream: str) -> No
     assert "'weather'" in error["message"]
 
 
-def test_and_an_error_where_the_reply_is_whole(gate: Outside) -> None:
+def test_broken_arguments_in_a_whole_reply_are_a_502(gate: Outside) -> None:
     call = {"id": "t0", "type": "function", "function": {"name": "weather", "arguments": BROKEN}}
     body = json.dumps(chat({"tool_calls": [call]}, "tool_calls")).encode()
     gate.plays("chat", Answer(body, content_type=JSON))

@@ -22,7 +22,7 @@ def edit(gate: Outside, settings: str) -> None:
     gate.gateway.adopt(settings + provider_section("chat", gate.fakes["chat"].url, "chat"))
 
 
-def test_the_size_of_bodies(fresh: Outside) -> None:
+def test_an_edit_changes_the_largest_body(fresh: Outside) -> None:
     body = request_body("chat", "chat/m", user="x" * 5000)
     assert fresh.send("POST", "/v1/chat/completions", body).status == 200
     edit(fresh, ONCE + "[server]\nmax_body_mb = 0.002\n")

@@ -34,7 +34,7 @@ def test_an_event_that_we_cannot_read_passes(gate: Outside, protocol: str) -> No
 
 
 @pytest.mark.parametrize("protocol", RIDDLES)
-def test_and_if_no_end_follows_it_the_error_event_does(gate: Outside, protocol: str) -> None:
+def test_an_event_that_we_cannot_read_is_followed_by_the_error_event_if_no_end_is(gate: Outside, protocol: str) -> None:
     first, _, _ = STREAM[protocol].rpartition(b"\n\nevent: " if protocol != "chat" else b"\n\ndata: {")
     if protocol == "messages":
         first, _, _ = first.rpartition(b"\n\nevent: ")

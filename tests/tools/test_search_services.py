@@ -111,20 +111,20 @@ def test_results_are_read_and_a_missing_title_is_the_address(name: str) -> None:
     assert b"user-agent: dragoman/test\r\n" in request
 
 
-def test_searxng_is_asked_for_json() -> None:
+def test_searxng_gets_a_request_for_json() -> None:
     _, request = asyncio.run(run("searxng", answer(LISTS["searxng"]), FILTERED))
     assert request.startswith(b"GET /search?")
     assert query_of(request) == {"q": ["pandas site:a.example OR site:b.example"], "format": ["json"]}
 
 
-def test_brave_is_asked_with_its_header_and_site_operators() -> None:
+def test_brave_gets_its_header_and_site_operators() -> None:
     _, request = asyncio.run(run("brave", answer(LISTS["brave"]), BLOCKED))
     assert request.startswith(b"GET /res/v1/web/search?")
     assert query_of(request) == {"q": ["pandas -site:c.example"], "count": ["5"]}
     assert b"x-subscription-token: sk-fake-search\r\n" in request
 
 
-def test_tavily_is_asked_with_its_own_domain_lists() -> None:
+def test_tavily_gets_its_own_domain_lists() -> None:
     _, request = asyncio.run(run("tavily", answer(LISTS["tavily"]), FILTERED))
     assert request.startswith(b"POST /search ")
     assert b"authorization: Bearer sk-fake-search\r\n" in request
@@ -135,7 +135,7 @@ def test_tavily_is_asked_with_its_own_domain_lists() -> None:
     }
 
 
-def test_exa_is_asked_for_text_too() -> None:
+def test_exa_gets_a_request_for_text_too() -> None:
     _, request = asyncio.run(run("exa", answer(LISTS["exa"]), BLOCKED))
     assert request.startswith(b"POST /search ")
     assert b"x-api-key: sk-fake-search\r\n" in request
@@ -219,6 +219,6 @@ def test_a_bad_query_is_never_sent(text: str, code: ToolErrorCode) -> None:
     assert request == b""
 
 
-def test_no_more_results_than_asked_for() -> None:
+def test_no_more_results_than_requested() -> None:
     outcome, _ = asyncio.run(run("exa", answer(LISTS["exa"]), SearchQuery("pandas", 1)))
     assert outcome == SearchFound(FOUND[:1])

@@ -56,7 +56,7 @@ def test_a_service_has_the_time_allowed_for_head_and_body_together() -> None:
         (URL + "x" * 2048, ToolErrorCode.URL_TOO_LONG),
     ],
 )
-def test_a_service_is_not_asked_for_an_address_that_is_refused(url: str, code: ToolErrorCode) -> None:
+def test_a_service_gets_no_request_for_an_address_that_is_refused(url: str, code: ToolErrorCode) -> None:
     requests, outcome = asyncio.run(extract((Request(),), url, DomainRules(allowed=("page.example",))))
     assert isinstance(outcome, ToolFailure)
     assert (outcome.code, requests) == (code, 0)

@@ -26,7 +26,7 @@ def test_the_same_code_gives_the_same_capture() -> None:
     assert [part.name for part in compare_captures(capture, rerun(capture, replay_site)) if part.changes] == []
 
 
-def test_an_hour_of_silence_takes_no_time() -> None:
+def test_an_hour_without_data_is_replayed_at_once() -> None:
     capture = fixture()
     first, *others = capture.upstream_requests
     assert first.response is not None

@@ -43,6 +43,6 @@ def test_an_old_capture_replays_to_the_same_result() -> None:
 @pytest.mark.parametrize(
     "body", [b'{"version":1}', b'{"version":1,"asked":[]}', b'{"version":3}', b"dragoman capture 1 {}\nx"]
 )
-def test_what_is_no_capture_says_so(body: bytes) -> None:
+def test_a_file_that_is_no_capture_is_reported_as_such(body: bytes) -> None:
     with pytest.raises(UnreadableCapture):
         read_capture(body)

@@ -82,7 +82,7 @@ def test_a_mask_keeps_the_size_of_every_chunk() -> None:
     assert [(chunk.at, len(chunk.data)) for chunk in before] == [(chunk.at, len(chunk.data)) for chunk in after]
 
 
-def test_a_capture_says_whether_bodies_were_masked() -> None:
+def test_a_capture_records_whether_bodies_were_masked() -> None:
     assert mask_capture(say(SECRET), [SECRET.encode()]).masked
     plain = replace(say("harmless"), request=ClientRequest("POST", "/", "", (), b"{}"))
     assert not mask_capture(plain, [SECRET.encode()]).masked

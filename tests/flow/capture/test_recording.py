@@ -130,7 +130,7 @@ def test_what_the_grammar_guard_corrects_is_noted_and_reported() -> None:
     assert reported == ["two starts"]
 
 
-def test_failures_are_told_from_successes() -> None:
+def test_failures_are_distinguished_from_successes() -> None:
     def failed(outcome: str, status: int = 200) -> bool:
         recording = make_recording()
         recording.on_head(status, [])

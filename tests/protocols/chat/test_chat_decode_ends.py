@@ -44,7 +44,7 @@ from protocols.chat.chat_decoding import (
 from wire_json import JsonObject
 
 
-def test_reasoning_after_text_open_a_new_block_and_lose_no_delta() -> None:
+def test_reasoning_after_text_opens_a_new_block_and_loses_no_delta() -> None:
     events = decode_chunks({"reasoning": "a"}, {"content": "b"}, {"reasoning": "c"}, {"content": "d"}, "stop")
     assert [piece.text for piece in pieces(events)] == ["a", "b", "c", "d"]
 
@@ -151,7 +151,7 @@ def test_a_cut_after_the_finish_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize("junk", [b"data: nonsense\n\n", b'data: {"choices": 3}\n\n', b"data: []\n\n"])
-def test_what_is_not_chat_is_corrupt_and_silent_afterwards(junk: bytes) -> None:
+def test_input_that_is_not_chat_is_corrupt_and_nothing_follows(junk: bytes) -> None:
     assert failure_kind(decode(stream({"content": "x"}, done=False) + junk + stream("stop"))) is Kind.CORRUPT
 
 
@@ -283,14 +283,14 @@ def test_empty_events_keep_the_connection_and_have_no_effect() -> None:
     assert decode(b"data: \n\ndata:\n\n" + stream({"content": "x"}, "stop")) == decode_chunks({"content": "x"}, "stop")
 
 
-def test_an_error_event_in_plain_text_fails_with_them() -> None:
+def test_an_error_event_in_plain_text_fails_with_that_text() -> None:
     events = decode(b"event: error\ndata: it broke\n\n")
     assert isinstance(events[-1], Failed)
     assert events[-1].failure.message == "it broke"
 
 
 @pytest.mark.parametrize("path", STREAMS, ids=lambda path: path.stem)
-def test_the_guard_has_nothing_to_mend(path: Path) -> None:
+def test_the_guard_has_nothing_to_fix(path: Path) -> None:
     trips: list[str] = []
     events = decode(path.read_bytes())
     assert run(Guard(trips.append), events) == events

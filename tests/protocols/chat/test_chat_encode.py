@@ -181,7 +181,7 @@ def test_a_refusal_without_text_is_explained_in_the_refusal() -> None:
     assert meaning(completed(encode_whole(events, make_context(), Ledger()))) == got
 
 
-def test_a_refusal_after_text_keeps_them() -> None:
+def test_a_refusal_after_text_keeps_the_text() -> None:
     events = reply(block(0, TextBlock(), "Well"), end=Ended(Stop.FILTERED, explanation="Not that."))
     ledger = Ledger()
     got = meaning(accumulated(encode(events, ledger)))

@@ -175,7 +175,7 @@ def test_defaults_written_out_are_no_fields() -> None:
     assert (request.frequency_penalty, request.format, request.temperature) == (None, None, None)
 
 
-def test_usage_is_wanted_only_when_requested() -> None:
+def test_usage_is_included_only_if_it_is_requested() -> None:
     assert read(stream=True).include_usage is False
     assert read(stream=True, stream_options={"include_usage": True}).include_usage is True
 
@@ -299,7 +299,7 @@ def test_our_envelope_returns_the_reasoning_it_holds() -> None:
     )
 
 
-def test_reasoning_without_a_seal_keep_their_place_beside_sealed_ones() -> None:
+def test_reasoning_without_a_seal_keeps_its_place_beside_sealed_reasoning() -> None:
     detail = {"type": "reasoning.encrypted", "data": encode_envelope(SIGNED), "index": 0}
     thoughts = parts(None, "assistant", reasoning_content="First. Hm. Last.", reasoning_details=[detail])
     assert [part.text for part in thoughts if isinstance(part, Thinking)] == ["First. ", "Hm.", " Last."]

@@ -137,7 +137,7 @@ def test_json_mode_has_no_schema() -> None:
     assert losses_from_chat(response_format={"type": "json_object"}) == {}
 
 
-def test_beside_functions_an_old_model_is_asked_for_json_in_its_instructions() -> None:
+def test_beside_functions_the_instructions_of_an_old_model_request_json() -> None:
     body = from_chat(OLD, response_format=FORMAT, tools=[WEATHER])
     [part] = body["systemInstruction"]["parts"]
     assert msgspec.json.encode(SCHEMA).decode() in part["text"]

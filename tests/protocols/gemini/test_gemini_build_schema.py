@@ -96,7 +96,7 @@ def test_alternatives_that_overlap_are_a_loss() -> None:
     assert (sent, notes) == ({"anyOf": [{"type": "number"}, {"type": "integer"}]}, 1)
 
 
-def test_alternatives_told_apart_by_a_property_are_none() -> None:
+def test_alternatives_that_a_property_distinguishes_are_no_loss() -> None:
     def shape(kind: str) -> JsonObject:
         return {"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]}
 

@@ -44,7 +44,7 @@ def test_a_known_wait_is_retry_info() -> None:
     assert details == [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7s"}]
 
 
-def test_a_spent_allowance_names_the_day_so_that_clients_stop_asking() -> None:
+def test_a_spent_allowance_names_the_day_so_that_clients_stop_retrying() -> None:
     (detail,) = rendered(Failure(Kind.QUOTA, "spent"))["details"]
     assert "PerDay" in detail["violations"][0]["quotaId"]
 
@@ -55,7 +55,7 @@ def test_the_field_at_fault_and_the_code_are_details() -> None:
     assert fields["fieldViolations"] == [{"field": "contents[0].role", "description": "wrong"}]
 
 
-def test_a_long_conversation_is_told_in_googles_words() -> None:
+def test_a_context_that_is_too_long_has_googles_message() -> None:
     assert "exceeds the maximum number of tokens" in rendered(Failure(Kind.CONTEXT_TOO_LONG, "200k"))["message"]
 
 

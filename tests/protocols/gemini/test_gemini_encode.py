@@ -219,7 +219,7 @@ def test_all_reasoning_of_a_step_rides_on_its_first_call() -> None:
     assert found == [(first,), (first, second), None, None]
 
 
-def test_thoughts_are_shown_only_where_the_client_asked_for_them() -> None:
+def test_thoughts_are_shown_only_if_the_client_requested_them() -> None:
     events = REPLIES["thoughts"]
     assert [part for part in parts(encode(events)) if part.get("thought")] == [{"text": "Hm.", "thought": True}]
     assert not any(part.get("thought") for part in parts(encode(events, reasoning=None)))
@@ -324,7 +324,7 @@ def test_the_keep_alive_is_an_empty_chunk_of_the_same_reply() -> None:
         assert not any(map(is_keep_alive, run(Encoder(context(), Ledger()), reply)))
 
 
-def test_a_client_hears_something_while_a_long_call_is_collected() -> None:
+def test_a_client_gets_keep_alives_while_a_long_call_is_collected() -> None:
     seconds = iter([0.0, 1.0, 11.0, 11.0, 12.0])
     encoder = Encoder(replace(context(), now=lambda: next(seconds)), Ledger())
     encoder.feed(START)

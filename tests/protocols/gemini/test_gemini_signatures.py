@@ -61,7 +61,7 @@ def test_another_value_is_no_envelope(value: str) -> None:
     assert unseal_thoughts(value) is None
 
 
-def test_an_envelope_that_cannot_be_read_is_nobodys_reasoning() -> None:
+def test_an_envelope_that_cannot_be_read_has_no_reasoning() -> None:
     assert unseal_thoughts(base64.urlsafe_b64encode(b"dgm1.\xff\xff").decode()) == ()
 
 

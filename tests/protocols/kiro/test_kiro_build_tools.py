@@ -190,7 +190,7 @@ def test_a_long_description_moves_into_the_instructions() -> None:
     assert "/tools/0/description" in built.approximated
 
 
-def test_how_long_is_long_is_configured() -> None:
+def test_the_longest_description_is_configured() -> None:
     options = KiroOptions(tool_description_max=5)
     assert "## Tool: look\n\nLooks." in ask("messages", build_with(tools=[tool()]), options).current["content"]
     assert "## Tool" not in ask("messages", build_with(tools=[tool(description="Look.")]), options).current["content"]

@@ -53,7 +53,7 @@ def test_an_effort_for_a_model_that_cannot_think_is_dropped() -> None:
     assert "/reasoning_effort" in losses
 
 
-def test_a_budget_is_what_the_configuration_sets_for_an_effort_is_worth() -> None:
+def test_a_budget_is_what_the_configuration_sets_for_an_effort() -> None:
     body, _ = built(chat(reasoning=effort("low")), OLD, {"low": 4000})
     assert body["thinking"] == {"type": "enabled", "budget_tokens": 4000}
 
@@ -143,7 +143,7 @@ def loop(*thoughts: Thinking) -> list[Turn]:
 
 
 @pytest.mark.parametrize("thoughts", [(), (Thinking("mine", opaque=Opaque("openai", Form.ENCRYPTED, "x", "m")),)])
-def test_a_budget_is_not_requested_where_the_reasoning_before_the_last_calls_are_gone(
+def test_a_budget_is_not_requested_where_the_reasoning_before_the_last_calls_is_gone(
     thoughts: tuple[Thinking, ...],
 ) -> None:
     body, losses = built(chat(loop(*thoughts), reasoning=effort("high"), temperature=0.5), OLD)

@@ -261,7 +261,7 @@ def test_nothing_follows_the_end() -> None:
     assert decode(stream + stream + fixture("error.sse")) == decode(stream)
 
 
-def test_bad_json_is_a_failure_and_then_silence() -> None:
+def test_bad_json_is_a_failure_and_nothing_follows() -> None:
     stream = fixture("text.sse").replace(b'{"type":"text_delta","text":"lo, "}', b'{"type":"text_delta","text":')
     events = decode(stream)
     assert failure_of(stream) is Kind.CORRUPT
@@ -310,7 +310,7 @@ def test_characters_survive_any_cuts(pieces: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_the_guard_finds_nothing_to_mend(name: str) -> None:
+def test_the_guard_finds_nothing_to_fix(name: str) -> None:
     events = decode(fixture(f"{name}.sse"))
     assert guarded(events) == events
 

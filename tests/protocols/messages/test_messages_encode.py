@@ -120,7 +120,7 @@ def test_empty_deltas_and_empty_blocks_write_nothing() -> None:
     assert deltas_of(stream) == [{"type": "text_delta", "text": "hi"}]
 
 
-def test_the_first_text_of_every_block_are_written() -> None:
+def test_the_first_text_of_every_block_is_written() -> None:
     events = [
         START,
         Opened(0, ThinkingBlock()),

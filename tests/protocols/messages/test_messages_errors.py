@@ -129,7 +129,7 @@ def test_every_failure_has_its_status_and_type(kind: Kind, status: int, name: st
     assert rendered(Failure(kind, "why")) == (status, answer)
 
 
-def test_an_allowance_that_comes_back_is_a_matter_of_time() -> None:
+def test_a_spent_allowance_with_a_reset_keeps_its_status() -> None:
     failure = Failure(Kind.QUOTA, "The usage limit has been reached", status=429, retry_after=600.0)
     assert rendered(failure)[0] == 429
     assert rendered(replace(failure, status=402))[0] == 402

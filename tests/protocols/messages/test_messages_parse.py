@@ -236,7 +236,7 @@ def test_what_only_messages_has_is_recorded_in_the_ledger_of_any_other_protocol(
 
 
 @pytest.mark.parametrize("protocol", ["chat", "responses", "kiro"])
-def test_a_demand_to_compact_is_refused_by_those_who_would_answer_instead(protocol: str) -> None:
+def test_a_compaction_is_refused_for_protocols_that_would_answer_instead(protocol: str) -> None:
     compacting = parse(minimal(compaction={"type": "summarize"}))
     with pytest.raises(RequestError) as caught:
         note_foreign_fields(compacting, protocol, Ledger())

@@ -221,6 +221,6 @@ def test_an_error_body_is_read_and_an_unknown_one_is_read_by_its_status() -> Non
     assert read_failure(500, {b"retry-after": b"soon"}, b"").kind is Kind.UPSTREAM
 
 
-def test_no_client_uses_it() -> None:
+def test_no_client_uses_the_native_protocol() -> None:
     assert PROTOCOL.client is None
     assert PROTOCOL.upstream is not None

@@ -148,7 +148,7 @@ def test_what_only_this_protocol_has_is_kept_by_pointer() -> None:
     }
 
 
-def test_encrypted_reasoning_is_wanted_only_where_it_was_requested() -> None:
+def test_encrypted_reasoning_is_included_only_if_it_is_requested() -> None:
     assert of().encrypted_reasoning is False
     assert of(include=["reasoning.encrypted_content"]).encrypted_reasoning is True
 
@@ -172,7 +172,7 @@ def test_values_that_have_no_effect_are_no_loss() -> None:
     assert replace(request, raw={}) == replace(of(), raw={})
 
 
-def test_warming_the_cache_is_asking_for_no_tokens() -> None:
+def test_warming_the_cache_is_a_request_for_no_tokens() -> None:
     request = of(prompt_cache_options={"prewarm": True})
     assert (request.max_tokens, request.pointer("max_tokens")) == (0, "/prompt_cache_options/prewarm")
 

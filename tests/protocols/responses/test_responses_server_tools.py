@@ -165,7 +165,7 @@ def test_other_items_are_no_uses() -> None:
     assert uses({"type": "file_search_call", "id": "fs_1", "queries": [], "status": "completed"}) == []
 
 
-def test_allowed_tools_tell_a_hosted_search_from_a_function_of_that_name() -> None:
+def test_allowed_tools_distinguish_a_hosted_search_from_a_function_of_that_name() -> None:
     named = [{"type": "function", "name": "web_search"}]
     hosted = [{"type": "web_search_preview"}]
     choices = [

@@ -128,7 +128,7 @@ def test_a_rejected_token_is_renewed_once(google: FakeGoogle, tmp_path: Path) ->
     assert len(google.issued) == 2
 
 
-def test_a_login_that_has_ended_says_what_to_do(google: FakeGoogle, tmp_path: Path) -> None:
+def test_a_login_that_has_ended_names_the_next_step(google: FakeGoogle, tmp_path: Path) -> None:
     google.refuses = "invalid_grant"
     with running(google.section(str(write_user_file(tmp_path / "adc.json"))), tmp_path) as gateway:
         answer = ask(gateway)
