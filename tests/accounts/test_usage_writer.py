@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 from pathlib import Path
 
 import pytest
@@ -56,7 +55,7 @@ async def wait_for_rows(store: Store, count: int) -> None:
 
 
 def test_a_row_contains_the_outcome_of_a_request() -> None:
-    row = make_row(outcome(), PRICING, os.urandom(10))
+    row = make_row(outcome(), PRICING, 1)
     assert (row.time_ms, row.request_id, row.key, row.client) == (1_800_000_000_500, "req_0", "key_1", "curl")
     assert (row.client_protocol, row.upstream_protocol, row.provider, row.model) == (
         "chat",
@@ -79,7 +78,7 @@ def test_unreported_values_are_empty_and_never_zero() -> None:
     row = make_row(
         Outcome(request_id="req_1", started_at=1.0, client_protocol="chat", outcome=CLIENT_GONE),
         PRICING,
-        os.urandom(10),
+        1,
     )
     assert (row.input_tokens, row.output_tokens, row.usage_source, row.cost_nano_usd, row.credits) == (
         None,
@@ -98,7 +97,7 @@ def test_a_request_that_all_targets_rejected_is_counted_with_the_last_one() -> N
             request_id="req_1", started_at=1.0, client_protocol="chat", outcome="rate_limited", failed_attempts=steps
         ),
         PRICING,
-        os.urandom(10),
+        1,
     )
     assert (row.provider, row.model, row.attempts) == ("b", "vendor/two", 2)
 
@@ -182,7 +181,7 @@ def test_no_unusual_outcome_prevents_others_from_being_stored(
     async def scenario() -> None:
         store = await open_store(store_url)
         before = len(await stored(store))
-        await store.append_usage([make_row(odd, PRICING, os.urandom(10)), make_row(outcome(), PRICING, os.urandom(10))])
+        await store.append_usage([make_row(odd, PRICING, before), make_row(outcome(), PRICING, before + 1)])
         assert len(await stored(store)) == before + 2
         await store.usage_sums(SumQuery(EVER.since_ms, EVER.until_ms, by="model"))
         await store.close()
@@ -195,7 +194,7 @@ def test_absurd_credits_can_still_be_summed(store_url: str) -> None:
 
     async def scenario() -> None:
         store = await open_store(store_url)
-        await store.append_usage([make_row(extreme, PRICING, os.urandom(10)) for _ in range(2)])
+        await store.append_usage([make_row(extreme, PRICING, number) for number in range(2)])
         (together,) = await store.usage_sums(SumQuery(EVER.since_ms, EVER.until_ms, by="all"))
         assert together.credits == 2 * MAX_CREDITS
         await store.close()

@@ -11,7 +11,7 @@ from dragoman.admin.errors import InvalidArgument
 from dragoman.admin.usage_series import find_percentile, find_zone, read_series, read_speed, split_at_offsets
 from dragoman.store import open_store
 from dragoman.store.usage_rows import SLOT_MS, UsageRow, UsageSpan
-from store.rows import row
+from store.rows import row, row_at
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -19,7 +19,7 @@ EVER = UsageSpan(0, 10**17)
 
 
 def at(moment: datetime, number: int) -> UsageRow:
-    return replace(row(number), time_ms=int(moment.timestamp() * 1000))
+    return row_at(int(moment.timestamp() * 1000), number)
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Asia/Kolkata", "America/New_York", "Australia/Lord_Howe"])

@@ -14,16 +14,17 @@ import pytest
 from cli.shell import Shell, wait_for
 from dragoman.accounts.keys import Keyring
 from dragoman.store import open_store
-from dragoman.store.usage_rows import UsageRow
+from dragoman.store.usage_rows import UsageRow, make_id
 
 NOON = datetime.now().replace(hour=12, minute=0, second=0, microsecond=0) - timedelta(days=1)
 MODELS = ("claude-sonnet-4-5", "claude-opus-4-6", "a-model-with-a-name-as-long-as-anybody-would-ever-give-one:latest")
 
 
 def row(number: int, key: str) -> UsageRow:
+    time_ms = int((NOON - timedelta(days=number % 5)).timestamp() * 1000) + number
     return UsageRow(
-        id=number.to_bytes(16, "big"),
-        time_ms=int((NOON - timedelta(days=number % 5)).timestamp() * 1000) + number,
+        id=make_id(time_ms, number),
+        time_ms=time_ms,
         request_id=f"req_{number}",
         key=key,
         client=("curl", "claude-cli", "=HYPERLINK(1)")[number % 3],

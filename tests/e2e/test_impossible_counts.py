@@ -120,7 +120,7 @@ def test_clients_rows_and_metrics_have_plausible_counts_whatever_an_upstream_rep
 
 def assert_survives(outcome: Outcome) -> None:
     assert outcome.usage is not None
-    row = make_row(outcome, Pricing({}, [PriceOverride(model="*", input=1000.0, output=1000.0)]), b"")
+    row = make_row(outcome, Pricing({}, [PriceOverride(model="*", input=1000.0, output=1000.0)]), 0)
     assert 0 <= (row.input_tokens or 0) <= 3 * MAX_COUNT
     assert row.cost_nano_usd is None or 0 <= row.cost_nano_usd < 2**63
     msgspec.json.encode(row)

@@ -82,10 +82,10 @@ def test_one_usage_row_has_rounds_searches_and_their_cost(scene: Scene) -> None:
     assert (outcome.rounds, outcome.attempts, outcome.web_searches, outcome.web_fetches) == (2, 2, 1, 0)
     [run] = outcome.tool_runs
     assert (run.tool, run.backend, run.result) == ("web_search", "searxng", "ok")
-    row = make_row(outcome, Pricing({}, (), 5.0), b"\0" * 10)
+    row = make_row(outcome, Pricing({}, (), 5.0), 0)
     assert (row.rounds, row.attempts, row.web_searches, row.web_fetches) == (2, 2, 1, 0)
     assert row.cost_nano_usd == 5_000_000  # the tokens of this model have no price
-    assert make_row(outcome, Pricing({}), b"\0" * 10).cost_nano_usd is None
+    assert make_row(outcome, Pricing({}), 0).cost_nano_usd is None
 
 
 def test_a_failed_search_costs_nothing_and_shows_in_the_log_line(scene: Scene) -> None:

@@ -1,6 +1,8 @@
 """Usage rows that differ by a number."""
 
-from dragoman.store.usage_rows import UsageRow, UsageSpan
+from msgspec.structs import replace
+
+from dragoman.store.usage_rows import UsageRow, UsageSpan, make_id
 
 EVER = UsageSpan(0, 2**62)
 NOON_MS = 1_800_000_000_000
@@ -8,7 +10,7 @@ NOON_MS = 1_800_000_000_000
 
 def row(number: int) -> UsageRow:
     return UsageRow(
-        id=number.to_bytes(16, "big"),
+        id=make_id(NOON_MS + number, number),
         time_ms=NOON_MS + number,
         request_id=f"req_{number}",
         key="key_1",
@@ -37,3 +39,7 @@ def row(number: int) -> UsageRow:
         web_searches=1,
         web_fetches=3,
     )
+
+
+def row_at(time_ms: int, number: int) -> UsageRow:
+    return replace(row(number), id=make_id(time_ms, number), time_ms=time_ms)

@@ -15,7 +15,7 @@ from dragoman.store.rollup import SumQuery
 from dragoman.store.sqlite import tables as sqlite_tables
 from dragoman.store.store import CUT_CALL_LIFE_S, KeyId, KeyRow, NameTaken, Rotation
 from dragoman.store.usage_rows import SLOT_MS, GroupBy, UsageRow, UsageSpan
-from store.rows import EVER, row
+from store.rows import EVER, NOON_MS, row, row_at
 
 DAY_MS = 24 * 3600 * 1000
 Story = Callable[[Store], Awaitable[None]]
@@ -317,8 +317,7 @@ def test_a_span_with_a_key_contains_only_that_keys_requests(store_url: str) -> N
 def test_sums_are_exact_by_any_group(store_url: str) -> None:
     rows = [
         replace(
-            row(number),
-            time_ms=row(0).time_ms + number * SLOT_MS // 3,
+            row_at(NOON_MS + number * SLOT_MS // 3, number),
             model=f"m{number % 3}",
             provider=f"p{number % 2}",
             key=f"key_{number % 4}",

@@ -6,16 +6,15 @@ import time
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from dragoman.accounts.usage_writer import DAY_MS, REMOVE_BATCH, remove_old_usage, remove_old_usage_forever
 from dragoman.store import Store, open_store
 from dragoman.store.usage_rows import UsageRow
-from store.rows import EVER, row
+from store.rows import EVER, row, row_at
 
 
 def aged(number: int, days: float) -> UsageRow:
-    return replace(row(number), time_ms=int(time.time() * 1000 - days * DAY_MS))
+    return row_at(int(time.time() * 1000 - days * DAY_MS), number)
 
 
 async def kept(store: Store) -> list[str]:

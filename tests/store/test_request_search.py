@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dragoman.store import Store, open_store
 from dragoman.store.request_search import MAX_EXAMINED, Condition, RequestSearch
 from dragoman.store.usage_rows import UsageRow
-from store.rows import NOON_MS, row
+from store.rows import NOON_MS, row, row_at
 
 EVER = RequestSearch()
 
@@ -37,7 +37,7 @@ async def read_pages(store: Store, search: RequestSearch) -> list[list[UsageRow]
 
 def test_pages_hold_every_request_once_newest_first(store_url: str) -> None:
     async def story(store: Store) -> None:
-        same_time = [replace(row(number), time_ms=NOON_MS) for number in range(5)]
+        same_time = [row_at(NOON_MS, number) for number in range(5)]
         later = [row(number) for number in range(5, 9)]
         await store.append_usage([*same_time, *later])
         pages = await read_pages(store, replace(EVER, limit=2))

@@ -5,9 +5,8 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from functools import cache
 
-import asyncpg
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from dragoman.store import Store, open_store
 from dragoman.store.rollup import (
@@ -25,8 +24,9 @@ from dragoman.store.rollup import (
     roll_up,
 )
 from dragoman.store.rollup import bucket_ms as bucket_middle
-from dragoman.store.usage_rows import SLOT_MS, GroupBy, UsageRow, UsageSum
-from store.rows import row
+from dragoman.store.usage_rows import COLUMNS, SLOT_MS, GroupBy, UsageRow, UsageSum
+from store.old_store import find_version, write_old_store
+from store.rows import row_at
 from wire_json import Json
 
 START_MS = 20_000 * DAY_MS
@@ -44,8 +44,7 @@ def make_rows(count: int = 150) -> list[UsageRow]:
     draw = random.Random(5)
     return [
         replace(
-            row(number),
-            time_ms=START_MS + draw.randrange(4 * DAY_MS),
+            row_at(START_MS + draw.randrange(4 * DAY_MS), number),
             key=draw.choice(["key_1", "key_2", ""]),
             client=draw.choice(["curl", "claude-cli"]),
             provider=draw.choice(["up", ""]),
@@ -152,30 +151,8 @@ def test_rows_of_an_earlier_version_are_counted(store_url: str) -> None:
     """A store without sums gets those of its rows when it is opened."""
     rows = make_rows(100)
 
-    async def empty_sums() -> None:
-        statements = ("DROP TABLE {}usage_sums", "DROP TABLE {}usage_ttft")
-        if store_url.startswith("postgresql"):
-            connection = await asyncpg.connect(store_url)
-            for statement in statements:
-                await connection.execute(statement.format("dragoman."))
-            await connection.execute(
-                "DELETE FROM dragoman.schema_version WHERE version = (SELECT max(version) FROM dragoman.schema_version)"
-            )
-            await connection.close()
-            return
-        import apsw
-
-        file = apsw.Connection(store_url.removeprefix("sqlite:///"))
-        for statement in statements:
-            file.execute(statement.format(""))
-        file.pragma("user_version", int(file.pragma("user_version")) - 1)
-        file.close()
-
     async def scenario() -> None:
-        store = await open_store(store_url)
-        await store.append_usage(rows)
-        await store.close()
-        await empty_sums()
+        await write_old_store(store_url, find_version("usage_sums"), COLUMNS, [astuple(one) for one in rows])
         store = await open_store(store_url)
         for query in QUERIES[:30]:
             assert list(await store.usage_sums(query)) == add_up(rows, query), query

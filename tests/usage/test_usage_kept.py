@@ -7,18 +7,17 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dragoman.store import open_store
-from store.rows import EVER, row
+from store.rows import EVER, row_at
 from usage.gateway_process import start_upstreams, wait_for
 
 DAY_MS = 86_400_000
-ROW = row(0)
 
 
 async def prepared(url: str) -> None:
     store = await open_store(url)
     now_ms = int(time.time() * 1000)
     ages = (400, 31, 29, 0)
-    rows = [replace(ROW, id=bytes([age % 256]), time_ms=now_ms - age * DAY_MS, request_id=str(age)) for age in ages]
+    rows = [replace(row_at(now_ms - age * DAY_MS, 0), request_id=str(age)) for age in ages]
     await store.append_usage(rows)
     await store.close()
 

@@ -4,30 +4,29 @@ import asyncio
 import itertools
 import logging
 import math
-import os
+import secrets
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from dragoman.hub.outcome import Outcome
-from dragoman.hub.usage import MAX_COUNT, MAX_CREDITS, Usage
+from dragoman.hub.usage import MAX_COUNT, MAX_CREDITS, Source, Usage
 from dragoman.net.tasks import spawn
 from dragoman.prices import Pricing
 from dragoman.store import Store, StoreError
 from dragoman.store.audit_log import AUDIT_DAYS
-from dragoman.store.usage_rows import UsageRow
+from dragoman.store.usage_rows import NUMBER_BITS, UsageRow, make_id
 
 MAX_PENDING = 10_000
-BATCH = 500
+BATCH = 1000
 PAUSE_S = 0.2  # between two writes, which is what a crash may lose; after a pause the first is made at once
 MAX_PAUSE_S = 5.0  # while the store fails
 STOP_S = 5.0
 MAX_TEXT = 200
 
 MAX_COST_NANO = 10**15  # a million dollars
-RANDOM_BYTES = 6
 NO_COUNTS = (None,) * 5
+REPORTED = Source.REPORTED
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +39,9 @@ class UsageWriter:
         self.dropped = 0
         self.written = 0
         self._store = store
-        self._pending: deque[UsageRow] = deque()
-        self._random = os.urandom(RANDOM_BYTES)  # makes ids unique without reading random bytes each time
-        self._counted = itertools.count()
+        self._pending: list[UsageRow] = []
+        # Makes ids unique, among several gateways too, without reading random bytes each time.
+        self._numbers = itertools.count(secrets.randbits(NUMBER_BITS - 1))
         self._batch: list[UsageRow] = []  # being written, under the same ids until that succeeds
         self._writing = asyncio.Lock()
         self._woken = asyncio.Event()
@@ -54,9 +53,9 @@ class UsageWriter:
             self.dropped += 1
             return
         # Not in a thread: many outcomes arrive in a row, and a thread would cost more than this does.
-        ending = self._random + (next(self._counted) & 0xFFFFFFFF).to_bytes(4, "big")
-        self._pending.append(make_row(outcome, self.pricing, ending))
-        self._woken.set()
+        self._pending.append(make_row(outcome, self.pricing, next(self._numbers)))
+        if len(self._pending) == 1:
+            self._woken.set()
 
     @property
     def store(self) -> Store:
@@ -111,25 +110,26 @@ class UsageWriter:
         async with self._writing:
             while self._batch or self._pending:
                 if not self._batch:
-                    self._batch = [self._pending.popleft() for _ in range(min(BATCH, len(self._pending)))]
+                    self._batch, self._pending = self._pending[:BATCH], self._pending[BATCH:]
                 await self._store.append_usage(self._batch)
                 self.written += len(self._batch)
                 self._batch = []
 
 
-def make_row(outcome: Outcome, pricing: Pricing, ending: bytes) -> UsageRow:
-    """Make a row; `ending` makes its id unique within its millisecond."""
+def make_row(outcome: Outcome, pricing: Pricing, number: int) -> UsageRow:
+    """Make a row; `number` makes its id unique within its millisecond."""
     provider, model = outcome.provider, outcome.model
-    if not provider and outcome.failed_attempts:
-        provider, _, model = outcome.failed_attempts[-1].route.partition("/")
-    began_ms = int(outcome.started_at * 1000)
-    usage = outcome.usage
+    failed = outcome.failed_attempts
+    if not provider and failed:
+        provider, _, model = failed[-1].route.partition("/")
+    time_ms = int(outcome.started_at * 1000)
+    usage, ttft_s = outcome.usage, outcome.ttft_s
     counts, tools = _counts(usage), outcome if usage is None else usage
     cost = pricing.cost_nano(outcome)
     credits = None if usage is None else usage.credits
     return UsageRow(  # positional, since every request pays for it: keywords take half as long again
-        began_ms.to_bytes(6, "big") + ending,
-        began_ms,
+        make_id(time_ms, number),
+        time_ms,
         _text(outcome.request_id),
         _known_text(outcome.key),
         _known_text(outcome.client),
@@ -145,17 +145,17 @@ def make_row(outcome: Outcome, pricing: Pricing, ending: bytes) -> UsageRow:
         counts[3],  # output
         counts[4],  # reasoning
         None if credits is None or not math.isfinite(credits) else min(max(credits, 0.0), MAX_CREDITS),
-        None if usage is None else usage.source.value,
-        None if cost is None else min(max(cost, 0), MAX_COST_NANO),
-        None if outcome.ttft_s is None else round(outcome.ttft_s * 1000),
+        None if usage is None else "reported" if usage.source is REPORTED else usage.source.value,
+        cost if cost is None or 0 <= cost <= MAX_COST_NANO else min(max(cost, 0), MAX_COST_NANO),
+        None if ttft_s is None else round(ttft_s * 1000),
         round(outcome.duration_s * 1000),
         outcome.outcome,
         None if outcome.error_code is None else _text(outcome.error_code),
         outcome.losses,
         outcome.attempts,
         outcome.rounds,
-        min(tools.web_searches, MAX_COUNT),
-        min(tools.web_fetches, MAX_COUNT),
+        tools.web_searches and min(tools.web_searches, MAX_COUNT),
+        tools.web_fetches and min(tools.web_fetches, MAX_COUNT),
     )
 
 

@@ -16,6 +16,7 @@ PICO_PER_NANO = 1000
 PICO_PER_TOKEN = 10**6  # one dollar per million tokens, in picodollars per token
 VENDOR_OF_KIND = {"anthropic": "anthropic", "openai": "openai", "gemini": "google", "copilot": "github-copilot"}
 UNPRICED_KINDS = ("echo",)
+MAX_REMEMBERED = 1000
 # Families that only one vendor sells; models with open weights have many vendors and prices.
 FAMILIES = (
     (re.compile(r"claude[-.\d]"), "anthropic"),
@@ -52,7 +53,7 @@ class Pricing:
         self._providers = providers
         self._overrides = [(override.model, _rates_of_override(override)) for override in overrides]
         self._search_nano = round(usd_per_1000_searches * 10**6)  # for each search
-        self._known: dict[tuple[str, str], Rates | Model | None] = {}
+        self._rates: dict[tuple[str, str, str | None, float], Rates | None] = {}  # by model, tier and minute
 
     def cost_nano(self, outcome: Outcome) -> int | None:
         """Return the cost in nanodollars, of tokens and of searches; None where neither has a known price."""
@@ -72,18 +73,21 @@ class Pricing:
         return UsdPerMillion(*(None if price is None else _price_at(price, 0) / PICO_PER_TOKEN for price in prices))
 
     def _cost_of_tokens(self, outcome: Outcome) -> int | None:
-        if outcome.usage is None or not outcome.provider:
+        usage = outcome.usage
+        if usage is None or not outcome.provider:
             return None
-        target = (outcome.provider, outcome.model)
-        if target not in self._known:
-            if len(self._known) >= 1000:
-                self._known.clear()
-            found = self._find(*target)
-            self._known[target] = found.fixed or found if isinstance(found, Model) else found
-        known = self._known[target]
-        if type(known) is Model:
-            known = known.at(utc_datetime(outcome.started_at), outcome.usage.service_tier)
-        return None if known is None else cost_nano(known, outcome.usage)
+        # Rates change at whole minutes. Finding them takes several times as long as the rest.
+        key = (outcome.provider, outcome.model, usage.service_tier, outcome.started_at // 60)
+        try:
+            rates = self._rates[key]
+        except KeyError:
+            if len(self._rates) >= MAX_REMEMBERED:
+                self._rates.clear()
+            found = self._find(outcome.provider, outcome.model)
+            if isinstance(found, Model):
+                found = found.at(utc_datetime(outcome.started_at), usage.service_tier)
+            rates = self._rates[key] = found
+        return None if rates is None else cost_nano(rates, usage)
 
     def _find(self, provider: str, model: str) -> Rates | Model | None:
         for pattern, rates in self._overrides:
@@ -134,36 +138,49 @@ def _to_picodollars(dollars_per_million: float) -> int:
 
 def cost_nano(rates: Rates, usage: Usage) -> int:
     """Return the cost, rounded once at the end."""
-    size = usage.input
-    fresh, written = usage.input, usage.cache_write
+    size = fresh = usage.input
+    visible = usage.output
     pico = 0
-    if rates.cache_read is not None:
+    # Every request pays for this, and most have neither of these.
+    if usage.cache_read and rates.cache_read is not None:
         fresh -= usage.cache_read
         pico += _price_at(rates.cache_read, size) * usage.cache_read
+    if usage.cache_write or usage.cache_write_1h:
+        fresh, cost_of_writes = _price_cache_writes(rates, usage, fresh)
+        pico += cost_of_writes
+    if usage.reasoning and rates.reasoning is not None:
+        visible -= usage.reasoning
+        pico += _price_at(rates.reasoning, size) * usage.reasoning
+    if usage.web_searches:
+        pico += _price_at(rates.web_search, size) * usage.web_searches
+    if rates.request is not None:
+        pico += _price_at(rates.request, size)
+    if fresh > 0:
+        pico += _price_at(rates.input, size) * fresh
+    if visible > 0:
+        pico += _price_at(rates.output, size) * visible
+    return (pico + PICO_PER_NANO // 2) // PICO_PER_NANO
+
+
+def _price_cache_writes(rates: Rates, usage: Usage, fresh: int) -> tuple[int, int]:
+    """Return the input without what was written to a cache at a price of its own, and the cost of that."""
+    written, pico = usage.cache_write, 0
     if rates.cache_write_1h is not None:
         fresh -= usage.cache_write_1h
         written -= usage.cache_write_1h
-        pico += _price_at(rates.cache_write_1h, size) * usage.cache_write_1h
+        pico += _price_at(rates.cache_write_1h, usage.input) * usage.cache_write_1h
     if rates.cache_write is not None:
         fresh -= written
-        pico += _price_at(rates.cache_write, size) * max(0, written)
-    visible = usage.output
-    if rates.reasoning is not None:
-        visible -= usage.reasoning
-        pico += _price_at(rates.reasoning, size) * usage.reasoning
-    pico += _price_at(rates.input, size) * max(0, fresh)
-    pico += _price_at(rates.output, size) * max(0, visible)
-    pico += _price_at(rates.web_search, size) * usage.web_searches
-    pico += _price_at(rates.request, size)
-    return (pico + PICO_PER_NANO // 2) // PICO_PER_NANO
+        pico += _price_at(rates.cache_write, usage.input) * max(0, written)
+    return fresh, pico
 
 
 def _price_at(price: Price | None, size: int) -> int:
     """Return the price for a request with so many input tokens."""
-    if price is None:
-        return 0
     if isinstance(price, int):
         return price
+    if price is None:
+        return 0
     found = price[0]
     for threshold, higher in zip(price[1::2], price[2::2], strict=True):
         if size > threshold:

@@ -67,13 +67,6 @@ class Model(Struct, frozen=True):
     def matches(self, name: str) -> bool:
         return _matches(msgspec.json.decode(self.match), name)
 
-    @property
-    def fixed(self) -> Rates | None:
-        """The only rates of the model, if neither time nor tier changes them."""
-        (first, *others), tiers = self.rates, self.tiers
-        conditional = others or tiers or first.since is not None or first.hours is not None
-        return None if conditional else first
-
     def at(self, moment: datetime, tier: str | None = None) -> Rates:
         """Return the rates at a time (UTC), with those of a service tier if it has its own."""
         valid = [rates for rates in self.rates if rates.apply_at(moment)]

@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dragoman.store.usage_rows import COLUMNS, UsageRow
+from dragoman.store.usage_rows import COLUMNS, UsageRow, first_id
 
 MAX_PAGE = 100
 MAX_EXAMINED = 10_000  # rows, for one page: a search for something rare continues on the next page
@@ -29,28 +29,24 @@ class Condition(Struct, frozen=True):
     negated: bool = False
 
 
-class PagePosition(Struct, frozen=True):
-    """The last request that was examined."""
-
-    time_ms: int
-    id: bytes
-
-
 class RequestSearch(Struct, frozen=True):
     """Which requests to return."""
 
     since_ms: int = 0
     until_ms: int = 10**17
     conditions: tuple[Condition, ...] = ()
-    after: PagePosition | None = None
+    after: bytes | None = None  # the id of the last row that the page before examined
     limit: int = MAX_PAGE
 
 
 class RequestPage(Struct, frozen=True):
-    """Requests, newest first. `next` is None if there are no more; else the page may have fewer than the limit."""
+    """Requests, newest first. The next page begins after the id `next`; None if there are no more requests.
+
+    A page before the last may have fewer requests than the limit.
+    """
 
     rows: tuple[UsageRow, ...]
-    next: PagePosition | None
+    next: bytes | None
 
 
 class Dialect(Struct, frozen=True):
@@ -72,7 +68,7 @@ def narrow(search: RequestSearch, dialect: Dialect) -> Statement:
     return _build(search, indexed, None, dialect)
 
 
-def filter_all(search: RequestSearch, last: PagePosition | None, dialect: Dialect) -> Statement:
+def filter_all(search: RequestSearch, last: bytes | None, dialect: Dialect) -> Statement:
     """Return all conditions, down to the row `last`, if that is given."""
     return _build(search, search.conditions, last, dialect)
 
@@ -81,25 +77,21 @@ def is_indexed(condition: Condition) -> bool:
     return condition.field in ("key", "request_id") and condition.comparison == "=" and not condition.negated
 
 
-def make_page(search: RequestSearch, rows: tuple[UsageRow, ...], last: PagePosition | None) -> RequestPage:
+def make_page(search: RequestSearch, rows: tuple[UsageRow, ...], last: bytes | None) -> RequestPage:
     """Make a page of what was found down to `last`, which is None if everything was examined."""
     if len(rows) == search.limit:
-        return RequestPage(rows, PagePosition(rows[-1].time_ms, rows[-1].id))
+        return RequestPage(rows, rows[-1].id)
     return RequestPage(rows, last)
 
 
-def _build(
-    search: RequestSearch, conditions: tuple[Condition, ...], last: PagePosition | None, dialect: Dialect
-) -> Statement:
-    # The positions restrict the time too: by it SQLite finds where to start in the index.
-    until = search.until_ms if search.after is None else min(search.until_ms, search.after.time_ms + 1)
-    since = search.since_ms if last is None else max(search.since_ms, last.time_ms)
-    parts = ["time_ms >= {}", "time_ms < {}"]
-    all_values: list[object] = [since, until]
-    for position, sign in ((search.after, "<"), (last, ">=")):
-        if position is not None:
-            parts.append(f"(time_ms, id) {sign} ({{}}, {{}})")
-            all_values += [position.time_ms, position.id]
+def _build(search: RequestSearch, conditions: tuple[Condition, ...], last: bytes | None, dialect: Dialect) -> Statement:
+    # Ids begin with the time, so that they are all that has to be compared.
+    first, end = first_id(search.since_ms), first_id(search.until_ms)
+    parts = ["id >= {}", "id < {}"]
+    all_values: list[object] = [
+        first if last is None else max(first, last),
+        end if search.after is None else min(end, search.after),
+    ]
     for condition in conditions:
         for part, found in _render(condition, dialect):
             parts.append(part)

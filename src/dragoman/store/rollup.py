@@ -5,7 +5,7 @@ key that made the request.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from operator import add, attrgetter
@@ -14,7 +14,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import astuple, fields
 
-from dragoman.store.usage_rows import SLOT_MS, GroupBy, UsageRow, UsageSum, add_sums
+from dragoman.store.usage_rows import COLUMNS, SLOT_MS, GroupBy, UsageRow, UsageSum, add_sums
 
 HOUR_MS = 4 * SLOT_MS
 DAY_MS = 24 * HOUR_MS
@@ -103,19 +103,18 @@ Part = RollupPart | DaysPart | MovedPart | RowsPart
 
 def roll_up(rows: Iterable[UsageRow], sign: int = 1) -> Rollup:
     """Add rows up, or with -1 what they must be subtracted for."""
-    groups: dict[tuple[int, str, str, str, str], list[UsageRow]] = {}
+    groups: defaultdict[tuple[int, str, str, str, str], list[UsageRow]] = defaultdict(list)
     for row in rows:
-        groups.setdefault((row.time_ms // SLOT_MS, row.key, row.client, row.provider, row.model), []).append(row)
+        groups[row.time_ms // SLOT_MS, row.key, row.client, row.provider, row.model].append(row)
     sums: dict[RollupKey, list[float]] = {}
     counts: dict[TtftKey, int] = {}
     for (slot, key, client, provider, model), group in groups.items():
         route = f"{provider}/{model}"
         values = _add_up(group)
-        times = [row.ttft_ms for row in group if row.ttft_ms is not None]
         for rollup_key in _sum_keys(slot, key, client, route):
             sums[rollup_key] = list(map(add, sums[rollup_key], values)) if rollup_key in sums else values
-        for bucket, number in Counter(map(find_bucket, times)).items():
-            for ttft_key in _ttft_keys(slot, key, route, bucket):
+        for ttft_ms, number in Counter(map(_get_ttft, group)).items():
+            for ttft_key in () if ttft_ms is None else _ttft_keys(slot, key, route, find_bucket(ttft_ms)):
                 counts[ttft_key] = counts.get(ttft_key, 0) + number
     return Rollup(
         [(key, [sign * min(value, MAX_SUM) for value in values]) for key, values in sorted(sums.items())],
@@ -232,27 +231,30 @@ def _ttft_keys(slot: int, key: str, route: str, bucket: int) -> Iterator[TtftKey
 
 def _add_up(rows: list[UsageRow]) -> list[float]:
     """Return the sums of some rows in the order of SUMS, column by column: every request pays for this."""
-    sources, outcomes = Counter(map(_get_source, rows)), Counter(map(_get_outcome, rows))
-    estimated = [row for row in rows if row.usage_source == "estimated"] if sources["estimated"] else []
-    timed = [
-        (row.output_tokens, row.duration_ms - row.ttft_ms)
-        for row in rows
-        if row.ttft_ms is not None and row.output_tokens is not None and row.duration_ms > row.ttft_ms
-    ]
-    generated, generating = map(sum, zip(*timed, strict=True)) if timed else (0, 0)
-    costs = [row.cost_nano_usd for row in rows if row.cost_nano_usd is not None]
+    columns = dict(zip(COLUMNS, zip(*map(astuple, rows), strict=True), strict=True))
+    outcomes, sources = columns["outcome"], columns["usage_source"]
+    outputs, durations, costs = columns["output_tokens"], columns["duration_ms"], columns["cost_nano_usd"]
+    gone, estimated = outcomes.count("client_gone"), sources.count("estimated")
+    generated = generating = 0
+    for output, duration, ttft in zip(outputs, durations, columns["ttft_ms"], strict=True):
+        if ttft is not None and output is not None and duration > ttft:
+            generated += output
+            generating += duration - ttft
     return [
         len(rows),
-        len(rows) - outcomes["ok"] - outcomes["client_gone"],
-        outcomes["client_gone"],
-        *[sum(filter(None, map(get, rows))) for get in _GET_COUNTS],
-        sum(costs),
-        len(costs),
-        len(rows) - sources[None],
-        sources["derived"],
-        len(estimated),
-        sum(map(_count_tokens, estimated)),
-        *[sum(map(get, rows)) for get in _GET_NUMBERS],
+        len(rows) - outcomes.count("ok") - gone,
+        gone,
+        *[sum(filter(None, columns[name])) for name in _TOKENS],
+        sum(filter(None, columns["credits"])),
+        sum(filter(None, costs)),
+        len(rows) - costs.count(None),
+        len(rows) - sources.count(None),
+        sources.count("derived"),
+        estimated,
+        sum(_count_tokens(row) for row in rows if row.usage_source == "estimated") if estimated else 0,
+        sum(durations),
+        sum(columns["web_searches"]),
+        sum(columns["web_fetches"]),
         generated,
         generating,
     ]
@@ -262,7 +264,5 @@ def _count_tokens(row: UsageRow) -> int:
     return 0 if row.input_tokens is None or row.output_tokens is None else row.input_tokens + row.output_tokens
 
 
-_get_source, _get_outcome = map(attrgetter, ("usage_source", "outcome"))
+_get_ttft = attrgetter("ttft_ms")
 _TOKENS = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
-_GET_COUNTS = tuple(map(attrgetter, (*_TOKENS, "credits")))
-_GET_NUMBERS = tuple(map(attrgetter, ("duration_ms", "web_searches", "web_fetches")))

@@ -11,12 +11,15 @@ from msgspec.structs import asdict, astuple, fields, replace
 GroupBy = Literal["all", "model", "key", "client", "provider"]
 
 SLOT_MS = 15 * 60 * 1000  # in every time zone, days begin at a multiple of this
+TIME_BYTES = 6  # of a row's id
+NUMBER_BITS = 80  # the rest of it
+MAX_TIME_MS = (1 << 8 * TIME_BYTES) - 1
 
 
 class UsageRow(Struct, frozen=True, gc=False):
     """One request. A count that was not reported and a cost without a known price are None, never zero."""
 
-    id: bytes  # a row that is appended again, after an error, is stored once
+    id: bytes  # begins with time_ms, so that ids sort by time; a row that is appended again is stored once
     time_ms: int  # since the epoch
     request_id: str
     key: str
@@ -49,6 +52,21 @@ class UsageRow(Struct, frozen=True, gc=False):
     def route(self) -> str:
         """The target that replied, as provider/model; empty if no upstream was reached."""
         return f"{self.provider}/{self.model}" if self.provider else ""
+
+
+def make_id(time_ms: int, number: int) -> bytes:
+    """Return the id of a row; `number` tells it from other rows of the same millisecond."""
+    return (time_ms << NUMBER_BITS | number).to_bytes(TIME_BYTES + NUMBER_BITS // 8, "big")
+
+
+def first_id(time_ms: int) -> bytes:
+    """Return what no id of a row at this time or later is less than."""
+    return min(max(time_ms, 0), MAX_TIME_MS).to_bytes(TIME_BYTES, "big")
+
+
+def time_of_id(id: bytes) -> int:
+    """Return the time of a row in milliseconds since the epoch."""
+    return int.from_bytes(id[:TIME_BYTES], "big")
 
 
 COLUMNS = tuple(field.name for field in fields(UsageRow))  # of the usage tables, in this order

@@ -19,13 +19,11 @@ from dragoman.http.api.responses import convert_errors, respond, response_header
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import BadRequest
 from dragoman.store import Store
-from dragoman.store.request_search import Condition, PagePosition, RequestPage, RequestSearch
-from dragoman.store.usage_rows import RECORD_NAMES, make_record
+from dragoman.store.request_search import Condition, RequestPage, RequestSearch
+from dragoman.store.usage_rows import RECORD_NAMES, TIME_BYTES, make_record, time_of_id
 
 FILTER = "q"
 FORMAT = "format"
-TIME_BYTES = 8
-LATEST_MS = 10**17
 STORE_TIMEOUT_S = 10.0
 MAX_EXPORTED = 100_000
 TYPES = {"csv": b"text/csv; charset=utf-8", "json": b"application/json"}
@@ -50,8 +48,8 @@ class RequestsApi:
         body = {
             "requests": [make_record(row) | {"captured": row.request_id in captured} for row in page.rows],
             "names": {key: name for key, name in names.items() if key in keys},
-            "next": None if page.next is None else make_cursor(_encode_position(page.next)),
-            "examined_since": None if page.next is None else _format_time(page.next.time_ms),
+            "next": None if page.next is None else make_cursor(page.next),
+            "examined_since": None if page.next is None else _format_time(time_of_id(page.next)),
         }
         respond(request, body)
 
@@ -140,14 +138,8 @@ def _format_time(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat("T", "milliseconds")
 
 
-def _encode_position(position: PagePosition) -> bytes:
-    return position.time_ms.to_bytes(TIME_BYTES, "big") + position.id
-
-
-def _parse_position(position: bytes | None) -> PagePosition | None:
-    if position is None:
-        return None
-    time_ms = int.from_bytes(position[:TIME_BYTES], "big")
-    if len(position) <= TIME_BYTES or time_ms > LATEST_MS:
+def _parse_position(position: bytes | None) -> bytes | None:
+    """Return the id of a row that a cursor names."""
+    if position is not None and len(position) <= TIME_BYTES:
         raise invalid_cursor()
-    return PagePosition(time_ms, position[TIME_BYTES:])
+    return position

@@ -8,7 +8,6 @@ from dragoman.store.audit_log import AUDIT_COLUMNS, AuditRow, hash_row
 from dragoman.store.request_search import (
     MAX_EXAMINED,
     Dialect,
-    PagePosition,
     RequestPage,
     RequestSearch,
     filter_all,
@@ -25,7 +24,7 @@ def _make_pattern(text: str) -> str:
 
 
 DIALECT = Dialect("LIKE", _make_pattern, lambda place: f"${place}")
-ORDER = "ORDER BY time_ms DESC, id DESC"
+ORDER = "ORDER BY id DESC"
 
 
 async def add_audit(connection: asyncpg.Connection, row: AuditRow) -> None:
@@ -64,10 +63,10 @@ async def search_requests(connection: asyncpg.Connection, search: RequestSearch)
     return make_page(search, tuple(UsageRow(*columns) for columns in found), last)
 
 
-async def _last_examined(connection: asyncpg.Connection, search: RequestSearch) -> PagePosition | None:
+async def _last_examined(connection: asyncpg.Connection, search: RequestSearch) -> bytes | None:
     statement = narrow(search, DIALECT)
     found = await connection.fetchrow(
-        f"SELECT time_ms, id FROM dragoman.usage WHERE {statement.where} {ORDER} LIMIT 1 OFFSET {MAX_EXAMINED}",  # noqa: S608
+        f"SELECT id FROM dragoman.usage WHERE {statement.where} {ORDER} LIMIT 1 OFFSET {MAX_EXAMINED}",  # noqa: S608
         *statement.values,
     )
-    return PagePosition(*found) if found else None
+    return bytes(found[0]) if found else None

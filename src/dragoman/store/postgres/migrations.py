@@ -249,4 +249,13 @@ MIGRATIONS: tuple[str, ...] = (
     ANALYZE dragoman.usage_sums;
     ANALYZE dragoman.usage_ttft;
     """,
+    # Ids of usage rows begin with their time, so that the primary key finds rows by time, too.
+    """
+    UPDATE dragoman.usage
+    SET id = decode(lpad(to_hex(time_ms), 12, '0'), 'hex') || CASE length(id) WHEN 16 THEN substr(id, 7) ELSE id END
+    WHERE substr(id, 1, 6) <> decode(lpad(to_hex(time_ms), 12, '0'), 'hex');
+    DROP INDEX dragoman.usage_by_time_and_id;
+    DROP INDEX dragoman.usage_by_key;
+    CREATE INDEX usage_by_key ON dragoman.usage (key, id);
+    """,
 )

@@ -23,7 +23,7 @@ from dragoman.store.rollup import (
     start_of_step,
     take_back,
 )
-from dragoman.store.usage_rows import SLOT_MS, UsageRow, UsageSum
+from dragoman.store.usage_rows import SLOT_MS, UsageRow, UsageSum, first_id, time_of_id
 
 KEY = "dimension, owner, level, slot, grouped"
 TTFT_KEY = "owner, level, slot, route, bucket"
@@ -51,6 +51,7 @@ SELECT_TTFT = """
     SELECT route, bucket, sum(requests)::bigint FROM dragoman.usage_ttft
     WHERE owner = $1 AND level = $2 AND slot >= $3 AND slot < $4 GROUP BY route, bucket
 """
+EDGE = "SELECT id FROM dragoman.usage"  # min(id) would need PostgreSQL 18: id is a bytea
 RANGE = "slot >= $5 AND slot < $6"
 LISTED = "slot = ANY($5::bigint[])"
 PROVIDER = "split_part(grouped, '/', 1)"
@@ -74,7 +75,7 @@ SUM_ROWS = """
         coalesce(sum(duration_ms - ttft_ms)
             FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)::bigint
     FROM (SELECT *, time_ms AS began_ms FROM dragoman.usage
-          WHERE time_ms >= $1 AND time_ms < $2 AND ($3::text IS NULL OR key = $3)) AS found
+          WHERE id >= $1 AND id < $2 AND ($3::text IS NULL OR key = $3)) AS found
     GROUP BY grouped_by, step
 """
 
@@ -131,7 +132,7 @@ def _statement(query: SumQuery, part: Part) -> tuple[str, tuple[object, ...]]:
     """Return the statement that reads one part, and its values."""
     step = start_of_step(query, part)
     if isinstance(part, RowsPart):
-        return SUM_ROWS.format(step=step), (part.since_ms, part.until_ms, query.key, query.by)
+        return SUM_ROWS.format(step=step), (first_id(part.since_ms), first_id(part.until_ms), query.key, query.by)
     dimension, owner = find_dimension(query.by, query.key)
     only = query.key if dimension == "key" else None
     group = {"provider": PROVIDER, "all": "''"}.get(query.by, "grouped")
@@ -148,12 +149,13 @@ def _statement(query: SumQuery, part: Part) -> tuple[str, tuple[object, ...]]:
 
 async def _fit(connection: asyncpg.Connection, query: SumQuery) -> SumQuery:
     """Return the query with no more time than there are rows, and whole quarters of an hour where no row is between."""
-    first, last = await connection.fetchrow("SELECT min(time_ms), max(time_ms) FROM dragoman.usage")
+    first, last = await connection.fetchrow(f"SELECT ({EDGE} ORDER BY id LIMIT 1), ({EDGE} ORDER BY id DESC LIMIT 1)")
     if first is None or last is None:
         return replace(query, until_ms=query.since_ms)
-    query = replace(query, since_ms=max(query.since_ms, first), until_ms=min(query.until_ms, last + 1))
+    since, until = max(query.since_ms, time_of_id(first)), min(query.until_ms, time_of_id(last) + 1)
+    query = replace(query, since_ms=since, until_ms=until)
     start, end = query.since_ms // SLOT_MS * SLOT_MS, -(-query.until_ms // SLOT_MS) * SLOT_MS
-    is_free = "SELECT NOT EXISTS (SELECT FROM dragoman.usage WHERE time_ms >= $1 AND time_ms < $2)"
-    before = await connection.fetchval(is_free, start, query.since_ms)
-    after = await connection.fetchval(is_free, query.until_ms, end)
+    is_free = "SELECT NOT EXISTS (SELECT FROM dragoman.usage WHERE id >= $1 AND id < $2)"
+    before = await connection.fetchval(is_free, first_id(start), first_id(query.since_ms))
+    after = await connection.fetchval(is_free, first_id(query.until_ms), first_id(end))
     return replace(query, since_ms=start if before else query.since_ms, until_ms=end if after else query.until_ms)

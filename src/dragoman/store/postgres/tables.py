@@ -17,7 +17,7 @@ from dragoman.store.store import (
     NameTaken,
     Rotation,
 )
-from dragoman.store.usage_rows import COLUMNS, UsageRow, UsageSpan
+from dragoman.store.usage_rows import COLUMNS, UsageRow, UsageSpan, first_id
 
 TEXTS = frozenset(
     {"request_id", "key", "client", "client_protocol", "upstream_protocol", "provider", "model", "requested_model"}
@@ -31,12 +31,12 @@ INSERT_USAGE = f"""
 """  # noqa: S608 - names of our own fields
 REMOVE_USAGE = f"""
     DELETE FROM dragoman.usage WHERE id IN (
-        SELECT id FROM dragoman.usage WHERE time_ms < $1 ORDER BY time_ms LIMIT $2 FOR UPDATE SKIP LOCKED
+        SELECT id FROM dragoman.usage WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED
     ) RETURNING {", ".join(COLUMNS)}
 """  # noqa: S608 - names of our own fields
 SELECT_USAGE = f"""
     SELECT {", ".join(COLUMNS)}
-    FROM dragoman.usage WHERE time_ms >= $1 AND time_ms < $2 AND ($3::text IS NULL OR key = $3) ORDER BY time_ms, id
+    FROM dragoman.usage WHERE id >= $1 AND id < $2 AND ($3::text IS NULL OR key = $3) ORDER BY id
 """  # noqa: S608 - names of our own fields
 SELECT_KEYS = f"SELECT {', '.join(KEY_COLUMNS)} FROM dragoman.client_keys"  # noqa: S608 - names of our own fields
 KEY_PLACES = ", ".join(f"${place}" for place in range(1, len(KEY_COLUMNS) + 2))
@@ -155,11 +155,11 @@ async def append_usage(connection: asyncpg.Connection, rows: Sequence[UsageRow])
 
 async def remove_usage(connection: asyncpg.Connection, before_ms: int, limit: int) -> int:
     async with connection.transaction():
-        removed = [UsageRow(*columns) for columns in await connection.fetch(REMOVE_USAGE, before_ms, limit)]
+        removed = [UsageRow(*columns) for columns in await connection.fetch(REMOVE_USAGE, first_id(before_ms), limit)]
         await subtract_rows(connection, removed)
     return len(removed)
 
 
 async def list_usage(connection: asyncpg.Connection, span: UsageSpan) -> tuple[UsageRow, ...]:
-    found = await connection.fetch(SELECT_USAGE, span.since_ms, span.until_ms, span.key)
+    found = await connection.fetch(SELECT_USAGE, first_id(span.since_ms), first_id(span.until_ms), span.key)
     return tuple(UsageRow(*columns) for columns in found)

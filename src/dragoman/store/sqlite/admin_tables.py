@@ -6,7 +6,6 @@ from dragoman.store.audit_log import AUDIT_COLUMNS, AuditRow, hash_row
 from dragoman.store.request_search import (
     MAX_EXAMINED,
     Dialect,
-    PagePosition,
     RequestPage,
     RequestSearch,
     filter_all,
@@ -22,7 +21,7 @@ def _make_pattern(text: str) -> str:
 
 
 DIALECT = Dialect("GLOB", _make_pattern, lambda place: f"?{place}")
-ORDER = "ORDER BY time_ms DESC, id DESC"
+ORDER = "ORDER BY id DESC"
 
 
 def add_audit(connection: apsw.Connection, row: AuditRow) -> None:
@@ -58,10 +57,10 @@ def search_requests(connection: apsw.Connection, search: RequestSearch) -> Reque
     return make_page(search, make_rows(found), last)
 
 
-def _last_examined(connection: apsw.Connection, search: RequestSearch) -> PagePosition | None:
+def _last_examined(connection: apsw.Connection, search: RequestSearch) -> bytes | None:
     statement = narrow(search, DIALECT)
     found = connection.execute(
-        f"SELECT time_ms, id FROM usage WHERE {statement.where} {ORDER} LIMIT 1 OFFSET {MAX_EXAMINED}",  # noqa: S608
+        f"SELECT id FROM usage WHERE {statement.where} {ORDER} LIMIT 1 OFFSET {MAX_EXAMINED}",  # noqa: S608
         statement.values,
     ).fetchone()
-    return PagePosition(*found) if found else None
+    return bytes(found[0]) if found else None

@@ -228,4 +228,13 @@ MIGRATIONS: tuple[str, ...] = (
     ) WITHOUT ROWID;
     """
     + add_up_rows("", "CAST(round(log2(max(1, ttft_ms)) * 8) AS INTEGER)"),
+    # Ids of usage rows begin with their time, so that the primary key finds rows by time, too.
+    """
+    UPDATE usage
+    SET id = unhex(printf('%012X', time_ms) || CASE length(id) WHEN 16 THEN substr(hex(id), 13) ELSE hex(id) END)
+    WHERE substr(id, 1, 6) <> unhex(printf('%012X', time_ms));
+    DROP INDEX usage_by_time_and_id;
+    DROP INDEX usage_by_key;
+    CREATE INDEX usage_by_key ON usage (key, id);
+    """,
 )

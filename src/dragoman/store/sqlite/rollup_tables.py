@@ -24,7 +24,7 @@ from dragoman.store.rollup import (
     start_of_step,
     take_back,
 )
-from dragoman.store.usage_rows import SLOT_MS, UsageRow, UsageSum
+from dragoman.store.usage_rows import SLOT_MS, UsageRow, UsageSum, first_id, time_of_id
 
 KEY = "dimension, owner, level, slot, grouped"
 TTFT_KEY = "owner, level, slot, route, bucket"
@@ -67,7 +67,7 @@ SUM_ROWS = """
         sum(duration_ms), sum(web_searches), sum(web_fetches),
         coalesce(sum(output_tokens) FILTER (WHERE duration_ms > ttft_ms), 0),
         coalesce(sum(duration_ms - ttft_ms) FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)
-    FROM (SELECT *, time_ms AS began_ms FROM usage WHERE time_ms >= ?1 AND time_ms < ?2 AND (?3 IS NULL OR key = ?3))
+    FROM (SELECT *, time_ms AS began_ms FROM usage WHERE id >= ?1 AND id < ?2 AND (?3 IS NULL OR key = ?3))
     GROUP BY grouped_by, step
 """
 
@@ -119,11 +119,11 @@ def _read_parts(connection: apsw.Connection, query: SumQuery) -> Iterator[UsageS
                 yield take_back(found, query)
 
 
-def _statement(query: SumQuery, part: Part) -> tuple[str, tuple[str | int | None, ...]]:
+def _statement(query: SumQuery, part: Part) -> tuple[str, tuple[bytes | str | int | None, ...]]:
     """Return the statement that reads one part, and its values."""
     step = start_of_step(query, part)
     if isinstance(part, RowsPart):
-        return SUM_ROWS.format(step=step), (part.since_ms, part.until_ms, query.key, query.by)
+        return SUM_ROWS.format(step=step), (first_id(part.since_ms), first_id(part.until_ms), query.key, query.by)
     dimension, owner = find_dimension(query.by, query.key)
     only = query.key if dimension == "key" else None
     group = {"provider": PROVIDER, "all": "''"}.get(query.by, "grouped")
@@ -140,12 +140,13 @@ def _statement(query: SumQuery, part: Part) -> tuple[str, tuple[str | int | None
 
 def _fit(connection: apsw.Connection, query: SumQuery) -> SumQuery:
     """Return the query with no more time than there are rows, and whole quarters of an hour where no row is between."""
-    [[first, last]] = connection.execute("SELECT (SELECT min(time_ms) FROM usage), (SELECT max(time_ms) FROM usage)")
+    [[first, last]] = connection.execute("SELECT (SELECT min(id) FROM usage), (SELECT max(id) FROM usage)")
     if first is None or last is None:
         return replace(query, until_ms=query.since_ms)
-    query = replace(query, since_ms=max(query.since_ms, first), until_ms=min(query.until_ms, last + 1))
+    since, until = max(query.since_ms, time_of_id(first)), min(query.until_ms, time_of_id(last) + 1)
+    query = replace(query, since_ms=since, until_ms=until)
     start, end = query.since_ms // SLOT_MS * SLOT_MS, -(-query.until_ms // SLOT_MS) * SLOT_MS
-    is_free = "SELECT NOT EXISTS (SELECT 1 FROM usage WHERE time_ms >= ? AND time_ms < ?)"
-    [[before]] = connection.execute(is_free, (start, query.since_ms))
-    [[after]] = connection.execute(is_free, (query.until_ms, end))
+    is_free = "SELECT NOT EXISTS (SELECT 1 FROM usage WHERE id >= ? AND id < ?)"
+    [[before]] = connection.execute(is_free, (first_id(start), first_id(query.since_ms)))
+    [[after]] = connection.execute(is_free, (first_id(query.until_ms), first_id(end)))
     return replace(query, since_ms=start if before else query.since_ms, until_ms=end if after else query.until_ms)

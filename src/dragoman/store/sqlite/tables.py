@@ -19,25 +19,21 @@ from dragoman.store.store import (
     NameTaken,
     Rotation,
 )
-from dragoman.store.usage_rows import COLUMNS, UsageRow, UsageSpan
+from dragoman.store.usage_rows import COLUMNS, UsageRow, UsageSpan, first_id
 
-INSERT = """
-    INSERT INTO usage ({columns}) VALUES {places}
-    ON CONFLICT (id) DO NOTHING RETURNING id
-"""
-PLACES = f"({', '.join('?' * len(COLUMNS))})"
+INSERT = f"INSERT INTO usage ({', '.join(COLUMNS)}) VALUES "  # noqa: S608 - names of our own fields
+PLACES = f"({','.join('?' * len(COLUMNS))})"
 STREAM = COLUMNS.index("stream")
 # Each statement acquires the interpreter's lock once, so that many rows share one. By number of rows, largest first.
-INSERT_USAGE = {
-    count: INSERT.format(columns=", ".join(COLUMNS), places=", ".join([PLACES] * count)) for count in (50, 8, 1)
-}
+INSERT_USAGE = {count: INSERT + ",".join([PLACES] * count) for count in (100, 10, 1)}
+INSERT_IF_NEW = f"{INSERT}{PLACES} ON CONFLICT (id) DO NOTHING"
 REMOVE_USAGE = f"""
-    DELETE FROM usage WHERE id IN (SELECT id FROM usage WHERE time_ms < ? ORDER BY time_ms LIMIT ?)
+    DELETE FROM usage WHERE id IN (SELECT id FROM usage WHERE id < ? ORDER BY id LIMIT ?)
     RETURNING {", ".join(COLUMNS)}
 """  # noqa: S608 - names of our own fields
 SELECT_USAGE = f"""
     SELECT {", ".join(COLUMNS)}
-    FROM usage WHERE time_ms >= ?1 AND time_ms < ?2 AND (?3 IS NULL OR key = ?3) ORDER BY time_ms, id
+    FROM usage WHERE id >= ?1 AND id < ?2 AND (?3 IS NULL OR key = ?3) ORDER BY id
 """  # noqa: S608 - names of our own fields
 SELECT_KEYS = f"SELECT {', '.join(KEY_COLUMNS)} FROM client_keys"  # noqa: S608 - names of our own fields
 INSERT_KEY = (
@@ -143,18 +139,30 @@ def has_cuts(connection: apsw.Connection, now: int) -> bool:
 
 def append_usage(connection: apsw.Connection, rows: Sequence[UsageRow]) -> None:
     start = 0
-    added: set[bytes] = set()
+    added: list[UsageRow] = []
     for count, statement in INSERT_USAGE.items():
         while len(rows) - start >= count:
-            values = list(chain.from_iterable(map(astuple, rows[start : start + count])))
-            added.update(id for (id,) in connection.execute(statement, values))
+            added += _insert(connection, statement, rows[start : start + count])
             start += count
-    # A row that exists already is not counted again.
-    add_rows(connection, [row for row in {row.id: row for row in reversed(rows)}.values() if row.id in added])
+    add_rows(connection, added)
+
+
+def _insert(connection: apsw.Connection, statement: str, rows: Sequence[UsageRow]) -> Sequence[UsageRow]:
+    """Insert rows and return those that were not there before; only those are counted."""
+    try:
+        connection.execute(statement, list(chain.from_iterable(map(astuple, rows))))
+        return rows
+    except apsw.ConstraintError:  # rare: some are there already, since rows are appended again after an error
+        return [row for row in rows if _insert_if_new(connection, row)]
+
+
+def _insert_if_new(connection: apsw.Connection, row: UsageRow) -> bool:
+    connection.execute(INSERT_IF_NEW, astuple(row))
+    return connection.changes() > 0
 
 
 def remove_usage(connection: apsw.Connection, before_ms: int, limit: int) -> int:
-    removed = make_rows(connection.execute(REMOVE_USAGE, (before_ms, limit)))
+    removed = make_rows(connection.execute(REMOVE_USAGE, (first_id(before_ms), limit)))
     subtract_rows(connection, removed)
     return len(removed)
 
@@ -164,5 +172,5 @@ def make_rows(found: apsw.Cursor) -> tuple[UsageRow, ...]:
 
 
 def list_usage(connection: apsw.Connection, span: UsageSpan) -> tuple[UsageRow, ...]:
-    found = connection.execute(SELECT_USAGE, (span.since_ms, span.until_ms, span.key))
+    found = connection.execute(SELECT_USAGE, (first_id(span.since_ms), first_id(span.until_ms), span.key))
     return make_rows(found)
