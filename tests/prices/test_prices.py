@@ -9,6 +9,7 @@ from random import Random
 import genai_prices
 import pytest
 from genai_prices.data import providers as their_providers
+from msgspec.structs import replace
 
 from dragoman.config import PriceOverride, ProviderConfig
 from dragoman.config.settings import ProviderKind
@@ -132,6 +133,17 @@ def test_an_override_applies_to_a_model_or_to_a_provider_and_model() -> None:
     assert pricing.cost_nano(outcome("claude-sonnet-4-5", usage)) == 3_000_000_000
     assert pricing.cost_nano(outcome("mine-1", usage)) == (500_000 + 40_000 + 125_000 + 2_000_000) * 1000
     assert pricing.cost_nano(outcome("never-heard-of", usage)) == 0
+
+
+def test_a_price_that_depends_on_the_hour_changes_to_the_second() -> None:
+    deepseek = ProviderConfig(name="up", kind="openai-compatible", endpoint="https://api.deepseek.com/v1")
+    pricing = Pricing({"up": deepseek})
+    request = outcome("deepseek-chat", Usage(input=1000))
+    costs = []
+    for moment in ("2026-11-16T16:29:58", "2026-11-16T16:29:59", "2026-11-16T16:30:00", "2026-11-16T16:29:59"):
+        started_at = datetime.fromisoformat(moment).replace(tzinfo=UTC).timestamp()
+        costs.append(pricing.cost_nano(replace(request, started_at=started_at)))
+    assert costs == [270_000, 270_000, 135_000, 270_000]
 
 
 def test_more_cached_tokens_than_input_never_cost_less_than_zero() -> None:
