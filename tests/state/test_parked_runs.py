@@ -2,210 +2,198 @@
 
 import json
 import random
-import socket
+import re
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from e2e import speak_chat, speak_messages, speak_responses
-from e2e.meaning import Meant, Say
-from e2e.raw_http import Answered, ask, request_bytes
-from fakes.upstream import Answer, End, FakeUpstream
-from gateway import Running, provider_section, running
+from e2e.raw_http import Answered
+from fakes.upstream import Answer, End
+from state.parked_rig import DIALECTS, Parking, parking, wait_until, whole_part, without_pings
 
-WORDS = Meant((Say(" ".join(f"word-{number}" for number in range(40))),))
-BODIES: dict[str, tuple[str, bytes, dict[str, object]]] = {
-    "chat": (
-        "/v1/chat/completions",
-        speak_chat.stream(WORDS),
-        {"messages": [{"role": "user", "content": "Hi"}]},
-    ),
-    "messages": (
-        "/v1/messages",
-        speak_messages.stream(WORDS),
-        {"max_tokens": 99, "messages": [{"role": "user", "content": "Hi"}]},
-    ),
-    "responses": ("/v1/responses", speak_responses.stream(WORDS), {"input": "Hi", "store": False}),
-}
-clients = pytest.mark.parametrize("client", BODIES)
-
-
-@contextmanager
-def rigged(directory: Path, settings: str = "") -> Iterator[tuple[Running, dict[str, FakeUpstream]]]:
-    fakes = {name: FakeUpstream(keep_alive=False) for name in BODIES}
-    sections = []
-    try:
-        for name, fake in fakes.items():
-            fake.__enter__()
-            fake.answers = [Answer(BODIES[name][1], cut=60, pause_s=0.005)]
-            sections.append(provider_section(name, fake.url, name))
-        toml = "\n".join(["[retry]\nattempts = 1\n", settings, *sections])
-        with running(toml, directory, stored=("alice", "bob")) as gateway:
-            yield gateway, fakes
-    finally:
-        for fake in fakes.values():
-            fake.__exit__(None, None, None)
+clients = pytest.mark.parametrize("client", DIALECTS)
+PARK = "x-dragoman-park: 1"
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, dict[str, FakeUpstream]]]:
-    with rigged(tmp_path_factory.mktemp("parked"), "[responses]\npark_s = 20\n") as shared:
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parking]:
+    with parking(tmp_path_factory.mktemp("parked"), "[responses]\npark_s = 20\n") as shared:
         yield shared
 
 
-def body_for(client: str, upstream: str, **fields: object) -> bytes:
-    return json.dumps({"model": f"{upstream}/m", "stream": True, **BODIES[client][2], **fields}).encode()
+@clients
+def test_a_stream_is_resumed_byte_for_byte_after_any_cut(rig: Parking, client: str) -> None:
+    dialect, chance = DIALECTS[client], random.Random(7)
+    for _ in range(5):
+        calls = rig.calls(dialect.protocol)
+        run, begun = rig.leave_after(chance.randrange(1, 2000), rig.request(client, "", PARK))
+        count, seen = whole_part(client, begun)
+        rest = rig.resume(client, f"{run}:{count - 1}")
+        assert (rest.status, rest.get("x-dragoman-run")) == (200, run)
+        assert without_pings(seen + rest.body) == dialect.events
+        assert rig.calls(dialect.protocol) == calls + 1
 
 
-def send(gateway: Running, client: str, body: bytes, *fields: str, key: str = "alice") -> Answered:
-    return ask(gateway.port, request_bytes(BODIES[client][0], body, *fields, key=gateway.keys[key]))
+@pytest.mark.parametrize(
+    ("client", "upstream"),
+    [
+        ("responses", "chat"),
+        ("messages", "chat"),
+        ("chat", "messages"),
+        ("gemini", "chat"),
+        ("gemini-array", "messages"),
+        ("chat", "gemini"),
+    ],
+)
+def test_a_translated_stream_is_resumed_as_it_was_begun(rig: Parking, client: str, upstream: str) -> None:
+    run, begun = rig.leave_after(900, rig.request(client, upstream, PARK))
+    whole = rig.resume(client, f"{run}:-1", upstream=upstream).body
+    count, seen = whole_part(client, begun)
+    assert whole.startswith(seen)
+    rest = rig.resume(client, f"{run}:{count - 1}", upstream=upstream).body
+    assert seen + rest == whole
+    if client == "responses":
+        events = re.findall(rb"data: (\{.*\})", rest)
+        numbers = [json.loads(event)["sequence_number"] for event in events]
+        assert numbers == list(range(count, count + len(numbers)))
+    if client == "gemini-array":
+        assert json.loads(whole)[-1]["candidates"][0]["finishReason"] == "STOP"
 
 
-def leave_after(gateway: Running, client: str, body: bytes, size: int, *fields: str) -> tuple[str, bytes]:
-    """Read so many bytes of a reply, then leave; return the run and the bytes of the body."""
-    with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as opened:
-        opened.sendall(request_bytes(BODIES[client][0], body, *fields, key=gateway.keys["alice"]))
-        received = b""
-        while len(received) < size or b"\r\n\r\n" not in received:
-            received += opened.recv(64)
-    head, _, rest = received.partition(b"\r\n\r\n")
-    [run] = [line.split(b": ")[1].decode() for line in head.split(b"\r\n") if line.startswith(b"x-dragoman-run")]
-    return run, unchunk(rest)
+def test_only_a_browsers_cursor_gets_ids(rig: Parking) -> None:
+    run, begun = rig.leave_after(600, rig.request("chat", "", PARK))
+    assert b"id: run_" not in begun
+    count, _ = whole_part("chat", begun)
+    rest = rig.resume("chat", "", f"last-event-id: {run}:{count - 1}")
+    assert rest.body.startswith(b"id: %b:%d\ndata: " % (run.encode(), count))
 
 
-def unchunk(data: bytes) -> bytes:
-    body = b""
-    while b"\r\n" in data:
-        size, _, data = data.partition(b"\r\n")
-        body, data = body + data[: int(size, 16)], data[int(size, 16) + 2 :]
-    return body
-
-
-def split(body: bytes) -> list[bytes]:
-    """Return the whole events of a body, without signs of life and [DONE]."""
-    blocks = [block + b"\n\n" for block in body.split(b"\n\n")[:-1]]
-    return [block for block in blocks if not block.startswith((b":", b"event: ping", b"data: [DONE]"))]
+def test_a_run_belongs_to_its_key_and_its_path(rig: Parking) -> None:
+    run, _ = rig.leave_after(600, rig.request("chat", "", PARK))
+    unknown = "run_" + "0" * 48
+    foreign = rig.resume("chat", f"{run}:0", key="bob")
+    missing = rig.resume("chat", f"{unknown}:0", key="bob")
+    assert (foreign.status, foreign.body.replace(run.encode(), unknown.encode())) == (404, missing.body)
+    assert rig.resume("messages", f"{run}:0").status == 404
+    assert rig.resume("chat", "nonsense").status == 404
 
 
 @clients
-def test_a_stream_is_resumed_byte_for_byte_after_any_cut(
-    rig: tuple[Running, dict[str, FakeUpstream]], client: str
-) -> None:
-    gateway, fakes = rig
-    whole = split(BODIES[client][1])
-    chance = random.Random(7)
-    for _ in range(8):
-        calls = len(fakes[client].calls)
-        run, begun = leave_after(
-            gateway, client, body_for(client, client), chance.randrange(1, 1500), "x-dragoman-park: 1"
-        )
-        seen = split(begun)
-        assert seen == whole[: len(seen)]
-        rest = send(gateway, client, b"", f"x-dragoman-resume: {run}:{len(seen) - 1}")
-        assert (rest.status, rest.get("x-dragoman-run")) == (200, run)
-        assert split(rest.body) == whole[len(seen) :]
-        assert len(fakes[client].calls) == calls + 1
-
-
-@pytest.mark.parametrize(("client", "upstream"), [("responses", "chat"), ("messages", "chat"), ("chat", "messages")])
-def test_a_translated_stream_is_resumed_as_it_was_begun(
-    rig: tuple[Running, dict[str, FakeUpstream]], client: str, upstream: str
-) -> None:
-    gateway, _ = rig
-    run, begun = leave_after(gateway, client, body_for(client, upstream), 900, "x-dragoman-park: 1")
-    all_of_it = split(send(gateway, client, b"", f"x-dragoman-resume: {run}:-1").body)
-    seen = split(begun)
-    assert seen == all_of_it[: len(seen)]
-    rest = split(send(gateway, client, b"", f"x-dragoman-resume: {run}:{len(seen) - 1}").body)
-    assert seen + rest == all_of_it
-    if client == "responses":
-        numbers = [json.loads(block.split(b"data: ")[1])["sequence_number"] for block in rest]
-        assert numbers == list(range(len(seen), len(all_of_it)))
-
-
-def test_only_a_browsers_cursor_gets_ids(rig: tuple[Running, dict[str, FakeUpstream]]) -> None:
-    gateway, _ = rig
-    run, begun = leave_after(gateway, "chat", body_for("chat", "chat"), 600, "x-dragoman-park: 1")
-    assert b"id: run_" not in begun
-    after = len(split(begun)) - 1
-    rest = send(gateway, "chat", b"", f"last-event-id: {run}:{after}")
-    assert split(rest.body)[0].startswith(b"id: %b:%d\ndata: " % (run.encode(), after + 1))
-
-
-def test_a_run_belongs_to_its_key_and_its_path(rig: tuple[Running, dict[str, FakeUpstream]]) -> None:
-    gateway, _ = rig
-    run, _ = leave_after(gateway, "chat", body_for("chat", "chat"), 600, "x-dragoman-park: 1")
-    unknown = "run_" + "0" * 48
-    foreign = send(gateway, "chat", b"", f"x-dragoman-resume: {run}:0", key="bob")
-    missing = send(gateway, "chat", b"", f"x-dragoman-resume: {unknown}:0", key="bob")
-    assert (foreign.status, foreign.body.replace(run.encode(), unknown.encode())) == (404, missing.body)
-    assert send(gateway, "messages", b"", f"x-dragoman-resume: {run}:0").status == 404
-    assert send(gateway, "chat", b"", "x-dragoman-resume: nonsense").status == 404
+def test_an_unknown_run_is_not_found_in_the_shape_of_the_protocol(rig: Parking, client: str) -> None:
+    answered = rig.resume(client, "run_" + "0" * 48 + ":-1")
+    error = json.loads(answered.body)["error"]
+    assert (answered.status, "not found" in error["message"]) == (404, True)
 
 
 def test_a_client_that_does_not_come_back_has_its_request_cancelled(tmp_path: Path) -> None:
-    with rigged(tmp_path, "[responses]\npark_s = 0.5\n") as (gateway, fakes):
-        endless = Answer(BODIES["chat"][1][:1500], end=End.HANG)
-        fakes["chat"].answers = [endless]
-        run, _ = leave_after(gateway, "chat", body_for("chat", "chat"), 300, "x-dragoman-park: 1")
-        wait_until(lambda: bool(fakes["chat"].closed))
-        assert send(gateway, "chat", b"", f"x-dragoman-resume: {run}:0").status == 404
+    with parking(tmp_path, "[responses]\npark_s = 0.5\n") as rig:
+        rig.upstreams["chat"].choose = lambda asked: Answer(DIALECTS["chat"].stream[:1500], end=End.HANG)
+        run, _ = rig.leave_after(300, rig.request("chat", "", PARK))
+        wait_until(lambda: bool(rig.upstreams["chat"].closed))
+        assert rig.resume("chat", f"{run}:0").status == 404
+        assert rig.gateway.outcomes[0].outcome == "client_gone"
 
 
-def test_without_parking_a_client_that_leaves_ends_its_request_and_gets_no_run(
-    rig: tuple[Running, dict[str, FakeUpstream]],
-) -> None:
-    gateway, _ = rig
-    assert send(gateway, "chat", body_for("chat", "chat")).get("x-dragoman-run") is None
-
-
-def test_the_configuration_parks_every_stream(tmp_path: Path) -> None:
-    with rigged(tmp_path, '[responses]\non_disconnect = "drain"\npark_s = 30\n') as (gateway, fakes):
-        run, begun = leave_after(gateway, "chat", body_for("chat", "chat"), 300)
-        wait_until(lambda: len(gateway.outcomes) == 1)
-        rest = send(gateway, "chat", b"", f"x-dragoman-resume: {run}:{len(split(begun)) - 1}")
-        assert split(begun) + split(rest.body) == split(BODIES["chat"][1])
-        assert gateway.outcomes[0].outcome == "ok"
-        assert len(fakes["chat"].calls) == 1
+def test_without_parking_a_client_that_leaves_ends_its_request_and_gets_no_run(rig: Parking) -> None:
+    assert rig.send("chat").get("x-dragoman-run") is None
 
 
 @clients
-def test_a_retry_with_the_same_key_is_the_same_reply_and_is_paid_for_once(
-    rig: tuple[Running, dict[str, FakeUpstream]], client: str
-) -> None:
-    gateway, fakes = rig
-    calls = len(fakes[client].calls)
-    body, key = body_for(client, client), f"idempotency-key: once-{client}"
+def test_the_configuration_parks_every_stream(tmp_path: Path, client: str) -> None:
+    dialect = DIALECTS[client]
+    with parking(tmp_path, '[responses]\non_disconnect = "drain"\npark_s = 30\n') as rig:
+        run, begun = rig.leave_after(300, rig.request(client))
+        wait_until(lambda: len(rig.gateway.outcomes) == 1)
+        count, seen = whole_part(client, begun)
+        rest = rig.resume(client, f"{run}:{count - 1}")
+        assert without_pings(seen + rest.body) == dialect.events
+        assert rig.gateway.outcomes[0].outcome == "ok"
+        assert rig.calls(dialect.protocol) == 1
+
+
+@pytest.mark.parametrize("wish", ["cancel", "drain"])
+@clients
+def test_a_request_decides_against_the_configuration(tmp_path: Path, client: str, wish: str) -> None:
+    header, policy = ("0", "park") if wish == "cancel" else ("drain", "cancel")
+    upstream = DIALECTS[client].protocol
+    with parking(tmp_path, f'[responses]\non_disconnect = "{policy}"\npark_s = 0\n') as rig:
+        rig.pace = replace(rig.pace, pause_s=0.02)
+        request = rig.request(client, "", f"x-dragoman-park: {header}", "idempotency-key: one")
+        rig.leave_after(300, request)
+        wait_until(lambda: len(rig.gateway.outcomes) == 1)
+        assert rig.gateway.outcomes[0].outcome == ("client_gone" if wish == "cancel" else "ok")
+        if wish == "cancel":
+            wait_until(lambda: len(rig.upstreams[upstream].closed) == 1)
+
+
+@clients
+def test_a_retry_with_the_same_key_is_the_same_reply_and_is_paid_for_once(rig: Parking, client: str) -> None:
+    dialect = DIALECTS[client]
+    calls, key = rig.calls(dialect.protocol), f"idempotency-key: once-{client}"
     replies: list[Answered] = []
-    threads = [threading.Thread(target=lambda: replies.append(send(gateway, client, body, key))) for _ in range(3)]
+    threads = [threading.Thread(target=lambda: replies.append(rig.send(client, "", key))) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    replies.append(send(gateway, client, body, key))
-    assert [split(reply.body) for reply in replies] == [split(BODIES[client][1])] * 4
-    assert len(fakes[client].calls) == calls + 1
-    other = send(gateway, client, body_for(client, client, temperature=0.5), key)
+    replies.append(rig.send(client, "", key))
+    assert [without_pings(reply.body) for reply in replies] == [dialect.events] * 4
+    assert rig.calls(dialect.protocol) == calls + 1
+    other = rig.send(client, "", key, metadata={"another": "request"})
     assert other.status == (400 if client == "messages" else 409)
-    assert send(gateway, client, body, key, key="bob").status == 200
-    assert len(fakes[client].calls) == calls + 2
+    assert rig.send(client, "", key, key="bob").status == 200
+    assert rig.calls(dialect.protocol) == calls + 2
 
 
-def test_a_failure_is_not_kept_for_a_retry(rig: tuple[Running, dict[str, FakeUpstream]]) -> None:
-    gateway, fakes = rig
-    good = fakes["chat"].answers
-    fakes["chat"].answers = [Answer(b'{"error":{"message":"no"}}', status=400, content_type="application/json")]
-    assert send(gateway, "chat", body_for("chat", "chat"), "idempotency-key: again").status == 400
-    fakes["chat"].answers = good
-    assert send(gateway, "chat", body_for("chat", "chat"), "idempotency-key: again").status == 200
+@clients
+def test_a_whole_reply_is_the_same_for_a_retry_with_its_key(rig: Parking, client: str) -> None:
+    dialect = DIALECTS[client]
+    calls, key = rig.calls(dialect.protocol), f"idempotency-key: whole-{client}"
+    replies = [rig.send(client, "", key, stream=False) for _ in range(2)]
+    assert [reply.body for reply in replies] == [dialect.whole] * 2
+    assert replies[0].get("x-dragoman-run") == replies[1].get("x-dragoman-run")
+    assert rig.calls(dialect.protocol) == calls + 1
 
 
-def wait_until(condition: Callable[[], bool], patience_s: float = 30.0) -> None:
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
+def test_a_failure_is_not_kept_for_a_retry(tmp_path: Path) -> None:
+    with parking(tmp_path) as rig:
+        choose = rig.upstreams["chat"].choose
+        rig.upstreams["chat"].choose = lambda asked: Answer(
+            b'{"error":{"message":"no"}}', status=400, content_type="application/json"
+        )
+        assert rig.send("chat", "", "idempotency-key: again").status == 400
+        rig.upstreams["chat"].choose = choose
+        assert rig.send("chat", "", "idempotency-key: again").status == 200
+
+
+def test_two_requests_with_one_key_fail_alike(tmp_path: Path) -> None:
+    with parking(tmp_path) as rig:
+        rig.upstreams["chat"].choose = lambda asked: Answer(
+            b'{"error":{"message":"no"}}', status=429, content_type="application/json", delay_s=0.5
+        )
+        replies: list[Answered] = []
+        threads = [
+            threading.Thread(target=lambda: replies.append(rig.send("chat", "", "idempotency-key: both")))
+            for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [reply.status for reply in replies] == [429, 429]
+        assert rig.calls("chat") == 1
+
+
+def test_a_resumed_stream_gets_keep_alives_but_not_with_ids(tmp_path: Path) -> None:
+    with parking(tmp_path) as rig:
+        signs = b"".join(b": alive\n\n" for _ in range(4))
+        events = DIALECTS["chat"].stream.replace(b"data: [DONE]", signs + b"data: [DONE]")
+        rig.upstreams["chat"].choose = lambda asked: Answer(events, cut=9, pause_s=0.001)
+        run, begun = rig.leave_after(600, rig.request("chat", "", PARK))
+        count, _ = whole_part("chat", begun)
+        assert b": alive\n\n" in rig.resume("chat", f"{run}:{count - 1}").body
+        run, begun = rig.leave_after(600, rig.request("chat", "", PARK))
+        assert b": alive" not in rig.resume("chat", "", f"last-event-id: {run}:{count - 1}").body

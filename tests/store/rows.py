@@ -38,6 +38,7 @@ def row(number: int) -> UsageRow:
         rounds=2,
         web_searches=1,
         web_fetches=3,
+        run=f"run_{number}",
     )
 
 

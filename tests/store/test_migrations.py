@@ -24,22 +24,28 @@ def test_usage_of_an_earlier_version_is_read_under_the_new_names(store_url: str)
         await write_old_store(store_url, OLD_STEPS, OLD_COLUMNS, [astuple(row(1))[: len(OLD_COLUMNS)]])
         store = await open_store(store_url)
         await store.append_usage([row(2)])
-        assert await store.usage_rows(EVER) == (replace(row(1), rounds=1, web_searches=0, web_fetches=0), row(2))
+        assert await store.usage_rows(EVER) == (
+            replace(row(1), rounds=1, web_searches=0, web_fetches=0, run=""),
+            row(2),
+        )
         await store.close()
 
     asyncio.run(scenario())
 
 
 def test_rows_whose_ids_do_not_begin_with_their_time_get_ids_that_do(store_url: str) -> None:
-    odd = [replace(row(1), id=b"\xff" * 16), replace(row(2), id=b"\x01"), row(3)]
+    odd = [replace(row(1), id=b"\xff" * 16, run=""), replace(row(2), id=b"\x01", run=""), replace(row(3), run="")]
+    columns = COLUMNS[: COLUMNS.index("run")]
 
     async def scenario() -> None:
-        await write_old_store(store_url, find_version("(key, id)"), COLUMNS, [astuple(one) for one in odd])
+        await write_old_store(
+            store_url, find_version("(key, id)"), columns, [astuple(one)[: len(columns)] for one in odd]
+        )
         store = await open_store(store_url)
         expected = (
             replace(odd[0], id=make_id(NOON_MS + 1, 2**80 - 1)),
             replace(odd[1], id=(NOON_MS + 2).to_bytes(6, "big") + b"\x01"),
-            row(3),
+            odd[2],
         )
         assert await store.usage_rows(EVER) == expected
         assert (await store.search_requests(RequestSearch())).rows == expected[::-1]

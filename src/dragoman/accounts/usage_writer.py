@@ -156,6 +156,7 @@ def make_row(outcome: Outcome, pricing: Pricing, number: int) -> UsageRow:
         outcome.rounds,
         tools.web_searches and min(tools.web_searches, MAX_COUNT),
         tools.web_fetches and min(tools.web_fetches, MAX_COUNT),
+        outcome.run,
     )
 
 

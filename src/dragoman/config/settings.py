@@ -124,6 +124,7 @@ class ResponsesSettings(Struct, frozen=True):
     retention_days: Days = 30.0
     on_disconnect: Literal["cancel", "park", "drain"] = "cancel"  # what happens to a stream whose client leaves
     park_s: Wait = 60.0  # how long a parked reply waits for its client
+    join_unmarked_retries: bool = False  # the same request again, from a client that does not count its retries
     max_per_key: Count = 10_000  # responses; the oldest are removed first
     max_mb_per_key: Megabytes = 512.0
     max_mb: Megabytes = 4096.0  # of all keys

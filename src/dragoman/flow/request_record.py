@@ -47,7 +47,7 @@ class RequestRecord:
 
     __slots__ = (
         *("awaits_round", "body", "client", "client_protocol", "failed_attempts", "id", "key", "ledger", "recording"),
-        *("replies", "requested_model", "rounds", "route", "started_at", "stream", "tenant", "tool_runs"),
+        *("replies", "requested_model", "rounds", "route", "run", "started_at", "stream", "tenant", "tool_runs"),
         *("traceparent", "upstream_protocol"),
         *("_code", "_ended", "_guessed_input", "_reported_usage", "_reply", "_result", "_started", "_watch"),
     )
@@ -70,6 +70,7 @@ class RequestRecord:
         self.replies = 0  # rounds that an upstream has answered
         self.tool_runs: list[ToolRun] = []
         self.awaits_round = False  # the model is to go on once its tools have run
+        self.run = ""  # the resumable reply that the client gets; empty: it is not resumable
         self.recording: Recording | None = None  # None: nothing is captured
         self._reply: ReplyProgress | None = None
         self._watch: ReplyMonitor | None = None
@@ -93,6 +94,10 @@ class RequestRecord:
         self.route, self.upstream_protocol, self.ledger, self._reply = route, upstream_protocol, ledger, reply
         self.replies = self.replies + 1 if self.awaits_round else 1
         self.awaits_round = False
+
+    def note_joined(self, run: str, model: str) -> None:
+        """Note that the client gets the reply of an earlier request, which alone has used tokens."""
+        self.run, self.requested_model, self._reported_usage = run, model, Usage()
 
     def note_fault(self, fault: BaseException) -> None:
         """Note the failure that ends the request."""
@@ -168,6 +173,7 @@ class RequestRecord:
             replies=self.replies,
             tool_runs=tuple(self.tool_runs),
             traceparent=self.traceparent.decode("latin-1"),
+            run=self.run,
         )
 
     def _used(self, seen: ReplySummary) -> Usage | None:

@@ -34,7 +34,7 @@ def make_metrics_reader(
             (catalogue.USAGE_WRITTEN, 0 if usage is None else usage.written),
             (catalogue.USAGE_DROPPED, 0 if usage is None else usage.dropped),
             (catalogue.RUNS_PARKED, site.parked_runs.count),
-            (catalogue.RUNS_JOINED, site.parked_runs.joined),
+            (catalogue.RUNS_BYTES, site.parked_runs.size),
             (catalogue.CAPTURES_WRITTEN, captures.written),
             (catalogue.CAPTURES_DROPPED, captures.dropped),
         )
@@ -42,6 +42,8 @@ def make_metrics_reader(
             yield Reading(family.name, (), (value,))
         for result, count in site.stored_counts().items():
             yield Reading(catalogue.RESPONSES_STORED.name, (result,), (count,))
+        for how, count in site.parked_runs.joined.items():
+            yield Reading(catalogue.RUNS_JOINED.name, (how,), (count,))
         for result, count in reloads.items():
             yield Reading(catalogue.RELOADS.name, (result,), (count,))
         now = time.time()

@@ -2,9 +2,9 @@
 
 import asyncio
 import re
-import secrets
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
 from hashlib import blake2b
 from zlib import crc32
 
@@ -12,28 +12,32 @@ from msgspec import Struct
 
 from dragoman.config.settings import ResponsesSettings
 from dragoman.flow.call import Call
+from dragoman.flow.gateway import SHUTTING_DOWN
 from dragoman.flow.request_record import RequestRecord
+from dragoman.flow.response_writer import APART_S
+from dragoman.http.run import NOT_COUNTED, OnDisconnect, Run, RunConnection, Tee
+from dragoman.http.run_index import MAX_RUN_BYTES, RunIndex
 from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.hub.ports import EVENT_STREAM
 from dragoman.net.bodies import ByteBudget
-from dragoman.net.detached import NoConnection
-from dragoman.net.errors import ClientDisconnected
 from dragoman.net.exchange import Exchange, ResponseState
-from dragoman.net.headers import Header, Headers
+from dragoman.net.headers import Headers
 from dragoman.net.request_head import RequestHead
-from dragoman.net.tasks import spawn
 
 AnswerCall = Callable[[Exchange, Call], Awaitable[None]]
 
 PARK, RESUME, LAST_EVENT = b"x-dragoman-park", b"x-dragoman-resume", b"last-event-id"
-RUN, KEY = b"x-dragoman-run", b"idempotency-key"
-ANSWER_HEADERS = (b"anthropic-version", b"anthropic-beta", b"x-dragoman-explain", b"x-dragoman-strict", b"accept")
-CHECK_S = 0.25  # how often it is checked whether the client is still there
-MAX_RUN_BYTES = 32 * 1024 * 1024
-MAX_BYTES = 256 * 1024 * 1024  # of all runs
+KEY, RETRY_COUNT = b"idempotency-key", b"x-stainless-retry-count"
+POLICIES: dict[bytes, OnDisconnect] = {b"0": "cancel", b"1": "park", b"drain": "drain"}  # by the value of PARK
+ANSWER_HEADERS = (
+    *(b"anthropic-version", b"anthropic-beta", b"openai-beta", b"openai-organization", b"openai-project"),
+    *(b"x-dragoman-explain", b"x-dragoman-strict", b"accept"),
+)
 MAX_KEY_BYTES = 256
+EVENTS_AT_ONCE = 256  # of those that a client comes back for
 _CURSOR = re.compile(rb"(run_[0-9a-f]{48}):(-1|[0-9]{1,9})")
-_BLOCK_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
-_DONE = b"data: [DONE]"
+
+BY_KEY, BY_RETRY, BY_CURSOR = "key", "retry", "cursor"  # how a request gets the reply of an earlier one
 
 
 class Cursor(Struct, frozen=True):
@@ -72,172 +76,68 @@ def find_worker(exchange: Exchange, tenant: str, count: int) -> int | None:
     return crc32(b"%b\0%b\0%b" % (tenant.encode(), exchange.path.encode(errors="surrogatepass"), key)) % count
 
 
-class Run:
-    """One reply: its head, and its events as they are written."""
-
-    def __init__(self, worker: int, owner: str, path: str, digest: bytes, key: bytes | None) -> None:
-        self.id = f"run_{worker:02x}{secrets.token_hex(23)}"
-        self.owner = owner
-        self.path = path
-        self.digest = digest  # of everything that decides the answer
-        self.key = key
-        self.status = 0
-        self.headers: Sequence[Header] = ()
-        self.blocks: list[tuple[int, bytes]] = []  # (number of the event, its bytes); -1: [DONE], or a whole body
-        self.is_stream = False
-        self.is_done = False
-        self.is_whole = False  # it ended with its last event, not in the middle
-        self.followers = 0
-        self.size = 0
-        self.ended_at = 0.0
-        self._number = 0
-        self._partial = b""
-        self._news = asyncio.Event()
-
-    def headers_for(self, request_id: str) -> list[Header]:
-        """Return the headers for another request that gets this reply: with its own id."""
-        id = request_id.encode()
-        own = [
-            (name, id) if name in (b"x-request-id", b"request-id") else (name, value) for name, value in self.headers
-        ]
-        return [*own, (RUN, self.id.encode())]
-
-    # A listener of the exchange
-
-    def on_head(self, status: int, headers: Sequence[Header]) -> None:
-        self.status, self.headers = status, headers
-        self.is_stream = any(name == b"content-type" and b"event-stream" in value for name, value in headers)
-        self._wake()
-
-    def on_body(self, data: bytes) -> None:
-        self.size += len(data)
-        if not self.is_stream:
-            self.blocks.append((-1, data))
-            return
-        text, start = self._partial + data, 0
-        for end in _BLOCK_END.finditer(text):
-            self._add(text[start : end.end()])
-            start = end.end()
-        self._partial = text[start:]
-        self._wake()
-
-    def on_end(self) -> None:
-        return
-
-    def end(self, *, whole: bool) -> None:
-        if self._partial:
-            self._add(self._partial)
-        self.is_done, self.is_whole, self.ended_at = True, whole, time.monotonic()
-        self._wake()
-
-    async def wait(self) -> None:
-        """Wait until something is added, or the run ends."""
-        await self._news.wait()
-
-    def _add(self, block: bytes) -> None:
-        lines = block.strip().splitlines()
-        if not lines or all(line.startswith(b":") for line in lines) or lines[0] == b"event: ping":
-            return  # a sign of life; what follows it is the same with or without it
-        if lines[0].startswith(_DONE):
-            self.blocks.append((-1, block))
-            return
-        self.blocks.append((self._number, block))
-        self._number += 1
-
-    def _wake(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
-
-
-class RunConnection(NoConnection):
-    """The inner connection of a run: blocked while its client is, as long as that is there."""
-
-    def __init__(self, client: Exchange) -> None:
-        super().__init__(client.address)
-        self._client = client
-
-    @property
-    def blocked(self) -> bool:
-        return not self._client.gone and self._client.is_blocked
-
-    async def writable(self) -> None:
-        try:
-            await self._client.writable()
-        except ClientDisconnected:
-            return  # the run goes on without it
-
-
-class Tee:
-    """A listener that passes a reply on to the client as long as it is there, and keeps it."""
-
-    def __init__(self, run: Run, client: Exchange) -> None:
-        self._run = run
-        self._client = client
-
-    def on_head(self, status: int, headers: Sequence[Header]) -> None:
-        self._run.on_head(status, headers)
-        if self._run.is_stream:
-            self._client.start(status, [*headers, (RUN, self._run.id.encode())])
-
-    def on_body(self, data: bytes) -> None:
-        self._run.on_body(data)
-        if self._run.is_stream:
-            self._client.write(data)
-        else:
-            self._client.respond(self._run.status, [*self._run.headers, (RUN, self._run.id.encode())], data)
-
-    def on_end(self) -> None:
-        if self._run.is_stream:
-            self._client.finish()
-
-
 class ParkedRuns:
     """The runs of this process that a client may come back to."""
 
     def __init__(self, settings: Callable[[], ResponsesSettings]) -> None:
         self.worker = 0  # the number of this process among the workers of the gateway
         self._settings = settings
-        self._runs: dict[str, Run] = {}
-        self._by_key: dict[tuple[str, str, bytes], Run] = {}
-        self.joined = 0
+        self._index = RunIndex()
+        self.joined = Counter({BY_KEY: 0, BY_RETRY: 0, BY_CURSOR: 0})
 
     @property
     def count(self) -> int:
-        return len(self._runs)
+        return len(self._index)
+
+    @property
+    def size(self) -> int:
+        """The bytes that all runs occupy."""
+        return self._index.size
 
     async def resume(self, exchange: Exchange, record: RequestRecord) -> bool:
         """Answer a request that resumes a run; return whether it does. Raises RequestError if there is no such run."""
         cursor = read_cursor(exchange.headers)
         if cursor is None:
             return False
-        run = self._runs.get(cursor.run)
-        if run is None or run.owner != record.tenant or run.path != exchange.path or not run.is_stream:
+        run = self._index.find(cursor.run)
+        if run is None or run.owner != record.tenant or run.path != exchange.path or not run.status:
             raise _unknown_run(cursor.run)
-        record.stream = True
-        await self._follow(run, exchange, cursor, record.id)
+        record.stream = run.is_stream
+        await self._follow(run, exchange, cursor, record, BY_CURSOR)
         return True
 
     async def answer(self, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
         """Answer a call; park its reply if the client or the configuration wants that."""
-        key, policy = exchange.headers.get(KEY), self._settings().on_disconnect
-        is_parked = key is not None or exchange.headers.get(PARK) == b"1" or policy != "cancel"
-        if not is_parked or (not call.stream and key is None):
+        headers, settings = exchange.headers, self._settings()
+        key, wish = headers.get(KEY), headers.get(PARK)
+        if key is None and wish is None and settings.on_disconnect == "cancel":
+            await answer(exchange, call)
+            return
+        policy = _choose_policy(key, wish, settings)
+        if key is None and policy == "cancel":
             await answer(exchange, call)
             return
         digest = _digest(exchange, call.body)
-        earlier = None if key is None else self._find(call, exchange.path, key, digest)
-        if earlier is not None:
-            self.joined += 1
-            await self._follow(earlier, exchange, Cursor(earlier.id, -1, with_ids=False), call.id)
+        if key is not None:
+            earlier, how = self._find_keyed(call, exchange.path, key, digest), BY_KEY
+        else:
+            is_retry = _is_retry(headers, settings)
+            earlier, how = self._index.find_lost(call.tenant, digest) if is_retry else None, BY_RETRY
+        if earlier is None:
+            run = Run(self.worker, call.tenant, exchange.path, digest, key, policy)
+            run.model, run.wants_array = call.model, call.stream and call.stream_type != EVENT_STREAM
+            await self._run(run, answer, exchange, call)
             return
-        await self._run(Run(self.worker, call.tenant, exchange.path, digest, key), answer, exchange, call)
+        if how == BY_RETRY:
+            earlier.is_taken = True
+        await self._follow(earlier, exchange, Cursor(earlier.id, -1, with_ids=False), call.record, how)
 
-    def _find(self, call: Call, path: str, key: bytes, digest: bytes) -> Run | None:
+    def _find_keyed(self, call: Call, path: str, key: bytes, digest: bytes) -> Run | None:
         """Return the run that has this idempotency key. Raises RequestError if it is another request's."""
         if len(key) > MAX_KEY_BYTES:
             message = f"The Idempotency-Key has {len(key)} bytes, more than {MAX_KEY_BYTES}."
             raise RequestError(Failure(Kind.BAD_REQUEST, message))
-        run = self._by_key.get((call.tenant, path, key))
+        run = self._index.find_keyed(call.tenant, path, key)
         if run is not None and run.digest != digest:
             message = "This Idempotency-Key was used with another request. Use a new key for a new request."
             kind = Kind.CONFLICT if call.client.has_conflicts else Kind.BAD_REQUEST
@@ -245,96 +145,144 @@ class ParkedRuns:
         return run
 
     async def _run(self, run: Run, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
-        head = RequestHead(
-            fields=list(exchange.headers), method=exchange.method, path=exchange.path, raw_path=exchange.raw_path
-        )
-        inner = Exchange(head, RunConnection(exchange), ByteBudget(MAX_RUN_BYTES))
-        inner.listener = tee = Tee(run, exchange)
-        exchange.outlives_client = True
-        self._add(run)
         task = asyncio.current_task()
         assert task is not None
-        watching = spawn(self._watch(run, exchange, task), name="parked reply")
+        inner = _open_inner(exchange)
+        inner.listener = tee = Tee(run, exchange, self._note_growth)
+        run.stop = partial(_stop, inner, task)
+        exchange.on_gone = partial(self._leave, run)
+        call.record.run = run.id
+        self._index.add(run)
         try:
             await answer(inner, call)
-        except BaseException:
-            self._remove(run)  # a retry runs again
-            if inner.reply is ResponseState.ENDED:  # it was broken off with an error event
-                tee.on_end()
+        except BaseException as fault:
+            run.failure = fault.failure if isinstance(fault, RequestError) else SHUTTING_DOWN
+            self._index.remove(run)  # a retry runs again
             raise
-        else:
-            tee.on_end()
         finally:
-            watching.cancel()
-            run.end(whole=inner.started)
-            self._remove_old()
+            exchange.on_gone = None
+            if inner.reply is ResponseState.ENDED:  # perhaps with an error event
+                tee.on_end()
+            run.clients -= not exchange.gone
+            run.is_delivered = run.is_delivered or not exchange.gone
+            run.end(whole=inner.reply is ResponseState.ENDED)
+            self._note_end(run)
 
-    async def _watch(self, run: Run, exchange: Exchange, task: asyncio.Task[object]) -> None:
-        """Cancel a run whose client does not come back in time, or that becomes too large to keep."""
-        gone_at: float | None = None
-        while True:
-            await asyncio.sleep(CHECK_S)
-            settings = self._settings()
-            is_waiting = exchange.gone and not run.followers
-            gone_at = (gone_at or time.monotonic()) if is_waiting else None
-            is_late = gone_at is not None and time.monotonic() - gone_at > settings.park_s
-            if (is_late and settings.on_disconnect != "drain") or (is_waiting and run.size > MAX_RUN_BYTES):
-                task.cancel()
-                return
+    def _note_end(self, run: Run) -> None:
+        run.clear_timer()
+        if run.is_kept and run.failure is None:
+            self._index.note_end(run)
+            run.set_timer(self._settings().park_s, partial(self._index.remove, run))
 
-    async def _follow(self, run: Run, exchange: Exchange, cursor: Cursor, request_id: str) -> None:
+    def _note_growth(self, run: Run, size: int) -> None:
+        self._index.note_growth(run, size)
+        if not run.is_kept and not run.clients and run.policy != "drain":
+            run.stop()
+
+    def _leave(self, run: Run) -> None:
+        """Note that a client has left; stop the run, at once or later, if it was the last one."""
+        run.clients -= 1
+        if run.clients or run.is_done or run.policy == "drain":
+            return
+        if run.policy == "cancel" or not run.is_kept:
+            run.stop()
+        else:
+            run.set_timer(self._settings().park_s, run.stop)
+
+    async def _follow(self, run: Run, exchange: Exchange, cursor: Cursor, record: RequestRecord, how: str) -> None:
         """Send what a client does not have yet, then what is still written."""
-        run.followers += 1
+        self.joined[how] += 1
+        record.note_joined(run.id, run.model)
+        run.clients += 1
+        if not run.is_done:
+            run.clear_timer()
         try:
             while not run.status and not run.is_done:
                 await run.wait()
-            if not run.is_stream:
-                await self._follow_whole(run, exchange, request_id)
-                return
-            exchange.start(200, run.headers_for(request_id))
-            place = 0
-            while True:
-                while place < len(run.blocks):
-                    number, block = run.blocks[place]
-                    place += 1
-                    if number > cursor.after or number == -1:
-                        mark = b"id: %b:%d\n" % (run.id.encode(), number) if cursor.with_ids and number >= 0 else b""
-                        await exchange.send(mark + block)
-                if run.is_done:
-                    break
-                await run.wait()
-            exchange.finish()
+            if run.is_stream:
+                await self._send_events(run, exchange, cursor, record.id)
+            else:
+                await self._send_whole(run, exchange, cursor, record.id)
+            run.is_delivered = run.is_delivered or not exchange.gone
         finally:
-            run.followers -= 1
+            self._leave(run)
 
-    async def _follow_whole(self, run: Run, exchange: Exchange, request_id: str) -> None:
+    async def _send_events(self, run: Run, exchange: Exchange, cursor: Cursor, request_id: str) -> None:
+        exchange.start(200, run.headers_for(request_id))
+        await exchange.send(b"")
+        place, signs = 0, run.signs
+        while run.is_kept:
+            pending = run.blocks[place : place + EVENTS_AT_ONCE]
+            if pending:
+                place += len(pending)
+                await exchange.send(b"".join(_select(pending, run.id, cursor)))
+            elif run.is_done:
+                break
+            elif signs != run.signs:
+                signs = run.signs
+                await exchange.send(b"" if cursor.with_ids else run.sign)
+            else:
+                await run.wait()
+        if not run.is_kept or not run.is_whole:
+            exchange.abort()
+            return
+        if run.rest and not run.wants_array:  # it is not an event: some clients must read it by itself
+            await asyncio.sleep(APART_S)
+        exchange.finish(run.rest)
+
+    async def _send_whole(self, run: Run, exchange: Exchange, cursor: Cursor, request_id: str) -> None:
         while not run.is_done:
             await run.wait()
-        if not run.status:
+        if run.failure is not None:
+            raise RequestError(run.failure)
+        if not run.is_kept:
+            message = f"The reply to this request is larger than {MAX_RUN_BYTES} bytes, and was not kept."
+            raise RequestError(Failure(Kind.BAD_REQUEST, message, should_retry=False))
+        if cursor.after != -1:
             raise _unknown_run(run.id)
         body = b"".join(block for _, block in run.blocks)
         exchange.respond(run.status, run.headers_for(request_id), body)
 
-    def _add(self, run: Run) -> None:
-        self._remove_old()
-        self._runs[run.id] = run
-        if run.key is not None:
-            self._by_key[run.owner, run.path, run.key] = run
 
-    def _remove(self, run: Run) -> None:
-        self._runs.pop(run.id, None)
-        if run.key is not None:
-            self._by_key.pop((run.owner, run.path, run.key), None)
+def _choose_policy(key: bytes | None, wish: bytes | None, settings: ResponsesSettings) -> OnDisconnect:
+    """Return what happens to a reply whose client leaves: as the request says, else as the configuration does."""
+    policy = POLICIES.get(wish or b"")
+    if policy is not None:
+        return policy
+    return "park" if key is not None and settings.on_disconnect == "cancel" else settings.on_disconnect
 
-    def _remove_old(self) -> None:
-        """Remove ended runs whose client did not come back in time, and the oldest while all are too large."""
-        oldest_kept = time.monotonic() - self._settings().park_s
-        ended = [run for run in self._runs.values() if run.is_done]
-        total = sum(run.size for run in self._runs.values())
-        for run in ended:
-            if run.ended_at < oldest_kept or total > MAX_BYTES:
-                self._remove(run)
-                total -= run.size
+
+def _is_retry(headers: Headers, settings: ResponsesSettings) -> bool:
+    """Whether a request may be the retry of one whose client left. Clients of most SDKs count their retries."""
+    count = headers.get(RETRY_COUNT)
+    return settings.join_unmarked_retries if count is None else count.isdigit() and int(count) > 0
+
+
+def _select(blocks: list[tuple[int, bytes]], run: str, cursor: Cursor) -> list[bytes]:
+    """Return the bytes of the events after the cursor."""
+    selected = []
+    for number, block in blocks:
+        if number > cursor.after or number == NOT_COUNTED:
+            mark = b"id: %b:%d\n" % (run.encode(), number) if cursor.with_ids and number != NOT_COUNTED else b""
+            selected.append(mark + block)
+    return selected
+
+
+def _open_inner(exchange: Exchange) -> Exchange:
+    """Return an exchange for the same request that does not end with its client."""
+    head = RequestHead(
+        fields=list(exchange.headers),
+        method=exchange.method,
+        path=exchange.path,
+        raw_path=exchange.raw_path,
+        query=exchange.query,
+    )
+    return Exchange(head, RunConnection(exchange), ByteBudget(MAX_RUN_BYTES))
+
+
+def _stop(inner: Exchange, task: "asyncio.Task[object]") -> None:
+    inner.gone = True  # so that the reply ends without an error event
+    task.cancel()
 
 
 def _digest(exchange: Exchange, body: bytes) -> bytes:

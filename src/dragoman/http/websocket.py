@@ -13,6 +13,7 @@ from dragoman.flow.call import Call
 from dragoman.flow.gateway import Gateway
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.http.compaction import Compactor
+from dragoman.http.parked_runs import KEY, LAST_EVENT, PARK, RESUME
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import BadRequest, RequestError
 from dragoman.hub.ports import Client
@@ -301,6 +302,6 @@ def _read_lane(fields: dict[str, Json]) -> str:
 
 
 def _plain_headers(exchange: Exchange) -> list[Header]:
-    """Return the headers of the handshake that a request may have too."""
-    dropped = (b"sec-websocket-", b"upgrade", b"connection", b"content-")
-    return [field for field in exchange.headers if not field[0].startswith(dropped)]
+    """Return the headers of the handshake that a request may have too: each is cancelled with the connection."""
+    dropped = (b"sec-websocket-", b"upgrade", b"connection", b"content-", PARK, RESUME, LAST_EVENT, KEY)
+    return [*(field for field in exchange.headers if not field[0].startswith(dropped)), (PARK, b"0")]

@@ -54,6 +54,7 @@ class Outcome(Struct, frozen=True, kw_only=True, gc=False):
     replies: int = 1  # rounds that an upstream has answered
     tool_runs: tuple[ToolRun, ...] = ()
     traceparent: str = ""  # the client's traceparent header, unchanged
+    run: str = ""  # the resumable reply that the client got, which several requests may share
 
     @property
     def route(self) -> str:

@@ -77,7 +77,7 @@ class Exchange:
         "listener",
         "method",
         "modern",
-        "outlives_client",
+        "on_gone",
         "path",
         "query",
         "raw_path",
@@ -94,7 +94,7 @@ class Exchange:
         self.headers = Headers(head.fields, head.lasting)
         self.started = False  # the head of the response was sent: no other response is possible
         self.gone = False  # the client has disconnected
-        self.outlives_client = False  # the handler goes on when it does
+        self.on_gone: Callable[[], None] | None = None  # called then; None: the handler is cancelled
         self.modern = head.modern
         self.keep_alive = head.keep_alive
         self.expects_continue = head.expects_continue

@@ -349,8 +349,8 @@ class ClientConnection(asyncio.Protocol):
         if exchange is None:
             return
         exchange.gone = True
-        if task is not None and not exchange.outlives_client:
-            task.cancel()
+        if task is not None:
+            (exchange.on_gone or task.cancel)()
 
     @property
     def is_idle(self) -> bool:

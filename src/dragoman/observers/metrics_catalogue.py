@@ -153,7 +153,8 @@ RESPONSES_STORED = _counter(
     "dragoman_responses_stored_total", "Responses whose storing succeeded (kept) or failed (not_kept).", "result"
 )
 RUNS_PARKED = _gauge("dragoman_runs_parked", "Resumable replies in memory, in progress or ended.")
-RUNS_JOINED = _counter("dragoman_runs_joined_total", "Requests that got the reply of an earlier one with the same key.")
+RUNS_BYTES = _gauge("dragoman_runs_parked_bytes", "Memory that resumable replies occupy.")
+RUNS_JOINED = _counter("dragoman_runs_joined_total", "Requests that got the reply of an earlier one.", "by")
 CAPTURES_WRITTEN = _counter("dragoman_capture_files_written_total", "Captures written.")
 CAPTURES_DROPPED = _counter(
     "dragoman_capture_files_dropped_total", "Captures dropped because the disk or the queue was full."
@@ -191,7 +192,8 @@ CATALOGUE: dict[str, Family] = {
         *(REQUEST_DURATION, OPERATION_DURATION, FIRST_TOKEN, TIME_PER_TOKEN, TOKEN_USAGE, TOKENS),
         *(LOSSES, GUARD_TRIPS, RETRIES, FALLBACKS, POOL_CREDENTIALS, LIMIT_USED),
         *(TOOL_RUNS, TOOL_DURATION),
-        *(LOOP_LAG, USAGE_WAITING, USAGE_WRITTEN, USAGE_DROPPED, RESPONSES_STORED, RUNS_PARKED, RUNS_JOINED),
+        *(LOOP_LAG, USAGE_WAITING, USAGE_WRITTEN, USAGE_DROPPED, RESPONSES_STORED, RUNS_PARKED),
+        *(RUNS_BYTES, RUNS_JOINED),
         *(CAPTURES_WRITTEN, CAPTURES_DROPPED),
         *(SPANS_SENT, SPANS_DROPPED, OBSERVER_FAILURES, RELOADS, WORKERS, BUILD_INFO, START_TIME, MEMORY, OPEN_FILES),
     )

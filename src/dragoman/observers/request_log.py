@@ -52,6 +52,7 @@ class LogLine(Struct, frozen=True, omit_defaults=True):
     rounds: int | None = None  # where the gateway ran tools
     web_searches: int = 0
     web_fetches: int = 0
+    run: str = ""  # of a resumable reply
 
 
 def format_text(outcome: Outcome) -> str:
@@ -111,6 +112,7 @@ def format_json(outcome: Outcome) -> str:
         rounds=outcome.rounds if outcome.tool_runs else None,
         web_searches=outcome.web_searches,
         web_fetches=outcome.web_fetches,
+        run=outcome.run,
     )
     data = msgspec.json.encode(line)
     return (data if len(data) <= MAX_LINE_BYTES else _encode_shortened(line)).decode()

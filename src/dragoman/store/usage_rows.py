@@ -47,6 +47,7 @@ class UsageRow(Struct, frozen=True, gc=False):
     rounds: int  # upstream requests for the reply: more than one if it used server tools
     web_searches: int
     web_fetches: int
+    run: str = ""  # the resumable reply that the client got; several requests may have got the same
 
     @property
     def route(self) -> str:

@@ -258,4 +258,8 @@ MIGRATIONS: tuple[str, ...] = (
     DROP INDEX dragoman.usage_by_key;
     CREATE INDEX usage_by_key ON dragoman.usage (key, id);
     """,
+    # The resumable reply that the client of a request got.
+    """
+    ALTER TABLE dragoman.usage ADD COLUMN run TEXT NOT NULL DEFAULT '';
+    """,
 )

@@ -21,7 +21,7 @@ from dragoman.store.usage_rows import COLUMNS, UsageRow, UsageSpan, first_id
 
 TEXTS = frozenset(
     {"request_id", "key", "client", "client_protocol", "upstream_protocol", "provider", "model", "requested_model"}
-    | {"usage_source", "outcome", "error_code"}
+    | {"usage_source", "outcome", "error_code", "run"}
 )
 ARRAY_TYPES = dict.fromkeys(TEXTS, "text") | {"id": "bytea", "stream": "boolean", "credits": "double precision"}
 ARRAYS = ", ".join(f"${place}::{ARRAY_TYPES.get(name, 'bigint')}[]" for place, name in enumerate(COLUMNS, start=1))

@@ -237,4 +237,8 @@ MIGRATIONS: tuple[str, ...] = (
     DROP INDEX usage_by_key;
     CREATE INDEX usage_by_key ON usage (key, id);
     """,
+    # The resumable reply that the client of a request got.
+    """
+    ALTER TABLE usage ADD COLUMN run TEXT NOT NULL DEFAULT '';
+    """,
 )

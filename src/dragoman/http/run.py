@@ -1,0 +1,255 @@
+"""One reply that is kept while it is written, so that its client can come back for the rest."""
+
+import asyncio
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+from dragoman.framing.jsonscan import IN_BYTES, BraceCounter
+from dragoman.hub.failure import Failure
+from dragoman.net.deadline import wake
+from dragoman.net.detached import NoConnection
+from dragoman.net.errors import ClientDisconnected
+from dragoman.net.exchange import Exchange
+from dragoman.net.headers import Header
+
+RUN = b"x-dragoman-run"
+NOT_COUNTED = -1  # the number of blocks that every client gets: [DONE], and the parts of a whole body
+BLOCK_BYTES = 128  # what keeping a block costs beside its bytes
+_BLOCK_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_DONE = (b"data: [DONE]", b"data:[DONE]")
+_PING = re.compile(rb"event: ?ping[\r\n]")
+
+OnDisconnect = Literal["cancel", "park", "drain"]
+
+
+class Splitter(Protocol):
+    """Splits a stream into its events, without changing a byte."""
+
+    def feed(self, data: bytes) -> Sequence[bytes]: ...
+    @property
+    def rest(self) -> bytes: ...  # what follows the last whole event
+
+
+class EventSplitter:
+    """Splits server-sent events."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+        self._searched = 0
+
+    def feed(self, data: bytes) -> Sequence[bytes]:
+        held, start, events = self._held, 0, []
+        held += data
+        for end in _BLOCK_END.finditer(held, self._searched):
+            events.append(bytes(held[start : end.end()]))
+            start = end.end()
+        del held[:start]
+        self._searched = max(0, len(held) - 3)  # the longest end of an event may be cut
+        return events
+
+    @property
+    def rest(self) -> bytes:
+        return bytes(self._held)
+
+
+class ArraySplitter:
+    """Splits a JSON array of objects: each event begins with what separates it from the one before."""
+
+    def __init__(self) -> None:
+        self._held: list[bytes] = []
+        self._braces = BraceCounter(IN_BYTES)
+
+    def feed(self, data: bytes) -> Sequence[bytes]:
+        braces, events, start, at = self._braces, [], 0, 0
+        while at < len(data):
+            if not braces.depth:
+                at = data.find(b"{", at) + 1
+                if not at:
+                    break
+                braces.depth = 1
+                continue
+            at = braces.advance(data, at)
+            if not braces.depth:
+                events.append(b"".join((*self._held, data[start:at])))
+                self._held.clear()
+                start = at
+        self._held.append(data[start:])
+        return events
+
+    @property
+    def rest(self) -> bytes:
+        return b"".join(self._held)
+
+
+class Run:
+    """One reply: its head, and its events as they are written."""
+
+    def __init__(
+        self, worker: int, owner: str, path: str, digest: bytes, key: bytes | None, policy: OnDisconnect
+    ) -> None:
+        self.id = f"run_{worker:02x}{secrets.token_hex(23)}"
+        self.owner = owner
+        self.path = path
+        self.digest = digest  # of everything that decides the answer
+        self.key = key
+        self.policy = policy
+        self.model = ""
+        self.wants_array = False  # the request is for a stream that is one JSON array
+        self.status = 0
+        self.headers: Sequence[Header] = ()
+        self.blocks: list[tuple[int, bytes]] = []  # (number of the event, its bytes)
+        self.rest = b""  # what follows the last event; known at the end
+        self.sign = b""  # the last sign of life
+        self.signs = 0  # how many there were
+        self.size = 0  # the bytes that it occupies
+        self.clients = 1  # how many connections get it now
+        self.is_stream = False
+        self.is_done = False
+        self.is_whole = False  # it ended as its protocol wants it, not in the middle
+        self.is_kept = True  # False: it became too large
+        self.is_delivered = False  # a client has got its end
+        self.is_taken = False  # by a retry
+        self.failure: Failure | None = None  # why there is no reply
+        self.stop: Callable[[], None] = _do_nothing
+        self.timer: asyncio.TimerHandle | None = None  # until it is stopped, or removed
+        self._number = 0
+        self._splitter: Splitter | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its client left before the end, and no other has it."""
+        return self.is_kept and not (self.clients or self.is_delivered or self.is_taken)
+
+    def headers_for(self, request_id: str) -> list[Header]:
+        """Return the headers for another request that gets this reply: with its own id."""
+        id = request_id.encode()
+        own = [
+            (name, id) if name in (b"x-request-id", b"request-id") else (name, value) for name, value in self.headers
+        ]
+        return [*own, (RUN, self.id.encode())]
+
+    def begin(self, status: int, headers: Sequence[Header]) -> None:
+        self.status, self.headers = status, headers
+        if any(name == b"content-type" and b"event-stream" in value for name, value in headers):
+            self._splitter = EventSplitter()
+        elif self.wants_array:
+            self._splitter = ArraySplitter()
+        self.is_stream = self._splitter is not None
+        self._wake()
+
+    def add(self, data: bytes) -> None:
+        if not self.is_kept:
+            return
+        self.size += len(data)
+        if self._splitter is None:
+            self.blocks.append((NOT_COUNTED, data))
+            return
+        for event in self._splitter.feed(data):
+            self._add_event(event)
+        self._wake()
+
+    def end(self, *, whole: bool) -> None:
+        if self.is_kept and self._splitter is not None:
+            self.rest = self._splitter.rest
+        self._splitter = None
+        self.is_done, self.is_whole = True, whole
+        self._wake()
+
+    def forget(self) -> None:
+        """Give up what is kept; the client that is connected still gets everything."""
+        self.is_kept = False
+        self.blocks.clear()
+        self._wake()
+
+    def set_timer(self, seconds: float, callback: Callable[[], None]) -> None:
+        self.clear_timer()
+        self.timer = asyncio.get_running_loop().call_later(seconds, callback)
+
+    def clear_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    async def wait(self) -> None:
+        """Wait until something is added, or the run ends."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def _add_event(self, event: bytes) -> None:
+        if _is_sign_of_life(event):  # what follows it is the same with or without it
+            self.sign, self.signs = event, self.signs + 1
+            self.size -= len(event)
+            return
+        self.size += BLOCK_BYTES
+        if event.startswith(_DONE):
+            self.blocks.append((NOT_COUNTED, event))
+            return
+        self.blocks.append((self._number, event))
+        self._number += 1
+
+    def _wake(self) -> None:
+        if self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                wake(waiter)
+
+
+def _do_nothing() -> None:
+    return
+
+
+def _is_sign_of_life(event: bytes) -> bool:
+    """Whether an event is a comment or a ping. A keep-alive of Gemini is an event like any other."""
+    if event.startswith(b":"):
+        return all(line.startswith(b":") for line in event.strip().splitlines())
+    return _PING.match(event) is not None
+
+
+class RunConnection(NoConnection):
+    """The inner connection of a run: blocked while its client is, as long as that is there."""
+
+    def __init__(self, client: Exchange) -> None:
+        super().__init__(client.address)
+        self._client = client
+
+    @property
+    def blocked(self) -> bool:
+        return not self._client.gone and self._client.is_blocked
+
+    async def writable(self) -> None:
+        try:
+            await self._client.writable()
+        except ClientDisconnected:
+            return  # the run goes on without it
+
+
+class Tee:
+    """A listener that passes a reply on to the client as long as it is there, and keeps it."""
+
+    def __init__(self, run: Run, client: Exchange, note_growth: Callable[[Run, int], None]) -> None:
+        self._run = run
+        self._client = client
+        self._note_growth = note_growth
+
+    def on_head(self, status: int, headers: Sequence[Header]) -> None:
+        self._run.begin(status, headers)
+        if self._run.is_stream:
+            self._client.start(status, [*headers, (RUN, self._run.id.encode())])
+
+    def on_body(self, data: bytes) -> None:
+        run = self._run
+        before = run.size
+        run.add(data)
+        self._note_growth(run, run.size - before)
+        if run.is_stream:
+            self._client.write(data)
+        else:
+            self._client.respond(run.status, [*run.headers, (RUN, run.id.encode())], data)
+
+    def on_end(self) -> None:
+        if self._run.is_stream:
+            self._client.finish()

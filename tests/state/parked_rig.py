@@ -1,0 +1,210 @@
+"""A gateway with an upstream of each protocol, and clients that leave in the middle of a reply and come back."""
+
+import json
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from e2e import speak_chat, speak_gemini, speak_messages, speak_responses
+from e2e.meaning import Meant, Say
+from e2e.raw_http import Answered, ask, request_bytes
+from fakes.upstream import Answer, Asked, FakeUpstream
+from gateway import Running, provider_section, running
+
+WORDS = Meant((Say(" ".join(f"word-{number}" for number in range(40))),))
+GEMINI_EVENTS = speak_gemini.stream(WORDS)
+GEMINI_ARRAY = b"[" + b"\n,\n".join(line[6:] for line in GEMINI_EVENTS.split(b"\r\n\r\n")[:-1]) + b"\n]\n"
+BLANK_LINE = re.compile(rb"\r\n\r\n|\n\n")
+NOT_COUNTED = (b":", b"event: ping", b"data: [DONE]")
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How clients of a protocol ask for a stream; `{model}` of its path is the model."""
+
+    path: str
+    fields: dict[str, object]
+    stream: bytes  # of an upstream of the same protocol
+    whole: bytes
+    protocol: str
+
+    @property
+    def events(self) -> bytes:
+        """The stream without its signs of life, which are not sent again."""
+        return without_pings(self.stream)
+
+    @property
+    def is_array(self) -> bool:
+        return self.stream.startswith(b"[")
+
+    @property
+    def names_model(self) -> bool:
+        return "{model}" not in self.path
+
+
+GEMINI = Dialect(
+    "/v1beta/models/{model}:streamGenerateContent?alt=sse",
+    {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]},
+    GEMINI_EVENTS,
+    speak_gemini.whole(WORDS),
+    "gemini",
+)
+HI = [{"role": "user", "content": "Hi"}]
+DIALECTS = {
+    "chat": Dialect(
+        "/v1/chat/completions", {"messages": HI}, speak_chat.stream(WORDS), speak_chat.whole(WORDS), "chat"
+    ),
+    "messages": Dialect(
+        "/v1/messages",
+        {"max_tokens": 99, "messages": HI},
+        speak_messages.stream(WORDS),
+        speak_messages.whole(WORDS),
+        "messages",
+    ),
+    "responses": Dialect(
+        "/v1/responses",
+        {"input": "Hi", "store": False},
+        speak_responses.stream(WORDS),
+        speak_responses.whole(WORDS),
+        "responses",
+    ),
+    "gemini": GEMINI,
+    "gemini-array": replace(GEMINI, path=GEMINI.path.partition("?")[0], stream=GEMINI_ARRAY),
+}
+UPSTREAMS = ("chat", "messages", "responses", "gemini")
+
+
+@dataclass
+class Parking:
+    """A running gateway and its upstreams by protocol."""
+
+    gateway: Running
+    upstreams: dict[str, FakeUpstream]
+    pace: Answer = field(default_factory=lambda: Answer(cut=160, pause_s=0.004))  # how the upstreams send streams
+
+    def request(self, client: str, upstream: str = "", *fields: str, key: str = "alice", **body: object) -> bytes:
+        dialect, model = DIALECTS[client], f"{upstream or DIALECTS[client].protocol}/m"
+        stream = body.pop("stream", True)
+        path = dialect.path.replace("{model}", model)
+        if not stream:
+            path = path.partition(":stream")[0] + ":generateContent" if ":stream" in path else path
+        named = {"model": model, "stream": stream} if dialect.names_model else {}
+        content = json.dumps({**named, **dialect.fields, **body}).encode()
+        return request_bytes(path, content, *fields, key=self.gateway.keys[key])
+
+    def send(self, client: str, upstream: str = "", *fields: str, key: str = "alice", **body: object) -> Answered:
+        return ask(self.gateway.port, self.request(client, upstream, *fields, key=key, **body))
+
+    def resume(self, client: str, cursor: str, *fields: str, upstream: str = "", key: str = "alice") -> Answered:
+        dialect = DIALECTS[client]
+        path = dialect.path.replace("{model}", f"{upstream or dialect.protocol}/m")
+        headers = fields or (f"x-dragoman-resume: {cursor}",)
+        return ask(self.gateway.port, request_bytes(path, b"", *headers, key=self.gateway.keys[key]))
+
+    def leave_after(self, size: int, request: bytes) -> tuple[str, bytes]:
+        """Read so many bytes of a reply, then leave; return the run and the bytes of the body."""
+        with socket.create_connection(("127.0.0.1", self.gateway.port), timeout=60) as opened:
+            opened.sendall(request)
+            received = b""
+            while len(received) < size or b"\r\n\r\n" not in received:
+                data = opened.recv(64)
+                if not data:
+                    break
+                received += data
+        head, _, rest = received.partition(b"\r\n\r\n")
+        [run] = [line.split(b": ")[1].decode() for line in head.split(b"\r\n") if line.startswith(b"x-dragoman-run")]
+        return run, unchunk(rest)
+
+    def calls(self, upstream: str) -> int:
+        return len(self.upstreams[upstream].calls)
+
+    def wait_left(self, count: int = 1) -> None:
+        """Wait until the gateway knows that so many clients have left."""
+        wait_until(lambda: self._lost() >= count)
+
+    def _lost(self) -> int:
+        runs = self.gateway.app.site.parked_runs._index._runs.values()
+        return sum(run.clients == 0 for run in list(runs))
+
+
+@contextmanager
+def parking(directory: Path, settings: str = "") -> Iterator[Parking]:
+    fakes = {name: FakeUpstream(keep_alive=False) for name in UPSTREAMS}
+    sections = []
+    try:
+        for name, fake in fakes.items():
+            fake.__enter__()
+            sections.append(provider_section(name, fake.url, name))
+        toml = "\n".join(["[retry]\nattempts = 1\n", settings, *sections])
+        with running(toml, directory, stored=("alice", "bob")) as gateway:
+            rig = Parking(gateway, fakes)
+            for name, fake in fakes.items():
+                fake.choose = make_choice(rig, name)
+            yield rig
+    finally:
+        for fake in fakes.values():
+            fake.__exit__(None, None, None)
+
+
+def make_choice(rig: Parking, upstream: str) -> Callable[[Asked], Answer]:
+    """Return how an upstream answers: with the form of reply that is asked for."""
+
+    def choose(asked: Asked) -> Answer:
+        dialect = DIALECTS[upstream]
+        if dialect.names_model:
+            is_stream = bool(asked.json.get("stream"))
+        else:
+            is_stream = "stream" in asked.path
+            dialect = dialect if "alt=sse" in asked.path else DIALECTS["gemini-array"]
+        if not is_stream:
+            return replace(rig.pace, body=dialect.whole, content_type="application/json")
+        kind = "application/json" if dialect.is_array else "text/event-stream"
+        return replace(rig.pace, body=dialect.stream, content_type=kind)
+
+    return choose
+
+
+def unchunk(data: bytes) -> bytes:
+    body = b""
+    while b"\r\n" in data:
+        size, _, data = data.partition(b"\r\n")
+        body, data = body + data[: int(size, 16)], data[int(size, 16) + 2 :]
+    return body
+
+
+def whole_part(client: str, body: bytes) -> tuple[int, bytes]:
+    """Return how many events are whole, and the bytes up to the end of the last one."""
+    if DIALECTS[client].is_array:
+        return _whole_elements(body)
+    count = end = at = 0
+    for blank in BLANK_LINE.finditer(body):
+        if not body.startswith(NOT_COUNTED, at):
+            count, end = count + 1, blank.end()
+        at = blank.end()
+    return count, body[:end]
+
+
+def without_pings(body: bytes) -> bytes:
+    return re.sub(rb"event: ping\ndata: [^\n]*\n\n|:[^\n]*\n\n", b"", body)
+
+
+def _whole_elements(body: bytes) -> tuple[int, bytes]:
+    text, count, end = body.decode(), 0, 0
+    while (start := text.find("{", end)) >= 0:
+        try:
+            _, end = json.JSONDecoder().raw_decode(text, start)
+        except json.JSONDecodeError:
+            break
+        count += 1
+    return count, text[:end].encode()
+
+
+def wait_until(condition: Callable[[], bool], patience_s: float = 30.0) -> None:
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
