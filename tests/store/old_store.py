@@ -7,12 +7,15 @@ import asyncpg
 
 from dragoman.store.postgres import migrations as postgres_schema
 from dragoman.store.sqlite import migrations as sqlite_schema
+from dragoman.store.usage_rows import COLUMNS
 
 Values = Sequence[object]
+COLUMNS_BEFORE_RUNS = COLUMNS[: COLUMNS.index("run")]
 
 
 async def write_old_store(url: str, version: int, columns: Sequence[str], rows: Sequence[Values]) -> None:
-    """Write usage rows into a new store that has only the first migrations."""
+    """Write the first columns of usage rows into a new store that has only the first migrations."""
+    rows = [values[: len(columns)] for values in rows]
     if url.startswith("sqlite"):
         _write_sqlite(url, version, columns, rows)
     else:

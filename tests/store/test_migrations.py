@@ -6,8 +6,8 @@ from msgspec.structs import astuple, replace
 
 from dragoman.store import open_store
 from dragoman.store.request_search import RequestSearch
-from dragoman.store.usage_rows import COLUMNS, make_id
-from store.old_store import find_version, write_old_store
+from dragoman.store.usage_rows import make_id
+from store.old_store import COLUMNS_BEFORE_RUNS, find_version, write_old_store
 from store.rows import EVER, NOON_MS, row
 
 # The columns of `usage` in the first release of the schema, in the order of UsageRow.
@@ -21,7 +21,7 @@ OLD_STEPS = 3  # migrations of that version
 
 def test_usage_of_an_earlier_version_is_read_under_the_new_names(store_url: str) -> None:
     async def scenario() -> None:
-        await write_old_store(store_url, OLD_STEPS, OLD_COLUMNS, [astuple(row(1))[: len(OLD_COLUMNS)]])
+        await write_old_store(store_url, OLD_STEPS, OLD_COLUMNS, [astuple(row(1))])
         store = await open_store(store_url)
         await store.append_usage([row(2)])
         assert await store.usage_rows(EVER) == (
@@ -35,12 +35,10 @@ def test_usage_of_an_earlier_version_is_read_under_the_new_names(store_url: str)
 
 def test_rows_whose_ids_do_not_begin_with_their_time_get_ids_that_do(store_url: str) -> None:
     odd = [replace(row(1), id=b"\xff" * 16, run=""), replace(row(2), id=b"\x01", run=""), replace(row(3), run="")]
-    columns = COLUMNS[: COLUMNS.index("run")]
 
     async def scenario() -> None:
-        await write_old_store(
-            store_url, find_version("(key, id)"), columns, [astuple(one)[: len(columns)] for one in odd]
-        )
+        version = find_version("(key, id)")
+        await write_old_store(store_url, version, COLUMNS_BEFORE_RUNS, [astuple(one) for one in odd])
         store = await open_store(store_url)
         expected = (
             replace(odd[0], id=make_id(NOON_MS + 1, 2**80 - 1)),

@@ -24,8 +24,8 @@ from dragoman.store.rollup import (
     roll_up,
 )
 from dragoman.store.rollup import bucket_ms as bucket_middle
-from dragoman.store.usage_rows import COLUMNS, SLOT_MS, GroupBy, UsageRow, UsageSum
-from store.old_store import find_version, write_old_store
+from dragoman.store.usage_rows import SLOT_MS, GroupBy, UsageRow, UsageSum
+from store.old_store import COLUMNS_BEFORE_RUNS, find_version, write_old_store
 from store.rows import row_at
 from wire_json import Json
 
@@ -152,7 +152,8 @@ def test_rows_of_an_earlier_version_are_counted(store_url: str) -> None:
     rows = make_rows(100)
 
     async def scenario() -> None:
-        await write_old_store(store_url, find_version("usage_sums"), COLUMNS, [astuple(one) for one in rows])
+        version = find_version("usage_sums")
+        await write_old_store(store_url, version, COLUMNS_BEFORE_RUNS, [astuple(one) for one in rows])
         store = await open_store(store_url)
         for query in QUERIES[:30]:
             assert list(await store.usage_sums(query)) == add_up(rows, query), query
