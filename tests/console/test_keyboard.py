@@ -104,6 +104,8 @@ def test_an_account_is_signed_in(chromium: Browser, tmp_path: Path, monkeypatch:
             page.get_by_role("heading", name="kiro").first.wait_for()
             tab_to(page, "Sign in to kiro")
             press(page, "Enter")
+            tab_to(page, "Start")
+            press(page, "Enter")
             expect(page.locator("main")).to_contain_text("FAKE-CODE")
             tab.keep("accounts-signing-in")
             expect(page.locator("main")).to_contain_text("Signed in to kiro", timeout=30_000)

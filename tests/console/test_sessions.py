@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from console.browser import Browser
-from dragoman.accounts.console_sessions import IDLE_S, LINK_S, ConsoleSessions, MemorySessions
+from dragoman.accounts.access import KeyRole
+from dragoman.accounts.console_sessions import IDLE_S, LINK_S, TOUCH_S, ConsoleSessions, MemorySessions
 from dragoman.accounts.console_sessions import Browser as SignedIn
-from dragoman.accounts.keys import Keyring
+from dragoman.accounts.keys import Grant, Keyring
 from dragoman.config import Secret
+from dragoman.store import open_store
 from gateway import KEY, Running, running
 
 ECHO = '[providers.echo]\nkind = "echo"\n'
@@ -175,6 +177,40 @@ def test_failed_sign_ins_are_slowed_down(tmp_path: Path) -> None:
             browser.sign_in("wrong")
         assert time.monotonic() - began > 0.5
         assert browser.sign_in(KEY).status == 200
+
+
+def test_workers_that_share_a_store_share_sessions_and_links(store_url: str) -> None:
+    async def story() -> None:
+        now = [1_800_000_000.0]
+        stores = [await open_store(store_url) for _ in range(2)]
+        keyrings = [Keyring(store, None, lambda: now[0]) for store in stores]
+        owner = await keyrings[0].create("owner", Grant(KeyRole.OWNER))
+        await keyrings[1].refresh()
+        first, second = (
+            ConsoleSessions(store, keyring, lambda: now[0]) for store, keyring in zip(stores, keyrings, strict=True)
+        )
+        who = SignedIn("127.0.0.1", "test")
+        made = await first.sign_in(owner.secret.reveal().encode(), who)
+        assert made is not None
+        assert await second.find(made.cookie, made.token) == made.row
+        assert await second.find(made.token, made.cookie) is None
+        link = await first.make_link()
+        assert link is not None
+        opened = await asyncio.gather(first.open_link(link, who), second.open_link(link, who))
+        assert [one is None for one in opened].count(True) == 1  # a link signs in once, whichever worker is asked
+        assert len(await second.list_valid()) == 2
+        now[0] += TOUCH_S
+        assert await first.find(made.cookie, made.token) is not None
+        used = {row.id: row.used_at for row in await second.list_valid()}
+        assert used[made.row.id] == int(now[0])
+        assert await second.end(made.row.id)
+        assert not await first.is_open(made.row)
+        now[0] += IDLE_S
+        assert await first.list_valid() == []
+        for store in stores:
+            await store.close()
+
+    asyncio.run(story())
 
 
 def test_sessions_and_links_expire() -> None:

@@ -1,4 +1,7 @@
-"""Collect the results of the matrix tests, cell by cell, and write docs/compatibility.md from them."""
+"""Collect the results of the matrix tests, cell by cell, and write docs/compatibility.md from them.
+
+The console shows the losses of requests, too: `CONSOLE_LOSSES` has them as JSON.
+"""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +21,9 @@ Cell = tuple[str, str, str]  # client, upstream, capability
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "compatibility.md"
+CONSOLE_LOSSES = ROOT / "src" / "dragoman" / "console" / "losses.json"
 FIXTURES = ROOT / "tests" / "fixtures"
+INVENTED = re.compile(r"/(mood|vendor_field|padding|note|cache|extra)$")  # no protocol has these: the fixtures do
 IMAGES = "images in a request"
 CAPABILITIES = (*CASES, IMAGES, *BROKEN)
 NAMES = {"chat": "Chat", "responses": "Responses", "messages": "Messages", "gemini": "Gemini"}
@@ -107,7 +112,28 @@ def _requests() -> list[str]:
     return [*lines, ""]
 
 
+def console_losses() -> str:
+    """Return the losses by client, then by upstream, as rows of field, how and why: one pair on each line."""
+    by_client = [
+        f'"{client}":{{\n' + ",\n".join(_losses_as_json(client, up) for up in UPSTREAMS if up != client) + "\n}"
+        for client in CLIENTS
+    ]
+    return "{\n" + ",\n".join(by_client) + "\n}\n"
+
+
+def _losses_as_json(client: str, upstream: str) -> str:
+    rows = [row for row in _find_losses(client, upstream) if not INVENTED.search(row[0]) and "hologram" not in row[2]]
+    return f'"{upstream}":{msgspec.json.encode(rows).decode()}'
+
+
 def _losses(client: str, upstream: str) -> list[str]:
+    rows = _find_losses(client, upstream)
+    table = (f"| `{path}` | {how} | {why.replace('|', chr(92) + '|')} |" for path, how, why in rows)
+    return ["| field | how | why |", "|-|-|-|", *table]
+
+
+def _find_losses(client: str, upstream: str) -> list[tuple[str, str, str]]:
+    """Return what is lost of a request with nearly every field of its protocol: field, how, why."""
     response: dict[tuple[str, str, str], None] = {}
     for file in [FIXTURES / client / "request.json", *sorted((FIXTURES / "deletion").glob(f"{client}-*.json"))]:
         body = msgspec.json.decode(file.read_bytes())
@@ -118,8 +144,7 @@ def _losses(client: str, upstream: str) -> list[str]:
         assert isinstance(found, Built)
         for loss in found.ledger:
             response[(_shape(loss.path), loss.how.value, _plain(loss.why, loss.path))] = None
-    rows = sorted(response, key=lambda row: (row[0], row[1], row[2]))
-    return ["| field | how | why |", "|-|-|-|", *(f"| `{path}` | {how} | {why} |" for path, how, why in rows)]
+    return sorted(response)
 
 
 def _shape(pointer: str) -> str:
@@ -127,4 +152,4 @@ def _shape(pointer: str) -> str:
 
 
 def _plain(why: str, at: str) -> str:
-    return why.replace(at, _shape(at)).replace("|", "\\|")
+    return why.replace(at, _shape(at))

@@ -1,11 +1,11 @@
-"""The committed compatibility page says what the tests prove, no more and no less."""
+"""The committed compatibility page and the console's losses say what the tests prove, no more and no less."""
 
 import os
 
 from e2e.cases import BROKEN, CASES, PHOTO, PICTURE, pictures_in, request_for, request_with_pictures
 from e2e.hearing import Broke, Halted
 from e2e.hearing_gemini import STREAMS, WHOLE, expected_for
-from e2e.proof import CAPABILITIES, IMAGES, PAGE, PAIRS, PROVEN, Cell, page
+from e2e.proof import CAPABILITIES, CONSOLE_LOSSES, IMAGES, PAGE, PAIRS, PROVEN, Cell, console_losses, page
 from e2e.rig import Rig
 from e2e.test_matrix import streamed, whole
 
@@ -34,5 +34,7 @@ def test_the_compatibility_page_is_what_was_proved(rig: Rig) -> None:
     written = page(proven)
     if os.environ.get("DRAGOMAN_WRITE_PAGES"):
         PAGE.write_text(written)
+        CONSOLE_LOSSES.write_text(console_losses())
     assert all(proven.values())
     assert PAGE.read_text() == written, "docs/compatibility.md is stale: run `make matrix`"
+    assert CONSOLE_LOSSES.read_text() == console_losses(), "losses.json is stale: run `make matrix`"

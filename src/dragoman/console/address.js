@@ -19,11 +19,19 @@ export function go(address, replace = false) {
   dispatchEvent(new CustomEvent("moved", { detail: { replace } }));
 }
 
-/** Change the query of the address without drawing the page anew. @param {Record<string, string>} query */
-export function keepInAddress(query) {
-  const given = Object.entries(query).filter(([, value]) => value);
-  const text = new URLSearchParams(given).toString();
-  history.replaceState(null, "", location.pathname + (text ? `?${text}` : ""));
+/**
+ * Change the address without drawing the page anew.
+ * @param {Record<string, string | string[]>} query
+ * @param {Record<string, string>} [fragment] content, which no server or log sees
+ */
+export function keepInAddress(query, fragment = {}) {
+  history.replaceState(null, "", location.pathname + encode("?", query) + encode("#", fragment));
+}
+
+/** @param {string} sign @param {Record<string, string | string[]>} values */
+function encode(sign, values) {
+  const given = Object.entries(values).flatMap(([name, value]) => [value].flat().filter(Boolean).map((one) => [name, one]));
+  return given.length ? sign + new URLSearchParams(given) : "";
 }
 
 /** @param {string} id */

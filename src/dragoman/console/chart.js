@@ -2,10 +2,11 @@
 
 import { h, s } from "./dom.js";
 
-const NARROWEST = 320;
+const NARROWEST = 240;
 const HEIGHT = 180;
 const LEFT = 76;
 const BOTTOM = 20;
+const LABEL = 70;
 const COLOURS = ["fill", "fill2", "fill3"];
 
 /**
@@ -15,12 +16,28 @@ const COLOURS = ["fill", "fill2", "fill3"];
  * @param {(value: number) => string} format
  */
 export function barChart(title, bars, parts, format) {
+  const place = h("div");
+  /** Drawn for the width that it has, so that its text keeps its size. */
+  const redraw = () => {
+    const width = Math.max(NARROWEST, place.clientWidth || (document.getElementById("main")?.clientWidth || 900) - 90);
+    if (place.firstElementChild?.getAttribute("data-width") !== String(width)) place.replaceChildren(drawBars(title, bars, parts, format, width));
+  };
+  redraw();
+  new ResizeObserver(redraw).observe(place);
+  return h("figure.card", null, h("figcaption", null, h("strong", null, title)), place,
+    parts.length > 1 ? h("ul.legend", null, parts.map((part, index) => h("li", null,
+      s("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" }, s(`rect.${COLOURS[index % COLOURS.length]}`, { width: 10, height: 10 })), part))) : null);
+}
+
+/**
+ * @param {string} title @param {{label: string, values: number[]}[]} bars @param {string[]} parts
+ * @param {(value: number) => string} format @param {number} width
+ */
+function drawBars(title, bars, parts, format, width) {
   const most = Math.max(1e-12, ...bars.map((bar) => bar.values.reduce((sum, value) => sum + value, 0)));
   const room = HEIGHT - BOTTOM - 8;
-  // Drawn for the width that it will have, so that its text keeps its size.
-  const width = Math.max(NARROWEST, (document.getElementById("main")?.clientWidth || 900) - 90);
   const step = (width - LEFT) / Math.max(1, bars.length);
-  const drawing = s("svg.chart", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": `${title}; the table below has the numbers` });
+  const drawing = s("svg.chart", { viewBox: `0 0 ${width} ${HEIGHT}`, "data-width": width, role: "img", "aria-label": `${title}; the table below has the numbers` });
   for (const share of [0, 0.5, 1]) {
     const y = 8 + room * (1 - share);
     drawing.append(s("line.grid", { x1: LEFT, x2: width, y1: y, y2: y }), s("text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, format(most * share)));
@@ -35,13 +52,13 @@ export function barChart(title, bars, parts, format) {
     }
     drawing.append(group);
   }
-  const every = Math.max(1, Math.ceil((bars.length * 70) / (width - LEFT)));
+  const every = Math.max(1, Math.ceil((bars.length * LABEL) / (width - LEFT)));
   for (let index = 0; index < bars.length; index += every) {
-    drawing.append(s("text", { x: LEFT + (index + 0.5) * step, y: HEIGHT - 4, "text-anchor": "middle" }, bars[index].label));
+    const x = LEFT + (index + 0.5) * step;
+    const isLast = x + LABEL / 2 > width;
+    drawing.append(s("text", { x: isLast ? width : x, y: HEIGHT - 4, "text-anchor": isLast ? "end" : "middle" }, bars[index].label));
   }
-  return h("figure.card", null, h("figcaption", null, h("strong", null, title)), drawing,
-    parts.length > 1 ? h("ul.legend", null, parts.map((part, index) => h("li", null,
-      s("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" }, s(`rect.${COLOURS[index % COLOURS.length]}`, { width: 10, height: 10 })), part))) : null);
+  return drawing;
 }
 
 /** @param {number} share 0 to 1 @param {string} label */

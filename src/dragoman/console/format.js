@@ -13,7 +13,12 @@ export function number(value) {
 export function tokens(tokens) {
   if (tokens === null || tokens === undefined) return "–";
   if (tokens < 10_000) return count.format(tokens);
-  return tokens < 1_000_000 ? `${(tokens / 1000).toFixed(1)} k` : `${(tokens / 1_000_000).toFixed(2)} M`;
+  return tokens < 1_000_000 ? `${fixed(tokens / 1000, 1)} k` : `${fixed(tokens / 1_000_000, 2)} M`;
+}
+
+/** A number with at most so many decimals: 200, not 200.0. @param {number} value @param {number} decimals */
+function fixed(value, decimals) {
+  return String(Number(value.toFixed(decimals)));
 }
 
 /** @param {number | null | undefined} milliseconds */

@@ -1,12 +1,13 @@
 // JSON as lines that know their pointer, and the difference of two such texts.
 
 import { h } from "./dom.js";
+import { findMedia, thumbnail } from "./media.js";
 import { lines as visible } from "./text.js";
 
 const MAX_LINES = 3000;
 const MAX_STRING = 4000;
 
-/** @typedef {{text: string, at: string}} Line */
+/** @typedef {{text: string, at: string, media?: import("./media.js").Media | null}} Line */
 
 /** @param {string} text @returns {Line[]} */
 export function toLines(text) {
@@ -18,33 +19,34 @@ export function toLines(text) {
   }
   /** @type {Line[]} */
   const found = [];
-  walk(value, "", "", "", "", found);
+  walk(value, null, "", "", "", "", found);
   return found;
 }
 
 /**
- * @param {any} value @param {string} at @param {string} indent @param {string} before @param {string} after @param {Line[]} found
+ * @param {any} value @param {any} parent @param {string} at @param {string} indent @param {string} before @param {string} after @param {Line[]} found
  */
-function walk(value, at, indent, before, after, found) {
+function walk(value, parent, at, indent, before, after, found) {
   if (found.length >= MAX_LINES) return;
   const isList = Array.isArray(value);
   const inner = typeof value === "object" && value !== null ? Object.entries(value) : [];
   if (!inner.length) {
-    const text = JSON.stringify(value) ?? "null";
-    found.push({ text: indent + before + (text.length > MAX_STRING ? `${text.slice(0, MAX_STRING)}… (${text.length} characters)` : text) + after, at });
+    const media = findMedia(value, parent);
+    const text = media ? `"${media.label}"` : JSON.stringify(value) ?? "null";
+    found.push({ media, text: indent + before + (text.length > MAX_STRING ? `${text.slice(0, MAX_STRING)}… (${text.length} characters)` : text) + after, at });
     return;
   }
   found.push({ text: `${indent}${before}${isList ? "[" : "{"}`, at });
   for (const [index, [name, item]] of inner.entries()) {
     const step = name.replaceAll("~", "~0").replaceAll("/", "~1");
-    walk(item, `${at}/${step}`, `${indent}  `, isList ? "" : `${JSON.stringify(name)}: `, index + 1 < inner.length ? "," : "", found);
+    walk(item, value, `${at}/${step}`, `${indent}  `, isList ? "" : `${JSON.stringify(name)}: `, index + 1 < inner.length ? "," : "", found);
   }
   found.push({ text: `${indent}${isList ? "]" : "}"}${after}`, at: "" });
 }
 
 /** A block of JSON; `find` shows the line of a pointer. @param {string} text @param {string} label */
 export function jsonView(text, label) {
-  const made = toLines(text).map((line) => ({ at: line.at, node: h("div", null, visible(line.text)) }));
+  const made = toLines(text).map((line) => ({ at: line.at, node: h("div", null, visible(line.text), line.media ? thumbnail(line.media) : null) }));
   const node = h("div.diff", { tabindex: "0", role: "region", "aria-label": label }, made.map((line) => line.node));
   if (made.length >= MAX_LINES) node.append(h("p", null, `Only the first ${MAX_LINES} lines are shown.`));
   return {

@@ -26,6 +26,6 @@ async function* textLines(response) {
     }
     if (rest) yield rest;
   } finally {
-    void reader.cancel();
+    reader.cancel().catch(() => {}); // it may have been aborted
   }
 }

@@ -62,8 +62,10 @@ async function firstPage() {
 /** @param {string} name */
 function mark(name) {
   for (const link of header.querySelectorAll("nav a")) {
-    if (link.getAttribute("href") === `/console/${name}`) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (link.getAttribute("href") === `/console/${name}`) {
+      link.setAttribute("aria-current", "page");
+      link.scrollIntoView({ block: "nearest", inline: "nearest" });
+    } else link.removeAttribute("aria-current");
   }
 }
 
@@ -156,7 +158,7 @@ function follow(event) {
   if (!link || !plainClick || link.target || link.origin !== location.origin || link.hasAttribute("download")) return;
   if (!link.pathname.startsWith("/console/") || (link.hash && link.pathname === location.pathname)) return;
   event.preventDefault();
-  go(link.pathname + link.search);
+  go(link.pathname + link.search + link.hash);
 }
 
 async function start() {

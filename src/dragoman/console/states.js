@@ -41,7 +41,22 @@ export function forbidden(error) {
 }
 
 /**
- * Show something while it is loaded, then the result or what went wrong.
+ * Above what was loaded before, if it could not be loaded again.
+ * @param {unknown} error
+ * @param {Date} since
+ * @param {() => void} retry
+ */
+export function stale(error, since, retry) {
+  const message = `Not up to date: this is what was known at ${since.toLocaleTimeString("en-GB")}. ${plain(error instanceof Error ? error.message : error)}`;
+  announce(message);
+  return h("p.notice.stale", { role: "alert" }, h("span.mark.warn", { "aria-hidden": "true" }, "▲ "), message, " ", h("button.quiet", { type: "button", onclick: retry }, "Try again"));
+}
+
+/** @type {WeakMap<Element, Date>} when the content of a place was loaded */
+const loaded = new WeakMap();
+
+/**
+ * Show something while it is loaded, then the result or what went wrong. What was loaded before stays, and is called stale.
  * @param {Element} place
  * @param {() => Promise<any>} load
  * @param {(data: any) => any} draw
@@ -49,12 +64,17 @@ export function forbidden(error) {
 export async function fill(place, load, draw) {
   if (!place.firstChild) place.replaceChildren(loading());
   place.setAttribute("aria-busy", "true");
+  const retry = () => void fill(place, load, draw);
   try {
     const drawn = draw(await load());
     place.replaceChildren(...[drawn].flat());
+    loaded.set(place, new Date());
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") return;
-    place.replaceChildren(failed(error, () => fill(place, load, draw)));
+    const since = loaded.get(place);
+    place.querySelector(":scope > .stale")?.remove();
+    if (since && !(error instanceof ApiError && [400, 403].includes(error.status))) place.prepend(stale(error, since, retry));
+    else place.replaceChildren(failed(error, retry));
   } finally {
     place.removeAttribute("aria-busy");
   }

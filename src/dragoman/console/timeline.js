@@ -42,6 +42,7 @@ export class Timeline {
     const drawn = document.createDocumentFragment();
     for (const group of groups(entries)) {
       const passed = this.last < 0 ? 0 : group[0].at - this.last;
+      if (passed > this.longest) this.#rescale(passed, [this.list, drawn]);
       if (passed >= SHOWN_GAP_S) drawn.append(this.#gap(passed));
       drawn.append(moment(group));
       this.last = group[group.length - 1].at;
@@ -49,12 +50,14 @@ export class Timeline {
     this.list.append(drawn);
   }
 
-  /** Gaps are drawn to one scale, which is that of the longest. @param {number} seconds */
+  /** Gaps are drawn to one scale, which is that of the longest. @param {number} longest @param {ParentNode[]} places */
+  #rescale(longest, places) {
+    for (const bar of places.flatMap((place) => [...place.querySelectorAll("svg.pause")])) resize(bar, this.longest / longest);
+    this.longest = longest;
+  }
+
+  /** @param {number} seconds */
   #gap(seconds) {
-    if (seconds > this.longest) {
-      for (const bar of this.list.querySelectorAll("svg.pause")) resize(bar, this.longest / seconds);
-      this.longest = seconds;
-    }
     const height = Math.max(2, (GAP_PX * seconds) / this.longest);
     return h("div.gap", { role: "row" },
       s("svg.pause", { height, "data-height": height, viewBox: "0 0 83 10", preserveAspectRatio: "none", "aria-hidden": "true" },

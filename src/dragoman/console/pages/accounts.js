@@ -1,37 +1,47 @@
 // Accounts: what is left of my plans?
 
+import { keepInAddress } from "../address.js";
 import { get, send, session } from "../api.js";
 import { meter } from "../chart.js";
 import { announce, h, show } from "../dom.js";
 import { ago, exactTime, number } from "../format.js";
-import { readLines } from "../lines.js";
+import { SignIn } from "../signin.js";
 import { empty, failed, fill, loading } from "../states.js";
 import { copyButton, plain, quote } from "../text.js";
 
 export const title = "Accounts";
-const SIGN_IN = ["kiro", "codex", "copilot"];
+const LIST_AGAIN_MS = 3000;
 
-/** @returns {import("../main.js").Page} */
-export function open() {
-  const view = new Accounts();
+/** @param {{query: URLSearchParams}} address @returns {import("../main.js").Page} */
+export function open({ query }) {
+  const view = new Accounts(query.get("sign-in") || "");
   void view.load();
   return { node: view.node, close: () => view.control.abort() };
 }
 
 class Accounts {
-  constructor() {
+  /** @param {string} kind that the address wants to sign in to */
+  constructor(kind) {
     this.control = new AbortController();
     this.place = h("div");
     this.quotas = h("div");
-    this.signing = h("div", { role: "status" });
+    this.signIn = new SignIn(this.control.signal, () => this.signedIn());
     const ask = h("button", { type: "button", onclick: () => void this.askQuotas() }, "Read the plans now");
-    const sign = SIGN_IN.map((kind) => h("button", { type: "button", onclick: () => void this.signIn(kind) }, `Sign in to ${kind}`));
-    this.node = h("div", null, h("div.bar", null, ask, session.may("accounts:write") ? sign : null), this.signing, this.quotas, this.place);
+    const may = session.may("accounts:write");
+    this.node = h("div", null, h("div.bar", null, ask, may ? this.signIn.buttons : null), this.signIn.node, this.quotas, this.place);
+    if (may && kind) this.signIn.choose(kind);
   }
 
   load() {
     return fill(this.place, () => get("/api/v1/accounts", {}, this.control.signal), (data) =>
-      data.accounts.length ? h("div.cards", null, data.accounts.map(account)) : empty("No providers", "Add one in dragoman.toml, or sign in above."));
+      data.accounts.length ? h("div.cards", null, data.accounts.map((/** @type {any} */ one) => this.card(one))) : empty("No providers", "Add one in dragoman.toml, or sign in above."));
+  }
+
+  /** The provider's models are listed with the new credential a moment later. */
+  signedIn() {
+    keepInAddress({});
+    void this.load();
+    setTimeout(() => { if (!this.control.signal.aborted) void this.load(); }, LIST_AGAIN_MS);
   }
 
   async askQuotas() {
@@ -46,31 +56,28 @@ class Accounts {
     }
   }
 
-  /** @param {string} kind */
-  async signIn(kind) {
-    show(this.signing, loading(`Starting the sign-in to ${kind}…`));
-    try {
-      const response = await send("POST", "/api/v1/accounts/sign-in", { kind, method: "code" }, { signal: this.control.signal });
-      for await (const event of readLines(response)) this.onSignIn(kind, event);
-    } catch (error) {
-      if (!this.control.signal.aborted) show(this.signing, failed(error, () => void this.signIn(kind)));
-    }
+  /** @param {any} one */
+  card(one) {
+    const rests = one.credentials.some((/** @type {any} */ credential) => credential.cooldowns.length);
+    const again = h("button", { type: "button", onclick: () => void this.endCooldowns(one.provider, again) }, "Ask again now");
+    return h("article.card", null, h("h2", null, plain(one.provider), one.kind === one.provider ? null : h("span.soft", null, ` ${plain(one.kind)}`)),
+      one.problem ? h("p", null, h("span.mark.warn", { "aria-hidden": "true" }, "▲"), ` Models not listed: ${plain(one.problem)}.`) : null,
+      one.credentials.map((/** @type {any} */ each) => credential(each, one.problem)),
+      rests && session.may("accounts:write") ? h("div.bar", null, again, h("span.soft", null, "Ends the cooldowns: the next request uses this provider again.")) : null,
+      one.login_command ? h("div.bar.below", null, this.signIn.offers(one.kind) && session.may("accounts:write") ? h("button", { type: "button", onclick: () => this.signIn.choose(one.kind) }, "Sign in") : null,
+        h("code", null, plain(one.login_command)), copyButton(() => one.login_command)) : null);
   }
 
-  /** @param {string} kind @param {any} event */
-  onSignIn(kind, event) {
-    if (event.event === "prompt") {
-      const wait = h("p.soft", { id: "wait" }, "Waiting for you to confirm…");
-      show(this.signing, h("section.card", null, h("h2", null, `Sign in to ${kind}`), h("p", null, "Open this address on any device and enter the code."),
-        h("div.bar", null, h("code", null, plain(event.link)), copyButton(() => event.link, "Copy address")), h("div.bar", null, h("strong.mono", null, plain(event.code)), copyButton(() => event.code, "Copy code")), wait));
-      announce(`The code is ${event.code}`);
-    } else if (event.event === "waiting") {
-      const wait = document.getElementById("wait");
-      if (wait) wait.textContent = `Waiting for you to confirm, ${Math.round(event.seconds)} s left…`;
-    } else if (event.event === "signed_in") {
-      show(this.signing, h("p.notice.good", null, `Signed in to ${plain(event.provider)}.`, event.use === "overridden" ? ` It is not used: ${plain(event.overridden_by)} names another file.` : ""));
-      void this.load();
-    } else if (event.event === "failed") show(this.signing, h("p.notice.bad", { role: "alert" }, quote(event.message, 1000)));
+  /** @param {string} provider @param {any} button */
+  async endCooldowns(provider, button) {
+    button.disabled = true;
+    try {
+      await send("DELETE", `/api/v1/accounts/${encodeURIComponent(provider)}/cooldowns`);
+      announce(`The cooldowns of ${provider} have ended.`);
+    } catch (error) {
+      show(this.quotas, failed(error));
+    }
+    await this.load();
   }
 }
 
@@ -80,18 +87,19 @@ function quota(one) {
   return [h("dt", null, `${plain(one.provider)} ${plain(one.plan || "")}`), h("dd", null, one.limit ? meter(one.used / one.limit, label) : null, label, one.resets_on ? `, starts anew ${plain(one.resets_on)}` : "")];
 }
 
-/** @param {any} one */
-function account(one) {
-  return h("article.card", null, h("h2", null, plain(one.provider)), h("p.soft", null, plain(one.kind)), one.credentials.map(credential),
-    one.login_command ? h("div.bar", null, h("code", null, plain(one.login_command)), copyButton(() => one.login_command)) : null);
+/** @param {any} one @param {string} problem of its provider */
+function credential(one, problem) {
+  const name = one.label === "1 of 1" ? "Credential" : `Credential ${plain(one.label)}`;
+  const [colour, sign, state] = !one.is_available ? ["warn", "▲", "cooling down"] : problem ? ["soft", "○", "not proven to work"] : ["ok", "●", "available"];
+  return h("section", null, h("h3", null, h(`span.${colour}`, { "aria-hidden": "true" }, `${sign} `), name, h("span.soft", null, ` ${state}`)),
+    one.cooldowns.map((/** @type {any} */ rest) => h("p", null, `Not used until ${exactTime(rest.until * 1000)}, ${ago(rest.until * 1000)}: `, quote(rest.reason, 300), rest.model ? ` (${plain(rest.model)})` : "")),
+    one.expires_at ? h("p.soft", { title: exactTime(one.expires_at * 1000) }, one.expires_at * 1000 > Date.now() ? `Its token expires ${ago(one.expires_at * 1000)} and is renewed before.` : `Its token expired ${ago(one.expires_at * 1000)}; the next request renews it.`) : null,
+    planWindows(one.limits));
 }
 
-/** @param {any} one */
-function credential(one) {
-  const windows = Object.entries(one.limits?.windows || {});
-  return h("section", null, h("h3", null, h(one.is_available ? "span.ok" : "span.warn", { "aria-hidden": "true" }, one.is_available ? "● " : "▲ "), quote(one.label), one.is_available ? "" : " (resting)"),
-    one.cooldowns.map((/** @type {any} */ rest) => h("p", null, `Rests until ${exactTime(rest.until * 1000)}, ${ago(rest.until * 1000)}: `, quote(rest.reason, 300), rest.model ? ` (${plain(rest.model)})` : "")),
-    one.limits?.plan ? h("p.soft", null, `Plan: ${plain(one.limits.plan)}`) : null,
-    windows.map(([name, window]) => h("div", null, h("p", null, `${plain(name)}: `, window.unlimited ? "unlimited" : `${number(window.used_percent)} % used`, window.resets_at ? `, starts anew ${ago(window.resets_at * 1000)}` : ""),
-      window.unlimited || window.used_percent === null ? null : meter(window.used_percent / 100, `${plain(name)}: ${number(window.used_percent)} % used`))));
+/** What is used of a plan, as of the last response. @param {any} limits */
+export function planWindows(limits) {
+  return [limits?.plan ? h("p.soft", null, `Plan: ${plain(limits.plan)}`) : null,
+    ...Object.entries(limits?.windows || {}).map(([name, window]) => h("div", null, h("p", null, `${plain(name)}: `, window.unlimited ? "unlimited" : `${number(window.used_percent)} % used`, window.resets_at ? `, starts anew ${ago(window.resets_at * 1000)}` : ""),
+      window.unlimited || window.used_percent === null ? null : meter(window.used_percent / 100, `${plain(name)}: ${number(window.used_percent)} % used`)))];
 }

@@ -1,69 +1,144 @@
 // Connect: how do I point my tool here?
 
 import { keepInAddress } from "../address.js";
-import { get } from "../api.js";
+import { get, send, session } from "../api.js";
 import { announce, h, show } from "../dom.js";
 import { feed } from "../feed.js";
-import { fill } from "../states.js";
+import { failed, fill } from "../states.js";
 import { copyButton, lines, plain } from "../text.js";
 
 export const title = "Connect";
+const VARIABLE = "$DRAGOMAN_API_KEY";
 
 /** @param {{query: URLSearchParams}} address @returns {import("../main.js").Page} */
 export function open({ query }) {
-  const place = h("div");
-  const light = h("p.notice", { role: "status" }, "○ Waiting for the first request of your client…");
-  let seen = -1;
-  /** @param {CustomEvent} event */
-  const onRows = (event) => {
-    const newest = event.detail.rows.reduce((/** @type {any} */ best, /** @type {any} */ row) => (row.number > (best?.number ?? -1) && row.request_id ? row : best), null);
-    if (seen < 0) {
-      seen = newest ? newest.number : 0;
-      return;
-    }
-    if (!newest || newest.number <= seen) return;
-    seen = newest.number;
-    light.className = "notice good";
-    show(light, `● ${plain(newest.client || "A client")} is connected: it requested ${plain(newest.requested_model || "a model")}. `, h("a", { href: "/console/live" }, "See it live"));
-    announce("A client is connected.");
-  };
-  const hear = /** @type {EventListener} */ (onRows);
-  feed.addEventListener("rows", hear);
+  const view = new Connect(query.get("client") || "", query.get("key") || "");
+  feed.addEventListener("rows", view.hear);
   feed.watch({ watch: "live" });
-  void fill(place, () => get("/api/v1/connect"), (data) => recipes(data, query.get("client") || ""));
-  return {
-    node: h("div", null, h("p", null, "Choose your client, paste the lines, and send it something. The key is read from ", h("code", null, "$DRAGOMAN_API_KEY"), "."), light, place),
-    close: () => { feed.removeEventListener("rows", hear); feed.stop(); },
-  };
+  void fill(view.place, async () => {
+    const keys = session.may("keys:read") ? (await get("/api/v1/keys")).keys : [];
+    return { ...(await get("/api/v1/connect")), keys };
+  }, (data) => view.draw(data));
+  return { node: h("div", null, h("p", null, "Choose your client and its key, paste the lines, and send it something."), view.light, view.place),
+    close: () => { feed.removeEventListener("rows", view.hear); feed.stop(); } };
 }
 
-/** @param {any} data @param {string} chosen */
-function recipes(data, chosen) {
-  const panel = h("div", { role: "tabpanel", id: "recipe", tabindex: "0" });
-  /** @type {HTMLButtonElement[]} */
-  const tabs = data.clients.map((/** @type {any} */ client, /** @type {number} */ index) => h("button", { type: "button", role: "tab", "aria-controls": "recipe", onclick: () => select(index) }, client.title));
-  /** @param {number} index */
-  function select(index) {
-    const client = data.clients[index];
-    for (const [at, tab] of tabs.entries()) {
-      tab.setAttribute("aria-selected", String(at === index));
-      tab.tabIndex = at === index ? 0 : -1;
+class Connect {
+  /** @param {string} client @param {string} key */
+  constructor(client, key) {
+    this.client = client;
+    this.key = key;
+    /** @type {any} the key that was made here, with its secret */
+    this.made = null;
+    this.newest = -1;
+    /** @type {any} */
+    this.data = null;
+    this.light = h("p.notice", { role: "status" });
+    this.place = h("div");
+    this.keyPlace = h("div");
+    this.panel = h("div", { role: "tabpanel", id: "recipe", tabindex: "0" });
+    this.hear = /** @type {EventListener} */ ((/** @type {CustomEvent} */ event) => this.onRows(event.detail.rows));
+    this.wait();
+  }
+
+  wait() {
+    this.light.className = "notice";
+    const key = this.data?.keys.find((/** @type {any} */ one) => one.id === this.key);
+    show(this.light, `○ Waiting for the first request ${key ? `with the key ${plain(key.name)}` : "of your client"}…`);
+  }
+
+  /** @param {any[]} rows */
+  onRows(rows) {
+    const newest = rows.filter((row) => row.request_id && (!this.key || row.key === this.key)).reduce((best, row) => (row.number > (best?.number ?? -1) ? row : best), null);
+    if (this.newest < 0) {
+      this.newest = Math.max(0, ...rows.map((row) => row.number));
+      return;
     }
-    keepInAddress({ client: client.name });
-    const text = client.lines.join("\n");
-    show(panel, h("div.bar", null, copyButton(() => text, "Copy the lines"), client.writes ? [copyButton(() => `dragoman connect ${client.name} --write`, "Copy the command"), h("span.soft", null, "The command writes them into the client's own file.")] : null),
+    if (!newest || newest.number <= this.newest) return;
+    this.newest = newest.number;
+    this.light.className = "notice good";
+    show(this.light, `● ${plain(newest.client || "A client")} is connected: it requested ${plain(newest.requested_model || "a model")}. `, h("a", { href: "/console/live" }, "See it live"));
+    announce("A client is connected.");
+  }
+
+  /** @param {any} data */
+  draw(data) {
+    this.data = data;
+    const valid = data.keys.filter((/** @type {any} */ key) => key.revoked_at === null && key.role !== "admin");
+    if (!valid.some((/** @type {any} */ key) => key.id === this.key)) this.key = "";
+    const choose = h("select", { id: "key", onchange: () => { this.key = choose.value; this.update(); } },
+      h("option", { value: "" }, `The one in ${VARIABLE}`), valid.map((/** @type {any} */ key) => h("option", { value: key.id, selected: key.id === this.key }, `${plain(key.name)} (${plain(key.prefix)}…${plain(key.last4)})`)));
+    const create = h("button", { type: "button", onclick: () => void this.create() }, "Create a key for this client");
+    const list = this.tabs();
+    this.update();
+    return h("div", null, list, h("div.bar", null, h("label.inline", { for: "key" }, "Key"), choose, session.may("keys:write") ? create : null), this.keyPlace, this.panel);
+  }
+
+  tabs() {
+    const { clients } = this.data;
+    if (!clients.some((/** @type {any} */ one) => one.name === this.client)) this.client = clients[0].name;
+    /** @type {HTMLButtonElement[]} */
+    const tabs = clients.map((/** @type {any} */ one) => h("button", { type: "button", role: "tab", "aria-controls": "recipe", onclick: () => select(one.name) }, one.title.split(", in ")[0]));
+    /** @param {string} name */
+    const select = (name) => {
+      this.client = name;
+      mark();
+      this.update();
+    };
+    const mark = () => tabs.forEach((tab, at) => {
+      tab.setAttribute("aria-selected", String(clients[at].name === this.client));
+      tab.tabIndex = clients[at].name === this.client ? 0 : -1;
+    });
+    mark();
+    return h("div.tabs", {
+      role: "tablist", "aria-label": "Clients",
+      onkeydown: (/** @type {KeyboardEvent} */ event) => {
+        const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+        if (!step) return;
+        const next = (tabs.findIndex((tab) => tab.tabIndex === 0) + step + tabs.length) % tabs.length;
+        select(clients[next].name);
+        tabs[next].focus();
+      },
+    }, tabs);
+  }
+
+  async create() {
+    const taken = new Set(this.data.keys.map((/** @type {any} */ key) => key.name));
+    let name = this.client;
+    for (let number = 2; taken.has(name); number++) name = `${this.client} ${number}`;
+    try {
+      this.made = await (await send("POST", "/api/v1/keys", { name })).json();
+      this.data.keys.push(this.made);
+      this.key = this.made.id;
+      show(this.place, this.draw(this.data));
+      this.keyPlace.querySelector("button")?.focus();
+      announce(`The key ${name} is made.`);
+    } catch (error) {
+      show(this.keyPlace, failed(error));
+    }
+  }
+
+  update() {
+    keepInAddress({ client: this.client, key: this.key });
+    this.wait();
+    const client = this.data.clients.find((/** @type {any} */ one) => one.name === this.client);
+    const secret = this.made?.id === this.key ? this.made.secret : "";
+    show(this.keyPlace, this.explainKey(secret));
+    const text = client.lines.join("\n").replaceAll(`the value of ${VARIABLE}`, secret || `the value of ${VARIABLE}`);
+    const file = client.title.split(", in ")[1];
+    show(this.panel, file ? h("p", null, "Add these lines to ", h("code", null, plain(file)), ".") : null,
+      h("div.bar", null, copyButton(() => text, "Copy the lines"), client.writes ? [copyButton(() => `dragoman connect ${client.name} --write`, "Copy the command"), h("span.soft", null, "The command writes them into the client's own file.")] : null),
       h("pre.text", { tabindex: "0" }, lines(text)), client.notes.map((/** @type {string} */ note) => h("p.soft", null, plain(note))));
   }
-  const list = h("div.tabs", {
-    role: "tablist", "aria-label": "Clients",
-    onkeydown: (/** @type {KeyboardEvent} */ event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (!step) return;
-      const next = (tabs.findIndex((tab) => tab.getAttribute("aria-selected") === "true") + step + tabs.length) % tabs.length;
-      select(next);
-      tabs[next].focus();
-    },
-  }, tabs);
-  select(Math.max(0, data.clients.findIndex((/** @type {any} */ client) => client.name === chosen)));
-  return h("div", null, list, panel);
+
+  /** Where the client finds the key. @param {string} secret of a key that was just made */
+  explainKey(secret) {
+    if (secret) {
+      const line = `export DRAGOMAN_API_KEY=${secret}`;
+      return h("section.notice.good", null, h("p", null, "The new key is shown only now. Set it where you start the client:"), h("div.bar", null, h("code", null, line), copyButton(() => line)));
+    }
+    const key = this.data.keys.find((/** @type {any} */ one) => one.id === this.key);
+    if (!key) return h("p.soft", null, "The lines read the key from ", h("code", null, VARIABLE), " of your shell.");
+    return h("p.soft", null, "The secret of this key was shown when it was made: set it as ", h("code", null, VARIABLE), ". If it is lost, ", h("a", { href: "/console/keys" }, "rotate the key"), ".");
+  }
 }

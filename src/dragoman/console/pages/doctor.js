@@ -1,6 +1,6 @@
 // Doctor: what is broken?
 
-import { send } from "../api.js";
+import { send, session } from "../api.js";
 import { announce, h, show } from "../dom.js";
 import { readLines } from "../lines.js";
 import { failed, loading } from "../states.js";
@@ -45,12 +45,20 @@ export function open() {
   return { node: h("div", null, h("div.bar", null, again), state, table), close: () => control.abort() };
 }
 
+/** The page of the console that does what a command does. @param {string} command */
+function mend(command) {
+  const [, verb, what = ""] = command.split(" ");
+  if (verb === "login" && session.may("accounts:write")) return h("a.button", { href: `/console/accounts?${new URLSearchParams({ "sign-in": what })}` }, "Sign in here");
+  if (verb === "keys" && session.may("keys:write")) return h("a.button", { href: "/console/keys" }, "Open Keys");
+  return null;
+}
+
 /** @param {any} finding */
 function row(finding) {
   const [sign, colour] = MARKS[finding.state] || ["?", "soft"];
-  const command = /`([^`]+)`/.exec(finding.to_do || "");
+  const command = /`(dragoman [^`]+)`/.exec(finding.to_do || "")?.[1] || "";
   return h("tr", null,
     h("td.nowrap", null, h(`span.mark.${colour}`, { "aria-hidden": "true" }, sign), ` ${plain(finding.state)}`),
     h("th.text", { scope: "row" }, plain(finding.what)), h("td.text", null, quote(finding.found, 1000)),
-    h("td.text", null, quote(finding.to_do || "", 1000), command ? [" ", copyButton(() => command[1], "Copy command")] : null));
+    h("td.text", null, quote(finding.to_do || "", 1000), command ? h("div.bar.below", null, copyButton(() => command, "Copy command"), mend(command)) : null));
 }

@@ -32,10 +32,13 @@ class Inspector {
     /** @type {any} */
     this.description = null;
     this.isLive = false;
+    /** @type {Record<string, string>} names of keys by their ids */
+    this.names = {};
     this.head = h("div", null, loading());
+    this.losses = h("div");
     this.details = h("div");
     this.problem = h("div");
-    this.node = h("div", null, this.head, h("h2", null, "Stream"), this.problem, this.timeline.node, this.details);
+    this.node = h("div", null, this.head, this.losses, h("h2", null, "Stream"), this.problem, this.timeline.node, this.details);
     /** @type {[string, EventListener][]} */
     this.heard = [];
     /** @type {Record<string, () => void>} */
@@ -52,9 +55,11 @@ class Inspector {
 
   /** Show a request that has ended; false if there is none. */
   async loadPast() {
-    const past = await findRow(this.id);
+    const page = await get("/api/v1/requests", { q: `request_id:"${this.id.replaceAll('"', "")}"`, limit: 1 });
+    const [past] = page.requests;
     if (!past) return false;
-    this.row = past;
+    this.row = { ...past, time: Date.parse(past.time), state: "ended", failed_attempts: [] };
+    this.names = page.names;
     if (past.captured && session.may("captures:read")) {
       this.description = await get(`/api/v1/captures/${encodeURIComponent(this.id)}`);
       this.timeline.add(this.description.timeline);
@@ -82,7 +87,10 @@ class Inspector {
   /** Watch the request in the feed. */
   follow() {
     this.isLive = true;
-    this.hear("hello", () => this.timeline.clear());
+    this.hear("hello", (event) => {
+      this.names = event.detail.names;
+      this.timeline.clear();
+    });
     this.hear("frames", (event) => this.onFrames(event.detail));
     this.hear("rows", (event) => this.onRows(event.detail.rows));
     this.hear("state", () => this.onState());
@@ -149,6 +157,7 @@ class Inspector {
       ["Request", h("span", null, h("code", null, plain(this.id)), " ", copyButton(() => this.id, "Copy id"))],
       ["State", stateMark(state)],
       ["Client", quote(row?.client || summary.client || "unknown")],
+      ["Key", row?.key ? quote(this.names[row.key] || row.key) : null],
       ["Model", row?.requested_model ? quote(row.requested_model) : null],
       ["Route", h("span", null, quote(row?.route || summary.route || "none yet"), ` (${row ? protocols(row) : plain(summary.protocols)})`)],
       ["Time", row ? `${exactTime(row.time)}, ${ago(row.time)}` : `${exactTime(summary.time)}, ${ago(summary.time)}`],
@@ -164,23 +173,24 @@ class Inspector {
 
   /** Whether somebody reads the details: they are not drawn anew under their eyes. */
   busy() {
-    return this.details.contains(document.activeElement) && this.row && this.row.state !== "ended";
+    const reads = [this.losses, this.details].some((place) => place.contains(document.activeElement));
+    return reads && this.row && this.row.state !== "ended";
   }
 
   /** @param {any} description */
   drawDetails(description) {
     const request = jsonView(description.request.body, "Request as the client sent it");
     const sent = description.upstream_requests;
+    show(this.losses, lossList(description.losses, request), this.actions(description));
     show(this.details,
-      lossList(description.losses, request),
-      this.actions(description),
       description.truncated.length ? h("p.notice", null, `Not kept completely: ${description.truncated.map(plain).join(", ")}.`) : null,
       attempts(sent),
       h("h2", null, "Request as the client sent it"),
       h("p.soft", null, `${plain(description.request.method)} ${plain(description.request.url)}, ${bytes(description.request.body.length)}`), request.node,
-      sent.map((/** @type {any} */ one, /** @type {number} */ index) => sentRequest(description, one, index, sent.length)),
       headerTable("Headers of the client", description.request.headers),
-      headerTable(`Headers of the response, status ${description.status ?? "none"}`, description.headers));
+      sent.map((/** @type {any} */ one, /** @type {number} */ index) => sentRequest(description, one, index, sent.length)),
+      h("h2", null, "Response to the client"),
+      headerTable(`Headers, status ${description.status ?? "none"}`, description.headers));
   }
 
   /** @param {any} description */
@@ -209,7 +219,7 @@ class Inspector {
     const prompt = lastText(description.request.body);
     return h("div", null, h("div.bar", null, this.row?.captured ? [h("button", { type: "button", onclick: replay }, "Replay"), h("button", { type: "button", onclick: save }, "Make a fixture")] : null,
       copyButton(() => curl(description.request), "Copy as cURL"), copyButton(() => JSON.stringify(description, null, 2), "Copy as JSON"),
-      prompt ? h("a.button", { href: `/console/models?${new URLSearchParams({ prompt })}` }, "Try again at…") : null), result);
+      prompt ? h("a.button", { href: `/console/models#${new URLSearchParams({ prompt })}` }, "Try again at…") : null), result);
   }
 }
 
@@ -218,15 +228,9 @@ async function describeLive(id) {
   return (await get(`/api/v1/live/${encodeURIComponent(id)}`)).description;
 }
 
-/** The stored row of a request that has ended. @param {string} id */
-async function findRow(id) {
-  const found = (await get("/api/v1/requests", { q: `request_id:"${id.replaceAll('"', "")}"`, limit: 1 })).requests[0];
-  return found && { ...found, time: Date.parse(found.time), state: "ended", failed_attempts: [] };
-}
-
 /** @param {any[]} losses @param {ReturnType<typeof jsonView>} request */
 function lossList(losses, request) {
-  if (!losses.length) return h("p", null, h("span.mark.ok", { "aria-hidden": "true" }, "●"), " Nothing was lost in translation.");
+  if (!losses.length) return h("p.none-lost", null, h("span.mark.ok", { "aria-hidden": "true" }, "●"), " Nothing was lost in translation.");
   return h("section.losses", null, h("h2", null, `Lost in translation: ${losses.length}`),
     h("ul", null, losses.map((loss) => h("li", null, h("strong", null, plain(loss.how)), " ",
       h("button.quiet", { type: "button", onclick: () => { if (!request.find(loss.path)) announce("The field is not in the client's request: it is the nearest one above."); } },

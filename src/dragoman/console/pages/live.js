@@ -17,6 +17,8 @@ export const title = "Live";
 export function open() {
   /** @type {Map<number, any>} */
   const rows = new Map();
+  /** @type {Record<string, string>} names of keys by their ids */
+  const names = {};
   let totals = /** @type {any} */ ({});
   let frozen = false;
   let waits = true;
@@ -27,7 +29,7 @@ export function open() {
   const notice = h("p.notice", { hidden: true });
   const freeze = h("button", { type: "button", "aria-pressed": "false", onclick: () => toggle() }, "Freeze");
   const place = h("div", null, loading("Connecting to the gateway…"));
-  const table = new Table("Requests under way, and the last 50 that ended", columns(endStream), {
+  const table = new Table("Requests under way, and the last 50 that ended", columns(endStream, names), {
     key: (row) => String(row.number), open: (row) => go(inspectAddress(row.request_id)),
   });
   const node = h("div", null, figures.node, h("div.bar", null, freeze, h("span.soft", null, "Newest first. Open a row to see its stream.")), notice, place);
@@ -86,6 +88,7 @@ export function open() {
   /** @param {Event} event */
   const hello = (event) => {
     rows.clear();
+    Object.assign(names, /** @type {CustomEvent} */ (event).detail.names);
     partial.hidden = !(/** @type {CustomEvent} */ (event).detail.is_partial);
   };
   const hear = /** @type {EventListener} */ (onRows);
@@ -130,16 +133,16 @@ function makeFigures() {
   };
 }
 
-/** @param {(row: any) => void} end @returns {import("../table.js").Column[]} */
-function columns(end) {
+/** @param {(row: any) => void} end @param {Record<string, string>} names @returns {import("../table.js").Column[]} */
+function columns(end, names) {
   return [
     { title: "State", kind: "nowrap", cell: (row) => stateMark(row.state === "ended" ? row.outcome : row.state) },
     { title: "Age", kind: "number", cell: (row) => (row.state === "ended" ? ago(row.time) : duration(Date.now() - row.time)), hint: (row) => exactTime(row.time) },
     { title: "Model, route", kind: "wide", cell: modelCell, hint: (row) => row.failed_attempts.map(plain).join("\n") },
-    { title: "Client, key", cell: (row) => h("span", null, quote(row.client || "unknown"), h("br"), h("span.soft", null, quote(row.key))) },
+    { title: "Client, key", cell: (row) => h("span", null, quote(row.client || "unknown"), h("br"), h("span.soft", null, quote(names[row.key] || row.key))) },
     { title: "Protocols", kind: "nowrap", cell: protocols },
     { title: "First token", kind: "number", cell: (row) => duration(row.ttft_ms) },
-    { title: "Tokens", kind: "number", cell: (row) => tokenText(row.output_tokens, row.usage_source), hint: (row) => sourceHint(row.usage_source) },
+    { title: "Output", kind: "number", cell: (row) => tokenText(row.output_tokens, row.usage_source), hint: (row) => sourceHint(row.usage_source) },
     { title: "Tokens/s", kind: "number", cell: (row) => { const per = speed(row); return per === null ? "–" : per.toFixed(per < 10 ? 1 : 0); } },
     { title: "Cost", kind: "number", cell: (row) => costText(row.cost_usd, row.state === "ended" ? row.usage_source : row.usage_source && "estimated") },
     { title: "Losses", kind: "number", cell: (row) => (row.passthrough ? "0" : number(row.losses)) },

@@ -4,7 +4,7 @@ import { go, inspectAddress, keepInAddress } from "../address.js";
 import { get, send } from "../api.js";
 import { announce, h, show } from "../dom.js";
 import { ago, duration, exactTime, number } from "../format.js";
-import { empty, failed, loading } from "../states.js";
+import { empty, failed, loading, stale } from "../states.js";
 import { Table } from "../table.js";
 import { plain } from "../text.js";
 import { costText, modelCell, protocols, sourceHint, stateMark, tokenText } from "../words.js";
@@ -28,6 +28,7 @@ class Requests {
     /** @type {Record<string, string>} */
     this.names = {};
     this.next = null;
+    this.loaded = new Date();
     this.input = h("input.grow", { type: "search", id: "filter", placeholder: "route:kiro/* outcome:!ok key:ci ttft>5s after:2h", spellcheck: "false", "aria-describedby": "filter-help", autocomplete: "off" });
     this.input.value = filter;
     this.problem = h("p.problem", { role: "alert" });
@@ -76,6 +77,7 @@ class Requests {
       this.rows.push(...page.requests);
       Object.assign(this.names, page.names);
       this.next = page.next;
+      this.loaded = new Date();
       this.draw(page.examined_since);
     } catch (error) {
       this.fail(error);
@@ -87,6 +89,7 @@ class Requests {
   /** @param {any} error */
   fail(error) {
     if (error.name === "AbortError") return;
+    if (error.status !== 400 && this.rows.length) return show(this.more, stale(error, this.loaded, () => void this.load()));
     if (error.status !== 400) return show(this.place, failed(error, () => void this.search()));
     this.problem.textContent = plain(error.message);
     show(this.place);

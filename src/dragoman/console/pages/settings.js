@@ -17,15 +17,18 @@ export function open({ query }) {
   only.checked = query.get("set") === "1";
   /** @type {any} */
   let data = null;
+  const keep = () => keepInAddress({ q: input.value, set: only.checked ? "1" : "", edit: editor.node.open ? "1" : "" });
   const draw = () => {
-    keepInAddress({ q: input.value, set: only.checked ? "1" : "" });
+    keep();
     if (data) place.replaceChildren(report(data, input.value, only.checked));
   };
   const load = () => fill(place, () => get("/api/v1/config"), (loaded) => { data = loaded; return report(data, input.value, only.checked); });
+  const editor = new FileEditor(load);
   input.addEventListener("input", draw);
   only.addEventListener("change", draw);
   void load();
-  const editor = new FileEditor(load);
+  editor.node.addEventListener("toggle", keep);
+  editor.node.open = query.get("edit") === "1";
   return {
     node: h("div", null, editor.node, h("h2", null, "Values in force"), h("div.bar", { role: "search" }, h("label.unseen", { for: "find" }, "Find a setting"), input, h("label.check", null, only, "Only what differs from the defaults")), place),
     keys: { "/": () => input.focus() },

@@ -1,12 +1,13 @@
 // Usage: what did it cost, and who used it?
 
 import { keepInAddress } from "../address.js";
-import { get } from "../api.js";
+import { get, session } from "../api.js";
 import { barChart } from "../chart.js";
 import { h } from "../dom.js";
 import { ZONE, duration, money, number, percent, tokens } from "../format.js";
 import { empty, fill } from "../states.js";
 import { plain } from "../text.js";
+import { planWindows } from "./accounts.js";
 
 export const title = "Usage";
 const SLOT_S = 900;
@@ -29,7 +30,8 @@ export function open({ query }) {
     const since_ms = Date.now() - seconds * 1000;
     const load = async () => {
       const [sums, speed] = await Promise.all([get("/api/v1/usage", { by: by.value, since_ms, step: steps[span.value], time_zone: ZONE }), get("/api/v1/usage/speed", { since_ms })]);
-      return { ...sums, speed: speed.routes };
+      const accounts = session.may("accounts:read") ? (await get("/api/v1/accounts")).accounts : [];
+      return { ...sums, speed: speed.routes, accounts };
     };
     void fill(place, load, (data) => report(data, span.value, by.value, what.value));
   };
@@ -50,7 +52,7 @@ function report(data, span, by, what) {
   const groups = group(data.sums);
   const all = sum(data.sums);
   return h("div", null, data.whole ? null : h("p.notice", null, "This key sees its own usage only."), figures(all),
-    chart(data.sums, span, what), h("h2", null, `By ${GROUPS[by].toLowerCase()}`), table(groups, all, by, data.names), speedTable(data.speed));
+    chart(data.sums, span, what), h("h2", null, `By ${GROUPS[by].toLowerCase()}`), table(groups, all, by, data.names), speedTable(data.speed), plans(data.accounts));
 }
 
 /** @param {any[]} sums @returns {any} */
@@ -114,14 +116,22 @@ function chart(sums, span, what) {
 
 /** @param {[string, any][]} groups @param {any} all @param {string} by @param {Record<string, string>} names */
 function table(groups, all, by, names) {
-  const heads = [GROUPS[by], "Requests", "Failed", "Input", "From cache", "Output", "Reasoning", "Cost", "Mean duration"];
+  const heads = [GROUPS[by], "Requests", "Failed", "Input", "From cache", "Cache written", "Output", "Reasoning", "Cost", "Mean duration"];
   /** @param {any} one */
-  const cells = (one) => [number(one.requests), number(one.failed), tokens(one.input_tokens), percent(one.cache_read_tokens, one.input_tokens), tokens(one.output_tokens),
+  const cells = (one) => [number(one.requests), number(one.failed), tokens(one.input_tokens), percent(one.cache_read_tokens, one.input_tokens), tokens(one.cache_write_tokens), tokens(one.output_tokens),
     tokens(one.reasoning_tokens), cost(one), duration(one.duration_ms / one.requests)].map((text) => h("td.number", null, text));
   return h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Usage" }, h("table", null, h("caption.unseen", null, `Usage by ${by}`),
     h("thead", null, h("tr", null, heads.map((name, index) => h(index ? "th.number" : "th", { scope: "col" }, name)))),
     h("tbody", null, groups.map(([name, one]) => h("tr", null, h("th.text", { scope: "row" }, plain(names[name] || (name === "/" || !name ? "no upstream reached" : name))), cells(one)))),
     h("tfoot", null, h("tr", null, h("th", { scope: "row" }, "All"), cells(all)))));
+}
+
+/** What the upstreams said of their plans with the last response. @param {any[]} accounts */
+function plans(accounts) {
+  const known = accounts.flatMap((one) => one.credentials.filter((/** @type {any} */ credential) => credential.limits).map((/** @type {any} */ credential) =>
+    h("article.card", null, h("h3", null, plain(one.provider), credential.label === "1 of 1" ? null : h("span.soft", null, ` ${plain(credential.label)}`)), planWindows(credential.limits))));
+  if (!known.length) return null;
+  return h("section", null, h("h2", null, "Plans, as of the last response"), h("div.cards", null, known), h("p", null, h("a", { href: "/console/accounts" }, "Accounts"), " reads them anew."));
 }
 
 /** @param {any[]} routes */

@@ -12,7 +12,7 @@ import msgspec
 from dragoman import __version__
 from dragoman.accounts.access import Scope
 from dragoman.accounts.console_sessions import ConsoleSessions
-from dragoman.accounts.keys import KeyId, Keyring
+from dragoman.accounts.keys import KeyId, Keyring, KeyRow
 from dragoman.admin.live_timeline import MAX_ENTRIES, LiveTimeline, describe_recording, hide_content
 from dragoman.admin.timeline import TimelineEntry
 from dragoman.http.api.audit import AuditLog
@@ -80,14 +80,18 @@ class FeedApi:
         with self._live.watch(key) as watcher:
             frames = None if inspected is None else InspectedFrames(self._live, inspected, key, reads_content)
             stream = FeedStream(request.exchange, watcher, frames)
-            await stream.send_all(self._describe_gateway(request))
+            await stream.send_all(await self._describe_gateway(request))
             if query.text("watch") is not None:
                 check = SessionCheck(self._sessions, session, self._keyring, request.key)
                 await stream.run(check)
         request.exchange.finish()
 
-    def _describe_gateway(self, request: RoutedRequest) -> dict[str, object]:
+    async def _describe_gateway(self, request: RoutedRequest) -> dict[str, object]:
+        rows: tuple[KeyRow, ...] = ()
+        with suppress(StoreError):  # then keys are shown by their ids
+            rows = await self._keyring.list()
         return {
+            "names": {row.id: row.name for row in rows if request.sees_all or row.id == request.key},
             "version": __version__,
             "time": round(time.time() * 1000),
             "sees_all": request.sees_all,

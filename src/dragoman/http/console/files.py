@@ -18,6 +18,7 @@ CONTENT_TYPES = {
     "css": b"text/css; charset=utf-8",
     "js": b"text/javascript; charset=utf-8",
     "svg": b"image/svg+xml",
+    "json": b"application/json",
 }
 BROTLI_QUALITY = 9
 

@@ -1,0 +1,79 @@
+"""Accounts: expiry, limits and cooldowns of credentials, and signing in by code or in a browser."""
+
+import time
+import urllib.request
+from pathlib import Path
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from console.screen import screen
+from console.traffic import ECHO
+from fakes.kiro import FakeKiro
+from gateway import Running, running
+
+
+def kiro(fake: FakeKiro) -> str:
+    roots = "".join(f'{name} = "{fake.root}"\n' for name in ("endpoint", "auth_endpoint", "control_endpoint"))
+    return f'[providers.kiro]\nkind = "kiro"\n{roots}'
+
+
+def test_a_credential_that_cools_down_is_asked_again_at_once(chromium: Browser, tmp_path: Path) -> None:
+    with running(ECHO, tmp_path, stored=["someone"]) as gateway, screen(chromium, gateway) as tab:
+        cool_down(gateway)
+        tab.open("accounts")
+        card = tab.page.get_by_role("article").filter(has_text="echo")
+        expect(card).to_contain_text("cooling down")
+        expect(card).to_contain_text("quota")
+        tab.keep("accounts-cooling")
+        card.get_by_role("button", name="Ask again now").click()
+        expect(card).to_contain_text("available")
+        expect(card.get_by_role("button", name="Ask again now")).to_have_count(0)
+
+
+def cool_down(gateway: Running) -> None:
+    cooldowns = gateway.app.gateway.runtime.providers["echo"].account.cooldowns
+    assert cooldowns is not None
+    now = time.time()
+    cooldowns.start_cooldown(0, "", now + 600, "quota", now)
+
+
+def test_a_browser_signs_in_and_the_expiry_is_shown(
+    chromium: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    environ = {"HOME": str(tmp_path)}
+    with (
+        FakeKiro() as fake,
+        running(kiro(fake), tmp_path, environ, ["someone"]) as gateway,
+        screen(chromium, gateway) as tab,
+    ):
+        tab.open("accounts")
+        tab.page.get_by_role("button", name="Sign in to kiro").click()
+        tab.page.get_by_label("How").select_option(label="Google, in a browser on the gateway's machine")
+        tab.page.get_by_role("button", name="Start").click()
+        shown = tab.page.locator("main code").filter(has_text="redirect_uri").inner_text()
+        tab.keep("accounts-browser")
+        asked = {name: values[0] for name, values in parse_qs(urlsplit(shown).query).items()}
+        back = asked["redirect_uri"].replace("localhost", "127.0.0.1")
+        with urllib.request.urlopen(f"{back}?{urlencode({'state': asked['state'], 'code': 'fake-code'})}") as page:
+            assert page.status == 200
+        expect(tab.page.locator("main")).to_contain_text("Signed in to kiro")
+        expect(tab.page.get_by_role("article")).to_contain_text("Its token expires in")
+        assert "aoaFAKE" not in tab.page.content()
+
+
+def test_a_sign_in_is_cancelled_by_leaving_it(chromium: Browser, tmp_path: Path) -> None:
+    with FakeKiro() as fake, running(kiro(fake), tmp_path, stored=["someone"]) as gateway:
+        fake.device.extend(["authorization_pending"] * 1000)
+        with screen(chromium, gateway) as tab:
+            tab.open("accounts?sign-in=kiro")
+            tab.page.get_by_role("button", name="Start").click()
+            expect(tab.page.locator("main")).to_contain_text("FAKE-CODE")
+            tab.page.get_by_role("button", name="Cancel").click()
+            expect(tab.page.locator("main")).not_to_contain_text("FAKE-CODE")
+            asked = len(fake.asked)
+            tab.page.wait_for_timeout(1000)
+            assert len(fake.asked) <= asked + 1

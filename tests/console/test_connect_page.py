@@ -1,0 +1,66 @@
+"""Connect: the lines of each client, the choice of its key, and the light for its first request."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from console.screen import screen
+from console.traffic import ECHO, ask
+from gateway import Running, running
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(ECHO, Path(tmp_path_factory.mktemp("connect")), stored=["someone", "laptop"]) as started:
+        yield started
+
+
+def test_connect_sees_the_first_request_of_a_client(chromium: Browser, gateway: Running) -> None:
+    with screen(chromium, gateway) as tab:
+        tab.open("connect")
+        tab.page.get_by_role("tab", name="OpenAI SDK").click()
+        expect(tab.page.get_by_role("tabpanel")).to_contain_text(f"OPENAI_BASE_URL={gateway.url}/v1")
+        expect(tab.page.get_by_role("tabpanel")).to_contain_text('model="echo"')
+        expect(tab.page.get_by_role("banner")).to_contain_text("Live")
+        tab.page.wait_for_timeout(300)
+        ask(gateway, agent="aider/1.0")
+        expect(tab.page.locator("main")).to_contain_text("aider is connected")
+
+
+def test_the_light_waits_for_the_chosen_key(chromium: Browser, gateway: Running) -> None:
+    with screen(chromium, gateway) as tab:
+        tab.open("connect?client=aider")
+        tab.page.get_by_label("Key").select_option(label=option(gateway, "laptop"))
+        expect(tab.page.locator("main")).to_contain_text("Waiting for the first request with the key laptop")
+        expect(tab.page.locator("main")).to_contain_text("The secret of this key was shown when it was made")
+        expect(tab.page.get_by_role("banner")).to_contain_text("Live")
+        tab.page.wait_for_timeout(300)
+        ask(gateway, key=gateway.keys["someone"], agent="other/1.0")
+        tab.page.wait_for_timeout(600)
+        expect(tab.page.locator("main")).to_contain_text("Waiting")
+        ask(gateway, key=gateway.keys["laptop"], agent="aider/1.0")
+        expect(tab.page.locator("main")).to_contain_text("aider is connected")
+        tab.page.reload()
+        expect(tab.page.locator("main")).to_contain_text("Waiting for the first request with the key laptop")
+
+
+def option(gateway: Running, name: str) -> str:
+    secret = gateway.keys[name]
+    return f"{name} ({secret[:8]}…{secret[-4:]})"
+
+
+def test_a_key_is_made_for_a_client_and_shown_once(chromium: Browser, gateway: Running) -> None:
+    with screen(chromium, gateway) as tab:
+        tab.open("connect?client=cline")
+        expect(tab.page.get_by_role("tabpanel")).to_contain_text("the value of $DRAGOMAN_API_KEY")
+        tab.page.get_by_role("button", name="Create a key for this client").click()
+        line = tab.page.get_by_text("export DRAGOMAN_API_KEY=").inner_text()
+        secret = line.partition("=")[2]
+        assert ask(gateway, key=secret) == 200
+        expect(tab.page.get_by_role("tabpanel")).to_contain_text(f"API Key       {secret}")
+        tab.keep("connect-key")
+        tab.page.reload()
+        expect(tab.page.get_by_label("Key")).to_contain_text("cline (dgm_")
+        assert secret not in tab.page.content()
