@@ -61,6 +61,7 @@ test-console: $(DEV_STAMP) chromium
 
 bench: $(DEV_STAMP)
 	@$(BIN)/python -m bench --crowd
+	@$(BIN)/python -m bench.start
 	@$(BIN)/python -m bench.observers
 	@$(BIN)/python -m bench.admin_queries
 

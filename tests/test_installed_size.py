@@ -1,5 +1,6 @@
 """What an installation without extras takes on disk, and what the gateway needs that it does not contain."""
 
+import signal
 import subprocess
 import sys
 import tomllib
@@ -58,13 +59,45 @@ def test_postgresql_without_its_driver_says_what_to_install(tmp_path: Path) -> N
     assert shown.stderr.strip().endswith('Run: pip install "dragoman[postgres]"'), shown.stderr
 
 
+NOT_LOADED = (  # each costs up to a megabyte, in every gateway
+    *("asyncpg", "backports.zstd", "brotli", "csv", "email.utils", "html", "importlib.resources", "jsonschema_rs"),
+    *("tempfile", "dragoman.providers.kiro.provider", "dragoman.providers.codex.provider"),
+    *("dragoman.flow.relay.relayed_call", "dragoman.http.api.usage", "dragoman.http.api.config"),
+    *("dragoman.http.api.captures", "dragoman.admin.diagnosis", "dragoman.admin.replay"),
+)
+
+
+def imported_until(command: list[str], directory: Path, last_line: str) -> set[str]:
+    """Run a command until it prints a line, and return the names of all modules that it has imported."""
+    environ = {"HOME": str(directory), "PYTHONUNBUFFERED": "1"}
+    with (
+        (directory / "stderr").open("wb") as stderr,
+        subprocess.Popen(
+            [sys.executable, "-X", "importtime", "-m", "dragoman", *command],
+            cwd=directory,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        ) as process,
+    ):
+        assert process.stdout is not None
+        assert any(last_line in line for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+    lines = (directory / "stderr").read_text().splitlines()
+    return {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+
+
 def test_serving_loads_nothing_that_is_not_used(tmp_path: Path) -> None:
-    """Each of these costs a megabyte or more, in every gateway."""
-    names = [
-        *("asyncpg", "backports.zstd", "brotli", "csv", "email.utils", "html", "importlib.resources", "jsonschema_rs"),
-        *("tempfile", "dragoman.protocols.kiro.build", "dragoman.providers.kiro.provider"),
-        *("dragoman.providers.codex.provider", "dragoman.flow.relay.relayed_call"),
-    ]
-    code = f"import sys, dragoman.app, dragoman.cli.serve; print([name for name in {names} if name in sys.modules])"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert shown.stdout.strip() == "[]", shown.stderr
+    loaded = imported_until(["serve", "--port", "0"], tmp_path, "dragoman connect")
+    assert "dragoman.app" in loaded
+    assert loaded.isdisjoint(NOT_LOADED), loaded.intersection(NOT_LOADED)
+    protocols = {name for name in loaded if name.startswith("dragoman.protocols.")}
+    assert not {name for name in protocols if name.endswith((".build", ".decode", ".encode"))}
+
+
+def test_version_and_help_load_no_command(tmp_path: Path) -> None:
+    for option, last_line in (("--version", "version"), ("--help", "completion")):
+        loaded = imported_until([option], tmp_path, last_line)
+        assert {name for name in loaded if name.startswith("dragoman.")} == {"dragoman.cli", "dragoman.cli.main"}

@@ -69,3 +69,8 @@ def test_keys_and_captures_are_completed(shell: Shell) -> None:
 def test_a_broken_configuration_completes_nothing_and_prints_nothing(shell: Shell) -> None:
     shell.write("dragoman.toml", "[")
     assert complete(shell, "chat", "-m", "") == []
+
+
+def test_commands_are_completed(shell: Shell) -> None:
+    assert complete(shell, "ser") == ["serve", "service"]
+    assert "launch" in complete(shell, "")

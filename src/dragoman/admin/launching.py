@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Mapping
-from importlib.resources import files
 from pathlib import Path
 
 import msgspec
@@ -50,7 +49,7 @@ def _opencode_environment(to: Target, key: str) -> dict[str, str]:
     return {KEY_VARIABLE: key, "OPENCODE_CONFIG_CONTENT": msgspec.json.encode(opencode_settings(to)).decode()}
 
 
-GEMINI_SETTINGS = Path(str(files("dragoman.admin") / "gemini_cli_settings.json"))
+GEMINI_SETTINGS = Path(__file__).parent / "gemini_cli_settings.json"
 
 
 def find_shared_directory(path: Path) -> Path | None:

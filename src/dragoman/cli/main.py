@@ -2,14 +2,18 @@
 
 import sys
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 
 from dragoman import __version__
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 PROGRAM = "dragoman"
 
-# The short help is here, so that `--help` loads none of the commands.
+# The short help is here, so that `--help` and completion load none of the commands.
 COMMANDS = {
     "serve": "Start the gateway.",
     "launch": "Start a client that uses the gateway.",
@@ -47,6 +51,12 @@ class Program(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        commands = [CompletionItem(name, help=help) for name, help in COMMANDS.items() if name.startswith(incomplete)]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)  # its options
 
 
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
