@@ -27,7 +27,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Gateway:
-    """How one gateway is started, and what it can be asked."""
+    """How one gateway is started, and which requests it takes."""
 
     name: str
     health: str

@@ -52,7 +52,7 @@ def measure(rig: Rig, plan: Plan, results: Results) -> None:
 
 
 def _asked(gateway: str, case: Case) -> Case:
-    """What copies bytes is asked for the same upstream bytes."""
+    """What copies bytes gets the same upstream bytes."""
     return case.baseline if gateway in (DIRECT, "nginx") else case
 
 

@@ -89,7 +89,7 @@ class Results(Struct):
     notes: list[str] = field(default_factory=list)
 
     def cell(self, gateway: str, case: str, connections: int) -> Cell:
-        """The cell, made when it is first asked for."""
+        """Return the cell, made when it is first needed."""
         cell = self.found(gateway, case, connections)
         if cell not in self.cells:
             self.cells.append(cell)

@@ -74,8 +74,8 @@ class _Folding:
             require(isinstance(self.usage, dict), "an empty chunk without usage")
             return
         require(chunk.get("usage") is None, "usage on a chunk with choices")
-        require(("usage" in chunk) == self._usage_requested, "usage:null stands only where usage was asked for")
-        require(len(chunk["choices"]) == 1, "one choice was asked for")
+        require(("usage" in chunk) == self._usage_requested, "usage:null stands only where usage was requested")
+        require(len(chunk["choices"]) == 1, "one choice was requested")
         choice = chunk["choices"][0]
         require(choice["index"] == 0, f"index {choice['index']}")
         require(self.finish is None, "a delta after the finish_reason")

@@ -76,20 +76,20 @@ def test_the_store_is_queried_rarely_while_nothing_was_lost(tmp_path: Path) -> N
 
     async def story() -> None:
         first, second = await open_store(url), await open_store(url)
-        asked = CountingStore(second)
-        memory = LostCalls(cast(Store, asked), clock)  # it has what is asked of it here
+        counting = CountingStore(second)
+        memory = LostCalls(cast(Store, counting), clock)  # it has what is used here
         for _ in range(10):
             assert await memory.recall("a", (b"one",)) == ()
-        assert asked.questions == 1
+        assert counting.questions == 1
         await LostCalls(first, clock).remember("a", b"one", LOST)
         clock.now += CHECK_EVERY_S
         for _ in range(10):
             assert await memory.recall("a", (b"one",)) == LOST
-        assert asked.questions == 12
+        assert counting.questions == 12
         clock.now += CUT_CALL_LIFE_S
         for _ in range(10):
             assert await memory.recall("a", (b"one",)) == ()
-        assert asked.questions == 13
+        assert counting.questions == 13
         await first.close()
         await second.close()
 

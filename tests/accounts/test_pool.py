@@ -107,9 +107,9 @@ def test_a_request_always_gets_a_member_even_if_all_cool_down(
         if data.draw(st.booleans()):
             model = data.draw(st.sampled_from((ALL_MODELS, MODEL, "another")))
             pool.start_cooldown(member, model, NOW + data.draw(st.floats(0, 1e6)), "quota", NOW)
-    asked = walk(pool, session)
-    assert asked
-    assert len(set(asked)) == len(asked)
+    chosen = walk(pool, session)
+    assert chosen
+    assert len(set(chosen)) == len(chosen)
 
 
 def test_if_all_cool_down_only_the_one_that_is_free_soonest_is_used() -> None:
@@ -185,13 +185,13 @@ def test_failed_probes_come_half_as_often_but_never_stop() -> None:
 
 def test_a_member_that_never_succeeds_is_not_probed_more_often_after_each_cooldown() -> None:
     pool = pool_of(2)
-    now, asked = NOW, []
+    now, times = NOW, []
     while now < NOW + 86_400:
         if 0 in walk(pool, None, now):
-            asked.append(now)
+            times.append(now)
             pool.start_cooldown(0, ALL_MODELS, now + 3600, "credential", now)
         now += 60
-    assert len(asked) <= 24 + 4
+    assert len(times) <= 24 + 4
 
 
 def test_simultaneous_failures_count_as_one() -> None:

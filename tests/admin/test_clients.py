@@ -18,7 +18,7 @@ def config_in(directory: Path, toml: str) -> Config:
 
 
 def no_list() -> list[str]:
-    raise AssertionError("no provider needs to be asked for its models")
+    raise AssertionError("no provider needs to list its models")
 
 
 @pytest.mark.parametrize("recipe", [pytest.param(recipe, id=name) for name, recipe in RECIPES.items()])

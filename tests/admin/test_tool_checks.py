@@ -49,10 +49,10 @@ def test_without_tools_there_is_nothing_to_check(tmp_path: Path) -> None:
 
 def test_a_service_that_finds_something_is_ok(tmp_path: Path) -> None:
     page = Answer(b'{"results":[{"url":"https://a.example/","title":"One"}]}', content_type="application/json")
-    with FakeUpstream(intercept=lambda asked: page) as fake:
+    with FakeUpstream(intercept=lambda request: page) as fake:
         [finding] = check(config_in(tmp_path, searxng(fake.url)))
     assert (finding.what, finding.state) == ("web search, searxng", OK)
-    assert [asked.headers["authorization"] for asked in fake.asked] == [f"Bearer {KEY}"]
+    assert [request.headers["authorization"] for request in fake.requests] == [f"Bearer {KEY}"]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_service_that_finds_something_is_ok(tmp_path: Path) -> None:
 def test_a_service_that_fails_is_named_with_the_next_step(
     tmp_path: Path, answer: Answer, state: str, text: str
 ) -> None:
-    with FakeUpstream(intercept=lambda asked: answer) as fake:
+    with FakeUpstream(intercept=lambda request: answer) as fake:
         [finding] = check(config_in(tmp_path, searxng(fake.url)))
     assert finding.state == state
     assert text in finding.found

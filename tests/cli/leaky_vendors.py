@@ -13,7 +13,7 @@ from fakes.eventstream import exception
 from fakes.google import FakeGoogle
 from fakes.kiro import FakeKiro, framed, words
 from fakes.service import json_answer, stream
-from fakes.upstream import Answer, Asked, FakeUpstream
+from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from wire_json import JsonObject
 
 SECRET_HEADERS = ("authorization", "x-api-key", "x-team", "x-tenant", "proxy-authorization", "chatgpt-account-id")
@@ -35,18 +35,18 @@ MESSAGE: JsonObject = {
 }
 
 
-def secrets_of(asked: Asked) -> str:
+def secrets_of(request: ReceivedRequest) -> str:
     """Return the secrets of a request: its credentials, and for a token service the whole body."""
-    secrets = " ".join(asked.headers[name] for name in (*SECRET_HEADERS, *GOOGLE_HEADERS) if name in asked.headers)
-    if urlsplit(asked.path).path in TOKEN_PATHS:
-        return f"{secrets} {asked.body.decode()}"
+    secrets = " ".join(request.headers[name] for name in (*SECRET_HEADERS, *GOOGLE_HEADERS) if name in request.headers)
+    if urlsplit(request.path).path in TOKEN_PATHS:
+        return f"{secrets} {request.body.decode()}"
     parts = secrets.split()
     return " ".join([secrets, *(quote(part, safe="") for part in parts), b64encode(secrets.encode()).decode()])
 
 
-def repeat_secrets(mode: str, asked: Asked, usual: Callable[[], Answer]) -> Answer:
+def repeat_secrets(mode: str, request: ReceivedRequest, usual: Callable[[], Answer]) -> Answer:
     """Return the usual response with the secrets in a header, or a failure that is full of them."""
-    secrets, path = secrets_of(asked), urlsplit(asked.path).path
+    secrets, path = secrets_of(request), urlsplit(request.path).path
     headers = (("x-received", secrets.replace("\n", " ")[:4000]),)
     is_token_request = path in TOKEN_PATHS
     if mode == "good" or is_token_request != (mode == "refresh"):
@@ -101,16 +101,16 @@ class Vendor(FakeUpstream):
 
     mode = "good"
 
-    def _answer(self, asked: Asked) -> Answer:
-        return repeat_secrets(self.mode, asked, lambda: self._hello(asked))
+    def _answer(self, request: ReceivedRequest) -> Answer:
+        return repeat_secrets(self.mode, request, lambda: self._hello(request))
 
-    def _hello(self, asked: Asked) -> Answer:
-        if urlsplit(asked.path).path.endswith("/search"):
-            said = f"You sent {secrets_of(asked)}"
+    def _hello(self, request: ReceivedRequest) -> Answer:
+        if urlsplit(request.path).path.endswith("/search"):
+            said = f"You sent {secrets_of(request)}"
             return json_answer({"results": [{"url": "https://a.example/", "title": said, "content": said}]})
-        if asked.method == "GET":
+        if request.method == "GET":
             return json_answer({"object": "list", "data": [{"id": "m", "object": "model", "created": 1}]})
-        path, streamed = urlsplit(asked.path).path, asked.json.get("stream")
+        path, streamed = urlsplit(request.path).path, request.json.get("stream")
         if path.endswith("/count_tokens"):
             return json_answer({"input_tokens": 3})
         if path.endswith("/messages"):
@@ -122,7 +122,7 @@ class Vendor(FakeUpstream):
             usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
             done = {"id": "resp_1", "object": "response", "created_at": 1, "status": "completed", "model": "m"}
             return json_answer({**done, "output": [item], "usage": usage})
-        if b'"web_search"' in asked.body and b'"role":"tool"' not in asked.body:
+        if b'"web_search"' in request.body and b'"role":"tool"' not in request.body:
             function = {"name": "web_search", "arguments": '{"query": "keys"}'}
             calls = [{"index": 0, "id": "call_1", "type": "function", "function": function}]
             choice = {"index": 0, "delta": {"tool_calls": calls}, "finish_reason": "tool_calls"}
@@ -143,26 +143,26 @@ class Vendor(FakeUpstream):
 class LeakyKiro(FakeKiro):
     mode = "good"
 
-    def _answer(self, asked: Asked) -> Answer:
-        return repeat_secrets(self.mode, asked, lambda: FakeKiro._answer(self, asked))
+    def _answer(self, request: ReceivedRequest) -> Answer:
+        return repeat_secrets(self.mode, request, lambda: FakeKiro._answer(self, request))
 
 
 class LeakyCodex(FakeCodex):
     mode = "good"
 
-    def _answer(self, asked: Asked) -> Answer:
-        return repeat_secrets(self.mode, asked, lambda: FakeCodex._answer(self, asked))
+    def _answer(self, request: ReceivedRequest) -> Answer:
+        return repeat_secrets(self.mode, request, lambda: FakeCodex._answer(self, request))
 
 
 class LeakyCopilot(FakeCopilot):
     mode = "good"
 
-    def _answer(self, asked: Asked) -> Answer:
-        return repeat_secrets(self.mode, asked, lambda: FakeCopilot._answer(self, asked))
+    def _answer(self, request: ReceivedRequest) -> Answer:
+        return repeat_secrets(self.mode, request, lambda: FakeCopilot._answer(self, request))
 
 
 class LeakyGoogle(FakeGoogle):
     mode = "good"
 
-    def _answer(self, asked: Asked) -> Answer:
-        return repeat_secrets(self.mode, asked, lambda: FakeGoogle._answer(self, asked))
+    def _answer(self, request: ReceivedRequest) -> Answer:
+        return repeat_secrets(self.mode, request, lambda: FakeGoogle._answer(self, request))

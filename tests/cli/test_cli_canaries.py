@@ -87,8 +87,8 @@ class Vendors:
     def received(self) -> set[str]:
         """Return the canaries that some vendor received: the others prove nothing."""
         everyone = [*self.vendors, self.collector]
-        headers = [value for vendor in everyone for asked in vendor.asked for value in asked.headers.values()]
-        bodies = [asked.body for vendor in self.vendors for asked in vendor.asked]
+        headers = [value for vendor in everyone for request in vendor.requests for value in request.headers.values()]
+        bodies = [request.body for vendor in self.vendors for request in vendor.requests]
         return set(self.canaries.find_in(b"\n".join([*bodies, *(value.encode() for value in headers)])))
 
     def issued(self) -> set[str]:
@@ -134,7 +134,7 @@ def vendors(shell: Shell) -> Iterator[Vendors]:
             f'[tools.web_search]\nbackend = "searxng"\nendpoint = "{vendor.url}"\napi_key = "env:SEARCH_KEY"\n',
         ]
         shell.write("oai.key", canaries.new("oai"))
-        collector = stack.enter_context(FakeUpstream(choose=lambda asked: json_answer(asked.headers, 401)))
+        collector = stack.enter_context(FakeUpstream(choose=lambda request: json_answer(request.headers, 401)))
         bearer = f"Bearer {canaries.new('collector')}"
         environ |= {
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.port}",
@@ -226,7 +226,7 @@ def test_no_secret_leaves_in_any_form(vendors: Vendors) -> None:
         assert served.end() == 0
     for number, token in enumerate(vendors.issued()):
         canaries.sung[f"issued {number}"] = token
-    outputs |= {f"span {number}": unpack(asked.body) for number, asked in enumerate(vendors.collector.asked)}
+    outputs |= {f"span {number}": unpack(request.body) for number, request in enumerate(vendors.collector.requests)}
     outputs |= {"stdout": served.out.encode(), "stderr": served.err.encode(), **created_files(shell.home)}
     leaks = {where: found for where, text in outputs.items() if (found := canaries.find_in(text))}
     assert leaks == {}

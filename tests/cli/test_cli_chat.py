@@ -190,7 +190,7 @@ def test_an_empty_prompt_is_wrong_usage(shell: Shell) -> None:
 
 def with_search(shell: Shell, upstream: FakeUpstream, searxng: FakeUpstream) -> None:
     upstream.answers = [Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS)]
-    searxng.intercept = lambda asked: Answer(msgspec.json.encode(FOUND), content_type="application/json")
+    searxng.intercept = lambda request: Answer(msgspec.json.encode(FOUND), content_type="application/json")
     tools = f'[tools.web_search]\nbackend = "searxng"\nendpoint = "{searxng.url}"\n'
     shell.write("dragoman.toml", tools + provider_section("chat", upstream.url, "chat"))
 
@@ -220,7 +220,7 @@ def test_a_search_as_json_has_searches_and_sources(shell: Shell) -> None:
 def test_a_failed_search_is_shown(shell: Shell) -> None:
     with FakeUpstream() as upstream, FakeUpstream() as searxng:
         with_search(shell, upstream, searxng)
-        searxng.intercept = lambda asked: Answer(b"{}", 429, "application/json")
+        searxng.intercept = lambda request: Answer(b"{}", 429, "application/json")
         done = shell.run("chat", "--search", "-m", "chat/m", "pandas?")
     assert done.code == 0
     assert '→ web_search {"query":"pandas"} failed: too_many_requests\n' in done.err

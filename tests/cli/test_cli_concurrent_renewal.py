@@ -12,7 +12,7 @@ from cli.shell import Served, Shell
 from dragoman.accounts.timestamps import format_timestamp
 from fakes.codex import TOKEN, FakeCodex
 from fakes.kiro import ARN, FakeKiro
-from fakes.upstream import Answer, Asked
+from fakes.upstream import Answer, ReceivedRequest
 
 KEY = "dgm_fake-client-key-of-a-crowd"
 REQUESTS = 500
@@ -29,26 +29,26 @@ class StrictKiro(FakeKiro):
         self.refresh_delay_s = 0.3
         self.revoked = False
 
-    def _answer(self, asked: Asked) -> Answer:
-        if asked.path == "/refreshToken":
-            used = str(asked.json["refreshToken"])
+    def _answer(self, request: ReceivedRequest) -> Answer:
+        if request.path == "/refreshToken":
+            used = str(request.json["refreshToken"])
             if used in self.spent:
                 self.revoked = True
                 self.access.clear()
                 self.refresh.clear()
             self.spent.add(used)
-        return super()._answer(asked)
+        return super()._answer(request)
 
 
 class StrictCodex(FakeCodex):
     revoked = False
 
-    def _answer(self, asked: Asked) -> Answer:
-        if asked.path == TOKEN and str(asked.json.get("refresh_token")) in self.used:
+    def _answer(self, request: ReceivedRequest) -> Answer:
+        if request.path == TOKEN and str(request.json.get("refresh_token")) in self.used:
             self.revoked = True
             self.access.clear()
             self.refresh.clear()
-        return super()._answer(asked)
+        return super()._answer(request)
 
 
 def send_requests(served: Served, model: str) -> Counter[int]:

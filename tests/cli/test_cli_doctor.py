@@ -142,8 +142,8 @@ def test_fallbacks_of_the_running_gateway_are_explained(shell: Shell) -> None:
     with shell.serve("--config", "routes.toml") as served:
         body = msgspec.json.encode({"model": "both", "messages": [{"role": "user", "content": "Hi"}]})
         headers = {"authorization": f"Bearer {served.key}"}
-        asked = urllib.request.Request(f"{served.url}/v1/chat/completions", body, headers)
-        with urllib.request.urlopen(asked, timeout=20) as answer:
+        request = urllib.request.Request(f"{served.url}/v1/chat/completions", body, headers)
+        with urllib.request.urlopen(request, timeout=20) as answer:
             assert answer.headers["x-dragoman-route"] == "spare/echo"
         wait_for(lambda: total(scrape(served.url), "dragoman_fallbacks_total") > 0)
         report = run_doctor(shell)

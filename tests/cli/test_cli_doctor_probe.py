@@ -109,7 +109,7 @@ def test_a_model_may_be_named(shell: Shell) -> None:
 
 
 def test_a_server_without_a_usable_protocol_is_not_configured(shell: Shell) -> None:
-    with FakeUpstream(choose=lambda asked: refusal("who are you?", 401), models=("tiny",)) as fake:
+    with FakeUpstream(choose=lambda request: refusal("who are you?", 401), models=("tiny",)) as fake:
         file = shell.write("dragoman.toml", stanza(fake.url))
         done = shell.run("doctor", "up", "--write")
     assert done.code == 1

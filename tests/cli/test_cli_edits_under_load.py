@@ -14,7 +14,7 @@ import msgspec
 
 from cli.shell import Served, Shell, wait_for
 from fakes.service import json_answer
-from fakes.upstream import Answer, Asked, FakeUpstream
+from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 
 EDITS = 100
 REQUESTS = 1000
@@ -155,7 +155,7 @@ def join_deltas(body: bytes) -> str:
     return "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
 
 
-def saying(name: str) -> Callable[[Asked], Answer]:
+def saying(name: str) -> Callable[[ReceivedRequest], Answer]:
     head = {"id": "chatcmpl-1", "created": 1, "model": "m"}
 
     def chunk(delta: dict[str, str], finish: str | None = None) -> bytes:
@@ -174,7 +174,7 @@ def saying(name: str) -> Callable[[Asked], Answer]:
         "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
     }
 
-    def choose(asked: Asked) -> Answer:
-        return Answer(slow, cut=100, pause_s=0.02) if asked.json.get("stream") else json_answer(at_once)
+    def choose(request: ReceivedRequest) -> Answer:
+        return Answer(slow, cut=100, pause_s=0.02) if request.json.get("stream") else json_answer(at_once)
 
     return choose

@@ -94,10 +94,10 @@ def test_each_request_has_one_line_of_json_with_its_id(shell: Shell) -> None:
 
 def test_the_text_log_has_one_line_for_each_request(shell: Shell) -> None:
     with shell.serve() as served:
-        asked = ask(served)
-        wait_for(lambda: asked in served.err)  # long before anything else happens
+        request_id = ask(served)
+        wait_for(lambda: request_id in served.err)  # long before anything else happens
         assert served.end() == 0
-    (line,) = [line for line in served.err.splitlines() if asked in line]
+    (line,) = [line for line in served.err.splitlines() if request_id in line]
     assert " info dragoman.requests: " in line
     assert " chat>native echo/echo ok " in line or " chat echo/echo ok " in line
 
@@ -105,6 +105,6 @@ def test_the_text_log_has_one_line_for_each_request(shell: Shell) -> None:
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_no_line_is_lost_when_the_gateway_stops(shell: Shell, workers: str) -> None:
     with shell.serve("--workers", workers) as served:
-        asked = {ask(served) for _ in range(25)}
+        request_ids = {ask(served) for _ in range(25)}
         assert served.end() == 0
-    assert {one for one in asked if f": {one} " in served.err} == asked
+    assert {one for one in request_ids if f": {one} " in served.err} == request_ids

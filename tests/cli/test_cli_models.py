@@ -26,11 +26,11 @@ def test_the_running_gateway_lists_its_models(shell: Shell) -> None:
         config = f'[server]\nport = {served.port}\n[providers.mine]\nkind = "openai-compatible"\n'
         shell.write("own.toml", config + 'endpoint = "http://127.0.0.1:9"\nmodels = ["only-here"]\n')
         models = ("models", "--json", "--config", "own.toml")
-        asked = shell.run(*models, DRAGOMAN_API_KEY=served.key)
+        from_environment = shell.run(*models, DRAGOMAN_API_KEY=served.key)
         given = shell.run(*models, "--key", served.key)
         alone = shell.run(*models)
-    assert "echo" in ids(asked.out)
-    assert ids(given.out) == ids(asked.out)
+    assert "echo" in ids(from_environment.out)
+    assert ids(given.out) == ids(from_environment.out)
     assert ids(alone.out) == ["mine/only-here", "only-here"]
     assert f"A gateway runs at {served.url}" in alone.err
 

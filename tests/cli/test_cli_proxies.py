@@ -32,7 +32,7 @@ def status(served: Served, model: str) -> int:
 
 
 def test_the_environments_proxy_is_used_except_for_exempt_hosts(shell: Shell) -> None:
-    with FakeUpstream(choose=lambda asked: json_answer(REPLY)) as proxy, FakeUpstream() as near:
+    with FakeUpstream(choose=lambda request: json_answer(REPLY)) as proxy, FakeUpstream() as near:
         near.choose = proxy.choose
         far = STANZA.format("far", "http://upstream.test/v1")
         # Nobody listens there, and no name must be looked up to find that out.
@@ -52,8 +52,8 @@ def test_the_environments_proxy_is_used_except_for_exempt_hosts(shell: Shell) ->
             assert status(served, "exempt/m") == 502
             assert status(served, "straight/m") == 502
             assert served.end() == 0
-        led = {asked.path for asked in proxy.calls}
+        led = {request.path for request in proxy.calls}
         assert led == {"http://upstream.test/v1/chat/completions"}
         assert proxy.calls[0].headers["proxy-authorization"].startswith("Basic ")
-        assert [asked.path for asked in near.calls] == ["/v1/chat/completions"]
+        assert [request.path for request in near.calls] == ["/v1/chat/completions"]
         assert "fake-password" not in served.out + served.err

@@ -52,7 +52,7 @@ def test_shortened_text_fits_and_is_as_long_as_possible(text: str) -> None:
 
 def test_the_message_of_a_failure_is_shown_completely_on_top() -> None:
     message = (
-        "The connection to kiro was lost before the reply was whole, " + "and nobody else could be asked for it. " * 9
+        "The connection to kiro was lost before the reply was whole, " + "and no other target could continue it. " * 9
     )
     failed = replace(capture().events[-1], event=event_json(Failed(Failure(Kind.LOST, message))))
     lines = list(render_timeline(capture(outcome="lost", events=(*capture().events[:-1], failed))))

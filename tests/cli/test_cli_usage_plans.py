@@ -82,13 +82,13 @@ def test_the_rest_of_a_copilot_plan_is_read_from_github(shell: Shell, token: str
         fake.script("/copilot_internal/user", json_answer(quotas))
         shell.write("dragoman.toml", fake.section("env:FAKE_GITHUB_TOKEN"))
         done = shell.run("usage", "--plans", "--json", FAKE_GITHUB_TOKEN=token)
-        (asked,) = fake.at("/copilot_internal/user")
+        (request,) = fake.at("/copilot_internal/user")
     shared = {"provider": "copilot", "plan": "individual", "resets_on": "2030-01-01"}
     assert msgspec.json.decode(done.out) == [
         {**shared, "what": "premium interactions", "used": 305.0, "limit": 300.0},
         {**shared, "what": "chat", "used": 0.0, "limit": None},
     ]
-    assert asked.headers["authorization"] == f"token {token}"
+    assert request.headers["authorization"] == f"token {token}"
 
 
 def test_an_installation_has_no_plan_of_its_own(shell: Shell) -> None:

@@ -12,8 +12,8 @@ import pytest
 from clients import install, proof, replay
 from clients.captured import ENDPOINTS
 from clients.rig import Rig, rigged
-from fakes.agent import Amended, Use
-from fakes.upstream import Asked
+from fakes.agent import ChangeAnswer, Use
+from fakes.upstream import ReceivedRequest
 
 SMOKE, REST = (Path(__file__).parent / name for name in ("smoke", "all"))
 WRITE = "DRAGOMAN_CLIENTS_PAGE"  # set, a whole run writes the page instead of comparing with it
@@ -105,8 +105,8 @@ def rig(tmp_path: Path) -> Iterator[Rigging]:
     made: list[Rig] = []
     with ExitStack() as stack:
 
-        def make(upstream: str, *script: Use, amend: Amended | None = None, settings: str = "") -> Rig:
-            made.append(stack.enter_context(rigged(tmp_path, upstream, *script, amend=amend, settings=settings)))
+        def make(upstream: str, *script: Use, change: ChangeAnswer | None = None, settings: str = "") -> Rig:
+            made.append(stack.enter_context(rigged(tmp_path, upstream, *script, change=change, settings=settings)))
             return made[-1]
 
         yield make
@@ -119,6 +119,6 @@ def rig(tmp_path: Path) -> Iterator[Rigging]:
             replay.check(body, protocol, upstream)
 
 
-def _protocol(upstream_request: Asked) -> str:
+def _protocol(upstream_request: ReceivedRequest) -> str:
     path = upstream_request.path.partition("?")[0]
     return next((protocol for end, protocol in ENDPOINTS.items() if path.endswith(end)), "")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from fakes import kiro
-from fakes.agent import Amended, Heard
+from fakes.agent import AgentRequest, ChangeAnswer
 from fakes.eventstream import exception
 from fakes.upstream import Answer, End
 
@@ -92,25 +92,25 @@ def cuts(upstream: str) -> list[str]:
 SETTINGS = "[retry]\nattempts = 1\n[server]\nidle_timeout_s = 0.6\n"
 
 
-def once(upstream: str, fault: str) -> Amended:
+def once(upstream: str, fault: str) -> ChangeAnswer:
     """The first reply goes wrong, every later one is well."""
     return lambda answer, request, before: answer if before else FAULTS[fault](upstream, answer)
 
 
-def always(upstream: str, fault: str) -> Amended:
+def always(upstream: str, fault: str) -> ChangeAnswer:
     """Every reply to the first request of a conversation goes wrong."""
 
-    def amend(answer: Answer, request: Heard, _: int) -> Answer:
+    def change(answer: Answer, request: AgentRequest, _: int) -> Answer:
         return FAULTS[fault](upstream, answer) if CUT_AFTER in answer.body or fault in REFUSALS else answer
 
-    return amend
+    return change
 
 
-def by_model(upstream: str) -> Amended:
+def by_model(upstream: str) -> ChangeAnswer:
     """The first reply of each model goes wrong in the way that follows the @ of its name."""
 
-    def amend(answer: Answer, request: Heard, before: int) -> Answer:
+    def change(answer: Answer, request: AgentRequest, before: int) -> Answer:
         fault = request.model.partition("@")[2]
         return FAULTS[fault](upstream, answer) if fault and not before else answer
 
-    return amend
+    return change

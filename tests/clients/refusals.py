@@ -13,7 +13,7 @@ from clients.faults import CUTS, refusal
 from clients.install import native
 from clients.node_sdks import drive
 from clients.rig import Ran, Rig
-from fakes.agent import Amended, Heard, Use
+from fakes.agent import AgentRequest, ChangeAnswer, Use
 from fakes.upstream import Answer
 from gateway import KEY
 
@@ -36,11 +36,11 @@ class Trouble:
     passes: bool = True  # else the client need not retry
     key: str = KEY
 
-    def amend(self, upstream: str) -> Amended:
-        def amended(answer: Answer, request: Heard, before: int) -> Answer:
+    def change(self, upstream: str) -> ChangeAnswer:
+        def change(answer: Answer, request: AgentRequest, before: int) -> Answer:
             return self.fault(upstream, answer) if before < self.times else answer
 
-        return amended
+        return change
 
 
 def _pings(upstream: str, answer: Answer) -> Answer:
@@ -135,4 +135,4 @@ TABLES = {
 
 def requests_made(rig: Rig) -> int:
     """Return how often the client has requested a reply."""
-    return sum(method == "POST" for method, _ in rig.door.asked)
+    return sum(method == "POST" for method, _ in rig.door.requests)

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from fakes.agent import Agent, Amended, Use
+from fakes.agent import Agent, ChangeAnswer, Use
 from fakes.agents import chat, gemini, kiro, messages, responses
 from fakes.doorway import Doorway
 from fakes.kiro import SEED, FakeKiro
 from fakes.upstream import FakeUpstream
 from gateway import KEY, Running, provider_section, running
 
-TONGUES: dict[str, ModuleType] = {
+SERVER_PROTOCOLS: dict[str, ModuleType] = {
     "chat": chat,
     "responses": responses,
     "messages": messages,
@@ -85,12 +85,12 @@ class Rig:
 
 @contextmanager
 def rigged(
-    directory: Path, upstream: str, *script: Use, amend: Amended | None = None, settings: str = ""
+    directory: Path, upstream: str, *script: Use, change: ChangeAnswer | None = None, settings: str = ""
 ) -> Iterator[Rig]:
     home, work, state = (directory / name for name in ("home", "work", "gateway"))
     for path in (home, work, state):
         path.mkdir()
-    agent = Agent(TONGUES[upstream], script, amend)
+    agent = Agent(SERVER_PROTOCOLS[upstream], script, change)
     with (
         _fake(upstream, agent) as fake,
         running(settings + _provider_section(upstream, fake) + EVERY_MODEL, state, stored=["another"]) as gateway,

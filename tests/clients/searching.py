@@ -9,7 +9,7 @@ import msgspec
 from clients.rig import Rig
 from fakes.agent import Use
 from fakes.kiro import json_answer
-from fakes.upstream import Answer, Asked, FakeUpstream
+from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 
 QUERY = "what do pandas eat"
 URL = "https://pandas.example/food"
@@ -45,7 +45,7 @@ def search_with_account(rig: Rig) -> list[str]:
     """Make a fake Kiro answer the searches of its accounts; return the list in which their queries appear."""
     queries: list[str] = []
 
-    def intercept(request: Asked) -> Answer | None:
+    def intercept(request: ReceivedRequest) -> Answer | None:
         if not request.headers.get("x-amz-target", "").endswith(".InvokeMCP") and request.path != "/mcp":
             return None
         message = msgspec.json.decode(request.body, type=dict)

@@ -11,7 +11,7 @@ import pytest
 
 from e2e.meaning import CallTool, Meant, Say, Stop
 from fakes.kiro import FakeKiro, framed, tail, tool, words
-from fakes.upstream import Answer, Asked
+from fakes.upstream import Answer, ReceivedRequest
 from state.state_rig import SPEAKERS, StateRig, state_rigged
 
 MODELS = {"chat": "chat/m", "messages": "messages/m", "openai": "openai/m", "kiro": "kiro/claude-sonnet-4.5"}
@@ -39,19 +39,19 @@ def prepare(rig: StateRig, upstream: str) -> None:
         return
     speaker = SPEAKERS[upstream]
 
-    def answer(asked: Asked) -> Answer:
-        meant = Meant((CALL,), Stop.TOOL) if asked.json.get("tools") else Meant((Say(TEXT),))
-        if asked.json.get("stream"):
+    def answer(request: ReceivedRequest) -> Answer:
+        meant = Meant((CALL,), Stop.TOOL) if request.json.get("tools") else Meant((Say(TEXT),))
+        if request.json.get("stream"):
             return Answer(speaker.stream(meant))
         return Answer(speaker.whole(meant), content_type="application/json")
 
     fake.choose = answer
 
 
-def answer_as_kiro(asked: Asked) -> Answer | None:
-    if b"conversationState" not in asked.body:
+def answer_as_kiro(request: ReceivedRequest) -> Answer | None:
+    if b"conversationState" not in request.body:
         return None
-    if b"get_weather" in asked.body:
+    if b"get_weather" in request.body:
         called = tool(CALL.id, CALL.name, input=CALL.arguments) + tool(CALL.id, CALL.name, stop=True)
         return framed(called, tail("TOOL_USE"))
     return framed(words(TEXT), tail())

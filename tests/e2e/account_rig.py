@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from e2e.hearing import Sdk
+from e2e.sdk_replies import Sdk
 from fakes.codex import FakeCodex
 from fakes.copilot import EDITOR_TOKEN, FakeCopilot
 from fakes.service import FakeService

@@ -1,4 +1,4 @@
-"""The cases of the matrix: what is asked, and what the upstream means to answer."""
+"""The cases of the matrix: the request, and the reply that the upstream sends."""
 
 from dataclasses import dataclass
 

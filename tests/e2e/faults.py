@@ -18,7 +18,7 @@ class Fault:
     openai_error: tuple[str, str | None]  # type, code
     messages_type: str
     message: str = "The vendor says no."
-    calls: int = 1  # how often the upstream is asked
+    calls: int = 1  # requests that the upstream gets
     seen: dict[str, int] = field(default_factory=dict)  # client protocol -> status, where it is not the upstream's
     headers: tuple[tuple[str, str], ...] = ()
 
@@ -108,7 +108,7 @@ def refusal(upstream: str, fault: Fault) -> Answer:
     )
 
 
-# What no protocol has words for: every client sees 502, and the upstream is asked until the attempts are used up.
+# No protocol has a status for these: every client gets 502, and the upstream is retried until the attempts are used up.
 ACCIDENTS: dict[str, Answer] = {
     "502 in HTML": Answer(HTML, status=502, content_type="text/html"),
     "200 in HTML": Answer(HTML, content_type="text/html"),

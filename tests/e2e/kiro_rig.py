@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from dragoman.accounts.timestamps import format_timestamp
-from e2e.hearing import Broke, Halted, Heard, Kwargs, Sdk
-from e2e.hearing_gemini import STREAMS, WHOLE
+from e2e.sdk_replies import Broke, Halted, Kwargs, Sdk, SdkReply
+from e2e.sdk_replies_gemini import STREAMS, WHOLE
 from fakes.kiro import ARN, FakeKiro
 from fakes.upstream import Answer
 from gateway import KEY, Running, running
@@ -31,7 +31,7 @@ class KiroRig:
         """Prepares what chat requests are answered with from now on."""
         self.fake.replies, self.fake.played = list(replies), 0
         self.fake.counts.clear()
-        self.fake.asked.clear()
+        self.fake.requests.clear()
 
     def sign_in(self, life_s: float = 7200) -> None:
         """A new pair of tokens in the file, living so long."""
@@ -76,7 +76,7 @@ def kiro_rigged(
         yield KiroRig(gateway, fake, sdk, file)
 
 
-def everyone(rig: KiroRig, client: str, request: Kwargs) -> list[Heard | Broke | Halted]:
+def everyone(rig: KiroRig, client: str, request: Kwargs) -> list[SdkReply | Broke | Halted]:
     """The same request whole and through every way of streaming that this client's SDK has."""
-    reply: list[Heard | Broke | Halted] = [WHOLE[client](rig.sdk, request)]
+    reply: list[SdkReply | Broke | Halted] = [WHOLE[client](rig.sdk, request)]
     return reply + [listen(rig.sdk, request) for listen in STREAMS[client]]

@@ -1,4 +1,4 @@
-"""A gateway with several credentials for one upstream that knows them apart, and counts who was asked."""
+"""A gateway with several credentials for one upstream that distinguishes them and records which were used."""
 
 import time
 from collections.abc import Iterator
@@ -9,17 +9,17 @@ from pathlib import Path
 import msgspec
 
 from dragoman.accounts.pool import Pool
-from e2e.hearing import Sdk
 from e2e.meaning import Meant, Say
 from e2e.rig import SPEAKERS
-from fakes.upstream import Answer, Asked, FakeUpstream
+from e2e.sdk_replies import Sdk
+from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, running
 
 QUICK = "[retry]\nattempts = 3\nbase_s = 0.01\n"
 KINDS = {"chat": "openai", "responses": "openai", "messages": "anthropic"}
 
 
-def key_of(request: Asked) -> str:
+def key_of(request: ReceivedRequest) -> str:
     return request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
 
 
@@ -42,7 +42,7 @@ class Keyed:
     headers: tuple[tuple[str, str], ...] = ()  # of good answers
     seen: list[str] = field(default_factory=list)  # the keys in the order in which they were presented
 
-    def __call__(self, request: Asked) -> Answer:
+    def __call__(self, request: ReceivedRequest) -> Answer:
         key = key_of(request)
         self.seen.append(key)
         if key in self.refusals:
@@ -53,7 +53,7 @@ class Keyed:
         return Answer(speak.whole(meant), content_type="application/json", headers=self.headers)
 
     def taken(self) -> list[str]:
-        """Who was asked since this was last called."""
+        """Return the credentials that were used since the last call."""
         seen, self.seen = self.seen, []
         return seen
 

@@ -13,9 +13,9 @@ import msgspec
 from deletion import Built, Turned, outcome, removed
 from deletion import blamed as blamed_part
 from e2e.cases import BROKEN, CASES
-from e2e.hearing import STOPS
 from e2e.meaning import NO_REFUSALS, Refuse, Stop, sayable
 from e2e.rig import CLIENTS, UPSTREAMS
+from e2e.sdk_replies import STOPS
 
 Cell = tuple[str, str, str]  # client, upstream, capability
 

@@ -1,4 +1,4 @@
-"""HTTP/1.1 over a plain socket: exactly these bytes go out, exactly those come back."""
+"""HTTP/1.1 over a plain socket: exactly the given bytes are sent, exactly the received bytes returned."""
 
 import socket
 from dataclasses import dataclass

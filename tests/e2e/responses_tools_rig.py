@@ -10,11 +10,11 @@ import msgspec
 from openai.types.responses import Response, ResponseFunctionWebSearch
 
 import fakes.kiro as kiro
-from e2e.hearing import Sdk
 from e2e.kiro_rig import sign
 from e2e.meaning import CallTool, Meant, Say, Stop, Think, Tokens
 from e2e.raw_http import post
 from e2e.rig import SPEAKERS
+from e2e.sdk_replies import Sdk
 from fakes.kiro import FakeKiro
 from fakes.service import json_answer
 from fakes.upstream import Answer, FakeUpstream
@@ -42,22 +42,22 @@ class Scene:
     searxng: FakeUpstream
 
     def plays(self, upstream: str, *rounds: Meant) -> None:
-        self.searxng.asked.clear()
+        self.searxng.requests.clear()
         self.finds(Answer(json.dumps(FOUND).encode(), content_type="application/json"))
         if upstream == "kiro":
-            self.kiro.asked.clear()
+            self.kiro.requests.clear()
             self.kiro.replies, self.kiro.played = [spoken_by_kiro(meant) for meant in rounds], 0
             return
         fake = self.fakes[upstream]
-        fake.asked.clear()
+        fake.requests.clear()
         fake.answers = [Answer(SPEAKERS[fake_protocol(upstream)].stream(meant)) for meant in rounds]
 
     def finds(self, answer: Answer) -> None:
-        self.searxng.intercept = lambda asked: PAGE if asked.path.endswith("/extract") else answer
+        self.searxng.intercept = lambda request: PAGE if request.path.endswith("/extract") else answer
 
     def sent(self, upstream: str) -> list[JsonObject]:
-        asked = self.kiro.chats if upstream == "kiro" else self.fakes[upstream].calls
-        return [request.json for request in asked]
+        requests = self.kiro.chats if upstream == "kiro" else self.fakes[upstream].calls
+        return [request.json for request in requests]
 
     def stream(self, upstream: str, **more: object) -> tuple[list[JsonObject], Response]:
         """The events as the grammar allows them, and the reply as the SDK's accumulator ends with it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 from e2e import speak_chat, speak_gemini, speak_messages, speak_responses
-from e2e.hearing import Sdk
+from e2e.sdk_replies import Sdk
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, provider_section, running
 
@@ -33,9 +33,9 @@ class Rig:
     sdk: Sdk
 
     def plays(self, upstream: str, *answers: Answer) -> FakeUpstream:
-        """Prepares what the upstream answers from now on, and forgets what it was asked."""
+        """Prepare the upstream's next answers, and forget its requests so far."""
         fake = self.fakes[upstream]
-        fake.asked.clear()
+        fake.requests.clear()
         fake.answers = list(answers)
         return fake
 

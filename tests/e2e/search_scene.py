@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.hearing import Sdk
+from e2e.sdk_replies import Sdk
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, provider_section, running
 from wire_json import JsonObject
@@ -30,17 +30,17 @@ class SearchScene:
 
     def plays(self, *rounds: bytes | Answer) -> None:
         """Prepare what upstream requests are answered with from now on."""
-        self.upstream.asked.clear()
-        self.searxng.asked.clear()
+        self.upstream.requests.clear()
+        self.searxng.requests.clear()
         self.upstream.answers = [Answer(each) if isinstance(each, bytes) else each for each in rounds]
         self.finds(Answer(json.dumps(FOUND).encode(), content_type=JSON))
 
     def finds(self, answer: Answer) -> None:
-        self.searxng.intercept = lambda asked: answer
+        self.searxng.intercept = lambda request: answer
 
     @property
     def sent(self) -> list[JsonObject]:
-        return [asked.json for asked in self.upstream.calls]
+        return [request.json for request in self.upstream.calls]
 
 
 @contextmanager

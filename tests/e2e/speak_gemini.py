@@ -1,4 +1,4 @@
-"""A meaning comes in; what a Gemini server would send goes out, written from the vendor's reference."""
+"""Write a reply as a Gemini server would send it, from the vendor's reference."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A meaning comes in; what a Responses server would send goes out, written from the vendor's reference."""
+"""Write a reply as a Responses server would send it, from the vendor's reference."""
 
 from collections.abc import Iterator
 

@@ -10,15 +10,15 @@ import msgspec
 import fakes.codex as codex
 import fakes.kiro as kiro
 from e2e.faults import Fault, refusal
-from e2e.hearing import Sdk
 from e2e.kiro_rig import sign
 from e2e.meaning import Meant, Say
 from e2e.rig import PROTOCOLS, SPEAKERS
+from e2e.sdk_replies import Sdk
 from fakes.codex import FakeCodex
 from fakes.eventstream import exception
 from fakes.kiro import FakeKiro
 from fakes.service import json_answer, stream
-from fakes.upstream import Answer, Asked, End, FakeUpstream
+from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, provider_section, running
 
 ROUTES: dict[str, tuple[str, ...]] = {
@@ -30,11 +30,11 @@ LINGER_S = 0.15  # a reset overtakes bytes that were not read yet
 
 @dataclass
 class Site:
-    """One target. What it is told to play, it plays in this order, the last for ever, and forgets what it was asked."""
+    """One target. `plays` sets its answers, of which the last is repeated, and forgets its requests so far."""
 
     target: str
     plays: Callable[..., None]
-    asked: Callable[[], list[Asked]]
+    requests: Callable[[], list[ReceivedRequest]]
 
     @property
     def kind(self) -> str:
@@ -99,7 +99,7 @@ class Targets:
         return [self.sites[target] for target in ROUTES[route]]
 
     def counts(self, route: str) -> list[int]:
-        return [len(site.asked()) for site in self.on(route)]
+        return [len(site.requests()) for site in self.on(route)]
 
 
 @contextmanager
@@ -130,7 +130,7 @@ def targeted(directory: Path, settings: str) -> Iterator[Targets]:
 
 def _keyed(target: str, fake: FakeUpstream) -> Site:
     def plays(*answers: Answer) -> None:
-        fake.asked.clear()
+        fake.requests.clear()
         fake.answers = list(answers)
 
     return Site(target, plays, lambda: fake.calls)
@@ -138,7 +138,7 @@ def _keyed(target: str, fake: FakeUpstream) -> Site:
 
 def _kiro(fake: FakeKiro) -> Site:
     def plays(*answers: Answer) -> None:
-        fake.asked.clear()
+        fake.requests.clear()
         fake.replies, fake.played = list(answers), 0
 
     return Site(ROUTES["by account"][0], plays, lambda: fake.chats)

@@ -1,4 +1,4 @@
-"""Several accounts of Kiro, Codex and Copilot: who is asked where one is used up, and when it is asked again."""
+"""Several accounts of Kiro, Codex and Copilot: which is used after one is exhausted, and when that one again."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -16,11 +16,11 @@ import fakes.copilot as copilot
 import fakes.kiro as kiro
 from dragoman.accounts.pool import PROBE_AFTER_S
 from dragoman.hub.outcome import FailedAttempt
-from e2e.hearing import Sdk
 from e2e.kiro_rig import sign
 from e2e.pool_rig import QUICK, key_of, pool_of
+from e2e.sdk_replies import Sdk
 from fakes.service import json_answer, stream
-from fakes.upstream import Answer, Asked, FakeUpstream
+from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, running
 
 Answers = dict[str, Answer]
@@ -56,7 +56,7 @@ class Accounts:
         return seen
 
     def falls_to(self, bearer: str) -> str:
-        """The opening of a conversation that is asked with that account, and was not asked before."""
+        """Return the first message of a new conversation that goes to that account."""
         for number in range(64):
             self.says(f"conversation {number} for {bearer[-4:]}")
             if self.taken() == [bearer]:
@@ -73,7 +73,7 @@ class Accounts:
 def watched(fake: FakeUpstream, path: str, refusals: Answers, seen: list[str]) -> None:
     """Requests to the path are noted, and refused where their bearer is."""
 
-    def refuse(request: Asked) -> Answer | None:
+    def refuse(request: ReceivedRequest) -> Answer | None:
         if request.method != "POST" or urlsplit(request.path).path != path:
             return None
         seen.append(key_of(request))
@@ -261,7 +261,7 @@ def test_a_stream_that_ends_for_lack_of_quota_starts_its_accounts_cooldown(tmp_p
         first, second = rig.bearers
         opening = rig.falls_to(first)
         trouble = {"type": "error", "status_code": 429, "error": used_up(600), "headers": {}}
-        rig.refusals[first] = stream(*codex.numbered(codex.begun(), *codex.spoken("Hel")[:3], trouble))
+        rig.refusals[first] = stream(*codex.numbered(codex.begun(), *codex.text_events("Hel")[:3], trouble))
         with pytest.raises(openai.APIError):
             rig.streams(opening)
         assert rig.taken() == [first]

@@ -9,7 +9,7 @@ import pytest
 
 from e2e.account_rig import codex_rigged, copilot_rigged
 from e2e.cases import request_for
-from e2e.hearing import STREAMS, WHOLE, Broke, Sdk
+from e2e.sdk_replies import STREAMS, WHOLE, Broke, Sdk
 from fakes import codex, copilot
 from fakes.service import json_answer, plain
 

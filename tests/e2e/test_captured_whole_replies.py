@@ -12,13 +12,13 @@ from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.format import Capture
 from dragoman.http.handler import replay_site
 from e2e.cases import request_for
-from e2e.hearing import STREAMS, WHOLE
 from e2e.kiro_rig import CLIENTS, MODEL, kiro_rigged
 from e2e.raw_http import post
 from e2e.rig import PATHS, PROTOCOLS
+from e2e.sdk_replies import STREAMS, WHOLE
 from e2e.test_replays import Kept, assert_same, debug
 from fakes.kiro import framed, tail, words
-from fakes.upstream import Answer, Asked, FakeUpstream
+from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import provider_section, running
 
 SECRET = "sk-proj-Zx81kQ0aLmN93vTyUeWq72BcDfGh"
@@ -92,7 +92,7 @@ def body_of(client: str, model: str, stream: bool) -> bytes:
     return json.dumps({"model": model, "stream": stream, **fields}).encode()
 
 
-def answer_for(request: Asked) -> Answer:
+def answer_for(request: ReceivedRequest) -> Answer:
     return chat_stream() if request.json.get("stream") else chat_reply()
 
 

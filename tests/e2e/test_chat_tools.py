@@ -9,10 +9,10 @@ import openai
 import pytest
 
 from e2e import speak_chat, speak_responses
-from e2e.hearing import Sdk
 from e2e.meaning import Meant, Say
 from e2e.pool_rig import error
-from fakes.upstream import Answer, Asked, FakeUpstream
+from e2e.sdk_replies import Sdk
+from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, running
 from wire_json import Json
 
@@ -33,11 +33,11 @@ class Endpoints:
 
     def taken(self) -> list[str]:
         paths = [request.path for request in self.upstream.calls]
-        self.upstream.asked.clear()
+        self.upstream.requests.clear()
         return paths
 
 
-def answer(request: Asked) -> Answer:
+def answer(request: ReceivedRequest) -> Answer:
     if request.path == CHAT and b'"tools"' in request.body and b"new-model" in request.body:
         return REFUSED
     speak, meant = {CHAT: speak_chat, RESPONSES: speak_responses}[request.path], Meant((Say("Hello"),))

@@ -11,9 +11,9 @@ import pytest
 
 from e2e.account_rig import AccountRig, codex_rigged
 from e2e.cases import request_for
-from e2e.hearing import STREAMS, WHOLE, Broke, Heard, Reply, status_error
 from e2e.raw_http import get
-from fakes.codex import ACCOUNT, RESPONSES, TOKEN, FakeCodex, begun, done, ended, numbered, reply, spoken
+from e2e.sdk_replies import STREAMS, WHOLE, Broke, Reply, SdkReply, status_error
+from fakes.codex import ACCOUNT, RESPONSES, TOKEN, FakeCodex, begun, done, ended, numbered, reply, text_events
 from fakes.service import json_answer, plain, stream
 from gateway import KEY
 from wire_json import Json, JsonObject
@@ -55,7 +55,7 @@ def exhausted(now: float) -> dict[str, object]:
 @modes
 def test_every_client_gets_the_reply(rig: Rig, client: str, streamed: bool) -> None:
     client_reply = ask(rig, client, streamed)
-    assert isinstance(client_reply, Heard), client_reply
+    assert isinstance(client_reply, SdkReply), client_reply
     assert client_reply.text == "Hello"
     assert client_reply.tokens is not None
     assert (client_reply.tokens.input, client_reply.tokens.output, client_reply.tokens.cached) == (11, 7, 4)
@@ -220,9 +220,9 @@ def test_a_quota_inside_a_stream_is_a_real_error(rig: Rig, client: str, streamed
 @modes
 def test_a_limit_that_is_reached_by_this_very_reply_does_not_end_it(rig: Rig, client: str, streamed: bool) -> None:
     limits: JsonObject = {"type": "codex.rate_limits", "rate_limits": {"limit_reached": True}}
-    rig.fake.plays(stream(*numbered(begun(), limits, *spoken("All of it."), ended())))
+    rig.fake.plays(stream(*numbered(begun(), limits, *text_events("All of it."), ended())))
     client_reply = ask(rig, client, streamed)
-    assert isinstance(client_reply, Heard), client_reply
+    assert isinstance(client_reply, SdkReply), client_reply
     assert client_reply.text == "All of it."
 
 
@@ -231,7 +231,7 @@ def test_an_empty_last_output_is_filled_in_order(rig: Rig, client: str) -> None:
     """For clients that want a whole reply."""
     rig.fake.plays(stream(*numbered(begun(), done(1, " two"), done(0, "one"), ended())))
     client_reply = ask(rig, client)
-    assert isinstance(client_reply, Heard), client_reply
+    assert isinstance(client_reply, SdkReply), client_reply
     assert client_reply.text == "one two"
 
 
@@ -275,7 +275,7 @@ def test_cloudflare_is_no_reason_to_sign_in_again(rig: Rig) -> None:
 
 @clients
 def test_a_stream_without_its_end_is_no_success(rig: Rig, client: str) -> None:
-    rig.fake.plays(stream(*numbered(begun(), *spoken("It was"))))
+    rig.fake.plays(stream(*numbered(begun(), *text_events("It was"))))
     client_reply = ask(rig, client, streamed=True)
     assert isinstance(client_reply, Broke), client_reply
 
@@ -285,7 +285,7 @@ def test_a_stream_without_its_end_is_no_success(rig: Rig, client: str) -> None:
 def test_an_invalidated_token_is_renewed_once(rig: Rig, client: str, streamed: bool) -> None:
     rig.fake.access.clear()
     client_reply = ask(rig, client, streamed)
-    assert isinstance(client_reply, Heard), client_reply
+    assert isinstance(client_reply, SdkReply), client_reply
     assert rig.fake.counts[TOKEN] == 1
     assert rig.fake.counts[RESPONSES] == 2
 
@@ -296,7 +296,7 @@ def test_a_websocket_is_declined_and_none_is_tried_upstream(rig: Rig) -> None:
     assert get(rig.gateway.port, "/v1/responses", *upgrade, key=KEY).status == 426
     for _ in range(2):
         assert ask(rig, "responses", streamed=True).text == "Hello"
-    assert all("upgrade" not in request.headers for request in rig.fake.asked)
+    assert all("upgrade" not in request.headers for request in rig.fake.requests)
 
 
 def test_the_models_of_the_plan_are_listed(rig: Rig) -> None:
@@ -308,7 +308,7 @@ def test_the_models_of_the_plan_are_listed(rig: Rig) -> None:
 def test_a_second_turn_brings_back_the_backends_own_reasoning(rig: Rig) -> None:
     thought = {"type": "reasoning", "id": "rs_0", "summary": [], "encrypted_content": "ZmFrZS1zZWFs"}
     response = {"type": "response.output_item.done", "output_index": 0, "item": thought}
-    rig.fake.plays(stream(*numbered(begun(), response, *spoken("Yes.", 1), ended())), reply("Again."))
+    rig.fake.plays(stream(*numbered(begun(), response, *text_events("Yes.", 1), ended())), reply("Again."))
     first = rig.sdk.openai.responses.create(model=MODEL, input="hi", include=["reasoning.encrypted_content"])
     given: list[Json] = [item.model_dump(exclude_none=True) for item in first.output]
     rig.sdk.openai.responses.create(model=MODEL, input=[*given, {"role": "user", "content": "more"}])
@@ -321,7 +321,7 @@ TURNS: list[Json] = [{"role": "user", "content": "hi"}, THOUGHT, {"role": "user"
 
 
 def test_reasoning_that_passed_as_it_was_comes_back_where_the_request_must_be_built_anew(rig: Rig) -> None:
-    """A stream passes byte for byte; the next turn is asked for as a whole, or says what the backend refuses."""
+    """A stream passes byte for byte; the next turn requests a whole reply, or has what the backend refuses."""
     rig.sdk.openai.responses.create(model=MODEL, input=TURNS, temperature=0.5)
     (sent,) = [item for item in rig.fake.bodies[0]["input"] if item.get("type") == "reasoning"]
     assert sent["encrypted_content"] == THOUGHT["encrypted_content"]

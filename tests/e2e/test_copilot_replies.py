@@ -10,7 +10,7 @@ import pytest
 
 from e2e.account_rig import AccountRig, copilot_rigged
 from e2e.cases import PIXEL, request_for
-from e2e.hearing import STREAMS, WHOLE, Broke, Heard, Reply, status_error
+from e2e.sdk_replies import STREAMS, WHOLE, Broke, Reply, SdkReply, status_error
 from fakes.copilot import (
     APP_TOKEN,
     CHAT,
@@ -22,7 +22,7 @@ from fakes.copilot import (
     FakeCopilot,
 )
 from fakes.service import json_answer, plain
-from fakes.upstream import Answer, Asked
+from fakes.upstream import Answer, ReceivedRequest
 from narrowing import expect
 from wire_json import Json, JsonObject
 
@@ -49,7 +49,7 @@ def ask(rig: Rig, client: str, model: str = "copilot/gpt-4.1", streamed: bool = 
         return Broke("", error)
 
 
-def last(rig: Rig) -> Asked:
+def last(rig: Rig) -> ReceivedRequest:
     return rig.fake.calls[-1]
 
 
@@ -57,9 +57,9 @@ def last(rig: Rig) -> Asked:
 @modes
 @pytest.mark.parametrize("model", ENDPOINTS)
 def test_each_model_gets_requests_in_its_own_protocol(rig: Rig, client: str, streamed: bool, model: str) -> None:
-    """No model is ever asked at an endpoint that it does not list."""
+    """No model gets a request at an endpoint that it does not list."""
     reply = ask(rig, client, f"copilot/{model}", streamed)
-    assert isinstance(reply, Heard), reply
+    assert isinstance(reply, SdkReply), reply
     assert reply.text == "Hello"
     assert [call.path for call in rig.fake.calls] == [ENDPOINTS[model]]
     assert rig.sdk.headers["x-dragoman-route"] == f"copilot/{model}"
@@ -68,7 +68,7 @@ def test_each_model_gets_requests_in_its_own_protocol(rig: Rig, client: str, str
 @clients
 def test_claude_reports_its_cached_tokens(rig: Rig, client: str) -> None:
     reply = ask(rig, client, "copilot/claude-sonnet-4-5-20250929")
-    assert isinstance(reply, Heard), reply
+    assert isinstance(reply, SdkReply), reply
     assert reply.tokens is not None
     assert (reply.tokens.input, reply.tokens.cached) == (11, 8)
 
@@ -169,7 +169,7 @@ def test_an_expired_session_is_exchanged_anew_once(rig: Rig, client: str, stream
     exchanged = rig.fake.counts[EXCHANGE]
     rig.fake.sessions.clear()
     reply = ask(rig, client, streamed=streamed)
-    assert isinstance(reply, Heard), reply
+    assert isinstance(reply, SdkReply), reply
     assert rig.fake.counts[EXCHANGE] == exchanged + 1
 
 
@@ -262,6 +262,6 @@ def test_a_reply_that_copilot_splits_is_received_whole(rig: Rig, client: str) ->
     usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18, **details}
     rig.fake.script(CHAT, json_answer({**head, "choices": [text, calls], "usage": usage}))
     reply = ask(rig, client)
-    assert isinstance(reply, Heard), reply
+    assert isinstance(reply, SdkReply), reply
     assert reply.text == "Let me look."
     assert [name for _, name, _ in reply.calls] == ["f"]

@@ -34,7 +34,7 @@ WRITE: ToolParam = {
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    """The shell of somebody whose Kiro has just cut a tool call, and was of no help when asked for the rest."""
+    """Return a shell after Kiro has cut a tool call and has not sent its rest either."""
     file = tmp_path / "kiro-auth-token.json"
     debug = f'[debug]\ncapture = "errors"\ndirectory = "{tmp_path / "captures"}"\n'
     with FakeKiro() as fake:

@@ -11,10 +11,10 @@ import openai
 import pytest
 
 from e2e.cases import CASES, request_for
-from e2e.hearing import STREAMS, Broke, Halted, Heard, expected_for
 from e2e.meaning import Ending, Meant, Say
 from e2e.raw_http import dial, get, read_answer, request_bytes
 from e2e.rig import FEW_PAIRS, ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
+from e2e.sdk_replies import STREAMS, Broke, Halted, SdkReply, expected_for
 from fakes.upstream import Answer, End
 
 few_pairs = pytest.mark.parametrize(("client", "upstream"), FEW_PAIRS)
@@ -34,10 +34,10 @@ class Listener(threading.Thread):
     def __init__(self, rig: Rig, client: str, upstream: str) -> None:
         super().__init__(daemon=True)
         self._rig, self._client, self._upstream = rig, client, upstream
-        self.heard: Heard | Broke | Halted | None = None
+        self.reply: SdkReply | Broke | Halted | None = None
 
     def run(self) -> None:
-        self.heard = STREAMS[self._client][0](self._rig.sdk, request_for(self._client, self._rig.model(self._upstream)))
+        self.reply = STREAMS[self._client][0](self._rig.sdk, request_for(self._client, self._rig.model(self._upstream)))
 
     def begin(self) -> None:
         """Returns once the upstream has begun to speak."""
@@ -49,10 +49,10 @@ class Listener(threading.Thread):
             assert time.monotonic() < until
             time.sleep(0.005)
 
-    def end(self) -> Heard | Broke | Halted | None:
+    def end(self) -> SdkReply | Broke | Halted | None:
         self.join(PATIENCE_S)
         assert not self.is_alive()
-        return self.heard
+        return self.reply
 
 
 @few_pairs

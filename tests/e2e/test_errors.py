@@ -10,8 +10,8 @@ import pytest
 
 from e2e.cases import CASES, request_for
 from e2e.faults import ACCIDENTS, ALWAYS_AGAIN, FAULTS, SECRET, Fault, assert_told_properly, body_of, refusal
-from e2e.hearing import STREAMS, WHOLE, Broke, Heard, Sdk, expected_for
 from e2e.rig import PROTOCOLS, SPEAKERS, Rig, rigged
+from e2e.sdk_replies import STREAMS, WHOLE, Broke, Sdk, SdkReply, expected_for
 from fakes.upstream import Answer
 from gateway import provider_section, running
 
@@ -124,9 +124,9 @@ def test_an_upstream_that_refuses_connections_is_a_bad_gateway(
 
 @pytest.fixture(scope="module")
 def nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sdk]:
-    with closing(socket.socket()) as unheard:
-        unheard.bind(("127.0.0.1", 0))  # bound, but never listening
-        url = f"http://127.0.0.1:{unheard.getsockname()[1]}/v1"
+    with closing(socket.socket()) as closed:
+        closed.bind(("127.0.0.1", 0))  # bound, but never listening
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
         sections = "".join(provider_section(name, url, name) for name in PROTOCOLS)
         with running(RETRIES + sections, tmp_path_factory.mktemp("nobody")) as gateway:
             sdk = Sdk(gateway.url, "dgm_fake-client-key-for-tests-only")
@@ -142,7 +142,7 @@ def test_the_next_target_answers_for_a_dead_one(tmp_path_factory: pytest.TempPat
         rig.plays("messages", Answer(SPEAKERS["messages"].stream(meant)))
         for client in PROTOCOLS:
             reply = STREAMS[client][0](rig.sdk, request_for(client, "any"))
-            assert isinstance(reply, Heard)
+            assert isinstance(reply, SdkReply)
             assert reply == expected_for(client, "messages", meant)
             assert rig.sdk.headers["x-dragoman-route"] == "messages/two"
         assert len(chat.calls) == len(PROTOCOLS)

@@ -18,7 +18,7 @@ from e2e.cases import CASES
 from e2e.pool_rig import keys_of, pooled
 from e2e.raw_http import dial, post, request_bytes
 from e2e.rig import PATHS, SPEAKERS, Rig, rigged
-from fakes.upstream import Answer, Asked, End, FakeUpstream
+from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
 
 LARGE = 300_000
 SETTINGS = """
@@ -69,7 +69,7 @@ def holders(garbage: list[object]) -> list[str]:
     found = []
     for item in garbage:
         large = any(isinstance(held, bytes | bytearray | str) and len(held) >= LARGE for held in gc.get_referents(item))
-        if large and not isinstance(item, Asked):  # the fake upstream's own
+        if large and not isinstance(item, ReceivedRequest):  # the fake upstream's own
             found.append(f"{type(item).__name__} holds a body")
     if found:
         frames = [item for item in garbage if isinstance(item, FrameType)]
@@ -86,7 +86,7 @@ def no_body_in_cycles(*fakes: FakeUpstream) -> Iterator[None]:
     try:
         yield
         for fake in fakes:
-            fake.asked.clear()
+            fake.requests.clear()
         time.sleep(0.1)  # handlers and observers end
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from anthropic.types import Message, WebFetchBlock, WebFetchToolResultBlock
 
-from e2e.hearing import Sdk
+from e2e.sdk_replies import Sdk
 from e2e.search_scene import chat_calls, chat_text
 from fakes.kiro import json_answer
 from fakes.upstream import Answer, End, FakeUpstream
@@ -29,8 +29,8 @@ class Scene:
 
     def fetch(self, url: str = URL, **more: object) -> Message:
         """Let the model fetch an address that the user has named."""
-        self.upstream.asked.clear()
-        self.tavily.asked.clear()
+        self.upstream.requests.clear()
+        self.tavily.requests.clear()
         self.upstream.answers = [Answer(chat_calls(("call_1", "web_fetch", json.dumps({"url": url})))), Answer(ANSWER)]
         user = {"role": "user", "content": f"Read {url} please."}
         request: JsonObject = {"model": "chat/m", "max_tokens": 100, "messages": [user], "tools": [{**FETCH, **more}]}
@@ -119,6 +119,6 @@ def test_no_service_gets_a_request_for_what_the_client_does_not_allow(
     backend: str, url: str, rules: dict[str, object], code: str, request: pytest.FixtureRequest
 ) -> None:
     scene: Scene = request.getfixturevalue(backend)
-    scene.tavily.choose = lambda asked: json_answer({"results": [{"url": url, "raw_content": "reached"}]})
+    scene.tavily.choose = lambda request: json_answer({"results": [{"url": url, "raw_content": "reached"}]})
     assert code_of(scene.fetch(url, **rules)) == code
-    assert scene.tavily.asked == []
+    assert scene.tavily.requests == []

@@ -11,9 +11,9 @@ from google.genai import types
 from dragoman.hub.usage import Source
 from e2e import speak_chat, speak_gemini, speak_messages
 from e2e.cases import CASES, WEATHER, WORDS
-from e2e.hearing_gemini import google_client
 from e2e.meaning import CallTool, Ending, Meant, Say, Stop, Think
 from e2e.raw_http import Answered, dial, get, post, request_bytes
+from e2e.sdk_replies_gemini import google_client
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import KEY, Running, provider_section, running
 from wire_json import JsonObject
@@ -37,7 +37,7 @@ class Site:
 
     def plays(self, upstream: str, *answers: Answer) -> FakeUpstream:
         fake = self.fakes[upstream]
-        fake.asked.clear()
+        fake.requests.clear()
         fake.answers = list(answers)
         return fake
 
@@ -201,7 +201,7 @@ def test_the_sdk_raises_the_right_class(site: Site, status: int, raised: type[Ex
     site.plays("chat", Answer(b'{"error":{"message":"no"}}', status, JSON, (("retry-after", "20"),)))
     for call in (
         site.sdk.models.generate_content,
-        lambda **asked: list(site.sdk.models.generate_content_stream(**asked)),
+        lambda **request: list(site.sdk.models.generate_content_stream(**request)),
     ):
         with pytest.raises(raised) as caught:
             call(model="chat/m", contents="x")

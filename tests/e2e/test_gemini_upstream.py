@@ -11,8 +11,8 @@ import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
 from e2e.cases import CASES, request_for
-from e2e.hearing import STREAMS, WHOLE, Broke, Halted, Heard, Reply, status_error
 from e2e.rig import PROTOCOLS, Rig, rigged
+from e2e.sdk_replies import STREAMS, WHOLE, Broke, Halted, Reply, SdkReply, status_error
 from e2e.test_opaque import TURNS, ask_again
 from fakes.upstream import Answer
 from wire_json import JsonObject
@@ -71,11 +71,11 @@ def test_a_reply_in_parts_continues_in_the_same_reply(rig: Rig, client: str, str
         reply(stream, chunk({"text": "two, "}, finish="CONTINUATION", continuationToken="tok-2")),
         reply(stream, chunk({"text": "three."}, finish="STOP")),
     )
-    heard = ask(rig, client, stream)
-    assert isinstance(heard, Heard), heard
-    assert heard.text == "One, two, three."
-    assert heard.tokens is not None
-    assert (heard.tokens.input, heard.tokens.output) == (30, 12)
+    answer = ask(rig, client, stream)
+    assert isinstance(answer, SdkReply), answer
+    assert answer.text == "One, two, three."
+    assert answer.tokens is not None
+    assert (answer.tokens.input, answer.tokens.output) == (30, 12)
     bodies = [call.json for call in fake.calls]
     assert [body.pop("continuationToken", None) for body in bodies] == [None, "tok-1", "tok-2"]
     assert bodies[0] == bodies[1] == bodies[2]
@@ -85,9 +85,9 @@ def test_a_reply_in_parts_continues_in_the_same_reply(rig: Rig, client: str, str
 def test_a_reply_that_never_stops_is_ended_after_sixteen_parts(rig: Rig, stream: bool) -> None:
     part = reply(stream, chunk({"text": "a"}, finish="CONTINUATION", token="tok"))
     fake = rig.plays("gemini", part)
-    heard = ask(rig, "chat", stream)
-    assert isinstance(heard, Heard), heard
-    assert (heard.text, heard.stop, len(fake.calls)) == ("a" * 17, "length", 17)
+    answer = ask(rig, "chat", stream)
+    assert isinstance(answer, SdkReply), answer
+    assert (answer.text, answer.stop, len(fake.calls)) == ("a" * 17, "length", 17)
 
 
 CALL: JsonObject = {"functionCall": {"id": "call_a1", "name": "weather", "args": {"city": "Ulm"}}}
@@ -96,7 +96,7 @@ DUMMY = "skip_thought_signature_validator"
 
 
 def first_turns(rig: Rig, client: str, answer: Answer, stream: bool = False) -> tuple[JsonObject, list[JsonObject]]:
-    """Return what the client asked, and what it appends to its history."""
+    """Return the client's request, and what it appends to its history."""
     rig.plays("gemini", answer)
     request = request_for(client, rig.model("gemini"), CASES["sealed reasoning"])
     return request, TURNS[client](rig, request, stream)
@@ -150,9 +150,9 @@ def test_a_reply_without_output_that_failed_is_tried_again(
     failed = reply(stream, chunk(finish=finish))
     with rigged(tmp_path, "[retry]\nattempts = 2\nbase_s = 0.01\n") as rig:
         fake = rig.plays("gemini", failed, reply(stream, chunk({"text": "Now."}, finish="STOP")))
-        heard = ask(rig, client, stream)
-        assert isinstance(heard, Heard), heard
-        assert (heard.text, len(fake.calls)) == ("Now.", 2)
+        answer = ask(rig, client, stream)
+        assert isinstance(answer, SdkReply), answer
+        assert (answer.text, len(fake.calls)) == ("Now.", 2)
         rig.plays("gemini", failed)
         assert failed_status(rig, client, stream) == (502, True)
 
@@ -210,13 +210,13 @@ def test_a_refusal_explains_itself(rig: Rig, client: str, stream: bool) -> None:
     blocked = chunk(finish="PROHIBITED_CONTENT")
     blocked["candidates"][0] |= {"finishMessage": "It is about weapons."}
     rig.plays("gemini", reply(stream, blocked))
-    heard = ask(rig, client, stream)
-    if isinstance(heard, Halted):
-        assert heard.stop == "content_filter"
+    answer = ask(rig, client, stream)
+    if isinstance(answer, Halted):
+        assert answer.stop == "content_filter"
         return
-    assert isinstance(heard, Heard), heard
+    assert isinstance(answer, SdkReply), answer
     expected = {"chat": "content_filter", "responses": "incomplete content_filter", "messages": "refusal"}
-    assert heard.stop == expected[client]
+    assert answer.stop == expected[client]
 
 
 SUPPORT: JsonObject = {"segment": {"startIndex": 8, "endIndex": 17, "text": "is sunny."}, "groundingChunkIndices": [0]}

@@ -9,8 +9,8 @@ import openai
 import pytest
 
 from e2e.cases import request_for
-from e2e.hearing import STREAMS, WHOLE, Broke, Heard, Reply, StatusError, status_error
 from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged, sign
+from e2e.sdk_replies import STREAMS, WHOLE, Broke, Reply, SdkReply, StatusError, status_error
 from fakes.kiro import INVALID_BEARER, FakeKiro, framed, json_answer, refusal, tail, words
 from fakes.upstream import Answer
 from narrowing import expect
@@ -35,14 +35,14 @@ def rig(tmp_path: Path) -> Iterator[KiroRig]:
         yield own
 
 
-def ask(rig: KiroRig, client: str, stream: bool = False) -> Heard | Broke:
+def ask(rig: KiroRig, client: str, stream: bool = False) -> SdkReply | Broke:
     """The reply, or the SDK's exception."""
     listen = STREAMS[client][-1] if stream else WHOLE[client]
     try:
         reply = listen(rig.sdk, request_for(client, MODEL))
     except (openai.APIError, anthropic.APIError) as error:
         return Broke("", error)
-    assert isinstance(reply, Heard | Broke)
+    assert isinstance(reply, SdkReply | Broke)
     return reply
 
 
@@ -61,7 +61,7 @@ def test_a_refused_token_is_renewed_and_the_request_replayed_once(rig: KiroRig, 
     rig.plays(HELLO)
     rig.fake.access.clear()  # revoked, though the file says that it lives
     reply = ask(rig, client, stream)
-    assert isinstance(reply, Heard)
+    assert isinstance(reply, SdkReply)
     assert reply.text == "Hello"
     assert rig.fake.counts["/refreshToken"] == 1
     assert rig.fake.counts[CHAT] == 2
@@ -98,7 +98,7 @@ def test_too_little_capacity_is_waited_for(rig: KiroRig, client: str, stream: bo
     rig.plays(HELLO)
     rig.fake.script(CHAT, CAPACITY, CAPACITY)
     reply = ask(rig, client, stream)
-    assert isinstance(reply, Heard), reply
+    assert isinstance(reply, SdkReply), reply
     assert rig.fake.counts[CHAT] == 3
     chats = rig.fake.chats[-3:]
     assert len({chat.headers["amz-sdk-invocation-id"] for chat in chats}) == 1
@@ -146,7 +146,7 @@ def test_a_request_that_lacked_a_profile_is_repeated_with_one(rig: KiroRig, clie
     rig.fake.script(CHAT, refusal(400, "profileArn is required for this request."))
     rig.plays(HELLO)
     reply = ask(rig, client)
-    assert isinstance(reply, Heard), reply
+    assert isinstance(reply, SdkReply), reply
     assert rig.fake.counts[CHAT] == 2
 
 
@@ -163,7 +163,7 @@ def test_twenty_requests_that_are_refused_at_once_make_one_refresh(rig: KiroRig)
     rig.fake.access.clear()
     with ThreadPoolExecutor(20) as pool:
         reply = list(pool.map(lambda number: ask(rig, CLIENTS[number % 3], number % 2 == 0), range(20)))
-    assert all(isinstance(one, Heard) and one.text == "Hello" for one in reply), reply
+    assert all(isinstance(one, SdkReply) and one.text == "Hello" for one in reply), reply
     assert rig.fake.counts["/refreshToken"] == 1
 
 
@@ -174,7 +174,7 @@ def test_twenty_requests_with_an_expired_token_make_one_refresh(tmp_path: Path) 
     with kiro_rigged(tmp_path, life_s=-60, prepare=slow) as rig:
         with ThreadPoolExecutor(20) as pool:
             reply = list(pool.map(lambda number: ask(rig, CLIENTS[number % 3]), range(20)))
-        assert all(isinstance(one, Heard) and one.text == "Hello" for one in reply), reply
+        assert all(isinstance(one, SdkReply) and one.text == "Hello" for one in reply), reply
         # Two providers share the file here: the second finds what the first has renewed.
         assert rig.fake.counts["/refreshToken"] == 1
 
@@ -194,7 +194,7 @@ def test_an_account_that_the_ide_renews_stays_usable(rig: KiroRig, client: str) 
 
     rig.fake.before["/refreshToken"] = renew
     reply = ask(rig, client)
-    assert isinstance(reply, Heard), reply
+    assert isinstance(reply, SdkReply), reply
     assert rig.fake.counts["/refreshToken"] == 1
     assert rig.file.read_bytes() == written[0]
 
@@ -216,7 +216,7 @@ def test_a_token_that_lives_is_served_on_though_it_cannot_be_renewed(tmp_path: P
         rig.fake.replies = [HELLO]
         for _ in range(3):
             reply = ask(rig, client)
-            assert isinstance(reply, Heard), reply
+            assert isinstance(reply, SdkReply), reply
         assert rig.file.read_bytes() == before
 
 
@@ -238,5 +238,5 @@ def test_a_request_reaches_kiro_with_user_agent_and_profile(rig: KiroRig, client
 def test_an_empty_reply_is_retried(rig: KiroRig) -> None:
     rig.plays(Answer(b"", content_type="application/vnd.amazon.eventstream"), HELLO)
     reply = ask(rig, "chat", stream=True)
-    assert isinstance(reply, Heard), reply
+    assert isinstance(reply, SdkReply), reply
     assert rig.fake.counts[CHAT] == 2

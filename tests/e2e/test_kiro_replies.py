@@ -10,11 +10,11 @@ import pytest
 from google import genai
 
 from e2e.cases import Case, request_for
-from e2e.hearing import ENVELOPE, STOPS, Broke, Halted, Heard
-from e2e.hearing_gemini import STREAMS, WHOLE
 from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, everyone, kiro_rigged
 from e2e.meaning import Meant, Stop, Tokens
 from e2e.raw_http import post
+from e2e.sdk_replies import ENVELOPE, STOPS, Broke, Halted, SdkReply
+from e2e.sdk_replies_gemini import STREAMS, WHOLE
 from fakes.eventstream import event, exception
 from fakes.kiro import framed, refusal, tail, tool, words
 from fakes.upstream import Answer, End
@@ -50,9 +50,9 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
         yield shared
 
 
-def is_heard(text: str, stop: str, reply: Heard | Broke | Halted) -> bool:
-    """Whether a client heard this text and this end; the Chat helper raises at a cap, with both."""
-    return isinstance(reply, Heard | Halted) and (reply.text, reply.stop) == (text, stop)
+def has_read(text: str, stop: str, reply: SdkReply | Broke | Halted) -> bool:
+    """Return whether a client has read this text and this end; the Chat helper raises at a cap, with both."""
+    return isinstance(reply, SdkReply | Halted) and (reply.text, reply.stop) == (text, stop)
 
 
 @clients
@@ -60,7 +60,7 @@ def is_heard(text: str, stop: str, reply: Heard | Broke | Halted) -> bool:
 def test_text_survives_any_cut_of_its_frames(rig: KiroRig, client: str, cut: str) -> None:
     rig.plays(framed(words("é日"), words("😀 ha"), words("ha"), words("ha"), tail(), cut=CUTS[cut]))
     for reply in everyone(rig, client, request_for(client, MODEL)):
-        assert is_heard("é日😀 hahaha", STOPS[client][Stop.NATURAL], reply)
+        assert has_read("é日😀 hahaha", STOPS[client][Stop.NATURAL], reply)
 
 
 @clients
@@ -89,21 +89,21 @@ def test_a_retry_after_an_exception_is_not_noticed(rig: KiroRig, client: str) ->
     late = framed(exception("ThrottlingException", {"message": "slow"}))
     for listen in (WHOLE[client], *STREAMS[client]):
         rig.plays(late, framed(words("Hello"), tail()))
-        assert is_heard("Hello", STOPS[client][Stop.NATURAL], listen(rig.sdk, request_for(client, MODEL)))
+        assert has_read("Hello", STOPS[client][Stop.NATURAL], listen(rig.sdk, request_for(client, MODEL)))
         assert len(rig.fake.chats) == 2
 
 
 @clients
 def test_a_whole_reply_has_the_same_first_token_timeout(hasty: KiroRig, client: str) -> None:
     hasty.plays(framed(end=End.HANG), framed(words("Hello"), tail()))
-    assert is_heard("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, request_for(client, MODEL)))
+    assert has_read("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, request_for(client, MODEL)))
     assert len(hasty.fake.chats) == 2
 
 
 @clients
 def test_a_whole_reply_may_be_generated_slowly(hasty: KiroRig, client: str) -> None:
     hasty.plays(framed(words("Hel"), words("lo"), tail(), cut=200, pause_s=0.6))
-    assert is_heard("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, request_for(client, MODEL)))
+    assert has_read("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, request_for(client, MODEL)))
     assert len(hasty.fake.chats) == 1
 
 
@@ -118,7 +118,7 @@ FAULTS = {
 def test_a_whole_reply_does_not_wait_for_the_end_of_a_failed_stream(hasty: KiroRig, client: str, fault: str) -> None:
     hasty.plays(FAULTS[fault], framed(words("Hello"), tail()))
     begun = time.monotonic()
-    assert is_heard("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, request_for(client, MODEL)))
+    assert has_read("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, request_for(client, MODEL)))
     assert len(hasty.fake.chats) == 2
     assert time.monotonic() - begun < 20  # of the 30 seconds that a silent upstream is given
 
@@ -178,7 +178,7 @@ def test_fragments_of_a_call_become_one_call(rig: KiroRig, client: str, cut: str
         )
     )
     for reply in everyone(rig, client, request_for(client, MODEL, TOOLED)):
-        assert isinstance(reply, Heard), reply
+        assert isinstance(reply, SdkReply), reply
         assert reply.calls == (("tooluse_1", "weather", {"city": "Zürich"}),)
         assert reply.stop == STOPS[client][Stop.TOOL]
 
@@ -197,7 +197,7 @@ def test_interleaved_calls_come_out_in_order_and_apart(rig: KiroRig, client: str
         )
     )
     for reply in everyone(rig, client, request_for(client, MODEL, TOOLED)):
-        assert isinstance(reply, Heard), reply
+        assert isinstance(reply, SdkReply), reply
         assert reply.calls == (("a", "weather", {"city": "A"}), ("b", "clock", {"city": "B"}))
 
 
@@ -208,8 +208,8 @@ def test_a_cut_call_is_never_executable(rig: KiroRig, client: str, provider: str
     rig.plays(framed(words("Writing."), tool("t", "weather", input='{"city":"x')))
     model = MODEL.replace("kiro/", f"{provider}/", 1)
     for reply in everyone(rig, client, request_for(client, model, TOOLED)):
-        assert is_heard("Writing.", STOPS[client][Stop.CAP], reply)
-        assert isinstance(reply, Halted) or expect(Heard, reply).calls == ()
+        assert has_read("Writing.", STOPS[client][Stop.CAP], reply)
+        assert isinstance(reply, Halted) or expect(SdkReply, reply).calls == ()
 
 
 @clients
@@ -218,7 +218,7 @@ def test_the_missing_arguments_of_a_truncated_call_are_requested_and_joined(rig:
     for listen in (WHOLE[client], *STREAMS[client]):
         rig.plays(cut, rest)
         reply = listen(rig.sdk, request_for(client, MODEL, TOOLED))
-        assert isinstance(reply, Heard), reply
+        assert isinstance(reply, SdkReply), reply
         assert reply.calls == (("t", "weather", {"city": "Zürich"}),)
         assert reply.stop == STOPS[client][Stop.TOOL]
 
@@ -238,7 +238,7 @@ def test_native_reasoning_is_separate_and_its_signature_enveloped(rig: KiroRig, 
         )
     )
     for reply in everyone(rig, client, request_for(client, MODEL, REASONING)):
-        assert isinstance(reply, Heard), reply
+        assert isinstance(reply, SdkReply), reply
         assert (reply.text, reply.thinking, reply.seals) == ("Then.", "ab", (ENVELOPE,))
         assert reply.order == (() if client == "chat" else ("thinking", "text"))
 
@@ -250,7 +250,7 @@ def test_thinking_in_tags_is_thinking_only_at_the_start(rig: KiroRig, client: st
         framed(words("<thin"), words("king>x</think"), words("ing>\n\nHi"), words(" `<thinking>` is a tag."), tail())
     )
     for reply in everyone(rig, client, request_for(client, MODEL, REASONING)):
-        assert isinstance(reply, Heard), reply
+        assert isinstance(reply, SdkReply), reply
         assert (reply.thinking, reply.text) == ("x", "Hi `<thinking>` is a tag.")
 
 
@@ -271,7 +271,7 @@ def test_a_call_written_as_tags_is_a_call_with_arguments_as_the_schema_types_the
     rig.plays(framed(words("ok "), *map(words, pieces), tail()))
     for listen in (WHOLE[client], STREAMS[client][-1]):
         reply = listen(rig.sdk, request_for(client, MODEL, TOOLED))
-        assert isinstance(reply, Heard), reply
+        assert isinstance(reply, SdkReply), reply
         assert reply.text == "ok "
         assert [(name, arguments) for _, name, arguments in reply.calls] == [("weather", {"city": "5", "days": 3})]
         assert reply.stop == STOPS[client][Stop.TOOL]
@@ -293,7 +293,7 @@ def test_reported_usage_is_marked_as_reported(rig: KiroRig, client: str) -> None
     counted = {"uncachedInputTokens": 10, "cacheReadInputTokens": 2, "cacheWriteInputTokens": 1, "outputTokens": 5}
     rig.plays(framed(words("Hi"), tail("END_TURN", 2.0, **counted)))
     for reply in everyone(rig, client, request_for(client, MODEL)):
-        assert isinstance(reply, Heard), reply
+        assert isinstance(reply, SdkReply), reply
         written = 0 if client == "gemini" else 1  # Gemini's usage does not have this count
         assert reply.tokens == Tokens(13, 5, cached=2, written=written)
 
@@ -313,7 +313,7 @@ def test_credits_are_summed_and_sent_with_the_usage_of_chat(rig: KiroRig) -> Non
 def test_usage_that_is_only_a_share_of_the_window_is_worked_out(rig: KiroRig, client: str) -> None:
     rig.plays(framed(words("Hi"), tail(percentage=10.0)))
     for reply in everyone(rig, client, request_for(client, MODEL)):
-        assert isinstance(reply, Heard), reply
+        assert isinstance(reply, SdkReply), reply
         assert reply.tokens is not None
         assert reply.tokens.input + reply.tokens.output == 20_000
         assert 0 < reply.tokens.output < 10
@@ -323,7 +323,7 @@ def test_usage_that_is_only_a_share_of_the_window_is_worked_out(rig: KiroRig, cl
 def test_text_without_its_tail_counts_as_cut(rig: KiroRig, client: str) -> None:
     rig.plays(framed(words("It was a")))
     for reply in everyone(rig, client, request_for(client, MODEL)):
-        assert is_heard("It was a", STOPS[client][Stop.CAP], reply)
+        assert has_read("It was a", STOPS[client][Stop.CAP], reply)
 
 
 @clients

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from e2e.cases import request_for
-from e2e.hearing import WHOLE
 from e2e.kiro_rig import MODEL, kiro_rigged
+from e2e.sdk_replies import WHOLE
 from fakes.kiro import framed, refusal, tail, words
 
 

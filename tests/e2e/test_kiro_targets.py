@@ -1,4 +1,4 @@
-"""Kiro asked in AWS's JSON encoding: everything posted to `/`, its name in `x-amz-target`."""
+"""Kiro in AWS's JSON encoding: every operation is posted to `/`, with its name in `x-amz-target`."""
 
 from pathlib import Path
 
@@ -22,10 +22,10 @@ def test_operations_named_in_a_header_are_all_posted_to_the_root(tmp_path: Path)
             reply = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "Hi"}])
     assert reply.choices[0].message.content == "Hello"
     assert {f"kiro/{model['modelId']}" for model in fake.listed} <= listed
-    assert {(request.method, request.path, request.headers["content-type"]) for request in fake.asked} == {
+    assert {(request.method, request.path, request.headers["content-type"]) for request in fake.requests} == {
         ("POST", "/", "application/x-amz-json-1.0")
     }
-    assert {request.headers["x-amz-target"] for request in fake.asked} == {
+    assert {request.headers["x-amz-target"] for request in fake.requests} == {
         "KiroRuntimeService.GenerateAssistantResponse",
         "KiroControlPlaneBearerService.ListAvailableModels",
     }

@@ -6,10 +6,10 @@ import pytest
 from google import genai
 
 from e2e.cases import BROKEN, CASES, PHOTO, PICTURE, WORDS, pictures_in, request_for, request_with_pictures
-from e2e.hearing import Broke, Halted, Heard
-from e2e.hearing_gemini import STREAMS, WHOLE, expected_for
 from e2e.meaning import Meant, Say, sayable
 from e2e.rig import CLIENTS, CROSSED, SPEAKERS, UPSTREAMS, Rig
+from e2e.sdk_replies import Broke, Halted, SdkReply
+from e2e.sdk_replies_gemini import STREAMS, WHOLE, expected_for
 from fakes.upstream import Answer, End
 
 ERRORS: dict[str, type[Exception]] = {
@@ -106,7 +106,7 @@ def test_a_chat_stream_that_finished_is_whole_though_its_connection_breaks(rig: 
     for listen in STREAMS[client]:
         reply = listen(rig.sdk, request_for(client, rig.model("chat")))
         expected = expected_for(client, "chat", meant)
-        assert isinstance(reply, Heard), reply
+        assert isinstance(reply, SdkReply), reply
         assert (reply.calls, reply.stop) == (expected.calls, expected.stop)
 
 

@@ -80,7 +80,7 @@ TURNS: dict[str, Callable[[Rig, JsonObject, bool], list[JsonObject]]] = {
 def first_turns(
     rig: Rig, client: str, upstream: str, meant: Meant, stream: bool
 ) -> tuple[JsonObject, list[JsonObject]]:
-    """Has the upstream think and call a tool; what the client asked, and what it appends to its history."""
+    """Have the upstream think and call a tool; return the client's request, and what it appends to its history."""
     speak = SPEAKERS[upstream]
     answer = Answer(speak.stream(meant)) if stream else Answer(speak.whole(meant), content_type="application/json")
     rig.plays(upstream, answer)
@@ -91,7 +91,7 @@ def first_turns(
 def ask_again(
     rig: Rig, client: str, upstream: str, request: JsonObject, turns: list[JsonObject], *refusals: Answer
 ) -> JsonObject:
-    """Sends the history on, and returns what the upstream was asked, last if it refused before."""
+    """Send the history, and return the last request that the upstream got."""
     agrees = Answer(SPEAKERS[upstream].whole(CASES["text"].meant), content_type="application/json")
     fake = rig.plays(upstream, *refusals, agrees)
     field = "input" if client == "responses" else "messages"

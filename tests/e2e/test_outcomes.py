@@ -1,4 +1,4 @@
-"""Whatever a request comes to, its observers hear it once, with the counts that the upstream reported."""
+"""However a request ends, its observers get it once, with the counts that the upstream reported."""
 
 import time
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from dragoman.hub.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome
 from dragoman.hub.usage import Source
 from e2e.cases import CASES, request_for
 from e2e.faults import FAULTS, refusal
-from e2e.hearing import STREAMS, WHOLE
 from e2e.raw_http import dial, post, request_bytes
 from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
+from e2e.sdk_replies import STREAMS, WHOLE
 from fakes.upstream import Answer, End
 from wire_json import JsonObject
 

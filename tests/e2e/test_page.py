@@ -3,15 +3,15 @@
 import os
 
 from e2e.cases import BROKEN, CASES, PHOTO, PICTURE, pictures_in, request_for, request_with_pictures
-from e2e.hearing import Broke, Halted
-from e2e.hearing_gemini import STREAMS, WHOLE, expected_for
 from e2e.proof import CAPABILITIES, CONSOLE_LOSSES, IMAGES, PAGE, PAIRS, PROVEN, Cell, console_losses, page
 from e2e.rig import Rig
+from e2e.sdk_replies import Broke, Halted
+from e2e.sdk_replies_gemini import STREAMS, WHOLE, expected_for
 from e2e.test_matrix import streamed, whole
 
 
 def prove(rig: Rig, client: str, upstream: str, capability: str) -> bool:
-    """The short proof of one cell, for runs in which the matrix itself was not asked for."""
+    """The short proof of one cell, for runs without the matrix itself."""
     model = rig.model(upstream)
     if capability in BROKEN:
         rig.plays(upstream, streamed(upstream, BROKEN[capability], "in one piece"))

@@ -1,4 +1,4 @@
-"""Several keys of one provider: who is asked, who is left alone and how long, and what the client hears of it."""
+"""Several keys of one provider: which one is used, which cool down and how long, and what the client sees of it."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from dragoman.accounts.pool import MemberState
 from dragoman.hub.outcome import FailedAttempt, Outcome
 from e2e.pool_rig import QUICK, PoolRig, error, keys_of, pooled, stanza_of
 from e2e.raw_http import post
-from fakes.upstream import Answer, Asked
+from fakes.upstream import Answer, ReceivedRequest
 from gateway import running
 from wire_json import JsonObject
 
@@ -42,7 +42,7 @@ def chat(rig: PoolRig, *reply_text: str, stream: bool = False) -> Outcome:
 
 
 def falls_to(rig: PoolRig, key: str) -> str:
-    """The opening of a conversation that is asked with that key, and of which nothing is known yet."""
+    """Return the first message of a new conversation that goes to that key."""
     for number in range(64):
         chat(rig, f"conversation {number}")
         if rig.keyed.taken() == [key]:
@@ -272,7 +272,7 @@ def test_a_cooldown_for_one_model_leaves_the_key_to_other_models(rig: PoolRig) -
 
 
 def test_a_key_that_is_free_soon_is_not_hidden_by_one_that_is_used_up_for_days(rig: PoolRig) -> None:
-    """The first is left alone and so not asked: its limit is what the client waits for, all the same."""
+    """The first cools down and is not used; its limit is still the time that the client has to wait."""
     opening = falls_to(rig, ONE)
     rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="120")
     chat(rig, opening)
@@ -351,7 +351,7 @@ def test_reasoning_that_another_account_cannot_read_is_left_out_once(tmp_path: P
         usual = rig.upstream.choose
         assert usual is not None
 
-        def refuse_sealed(request: Asked) -> Answer:
+        def refuse_sealed(request: ReceivedRequest) -> Answer:
             if b"fake-sealed" not in request.body:
                 return usual(request)
             rig.keyed.seen.append("sealed")

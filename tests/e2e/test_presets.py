@@ -10,7 +10,7 @@ import pytest
 from anthropic.types import MessageParam, ToolParam
 
 from dragoman.config.presets import load_presets
-from fakes.upstream import Answer, Asked, FakeUpstream
+from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, running
 from wire_json import JsonObject
 
@@ -39,12 +39,12 @@ def section(kind: str, url: str, more: str = "") -> str:
     return f'[providers.up]\nkind = "{kind}"\nendpoint = "{url}"\napi_key = "sk-fake-vendor"\n{more}'
 
 
-def reply_like_mistral(asked: Asked) -> Answer:
-    extra = [name for name in asked.json if name not in MISTRAL_FIELDS]
+def reply_like_mistral(request: ReceivedRequest) -> Answer:
+    extra = [name for name in request.json if name not in MISTRAL_FIELDS]
     if extra:
         detail = [{"type": "extra_forbidden", "loc": ["body", extra[0]], "msg": "Extra inputs are not permitted"}]
         return as_json({"object": "error", "message": {"detail": detail}, "type": "invalid_request_error"}, 422)
-    messages = msgspec.convert(asked.json["messages"], list[dict[str, object]])
+    messages = msgspec.convert(request.json["messages"], list[dict[str, object]])
     calls = [
         call for message in messages for call in msgspec.convert(message.get("tool_calls") or [], list[JsonObject])
     ]
@@ -77,13 +77,13 @@ def test_mistral_gets_no_field_that_it_rejects_and_short_ids_of_calls(tmp_path: 
 
 
 def test_deepseek_has_messages_at_another_address_and_wants_its_reasoning_back(tmp_path: Path) -> None:
-    def answer(asked: Asked) -> Answer:
-        if asked.path.startswith("/anthropic/v1/messages"):
+    def answer(request: ReceivedRequest) -> Answer:
+        if request.path.startswith("/anthropic/v1/messages"):
             text = [{"type": "text", "text": "messages"}]
             usage = {"input_tokens": 1, "output_tokens": 1}
             whole = {"id": "m1", "type": "message", "role": "assistant", "model": "m", "content": text, "usage": usage}
             return as_json(whole | {"stop_reason": "end_turn", "stop_sequence": None})
-        turns = msgspec.convert(asked.json["messages"], list[dict[str, object]])
+        turns = msgspec.convert(request.json["messages"], list[dict[str, object]])
         if any(turn["role"] == "assistant" and not turn.get("reasoning_content") for turn in turns):
             error = {"message": "The reasoning_content must be passed back", "type": "invalid_request_error"}
             return as_json({"error": error}, 400)
@@ -186,4 +186,4 @@ def test_a_deployment_of_azure_is_requested_by_any_name_because_its_list_is_not_
                 pass
             assert [model.id for model in client.models.list()] == []
         assert fake.calls[0].json["model"] == "my-deployment"
-        assert all(asked.method == "POST" for asked in fake.asked)
+        assert all(request.method == "POST" for request in fake.requests)

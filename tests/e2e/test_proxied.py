@@ -72,7 +72,7 @@ def test_a_proxy_over_tls_with_a_password_and_a_private_ca(tmp_path: Path, secur
         led = f'proxy = "https://me:fake-password@localhost:{proxy.port}"'
         status, body = ask(stanza(endpoint, led, f'ca_file = "{ca_file}"'), tmp_path)
         assert (status, body) == (200, REPLY)
-        request = [head.split(b" ")[0] for head in proxy.asked]
+        request = [head.split(b" ")[0] for head in proxy.requests]
         assert request[0] == (b"CONNECT" if secured else b"GET")  # the list of models comes first
         status, body = ask(stanza(endpoint, led), tmp_path)
         assert status == 502
@@ -91,7 +91,7 @@ def test_a_socks_proxy_with_a_password(tmp_path: Path, scheme: str) -> None:
         endpoint = f"http://127.0.0.1:{server.port}/v1"
         led = f'proxy = "{scheme}://me:fake-password@127.0.0.1:{proxy.port}"'
         assert ask(stanza(endpoint, led), tmp_path) == (200, REPLY)
-        assert set(proxy.asked) == {b"127.0.0.1"}
+        assert set(proxy.requests) == {b"127.0.0.1"}
         status, body = ask(stanza(endpoint, led.replace("fake-password", "fake-other")), tmp_path)
         assert status == 502
         assert b"refused user or password" in body
@@ -99,7 +99,7 @@ def test_a_socks_proxy_with_a_password(tmp_path: Path, scheme: str) -> None:
 
 
 def test_linked_media_are_fetched_through_the_proxy_of_the_environment(tmp_path: Path) -> None:
-    """A public address in the link, so that no resolver is asked; the proxy leads it to a server here."""
+    """The link has a public address, so that nothing is resolved; the proxy connects it to a server here."""
     pdf = b"%PDF-1.7"
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/pdf\r\ncontent-length: %d\r\n\r\n" % len(pdf)
 
@@ -117,5 +117,5 @@ def test_linked_media_are_fetched_through_the_proxy_of_the_environment(tmp_path:
         with running(toml, tmp_path, {"ALL_PROXY": f"http://127.0.0.1:{proxy.port}"}) as gateway:
             response = post(gateway.port, "/v1/messages", msgspec.json.encode(request))
         assert response.status == 200, response.body
-        assert [head.partition(b" HTTP")[0] for head in proxy.asked] == [f"CONNECT {place}".encode()]
+        assert [head.partition(b" HTTP")[0] for head in proxy.requests] == [f"CONNECT {place}".encode()]
         assert base64.b64encode(pdf) in b"".join(upstream.requests)

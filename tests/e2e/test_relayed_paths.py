@@ -44,8 +44,8 @@ class Site:
 
     def plays(self, *answers: Answer) -> None:
         self.up.answers[:] = answers
-        self.up.asked.clear()
-        self.bare.asked.clear()
+        self.up.requests.clear()
+        self.bare.requests.clear()
 
     def post(self, path: str, body: bytes, *fields: str) -> Answered:
         return post(self.gateway.port, f"/v1/{path}", body, *fields)

@@ -18,10 +18,10 @@ from dragoman.http.handler import replay_site
 from e2e.account_rig import codex_rigged, copilot_rigged
 from e2e.cases import BROKEN, CASES, request_for
 from e2e.faults import ACCIDENTS, FAULTS, refusal
-from e2e.hearing import STREAMS, WHOLE, Heard
 from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged
 from e2e.raw_http import ask, post, request_bytes
 from e2e.rig import PROTOCOLS, Rig, rigged
+from e2e.sdk_replies import STREAMS, WHOLE, SdkReply
 from e2e.test_matrix import streamed, whole
 from fakes.codex import begun, done, ended, numbered
 from fakes.eventstream import event, exception
@@ -165,7 +165,7 @@ def test_a_completed_call_replays_the_same(kiro: tuple[KiroRig, Kept], client: s
     for listen in (WHOLE[client], STREAMS[client][-1]):
         shared.plays(cut, framed(words('lo","days":3}'), tail()))
         reply = listen(shared.sdk, request_for(client, MODEL, CASES["one tool call"]))
-        assert isinstance(reply, Heard)
+        assert isinstance(reply, SdkReply)
         assert [call[2] for call in reply.calls] == [{"city": "Oslo", "days": 3}]
     captures = kept.fresh(2)
     assert [capture.cut_calls for capture in captures] == [("weather",), ("weather",)]
@@ -238,7 +238,7 @@ def test_the_incomplete_end_of_codex_is_captured_as_received(tmp_path: Path, cli
         codex.fake.plays(answer)
         reply = WHOLE[client](codex.sdk, request_for(client, "codex/gpt-5.5"))
         [capture] = Kept(tmp_path / "captures", codex.gateway).fresh(1)
-    assert isinstance(reply, Heard)
+    assert isinstance(reply, SdkReply)
     assert reply.text == "one two"
     assert raw(capture) == answer.body
     assert_same([capture])

@@ -63,7 +63,7 @@ def ask(rig: Rig, client: str, model: str, *, stream: bool = False, key: str = K
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     with FakeUpstream() as searxng:
-        searxng.intercept = lambda asked: Answer(FOUND, content_type="application/json")
+        searxng.intercept = lambda request: Answer(FOUND, content_type="application/json")
         tools = f'[tools.web_search]\nbackend = "searxng"\nendpoint = "{searxng.url}"\n'
         with rigged(tmp_path_factory.mktemp("scraped"), tools + SETTINGS, ("vendor-model",)) as shared:
             yield shared

@@ -24,7 +24,7 @@ SERVICES: dict[str, tuple[str, JsonObject]] = {
 def test_a_service_gets_its_requests_at_the_configured_address(tmp_path: Path, name: str, is_whole_path: bool) -> None:
     path, found = SERVICES[name]
     answer = Answer(msgspec.json.encode(found), content_type=JSON)
-    with FakeUpstream(intercept=lambda asked: answer) as service:
+    with FakeUpstream(intercept=lambda request: answer) as service:
         root = service.url.removesuffix("/v1")
         endpoint = root + path if is_whole_path else f"{root}/"
         settings = f'[tools.web_search]\nbackend = "{name}"\nendpoint = "{endpoint}"\napi_key = "k-fake"'
@@ -32,7 +32,7 @@ def test_a_service_gets_its_requests_at_the_configured_address(tmp_path: Path, n
             scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
             with scene.sdk.anthropic.messages.stream(**ask()) as events:
                 message = events.get_final_message()
-    [asked] = service.asked
-    assert asked.path.partition("?")[0] == path
+    [request] = service.requests
+    assert request.path.partition("?")[0] == path
     assert outcomes(message) == [["https://a.example/1"]]
     assert "Text of one." in str(scene.sent[1]["messages"])

@@ -117,9 +117,9 @@ def test_a_call_is_part_of_the_usage_that_an_upstream_does_not_report(scene: Sce
         *(body[: body.index(b'"usage"')].rpartition(b"data: ")[0] + DONE for body in (CHAT_SEARCHES, CHAT_ANSWERS))
     )
     outcome, _ = scene.run()
-    spoken = count_text("Let me look. ") + count_text("See [One](https://a.example/1) and [x](https://no.example/).")
+    visible = count_text("Let me look. ") + count_text("See [One](https://a.example/1) and [x](https://no.example/).")
     assert outcome.usage is not None
-    assert outcome.usage.output > spoken
+    assert outcome.usage.output > visible
     assert outcome.usage.input > 2 * count_text("pandas?")
     assert outcome.usage.web_searches == 1
 
@@ -142,16 +142,16 @@ def test_a_capture_holds_every_round_and_run_and_replays_without_the_network(sce
     run = lookup.value["value"]
     assert (run["tool"], run["backend"], run["input"]) == ("web_search", "searxng", "pandas")
     assert [result["url"] for result in run["outcome"]["results"]] == ["https://a.example/1", "https://b.example/2"]
-    asked = len(scene.searxng.asked)
+    searches_before = len(scene.searxng.requests)
     assert_replays(capture)
-    assert len(scene.searxng.asked) == asked
+    assert len(scene.searxng.requests) == searches_before
 
 
 def test_searches_that_end_in_another_order_replay_the_same(scene: Scene) -> None:
     scene.plays(TWO, CHAT_ANSWERS)
     slow = Answer(json.dumps(FOUND).encode(), content_type="application/json", delay_s=0.3)
     fast = Answer(b'{"results":[]}', content_type="application/json")
-    scene.searxng.intercept = lambda asked: slow if "pandas" in asked.path else fast
+    scene.searxng.intercept = lambda request: slow if "pandas" in request.path else fast
     _, capture = scene.run()
     assert_replays(capture)
 
@@ -172,9 +172,9 @@ def test_a_key_that_a_search_service_repeats_goes_nowhere(scene: Scene) -> None:
     with scene.sdk.anthropic.messages.stream(**ask()) as events:
         message = events.get_final_message()
     wait_until(lambda: len(scene.gateway.outcomes) > ended)
-    assert any(("authorization", f"Bearer {SEARCH_KEY}") in asked.fields for asked in scene.searxng.asked)
+    assert any(("authorization", f"Bearer {SEARCH_KEY}") in request.fields for request in scene.searxng.requests)
     assert SEARCH_KEY not in message.model_dump_json()
-    assert not [asked for asked in scene.upstream.calls if SEARCH_KEY.encode() in asked.body]
+    assert not [request for request in scene.upstream.calls if SEARCH_KEY.encode() in request.body]
     capture = scene.capture_of(scene.gateway.outcomes[-1])
     assert_replays(capture)
     for file in scene.files():

@@ -13,7 +13,7 @@ import pytest
 from anthropic.types import Message, WebSearchToolResultBlock
 
 from dragoman.config.problems import ConfigError
-from e2e.hearing import Sdk
+from e2e.sdk_replies import Sdk
 from e2e.search_scene import CHAT_ANSWERS, CHAT_SEARCHES
 from e2e.test_server_tools import ask
 from fakes.upstream import Answer, FakeUpstream
@@ -41,7 +41,7 @@ class Scene:
         return "\n".join(["[retry]\nattempts = 1", tools, provider_section("chat", self.upstream.url)])
 
     def plays(self, *rounds: Answer) -> None:
-        self.upstream.asked.clear()
+        self.upstream.requests.clear()
         self.upstream.answers = list(rounds)
 
     def process(self) -> int:

@@ -126,7 +126,7 @@ def test_a_function_of_the_client_with_the_same_name_is_never_taken_for_the_sear
     names = [tool["function"]["name"] for tool in scene.sent[0]["tools"]]
     assert names == ["web_search", "gateway_web_search"]
     assert kinds(message) == ["text", "tool_use"]
-    assert scene.searxng.asked == []
+    assert scene.searxng.requests == []
     scene.plays(chat_calls(("call_1", "gateway_web_search", '{"query": "x"}')), CHAT_ANSWERS)
     _, message = streamed(scene, tools=[own, hosted])
     assert kinds(message)[:3] == ["text", "server_tool_use", "web_search_tool_result"]
@@ -172,7 +172,7 @@ def test_a_call_beyond_max_uses_is_an_error_result_and_the_next_round_has_no_sea
     first, second, third = scene.sent
     assert [bool(request.get("tools")) for request in (first, second, third)] == [True, True, False]
     assert message.stop_reason == "end_turn"
-    assert len(scene.searxng.asked) == 1
+    assert len(scene.searxng.requests) == 1
 
 
 @pytest.mark.parametrize(("status", "code"), [(500, "unavailable"), (403, "unavailable"), (429, "too_many_requests")])
@@ -198,7 +198,7 @@ def test_a_bad_query_is_an_error_result_and_is_not_sent(scene: SearchScene, argu
     scene.plays(chat_calls(("call_1", "web_search", arguments)), CHAT_ANSWERS)
     _, message = streamed(scene)
     assert outcomes(message) == [code]
-    assert scene.searxng.asked == []
+    assert scene.searxng.requests == []
 
 
 def test_a_reply_that_searches_comes_back_as_call_and_result(scene: SearchScene) -> None:

@@ -184,7 +184,7 @@ def test_a_messages_upstream_with_the_tool_searches_itself(tmp_path_factory: pyt
     with search_scene(tmp_path_factory.mktemp("native"), "messages") as scene:
         scene.plays(message(blocks, "end_turn"))
         seen = deltas(chunks(scene))
-        assert scene.searxng.asked == []
+        assert scene.searxng.requests == []
         assert scene.sent[0]["tools"][0]["type"].startswith("web_search_")
         assert [delta["annotations"] for delta in seen if "annotations" in delta] == [
             [

@@ -27,7 +27,7 @@ from e2e.search_scene import (
     message,
     search_scene,
 )
-from fakes.upstream import Answer, Asked, FakeUpstream
+from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from wire_json import JsonObject
 
 FETCH: JsonObject = {"type": "web_fetch_20250910", "name": "web_fetch"}
@@ -53,7 +53,7 @@ class FetchScene:
 
     def plays(self, *rounds: bytes) -> None:
         self.search.plays(*rounds)
-        self.tavily.asked.clear()
+        self.tavily.requests.clear()
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +65,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FetchScene]:
             yield FetchScene(search, tavily)
 
 
-def _extract(asked: Asked) -> Answer:
-    found = {"url": asked.json["urls"][0], "raw_content": PAGE, "title": "Pandas"}
+def _extract(request: ReceivedRequest) -> Answer:
+    found = {"url": request.json["urls"][0], "raw_content": PAGE, "title": "Pandas"}
     return Answer(json.dumps({"results": [found], "failed_results": []}).encode(), content_type=JSON)
 
 
@@ -239,7 +239,7 @@ def test_max_content_tokens_cuts_the_page(scene: FetchScene) -> None:
 def test_an_address_that_the_conversation_does_not_name_is_not_fetched(scene: FetchScene) -> None:
     scene.plays(fetches("https://invented.example/"), ANSWERS)
     assert outcomes(streamed(scene.search)) == ["url_not_in_prior_context"]
-    assert scene.tavily.asked == []
+    assert scene.tavily.requests == []
 
 
 def test_an_address_of_a_search_result_is_fetched(scene: FetchScene) -> None:
@@ -255,7 +255,7 @@ def test_an_address_of_a_search_result_is_fetched(scene: FetchScene) -> None:
 def test_domain_lists_are_followed(scene: FetchScene, lists: JsonObject) -> None:
     scene.plays(fetches(URL), ANSWERS)
     assert outcomes(streamed(scene.search, tools=[{**FETCH, **lists}])) == ["url_not_allowed"]
-    assert scene.tavily.asked == []
+    assert scene.tavily.requests == []
 
 
 def test_a_second_fetch_beyond_max_uses_is_an_error_result(scene: FetchScene) -> None:
@@ -287,6 +287,6 @@ def test_the_vendor_gets_a_fetched_page_in_its_own_shape(
     with search_scene(tmp_path_factory.mktemp("native"), "messages") as native:
         native.plays(message([{"type": "text", "text": "Fine."}], "end_turn"))
         streamed(native, {"role": "assistant", "content": content}, {"role": "user", "content": "more"})
-        [asked] = native.upstream.calls
-        assert b"dgm1." not in asked.body
-        assert asked.json["messages"][1]["content"][:2] == content[:2]
+        [request] = native.upstream.calls
+        assert b"dgm1." not in request.body
+        assert request.json["messages"][1]["content"][:2] == content[:2]

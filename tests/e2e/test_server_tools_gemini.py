@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from google.genai import types
 
-from e2e.hearing_gemini import google_client
 from e2e.kiro_rig import MODEL, kiro_rigged
 from e2e.raw_http import post
+from e2e.sdk_replies_gemini import google_client
 from e2e.search_scene import (
     CHAT_SEARCHES,
     FOUND,
@@ -24,7 +24,7 @@ from e2e.test_server_tools_kiro import ANSWERS as KIRO_ANSWERS
 from e2e.test_server_tools_kiro import FOUND as KIRO_FOUND
 from e2e.test_server_tools_kiro import SEARCHES as KIRO_SEARCHES
 from e2e.test_server_tools_pauses import FIRST, LAST
-from fakes.upstream import Answer, Asked, FakeUpstream
+from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY
 from wire_json import JsonObject
 
@@ -41,8 +41,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchScene]:
             yield scene
 
 
-def _extract(asked: Asked) -> Answer:
-    found = {"url": asked.json["urls"][0], "raw_content": "Pandas eat bamboo.", "title": "Pandas"}
+def _extract(request: ReceivedRequest) -> Answer:
+    found = {"url": request.json["urls"][0], "raw_content": "Pandas eat bamboo.", "title": "Pandas"}
     return Answer(json.dumps({"results": [found]}).encode(), content_type=JSON)
 
 
@@ -113,7 +113,7 @@ def test_the_search_is_offered_as_a_function_and_is_no_loss(scene: SearchScene) 
     reply = post(scene.gateway.port, "/v1beta/models/up%2Fm:generateContent", json.dumps(body).encode())
     assert dict(reply.headers)["x-dragoman-loss"] == "0"
     assert [tool["function"]["name"] for tool in scene.sent[0]["tools"]] == ["web_search"]
-    assert len(scene.searxng.asked) == 1
+    assert len(scene.searxng.requests) == 1
 
 
 @pytest.mark.parametrize("stream", [True, False])

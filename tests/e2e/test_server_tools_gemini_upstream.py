@@ -63,7 +63,7 @@ def test_googles_own_search_is_used_where_it_works(
     scene.plays(ANSWERS)
     reply_of(scene, model, *tools)
     assert offered(scene.sent[0]) == sent
-    assert scene.searxng.asked == []
+    assert scene.searxng.requests == []
 
 
 @pytest.mark.parametrize("also", [[], [FETCH]])
@@ -76,7 +76,7 @@ def test_beside_functions_the_gateway_searches_for_a_model_that_cannot(
     assert offered(scene.sent[0]) == sorted(["get_weather", "web_search", *(tool["name"] for tool in also)])
     assert outcomes(reply) == [["https://a.example/1", "https://b.example/2"]]
     assert (reply.usage.input_tokens, reply.usage.output_tokens) == (40, 12)
-    assert len(scene.searxng.asked) == 1
+    assert len(scene.searxng.requests) == 1
     wait_until(lambda: len(scene.gateway.outcomes) > ended)
     id = scene.gateway.outcomes[-1].request_id
     files = CaptureDirectory(directory / "captures", Bounds(100, 1 << 30, 86_400.0))

@@ -17,7 +17,7 @@ from dragoman.http.handler import replay_site
 from e2e.kiro_rig import MODEL, KiroRig, kiro_rigged
 from fakes.eventstream import event
 from fakes.kiro import ARN, SEARCH_TOOL, framed, json_answer, refusal, tail, tool, words
-from fakes.upstream import Answer, Asked
+from fakes.upstream import Answer, ReceivedRequest
 from wire_json import JsonObject
 
 TOOL: JsonObject = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
@@ -71,14 +71,14 @@ def streamed(rig: KiroRig, **more: object) -> Message:
         return stream.get_final_message()
 
 
-def searches(rig: KiroRig) -> list[Asked]:
+def searches(rig: KiroRig) -> list[ReceivedRequest]:
     """The searches by the MCP operation, by either way."""
-    return [asked for asked in operations(rig) if asked.json["method"] == "tools/call"]
+    return [request for request in operations(rig) if request.json["method"] == "tools/call"]
 
 
-def operations(rig: KiroRig) -> list[Asked]:
-    named = [asked for asked in rig.fake.asked if asked.headers.get("x-amz-target", "").endswith("InvokeMCP")]
-    return named + [asked for asked in rig.fake.asked if asked.path == "/mcp"]
+def operations(rig: KiroRig) -> list[ReceivedRequest]:
+    named = [request for request in rig.fake.requests if request.headers.get("x-amz-target", "").endswith("InvokeMCP")]
+    return named + [request for request in rig.fake.requests if request.path == "/mcp"]
 
 
 def error_code(reply: Message) -> str:
@@ -87,8 +87,8 @@ def error_code(reply: Message) -> str:
     return result.content.error_code
 
 
-def user_turns(asked: Asked) -> list[JsonObject]:
-    state = asked.json["conversationState"]
+def user_turns(request: ReceivedRequest) -> list[JsonObject]:
+    state = request.json["conversationState"]
     turns = [*state.get("history", []), state["currentMessage"]]
     return [turn["userInputMessage"] for turn in turns if "userInputMessage" in turn]
 
@@ -116,9 +116,9 @@ def test_the_accounts_own_search_is_used_without_configuration(rig: KiroRig) -> 
     assert reply.usage.server_tool_use.web_search_requests == 1
 
 
-def declared(asked: Asked) -> tuple[str, str]:
+def declared(request: ReceivedRequest) -> tuple[str, str]:
     """What the model is sent about the search and its argument."""
-    [offered] = user_turns(asked)[-1]["userInputMessageContext"]["tools"]
+    [offered] = user_turns(request)[-1]["userInputMessageContext"]["tools"]
     specification = offered["toolSpecification"]
     query = specification["inputSchema"]["json"]["properties"]["query"]
     return specification["description"], query.get("description", "")
@@ -130,14 +130,16 @@ def test_the_model_reads_kiros_own_text_about_the_search(tmp_path: Path) -> None
         own = (SEARCH_TOOL["description"], "The search query to execute")
         rig.plays(SEARCHES, ANSWERS)
         streamed(rig)
-        assert own not in [declared(asked) for asked in rig.fake.chats]  # an account without search costs no request
+        assert own not in [
+            declared(request) for request in rig.fake.chats
+        ]  # an account without search costs no request
         assert len(operations(rig)) == 1
         rig.plays(SEARCHES, ANSWERS, SEARCHES, ANSWERS)
         streamed(rig)
         streamed(rig)
-        assert {declared(asked) for asked in rig.fake.chats} == {own}
+        assert {declared(request) for request in rig.fake.chats} == {own}
         assert len(rig.fake.chats) == 4
-        [listed] = [asked for asked in operations(rig) if asked.json["method"] == "tools/list"]
+        [listed] = [request for request in operations(rig) if request.json["method"] == "tools/list"]
         assert (listed.json["params"], listed.json["profileArn"]) == ({}, ARN)
 
 
@@ -173,19 +175,19 @@ def test_without_such_a_text_the_gateways_own_is_declared(tmp_path: Path, tools:
         rig.plays(SEARCHES, ANSWERS, ANSWERS)
         for _ in range(2):
             assert streamed(rig).stop_reason == "end_turn"
-        assert [asked.json["method"] for asked in operations(rig)] == ["tools/call", "tools/list"]
+        assert [request.json["method"] for request in operations(rig)] == ["tools/call", "tools/list"]
         assert declared(rig.fake.chats[-1])[0].startswith("Search the web.")
 
 
 def test_the_models_query_is_searched_and_not_the_users_sentence(rig: KiroRig) -> None:
     rig.plays(SEARCHES, ANSWERS)
     streamed(rig)
-    [asked] = searches(rig)
-    assert asked.path == "/"
-    assert asked.headers["x-amz-target"] == "KiroRuntimeService.InvokeMCP"
-    assert asked.headers["content-type"] == "application/x-amz-json-1.0"
-    assert asked.json["profileArn"] == ARN
-    assert asked.json["params"] == {"name": "web_search", "arguments": {"query": "pandas"}}
+    [request] = searches(rig)
+    assert request.path == "/"
+    assert request.headers["x-amz-target"] == "KiroRuntimeService.InvokeMCP"
+    assert request.headers["content-type"] == "application/x-amz-json-1.0"
+    assert request.json["profileArn"] == ARN
+    assert request.json["params"] == {"name": "web_search", "arguments": {"query": "pandas"}}
 
 
 def test_the_result_goes_back_to_the_model_under_its_call(rig: KiroRig) -> None:
@@ -209,11 +211,11 @@ def test_a_host_without_the_operation_gets_the_request_at_its_path(rig: KiroRig)
     rig.fake.has_operations = False
     reply = streamed(rig)
     assert [block.type for block in reply.content][1:3] == ["server_tool_use", "web_search_tool_result"]
-    asked = searches(rig)[-1]
-    assert asked.path == "/mcp"
-    assert asked.headers["x-amzn-kiro-profile-arn"] == ARN
-    assert asked.headers["content-type"] == "application/json"
-    assert "profileArn" not in asked.json
+    request = searches(rig)[-1]
+    assert request.path == "/mcp"
+    assert request.headers["x-amzn-kiro-profile-arn"] == ARN
+    assert request.headers["content-type"] == "application/json"
+    assert "profileArn" not in request.json
 
 
 def test_an_expired_token_is_renewed_once(rig: KiroRig) -> None:
@@ -227,7 +229,7 @@ def test_an_expired_token_is_renewed_once(rig: KiroRig) -> None:
     assert [block.type for block in reply.content][2] == "web_search_tool_result"
     assert len(searches(rig)) == 2
     assert rig.fake.counts["/refreshToken"] == 1
-    first, second = (asked.headers["authorization"] for asked in searches(rig))
+    first, second = (request.headers["authorization"] for request in searches(rig))
     assert first != second
     assert reply.usage.server_tool_use is not None
 
@@ -279,10 +281,10 @@ def test_a_failed_operation_is_an_error_result(rig: KiroRig, answer: Answer, cod
     ids=["isError", "inner error"],
 )
 def test_an_error_inside_the_result_is_never_taken_for_no_results(rig: KiroRig, inner: JsonObject) -> None:
-    def answer(asked: Asked) -> Answer | None:
-        if not asked.headers.get("x-amz-target", "").endswith("InvokeMCP"):
+    def answer(request: ReceivedRequest) -> Answer | None:
+        if not request.headers.get("x-amz-target", "").endswith("InvokeMCP"):
             return None
-        return json_answer({"jsonrpc": "2.0", "id": asked.json["id"], "result": inner})
+        return json_answer({"jsonrpc": "2.0", "id": request.json["id"], "result": inner})
 
     rig.plays(SEARCHES, ANSWERS)
     rig.fake.intercept = answer
@@ -352,8 +354,8 @@ def test_a_search_of_the_history_is_declared_though_it_is_not_offered_again(rig:
     rig.plays(ANSWERS)
     history = [*ask()["messages"], {"role": "assistant", "content": content}, {"role": "user", "content": "more"}]
     streamed(rig, messages=history, tools=[])
-    [asked] = rig.fake.chats
-    offered = user_turns(asked)[-1]["userInputMessageContext"]["tools"]
+    [request] = rig.fake.chats
+    offered = user_turns(request)[-1]["userInputMessageContext"]["tools"]
     assert [item["toolSpecification"]["name"] for item in offered] == ["web_search"]
-    results = [turn["userInputMessageContext"].get("toolResults") for turn in user_turns(asked)[1:-1]]
+    results = [turn["userInputMessageContext"].get("toolResults") for turn in user_turns(request)[1:-1]]
     assert "Text of one." in json.dumps(results)

@@ -145,7 +145,7 @@ def test_allowed_and_blocked_domains_together_are_refused(chat: SearchScene, too
     with pytest.raises(BadRequestError) as refused:
         streamed(chat, tools=[both])
     assert "allowed_domains" in str(refused.value)
-    assert chat.upstream.calls == chat.searxng.asked == []
+    assert chat.upstream.calls == chat.searxng.requests == []
 
 
 def test_domain_lists_filter_what_is_shown(chat: SearchScene) -> None:
@@ -165,14 +165,14 @@ def test_our_own_search_reaches_the_vendor_as_text_without_a_token(chat: SearchS
     history = content_of(streamed(chat))
     native.plays(PLAIN)
     streamed(native, history, {"role": "user", "content": "more"})
-    [asked] = native.upstream.calls
-    assert b"dgm1." not in asked.body
-    blocks = asked.json["messages"][1]["content"]
+    [request] = native.upstream.calls
+    assert b"dgm1." not in request.body
+    blocks = request.json["messages"][1]["content"]
     assert [block["type"] for block in blocks] == ["text"] * 5
     assert "pandas" in blocks[1]["text"]
     assert "1. One\nURL: https://a.example/1\nDate: 2026-01-02\nText of one." in blocks[1]["text"]
     assert all("citations" not in block for block in blocks)
-    assert asked.json["tools"] == [TOOL]
+    assert request.json["tools"] == [TOOL]
 
 
 def test_our_own_search_sent_to_the_vendor_is_in_the_ledger(chat: SearchScene, native: SearchScene) -> None:
@@ -247,8 +247,8 @@ def test_a_search_by_a_whole_chat_reply_is_the_same(chat: SearchScene) -> None:
     counts = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
     whole = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "usage": counts}
 
-    def body(spoken: JsonObject, finish: str) -> Answer:
-        choice = {"index": 0, "message": spoken, "finish_reason": finish}
+    def body(message: JsonObject, finish: str) -> Answer:
+        choice = {"index": 0, "message": message, "finish_reason": finish}
         return Answer(json.dumps({**whole, "choices": [choice]}).encode(), content_type=JSON)
 
     link = {"role": "assistant", "content": "See [One](https://a.example/1)."}

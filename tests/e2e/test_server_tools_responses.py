@@ -58,7 +58,7 @@ def test_a_search_passes_through_its_lifecycle_between_two_messages(scene: Scene
     assert item.id.startswith("ws_")
     assert item.status == "completed"
     assert item.action == ActionSearch(type="search", query="pandas", queries=["pandas"])
-    assert len(scene.searxng.asked) == 1
+    assert len(scene.searxng.requests) == 1
 
 
 def test_the_client_sees_a_search_begin_before_it_has_ended(scene: Scene) -> None:
@@ -161,7 +161,7 @@ def test_max_tool_calls_counts_searches_and_the_last_round_has_none(scene: Scene
     _, response = scene.stream("chat", max_tool_calls=1)
     assert [item.status for item in searches(response)] == ["completed", "failed"]
     assert [bool(request.get("tools")) for request in scene.sent("chat")] == [True, True, False]
-    assert len(scene.searxng.asked) == 1
+    assert len(scene.searxng.requests) == 1
     assert scene.sdk.headers["x-dragoman-loss"] == "0"
 
 
@@ -185,7 +185,7 @@ def test_a_client_function_of_the_same_name_is_never_taken_for_the_search(scene:
     scene.plays("chat", calls(CallTool("call_1", "web_search", "{}")))
     _, response = scene.stream("chat", tools=[OWN, {"type": "web_search"}])
     assert [item.type for item in response.output] == ["message", "function_call"]
-    assert scene.searxng.asked == []
+    assert scene.searxng.requests == []
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_a_page_that_the_conversation_does_not_name_is_not_opened(scene: Scene) 
     scene.plays("chat", calls(CallTool("call_1", "web_fetch", '{"url": "https://a.example/1"}')), ANSWERS)
     _, response = scene.stream("chat", tools=[{"type": "web_fetch"}])
     assert [item.status for item in searches(response)] == ["failed"]
-    assert scene.searxng.asked == []
+    assert scene.searxng.requests == []
 
 
 def test_a_failure_after_the_search_ends_the_same_stream(scene: Scene) -> None:

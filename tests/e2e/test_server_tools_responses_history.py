@@ -140,8 +140,8 @@ def test_a_vendor_that_has_the_tool_is_sent_the_clients_bytes(scene: Scene) -> N
     item = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}}
     body = ask("openai", input=[{"role": "user", "content": "x"}, item, {"role": "user", "content": "y"}], stream=True)
     post(scene.gateway.port, "/v1/responses", msgspec.json.encode(body))
-    [asked] = scene.fakes["openai"].calls
-    assert asked.body == msgspec.json.encode({**body, "model": "m"})
+    [request] = scene.fakes["openai"].calls
+    assert request.body == msgspec.json.encode({**body, "model": "m"})
 
 
 def test_a_compatible_server_without_the_tool_is_offered_a_function(scene: Scene) -> None:
@@ -156,8 +156,8 @@ def test_a_request_without_the_tool_passes_to_a_compatible_server_unchanged(scen
     scene.plays("responses", ANSWERS)
     body = ask("responses", tools=[], stream=True)
     post(scene.gateway.port, "/v1/responses", msgspec.json.encode(body))
-    [asked] = scene.fakes["responses"].calls
-    assert asked.body == msgspec.json.encode({**body, "model": "m"})
+    [request] = scene.fakes["responses"].calls
+    assert request.body == msgspec.json.encode({**body, "model": "m"})
 
 
 @pytest.mark.parametrize("upstream", ["chat", "messages", "kiro"])
@@ -175,7 +175,7 @@ def test_the_request_of_codex_searches(scene: Scene, upstream: str) -> None:
     assert answer.status == 200, answer.body
     response = grammar_responses.fold(answer.body)
     assert [item["type"] for item in response["output"]] == ["message", "web_search_call", "message"]
-    assert len(scene.searxng.asked) == 1
+    assert len(scene.searxng.requests) == 1
 
 
 def test_a_chatgpt_plan_runs_its_own_search_whatever_the_gateway_has(tmp_path: Path) -> None:
@@ -186,8 +186,8 @@ def test_a_chatgpt_plan_runs_its_own_search_whatever_the_gateway_has(tmp_path: P
     earlier = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": action}
     body["input"] = [*expect(list, body["input"]), earlier]
     with codex_rigged(tmp_path, settings=settings) as rig:
-        asked = {**body, "model": "codex/gpt-5.5", "stream": True}
-        answer = post(rig.gateway.port, "/v1/responses", msgspec.json.encode(asked))
+        request = {**body, "model": "codex/gpt-5.5", "stream": True}
+        answer = post(rig.gateway.port, "/v1/responses", msgspec.json.encode(request))
         assert answer.status == 200, answer.body
         [sent] = rig.fake.at(RESPONSES)
     assert sent.json["tools"] == body["tools"]

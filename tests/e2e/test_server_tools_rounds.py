@@ -89,7 +89,7 @@ def test_signatures_reach_the_next_round_as_they_came(foreign: SearchScene, stre
     call, result = foreign.sent[1]["messages"][1:]
     assert call["content"] == [THOUGHT, {"type": "text", "text": "Let me look."}, CALL]
     assert result["content"][0]["tool_use_id"] == "toolu_1"
-    assert len(foreign.searxng.asked) == 1
+    assert len(foreign.searxng.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_failure_of_a_later_round_is_the_streams_error_event(chat: SearchScene
     assert "message_stop" not in kinds
     opened = [event["content_block"]["type"] for event in events if event["type"] == "content_block_start"]
     assert opened[:3] == ["text", "server_tool_use", "web_search_tool_result"]
-    assert len(chat.searxng.asked) == 1
+    assert len(chat.searxng.requests) == 1
     assert len(chat.upstream.calls) == 2
 
 
@@ -156,7 +156,7 @@ def test_a_search_ends_when_its_client_leaves(chat: SearchScene, stream: bool) -
     chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
     chat.finds(Answer(json.dumps(FOUND).encode(), end=End.HANG, headless=True))
     chat.searxng.closed.clear()
-    _leave_when(chat, lambda: bool(chat.searxng.asked), stream=stream)
+    _leave_when(chat, lambda: bool(chat.searxng.requests), stream=stream)
     assert _closed_within(chat.searxng.closed, 1.0)
     assert len(chat.upstream.calls) == 1
 
@@ -203,7 +203,7 @@ def test_a_call_with_malformed_arguments_can_be_repeated_to_the_upstream(foreign
     request = {"model": "up/claude-sonnet-4-5", "messages": [USER], "web_search_options": {}, "stream": True}
     reply = post(foreign.gateway.port, "/v1/chat/completions", json.dumps(request).encode())
     assert b"Done." in reply.body
-    assert foreign.searxng.asked == []
+    assert foreign.searxng.requests == []
     call, result = foreign.sent[1]["messages"][1:]
     assert call["content"][0]["input"] == {"arguments": '{"query": "pan'}
     assert result["content"][0]["is_error"] is True
@@ -218,7 +218,7 @@ def test_a_later_round_may_be_repeated_before_its_first_word(tmp_path: Path) -> 
         assert opened == list(range(6))
         assert events[-1]["type"] == "message_stop"
         assert events[-2]["usage"]["input_tokens"] == 40
-        assert len(scene.searxng.asked) == 1
+        assert len(scene.searxng.requests) == 1
         assert scene.sent[1] == scene.sent[2]
 
 

@@ -1,4 +1,4 @@
-"""Searches that a client's history leaves without a result: they run before the model is asked."""
+"""Searches that a client's history leaves without a result: they run before the model gets the request."""
 
 import json
 from collections.abc import Iterator
@@ -83,7 +83,7 @@ def test_a_search_that_ran_so_is_not_run_again(chat: SearchScene, merged: bool) 
     if not merged:
         history = [PAUSED, {"role": "assistant", "content": rest}]
     reply_to(chat, *history, {"role": "user", "content": "more"})
-    assert chat.searxng.asked == []
+    assert chat.searxng.requests == []
     _, call, found, said, _ = chat.sent[0]["messages"]
     assert [each["function"]["name"] for each in call["tool_calls"]] == ["web_search"]
     assert "Text of one." in found["content"]
@@ -96,7 +96,7 @@ def test_a_result_in_the_vendors_next_message_belongs_to_its_search(chat: Search
     result = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_p", "content": [hit]}
     went_on = {"role": "assistant", "content": [result, {"type": "text", "text": "So."}]}
     reply_to(chat, PAUSED, went_on, {"role": "user", "content": "more"})
-    assert chat.searxng.asked == []
+    assert chat.searxng.requests == []
     assert "https://v.example/" in chat.sent[0]["messages"][2]["content"]
 
 
@@ -114,7 +114,7 @@ def test_the_limit_of_uses_applies(chat: SearchScene) -> None:
 def test_without_the_tool_in_the_request_it_does_not_run(chat: SearchScene) -> None:
     chat.plays(CHAT_ANSWERS)
     reply_to(chat, PAUSED, {"role": "user", "content": "more"}, tools=[WEATHER])
-    assert chat.searxng.asked == []
+    assert chat.searxng.requests == []
     assert "not run" in chat.sent[0]["messages"][2]["content"]
 
 
@@ -135,4 +135,4 @@ def test_the_vendor_gets_its_own_search_unchanged(tmp_path_factory: pytest.TempP
         scene.plays(message([{"type": "text", "text": "Fine."}], "end_turn"))
         reply_to(scene, PAUSED)
         assert scene.sent[0]["messages"][1] == PAUSED
-        assert scene.searxng.asked == []
+        assert scene.searxng.requests == []

@@ -49,7 +49,7 @@ def test_a_stalled_reader_is_cheap(rig: Rig, client: str, upstream: str) -> None
         sock.sendall(request_bytes(PATHS[client], body_of(client, rig.model(upstream))))
         assert sock.recv(15) == b"HTTP/1.1 200 OK"
         wait_until_quiet(lambda: fake.sent)
-        held = 2 * STREAM_RECEIVE_BYTES  # the kernel doubles what is asked for
+        held = 2 * STREAM_RECEIVE_BYTES  # the kernel doubles the requested size
         for item in gc.get_objects():
             if isinstance(item, ClientConnection) and item.blocked:
                 held += item._transport.get_write_buffer_size() + item._unsent_bytes

@@ -12,10 +12,10 @@ import pytest
 
 from e2e.cases import CASES, request_for
 from e2e.faults import assert_told_properly
-from e2e.hearing import STREAMS, WHOLE, Broke, expected_for
 from e2e.meaning import Ending, Meant, Say
 from e2e.raw_http import dial, request_bytes
 from e2e.rig import FEW_PAIRS, ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
+from e2e.sdk_replies import STREAMS, WHOLE, Broke, expected_for
 from fakes.upstream import Answer, End, FakeUpstream
 
 TIMES = """

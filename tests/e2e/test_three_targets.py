@@ -17,12 +17,12 @@ import grammar_messages
 import grammar_responses
 from e2e.cases import request_for
 from e2e.faults import OPENAI_OVERLOADED, Fault, assert_told_properly
-from e2e.hearing import STOPS, STREAMS, WHOLE, Broke, Halted, Heard, Sdk
 from e2e.meaning import Meant, Say, Stop
 from e2e.raw_http import post
 from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, rigged
+from e2e.sdk_replies import STOPS, STREAMS, WHOLE, Broke, Halted, Sdk, SdkReply
 from e2e.targets import ROUTES, Site, Targets, targeted
-from fakes.upstream import Answer, Asked, End
+from fakes.upstream import Answer, End, ReceivedRequest
 from gateway import KEY
 from narrowing import expect
 
@@ -79,7 +79,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Targets]:
         yield rig
 
 
-def ask(sdk: Sdk, client: str, route: str, streamed: bool) -> Heard | Broke | Halted:
+def ask(sdk: Sdk, client: str, route: str, streamed: bool) -> SdkReply | Broke | Halted:
     """What the official SDK makes of it, its exceptions included."""
     try:
         return (STREAMS[client][-1] if streamed else WHOLE[client])(sdk, request_for(client, route))
@@ -87,8 +87,8 @@ def ask(sdk: Sdk, client: str, route: str, streamed: bool) -> Heard | Broke | Ha
         return Broke("", error)
 
 
-def assert_said(site: Site, client: str, reply: Heard | Broke | Halted) -> None:
-    assert isinstance(reply, Heard), reply
+def assert_said(site: Site, client: str, reply: SdkReply | Broke | Halted) -> None:
+    assert isinstance(reply, SdkReply), reply
     assert (reply.text, reply.stop) == (site.name, STOPS[client][Stop.NATURAL])
 
 
@@ -177,13 +177,13 @@ def test_after_the_first_token_there_is_one_error_and_no_other_target_answers(
 
     def begin() -> None:
         for place, site in enumerate(sites):
-            breaking = site.is_out_of_quota(True) if place < failing else site.breaks(True, after=spoken(site))
+            breaking = site.is_out_of_quota(True) if place < failing else site.breaks(True, after=beginning_of(site))
             site.plays(breaking if place <= failing else site.answers(True))
 
     begin()
     reply = ask(targets.sdk, client, route, True)
     assert isinstance(reply, Broke), reply
-    assert reply.text == spoken(sites[failing])
+    assert reply.text == beginning_of(sites[failing])
     assert targets.counts(route) == counts
     assert targets.sdk.headers["x-dragoman-route"] == sites[failing].target
     begin()
@@ -194,7 +194,7 @@ def test_after_the_first_token_there_is_one_error_and_no_other_target_answers(
         assert (response.body.count(b"event: response.failed"), response.body.count(b'"delta":')) == (1, 1)
     else:
         text, error = GRAMMARS[client].fold_broken(response.body)
-        assert (text, bool(error["message"])) == (spoken(sites[failing]), True)
+        assert (text, bool(error["message"])) == (beginning_of(sites[failing]), True)
     assert targets.counts(route) == counts
 
 
@@ -239,7 +239,7 @@ def test_a_stalled_target_times_out_and_the_next_one_is_tried(tmp_path: Path) ->
         expected = [1] * case.failing + [1, 0, 0]  # what timed out may be paid for: it is not sent again
         assert [calls[target] for target in case.targets] == expected[:3], case
         if case.failing < len(PROTOCOLS):
-            assert isinstance(text, Heard), (case, text)
+            assert isinstance(text, SdkReply), (case, text)
             assert text.text == f"{PROTOCOLS[case.failing]} answers"
             assert sdk.headers["x-dragoman-route"] == case.targets[case.failing]
         else:
@@ -248,11 +248,11 @@ def test_a_stalled_target_times_out_and_the_next_one_is_tried(tmp_path: Path) ->
             assert "x-should-retry" not in sdk.headers
 
 
-def stalling(kind: str) -> Callable[[Asked], Answer]:
+def stalling(kind: str) -> Callable[[ReceivedRequest], Answer]:
     """Whether it stalls, the model's name tells; some say nothing, some send a head and stop there."""
     meant, speak = Meant((Say(f"{kind} answers"),)), SPEAKERS[kind]
 
-    def choose(request: Asked) -> Answer:
+    def choose(request: ReceivedRequest) -> Answer:
         model = str(request.json["model"])
         if model.endswith("True"):
             return Answer(headless=len(model) % 2 == 0, end=End.HANG)
@@ -269,11 +269,11 @@ def test_a_stall_after_the_first_token_is_one_error_and_no_other_target_answers(
         first, *others = rig.on("by key")
         for site in others:
             site.plays(site.answers(True))
-        first.plays(replace(first.breaks(True, after=spoken(first)), end=End.HANG))
+        first.plays(replace(first.breaks(True, after=beginning_of(first)), end=End.HANG))
         response = list(pool.map(lambda client: streamed_raw(rig, client), PROTOCOLS))
         for client, body in zip(PROTOCOLS, response, strict=True):
             text, error = GRAMMARS[client].fold_broken(body)
-            assert (text, bool(error["message"])) == (spoken(first), True)
+            assert (text, bool(error["message"])) == (beginning_of(first), True)
         assert rig.counts("by key") == [len(PROTOCOLS), 0, 0]
 
 
@@ -282,6 +282,6 @@ def streamed_raw(rig: Targets, client: str) -> bytes:
     return post(rig.gateway.port, PATHS[client], body).body
 
 
-def spoken(site: Site) -> str:
+def beginning_of(site: Site) -> str:
     """The piece of its name that each of them sends first."""
     return {"codex": site.name, "kiro": site.name[:7]}.get(site.kind, site.name[:5])

@@ -16,7 +16,7 @@ from e2e.kiro_rig import QUICK, sign
 from e2e.pool_rig import Keyed, keys_of, stanza_of
 from fakes.codex import RESPONSES, FakeCodex
 from fakes.kiro import FakeKiro, framed, tail, tool, words
-from fakes.upstream import Answer, Asked, FakeUpstream
+from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, provider_section, running
 
 STORED = ("alice", "bob")
@@ -123,7 +123,7 @@ def test_one_key_does_not_move_another_keys_conversation_to_a_credential(tmp_pat
 def test_a_kept_response_binds_only_the_key_that_got_it(tmp_path: Path) -> None:
     keyed, numbers = Keyed("responses"), count(1)
 
-    def answer(sent_request: Asked) -> Answer:
+    def answer(sent_request: ReceivedRequest) -> Answer:
         played = keyed(sent_request)
         return replace(played, body=msgspec.json.encode({**json.loads(played.body), "id": f"resp_{next(numbers)}"}))
 
@@ -142,7 +142,7 @@ def test_a_kept_response_binds_only_the_key_that_got_it(tmp_path: Path) -> None:
                 assert keyed.taken() == [], "bob's request is refused as if the id were unknown"
 
 
-def picky(sent_request: Asked) -> Answer:
+def picky(sent_request: ReceivedRequest) -> Answer:
     """Repeats the client's words in an error that names a field."""
     if b"Provoke" in sent_request.body and b'"max_completion_tokens"' in sent_request.body:
         body = b'{"error":{"message":"max_completion_tokens is not permitted","type":"invalid"}}'
@@ -181,7 +181,7 @@ def test_the_session_sent_to_codex_belongs_to_the_key(tmp_path: Path, cache_key:
             for name in (*STORED, *STORED):
                 ask(gateway, gateway.keys[name], "chat", body)
             sessions = [
-                sent_request.headers["session-id"] for sent_request in fake.asked if sent_request.path == RESPONSES
+                sent_request.headers["session-id"] for sent_request in fake.requests if sent_request.path == RESPONSES
             ]
     alice, bob, alice_again, bob_again = sessions
     assert (alice, bob) == (alice_again, bob_again)

@@ -12,7 +12,7 @@ import pytest
 from anthropic.types import Message, ServerToolUseBlock, TextBlock, WebFetchBlock, WebFetchToolResultBlock
 from anthropic.types.web_fetch_tool_result_error_block import WebFetchToolResultErrorBlock
 
-from e2e.hearing import Sdk
+from e2e.sdk_replies import Sdk
 from e2e.search_scene import FOUND, chat_calls, chat_text
 from fakes.upstream import Answer, End, FakeUpstream
 from fakes.web import FakeWeb, Names
@@ -34,8 +34,8 @@ class Scene:
     names: Names
 
     def plays(self, *rounds: bytes) -> None:
-        self.upstream.asked.clear()
-        self.web.asked.clear()
+        self.upstream.requests.clear()
+        self.web.requests.clear()
         self.web.tunnels.clear()
         self.upstream.answers = [Answer(body) for body in rounds]
 
@@ -60,7 +60,7 @@ class Scene:
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     with (
         FakeUpstream() as upstream,
-        FakeUpstream(intercept=lambda asked: found(FOUND)) as searxng,
+        FakeUpstream(intercept=lambda request: found(FOUND)) as searxng,
         FakeWeb() as web,
         pytest.MonkeyPatch.context() as patch,
     ):
@@ -306,10 +306,10 @@ def test_a_redirect_inwards_is_not_followed(scene: Scene, location: str) -> None
 def test_a_name_that_changes_its_address_is_fetched_where_it_was_checked(scene: Scene) -> None:
     scene.serves("rebinding.example/", html(PAGE))
     scene.names.add("rebinding.example", [PUBLIC], ["127.0.0.1"])
-    scene.names.asked.clear()
+    scene.names.requests.clear()
     assert text_of(scene.fetches("http://rebinding.example/"))[0] == "The page"
     assert scene.web.tunnels == [f"{PUBLIC}:80"]
-    assert scene.names.asked == ["rebinding.example"]
+    assert scene.names.requests == ["rebinding.example"]
 
 
 # Bodies

@@ -1,7 +1,7 @@
-"""A model that plays a small script over any protocol: it says something, uses a tool, reads the result, and ends.
+"""A fake model that follows a script over any protocol: it writes some text, calls a tool, reads the result, ends.
 
-Requests come in as an upstream gets them; what the vendor's server would answer goes out. What a vendor refuses,
-it refuses too: results without calls, calls without results, other vendors' signatures.
+It answers as the vendor's server would, and refuses what the vendor refuses: results without calls, calls without
+results, other vendors' signatures.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from fakes.upstream import Answer, Asked
+from fakes.upstream import Answer, ReceivedRequest
 
 Json = dict[str, object]
 
@@ -37,8 +37,8 @@ class Tool:
 
 
 @dataclass(frozen=True)
-class Heard:
-    """What a request tells the agent."""
+class AgentRequest:
+    """What the agent needs to know of a request."""
 
     model: str
     tools: tuple[Tool, ...]
@@ -64,7 +64,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Reply:
-    """What the agent means to answer, in no protocol's words."""
+    """The agent's answer, independent of any protocol."""
 
     number: int
     model: str
@@ -75,72 +75,73 @@ class Reply:
     output_tokens: int = 34
 
 
-class Tongue(Protocol):
-    """One protocol, spoken as its vendor's server does."""
+class ServerProtocol(Protocol):
+    """The server's side of one protocol."""
 
-    def hear(self, body: Json) -> Heard: ...
+    def read_request(self, body: Json) -> AgentRequest: ...
     def stream(self, reply: Reply) -> bytes: ...
     def whole(self, reply: Reply) -> bytes: ...
     def complaint(self, message: str) -> bytes: ...
 
 
-Amended = Callable[[Answer, Heard, int], Answer]  # the agent's own answer, to what, and how many went before it
+# From the agent's own answer, the request, and the number of answers to the script before.
+ChangeAnswer = Callable[[Answer, AgentRequest, int], Answer]
 
 
 @dataclass
 class Agent:
-    """Answers each request by its place in the script, which the results in its history tell."""
+    """Answers each request by its place in the script: the number of results in its history."""
 
-    tongue: Tongue
+    protocol: ServerProtocol
     script: tuple[Use, ...] = ()
-    amend: Amended | None = None
+    change: ChangeAnswer | None = None
     search: Use | None = None  # for requests that offer no tool of the script but this one
     answer: str = ""  # after the search
-    words: str = "A short answer."  # to who offers none of the script's tools
+    words: str = "A short answer."  # where none of the script's tools is offered
     complaints: list[str] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
-    heard: list[Heard] = field(default_factory=list)
-    spoken: Counter[str] = field(default_factory=Counter)  # by model
+    requests: list[AgentRequest] = field(default_factory=list)
+    answered: Counter[str] = field(default_factory=Counter)  # requests of the script, by model
 
-    def __call__(self, request: Asked) -> Answer:
-        if request.path.partition("?")[0].endswith("/count_tokens"):
+    def __call__(self, received: ReceivedRequest) -> Answer:
+        if received.path.partition("?")[0].endswith("/count_tokens"):
             return _json(b'{"input_tokens": 1234}')
         try:
-            heard = self.tongue.hear(request.json)
+            request = self.protocol.read_request(received.json)
         except Complaint as complaint:
             self.complaints.append(str(complaint))
-            return _json(self.tongue.complaint(str(complaint)), 400)
+            return _json(self.protocol.complaint(str(complaint)), 400)
         except Declined as declined:
             return _json(declined.body, 400)
-        self.heard.append(heard)
-        reply = self._reply(heard)
+        self.requests.append(request)
+        reply = self._reply(request)
         self.replies.append(reply)
-        answer = _streamed(self.tongue.stream(reply)) if heard.streams else _json(self.tongue.whole(reply))
-        if self.amend is None or not self._plays(heard):
+        answer = _streamed(self.protocol.stream(reply)) if request.streams else _json(self.protocol.whole(reply))
+        if self.change is None or not self._plays(request):
             return answer
-        self.spoken[heard.model] += 1
-        return self.amend(answer, heard, self.spoken[heard.model] - 1)
+        self.answered[request.model] += 1
+        return self.change(answer, request, self.answered[request.model] - 1)
 
-    def _plays(self, heard: Heard) -> bool:
-        """Whether this is the conversation of the script, and no title or summary asked for beside it."""
-        return any(_find(heard.tools, use.tool) for use in self.script)
+    def _plays(self, request: AgentRequest) -> bool:
+        """Return whether this is the conversation of the script, not a request for a title or a summary."""
+        return any(_find(request.tools, use.tool) for use in self.script)
 
-    def _reply(self, heard: Heard) -> Reply:
-        number, done = len(self.replies) + 1, len(heard.results)
-        thought = "The script says what to do next." if heard.thinks else ""
-        script, last = self.script, f"Finished. The last tool said: {heard.results[-1] if done else 'nothing'}"
-        if not self._plays(heard):
-            if self.search is None or not _find(heard.tools, self.search.tool):
-                return Reply(number, heard.model, self.words)
+    def _reply(self, request: AgentRequest) -> Reply:
+        number, done = len(self.replies) + 1, len(request.results)
+        thought = "The script says what to do next." if request.thinks else ""
+        script, last = self.script, f"Finished. The last tool said: {request.results[-1] if done else 'nothing'}"
+        if not self._plays(request):
+            if self.search is None or not _find(request.tools, self.search.tool):
+                return Reply(number, request.model, self.words)
             script, last = (self.search,), self.answer
         if done >= len(script):
-            return Reply(number, heard.model, last, thought)
+            return Reply(number, request.model, last, thought)
         use = script[done]
-        tool = _find(heard.tools, use.tool)
+        tool = _find(request.tools, use.tool)
         if tool is None:
-            return Reply(number, heard.model, f"There is no tool {use.tool} to use.", thought)
+            return Reply(number, request.model, f"There is no tool {use.tool} to use.", thought)
         call = ToolCall(f"call_fake{number:04}", tool, _payload(use, tool))
-        return Reply(number, heard.model, f"Now I will use the tool {use.tool}, as asked.", thought, call)
+        return Reply(number, request.model, f"Now I will use the tool {use.tool}, as asked.", thought, call)
 
 
 def pieces(text: str, size: int = 6) -> list[str]:
@@ -148,7 +149,7 @@ def pieces(text: str, size: int = 6) -> list[str]:
 
 
 def seal(protocol: str, number: int) -> str:
-    """What only this agent's vendor can read; it must come back exactly, or not at all."""
+    """Return a seal that only this agent's vendor can read; it must come back unchanged, or not at all."""
     return f"fake-seal-of-{protocol}-{number}=="
 
 
@@ -174,7 +175,7 @@ def schema_fields(schema: object) -> tuple[str, ...]:
 
 
 def _find(tools: tuple[Tool, ...], name: str) -> Tool | None:
-    """By its name, or by the end of a name that a namespace was put in front of."""
+    """Find a tool by its name, or by the end of a name with a namespace in front."""
     for tool in tools:
         if tool.name == name or tool.name.endswith(f"__{name}"):
             return tool
@@ -182,7 +183,7 @@ def _find(tools: tuple[Tool, ...], name: str) -> Tool | None:
 
 
 def _payload(use: Use, tool: Tool) -> str:
-    """A model gives a wrapped freeform tool its text in the one field that the schema names."""
+    """Return the arguments; a wrapped freeform tool gets its text in the only field of its schema."""
     if isinstance(use.given, str) and not tool.freeform:
         return msgspec.json.encode({tool.fields[0]: use.given}).decode()
     return use.given if isinstance(use.given, str) else msgspec.json.encode(use.given).decode()

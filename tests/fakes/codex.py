@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from fakes.service import FakeService, json_answer, plain, stream
-from fakes.upstream import Answer, Asked
+from fakes.upstream import Answer, ReceivedRequest
 from wire_json import JsonObject
 
 RESPONSES = "/backend-api/codex/responses"
@@ -84,7 +84,7 @@ def done(index: int, text: str) -> dict[str, object]:
     return {"type": "response.output_item.done", "output_index": index, "item": item(text, f"msg_{index}")}
 
 
-def spoken(text: str, index: int = 0) -> list[dict[str, object]]:
+def text_events(text: str, index: int = 0) -> list[dict[str, object]]:
     id_ = f"msg_{index}"
     place = {"item_id": id_, "output_index": index, "content_index": 0}
     part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
@@ -99,7 +99,7 @@ def spoken(text: str, index: int = 0) -> list[dict[str, object]]:
 
 
 def reply(text: str, headers: tuple[tuple[str, str], ...] = ()) -> Answer:
-    return stream(*numbered(begun(), *spoken(text), ended()), headers=headers)
+    return stream(*numbered(begun(), *text_events(text), ended()), headers=headers)
 
 
 class FakeCodex(FakeService):
@@ -129,7 +129,7 @@ class FakeCodex(FakeService):
 
     def plays(self, *replies: Answer) -> None:
         self.replies, self._played = list(replies), 0
-        self.asked.clear()
+        self.requests.clear()
         self.counts.clear()
 
     def issue(self, life_s: float | None = None) -> dict[str, object]:
@@ -152,7 +152,7 @@ class FakeCodex(FakeService):
         lines = [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in given.items()]
         return "\n".join(["[providers.codex]", 'kind = "codex"', *lines, ""])
 
-    def _token(self, request: Asked) -> Answer:
+    def _token(self, request: ReceivedRequest) -> Answer:
         form = request.headers.get("content-type", "").startswith("application/x-www-form")
         fields = {name: values[0] for name, values in parse_qs(request.body.decode()).items()} if form else request.json
         if fields.get("client_id") != CLIENT_ID:
@@ -174,10 +174,10 @@ class FakeCodex(FakeService):
             del tokens["refresh_token"]
         return json_answer(tokens)
 
-    def _user_code(self, request: Asked) -> Answer:
+    def _user_code(self, request: ReceivedRequest) -> Answer:
         return json_answer({"device_auth_id": "fake-device", "user_code": "FAKE-CODE", "interval": "5"})
 
-    def _device_token(self, request: Asked) -> Answer:
+    def _device_token(self, request: ReceivedRequest) -> Answer:
         if request.json != {"device_auth_id": "fake-device", "user_code": "FAKE-CODE"}:
             return json_answer({"error": {"code": "unknown"}}, 400)
         if self.device:
@@ -185,11 +185,11 @@ class FakeCodex(FakeService):
         pair = {"code_challenge": "fake-challenge", "code_verifier": "fake-verifier-of-the-service"}
         return json_answer({"authorization_code": "fake-code", **pair})
 
-    def _is_known(self, request: Asked) -> bool:
+    def _is_known(self, request: ReceivedRequest) -> bool:
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
         return token in self.access and request.headers.get("chatgpt-account-id") == self.account
 
-    def _responses(self, request: Asked) -> Answer:
+    def _responses(self, request: ReceivedRequest) -> Answer:
         if "upgrade" in request.headers:
             return plain("Upgrade Required", 426)
         if not self._is_known(request):
@@ -201,7 +201,7 @@ class FakeCodex(FakeService):
         answer = self.replies[min(self._played, len(self.replies)) - 1]
         return replace(answer, headers=(*answer.headers, *self.headers))
 
-    def _models(self, request: Asked) -> Answer:
+    def _models(self, request: ReceivedRequest) -> Answer:
         if not self._is_known(request):
             return json_answer({"detail": "Unauthorized"}, 401)
         listed = [
@@ -210,7 +210,7 @@ class FakeCodex(FakeService):
         ]
         return json_answer({"models": listed if "client_version=" in request.path else []})
 
-    def _usage(self, request: Asked) -> Answer:
+    def _usage(self, request: ReceivedRequest) -> Answer:
         window = {"used_percent": 42, "limit_window_seconds": 18_000, "reset_after_seconds": 60}
         return json_answer({"plan_type": "plus", "rate_limit": {"limit_reached": False, "primary_window": window}})
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from fakes.upstream import Answer, Asked, End
+from fakes.upstream import Answer, End, ReceivedRequest
 
 Body = dict[str, object]
 Piece = dict[str, object]
@@ -27,7 +27,7 @@ class Server:
         self._odd = frozenset(odd)
         self._objection = objection
 
-    def __call__(self, request: Asked) -> Answer:
+    def __call__(self, request: ReceivedRequest) -> Answer:
         body = request.json
         if request.path == "/v1/responses":
             return reply({"object": "response", "output": [{"type": "message"}]}) if "responses" in self._odd else GONE
@@ -119,7 +119,7 @@ class MoodyServer(Server):
             return "number " * self._luck.randint(30, 90) if long else self._luck.choice(["", "One.", "ok"])
         return self._luck.choice(["", "ok", "Sure! What do you want me to say? " * 9, "<think>hm</think>ok", "{"])
 
-    def __call__(self, request: Asked) -> Answer:
+    def __call__(self, request: ReceivedRequest) -> Answer:
         self._in_the_mood = not self._in_the_mood and self._luck.random() < 0.3
         return super().__call__(request)
 

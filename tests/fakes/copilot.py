@@ -11,7 +11,7 @@ import msgspec
 
 from fakes import codex
 from fakes.service import FakeService, json_answer, plain, stream
-from fakes.upstream import Answer, Asked
+from fakes.upstream import Answer, ReceivedRequest
 
 DEVICE = "/login/device/code"
 TOKEN = "/login/oauth/access_token"
@@ -68,7 +68,7 @@ class FakeCopilot(FakeService):
         lines = [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in given.items()]
         return "\n".join(["[providers.copilot]", 'kind = "copilot"', *lines, ""])
 
-    def _device(self, request: Asked) -> Answer:
+    def _device(self, request: ReceivedRequest) -> Answer:
         form = {name: values[0] for name, values in parse_qs(request.body.decode()).items()}
         if form.get("client_id") != CLIENT_ID:
             return json_answer({"error": "unauthorized_client"}, 400)
@@ -80,7 +80,7 @@ class FakeCopilot(FakeService):
         self.github.add(f"ghu_FAKE{number}")
         return {"access_token": f"ghu_FAKE{number}", "refresh_token": f"ghr_FAKE{number}", "expires_in": 28_800}
 
-    def _token(self, request: Asked) -> Answer:
+    def _token(self, request: ReceivedRequest) -> Answer:
         form = {name: values[0] for name, values in parse_qs(request.body.decode()).items()}
         if form.get("grant_type") == "refresh_token":
             used = form.get("refresh_token", "")
@@ -92,7 +92,7 @@ class FakeCopilot(FakeService):
             return json_answer(self.device.popleft())  # errors come with 200
         return json_answer({"access_token": APP_TOKEN, "token_type": "bearer", "scope": "read:user"})
 
-    def _exchange(self, request: Asked) -> Answer:
+    def _exchange(self, request: ReceivedRequest) -> Answer:
         if request.headers.get("authorization", "").removeprefix("token ") not in self.github:
             return json_answer({"message": "Bad credentials"}, 401)
         token = f"tid=fake{next(self._number)};exp=1;sku=fake:mac"
@@ -103,10 +103,10 @@ class FakeCopilot(FakeService):
             {"token": token, "expires_at": expires, "refresh_in": self.refresh_in, "endpoints": endpoints}
         )
 
-    def _models(self, request: Asked) -> Answer:
+    def _models(self, request: ReceivedRequest) -> Answer:
         return self._objection(request) or json_answer({"data": self.listed})
 
-    def _objection(self, request: Asked) -> Answer | None:
+    def _objection(self, request: ReceivedRequest) -> Answer | None:
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
         exchanged = token in self.sessions
         if not exchanged and token not in self.github - {EDITOR_TOKEN}:
@@ -115,7 +115,7 @@ class FakeCopilot(FakeService):
             return plain("bad request: missing Editor-Version header for IDE auth", 400)
         return None
 
-    def _reply(self, request: Asked) -> Answer:
+    def _reply(self, request: ReceivedRequest) -> Answer:
         body, path = request.json, request.path
         listed = next((m for m in self.listed if isinstance(m, dict) and m.get("id") == body["model"]), None)
         if listed is None:
@@ -129,7 +129,7 @@ class FakeCopilot(FakeService):
         answer = {CHAT: _chat, RESPONSES: _responses, MESSAGES: _messages}[path](body)
         return replace(answer, headers=(*answer.headers, *self.headers))
 
-    def _inference(self, request: Asked) -> Answer:
+    def _inference(self, request: ReceivedRequest) -> Answer:
         return self._objection(request) or self._reply(request)
 
     usual: ClassVar = {
@@ -177,7 +177,7 @@ def _responses(body: dict[str, object]) -> Answer:
     if not body.get("stream"):
         return json_answer(codex.snapshot("completed", [codex.item("Hello", "a")]))
     names = iter("abcdefgh")
-    events = [_renamed(event, next(names)) for event in codex.spoken("Hello")]
+    events = [_renamed(event, next(names)) for event in codex.text_events("Hello")]
     last = codex.ended([codex.item("Hello", next(names))])
     return stream(*codex.numbered(codex.begun(), *events, last))
 

@@ -1,4 +1,4 @@
-"""A relay before a server: bytes pass both ways unchanged, and what was asked and how it was answered is noted."""
+"""A relay in front of a server: bytes pass both ways unchanged; requests and statuses are recorded."""
 
 import asyncio
 import re
@@ -15,7 +15,7 @@ Note = Callable[[bytes], None]
 @dataclass
 class Doorway(ThreadedServer):
     port_behind: int
-    asked: list[tuple[str, str]] = field(default_factory=list)  # method, path
+    requests: list[tuple[str, str]] = field(default_factory=list)  # method, path
     answered: list[int] = field(default_factory=list)
 
     @property
@@ -42,7 +42,7 @@ class Doorway(ThreadedServer):
         writer.close()
 
     def _note_request(self, chunk: bytes) -> None:
-        self.asked += [(method.decode(), path.decode()) for method, path in REQUEST.findall(chunk)]
+        self.requests += [(method.decode(), path.decode()) for method, path in REQUEST.findall(chunk)]
 
     def _note_answer(self, chunk: bytes) -> None:
         self.answered += [int(status) for status in STATUS.findall(chunk)]

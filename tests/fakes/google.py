@@ -7,7 +7,7 @@ from typing import ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 from fakes.service import FakeService, json_answer
-from fakes.upstream import Answer, Asked
+from fakes.upstream import Answer, ReceivedRequest
 from wire_json import JsonObject
 
 TOKEN = "/token"
@@ -48,7 +48,7 @@ class FakeGoogle(FakeService):
         endpoint = f'endpoint = "{self.root}{VERTEX}"\nauth_endpoint = "{self.root}{TOKEN}"'
         return "\n".join(['[providers.vertex]\nkind = "gemini"', endpoint, *lines, ""])
 
-    def issue(self, asked: Asked) -> Answer:
+    def issue(self, request: ReceivedRequest) -> Answer:
         if self.refuses:
             return json_answer({"error": self.refuses, "error_description": "No."}, 400)
         token = f"ya29.token-{self.port}-{len(self.issued)}"
@@ -56,12 +56,12 @@ class FakeGoogle(FakeService):
         self.valid.add(token)
         return json_answer({"access_token": token, "expires_in": 3599, "token_type": "Bearer"})
 
-    def list_models(self, asked: Asked) -> Answer:
+    def list_models(self, request: ReceivedRequest) -> Answer:
         """Two pages of the list."""
-        second = parse_qs(urlsplit(asked.path).query).get("pageToken") == ["two"]
+        second = parse_qs(urlsplit(request.path).query).get("pageToken") == ["two"]
         return json_answer({"models": MODELS[1:]} if second else {"models": MODELS[:1], "nextPageToken": "two"})
 
-    def _chosen(self, request: Asked) -> Answer:
+    def _chosen(self, request: ReceivedRequest) -> Answer:
         path = urlsplit(request.path).path
         if path in self.usual:
             return super()._chosen(request)

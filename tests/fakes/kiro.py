@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from fakes.eventstream import event
-from fakes.upstream import Answer, Asked, Delivery, FakeUpstream
+from fakes.upstream import Answer, Delivery, FakeUpstream, ReceivedRequest
 from wire_json import JsonObject
 
 EVENT_STREAM = "application/vnd.amazon.eventstream"
@@ -143,8 +143,8 @@ class FakeKiro(FakeUpstream):
         return f"http://127.0.0.1:{self.port}"
 
     @property
-    def chats(self) -> list[Asked]:
-        return [request for request in self.asked if _path(request) == "/generateAssistantResponse"]
+    def chats(self) -> list[ReceivedRequest]:
+        return [request for request in self.requests if _path(request) == "/generateAssistantResponse"]
 
     def script(self, path: str, *answers: Answer) -> None:
         self._scripts.setdefault(path, deque()).extend(answers)
@@ -165,7 +165,7 @@ class FakeKiro(FakeUpstream):
             [*lines, *(f"{key} = {msgspec.json.encode(value).decode()}" for key, value in given.items()), ""]
         )
 
-    def _answer(self, request: Asked) -> Answer:
+    def _answer(self, request: ReceivedRequest) -> Answer:
         path = _path(request)
         self.counts[path] += 1
         if path in self.before:
@@ -179,13 +179,13 @@ class FakeKiro(FakeUpstream):
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
         return self._paths[path](self, request) if bearer in self.access else INVALID_BEARER
 
-    def _chat(self, request: Asked) -> Answer:
+    def _chat(self, request: ReceivedRequest) -> Answer:
         if not self.replies:
             return _demonstration(request)
         self.played += 1
         return self.replies[min(self.played, len(self.replies)) - 1]
 
-    def _models(self, request: Asked) -> Answer:
+    def _models(self, request: ReceivedRequest) -> Answer:
         query = parse_qs(urlsplit(request.path).query)
         start = (
             int(query.get("nextToken", ["0"])[0]) if not request.body else int(str(request.json.get("nextToken", "0")))
@@ -198,13 +198,13 @@ class FakeKiro(FakeUpstream):
             page["nextToken"] = str(start + self.page)
         return json_answer(page)
 
-    def _profiles(self, request: Asked) -> Answer:
+    def _profiles(self, request: ReceivedRequest) -> Answer:
         return json_answer({"profiles": [{"arn": arn, "profileName": "fake"} for arn in self.profiles]})
 
-    def _usage(self, request: Asked) -> Answer:
+    def _usage(self, request: ReceivedRequest) -> Answer:
         return json_answer(USAGE)
 
-    def _tool_call(self, request: Asked) -> Answer:
+    def _tool_call(self, request: ReceivedRequest) -> Answer:
         """The MCP operation: JSON-RPC with the profile in the body, or at the older path with it in a header."""
         message = request.json
         named = "x-amz-target" in request.headers
@@ -222,7 +222,7 @@ class FakeKiro(FakeUpstream):
         result = {"content": [{"type": "text", "text": msgspec.json.encode(written).decode()}], "isError": False}
         return json_answer({"jsonrpc": "2.0", "id": message["id"], "result": result})
 
-    def _desktop(self, request: Asked) -> Answer:
+    def _desktop(self, request: ReceivedRequest) -> Answer:
         used = request.json.get("refreshToken")
         if used not in self.refresh:
             return json_answer({"message": "Invalid refresh token provided"}, 400)
@@ -236,7 +236,7 @@ class FakeKiro(FakeUpstream):
             del tokens["refreshToken"]
         return json_answer(tokens, delay_s=self.refresh_delay_s)
 
-    def _token(self, request: Asked) -> Answer:
+    def _token(self, request: ReceivedRequest) -> Answer:
         question = request.json
         if question.get("clientSecret") != "fake-client-secret":
             return json_answer({"error": "invalid_client"}, 401)
@@ -249,12 +249,12 @@ class FakeKiro(FakeUpstream):
             return json_answer({"error": self.device.popleft()}, 400)
         return json_answer(self.issue())
 
-    def _register(self, request: Asked) -> Answer:
+    def _register(self, request: ReceivedRequest) -> Answer:
         return json_answer(
             {"clientId": "fake-client", "clientSecret": "fake-client-secret", "clientSecretExpiresAt": 4_102_444_800}
         )
 
-    def _device(self, request: Asked) -> Answer:
+    def _device(self, request: ReceivedRequest) -> Answer:
         page = f"{self.root}/device"
         return json_answer(
             {
@@ -267,12 +267,12 @@ class FakeKiro(FakeUpstream):
             }
         )
 
-    def _social(self, request: Asked) -> Answer:
+    def _social(self, request: ReceivedRequest) -> Answer:
         if request.json.get("code") != "fake-code" or not request.json.get("code_verifier"):
             return json_answer({"message": "Invalid code"}, 400)
         return json_answer({**self.issue(), "profileArn": ARN})
 
-    def _external(self, request: Asked) -> Answer:
+    def _external(self, request: ReceivedRequest) -> Answer:
         form = {name: values[0] for name, values in parse_qs(request.body.decode()).items()}
         if form.get("grant_type") != "refresh_token" or form.get("refresh_token") not in self.refresh:
             return json_answer({"error": "invalid_grant"}, 400)
@@ -280,7 +280,7 @@ class FakeKiro(FakeUpstream):
         snake = {"access_token": tokens["accessToken"], "refresh_token": tokens["refreshToken"]}
         return json_answer({**snake, "expires_in": self.life_s, "token_type": "Bearer"})
 
-    _paths: ClassVar[dict[str, Callable[["FakeKiro", Asked], Answer]]] = {
+    _paths: ClassVar[dict[str, Callable[["FakeKiro", ReceivedRequest], Answer]]] = {
         "/generateAssistantResponse": lambda fake, request: fake._chat(request),  # which others override
         "/invokeMCP": _tool_call,
         "/mcp": _tool_call,
@@ -307,7 +307,7 @@ class FakeKiro(FakeUpstream):
             await server.serve_forever()
 
 
-def _path(request: Asked) -> str:
+def _path(request: ReceivedRequest) -> str:
     """The path of an operation, also where AWS's JSON encoding names it in a header."""
     named = request.headers.get("x-amz-target", "").rpartition(".")[2]
     if not named:
@@ -316,7 +316,7 @@ def _path(request: Asked) -> str:
     return f"/{named}" if listing else f"/{named[0].lower()}{named[1:]}"
 
 
-def _demonstration(request: Asked) -> Answer:
+def _demonstration(request: ReceivedRequest) -> Answer:
     """The last thing said, word by word, so that a stream is seen to be one."""
     state = request.json["conversationState"]
     reply_text = state["currentMessage"]["userInputMessage"]["content"]

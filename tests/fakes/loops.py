@@ -1,4 +1,4 @@
-"""An async test comes in; the same test on asyncio's and uvloop's event loop goes out, watched for loose ends."""
+"""Run an async test on asyncio's and on uvloop's event loop, and fail it for tasks and errors left behind."""
 
 import asyncio
 import functools

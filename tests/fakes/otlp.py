@@ -20,7 +20,7 @@ class FakeCollector:
         self.traces: list[ExportTraceServiceRequest] = []
         self.metrics: list[ExportMetricsServiceRequest] = []
         self.headers: list[dict[str, str]] = []
-        self.asked = 0
+        self.requests = 0
 
     def __enter__(self) -> "FakeCollector":
         fake = self
@@ -50,7 +50,7 @@ class FakeCollector:
         self._thread.join()
 
     def take(self, path: str, headers: dict[str, str], body: bytes) -> None:
-        self.asked += 1
+        self.requests += 1
         if self.status != 200:
             return
         assert headers["content-type"] == "application/x-protobuf"

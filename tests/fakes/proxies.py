@@ -1,4 +1,4 @@
-"""Small HTTP, HTTPS and SOCKS5 proxies on the loopback that write down what they were asked."""
+"""Small HTTP, HTTPS and SOCKS5 proxies on the loopback that record their requests."""
 
 import asyncio
 import ipaddress
@@ -11,13 +11,13 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class FakeProxy:
-    """Leads every connection to 127.0.0.1, at the port that was asked for."""
+    """Connects everything to 127.0.0.1, at the requested port."""
 
     def __init__(
         self, serve: Callable[["FakeProxy"], Serve], *, secret: bytes | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
         self._tls = tls
-        self.asked: list[bytes] = []
+        self.requests: list[bytes] = []
         self.secret = secret
         self._serve = serve(self)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -53,7 +53,7 @@ class FakeProxy:
 def http(proxy: FakeProxy) -> Serve:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
-        proxy.asked.append(head)
+        proxy.requests.append(head)
         method, target, _ = head.split(b" ", 2)
         if proxy.secret is not None and b"proxy-authorization: " + proxy.secret + b"\r\n" not in head:
             writer.write(b"HTTP/1.1 407 Who are you\r\ncontent-length: 0\r\n\r\n")
@@ -82,9 +82,9 @@ def socks5(proxy: FakeProxy) -> Serve:
             if not welcome:
                 return
         kind = (await reader.readexactly(4))[3]
-        proxy.asked.append(await _address(reader, kind))
+        proxy.requests.append(await _address(reader, kind))
         port = int.from_bytes(await reader.readexactly(2), "big")
-        if proxy.asked[-1] == b"forbidden.test":
+        if proxy.requests[-1] == b"forbidden.test":
             writer.write(b"\x05\x02\x00\x01" + bytes(6))
             return
         writer.write(b"\x05\x00\x00\x03\x04fake" + bytes(2))

@@ -1,4 +1,4 @@
-"""A server without manners: each connection plays a script of bytes, pauses, cuts and resets."""
+"""A server that breaks the rules: each connection plays a script of bytes, pauses, cuts and resets."""
 
 import asyncio
 import re
@@ -23,9 +23,9 @@ class Pause:
 
 @dataclass(frozen=True)
 class Until:
-    """Wait until the test says so."""
+    """Wait until the test sets the event."""
 
-    told: asyncio.Event
+    event: asyncio.Event
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Reset:
 
 @dataclass(frozen=True)
 class HalfClose:
-    """Send FIN, go on reading."""
+    """Send FIN, and keep reading."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ async def _play(script: Script, visit: Visit, reader: asyncio.StreamReader, writ
                 visit.requests.append(await _request(reader, visit))
             case Pause(seconds):
                 await asyncio.sleep(seconds)
-            case Until(told):
-                await told.wait()
+            case Until(event):
+                await event.wait()
             case Reset():
                 reset(writer)
                 return

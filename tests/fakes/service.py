@@ -1,4 +1,4 @@
-"""A vendor on the loopback: paths with usual answers, scripts that come before them, and counts of what was asked."""
+"""A vendor on the loopback: paths with default answers, scripts that take precedence, and a record of all requests."""
 
 import time
 from abc import abstractmethod
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from fakes.upstream import Answer, Asked, FakeUpstream
+from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 
 
 def json_answer(
@@ -58,15 +58,15 @@ class FakeService(FakeUpstream):
     def script(self, path: str, *answers: Answer) -> None:
         self._scripts.setdefault(path, deque()).extend(answers)
 
-    def at(self, path: str) -> list[Asked]:
-        return [request for request in self.asked if urlsplit(request.path).path == path]
+    def at(self, path: str) -> list[ReceivedRequest]:
+        return [request for request in self.requests if urlsplit(request.path).path == path]
 
-    def _answer(self, request: Asked) -> Answer:
+    def _answer(self, request: ReceivedRequest) -> Answer:
         answer = self._chosen(request)
         date = formatdate(time.time() + self.ahead_s, usegmt=True)
         return replace(answer, headers=(*answer.headers, ("date", date)))
 
-    def _chosen(self, request: Asked) -> Answer:
+    def _chosen(self, request: ReceivedRequest) -> Answer:
         path = urlsplit(request.path).path
         self.counts[path] += 1
         if path in self.before:

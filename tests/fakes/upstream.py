@@ -1,4 +1,4 @@
-"""An upstream that plays prepared answers over real sockets and remembers every request it was sent."""
+"""An upstream that sends prepared answers over real sockets and records every request."""
 
 import asyncio
 import socket
@@ -19,7 +19,7 @@ class End(Enum):
     CLEAN = "the body is properly ended"
     CUT = "the connection closes in the middle of the body"
     RESET = "the connection is reset"
-    HANG = "nothing more comes, the connection stays open"
+    HANG = "nothing more is sent, the connection stays open"
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Answer:
     content_type: str = "text/event-stream"
     headers: tuple[tuple[str, str], ...] = ()
     cut: int = 0  # bytes per write; 0 = all at once
-    floods: bool = False  # after `opening`, the body is sent over and over, until nobody takes it any more
+    floods: bool = False  # after `opening`, the body is repeated until the client disconnects
     opening: bytes = b""
     end: End = End.CLEAN
     pause_s: float = 0.0  # between writes
@@ -62,7 +62,7 @@ class Delivery(TypedDict, total=False):
 
 
 @dataclass
-class Asked:
+class ReceivedRequest:
     method: str
     path: str
     headers: dict[str, str]
@@ -81,12 +81,14 @@ def cuts(answer: Answer) -> Iterable[bytes]:
 
 @dataclass
 class FakeUpstream(ThreadedServer):
-    """Plays `answers` in order, the last one for ever; or asks `choose` for each request."""
+    """Sends `answers` in order and repeats the last one; or what `choose` returns for a request."""
 
     answers: list[Answer] = field(default_factory=list)
-    choose: Callable[[Asked], Answer] | None = None
-    intercept: Callable[[Asked], Answer | None] | None = None  # asked before all else; None: as usual
-    asked: list[Asked] = field(default_factory=list)
+    choose: Callable[[ReceivedRequest], Answer] | None = None
+    intercept: Callable[[ReceivedRequest], Answer | None] | None = (
+        None  # comes before `choose` and `answers`; None: as usual
+    )
+    requests: list[ReceivedRequest] = field(default_factory=list)
     closed: list[float] = field(default_factory=list)  # monotonic times at which a client gave up on an answer
     sent: int = 0
     models: tuple[str, ...] = ()  # what it lists; without any, it has no list
@@ -98,16 +100,16 @@ class FakeUpstream(ThreadedServer):
         return f"http://127.0.0.1:{self.port}/v1"
 
     @property
-    def calls(self) -> list[Asked]:
-        """What was asked, the model lists apart."""
-        return [asked for asked in self.asked if asked.method == "POST"]
+    def calls(self) -> list[ReceivedRequest]:
+        """Return the requests without those for model lists."""
+        return [request for request in self.requests if request.method == "POST"]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while (asked := await _read(reader)) is not None:
-                self.asked.append(asked)
-                answer = self.intercept(asked) if self.intercept is not None else None
-                if not await self._play(answer or self._answer(asked), reader, writer) or not self.keep_alive:
+            while (request := await _read(reader)) is not None:
+                self.requests.append(request)
+                answer = self.intercept(request) if self.intercept is not None else None
+                if not await self._play(answer or self._answer(request), reader, writer) or not self.keep_alive:
                     return
         except (ConnectionError, asyncio.IncompleteReadError):
             self.closed.append(self._loop.time())
@@ -116,11 +118,11 @@ class FakeUpstream(ThreadedServer):
         finally:
             writer.close()
 
-    def _answer(self, asked: Asked) -> Answer:
-        if asked.method == "GET":
-            return self.pages.get(asked.path) or _listed(self.models)
+    def _answer(self, request: ReceivedRequest) -> Answer:
+        if request.method == "GET":
+            return self.pages.get(request.path) or _listed(self.models)
         if self.choose is not None:
-            return self.choose(asked)
+            return self.choose(request)
         place = len(self.calls) - 1
         return self.answers[min(place, len(self.answers) - 1)]
 
@@ -173,7 +175,7 @@ def _listed(models: tuple[str, ...]) -> Answer:
     return Answer(body, content_type="application/json")
 
 
-async def _read(reader: asyncio.StreamReader) -> Asked | None:
+async def _read(reader: asyncio.StreamReader) -> ReceivedRequest | None:
     head = await reader.readuntil(b"\r\n\r\n") if not reader.at_eof() else b""
     if not head:
         return None
@@ -183,4 +185,4 @@ async def _read(reader: asyncio.StreamReader) -> Asked | None:
     fields = tuple((name.lower(), value.strip()) for name, _, value in split)
     headers = dict(fields)
     body = await reader.readexactly(int(headers.get("content-length", "0")))
-    return Asked(method, path, headers, body, fields)
+    return ReceivedRequest(method, path, headers, body, fields)

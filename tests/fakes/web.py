@@ -1,21 +1,21 @@
-"""The public web as a proxy on the loopback shows it: a client asks for a checked address and gets an invented site."""
+"""The public web behind a proxy on the loopback: a client requests a checked address and gets an invented site."""
 
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fakes.upstream import Answer, Asked, FakeUpstream
+from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 
 GetAddrInfo = Callable[..., Sequence[tuple[object, ...]]]
 
 
 @dataclass
 class FakeWeb(FakeUpstream):
-    """Tunnels end here: whatever address is asked for, the page of the `host` header and the path is served."""
+    """Ends every tunnel: whatever the address, the page of the `host` header and the path is served."""
 
     sites: dict[str, Answer] = field(default_factory=dict)  # "host/path" -> the page
-    tunnels: list[str] = field(default_factory=list)  # the addresses that were asked for, with their ports
+    tunnels: list[str] = field(default_factory=list)  # the requested addresses, with their ports
     keep_alive: bool = False  # so that each request shows in `tunnels`
 
     def environment(self) -> dict[str, str]:
@@ -28,9 +28,9 @@ class FakeWeb(FakeUpstream):
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         await super()._serve(reader, writer)
 
-    def _answer(self, asked: Asked) -> Answer:
+    def _answer(self, request: ReceivedRequest) -> Answer:
         missing = Answer(b"", status=404, content_type="text/plain", chunked=False)
-        return self.sites.get(asked.headers["host"] + asked.path.partition("?")[0], missing)
+        return self.sites.get(request.headers["host"] + request.path.partition("?")[0], missing)
 
 
 class Names:
@@ -39,7 +39,7 @@ class Names:
     def __init__(self, real: GetAddrInfo) -> None:
         self._real = real
         self.known: dict[str, list[list[str]]] = {}  # name -> what it resolves to at each time, the last for ever
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     def add(self, name: str, *answers: list[str]) -> None:
         self.known[name] = list(answers)
@@ -47,7 +47,7 @@ class Names:
     def __call__(self, host: object, port: object, *args: object, **more: object) -> Sequence[tuple[object, ...]]:
         if not isinstance(host, str) or host not in self.known:
             return self._real(host, port, *args, **more)
-        self.asked.append(host)
+        self.requests.append(host)
         answers = self.known[host]
         found = answers.pop(0) if len(answers) > 1 else answers[0]
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]

@@ -255,8 +255,8 @@ def make_encoding(call: Call, *, joins: bool = False) -> ClientEncoding:
     client = call.client
 
     def make(ledger: Ledger) -> Stage[Event, bytes]:
-        asked = ReplyContext(call.request(), call.model, int(NOW), lambda prefix: prefix + "1", lambda: NOW)
-        return client.encoder(asked, ledger)
+        context = ReplyContext(call.request(), call.model, int(NOW), lambda prefix: prefix + "1", lambda: NOW)
+        return client.encoder(context, ledger)
 
     return ClientEncoding(make, lambda trip: None, serial=client.serial_blocks, joins=joins)
 
@@ -265,8 +265,8 @@ def make_whole_writer(exchange: Exchange, call: Call) -> WholeWriter:
     """Return the writer of a reply in one body."""
 
     def encode(events: Sequence[Event], ledger: Ledger) -> bytes:
-        asked = ReplyContext(call.request(), call.model, int(NOW), lambda prefix: prefix + "1", lambda: NOW)
-        return call.client.encode_whole(events, asked, ledger)
+        context = ReplyContext(call.request(), call.model, int(NOW), lambda prefix: prefix + "1", lambda: NOW)
+        return call.client.encode_whole(events, context, ledger)
 
     return WholeWriter(exchange, call, lambda trip: None, encode)
 

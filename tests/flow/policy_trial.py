@@ -45,7 +45,7 @@ class Trial:
             SecondChances(self.learnt, "t"),
             {"one": "t\0a conversation"},
         )
-        self.asked: list[Ask] = []
+        self.requests: list[Ask] = []
         self.waits: list[float] = []
 
     def begin(self) -> Step:
@@ -65,7 +65,7 @@ class Trial:
             self.clock.now += step.seconds
             return self._seen(self.policy.after(Waited()))
         if isinstance(step, Ask):
-            self.asked.append(step)
+            self.requests.append(step)
         return step
 
     def steps_until_given_up(self, failure: Failure) -> str:

@@ -128,8 +128,8 @@ def chat_encoding() -> ClientEncoding:
     client = PROTOCOLS["chat"].client
     assert client is not None
     encoder, request = client.encoder, client.parse(CHAT_STREAM, Ledger())
-    asked = ReplyContext(request, "m", 1_763_190_000, lambda prefix: prefix + "1", lambda: 1_763_190_001)
-    return ClientEncoding(lambda ledger: encoder(asked, ledger), lambda trip: None, serial=False, joins=False)
+    context = ReplyContext(request, "m", 1_763_190_000, lambda prefix: prefix + "1", lambda: 1_763_190_001)
+    return ClientEncoding(lambda ledger: encoder(context, ledger), lambda trip: None, serial=False, joins=False)
 
 
 def test_an_error_can_be_the_whole_reply() -> None:

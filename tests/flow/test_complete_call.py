@@ -1,4 +1,4 @@
-"""The rest of a cut tool call: what its upstream is asked, and what of its answer is used."""
+"""The rest of a cut tool call: the request for it, and what of the answer is used."""
 
 from collections.abc import Callable
 
@@ -46,9 +46,9 @@ REQUEST = Request(
 def test_the_conversation_continues_with_the_cut_reply_as_text_and_a_request_for_its_rest(
     said: str, before: str
 ) -> None:
-    asked = ask_for_rest(REQUEST, said, CUT)
-    assert asked.turns[0] == REQUEST.turns[0]
-    cut, instruction = asked.turns[1:]
+    request = ask_for_rest(REQUEST, said, CUT)
+    assert request.turns[0] == REQUEST.turns[0]
+    cut, instruction = request.turns[1:]
     assert (cut.role, instruction.role) == (Role.ASSISTANT, Role.USER)
     [shown], [asks] = cut.parts, instruction.parts
     assert isinstance(shown, Text)
@@ -56,8 +56,8 @@ def test_the_conversation_continues_with_the_cut_reply_as_text_and_a_request_for
     assert shown.text.endswith(CUT.arguments)
     assert isinstance(asks, Text)
     assert "only the remaining characters" in asks.text
-    assert asked.reasoning is None
-    assert (asked.tools, asked.seed) == (REQUEST.tools, 7)
+    assert request.reasoning is None
+    assert (request.tools, request.seed) == (REQUEST.tools, 7)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_completed_call_is_a_block_of_its_own() -> None:
     assert call_events(3, CUT, WHOLE) == (Opened(3, CallBlock("call_1", "write")), Delta(3, WHOLE), Closed(3))
 
 
-# Asked over a real socket
+# Over a real socket
 
 ASKED = msgspec.json.encode(
     {
@@ -145,10 +145,10 @@ def test_the_rest_is_requested_once_and_its_usage_reported(answer: Answer) -> No
     assert completion.arguments is not None
     assert msgspec.json.decode(completion.arguments) == msgspec.json.decode(WHOLE)
     assert completion.usage is not None
-    [asked] = fake.calls
-    said = asked.json["conversationState"]["currentMessage"]["userInputMessage"]["content"]
+    [request] = fake.calls
+    said = request.json["conversationState"]["currentMessage"]["userInputMessage"]["content"]
     assert "only the remaining characters" in said
-    assert asked.path == prepared.out.url.partition(str(fake.port))[2]
+    assert request.path == prepared.out.url.partition(str(fake.port))[2]
 
 
 def test_it_is_another_request_with_an_id_of_its_own_that_a_replay_repeats() -> None:

@@ -10,7 +10,7 @@ from dragoman.flow.gateway import Gateway
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.net.client import HttpClient
 from dragoman.providers.provider import Endpoint
-from fakes.upstream import Answer, Asked, End, FakeUpstream
+from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
 from flow.chat_wire import document, refusal
 from flow.in_memory import MESSAGES, ClientReply, MemoryWire, make_call, make_exchange, make_provider, make_world, run
 
@@ -20,7 +20,7 @@ COUNTED = document(b'{"input_tokens":  4242 }')
 
 def count(
     answer: Answer, protocol: str = "messages", body: bytes = MESSAGES, *, speaks: str = "messages", counts: bool = True
-) -> tuple[ClientReply, list[Asked]]:
+) -> tuple[ClientReply, list[ReceivedRequest]]:
     async def asks(fake: FakeUpstream) -> ClientReply:
         client = HttpClient()
         try:
@@ -46,12 +46,12 @@ def count(
     [("messages", MESSAGES, "/v1/messages/count_tokens"), ("responses", RESPONSES, "/v1/responses/input_tokens")],
 )
 def test_an_upstream_that_counts_gets_the_request_and_its_answer_passes(protocol: str, body: bytes, path: str) -> None:
-    reply, [asked] = count(COUNTED, protocol, body, speaks=protocol)
+    reply, [request] = count(COUNTED, protocol, body, speaks=protocol)
     assert (reply.status, reply.body) == (200, COUNTED.body)
     assert reply.headers.get(b"x-dragoman-route") == b"one/vendor-m"
     assert reply.headers.get(b"x-dragoman-estimate") is None
-    assert (asked.path, asked.json["model"]) == (path, "vendor-m")
-    assert asked.headers["authorization"] == "Bearer sk-0123456789abcdef"
+    assert (request.path, request.json["model"]) == (path, "vendor-m")
+    assert request.headers["authorization"] == "Bearer sk-0123456789abcdef"
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def test_an_upstream_that_counts_gets_the_request_and_its_answer_passes(protocol
 def test_without_a_count_the_tokens_are_estimated_and_marked(
     answer: Answer, speaks: str, counts: bool, questions: int
 ) -> None:
-    reply, asked = count(answer, speaks=speaks, counts=counts)
+    reply, requests = count(answer, speaks=speaks, counts=counts)
     assert reply.status == 200
     assert reply.headers.get(b"x-dragoman-estimate") == b"1"
     assert reply.headers.get(b"request-id") == b"req_1"
     assert 0 < msgspec.json.decode(reply.body)["input_tokens"] < 40
-    assert len(asked) == questions
+    assert len(requests) == questions
 
 
 def test_an_estimate_has_the_shape_of_the_protocol() -> None:

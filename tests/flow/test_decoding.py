@@ -165,7 +165,7 @@ def named(content_type: bytes | None) -> Headers:
         (b"text/event-stream", True),
         (b"text/event-stream; charset=utf-8", True),
         (b"application/vnd.amazon.eventstream", True),
-        (None, True),  # whoever was asked for a stream sends one
+        (None, True),  # a request for a stream is answered with one
         (b"application/json", False),
         (b"Application/JSON; charset=utf-8", False),
         (b"text/html", False),

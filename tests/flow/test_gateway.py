@@ -16,7 +16,7 @@ from dragoman.hub.outcome import FailedAttempt
 from dragoman.hub.usage import Usage
 from dragoman.providers.provider import ReplyRules
 from fakes.kiro import framed, tail, tool, words
-from fakes.upstream import Answer, Asked, End, FakeUpstream
+from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
 from flow.chat_wire import HALF, STREAM, WHOLE, chunk, document, refusal
 from flow.gateway_rig import AT_ONCE, Rig
 from flow.in_memory import CHAT, CHAT_STREAM, MESSAGES, MESSAGES_STREAM, make_renewing, make_world, run
@@ -112,9 +112,9 @@ def test_a_refused_credential_is_renewed_and_its_refusal_noted_once() -> None:
 # A reply that another upstream continues
 
 
-def continued(asked: Asked) -> Answer:
+def continued(request: ReceivedRequest) -> Answer:
     """Write the marker that the request asks for, and then the rest of the reply."""
-    text = str(asked.json["messages"][-1]["content"])
+    text = str(request.json["messages"][-1]["content"])
     marker = text[text.index("[[continue:") : text.index("]]") + 2]
     return Answer(chunk({"role": "assistant", "content": f"{marker} loaf"}) + chunk({}, "stop") + b"data: [DONE]\n\n")
 
@@ -175,7 +175,7 @@ KIRO = ReplyRules(withholds_cut_calls=True, completes_cut_calls=True)
 KIRO_AS_IT_IS = ReplyRules(withholds_cut_calls=True)
 
 
-def asked(stream: bool) -> bytes:
+def request_body(stream: bool) -> bytes:
     body = msgspec.json.decode(MESSAGES)
     return msgspec.json.encode({**body, "stream": stream, "tools": [WRITE]})
 
@@ -184,7 +184,7 @@ def asked(stream: bool) -> bytes:
 def test_a_cut_call_is_completed_and_its_usage_summed(stream: bool) -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}, "kiro", replies=KIRO) as rig:
-            asking = rig.asks("messages", asked(stream))
+            asking = rig.asks("messages", request_body(stream))
             reply = await asking.answered()
             assert len(fake.calls) == 2
             assert b"tool_use" in reply.body
@@ -205,11 +205,11 @@ def test_a_cut_call_is_completed_and_its_usage_summed(stream: bool) -> None:
 def test_a_call_that_stays_cut_ends_the_reply_and_the_next_request_notes_it(stream: bool) -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}, "kiro", replies=KIRO) as rig:
-            reply = await rig.asks("messages", asked(stream)).answered()
+            reply = await rig.asks("messages", request_body(stream)).answered()
             assert b"max_tokens" in reply.body
             assert b"tool_use" not in reply.body
             assert len(fake.calls) == 2
-            await rig.asks("messages", asked(stream)).answered()
+            await rig.asks("messages", request_body(stream)).answered()
             assert b"was not executed" in fake.calls[2].body.replace(b"\\n", b" ")
 
     with FakeUpstream([CUT, framed(words("Sorry."), tail()), framed(words("Again."), tail())]) as fake:
@@ -219,7 +219,7 @@ def test_a_call_that_stays_cut_ends_the_reply_and_the_next_request_notes_it(stre
 def test_a_provider_that_does_not_repair_gets_no_request_for_the_rest() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}, "kiro", replies=KIRO_AS_IT_IS) as rig:
-            assert b"max_tokens" in (await rig.asks("messages", asked(True)).answered()).body
+            assert b"max_tokens" in (await rig.asks("messages", request_body(True)).answered()).body
             assert len(fake.calls) == 1
 
     with FakeUpstream([CUT]) as fake:
@@ -262,10 +262,10 @@ def test_a_call_that_cannot_be_run_fails_in_streams_and_in_whole_replies() -> No
 
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
-            reply = await rig.asks("messages", asked(True)).answered()
+            reply = await rig.asks("messages", request_body(True)).answered()
             assert reply.body.count(b"event: error\n") == 1
             with pytest.raises(RequestError) as refused:
-                await rig.asks("messages", asked(False)).answered()
+                await rig.asks("messages", request_body(False)).answered()
             assert refused.value.failure.kind is Kind.CORRUPT
 
     with FakeUpstream([Answer(stream), document(msgspec.json.encode(body))]) as fake:

@@ -62,10 +62,10 @@ class Names:
 
     def __init__(self, **known: Sequence[str]) -> None:
         self._known = known
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
-        self.asked.append(host)
+        self.requests.append(host)
         found = self._known.get(host.replace(".", "_"))
         if found is None:
             raise OSError("no such name")
@@ -96,7 +96,7 @@ async def test_media_on_a_public_address_becomes_data() -> None:
         found = await fetched(f"http://media.example:{server.port}/a.png?x=1#part", wire, resolve)
         assert found == Inline("image/png", base64.b64encode(PNG).decode())
         assert wire.dialled == [PUBLIC]
-        assert resolve.asked == ["media.example"]
+        assert resolve.requests == ["media.example"]
         (request,) = server.requests
         assert request.startswith(b"GET /a.png?x=1 HTTP/1.1\r\n")
         assert b"host: media.example:%d\r\n" % server.port in request.lower()
@@ -105,14 +105,14 @@ async def test_media_on_a_public_address_becomes_data() -> None:
 @on_both_loops
 async def test_tls_is_checked_for_the_name_and_not_for_the_address(tmp_path: Path) -> None:
     context, ca_file = server_context(tmp_path)
-    asked: list[str | None] = []
-    context.sni_callback = lambda _socket, name, _context: asked.append(name)
+    names: list[str | None] = []
+    context.sni_callback = lambda _socket, name, _context: names.append(name)
     assert isinstance(context, ssl.SSLContext)
     async with RawServer(reply(b"application/pdf", b"%PDF-1.7"), tls=context) as server:
         resolve = Names(page_example=[PUBLIC], other_example=[PUBLIC])
         found = await fetched(f"https://page.example:{server.port}/a.pdf", Wire(ca_file=ca_file), resolve)
         assert found.media_type == "application/pdf"
-        assert asked == ["page.example"]
+        assert names == ["page.example"]
         why = await refused(f"https://other.example:{server.port}/a.pdf", Wire(ca_file=ca_file), resolve)
         assert "other.example" in why
 
@@ -130,11 +130,11 @@ async def test_a_proxy_of_the_environment_gets_the_checked_address_and_no_name(
         found = await fetcher.fetch(f"http://media.example:{server.port}/a.png")
         await client.close()
         assert found == Inline("image/png", base64.b64encode(PNG).decode())
-        (asked,) = proxy.asked
-        assert asked.startswith(
+        (request,) = proxy.requests
+        assert request.startswith(
             b"CONNECT %b:%d " % (PUBLIC.encode(), server.port) if serve is http else PUBLIC.encode()
         )
-        assert b"media.example" not in asked
+        assert b"media.example" not in request
         (request,) = server.requests
         assert request.startswith(b"GET /a.png HTTP/1.1\r\nhost: media.example:%d\r\n" % server.port)
 
@@ -149,7 +149,7 @@ async def test_an_address_that_is_not_public_is_not_requested_through_a_proxy_ei
                 "http://inside.example/"
             )
         await client.close()
-        assert proxy.asked == []
+        assert proxy.requests == []
 
 
 @on_both_loops
@@ -168,7 +168,7 @@ async def test_a_redirect_is_resolved_and_checked_anew() -> None:
     ):
         wire, resolve = Wire(), Names(media_example=[PUBLIC], cdn_example=[OTHER])
         await fetched(f"http://media.example:{start.port}/a", wire, resolve)
-        assert resolve.asked == ["media.example", "cdn.example"]
+        assert resolve.requests == ["media.example", "cdn.example"]
         assert wire.dialled == [PUBLIC, OTHER]
 
 
@@ -283,7 +283,7 @@ def test_a_name_that_changes_its_address_is_dialled_where_it_was_checked() -> No
             wire = Wire()
             await fetched(f"http://media.example:{server.port}/", wire, rebinding)
             assert wire.dialled == [PUBLIC]
-        assert answers == [["127.0.0.1"]]  # the second answer was never asked for
+        assert answers == [["127.0.0.1"]]  # the second answer was never used
 
     asyncio.run(run())
 

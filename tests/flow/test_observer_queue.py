@@ -1,4 +1,4 @@
-"""Observers hear of every request once; one that fails costs no stream anything and is reported."""
+"""Observers get every request once; one that fails affects no stream and is reported."""
 
 import asyncio
 import logging
@@ -36,32 +36,32 @@ async def soon(condition: Callable[[], bool]) -> None:
 
 
 def test_the_first_outcome_is_reported_after_this_turn_and_the_others_soon() -> None:
-    heard: list[str] = []
-    queue = ObserverQueue([lambda outcome: heard.append(outcome.request_id)])
+    observed: list[str] = []
+    queue = ObserverQueue([lambda outcome: observed.append(outcome.request_id)])
 
     async def ends() -> None:
         queue.add(record(0))
         await asyncio.sleep(0)
-        assert heard == ["req_0"]
+        assert observed == ["req_0"]
         for number in range(1, 10):
             queue.add(record(number))
             await asyncio.sleep(0)
-        await soon(lambda: len(heard) == 10)
+        await soon(lambda: len(observed) == 10)
 
     asyncio.run(ends())
-    assert heard == [f"req_{number}" for number in range(10)]
+    assert observed == [f"req_{number}" for number in range(10)]
 
 
 def test_no_more_wait_than_a_few() -> None:
-    heard: list[str] = []
-    queue = ObserverQueue([lambda outcome: heard.append(outcome.request_id)])
+    observed: list[str] = []
+    queue = ObserverQueue([lambda outcome: observed.append(outcome.request_id)])
 
     async def ends() -> None:
         for number in range(MAX_QUEUED + 1):
             queue.add(record(number))
-        assert len(heard) == MAX_QUEUED
+        assert len(observed) == MAX_QUEUED
         queue.flush()
-        assert len(heard) == MAX_QUEUED + 1
+        assert len(observed) == MAX_QUEUED + 1
 
     asyncio.run(ends())
 
@@ -94,18 +94,18 @@ def break_down(outcome: Outcome) -> None:
 def test_an_observer_that_fails_on_every_request_harms_no_stream(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard: list[str] = []
+    observed: list[str] = []
     loop = asyncio.new_event_loop()
     (tmp_path / "dragoman.toml").write_text("")
     config = load(str(tmp_path / "dragoman.toml"), {}, tmp_path, tmp_path, {"server.port": 0})
 
     async def serve() -> list[bytes]:
-        observers = [break_down, lambda outcome: heard.append(outcome.request_id)]
+        observers = [break_down, lambda outcome: observed.append(outcome.request_id)]
         app = App(config, Keyring(None, Secret(KEY)), {}, observers=observers)
         await app.start()
         try:
             replies = [await asyncio.to_thread(ask, app.server.port) for _ in range(5)]
-            await soon(lambda: len(heard) == 5)
+            await soon(lambda: len(observed) == 5)
             replies.append(await asyncio.to_thread(scrape, app.server.port))
             return replies
         finally:
@@ -118,7 +118,7 @@ def test_an_observer_that_fails_on_every_request_harms_no_stream(
     assert all(stream.rstrip().endswith(b"data: [DONE]") for stream in streams)
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(told) == 5
-    assert all(f"{one} went unobserved: ValueError at" in line for one, line in zip(heard, told, strict=True))
+    assert all(f"{one} went unobserved: ValueError at" in line for one, line in zip(observed, told, strict=True))
     assert "is full" not in caplog.text
     assert b"\ndragoman_observer_failures_total 5\n" in scraped
 

@@ -32,8 +32,8 @@ def make_pipe(upstream: str, client: str) -> tuple[TranslationPipe, ClientEncodi
     assert speaks is not None
     assert hears is not None
     encoder, request = hears.encoder, hears.parse(ASKED, Ledger())
-    asked = ReplyContext(request, "m", 1_763_190_000, lambda prefix: prefix + "1", lambda: 1_763_190_001)
-    encoding = ClientEncoding(lambda ledger: encoder(asked, ledger), lambda trip: None, serial=True, joins=False)
+    context = ReplyContext(request, "m", 1_763_190_000, lambda prefix: prefix + "1", lambda: 1_763_190_001)
+    encoding = ClientEncoding(lambda ledger: encoder(context, ledger), lambda trip: None, serial=True, joins=False)
     watch = ReplyMonitor(lambda: 0.0)
     encoding.begin_turn(Ledger(), None, watch)
     source = Source(speaks.framer(), speaks.decoder(Issuer("up", "m"), Ledger()))

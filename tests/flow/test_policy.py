@@ -67,7 +67,7 @@ TABLE: dict[tuple[str, int, str], tuple[str, str, str, str]] = {
     ("transient", 3, "wait 60 s"): ("a!", "aX!", "a!", "aX!"),
     ("transient", 3, "never"): ("a!", "aX!", "a!", "aX!"),
     # A limited credential is left alone for 30 s where its upstream names no time; when all are, the one that is
-    # free soonest is asked.
+    # free soonest is used.
     ("limited", 3, "none"): ("a-a-a!", "a-a-aX-X-X!", "ab-a-b!", "ab-a-bX-X-X!"),
     ("limited", 3, "do"): ("a-a-a!", "a-a-aX-X-X!", "ab-a-b!", "ab-a-bX-X-X!"),
     ("limited", 3, "wait 2 s"): ("a-a-a!", "a-a-aX-X-X!", "ab-ab-ab!", "ab-ab-abX-X-X!"),
@@ -163,8 +163,8 @@ def test_waits_are_spread_by_the_jitter_and_a_named_time_is_not() -> None:
 def test_upstream_requests_are_numbered_over_retries_credentials_and_targets() -> None:
     trial = Trial(targets=2, credentials=2)
     trial.steps_until_given_up(Failure(Kind.RATE_LIMITED, "slow down", retry_after=SHORT_S))
-    assert len(trial.asked) == 9
-    assert [ask.number for ask in trial.asked] == list(range(1, 10))
+    assert len(trial.requests) == 9
+    assert [ask.number for ask in trial.requests] == list(range(1, 10))
 
 
 def test_the_final_failure_is_the_last_refusal_with_its_own_error_body() -> None:
@@ -252,7 +252,7 @@ def test_a_credential_that_is_cooling_down_is_not_used() -> None:
     trial = Trial(credentials=2)
     first = trial.asks(trial.begin()).provider.account.slot
     trial.after(NoReply(Failure(Kind.QUOTA, "spent")))
-    assert [ask.provider.account.slot for ask in trial.asked] == [first, 1 - first]
+    assert [ask.provider.account.slot for ask in trial.requests] == [first, 1 - first]
     trial.policy.note_first_token(Headers([]), None)
     trial.after(Completed())
     assert trial.asks(trial.begin()).provider.account.slot == 1 - first
@@ -273,8 +273,8 @@ def test_a_call_that_is_over_frees_the_credential_that_it_was_to_find_out_about(
     assert pool is not None
     for seat in (0, 1):
         pool.start_cooldown(seat, "m", NOW + 3600, "quota", NOW)
-    asked = trial.asks(trial.begin()).provider.account.slot
+    slot = trial.asks(trial.begin()).provider.account.slot
     trial.clock.now += 301  # from now on, the cooldown is doubted by one request at a time
-    assert pool.choose(None, "m", {1 - asked}, trial.clock.now) is None
+    assert pool.choose(None, "m", {1 - slot}, trial.clock.now) is None
     trial.policy.release()
-    assert pool.choose(None, "m", {1 - asked}, trial.clock.now) is not None
+    assert pool.choose(None, "m", {1 - slot}, trial.clock.now) is not None

@@ -60,7 +60,7 @@ def test_another_credential_continues_first_where_the_credential_is_at_fault_els
     first = trial.asks(interrupted(trial, Failure(kind, "broke off")))
     second = trial.asks(trial.after(NoReply(Failure(Kind.QUOTA, "spent"))))
     assert [first.route, second.route] == ([ONE, TWO] if kind in AT_FAULT else [TWO, ONE])
-    seats = [ask.provider.account.slot for ask in trial.asked if ask.route == ONE]
+    seats = [ask.provider.account.slot for ask in trial.requests if ask.route == ONE]
     assert sorted(seats) == [0, 1]
 
 

@@ -1,4 +1,4 @@
-"""What follows when the gateway has run tools, or when an upstream has paused: the same target is asked again."""
+"""What follows when the gateway has run tools, or an upstream has paused: the same target gets the next request."""
 
 import pytest
 
@@ -15,22 +15,22 @@ BROKEN = Failure(Kind.UPSTREAM, "broken")
 
 
 def paused_once(targets: int = 1, attempts: int = 3) -> Trial:
-    """A call whose first turn was paused, and whose second has just been asked."""
+    """Return a call whose first turn was paused, and whose second has just begun."""
     trial = Trial(targets=targets, attempts=attempts)
     trial.begin()
     step = trial.after(PAUSED)
     assert isinstance(step, ContinuePause)
     step.rounds.add(PAUSED.events, {}, PAUSED.used.output)
-    asked = trial.after(PauseContinued(is_finished=False))
-    assert isinstance(asked, Ask)
-    assert asked.rounds is step.rounds
+    ask = trial.after(PauseContinued(is_finished=False))
+    assert isinstance(ask, Ask)
+    assert ask.rounds is step.rounds
     return trial
 
 
 def test_a_paused_turn_is_continued_by_the_same_target() -> None:
     trial = paused_once(targets=2)
-    assert [ask.route for ask in trial.asked] == [ONE, ONE]
-    assert [ask.number for ask in trial.asked] == [1, 2]
+    assert [ask.route for ask in trial.requests] == [ONE, ONE]
+    assert [ask.number for ask in trial.requests] == [1, 2]
 
 
 @pytest.mark.parametrize("end", [PauseContinued(is_finished=True), ToolsRan(is_finished=True)])
@@ -42,7 +42,7 @@ def test_a_later_round_is_repeated_by_the_same_target_alone() -> None:
     trial = paused_once(targets=2, attempts=2)
     again = trial.after(NoReply(BROKEN))
     assert isinstance(again, Ask)
-    assert (again.route, again.rounds) == (ONE, trial.asked[1].rounds)
+    assert (again.route, again.rounds) == (ONE, trial.requests[1].rounds)
     given_up = trial.after(NoReply(BROKEN))
     assert isinstance(given_up, GiveUp)
     assert given_up.failure is BROKEN

@@ -32,16 +32,16 @@ def test_each_of_several_credentials_is_renewed_once() -> None:
     step = trial.begin()
     while isinstance(step, Ask):
         step = trial.after(NoReply(REFUSED_CREDENTIAL))
-    first = trial.asked[0].provider.account.slot
-    asked = [(ask.provider.account.slot, ask.renew_after is not None) for ask in trial.asked]
-    assert asked == [(first, False), (first, True), (1 - first, False), (1 - first, True)]
+    first = trial.requests[0].provider.account.slot
+    requests = [(ask.provider.account.slot, ask.renew_after is not None) for ask in trial.requests]
+    assert requests == [(first, False), (first, True), (1 - first, False), (1 - first, True)]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.CREDENTIAL])
 def test_no_other_failure_asks_for_a_renewal(kind: Kind) -> None:
     trial = Trial(first=make_provider("one", auth=make_renewing(renew_nothing)))
     trial.steps_until_given_up(Failure(kind, "no"))
-    assert all(ask.renew_after is None for ask in trial.asked)
+    assert all(ask.renew_after is None for ask in trial.requests)
 
 
 def drop_temperature(request: Request, ledger: Ledger) -> Request:

@@ -1,4 +1,4 @@
-"""In which protocol an upstream is asked, and whether the client's bytes may pass unchanged."""
+"""Which protocol an upstream gets a request in, and whether the client's bytes may pass unchanged."""
 
 import pytest
 

@@ -276,7 +276,7 @@ def test_a_whole_reply_is_all_or_nothing(scene: Scene, answer: Answer, kind: Kin
     assert played.wire.writes == []
 
 
-# Upstreams that stream whatever was asked for, and withhold calls that are cut
+# Upstreams that stream whatever the request says, and withhold calls that are cut
 
 CUT = framed(words("I will write it."), tool("t1", "write", input='{"path": "notes/to'))
 
@@ -334,7 +334,7 @@ def test_a_credential_is_renewed_before_the_request_or_its_failure_stays(renewed
     refused = Failure(Kind.CREDENTIAL, "expired")
     played = play(Scene(renew_after=refused, auth=make_renewing(renew)), Answer(STREAM))
     assert played.end == (Completed() if renewed else NoReply(refused))
-    assert len(played.asked) == (1 if renewed else 0)
+    assert len(played.requests) == (1 if renewed else 0)
 
 
 def test_a_request_that_cannot_be_built_is_not_sent() -> None:
@@ -342,7 +342,7 @@ def test_a_request_that_cannot_be_built_is_not_sent() -> None:
     played = play(Scene("messages", body=body, headers=[(b"x-dragoman-strict", b"1")]), Answer(STREAM))
     assert isinstance(played.end, NoReply)
     assert played.end.failure.code == "translation_loss"
-    assert played.asked == []
+    assert played.requests == []
 
 
 def test_the_next_request_names_what_the_last_reply_lost() -> None:
@@ -353,13 +353,13 @@ def test_the_next_request_names_what_the_last_reply_lost() -> None:
         return memory
 
     memory = run(remember())
-    asked = msgspec.json.decode(MESSAGES)
-    asked["messages"] += [{"role": "assistant", "content": "Well."}, {"role": "user", "content": "And?"}]
-    body = msgspec.json.encode(asked)
+    request = msgspec.json.decode(MESSAGES)
+    request["messages"] += [{"role": "assistant", "content": "Well."}, {"role": "user", "content": "And?"}]
+    body = msgspec.json.encode(request)
     for replies, told in ((KIRO, True), (PLAIN, False)):
         scene = Scene("messages", False, "kiro", body=body, memory=memory, replies=replies)
         played = play(scene, framed(words("Again."), tail()))
-        assert (b"was not executed" in played.asked[0].body.replace(b"\\n", b" ")) is told
+        assert (b"was not executed" in played.requests[0].body.replace(b"\\n", b" ")) is told
 
 
 def test_the_connection_of_a_finished_reply_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,8 +388,8 @@ def test_the_connection_of_a_finished_reply_is_used_again(monkeypatch: pytest.Mo
 
 def test_the_upstream_of_a_closed_turn_is_closed() -> None:
     with FakeUpstream([Answer(HALF, end=End.HANG)]) as fake:
-        asked = play_with(with_server(TRANSLATED, Server(idle_timeout_s=0.2)), fake)
-        assert isinstance(asked.end, Interrupted)
+        played = play_with(with_server(TRANSLATED, Server(idle_timeout_s=0.2)), fake)
+        assert isinstance(played.end, Interrupted)
         until = time.monotonic() + 20
         while not fake.closed and time.monotonic() < until:
             time.sleep(0.01)

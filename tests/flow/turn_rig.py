@@ -16,7 +16,7 @@ from dragoman.net.headers import Header
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.providers.provider import Auth, ReplyRules
 from dragoman.routing.resolve import Route
-from fakes.upstream import Answer, Asked, FakeUpstream
+from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from flow.in_memory import (
     CHAT,
     CHAT_STREAM,
@@ -72,7 +72,7 @@ class Played:
     turn: Turn
     writer: ResponseWriter
     wire: MemoryWire
-    asked: list[Asked]
+    requests: list[ReceivedRequest]
     first_tokens: int  # how often one was noted
 
     @property

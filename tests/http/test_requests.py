@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fakes.upstream import Answer, Asked, FakeUpstream
+from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, provider_section, running
 from wire_json import JsonObject
 
@@ -40,10 +40,10 @@ BEARER = {"authorization": f"Bearer {KEY}"}
 class Upstream(FakeUpstream):
     """Answers in Chat and in Messages, and lists two models."""
 
-    def _answer(self, asked: Asked) -> Answer:
+    def _answer(self, request: ReceivedRequest) -> Answer:
         reply: object = {"data": LISTED}
-        if asked.method == "POST":
-            reply = CHAT if asked.path.endswith("/chat/completions") else MESSAGE
+        if request.method == "POST":
+            reply = CHAT if request.path.endswith("/chat/completions") else MESSAGE
         return Answer(msgspec.json.encode(reply), content_type="application/json")
 
 
@@ -61,7 +61,7 @@ class Door:
         connection.close()
         return answer.status, told
 
-    def sent(self) -> Asked:
+    def sent(self) -> ReceivedRequest:
         return self.upstream.calls[-1]
 
 

@@ -91,9 +91,9 @@ def signing_in(gateway: Running, body: object) -> Iterator[Iterator[JsonObject]]
 
 def return_from_browser(prompt: Json) -> None:
     """Do what the provider's page does after the user has agreed: send the browser back to the gateway's machine."""
-    asked = {name: values[0] for name, values in parse_qs(urlsplit(prompt["link"]).query).items()}
-    back = asked["redirect_uri"].replace("localhost", "127.0.0.1")
-    with urllib.request.urlopen(f"{back}?{urlencode({'state': asked['state'], 'code': 'fake-code'})}") as page:
+    query = {name: values[0] for name, values in parse_qs(urlsplit(prompt["link"]).query).items()}
+    back = query["redirect_uri"].replace("localhost", "127.0.0.1")
+    with urllib.request.urlopen(f"{back}?{urlencode({'state': query['state'], 'code': 'fake-code'})}") as page:
         assert page.status == 200
 
 

@@ -24,7 +24,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Heard:
+class SdkReply:
     text: str
     calls: tuple[tuple[str, str], ...]  # name, arguments
     stop: str
@@ -47,7 +47,7 @@ class Sdks:
         return cls(anthropic.Anthropic(base_url=url, **common), openai.OpenAI(base_url=f"{url}/v1", **common))
 
 
-def messages(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
+def messages(sdks: Sdks, wish: Wish, each: Each | None) -> SdkReply:
     """`each` is called with every piece of a stream; without it the whole reply is requested."""
     request: JsonObject = {
         "model": wish.model,
@@ -73,10 +73,10 @@ def messages(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
     text = "".join(block.text for block in reply.content if block.type == "text")
     used = [block for block in reply.content if block.type == "tool_use"]
     calls = tuple((block.name, msgspec.json.encode(block.input).decode()) for block in used)
-    return Heard(text, calls, reply.stop_reason, reply.usage.input_tokens, reply.usage.output_tokens)
+    return SdkReply(text, calls, reply.stop_reason, reply.usage.input_tokens, reply.usage.output_tokens)
 
 
-def responses(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
+def responses(sdks: Sdks, wish: Wish, each: Each | None) -> SdkReply:
     request: JsonObject = {"model": wish.model, "max_output_tokens": wish.cap, "input": wish.prompt, "temperature": 0}
     if wish.tool:
         request["tools"] = [{"type": "function", "name": wish.tool, "parameters": wish.schema, "strict": False}]
@@ -99,10 +99,10 @@ def responses(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
     assert reply.usage is not None
     calls = tuple((item.name, item.arguments) for item in reply.output if item.type == "function_call")
     stop = reply.incomplete_details.reason if reply.incomplete_details else reply.status
-    return Heard(reply.output_text, calls, stop or "", reply.usage.input_tokens, reply.usage.output_tokens)
+    return SdkReply(reply.output_text, calls, stop or "", reply.usage.input_tokens, reply.usage.output_tokens)
 
 
-def chat(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
+def chat(sdks: Sdks, wish: Wish, each: Each | None) -> SdkReply:
     request: JsonObject = {"model": wish.model, "max_tokens": wish.cap, "temperature": 0}
     request["messages"] = [{"role": "user", "content": wish.prompt}]
     if wish.tool:
@@ -120,10 +120,10 @@ def chat(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
     usage = reply.usage
     assert usage is not None
     text = choice.message.content or ""
-    return Heard(text, calls, choice.finish_reason, usage.prompt_tokens, usage.completion_tokens)
+    return SdkReply(text, calls, choice.finish_reason, usage.prompt_tokens, usage.completion_tokens)
 
 
-def _chunks(sdks: Sdks, request: JsonObject, each: Each) -> Heard:
+def _chunks(sdks: Sdks, request: JsonObject, each: Each) -> SdkReply:
     text, stop, used = "", "", (0, 0)
     calls: dict[int, tuple[str, str]] = {}
     options: ChatCompletionStreamOptionsParam = {"include_usage": True}
@@ -142,10 +142,10 @@ def _chunks(sdks: Sdks, request: JsonObject, each: Each) -> Heard:
             stop = choice.finish_reason or stop
     if not stop:
         raise Broken("no finish_reason")
-    return Heard(text, tuple(calls.values()), stop, *used)
+    return SdkReply(text, tuple(calls.values()), stop, *used)
 
 
-PROTOCOLS: dict[str, Callable[[Sdks, Wish, Each | None], Heard]] = {
+PROTOCOLS: dict[str, Callable[[Sdks, Wish, Each | None], SdkReply]] = {
     "messages": messages,
     "responses": responses,
     "chat": chat,

@@ -41,7 +41,7 @@ def test_claude_code_is_answered_by_a_real_model(rig: Rig, report: Show, show: S
     assert ran.code == 0, ran
     assert ended["subtype"] == "success", ran
     assert len(str(ended["result"]).split()) > 2, ran
-    assert ("POST", "/v1/messages?beta=true") in rig.door.asked
+    assert ("POST", "/v1/messages?beta=true") in rig.door.requests
 
 
 def test_codex_is_answered_by_a_real_model(rig: Rig, report: Show, show: Show) -> None:
@@ -54,4 +54,4 @@ def test_codex_is_answered_by_a_real_model(rig: Rig, report: Show, show: Show) -
     assert ran.code == 0, ran
     assert codex.completed(ran), ran
     assert len(codex.list_messages(ran)[-1].split()) > 2, ran
-    assert ("POST", "/v1/responses") in rig.door.asked
+    assert ("POST", "/v1/responses") in rig.door.requests

@@ -8,7 +8,7 @@ import msgspec
 import openai
 import pytest
 
-from model.sdk_requests import PROTOCOLS, Broken, Heard, Sdks, Wish
+from model.sdk_requests import PROTOCOLS, Broken, SdkReply, Sdks, Wish
 
 Show = Callable[[object], None]
 
@@ -43,7 +43,7 @@ class Pieces:
             self._do()
 
 
-def fetch_reply(sdks: Sdks, protocol: str, streaming: bool, wish: Wish) -> tuple[Heard, int]:
+def fetch_reply(sdks: Sdks, protocol: str, streaming: bool, wish: Wish) -> tuple[SdkReply, int]:
     pieces = Pieces()
     return PROTOCOLS[protocol](sdks, wish, pieces if streaming else None), pieces.count
 
@@ -121,7 +121,7 @@ def test_a_server_that_fails_at_a_schema_is_an_upstream_error(sdks: Sdks, protoc
 
 @every_protocol
 def test_a_stream_that_another_request_cuts_is_never_taken_for_whole(sdks: Sdks, protocol: str, show: Show) -> None:
-    intruder: list[Heard] = []
+    intruder: list[SdkReply] = []
 
     def intrude() -> None:
         other = Wish("Say hello.", cap=5)

@@ -81,4 +81,4 @@ def test_claude_code_is_answered_by_a_model_that_reads_for_40_s(
     assert ran.code == 0, ran
     assert ended["subtype"] == "success", ran
     assert read_s >= READING_S, "the model was too quick for this to prove anything"
-    assert sum(method == "POST" for method, _ in door.asked) == 1, "it was asked more than once"
+    assert sum(method == "POST" for method, _ in door.requests) == 1, "it got more than one request"

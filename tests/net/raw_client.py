@@ -124,7 +124,7 @@ async def connected(server: Server) -> AsyncIterator[RawClient]:
 
 
 class Witness:
-    """A handler that keeps what it was asked and answers with it."""
+    """A handler that keeps its requests and answers with them."""
 
     def __init__(self) -> None:
         self.seen: list[Exchange] = []

@@ -137,8 +137,8 @@ async def test_an_http_proxy_gets_the_whole_url() -> None:
         dial = DialOptions(proxy=f"http://us%20er:sk-fake%3A1@127.0.0.1:{proxy.port}")
         assert await fetch(server.url + "/v1?a=b", dial) == b"ok"
         line = b"GET http://127.0.0.1:%d/v1?a=b HTTP/1.1\r\nhost: 127.0.0.1:%d\r\n"
-        assert proxy.asked[0].startswith(line % (server.port, server.port))
-        assert len(proxy.asked) == 1
+        assert proxy.requests[0].startswith(line % (server.port, server.port))
+        assert len(proxy.requests) == 1
         assert len(server.requests) == 2
 
 
@@ -147,13 +147,13 @@ async def test_tls_goes_through_an_http_proxys_tunnel(tls: tuple[ssl.SSLContext,
     async with RawServer(TWICE, tls=tls[0]) as server, FakeProxy(http, secret=BASIC) as proxy:
         dial = DialOptions(proxy=f"http://us%20er:sk-fake%3A1@127.0.0.1:{proxy.port}", ca_file=tls[1])
         assert await fetch(f"https://localhost:{server.port}/", dial) == b"ok"
-        assert proxy.asked[0].startswith(b"CONNECT localhost:%d HTTP/1.1\r\n" % server.port)
+        assert proxy.requests[0].startswith(b"CONNECT localhost:%d HTTP/1.1\r\n" % server.port)
         assert b"proxy-authorization" not in server.requests[0]
         assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize(
-    ("scheme", "host", "asked"),
+    ("scheme", "host", "expected"),
     [
         ("socks5h", "upstream.test", (b"upstream.test",)),
         ("socks5", "localhost", (b"127.0.0.1", b"::1")),
@@ -163,13 +163,13 @@ async def test_tls_goes_through_an_http_proxys_tunnel(tls: tuple[ssl.SSLContext,
 )
 @on_both_loops
 async def test_socks_resolves_names_where_its_scheme_requires_it(
-    scheme: str, host: str, asked: tuple[bytes, ...]
+    scheme: str, host: str, expected: tuple[bytes, ...]
 ) -> None:
     async with RawServer(TWICE) as server, FakeProxy(socks5) as proxy:
         dial = DialOptions(proxy=f"{scheme}://127.0.0.1:{proxy.port}")
         assert await fetch(f"http://{host}:{server.port}/", dial) == b"ok"
-        assert len(proxy.asked) == 1
-        assert proxy.asked[0] in asked
+        assert len(proxy.requests) == 1
+        assert proxy.requests[0] in expected
 
 
 @on_both_loops
@@ -177,7 +177,7 @@ async def test_tls_goes_through_socks_with_a_password(tls: tuple[ssl.SSLContext,
     async with RawServer(TWICE, tls=tls[0]) as server, FakeProxy(socks5, secret=b"user:sk-fake") as proxy:
         dial = DialOptions(proxy=f"socks5h://user:sk-fake@127.0.0.1:{proxy.port}", ca_file=tls[1])
         assert await fetch(f"https://localhost:{server.port}/", dial) == b"ok"
-        assert proxy.asked == [b"localhost"]
+        assert proxy.requests == [b"localhost"]
 
 
 @pytest.mark.parametrize(

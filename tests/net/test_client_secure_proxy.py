@@ -1,4 +1,4 @@
-"""Proxies that are themselves spoken to over TLS: a tunnel inside it, plain requests, its certificate."""
+"""Proxies that are reached over TLS: a tunnel inside it, plain requests, its certificate."""
 
 import asyncio
 import base64
@@ -44,8 +44,8 @@ async def test_tls_goes_inside_the_tls_of_the_proxy(tls: Tls) -> None:
     async with RawServer(TWICE, tls=tls[0]) as server, FakeProxy(http, secret=BASIC, tls=tls[0]) as proxy:
         dial = DialOptions(proxy=f"https://{USER}localhost:{proxy.port}", ca_file=tls[1])
         assert await fetch(f"https://localhost:{server.port}/", dial) == b"ok"
-        assert proxy.asked[0].startswith(b"CONNECT localhost:%d HTTP/1.1\r\n" % server.port)
-        assert len(proxy.asked) == 1
+        assert proxy.requests[0].startswith(b"CONNECT localhost:%d HTTP/1.1\r\n" % server.port)
+        assert len(proxy.requests) == 1
         assert b"proxy-authorization" not in server.requests[0]
         assert len(server.requests) == 2
 
@@ -56,7 +56,7 @@ async def test_a_plain_upstream_is_requested_through_the_tls_of_the_proxy(tls: T
         dial = DialOptions(proxy=f"https://{USER}127.0.0.1:{proxy.port}", ca_file=tls[1])
         assert await fetch(server.url + "/v1?a=b", dial) == b"ok"
         line = b"GET http://127.0.0.1:%d/v1?a=b HTTP/1.1\r\nhost: 127.0.0.1:%d\r\n"
-        assert proxy.asked[0].startswith(line % (server.port, server.port))
+        assert proxy.requests[0].startswith(line % (server.port, server.port))
         assert len(server.requests) == 2
 
 
@@ -68,7 +68,7 @@ async def test_a_proxy_with_an_unknown_certificate_is_distinguished_from_the_ups
                 await fetch(url, DialOptions(proxy=f"https://{USER}localhost:{proxy.port}"))
             assert (caught.value.sent, caught.value.received) == (False, False)
             assert "sk-fake" not in str(caught.value)
-        assert proxy.asked == []
+        assert proxy.requests == []
         assert server.requests == []
 
 
@@ -146,10 +146,10 @@ async def test_the_environments_proxy_is_taken_for_hosts_elsewhere_and_never_for
     async with RawServer(TWICE) as server, FakeProxy(http) as proxy:
         dial = DialOptions(environment_proxies=EnvironmentProxies(f"http://127.0.0.1:{proxy.port}", None))
         assert await fetch(f"http://upstream.test:{server.port}/", dial) == b"ok"
-        assert len(proxy.asked) == 1
+        assert len(proxy.requests) == 1
         for host in ("127.0.0.1", "localhost"):
             assert await fetch(f"http://{host}:{server.port}/", dial) == b"ok"
-        assert len(proxy.asked) == 1
+        assert len(proxy.requests) == 1
 
 
 @on_both_loops
@@ -169,4 +169,4 @@ async def test_plain_and_secure_hosts_go_through_the_proxies_that_the_environmen
         assert await fetch(f"http://upstream.test:{server.port}/", dial) == b"ok"
         with pytest.raises(ConnectionLost, match="Hostname mismatch"):
             await fetch(f"https://upstream.test:{secured.port}/", dial)
-        assert secure.asked == [b"upstream.test"]
+        assert secure.requests == [b"upstream.test"]

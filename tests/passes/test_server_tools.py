@@ -150,8 +150,8 @@ def test_a_round_is_repeated_as_it_came_with_its_results() -> None:
 def test_results_stand_in_the_order_of_the_calls() -> None:
     events = [START, *call(0, "web_search", "{}"), *call(1, "web_search"), END]
     results: dict[str, Part] = {f"call-{number}": ToolResult(f"call-{number}", ()) for number in (1, 0)}
-    *_, asked, answered = add_round(request(SEARCH), events, results).turns
-    assert [part.arguments for part in asked.parts if isinstance(part, ToolCall)] == ["{}", "{}"]
+    *_, called, answered = add_round(request(SEARCH), events, results).turns
+    assert [part.arguments for part in called.parts if isinstance(part, ToolCall)] == ["{}", "{}"]
     assert [part.call_id for part in answered.parts if isinstance(part, ToolResult)] == ["call-0", "call-1"]
 
 

@@ -23,14 +23,14 @@ async def authorize_nothing(protocol: str) -> tuple[Header, ...]:
 
 
 class Lister:
-    """Lists after a moment, or refuses; counts how often it was asked."""
+    """Lists models after a moment, or refuses; counts its requests."""
 
     def __init__(self, refuses: bool = False) -> None:
-        self.asked = 0
+        self.requests = 0
         self.refuses = refuses
 
     async def __call__(self) -> tuple[ModelInfo, ...]:
-        self.asked += 1
+        self.requests += 1
         await asyncio.sleep(0.01)
         if self.refuses:
             raise RequestError(Failure(Kind.OVERLOADED, "later"))
@@ -90,7 +90,7 @@ def test_callers_during_the_first_fetch_wait_for_its_result() -> None:
         assert [ids(one) for one in found] == [["listed", "configured"]] * 10
 
     run(work)
-    assert lister.asked == 1
+    assert lister.requests == 1
 
 
 def test_a_stale_list_is_fetched_again_and_served_meanwhile() -> None:
@@ -101,13 +101,13 @@ def test_a_stale_list_is_fetched_again_and_served_meanwhile() -> None:
         await models.wait_for_list()
         hour.now = 3599
         models.known()
-        assert lister.asked == 1
+        assert lister.requests == 1
         hour.now = 3601
         assert ids(models.known()) == ["listed", "configured"]
         await asyncio.sleep(0.05)
 
     run(work)
-    assert lister.asked == 2
+    assert lister.requests == 2
 
 
 def test_a_provider_that_cannot_be_listed_keeps_its_fallback_models() -> None:
@@ -118,7 +118,7 @@ def test_a_provider_that_cannot_be_listed_keeps_its_fallback_models() -> None:
         assert ids(await models.wait_for_list()) == ["configured", "assumed"]
         hour.now = 29
         models.known()
-        assert lister.asked == 1
+        assert lister.requests == 1
         hour.now, lister.refuses = 31, False
         models.known()
         await asyncio.sleep(0.05)
@@ -126,4 +126,4 @@ def test_a_provider_that_cannot_be_listed_keeps_its_fallback_models() -> None:
         assert models.known()[1].name == "from the provider"
 
     run(work)
-    assert lister.asked == 2
+    assert lister.requests == 2

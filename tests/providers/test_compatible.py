@@ -6,7 +6,7 @@ import anthropic
 import openai
 from anthropic.types import TextBlockParam
 
-from fakes.upstream import Answer, Asked, FakeUpstream
+from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, provider_section, running
 
 REPLY = (
@@ -16,10 +16,10 @@ REPLY = (
 )
 
 
-def picky(asked: Asked) -> Answer:
+def picky(request: ReceivedRequest) -> Answer:
     """Knows neither cache breakpoints nor the newer name of the cap."""
     for field in ("prompt_cache_breakpoint", "max_completion_tokens"):
-        if field in asked.body.decode():
+        if field in request.body.decode():
             body = b'{"error":{"message":"Extra inputs are not permitted: %s","type":"invalid"}}' % field.encode()
             return Answer(body, status=422, content_type="application/json")
     return Answer(REPLY, content_type="application/json")
@@ -57,9 +57,9 @@ CALLS = (
 )
 
 
-def functional(asked: Asked) -> Answer:
+def functional(request: ReceivedRequest) -> Answer:
     """Knows functions only."""
-    if b'"custom"' in asked.body:
+    if b'"custom"' in request.body:
         body = b'{"error":{"message":"tools[0].type: unknown variant `custom`, expected `function`"}}'
         return Answer(body, status=400, content_type="application/json")
     return Answer(CALLS, content_type="application/json")
@@ -68,11 +68,11 @@ def functional(asked: Asked) -> Answer:
 def test_a_server_without_freeform_tools_gets_functions(tmp_path: Path) -> None:
     with FakeUpstream(choose=functional) as fake, running(provider_section("chat", fake.url), tmp_path) as gateway:
         client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=KEY, max_retries=0)
-        for asked in (2, 3):
+        for request in (2, 3):
             reply = client.responses.create(
                 model="up/m", input="Patch it.", tools=[{"type": "custom", "name": "patch"}]
             )
             assert [(item.type, item.input) for item in reply.output if item.type == "custom_tool_call"] == [
                 ("custom_tool_call", "*** x")
             ]
-            assert len(fake.calls) == asked
+            assert len(fake.calls) == request

@@ -49,7 +49,7 @@ def owned_by(owner: str) -> dict[str, Answer]:
 def test_a_server_that_lists_models_is_found_with_its_quirks(name: str, quirks: tuple[str, ...]) -> None:
     with FakeUpstream(models=("m",)) as fake:
         (server,) = found({name: fake.port})
-        assert [asked.path for asked in fake.asked] == ["/v1/models", "/"]
+        assert [request.path for request in fake.requests] == ["/v1/models", "/"]
     assert (server.name, server.endpoint, server.quirks) == (name, fake.url, quirks)
 
 
@@ -126,7 +126,7 @@ def test_a_response_that_is_not_a_model_list_is_ignored(answer: Answer) -> None:
 def test_our_own_port_is_not_tried() -> None:
     with FakeUpstream(models=("m",)) as fake:
         assert found({"llamacpp": fake.port}, fake.port) == ()
-        assert fake.asked == []
+        assert fake.requests == []
 
 
 @pytest.mark.usefixtures("patient")

@@ -13,12 +13,12 @@ from dragoman.providers.compatible.probe_client import ProbeClient
 from dragoman.providers.compatible.probe_trials import CAP, LONG_ID, MAX_REQUESTS
 from dragoman.providers.compatible.provider import make_compatible
 from fakes.compatible import Body, MoodyServer, Server, refusal, reply
-from fakes.upstream import Answer, Asked, End, FakeUpstream
+from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
 
 Objection = Callable[[Body], str | None]
 
 
-def run_probe(choose: Callable[[Asked], Answer]) -> ProbeResult:
+def run_probe(choose: Callable[[ReceivedRequest], Answer]) -> ProbeResult:
     async def run(url: str) -> ProbeResult:
         http = HttpClient()
         config = ProviderConfig(name="p", kind="openai-compatible", endpoint=url, protocols=("chat",))
@@ -151,8 +151,8 @@ def test_a_server_with_only_the_newer_cap_gets_that_one() -> None:
 def test_a_busy_or_unreachable_server_decides_nothing(answer: Answer) -> None:
     server = Server()
 
-    def choose(asked: Asked) -> Answer:
-        return answer if b'"developer"' in asked.body else server(asked)
+    def choose(request: ReceivedRequest) -> Answer:
+        return answer if b'"developer"' in request.body else server(request)
 
     profile = run_probe(choose)
     assert (found(profile, "developer messages"), profile.quirks) == ("unclear", ())
@@ -163,9 +163,9 @@ def test_every_request_is_small() -> None:
     bodies: list[Body] = []
     server = Server("responses", "messages")
 
-    def choose(asked: Asked) -> Answer:
-        bodies.append(asked.json)
-        return server(asked)
+    def choose(request: ReceivedRequest) -> Answer:
+        bodies.append(request.json)
+        return server(request)
 
     run_probe(choose)
     caps = ("max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -193,10 +193,10 @@ def test_the_verdict_does_not_depend_on_the_models_words(odd: tuple[str, ...], q
 def test_requests_are_deterministic() -> None:
     settings: list[tuple[object, object]] = []
 
-    def server(asked: Asked) -> Answer:
-        if asked.path.endswith("/chat/completions"):
-            settings.append((asked.json.get("temperature"), asked.json.get("seed")))
-        return Server()(asked)
+    def server(request: ReceivedRequest) -> Answer:
+        if request.path.endswith("/chat/completions"):
+            settings.append((request.json.get("temperature"), request.json.get("seed")))
+        return Server()(request)
 
     run_probe(server)
     assert set(settings) == {(0, 1)}
@@ -209,11 +209,11 @@ def test_a_server_without_temperature_or_seed_is_probed_without_them(word: str) 
 
 
 def test_an_empty_reply_identifies_its_protocol() -> None:
-    def server(asked: Asked) -> Answer:
+    def server(request: ReceivedRequest) -> Answer:
         answers: dict[str, Body] = {
             "/v1/messages": {"type": "message", "content": []},
             "/v1/responses": {"object": "response", "output": [], "error": None},
         }
-        return reply(answers[asked.path]) if asked.path in answers else Server()(asked)
+        return reply(answers[request.path]) if request.path in answers else Server()(request)
 
     assert run_probe(server).protocols == ("chat", "responses", "messages")

@@ -66,12 +66,12 @@ def test_the_first_match_in_the_order_is_used(name: str, targets: list[str]) -> 
 
 
 @pytest.mark.parametrize(
-    ("asked", "meant"),
+    ("requested", "meant"),
     [("claude-sonnet-4.5", "claude-sonnet-4-5-20250929"), ("Claude-Opus-4_1@20250805", "claude-opus-4-1-20250805")],
 )
-def test_dots_dashes_case_and_dates_make_no_difference(asked: str, meant: str) -> None:
-    assert normalise_id(asked) == normalise_id(meant)
-    assert find_listed_targets(asked, BOTH) == (Route("claude", meant),)
+def test_dots_dashes_case_and_dates_make_no_difference(requested: str, meant: str) -> None:
+    assert normalise_id(requested) == normalise_id(meant)
+    assert find_listed_targets(requested, BOTH) == (Route("claude", meant),)
 
 
 def test_a_name_without_a_date_means_the_vendors_current_one() -> None:
@@ -112,10 +112,10 @@ def test_an_unknown_name_is_an_error_in_the_clients_protocol(
         FakeUpstream(models=("qwen3-coder",)) as fake,
         running(provider_section("chat", fake.url), tmp_path) as gateway,
     ):
-        asked = json.dumps({**body, "model": "qwen3-codr"}).encode()
+        request = json.dumps({**body, "model": "qwen3-codr"}).encode()
         head = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(urllib.request.Request(gateway.url + path, asked, head), timeout=10)
+            urllib.request.urlopen(urllib.request.Request(gateway.url + path, request, head), timeout=10)
         error = json.loads(refused.value.read())
     assert refused.value.code == 404
     assert error[code[0]][code[1]] == code[2]

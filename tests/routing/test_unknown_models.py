@@ -65,7 +65,7 @@ def test_an_unknown_model_is_404_and_names_the_provider_that_could_not_be_reache
     assert "The model 'qwen3-codr' does not exist here." in message
     assert f"These model lists could not be read: 'dead' (cannot connect to 127.0.0.1:{closed_port}" in message
     assert "request dead/qwen3-codr" in message
-    assert fake.calls == [], "a provider whose list lacks the model was asked for it"
+    assert fake.calls == [], "a provider whose list lacks the model got a request for it"
 
 
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 503])

@@ -17,7 +17,7 @@ from e2e import speak_chat, speak_messages, speak_responses
 from e2e.kiro_rig import sign
 from e2e.meaning import CallTool, Meant, Part, Say, Stop, Think
 from fakes.kiro import FakeKiro, framed, tail, tool, words
-from fakes.upstream import Answer, Asked, FakeUpstream
+from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import Running, provider_section, running
 from narrowing import expect
 from wire_json import JsonObject
@@ -69,9 +69,9 @@ class StateRig:
         return expect(ResponseCompletedEvent, events[-1]).response
 
     def plays(self, upstream: str, *replies: Sequence[Part], stream: bool = False) -> FakeUpstream:
-        """Prepare what the upstream answers from now on, and forget what it was asked."""
+        """Prepare the upstream's next answers, and forget its requests so far."""
         fake = self.fakes[upstream]
-        fake.asked.clear()
+        fake.requests.clear()
         answers = [_answer(upstream, parts, stream) for parts in replies]
         if isinstance(fake, FakeKiro):
             fake.replies, fake.played = answers, 0
@@ -80,10 +80,10 @@ class StateRig:
             fake.answers = answers
         return fake
 
-    def calls(self, upstream: str) -> list[Asked]:
+    def calls(self, upstream: str) -> list[ReceivedRequest]:
         """Return the requests for a reply, as the upstream got them."""
         calls = self.fakes[upstream].calls
-        return [asked for asked in calls if upstream != "kiro" or b"conversationState" in asked.body]
+        return [request for request in calls if upstream != "kiro" or b"conversationState" in request.body]
 
     def break_store(self) -> None:
         """Take the tables away, as a database that was replaced would."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from fakes.upstream import Answer, Asked
+from fakes.upstream import Answer, ReceivedRequest
 from state.state_rig import HELLO, StateRig, state_rigged
 
 
@@ -16,18 +16,18 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
         yield shared
 
 
-def kept(asked: Asked) -> Answer | None:
-    return keeper(asked) if "/responses" in asked.path else None
+def kept(request: ReceivedRequest) -> Answer | None:
+    return keeper(request) if "/responses" in request.path else None
 
 
-def keeper(asked: Asked) -> Answer:
-    """A vendor that keeps one response, and repeats how it was asked for."""
+def keeper(request: ReceivedRequest) -> Answer:
+    """A vendor that stores one response, and repeats the request for it."""
     body: dict[str, object]
-    if asked.path.startswith("/v1/responses/resp_up"):
-        body = {"id": "resp_up", "object": "response", "how": f"{asked.method} {asked.path}", "output": []}
+    if request.path.startswith("/v1/responses/resp_up"):
+        body = {"id": "resp_up", "object": "response", "how": f"{request.method} {request.path}", "output": []}
         return Answer(json.dumps(body).encode(), content_type="application/json")
     body = {"id": "resp_up", "object": "response", "status": "completed", "output": [], "spaced": 1}
-    if json.loads(asked.body).get("stream"):
+    if json.loads(request.body).get("stream"):
         event = {"type": "response.completed", "response": body, "sequence_number": 0}
         created = {"type": "response.created", "response": {**body, "status": "in_progress"}, "sequence_number": 0}
         return Answer(b"".join(b"data: %b\n\n" % json.dumps(one).encode() for one in (created, event)))
@@ -50,7 +50,7 @@ def test_bytes_pass_and_later_requests_go_to_the_keeper_alone(rig: StateRig, str
     listed = rig.http("GET", "/responses/resp_up/input_items?limit=2")
     assert listed.json["how"] == "GET /v1/responses/resp_up/input_items?limit=2"
     assert rig.http("POST", "/responses/resp_up/cancel").json["how"] == "POST /v1/responses/resp_up/cancel"
-    calls = len(rig.fakes["openai"].asked)
+    calls = len(rig.fakes["openai"].requests)
     for method, path, body in (
         ("POST", "/responses", later),
         ("GET", "/responses/resp_up", None),
@@ -59,7 +59,7 @@ def test_bytes_pass_and_later_requests_go_to_the_keeper_alone(rig: StateRig, str
         ("GET", "/responses/resp_up/input_items", None),
     ):
         assert rig.http(method, path, "bob", body).status in (400, 404)
-    assert len(rig.fakes["openai"].asked) == calls, "another key's ids never reach the shared account"
+    assert len(rig.fakes["openai"].requests) == calls, "another key's ids never reach the shared account"
     assert rig.http("DELETE", "/responses/resp_up").json["how"] == "DELETE /v1/responses/resp_up"
     assert rig.http("GET", "/responses/resp_up").status == 404
 

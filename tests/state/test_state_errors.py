@@ -157,7 +157,7 @@ def test_the_ids_of_another_key_are_answered_exactly_like_unknown_ones(rig: Stat
     made = rig.create(model="chat/m", input="Hi", conversation=conversation)
     item = made.output[0].id
     assert item is not None
-    asked = len(rig.calls("chat"))
+    calls_before = len(rig.calls("chat"))
     known, unknown = (made.id, item, conversation), ("resp_unknown", "msg_unknown", "conv_unknown")
     for foreign, missing in zip(surfaces(rig, *known), surfaces(rig, *unknown), strict=True):
         ours, theirs = (rig.http(method, path, "bob", body) for method, path, body in (foreign, missing))
@@ -166,6 +166,6 @@ def test_the_ids_of_another_key_are_answered_exactly_like_unknown_ones(rig: Stat
             renamed = renamed.replace(one, other)
         assert (ours.status, renamed) == (theirs.status, theirs.body.decode()), foreign
         assert ours.status in (400, 404), foreign
-    assert len(rig.calls("chat")) == asked, "no foreign request reaches an upstream"
+    assert len(rig.calls("chat")) == calls_before, "no foreign request reaches an upstream"
     assert rig.clients["alice"].responses.retrieve(made.id).id == made.id
     assert len(list(rig.clients["alice"].conversations.items.list(conversation))) == 2

@@ -36,7 +36,7 @@ def test_a_later_turn_sends_what_a_client_without_state_would_have_sent(
         {"role": "user", "content": "Who am I?"},
     ]
     rig.create(stream=stream, model=model, instructions="Be kind.", input=whole, store=False)
-    _, rebuilt, stateless = (asked.json for asked in rig.calls(upstream))
+    _, rebuilt, stateless = (request.json for request in rig.calls(upstream))
     if upstream == "kiro":
         for body in (rebuilt, stateless):
             del body["conversationState"]["conversationId"]
@@ -70,7 +70,7 @@ def test_an_earlier_response_may_be_continued_twice(rig: StateRig) -> None:
     root = rig.create(model="chat/m", input="root")
     for branch in ("left", "right"):
         rig.create(model="chat/m", input=branch, previous_response_id=root.id)
-    left, right = (asked.body for asked in rig.calls("chat")[1:])
+    left, right = (request.body for request in rig.calls("chat")[1:])
     assert b"left" in left
     assert b"left" not in right
     assert b"root" in right

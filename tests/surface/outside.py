@@ -50,7 +50,7 @@ class Outside:
 
     def plays(self, upstream: str, *answers: Answer) -> FakeUpstream:
         fake = self.fakes[upstream]
-        fake.asked.clear()
+        fake.requests.clear()
         fake.answers = list(answers)
         return fake
 

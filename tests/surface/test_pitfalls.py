@@ -145,7 +145,7 @@ def test_usage_is_requested_even_if_the_client_does_not_want_it(gate: Outside) -
     assert grammar_chat.fold(reply.body, usage_requested=False)["content"] == "Hi"
     fake = gate.plays("chat", chat(chunk({"content": "Hi"})))
     gate.ask("messages", "chat/m", True)
-    assert fake.asked[-1].json["stream_options"] == {"include_usage": True}
+    assert fake.requests[-1].json["stream_options"] == {"include_usage": True}
 
 
 @others
@@ -239,7 +239,7 @@ def test_reasoning_that_claude_did_not_sign_is_dropped_and_noted(gate: Outside) 
     thought = {"role": "assistant", "content": "so", "reasoning_content": "hm"}
     content = [{"role": "user", "content": "a"}, thought, {"role": "user", "content": "b"}]
     answer = gate.ask("chat", "messages/m", True, messages=content)
-    assert b"hm" not in fake.asked[-1].body
+    assert b"hm" not in fake.requests[-1].body
     assert any(path.startswith("/messages/1") for path, _ in answer.losses)
 
 

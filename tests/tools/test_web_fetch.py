@@ -1,4 +1,4 @@
-"""Fetching through a service: what is refused before it is asked, and how long it may take."""
+"""Fetching through a service: what is refused before a request is sent, and how long it may take."""
 
 import asyncio
 import time

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from fakes.eventstream import event
 from fakes.kiro import FakeKiro, framed, refusal, words
-from fakes.upstream import Answer, Asked, FakeUpstream
+from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 
 NUMBER = re.compile(rb"n=(\d+)=")
 JSON = "application/json"
@@ -57,8 +57,8 @@ class CountingUpstream(FakeUpstream):
         self.choose = self._choose
         self._seen: Counter[int] = Counter()
 
-    def _choose(self, sent_request: Asked) -> Answer:
-        self.asked.clear()  # saves memory in a test of ten thousand requests
+    def _choose(self, sent_request: ReceivedRequest) -> Answer:
+        self.requests.clear()  # saves memory in a test of ten thousand requests
         number = number_of(sent_request.body)
         self._seen[number] += 1
         protocol = sent_request.path.rpartition("/")[2].replace("completions", "chat")
@@ -87,8 +87,8 @@ def _error(number: int, times: int) -> Answer | None:
 
 
 class CountingKiro(FakeKiro):
-    def _chat(self, sent_request: Asked) -> Answer:
-        self.asked.clear()
+    def _chat(self, sent_request: ReceivedRequest) -> Answer:
+        self.requests.clear()
         number = number_of(sent_request.body)
         if number % 20 == REFUSED:
             return refusal(400, "Improperly formed request.")

@@ -36,8 +36,8 @@ def test_a_client_retries_only_where_that_helps(
     def react(label: str) -> tuple[bool, int]:
         trouble, own = TROUBLES[label], tmp_path / label.replace(" ", "-")
         own.mkdir()
-        amend = trouble.amend(asker.upstream)
-        with rigged(own, asker.upstream, asker.use, amend=amend, settings=SETTINGS) as rig:
+        change = trouble.change(asker.upstream)
+        with rigged(own, asker.upstream, asker.use, change=change, settings=SETTINGS) as rig:
             done = asker.ask(rig, directory, node, trouble.key)
             return done, requests_made(rig) - done  # the last one contains the result of the tool
 

@@ -36,7 +36,7 @@ def test_claude_code_searches_the_web(upstream: str, rig: Rigging, client: Clien
         here = rig(upstream, Use("WebSearch", {"query": QUERY}), settings=settings_for(service))
         let_search(here)
         check_claude_code(here, claude_code.tool_result(claude_code.search(here, client("claude-code"))))
-        assert len(service.asked) == 1
+        assert len(service.requests) == 1
     proves("Claude Code", upstream, "web search")
 
 
@@ -54,7 +54,7 @@ def test_codex_searches_the_web(upstream: str, rig: Rigging, client: Client, pro
         here = rig(upstream, settings=settings_for(service))
         let_search(here)
         check_codex(here, codex.items(codex.search(here, client("codex"))))
-        assert len(service.asked) == 1
+        assert len(service.requests) == 1
     proves("Codex", upstream, "web search")
 
 
@@ -65,9 +65,9 @@ def test_gemini_cli_searches_the_web(upstream: str, rig: Rigging, client: Client
         let_search(here)
         ran = gemini_cli.ask(here, node, client("gemini-cli"), "Search the web.")
         assert gemini_cli.result(ran)["status"] == "success", ran
-        assert len(service.asked) == 1
+        assert len(service.requests) == 1
     # What the client's own tool made of the reply and its metadata, for the model that had called it.
-    found = next(text for heard in here.agent.heard for text in heard.results if "Sources:" in text)
+    found = next(text for request in here.agent.requests for text in request.results if "Sources:" in text)
     assert ANSWER.removesuffix(".") in found
     assert f"[1] Panda food ({URL})" in found
     assert here.agent.complaints == []

@@ -27,7 +27,7 @@ def test_claude_code_runs_a_command_and_writes_a_file(
     assert (tmp_path / "work" / "out.txt").read_text() == "hello-from-tool\n"
     assert file.read_text() == "Grüße 👋\n"
     assert here.agent.complaints == []
-    assert here.agent.heard[-1].results[0] == "hello-from-tool"
+    assert here.agent.requests[-1].results[0] == "hello-from-tool"
     proves("Claude Code", upstream, "tools", "streamed")
 
 
@@ -38,7 +38,7 @@ def test_claude_code_has_its_context_counted(
     here = rig(upstream)
     ran = ask(here, client("claude-code"), "/context")
     assert ran.code == 0, ran
-    counted = [path for method, path in here.door.asked if path.startswith("/v1/messages/count_tokens")]
-    assert len(counted) > 5, here.door.asked
+    counted = [path for method, path in here.door.requests if path.startswith("/v1/messages/count_tokens")]
+    assert len(counted) > 5, here.door.requests
     assert set(here.door.answered) == {200}
     proves("Claude Code", upstream, "counts")

@@ -10,7 +10,7 @@ from clients import claude_code, codex
 from clients.faults import CUTS, REFUSALS, SETTINGS, always, cuts, once
 from clients.proof import Proves
 from clients.rig import UPSTREAMS, Rig, rigged
-from fakes.agent import Amended, Use
+from fakes.agent import ChangeAnswer, Use
 
 BASH = Use("Bash", {"command": "echo hello-from-tool > out.txt && cat out.txt", "description": "write a file"})
 EXEC = Use("exec_command", {"cmd": "echo hello-from-tool > out.txt && cat out.txt"})
@@ -20,14 +20,19 @@ Try = Callable[[Rig], None]
 
 
 def try_each(
-    faults: list[str], directory: Path, upstream: str, use: Use, amend: Callable[[str, str], Amended], do: Try
+    faults: list[str],
+    directory: Path,
+    upstream: str,
+    use: Use,
+    change: Callable[[str, str], ChangeAnswer],
+    do: Try,
 ) -> None:
     """Each fault in a gateway of its own; they wait more than they work, so several run at a time."""
 
     def one(fault: str) -> str:
         own = directory / fault
         own.mkdir()
-        with rigged(own, upstream, use, amend=amend(upstream, fault), settings=SETTINGS) as rig:
+        with rigged(own, upstream, use, change=change(upstream, fault), settings=SETTINGS) as rig:
             try:
                 do(rig)
             except AssertionError as problem:

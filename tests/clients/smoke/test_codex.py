@@ -10,7 +10,7 @@ import pytest
 from clients.codex import BUILT_IN, SOCKET, ask, completed, list_messages
 from clients.proof import Proves
 from clients.rig import UPSTREAMS, Rig
-from fakes.agent import Heard, Use
+from fakes.agent import AgentRequest, Use
 from fakes.upstream import Answer
 
 PATCH = "*** Begin Patch\n*** Add File: patched.txt\n+Grüße 👋 from apply_patch\n*** End Patch\n"
@@ -30,11 +30,11 @@ def test_codex_runs_a_command_and_applies_a_freeform_patch(
     assert (tmp_path / "work" / "out.txt").read_text() == "hello-from-tool\n"
     assert (tmp_path / "work" / "patched.txt").read_text() == "Grüße 👋 from apply_patch\n"
     assert here.agent.complaints == []
-    assert "hello-from-tool" in here.agent.heard[-1].results[0]
+    assert "hello-from-tool" in here.agent.requests[-1].results[0]
     proves("Codex", upstream, "tools", "streamed", "freeform")
 
 
-def call_as_function(answer: Answer, request: Heard, before: int) -> Answer:
+def call_as_function(answer: Answer, request: AgentRequest, before: int) -> Answer:
     """Turn the freeform call of a Chat stream into a call of a function with one string, as many servers write it."""
     events: list[bytes] = []
     open_call = False
@@ -59,7 +59,7 @@ def call_as_function(answer: Answer, request: Heard, before: int) -> Answer:
 def test_codex_applies_a_freeform_patch_that_a_chat_upstream_calls_as_a_function(
     rig: Callable[..., Rig], client: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    here = rig("chat", Use("apply_patch", PATCH), amend=call_as_function)
+    here = rig("chat", Use("apply_patch", PATCH), change=call_as_function)
     ran = ask(here, client("codex"), "Write a file.")
     assert ran.code == 0, ran
     assert completed(ran), ran
@@ -91,8 +91,8 @@ def test_codex_works_over_a_websocket(
     assert ran.code == 0, ran
     assert completed(ran), ran
     assert (tmp_path / "work" / "out.txt").read_text() == "hello-from-tool\n"
-    assert ("GET", "/v1/responses") in here.door.asked
+    assert ("GET", "/v1/responses") in here.door.requests
     assert 101 in here.door.answered
-    assert ("POST", "/v1/responses") not in here.door.asked
+    assert ("POST", "/v1/responses") not in here.door.requests
     assert here.agent.complaints == []
     proves("Codex", upstream, "WebSocket")

@@ -33,7 +33,7 @@ def test_gemini_cli_writes_reads_and_edits_a_file(
     assert "Finished. The last tool said: Successfully modified file" in said(ran), ran
     assert (here.work / "note.txt").read_text() == "Grüße 👋\ndrei\n"
     assert here.agent.complaints == []
-    assert any("zwei" in found for found in here.agent.heard[-1].results)
+    assert any("zwei" in found for found in here.agent.requests[-1].results)
     proves("Gemini CLI", upstream, "tools", "streamed", "edits")
 
 
@@ -53,7 +53,7 @@ def test_gemini_cli_works_with_what_connect_has_written(
     ran = run(here, node, client("gemini-cli"), "Write a note.", {"GEMINI_API_KEY": KEY})
     assert ran.code == 0, ran
     assert (here.work / "note.txt").exists()
-    assert here.door.asked[-1] == ("POST", "/v1beta/models/up/m:streamGenerateContent?alt=sse")
+    assert here.door.requests[-1] == ("POST", "/v1beta/models/up/m:streamGenerateContent?alt=sse")
     undone = here.run(sys.executable, "-m", "dragoman", "connect", "gemini", "--undo")
     assert undone.code == 0, undone
     assert not (here.home / ".gemini" / ".env").exists()

@@ -60,7 +60,7 @@ def test_an_sdk_uses_a_tool_and_receives_every_failure(
 ) -> None:
     """In one process: what follows the @ of a mode is how the upstream's first reply goes wrong."""
     sdk = SDKS[name]
-    here = rig(upstream, NOTE, amend=by_model(upstream), settings=SETTINGS)
+    here = rig(upstream, NOTE, change=by_model(upstream), settings=SETTINGS)
     repeated = [*sdk.ways, *(f"{way}@{fault}" for way in sdk.streams for fault in REFUSALS)]
     raised = [f"{way}@{fault}" for way in sdk.streams for fault in cuts(upstream)]
     ran = run(here, sdk, repeated + raised)
@@ -79,7 +79,7 @@ def test_an_sdk_uses_a_tool_and_receives_every_failure(
 def test_a_kiro_that_ends_without_its_tail_has_reached_its_length(
     rig: Rigging, run: Callable[[Rig, Sdk, list[str]], Ran]
 ) -> None:
-    here = rig("kiro", NOTE, amend=by_model("kiro"), settings=SETTINGS)
+    here = rig("kiro", NOTE, change=by_model("kiro"), settings=SETTINGS)
     outcome = outcomes(run(here, SDKS["anthropic-python"], ["messages-stream@clean-end"]))
     assert "stop_reason='max_tokens'" in outcome["messages-stream@clean-end"].why
     outcome = outcomes(run(here, SDKS["openai-python"], ["chat-stream@clean-end"]))

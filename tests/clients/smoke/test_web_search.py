@@ -16,7 +16,7 @@ def test_claude_code_searches_the_web(rig: Callable[..., Rig], client: Callable[
         let_search(here)
         ran = claude_code.search(here, client("claude-code"))
         check_claude_code(here, claude_code.tool_result(ran))
-        assert [request.path for request in service.asked] == ["/search?q=what+do+pandas+eat&format=json"]
+        assert [request.path for request in service.requests] == ["/search?q=what+do+pandas+eat&format=json"]
     proves("Claude Code", "chat", "web search")
 
 
@@ -26,5 +26,5 @@ def test_codex_searches_the_web(rig: Callable[..., Rig], client: Callable[[str],
         let_search(here)
         ran = codex.search(here, client("codex"))
         check_codex(here, codex.items(ran))
-        assert [request.path for request in service.asked] == ["/search?q=what+do+pandas+eat&format=json"]
+        assert [request.path for request in service.requests] == ["/search?q=what+do+pandas+eat&format=json"]
     proves("Codex", "chat", "web search")

@@ -1,16 +1,16 @@
-"""Chat Completions as its vendor's server speaks it: requests are heard, replies go out as chunks or whole."""
+"""The server's side of Chat Completions: read requests, write replies as chunks or whole."""
 
 from collections.abc import Iterator
 
 import msgspec
 
-from fakes.agent import Complaint, Heard, Json, Reply, Tool, objects, pieces, schema_fields, text_of
+from fakes.agent import AgentRequest, Complaint, Json, Reply, Tool, objects, pieces, schema_fields, text_of
 
 
-def hear(body: Json) -> Heard:
+def read_request(body: Json) -> AgentRequest:
     messages = objects(body.get("messages"))
     _check(messages)
-    return Heard(
+    return AgentRequest(
         model=str(body["model"]),
         tools=tuple(_tool(tool) for tool in objects(body.get("tools"))),
         results=tuple(text_of(message.get("content")) for message in messages if message["role"] == "tool"),

@@ -1,4 +1,4 @@
-"""Gemini's generateContent as its vendor's server speaks it: requests are heard, replies go out as chunks or whole."""
+"""The server's side of Gemini's generateContent: read requests, write replies as chunks or whole."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import msgspec
 
-from fakes.agent import Complaint, Heard, Json, Reply, Tool, objects, pieces, schema_fields
-from fakes.upstream import Answer, Asked
+from fakes.agent import AgentRequest, Complaint, Json, Reply, Tool, objects, pieces, schema_fields
+from fakes.upstream import Answer, ReceivedRequest
 
 PLACEHOLDER = "skip_thought_signature_validator"
 BODY_FIELDS = {"contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "model", "stream"}
@@ -18,20 +18,20 @@ KEYWORDS = {
 }
 
 
-def from_path(choose: Callable[[Asked], Answer]) -> Callable[[Asked], Answer]:
+def from_path(choose: Callable[[ReceivedRequest], Answer]) -> Callable[[ReceivedRequest], Answer]:
     """Put model and mode, which stand in the path, into the body; count tokens."""
 
-    def choose_with_path(asked: Asked) -> Answer:
-        model, _, verb = asked.path.partition("?")[0].rpartition("/models/")[2].rpartition(":")
+    def choose_with_path(request: ReceivedRequest) -> Answer:
+        model, _, verb = request.path.partition("?")[0].rpartition("/models/")[2].rpartition(":")
         if verb == "countTokens":
             return Answer(b'{"totalTokens": 1234}', content_type="application/json", chunked=False)
-        body = {**asked.json, "model": model, "stream": verb == "streamGenerateContent"}
-        return choose(replace(asked, body=msgspec.json.encode(body)))
+        body = {**request.json, "model": model, "stream": verb == "streamGenerateContent"}
+        return choose(replace(request, body=msgspec.json.encode(body)))
 
     return choose_with_path
 
 
-def hear(body: Json) -> Heard:
+def read_request(body: Json) -> AgentRequest:
     if unknown := body.keys() - BODY_FIELDS:
         raise Complaint(f'Invalid JSON payload received. Unknown name "{unknown.pop()}": Cannot find field.')
     contents = objects(body.get("contents"))
@@ -39,7 +39,7 @@ def hear(body: Json) -> Heard:
     config = body.get("generationConfig")
     thinking = config.get("thinkingConfig") if isinstance(config, dict) else None
     responses = [part["functionResponse"] for part in _parts(contents) if "functionResponse" in part]
-    return Heard(
+    return AgentRequest(
         model=str(body["model"]),
         tools=tuple(_tool(tool) for entry in objects(body.get("tools")) for tool in _declared(entry)),
         results=tuple(_result(response) for response in objects(responses)),

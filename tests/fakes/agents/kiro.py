@@ -1,14 +1,14 @@
-"""Kiro as its server speaks it: requests are heard, replies go out in event-stream frames."""
+"""The server's side of Kiro: read requests, write replies in event-stream frames."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 import msgspec
 
-from fakes.agent import Agent, Complaint, Heard, Json, Reply, Tool, objects, pieces, schema_fields, seal
+from fakes.agent import Agent, AgentRequest, Complaint, Json, Reply, Tool, objects, pieces, schema_fields, seal
 from fakes.eventstream import event
 from fakes.kiro import EVENT_STREAM, FakeKiro, tail, tool, words
-from fakes.upstream import Answer, Asked
+from fakes.upstream import Answer, ReceivedRequest
 
 
 class KiroAgent(FakeKiro):
@@ -19,10 +19,10 @@ class KiroAgent(FakeKiro):
         self.agent = agent
 
     @property
-    def calls(self) -> list[Asked]:
+    def calls(self) -> list[ReceivedRequest]:
         return self.chats
 
-    def _answer(self, request: Asked) -> Answer:
+    def _answer(self, request: ReceivedRequest) -> Answer:
         usual = super()._answer(request)
         if request.path != "/generateAssistantResponse" or usual.status != 200:
             return usual
@@ -31,7 +31,7 @@ class KiroAgent(FakeKiro):
         return replace(answer, content_type=EVENT_STREAM) if streams else answer
 
 
-def hear(body: Json) -> Heard:
+def read_request(body: Json) -> AgentRequest:
     state = _object(body.get("conversationState"))
     current = _object(_object(state.get("currentMessage")).get("userInputMessage"))
     last: Json = {"userInputMessage": current}
@@ -41,7 +41,7 @@ def hear(body: Json) -> Heard:
     results = tuple(_check(turns))
     fields = _object(body.get("additionalModelRequestFields"))
     offered = objects(_object(current.get("userInputMessageContext")).get("tools"))
-    return Heard(
+    return AgentRequest(
         model=str(current["modelId"]),
         tools=tuple(_tool(_object(entry["toolSpecification"])) for entry in offered),
         results=results,

@@ -1,13 +1,13 @@
-"""Anthropic Messages as its vendor's server speaks it: requests are heard, replies go out as events or whole."""
+"""The server's side of Anthropic Messages: read requests, write replies as events or whole."""
 
 from collections.abc import Iterator
 
 import msgspec
 
 from fakes.agent import (
+    AgentRequest,
     Complaint,
     Declined,
-    Heard,
     Json,
     Reply,
     Tool,
@@ -20,7 +20,7 @@ from fakes.agent import (
 )
 
 
-def hear(body: Json) -> Heard:
+def read_request(body: Json) -> AgentRequest:
     if not isinstance(body.get("max_tokens"), int):
         raise Complaint("max_tokens: Field required")
     if "thread" in body:
@@ -28,7 +28,7 @@ def hear(body: Json) -> Heard:
     turns = _turns(body)
     _check(turns)
     thinking = body.get("thinking")
-    return Heard(
+    return AgentRequest(
         model=str(body["model"]),
         tools=tuple(
             Tool(str(tool["name"]), fields=schema_fields(tool.get("input_schema")))

@@ -1,21 +1,33 @@
-"""OpenAI Responses as its vendor's server speaks it: requests are heard, replies go out as events or whole."""
+"""The server's side of OpenAI Responses: read requests, write replies as events or whole."""
 
 from collections.abc import Iterator
 
 import msgspec
 
-from fakes.agent import Complaint, Heard, Json, Reply, Tool, check_seal, objects, pieces, schema_fields, seal, text_of
+from fakes.agent import (
+    AgentRequest,
+    Complaint,
+    Json,
+    Reply,
+    Tool,
+    check_seal,
+    objects,
+    pieces,
+    schema_fields,
+    seal,
+    text_of,
+)
 
 OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
 
 
-def hear(body: Json) -> Heard:
+def read_request(body: Json) -> AgentRequest:
     items = objects(body.get("input"))
     _check(items)
     offered = objects(body.get("tools"))
     for item in items:
         offered += objects(item.get("tools")) if item.get("type") == "additional_tools" else []
-    return Heard(
+    return AgentRequest(
         model=str(body["model"]),
         tools=tuple(_tools(offered)),
         results=tuple(text_of(item.get("output")) for item in items if item.get("type") in OUTPUTS),

@@ -158,7 +158,7 @@ def translated(client: str, stream: bytes, tools: tuple[str, ...] = ()) -> bytes
     return line.feed(stream) + line.finish()
 
 
-class Heard(msgspec.Struct):
+class SdkReply(msgspec.Struct):
     """What a client made of a reply."""
 
     text: str
@@ -168,16 +168,16 @@ class Heard(msgspec.Struct):
     usage: tuple[int, int, int]  # input in all, output, read from the cache
 
 
-def hear(client: str, stream: bytes, tools: tuple[str, ...] = ()) -> Heard:
+def read_with_sdk(client: str, stream: bytes, tools: tuple[str, ...] = ()) -> SdkReply:
     """The reply as the official SDK's accumulator ends with it; raises the SDK's exception for an error event."""
     answer = httpx2.Response(
         200, headers={"content-type": "text/event-stream"}, content=translated(client, stream, tools)
     )
     http = httpx2.Client(transport=httpx2.MockTransport(lambda request: answer))
-    return {"chat": _hear_chat, "messages": _hear_messages, "responses": _hear_responses}[client](http)
+    return {"chat": _read_chat, "messages": _read_messages, "responses": _read_responses}[client](http)
 
 
-def _hear_chat(http: httpx2.Client) -> Heard:
+def _read_chat(http: httpx2.Client) -> SdkReply:
     sdk = openai.OpenAI(api_key="sk-fake-0", base_url="http://127.0.0.1:9/v1", http_client=http, max_retries=0)
     with sdk.chat.completions.stream(model="m", messages=[], stream_options={"include_usage": True}) as stream:
         for _ in stream:
@@ -191,7 +191,7 @@ def _hear_chat(http: httpx2.Client) -> Heard:
         for call in choice.message.tool_calls or []
         if call.type == "function"
     ]
-    return Heard(
+    return SdkReply(
         choice.message.content or "",
         (choice.message.model_extra or {}).get("reasoning_content") or "",
         calls,
@@ -200,13 +200,13 @@ def _hear_chat(http: httpx2.Client) -> Heard:
     )
 
 
-def _hear_messages(http: httpx2.Client) -> Heard:
+def _read_messages(http: httpx2.Client) -> SdkReply:
     sdk = anthropic.Anthropic(api_key="sk-fake-0", base_url="http://127.0.0.1:9", http_client=http, max_retries=0)
     with sdk.messages.stream(model="m", max_tokens=9, messages=[{"role": "user", "content": "hi"}]) as stream:
         message = stream.get_final_message()
     usage = message.usage
     cached, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
-    return Heard(
+    return SdkReply(
         "".join(block.text for block in message.content if block.type == "text"),
         "".join(block.thinking for block in message.content if block.type == "thinking"),
         [(block.id, block.name, block.input) for block in message.content if block.type == "tool_use"],
@@ -215,7 +215,7 @@ def _hear_messages(http: httpx2.Client) -> Heard:
     )
 
 
-def _hear_responses(http: httpx2.Client) -> Heard:
+def _read_responses(http: httpx2.Client) -> SdkReply:
     sdk = openai.OpenAI(api_key="sk-fake-0", base_url="http://127.0.0.1:9/v1", http_client=http, max_retries=0)
     last = None
     for decoded in sdk.responses.create(model="m", input="hi", stream=True):
@@ -228,7 +228,7 @@ def _hear_responses(http: httpx2.Client) -> Heard:
     assert last is not None
     assert last.usage is not None
     thoughts = [item for item in last.output if item.type == "reasoning"]
-    return Heard(
+    return SdkReply(
         last.output_text,
         "".join(part.text for item in thoughts for part in (*item.summary, *(item.content or ()))),
         [

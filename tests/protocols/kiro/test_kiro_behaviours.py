@@ -16,9 +16,9 @@ from protocols.kiro.kiro_replies import (
     TAIL,
     Translation,
     context,
-    hear,
     metadata,
     metering,
+    read_with_sdk,
     text_event,
     thinks,
     translated,
@@ -45,7 +45,7 @@ def test_01_a_frame_fed_byte_by_byte_is_one_event_with_its_text_intact(client: s
     line = Translation(client)
     bytewise = b"".join(line.feed(byte) for byte in pieces_of(stream, 1)) + line.finish()
     assert bytewise == translated(client, stream)
-    assert hear(client, stream).text == "é日😀"
+    assert read_with_sdk(client, stream).text == "é日😀"
 
 
 @each_client
@@ -73,7 +73,7 @@ def test_03_corruption_is_sent_at_once_and_never_passed_on(client: str) -> None:
     assert b"Hel" in out
     assert b"error" in out
     with pytest.raises((anthropic.APIError, openai.APIError)):
-        hear(client, good + bytes(flipped) + TAIL)
+        read_with_sdk(client, good + bytes(flipped) + TAIL)
 
 
 @each_client
@@ -95,7 +95,7 @@ def test_05_an_exception_after_text_is_an_error_event_and_no_normal_end(client: 
     assert b"message_stop" not in out
     assert b"response.completed" not in out
     with pytest.raises((anthropic.APIError, openai.APIError), match="it broke"):
-        hear(client, stream)
+        read_with_sdk(client, stream)
 
 
 @each_client
@@ -109,14 +109,14 @@ def test_06_unknown_events_and_fields_change_nothing(client: str) -> None:
 def test_07_json_looking_text_is_literal_and_follow_ups_are_absent(client: str) -> None:
     looks = '{"usage":5} {"content":"x"}'
     follow = event("followupPromptEvent", {"followupPrompt": {"content": "And then?"}})
-    received = hear(client, text_event(looks) + follow + TAIL)
+    received = read_with_sdk(client, text_event(looks) + follow + TAIL)
     assert (received.text, received.usage) == (looks, (13, 5, 2))
 
 
 @each_client
 def test_08_fragments_are_one_call_and_the_reply_ends_for_it(client: str) -> None:
     stream = uses("tooluse_a", "f") + uses(input='{"a":') + uses(input="1}") + uses(stop=True)
-    received = hear(client, stream + metadata("END_TURN", 1, 0, 0, 1))
+    received = read_with_sdk(client, stream + metadata("END_TURN", 1, 0, 0, 1))
     assert received.calls == [("tooluse_a", "f", {"a": 1})]
     assert received.stop == CALLED[client]
 
@@ -124,7 +124,7 @@ def test_08_fragments_are_one_call_and_the_reply_ends_for_it(client: str) -> Non
 @each_client
 def test_09_no_input_is_an_empty_object_and_object_input_is_not_encoded_twice(client: str) -> None:
     stream = uses("A", "f") + uses("A", stop=True) + uses("B", "g", input={"a": 1}, stop=True)
-    assert hear(client, stream + TAIL).calls == [("A", "f", {}), ("B", "g", {"a": 1})]
+    assert read_with_sdk(client, stream + TAIL).calls == [("A", "f", {}), ("B", "g", {"a": 1})]
 
 
 @each_client
@@ -138,7 +138,7 @@ def test_10_interleaved_calls_come_out_apart_in_order_and_without_overlap(client
             uses("B", input=":2}", stop=True),
         )
     )
-    assert hear(client, stream + TAIL).calls == [("A", "f", {"a": 1}), ("B", "g", {"b": 2})]
+    assert read_with_sdk(client, stream + TAIL).calls == [("A", "f", {"a": 1}), ("B", "g", {"b": 2})]
     if client == "messages":
         bounds = [frame["type"] for frame in frames(client, stream + TAIL) if "block_st" in str(frame["type"])]
         assert bounds == ["content_block_start", "content_block_stop"] * 2
@@ -147,19 +147,19 @@ def test_10_interleaved_calls_come_out_apart_in_order_and_without_overlap(client
 @each_client
 @pytest.mark.parametrize("before", ["", "Writing."])
 def test_11_a_truncated_call_is_no_call_and_the_reply_ends_by_its_length(client: str, before: str) -> None:
-    received = hear(client, text_event(before) + uses("A", "write", input='{"path":"x'))
+    received = read_with_sdk(client, text_event(before) + uses("A", "write", input='{"path":"x'))
     assert (received.text, received.calls, received.stop) == (before, [], CUT[client])
 
 
 @each_client
 def test_12_repeated_text_is_kept(client: str) -> None:
-    assert hear(client, text_event("ha", "ha") + TAIL).text == "haha"
+    assert read_with_sdk(client, text_event("ha", "ha") + TAIL).text == "haha"
 
 
 @each_client
 def test_13_native_reasoning_is_sent_before_the_text_and_signed_once(client: str) -> None:
     stream = thinks(text="a") + thinks(text="b") + thinks(signature="S") + text_event("Hi") + TAIL
-    received = hear(client, stream)
+    received = read_with_sdk(client, stream)
     assert (received.thinking, received.text) == ("ab", "Hi")
     out = translated(client, stream)
     token = out[out.index(b"dgm1.") :].split(b'"')[0].decode()
@@ -174,43 +174,43 @@ def test_13_native_reasoning_is_sent_before_the_text_and_signed_once(client: str
 
 @each_client
 def test_14_thinking_tags_split_anywhere_are_reasoning_and_later_ones_text(client: str) -> None:
-    received = hear(client, text_event("<thin", "king>x</think", "ing>\n\nHi") + TAIL)
+    received = read_with_sdk(client, text_event("<thin", "king>x</think", "ing>\n\nHi") + TAIL)
     assert (received.thinking, received.text) == ("x", "Hi")
-    received = hear(client, text_event("<think>x</think>", "Hi `<thinking>` there") + TAIL)
+    received = read_with_sdk(client, text_event("<think>x</think>", "Hi `<thinking>` there") + TAIL)
     assert received.text == "Hi `<thinking>` there"
 
 
 @each_client
 def test_15_a_bracket_call_of_an_offered_tool_outside_of_code_is_a_call(client: str) -> None:
     written = 'ok [Called f with args: {"s":"}]"}]'
-    received = hear(client, text_event(*written) + TAIL, ("f",))
+    received = read_with_sdk(client, text_event(*written) + TAIL, ("f",))
     assert received.text == "ok "
     assert [(name, arguments) for _, name, arguments in received.calls] == [("f", {"s": "}]"})]
     assert received.stop == CALLED[client]
     fenced = f"```\n{written}\n```"
     for plain, tools in ((fenced, ("f",)), (written, ("g",)), (written, ())):
-        received = hear(client, text_event(*plain) + TAIL, tools)
+        received = read_with_sdk(client, text_event(*plain) + TAIL, tools)
         assert (received.text, received.calls, received.stop) == (plain, [], STOPPED[client])
 
 
 @each_client
 def test_15_tags_call_an_offered_tool_just_so(client: str) -> None:
     written = 'ok <function_calls><invoke name="f"><parameter name="s">}]</parameter></invoke></function_calls>'
-    received = hear(client, text_event(*written) + TAIL, ("f",))
+    received = read_with_sdk(client, text_event(*written) + TAIL, ("f",))
     assert received.text == "ok "
     assert [(name, arguments) for _, name, arguments in received.calls] == [("f", {"s": "}]"})]
     assert received.stop == CALLED[client]
     for plain, tools in ((f"```\n{written}\n```", ("f",)), (written, ("g",)), (written, ())):
-        received = hear(client, text_event(*plain) + TAIL, tools)
+        received = read_with_sdk(client, text_event(*plain) + TAIL, tools)
         assert (received.text, received.calls, received.stop) == (plain, [], STOPPED[client])
 
 
 @each_client
 def test_23_usage_is_reported_or_derived_or_estimated(client: str) -> None:
-    assert hear(client, text_event("Hi") + metadata("END_TURN", 10, 2, 1, 5)).usage == (13, 5, 2)
+    assert read_with_sdk(client, text_event("Hi") + metadata("END_TURN", 10, 2, 1, 5)).usage == (13, 5, 2)
     words = text_event(*(["w "] * 500))
-    assert hear(client, words + context(10)).usage == (19_500, 500, 0)
-    assert hear(client, text_event("one two") + metering(0.5)).usage == (9, 2, 0)
+    assert read_with_sdk(client, words + context(10)).usage == (19_500, 500, 0)
+    assert read_with_sdk(client, text_event("one two") + metering(0.5)).usage == (9, 2, 0)
 
 
 @each_client
@@ -231,7 +231,7 @@ def test_everything_at_once_is_one_legal_reply(client: str) -> None:
             metering(0.1),
         )
     )
-    received = hear(client, stream, ("f", "g"))
+    received = read_with_sdk(client, stream, ("f", "g"))
     assert received.text == "Hi  there more"
     assert [(name, arguments) for _, name, arguments in received.calls] == [("f", {"x": 1}), ("g", {"y": 2})]
     assert received.stop == CALLED[client]

@@ -20,7 +20,7 @@ PATHS = {"/v1/messages": "messages", "/v1/chat/completions": "chat", "/v1/respon
 # What Kiro refuses by name, each tested elsewhere.
 REFUSED_PARTS = ("application/pdf", "file_id", "file_url", "input_audio", "https://pictures", "https://example.com/cat")
 
-# Fields that concern the gateway's own answer, and not what is asked of Kiro.
+# Fields that concern the gateway's own answer, and not the request to Kiro.
 OUR_OWN = ("/model", "/stream", "/stream_options", "/store", "/include")
 
 # Fields that may go unnoticed: what they say by themselves, or what only the vendor that gave it understands.

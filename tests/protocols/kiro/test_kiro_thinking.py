@@ -89,9 +89,9 @@ def test_an_effort_alone_switches_nothing_on() -> None:
     assert fields_of(reason("low", CLAUDE)) == {"output_config": {"effort": "low"}}
 
 
-@pytest.mark.parametrize(("asked", "sent"), [("xhigh", "max"), ("minimal", "low")])
-def test_an_effort_that_the_schema_lacks_becomes_the_nearest(asked: str, sent: str) -> None:
-    built = reason(asked, CLAUDE)
+@pytest.mark.parametrize(("effort", "sent"), [("xhigh", "max"), ("minimal", "low")])
+def test_an_effort_that_the_schema_lacks_becomes_the_nearest(effort: str, sent: str) -> None:
+    built = reason(effort, CLAUDE)
     assert fields_of(built) == {"output_config": {"effort": sent}}
     assert "/reasoning_effort" in built.approximated
 

@@ -45,11 +45,11 @@ def test_a_model_that_takes_no_sampling_gets_none() -> None:
     assert find_losses(request, fixed) == [("/temperature", LossKind.DROPPED), ("/top_p", LossKind.DROPPED)]
 
 
-@pytest.mark.parametrize(("asked", "sent"), [(1, 16), (16, 16), (500, 500)])
-def test_the_smallest_cap_is_sixteen(asked: int, sent: int) -> None:
-    request = request_of(max_tokens=asked)
+@pytest.mark.parametrize(("requested", "sent"), [(1, 16), (16, 16), (500, 500)])
+def test_the_smallest_cap_is_sixteen(requested: int, sent: int) -> None:
+    request = request_of(max_tokens=requested)
     assert built(request)["max_output_tokens"] == sent
-    assert find_losses(request) == ([("/max_tokens", LossKind.APPROXIMATED)] if asked != sent else [])
+    assert find_losses(request) == ([("/max_tokens", LossKind.APPROXIMATED)] if requested != sent else [])
 
 
 def test_no_tokens_at_all_warm_the_cache() -> None:

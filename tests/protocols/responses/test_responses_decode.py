@@ -371,7 +371,7 @@ def test_frames_of_other_kinds_are_refused_without_raising() -> None:
     assert list(decoder.feed(Frame("x", b"[1,2]"))) != []
 
 
-def cited_in(*spoken: JsonObject) -> list[Event]:
+def cited_in(*deltas: JsonObject) -> list[Event]:
     """A message of which an annotation comes first, and the finished item last."""
     source = {"type": "url_citation", "url": "https://example.com", "title": "E", "start_index": 0, "end_index": 2}
     place = {"output_index": 0, "content_index": 0}
@@ -379,7 +379,7 @@ def cited_in(*spoken: JsonObject) -> list[Event]:
     early = {"type": "response.output_text.annotation.added", **place, "annotation_index": 0, "annotation": source}
     done = {"type": "response.output_item.done", "output_index": 0, "item": {"type": "message", "content": [part]}}
     over = {"type": "response.completed", "response": {"id": "resp_1", "status": "completed", "output": []}}
-    events = (early, *({**delta, **place} for delta in spoken), done, over)
+    events = (early, *({**delta, **place} for delta in deltas), done, over)
     return events_of(b"".join(b"data: " + msgspec.json.encode(event) + b"\n\n" for event in events))
 
 

@@ -128,9 +128,9 @@ def in_browser(
 
 
 def visit(link: str, **fields: str) -> None:
-    asked = {name: values[0] for name, values in parse_qs(urlsplit(link).query).items()}
-    back = asked["redirect_uri"].replace("localhost", "127.0.0.1")
-    with urllib.request.urlopen(f"{back}?{urlencode({'state': asked['state'], **fields})}") as page:
+    query = {name: values[0] for name, values in parse_qs(urlsplit(link).query).items()}
+    back = query["redirect_uri"].replace("localhost", "127.0.0.1")
+    with urllib.request.urlopen(f"{back}?{urlencode({'state': query['state'], **fields})}") as page:
         assert page.status == 200
 
 
@@ -143,16 +143,16 @@ def test_the_browser_brings_a_code_back(tmp_path: Path) -> None:
 
     with FakeCodex() as fake:
         table = in_browser(fake, person)
-    asked = {name: values[0] for name, values in parse_qs(urlsplit(links[0]).query).items()}
+    query = {name: values[0] for name, values in parse_qs(urlsplit(links[0]).query).items()}
     assert urlsplit(links[0]).path == "/oauth/authorize"
-    assert (asked["client_id"], asked["originator"], asked["code_challenge_method"]) == (CLIENT_ID, "dragoman", "S256")
-    assert asked["scope"] == "openid profile email offline_access"
-    assert asked["redirect_uri"].endswith("/auth/callback")
+    assert (query["client_id"], query["originator"], query["code_challenge_method"]) == (CLIENT_ID, "dragoman", "S256")
+    assert query["scope"] == "openid profile email offline_access"
+    assert query["redirect_uri"].endswith("/auth/callback")
     assert AuthFile(write_file(tmp_path / "codex.json", table)).read().account == ACCOUNT
     exchanged = {name: values[0] for name, values in parse_qs(fake.at(TOKEN)[0].body.decode()).items()}
     digest = sha256(exchanged["code_verifier"].encode()).digest()
-    assert asked["code_challenge"] == urlsafe_b64encode(digest).rstrip(b"=").decode()
-    assert exchanged["redirect_uri"] == asked["redirect_uri"]
+    assert query["code_challenge"] == urlsafe_b64encode(digest).rstrip(b"=").decode()
+    assert exchanged["redirect_uri"] == query["redirect_uri"]
 
 
 def test_a_code_with_a_foreign_state_is_not_accepted() -> None:

@@ -187,7 +187,7 @@ async def asked_until(rig: Rig, token: str) -> None:
         if (await rig.refresher.get()).access_token == token:
             return
         await asyncio.sleep(0.02)
-    raise AssertionError("it was asked a thousand times")
+    raise AssertionError("it was requested a thousand times")
 
 
 def test_another_account_is_an_error_even_while_the_old_token_is_valid(tmp_path: Path) -> None:

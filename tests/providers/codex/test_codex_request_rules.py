@@ -24,7 +24,7 @@ GOOD: dict[str, object] = {
 }
 
 
-def asked() -> list[tuple[str, str, bytes]]:
+def list_requests() -> list[tuple[str, str, bytes]]:
     """Name, protocol and body of every request that was captured."""
     found = []
     for file in sorted(CAPTURED.glob("*/*.json")):
@@ -47,7 +47,9 @@ def built(protocol: str, body: bytes) -> tuple[dict[str, object], Ledger]:
     return msgspec.json.decode(wire, type=dict[str, object]), ledger
 
 
-@pytest.mark.parametrize(("protocol", "body"), [case[1:] for case in asked()], ids=[case[0] for case in asked()])
+@pytest.mark.parametrize(
+    ("protocol", "body"), [case[1:] for case in list_requests()], ids=[case[0] for case in list_requests()]
+)
 def test_requests_of_real_clients_are_accepted(protocol: str, body: bytes) -> None:
     wire, _ = built(protocol, body)
     assert objection_to(wire) is None
@@ -55,7 +57,7 @@ def test_requests_of_real_clients_are_accepted(protocol: str, body: bytes) -> No
     assert passthrough_body("responses", sent) == sent
 
 
-@pytest.mark.parametrize("body", [case[2] for case in asked() if case[0].startswith("codex/")])
+@pytest.mark.parametrize("body", [case[2] for case in list_requests() if case[0].startswith("codex/")])
 def test_requests_of_codex_pass_unchanged(body: bytes) -> None:
     """But for the instructions, which it leaves out and the backend demands."""
     passed = passthrough_body("responses", body)
@@ -78,7 +80,7 @@ def test_cache_breakpoints_are_dropped_and_recorded() -> None:
 
 
 def test_there_are_recorded_requests() -> None:
-    assert {case[1] for case in asked()} >= {"chat", "responses", "messages"}
+    assert {case[1] for case in list_requests()} >= {"chat", "responses", "messages"}
 
 
 def test_a_good_body_passes() -> None:

@@ -274,7 +274,7 @@ def test_a_valid_token_of_an_own_app_is_used_unchanged(tmp_path: Path) -> None:
     before = path.read_bytes()
     with FakeCopilot() as fake:
         assert make_rig(fake, section(path), session).access_token == "ghu_FAKE1"
-    assert fake.asked == []
+    assert fake.requests == []
     assert path.read_bytes() == before
 
 

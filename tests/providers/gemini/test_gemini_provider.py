@@ -43,10 +43,10 @@ def api_section(google: FakeGoogle) -> str:
 def test_the_key_is_sent_in_googles_header_alone(google: FakeGoogle, tmp_path: Path) -> None:
     with running(api_section(google), tmp_path) as gateway:
         assert ask(gateway, "gemini/gemini-3.5-flash").status == 200
-    [asked] = google.at("/v1beta" + GENERATE)
-    assert asked.headers["x-goog-api-key"] == "AIza-fake"
-    assert "authorization" not in asked.headers
-    assert "?" not in asked.path
+    [request] = google.at("/v1beta" + GENERATE)
+    assert request.headers["x-goog-api-key"] == "AIza-fake"
+    assert "authorization" not in request.headers
+    assert "?" not in request.path
 
 
 def test_models_are_listed_over_all_pages_with_their_limits(google: FakeGoogle, tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ def test_a_configured_budget_replaces_the_models_own(
     body = {"model": "gemini/gemini-2.5-flash", "messages": user, "reasoning_effort": "high"}
     with running(settings + api_section(google), tmp_path) as gateway:
         assert post(gateway.port, "/v1/chat/completions", msgspec.json.encode(body)).status == 200
-    [asked] = google.at("/v1beta/models/gemini-2.5-flash:generateContent")
-    assert asked.json["generationConfig"]["thinkingConfig"] == {"thinkingBudget": budget, "includeThoughts": True}
+    [request] = google.at("/v1beta/models/gemini-2.5-flash:generateContent")
+    assert request.json["generationConfig"]["thinkingConfig"] == {"thinkingBudget": budget, "includeThoughts": True}
 
 
 @pytest.mark.parametrize("vertex", [False, True])
@@ -93,8 +93,8 @@ def test_a_messages_client_gets_googles_count(google: FakeGoogle, tmp_path: Path
     contents = [{"role": "user", "parts": [{"text": "Hi"}]}]
     plain = {"contents": contents, "systemInstruction": {"parts": [{"text": "Be brief."}]}}
     whole = {"generateContentRequest": {"model": "models/gemini-3.5-flash", **plain}}
-    [asked] = google.at((VERTEX if vertex else "/v1beta") + "/models/gemini-3.5-flash:countTokens")
-    assert asked.json == (plain if vertex else whole)
+    [received] = google.at((VERTEX if vertex else "/v1beta") + "/models/gemini-3.5-flash:countTokens")
+    assert received.json == (plain if vertex else whole)
 
 
 # Vertex AI
@@ -113,10 +113,10 @@ def test_a_users_file_is_exchanged_once_for_many_requests(google: FakeGoogle, tm
         "refresh_token": ["1//refresh"],
     }
     assert google.counts[TOKEN] == 1
-    asked = google.at(VERTEX + GENERATE)[-1]
-    assert asked.headers["authorization"] == f"Bearer {google.issued[0]}"
-    assert asked.headers["x-goog-user-project"] == "billed"
-    assert "x-goog-api-key" not in asked.headers
+    request = google.at(VERTEX + GENERATE)[-1]
+    assert request.headers["authorization"] == f"Bearer {google.issued[0]}"
+    assert request.headers["x-goog-user-project"] == "billed"
+    assert "x-goog-api-key" not in request.headers
     assert file.read_bytes() == before
 
 

@@ -186,7 +186,7 @@ def test_models_are_listed_page_by_page_with_their_windows_and_fields(tmp_path: 
     assert window == 1_000_000
     assert schema["properties"]["max_tokens"]["maximum"] == 64000
     assert fake.counts["/ListAvailableModels"] == 3
-    assert "profileArn=arn%3Aaws" in next(asked.path for asked in fake.asked if "Models" in asked.path)
+    assert "profileArn=arn%3Aaws" in next(request.path for request in fake.requests if "Models" in request.path)
 
 
 def test_a_hanging_control_service_does_not_delay_requests(tmp_path: Path) -> None:

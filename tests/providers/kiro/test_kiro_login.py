@@ -71,8 +71,8 @@ def test_a_builder_id_signs_in_by_code(tmp_path: Path) -> None:
 def test_an_organisation_signs_in_at_its_own_start_page() -> None:
     with FakeKiro() as fake:
         table = by_code(fake, FakeSleep(), start_url="https://fake.awsapps.com/start")
-    asked = next(asked for asked in fake.asked if asked.path == "/device_authorization")
-    assert asked.json["startUrl"] == "https://fake.awsapps.com/start"
+    request = next(request for request in fake.requests if request.path == "/device_authorization")
+    assert request.json["startUrl"] == "https://fake.awsapps.com/start"
     assert (table["provider"], table["startUrl"]) == ("Enterprise", "https://fake.awsapps.com/start")
 
 
@@ -177,12 +177,12 @@ def test_google_brings_the_person_back_with_a_code() -> None:
 
     with FakeKiro() as fake:
         table = through_browser(fake, person)
-    asked = parse_qs(urlsplit(links[0]).query)
-    assert (asked["idp"], asked["code_challenge_method"]) == (["Google"], ["S256"])
+    query = parse_qs(urlsplit(links[0]).query)
+    assert (query["idp"], query["code_challenge_method"]) == (["Google"], ["S256"])
     assert (table["accessToken"], table["profileArn"], table["authMethod"]) == ("aoaFAKE-access-token-1", ARN, "social")
-    exchanged = next(asked for asked in fake.asked if asked.path == "/oauth/token").json
+    exchanged = next(request for request in fake.requests if request.path == "/oauth/token").json
     digest = sha256(str(exchanged["code_verifier"]).encode()).digest()
-    assert asked["code_challenge"] == [urlsafe_b64encode(digest).rstrip(b"=").decode()]
+    assert query["code_challenge"] == [urlsafe_b64encode(digest).rstrip(b"=").decode()]
     assert re.fullmatch(r"http://localhost:\d+/oauth/callback", str(exchanged["redirect_uri"]))
 
 

@@ -243,8 +243,8 @@ def test_an_idc_token_is_renewed_with_its_registration(tmp_path: Path) -> None:
     with FakeKiro() as fake:
         fake.refresh = {token("r1")}
         assert asyncio.run(make_rig(fake, section(path), once)).access_token == "aoaFAKE-access-token-1"
-    asked = next(asked for asked in fake.asked if asked.path == "/token")
-    assert asked.json == {
+    request = next(request for request in fake.requests if request.path == "/token")
+    assert request.json == {
         "clientId": "fake-client",
         "clientSecret": "fake-client-secret",
         "grantType": "refresh_token",
@@ -273,9 +273,9 @@ def test_an_external_issuer_gets_a_form(tmp_path: Path) -> None:
             scopes=["openid", "offline_access"],
         )
         assert asyncio.run(make_rig(fake, section(path), once)).access_token == "aoaFAKE-access-token-1"
-    asked = next(asked for asked in fake.asked if asked.path == "/idp/token")
-    assert asked.headers["content-type"] == "application/x-www-form-urlencoded"
-    assert b"scope=openid+offline_access" in asked.body
+    request = next(request for request in fake.requests if request.path == "/idp/token")
+    assert request.headers["content-type"] == "application/x-www-form-urlencoded"
+    assert b"scope=openid+offline_access" in request.body
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_a_refresh_token_is_sent_only_to_its_issuer_and_only_over_tls(
     )
     with FakeKiro() as fake, pytest.raises(RequestError, match="token endpoint"):
         asyncio.run(make_rig(fake, section(path), once))
-    assert not fake.asked
+    assert not fake.requests
 
 
 def test_a_database_row_is_renewed_in_place(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_an_api_key_is_used_unchanged_and_never_renewed() -> None:
 
         environ = {"KIRO_API_KEY": "ksk_fake"}
         assert asyncio.run(make_rig(fake, section("env:KIRO_API_KEY"), refused, environ)) == ("ksk_fake", False)
-    assert not fake.asked
+    assert not fake.requests
 
 
 def test_twenty_rejections_of_one_token_make_one_refresh(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_twenty_rejections_of_one_token_make_one_refresh(tmp_path: Path) -> None
 
         async def request(rig: Rig, late_s: float) -> bool:
             await once(rig)
-            await asyncio.sleep(late_s)  # some hear of the refusal long after the first has renewed
+            await asyncio.sleep(late_s)  # some get the refusal long after the first has renewed
             return await rig.refresher.renew()
 
         async def twenty(rig: Rig) -> list[bool]:

@@ -126,7 +126,7 @@ def test_a_server_error_does_not_reject_the_token(tmp_path: Path, kind: str, sta
 
 @accounts
 def test_a_response_lost_after_the_rotation_costs_one_more_request(tmp_path: Path, kind: str) -> None:
-    """The token is used up and its successor unknown: nothing helps but a login, and no more is asked until then."""
+    """The token is used up and its successor unknown: only a login helps, and nothing is requested until then."""
     account = ACCOUNTS[kind]
     path = account.leave(tmp_path, token("r1"))
     with FakeKiro() as fake:

@@ -1,4 +1,4 @@
-"""An account that says until when it is used up is left out of names with several targets, and doubted meanwhile."""
+"""An account that names its reset is left out of names with several targets until then, and probed meanwhile."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Where it is so configured, a stream that breaks off after text goes on at the next target, as one correct reply."""
+"""If so configured, a stream that breaks off after text is continued by the next target, as one correct reply."""
 
 import re
 import socket
@@ -12,11 +12,11 @@ import pytest
 from dragoman.hub.outcome import FailedAttempt
 from dragoman.hub.usage import Source
 from e2e.cases import WEATHER, request_for
-from e2e.hearing import STREAMS, Broke, Halted, Heard, Sdk
 from e2e.meaning import Ending, Meant, Say, Stop, Tokens
 from e2e.raw_http import request_bytes
 from e2e.rig import PATHS, PROTOCOLS, SPEAKERS
-from fakes.upstream import Answer, Asked, End, FakeUpstream
+from e2e.sdk_replies import STREAMS, Broke, Halted, Sdk, SdkReply
+from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, provider_section, running
 
 SETTINGS = """
@@ -45,7 +45,7 @@ class Relay:
 
     def plays(self, *answers: Answer) -> None:
         for fake in self.fakes:
-            fake.asked.clear()
+            fake.requests.clear()
         for fake, answer in zip(self.fakes, answers, strict=False):
             fake.answers = [answer]
 
@@ -82,7 +82,7 @@ def breaks(protocol: str, text: str, end: End) -> Answer:
     return Answer(SPEAKERS[protocol].stream(meant), end=end)
 
 
-def heard(relay: Relay, client: str) -> Heard | Broke:
+def read_reply(relay: Relay, client: str) -> SdkReply | Broke:
     reply = STREAMS[client][0](relay.sdk, request_for(client, "three"))
     assert not isinstance(reply, Halted), reply
     return reply
@@ -93,8 +93,8 @@ def heard(relay: Relay, client: str) -> Heard | Broke:
 def test_a_broken_stream_is_continued_by_another_target(relay: Relay, client: str, end: End) -> None:
     one, two, _ = relay.speaks
     relay.plays(breaks(one, BEGUN, end), says(two, MORE + REST))
-    reply = heard(relay, client)
-    assert isinstance(reply, Heard), reply
+    reply = read_reply(relay, client)
+    assert isinstance(reply, SdkReply), reply
     assert reply.text == BEGUN + MORE + REST
     assert reply.stop in ("stop", "end_turn", "completed")
     assert relay.calls == [1, 1, 0]
@@ -104,8 +104,8 @@ def test_a_broken_stream_is_continued_by_another_target(relay: Relay, client: st
 def test_a_stream_with_an_error_in_its_middle_is_continued_by_another_target(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
     relay.plays(says(one, BEGUN, ending=Ending.ERROR), says(two, REST))
-    reply = heard(relay, client)
-    assert isinstance(reply, Heard), reply
+    reply = read_reply(relay, client)
+    assert isinstance(reply, SdkReply), reply
     assert reply.text == BEGUN + REST
 
 
@@ -113,8 +113,8 @@ def test_a_stream_with_an_error_in_its_middle_is_continued_by_another_target(rel
 def test_a_reply_is_continued_twice(relay: Relay, client: str) -> None:
     one, two, three = relay.speaks
     relay.plays(breaks(one, BEGUN, End.CUT), breaks(two, MORE, End.CUT), says(three, REST))
-    reply = heard(relay, client)
-    assert isinstance(reply, Heard), reply
+    reply = read_reply(relay, client)
+    assert isinstance(reply, SdkReply), reply
     assert reply.text == BEGUN + MORE + REST
     outcome = relay.gateway.outcome(relay.sdk.headers["x-request-id"])
     assert outcome.route == "three/vendor-model"
@@ -125,7 +125,7 @@ def test_a_reply_is_continued_twice(relay: Relay, client: str) -> None:
 def test_the_next_target_gets_the_text_so_far(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
     relay.plays(breaks(one, BEGUN, End.CUT), says(two, REST))
-    heard(relay, client)
+    read_reply(relay, client)
     assert BEGUN.strip().encode() in relay.fakes[1].calls[0].body
     assert BEGUN.strip().encode() not in relay.fakes[0].calls[0].body
 
@@ -134,8 +134,8 @@ def test_the_next_target_gets_the_text_so_far(relay: Relay, client: str) -> None
 def test_usage_of_all_upstreams_is_summed_and_marked_as_estimated(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
     relay.plays(breaks(one, BEGUN, End.CUT), says(two, REST))
-    reply = heard(relay, client)
-    assert isinstance(reply, Heard), reply
+    reply = read_reply(relay, client)
+    assert isinstance(reply, SdkReply), reply
     assert reply.tokens is not None
     last = Tokens()
     assert reply.tokens.input > last.input
@@ -152,7 +152,7 @@ def test_without_a_continuation_only_the_actual_usage_is_reported(relay: Relay, 
     used = []
     for others in ((says(relay.speaks[1], REST), refuses), (refuses, refuses)):
         relay.plays(breaks(relay.speaks[0], BEGUN, End.CUT), *others)
-        heard(relay, client)
+        read_reply(relay, client)
         usage = relay.gateway.outcome(relay.sdk.headers["x-request-id"]).usage
         assert usage is not None
         used.append(usage.output)
@@ -165,11 +165,11 @@ def test_a_reply_that_lacks_only_the_end_of_its_stream_is_not_continued(relay: R
     one, two, _ = relay.speaks
     stream = says(one, BEGUN).body
     relay.plays(Answer(stream[: stream.rindex(AFTER_STOP[one])], end=End.CUT), says(two, REST))
-    reply = heard(relay, client)
+    reply = read_reply(relay, client)
     if one == "responses":
         assert relay.calls == [1, 1, 0]
         return
-    assert isinstance(reply, Heard if one == "chat" else Broke), reply
+    assert isinstance(reply, SdkReply if one == "chat" else Broke), reply
     assert reply.text == BEGUN
     assert relay.calls == [1, 0, 0]
 
@@ -179,8 +179,8 @@ def test_a_continuation_may_end_with_a_tool_call(relay: Relay, client: str) -> N
     one, two, _ = relay.speaks
     calls = Answer(SPEAKERS[two].stream(Meant((Say(REST), WEATHER), Stop.TOOL)))
     relay.plays(breaks(one, BEGUN, End.CUT), calls)
-    reply = heard(relay, client)
-    assert isinstance(reply, Heard), reply
+    reply = read_reply(relay, client)
+    assert isinstance(reply, SdkReply), reply
     assert reply.text == BEGUN + REST
     assert [name for _, name, _ in reply.calls] == [WEATHER.name]
 
@@ -189,8 +189,8 @@ def test_a_continuation_may_end_with_a_tool_call(relay: Relay, client: str) -> N
 def test_blanks_are_no_beginning_that_a_vendor_would_take(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
     relay.plays(breaks(one, "\n\n", End.CUT), says(two, REST))
-    reply = heard(relay, client)
-    assert isinstance(reply, Heard), reply
+    reply = read_reply(relay, client)
+    assert isinstance(reply, SdkReply), reply
     assert reply.text == "\n\n" + REST
     assert b"interrupted" not in relay.fakes[1].calls[0].body
 
@@ -201,7 +201,7 @@ def test_without_a_continuation_the_first_failure_is_reported(
 ) -> None:
     refuses = Answer(b'{"error": {"message": "no"}}', status=401, content_type="application/json")
     relay.plays(breaks(relay.speaks[0], BEGUN, End.CUT), refuses, refuses)
-    reply = heard(relay, client)
+    reply = read_reply(relay, client)
     assert isinstance(reply, Broke), reply
     assert reply.text == BEGUN
     assert relay.calls == [1, 1, 1]
@@ -220,7 +220,7 @@ def test_a_reply_with_a_tool_call_is_not_continued(relay: Relay, client: str) ->
     one, two, _ = relay.speaks
     stream = SPEAKERS[one].stream(Meant((Say(BEGUN), WEATHER), Stop.TOOL, ending=Ending.NONE))
     relay.plays(Answer(stream, end=End.CUT), says(two, REST))
-    reply = heard(relay, client)
+    reply = read_reply(relay, client)
     assert isinstance(reply, Broke), reply
     assert relay.calls == [1, 0, 0]
 
@@ -241,7 +241,7 @@ assert len(ROWS) == 186
 
 
 def marker_in(body: bytes) -> str:
-    """What the next upstream is asked to write in front of its continuation."""
+    """Return the marker that the next upstream must write in front of its continuation."""
     found = re.search(rb"\[\[continue:[0-9a-f]{12}\]\]", body)
     assert found is not None, body
     return found[0].decode()
@@ -252,8 +252,8 @@ def marker_in(body: bytes) -> str:
 def test_an_exact_continuation_of_equal_rows_loses_nothing(relay: Relay, client: str, place: int) -> None:
     one, two, _ = relay.speaks
     relay.plays(breaks(one, ROWS[:place], End.CUT), says(two, ROWS[place:]))
-    reply = heard(relay, client)
-    assert isinstance(reply, Heard), reply
+    reply = read_reply(relay, client)
+    assert isinstance(reply, SdkReply), reply
     assert reply.text == ROWS
     assert relay.calls == [1, 1, 0]
 
@@ -262,10 +262,10 @@ def test_an_exact_continuation_of_equal_rows_loses_nothing(relay: Relay, client:
 def test_a_repetition_before_the_marker_is_left_out_and_counted_as_a_loss(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
 
-    def repeats(sent_request: Asked) -> Answer:
+    def repeats(sent_request: ReceivedRequest) -> Answer:
         return says(two, BEGUN[-12:] + marker_in(sent_request.body) + REST)
 
-    def obeys(sent_request: Asked) -> Answer:
+    def obeys(sent_request: ReceivedRequest) -> Answer:
         return says(two, marker_in(sent_request.body) + REST)
 
     losses = []
@@ -273,10 +273,10 @@ def test_a_repetition_before_the_marker_is_left_out_and_counted_as_a_loss(relay:
         relay.plays(breaks(one, BEGUN, End.CUT))
         relay.fakes[1].choose = answer
         try:
-            reply = heard(relay, client)
+            reply = read_reply(relay, client)
         finally:
             relay.fakes[1].choose = None
-        assert isinstance(reply, Heard), reply
+        assert isinstance(reply, SdkReply), reply
         assert reply.text == BEGUN + REST
         losses.append(relay.gateway.outcome(relay.sdk.headers["x-request-id"]).losses)
     assert losses[1] == losses[0] + 1
@@ -286,8 +286,8 @@ def test_a_repetition_before_the_marker_is_left_out_and_counted_as_a_loss(relay:
 def test_a_repetition_without_a_marker_is_kept(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
     relay.plays(breaks(one, BEGUN, End.CUT), says(two, BEGUN + REST))
-    reply = heard(relay, client)
-    assert isinstance(reply, Heard), reply
+    reply = read_reply(relay, client)
+    assert isinstance(reply, SdkReply), reply
     assert reply.text == BEGUN + BEGUN + REST
 
 
@@ -297,8 +297,8 @@ def test_a_target_that_fails_before_its_first_word_is_passed_over(relay: Relay, 
     one, two, three = relay.speaks
     fails = Answer(SPEAKERS[two].stream(Meant((), ending=Ending.ERROR)))
     relay.plays(breaks(one, BEGUN, End.CUT), fails, says(three, REST))
-    reply = heard(relay, client)
-    assert isinstance(reply, Heard), reply
+    reply = read_reply(relay, client)
+    assert isinstance(reply, SdkReply), reply
     assert reply.text == BEGUN + REST
     assert relay.calls == [1, 1, 1]
     assert relay.gateway.outcome(relay.sdk.headers["x-request-id"]).outcome == "ok"
@@ -328,7 +328,7 @@ def test_another_credential_of_the_same_target_continues(tmp_path: Path, first: 
         sdk = Sdk(gateway.url, KEY)
         stack.callback(sdk.close)
         reply = STREAMS["messages"][0](sdk, request_for("messages", "duo"))
-        assert isinstance(reply, Heard), reply
+        assert isinstance(reply, SdkReply), reply
         assert reply.text == BEGUN + REST
         presented = {call.headers["authorization"] for call in fake.calls}
         assert presented == {"Bearer fake-key-1", "Bearer fake-key-2"}

@@ -1,4 +1,4 @@
-"""Who is let in and what is said to those who are not: keys, hosts, origins, paths and unknown models."""
+"""Which requests are accepted and how others are refused: keys, hosts, origins, paths and unknown models."""
 
 from collections.abc import Iterator
 from urllib.parse import quote
@@ -8,9 +8,9 @@ import pytest
 
 from e2e.cases import CASES, request_for
 from e2e.faults import assert_told_properly
-from e2e.hearing import WHOLE, Sdk
 from e2e.raw_http import ask, get, post
 from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
+from e2e.sdk_replies import WHOLE, Sdk
 from fakes.upstream import Answer
 from gateway import KEY
 

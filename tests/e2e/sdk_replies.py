@@ -1,4 +1,4 @@
-"""What a client makes of a reply, read by the official SDK of its protocol and told in one common shape."""
+"""Replies as the official SDK of each protocol reads them, in one common shape."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ Kwargs = JsonObject
 
 
 @dataclass(frozen=True)
-class Heard:
+class SdkReply:
     text: str = ""
     refusal: str = ""
     thinking: str = ""
@@ -34,7 +34,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class Broke:
-    """The SDK raised; `text` is what it had told before."""
+    """The SDK raised; `text` is what it had read before."""
 
     text: str
     error: Exception
@@ -42,13 +42,13 @@ class Broke:
 
 @dataclass(frozen=True)
 class Halted:
-    """The Chat stream helper refuses to go on after a cap or a filter: it has told the text and why it stopped."""
+    """The Chat stream helper raises after a cap or a filter; it has read the text and the finish reason."""
 
     text: str
     stop: str
 
 
-Reply = Heard | Broke | Halted
+Reply = SdkReply | Broke | Halted
 StatusError = openai.APIStatusError | anthropic.APIStatusError
 
 
@@ -84,7 +84,7 @@ class Sdk:
         self.headers = dict(response.headers)
 
 
-def chat_whole(sdk: Sdk, request: Kwargs) -> Heard:
+def chat_whole(sdk: Sdk, request: Kwargs) -> SdkReply:
     reply = sdk.openai.chat.completions.create(**request)
     return _chat(reply.choices[0].message, reply.choices[0].finish_reason, reply.usage)
 
@@ -108,7 +108,7 @@ def chat_stream(sdk: Sdk, request: Kwargs) -> Reply:
     return _chat(reply.choices[0].message, reply.choices[0].finish_reason, reply.usage)
 
 
-def chat_chunks(sdk: Sdk, request: Kwargs) -> Heard | Broke:
+def chat_chunks(sdk: Sdk, request: Kwargs) -> SdkReply | Broke:
     """Chunk by chunk, put together as simple clients do it."""
     fields: dict[str, str] = {"content": "", "refusal": "", "reasoning_content": ""}
     calls: dict[int, list[str]] = {}
@@ -131,7 +131,7 @@ def chat_chunks(sdk: Sdk, request: Kwargs) -> Heard | Broke:
                         known[2] += call.function.arguments or ""
     except Exception as error:
         return Broke(fields["content"], error)
-    return Heard(
+    return SdkReply(
         text=fields["content"],
         refusal=fields["refusal"],
         thinking=fields["reasoning_content"],
@@ -142,11 +142,11 @@ def chat_chunks(sdk: Sdk, request: Kwargs) -> Heard | Broke:
     )
 
 
-def _chat(message: ChatCompletionMessage, finish: str, usage: CompletionUsage | None) -> Heard:
+def _chat(message: ChatCompletionMessage, finish: str, usage: CompletionUsage | None) -> SdkReply:
     extra = message.model_dump()
     functions = [call for call in message.tool_calls or () if call.type == "function"]
     assert len(functions) == len(message.tool_calls or ())
-    return Heard(
+    return SdkReply(
         text=message.content or "",
         refusal=message.refusal or "",
         thinking=extra.get("reasoning_content") or "",
@@ -176,11 +176,11 @@ def _detail_seals(details: Iterable[JsonObject]) -> tuple[str, ...]:
     return tuple(_seal(detail.get("signature") or detail.get("data")) for detail in details)
 
 
-def responses_whole(sdk: Sdk, request: Kwargs) -> Heard:
+def responses_whole(sdk: Sdk, request: Kwargs) -> SdkReply:
     return _response(sdk.openai.responses.create(**request))
 
 
-def responses_stream(sdk: Sdk, request: Kwargs) -> Heard | Broke:
+def responses_stream(sdk: Sdk, request: Kwargs) -> SdkReply | Broke:
     text: list[str] = []
     try:
         with sdk.openai.responses.stream(**request) as stream:
@@ -197,7 +197,7 @@ def responses_stream(sdk: Sdk, request: Kwargs) -> Heard | Broke:
     return client_reply
 
 
-def _response(reply: Response) -> Heard:
+def _response(reply: Response) -> SdkReply:
     texts: dict[str, list[str]] = {"output_text": [], "refusal": [], "reasoning": []}
     seals: list[str] = []
     calls: list[tuple[str, str, object]] = []
@@ -214,7 +214,7 @@ def _response(reply: Response) -> Heard:
             case "function_call":
                 calls.append((item.call_id, item.name, read_arguments(item.arguments)))
     reason = reply.incomplete_details.reason if reply.incomplete_details else None
-    return Heard(
+    return SdkReply(
         text="".join(texts["output_text"]),
         refusal="".join(texts["refusal"]),
         thinking="".join(texts["reasoning"]),
@@ -238,11 +238,11 @@ def _response_tokens(usage: ResponseUsage | None) -> Tokens:
     )
 
 
-def messages_whole(sdk: Sdk, request: Kwargs) -> Heard:
+def messages_whole(sdk: Sdk, request: Kwargs) -> SdkReply:
     return _message(sdk.anthropic.messages.create(**request))
 
 
-def messages_stream(sdk: Sdk, request: Kwargs) -> Heard | Broke:
+def messages_stream(sdk: Sdk, request: Kwargs) -> SdkReply | Broke:
     text: list[str] = []
     try:
         with sdk.anthropic.messages.stream(**request) as stream:
@@ -257,7 +257,7 @@ def messages_stream(sdk: Sdk, request: Kwargs) -> Heard | Broke:
     return client_reply
 
 
-def _message(reply: Message) -> Heard:
+def _message(reply: Message) -> SdkReply:
     texts: list[str] = []
     thoughts: list[str] = []
     seals: list[str] = []
@@ -278,7 +278,7 @@ def _message(reply: Message) -> Heard:
             case "tool_use":
                 order.append("call")
                 calls.append((block.id, block.name, block.input))
-    return Heard(
+    return SdkReply(
         text="".join(texts),
         thinking="".join(thoughts),
         seals=tuple(seals),
@@ -306,7 +306,7 @@ def _seal(value: object) -> str:
     return ENVELOPE if value.startswith("dgm1.") else value
 
 
-WHOLE: dict[str, Callable[[Sdk, Kwargs], Heard]] = {
+WHOLE: dict[str, Callable[[Sdk, Kwargs], SdkReply]] = {
     "chat": chat_whole,
     "responses": responses_whole,
     "messages": messages_whole,
@@ -358,8 +358,8 @@ STOPS = {
 ORDER = {Say: "text", Refuse: "text", Think: "thinking", CallTool: "call"}
 
 
-def expected_for(client: str, upstream: str, meant: Meant) -> Heard:
-    """What a client of this protocol must hear of what an upstream of that protocol can say."""
+def expected_for(client: str, upstream: str, meant: Meant) -> SdkReply:
+    """Return what a client of this protocol must read of what an upstream of that protocol can send."""
     reply_text = sayable(meant, upstream)
     same = client == upstream
     text, refusal = _joined(reply_text, Say), _joined(reply_text, Refuse)
@@ -372,7 +372,7 @@ def expected_for(client: str, upstream: str, meant: Meant) -> Heard:
     seals = tuple(part.seal for part in reply_text.of(Think) if part.seal)
     none = "" if same and client != "messages" else {}
     calls = tuple((part.id, part.name, read_arguments(part.arguments) or none) for part in reply_text.of(CallTool))
-    return Heard(
+    return SdkReply(
         text=text,
         refusal=refusal,
         thinking=_joined(reply_text, Think),

@@ -1,4 +1,4 @@
-"""Between rest and the next use the server may have spoken or left, and the event loop not told of it yet."""
+"""An idle connection on which the server has sent bytes or a FIN that the event loop has not seen yet."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""What google-genai makes of a reply, in the shape of the other SDKs, and all of them by client."""
+"""Replies as google-genai reads them, in the shape of the other SDKs, and the readers of all clients."""
 
 import base64
 from collections.abc import Callable, Iterable
@@ -10,9 +10,9 @@ from google.genai import types
 
 from dragoman.hub.opaque import unseal_thoughts
 from dragoman.protocols.gemini.encode_end import WITHHELD
-from e2e import hearing
-from e2e.hearing import ENVELOPE, ORDER, STOPS, Broke, Heard, Kwargs, Reply, Sdk
+from e2e import sdk_replies
 from e2e.meaning import CallTool, Meant, Refuse, Say, Stop, Think, Tokens, sayable
+from e2e.sdk_replies import ENVELOPE, ORDER, STOPS, Broke, Kwargs, Reply, Sdk, SdkReply
 
 
 @lru_cache(maxsize=8)
@@ -20,21 +20,21 @@ def google_client(url: str, key: str) -> genai.Client:
     return genai.Client(api_key=key, http_options=types.HttpOptions(base_url=url, timeout=60_000))
 
 
-def gemini_whole(sdk: Sdk, request: Kwargs) -> Heard:
-    return _hear([google_client(sdk.url, sdk.key).models.generate_content(**request)])
+def gemini_whole(sdk: Sdk, request: Kwargs) -> SdkReply:
+    return _read([google_client(sdk.url, sdk.key).models.generate_content(**request)])
 
 
-def gemini_stream(sdk: Sdk, request: Kwargs) -> Heard | Broke:
+def gemini_stream(sdk: Sdk, request: Kwargs) -> SdkReply | Broke:
     chunks: list[types.GenerateContentResponse] = []
     try:
         chunks += google_client(sdk.url, sdk.key).models.generate_content_stream(**request)
     except Exception as error:
-        return Broke(_hear(chunks).text, error)
-    return _hear(chunks)
+        return Broke(_read(chunks).text, error)
+    return _read(chunks)
 
 
-def gemini_chat(sdk: Sdk, request: Kwargs) -> Heard | Broke:
-    """Through the SDK's chat, which must remember the turn that it has just heard."""
+def gemini_chat(sdk: Sdk, request: Kwargs) -> SdkReply | Broke:
+    """Through the SDK's chat, which must remember the turn that it has just read."""
     chat = google_client(sdk.url, sdk.key).chats.create(model=request["model"], config=request.get("config"))
     contents = request["contents"]
     message = contents if isinstance(contents, str) else contents[0]["parts"]
@@ -43,16 +43,16 @@ def gemini_chat(sdk: Sdk, request: Kwargs) -> Heard | Broke:
         for chunk in chat.send_message_stream(message):
             chunks.append(chunk)
     except Exception as error:
-        return Broke(_hear(chunks).text, error)
-    heard = _hear(chunks)
+        return Broke(_read(chunks).text, error)
+    reply = _read(chunks)
     last = chunks[-1].candidates
     if last and last[0].content is not None:  # what passes from an upstream may end without
         turn = [part for content in chat.get_history(curated=True)[1:] for part in content.parts or ()]
-        assert "".join(part.text or "" for part in turn if not part.thought) == heard.text
-    return heard
+        assert "".join(part.text or "" for part in turn if not part.thought) == reply.text
+    return reply
 
 
-def _hear(chunks: Iterable[types.GenerateContentResponse]) -> Heard:
+def _read(chunks: Iterable[types.GenerateContentResponse]) -> SdkReply:
     parts: list[types.Part] = []
     stop, usage, blocked = "", None, ""
     for chunk in chunks:
@@ -67,7 +67,7 @@ def _hear(chunks: Iterable[types.GenerateContentResponse]) -> Heard:
     kinds = ["call" if part.function_call else "thinking" if part.thought else "text" for part in visible]
     joined = [kind for place, kind in enumerate(kinds) if kind == "call" or place == 0 or kinds[place - 1] != kind]
     calls = [part.function_call for part in parts if part.function_call is not None]
-    return Heard(
+    return SdkReply(
         text=blocked or "".join(part.text or "" for part in parts if not part.thought),
         thinking="".join(part.text or "" for part in parts if part.thought),
         seals=_seals(parts),
@@ -101,10 +101,10 @@ def _tokens(usage: types.GenerateContentResponseUsageMetadata | None) -> Tokens 
     return Tokens(usage.prompt_token_count or 0, output, read, 0, thoughts)
 
 
-def expected_for(client: str, upstream: str, meant: Meant) -> Heard:
-    """What a client must hear; Gemini's hears refusals and withheld replies as text."""
+def expected_for(client: str, upstream: str, meant: Meant) -> SdkReply:
+    """Return what a client must read; Gemini's reads refusals and withheld replies as text."""
     if client != "gemini":
-        return hearing.expected_for(client, upstream, meant)
+        return sdk_replies.expected_for(client, upstream, meant)
     said = sayable(meant, upstream)
     text = "".join(part.text for part in said.parts if isinstance(part, Say | Refuse))
     stop = Stop.FILTERED if said.of(Refuse) else said.stop
@@ -112,19 +112,21 @@ def expected_for(client: str, upstream: str, meant: Meant) -> Heard:
     if stop is Stop.FILTERED and not text:
         text, order = said.explanation or WITHHELD, [*order, "text"]
     seals = tuple(part.seal for part in said.of(Think) if part.seal)
-    return Heard(
+    return SdkReply(
         text=text,
         thinking="".join(part.text for part in said.of(Think)),
         seals=seals if client == upstream else (ENVELOPE,) * len(seals),
-        calls=tuple((part.id, part.name, hearing.read_arguments(part.arguments) or {}) for part in said.of(CallTool)),
+        calls=tuple(
+            (part.id, part.name, sdk_replies.read_arguments(part.arguments) or {}) for part in said.of(CallTool)
+        ),
         stop=STOPS[client][stop],
         tokens=replace(said.tokens, written=0),
         order=tuple(order),
     )
 
 
-WHOLE: dict[str, Callable[[Sdk, Kwargs], Heard]] = {**hearing.WHOLE, "gemini": gemini_whole}
+WHOLE: dict[str, Callable[[Sdk, Kwargs], SdkReply]] = {**sdk_replies.WHOLE, "gemini": gemini_whole}
 STREAMS: dict[str, tuple[Callable[[Sdk, Kwargs], Reply], ...]] = {
-    **hearing.STREAMS,
+    **sdk_replies.STREAMS,
     "gemini": (gemini_stream, gemini_chat),
 }

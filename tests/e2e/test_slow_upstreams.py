@@ -1,4 +1,4 @@
-"""Slow but living upstreams are waited for, and until the first event of a reply another target may still answer."""
+"""Slow upstreams that send signs of life are awaited; until a reply's first event another target may still answer."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ import grammar_messages
 import grammar_responses
 from dragoman.config import load
 from e2e.cases import request_for
-from e2e.hearing import STREAMS, Heard, Sdk
 from e2e.meaning import Meant, Say
 from e2e.raw_http import Answered, dial, post, request_bytes
 from e2e.rig import FEW_PAIRS, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
+from e2e.sdk_replies import STREAMS, Sdk, SdkReply
 from e2e.targets import Targets, targeted
-from fakes.upstream import Answer, Asked, End
+from fakes.upstream import Answer, End, ReceivedRequest
 from gateway import KEY
 
 GRAMMARS = {"chat": grammar_chat, "responses": grammar_responses, "messages": grammar_messages}
@@ -56,7 +56,7 @@ def test_any_byte_is_a_sign_of_life(hurried: Rig, client: str, upstream: str, si
         return  # a ping is an event of Messages alone
     fake = hurried.plays(upstream, replace(good(upstream), signs=10, sign=sign, sign_pause_s=0.5))
     reply = STREAMS[client][0](hurried.sdk, request_for(client, hurried.model(upstream)))
-    assert isinstance(reply, Heard), reply
+    assert isinstance(reply, SdkReply), reply
     assert reply.text == REPLY
     assert len(fake.calls) == 1
 
@@ -78,7 +78,7 @@ def play_by_name(rig: Rig) -> None:
     """The name of a model says how its upstream answers."""
     for kind, fake in rig.fakes.items():
 
-        def choose(request: Asked, kind: str = kind) -> Answer:
+        def choose(request: ReceivedRequest, kind: str = kind) -> Answer:
             return SLOW.get(str(request.json["model"])) or good(kind)
 
         fake.choose = choose
@@ -99,7 +99,7 @@ def test_the_next_target_answers_though_the_client_was_kept_alive(first: str, se
         reply = list(pool.map(lambda sdk, case: STREAMS[case[0]][0](sdk, request_for(*case)), sdks, cases))
         for (client, way), sdk, text in zip(cases, sdks, reply, strict=True):
             sdk.close()
-            assert isinstance(text, Heard), (client, way, text)
+            assert isinstance(text, SdkReply), (client, way, text)
             assert text.text == REPLY, (client, way)
             # Nothing of ours goes before a reply that passes through, so there the head waits for the upstream's.
             named = f"{second}/good" if (client, way) == (first, "headless") else f"{first}/{way}"
@@ -173,12 +173,12 @@ def test_only_kiro_is_retried_after_its_timeout(kiro_first: Targets) -> None:
     aws, chatgpt, chat = kiro_first.on("by account")
     aws.plays(Answer(headless=True, end=End.HANG), Answer(headless=True, end=End.HANG), aws.answers(True))
     reply = STREAMS["messages"][0](kiro_first.sdk, request_for("messages", "by account"))
-    assert isinstance(reply, Heard), reply
+    assert isinstance(reply, SdkReply), reply
     assert reply.text == aws.name
     assert kiro_first.counts("by account") == [3, 0, 0]
     aws.plays(Answer(headless=True, end=End.HANG))
     chatgpt.plays(Answer(headless=True, end=End.HANG))
     chat.plays(chat.answers(True))
     reply = STREAMS["messages"][0](kiro_first.sdk, request_for("messages", "by account"))
-    assert isinstance(reply, Heard), reply
+    assert isinstance(reply, SdkReply), reply
     assert kiro_first.counts("by account") == [3, 1, 1]

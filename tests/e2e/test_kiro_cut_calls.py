@@ -1,4 +1,4 @@
-"""Tool calls that Kiro cuts: the rest is asked for in the same turn, or the next turn is told what was lost."""
+"""Tool calls that Kiro cuts: the rest is requested in the same turn, or the next turn names what was lost."""
 
 from collections.abc import Iterator
 from pathlib import Path
