@@ -12,7 +12,7 @@ from pathlib import Path
 from e2e import speak_chat, speak_gemini, speak_messages, speak_responses
 from e2e.meaning import Meant, Say
 from e2e.raw_http import Answered, ask, request_bytes
-from fakes.upstream import Answer, Asked, FakeUpstream
+from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import Running, provider_section, running
 
 WORDS = Meant((Say(" ".join(f"word-{number}" for number in range(40))),))
@@ -150,16 +150,16 @@ def parking(directory: Path, settings: str = "") -> Iterator[Parking]:
             fake.__exit__(None, None, None)
 
 
-def make_choice(rig: Parking, upstream: str) -> Callable[[Asked], Answer]:
-    """Return how an upstream answers: with the form of reply that is asked for."""
+def make_choice(rig: Parking, upstream: str) -> Callable[[ReceivedRequest], Answer]:
+    """Return how an upstream answers: with the requested form of reply."""
 
-    def choose(asked: Asked) -> Answer:
+    def choose(request: ReceivedRequest) -> Answer:
         dialect = DIALECTS[upstream]
         if dialect.names_model:
-            is_stream = bool(asked.json.get("stream"))
+            is_stream = bool(request.json.get("stream"))
         else:
-            is_stream = "stream" in asked.path
-            dialect = dialect if "alt=sse" in asked.path else DIALECTS["gemini-array"]
+            is_stream = "stream" in request.path
+            dialect = dialect if "alt=sse" in request.path else DIALECTS["gemini-array"]
         if not is_stream:
             return replace(rig.pace, body=dialect.whole, content_type="application/json")
         kind = "application/json" if dialect.is_array else "text/event-stream"

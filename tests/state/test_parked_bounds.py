@@ -32,7 +32,7 @@ def test_a_stream_that_is_too_large_to_keep_is_delivered_and_cannot_be_resumed(r
 
 def test_a_whole_reply_that_is_too_large_to_keep_is_delivered_and_made_again(rig: Parking) -> None:
     large = DIALECTS["chat"].whole.replace(b"word-0", b"word" * 1000)
-    rig.upstreams["chat"].choose = lambda asked: Answer(large, content_type="application/json")
+    rig.upstreams["chat"].choose = lambda request: Answer(large, content_type="application/json")
     replies = [rig.send("chat", "", "idempotency-key: large", stream=False) for _ in range(2)]
     assert [reply.body for reply in replies] == [large] * 2
     assert rig.calls("chat") == 2
@@ -42,7 +42,9 @@ def test_a_stream_that_grows_too_large_without_a_client_is_cancelled(rig: Parkin
     opening = DIALECTS["chat"].stream[:600]
     opening = opening[: opening.rindex(b"\n\n") + 2]
     event = opening[opening[:-2].rindex(b"\n\n") + 2 :]
-    rig.upstreams["chat"].choose = lambda asked: Answer(event, floods=True, opening=opening, pause_s=0.1, end=End.HANG)
+    rig.upstreams["chat"].choose = lambda request: Answer(
+        event, floods=True, opening=opening, pause_s=0.1, end=End.HANG
+    )
     run, _ = rig.leave_after(300, rig.request("chat", "", PARK))
     wait_until(lambda: len(rig.gateway.outcomes) == 1)
     assert rig.gateway.outcomes[0].outcome == "client_gone"

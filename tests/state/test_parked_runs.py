@@ -90,7 +90,7 @@ def test_an_unknown_run_is_not_found_in_the_shape_of_the_protocol(rig: Parking, 
 
 def test_a_client_that_does_not_come_back_has_its_request_cancelled(tmp_path: Path) -> None:
     with parking(tmp_path, "[responses]\npark_s = 0.5\n") as rig:
-        rig.upstreams["chat"].choose = lambda asked: Answer(DIALECTS["chat"].stream[:1500], end=End.HANG)
+        rig.upstreams["chat"].choose = lambda request: Answer(DIALECTS["chat"].stream[:1500], end=End.HANG)
         run, _ = rig.leave_after(300, rig.request("chat", "", PARK))
         wait_until(lambda: bool(rig.upstreams["chat"].closed))
         assert rig.resume("chat", f"{run}:0").status == 404
@@ -161,7 +161,7 @@ def test_a_whole_reply_is_the_same_for_a_retry_with_its_key(rig: Parking, client
 def test_a_failure_is_not_kept_for_a_retry(tmp_path: Path) -> None:
     with parking(tmp_path) as rig:
         choose = rig.upstreams["chat"].choose
-        rig.upstreams["chat"].choose = lambda asked: Answer(
+        rig.upstreams["chat"].choose = lambda request: Answer(
             b'{"error":{"message":"no"}}', status=400, content_type="application/json"
         )
         assert rig.send("chat", "", "idempotency-key: again").status == 400
@@ -171,7 +171,7 @@ def test_a_failure_is_not_kept_for_a_retry(tmp_path: Path) -> None:
 
 def test_two_requests_with_one_key_fail_alike(tmp_path: Path) -> None:
     with parking(tmp_path) as rig:
-        rig.upstreams["chat"].choose = lambda asked: Answer(
+        rig.upstreams["chat"].choose = lambda request: Answer(
             b'{"error":{"message":"no"}}', status=429, content_type="application/json", delay_s=0.5
         )
         replies: list[Answered] = []
@@ -191,7 +191,7 @@ def test_a_resumed_stream_gets_keep_alives_but_not_with_ids(tmp_path: Path) -> N
     with parking(tmp_path) as rig:
         signs = b"".join(b": alive\n\n" for _ in range(4))
         events = DIALECTS["chat"].stream.replace(b"data: [DONE]", signs + b"data: [DONE]")
-        rig.upstreams["chat"].choose = lambda asked: Answer(events, cut=9, pause_s=0.001)
+        rig.upstreams["chat"].choose = lambda request: Answer(events, cut=9, pause_s=0.001)
         run, begun = rig.leave_after(600, rig.request("chat", "", PARK))
         count, _ = whole_part("chat", begun)
         assert b": alive\n\n" in rig.resume("chat", f"{run}:{count - 1}").body
