@@ -56,9 +56,9 @@ def test_a_browser_signs_in_and_the_expiry_is_shown(
         tab.page.get_by_role("button", name="Start").click()
         shown = tab.page.locator("main code").filter(has_text="redirect_uri").inner_text()
         tab.keep("accounts-browser")
-        asked = {name: values[0] for name, values in parse_qs(urlsplit(shown).query).items()}
-        back = asked["redirect_uri"].replace("localhost", "127.0.0.1")
-        with urllib.request.urlopen(f"{back}?{urlencode({'state': asked['state'], 'code': 'fake-code'})}") as page:
+        query = {name: values[0] for name, values in parse_qs(urlsplit(shown).query).items()}
+        back = query["redirect_uri"].replace("localhost", "127.0.0.1")
+        with urllib.request.urlopen(f"{back}?{urlencode({'state': query['state'], 'code': 'fake-code'})}") as page:
             assert page.status == 200
         expect(tab.page.locator("main")).to_contain_text("Signed in to kiro")
         expect(tab.page.get_by_role("article")).to_contain_text("Its token expires in")
@@ -74,6 +74,6 @@ def test_a_sign_in_is_cancelled_by_leaving_it(chromium: Browser, tmp_path: Path)
             expect(tab.page.locator("main")).to_contain_text("FAKE-CODE")
             tab.page.get_by_role("button", name="Cancel").click()
             expect(tab.page.locator("main")).not_to_contain_text("FAKE-CODE")
-            asked = len(fake.asked)
+            asked = len(fake.requests)
             tab.page.wait_for_timeout(1000)
-            assert len(fake.asked) <= asked + 1
+            assert len(fake.requests) <= asked + 1
