@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.run-ready
 DEV_STAMP := $(VENV)/.dev-ready
 
-.PHONY: run test test-conformance test-console chromium check-console test-clients test-model check bench survive profile matrix tour clients-page prices vocabulary lock clean
+.PHONY: run test test-conformance test-console chromium check-console test-clients test-model check bench survive resume profile matrix tour clients-page prices vocabulary lock clean
 
 run: $(RUN_STAMP)
 	@$(BIN)/dragoman serve $(if $(PORT),--port $(PORT))
@@ -68,6 +68,10 @@ bench: $(DEV_STAMP)
 # What hostile requests, upstreams and readers cost everybody else; BEFORE=commit compares with an earlier one.
 survive: $(DEV_STAMP)
 	@$(BIN)/python -m bench.survival $(if $(BEFORE),--before $(BEFORE))
+
+# 1,000 clients of every protocol that drop at a random byte and resume; SEED=number repeats an earlier run.
+resume: $(DEV_STAMP)
+	@$(BIN)/python -m bench.resume $(if $(SEED),--seed $(SEED))
 
 profile: $(DEV_STAMP)
 	@$(BIN)/python -m bench.profile

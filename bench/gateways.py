@@ -89,7 +89,7 @@ def _prepare_nginx(site: Site) -> list[str]:
     return [nginx, "-e", str(site.directory / "start.log"), "-p", str(site.directory), "-c", str(config)]
 
 
-def _stanza(protocol: str, root: str) -> str:
+def provider_section(protocol: str, root: str) -> str:
     """The provider of the fake upstream's that speaks this protocol."""
     if protocol == "kiro":
         hosts = [f'{name} = "{root}"' for name in ("endpoint", "control_endpoint", "auth_endpoint")]
@@ -107,7 +107,7 @@ def _stanza(protocol: str, root: str) -> str:
 def _prepare_dragoman(site: Site, *module: str, python: str = sys.executable) -> list[str]:
     config = site.directory / "dragoman.toml"
     root = f"http://127.0.0.1:{site.upstream}"
-    stanzas = [_stanza(protocol, root) for protocol in UPSTREAMS]
+    stanzas = [provider_section(protocol, root) for protocol in UPSTREAMS]
     stanzas.append(f'[store]\nurl = "sqlite:///{site.directory}/dragoman.db"')
     config.write_text("\n\n".join(stanzas) + "\n")
     return [

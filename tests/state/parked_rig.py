@@ -1,13 +1,15 @@
 """A gateway with an upstream of each protocol, and clients that leave in the middle of a reply and come back."""
 
 import json
-import re
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from bench.resume.clients import unchunk
+from bench.resume.replies import without_signs
 
 from e2e import speak_chat, speak_gemini, speak_messages, speak_responses
 from e2e.meaning import Meant, Say
@@ -18,8 +20,6 @@ from gateway import Running, provider_section, running
 WORDS = Meant((Say(" ".join(f"word-{number}" for number in range(40))),))
 GEMINI_EVENTS = speak_gemini.stream(WORDS)
 GEMINI_ARRAY = b"[" + b"\n,\n".join(line[6:] for line in GEMINI_EVENTS.split(b"\r\n\r\n")[:-1]) + b"\n]\n"
-BLANK_LINE = re.compile(rb"\r\n\r\n|\n\n")
-NOT_COUNTED = (b":", b"event: ping", b"data: [DONE]")
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Dialect:
     @property
     def events(self) -> bytes:
         """The stream without its signs of life, which are not sent again."""
-        return without_pings(self.stream)
+        return without_signs(self.stream)
 
     @property
     def is_array(self) -> bool:
@@ -117,7 +117,7 @@ class Parking:
                 received += data
         head, _, rest = received.partition(b"\r\n\r\n")
         [run] = [line.split(b": ")[1].decode() for line in head.split(b"\r\n") if line.startswith(b"x-dragoman-run")]
-        return run, unchunk(rest)
+        return run, unchunk(rest)[0]
 
     def calls(self, upstream: str) -> int:
         return len(self.upstreams[upstream].calls)
@@ -166,41 +166,6 @@ def make_choice(rig: Parking, upstream: str) -> Callable[[ReceivedRequest], Answ
         return replace(rig.pace, body=dialect.stream, content_type=kind)
 
     return choose
-
-
-def unchunk(data: bytes) -> bytes:
-    body = b""
-    while b"\r\n" in data:
-        size, _, data = data.partition(b"\r\n")
-        body, data = body + data[: int(size, 16)], data[int(size, 16) + 2 :]
-    return body
-
-
-def whole_part(client: str, body: bytes) -> tuple[int, bytes]:
-    """Return how many events are whole, and the bytes up to the end of the last one."""
-    if DIALECTS[client].is_array:
-        return _whole_elements(body)
-    count = end = at = 0
-    for blank in BLANK_LINE.finditer(body):
-        if not body.startswith(NOT_COUNTED, at):
-            count, end = count + 1, blank.end()
-        at = blank.end()
-    return count, body[:end]
-
-
-def without_pings(body: bytes) -> bytes:
-    return re.sub(rb"event: ping\ndata: [^\n]*\n\n|:[^\n]*\n\n", b"", body)
-
-
-def _whole_elements(body: bytes) -> tuple[int, bytes]:
-    text, count, end = body.decode(), 0, 0
-    while (start := text.find("{", end)) >= 0:
-        try:
-            _, end = json.JSONDecoder().raw_decode(text, start)
-        except json.JSONDecodeError:
-            break
-        count += 1
-    return count, text[:end].encode()
 
 
 def wait_until(condition: Callable[[], bool], patience_s: float = 30.0) -> None:

@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bench.resume.replies import whole_part, without_signs
 
 from e2e.raw_http import Answered
 from fakes.upstream import Answer, End
-from state.parked_rig import DIALECTS, Parking, parking, wait_until, whole_part, without_pings
+from state.parked_rig import DIALECTS, Parking, parking, wait_until
 
 clients = pytest.mark.parametrize("client", DIALECTS)
 PARK = "x-dragoman-park: 1"
@@ -33,7 +34,7 @@ def test_a_stream_is_resumed_byte_for_byte_after_any_cut(rig: Parking, client: s
         count, seen = whole_part(client, begun)
         rest = rig.resume(client, f"{run}:{count - 1}")
         assert (rest.status, rest.get("x-dragoman-run")) == (200, run)
-        assert without_pings(seen + rest.body) == dialect.events
+        assert without_signs(seen + rest.body) == dialect.events
         assert rig.calls(dialect.protocol) == calls + 1
 
 
@@ -109,7 +110,7 @@ def test_the_configuration_parks_every_stream(tmp_path: Path, client: str) -> No
         wait_until(lambda: len(rig.gateway.outcomes) == 1)
         count, seen = whole_part(client, begun)
         rest = rig.resume(client, f"{run}:{count - 1}")
-        assert without_pings(seen + rest.body) == dialect.events
+        assert without_signs(seen + rest.body) == dialect.events
         assert rig.gateway.outcomes[0].outcome == "ok"
         assert rig.calls(dialect.protocol) == 1
 
@@ -140,7 +141,7 @@ def test_a_retry_with_the_same_key_is_the_same_reply_and_is_paid_for_once(rig: P
     for thread in threads:
         thread.join()
     replies.append(rig.send(client, "", key))
-    assert [without_pings(reply.body) for reply in replies] == [dialect.events] * 4
+    assert [without_signs(reply.body) for reply in replies] == [dialect.events] * 4
     assert rig.calls(dialect.protocol) == calls + 1
     other = rig.send(client, "", key, metadata={"another": "request"})
     assert other.status == (400 if client == "messages" else 409)
