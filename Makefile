@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.run-ready
 DEV_STAMP := $(VENV)/.dev-ready
 
-.PHONY: run test test-conformance test-console chromium check-console test-clients test-model check bench survive resume profile matrix tour clients-page prices vocabulary lock clean
+.PHONY: run test test-conformance test-console test-container test-monitoring chromium check-console test-clients test-model check bench survive resume profile matrix tour clients-page prices vocabulary lock clean
 
 run: $(RUN_STAMP)
 	@$(BIN)/dragoman serve $(if $(PORT),--port $(PORT))
@@ -15,6 +15,25 @@ run: $(RUN_STAMP)
 PROCESSES ?= 3
 test: $(DEV_STAMP) chromium
 	@$(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
+	@echo "NOT RUN: the container image and Prometheus. Run: make test-container test-monitoring" >&2
+
+# $(call install,PROGRAMS,PACKAGES): Debian's packages, unless the programs are there. Fails if that is not possible.
+define install
+command -v $(1) >/dev/null || { echo "Installing $(2) (once)..."; \
+  apt-get install -y -q --no-install-recommends $(2) >/dev/null 2>&1 \
+  || { apt-get update -q >/dev/null 2>&1; apt-get install -y -q --no-install-recommends $(2) >/dev/null 2>&1; } \
+  || { echo "NOT RUN: this needs $(2), which could not be installed. Run as root: apt-get install $(2)" >&2; exit 1; }; }
+endef
+
+# Builds the image without a registry and sees it answer: two minutes the first time, half a minute later.
+test-container: $(DEV_STAMP)
+	@$(call install,buildah,buildah podman runc mmdebstrap)
+	@$(BIN)/python -m pytest tests/deployment/test_container.py
+
+# Starts Prometheus with our configuration, and runs every query of our Grafana board.
+test-monitoring: $(DEV_STAMP)
+	@$(call install,prometheus,prometheus)
+	@$(BIN)/python -m pytest tests/deployment/test_prometheus.py
 
 test-clients: $(DEV_STAMP)
 	@$(BIN)/python -m pytest tests/clients/smoke tests/clients/all
