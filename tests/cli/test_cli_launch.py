@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -19,6 +20,14 @@ WAIT = """#!/bin/sh
 trap 'echo interrupted > "$HOME/seen"; exit 3' INT TERM
 touch "$HOME/started"
 while :; do sleep 0.1; done
+"""
+
+ASK = f"""#!{sys.executable}
+import os, urllib.request
+body = b'{{"model":"echo","max_tokens":9,"messages":[{{"role":"user","content":"Hi"}}]}}'
+headers = {{"authorization": "Bearer " + os.environ["ANTHROPIC_AUTH_TOKEN"], "content-type": "application/json"}}
+address = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages"
+print(urllib.request.urlopen(urllib.request.Request(address, body, headers), timeout=20).status)
 """
 
 
@@ -43,7 +52,7 @@ def test_the_exit_code_and_the_clients_own_arguments_pass_through(shell: Shell, 
     assert arguments[-3:] == ["-p", "--model", "two words"]
     assert environ["HOME"] == str(shell.home)
     created = {path.name for path in shell.home.iterdir()} - {"bin", "environment", "arguments"}
-    assert created == set()
+    assert created == {".local"}  # the store, for the usage
 
 
 def test_options_that_are_not_ours_need_no_dashes(shell: Shell) -> None:
@@ -106,3 +115,20 @@ def test_a_signal_ends_the_client_first_and_its_code_is_ours(shell: Shell, numbe
     process.communicate(timeout=60)
     assert process.returncode == 3
     assert Path(shell.home / "seen").read_text() == "interrupted\n"
+
+
+def test_usage_of_the_gateway_that_launch_starts_is_stored(shell: Shell) -> None:
+    add_program(shell, "claude", ASK)
+    assert shell.run("launch", "claude", "-m", "echo").out.strip() == "200"
+    usage = shell.run("usage", "--json").json
+    assert isinstance(usage, dict)
+    assert usage["total"]["requests"] == 1
+
+
+def test_a_store_that_cannot_be_opened_does_not_keep_a_client_from_working(shell: Shell) -> None:
+    add_program(shell, "claude", ASK)
+    shell.write("file", "")
+    shell.write("dragoman.toml", '[store]\nurl = "sqlite:///file/below"\n[providers.echo]\nkind = "echo"\n')
+    done = shell.run("launch", "claude", "-m", "echo")
+    assert (done.code, done.out.strip()) == (0, "200")
+    assert "Usage is not stored: " in done.err

@@ -13,6 +13,7 @@ from dragoman.admin.running_gateway import GatewayClient, find_running
 from dragoman.cli.screen import remark
 from dragoman.config import Config, Secret
 from dragoman.net.client import HttpClient
+from dragoman.store import Store
 
 WITHOUT_KEY = "this command asks the providers itself."
 
@@ -35,15 +36,18 @@ async def open_gateway(config: Config, key: str | None) -> AsyncIterator[Gateway
 
 
 @asynccontextmanager
-async def start_gateway(config: Config) -> AsyncIterator[tuple[str, str]]:
-    """Run the same server and the same code path, on a free port and with a random key; yield address and key."""
+async def start_gateway(config: Config, store: Store | None = None) -> AsyncIterator[tuple[str, str]]:
+    """Run the same server and the same code path, on a free port and with a random key; yield address and key.
+
+    Usage and responses are stored if there is a store.
+    """
     from dragoman.accounts.keys import Keyring
     from dragoman.app import App
 
     key = secrets.token_urlsafe(32)
     server = replace(config.server, host="127.0.0.1", port=0, drain_s=0.0)
     with socket.create_server(("127.0.0.1", 0)) as sock:
-        app = App(replace(config, server=server), Keyring(None, Secret(key)), os.environ)
+        app = App(replace(config, server=server), Keyring(None, Secret(key)), os.environ, store)
         await app.start(sock)
         try:
             yield base_url("127.0.0.1", app.server.port), key

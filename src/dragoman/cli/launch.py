@@ -5,7 +5,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import click
 
@@ -20,6 +21,7 @@ from dragoman.cli.screen import remark
 from dragoman.cli.settings import config_option, key_option, read_found_settings, url_option
 from dragoman.config import Config
 from dragoman.net.client import HttpClient
+from dragoman.store import Store, StoreError, make_store
 
 Arguments = tuple[str, ...]
 
@@ -107,12 +109,28 @@ async def _run_with_gateway(
     """Run the client while a gateway runs in this process, and return its exit code."""
     http = HttpClient()
     try:
-        async with start_gateway(config) as (root, key):
+        async with _open_store(config) as store, start_gateway(config, store) as (root, key):
             target = await _choose_target(config, launch, GatewayClient(root, key, http), model)
             words, environ = make_command(launch, program, target, arguments, key, os.environ)
             return await _run(words, environ)
     finally:
         await http.close()
+
+
+@asynccontextmanager
+async def _open_store(config: Config) -> AsyncIterator[Store | None]:
+    """Open the store for the usage of this client; without it, the client works all the same."""
+    store = make_store(config.store.url)
+    try:
+        opened: Store | None = store
+        try:
+            await store.open()
+        except StoreError as error:
+            remark(f"Usage is not stored: {error}")
+            opened = None
+        yield opened
+    finally:
+        await store.close()
 
 
 async def _run(words: Sequence[str], environ: dict[str, str]) -> int:
