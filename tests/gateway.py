@@ -53,7 +53,8 @@ class Running:
         problems: list[BaseException] = []
 
         async def start() -> None:
-            self._store = await open_store(f"sqlite:///{self._directory}/store.db") if self._stored else None
+            has_store = self._stored or self._member is not None
+            self._store = await open_store(f"sqlite:///{self._directory}/store.db") if has_store else None
             keyring = Keyring(self._store, Secret(KEY))
             for name in self._stored:
                 self.keys[name] = (await keyring.create(name)).secret.reveal()
@@ -165,11 +166,18 @@ def running(
 
 
 @contextmanager
-def running_workers(toml: str, directory: Path) -> Iterator[tuple[Running, Running]]:
-    """Run two workers of one gateway, each on a port of its own, so that a test chooses which one it asks."""
+def running_workers(toml: str, directory: Path, stored: Sequence[str] = ()) -> Iterator[tuple[Running, Running]]:
+    """Run two workers of one gateway, each on a port of its own, so that a test chooses which one it asks.
+
+    The first one has the stored keys.
+    """
     with tempfile.TemporaryDirectory(prefix="dragoman-") as sockets:
         members = [GroupMember(number, 2, sockets, b"secret-of-this-test") for number in (0, 1)]
-        with Running(toml, directory, member=members[0]) as first, Running(toml, directory, member=members[1]) as other:
+        first, other = (
+            Running(toml, directory, None, stored, members[0]),
+            Running(toml, directory, None, (), members[1]),
+        )
+        with first, other:
             yield first, other
 
 

@@ -126,7 +126,6 @@ class App:
         self._tools = CurrentBackends()
         self._is_replaced = False
         self._console: Console | None = None
-        self._has_siblings = member is not None  # other workers
         self.reloads = {"good": 0, "bad": 0}
         observers = [*self._metrics.observers, *observers]
         self.usage = None if store is None else UsageWriter(store, _pricing(config))
@@ -143,10 +142,10 @@ class App:
             service = ResponseService(store, lambda: self.gateway.runtime.config.responses)
             kept = ResponsesApi(self.gateway, service, keyring.tenant)
         self.site = RequestHandler(self.gateway, keyring, host_check, self._metrics.scrape, api, kept)
-        self._set_console(config)
         self._budget = ByteBudget(server.max_buffered_bytes)
-        self.server = Server(self.site, _limits(server), render_transport_error, self._budget)
         self.group = None if member is None else self._join_group(member)
+        self._set_console(config)
+        self.server = Server(self.site, _limits(server), render_transport_error, self._budget)
         self._metrics.add_source(make_metrics_reader(self.gateway, self.site, self.server, self.usage, self.reloads))
 
     def _join_group(self, member: "GroupMember") -> "WorkerGroup":
@@ -260,7 +259,7 @@ class App:
 
         audit = None if self.usage is None else AuditLog(self.usage)
         return make_console(
-            self.site.auth_backoff, self.gateway, self.keyring, self._store, audit, self._cost_of, self._has_siblings
+            self.site.auth_backoff, self.gateway, self.keyring, self._store, audit, self._cost_of, self.group
         )
 
     def _cost_of(self, outcome: Outcome) -> int | None:

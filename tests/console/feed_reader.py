@@ -18,11 +18,13 @@ Event = tuple[str, JsonObject]
 class FeedReader:
     """Collects the events of one feed until it is closed."""
 
-    def __init__(self, browser: Browser, query: str) -> None:
+    def __init__(self, browser: Browser, query: str, last_id: str = "") -> None:
         self.events: list[Event] = []
+        self.last_id = last_id
         self.ended = threading.Event()
         self._connection = http.client.HTTPConnection("127.0.0.1", browser.gateway.port, timeout=60)
         headers = {"cookie": browser.cookie, "x-dragoman-console": browser.token, "sec-fetch-site": "same-origin"}
+        headers |= {"last-event-id": last_id} if last_id else {}
         self._connection.request("GET", f"/api/v1/feed?{query}", headers=headers)
         assert self._connection.sock is not None
         self._socket = self._connection.sock
@@ -35,7 +37,9 @@ class FeedReader:
         name = ""
         try:
             while line := self._answer.readline():
-                if line.startswith(b"event: "):
+                if line.startswith(b"id: "):
+                    self.last_id = line[4:].strip().decode()
+                elif line.startswith(b"event: "):
                     name = line[7:].strip().decode()
                 elif line.startswith(b"data: "):
                     self.events.append((name, msgspec.json.decode(line[6:], type=JsonObject)))
@@ -57,7 +61,11 @@ class FeedReader:
         """The rows as a page has them: changes applied to what was there."""
         rows: dict[int, JsonObject] = {}
         for name, event in list(self.events):
-            changed = event.get("rows")
+            changed, gone = event.get("rows"), event.get("gone")
+            if name == "hello":
+                rows.clear()
+            if isinstance(gone, list):
+                rows = {number: row for number, row in rows.items() if number not in gone}
             if name == "rows" and isinstance(changed, list):
                 for row in changed:
                     rows.setdefault(row["number"], {}).update(row)

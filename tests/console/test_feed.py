@@ -34,8 +34,8 @@ def browser(gateway: Running) -> Browser:
 
 
 @contextmanager
-def reading(browser: Browser, query: str = "watch=live") -> Iterator[FeedReader]:
-    reader = FeedReader(browser, query)
+def reading(browser: Browser, query: str = "watch=live", last_id: str = "") -> Iterator[FeedReader]:
+    reader = FeedReader(browser, query, last_id)
     try:
         yield reader
     finally:
@@ -122,16 +122,44 @@ def test_the_frames_of_a_live_request_are_those_of_its_capture(tmp_path: Path) -
     assert KEY not in str(described)
 
 
-def test_a_request_from_before_the_tab_was_open_is_not_recorded(gateway: Running, browser: Browser) -> None:
+def test_a_request_that_began_before_the_tab_was_open_is_shown_from_then_on(gateway: Running, browser: Browser) -> None:
     client = Client(gateway, "early-1")
     client.start()
-    time.sleep(0.2)
-    with reading(browser, "watch=live&frames=early-1") as feed:
-        feed.wait_for(lambda: any(name == "frames" for name, _ in feed.events))
-    [problem] = [event["problem"] for name, event in feed.events if name == "frames"]
-    assert "not recorded" in str(problem)
-    assert browser.send("GET", "/api/v1/live/early-1").json["description"] is None
+    time.sleep(0.3)
+    with reading(browser, "watch=live&frames=early-1") as feed, reading(browser, "watch=live&frames=early-1") as other:
+        feed.wait_for(lambda: any("message_stop" in str(entry["text"]) for entry in feed.entries))
+        other.wait_for(lambda: any("message_stop" in str(entry["text"]) for entry in other.entries))
+        assert browser.send("GET", "/api/v1/live/early-1").json["description"] is None
     client.join(60)
+    first, *later = [event for name, event in feed.events if name == "frames"]
+    assert (first["late"], first["first"]) == (True, True)
+    assert not any(event["first"] for event in later)
+    for side in ("upstream", "hub", "client"):
+        texts = [str(entry["text"]) for entry in feed.entries if entry["side"] == side]
+        words = [text for text in texts if "word" in text]
+        assert "word39" in words[-1], (side, texts)
+        assert all("word0 " not in text for text in words)
+    assert client.response.count(b"event: content_block_delta") == 40
+    with reading(browser, "watch=live&frames=early-1") as after:
+        after.wait_for(lambda: any(name == "frames" for name, _ in after.events))
+    [problem] = [event["problem"] for name, event in after.events if name == "frames"]
+    assert "was not recorded" in str(problem)
+
+
+def test_a_tab_that_comes_back_gets_only_what_it_missed(gateway: Running, browser: Browser) -> None:
+    with reading(browser) as feed:
+        Client(gateway, "away-1").start()
+        feed.wait_for(lambda: feed.row("away-1").get("state") == "ended")
+    client = Client(gateway, "away-2")
+    client.start()
+    client.join(60)
+    with reading(browser, last_id=feed.last_id) as again:
+        again.wait_for(lambda: again.row("away-2").get("state") == "ended")
+        assert again.row("away-1") == {}
+        assert "hello" not in [name for name, _ in again.events]
+    with reading(browser, last_id="00000000-7") as anew:
+        anew.wait_for(lambda: anew.row("away-1") != {} and anew.row("away-2") != {})
+        assert anew.events[0][0] == "hello"
 
 
 def test_nothing_is_recorded_without_a_subscriber(gateway: Running, browser: Browser) -> None:

@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from console.screen import screen
-from console.traffic import ask, captured
-from gateway import KEY, Running, running
+from console.traffic import ECHO, ask, captured
+from gateway import KEY, Running, running, running_workers
 
 LONG = " ".join(f"word{number}" for number in range(150))
 
@@ -115,6 +115,33 @@ def test_freezing_keeps_the_rows_and_a_stream_can_be_ended(chromium: Browser, ga
         tab.page.get_by_role("dialog").get_by_role("button", name="End it").click()
         client.join(30)
         expect(tab.page.get_by_role("row").filter(has_text="forbidden")).to_be_visible()
+
+
+def test_one_page_shows_inspects_and_ends_what_two_workers_do(chromium: Browser, tmp_path: Path) -> None:
+    with running_workers(ECHO, tmp_path) as workers:
+        long = {"text": LONG * 5, "max_tokens": 5000}
+        clients = [
+            threading.Thread(target=ask, args=(worker,), kwargs={**long, "request_id": f"worker-{number}"})
+            for number, worker in enumerate(workers)
+        ]
+        for client in clients:
+            client.start()
+        with screen(chromium, workers[0]) as tab:
+            tab.open("live")
+            expect(tab.page.get_by_role("row").filter(has_text="streaming")).to_have_count(2)
+            expect(tab.page.get_by_text("Under way", exact=True).locator("..")).to_contain_text("2")
+            assert "does not answer" not in (tab.page.locator("main").inner_text())
+            tab.open("inspect/worker-1")
+            expect(tab.page.locator("main")).to_contain_text("from the moment in which you opened this page")
+            expect(tab.page.get_by_role("table", name="Timeline of the request")).to_contain_text("content_block_delta")
+            tab.keep("inspector-late")
+            tab.open("live")
+            for ended in (1, 2):
+                tab.page.get_by_role("button", name="End", exact=True).first.click()
+                tab.page.get_by_role("dialog").get_by_role("button", name="End it").click()
+                expect(tab.page.get_by_role("row").filter(has_text="forbidden")).to_have_count(ended)
+        for client in clients:
+            client.join(30)
 
 
 def test_the_page_shows_that_its_gateway_has_stopped(chromium: Browser, tmp_path: Path) -> None:

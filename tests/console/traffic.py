@@ -28,10 +28,11 @@ def ask(
     request_id: str = "",
     key: str = KEY,
     agent: str = "claude-cli/2.1",
+    max_tokens: int = 100,
 ) -> int:
     """Send a streamed Messages request, and return the status of the response."""
     connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=60)
-    body = {"model": model, "max_tokens": 100, "stream": True, "messages": [{"role": "user", "content": text}]}
+    body = {"model": model, "max_tokens": max_tokens, "stream": True, "messages": [{"role": "user", "content": text}]}
     headers = {"x-api-key": key, "content-type": "application/json", "user-agent": agent}
     if request_id:
         headers["x-request-id"] = request_id

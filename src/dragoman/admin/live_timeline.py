@@ -44,7 +44,10 @@ class LiveTimeline:
         entries = sorted(self._read_all(), key=lambda entry: entry.at)
         self.dropped += max(0, len(entries) - MAX_ENTRIES)
         secrets = sorted((one for one in self._recording.secrets if len(one) >= SHORTEST), key=len, reverse=True)
-        return [replace(entry, text=mask_text(_shorten(entry.text), secrets)) for entry in entries[-MAX_ENTRIES:]]
+        return [replace(entry, text=mask_text(shorten(entry.text), secrets)) for entry in entries[-MAX_ENTRIES:]]
+
+    def close(self) -> None:
+        """The recording goes on without a reader."""
 
     def _read_all(self) -> Iterator[TimelineEntry]:
         exchanges = self._recording.upstream_exchanges
@@ -135,7 +138,7 @@ def hide_content(entry: TimelineEntry) -> TimelineEntry:
     return replace(entry, text=f"{name}, {len(entry.text)} characters")
 
 
-def _shorten(text: str) -> str:
+def shorten(text: str) -> str:
     """Make a text short, and valid as JSON even if it has half a surrogate pair."""
     shown = text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… ({len(text)} characters)"
     return shown.encode(errors="replace").decode()

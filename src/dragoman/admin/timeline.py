@@ -219,12 +219,12 @@ class FrameReader:
             yield self._at, OMITTED
         else:
             self._at = chunk.at
-            yield from ((chunk.at, _describe_frame(frame)) for frame in self._framer.feed(chunk.data))
+            yield from ((chunk.at, describe_frame(frame)) for frame in self._framer.feed(chunk.data))
 
     def finish(self) -> Iterator[Frame]:
         """Yield what the bytes that are left over make; once, after the last chunk."""
         if self._framer is not None:
-            yield from ((self._at, _describe_frame(frame)) for frame in self._framer.finish())
+            yield from ((self._at, describe_frame(frame)) for frame in self._framer.finish())
 
 
 def _find_framer(content_type: str) -> Callable[[], Stage[bytes, object]] | None:
@@ -242,7 +242,8 @@ def _read_frames(chunks: Sequence[Chunk], content_type: str) -> Iterator[Frame]:
     yield from reader.finish()
 
 
-def _describe_frame(frame: object) -> str:
+def describe_frame(frame: object) -> str:
+    """Return one text for a frame, whatever framed it."""
     match frame:
         case SseFrame(event=event, data=data):
             return f"{event} {data.decode(errors='replace')}".strip()

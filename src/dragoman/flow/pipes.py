@@ -45,24 +45,24 @@ TRUNCATED = Failure(Kind.TRUNCATED, "the upstream's stream ended without its ter
 class Source:
     """Bytes to events: a framer and the decoder that reads its frames."""
 
-    __slots__ = ("_framer", "decoder", "frames")
+    __slots__ = ("decoder", "framer", "frames")
 
     def __init__(self, framer: Stage[bytes, object], decoder: Decoder) -> None:
-        self._framer = framer
+        self.framer = framer
         self.decoder = decoder
         self.frames = 0
 
     def feed(self, chunk: bytes) -> list[Event]:
         events: list[Event] = []
         decode = self.decoder.feed
-        frames = self._framer.feed(chunk)
+        frames = self.framer.feed(chunk)
         self.frames += len(frames)
         for frame in frames:
             events += decode(frame)
         return events
 
     def finish(self) -> list[Event]:
-        events = [event for frame in self._framer.finish() for event in self.decoder.feed(frame)]
+        events = [event for frame in self.framer.finish() for event in self.decoder.feed(frame)]
         events += self.decoder.finish()
         return events
 
@@ -81,6 +81,7 @@ class Pipe(Protocol):
     def drain(self) -> bytes: ...  # once, when the upstream's body has ended
     def break_off(self, failure: Failure) -> bytes: ...  # instead of `drain`, when it will not end
     def finish(self) -> bytes: ...  # once, last
+    def tap(self, wrap: Callable[[Source], Source]) -> Secrets: ...
 
 
 class ClientStages(Protocol):
@@ -153,6 +154,11 @@ class TranslationPipe:
     def used_so_far(self) -> Usage:
         """Return what this turn alone has used, as far as it has come."""
         return Usage(source=UsageSource.ESTIMATED) if self._estimate is None else self._estimate.usage_so_far()
+
+    def tap(self, wrap: Callable[[Source], Source]) -> Secrets:
+        """Read through another source from now on; return the secrets that may stand in what it reads."""
+        self._source = None if self._source is None else wrap(self._source)
+        return () if self._redactor is None else self._redactor.secrets
 
     def feed(self, chunk: bytes) -> bytes:
         assert self._source is not None
@@ -318,6 +324,11 @@ class PassthroughPipe:
     @property
     def usage(self) -> Usage | None:
         return self.watch.final_usage
+
+    def tap(self, wrap: Callable[[Source], Source]) -> Secrets:
+        """Read through another source from now on; return the secrets that may stand in what it reads."""
+        self._source = wrap(self._source)
+        return self._secrets
 
     def feed(self, chunk: bytes) -> bytes:
         self._see(chunk)

@@ -45,10 +45,10 @@ class EventRedactor(RunStage):
     What may be the beginning of a secret is held back until it is known; its first three characters are not.
     """
 
-    __slots__ = ("_finder", "_held", "_secrets", "_suspects", "_tails")
+    __slots__ = ("_finder", "_held", "_suspects", "_tails", "secrets")
 
     def __init__(self, secrets: Secrets) -> None:
-        self._secrets = secrets
+        self.secrets = secrets
         self._finder = make_finder(secrets)
         self._suspects = self._finder.may_contain
         self._tails: dict[int, str] = {}  # block -> the last characters that were passed on
@@ -76,7 +76,7 @@ class EventRedactor(RunStage):
             case UsageReported():
                 return (event,)
             case Failed(failure=failure):
-                return (*self._all_released(), Failed(redact_failure(failure, self._secrets)))
+                return (*self._all_released(), Failed(redact_failure(failure, self.secrets)))
             case Ended():
                 return (*self._all_released(), *self._described(event))
             case _:
@@ -123,7 +123,7 @@ class EventRedactor(RunStage):
             case _:
                 pass
         encoded = msgspec.json.encode(event)
-        hidden = redact_known(encoded, self._secrets)
+        hidden = redact_known(encoded, self.secrets)
         if hidden is encoded:
             return (event,)
         if isinstance(event, OpaqueAdded):  # changed, it would be of no use to its issuer

@@ -128,6 +128,11 @@ class RequestRecord:
                 self._guessed_input = estimate_body_tokens(body, "" if self.route is None else self.route.model)
 
     @property
+    def reply(self) -> ReplyProgress | None:
+        """The reply to which the last upstream has begun; None before its first token, and after the end."""
+        return self._reply
+
+    @property
     def monitor(self) -> ReplyMonitor | None:
         """The monitor of the reply; None before its first token."""
         return self._watch if self._reply is None else self._reply.watch

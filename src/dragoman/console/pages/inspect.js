@@ -12,6 +12,7 @@ import { costText, protocols, stateMark, tokenText } from "../words.js";
 
 export const title = "Inspector";
 const NOT_CAPTURED = "This request was not captured. Set debug.capture to errors or all, and send it again.";
+const LATE = "This request was not recorded when it began. Its stream is shown from the moment in which you opened this page.";
 const SECRET_HEADER = /^(authorization|x-api-key|x-goog-api-key|cookie|host|content-length|connection)$/i;
 
 /** @param {{rest: string[]}} address @returns {Promise<import("../main.js").Page>} */
@@ -87,10 +88,7 @@ class Inspector {
   /** Watch the request in the feed. */
   follow() {
     this.isLive = true;
-    this.hear("hello", (event) => {
-      this.names = event.detail.names;
-      this.timeline.clear();
-    });
+    this.hear("hello", (event) => { this.names = event.detail.names; });
     this.hear("frames", (event) => this.onFrames(event.detail));
     this.hear("rows", (event) => this.onRows(event.detail.rows));
     this.hear("state", () => this.onState());
@@ -118,7 +116,9 @@ class Inspector {
       return;
     }
     this.timeline.node.hidden = false;
-    show(this.problem, frames.with_content ? null : h("p.notice", null, "This key sees times and sizes, not content: that needs the right captures:read."));
+    if (frames.first) this.timeline.clear();
+    show(this.problem, frames.late && h("p.notice", null, LATE),
+      !frames.with_content && h("p.notice", null, "This key sees times and sizes, not content: that needs the right captures:read."));
     this.timeline.add(frames.entries, frames.dropped);
   }
 

@@ -12,6 +12,7 @@ import { plain, quote } from "../text.js";
 import { costText, modelCell, protocols, sourceHint, speed, stateMark, tokenText } from "../words.js";
 
 export const title = "Live";
+const ENDED_ROWS = 50;
 
 /** @returns {import("../main.js").Page} */
 export function open() {
@@ -45,7 +46,9 @@ export function open() {
   function draw() {
     figures.set(totals, rate);
     if (frozen || waits) return;
-    const shown = [...rows.values()].sort((a, b) => b.number - a.number).sort((a, b) => Number(a.state === "ended") - Number(b.state === "ended"));
+    const newest = [...rows.values()].sort((a, b) => b.time - a.time || b.number - a.number);
+    const ended = newest.filter((row) => row.state === "ended").slice(0, ENDED_ROWS); // each worker sends as many
+    const shown = [...newest.filter((row) => row.state !== "ended"), ...ended];
     table.set(shown);
     const content = shown.length ? table.node : nothing();
     if (place.firstChild !== content && !(place.firstElementChild?.matches(".empty") && !shown.length)) show(place, content);
@@ -83,7 +86,7 @@ export function open() {
     measured = { at: performance.now(), tokens: 0 };
     draw();
   }, 1000);
-  const partial = h("p.notice", { hidden: true }, "This gateway has several workers, and this list shows the requests of one of them. Requests has all of them once they have ended.");
+  const partial = h("p.notice", { hidden: true }, "A worker of this gateway does not answer: its requests are missing here. Requests has them once they have ended.");
   node.insertBefore(partial, notice);
   /** @param {Event} event */
   const hello = (event) => {

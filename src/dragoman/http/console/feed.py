@@ -1,11 +1,11 @@
 """The live feed: one stream for each tab, with the rows that changed and the frames of the request it inspects."""
 
 import asyncio
-import itertools
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,7 +18,9 @@ from dragoman.admin.timeline import TimelineEntry
 from dragoman.http.api.audit import AuditLog
 from dragoman.http.api.parameters import Parameters
 from dragoman.http.api.responses import PREFIX, respond, respond_bytes, response_headers
-from dragoman.http.console.live_requests import LiveRequest, LiveRequests, Watcher
+from dragoman.http.console.frame_ring import RingTimeline
+from dragoman.http.console.gateway_rows import GatewayRows, Watcher, read_position
+from dragoman.http.console.live_requests import TICK_S, LiveRequest, LiveRequests
 from dragoman.http.routes import Role, Route, RoutedRequest
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.exchange import Exchange
@@ -26,7 +28,9 @@ from dragoman.net.headers import Header
 from dragoman.store import StoreError
 from dragoman.store.session_rows import SessionRow
 
-TICK_S = 0.25
+if TYPE_CHECKING:
+    from dragoman.http.worker_group import WorkerGroup
+
 KEEP_ALIVE_S = 15.0
 CHECK_S = 0.5  # how often it is checked that the session and its key are still valid
 BYTES_PER_S = 64 * 1024
@@ -35,26 +39,32 @@ ROW_BYTES = 200  # of a changed row, roughly
 ENTRY_BYTES = 60  # of a frame, without its text
 EVENT_STREAM: Header = (b"content-type", b"text/event-stream; charset=utf-8")
 NOT_RECORDED = (
-    "This request is not recorded. A request is recorded if it began while the console was open, or if debug.capture "
-    "is on."
+    "This request has ended, and was not recorded. A request is recorded if it began while the console was open, or if "
+    "debug.capture is on."
 )
+HAS_REQUEST = "has-request"
 
 
 FindSession = Callable[[Exchange], Awaitable[SessionRow | None]]
 
 
 class FeedApi:
-    """The paths of the live feed."""
+    """The paths of the live feed. What concerns one request is answered by the worker that has it."""
 
     def __init__(
         self,
         live: LiveRequests,
+        group: "WorkerGroup | None",
         find_session: FindSession,
         sessions: ConsoleSessions,
         keyring: Keyring,
         audit: AuditLog | None,
     ) -> None:
         self._live = live
+        self._group = group
+        self._rows = GatewayRows(live, group)
+        if group is not None:
+            group.answer(HAS_REQUEST, self._answer_has_request)
         self._find_session = find_session
         self._sessions = sessions
         self._keyring = keyring
@@ -65,25 +75,48 @@ class FeedApi:
         yield Route("GET", f"{PREFIX}live/*", Role.ADMIN, self._describe, scope=Scope.CAPTURES_READ)
         yield Route("DELETE", f"{PREFIX}live/*", Role.ADMIN, self._end, scope=Scope.REQUESTS_END)
 
+    async def _forwards(self, request: RoutedRequest, id: str) -> bool:
+        """Pass a request on if it is about one that another worker has; return whether that is so."""
+        if self._group is None or request.is_forwarded or self._has_request(id):
+            return False
+        answers = await self._group.ask_all(HAS_REQUEST, {"id": id})
+        for worker, answer in answers.items():
+            if answer:
+                await self._group.forward(request, worker)
+                return True
+        return False
+
+    def _has_request(self, id: str) -> bool:
+        return self._live.find(id, None) is not None or self._live.find_recording(id, None) is not None
+
+    async def _answer_has_request(self, question: dict[str, str]) -> bytes:
+        return b"yes" if self._has_request(question["id"]) else b""
+
     async def _feed(self, request: RoutedRequest) -> None:
         """Stream what happens. Without `watch=live`, send what there is now, and end."""
         query = Parameters(request.exchange.query, ("watch", "frames"))
         inspected = query.text("frames")
         if query.text("watch") not in (None, "live"):
             raise RequestError(Failure(Kind.BAD_REQUEST, "watch must be `live`.", at="/watch"))
+        if inspected is not None and await self._forwards(request, inspected):
+            return
         key = None if request.sees_all else request.key
         reads_content = inspected is not None and request.access.may(Scope.CAPTURES_READ)
         if inspected is not None and reads_content:
             await self._record_look(request, inspected)
         session = await self._find_session(request.exchange)
         request.exchange.start(200, [EVENT_STREAM, *response_headers(request)])
-        with self._live.watch(key) as watcher:
+        last_id = (request.exchange.headers.get(b"last-event-id") or b"").decode("latin-1")
+        async with self._rows.watch(key, read_position(last_id)) as watcher:
             frames = None if inspected is None else InspectedFrames(self._live, inspected, key, reads_content)
-            stream = FeedStream(request.exchange, watcher, frames)
-            await stream.send_all(await self._describe_gateway(request))
-            if query.text("watch") is not None:
-                check = SessionCheck(self._sessions, session, self._keyring, request.key)
-                await stream.run(check)
+            stream = FeedStream(request.exchange, watcher, frames, await self._describe_gateway(request))
+            try:
+                await stream.send_all()
+                if query.text("watch") is not None:
+                    check = SessionCheck(self._sessions, session, self._keyring, request.key)
+                    await stream.run(check)
+            finally:
+                stream.close()
         request.exchange.finish()
 
     async def _describe_gateway(self, request: RoutedRequest) -> dict[str, object]:
@@ -95,7 +128,7 @@ class FeedApi:
             "version": __version__,
             "time": round(time.time() * 1000),
             "sees_all": request.sees_all,
-            "is_partial": self._live.is_partial,
+            "is_partial": self._rows.is_partial,
         }
 
     async def _record_look(self, request: RoutedRequest, subject: str) -> None:
@@ -104,6 +137,8 @@ class FeedApi:
 
     async def _describe(self, request: RoutedRequest) -> None:
         """Describe what is recorded of a request in memory, in the shape of its capture; null if nothing is."""
+        if await self._forwards(request, request.rest):
+            return
         recording = self._live.find_recording(request.rest, None)
         if recording is None:
             respond(request, {"description": None, "problem": NOT_RECORDED})
@@ -116,6 +151,8 @@ class FeedApi:
         respond_bytes(request, b'{"description":' + body + b',"problem":""}')
 
     async def _end(self, request: RoutedRequest) -> None:
+        if await self._forwards(request, request.rest):
+            return
         live = self._find(request)
         if self._audit is not None:
             await self._audit.record(request, "live.end", request.rest)
@@ -153,56 +190,82 @@ class SessionCheck:
 
 
 class InspectedFrames:
-    """The frames of one request, as far as they were not sent yet."""
+    """The frames of one request, as far as they were not sent yet: what is recorded, or what comes from now on."""
 
     def __init__(self, live: LiveRequests, request_id: str, key: str | None, with_content: bool) -> None:
         self._live = live
         self._request_id = request_id
         self._key = key
         self._with_content = with_content
-        self._timeline: LiveTimeline | None = None
+        self._timeline: LiveTimeline | RingTimeline | None = None
         self._waiting: deque[TimelineEntry] = deque(maxlen=MAX_ENTRIES)
         self._is_explained = False
 
     def take(self, most: int) -> dict[str, object] | None:
         """Return what is new, up to so many bytes; None if nothing is."""
-        if self._timeline is None:
-            recording = self._live.find_recording(self._request_id, self._key)
-            if recording is None:
-                return self._explain()
-            self._timeline = LiveTimeline(recording)
+        if self._timeline is None and not self._open():
+            return self._explain(NOT_RECORDED)
+        assert self._timeline is not None
         for entry in self._timeline.read():
             self._waiting.append(entry if self._with_content else hide_content(entry))
         taken: list[TimelineEntry] = []
         while self._waiting and most > 0:
             taken.append(self._waiting.popleft())
             most -= len(taken[-1].text) + ENTRY_BYTES
-        if not taken:
-            return None
-        shown = {"request_id": self._request_id, "entries": taken, "dropped": self._timeline.dropped}
-        return shown | {"with_content": self._with_content}
+        return self._describe(taken) if taken or not self._is_explained else None
 
-    def _explain(self) -> dict[str, object] | None:
+    def close(self) -> None:
+        if self._timeline is not None:
+            self._timeline.close()
+
+    def _open(self) -> bool:
+        recording = self._live.find_recording(self._request_id, self._key)
+        if recording is not None:
+            self._timeline = LiveTimeline(recording)
+        elif (ring := self._live.open_ring(self._request_id, self._key)) is not None:
+            self._timeline = RingTimeline(ring)
+        return self._timeline is not None
+
+    def _describe(self, taken: list[TimelineEntry]) -> dict[str, object]:
+        """Describe frames; with the first ones, the reader forgets those that an earlier connection brought."""
+        assert self._timeline is not None
+        is_first, self._is_explained = not self._is_explained, True
+        return {
+            "request_id": self._request_id,
+            "entries": taken,
+            "dropped": self._timeline.dropped,
+            "with_content": self._with_content,
+            "first": is_first,
+            "late": isinstance(self._timeline, RingTimeline),
+        }
+
+    def _explain(self, problem: str) -> dict[str, object] | None:
         if self._is_explained:
             return None
         self._is_explained = True
-        return {"request_id": self._request_id, "entries": [], "dropped": 0, "problem": NOT_RECORDED}
+        return {"request_id": self._request_id, "entries": [], "dropped": 0, "problem": problem}
 
 
 class FeedStream:
     """Writes a feed: at most four times a second, and no more bytes than BYTES_PER_S."""
 
-    def __init__(self, exchange: Exchange, watcher: Watcher, frames: InspectedFrames | None) -> None:
+    def __init__(
+        self, exchange: Exchange, watcher: Watcher, frames: InspectedFrames | None, about: dict[str, object]
+    ) -> None:
         self._exchange = exchange
         self._watcher = watcher
         self._frames = frames
-        self._numbers = itertools.count(1)
+        self._about = about
         self._allowance = float(BURST_BYTES)
         self._counted_at = time.monotonic()
 
-    async def send_all(self, about: dict[str, object]) -> None:
-        """Send what there is now; the reader forgets what it had before."""
-        await self._exchange.send(self._event("hello", about) + self._changes() + self._inspected())
+    async def send_all(self) -> None:
+        """Send what there is now, or what changed since the last event that the reader has."""
+        await self._exchange.send(self._changes() + self._inspected())
+
+    def close(self) -> None:
+        if self._frames is not None:
+            self._frames.close()
 
     async def run(self, check: SessionCheck) -> None:
         """Send what changes until the client leaves or its session ends."""
@@ -228,12 +291,16 @@ class FeedStream:
             await asyncio.wait_for(self._watcher.woken.wait(), longest)
 
     def _changes(self) -> bytes:
-        if not self._watcher.woken.is_set():
+        """Return what changed; `hello` before it tells the reader to forget the rows that it has."""
+        watcher = self._watcher
+        if not watcher.woken.is_set():
             return b""
-        if len(self._watcher.changed) * ROW_BYTES > self._left():
-            return self._event("rows", {"rows": [], "gone": [], "totals": self._watcher.totals, "behind": True})
-        rows, gone, totals = self._watcher.take()
-        return self._event("rows", {"rows": rows, "gone": gone, "totals": totals, "behind": False})
+        if watcher.count_pending() * ROW_BYTES > self._left():
+            return self._event("rows", {"rows": [], "gone": [], "totals": watcher.totals, "behind": True})
+        taken = watcher.take()
+        hello = self._event("hello", self._about) if taken.is_whole else b""
+        rows = {"rows": taken.rows, "gone": taken.gone, "totals": watcher.totals, "behind": False}
+        return hello + self._event("rows", rows, watcher.position)
 
     def _inspected(self) -> bytes:
         taken = None if self._frames is None else self._frames.take(int(self._left()))
@@ -246,7 +313,9 @@ class FeedStream:
         self._counted_at = now
         return self._allowance
 
-    def _event(self, name: str, value: dict[str, object]) -> bytes:
-        data = b"id: %d\nevent: %b\ndata: %b\n\n" % (next(self._numbers), name.encode(), msgspec.json.encode(value))
+    def _event(self, name: str, value: dict[str, object], id: str = "") -> bytes:
+        """Return an event; one with an id can be resumed after."""
+        mark = f"id: {id}\n".encode() if id else b""
+        data = b"%bevent: %b\ndata: %b\n\n" % (mark, name.encode(), msgspec.json.encode(value))
         self._allowance -= len(data)
         return data

@@ -7,19 +7,19 @@ import asyncio
 import itertools
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
 from dragoman.flow.capture.recording import Recording
 from dragoman.flow.capture.writer import RequestCapture
 from dragoman.flow.request_record import RequestRecord
+from dragoman.http.console.frame_ring import FrameRing
+from dragoman.http.console.row_log import Row, RowLog
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.outcome import CLIENT_GONE, OK, Outcome
 from dragoman.hub.usage import Source
 from dragoman.net.exchange import Exchange
-from dragoman.net.tasks import spawn
 from dragoman.providers.token_count import BYTES_PER_TOKEN
 
 ENDED_ROWS = 50
@@ -42,7 +42,6 @@ MAX_TEXT = 200
 
 ENDED_BY_OPERATOR = Failure(Kind.FORBIDDEN, "The operator of the gateway ended this request.", code="ended_by_operator")
 
-Row = dict[str, object]
 AnswerRequest = Callable[[Exchange, RequestRecord], Awaitable[None]]
 CostOf = Callable[[Outcome], int | None]
 
@@ -53,7 +52,8 @@ class LiveRequest(Struct, eq=False):
     number: int
     record: RequestRecord
     task: "asyncio.Task[object] | None"
-    shown: Row = {}  # as the watchers have it
+    exchange: Exchange | None  # None once it has ended
+    ring: FrameRing | None = None  # of a request that is not recorded and is inspected
 
 
 class RecentOutcome(Struct):
@@ -65,41 +65,23 @@ class RecentOutcome(Struct):
     is_priced: bool = False
 
 
-class Watcher:
-    """What one reader of the feed has not been sent yet. `key` restricts it to one key's requests."""
-
-    def __init__(self, key: str | None) -> None:
-        self.key = key
-        self.changed: dict[int, Row] = {}
-        self.gone: set[int] = set()
-        self.totals: Row = {}
-        self.woken = asyncio.Event()
-
-    def sees(self, live: LiveRequest) -> bool:
-        return self.key is None or live.record.key == self.key
-
-    def take(self) -> tuple[list[Row], list[int], Row]:
-        """Return what changed since the last call: whole rows or changed fields, each with its number."""
-        changed, self.changed = self.changed, {}
-        gone, self.gone = self.gone, set()
-        self.woken.clear()
-        return [{"number": number, **row} for number, row in changed.items()], sorted(gone), self.totals
-
-
 class LiveRequests:
-    """Knows the requests under way and the last ENDED_ROWS that ended, and passes what changes to watchers."""
+    """Knows the requests under way and the last ENDED_ROWS that ended; `log` has their rows while a tab is open.
 
-    def __init__(self, captures: RequestCapture, cost_of: CostOf, is_partial: bool = False) -> None:
-        self.is_partial = is_partial  # other workers of the gateway have requests of their own
+    Rows are numbered in the order of their requests, in steps of `step` from `first` on, so that all workers of a
+    gateway have different numbers.
+    """
+
+    def __init__(self, captures: RequestCapture, cost_of: CostOf, first: int = 1, step: int = 1) -> None:
+        self.log = RowLog()
         self._captures = captures
         self._cost_of = cost_of
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(first, step)
         self._under_way: dict[RequestRecord, LiveRequest] = {}
         self._ended: deque[LiveRequest] = deque(maxlen=ENDED_ROWS)
         self._recent: deque[RecentOutcome] = deque(maxlen=RECENT)
         self._recordings: deque[tuple[str, str, Recording]] = deque()  # id, key
-        self._watchers: set[Watcher] = set()
-        self._ticking: asyncio.Task[None] | None = None
+        self._is_watched = False
         self._ticks = 0
         self._totals: dict[str | None, tuple[float, Row]] = {}  # by key, and when they were counted
 
@@ -107,7 +89,7 @@ class LiveRequests:
 
     async def run(self, answer: AnswerRequest, exchange: Exchange, record: RequestRecord) -> None:
         """Answer a request that the console can see and end. Raises RequestError if it ended before the response."""
-        self.begin(record)
+        self.begin(record, exchange)
         try:
             await answer(exchange, record)
         except asyncio.CancelledError as cancelled:
@@ -120,8 +102,8 @@ class LiveRequests:
         finally:
             self.end(record)
 
-    def begin(self, record: RequestRecord) -> None:
-        self._under_way[record] = LiveRequest(next(self._numbers), record, asyncio.current_task())
+    def begin(self, record: RequestRecord, exchange: Exchange) -> None:
+        self._under_way[record] = LiveRequest(next(self._numbers), record, asyncio.current_task(), exchange)
         if record.recording is not None:
             self._allow_recordings()
 
@@ -129,7 +111,7 @@ class LiveRequests:
         live = self._under_way.pop(record, None)
         if live is None:
             return
-        live.task = None
+        live.task = live.exchange = None
         self._ended.append(live)
         if record.recording is not None:
             self._keep_recording(record, record.recording)
@@ -140,26 +122,23 @@ class LiveRequests:
 
     # Calls of the feed
 
-    @contextmanager
-    def watch(self, key: str | None) -> Iterator[Watcher]:
-        """Pass what changes to a watcher from now on, and first everything there is."""
-        watcher = Watcher(key)
-        if not self._watchers:
-            self._refresh()
-        for live in self._rows():
-            if watcher.sees(live) and live.shown:
-                watcher.changed[live.number] = dict(live.shown)
-        self._watchers.add(watcher)
-        watcher.totals = self._count_totals(watcher.key)
-        watcher.woken.set()
+    def set_watched(self, is_watched: bool) -> None:
+        """Begin or stop to record requests for watchers."""
+        if is_watched == self._is_watched:
+            return
+        self._is_watched = is_watched
         self._allow_recordings()
-        if self._ticking is None:
-            self._ticking = spawn(self._tick_while_watched(), name="live feed")
-        try:
-            yield watcher
-        finally:
-            self._watchers.discard(watcher)
-            self._allow_recordings()
+        if not is_watched:
+            self._totals.clear()
+            asyncio.get_running_loop().call_later(LINGER_S, self._forget)
+
+    def tick(self) -> None:
+        """Describe all rows anew, and add what changed to the log."""
+        before = set(self.log.rows)
+        changes = self._refresh()
+        gone = before.difference(live.number for live in self._rows())
+        if changes or gone:
+            self.log.add(changes, gone)
 
     def find(self, request_id: str, key: str | None) -> LiveRequest | None:
         """Return the newest request with this id that the key may see."""
@@ -174,6 +153,16 @@ class LiveRequests:
         kept = [one for id, owner, one in self._recordings if id == request_id and key in (None, owner)]
         return kept[-1] if kept else None
 
+    def open_ring(self, request_id: str, key: str | None) -> FrameRing | None:
+        """Begin to keep the frames of a request under way that is not recorded, for one more reader."""
+        live = self.find(request_id, key)
+        if live is None or live.exchange is None:
+            return None
+        if live.ring is None or live.ring.is_closed:
+            live.ring = FrameRing(live.record, live.exchange)
+        live.ring.readers += 1
+        return live.ring
+
     def end_stream(self, live: LiveRequest) -> bool:
         """End a request under way with an error in the client's protocol; return whether it still was."""
         if live.task is None:
@@ -187,7 +176,7 @@ class LiveRequests:
         return [*reversed(under_way[-MAX_ROWS:]), *reversed(self._ended)]
 
     def _keep_recording(self, record: RequestRecord, recording: Recording) -> None:
-        if self._watchers:
+        if self._is_watched:
             self._recordings.append((record.id, record.key, recording))
             while len(self._recordings) > KEPT_RECORDINGS or (
                 len(self._recordings) > 1 and sum(kept.size for *_, kept in self._recordings) > KEPT_BYTES
@@ -196,63 +185,39 @@ class LiveRequests:
         self._allow_recordings()
 
     def _allow_recordings(self) -> None:
-        recorded = sum(live.record.recording is not None for live in self._under_way.values()) if self._watchers else 0
-        self._captures.live_left = MAX_RECORDINGS - recorded if self._watchers else 0
-
-    async def _tick_while_watched(self) -> None:
-        try:
-            while self._watchers:
-                await asyncio.sleep(TICK_S if len(self._under_way) <= MANY else SLOW_TICK_S)
-                self._tick()
-        finally:
-            self._ticking = None
-            self._totals.clear()
-            asyncio.get_running_loop().call_later(LINGER_S, self._forget)
+        recorded = (
+            sum(live.record.recording is not None for live in self._under_way.values()) if self._is_watched else 0
+        )
+        self._captures.live_left = MAX_RECORDINGS - recorded if self._is_watched else 0
 
     def _forget(self) -> None:
         """Drop what was recorded for watchers, if none has come back."""
-        if not self._watchers:
+        if not self._is_watched:
             self._recordings.clear()
+            self.log = RowLog()
 
-    def _tick(self) -> None:
-        before = {live.number for live in self._rows() if live.shown}
-        changes = self._refresh()
-        now = {live.number for live in self._rows()}
-        gone = before - now
-        for watcher in self._watchers:
-            for live, changed in changes:
-                if watcher.sees(live):
-                    watcher.changed.setdefault(live.number, {}).update(changed)
-            for number in gone:
-                watcher.changed.pop(number, None)
-            watcher.gone |= gone
-            totals = self._count_totals(watcher.key)
-            if watcher.changed or watcher.gone or totals != watcher.totals:
-                watcher.totals = totals
-                watcher.woken.set()
-
-    def _refresh(self) -> list[tuple[LiveRequest, Row]]:
+    def _refresh(self) -> dict[int, Row]:
         """Describe all rows anew; return what changed of each."""
-        changes: list[tuple[LiveRequest, Row]] = []
+        changes: dict[int, Row] = {}
         for live in self._rows():
-            if live.shown.get("state") == "ended":
+            shown = self.log.rows.get(live.number, {})
+            if shown.get("state") == "ended":
                 continue
-            changed = self._progress(live)
+            changed = self._progress(live, shown)
             if changed is None:
                 row = self._describe(live)
-                changed = {name: value for name, value in row.items() if live.shown.get(name, ...) != value}
+                changed = {name: value for name, value in row.items() if shown.get(name, ...) != value}
             if changed:
-                live.shown = live.shown | changed
-                changes.append((live, changed))
+                changes[live.number] = changed
         self._ticks += 1
         return changes
 
-    def _progress(self, live: LiveRequest) -> Row | None:
+    def _progress(self, live: LiveRequest, shown: Row) -> Row | None:
         """Return what changed in a row of which only the text grows; None if it has to be described anew.
 
         Describing a row takes eight times as long, so that each is described in one tick of DESCRIBE_EVERY.
         """
-        record, shown, monitor = live.record, live.shown, live.record.monitor
+        record, monitor = live.record, live.record.monitor
         is_due = (live.number + self._ticks) % DESCRIBE_EVERY == 0
         if is_due or len(self._under_way) <= MANY or live.task is None or monitor is None:
             return None
@@ -290,7 +255,8 @@ class LiveRequests:
             "recorded": record.recording is not None or any(id == record.id for id, *_ in self._recordings),
         }
 
-    def _count_totals(self, key: str | None) -> Row:
+    def count_totals(self, key: str | None) -> Row:
+        """Return sums over the requests of a key, or of all."""
         now = time.monotonic()
         under_way = len(self._under_way) if key is None else sum(record.key == key for record in self._under_way)
         counted_at, totals = self._totals.get(key, (0.0, {}))

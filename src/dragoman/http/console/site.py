@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -27,6 +28,9 @@ from dragoman.net.headers import JSON, Header
 from dragoman.store import Store
 from dragoman.store.session_rows import SessionRow
 
+if TYPE_CHECKING:
+    from dragoman.http.worker_group import WorkerGroup
+
 PREFIX = "/console"
 COOKIE = "__Host-dragoman"
 TOKEN = b"x-dragoman-console"
@@ -51,6 +55,7 @@ class Console:
         keyring: Keyring,
         backoff: AuthBackoff,
         live: LiveRequests,
+        group: "WorkerGroup | None",
         audit: AuditLog | None,
         connect: ConnectApi,
     ) -> None:
@@ -60,7 +65,7 @@ class Console:
         self._check = BrowserCheck(True, ())
         self._keyring = keyring
         self._backoff = backoff
-        self._feed = FeedApi(live, self.find_session, sessions, keyring, audit)
+        self._feed = FeedApi(live, group, self.find_session, sessions, keyring, audit)
 
     def adopt(self, config: Config) -> None:
         """Use a changed configuration from the next request on."""
@@ -237,10 +242,11 @@ def make_console(
     store: Store | None,
     audit: AuditLog | None,
     cost_of: CostOf,
-    is_partial: bool,
+    group: "WorkerGroup | None",
 ) -> Console:
     """Make the console of a gateway, which sees every request from now on."""
-    live = LiveRequests(gateway.captures, cost_of, is_partial)
+    number, count = (0, 1) if group is None else (group.number, group.count)
+    live = LiveRequests(gateway.captures, cost_of, count + number, count)
     gateway.observers.attach(live.observe)
     sessions = ConsoleSessions(MemorySessions() if store is None else store, keyring)
-    return Console(sessions, keyring, backoff, live, audit, ConnectApi(gateway))
+    return Console(sessions, keyring, backoff, live, group, audit, ConnectApi(gateway))

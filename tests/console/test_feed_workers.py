@@ -1,0 +1,139 @@
+"""The live feed of a gateway with two workers: a tab on either of them sees, inspects and ends what both do."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from console.browser import Browser
+from console.feed_reader import FeedReader
+from console.test_feed import WORDS, Client, reading
+from gateway import KEY, Running, running_workers
+
+Workers = tuple[Running, Running]
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    directory = Path(tmp_path_factory.mktemp("feeds"))
+    with running_workers('[providers.echo]\nkind = "echo"\n', directory, stored=["someone"]) as both:
+        yield both
+
+
+def sign_in(worker: Running, key: str = KEY) -> Browser:
+    browser = Browser(worker)
+    assert browser.sign_in(key).status == 200
+    return browser
+
+
+def at(worker: Running, browser: Browser) -> Browser:
+    """Return the same browser with its next connection to this worker."""
+    return Browser(worker, browser.cookie, browser.token)
+
+
+def have_ended(reader: FeedReader, *ids: str) -> bool:
+    return all(reader.row(id).get("state") == "ended" for id in ids)
+
+
+def all_totals(reader: FeedReader) -> list[dict[str, float | bool]]:
+    return [
+        msgspec.convert(event["totals"], dict[str, float | bool]) for _, event in reader.events if "totals" in event
+    ]
+
+
+def has_counted(reader: FeedReader, requests: int) -> bool:
+    return all_totals(reader)[-1]["requests_last_hour"] == requests
+
+
+def test_a_tab_on_either_worker_shows_the_requests_of_both(workers: Workers) -> None:
+    browser = sign_in(workers[0])
+    with reading(browser) as feed, reading(at(workers[1], browser)) as other:
+        clients = [Client(worker, f"both-{number}") for number, worker in enumerate(workers)]
+        for client in clients:
+            client.start()
+        for reader in (feed, other):
+            reader.wait_for(partial(have_ended, reader, "both-0", "both-1"))
+            reader.wait_for(partial(has_counted, reader, 2))
+    for reader in (feed, other):
+        assert reader.events[0][1]["is_partial"] is False
+        assert max(totals["under_way"] for totals in all_totals(reader)) == 2
+        assert len({row["number"] for row in reader.rows.values()}) == len(reader.rows)
+
+
+def test_a_client_key_sees_its_own_rows_on_both_workers(workers: Workers) -> None:
+    key = workers[0].keys["someone"]
+    with reading(sign_in(workers[0], key)) as own:
+        Client(workers[1], "hidden").start()
+        Client(workers[1], "own", key).start()
+        own.wait_for(lambda: own.row("own").get("state") == "ended")
+        own.wait_for(partial(has_counted, own, 1))
+    assert own.row("hidden") == {}
+
+
+def test_a_request_on_the_other_worker_is_inspected_and_ended(workers: Workers) -> None:
+    browser = sign_in(workers[0])
+    client = Client(workers[1], "there", text=WORDS * 20)
+    with reading(browser) as rows:
+        rows.wait_for(lambda: workers[1].app.gateway.captures.live_left > 0)
+        client.start()
+        rows.wait_for(lambda: rows.row("there").get("state") == "streaming")
+        with reading(browser, "watch=live&frames=there") as feed:
+            feed.wait_for(lambda: any("word3" in str(entry["text"]) for entry in feed.entries))
+            assert {entry["side"] for entry in feed.entries} == {"upstream", "hub", "client"}
+            assert isinstance(browser.send("GET", "/api/v1/live/there").json["description"], dict)
+            assert browser.send("DELETE", "/api/v1/live/there").status == 200
+            client.join(30)
+            feed.wait_for(lambda: feed.row("there").get("state") == "ended")
+    assert b"The operator of the gateway ended this request." in client.response
+    assert browser.send("DELETE", "/api/v1/live/there").status == 409
+    assert browser.send("DELETE", "/api/v1/live/unknown").status == 404
+    audit = browser.send("GET", "/api/v1/audit").json["audit"]
+    assert isinstance(audit, list)
+    assert {("live.read", "there"), ("live.end", "there")} <= {(row["action"], row["subject"]) for row in audit}
+
+
+def test_a_tab_that_comes_back_to_the_other_worker_gets_only_what_it_missed(workers: Workers) -> None:
+    browser = sign_in(workers[0])
+    with reading(browser) as feed:
+        clients = [Client(worker, f"before-{number}") for number, worker in enumerate(workers)]
+        for client in clients:
+            client.start()
+        feed.wait_for(partial(have_ended, feed, "before-0", "before-1"))
+    clients = [Client(worker, f"missed-{number}") for number, worker in enumerate(workers)]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join(60)
+    with reading(at(workers[1], browser), last_id=feed.last_id) as again:
+        again.wait_for(partial(have_ended, again, "missed-0", "missed-1"))
+        assert not {"before-0", "before-1"} & {row.get("request_id") for row in again.rows.values()}
+        assert "hello" not in [name for name, _ in again.events]
+
+
+def test_nothing_is_asked_of_the_other_worker_without_a_tab(workers: Workers) -> None:
+    browser = sign_in(workers[0])
+    with reading(browser) as feed:
+        feed.wait_for(lambda: all(worker.app.gateway.captures.live_left > 0 for worker in workers))
+    for worker in workers:
+        deadline = time.monotonic() + 30
+        while worker.app.gateway.captures.live_left:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_the_rows_of_a_worker_that_ended_go_away_and_the_feed_goes_on(tmp_path: Path) -> None:
+    toml = '[providers.echo]\nkind = "echo"\n'
+    with running_workers(toml, tmp_path) as (first, other), reading(sign_in(first)) as feed:
+        Client(first, "last-0").start()
+        Client(other, "last-1").start()
+        feed.wait_for(partial(have_ended, feed, "last-0", "last-1"))
+        assert other.app.group is not None
+        asyncio.run_coroutine_threadsafe(other.app.group.server.close(), other.loop).result(60)
+        feed.wait_for(lambda: feed.row("last-1") == {})
+        assert feed.row("last-0") != {}
+        Client(first, "after").start()
+        feed.wait_for(partial(have_ended, feed, "after"))
