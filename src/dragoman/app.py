@@ -178,7 +178,7 @@ class App:
 
         Connections are accepted for another `accept_s`, until a successor accepts them or none arrive any more.
         """
-        self.site.ready = False
+        self.site.begin_stop()
         self.server.begin_stop()
         if accept_s and not self.server.is_quiet(QUIET_S):
             await self._accept_while_stopping(accept_s, listen)

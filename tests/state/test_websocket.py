@@ -2,61 +2,22 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
-from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.sync.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from fakes.upstream import Answer
+from state.socket_rig import ASK, error, receive, response, run, socket
 from state.state_rig import AGAIN, CALL, HELLO, MODELS, STATELESS, WEATHER, StateRig, state_rigged
-from wire_json import JsonObject
 
 upstreams = pytest.mark.parametrize("upstream", STATELESS)
-ASK = {"type": "response.create", "model": "chat/m", "input": "Hi", "store": False}
 
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
     with state_rigged(tmp_path_factory.mktemp("websocket")) as shared:
         yield shared
-
-
-@contextmanager
-def socket(rig: StateRig, key: str = "alice") -> Iterator[ClientConnection]:
-    url = f"ws://127.0.0.1:{rig.gateway.port}/v1/responses"
-    with connect(url, additional_headers={"authorization": f"Bearer {rig.gateway.keys[key]}"}) as opened:
-        yield opened
-
-
-def receive(opened: ClientConnection) -> JsonObject:
-    message: JsonObject = json.loads(opened.recv(timeout=60))
-    return message
-
-
-def run(opened: ClientConnection, **fields: object) -> list[JsonObject]:
-    """Send a request and return its events, to the last one or to an error."""
-    opened.send(json.dumps({**ASK, **fields}))
-    return events(opened)
-
-
-def events(opened: ClientConnection) -> list[JsonObject]:
-    found: list[JsonObject] = []
-    while not found or found[-1]["type"] not in ("response.completed", "response.failed", "error"):
-        found.append(receive(opened))
-    return found
-
-
-def response(found: list[JsonObject]) -> JsonObject:
-    body = found[-1]["response"]
-    assert isinstance(body, dict)
-    return body
-
-
-def error(found: list[JsonObject]) -> JsonObject:
-    body = found[-1]["error"]
-    assert isinstance(body, dict), found[-1]
-    return body
 
 
 @upstreams
@@ -107,11 +68,32 @@ def test_a_continuation_that_fails_forgets_its_parent(rig: StateRig) -> None:
         assert run(opened)[-1]["type"] == "response.completed"
 
 
-def test_an_upstreams_error_is_an_error_frame(rig: StateRig) -> None:
-    rig.fakes["chat"].answers = [Answer(b'{"error":{"message":"no"}}', status=429, content_type="application/json")]
+def test_a_continuation_that_the_upstream_refuses_forgets_its_parent(rig: StateRig) -> None:
+    rig.plays("chat", HELLO, stream=True)
     with socket(rig) as opened:
-        refused = run(opened)
+        first = response(run(opened))
+        rig.fakes["chat"].answers = [Answer(b'{"error":{"message":"no"}}', status=500, content_type="application/json")]
+        assert run(opened, previous_response_id=first["id"])[-1]["status"] == 500
+        assert error(run(opened, previous_response_id=first["id"]))["code"] == "previous_response_not_found"
+
+
+def test_a_fork_that_fails_in_another_lane_leaves_the_parent(rig: StateRig) -> None:
+    rig.plays("chat", HELLO, AGAIN, stream=True)
+    with socket(rig) as opened:
+        first = response(run(opened))
+        unknown = [{"type": "item_reference", "id": "msg_x"}]
+        assert run(opened, stream_id="fork", previous_response_id=first["id"], input=unknown)[-1]["status"] == 404
+        assert run(opened, previous_response_id=first["id"])[-1]["type"] == "response.completed"
+
+
+def test_an_upstreams_error_is_an_error_frame_with_its_headers(rig: StateRig) -> None:
+    body, headers = b'{"error":{"message":"no"}}', (("retry-after", "9"),)
+    rig.fakes["chat"].answers = [Answer(body, status=429, content_type="application/json", headers=headers)]
+    with socket(rig) as opened:
+        refused = run(opened, stream_id="lane")
         assert (refused[-1]["status"], error(refused)["code"]) == (429, "rate_limit_exceeded")
+        assert (refused[-1]["stream_id"], refused[-1]["headers"]["retry-after"]) == ("lane", "9")
+        assert error(refused)["headers"] == refused[-1]["headers"]
         rig.plays("chat", HELLO, stream=True)
         assert run(opened)[-1]["type"] == "response.completed"
 
@@ -185,13 +167,3 @@ def test_a_handshake_needs_a_key_a_known_origin_and_the_right_path(rig: StateRig
             pass
         assert refused.value.response.status_code == status
     assert rig.http("GET", "/responses").status == 426
-
-
-def test_a_gateway_that_stops_closes_with_a_code_that_makes_clients_return(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    with state_rigged(tmp_path_factory.mktemp("drained"), "[server]\ndrain_s = 0\n") as rig, socket(rig) as opened:
-        rig.gateway.stop_soon()
-        with pytest.raises(ConnectionClosed):
-            opened.recv(timeout=60)
-        assert opened.close_code == 1012

@@ -128,6 +128,9 @@ class ResponsesSettings(Struct, frozen=True):
     max_per_key: Count = 10_000  # responses; the oldest are removed first
     max_mb_per_key: Megabytes = 512.0
     max_mb: Megabytes = 4096.0  # of all keys
+    socket_ping_s: Seconds = 20.0  # between two pings over a WebSocket
+    socket_silence_s: Seconds = 60.0  # a WebSocket whose client has sent nothing for so long is closed
+    socket_max_s: Seconds = 3600.0  # a WebSocket is closed after this time
 
 
 class Fetch(Struct, frozen=True):

@@ -33,22 +33,24 @@ def respond_with_failure(exchange: Exchange, client: Client, refused: RequestErr
     error = refused.error_reply if isinstance(refused, AllTargetsFailed) else None
     if error is not None:
         fields = _without(headers_to_forward(error.headers), failure)
-        head = [*fields, *id_headers(client, request_id, fields), *_advice(failure)]
+        head = [*fields, *id_headers(client, request_id, fields), *retry_headers(failure)]
         exchange.respond(error.status, head, error.body)
         return
     rendered = client.render_error(failure, request_id)
-    exchange.respond(rendered.status, [JSON, *id_headers(client, request_id, []), *_advice(failure)], rendered.body)
+    exchange.respond(
+        rendered.status, [JSON, *id_headers(client, request_id, []), *retry_headers(failure)], rendered.body
+    )
 
 
 def _without(fields: list[Header], failure: Failure) -> list[Header]:
-    ours = {name for name, _ in _advice(failure)}
+    ours = {name for name, _ in retry_headers(failure)}
     if b"retry-after" in ours:
         ours.add(b"retry-after-ms")
     return [field for field in fields if field[0] not in ours]
 
 
-def _advice(failure: Failure) -> list[Header]:
-    """Whether and when the client should try again."""
+def retry_headers(failure: Failure) -> list[Header]:
+    """Return the headers that say whether and when the client should try again."""
     head: list[Header] = []
     wait = _wait_s(failure)
     if wait is not None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -26,6 +27,9 @@ from dragoman.responses.conversations import Conversations
 from dragoman.responses.service import ResponseService, check_trigger, includes_opaque, read_page
 from dragoman.store.response_rows import ResponseRow
 
+if TYPE_CHECKING:
+    from dragoman.http.websocket import ResponsesSocket
+
 AnswerCall = Callable[[Exchange, Call], Awaitable[None]]
 Infer = Callable[[str, AnswerCall, RoutedRequest], Awaitable[None]]
 
@@ -42,6 +46,8 @@ class ResponsesApi:
         self.service = service
         self._tenant = tenant
         self._conversations = ConversationsApi(Conversations(service), tenant)
+        self._sockets: set[ResponsesSocket] = set()
+        self._is_stopping = False
 
     def routes(self, infer: Infer, infer_here: Infer) -> Iterator[Route]:
         """Yield the routes; `infer` runs what answers a request with a model, `infer_here` not on another worker."""
@@ -94,7 +100,19 @@ class ResponsesApi:
             await refuse_websocket(request)
             return
         services = SocketServices(self._gateway, self.service, NAME, infer)
-        await ResponsesSocket(services, request, self._tenant(request.key)).run()
+        socket = ResponsesSocket(services, request, self._tenant(request.key))
+        socket.is_retired = self._is_stopping
+        self._sockets.add(socket)
+        try:
+            await socket.run()
+        finally:
+            self._sockets.discard(socket)
+
+    def retire_sockets(self) -> None:
+        """Close every WebSocket once no request is under way on it: the gateway stops."""
+        self._is_stopping = True
+        for socket in tuple(self._sockets):
+            socket.retire()
 
     async def _get(self, request: RoutedRequest) -> None:
         id, _, what = request.rest.partition("/")

@@ -1,6 +1,7 @@
 """Responses over a WebSocket: lanes of requests, with the memory of the connection."""
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,19 +11,21 @@ import msgspec
 from msgspec import Raw, Struct
 
 from dragoman.flow.call import Call
+from dragoman.flow.error_response import respond_with_failure, retry_headers
 from dragoman.flow.gateway import Gateway
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.http.compaction import Compactor
 from dragoman.http.parked_runs import KEY, LAST_EVENT, PARK, RESUME
 from dragoman.http.routes import RoutedRequest
-from dragoman.hub.failure import BadRequest, RequestError
+from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.ports import Client
 from dragoman.hub.request import Json
-from dragoman.net.bodies import ByteBudget
 from dragoman.net.detached import NoConnection
+from dragoman.net.errors import ClientDisconnected
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
 from dragoman.net.request_head import RequestHead
+from dragoman.net.tasks import describe_fault, spawn
 from dragoman.net.websocket import WebSocket
 from dragoman.protocols.responses.encode_snapshot import Snapshot
 from dragoman.protocols.responses.state_items import read_request
@@ -31,11 +34,11 @@ from dragoman.responses.context import ContextItem
 from dragoman.responses.kept_call import KeptCall
 from dragoman.responses.service import ResponseService, check_trigger, now
 
-LIFE_S = 3600.0
-PING_S = 20.0
-SILENCE_S = 60.0  # without any byte from the client, although it was sent pings
+log = logging.getLogger(__name__)
+
 MAX_RUNNING = 16
 MAX_LANES = 32
+MAX_WAITING = 64  # requests of a connection, those under way included
 GOING_AWAY, RESTARTING = 1001, 1012  # codes after which clients connect again
 DEFAULT_LANE = ""
 _LANE = re.compile(r"[A-Za-z0-9_.-]{1,256}")
@@ -46,6 +49,13 @@ _NO_USAGE = Raw(
 )
 
 Infer = Callable[[str, Callable[[Exchange, Call], Awaitable[None]], RoutedRequest], Awaitable[None]]
+
+
+class QueuedRequest(Struct, frozen=True):
+    """A request of a lane."""
+
+    fields: dict[str, Json]
+    message: str  # that it came in
 
 
 class Remembered(Struct, frozen=True):
@@ -115,46 +125,63 @@ class ResponsesSocket:
         self._services = services
         self._request = request
         self._owner = owner
-        config = services.gateway.runtime.config.server
-        self._socket = WebSocket(request.exchange, config.max_body_bytes)
-        self._lanes: dict[str, asyncio.Queue[dict[str, Json]]] = {}
+        config = services.gateway.runtime.config
+        self._settings = config.responses
+        self._socket = WebSocket(request.exchange, config.server.max_body_bytes)
+        self._lanes: dict[str, asyncio.Queue[QueuedRequest]] = {}
         self._newest: dict[str, Remembered] = {}  # by lane
         self._running = asyncio.Semaphore(MAX_RUNNING)
+        self._waiting = 0
+        self.is_retired = False  # the connection is closed once no request is under way
         self._number = 0
 
     async def run(self) -> None:
-        """Serve the connection to its end. A gateway that stops closes it with a code that makes clients return."""
+        """Serve the connection to its end."""
         self._socket.accept()
         try:
-            async with asyncio.TaskGroup() as tasks:
-                watching = tasks.create_task(self._watch())
-                while (message := await self._socket.receive()) is not None:
-                    self._take(message, tasks)
-                watching.cancel()
-                raise _Closed
-        except* _Closed:
-            self._request.exchange.finish()
-        except* asyncio.CancelledError:
+            await self._serve()
+        except asyncio.CancelledError:
             self._socket.close(RESTARTING, "the gateway restarts")
             self._request.exchange.finish()
             raise
 
+    def retire(self) -> None:
+        """Close the connection once no request is under way, with a code that makes clients connect again."""
+        self.is_retired = True
+        if not self._waiting:
+            self._socket.close(RESTARTING, "the gateway restarts")
+
+    async def _serve(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._watch())
+                while (message := await self._socket.receive()) is not None:
+                    if self._socket.blocked:  # a client that does not read is not read from
+                        await self._socket.writable()
+                    self._take(message, tasks)
+                raise _Closed
+        except* (_Closed, ClientDisconnected):
+            self._request.exchange.finish()
+
     async def _watch(self) -> None:
         """Send pings, and end a connection that is too old or whose client is silent."""
-        started = time.monotonic()
+        started, settings = time.monotonic(), self._settings
         while True:
-            await asyncio.sleep(PING_S)
-            if time.monotonic() - self._socket.received_at > SILENCE_S:
-                self._socket.close(GOING_AWAY, f"no sign of the client for {SILENCE_S:g} s")
-            elif time.monotonic() - started > LIFE_S:
-                message = "Responses websocket connection limit reached (60 minutes). Create a new websocket connection"
-                self._refuse(
-                    BadRequest("", f"{message} to continue.", code="websocket_connection_limit_reached"), DEFAULT_LANE
-                )
+            left = started + settings.socket_max_s - time.monotonic()
+            await asyncio.sleep(max(0.0, min(settings.socket_ping_s, left)))
+            if time.monotonic() - self._socket.received_at > settings.socket_silence_s:
+                self._socket.close(GOING_AWAY, f"no sign of the client for {settings.socket_silence_s:g} s")
+            elif time.monotonic() - started >= settings.socket_max_s:
+                limit = f"Responses websocket connection limit reached ({settings.socket_max_s / 60:g} minutes)."
+                message = f"{limit} Create a new websocket connection to continue."
+                refused = BadRequest("", message, code="websocket_connection_limit_reached")
+                self._refuse(refused, DEFAULT_LANE)
                 self._socket.close(GOING_AWAY)
+                return
             self._socket.ping()
 
     def _take(self, message: str, tasks: asyncio.TaskGroup) -> None:
+        """Queue a request, or answer at once what cannot become one."""
         lane = DEFAULT_LANE
         try:
             fields = read_request(message.encode(errors="surrogatepass"))
@@ -162,16 +189,25 @@ class ResponsesSocket:
             self._ensure_lane(lane, tasks)
             if fields.get("type") == "response.steer":
                 self._refuse_steering(fields, lane)
+            elif self._is_request(fields):
+                self._waiting += 1
+                self._lanes[lane].put_nowait(QueuedRequest(fields, message))
                 return
-            if fields.get("type") != "response.create":
-                shown = msgspec.json.encode(fields.get("type")).decode()[:80]
-                raise BadRequest("/type", f"type must be response.create, got {shown}.")
-            if fields.get("background"):
-                raise BadRequest("/background", "background is not possible over a WebSocket: POST the request.")
         except RequestError as refused:
             self._refuse(refused, lane)
-            return
-        self._lanes[lane].put_nowait(fields)
+        self._socket.release(message)
+
+    def _is_request(self, fields: dict[str, Json]) -> bool:
+        """Return True; raises RequestError if a message is no request, or one too many."""
+        if fields.get("type") != "response.create":
+            shown = msgspec.json.encode(fields.get("type")).decode()[:80]
+            raise BadRequest("/type", f"type must be response.create, got {shown}.")
+        if fields.get("background"):
+            raise BadRequest("/background", "background is not possible over a WebSocket: POST the request.")
+        if self._waiting >= MAX_WAITING:
+            message = f"This connection has {MAX_WAITING} requests under way or waiting. Wait for one of them to end."
+            raise RequestError(Failure(Kind.RATE_LIMITED, message, retry_after=1.0))
+        return True
 
     def _ensure_lane(self, lane: str, tasks: asyncio.TaskGroup) -> None:
         if lane in self._lanes:
@@ -184,74 +220,94 @@ class ResponsesSocket:
 
     async def _run_lane(self, lane: str) -> None:
         while True:
-            fields = await self._lanes[lane].get()
+            queued = await self._lanes[lane].get()
             async with self._running:
-                await self._run(lane, fields)
+                await self._run(lane, queued.fields)
+            self._waiting -= 1
+            self._socket.release(queued.message)
+            if self.is_retired:
+                self.retire()
 
     async def _run(self, lane: str, fields: dict[str, Json]) -> None:
         body: dict[str, Json] = {key: value for key, value in fields.items() if key not in _OF_SOCKET}
-        parent = body.get("previous_response_id")
         try:
             if fields.get("generate") is False:
                 await self._answer_without_model(lane, body)
-            else:
-                await self._answer_with_model(lane, body | {"stream": True})
+                return
+            if await self._answer_with_model(lane, body | {"stream": True}):
+                return
         except RequestError as refused:
-            newest = self._newest.get(lane)
-            if newest is not None and newest.id == parent:
-                del self._newest[lane]
             self._refuse(refused, lane)
+        newest = self._newest.get(lane)
+        if newest is not None and newest.id == body.get("previous_response_id"):
+            del self._newest[lane]
 
-    async def _answer_with_model(self, lane: str, body: dict[str, Json]) -> None:
+    async def _answer_with_model(self, lane: str, body: dict[str, Json]) -> bool:
+        """Send the events of a response, or an error; return whether there was a response."""
         self._number += 1
         outer = self._request.exchange
         head = RequestHead(fields=_plain_headers(outer), method="POST", path=outer.path, raw_path=outer.raw_path)
-        budget = ByteBudget(self._services.gateway.runtime.config.server.max_buffered_bytes)
-        exchange = Exchange(head, LaneConnection(self._socket), budget)
+        exchange = Exchange(head, LaneConnection(self._socket), outer.buffered.budget)
         exchange.body_arrived(msgspec.json.encode(body))
-        exchange.listener = sender = EventSender(partial(self._send, lane))
+        sender = EventSender(partial(self._send, lane))
+        exchange.listen(sender)
         request_id = f"{self._request.request_id}-{self._number}"
         routed = RoutedRequest(exchange, self._request.path, request_id, self._request.key, access=self._request.access)
-        await self._services.infer(self._services.protocol, partial(self._answer, lane), routed)
+        try:
+            await self._services.infer(self._services.protocol, partial(self._answer, lane), routed)
+        except RequestError as refused:
+            respond_with_failure(exchange, self._client, refused, request_id)
+        except Exception as bug:
+            log.error("a request over a WebSocket failed: %s", describe_fault(bug))
+            message = f"The gateway failed on this request; its log names the place under {request_id}."
+            respond_with_failure(exchange, self._client, RequestError(Failure(Kind.BUG, message)), request_id)
+        finally:
+            exchange.buffered.release_to(0)
+            if exchange.listener is not None:
+                exchange.listener.on_end()
         if sender.status != 200:
             self._send_error(sender.status, sender.error, sender.headers, lane)
+        return sender.status == 200
 
     async def _answer(self, lane: str, exchange: Exchange, call: Call) -> None:
         raw = read_request(call.body)
-        state = await self._open(raw, len(call.body))
-        if check_trigger(raw):
-            await Compactor(self._services.gateway, exchange, call, state, raw).answer_trigger()
-        else:
-            call.state = state
-            try:
+        state = await self._open(lane, raw, len(call.body))
+        try:
+            if check_trigger(raw):
+                await Compactor(self._services.gateway, exchange, call, state, raw).answer_trigger()
+            else:
+                call.state = state
                 await self._services.gateway.answer(exchange, call)
-            except BaseException:
-                await state.release()
-                raise
+        except (asyncio.CancelledError, ClientDisconnected):
+            spawn(state.cancel(has_begun=exchange.started), name="cancelled response")
+            raise
+        except BaseException:
+            await state.release()
+            raise
         self._services.service.note_end(state)
-        if state.status in ("completed", "incomplete"):
-            self._newest[lane] = Remembered(state.id, state.remember())
 
     async def _answer_without_model(self, lane: str, body: dict[str, Json]) -> None:
         """Answer `generate: false`: the response has no output, and can be continued."""
         model = body.get("model")
         if not isinstance(model, str) or not model:
             raise BadRequest("/model", "model is missing: name the model to use.", code="missing_required_parameter")
-        state = await self._open(body, 0)
+        state = await self._open(lane, body, 0)
         snapshot = Snapshot(state.id, model, state.created, body, state.fields)
         state.reply.take(keep_made(snapshot, (), _NO_USAGE, now()))
         data = stream_made(snapshot, (), _NO_USAGE, now(), done=False)
         if not await state.commit():
             data = state.disown(data)
         await state.release()
-        self._newest[lane] = Remembered(state.id, state.remember())
         EventSender(partial(self._send, lane)).on_body(data)
 
-    async def _open(self, raw: dict[str, Json], size: int) -> KeptCall:
+    async def _open(self, lane: str, raw: dict[str, Json], size: int) -> KeptCall:
         memory = {one.id: one.items for one in self._newest.values()}
         state = await self._services.service.open_call(self._owner, raw, size, memory)
-        state.is_remembered = True
+        state.memory = partial(self._remember, lane)
         return state
+
+    def _remember(self, lane: str, id: str, items: tuple[ContextItem, ...]) -> None:
+        self._newest[lane] = Remembered(id, items)
 
     # What is sent
 
@@ -262,7 +318,7 @@ class ResponsesSocket:
 
     def _refuse(self, refused: RequestError, lane: str) -> None:
         rendered = self._client.render_error(refused.failure, self._request.request_id)
-        self._send_error(rendered.status, rendered.body, (), lane)
+        self._send_error(rendered.status, rendered.body, retry_headers(refused.failure), lane)
 
     def _send_error(self, status: int, body: bytes, headers: Sequence[Header], lane: str) -> None:
         try:

@@ -27,17 +27,17 @@ class ByteBudget:
 class BudgetShare:
     """The bytes of the budget that one request holds."""
 
-    __slots__ = ("_budget", "held")
+    __slots__ = ("budget", "held")
 
     def __init__(self, budget: ByteBudget) -> None:
-        self._budget = budget
+        self.budget = budget
         self.held = 0
 
     def hold(self, size: int) -> None:
         """Count `size` more bytes; raises BufferBudgetExceeded, and counts none, if they exceed the budget."""
         held = self.held + size
         if held > UNCOUNTED_BYTES:
-            budget = self._budget
+            budget = self.budget
             more = held - max(self.held, UNCOUNTED_BYTES)
             if budget.held + more > budget.limit:
                 raise BufferBudgetExceeded(f"the gateway holds as many bytes as it may, {budget.limit}")
@@ -47,7 +47,7 @@ class BudgetShare:
     def release_to(self, held: int) -> None:
         """Reduce the bytes that are counted to `held`."""
         if self.held > UNCOUNTED_BYTES:
-            self._budget.held -= self.held - max(held, UNCOUNTED_BYTES)
+            self.budget.held -= self.held - max(held, UNCOUNTED_BYTES)
         self.held = held
 
 

@@ -48,6 +48,25 @@ class ResponseListener(Protocol):
     def on_end(self) -> None: ...
 
 
+class _BothListeners:
+    """Passes what it receives on to two listeners."""
+
+    def __init__(self, first: ResponseListener, second: ResponseListener) -> None:
+        self._both = (first, second)
+
+    def on_head(self, status: int, headers: Sequence[Header]) -> None:
+        for listener in self._both:
+            listener.on_head(status, headers)
+
+    def on_body(self, data: bytes) -> None:
+        for listener in self._both:
+            listener.on_body(data)
+
+    def on_end(self) -> None:
+        for listener in self._both:
+            listener.on_end()
+
+
 class ResponseState(Enum):
     OPEN = "nothing decided"
     STREAM = "a streamed reply under way"
@@ -146,6 +165,10 @@ class Exchange:
     def mark_authenticated(self) -> None:
         """Note that a request of this connection had a valid key: if connections run out, others are closed first."""
         self._wire.mark_authenticated()
+
+    def listen(self, listener: ResponseListener) -> None:
+        """Pass a copy of the response to this listener too."""
+        self.listener = listener if self.listener is None else _BothListeners(self.listener, listener)
 
     def take_short_body(self, content: bytes) -> None:
         """Take a body that came whole with its head, as most do; it is too short to count in the budget."""

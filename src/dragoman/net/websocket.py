@@ -10,6 +10,7 @@ from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
+from dragoman.net.errors import BufferBudgetExceeded
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Headers
 
@@ -32,7 +33,10 @@ def _has_key(headers: Headers) -> bool:
 
 
 class WebSocket:
-    """Text messages in both directions, until one side closes. Compression is declined."""
+    """Text messages in both directions, until one side closes.
+
+    Compression is declined: wsproto inflates without a bound, so that a few kilobytes could fill the memory.
+    """
 
     def __init__(self, exchange: Exchange, max_bytes: int) -> None:
         self._exchange = exchange
@@ -50,8 +54,13 @@ class WebSocket:
         self._exchange.upgrade([(b"upgrade", b"websocket"), (b"sec-websocket-accept", token)], self._receive)
 
     async def receive(self) -> str | None:
-        """Return the next message; None once the connection is closed."""
+        """Return the next message, to be released later; None once the connection is closed."""
         return await self._messages.get()
+
+    def release(self, message: str) -> None:
+        """Count the bytes of a message that is no longer held."""
+        share = self._exchange.buffered
+        share.release_to(max(0, share.held - len(message)))
 
     @property
     def is_open(self) -> bool:
@@ -98,7 +107,8 @@ class WebSocket:
             case BytesMessage():
                 self.close(UNSUPPORTED_DATA, "messages are JSON text")
             case Ping():
-                self._exchange.write(self._frames.send(event.response()))
+                if not self.blocked:  # a client that does not read needs no answers
+                    self._exchange.write(self._frames.send(event.response()))
             case CloseConnection():
                 if self._frames.state is ConnectionState.REMOTE_CLOSING:
                     self._exchange.write(self._frames.send(event.response()))
@@ -111,9 +121,16 @@ class WebSocket:
     def _add(self, text: str, *, is_whole: bool) -> None:
         self._pieces.append(text)
         self._size += len(text)
+        try:
+            self._exchange.buffered.hold(len(text))
+        except BufferBudgetExceeded:
+            self.close(TRY_AGAIN, "the gateway holds as many bytes as it may (server.max_buffered_mb)")
+            return
         if self._size > self._max_bytes:
             self.close(TOO_BIG, "the message is too large (server.max_body_mb)")
         elif self._messages.qsize() >= MAX_WAITING:
+            if self.blocked:  # it would not read the reason either
+                self._exchange.abort()
             self.close(TRY_AGAIN, "too many messages wait")
         elif is_whole:
             message, self._pieces, self._size = "".join(self._pieces), [], 0

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -25,9 +25,12 @@ from dragoman.store.response_rows import ItemRow, ResponseRow, ResponseStore
 log = logging.getLogger(__name__)
 
 COMMIT_TIMEOUT_S = 5.0
-APPENDED = ("completed", "incomplete")  # statuses after which a conversation grows
+APPENDED = ("completed", "incomplete")  # statuses after which a conversation grows, and a connection remembers
 _STORED = b'"store":true}'
 _NOT_STORED = b'"store":false}'
+
+
+Remember = Callable[[str, tuple[ContextItem, ...]], None]  # id of a response; its context and output
 
 
 class Terms(Struct, frozen=True):
@@ -56,7 +59,7 @@ class KeptCall:
         self.context = context
         self.pinned = context.keeper
         self.route = ""
-        self.is_remembered = False  # by its connection, so that its items must be seen
+        self.memory: Remember | None = None  # of its connection, so that its items must be seen
         self.size = size + sum(one.row.size for one in context.earlier if one.row is not None)
         self.created = int(time.time())
         self._store = store
@@ -69,7 +72,7 @@ class KeptCall:
 
     @property
     def is_rebuilt(self) -> bool:
-        if self.is_remembered and not self.pinned:
+        if self.memory is not None and not self.pinned:
             return True
         replaced = any(one.row is not None for one in self.context.items)
         return bool(self.context.earlier) or replaced or self.context.conversation is not None
@@ -159,19 +162,12 @@ class KeptCall:
             async with asyncio.timeout(COMMIT_TIMEOUT_S):
                 await self._store.add_output(self._terms.owner, id, rows)
 
-    def remember(self) -> tuple[ContextItem, ...]:
-        """Return the context and the output of the reply, for the memory of a connection."""
-        output = () if self._taken is None else self._taken.items
-        rows = (_output_row(item.id, item.body, item.hidden) for item in output)
-        return (*self.context.earlier, *self.context.items, *map(restore, rows))
-
-    @property
-    def status(self) -> str:
-        """How the reply ended; empty if it has not."""
-        return "" if self._taken is None else self._taken.status
-
     def _take(self, reply: KeptReply) -> None:
+        """Take a reply that is complete, before its last event is sent."""
         self._taken = reply
+        if self.memory is not None and reply.status in APPENDED:
+            rows = (_output_row(item.id, item.body, item.hidden) for item in reply.items)
+            self.memory(self.id, (*self.context.earlier, *self.context.items, *map(restore, rows)))
 
     def _kept_elsewhere(self) -> "tuple[ResponseRow, Sequence[ItemRow], Sequence[bytes]] | None":
         if self._keeper is None:

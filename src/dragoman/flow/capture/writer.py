@@ -72,7 +72,7 @@ class RequestCapture:
             return None
         recording = Recording(exchange, started_at, self._budget, lambda ended: self._finish(ended, debug))
         recording.secrets.update(find_client_keys(exchange.headers.lasting, exchange.query))
-        exchange.listener = recording
+        exchange.listen(recording)
         return recording
 
     def _finish(self, recording: Recording, debug: Debug) -> None:

@@ -1,0 +1,206 @@
+"""What ends a WebSocket, and what one client can cost: time, silence, memory, and a gateway that stops."""
+
+import json
+import socket as sockets
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, CloseConnection, Event, Ping, Request, TextMessage
+
+from e2e import speak_chat
+from e2e.meaning import Ending, Meant, Say
+from e2e.test_stalled_readers import split, wait_until_quiet
+from fakes.upstream import Answer, End
+from state.socket_rig import ASK, error, events, receive, response, run, socket
+from state.state_rig import AGAIN, HELLO, SETTINGS, StateRig, state_rigged
+from state.test_parked_runs import wait_until
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
+    with state_rigged(tmp_path_factory.mktemp("limits")) as shared:
+        yield shared
+
+
+def close_code(opened: ClientConnection) -> int | None:
+    """Read to the end of the connection; return the code that it was closed with."""
+    with suppress(ConnectionClosed):
+        while True:
+            opened.recv(timeout=60)
+    return opened.close_code
+
+
+class DeafClient:
+    """A client that answers no ping, and may not read at all."""
+
+    def __init__(self, rig: StateRig) -> None:
+        self._frames = WSConnection(ConnectionType.CLIENT)
+        self._sock = sockets.create_connection(("127.0.0.1", rig.gateway.port), timeout=60)
+        key = f"Bearer {rig.gateway.keys['alice']}".encode()
+        host = f"127.0.0.1:{rig.gateway.port}"
+        opening = Request(host=host, target="/v1/responses", extra_headers=[(b"authorization", key)])
+        self._sock.sendall(self._frames.send(opening))
+
+    def read(self) -> list[Event]:
+        """Return everything up to the end of the connection."""
+        found: list[Event] = []
+        with self._sock:
+            while data := self._sock.recv(65536):
+                self._frames.receive_data(data)
+                found += self._frames.events()
+        return found
+
+    def send_until_stuck(self, message: str) -> int:
+        """Send the same message until the gateway takes no more of them; return how many bytes it took."""
+        self._frames.receive_data(self._sock.recv(65536))
+        assert [type(event) for event in self._frames.events()] == [AcceptConnection]
+        self._sock.settimeout(2.0)
+        taken = 0
+        with self._sock, suppress(TimeoutError, ConnectionError):
+            while True:
+                self._sock.sendall(self._frames.send(TextMessage(message)))
+                taken += len(message)
+        return taken
+
+
+def test_a_client_that_answers_no_ping_is_disconnected(tmp_path_factory: pytest.TempPathFactory) -> None:
+    times = "[responses]\nsocket_ping_s = 0.2\nsocket_silence_s = 0.7\n"
+    with state_rigged(tmp_path_factory.mktemp("deaf"), times) as rig:
+        accepted, *pings, closed = DeafClient(rig).read()
+        assert isinstance(accepted, AcceptConnection)
+        assert len(pings) >= 2
+        assert all(isinstance(ping, Ping) for ping in pings)
+        assert isinstance(closed, CloseConnection)
+        assert (closed.code, closed.reason) == (1001, "no sign of the client for 0.7 s")
+
+
+def test_a_client_that_answers_pings_stays_connected(tmp_path_factory: pytest.TempPathFactory) -> None:
+    times = "[responses]\nsocket_ping_s = 0.2\nsocket_silence_s = 1.5\n"
+    with state_rigged(tmp_path_factory.mktemp("alive"), times) as rig, socket(rig) as opened:
+        rig.plays("chat", HELLO, stream=True)
+        time.sleep(3.0)
+        assert run(opened)[-1]["type"] == "response.completed"
+
+
+def test_a_connection_ends_after_its_time_with_an_error_that_makes_clients_return(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    times = "[responses]\nsocket_max_s = 1.5\n"
+    with state_rigged(tmp_path_factory.mktemp("old"), times) as rig, socket(rig) as opened:
+        rig.plays("chat", HELLO, stream=True)
+        assert run(opened)[-1]["type"] == "response.completed"
+        refused = receive(opened)
+        assert (refused["type"], refused["status"]) == ("error", 400)
+        assert error([refused])["code"] == "websocket_connection_limit_reached"
+        assert error([refused])["message"] == (
+            "Responses websocket connection limit reached (0.025 minutes). "
+            "Create a new websocket connection to continue."
+        )
+        assert close_code(opened) == 1001
+
+
+def test_an_idle_connection_does_not_delay_a_gateway_that_stops(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with state_rigged(tmp_path_factory.mktemp("idle"), "[server]\ndrain_s = 300\n") as rig, socket(rig) as opened:
+        stopped = rig.gateway.stop_soon()
+        assert close_code(opened) == 1012
+        stopped.result(timeout=60)
+
+
+def test_a_gateway_that_stops_lets_responses_end_first(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with state_rigged(tmp_path_factory.mktemp("busy"), "[server]\ndrain_s = 300\n") as rig, socket(rig) as opened:
+        rig.plays("chat", HELLO, stream=True)
+        rig.fakes["chat"].answers = [Answer(rig.fakes["chat"].answers[0].body, cut=200, pause_s=0.3)]
+        opened.send(json.dumps(ASK))
+        assert receive(opened)["type"] == "response.created"
+        stopped = rig.gateway.stop_soon()
+        assert events(opened)[-1]["type"] == "response.completed"
+        assert close_code(opened) == 1012
+        stopped.result(timeout=60)
+
+
+def test_a_response_that_outlasts_the_grace_period_is_cut_off(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with state_rigged(tmp_path_factory.mktemp("cut"), "[server]\ndrain_s = 0\n") as rig, socket(rig) as opened:
+        begun = speak_chat.stream(Meant((Say("Hello Ada."),), ending=Ending.NONE))
+        rig.fakes["chat"].answers = [Answer(begun, end=End.HANG)]
+        opened.send(json.dumps(ASK))
+        assert receive(opened)["type"] == "response.created"
+        rig.gateway.stop_soon()
+        assert close_code(opened) == 1012
+
+
+def test_a_client_that_does_not_read_holds_up_its_upstream(rig: StateRig) -> None:
+    opening, again = split("chat")
+    rig.fakes["chat"].answers = [Answer(again, floods=True, opening=opening)]
+    with socket(rig) as opened:
+        opened.send(json.dumps(ASK))
+        receive(opened)
+        wait_until_quiet(lambda: rig.fakes["chat"].sent)
+    wait_until(lambda: bool(rig.fakes["chat"].closed))
+
+
+def test_little_is_read_from_a_client_that_does_not_read(rig: StateRig) -> None:
+    echoed = json.dumps({"type": "response.steer", "input": "x" * 100_000})
+    assert DeafClient(rig).send_until_stuck(echoed) < 64 * 1024 * 1024
+
+
+def test_a_connection_has_a_bounded_number_of_requests(rig: StateRig) -> None:
+    rig.plays("chat", HELLO, stream=True)
+    rig.fakes["chat"].answers = [Answer(rig.fakes["chat"].answers[0].body, delay_s=1.0)]
+    with socket(rig) as opened:
+        for _ in range(65):
+            opened.send(json.dumps(ASK))
+        refused = receive(opened)
+        while refused["type"] != "error":
+            refused = receive(opened)
+        assert (refused["status"], error([refused])["code"]) == (429, "rate_limit_exceeded")
+        assert refused["headers"]["retry-after"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [("[server]\nmax_body_mb = 1\n", 1009), ("[server]\nmax_buffered_mb = 1\n", 1013)],
+    ids=["one message", "all requests"],
+)
+def test_a_message_that_is_too_large_ends_the_connection(
+    tmp_path_factory: pytest.TempPathFactory, settings: str, code: int
+) -> None:
+    with state_rigged(tmp_path_factory.mktemp("large"), SETTINGS + settings) as rig, socket(rig) as opened:
+        with suppress(ConnectionClosed):
+            opened.send(json.dumps({**ASK, "input": "x" * 2_000_000}))
+        assert close_code(opened) == code
+
+
+def test_messages_that_are_not_text_end_the_connection(rig: StateRig) -> None:
+    with socket(rig) as opened:
+        opened.send(b"{}")
+        assert close_code(opened) == 1003
+
+
+def test_compression_is_declined(rig: StateRig) -> None:
+    rig.plays("chat", HELLO, AGAIN, stream=True)
+    with socket(rig) as opened:
+        assert opened.request is not None
+        assert opened.response is not None
+        assert "permessage-deflate" in opened.request.headers["sec-websocket-extensions"]
+        assert "sec-websocket-extensions" not in opened.response.headers
+        assert response(run(opened))["status"] == "completed"
+
+
+def test_requests_over_a_websocket_are_captured(tmp_path_factory: pytest.TempPathFactory) -> None:
+    directory = tmp_path_factory.mktemp("captured")
+    captures = f'[debug]\ncapture = "all"\ndirectory = "{directory}/captures"\n'
+    with state_rigged(directory, captures) as rig:
+        rig.plays("chat", HELLO, AGAIN, stream=True)
+        with socket(rig) as opened:
+            first = response(run(opened, input="unmistakable"))
+            assert response(run(opened, previous_response_id=first["id"]))["status"] == "completed"
+        wait_until(lambda: len(rig.gateway.outcomes) == 2)
+        one, two = (rig.gateway.capture(outcome.request_id) for outcome in rig.gateway.outcomes)
+        assert b"unmistakable" in one.request.body
+        assert two.response is not None
+        assert b"response.completed" in b"".join(chunk.data for chunk in two.response.chunks)
