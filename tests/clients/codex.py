@@ -18,6 +18,7 @@ wire_api = "responses"
 SOCKET = CUSTOM + "supports_websockets = true\n"
 # The provider that Codex is born with; it tries a WebSocket first.
 BUILT_IN = 'openai_base_url = "{url}/v1"\n'
+NEW, LAST = ("exec",), ("exec", "resume", "--last")  # the session that a prompt belongs to
 
 
 def ask(
@@ -28,6 +29,7 @@ def ask(
     config: str = CUSTOM,
     patience_s: float = PATIENCE_S,
     key: str = KEY,
+    session: tuple[str, ...] = NEW,
 ) -> Ran:
     home = rig.home / "codex"
     home.mkdir(exist_ok=True)
@@ -36,7 +38,7 @@ def ask(
     mode = ("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "--disable", "plugins")
     binary = native(directory, "@openai/codex-*/vendor/*/bin/codex")
     env = {"CODEX_HOME": str(home), "GATEWAY_KEY": key}
-    return rig.run(binary, "exec", *mode, "-m", model, prompt, patience_s=patience_s, env=env)
+    return rig.run(binary, *session, *mode, "-m", model, prompt, patience_s=patience_s, env=env)
 
 
 def search(rig: Rig, directory: Path) -> Ran:

@@ -48,6 +48,8 @@ script. [compatibility.md](compatibility.md) lists what each pair of protocols l
 - **freeform**: a tool that takes plain text under a grammar (`apply_patch`) works
 - **late tools**: tools that arrive as an input item, in a namespace, work
 - **WebSocket**: all its requests of a run go over one WebSocket, each with only what is new
+- **state**: it leaves its history to the server and refers to it by ids (of responses, conversations or items); the
+  upstream keeps nothing
 - **web search**: its web search runs where the upstream has none, because the gateway runs it
 - **counts**: its token counts are answered
 - **recovers**: after 429, 529, an HTML 502, an error event, an overload in the middle of a stream, a dropped or reset

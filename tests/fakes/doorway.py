@@ -17,6 +17,7 @@ class Doorway(ThreadedServer):
     port_behind: int
     requests: list[tuple[str, str]] = field(default_factory=list)  # method, path
     answered: list[int] = field(default_factory=list)
+    received: bytearray = field(default_factory=bytearray)  # everything that clients have sent
 
     @property
     def url(self) -> str:
@@ -42,6 +43,7 @@ class Doorway(ThreadedServer):
         writer.close()
 
     def _note_request(self, chunk: bytes) -> None:
+        self.received += chunk
         self.requests += [(method.decode(), path.decode()) for method, path in REQUEST.findall(chunk)]
 
     def _note_answer(self, chunk: bytes) -> None:

@@ -20,14 +20,3 @@ def test_the_vercel_ai_sdk_uses_a_tool(
     providers = ("responses", "chat", "messages", "compatible")
     check_notes(here, ran, *(f"{name}{suffix}" for name in providers for suffix in ("", "-stream")))
     proves("Vercel AI SDK", upstream, "tools", "whole", "streamed")
-
-
-# An upstream that speaks Responses resolves the references itself: tests/state/test_keepers.py.
-@pytest.mark.parametrize("upstream", [name for name in UPSTREAMS if name != "responses"])
-def test_the_vercel_ai_sdk_refers_to_stored_items_by_default(
-    upstream: str, rig: Callable[..., Rig], client: Callable[[str], Path], node: Path
-) -> None:
-    here = rig(upstream, NOTE)
-    env = {"DRIVEN_STORES": "1"}
-    ran = drive(here, node, client("node-sdks"), "vercel_ai.mjs", "responses", "responses-stream", env=env)
-    check_notes(here, ran, "responses", "responses-stream")

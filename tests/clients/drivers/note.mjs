@@ -4,6 +4,7 @@ import { writeFileSync } from "node:fs";
 export const URL = process.env.GATEWAY_URL;
 export const KEY = process.env.GATEWAY_KEY;
 export const PROMPT = "Write a note.";
+export const QUESTION = "What did the last tool say?";
 export const SCHEMA = {
   type: "object",
   properties: { title: { type: "string" }, text: { type: "string" } },

@@ -13,6 +13,7 @@ Json = dict[str, Any]  # what an SDK takes; each has types of its own for it
 URL = os.environ["GATEWAY_URL"]
 KEY = os.environ["GATEWAY_KEY"]
 PROMPT = "Write a note."
+QUESTION = "What did the last tool say?"
 SCHEMA: Json = {
     "type": "object",
     "properties": {"title": {"type": "string"}, "text": {"type": "string"}},

@@ -14,8 +14,7 @@ const providers = {
   compatible: createOpenAICompatible({ ...options, name: "gateway", includeUsage: true }),
 };
 
-// By default the SDK refers to what the server keeps; a gateway that translates keeps nothing.
-const providerOptions = process.env.DRIVEN_STORES ? {} : { openai: { store: false } };
+const providerOptions = { openai: { store: false } }; // stored items: stateful_vercel_ai.mjs
 
 function asked(mode, provider) {
   const inputSchema = z.object({ title: z.string(), text: z.string() });
