@@ -16,9 +16,9 @@ from e2e import speak_chat
 from e2e.meaning import Ending, Meant, Say
 from e2e.test_stalled_readers import split, wait_until_quiet
 from fakes.upstream import Answer, End
+from state.parked_rig import wait_until
 from state.socket_rig import ASK, error, events, receive, response, run, socket
 from state.state_rig import AGAIN, HELLO, SETTINGS, StateRig, state_rigged
-from state.test_parked_runs import wait_until
 
 
 @pytest.fixture(scope="module")
