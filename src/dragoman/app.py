@@ -137,11 +137,11 @@ class App:
         host_check = HostCheck(server.host, server.allowed_hosts)
         self.settings: Settings | None = None  # set when it is run
         api = AdminApi(self.gateway, keyring, environ, self.usage, self)
-        kept: ResponsesApi | None = None
+        self._responses: ResponsesApi | None = None
         if store is not None:
             service = ResponseService(store, lambda: self.gateway.runtime.config.responses)
-            kept = ResponsesApi(self.gateway, service, keyring.tenant)
-        self.site = RequestHandler(self.gateway, keyring, host_check, self._metrics.scrape, api, kept)
+            self._responses = ResponsesApi(self.gateway, service, keyring.tenant)
+        self.site = RequestHandler(self.gateway, keyring, host_check, self._metrics.scrape, api, self._responses)
         self._budget = ByteBudget(server.max_buffered_bytes)
         self.group = None if member is None else self._join_group(member)
         self._set_console(config)
@@ -178,7 +178,9 @@ class App:
 
         Connections are accepted for another `accept_s`, until a successor accepts them or none arrive any more.
         """
-        self.site.begin_stop()
+        self.site.ready = False
+        if self._responses is not None:
+            self._responses.retire_sockets()
         self.server.begin_stop()
         if accept_s and not self.server.is_quiet(QUIET_S):
             await self._accept_while_stopping(accept_s, listen)

@@ -106,12 +106,6 @@ class RequestHandler:
         self._group: WorkerGroup | None = None
         self.routes = RouteTable(self._table())
 
-    def begin_stop(self) -> None:
-        """Report that no more requests should come here, and close idle WebSockets."""
-        self.ready = False
-        if self._responses is not None:
-            self._responses.retire_sockets()
-
     def set_console(self, console: "Console | None") -> None:
         self.console = console
         self.routes = RouteTable(self._table())
