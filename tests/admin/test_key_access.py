@@ -54,3 +54,14 @@ def test_a_key_that_may_not_administer_the_gateway_leaves_the_store(tmp_path: Pa
         assert asyncio.run(run(config_in(tmp_path, gateway.port, gateway.keys["someone"]))) == ["mine"]
         assert asyncio.run(run(config_in(tmp_path, gateway.port, None))) == ["mine", "mine"]
     assert asyncio.run(run(config_in(tmp_path, 1, KEY))) == ["mine", "mine", "mine"]
+
+
+def test_a_list_of_several_pages_is_read_to_its_end(tmp_path: Path) -> None:
+    async def run(config: Config) -> list[str]:
+        async with open_key_access(config) as keys:
+            assert isinstance(keys, RemoteKeys)
+            return [row.name for row in await keys.list()]
+
+    names = [f"key {number}" for number in range(101)]
+    with running(ECHO, tmp_path, stored=names) as gateway:
+        assert asyncio.run(run(config_in(tmp_path, gateway.port, KEY))) == names

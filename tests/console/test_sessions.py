@@ -124,6 +124,21 @@ def test_sessions_are_listed_and_ended_by_the_owner(browser: Browser) -> None:
     assert other.send("GET", "/api/v1/requests").code == "session_ended"
 
 
+def test_sign_ins_and_ended_sessions_are_in_the_audit_log(browser: Browser) -> None:
+    other = Browser(browser.gateway)
+    signed_in = other.sign_in(browser.gateway.keys["someone"]).json["session"]
+    assert isinstance(signed_in, dict)
+    browser.send("DELETE", f"/console/sessions/{signed_in['id']}")
+    rows = browser.send("GET", "/api/v1/audit?limit=2").json["audit"]
+    assert isinstance(rows, list)
+    found = [(row["action"], row["actor"], row["subject"], row["detail"]) for row in rows]
+    detail = {"key": signed_in["key"]}
+    assert found == [
+        ("sessions.end", "environment", signed_in["id"], detail),
+        ("sessions.begin", signed_in["key"], signed_in["id"], detail),
+    ]
+
+
 def test_a_client_key_sees_its_own_requests_only(gateway: Running) -> None:
     browser = Browser(gateway)
     assert browser.sign_in(gateway.keys["someone"]).json["role"] == "client"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from console.browser import Browser
 from dragoman.accounts.access import Scope
 from dragoman.http.routes import Role, Route
 from gateway import KEY, Running, running
@@ -58,6 +59,26 @@ def test_an_admin_token_may_use_what_its_scopes_allow_and_no_model(gateway: Runn
         for route in routes_for_keys(gateway):
             is_allowed = route.role is Role.PUBLIC or route.scope is scope
             assert (send(gateway, route, token) != 403) == is_allowed, (scope, route.method, route.path)
+
+
+def test_a_session_may_do_what_its_key_may(gateway: Running) -> None:
+    scopes = (Scope.REQUESTS_READ, Scope.KEYS_READ)
+    token = make_token(gateway, *scopes)
+    for key in (KEY, gateway.keys["someone"], token):
+        browser = Browser(gateway)
+        assert browser.sign_in(key).status == 200
+        for route in admin_routes(gateway):
+            path = route.path.replace("/*", "/x").replace("{id}", "x")
+            may = key == KEY or (route.scope in scopes if key == token else route.role is Role.OWN)
+            reply = browser.send(route.method, path, None if route.method == "GET" else {})
+            assert (reply.status != 403) == may, (key, route.method, route.path)
+
+
+def test_routes_for_browsers_need_a_session(gateway: Running) -> None:
+    for route in gateway.app.site.routes.routes:
+        if route.role is Role.SESSION:
+            for key in (None, KEY, gateway.keys["someone"]):
+                assert send(gateway, route, key) == 403, (route.method, route.path)
 
 
 def test_admin_routes_have_no_other_methods(gateway: Running) -> None:

@@ -149,3 +149,19 @@ def test_a_write_needs_json_and_a_version_that_can_be_read(gateway: Running) -> 
         refused = call(gateway, "POST", f"{PATH}/{made['id']}/rotate", body={"grace_s": grace})
         assert error(refused) == (400, "bad_request", "grace_s")
     assert chat(gateway, KEY) == 200
+
+
+def test_the_list_of_keys_has_pages(gateway: Running) -> None:
+    for _ in range(3):
+        create(gateway)
+    whole = call(gateway, "GET", PATH).json
+    assert whole["next"] is None
+    found: list[Json] = []
+    cursor = ""
+    while cursor is not None:
+        page = call(gateway, "GET", f"{PATH}?limit=2{cursor and '&cursor='}{cursor}").json
+        assert len(page["keys"]) <= 2
+        found += page["keys"]
+        cursor = page["next"]
+    assert found == whole["keys"]
+    assert error(call(gateway, "GET", f"{PATH}?cursor=bm90IGEga2V5")) == (400, "bad_request", "cursor")

@@ -114,6 +114,15 @@ def test_an_unknown_parameter_is_named(gateway: Running) -> None:
         assert (found.status, found.json["error"]["field"]) == (400, "colour"), path
 
 
+def test_an_unknown_parameter_of_a_write_is_named(gateway: Running) -> None:
+    writes = [route for route in gateway.app.site.routes.routes if route.path.startswith("/api/v1/")]
+    for route in writes:
+        if route.method != "GET":
+            path = f"{route.path.replace('{id}', 'x').replace('/*', '/x')}?colour=red"
+            found = call(gateway, route.method, path, body={})
+            assert (found.status, found.json["error"]["field"]) == (400, "colour"), (route.method, route.path)
+
+
 def test_a_capture_is_replayed_and_made_a_fixture(gateway: Running) -> None:
     replayed = call(gateway, "POST", "/api/v1/captures/req_captured/replay", body={})
     assert (replayed.status, replayed.json["same"]) == (200, True), replayed.body
@@ -124,5 +133,7 @@ def test_a_capture_is_replayed_and_made_a_fixture(gateway: Running) -> None:
     actions = [row["action"] for row in call(gateway, "GET", "/api/v1/audit?limit=2").json["audit"]]
     assert actions == ["captures.fixture", "captures.replay"]
     for action in ("replay", "fixture"):
+        odd = call(gateway, "POST", f"/api/v1/captures/req_captured/{action}", body={"colour": "red"})
+        assert (odd.status, odd.json["error"]["field"]) == (400, "colour")
         unknown = call(gateway, "POST", f"/api/v1/captures/nothing/{action}", body={})
         assert (unknown.status, unknown.json["error"]["field"]) == (404, "id")

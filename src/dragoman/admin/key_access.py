@@ -58,8 +58,13 @@ class RemoteKeys(Struct, frozen=True):
         return _parse_created(await self.gateway.write("POST", PATH, body))
 
     async def list(self) -> tuple[KeyRow, ...]:
-        listed = msgspec.json.decode(await self.gateway.get(PATH), type=_Listed)
-        return tuple(key.row for key in listed.keys)
+        keys: list[KeyRow] = []
+        page = _Listed([], next="")
+        while page.next is not None:
+            path = f"{PATH}?cursor={quote(page.next)}" if page.next else PATH
+            page = msgspec.json.decode(await self.gateway.get(path), type=_Listed)
+            keys += [key.row for key in page.keys]
+        return tuple(keys)
 
     async def revoke(self, name_or_id: str) -> KeyRow:
         body = await self.gateway.write("DELETE", f"{PATH}/{quote(name_or_id, safe='')}")
@@ -129,6 +134,7 @@ class _Key(Struct):
 
 class _Listed(Struct):
     keys: list[_Key]
+    next: str | None = None
 
 
 def _parse_created(body: bytes) -> CreatedKey:

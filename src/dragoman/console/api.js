@@ -108,6 +108,17 @@ export async function get(path, query = {}, signal) {
   return (await send("GET", text ? `${path}?${text}` : path, undefined, { signal })).json();
 }
 
+/** All pages of a list. @param {string} path @param {string} name of the list @returns {Promise<any>} the last page, with all items */
+export async function getAll(path, name) {
+  const items = [];
+  for (let cursor = null; ;) {
+    const page = await get(path, { cursor });
+    items.push(...page[name]);
+    cursor = page.next;
+    if (!cursor) return { ...page, [name]: items };
+  }
+}
+
 /** @param {{key: string} | {link: string}} proof */
 export async function signIn(proof) {
   session.about = await (await send("POST", "/console/session", proof)).json();

@@ -1,7 +1,7 @@
 // Connect: how do I point my tool here?
 
 import { keepInAddress } from "../address.js";
-import { get, send, session } from "../api.js";
+import { get, getAll, send, session } from "../api.js";
 import { announce, h, show } from "../dom.js";
 import { feed } from "../feed.js";
 import { failed, fill } from "../states.js";
@@ -16,7 +16,7 @@ export function open({ query }) {
   feed.addEventListener("rows", view.hear);
   feed.watch({ watch: "live" });
   void fill(view.place, async () => {
-    const keys = session.may("keys:read") ? (await get("/api/v1/keys")).keys : [];
+    const keys = session.may("keys:read") ? (await getAll("/api/v1/keys", "keys")).keys : [];
     return { ...(await get("/api/v1/connect")), keys };
   }, (data) => view.draw(data));
   return { node: h("div", null, h("p", null, "Choose your client and its key, paste the lines, and send it something."), view.light, view.place),

@@ -1,6 +1,6 @@
 // Keys: who may use the gateway?
 
-import { get, send, session } from "../api.js";
+import { getAll, send, session } from "../api.js";
 import { ask, dialog } from "../dialog.js";
 import { announce, h, show } from "../dom.js";
 import { ago, exactTime } from "../format.js";
@@ -26,7 +26,7 @@ class Keys {
   }
 
   load() {
-    return fill(this.place, () => get("/api/v1/keys"), (data) => this.table(data));
+    return fill(this.place, () => getAll("/api/v1/keys", "keys"), (data) => this.table(data));
   }
 
   /** @param {any} data */

@@ -25,12 +25,20 @@ class AuditLog:
         self._writer = writer
 
     async def record(
-        self, request: RoutedRequest, action: str, subject: str, detail: Mapping[str, object] | None = None
+        self,
+        request: RoutedRequest,
+        action: str,
+        subject: str,
+        detail: Mapping[str, object] | None = None,
+        actor: str = "",
     ) -> None:
-        """Add a row before the action is done; raises RequestError if the row cannot be stored."""
+        """Add a row before the action is done; raises RequestError if the row cannot be stored.
+
+        The actor is the key of the request, unless another one is named.
+        """
         now = time.time_ns() // 1_000_000
         text = "" if detail is None else msgspec.json.encode(detail).decode()
-        row = AuditRow(now, request.key, action, subject[:MAX_SUBJECT], request.exchange.address, text)
+        row = AuditRow(now, actor or request.key, action, subject[:MAX_SUBJECT], request.exchange.address, text)
         with convert_errors():
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 await self._writer.store.add_audit(row)

@@ -4,7 +4,9 @@ import re
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
 
+from dragoman.http.api.parameters import Parameters
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 
@@ -18,8 +20,13 @@ VERSION = re.compile(rb'(?:W/)?"(\d{1,18})"')
 IF_MATCH = "If-Match"
 
 
+class NoFields(Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a write that needs none."""
+
+
 async def read_body(request: RoutedRequest, kind: type[T]) -> T:
-    """Return the body as a struct of this type, which should forbid unknown fields."""
+    """Return the body as a struct of this type, which should forbid unknown fields. Writes have no parameters."""
+    Parameters(request.exchange.query, ())
     content_type = (request.exchange.headers.get(b"content-type") or b"").partition(b";")[0].strip().lower()
     if content_type != b"application/json":
         message = "Send the body as JSON, with `content-type: application/json`."

@@ -10,6 +10,7 @@ from dragoman.flow.capture.file_format import to_json
 from dragoman.flow.capture.format import Capture
 from dragoman.flow.gateway import Gateway
 from dragoman.http.api.audit import AuditLog
+from dragoman.http.api.bodies import NoFields, read_body
 from dragoman.http.api.parameters import CURSOR, LIMIT, Parameters, make_cursor
 from dragoman.http.api.responses import convert_errors, respond, respond_bytes
 from dragoman.http.routes import RoutedRequest
@@ -47,6 +48,7 @@ class CapturesApi:
         """Run a captured request through the current code, with the recorded responses, and report what differs."""
         from dragoman.admin.replay.difference import compare_captures
 
+        await read_body(request, NoFields)
         capture = await self._find(request)
         await self._audit.record(request, "captures.replay", capture.request_id)
         replayed = await self._rerun(capture)
@@ -57,6 +59,7 @@ class CapturesApi:
         """Return a fixture, for `tests/fixtures/captures`, which expects what the current code does."""
         from dragoman.admin.replay.fixture import make_fixture
 
+        await read_body(request, NoFields)
         capture = await self._find(request)
         await self._audit.record(request, "captures.fixture", capture.request_id)
         replayed = await self._rerun(capture)

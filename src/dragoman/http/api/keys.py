@@ -1,7 +1,7 @@
 """Keys and admin tokens. A secret is in the response that makes it, and nowhere else."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -13,7 +13,7 @@ from dragoman.accounts.keys import CreatedKey, Grant, Keyring, KeyRow
 from dragoman.admin.keys import DEFAULT_GRACE_S, VersionMismatch, create_key, find_valid_key, revoke_key, rotate_key
 from dragoman.http.api.audit import AuditLog
 from dragoman.http.api.bodies import read_body, read_version
-from dragoman.http.api.parameters import Parameters
+from dragoman.http.api.parameters import CURSOR, LIMIT, Parameters, invalid_cursor, make_cursor
 from dragoman.http.api.responses import convert_errors, respond
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
@@ -43,10 +43,18 @@ class KeysApi:
         self._audit = audit
 
     async def list_keys(self, request: RoutedRequest) -> None:
-        Parameters(request.exchange.query, ())
+        query = Parameters(request.exchange.query, (LIMIT, CURSOR))
+        limit, position = query.limit(), query.cursor()
         with _convert_errors():
             rows = await self._keyring.list()
-        respond(request, {"keys": [describe_key(row) for row in rows], "environment_key": self._keyring.has_fixed_key})
+        first = 0 if position is None else _find_next(rows, position)
+        page = rows[first : first + limit]
+        body = {
+            "keys": [describe_key(row) for row in page],
+            "environment_key": self._keyring.has_fixed_key,
+            "next": make_cursor(page[-1].id.encode()) if first + limit < len(rows) else None,
+        }
+        respond(request, body)
 
     async def read_key(self, request: RoutedRequest) -> None:
         Parameters(request.exchange.query, ())
@@ -72,6 +80,7 @@ class KeysApi:
         _respond_with_secret(request, created, 200)
 
     async def revoke_key(self, request: RoutedRequest) -> None:
+        Parameters(request.exchange.query, ())
         version = read_version(request)
         row = await self._find(request.rest)
         self._check_rights(request, row)
@@ -114,6 +123,14 @@ class KeysApi:
         if access.role is KeyRole.OWNER or not access.scopes <= request.access.scopes:
             message = f'The key "{row.name}" may do more than this admin token, which therefore cannot change it.'
             raise RequestError(Failure(Kind.FORBIDDEN, message, code="scope_required", at="/id"))
+
+
+def _find_next(rows: Sequence[KeyRow], position: bytes) -> int:
+    """Return the index after the key that a cursor names: keys are listed as they were made, and never removed."""
+    found = [index for index, row in enumerate(rows) if row.id.encode() == position]
+    if not found:
+        raise invalid_cursor()
+    return found[0] + 1
 
 
 def describe_key(row: KeyRow) -> dict[str, object]:

@@ -16,6 +16,7 @@ from dragoman.framing.redaction import redact
 from dragoman.http.api.audit import AuditLog
 from dragoman.http.api.bodies import read_body
 from dragoman.http.api.config import ConfigControl
+from dragoman.http.api.parameters import Parameters
 from dragoman.http.api.responses import convert_errors, respond, response_headers
 from dragoman.http.api.state import LINES
 from dragoman.http.routes import RoutedRequest
@@ -72,6 +73,7 @@ class SignInApi:
 
     async def end_cooldowns(self, request: RoutedRequest) -> None:
         """Ask a provider again with the next request, whatever its credentials are cooling down for."""
+        Parameters(request.exchange.query, ())
         providers = self._gateway.runtime.providers
         await self._audit.record(request, "accounts.end_cooldowns", request.rest)
         with convert_errors("id"):

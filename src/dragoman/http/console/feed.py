@@ -151,6 +151,7 @@ class FeedApi:
         respond_bytes(request, b'{"description":' + body + b',"problem":""}')
 
     async def _end(self, request: RoutedRequest) -> None:
+        Parameters(request.exchange.query, ())
         if await self._forwards(request, request.rest):
             return
         live = self._find(request)

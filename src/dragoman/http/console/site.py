@@ -65,6 +65,7 @@ class Console:
         self._check = BrowserCheck(True, ())
         self._keyring = keyring
         self._backoff = backoff
+        self._audit = audit
         self._feed = FeedApi(live, group, self.find_session, sessions, keyring, audit)
 
     def adopt(self, config: Config) -> None:
@@ -148,6 +149,7 @@ class Console:
             refused.observed = True  # by the backoff
             raise refused
         exchange.mark_authenticated()
+        await self._record(request, "sessions.begin", made.row, made.row)
         await self._respond_signed_in(request, made)
 
     async def _begin_session(self, proof: SignIn, browser: Browser) -> NewSession | None:
@@ -166,7 +168,9 @@ class Console:
         respond(request, await self._describe_session(await self._own_session(request)))
 
     async def _sign_out(self, request: RoutedRequest) -> None:
-        await self.sessions.end((await self._own_session(request)).id)
+        own = await self._own_session(request)
+        await self._record(request, "sessions.end", own, own)
+        await self.sessions.end(own.id)
         head = [(b"set-cookie", f"{COOKIE}=; Max-Age=0; {COOKIE_RULES}".encode()), (b"cache-control", b"no-store")]
         request.exchange.respond(204, head, b"")
 
@@ -177,10 +181,16 @@ class Console:
 
     async def _end_session(self, request: RoutedRequest) -> None:
         own = await self._own_session(request)
-        if request.rest not in {row.id for row in await self._visible(own)}:
+        found = next((row for row in await self._visible(own) if row.id == request.rest), None)
+        if found is None:
             raise RequestError(Failure(Kind.NOT_FOUND, f"There is no session {request.rest[:80]!r}.", at="/id"))
-        await self.sessions.end(request.rest)
+        await self._record(request, "sessions.end", own, found)
+        await self.sessions.end(found.id)
         respond(request, {"ended": request.rest})
+
+    async def _record(self, request: RoutedRequest, action: str, own: SessionRow, changed: SessionRow) -> None:
+        if self._audit is not None:
+            await self._audit.record(request, action, changed.id, {"key": changed.key}, own.key)
 
     async def _visible(self, own: SessionRow) -> list[SessionRow]:
         """Return all sessions for the owner, and for anybody else those of the same key."""
