@@ -10,6 +10,8 @@ from typing import Protocol
 from msgspec import Struct
 
 DIGEST_BYTES = 16
+BACKGROUND, BACKGROUND_STREAM = "background", "background stream"  # modes
+UNFINISHED = ("queued", "in_progress")  # statuses of a background response that has not ended
 
 
 class ItemRow(Struct, frozen=True):
@@ -41,6 +43,7 @@ class ResponseRow(Struct, frozen=True):
     conversation: str = ""
     keeper: str = ""  # the provider that keeps the response itself; then nothing else is stored of it
     account: str = ""  # which of the keeper's credentials
+    mode: str = ""  # BACKGROUND or BACKGROUND_STREAM; empty: it was stored once it was complete
 
     @property
     def digests(self) -> tuple[bytes, ...]:
@@ -138,7 +141,10 @@ class ResponseStore(Protocol):
         """Remove an item from a conversation, by its own id; return whether it was in it."""
 
     async def lock_conversation(self, owner: str, conversation: str, lock: ConversationLock, now: int) -> bool:
-        """Take the lock, or extend it if the token is its own; False if another holds it."""
+        """Take the lock, or extend it if the token is its own; False if another holds it.
+
+        A background response of the conversation that has not ended holds it too.
+        """
 
     async def unlock_conversation(self, owner: str, conversation: str, token: str) -> None:
         """Release the lock if this token holds it."""

@@ -11,6 +11,7 @@ from dragoman.store.audit_log import AuditRow
 from dragoman.store.request_search import RequestPage, RequestSearch
 from dragoman.store.response_rows import ResponseStore
 from dragoman.store.rollup import SumQuery
+from dragoman.store.run_rows import RunStore
 from dragoman.store.session_rows import SessionRow
 from dragoman.store.usage_rows import UsageRow, UsageSpan, UsageSum
 
@@ -91,6 +92,10 @@ class Store(Protocol):
     @property
     def responses(self) -> ResponseStore:
         """Stored responses and conversations."""
+
+    @property
+    def runs(self) -> RunStore:
+        """Background responses that have not ended, and their events."""
 
     async def open(self) -> None:
         """Connect and migrate the schema; every other operation does so too if it has not been possible yet."""

@@ -262,4 +262,29 @@ MIGRATIONS: tuple[str, ...] = (
     """
     ALTER TABLE dragoman.usage ADD COLUMN run TEXT NOT NULL DEFAULT '';
     """,
+    # Background responses: those that have not ended, and the events of those that are streamed.
+    """
+    ALTER TABLE dragoman.responses ADD COLUMN mode TEXT NOT NULL DEFAULT '';
+    CREATE TABLE dragoman.background_runs (
+        owner        TEXT NOT NULL,
+        id           TEXT NOT NULL,
+        conversation TEXT NOT NULL,
+        request      BYTEA NOT NULL,
+        last_event   BIGINT NOT NULL,
+        token        TEXT NOT NULL,
+        lease_until  BIGINT NOT NULL,
+        place        BIGINT GENERATED ALWAYS AS IDENTITY,
+        PRIMARY KEY (owner, id)
+    );
+    CREATE INDEX background_runs_by_token ON dragoman.background_runs (token);
+    CREATE TABLE dragoman.response_events (
+        owner      TEXT NOT NULL,
+        id         TEXT NOT NULL,
+        first      BIGINT NOT NULL,
+        last       BIGINT NOT NULL,
+        body       BYTEA NOT NULL,
+        created_at BIGINT NOT NULL,
+        PRIMARY KEY (owner, id, first)
+    );
+    """,
 )

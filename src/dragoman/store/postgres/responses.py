@@ -52,7 +52,7 @@ OVER_BOUNDS = """
             row_number() OVER (PARTITION BY owner ORDER BY created_at DESC, place DESC) AS number,
             sum(bytes) OVER (PARTITION BY owner ORDER BY created_at DESC, place DESC) AS owner_bytes,
             sum(bytes) OVER (ORDER BY created_at DESC, place DESC) AS total_bytes
-        FROM dragoman.responses
+        FROM dragoman.responses WHERE status NOT IN ('queued', 'in_progress')
     ) AS ranked WHERE expires_at <= $1 OR number > $2 OR owner_bytes > $3 OR total_bytes > $4
     ORDER BY created_at LIMIT $5
 """
@@ -73,7 +73,7 @@ class PostgresResponses:
         self._connections = connections
 
     async def save_response(self, row: ResponseRow, items: Sequence[ItemRow], appended: Sequence[bytes] = ()) -> bool:
-        return await self._connections.run(partial(_save_response, row=row, items=items, appended=appended))
+        return await self._connections.run(partial(save_response, row=row, items=items, appended=appended))
 
     async def add_output(self, owner: str, id: str, items: Sequence[ItemRow]) -> None:
         query = "UPDATE dragoman.responses SET output = $1 WHERE owner = $2 AND id = $3 AND output = ''"
@@ -81,9 +81,9 @@ class PostgresResponses:
 
         async def add(connection: asyncpg.Connection) -> None:
             async with connection.transaction():
-                await _lock(connection, owner)
-                if _has_changed(await connection.execute(query, b"".join(digests), owner, id)):
-                    await _add_items(connection, owner, items)
+                await lock_owner(connection, owner)
+                if has_changed(await connection.execute(query, b"".join(digests), owner, id)):
+                    await add_items(connection, owner, items)
                     await connection.execute(REFER, owner, digests)
 
         await self._connections.run(add)
@@ -100,7 +100,7 @@ class PostgresResponses:
     async def delete_response(self, owner: str, id: str) -> bool:
         async def delete(connection: asyncpg.Connection) -> bool:
             async with connection.transaction():
-                await _lock(connection, owner)
+                await lock_owner(connection, owner)
                 return await _delete_response(connection, owner, id)
 
         return await self._connections.run(delete)
@@ -144,7 +144,7 @@ class PostgresResponses:
             async with connection.transaction():
                 old = await connection.fetch(OVER_BOUNDS, *values)
                 for owner in sorted({owner for owner, _ in old}):
-                    await _lock(connection, owner)
+                    await lock_owner(connection, owner)
                 removed = [await _delete_response(connection, owner, id) for owner, id in old]
             return sum(removed)
 
@@ -155,9 +155,9 @@ class PostgresResponses:
 
         async def add(connection: asyncpg.Connection) -> None:
             async with connection.transaction():
-                await _lock(connection, row.owner)
+                await lock_owner(connection, row.owner)
                 await connection.execute(query, *astuple(row))
-                await _append(connection, row.owner, row.id, items)
+                await extend_conversation(connection, row.owner, row.id, items)
 
         await self._connections.run(add)
 
@@ -179,20 +179,20 @@ class PostgresResponses:
 
         async def delete(connection: asyncpg.Connection) -> bool:
             async with connection.transaction():
-                await _lock(connection, owner)
+                await lock_owner(connection, owner)
                 await _release(connection, owner, [found[0] for found in await connection.fetch(removing, owner, id)])
                 query = "DELETE FROM dragoman.conversations WHERE owner = $1 AND id = $2"
-                return _has_changed(await connection.execute(query, owner, id))
+                return has_changed(await connection.execute(query, owner, id))
 
         return await self._connections.run(delete)
 
     async def append_items(self, owner: str, conversation: str, items: Sequence[ItemRow]) -> bool:
         async def append(connection: asyncpg.Connection) -> bool:
             async with connection.transaction():
-                await _lock(connection, owner)
-                if not await _has_conversation(connection, owner, conversation):
+                await lock_owner(connection, owner)
+                if not await has_conversation(connection, owner, conversation):
                     return False
-                await _append(connection, owner, conversation, items)
+                await extend_conversation(connection, owner, conversation, items)
                 return True
 
         return await self._connections.run(append)
@@ -217,7 +217,7 @@ class PostgresResponses:
 
         async def delete(connection: asyncpg.Connection) -> bool:
             async with connection.transaction():
-                await _lock(connection, owner)
+                await lock_owner(connection, owner)
                 removed = [found[0] for found in await connection.fetch(removing, owner, conversation, item)]
                 await _release(connection, owner, removed)
                 return bool(removed)
@@ -228,6 +228,7 @@ class PostgresResponses:
         query = (
             "UPDATE dragoman.conversations SET lock_token = $3, lock_until = $4 WHERE owner = $1 AND id = $2"
             " AND (lock_until <= $5 OR lock_token = $3)"
+            " AND NOT EXISTS (SELECT 1 FROM dragoman.background_runs WHERE owner = $1 AND conversation = $2)"
         )
         return await self._changes(query, owner, conversation, lock.token, lock.until, now)
 
@@ -237,12 +238,12 @@ class PostgresResponses:
 
     async def _changes(self, query: str, *values: str | int | bytes) -> bool:
         async def change(connection: asyncpg.Connection) -> bool:
-            return _has_changed(await connection.execute(query, *values))
+            return has_changed(await connection.execute(query, *values))
 
         return await self._connections.run(change)
 
 
-def _has_changed(status: str) -> bool:
+def has_changed(status: str) -> bool:
     return not status.endswith(" 0")
 
 
@@ -250,23 +251,23 @@ def _item(found: tuple[bytes, str, bytes, bytes | None]) -> ItemRow:
     return ItemRow(*found)
 
 
-async def _lock(connection: asyncpg.Connection, owner: str) -> None:
+async def lock_owner(connection: asyncpg.Connection, owner: str) -> None:
     await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, $2))", owner, LOCK_SEED)
 
 
-async def _save_response(
+async def save_response(
     connection: asyncpg.Connection, row: ResponseRow, items: Sequence[ItemRow], appended: Sequence[bytes]
 ) -> bool:
     async with connection.transaction():
-        await _lock(connection, row.owner)
+        await lock_owner(connection, row.owner)
         exists = "SELECT 1 FROM dragoman.responses WHERE owner = $1 AND id = $2"
         if await connection.fetchval(exists, row.owner, row.id):
             return False
-        added = len(row.head) + len(row.context) + await _add_items(connection, row.owner, items)
+        added = len(row.head) + len(row.context) + await add_items(connection, row.owner, items)
         await connection.execute(ADD_RESPONSE, *astuple(row), added)
         await connection.execute(REFER, row.owner, list(row.digests))
-        if appended and await _has_conversation(connection, row.owner, row.conversation):
-            await _append(connection, row.owner, row.conversation, (), appended)
+        if appended and await has_conversation(connection, row.owner, row.conversation):
+            await extend_conversation(connection, row.owner, row.conversation, (), appended)
         return True
 
 
@@ -275,11 +276,15 @@ async def _delete_response(connection: asyncpg.Connection, owner: str, id: str) 
     found = await connection.fetchrow(query, owner, id)
     if not found:
         return False
-    await _release(connection, owner, ResponseRow(*found).digests)
+    row = ResponseRow(*found)
+    if row.mode:
+        await connection.execute("DELETE FROM dragoman.background_runs WHERE owner = $1 AND id = $2", owner, id)
+        await connection.execute("DELETE FROM dragoman.response_events WHERE owner = $1 AND id = $2", owner, id)
+    await _release(connection, owner, row.digests)
     return True
 
 
-async def _add_items(connection: asyncpg.Connection, owner: str, items: Sequence[ItemRow]) -> int:
+async def add_items(connection: asyncpg.Connection, owner: str, items: Sequence[ItemRow]) -> int:
     """Add the items that are not stored yet; return their size."""
     unique = list({item.digest: item for item in items}.values())
     columns = ([item.digest for item in unique], [item.id for item in unique], [item.body for item in unique])
@@ -293,19 +298,19 @@ async def _release(connection: asyncpg.Connection, owner: str, digests: Iterable
     await connection.execute(REMOVE_UNUSED, owner, released)
 
 
-async def _has_conversation(connection: asyncpg.Connection, owner: str, id: str) -> bool:
+async def has_conversation(connection: asyncpg.Connection, owner: str, id: str) -> bool:
     query = "SELECT 1 FROM dragoman.conversations WHERE owner = $1 AND id = $2"
     return bool(await connection.fetchval(query, owner, id))
 
 
-async def _append(
+async def extend_conversation(
     connection: asyncpg.Connection,
     owner: str,
     conversation: str,
     items: Sequence[ItemRow],
     digests: Sequence[bytes] = (),
 ) -> None:
-    await _add_items(connection, owner, items)
+    await add_items(connection, owner, items)
     added = [*digests, *(item.digest for item in items)]
     await connection.execute(REFER, owner, added)
     query = """

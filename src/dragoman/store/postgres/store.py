@@ -7,6 +7,7 @@ from dragoman.store.audit_log import AuditRow
 from dragoman.store.postgres import admin_tables, rollup_tables, session_tables, tables
 from dragoman.store.postgres.connection import ConnectionPool
 from dragoman.store.postgres.responses import PostgresResponses
+from dragoman.store.postgres.runs import PostgresRuns
 from dragoman.store.request_search import RequestPage, RequestSearch
 from dragoman.store.rollup import SumQuery
 from dragoman.store.session_rows import SessionRow
@@ -20,6 +21,7 @@ class PostgresStore:
     def __init__(self, url: str) -> None:
         self._connections = ConnectionPool(url)
         self.responses = PostgresResponses(self._connections)
+        self.runs = PostgresRuns(self._connections)
 
     @property
     def name(self) -> str:

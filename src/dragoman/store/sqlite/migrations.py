@@ -241,4 +241,28 @@ MIGRATIONS: tuple[str, ...] = (
     """
     ALTER TABLE usage ADD COLUMN run TEXT NOT NULL DEFAULT '';
     """,
+    # Background responses: those that have not ended, and the events of those that are streamed.
+    """
+    ALTER TABLE responses ADD COLUMN mode TEXT NOT NULL DEFAULT '';
+    CREATE TABLE background_runs (
+        owner        TEXT NOT NULL,
+        id           TEXT NOT NULL,
+        conversation TEXT NOT NULL,
+        request      BLOB NOT NULL,
+        last_event   INTEGER NOT NULL,
+        token        TEXT NOT NULL,
+        lease_until  INTEGER NOT NULL,
+        PRIMARY KEY (owner, id)
+    );
+    CREATE INDEX background_runs_by_token ON background_runs (token);
+    CREATE TABLE response_events (
+        owner      TEXT NOT NULL,
+        id         TEXT NOT NULL,
+        first      INTEGER NOT NULL,
+        last       INTEGER NOT NULL,
+        body       BLOB NOT NULL,
+        created_at INTEGER NOT NULL,
+        PRIMARY KEY (owner, id, first)
+    ) WITHOUT ROWID;
+    """,
 )

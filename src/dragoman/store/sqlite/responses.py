@@ -22,14 +22,15 @@ T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
 
 COLUMNS = ", ".join(field.name for field in fields(ResponseRow))
-ADD_RESPONSE = f"INSERT INTO responses ({COLUMNS}, bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+PLACES = ", ".join("?" * (len(fields(ResponseRow)) + 1))
+ADD_RESPONSE = f"INSERT INTO responses ({COLUMNS}, bytes) VALUES ({PLACES})"
 OVER_BOUNDS = """
     SELECT owner, id FROM (
         SELECT owner, id, created_at, expires_at,
             row_number() OVER (PARTITION BY owner ORDER BY created_at DESC, rowid DESC) AS number,
             sum(bytes) OVER (PARTITION BY owner ORDER BY created_at DESC, rowid DESC) AS owner_bytes,
             sum(bytes) OVER (ORDER BY created_at DESC, rowid DESC) AS total_bytes
-        FROM responses
+        FROM responses WHERE status NOT IN ('queued', 'in_progress')
     ) WHERE expires_at <= ?1 OR number > ?2 OR owner_bytes > ?3 OR total_bytes > ?4
     ORDER BY created_at LIMIT ?5
 """
@@ -47,16 +48,16 @@ class SqliteResponses:
         self._runner = runner
 
     async def save_response(self, row: ResponseRow, items: Sequence[ItemRow], appended: Sequence[bytes] = ()) -> bool:
-        return await self._runner.write(lambda connection: _save_response(connection, row, items, appended))
+        return await self._runner.write(lambda connection: save_response(connection, row, items, appended))
 
     async def add_output(self, owner: str, id: str, items: Sequence[ItemRow]) -> None:
         query = "UPDATE responses SET output = ? WHERE owner = ? AND id = ? AND output = x''"
         output = b"".join(dict.fromkeys(item.digest for item in items))
 
         def add(connection: apsw.Connection) -> None:
-            if _changes(connection, query, (output, owner, id)):
-                _add_items(connection, owner, items)
-                _refer(connection, owner, split_digests(output))
+            if has_changed(connection, query, (output, owner, id)):
+                add_items(connection, owner, items)
+                refer(connection, owner, split_digests(output))
 
         await self._runner.write(add)
 
@@ -105,7 +106,7 @@ class SqliteResponses:
                 (SELECT coalesce(sum(length(body) + coalesce(length(hidden), 0)), 0) FROM response_items
                     WHERE ?1 IS NULL OR owner = ?1)
         """
-        return await self._runner.read(lambda connection: Kept(*_only_row(connection.execute(query, (owner,)))))
+        return await self._runner.read(lambda connection: Kept(*only_row(connection.execute(query, (owner,)))))
 
     async def remove_responses(self, now: int, bounds: Bounds, limit: int) -> int:
         def remove(connection: apsw.Connection) -> int:
@@ -122,7 +123,7 @@ class SqliteResponses:
             connection.execute(
                 "INSERT INTO conversations (owner, id, created_at, metadata) VALUES (?, ?, ?, ?)", astuple(row)
             )
-            _append(connection, row.owner, row.id, items)
+            extend_conversation(connection, row.owner, row.id, items)
 
         await self._runner.write(add)
 
@@ -137,21 +138,21 @@ class SqliteResponses:
 
     async def set_metadata(self, owner: str, id: str, metadata: bytes) -> bool:
         query = "UPDATE conversations SET metadata = ? WHERE owner = ? AND id = ?"
-        return await self._runner.write(lambda connection: _changes(connection, query, (metadata, owner, id)))
+        return await self._runner.write(lambda connection: has_changed(connection, query, (metadata, owner, id)))
 
     async def delete_conversation(self, owner: str, id: str) -> bool:
         def delete(connection: apsw.Connection) -> bool:
             removing = "DELETE FROM conversation_items WHERE owner = ? AND conversation = ? RETURNING digest"
             _release(connection, owner, [bytes(found[0]) for found in connection.execute(removing, (owner, id))])
-            return _changes(connection, "DELETE FROM conversations WHERE owner = ? AND id = ?", (owner, id))
+            return has_changed(connection, "DELETE FROM conversations WHERE owner = ? AND id = ?", (owner, id))
 
         return await self._runner.write(delete)
 
     async def append_items(self, owner: str, conversation: str, items: Sequence[ItemRow]) -> bool:
         def append(connection: apsw.Connection) -> bool:
-            if not _has_conversation(connection, owner, conversation):
+            if not has_conversation(connection, owner, conversation):
                 return False
-            _append(connection, owner, conversation, items)
+            extend_conversation(connection, owner, conversation, items)
             return True
 
         return await self._runner.write(append)
@@ -184,36 +185,37 @@ class SqliteResponses:
         query = (
             "UPDATE conversations SET lock_token = ?, lock_until = ? WHERE owner = ? AND id = ?"
             " AND (lock_until <= ? OR lock_token = ?)"
+            " AND NOT EXISTS (SELECT 1 FROM background_runs WHERE owner = ? AND conversation = ?)"
         )
-        values = (lock.token, lock.until, owner, conversation, now, lock.token)
-        return await self._runner.write(lambda connection: _changes(connection, query, values))
+        values = (lock.token, lock.until, owner, conversation, now, lock.token, owner, conversation)
+        return await self._runner.write(lambda connection: has_changed(connection, query, values))
 
     async def unlock_conversation(self, owner: str, conversation: str, token: str) -> None:
         query = "UPDATE conversations SET lock_until = 0 WHERE owner = ? AND id = ? AND lock_token = ?"
-        await self._runner.write(lambda connection: _changes(connection, query, (owner, conversation, token)))
+        await self._runner.write(lambda connection: has_changed(connection, query, (owner, conversation, token)))
 
 
-def _only_row(rows: Iterable[tuple[object, ...]]) -> tuple[int, ...]:
+def only_row(rows: Iterable[tuple[object, ...]]) -> tuple[int, ...]:
     [row] = rows
     return tuple(count for count in row if isinstance(count, int))
 
 
-def _changes(connection: apsw.Connection, query: str, values: tuple[str | int | bytes, ...]) -> bool:
+def has_changed(connection: apsw.Connection, query: str, values: tuple[str | int | bytes, ...]) -> bool:
     connection.execute(query, values)
     return connection.changes() > 0
 
 
-def _save_response(
+def save_response(
     connection: apsw.Connection, row: ResponseRow, items: Sequence[ItemRow], appended: Sequence[bytes]
 ) -> bool:
     query = "SELECT 1 FROM responses WHERE owner = ? AND id = ?"
     if connection.execute(query, (row.owner, row.id)).fetchone():
         return False
-    added = len(row.head) + len(row.context) + _add_items(connection, row.owner, items)
+    added = len(row.head) + len(row.context) + add_items(connection, row.owner, items)
     connection.execute(ADD_RESPONSE, (*astuple(row), added))
-    _refer(connection, row.owner, row.digests)
-    if appended and _has_conversation(connection, row.owner, row.conversation):
-        _append(connection, row.owner, row.conversation, (), appended)
+    refer(connection, row.owner, row.digests)
+    if appended and has_conversation(connection, row.owner, row.conversation):
+        extend_conversation(connection, row.owner, row.conversation, (), appended)
     return True
 
 
@@ -222,7 +224,11 @@ def _delete_response(connection: apsw.Connection, owner: str, id: str) -> bool:
     found = connection.execute(query, (owner, id)).fetchone()
     if not found:
         return False
-    _release(connection, owner, ResponseRow(*found).digests)
+    row = ResponseRow(*found)
+    if row.mode:
+        connection.execute("DELETE FROM background_runs WHERE owner = ? AND id = ?", (owner, id))
+        connection.execute("DELETE FROM response_events WHERE owner = ? AND id = ?", (owner, id))
+    _release(connection, owner, row.digests)
     return True
 
 
@@ -234,7 +240,7 @@ def _load_items(connection: apsw.Connection, owner: str, digests: Sequence[bytes
             yield digest, ItemRow(*found)
 
 
-def _add_items(connection: apsw.Connection, owner: str, items: Sequence[ItemRow]) -> int:
+def add_items(connection: apsw.Connection, owner: str, items: Sequence[ItemRow]) -> int:
     """Add the items that are not stored yet; return their size."""
     query = (
         "INSERT INTO response_items (owner, digest, id, body, hidden) VALUES (?, ?, ?, ?, ?)"
@@ -247,7 +253,7 @@ def _add_items(connection: apsw.Connection, owner: str, items: Sequence[ItemRow]
     return added
 
 
-def _refer(connection: apsw.Connection, owner: str, digests: Iterable[bytes]) -> None:
+def refer(connection: apsw.Connection, owner: str, digests: Iterable[bytes]) -> None:
     connection.executemany(
         "INSERT INTO item_references (owner, digest, number) VALUES (?, ?, 1)"
         " ON CONFLICT (owner, digest) DO UPDATE SET number = number + 1",
@@ -265,22 +271,22 @@ def _release(connection: apsw.Connection, owner: str, digests: Iterable[bytes]) 
             connection.execute("DELETE FROM response_items WHERE owner = ? AND digest = ?", (owner, digest))
 
 
-def _has_conversation(connection: apsw.Connection, owner: str, id: str) -> bool:
+def has_conversation(connection: apsw.Connection, owner: str, id: str) -> bool:
     return bool(connection.execute("SELECT 1 FROM conversations WHERE owner = ? AND id = ?", (owner, id)).fetchone())
 
 
-def _append(
+def extend_conversation(
     connection: apsw.Connection,
     owner: str,
     conversation: str,
     items: Sequence[ItemRow],
     digests: Sequence[bytes] = (),
 ) -> None:
-    _add_items(connection, owner, items)
+    add_items(connection, owner, items)
     digests = (*digests, *(item.digest for item in items))
-    _refer(connection, owner, digests)
+    refer(connection, owner, digests)
     query = "SELECT coalesce(max(place), 0) FROM conversation_items WHERE owner = ? AND conversation = ?"
-    [last] = _only_row(connection.execute(query, (owner, conversation)))
+    [last] = only_row(connection.execute(query, (owner, conversation)))
     connection.executemany(
         "INSERT INTO conversation_items (owner, conversation, place, digest) VALUES (?, ?, ?, ?)",
         [(owner, conversation, place, digest) for place, digest in enumerate(digests, last + 1)],

@@ -17,6 +17,7 @@ from dragoman.store.session_rows import SessionRow
 from dragoman.store.sqlite import admin_tables, rollup_tables, session_tables, tables
 from dragoman.store.sqlite.connection import connect, in_transaction
 from dragoman.store.sqlite.responses import SqliteResponses
+from dragoman.store.sqlite.runs import SqliteRuns
 from dragoman.store.store import KeyId, KeyRow, LiveKey, Rotation, StoreError
 from dragoman.store.usage_rows import UsageRow, UsageSpan, UsageSum
 
@@ -38,6 +39,7 @@ class SqliteStore:
         self._query_threads = ThreadPoolExecutor(max_workers=MAX_QUERIES, thread_name_prefix="store query")
         self._query_connections: SimpleQueue[apsw.Connection] = SimpleQueue()  # those that are not in use
         self.responses = SqliteResponses(self)
+        self.runs = SqliteRuns(self)
 
     @property
     def name(self) -> str:
