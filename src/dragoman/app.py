@@ -32,6 +32,7 @@ from dragoman.flow.media_fetcher import Fetcher
 from dragoman.flow.runtime import Runtime
 from dragoman.http.api.audit import AuditLog
 from dragoman.http.api.table import AdminApi
+from dragoman.http.background import BackgroundApi
 from dragoman.http.failures import render_transport_error
 from dragoman.http.handler import RequestHandler
 from dragoman.http.host_check import HostCheck
@@ -49,6 +50,7 @@ from dragoman.providers.catalogue import CachedCatalogue
 from dragoman.providers.connection import USER_AGENT
 from dragoman.providers.pooled import make_provider
 from dragoman.providers.provider import Provider
+from dragoman.responses.background import BackgroundRuns
 from dragoman.responses.cleaning import remove_old_responses_forever
 from dragoman.responses.service import ResponseService
 from dragoman.store import Store, StoreError
@@ -140,7 +142,9 @@ class App:
         self._responses: ResponsesApi | None = None
         if store is not None:
             service = ResponseService(store, lambda: self.gateway.runtime.config.responses)
-            self._responses = ResponsesApi(self.gateway, service, keyring.tenant)
+            runs = BackgroundRuns(service, store.runs, lambda: self.gateway.runtime.config.responses)
+            background = BackgroundApi(self.gateway, service, runs, keyring)
+            self._responses = ResponsesApi(self.gateway, service, background, keyring)
         self.site = RequestHandler(self.gateway, keyring, host_check, self._metrics.scrape, api, self._responses)
         self._budget = ByteBudget(server.max_buffered_bytes)
         self.group = None if member is None else self._join_group(member)
@@ -164,8 +168,10 @@ class App:
         if self._store is not None:
             old_usage = remove_old_usage_forever(self._store, lambda: self.gateway.runtime.config.store.usage_days)
             self._watching.append(spawn(old_usage, name="old usage"))
-            old = remove_old_responses_forever(self._store.responses, lambda: self.gateway.runtime.config.responses)
+            old = remove_old_responses_forever(self._store, lambda: self.gateway.runtime.config.responses)
             self._watching.append(spawn(old, name="old responses"))
+        if self._responses is not None:
+            self._responses.background.start(self.site.has_room)
         self._metrics.start(partial(provider_address, self.gateway))
         if self.usage is not None:
             self.usage.start()
@@ -180,7 +186,7 @@ class App:
         """
         self.site.ready = False
         if self._responses is not None:
-            self._responses.retire_sockets()
+            self._responses.begin_stop()
         self.server.begin_stop()
         if accept_s and not self.server.is_quiet(QUIET_S):
             await self._accept_while_stopping(accept_s, listen)
@@ -203,7 +209,9 @@ class App:
 
     async def _drain(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        await self.server.drain(seconds)
+        background = None if self._responses is None else self._responses.background.runs
+        draining = [] if background is None else [background.drain(seconds, lambda: self.server.is_grace_over)]
+        await asyncio.gather(self.server.drain(seconds), *draining)
         await self.server.close()
         if self.group is not None:  # until now, other workers may have passed requests on to this one
             await self.group.stop(max(0.0, until - time.monotonic()))

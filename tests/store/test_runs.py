@@ -37,9 +37,9 @@ def test_a_queued_response_is_claimed_once_and_ends_once(store_url: str) -> None
         assert await store.runs.claim_run(Claim("other", NOW + 10), MOST) is None
         done = replace(run.row, status="completed", route="up/n", head=b'{"done":1}', output=REPLY.digest)
         last = EventChunk(2, 2, b"last\n\n")
-        assert not await store.runs.finish_run("other", done, [REPLY], (), last, NOW)
-        assert await store.runs.finish_run("token", done, [REPLY], (), last, NOW)
-        assert not await store.runs.finish_run("token", done, [REPLY], (), last, NOW)
+        assert not await store.runs.finish_run("other", done, [REPLY], (), [last], NOW)
+        assert await store.runs.finish_run("token", done, [REPLY], (), [last], NOW)
+        assert not await store.runs.finish_run("token", done, [REPLY], (), [last], NOW)
         assert not await store.runs.end_run("alice", "resp_1", Ending("cancelled", b"{}"), NOW)
         assert await store.responses.find_response("alice", "resp_1", NOW) == done
         events = await store.runs.load_events("alice", "resp_1", 0, 10)
@@ -106,7 +106,7 @@ def test_claims_of_many_processes_never_meet(store_url: str) -> None:
 
         async def take(name: str) -> list[str]:
             async with opened(store_url) as own:
-                taken = []
+                taken: list[str] = []
                 while run := await own.runs.claim_run(Claim(f"{name}{len(taken)}", NOW + 10), MOST):
                     taken.append(run.row.id)
                 return taken
@@ -126,7 +126,7 @@ def test_a_conversation_is_locked_until_its_background_response_ends(store_url: 
         assert not await store.responses.lock_conversation("alice", "conv_1", lock, NOW)
         await store.runs.claim_run(Claim("token", NOW + 10), MOST)
         done = replace(row, status="completed", output=REPLY.digest)
-        await store.runs.finish_run("token", done, [REPLY], [HELLO.digest, REPLY.digest], None, NOW)
+        await store.runs.finish_run("token", done, [REPLY], [HELLO.digest, REPLY.digest], (), NOW)
         assert await store.responses.conversation_items("alice", "conv_1") == (HELLO, REPLY)
         assert await store.responses.lock_conversation("alice", "conv_1", lock, NOW)
 

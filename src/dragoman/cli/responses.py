@@ -10,7 +10,7 @@ from dragoman.cli.screen import remark, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, read_settings
 from dragoman.store.response_rows import ResponseRow
 
-HEADINGS = ("ID", "CREATED", "KEY", "STATUS", "MODEL", "ROUTE")
+HEADINGS = ("ID", "CREATED", "KEY", "MODE", "STATUS", "MODEL", "ROUTE")
 
 
 @click.group("responses")
@@ -70,6 +70,7 @@ def _describe(row: ResponseRow) -> dict[str, object]:
         "id": row.id,
         "created": created,
         "key": row.owner,
+        "mode": row.mode or "foreground",
         "status": row.status,
         "model": row.model,
         "route": row.route,

@@ -10,6 +10,7 @@ from dragoman.config.secret import Secret, SecretSource
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Count = Annotated[int, Meta(ge=1)]
+Lease = Annotated[float, Meta(ge=2.0)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Wait = Annotated[float, Meta(ge=0, le=86_400)]
 Megabytes = Annotated[float, Meta(gt=0, le=4096)]
@@ -131,6 +132,10 @@ class ResponsesSettings(Struct, frozen=True):
     socket_ping_s: Seconds = 20.0  # between two pings over a WebSocket
     socket_silence_s: Seconds = 60.0  # a WebSocket whose client has sent nothing for so long is closed
     socket_max_s: Seconds = 3600.0  # a WebSocket is closed after this time
+    max_background: Count = 200  # background responses that one process runs at the same time; others wait
+    max_background_per_key: Count = 100  # that all processes together run for one client key
+    max_unfinished_per_key: Count = 1000  # background responses of one client key, running and waiting
+    background_lease_s: Lease = 15.0  # after which a background response counts as interrupted if its process is gone
 
 
 class Fetch(Struct, frozen=True):

@@ -33,6 +33,8 @@ class ObserverQueue:
 
     def add(self, record: RequestRecord) -> None:
         record.end()
+        if not record.rounds:  # the request was queued; it is its run that has an outcome
+            return
         self._ended.append(record)
         if len(self._ended) >= MAX_QUEUED:
             self.flush()

@@ -66,7 +66,7 @@ class RequestRecord:
         self.upstream_protocol = ""
         self.ledger: Ledger | None = None  # None: passed through
         self.failed_attempts: list[FailedAttempt] = []
-        self.rounds = 1  # of upstream requests for this reply: more than one after server tools or pauses
+        self.rounds = 1  # of upstream requests for this reply: more after server tools or pauses, none if it is queued
         self.replies = 0  # rounds that an upstream has answered
         self.tool_runs: list[ToolRun] = []
         self.awaits_round = False  # the model is to go on once its tools have run

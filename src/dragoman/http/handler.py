@@ -92,7 +92,7 @@ class RequestHandler:
         self._keyring = keyring
         self._scrape = scrape
         self._api = api
-        self._responses = responses
+        self.responses = responses
         self.parked_runs = ParkedRuns(lambda: gateway.runtime.config.responses)
         self.host_check = host_check
         self.auth_backoff = AuthBackoff()
@@ -116,9 +116,9 @@ class RequestHandler:
         self.parked_runs.worker = group.number
         self.routes = RouteTable(self._table())
 
-    def stored_counts(self) -> dict[str, int]:
-        """Return how many responses were stored and how many could not be."""
-        return {"kept": 0, "not_kept": 0} if self._responses is None else self._responses.service.counts
+    def has_room(self) -> bool:
+        """Return whether one more request may be answered."""
+        return self.under_way < self._gateway.runtime.config.server.max_requests
 
     def _table(self) -> Iterator[Route]:
         for path, handler in (
@@ -149,7 +149,7 @@ class RequestHandler:
             yield Route("POST", f"/{relayed.name}", Role.CLIENT, partial(self._relay, relayed))
         yield from () if self._api is None else self._api.routes()
         yield from () if self.console is None else self.console.routes()
-        yield from refuse_state() if self._responses is None else self._responses.routes(infer, self._infer)
+        yield from refuse_state() if self.responses is None else self.responses.routes(infer, self._infer)
 
     async def __call__(self, exchange: Exchange, sender: Sender | None = None) -> None:
         """Answer a request. `sender`: another worker of the gateway has checked it, and passes it on."""
@@ -253,9 +253,9 @@ class RequestHandler:
 
     def _with_state(self, protocol: str, answer: AnswerCall, *, keeps: bool = True) -> AnswerCall:
         """Return what answers a call of this protocol: with what is kept, if it has such a state."""
-        if self._responses is None or protocol != self._responses.protocol:
+        if self.responses is None or protocol != self.responses.protocol:
             return answer
-        return partial(self._responses.with_state if keeps else self._responses.with_context, answer)
+        return partial(self.responses.with_state if keeps else self.responses.with_context, answer)
 
     async def _relay(self, path: RelayedPath, request: RoutedRequest) -> None:
         async def answer(exchange: Exchange, record: RequestRecord) -> None:

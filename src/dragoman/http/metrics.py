@@ -7,10 +7,12 @@ from urllib.parse import urlsplit
 from dragoman.accounts.usage_writer import UsageWriter
 from dragoman.flow.gateway import Gateway
 from dragoman.http.handler import RequestHandler
+from dragoman.http.responses import ResponsesApi
 from dragoman.net.server import Server
 from dragoman.observers import metrics_catalogue as catalogue
 from dragoman.observers.metrics_text import Reading
 from dragoman.providers.provider import Provider
+from dragoman.responses.background import STATUSES
 
 AVAILABLE = "available"
 
@@ -40,8 +42,7 @@ def make_metrics_reader(
         )
         for family, value in values:
             yield Reading(family.name, (), (value,))
-        for result, count in site.stored_counts().items():
-            yield Reading(catalogue.RESPONSES_STORED.name, (result,), (count,))
+        yield from response_samples(site.responses)
         for how, count in site.parked_runs.joined.items():
             yield Reading(catalogue.RUNS_JOINED.name, (how,), (count,))
         for result, count in reloads.items():
@@ -51,6 +52,17 @@ def make_metrics_reader(
             yield from provider_samples(name, provider, now)
 
     return readings
+
+
+def response_samples(responses: ResponsesApi | None) -> Iterator[Reading]:
+    """Return how many responses were stored, and how many background responses have come to each status."""
+    stored = {"kept": 0, "not_kept": 0} if responses is None else responses.service.counts
+    for result, count in stored.items():
+        yield Reading(catalogue.RESPONSES_STORED.name, (result,), (count,))
+    runs = None if responses is None else responses.background.runs
+    yield Reading(catalogue.BACKGROUND_RUNNING.name, (), (0 if runs is None else runs.running,))
+    for status in STATUSES:
+        yield Reading(catalogue.BACKGROUND.name, (status,), (0 if runs is None else runs.counts[status],))
 
 
 def provider_samples(name: str, provider: Provider, now: float) -> Iterator[Reading]:

@@ -1,6 +1,7 @@
 """Stored responses over HTTP: requests that refer to them, and the paths below /responses."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -8,11 +9,12 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from dragoman.accounts.keys import KeyId
+from dragoman.accounts.keys import Keyring
 from dragoman.flow.call import Call
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.offload import run_off_loop
 from dragoman.flow.relay_resource import Keeper, relay_resource
+from dragoman.http.background import BackgroundApi
 from dragoman.http.compaction import Compactor
 from dragoman.http.conversations import PATH as CONVERSATIONS
 from dragoman.http.conversations import ConversationsApi
@@ -24,6 +26,7 @@ from dragoman.net.tasks import spawn
 from dragoman.protocols.responses.state_items import read_request
 from dragoman.protocols.responses.wire import NAME
 from dragoman.responses.conversations import Conversations
+from dragoman.responses.kept_call import KeptCall
 from dragoman.responses.service import ResponseService, check_trigger, includes_opaque, read_page
 from dragoman.store.response_rows import ResponseRow
 
@@ -34,6 +37,7 @@ AnswerCall = Callable[[Exchange, Call], Awaitable[None]]
 Infer = Callable[[str, AnswerCall, RoutedRequest], Awaitable[None]]
 
 PATH = "/responses"
+_INTEGER = re.compile("-?[0-9]{1,9}")
 
 
 class ResponsesApi:
@@ -41,16 +45,18 @@ class ResponsesApi:
 
     protocol = NAME
 
-    def __init__(self, gateway: Gateway, service: ResponseService, tenant: Callable[[KeyId], str]) -> None:
+    def __init__(self, gateway: Gateway, service: ResponseService, background: BackgroundApi, keyring: Keyring) -> None:
         self._gateway = gateway
         self.service = service
-        self._tenant = tenant
-        self._conversations = ConversationsApi(Conversations(service), tenant)
+        self.background = background
+        self._tenant = keyring.tenant
+        self._conversations = ConversationsApi(Conversations(service), keyring.tenant)
         self._sockets: set[ResponsesSocket] = set()
         self._is_stopping = False
 
     def routes(self, infer: Infer, infer_here: Infer) -> Iterator[Route]:
         """Yield the routes; `infer` runs what answers a request with a model, `infer_here` not on another worker."""
+        self.background.infer = infer_here
         yield Route("GET", PATH, Role.CLIENT, partial(self._open_socket, infer_here), refuses=True)
         yield Route("POST", f"{PATH}/compact", Role.CLIENT, partial(infer, NAME, self.compact))
         yield from self._conversations.routes()
@@ -72,6 +78,9 @@ class ResponsesApi:
             return
         raw = await run_off_loop(len(call.body), partial(read_request, call.body))
         state = await self.service.open_call(call.tenant, raw, len(call.body))
+        if raw.get("background") and not await self._is_left_to_upstream(call, state):
+            await self.background.accept(exchange, call, state, raw)
+            return
         try:
             if check_trigger(raw):
                 await Compactor(self._gateway, exchange, call, state, raw).answer_trigger()
@@ -83,6 +92,14 @@ class ResponsesApi:
             spawn(state.cancel(has_begun=exchange.started), name="cancelled response")
             raise
         except RequestError:
+            await state.release()
+            raise
+
+    async def _is_left_to_upstream(self, call: Call, state: KeptCall) -> bool:
+        """Return whether the upstream runs a background response itself; raises RequestError."""
+        try:
+            return await self.background.is_left_to_upstream(call, state)
+        except BaseException:
             await state.release()
             raise
 
@@ -108,8 +125,9 @@ class ResponsesApi:
         finally:
             self._sockets.discard(socket)
 
-    def retire_sockets(self) -> None:
-        """Close every WebSocket once no request is under way on it: the gateway stops."""
+    def begin_stop(self) -> None:
+        """Take no more background responses, and close every WebSocket once no request is under way on it."""
+        self.background.runs.stop_taking()
         self._is_stopping = True
         for socket in tuple(self._sockets):
             socket.retire()
@@ -125,13 +143,13 @@ class ResponsesApi:
             return
         if what:
             raise nothing_at(request)
-        wants_stream = _wants_stream(parameters)
+        after = _read_cursor(parameters)
         row = await self._find(request, id)
         if await self._relayed(request, row):
             return
-        if wants_stream:
-            message = "This response cannot be streamed because it was not created with background=true."
-            raise BadRequest("/stream", message)
+        if after is not None:
+            await self.background.follow(request, row, after)
+            return
         respond_json(request, await self.service.render(row, shows_hidden=includes_opaque(parameters)))
 
     async def _delete(self, request: RoutedRequest) -> None:
@@ -143,7 +161,9 @@ class ResponsesApi:
             if request.exchange.started:
                 await self.service.ask(self.service.store.delete_response(row.owner, row.id))
             return
-        respond_json(request, await self.service.delete(row.owner, row.id))
+        deleted = await self.service.delete(row.owner, row.id)
+        self.background.runs.stop_running(row)
+        respond_json(request, deleted)
 
     async def _post(self, request: RoutedRequest) -> None:
         id, _, what = request.rest.partition("/")
@@ -151,7 +171,7 @@ class ResponsesApi:
             raise nothing_at(request)
         row = await self._find(request, id)
         if not await self._relayed(request, row, f"/{what}"):
-            raise RequestError(Failure(Kind.BAD_REQUEST, "Cannot cancel a synchronous response."))
+            respond_json(request, await self.background.cancel(row))
 
     async def _find(self, request: RoutedRequest, id: str) -> ResponseRow:
         return await self.service.find(self._tenant(request.key), id)
@@ -166,15 +186,16 @@ class ResponsesApi:
         return True
 
 
-def _wants_stream(parameters: list[tuple[str, str]]) -> bool:
+def _read_cursor(parameters: list[tuple[str, str]]) -> int | None:
+    """Return the number of the event after which a stream is requested, -1 for all of it; None: no stream is."""
     given = dict(parameters)
-    after = given.get("starting_after")
-    if after is not None and not after.removeprefix("-").isdecimal():
+    after = given.get("starting_after", "-1")
+    if not _INTEGER.fullmatch(after):
         raise BadRequest("/starting_after", f"starting_after must be an integer, got {after[:80]!r}.")
     stream = given.get("stream", "false").lower()
     if stream not in ("true", "false", "1", "0"):
         raise BadRequest("/stream", f"stream must be true or false, got {stream[:80]!r}.")
-    return stream in ("true", "1")
+    return max(-1, int(after)) if stream in ("true", "1") else None
 
 
 def refuse_state() -> Iterator[Route]:

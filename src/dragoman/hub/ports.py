@@ -179,8 +179,10 @@ class ReplyState(Struct, frozen=True):
 
     id: str  # of the reply
     fields: dict[str, Json]  # what the reply says about the state, `store` last
+    created: int  # seconds since the epoch
     hides_opaque: bool  # the client did not ask for opaque reasoning, because it is kept for it
     take: Callable[[KeptReply], None]  # called with the complete reply, before its last event is returned
+    announced: int = 0  # events that were sent when the reply was queued: it is created, and goes on after them
 
 
 class ReplyContext(Struct, frozen=True):

@@ -152,6 +152,10 @@ USAGE_DROPPED = _counter(
 RESPONSES_STORED = _counter(
     "dragoman_responses_stored_total", "Responses whose storing succeeded (kept) or failed (not_kept).", "result"
 )
+BACKGROUND = _counter(
+    "dragoman_background_responses_total", "Background responses that have come to this status.", "status"
+)
+BACKGROUND_RUNNING = _gauge("dragoman_background_responses_running", "Background responses that run now.")
 RUNS_PARKED = _gauge("dragoman_runs_parked", "Resumable replies in memory, in progress or ended.")
 RUNS_BYTES = _gauge("dragoman_runs_parked_bytes", "Memory that resumable replies occupy.")
 RUNS_JOINED = _counter("dragoman_runs_joined_total", "Requests that got the reply of an earlier one.", "by")
@@ -193,7 +197,7 @@ CATALOGUE: dict[str, Family] = {
         *(LOSSES, GUARD_TRIPS, RETRIES, FALLBACKS, POOL_CREDENTIALS, LIMIT_USED),
         *(TOOL_RUNS, TOOL_DURATION),
         *(LOOP_LAG, USAGE_WAITING, USAGE_WRITTEN, USAGE_DROPPED, RESPONSES_STORED, RUNS_PARKED),
-        *(RUNS_BYTES, RUNS_JOINED),
+        *(RUNS_BYTES, RUNS_JOINED, BACKGROUND, BACKGROUND_RUNNING),
         *(CAPTURES_WRITTEN, CAPTURES_DROPPED),
         *(SPANS_SENT, SPANS_DROPPED, OBSERVER_FAILURES, RELOADS, WORKERS, BUILD_INFO, START_TIME, MEMORY, OPEN_FILES),
     )

@@ -16,6 +16,7 @@ from dragoman.hub.request import Json, Request
 from dragoman.protocols.responses.encode_snapshot import Snapshot
 from dragoman.protocols.responses.parse import parse_with_items
 from dragoman.protocols.responses.state_ids import ItemIdReader, find_item_ids
+from dragoman.protocols.responses.state_response import QUEUED_EVENTS
 from dragoman.protocols.responses.wire import ENCRYPTED
 from dragoman.responses.context import Context, ContextItem, digest_item, mint, restore
 from dragoman.responses.conversation_lease import ConversationLease
@@ -60,19 +61,20 @@ class KeptCall:
         self.pinned = context.keeper
         self.route = ""
         self.memory: Remember | None = None  # of its connection, so that its items must be seen
+        self.in_background = False  # its response was queued, and whoever runs it stores its end
         self.size = size + sum(one.row.size for one in context.earlier if one.row is not None)
         self.created = int(time.time())
         self._store = store
         self._terms = terms
         self._raw = raw
-        self._taken: KeptReply | None = None
+        self.taken: KeptReply | None = None  # the complete reply
         self._keeper: tuple[str, str, str] | None = None
         self._items = ItemIdReader()
         self.committed: bool | None = None
 
     @property
     def is_rebuilt(self) -> bool:
-        if self.memory is not None and not self.pinned:
+        if self.in_background or (self.memory is not None and not self.pinned):
             return True
         replaced = any(one.row is not None for one in self.context.items)
         return bool(self.context.earlier) or replaced or self.context.conversation is not None
@@ -82,10 +84,18 @@ class KeptCall:
         return self._terms.keeps
 
     @property
+    def why_not_kept(self) -> str:
+        """Why the reply is not kept although the client wants it; empty if there is no such reason."""
+        return self._terms.why_not
+
+    @property
     def reply(self) -> ReplyState:
         include = self._raw.get("include")
         is_included = isinstance(include, list) and ENCRYPTED in include
-        return ReplyState(self.id, self.fields, hides_opaque=self.keeps and not is_included, take=self._take)
+        hides = self.keeps and not is_included
+        return ReplyState(
+            self.id, self.fields, self.created, hides, self._take, QUEUED_EVENTS if self.in_background else 0
+        )
 
     @property
     def fields(self) -> dict[str, Json]:
@@ -96,8 +106,9 @@ class KeptCall:
         return fields | {"store": self.keeps}
 
     def parse(self, ledger: Ledger) -> Request:
-        if self._raw.get("background"):  # a request that passes unchanged is not parsed: its upstream may run it
-            message = "background must be false: this gateway runs no background responses for this upstream."
+        if self._raw.get("background") and not self.in_background:
+            # A request that its upstream is to run passes unchanged, so it is not parsed.
+            message = "background must be false: this upstream runs responses itself, and not requests like this one."
             raise BadRequest("/background", message)
         if self._terms.why_not:
             ledger.note_dropped("/store", self._terms.why_not)
@@ -126,8 +137,8 @@ class KeptCall:
             self._items.feed(data)
 
     async def commit(self) -> bool:
-        if self.committed is None and self.keeps:
-            row = self._kept_elsewhere() or self._finished()
+        if self.committed is None and self.keeps and not self.in_background:
+            row = self._kept_elsewhere() or (None if self.taken is None else self.describe(self.taken))
             if row is not None:
                 self.committed = await self._save(*row)
                 await self.release()
@@ -148,8 +159,7 @@ class KeptCall:
     async def cancel(self, *, has_begun: bool) -> None:
         """Store that the reply was cancelled if its client may know its id, and release the conversation."""
         if has_begun and self.committed is None and self.keeps and self._keeper is None:
-            snapshot = Snapshot(self.id, str(self._raw.get("model")), self.created, self._raw, self.fields)
-            self._take(KeptReply("cancelled", snapshot.stored_head("cancelled"), snapshot.settings, ()))
+            self._take(KeptReply("cancelled", self.snapshot.stored_head("cancelled"), self.snapshot.settings, ()))
             await self.commit()
         await self.release()
 
@@ -162,9 +172,13 @@ class KeptCall:
             async with asyncio.timeout(COMMIT_TIMEOUT_S):
                 await self._store.add_output(self._terms.owner, id, rows)
 
+    @property
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self.id, str(self._raw.get("model")), self.created, self._raw, self.fields)
+
     def _take(self, reply: KeptReply) -> None:
         """Take a reply that is complete, before its last event is sent."""
-        self._taken = reply
+        self.taken = reply
         if self.memory is not None and reply.status in APPENDED:
             rows = (_output_row(item.id, item.body, item.hidden) for item in reply.items)
             self.memory(self.id, (*self.context.earlier, *self.context.items, *map(restore, rows)))
@@ -175,10 +189,8 @@ class KeptCall:
         provider, account, id = self._keeper
         return msgspec.structs.replace(self._row(id, "kept"), keeper=provider, account=account), (), ()
 
-    def _finished(self) -> "tuple[ResponseRow, Sequence[ItemRow], Sequence[bytes]] | None":
-        reply = self._taken
-        if reply is None:
-            return None
+    def describe(self, reply: KeptReply) -> tuple[ResponseRow, Sequence[ItemRow], Sequence[bytes]]:
+        """Return the row of a response, its items, and the digests of those that its conversation grows by."""
         context = self.context.rows()
         output = [_output_row(item.id, item.body, item.hidden) for item in reply.items]
         settings = ItemRow(digest_item({"settings": reply.settings.decode()}), "", reply.settings)

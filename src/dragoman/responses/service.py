@@ -13,14 +13,16 @@ from dragoman.config.settings import ResponsesSettings
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.request import Json
 from dragoman.protocols.responses.encode_snapshot import render_stored
-from dragoman.protocols.responses.state_items import TRIGGER, read_input, type_of, uses_state
+from dragoman.protocols.responses.state_items import TRIGGER, read_id, read_input, type_of, uses_state
 from dragoman.responses.context import (
     NO_MEMORY,
+    Context,
     Memory,
     conversation_not_found,
     read_context,
     read_conversation,
     response_not_found,
+    restore,
 )
 from dragoman.responses.conversation_lease import ConversationLease
 from dragoman.responses.kept_call import KeptCall, Terms
@@ -77,6 +79,18 @@ class ResponseService:
             raise
         return KeptCall(self.store, terms, raw, context, size, lease)
 
+    async def restore_call(self, row: ResponseRow, fields: dict[str, Json]) -> KeptCall:
+        """Return the state of a call whose response is queued, from what was stored of it and the request's fields."""
+        digests = split_digests(row.context)
+        found = await self.store.load_items(row.owner, digests)
+        items = tuple(restore(found[digest]) for digest in digests if digest in found)
+        previous = read_id(fields, "previous_response_id")
+        context = Context(items[: row.input_start], items[row.input_start :], previous, row.conversation or None)
+        size = sum(one.row.size for one in context.items if one.row is not None)
+        state = KeptCall(self.store, Terms(row.owner, True, row.expires_at - row.created_at), fields, context, size)
+        state.id, state.created, state.in_background = row.id, row.created_at, True
+        return state
+
     async def _lease(self, owner: str, raw: dict[str, Json]) -> ConversationLease | None:
         """Return the lock of the request's conversation; raises RequestError if another request holds it."""
         conversation = read_conversation(raw)
@@ -116,7 +130,8 @@ class ResponseService:
         rows = await self.ask(self.store.load_items(row.owner, (row.settings, *split_digests(row.output))))
         output = [rows[digest] for digest in split_digests(row.output) if digest in rows]
         settings = rows[row.settings].body if row.settings in rows else b"{}"
-        return render_stored(row.head, settings, [shown(item, shows_hidden=shows_hidden) for item in output])
+        items = [shown(item, shows_hidden=shows_hidden) for item in output]
+        return render_stored(row.head, settings, items, row.status)
 
     async def delete(self, owner: str, id: str) -> bytes:
         if not await self.ask(self.store.delete_response(owner, id)):

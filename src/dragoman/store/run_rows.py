@@ -90,7 +90,7 @@ class RunStore(Protocol):
         row: ResponseRow,
         items: Sequence[ItemRow],
         appended: Sequence[bytes],
-        chunk: EventChunk | None,
+        chunks: Sequence[EventChunk],
         now: int,
     ) -> bool:
         """Store how a claimed response has ended, with its output and last events; False if others have ended it.

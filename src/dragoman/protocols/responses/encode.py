@@ -70,7 +70,7 @@ class Encoder:
         self._context = context
         self._ledger = ledger
         self._snapshot: Snapshot | None = None
-        self._sequence = 0
+        self._sequence = 0 if context.state is None else context.state.announced
         self._indexes = 0
         self._open: dict[int, OpenItem | HostedItem | None] = {}  # by block; None if it has no item
         self._closed_item: OpenItem | HostedItem | None = None  # closed, but not yet announced as done
@@ -119,7 +119,8 @@ class Encoder:
     def _encode_start(self, id_: str) -> Bytes:
         self._snapshot = self._make_snapshot(id_)
         response = self._snapshot.response("in_progress")
-        return [self._encode_event(f"response.{step}", {"response": response}) for step in ("created", "in_progress")]
+        steps = ("in_progress",) if self._sequence else ("created", "in_progress")
+        return [self._encode_event(f"response.{step}", {"response": response}) for step in steps]
 
     def _make_snapshot(self, id_: str) -> Snapshot:
         if self._context.state is not None:

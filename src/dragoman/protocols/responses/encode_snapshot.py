@@ -117,9 +117,10 @@ def make_snapshot(id_: str, requested: ReplyContext) -> Snapshot:
     return Snapshot(id_, requested.model, requested.created, requested.request.raw, state)
 
 
-def render_stored(head: bytes, settings: bytes, output: Iterable[Raw]) -> bytes:
+def render_stored(head: bytes, settings: bytes, output: Iterable[Raw], status: str) -> bytes:
     """Return the response object again from what was stored of it."""
     fields = msgspec.json.decode(head, type=dict[str, Raw])
+    fields["status"] = Raw(msgspec.json.encode(status))
     fields["output"] = Raw(msgspec.json.encode(list(output)))
     return msgspec.json.encode(fields | msgspec.json.decode(settings or b"{}", type=dict[str, Raw]))
 

@@ -128,7 +128,7 @@ class PostgresRuns:
         row: ResponseRow,
         items: Sequence[ItemRow],
         appended: Sequence[bytes],
-        chunk: EventChunk | None,
+        chunks: Sequence[EventChunk],
         now: int,
     ) -> bool:
         removing = "DELETE FROM dragoman.background_runs WHERE owner = $1 AND id = $2 AND token = $3"
@@ -148,7 +148,7 @@ class PostgresRuns:
                 await connection.execute(REFER, row.owner, [digest for digest in row.digests if digest not in known])
                 values = (row.status, row.route, row.head, row.output, added)
                 await connection.execute(ending, row.owner, row.id, *values)
-                if chunk is not None:
+                for chunk in chunks:
                     await _add_chunk(connection, row.owner, row.id, chunk, now)
                 if appended and await has_conversation(connection, row.owner, row.conversation):
                     await extend_conversation(connection, row.owner, row.conversation, (), appended)

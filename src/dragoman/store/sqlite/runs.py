@@ -110,7 +110,7 @@ class SqliteRuns:
         row: ResponseRow,
         items: Sequence[ItemRow],
         appended: Sequence[bytes],
-        chunk: EventChunk | None,
+        chunks: Sequence[EventChunk],
         now: int,
     ) -> bool:
         def finish(connection: apsw.Connection) -> bool:
@@ -127,7 +127,7 @@ class SqliteRuns:
                 " WHERE owner = ? AND id = ?"
             )
             connection.execute(ending, (row.status, row.route, row.head, row.output, added, row.owner, row.id))
-            if chunk is not None:
+            for chunk in chunks:
                 _add_chunk(connection, row.owner, row.id, chunk, now)
             if appended and has_conversation(connection, row.owner, row.conversation):
                 extend_conversation(connection, row.owner, row.conversation, (), appended)

@@ -1,0 +1,201 @@
+"""Background responses over HTTP: queue them, follow their events, cancel them, and run them like any request."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+
+import msgspec
+
+from dragoman.accounts.keys import KeyId, Keyring
+from dragoman.flow.call import Call
+from dragoman.flow.gateway import Gateway
+from dragoman.flow.prepare import KEPT_BACK, client_query
+from dragoman.flow.response_headers import id_headers
+from dragoman.flow.response_writer import UNBUFFERED
+from dragoman.flow.runtime import find_targets
+from dragoman.framing.sse import KEEP_ALIVE
+from dragoman.http.parked_runs import KEY, LAST_EVENT, PARK, RESUME
+from dragoman.http.routes import RoutedRequest
+from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
+from dragoman.hub.ports import EVENT_STREAM
+from dragoman.hub.request import Json
+from dragoman.net.bodies import ByteBudget
+from dragoman.net.exchange import Exchange
+from dragoman.net.headers import JSON, Header
+from dragoman.net.request_head import RequestHead
+from dragoman.protocols.responses.state_items import TRIGGER
+from dragoman.protocols.responses.wire import NAME
+from dragoman.responses.background import ActiveRun, BackgroundRuns, RunRequest
+from dragoman.responses.kept_call import KeptCall
+from dragoman.responses.run_output import RunConnection
+from dragoman.responses.service import ResponseService, check_trigger
+from dragoman.store import StoreError
+from dragoman.store.response_rows import BACKGROUND_STREAM, ResponseRow
+
+Infer = Callable[[str, Callable[[Exchange, Call], Awaitable[None]], RoutedRequest], Awaitable[None]]
+
+FOLLOW_S = 0.25  # how often the events of a response that another process runs are read
+EVENTS_KEPT = "10 minutes"
+DONE = b"data: [DONE]\n\n"
+_NOT_REPEATED = frozenset((KEY, LAST_EVENT, PARK, RESUME)) | KEPT_BACK - {b"user-agent"}
+
+
+class BackgroundApi:
+    """Answers requests for background responses, and runs those that this process takes."""
+
+    def __init__(self, gateway: Gateway, service: ResponseService, runs: BackgroundRuns, keyring: Keyring) -> None:
+        self._gateway = gateway
+        self._service = service
+        self._keyring = keyring
+        self.runs = runs
+        self.infer: Infer | None = None  # runs what answers a request with a model; set with the routes
+
+    def start(self, has_room: Callable[[], bool]) -> None:
+        """Take queued responses from now on, while there is room for requests."""
+        assert self.infer is not None
+        self.runs.start(partial(self._execute, self.infer), has_room)
+
+    async def is_left_to_upstream(self, call: Call, state: KeptCall) -> bool:
+        """Return whether the upstream runs the response itself, since it keeps it; raises RequestError."""
+        runtime = self._gateway.runtime
+        routes = runtime.targets.get(call.model) or await find_targets(runtime, call.model)
+        if state.pinned:
+            return True
+        providers = (runtime.providers.get(route.provider) for route in routes)
+        endpoints = [provider.endpoint for provider in providers if provider is not None]
+        keeps = [endpoint.keeps_replies and NAME in endpoint.protocols for endpoint in endpoints]
+        return not state.is_rebuilt and bool(keeps) and all(keeps)
+
+    async def accept(self, exchange: Exchange, call: Call, state: KeptCall, raw: dict[str, Json]) -> None:
+        """Queue a response, and answer with what is known of it: whole at once, or its events as they come."""
+        try:
+            await self._check(call, state, raw)
+            row = await self.runs.queue(state, self._describe(exchange, call, raw), stream=call.stream)
+        finally:
+            await state.release()  # the queued response itself locks its conversation
+        call.record.rounds = 0
+        if call.stream:
+            await self._send_events(exchange, row, -1, id_headers(call.client, call.id, []))
+        else:
+            body = bytes(state.snapshot.response("queued"))
+            exchange.respond(200, [JSON, *id_headers(call.client, call.id, [])], body)
+
+    async def follow(self, request: RoutedRequest, row: ResponseRow, after: int) -> None:
+        """Send the events of a response after the one with this number; raises RequestError if it has none."""
+        if row.mode != BACKGROUND_STREAM:
+            missing = "stream=true" if row.mode else "background=true"
+            message = f"This response cannot be streamed because it was not created with {missing}."
+            raise BadRequest("/stream", message)
+        stored = await self.runs.load_events(row, -1, limit=1)
+        if not stored.chunks or stored.chunks[0].first > after + 1:
+            message = f"Response can no longer be streamed: its events are kept for {EVENTS_KEPT}, if they are not too "
+            raise BadRequest("/stream", f"{message}many. Retrieve it without stream=true.")
+        await self._send_events(request.exchange, row, after, [(b"x-request-id", request.request_id.encode())])
+
+    async def cancel(self, row: ResponseRow) -> bytes:
+        """Cancel a response and return it; raises RequestError if it has ended otherwise."""
+        if not row.mode:
+            raise RequestError(Failure(Kind.BAD_REQUEST, "Cannot cancel a synchronous response."))
+        row = await self.runs.cancel(row)
+        if row.status != "cancelled":
+            raise RequestError(Failure(Kind.BAD_REQUEST, f"Cannot cancel a {row.status} response."))
+        return await self._service.render(row)
+
+    async def _check(self, call: Call, state: KeptCall, raw: dict[str, Json]) -> None:
+        """Raise RequestError for what is wrong with a request, rather than queue a response that fails."""
+        if raw.get("background") is not True:
+            raise BadRequest("/background", "background must be true or false.")
+        if check_trigger(raw):
+            raise BadRequest("/background", f"background must be false in a request with a {TRIGGER}.")
+        if not state.keeps and state.why_not_kept:
+            raise RequestError(Failure(Kind.OVERLOADED, f"background needs the store: {state.why_not_kept}."))
+        if not state.keeps:
+            message = "background needs a stored response: store must be true, in the request and in [responses]."
+            raise BadRequest("/background", message, code="unsupported_parameter")
+        state.in_background = True
+        call.state = state
+        await call.read()
+
+    def _describe(self, exchange: Exchange, call: Call, raw: dict[str, Json]) -> RunRequest:
+        return RunRequest(
+            call.record.key,
+            call.id,
+            exchange.path,
+            client_query(exchange.query),
+            tuple(field for field in exchange.headers if field[0] not in _NOT_REPEATED),
+            msgspec.json.encode({name: value for name, value in raw.items() if name != "input"}),
+        )
+
+    async def _send_events(self, exchange: Exchange, row: ResponseRow, after: int, headers: list[Header]) -> None:
+        """Send events from the store, and those that are added to it, until the response has ended."""
+        exchange.start(200, [(b"content-type", EVENT_STREAM), *UNBUFFERED, *headers])
+        server = self._gateway.runtime.config.server
+        sent_at = time.monotonic()
+        while True:
+            changed = self.runs.change_of(row)
+            stored = await self.runs.load_events(row, after)
+            for chunk in stored.chunks:
+                skipped = max(0, after + 1 - chunk.first)
+                await exchange.send(skip_events(chunk.body, skipped))
+                after, sent_at = chunk.last, time.monotonic()
+            if not stored.is_running and not stored.chunks:
+                break
+            if not stored.chunks:
+                await _wait(changed)
+                if time.monotonic() - sent_at > server.keep_alive_s:
+                    await exchange.send(KEEP_ALIVE)
+                    sent_at = time.monotonic()
+        exchange.finish(DONE if server.responses_done else b"")
+
+    async def _execute(self, infer: Infer, run: ActiveRun, state: KeptCall) -> None:
+        """Run a response as if its client had sent the request now and waited for it; raises RequestError."""
+        request, key = run.request, KeyId(run.request.key)
+        if not await self._is_valid(key) or self._keyring.tenant(key) != run.row.owner:
+            raise RequestError(Failure(Kind.AUTH, "The client key of this response is not valid any more."))
+        head = RequestHead(
+            fields=[*request.headers, (PARK, b"0")],  # no client waits for it here
+            method="POST",
+            path=request.path,
+            raw_path=request.path.encode(),
+            query=request.query,
+        )
+        budget = ByteBudget(self._gateway.runtime.config.server.max_buffered_bytes)
+        run.exchange = exchange = Exchange(head, RunConnection(run.output), budget)
+        exchange.listener = run.output
+        fields: dict[str, Json] = msgspec.json.decode(request.fields, type=dict[str, Json])
+        items: list[Json] = [one.item for one in state.context.items]
+        exchange.body_arrived(msgspec.json.encode({**fields, "background": False, "input": items}))
+
+        async def answer(exchange: Exchange, call: Call) -> None:
+            call.state = state
+            await self._gateway.answer(exchange, call)
+
+        try:
+            await infer(NAME, answer, RoutedRequest(exchange, request.path, request.request_id, key))
+        finally:
+            exchange.listener.on_end()
+
+    async def _is_valid(self, key: KeyId) -> bool:
+        """Return whether a client key is valid; it may have been made by another process a moment ago."""
+        if not self._keyring.is_valid(key):
+            with suppress(StoreError):
+                await self._keyring.refresh()
+        return self._keyring.is_valid(key)
+
+
+def skip_events(body: bytes, count: int) -> bytes:
+    """Return events without the first ones."""
+    at = 0
+    for _ in range(count):
+        at = body.index(b"\n\n", at) + 2
+    return body[at:]
+
+
+async def _wait(changed: asyncio.Event | None) -> None:
+    try:
+        async with asyncio.timeout(FOLLOW_S):
+            await (asyncio.sleep(FOLLOW_S) if changed is None else changed.wait())
+    except TimeoutError:
+        return

@@ -1,0 +1,240 @@
+"""Background responses over upstreams that know nothing of them."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.meaning import Say
+from fakes.upstream import Answer
+from state.background_rig import (
+    BACKGROUND_SETTINGS,
+    OpenStream,
+    endless,
+    read_events,
+    slow,
+    wait_for_end,
+    wait_until,
+)
+from state.state_rig import CALL, HELLO, MODELS, STATELESS, WEATHER, StateRig, state_rigged
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
+    with state_rigged(tmp_path_factory.mktemp("background"), BACKGROUND_SETTINGS) as shared:
+        yield shared
+
+
+@pytest.mark.parametrize("upstream", STATELESS)
+def test_a_background_response_is_queued_at_once_and_polled_to_its_end(rig: StateRig, upstream: str) -> None:
+    rig.plays(upstream, HELLO, HELLO)
+    body = {"model": MODELS[upstream], "input": "Hi", "background": True, "metadata": {"a": "b"}}
+    queued = rig.http("POST", "/responses", body=body).json
+    assert (queued["status"], queued["background"], queued["store"]) == ("queued", True, True)
+    assert (queued["output"], queued["usage"], queued["error"]) == ([], None, None)
+    ended = wait_for_end(rig, queued["id"])
+    assert (ended["status"], ended["background"], ended["metadata"]) == ("completed", True, {"a": "b"})
+    assert "Hello Ada." in str(ended["output"])
+    assert ended["created_at"] == queued["created_at"]
+    assert len(rig.calls(upstream)) == 1
+    listed = rig.http("GET", f"/responses/{queued['id']}/input_items").json
+    assert "Hi" in str(listed["data"])
+    more = {"model": MODELS[upstream], "input": "More", "previous_response_id": queued["id"]}
+    assert rig.http("POST", "/responses", body=more).status == 200
+    assert b"Hello Ada." in rig.calls(upstream)[-1].body
+
+
+def test_a_streamed_background_response_can_be_left_and_followed_again(rig: StateRig) -> None:
+    rig.fakes["chat"].answers = [slow(*(f"word{number}" for number in range(60)))]
+    rig.fakes["chat"].requests.clear()
+    body = {"model": "chat/m", "input": "Hi", "background": True, "stream": True}
+    first = OpenStream(rig, "POST", "/responses", body)
+    begun = []
+    for event in first.events():
+        begun.append(event)
+        if len(begun) == 8:
+            break
+    first.leave()
+    assert [event["type"] for event in begun[:3]] == ["response.created", "response.queued", "response.in_progress"]
+    id = begun[0]["response"]["id"]
+    rest = read_events(rig.http("GET", f"/responses/{id}?stream=true&starting_after=7"))
+    events = [*begun, *rest]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert events[-1]["type"] == "response.completed"
+    assert "word59" in str(events[-1]["response"]["output"])
+    assert {event["response"]["id"] for event in events if "response" in event} == {id}
+    assert len({event["response"]["created_at"] for event in events if "response" in event}) == 1
+    assert len(rig.calls("chat")) == 1
+    whole = rig.http("GET", f"/responses/{id}?stream=true")
+    assert read_events(whole) == events
+    assert whole.body.endswith(b"data: [DONE]\n\n")
+    assert read_events(rig.http("GET", f"/responses/{id}?stream=true&starting_after={len(events)}")) == []
+    assert rig.http("GET", f"/responses/{id}").json["output"] == events[-1]["response"]["output"]
+
+
+def test_several_followers_get_the_same_events_while_it_runs(rig: StateRig) -> None:
+    rig.fakes["chat"].answers = [slow("one", "two", "three", pause_s=0.05)]
+    body = {"model": "chat/m", "input": "Hi", "background": True, "stream": True}
+    first = OpenStream(rig, "POST", "/responses", body)
+    created = next(first.events())
+    second = OpenStream(rig, "GET", f"/responses/{created['response']['id']}?stream=true")
+    assert [created, *first.events()] == list(second.events())
+
+
+def test_cancelling_closes_the_upstream_request_and_is_final(rig: StateRig) -> None:
+    fake = rig.fakes["chat"]
+    fake.answers = [endless()]
+    fake.closed.clear()
+    body = {"model": "chat/m", "input": "Hi", "background": True, "stream": True}
+    follower = OpenStream(rig, "POST", "/responses", body)
+    events = follower.events()
+    id = next(events)["response"]["id"]
+    while next(events)["type"] != "response.output_text.delta":
+        pass
+    cancelled = rig.http("POST", f"/responses/{id}/cancel")
+    assert (cancelled.status, cancelled.json["status"]) == (200, "cancelled")
+    assert (cancelled.json["output"], cancelled.json["error"]) == ([], None)
+    *_, last = events
+    assert (last["type"], last["response"]["status"]) == ("response.failed", "cancelled")
+    wait_until(lambda: fake.closed, "the upstream request stayed open")
+    assert rig.http("POST", f"/responses/{id}/cancel").json["status"] == "cancelled"
+    assert rig.http("GET", f"/responses/{id}").json["status"] == "cancelled"
+
+
+def test_a_response_that_has_ended_or_was_not_queued_cannot_be_cancelled(rig: StateRig) -> None:
+    rig.plays("chat", HELLO, HELLO)
+    id = rig.http("POST", "/responses", body={"model": "chat/m", "input": "Hi", "background": True}).json["id"]
+    wait_for_end(rig, id)
+    refused = rig.http("POST", f"/responses/{id}/cancel")
+    assert (refused.status, b"Cannot cancel a completed response." in refused.body) == (400, True)
+    made = rig.create(model="chat/m", input="Hi")
+    refused = rig.http("POST", f"/responses/{made.id}/cancel")
+    assert (refused.status, b"Cannot cancel a synchronous response." in refused.body) == (400, True)
+    for one, missing in ((id, b"stream=true"), (made.id, b"background=true")):
+        refused = rig.http("GET", f"/responses/{one}?stream=true")
+        assert (refused.status, missing in refused.body, b'"param":"stream"' in refused.body) == (400, True, True)
+    refused = rig.http("GET", "/responses/resp_x?stream=true&starting_after=x")
+    assert (refused.status, b'"param":"starting_after"' in refused.body) == (400, True)
+
+
+def test_another_key_sees_nothing_of_it(rig: StateRig) -> None:
+    rig.fakes["chat"].answers = [endless()]
+    body = {"model": "chat/m", "input": "Hi", "background": True, "stream": True}
+    follower = OpenStream(rig, "POST", "/responses", body)
+    id = next(follower.events())["response"]["id"]
+    unknown = rig.http("GET", "/responses/resp_unknown", "bob").body.replace(b"resp_unknown", str(id).encode())
+    for method, path in (
+        ("GET", f"/responses/{id}"),
+        ("GET", f"/responses/{id}?stream=true"),
+        ("GET", f"/responses/{id}?stream=true&starting_after=1"),
+        ("POST", f"/responses/{id}/cancel"),
+        ("DELETE", f"/responses/{id}"),
+        ("GET", f"/responses/{id}/input_items"),
+    ):
+        reply = rig.http(method, path, "bob")
+        assert (reply.status, reply.body) == (404, unknown), path
+    assert rig.http("GET", f"/responses/{id}").json["status"] in ("queued", "in_progress")
+    follower.leave()
+    assert rig.http("DELETE", f"/responses/{id}").json["deleted"] is True
+    assert rig.http("GET", f"/responses/{id}").status == 404
+
+
+def test_deleting_a_running_response_closes_its_upstream_request(rig: StateRig) -> None:
+    fake = rig.fakes["chat"]
+    fake.answers = [endless()]
+    fake.requests.clear()
+    body = {"model": "chat/m", "input": "Hi", "background": True, "stream": True}
+    id = rig.http("POST", "/responses", body={**body, "stream": False}).json["id"]
+    wait_until(lambda: fake.calls, "the upstream was not called")
+    fake.closed.clear()
+    assert rig.http("DELETE", f"/responses/{id}").status == 200
+    wait_until(lambda: fake.closed, "the upstream request stayed open")
+
+
+def test_a_failure_of_the_upstream_is_a_failed_response(rig: StateRig) -> None:
+    rig.fakes["chat"].answers = [Answer(b'{"error":{"message":"out of order"}}', 500, "application/json")]
+    for stream in (False, True):
+        body = {"model": "chat/m", "input": "Hi", "background": True, "stream": stream}
+        reply = rig.http("POST", "/responses", body=body)
+        assert reply.status == 200
+        id = read_events(reply)[0]["response"]["id"] if stream else reply.json["id"]
+        ended = wait_for_end(rig, id)
+        assert (ended["status"], ended["error"]["code"]) == ("failed", "server_error")
+        if stream:
+            assert [event["type"] for event in read_events(reply)][-1] == "response.failed"
+            assert read_events(reply)[-1]["response"]["error"] == ended["error"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "param"),
+    [
+        ({"store": False}, 400, b"background"),
+        ({"background": "yes"}, 400, b"background"),
+        ({"input": 7}, 400, b"input"),
+        ({"previous_response_id": "resp_unknown"}, 400, b"previous_response_id"),
+        ({"input": [{"type": "compaction_trigger"}]}, 400, b"background"),
+    ],
+)
+def test_what_is_wrong_with_a_request_is_said_at_once(
+    rig: StateRig, fields: dict[str, object], status: int, param: bytes
+) -> None:
+    rig.fakes["chat"].requests.clear()
+    reply = rig.http("POST", "/responses", body={"model": "chat/m", "input": "Hi", "background": True, **fields})
+    assert (reply.status, b'"param":"%b"' % param in reply.body) == (status, True), reply.body
+    assert not rig.calls("chat")
+
+
+def test_a_conversation_is_locked_until_its_background_response_ends(rig: StateRig) -> None:
+    conversation = rig.http("POST", "/conversations", body={}).json["id"]
+    rig.fakes["chat"].answers = [endless()]
+    body = {"model": "chat/m", "input": "Hi", "background": True, "conversation": conversation}
+    id = rig.http("POST", "/responses", body={**body, "stream": False}).json["id"]
+    locked = rig.http("POST", "/responses", body=body)
+    assert (locked.status, b"conversation_locked" in locked.body) == (400, True)
+    rig.http("POST", f"/responses/{id}/cancel")
+    assert rig.http("GET", f"/conversations/{conversation}/items").json["data"] == []
+    rig.plays("chat", HELLO)
+    id = rig.http("POST", "/responses", body=body).json["id"]
+    assert wait_for_end(rig, id)["conversation"] == {"id": conversation}
+    items = rig.http("GET", f"/conversations/{conversation}/items?order=asc").json["data"]
+    assert ["Hi" in str(items[0]), "Hello Ada." in str(items[1]), len(items)] == [True, True, 2]
+
+
+def test_a_tool_turn_goes_on_from_a_background_response(rig: StateRig) -> None:
+    rig.plays("messages", CALL, (Say("It rains."),))
+    body = {"model": MODELS["messages"], "input": "Weather?", "tools": [WEATHER], "background": True}
+    first = wait_for_end(rig, rig.http("POST", "/responses", body=body).json["id"])
+    output = {"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": "rain"}
+    body |= {"input": [output], "previous_response_id": first["id"]}
+    second = wait_for_end(rig, rig.http("POST", "/responses", body=body).json["id"])
+    assert second["previous_response_id"] == first["id"]
+    assert "It rains." in str(second["output"])
+
+
+def test_one_usage_row_is_written_for_each_upstream_call(rig: StateRig) -> None:
+    rig.plays("chat", HELLO, HELLO, stream=True)
+    rig.gateway.outcomes.clear()
+    body = {"model": "chat/m", "input": "Hi", "background": True, "stream": True}
+    reply = rig.http("POST", "/responses", body=body)
+    rig.http("GET", f"/responses/{read_events(reply)[0]['response']['id']}?stream=true")
+    [outcome] = [rig.gateway.outcome(reply.headers["x-request-id"])]
+    time.sleep(0.1)
+    assert [one.request_id for one in rig.gateway.outcomes] == [outcome.request_id]
+    assert (outcome.provider, outcome.outcome, outcome.stream) == ("chat", "ok", True)
+    assert outcome.usage is not None
+
+
+def test_metrics_count_background_responses_by_status(rig: StateRig) -> None:
+    def read(status: str) -> float:
+        counted = f'dragoman_background_responses_total{{status="{status}"'
+        [line] = [line for line in rig.http("GET", "/metrics").body.decode().splitlines() if line.startswith(counted)]
+        return float(line.rpartition(" ")[2])
+
+    statuses = ("queued", "in_progress", "completed", "incomplete", "failed", "cancelled")
+    before = [read(status) for status in statuses]
+    rig.plays("chat", HELLO)
+    body = {"model": "chat/m", "input": "Hi", "background": True}
+    wait_for_end(rig, rig.http("POST", "/responses", body=body).json["id"])
+    assert [read(status) for status in statuses] == [
+        number + added for number, added in zip(before, (1, 1, 1, 0, 0, 0), strict=True)
+    ]
