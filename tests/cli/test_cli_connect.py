@@ -265,3 +265,20 @@ def test_editors_and_llm_get_address_and_model(shell: Shell, client: str) -> Non
     done = shell.run("connect", client, "--model", "m")
     assert done.code == 0
     assert "http://127.0.0.1:8484/v1" in done.out
+
+
+def test_continue_gets_a_whole_file_with_the_window_of_the_model(shell: Shell) -> None:
+    written = msgspec.yaml.decode(shell.run("connect", "continue", "--model", "claude-sonnet-4-5").out)
+    assert (written["name"], written["version"], written["schema"]) == ("dragoman", "1.0.0", "v1")
+    [model] = written["models"]
+    assert (model["provider"], model["model"], model["apiBase"]) == (
+        "openai",
+        "claude-sonnet-4-5",
+        "http://127.0.0.1:8484/v1",
+    )
+    assert model["apiKey"] == "${{ secrets.DRAGOMAN_API_KEY }}"
+    assert model["defaultCompletionOptions"] == {"contextLength": 200_000}
+
+
+def test_cline_is_told_the_window_of_the_model(shell: Shell) -> None:
+    assert "Context Window Size  200000" in shell.run("connect", "cline", "--model", "claude-sonnet-4-5").out

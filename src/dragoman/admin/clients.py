@@ -1,12 +1,11 @@
 """How to point each client at the gateway: lines to paste, and the settings to write into its own file."""
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from msgspec import Struct
 
-from dragoman.admin.configuration import suggest_model
 from dragoman.admin.settings_file import (
     Merge,
     Settings,
@@ -16,8 +15,6 @@ from dragoman.admin.settings_file import (
     merge_yaml,
     read_json_object,
 )
-from dragoman.config import Config
-from dragoman.routing.resolve import find_configured_targets
 
 KEY_VARIABLE = "DRAGOMAN_API_KEY"
 DEFAULT_WINDOW = 128_000  # tokens, for clients that require a window, if the model's is not known
@@ -192,12 +189,13 @@ def _aider_settings(to: Target) -> Settings:
 
 
 def _cline_lines(to: Target) -> list[str]:
-    return [
-        "API Provider  OpenAI Compatible",
-        f"Base URL      {to.api}",
-        f"API Key       the value of {KEY}",
-        f"Model ID      {to.model_or_placeholder}",
+    lines = [
+        "API Provider         OpenAI Compatible",
+        f"Base URL             {to.api}",
+        f"API Key              the value of {KEY}",
+        f"Model ID             {to.model_or_placeholder}",
     ]
+    return lines if to.window is None else [*lines, f"Context Window Size  {to.window}"]
 
 
 def _zed_settings(to: Target) -> Settings:
@@ -208,7 +206,11 @@ def _zed_settings(to: Target) -> Settings:
 
 
 def _continue_lines(to: Target) -> list[str]:
-    return [
+    """Return a whole file: Continue refuses one without a name, a version and a schema."""
+    lines = [
+        "name: dragoman",
+        "version: 1.0.0",
+        "schema: v1",
         "models:",
         "  - name: dragoman",
         "    provider: openai",
@@ -216,6 +218,9 @@ def _continue_lines(to: Target) -> list[str]:
         f"    apiBase: {to.api}",
         f"    apiKey: ${{{{ secrets.{KEY_VARIABLE} }}}}",
     ]
+    if to.window is not None:
+        lines += ["    defaultCompletionOptions:", f"      contextLength: {to.window}"]
+    return lines
 
 
 def _llm_lines(to: Target) -> list[str]:
@@ -340,8 +345,11 @@ RECIPES: dict[str, Recipe] = {
         "Continue, in ~/.continue/config.yaml",
         "chat",
         _continue_lines,
-        why_no_file="Continue keeps all its settings in one file. Add these lines to ~/.continue/config.yaml.",
-        notes=(f"Continue reads the key from {KEY_VARIABLE} in ~/.continue/.env.",),
+        why_no_file="Continue keeps all its settings in one file, ~/.continue/config.yaml. Add these lines to it.",
+        notes=(
+            "This is a whole file. If you have one already, add only the entry of `models`.",
+            f"Continue reads the key from the line {KEY_VARIABLE}=... of ~/.continue/.env.",
+        ),
     ),
     "llm": Recipe(
         'llm, in extra-openai-models.yaml of the directory that `dirname "$(llm logs path)"` prints',
@@ -370,31 +378,3 @@ RECIPES: dict[str, Recipe] = {
         why_no_file="The SDK has no settings file: it reads these variables.",
     ),
 }
-
-
-def choose_model(recipe: Recipe, config: Config, present: object, list_ids: Callable[[], Sequence[str]]) -> str | None:
-    """Return the model that the settings name already if the gateway serves it, else the most suitable one.
-
-    `list_ids` returns the models that the gateway lists; it is called only if needed. None where there are none and
-    the configuration names none.
-    """
-    suggested = suggest_model(config)
-    if present is None and suggested is not None:
-        return suggested
-    ids = list_ids()
-    if isinstance(present, str) and _is_served(present, ids, config):
-        return present
-    return suggested or _most_suitable(ids, recipe.preferred_models)
-
-
-def _is_served(name: str, ids: Sequence[str], config: Config) -> bool:
-    return name in ids or bool(find_configured_targets(name, config.models, {}))
-
-
-def _most_suitable(ids: Sequence[str], preferred: Sequence[str]) -> str | None:
-    """Return the first model whose name contains the best of the preferred parts that any name contains."""
-    for part in (*preferred, ""):
-        matching = [id for id in ids if part in id.rpartition("/")[2]]
-        if matching:
-            return matching[0]
-    return None

@@ -1,13 +1,14 @@
 """How each client is started with the gateway as its upstream: through its environment and arguments alone."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-from dragoman.admin.clients import KEY_VARIABLE, Target, claude_environment, codex_provider, opencode_settings
+from dragoman.admin.clients import KEY_VARIABLE, Recipe, Target, claude_environment, codex_provider, opencode_settings
+from dragoman.admin.configuration import suggest_model
 from dragoman.config import Config
 from dragoman.providers.model_profiles import find_profile
 from dragoman.routing.resolve import find_configured_targets
@@ -115,6 +116,34 @@ LAUNCHES: Mapping[str, Launch] = {
         "aider", "aider", "python -m pip install aider-chat", _aider_environment, removes=("AIDER_OPENAI_API_KEY",)
     ),
 }
+
+
+def choose_model(recipe: Recipe, config: Config, present: object, list_ids: Callable[[], Sequence[str]]) -> str | None:
+    """Return the model that the settings name already if the gateway serves it, else the most suitable one.
+
+    `list_ids` returns the models that the gateway lists; it is called only if needed. None where there are none and
+    the configuration names none.
+    """
+    suggested = suggest_model(config)
+    if present is None and suggested is not None:
+        return suggested
+    ids = list_ids()
+    if isinstance(present, str) and _is_served(present, ids, config):
+        return present
+    return suggested or _most_suitable(ids, recipe.preferred_models)
+
+
+def _is_served(name: str, ids: Sequence[str], config: Config) -> bool:
+    return name in ids or bool(find_configured_targets(name, config.models, {}))
+
+
+def _most_suitable(ids: Sequence[str], preferred: Sequence[str]) -> str | None:
+    """Return the first model whose name contains the best of the preferred parts that any name contains."""
+    for part in (*preferred, ""):
+        matching = [id for id in ids if part in id.rpartition("/")[2]]
+        if matching:
+            return matching[0]
+    return None
 
 
 def find_window(config: Config, model: str) -> int | None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from dragoman.admin.clients import RECIPES, Recipe, SettingsFile, Target, choose_model
+from dragoman.admin.clients import RECIPES, Recipe, SettingsFile, Target
 from dragoman.admin.configuration import base_url, suggest_model
 from dragoman.admin.errors import AdminError
-from dragoman.admin.launching import find_window
+from dragoman.admin.launching import choose_model, find_window
 from dragoman.admin.running_gateway import find_gateway
 from dragoman.admin.settings_file import CannotMerge, FileEdit, plan_edit, undo_newest
 from dragoman.cli.completing import complete_models

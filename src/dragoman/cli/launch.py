@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 
 import click
 
-from dragoman.admin.clients import RECIPES, Target, choose_model
+from dragoman.admin.clients import RECIPES, Target
 from dragoman.admin.errors import AdminError
-from dragoman.admin.launching import LAUNCHES, Launch, find_program, find_window, make_command
+from dragoman.admin.launching import LAUNCHES, Launch, choose_model, find_program, find_window, make_command
 from dragoman.admin.running_gateway import GatewayClient, accepts_key, choose_key, find_gateway
 from dragoman.cli.completing import complete_models
 from dragoman.cli.gateway import start_gateway

@@ -12,6 +12,7 @@ from clients.driven import NOTE
 from clients.install import native
 from clients.proof import Proves
 from clients.rig import UPSTREAMS, Ran, Rig
+from dragoman.admin.clients import RECIPES, Target
 from fakes.agent import Use
 from gateway import KEY
 
@@ -102,13 +103,13 @@ def test_llm_uses_a_tool(
 def llm(rig: Rig, directory: Path, speaks: str, *more: str) -> Ran:
     home = rig.home / "llm"
     home.mkdir()
-    own = ("model_id: own", "model_name: some-model", f"api_base: {rig.url}/v1", "supports_tools: true")
-    (home / "extra-openai-models.yaml").write_text("- " + "\n  ".join((*own, "api_key_name: openai")) + "\n")
-    (home / "keys.json").write_bytes(msgspec.json.encode({"openai": KEY, "anthropic": KEY}))
+    lines = RECIPES["llm"].lines(Target(rig.url, "some-model"))  # what `dragoman connect llm` prints
+    (home / "extra-openai-models.yaml").write_text("\n".join(lines))
+    (home / "keys.json").write_bytes(msgspec.json.encode({"dragoman": KEY, "openai": KEY, "anthropic": KEY}))
     given = {"LLM_USER_PATH": str(home), "OPENAI_BASE_URL": f"{rig.url}/v1", "ANTHROPIC_BASE_URL": rig.url}
-    model = {"chat": "own", "responses": "gpt-5.5", "messages": "claude-sonnet-4.5"}[speaks]
+    model = {"chat": "dragoman", "responses": "gpt-5.5", "messages": "claude-sonnet-4.5"}[speaks]
     arguments = ("-m", model, "--functions", WRITE_NOTE, "--td", *more, "Write a note.")
-    return rig.run(directory / "bin" / "llm", *arguments, env=given)
+    return rig.run(directory / "bin" / "python", "-m", "llm", *arguments, env=given)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from dragoman.accounts.access import Scope
-from dragoman.admin.clients import RECIPES, Recipe, Target, choose_model
-from dragoman.admin.launching import find_window
+from dragoman.admin.clients import RECIPES, Recipe, Target
+from dragoman.admin.launching import choose_model, find_window
 from dragoman.config import Config
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.runtime import list_known_models
