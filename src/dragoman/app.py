@@ -31,6 +31,7 @@ from dragoman.flow.learned_quirks import LearnedQuirks
 from dragoman.flow.media_fetcher import Fetcher
 from dragoman.flow.runtime import Runtime
 from dragoman.http.api.audit import AuditLog
+from dragoman.http.api.every_worker import EveryWorker
 from dragoman.http.api.table import AdminApi
 from dragoman.http.background import BackgroundApi
 from dragoman.http.failures import render_transport_error
@@ -138,7 +139,8 @@ class App:
         self._host = server.host
         host_check = HostCheck(server.host, server.allowed_hosts)
         self.settings: Settings | None = None  # set when it is run
-        api = AdminApi(self.gateway, keyring, environ, self.usage, self)
+        self._workers = EveryWorker(self.gateway, keyring, self)
+        api = AdminApi(self.gateway, keyring, environ, self.usage, self._workers)
         self._responses: ResponsesApi | None = None
         if store is not None:
             service = ResponseService(store, lambda: self.gateway.runtime.config.responses)
@@ -157,6 +159,7 @@ class App:
 
         group = WorkerGroup(member, self.site, Limits(), render_transport_error, self._budget)
         self.site.join_group(group)
+        self._workers.join_group(group)
         return group
 
     async def start(self, sock: socket.socket | None = None) -> None:

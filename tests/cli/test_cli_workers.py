@@ -71,6 +71,18 @@ def test_a_worker_that_is_killed_breaks_its_replies_and_the_one_that_replaces_it
             assert served.end() == 0
 
 
+def test_the_status_counts_the_streams_of_all_workers(shell: Shell) -> None:
+    with FakeUpstream(keep_alive=False, answers=[Answer(STREAM[:1500], end=End.HANG)]) as fake:
+        path = shell.write("two.toml", "[responses]\npark_s = 1\n" + provider_section("chat", fake.url))
+        with shell.serve("--config", str(path), "--workers", "2") as served:
+            begun = [begin(served, "x-dragoman-park: 1") for _ in range(2)]
+            while len(begun) < 200 and len({run[:6] for _, run in begun}) < 2:
+                begun.append(begin(served, "x-dragoman-park: 1"))
+            wait_for(lambda: shell.run("status", "--json").json["streams"] == len(begun))
+            for opened, _ in begun:
+                opened.close()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_sockets_of_the_workers_are_removed_however_the_gateway_ends(shell: Shell, number: signal.Signals) -> None:
     with shell.serve("--workers", "2", TMPDIR=str(shell.home)) as served:

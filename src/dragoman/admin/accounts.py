@@ -1,9 +1,10 @@
 """The upstream accounts of a running gateway: credentials, cooldowns, limits and quotas. Never a secret."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.admin.errors import NotFound
 from dragoman.hub.failure import RequestError
@@ -61,6 +62,31 @@ def list_accounts(providers: Mapping[str, Provider], problems: Mapping[str, str]
         )
         for name, provider in providers.items()
     ]
+
+
+def merge_accounts(workers: Sequence[list[ProviderAccount]]) -> list[ProviderAccount]:
+    """Return what the first worker reports, with the cooldowns of all, each with its latest end."""
+    others: dict[tuple[str, str], list[Credential]] = {}
+    for account in (account for accounts in workers[1:] for account in accounts):
+        for credential in account.credentials:
+            others.setdefault((account.provider, credential.label), []).append(credential)
+    return [
+        replace(
+            account,
+            credentials=[_merge(own, others.get((account.provider, own.label), [])) for own in account.credentials],
+        )
+        for account in workers[0]
+    ]
+
+
+def _merge(own: Credential, others: list[Credential]) -> Credential:
+    latest: dict[tuple[str, str], Cooldown] = {}
+    for cooldown in (cooldown for one in (own, *others) for cooldown in one.cooldowns):
+        known = latest.setdefault((cooldown.model, cooldown.reason), cooldown)
+        if cooldown.until > known.until:
+            latest[cooldown.model, cooldown.reason] = cooldown
+    is_available = all(one.is_available for one in (own, *others))
+    return replace(own, is_available=is_available, cooldowns=list(latest.values()))
 
 
 def end_cooldowns(providers: Mapping[str, Provider], name: str) -> int:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -16,30 +15,18 @@ from dragoman.admin.config_file import (
     plan_write,
     show_file,
 )
-from dragoman.admin.configuration import ConfigReader, describe_source, list_settings
+from dragoman.admin.configuration import describe_source, list_settings
 from dragoman.config import Config, ConfigError
 from dragoman.flow.gateway import Gateway
 from dragoman.framing.redaction import redact
 from dragoman.http.api.audit import AuditLog
 from dragoman.http.api.bodies import IF_MATCH, read_body
+from dragoman.http.api.every_worker import EveryWorker
 from dragoman.http.api.parameters import Parameters
 from dragoman.http.api.responses import convert_errors, respond
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.headers import Header
-
-
-class ReloadSettings(Protocol):
-    @property
-    def read(self) -> ConfigReader: ...
-
-
-class ConfigControl(Protocol):
-    """What the gateway offers: checking a text, and using the file as it is now."""
-
-    @property
-    def settings(self) -> ReloadSettings | None: ...
-    def reload(self) -> None: ...
 
 
 class NewText(Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,10 +68,10 @@ class ConfigApi:
 class ConfigFileApi:
     """Edits the configuration file that is in use, and no other."""
 
-    def __init__(self, gateway: Gateway, environ: Mapping[str, str], control: ConfigControl, audit: AuditLog) -> None:
+    def __init__(self, gateway: Gateway, environ: Mapping[str, str], workers: EveryWorker, audit: AuditLog) -> None:
         self._gateway = gateway
         self._environ = environ
-        self._control = control
+        self._workers = workers
         self._audit = audit
         self._writing = asyncio.Lock()
 
@@ -115,7 +102,7 @@ class ConfigFileApi:
             await self._audit.record(request, "config.write", str(shown.path), {"diff": checked.diff})
             edit = plan_write(shown, new.text)
             backup = await asyncio.to_thread(edit.apply)
-            self._control.reload()
+            await self._workers.reload()
         written = await self._show()
         respond(request, _describe(written) | {"backup": backup.name, "diff": checked.diff}, [_etag(written)])
 
@@ -127,8 +114,8 @@ class ConfigFileApi:
             raise RequestError(Failure(Kind.CONFLICT, str(error), code="cannot_show")) from None
 
     def _read(self, text: str) -> Config:
-        assert self._control.settings is not None  # requests are answered after it was set
-        return self._control.settings.read(text=text)
+        assert self._workers.settings is not None  # requests are answered after it was set
+        return self._workers.settings.read(text=text)
 
     def _check(self, shown: ShownFile, text: str) -> CheckedText:
         diff = describe_change(shown, text)

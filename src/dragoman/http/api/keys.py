@@ -13,6 +13,7 @@ from dragoman.accounts.keys import CreatedKey, Grant, Keyring, KeyRow
 from dragoman.admin.keys import DEFAULT_GRACE_S, VersionMismatch, create_key, find_valid_key, revoke_key, rotate_key
 from dragoman.http.api.audit import AuditLog
 from dragoman.http.api.bodies import read_body, read_version
+from dragoman.http.api.every_worker import EveryWorker
 from dragoman.http.api.parameters import CURSOR, LIMIT, Parameters, invalid_cursor, make_cursor
 from dragoman.http.api.responses import convert_errors, respond
 from dragoman.http.routes import RoutedRequest
@@ -38,8 +39,9 @@ class RotationRequest(Struct, frozen=True, forbid_unknown_fields=True):
 class KeysApi:
     """The keys of the store. A token cannot give or take over more than it has."""
 
-    def __init__(self, keyring: Keyring, audit: AuditLog) -> None:
+    def __init__(self, keyring: Keyring, workers: EveryWorker, audit: AuditLog) -> None:
         self._keyring = keyring
+        self._workers = workers
         self._audit = audit
 
     async def list_keys(self, request: RoutedRequest) -> None:
@@ -68,6 +70,7 @@ class KeysApi:
         await self._audit.record(request, "keys.create", new.name or "", detail)
         with _convert_errors("name"):
             created = await create_key(self._keyring, new.name, grant)
+        await self._workers.refresh_keys()
         _respond_with_secret(request, created, 201)
 
     async def rotate_key(self, request: RoutedRequest) -> None:
@@ -77,6 +80,7 @@ class KeysApi:
         await self._audit.record(request, "keys.rotate", row.id, {"name": row.name, "grace_s": rotation.grace_s})
         with _convert_errors("grace_s"):
             created = await rotate_key(self._keyring, row.id, rotation.grace_s, version)
+        await self._workers.refresh_keys()
         _respond_with_secret(request, created, 200)
 
     async def revoke_key(self, request: RoutedRequest) -> None:
@@ -87,6 +91,7 @@ class KeysApi:
         await self._audit.record(request, "keys.revoke", row.id, {"name": row.name})
         with _convert_errors("id"):
             revoked = await revoke_key(self._keyring, row.id, version)
+        await self._workers.refresh_keys()
         respond(request, describe_key(revoked), [_etag(revoked)])
 
     async def _find(self, name_or_id: str) -> KeyRow:

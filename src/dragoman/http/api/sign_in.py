@@ -9,20 +9,18 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.accounts.credential import CredentialError
-from dragoman.admin.accounts import end_cooldowns
 from dragoman.admin.errors import AdminError
 from dragoman.flow.gateway import Gateway
 from dragoman.framing.redaction import redact
 from dragoman.http.api.audit import AuditLog
 from dragoman.http.api.bodies import read_body
-from dragoman.http.api.config import ConfigControl
+from dragoman.http.api.every_worker import EveryWorker
 from dragoman.http.api.parameters import Parameters
 from dragoman.http.api.responses import convert_errors, respond, response_headers
 from dragoman.http.api.state import LINES
 from dragoman.http.routes import RoutedRequest
 from dragoman.net.client import ConnectionLost, UpstreamTimeout
 from dragoman.net.tasks import spawn
-from dragoman.providers.catalogue import CachedCatalogue
 
 if TYPE_CHECKING:
     from dragoman.admin.sign_in import Prompt, SignInOptions
@@ -54,9 +52,9 @@ class Failed(Progress, frozen=True, tag="failed"):
 class SignInApi:
     """Changes accounts. A sign-in belongs to the response that reports it: closing that cancels the sign-in."""
 
-    def __init__(self, gateway: Gateway, control: ConfigControl, audit: AuditLog) -> None:
+    def __init__(self, gateway: Gateway, workers: EveryWorker, audit: AuditLog) -> None:
         self._gateway = gateway
-        self._control = control
+        self._workers = workers
         self._audit = audit
 
     async def sign_in(self, request: RoutedRequest) -> None:
@@ -74,10 +72,9 @@ class SignInApi:
     async def end_cooldowns(self, request: RoutedRequest) -> None:
         """Ask a provider again with the next request, whatever its credentials are cooling down for."""
         Parameters(request.exchange.query, ())
-        providers = self._gateway.runtime.providers
         await self._audit.record(request, "accounts.end_cooldowns", request.rest)
         with convert_errors("id"):
-            respond(request, {"ended": end_cooldowns(providers, request.rest)})
+            respond(request, {"ended": await self._workers.end_cooldowns(request.rest)})
 
     async def _run(self, options: "SignInOptions") -> AsyncGenerator[Progress]:
         from dragoman.admin.sign_in import sign_in
@@ -91,20 +88,12 @@ class SignInApi:
             while (line := await conversation.lines.get()) is not None:
                 yield line
             signed_in = running.result()
-            self._use(signed_in.provider)
+            await self._workers.use_account(signed_in.provider)
             yield Done(signed_in.provider, signed_in.use.value, signed_in.overridden_by)
         except (AdminError, CredentialError, ConnectionLost, UpstreamTimeout) as error:
             yield Failed(redact(str(error)))
         finally:
             running.cancel()
-
-    def _use(self, provider: str) -> None:
-        """Read the provider's models with the new credential. One without a section appears with its credential."""
-        if provider not in self._gateway.runtime.providers:
-            self._control.reload()
-        catalogue = self._gateway.runtime.catalogues.get(provider)
-        if isinstance(catalogue, CachedCatalogue):
-            spawn(catalogue.refresh(), name=f"models of {provider}")
 
 
 class _Conversation:

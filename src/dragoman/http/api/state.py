@@ -7,9 +7,10 @@ from contextlib import aclosing
 import msgspec
 
 from dragoman.accounts.usage_writer import UsageWriter
-from dragoman.admin.accounts import list_accounts, read_quotas
+from dragoman.admin.accounts import read_quotas
 from dragoman.admin.model_overview import describe_models
 from dragoman.flow.gateway import Gateway
+from dragoman.http.api.every_worker import EveryWorker
 from dragoman.http.api.parameters import Parameters
 from dragoman.http.api.responses import respond, response_headers
 from dragoman.http.routes import RoutedRequest
@@ -21,8 +22,11 @@ LINES = (b"content-type", b"application/x-ndjson")
 class StateApi:
     """Describes the runtime that is in force."""
 
-    def __init__(self, gateway: Gateway, environ: Mapping[str, str], writer: UsageWriter | None) -> None:
+    def __init__(
+        self, gateway: Gateway, environ: Mapping[str, str], writer: UsageWriter | None, workers: EveryWorker
+    ) -> None:
         self._gateway = gateway
+        self._workers = workers
         self._environ = environ
         self._writer = writer
         self._is_examining = False
@@ -34,9 +38,7 @@ class StateApi:
 
     async def list_accounts(self, request: RoutedRequest) -> None:
         Parameters(request.exchange.query, ())
-        runtime = self._gateway.runtime
-        problems = {name: catalogue.list_problem() for name, catalogue in runtime.catalogues.items()}
-        respond(request, {"accounts": list_accounts(runtime.providers, problems, time.time())})
+        respond(request, {"accounts": await self._workers.list_accounts()})
 
     async def read_quotas(self, request: RoutedRequest) -> None:
         Parameters(request.exchange.query, ())

@@ -9,12 +9,13 @@ from dragoman.accounts.keys import Keyring
 from dragoman.accounts.usage_writer import UsageWriter
 from dragoman.flow.gateway import Gateway
 from dragoman.http.api.audit import AuditLog
+from dragoman.http.api.every_worker import EveryWorker
 from dragoman.http.api.responses import PREFIX
 from dragoman.http.routes import Handler, Role, Route, RoutedRequest
 
 if TYPE_CHECKING:
     from dragoman.http.api.captures import CapturesApi
-    from dragoman.http.api.config import ConfigApi, ConfigControl, ConfigFileApi
+    from dragoman.http.api.config import ConfigApi, ConfigFileApi
     from dragoman.http.api.keys import KeysApi
     from dragoman.http.api.requests import RequestsApi
     from dragoman.http.api.sign_in import SignInApi
@@ -36,13 +37,13 @@ class AdminApi:
         keyring: Keyring,
         environ: Mapping[str, str],
         writer: UsageWriter | None,
-        control: "ConfigControl",
+        workers: EveryWorker,
     ) -> None:
         self._gateway = gateway
         self._keyring = keyring
         self._environ = environ
         self._writer = writer
-        self._control = control
+        self._workers = workers
 
     def routes(self) -> Iterator[Route]:
         yield _route("GET", "models", lambda: self._state.list_models, Scope.MODELS_READ)
@@ -51,13 +52,13 @@ class AdminApi:
         yield _route("GET", "config", lambda: self._config.list_settings, Scope.CONFIG_READ)
         yield _route("GET", "doctor", lambda: self._state.examine, Scope.DOCTOR_RUN)
         if self._writer is not None:
-            yield from _StoredParts(self._gateway, self._keyring, self._environ, self._writer, self._control).routes()
+            yield from _StoredParts(self._gateway, self._keyring, self._environ, self._writer, self._workers).routes()
 
     @cached_property
     def _state(self) -> "StateApi":
         from dragoman.http.api.state import StateApi
 
-        return StateApi(self._gateway, self._environ, self._writer)
+        return StateApi(self._gateway, self._environ, self._writer, self._workers)
 
     @cached_property
     def _config(self) -> "ConfigApi":
@@ -75,13 +76,13 @@ class _StoredParts:
         keyring: Keyring,
         environ: Mapping[str, str],
         writer: UsageWriter,
-        control: "ConfigControl",
+        workers: EveryWorker,
     ) -> None:
         self._gateway = gateway
         self._keyring = keyring
         self._environ = environ
         self._writer = writer
-        self._control = control
+        self._workers = workers
         self._audit = AuditLog(writer)
 
     def routes(self) -> Iterator[Route]:
@@ -129,19 +130,19 @@ class _StoredParts:
     def _keys(self) -> "KeysApi":
         from dragoman.http.api.keys import KeysApi
 
-        return KeysApi(self._keyring, self._audit)
+        return KeysApi(self._keyring, self._workers, self._audit)
 
     @cached_property
     def _file(self) -> "ConfigFileApi":
         from dragoman.http.api.config import ConfigFileApi
 
-        return ConfigFileApi(self._gateway, self._environ, self._control, self._audit)
+        return ConfigFileApi(self._gateway, self._environ, self._workers, self._audit)
 
     @cached_property
     def _sign_in(self) -> "SignInApi":
         from dragoman.http.api.sign_in import SignInApi
 
-        return SignInApi(self._gateway, self._control, self._audit)
+        return SignInApi(self._gateway, self._workers, self._audit)
 
 
 def _route(method: str, path: str, find: Callable[[], Handler], scope: Scope, role: Role = Role.ADMIN) -> Route:
