@@ -20,7 +20,6 @@ from dragoman.accounts.lost_calls import LostCalls
 from dragoman.accounts.usage_writer import UsageWriter, remove_old_usage_forever
 from dragoman.admin.configuration import ConfigReader
 from dragoman.config import Config, ConfigError, Problem
-from dragoman.config import Server as ServerSettings
 from dragoman.config.console import find_console_state
 from dragoman.config.load import Stamp, stamp_file
 from dragoman.config.proxies import read_proxies
@@ -42,7 +41,7 @@ from dragoman.http.responses import ResponsesApi
 from dragoman.hub.outcome import Outcome, OutcomeObserver
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import HttpClient
-from dragoman.net.limits import Limits, connections_within, open_files_limit
+from dragoman.net.limits import Limits, limits_for
 from dragoman.net.server import Server
 from dragoman.net.tasks import spawn
 from dragoman.prices import Pricing
@@ -151,7 +150,7 @@ class App:
         self._budget = ByteBudget(server.max_buffered_bytes)
         self.group = None if member is None else self._join_group(member)
         self._set_console(config)
-        self.server = Server(self.site, _limits(server), render_transport_error, self._budget)
+        self.server = Server(self.site, limits_for(server), render_transport_error, self._budget)
         self._metrics.add_source(make_metrics_reader(self.gateway, self.site, self.server, self.usage, self.reloads))
 
     def _join_group(self, member: "GroupMember") -> "WorkerGroup":
@@ -252,7 +251,7 @@ class App:
             self.usage.pricing = _pricing(config)
         self.site.host_check = HostCheck(self._host, new.allowed_hosts)
         self._set_console(config)
-        self.server.set_limits(_limits(new))
+        self.server.set_limits(limits_for(new))
         self._budget.limit = new.max_buffered_bytes
         if (old.host, old.port) != (new.host, new.port):
             log.warning("server.host or server.port was edited: restart the gateway to use it")
@@ -393,10 +392,3 @@ async def _watch_file(app: App, settings: Settings, seen: Stamp) -> None:
 
 def _pricing(config: Config) -> Pricing:
     return Pricing(config.providers, config.prices, config.tools.web_search.usd_per_1000)
-
-
-def _limits(server: ServerSettings) -> Limits:
-    """Return the limits of the server, with no more connections than the limit of open files allows."""
-    limits = Limits(max_body_bytes=server.max_body_bytes)
-    most = min(limits.max_connections, connections_within(open_files_limit()))
-    return msgspec.structs.replace(limits, max_connections=most)

@@ -6,6 +6,8 @@ import sys
 
 import msgspec
 
+from dragoman.config.settings import Server
+
 # Descriptors that are neither a client's connection nor an upstream's: the store, log, listeners, event loop.
 OTHER_OPEN_FILES = 64
 MIN_CONNECTIONS = 8
@@ -25,6 +27,13 @@ class Limits(msgspec.Struct, frozen=True):
     unauthenticated_keep_alive_s: float = 5.0  # between requests, until one of them carried a valid key
     write_idle_timeout_s: float = 120.0
     linger_s: float = 5.0  # how long a refused upload is read and thrown away, so that its sender sees the reply
+
+
+def limits_for(server: Server) -> Limits:
+    """Return the limits that a configuration sets, with no more connections than the limit of open files allows."""
+    limits = Limits(max_body_bytes=server.max_body_bytes)
+    most = min(limits.max_connections, connections_within(open_files_limit()))
+    return msgspec.structs.replace(limits, max_connections=most)
 
 
 def connections_within(open_files: int) -> int:
