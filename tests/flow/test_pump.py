@@ -35,7 +35,7 @@ class Pumped:
         self.now = asyncio.get_running_loop().time
         self.wait = ReplyDeadline("up", PATIENCE, self.now())
         hold = None if no_room is None else lambda size: no_room
-        self.pump = Pump(prepared, pipe, rig.writer, self.wait, SERVER, hold)
+        self.pump = Pump(prepared, pipe, rig.writer, self.wait, SERVER, asyncio.get_running_loop().time, hold)
 
 
 async def passing(no_room: Failure | None = None) -> Pumped:

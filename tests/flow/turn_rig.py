@@ -1,5 +1,6 @@
 """One upstream turn against a fake upstream on a real socket, for a client in memory."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -118,6 +119,7 @@ async def run_turn(scene: Scene, fake: FakeUpstream, client: HttpClient) -> Play
         writer,
         lambda: ReplyMonitor(lambda: 0.0),
         noted.append,
+        asyncio.get_running_loop().time,
     )
     turn = Turn(Ask(Route("up", "m"), provider, 1, scene.changes, None, None, scene.renew_after), around)
     try:

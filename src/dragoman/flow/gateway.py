@@ -62,6 +62,7 @@ class Gateway:
         self.answered = 0
         self.refused = 0
         self._answering: set[ActiveCall] = set()
+        self._clock = asyncio.get_running_loop().time
 
     def adopt(self, runtime: Runtime) -> None:
         """Use this configuration from the next request on."""
@@ -88,7 +89,7 @@ class Gateway:
         sessions = await _find_sessions(call, runtime, routes) if _has_pool(routes, runtime) else {}
         policy = _make_policy(call, runtime, routes, sessions)
         writer = self._make_writer(exchange, call, runtime.config.server.keep_alive_s, on_guard_trip)
-        answering = ActiveCall(call, runtime, memory, policy, writer, make_watch)
+        answering = ActiveCall(call, runtime, memory, policy, writer, make_watch, self._clock)
         self._answering.add(answering)
         try:
             await answering.run(exchange)
@@ -159,11 +160,12 @@ class ActiveCall:
         policy: Policy,
         writer: ResponseWriter,
         make_watch: Callable[[], ReplyMonitor],
+        clock: Callable[[], float],
     ) -> None:
         self._call = call
         self._policy = policy
         self._writer = writer
-        self._around = CallContext(call, runtime, memory, writer, make_watch, self._note_first_token)
+        self._around = CallContext(call, runtime, memory, writer, make_watch, self._note_first_token, clock)
         self._turn: Turn | None = None
         self._accepted = False  # the turn that runs now has given its first token
 

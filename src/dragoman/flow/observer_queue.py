@@ -25,6 +25,7 @@ class ObserverQueue:
         self._observers = tuple(observers)
         self._ended: list[RequestRecord] = []
         self._passed_at = 0.0  # by the loop's clock
+        self.under_way = 0  # requests whose outcome is still to come
         self.failures = 0
 
     def attach(self, observer: OutcomeObserver) -> None:

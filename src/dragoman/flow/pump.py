@@ -1,6 +1,5 @@
 """Pass on what is read of a reply that has begun: one read of the upstream's socket, at most one write."""
 
-import asyncio
 import math
 from collections.abc import Callable
 
@@ -41,13 +40,14 @@ class Pump:
         writer: ResponseWriter,
         wait: ReplyDeadline,
         server: Server,
+        clock: Callable[[], float],
         hold: Callable[[int], Failure | None] | None,  # counts the bytes of a reply that is collected into one body
     ) -> None:
         self._prepared = prepared
         self._pipe = pipe
         self._writer = writer
         self._wait = wait
-        self._clock = asyncio.get_running_loop().time
+        self._clock = clock
         self._is_translation = isinstance(pipe, TranslationPipe)
         self._idle_s = server.idle_timeout_s
         self._pause_s = server.keep_alive_s if writer.keep_alive else math.inf

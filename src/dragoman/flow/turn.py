@@ -3,7 +3,6 @@
 Whatever is expected to go wrong is returned as a `TurnEnd`; the policy decides what follows from it.
 """
 
-import asyncio
 import logging
 import math
 from collections.abc import Callable
@@ -61,6 +60,7 @@ class CallContext(Struct, frozen=True):
     writer: ResponseWriter
     make_watch: Callable[[], ReplyMonitor]
     note_first_token: Callable[["Turn"], None]
+    clock: Callable[[], float]  # of the event loop
 
 
 class UnchangedDocument(Struct, frozen=True):
@@ -78,7 +78,7 @@ class Turn:
         self._around = around
         self._writer = around.writer
         self._server = around.runtime.config.server
-        self._clock = asyncio.get_running_loop().time
+        self._clock = around.clock
         self._held = b""  # for the client, until the first token
         self._size = 0
         self._answer: IncomingResponse | None = None
@@ -271,7 +271,7 @@ class Turn:
     async def _pump(self, prepared: Prepared, answer: IncomingResponse, pipe: Pipe) -> None:
         """Pass on the rest of the reply; its last bytes are kept for the end."""
         count = None if self._writer.streams else self._hold
-        pump = Pump(prepared, pipe, self._writer, self._wait, self._server, count)
+        pump = Pump(prepared, pipe, self._writer, self._wait, self._server, self._clock, count)
         while True:
             try:
                 if await answer.stream_to(pump.pass_on, pump.patience()):

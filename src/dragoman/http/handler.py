@@ -1,6 +1,5 @@
 """Check a request, find its route and respond in the protocol of its client."""
 
-import asyncio
 import itertools
 import logging
 import re
@@ -15,14 +14,11 @@ import msgspec
 
 from dragoman import __version__
 from dragoman.accounts.keys import KeyId, Keyring
-from dragoman.flow.call import Call
 from dragoman.flow.count_tokens import count_tokens
 from dragoman.flow.error_response import respond_with_failure
 from dragoman.flow.gateway import Gateway
-from dragoman.flow.offload import LARGE_BYTES, run_off_loop
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_headers import id_headers
-from dragoman.framing.jsonscan import exceeds_value_count
 from dragoman.http.api.responses import PREFIX as API
 from dragoman.http.api.responses import use_api_errors
 from dragoman.http.api.table import AdminApi
@@ -30,8 +26,9 @@ from dragoman.http.auth_backoff import AuthBackoff
 from dragoman.http.failures import key_failure, transport_failure
 from dragoman.http.host_check import HostCheck
 from dragoman.http.models import ModelsApi
-from dragoman.http.parked_runs import ParkedRuns, find_worker
-from dragoman.http.request_body import read_body
+from dragoman.http.observed_request import ObservedRequest
+from dragoman.http.parked_runs import ParkedRuns, find_worker, read_cursor
+from dragoman.http.request_body import read_body, read_call
 from dragoman.http.responses import NO_SOCKET, AnswerCall, ResponsesApi, refuse_state
 from dragoman.http.responses import PATH as SOCKET_PATH
 from dragoman.http.routes import (
@@ -39,6 +36,7 @@ from dragoman.http.routes import (
     Role,
     Route,
     RoutedRequest,
+    RouteMatch,
     RouteTable,
     Sender,
     check_role,
@@ -48,7 +46,7 @@ from dragoman.http.routes import (
     respond_json,
 )
 from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.hub.ports import Client, Protocol
+from dragoman.hub.ports import Client
 from dragoman.net import tasks
 from dragoman.net.errors import (
     ClientDisconnected,
@@ -73,8 +71,6 @@ REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 NO_KEY = KeyId("")
 BUSY_S = 1.0  # when to try again where there is more to do than we take on
 
-AnswerRequest = Callable[[Exchange, RequestRecord], Awaitable[None]]
-
 
 class RequestHandler:
     """Handles every request to the gateway."""
@@ -98,13 +94,17 @@ class RequestHandler:
         self.auth_backoff = AuthBackoff()
         self.ready = True
         self._started_at = time.monotonic()
-        self.under_way = 0
         # Request ids are unique without asking the system for chance each time: drawn once, then counted.
         self._drawn = secrets.token_hex(8)
         self._counted = itertools.count(1)
         self.console: Console | None = None
         self._group: WorkerGroup | None = None
         self.routes = RouteTable(self._table())
+
+    @property
+    def under_way(self) -> int:
+        """How many model requests are being answered."""
+        return self._gateway.observers.under_way
 
     def set_console(self, console: "Console | None") -> None:
         self.console = console
@@ -184,35 +184,57 @@ class RequestHandler:
     def _refuse(self, exchange: Exchange, path: str, refused: RequestError, request_id: str) -> None:
         respond_with_failure(exchange, self._client(exchange, path), refused, request_id)
 
-    async def _dispatch(self, exchange: Exchange, path: str, request_id: str) -> None:
+    def _dispatch(self, exchange: Exchange, path: str, request_id: str) -> Awaitable[None]:
+        """Return what handles a request. Raises RequestError if its key may not do this."""
         host_error = self.host_check.find_error(exchange.headers)
         if host_error is not None:
-            status, failure = host_error
-            body = self._client(exchange, path).render_error(failure, request_id).body
-            exchange.respond(status, [JSON, id_header(request_id)], body)
-            return
+            return self._refuse_host(exchange, path, request_id, host_error)
         found = self.routes.find(exchange.method, path)
         if found is not None and found.route.role in (Role.PUBLIC, Role.SESSION):
-            await found.route.handler(RoutedRequest(exchange, path, request_id, NO_KEY, found.rest))
-            return
+            return found.route.handler(RoutedRequest(exchange, path, request_id, NO_KEY, found.rest))
         key = self._key(exchange)
-        via_console = key is None and self.console is not None
-        if key is None and self.console is not None:
-            key = await self.console.find_key(exchange)
         if key is None:
-            had_key = bool(find_client_keys(exchange.headers.lasting, exchange.query))
-            await self.auth_backoff.reject(exchange.address, path, had_key=had_key)
-            refused = RequestError(key_failure(exchange))
-            refused.observed = True  # by the backoff, which logs many of them in one line
-            raise refused
+            return self._dispatch_without_key(exchange, path, request_id, found)
+        return self._dispatch_with_key(exchange, path, request_id, found, key)
+
+    def _dispatch_with_key(
+        self,
+        exchange: Exchange,
+        path: str,
+        request_id: str,
+        found: RouteMatch | None,
+        key: KeyId,
+        *,
+        via_console: bool = False,
+    ) -> Awaitable[None]:
         if exchange.method == "GET" and path != SOCKET_PATH and exchange.headers.get(b"upgrade") is not None:
             found = NO_SOCKET
         if found is None:
-            self._refuse_path(exchange, path, request_id)
-            return
+            return self._refuse_path(exchange, path, request_id)
         access = self._keyring.access(key)
         check_role(found.route, access)
-        await found.route.handler(RoutedRequest(exchange, path, request_id, key, found.rest, access, via_console))
+        return found.route.handler(RoutedRequest(exchange, path, request_id, key, found.rest, access, via_console))
+
+    async def _dispatch_without_key(
+        self, exchange: Exchange, path: str, request_id: str, found: RouteMatch | None
+    ) -> None:
+        """Handle a request of a browser that is signed in to the console; raises RequestError for any other."""
+        key = None if self.console is None else await self.console.find_key(exchange)
+        if key is not None:
+            await self._dispatch_with_key(exchange, path, request_id, found, key, via_console=True)
+            return
+        had_key = bool(find_client_keys(exchange.headers.lasting, exchange.query))
+        await self.auth_backoff.reject(exchange.address, path, had_key=had_key)
+        refused = RequestError(key_failure(exchange))
+        refused.observed = True  # by the backoff, which logs many of them in one line
+        raise refused
+
+    async def _refuse_host(
+        self, exchange: Exchange, path: str, request_id: str, host_error: tuple[int, Failure]
+    ) -> None:
+        status, failure = host_error
+        body = self._client(exchange, path).render_error(failure, request_id).body
+        exchange.respond(status, [JSON, id_header(request_id)], body)
 
     async def _dispatch_forwarded(self, exchange: Exchange, path: str, request_id: str, sender: Sender) -> None:
         found = self.routes.find(exchange.method, path)
@@ -235,11 +257,19 @@ class RequestHandler:
         return None
 
     async def _infer(self, protocol: str, answer_call: AnswerCall, request: RoutedRequest) -> None:
-        async def answer(exchange: Exchange, record: RequestRecord) -> None:
-            if not await self.parked_runs.resume(exchange, record):
-                await self.parked_runs.answer(answer_call, exchange, await self._call(exchange, record))
-
-        await self._run_counted(request, protocol, answer)
+        exchange, parked = request.exchange, self.parked_runs
+        with self._observe(request, protocol) as record:
+            self._check_room()
+            cursor = read_cursor(exchange.headers)
+            if cursor is not None:
+                await parked.resume(cursor, exchange, record)
+                return
+            call = await read_call(exchange, record, self._gateway.runtime)
+            policy = parked.choose_policy(exchange.headers)
+            if policy is None:
+                await answer_call(exchange, call)
+            else:
+                await parked.answer(answer_call, exchange, call, policy)
 
     async def _infer_in_group(
         self, group: "WorkerGroup", protocol: str, answer_call: AnswerCall, request: RoutedRequest
@@ -258,64 +288,36 @@ class RequestHandler:
         return partial(self.responses.with_state if keeps else self.responses.with_context, answer)
 
     async def _relay(self, path: RelayedPath, request: RoutedRequest) -> None:
-        async def answer(exchange: Exchange, record: RequestRecord) -> None:
-            from dragoman.flow.relay.relayed_call import RelayedCall
+        from dragoman.flow.relay.relayed_call import RelayedCall
 
-            call = RelayedCall(path, exchange, record)
+        with self._observe(request, path.name) as record:
+            self._check_room()
+            call = RelayedCall(path, request.exchange, record)
             if call.is_form:
                 await call.begin_form()
             else:
-                call.read_body(await read_body(exchange, record, self._gateway.runtime.config.server))
+                call.read_body(await read_body(request.exchange, record, self._gateway.runtime.config.server))
             await self._gateway.relay(call)
-
-        await self._run_counted(request, path.name, answer)
-
-    async def _run_counted(self, request: RoutedRequest, protocol: str, answer: AnswerRequest) -> None:
-        self.under_way += 1
-        try:
-            if self.console is not None:
-                answer = partial(self.console.live.run, answer)
-            await self._run_observed(request, protocol, answer, self._gateway.observers.add)
-        except RequestError as refused:
-            refused.observed = True
-            raise
-        finally:
-            self.under_way -= 1
 
     async def _count(self, protocol: str, request: RoutedRequest) -> None:
         """Count tokens. The request is captured like any other, but not reported to observers: it uses no tokens."""
         count = self._with_state(protocol, partial(count_tokens, self._gateway), keeps=False)
+        with ObservedRequest(self._record(request, protocol), request.exchange) as record:
+            self._check_room()
+            await count(request.exchange, await read_call(request.exchange, record, self._gateway.runtime))
 
-        async def answer(exchange: Exchange, record: RequestRecord) -> None:
-            await count(exchange, await self._call(exchange, record))
+    def _observe(self, request: RoutedRequest, protocol: str) -> ObservedRequest:
+        live = None if self.console is None else self.console.live
+        return ObservedRequest(self._record(request, protocol), request.exchange, self._gateway.observers, live)
 
-        await self._run_observed(request, protocol, answer, RequestRecord.end)
-
-    async def _run_observed(
-        self, request: RoutedRequest, protocol: str, answer: AnswerRequest, ended: Callable[[RequestRecord], None]
-    ) -> None:
+    def _record(self, request: RoutedRequest, protocol: str) -> RequestRecord:
         exchange = request.exchange
         tenant = self._keyring.tenant(request.key)
         record = RequestRecord(request.request_id, protocol, exchange.headers, request.key, tenant)
-        record.client = CONSOLE_CLIENT if request.via_console else record.client
-        recording = self._gateway.captures.begin(exchange, record.started_at, self._gateway.runtime.config.debug)
-        record.recording = recording
-        try:
-            self._check_room()
-            await answer(exchange, record)
-        except BaseException as fault:
-            is_cancelled = isinstance(fault, asyncio.CancelledError)
-            if is_cancelled and not exchange.gone:
-                record.note_shutdown()
-            else:
-                record.note_fault(fault)
-            if recording is not None and is_cancelled:
-                recording.note_interruption(exchange.gone)
-            raise
-        finally:
-            ended(record)
-            if recording is not None:
-                recording.note_outcome(record.outcome(), record.ledger)
+        if request.via_console:
+            record.client = CONSOLE_CLIENT
+        record.recording = self._gateway.captures.begin(exchange, record.started_at, self._gateway.runtime.config.debug)
+        return record
 
     def _check_room(self) -> None:
         if self.under_way > self._gateway.runtime.config.server.max_requests:
@@ -323,7 +325,7 @@ class RequestHandler:
             message = f"Too many concurrent requests (limit {most}, server.max_requests). Retry in a second."
             raise RequestError(Failure(Kind.OVERLOADED, message, retry_after=BUSY_S))
 
-    def _refuse_path(self, exchange: Exchange, path: str, request_id: str) -> None:
+    async def _refuse_path(self, exchange: Exchange, path: str, request_id: str) -> None:
         """Respond with 405 if the path has other methods; raises RequestError (404) if it has none."""
         client = self._client(exchange, path)
         allowed = ", ".join(self.routes.methods(path))
@@ -335,20 +337,6 @@ class RequestHandler:
         body = client.render_error(Failure(Kind.BAD_REQUEST, message, code="method_not_allowed"), request_id).body
         head = [JSON, (b"allow", allowed.encode()), *id_headers(client, request_id, [])]
         exchange.respond(405, head, body)
-
-    async def _call(self, exchange: Exchange, record: RequestRecord) -> Call:
-        body = await read_body(exchange, record, self._gateway.runtime.config.server)
-        most = self._gateway.runtime.config.server.max_body_values
-        if len(body) > most and await run_off_loop(len(body), partial(exceeds_value_count, body, most)):
-            message = f"The body holds more than {most} JSON values (server.max_body_values): shorten the conversation."
-            raise RequestError(Failure(Kind.TOO_LARGE, message))
-        protocol = self._protocol(record.client_protocol)
-        assert protocol.client is not None
-        written_in = protocol.client.body_protocol(body)
-        other = None if written_in is None else self._protocol(written_in).client
-        parse = None if other is None else other.parse
-        make_call = partial(Call, protocol, body, exchange, record, parse)  # looks through the body for the model
-        return make_call() if len(body) <= LARGE_BYTES else await run_off_loop(len(body), make_call)
 
     async def _root(self, request: RoutedRequest) -> None:
         if self.console is not None and b"text/html" in (request.exchange.headers.get(b"accept") or b""):
@@ -379,9 +367,6 @@ class RequestHandler:
         if given is not None and REQUEST_ID.fullmatch(given):
             return given.decode()
         return f"req_{self._drawn}{next(self._counted):08x}"
-
-    def _protocol(self, name: str) -> Protocol:
-        return self._gateway.runtime.protocols[name]
 
     def _client(self, exchange: Exchange, path: str) -> Client:
         if path.removeprefix("/") in RELAYED_PATHS:

@@ -94,34 +94,33 @@ class ParkedRuns:
         """The bytes that all runs occupy."""
         return self._index.size
 
-    async def resume(self, exchange: Exchange, record: RequestRecord) -> bool:
-        """Answer a request that resumes a run; return whether it does. Raises RequestError if there is no such run."""
-        cursor = read_cursor(exchange.headers)
-        if cursor is None:
-            return False
+    async def resume(self, cursor: Cursor, exchange: Exchange, record: RequestRecord) -> None:
+        """Answer a request that resumes a run. Raises RequestError if there is no such run."""
         run = self._index.find(cursor.run)
         if run is None or run.owner != record.tenant or run.path != exchange.path or not run.status:
             raise _unknown_run(cursor.run)
         record.stream = run.is_stream
         await self._follow(run, exchange, cursor, record, BY_CURSOR)
-        return True
 
-    async def answer(self, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
-        """Answer a call; park its reply if the client or the configuration wants that."""
-        headers, settings = exchange.headers, self._settings()
-        key, wish = headers.get(KEY), headers.get(PARK)
-        if key is None and wish is None and settings.on_disconnect == "cancel":
-            await answer(exchange, call)
-            return
-        policy = _choose_policy(key, wish, settings)
-        if key is None and policy == "cancel":
-            await answer(exchange, call)
-            return
+    def choose_policy(self, headers: Headers) -> OnDisconnect | None:
+        """Return what happens to a reply whose client leaves: as the request says, else as the configuration does.
+
+        None: the reply is cancelled, and needs no run.
+        """
+        key, wish, policy = headers.get(KEY), headers.get(PARK), self._settings().on_disconnect
+        if key is None:
+            policy = POLICIES.get(wish or b"", policy)
+            return None if policy == "cancel" else policy
+        return POLICIES.get(wish or b"", "park" if policy == "cancel" else policy)
+
+    async def answer(self, answer: AnswerCall, exchange: Exchange, call: Call, policy: OnDisconnect) -> None:
+        """Answer a call by a run of its own, or with the reply of an earlier one that it repeats."""
+        headers, key = exchange.headers, exchange.headers.get(KEY)
         digest = _digest(exchange, call.body)
         if key is not None:
             earlier, how = self._find_keyed(call, exchange.path, key, digest), BY_KEY
         else:
-            is_retry = _is_retry(headers, settings)
+            is_retry = _is_retry(headers, self._settings())
             earlier, how = self._index.find_lost(call.tenant, digest) if is_retry else None, BY_RETRY
         if earlier is None:
             run = Run(self.worker, call.tenant, exchange.path, digest, key, policy)
@@ -242,14 +241,6 @@ class ParkedRuns:
             raise _unknown_run(run.id)
         body = b"".join(block for _, block in run.blocks)
         exchange.respond(run.status, run.headers_for(request_id), body)
-
-
-def _choose_policy(key: bytes | None, wish: bytes | None, settings: ResponsesSettings) -> OnDisconnect:
-    """Return what happens to a reply whose client leaves: as the request says, else as the configuration does."""
-    policy = POLICIES.get(wish or b"")
-    if policy is not None:
-        return policy
-    return "park" if key is not None and settings.on_disconnect == "cancel" else settings.on_disconnect
 
 
 def _is_retry(headers: Headers, settings: ResponsesSettings) -> bool:

@@ -1,10 +1,13 @@
-"""Read the body of a request, decompressed."""
+"""Read the body of a request, decompressed, and the call that a model request makes."""
 
 from functools import partial
 
 from dragoman.config.settings import Server
-from dragoman.flow.offload import run_off_loop
+from dragoman.flow.call import Call
+from dragoman.flow.offload import LARGE_BYTES, run_off_loop
 from dragoman.flow.request_record import RequestRecord
+from dragoman.flow.runtime import Runtime
+from dragoman.framing.jsonscan import exceeds_value_count
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.encoding import decompress
 from dragoman.net.errors import InvalidEncoding, SizeLimitExceeded
@@ -23,6 +26,23 @@ async def read_body(exchange: Exchange, record: RequestRecord, server: Server) -
     if record.recording is not None:
         record.recording.note_body(body)
     return body
+
+
+async def read_call(exchange: Exchange, record: RequestRecord, runtime: Runtime) -> Call:
+    """Return the call of a model request; raises as `read_body` does."""
+    body, most = await read_body(exchange, record, runtime.config.server), runtime.config.server.max_body_values
+    if len(body) > most and await run_off_loop(len(body), partial(exceeds_value_count, body, most)):
+        message = f"The body holds more than {most} JSON values (server.max_body_values): shorten the conversation."
+        raise RequestError(Failure(Kind.TOO_LARGE, message))
+    protocol = runtime.protocols[record.client_protocol]
+    assert protocol.client is not None
+    written_in = protocol.client.body_protocol(body)
+    other = None if written_in is None else runtime.protocols[written_in].client
+    parse = None if other is None else other.parse
+    if len(body) <= LARGE_BYTES:
+        return Call(protocol, body, exchange, record, parse)
+    # It looks through the body for the model.
+    return await run_off_loop(len(body), partial(Call, protocol, body, exchange, record, parse))
 
 
 def _unpack(encoding: bytes, body: bytes, limit: int) -> bytes:

@@ -1,5 +1,6 @@
 """One request and its response: the interface between a handler and its connection."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
@@ -103,6 +104,7 @@ class Exchange:
         "refusal",
         "reply",
         "started",
+        "task",
     )
 
     def __init__(self, head: RequestHead, wire: ExchangeConnection, budget: ByteBudget) -> None:
@@ -121,6 +123,7 @@ class Exchange:
         self.body_open = False  # more bytes of the request body are expected
         self.refusal: RequestRejected | None = None
         self.listener: ResponseListener | None = None
+        self.task: asyncio.Task[None] | None = None  # of the handler
         self.buffered = BudgetShare(budget)  # bodies of the request and of its response
         self.reply = ResponseState.OPEN
         self._wire = wire

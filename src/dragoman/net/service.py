@@ -47,11 +47,12 @@ class Service:
         )  # refused because there were too many; closed once their clients have the 503
         self.admission = Admission()
         self.highest_descriptor = sys.maxsize  # a higher one means that the process has almost none left
+        self._loop = asyncio.get_running_loop()  # kept: each look-up of it is a system call
         self.tasks: set[asyncio.Task[None]] = set()
         self.empty = asyncio.Event()  # set while draining, once the last connection and the last task have ended
 
     def begin(self, exchange: Exchange) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(self._serve(exchange))
+        exchange.task = task = self._loop.create_task(self._serve(exchange))
         self.tasks.add(task)
         task.add_done_callback(self._task_ended)
         return task
@@ -59,7 +60,7 @@ class Service:
     def admit(self, connection: Connection, peer: str, descriptor: int) -> bool:
         """Add a connection; if there are too many, evict one without a valid key, or return False."""
         most = self.limits.max_connections
-        self.last_admitted = asyncio.get_running_loop().time()
+        self.last_admitted = self._loop.time()
         self.connections.add(connection)
         self.admission.add(connection, peer)
         is_full = descriptor > self.highest_descriptor or len(self.connections) - len(self._refused) > most

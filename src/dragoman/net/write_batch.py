@@ -19,11 +19,12 @@ class Sender(Protocol):
 
 
 class WriteBatch:
-    __slots__ = ("_clock", "_last", "_waiting")
+    __slots__ = ("_clock", "_last", "_loop", "_waiting")
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._last = 0.0
+        self._loop = asyncio.get_running_loop()
         self._waiting: list[Sender] = []
 
     def add(self, sender: Sender) -> None:
@@ -34,7 +35,7 @@ class WriteBatch:
             if silence > QUIET_S:
                 sender.send_now()
                 return
-            asyncio.get_running_loop().call_soon(self._send_all)
+            self._loop.call_soon(self._send_all)
         self._waiting.append(sender)
 
     def _send_all(self) -> None:

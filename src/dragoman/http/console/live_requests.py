@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from msgspec import Struct
 
@@ -42,7 +42,6 @@ MAX_TEXT = 200
 
 ENDED_BY_OPERATOR = Failure(Kind.FORBIDDEN, "The operator of the gateway ended this request.", code="ended_by_operator")
 
-AnswerRequest = Callable[[Exchange, RequestRecord], Awaitable[None]]
 CostOf = Callable[[Outcome], int | None]
 
 
@@ -51,7 +50,7 @@ class LiveRequest(Struct, eq=False):
 
     number: int
     record: RequestRecord
-    task: "asyncio.Task[object] | None"
+    task: "asyncio.Task[None] | asyncio.Task[object] | None"
     exchange: Exchange | None  # None once it has ended
     ring: FrameRing | None = None  # of a request that is not recorded and is inspected
 
@@ -87,25 +86,20 @@ class LiveRequests:
 
     # Calls of the request handler and the observer queue
 
-    async def run(self, answer: AnswerRequest, exchange: Exchange, record: RequestRecord) -> None:
-        """Answer a request that the console can see and end. Raises RequestError if it ended before the response."""
-        self.begin(record, exchange)
-        try:
-            await answer(exchange, record)
-        except asyncio.CancelledError as cancelled:
-            task, reason = asyncio.current_task(), cancelled.args[0] if cancelled.args else None
-            if reason is not ENDED_BY_OPERATOR or exchange.gone or task is None:
-                raise
-            task.uncancel()
-            if not exchange.started:
-                raise RequestError(ENDED_BY_OPERATOR) from None
-        finally:
-            self.end(record)
-
     def begin(self, record: RequestRecord, exchange: Exchange) -> None:
-        self._under_way[record] = LiveRequest(next(self._numbers), record, asyncio.current_task(), exchange)
+        task = exchange.task or asyncio.current_task()
+        self._under_way[record] = LiveRequest(next(self._numbers), record, task, exchange)
         if record.recording is not None:
             self._allow_recordings()
+
+    def find_cause(self, fault: BaseException, exchange: Exchange) -> BaseException | None:
+        """Return what a request really failed with: it may have been ended here. None if its client knows already."""
+        reason = fault.args[0] if isinstance(fault, asyncio.CancelledError) and fault.args else None
+        task = asyncio.current_task()
+        if reason is not ENDED_BY_OPERATOR or exchange.gone or task is None:
+            return fault
+        task.uncancel()
+        return None if exchange.started else RequestError(ENDED_BY_OPERATOR)
 
     def end(self, record: RequestRecord) -> None:
         live = self._under_way.pop(record, None)

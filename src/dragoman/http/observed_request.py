@@ -1,0 +1,66 @@
+"""The context in which a request is answered: what becomes of it is recorded and passed to observers."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from dragoman.flow.observer_queue import ObserverQueue
+from dragoman.flow.request_record import RequestRecord
+from dragoman.hub.failure import RequestError
+from dragoman.net.exchange import Exchange
+
+if TYPE_CHECKING:
+    from dragoman.http.console.live_requests import LiveRequests
+
+
+class ObservedRequest:
+    """A context manager and not a coroutine around another: every await passes through all coroutines around it."""
+
+    __slots__ = ("_exchange", "_live", "_observers", "_record")
+
+    def __init__(
+        self,
+        record: RequestRecord,
+        exchange: Exchange,
+        observers: ObserverQueue | None = None,
+        live: "LiveRequests | None" = None,
+    ) -> None:
+        self._record = record
+        self._exchange = exchange
+        self._observers = observers  # None: its outcome concerns nobody
+        self._live = live  # where the console lists the request and may end it
+
+    def __enter__(self) -> RequestRecord:
+        if self._observers is not None:
+            self._observers.under_way += 1
+        if self._live is not None:
+            self._live.begin(self._record, self._exchange)
+        return self._record
+
+    def __exit__(self, _: object, fault: BaseException | None, trace: object) -> bool:
+        record, recording, cause = self._record, self._record.recording, fault
+        if self._live is not None:
+            self._live.end(record)
+            if fault is not None:
+                cause = self._live.find_cause(fault, self._exchange)
+        if cause is not None:
+            self._note_fault(cause)
+        if recording is not None and isinstance(cause, asyncio.CancelledError):
+            recording.note_interruption(self._exchange.gone)
+        if self._observers is None:
+            record.end()
+        else:
+            self._observers.under_way -= 1
+            self._observers.add(record)
+        if recording is not None:
+            recording.note_outcome(record.outcome(), record.ledger)
+        if cause is not None and cause is not fault:
+            raise cause from None
+        return cause is None
+
+    def _note_fault(self, fault: BaseException) -> None:
+        if isinstance(fault, asyncio.CancelledError) and not self._exchange.gone:
+            self._record.note_shutdown()
+            return
+        self._record.note_fault(fault)
+        if self._observers is not None and isinstance(fault, RequestError):
+            fault.observed = True
