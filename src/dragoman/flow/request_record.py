@@ -150,41 +150,42 @@ class RequestRecord:
             result, code = seen.failure.kind.value, seen.failure.code
         elif seen.stop is not None and not self.awaits_round and result in INTERRUPTIONS:
             result = OK  # the reply was complete by then
-        route = self.route
-        code = None if code is None else cut_text(code, MAX_CODE_BYTES)
-        return Outcome(
-            request_id=self.id,
-            started_at=self.started_at,
-            key=self.key,
-            client=self.client,
-            client_protocol=self.client_protocol,
-            upstream_protocol=self.upstream_protocol,
-            requested_model=self.requested_model,
-            provider="" if route is None else route.provider,
-            model="" if route is None else route.model,
-            reported_model=cut_text(seen.model, MAX_NAME_BYTES),
-            stream=self.stream,
-            passthrough=route is not None and self.ledger is None,
-            usage=self._reported_usage or self._used(seen),
-            ttft_s=None if seen.first_token is None else seen.first_token - self._started,
-            duration_s=(self._ended or time.monotonic()) - self._started,
-            outcome=result,
-            error_code=code,
-            losses=0 if self.ledger is None else len(self.ledger),
-            losses_by_how=self.ledger.count_by_kind() if self.ledger else (),
-            deltas=seen.deltas,
-            failed_attempts=tuple(self.failed_attempts),
-            rounds=self.rounds,
-            replies=self.replies,
-            tool_runs=tuple(self.tool_runs),
-            traceparent=self.traceparent.decode("latin-1"),
-            run=self.run,
+        route, ledger = self.route, self.ledger
+        return Outcome(  # positional, since every request pays for it
+            self.id,
+            self.started_at,
+            self.client_protocol,
+            self.key,
+            self.client,
+            self.upstream_protocol,
+            self.requested_model,
+            "" if route is None else route.provider,
+            "" if route is None else route.model,
+            cut_text(seen.model, MAX_NAME_BYTES),
+            self.stream,
+            route is not None and ledger is None,  # passed through
+            self._reported_usage or self._used(seen),
+            None if seen.first_token is None else seen.first_token - self._started,
+            (self._ended or time.monotonic()) - self._started,
+            result,
+            None if code is None else cut_text(code, MAX_CODE_BYTES),
+            len(ledger) if ledger else 0,
+            ledger.count_by_kind() if ledger else (),
+            seen.deltas,
+            tuple(self.failed_attempts),
+            self.rounds,
+            self.replies,
+            tuple(self.tool_runs),
+            self.traceparent.decode("latin-1") if self.traceparent else "",
+            self.run,
         )
 
     def _used(self, seen: ReplySummary) -> Usage | None:
         """Return the usage; for a reply that broke off, the upstream may have reported only part of the output."""
+        if seen.usage_is_final and seen.usage is not None:
+            return seen.usage
         reported, guess = seen.usage, self._guessed(seen)
-        if reported is None or guess is None or seen.usage_is_final:
+        if reported is None or guess is None:
             return reported or guess
         return replace(reported, output=max(reported.output, guess.output), source=Source.ESTIMATED)
 

@@ -28,12 +28,12 @@ class ToolRun(Struct, frozen=True, gc=False):
     duration_s: float
 
 
-class Outcome(Struct, frozen=True, kw_only=True, gc=False):
+class Outcome(Struct, frozen=True, gc=False):
     request_id: str  # as in the response headers and log lines
     started_at: float  # seconds since the epoch
+    client_protocol: str
     key: str = ""  # the id of the client's key, never the key
     client: str = ""  # the client program, by its user agent
-    client_protocol: str
     upstream_protocol: str = ""  # "" if no upstream was reached
     requested_model: str = ""  # the model name in the client's request
     provider: str = ""

@@ -14,7 +14,7 @@ from dragoman.hub.outcome import CANCELLED, OK, Outcome, OutcomeObserver
 from dragoman.hub.usage import Usage
 
 LOGGER = "dragoman.requests"
-OWN_ID = re.compile("req_[0-9a-f]{24}")  # an id made by this gateway; a client's own may contain anything
+is_own_id = re.compile("req_[0-9a-f]{24}").fullmatch  # made by this gateway; a client's own may contain anything
 MAX_ATTEMPTS_IN_LONG_LINE = 8
 CACHE_SIZE = 1024  # models and clients, of which there are few
 
@@ -57,23 +57,40 @@ class LogLine(Struct, frozen=True, omit_defaults=True):
 
 def format_text(outcome: Outcome) -> str:
     """Return the line as text; texts that clients or upstreams chose are redacted."""
-    protocols, usage, seconds = outcome.client_protocol, outcome.usage, outcome.duration_s
-    if outcome.upstream_protocol and not outcome.passthrough:
-        protocols = f"{protocols}>{outcome.upstream_protocol}"
+    usage, seconds, request_id = outcome.usage, outcome.duration_s, outcome.request_id
     ttft = outcome.ttft_s if outcome.stream else None
-    route = _clean(outcome.route or outcome.requested_model or "-")
-    cached = f" cached={usage.cache_read}" if usage is not None and usage.cache_read else ""
-    tried = f" tried={','.join(_format_attempts(outcome))}" if outcome.failed_attempts else ""
-    code = f" code={_clean(outcome.error_code)}" if outcome.error_code else ""
-    line = (
-        f"{format_time(outcome.started_at + seconds)} info {LOGGER}: {_clean_id(outcome)} {protocols} {route}"
-        f" {outcome.outcome}{code} {_round_ms(seconds)}ms"
-        f"{'' if ttft is None else f' ttft={_round_ms(ttft)}ms'}"
-        f"{'' if usage is None else f' in={usage.input} out={usage.output}{cached}'}"
-        f"{f' losses={outcome.losses}' if outcome.losses else ''}{_format_tools(outcome)}{tried}"
-        f" key={outcome.key or '-'} client={_clean(outcome.client) or '-'}"
+    upstream_protocol = "" if outcome.passthrough else outcome.upstream_protocol
+    target = _format_target(
+        outcome.client_protocol, upstream_protocol, outcome.provider, outcome.model, outcome.requested_model
     )
-    return cut_text(line, MAX_LINE_BYTES)
+    code = f" code={_clean(outcome.error_code)}" if outcome.error_code else ""
+    cached = f" cached={usage.cache_read}" if usage is not None and usage.cache_read else ""
+    has_tools = outcome.tool_runs or (usage is not None and (usage.web_searches or usage.web_fetches))
+    tools = _format_tools(outcome) if has_tools else ""
+    tried = f" tried={','.join(_format_attempts(outcome))}" if outcome.failed_attempts else ""
+    line = (
+        f"{format_time(outcome.started_at + seconds)} info {LOGGER}:"
+        f" {request_id if is_own_id(request_id) else one_line(request_id)}{target}"
+        f" {outcome.outcome}{code} {int(seconds * 1000 + 0.5)}ms"
+        f"{'' if ttft is None else f' ttft={int(ttft * 1000 + 0.5)}ms'}"
+        f"{'' if usage is None else f' in={usage.input} out={usage.output}{cached}'}"
+        f"{f' losses={outcome.losses}' if outcome.losses else ''}{tools}{tried}"
+        f"{_format_client(outcome.key, outcome.client)}"
+    )
+    return line if len(line) * 4 <= MAX_LINE_BYTES else cut_text(line, MAX_LINE_BYTES)
+
+
+@lru_cache(maxsize=CACHE_SIZE)
+def _format_target(
+    client_protocol: str, upstream_protocol: str, provider: str, model: str, requested_model: str
+) -> str:
+    protocols = f"{client_protocol}>{upstream_protocol}" if upstream_protocol else client_protocol
+    return f" {protocols} {one_line((f'{provider}/{model}' if provider else requested_model) or '-')}"
+
+
+@lru_cache(maxsize=CACHE_SIZE)
+def _format_client(key: str, client: str) -> str:
+    return f" key={key or '-'} client={one_line(client) or '-'}"
 
 
 def format_json(outcome: Outcome) -> str:
@@ -85,7 +102,7 @@ def format_json(outcome: Outcome) -> str:
         time=format_time(outcome.started_at + outcome.duration_s),
         level="info",
         logger=LOGGER,
-        request_id=_clean_id(outcome),
+        request_id=outcome.request_id if is_own_id(outcome.request_id) else one_line(outcome.request_id),
         key=outcome.key,
         client=_clean(outcome.client),
         client_protocol=outcome.client_protocol,
@@ -158,9 +175,6 @@ def _format_second(since_epoch: int) -> str:
 
 
 def _format_tools(outcome: Outcome) -> str:
-    usage = outcome.usage
-    if not outcome.tool_runs and (usage is None or not (usage.web_searches or usage.web_fetches)):
-        return ""
     searches, fetches = outcome.web_searches, outcome.web_fetches
     failed = sum(run.result not in (OK, CANCELLED) for run in outcome.tool_runs)
     return (
@@ -171,14 +185,6 @@ def _format_tools(outcome: Outcome) -> str:
 
 def _format_attempts(outcome: Outcome) -> tuple[str, ...]:
     return tuple(f"{_clean(attempt.route)}:{attempt.why}" for attempt in outcome.failed_attempts)
-
-
-def _round_ms(seconds: float) -> int:
-    return int(seconds * 1000 + 0.5)
-
-
-def _clean_id(outcome: Outcome) -> str:
-    return outcome.request_id if OWN_ID.fullmatch(outcome.request_id) else one_line(outcome.request_id)
 
 
 _clean = lru_cache(maxsize=CACHE_SIZE)(one_line)

@@ -156,9 +156,11 @@ def cost_nano(rates: Rates, usage: Usage) -> int:
     if rates.request is not None:
         pico += _price_at(rates.request, size)
     if fresh > 0:
-        pico += _price_at(rates.input, size) * fresh
+        price = rates.input
+        pico += (price if isinstance(price, int) else _price_at(price, size)) * fresh
     if visible > 0:
-        pico += _price_at(rates.output, size) * visible
+        price = rates.output
+        pico += (price if isinstance(price, int) else _price_at(price, size)) * visible
     return (pico + PICO_PER_NANO // 2) // PICO_PER_NANO
 
 

@@ -17,7 +17,7 @@ from dragoman.flow.request_record import RequestRecord
 from dragoman.http.console.frame_ring import FrameRing
 from dragoman.http.console.row_log import Row, RowLog
 from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.hub.outcome import CLIENT_GONE, OK, Outcome
+from dragoman.hub.outcome import CLIENT_GONE, OK, Outcome, OutcomeObserver
 from dragoman.hub.usage import Source
 from dragoman.net.exchange import Exchange
 from dragoman.providers.token_count import BYTES_PER_TOKEN
@@ -55,15 +55,6 @@ class LiveRequest(Struct, eq=False):
     ring: FrameRing | None = None  # of a request that is not recorded and is inspected
 
 
-class RecentOutcome(Struct):
-    """An outcome, when it was observed, and its cost once a tab needed it."""
-
-    at: float  # monotonic
-    outcome: Outcome
-    cost: int | None = None
-    is_priced: bool = False
-
-
 class LiveRequests:
     """Knows the requests under way and the last ENDED_ROWS that ended; `log` has their rows while a tab is open.
 
@@ -78,7 +69,7 @@ class LiveRequests:
         self._numbers = itertools.count(first, step)
         self._under_way: dict[RequestRecord, LiveRequest] = {}
         self._ended: deque[LiveRequest] = deque(maxlen=ENDED_ROWS)
-        self._recent: deque[RecentOutcome] = deque(maxlen=RECENT)
+        self._recent: deque[Outcome] = deque(maxlen=RECENT)
         self._recordings: deque[tuple[str, str, Recording]] = deque()  # id, key
         self._is_watched = False
         self._ticks = 0
@@ -111,8 +102,9 @@ class LiveRequests:
             self._keep_recording(record, record.recording)
             record.recording = None
 
-    def observe(self, outcome: Outcome) -> None:
-        self._recent.append(RecentOutcome(time.monotonic(), outcome))
+    @property
+    def observe(self) -> OutcomeObserver:
+        return self._recent.append
 
     # Calls of the feed
 
@@ -255,23 +247,28 @@ class LiveRequests:
         under_way = len(self._under_way) if key is None else sum(record.key == key for record in self._under_way)
         counted_at, totals = self._totals.get(key, (0.0, {}))
         if now - counted_at >= TOTALS_S:
-            totals = self._sum_recent(key, now)
+            totals = self._sum_recent(key)
             self._totals[key] = now, totals
         return {"under_way": under_way, **totals}
 
-    def _sum_recent(self, key: str | None, now: float) -> Row:
-        recent = [one for one in self._recent if one.at > now - HOUR_S and key in (None, one.outcome.key)]
-        for one in recent:
-            if not one.is_priced:
-                one.cost, one.is_priced = self._cost_of(one.outcome), True
-        failed = (one for one in recent if one.at > now - ERRORS_S and one.outcome.outcome not in (OK, CLIENT_GONE))
+    def _sum_recent(self, key: str | None) -> Row:
+        hour_ago, errors_since = time.time() - HOUR_S, time.time() - ERRORS_S
+        recent = [one for one in self._recent if _ended_at(one) > hour_ago and key in (None, one.key)]
+        costs = [self._cost_of(one) for one in recent]
+        failed = (one for one in recent if _ended_at(one) > errors_since and one.outcome not in (OK, CLIENT_GONE))
         return {
             "errors": sum(1 for _ in failed),
             "requests_last_hour": len(recent),
-            "cost_last_hour_usd": sum(one.cost for one in recent if one.cost is not None) / NANO,
-            "unpriced_last_hour": sum(one.cost is None and one.outcome.usage is not None for one in recent),
-            "is_partial": len(self._recent) == RECENT and self._recent[0].at > now - HOUR_S,
+            "cost_last_hour_usd": sum(cost for cost in costs if cost is not None) / NANO,
+            "unpriced_last_hour": sum(
+                cost is None and one.usage is not None for cost, one in zip(costs, recent, strict=True)
+            ),
+            "is_partial": len(self._recent) == RECENT and _ended_at(self._recent[0]) > hour_ago,
         }
+
+
+def _ended_at(outcome: Outcome) -> float:
+    return outcome.started_at + outcome.duration_s
 
 
 def _state(record: RequestRecord) -> str:

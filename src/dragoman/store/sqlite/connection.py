@@ -15,6 +15,8 @@ from dragoman.store.store import StoreError
 T = TypeVar("T")
 
 BUSY_TIMEOUT_MS = 5_000
+# No two threads use a connection at the same time, so that SQLite needs no lock for each value that is bound.
+OPEN_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX
 
 
 def in_transaction(connection: apsw.Connection, work: Callable[[apsw.Connection], T]) -> T:
@@ -35,7 +37,7 @@ def in_transaction(connection: apsw.Connection, work: Callable[[apsw.Connection]
 
 def connect(path: Path) -> apsw.Connection:
     _make_private(path)
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    connection = apsw.Connection(str(path), flags=OPEN_FLAGS)
     try:
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         connection.pragma("synchronous", "NORMAL")
