@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.cases import CASES, CROWD_CASES, CROWDS, Case
+from bench.cases import CASES, CROWD_CASES, CROWDS, STORED_CASES, Case
 from bench.chart import as_png, draw
 from bench.gateways import GATEWAYS, OTHER_PYTHON
 from bench.measure import Plan, measure
@@ -82,7 +82,7 @@ def read_options() -> argparse.Namespace:
 
 def chosen_loads(options: argparse.Namespace) -> tuple[tuple[Case, int], ...]:
     connections = [int(number) for number in options.connections.split(",")]
-    loads = [(case, number) for case in CASES for number in connections]
+    loads = [(case, number) for case in (*CASES, *STORED_CASES) for number in connections]
     if options.crowd:
         loads += [(case, crowd) for case in CROWD_CASES for crowd in CROWDS]
     return tuple(load for load in loads if options.only in load[0].name)

@@ -37,15 +37,16 @@ class Case:
     client: str
     upstream: str
     mode: Mode
+    stored: bool = False  # the gateway keeps the response
 
     @property
     def name(self) -> str:
-        return f"{self.client}>{self.upstream}/{self.mode}"
+        return f"{self.client}>{self.upstream}/{self.mode}{'/stored' if self.stored else ''}"
 
     @property
     def title(self) -> str:
         way = f"{NAMES[self.client]} → {NAMES[self.upstream]}" if self.translated else f"{NAMES[self.client]} as is"
-        return f"{way}, {self.mode}"
+        return f"{way}, {self.mode}{', stored' if self.stored else ''}"
 
     @property
     def translated(self) -> bool:
@@ -74,7 +75,7 @@ class Case:
 
     @property
     def body(self) -> bytes:
-        return request_body(self.client, self.model, stream=self.mode != "whole")
+        return request_body(self.client, self.model, stream=self.mode != "whole", store=self.stored)
 
     @property
     def proof(self) -> bytes:
@@ -94,6 +95,7 @@ WAYS = (
 )
 MODES: tuple[Mode, ...] = ("whole", "burst", "paced")
 CASES = tuple(Case(client, upstream, mode) for client, upstream in WAYS for mode in MODES)
+STORED_CASES = tuple(Case("responses", "chat", mode, stored=True) for mode in MODES)
 CROWDS = (500, 1000)
 CROWD_SPREAD_S = EVENTS * PACE_S["slow"] / 2  # so that all of a crowd live at once for as long as it took to gather
 CROWD_CASES = tuple(Case(client, upstream, "slow") for client, upstream in WAYS[:2])

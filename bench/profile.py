@@ -9,7 +9,7 @@ from pathlib import Path
 
 import uvloop
 
-from bench.cases import CASES, Case
+from bench.cases import CASES, STORED_CASES, Case
 from bench.load import run_counted, run_wrk
 from bench.rig import Rig, Running
 from bench.tools import ROOT, VENV, get_program, get_py_spy, say
@@ -26,7 +26,7 @@ def main() -> int:
     os.sched_setaffinity(0, LOAD_CORES)
     if not get_py_spy():
         return 1
-    case = next(case for case in CASES if case.name == options.case)
+    case = next(case for case in (*CASES, *STORED_CASES) if case.name == options.case)
     with Rig() as rig:
         running = rig.start("dragoman")
         load(rig, running, case, options.connections, 1)
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def read_options() -> argparse.Namespace:
-    names = [case.name for case in CASES]
+    names = [case.name for case in (*CASES, *STORED_CASES)]
     parser = argparse.ArgumentParser(prog="python -m bench.profile", description=__doc__)
     parser.add_argument("case", nargs="?", default=names[0], choices=names, metavar="CASE", help=", ".join(names))
     parser.add_argument("--connections", type=int, default=32)

@@ -1,11 +1,12 @@
 """Results come in; tables for the terminal and for docs/performance.md go out."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from statistics import median
 
 from msgspec import Struct
 
-from bench.cases import CASES, CROWD_CASES, CROWDS, Case
+from bench.cases import CASES, CROWD_CASES, CROWDS, STORED_CASES, Case
 from bench.gateways import OTHER_PYTHON
 from bench.results import Results
 from bench.wire import EVENTS
@@ -48,6 +49,7 @@ def judge(results: Results) -> list[Target]:
         Target("passthrough, paced stream", ratio, 3, 4, _worst(results, _chosen(False, "paced"))),
         Target("translated, paced stream", ratio, 4, 6, _worst(results, _chosen(True, "paced"))),
         Target("translated, stream in one burst", "× less CPU than LiteLLM", 100, 50, _least(results), least=True),
+        Target("stored Responses stream, translated", "× one that is not stored", 1.2, 1.2, _stored(results)),
         Target(
             f"memory after {memory.many:,} requests" if memory else "memory",
             "MB",
@@ -60,6 +62,18 @@ def judge(results: Results) -> list[Target]:
         Target(f"{CROWDS[-1]:,} streams at once: an event's delay, p99", "ms", 50, 50, _crowd_delay(results)),
         Target(f"{CROWDS[-1]:,} streams at once: errors", "errors", 0, 0, _crowd_errors(results)),
     ]
+
+
+def _stored(results: Results) -> float | None:
+    """Return what storing a stream costs: the CPU of one that is stored, over that of the same one that is not."""
+    found = []
+    for case in STORED_CASES:
+        for connections in _connections(results) if case.mode != "whole" else ():
+            stored = results.cpu_us("dragoman", case.name, connections)
+            plain = results.cpu_us("dragoman", replace(case, stored=False).name, connections)
+            if stored is not None and plain:
+                found.append(stored / plain)
+    return max(found, default=None)
 
 
 def _crowd_delay(results: Results) -> float | None:
@@ -111,7 +125,7 @@ def targets_table(results: Results) -> list[list[str]]:
 def cpu_table(results: Results, connections: int) -> list[list[str]]:
     """µs of CPU per request, and per event where there are events."""
     rows = [["case", "nginx µs", "dragoman µs", "µs/event", "× nginx", "LiteLLM µs", "LiteLLM / dragoman"]]
-    for case in (*CASES, *CROWD_CASES):
+    for case in (*CASES, *STORED_CASES, *CROWD_CASES):
         ours = results.cpu_us("dragoman", case.name, connections)
         copy = results.cpu_us("nginx", case.baseline.name, connections)
         theirs = results.found("litellm", case.name, connections)

@@ -22,8 +22,8 @@ MODEL = "bench"
 encode = msgspec.json.encode
 
 
-def request_body(protocol: str, model: str, stream: bool) -> bytes:
-    """What a client of the protocol asks: a system text, a turn, a tool."""
+def request_body(protocol: str, model: str, stream: bool, store: bool = False) -> bytes:
+    """What a client of the protocol asks: a system text, a turn, a tool; `store` is Responses alone."""
     fields: dict[str, object] = {"model": model, "stream": stream}
     match protocol:
         case "chat":
@@ -44,7 +44,7 @@ def request_body(protocol: str, model: str, stream: bool) -> bytes:
                 "parameters": SCHEMA,
             }
             fields |= {"instructions": SYSTEM, "input": PROMPT, "max_output_tokens": 512, "tools": [tool]}
-            fields["store"] = False
+            fields["store"] = store
         case "gemini":
             tool = {"name": "weather", "description": "The weather of a city.", "parametersJsonSchema": SCHEMA}
             fields = {
