@@ -1,4 +1,4 @@
-"""Results come in; a bar chart of CPU per request goes out, as SVG and PNG."""
+"""Draw a bar chart of CPU per request from the results, as SVG and PNG."""
 
 import subprocess
 from html import escape

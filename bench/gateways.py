@@ -1,4 +1,4 @@
-"""The gateways side by side: an upstream's port comes in, the command and configuration of each of them go out."""
+"""The gateways of the benchmark: the command and the configuration of each."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ PARTLY = ("bench.partly",)  # dragoman with some of its observers
 
 @dataclass(frozen=True)
 class Site:
-    """Where a gateway is to listen, whom it asks, and where it may keep files."""
+    """Where a gateway is to listen, its upstream, and where it may keep files."""
 
     port: int
     upstream: int
@@ -107,9 +107,9 @@ def provider_section(protocol: str, root: str) -> str:
 def _prepare_dragoman(site: Site, *module: str, python: str = sys.executable) -> list[str]:
     config = site.directory / "dragoman.toml"
     root = f"http://127.0.0.1:{site.upstream}"
-    stanzas = [provider_section(protocol, root) for protocol in UPSTREAMS]
-    stanzas.append(f'[store]\nurl = "sqlite:///{site.directory}/dragoman.db"')
-    config.write_text("\n\n".join(stanzas) + "\n")
+    sections = [provider_section(protocol, root) for protocol in UPSTREAMS]
+    sections.append(f'[store]\nurl = "sqlite:///{site.directory}/dragoman.db"')
+    config.write_text("\n\n".join(sections) + "\n")
     return [
         python,
         "-m",

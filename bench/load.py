@@ -1,4 +1,4 @@
-"""Load: a target, a body and a number of connections come in; how many answers, how fast, and how many wrong go out."""
+"""Load a target over a number of connections; count the answers, their times and the wrong ones."""
 
 import asyncio
 import os
@@ -137,8 +137,8 @@ class Caller(asyncio.Protocol):
         self._raw = raw
         self._tally = tally
         self._head: bytes | None = b""
-        self._asking = False
-        self._asked = self._last = 0.0  # when this connection asked, and when it last got anything
+        self._is_waiting = False
+        self._sent_at = self._last = 0.0  # when the request was sent, and when anything last arrived
         self._gap: float | None = None  # the last one never counts: a translation's end waits for what belongs to it
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -147,7 +147,7 @@ class Caller(asyncio.Protocol):
         self._ask()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._asking:
+        if self._is_waiting:
             self._tally.errors += 1
         self._end()
 
@@ -158,7 +158,7 @@ class Caller(asyncio.Protocol):
             self._transport.abort()
 
     def close(self) -> None:
-        self._asking = False
+        self._is_waiting = False
         self._transport.close()
 
     def on_body(self, data: bytes) -> None:
@@ -171,13 +171,13 @@ class Caller(asyncio.Protocol):
             self._head += data
             if FIRST_TOKEN in self._head:
                 self._head = None
-                self._tally.firsts.append(now - self._asked)
+                self._tally.firsts.append(now - self._sent_at)
         self._last = now
 
     def on_message_complete(self) -> None:
-        self._asking = False
+        self._is_waiting = False
         if self._parser.get_status_code() == 200:
-            self._tally.wholes.append(time.perf_counter() - self._asked)
+            self._tally.wholes.append(time.perf_counter() - self._sent_at)
         else:
             self._tally.errors += 1
         self._ask()
@@ -190,8 +190,8 @@ class Caller(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._head = b""
         self._gap = None
-        self._asking = True
-        self._asked = self._last = time.perf_counter()
+        self._is_waiting = True
+        self._sent_at = self._last = time.perf_counter()
         self._transport.write(self._raw)
 
     def _end(self) -> None:

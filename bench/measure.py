@@ -1,4 +1,4 @@
-"""A rig and a plan come in; every gateway is checked, loaded and read in turn, and the results go out."""
+"""Check, load and measure every gateway in turn, as a plan says, and return the results."""
 
 import time
 from dataclasses import dataclass
@@ -44,14 +44,14 @@ def measure(rig: Rig, plan: Plan, results: Results) -> None:
     for turn in range(plan.rounds):
         for case, connections in plan.loads:
             for name in (DIRECT, *plan.gateways):
-                _visit(rig, plan, results.cell(name, _asked(name, case).name, connections), (turn, case))
+                _visit(rig, plan, results.cell(name, _case_for(name, case).name, connections), (turn, case))
     for name, memory in results.memory.items():
         end = rig.running[name].child.rss_mb()
         results.memory[name] = Memory(memory.started, memory.after_many, memory.many, end)
     results.cells = [cell for cell in results.cells if cell.readings or cell.problem]
 
 
-def _asked(gateway: str, case: Case) -> Case:
+def _case_for(gateway: str, case: Case) -> Case:
     """What copies bytes gets the same upstream bytes."""
     return case.baseline if gateway in (DIRECT, "nginx") else case
 
@@ -59,7 +59,7 @@ def _asked(gateway: str, case: Case) -> Case:
 def _visit(rig: Rig, plan: Plan, cell: Cell, now: tuple[int, Case]) -> None:
     """One gateway's turn in one round; several cases may share a baseline, which is read once per round."""
     turn, case = now
-    case = _asked(cell.gateway, case)
+    case = _case_for(cell.gateway, case)
     gateway = GATEWAYS.get(cell.gateway)
     if cell.problem or len(cell.readings) > turn:
         return
@@ -73,10 +73,10 @@ def _visit(rig: Rig, plan: Plan, cell: Cell, now: tuple[int, Case]) -> None:
         say(f"  {cell.gateway:9} {case.name:24} c={cell.connections:<4} FAILS: {cell.problem}")
     else:
         cell.readings.append(reading)
-        _tell(cell, reading, f"[{turn + 1}/{plan.rounds}]")
+        _show(cell, reading, f"[{turn + 1}/{plan.rounds}]")
 
 
-def _tell(cell: Cell, reading: Reading, turn: str) -> None:
+def _show(cell: Cell, reading: Reading, turn: str) -> None:
     outcome = reading.outcome
     cost = f"{reading.cpu_us:>10,.1f} µs/request" if cell.gateway != DIRECT else " " * 21
     wrong = f"  {outcome.errors} ERRORS" if outcome.errors else ""

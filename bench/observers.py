@@ -1,4 +1,4 @@
-"""`python -m bench.observers`: what usage rows, metrics and log lines add to a request, in CPU time, goes out."""
+"""`python -m bench.observers`: print the CPU time that usage rows, metrics and log lines add to a request."""
 
 import argparse
 import os

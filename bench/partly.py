@@ -1,6 +1,6 @@
 """`python -m bench.partly NAMES serve ...`: dragoman with only some of its observers, for `bench.observers`.
 
-NAMES are of `log`, `metrics` and `usage`, with commas; with `none`, nobody hears how a request ended.
+NAMES are of `log`, `metrics` and `usage`, with commas; with `none`, no observer gets the outcomes.
 """
 
 import sys

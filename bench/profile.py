@@ -1,4 +1,4 @@
-"""`python -m bench.profile CASE`: loads dragoman with one case; its hot spots and a flame graph go out."""
+"""`python -m bench.profile CASE`: load dragoman with one case, print its hot spots and draw a flame graph."""
 
 import argparse
 import os

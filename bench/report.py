@@ -1,4 +1,4 @@
-"""Results come in; tables for the terminal and for docs/performance.md go out."""
+"""Make tables of the results, for the terminal and for docs/performance.md."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,11 +15,11 @@ NONE = "–"
 
 
 class Target(Struct, frozen=True):
-    """A figure we mean to reach (`aim`) and one we must not exceed (`bound`), or not fall short of."""
+    """A figure we mean to reach (`goal`) and one we must not exceed (`bound`), or not fall short of."""
 
     title: str
     unit: str
-    aim: float
+    goal: float
     bound: float
     found: float | None
     least: bool = False  # more is better
@@ -28,7 +28,7 @@ class Target(Struct, frozen=True):
     def verdict(self) -> str:
         if self.found is None:
             return "not measured"
-        if self._holds(self.found, self.aim):
+        if self._holds(self.found, self.goal):
             return "reached"
         return "within the bound" if self._holds(self.found, self.bound) else "MISSED"
 
@@ -115,10 +115,10 @@ def _connections(results: Results) -> list[int]:
 
 
 def targets_table(results: Results) -> list[list[str]]:
-    rows = [["figure", "aim", "bound", "measured", ""]]
+    rows = [["figure", "goal", "bound", "measured", ""]]
     for target in judge(results):
         found = NONE if target.found is None else f"{target.found:.2f} {target.unit}"
-        rows.append([target.title, target.shown(target.aim), target.shown(target.bound), found, target.verdict])
+        rows.append([target.title, target.shown(target.goal), target.shown(target.bound), found, target.verdict])
     return rows
 
 
@@ -325,7 +325,7 @@ SIZE = """## Size, idle memory and start
 Measured 2026-11-16 in environments with nothing but pip, with a gateway without any provider, console on; MB are 2^20
 bytes, medians of 5. "Now" has all features that came since (stored responses, Gemini, console, vendors, WebSockets).
 
-| | before [ADR 57](adr/0057-size.md) | before [ADR 62](adr/0062-loading-late.md) | now | aim |
+| | before [ADR 57](adr/0057-size.md) | before [ADR 62](adr/0062-loading-late.md) | now | goal |
 | --- | ---: | ---: | ---: | ---: |
 | installed packages, without pip | 124 MB | 57 MB | 57 MB | 60 MB |
 | of these, dragoman itself, compiled | 6 MB | 9 MB | 9 MB | |

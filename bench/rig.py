@@ -1,4 +1,4 @@
-"""The rig: names of gateways come in; they run on one core, the fake upstream on another, until the context is left."""
+"""Run the named gateways on one core and the fake upstream on another, until the context is left."""
 
 import http.client
 import os

@@ -1,4 +1,4 @@
-"""Processes of the benchmark: commands come in, pinned children go out, with the CPU time and memory of their trees."""
+"""Start the processes of the benchmark, pinned to a core, and read the CPU time and memory of their trees."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The fake upstream: requests come in, replies rendered beforehand go out, whole, in one burst or paced."""
+"""The fake upstream: it answers with replies rendered beforehand, whole, in one burst or paced."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""Protocol names come in; the request bodies, replies and stream events of the benchmark go out, rendered once."""
+"""The request bodies, replies and stream events of the benchmark by protocol, rendered once."""
 
 from struct import pack
 from zlib import crc32
@@ -53,7 +53,7 @@ def request_body(protocol: str, model: str, stream: bool, store: bool = False) -
                 "tools": [{"functionDeclarations": [tool]}],
                 "generationConfig": {"maxOutputTokens": 512},
             }
-        case "kiro":  # nobody speaks Kiro to a gateway: this is for what copies bytes
+        case "kiro":  # no client uses Kiro's protocol: this is for what copies bytes
             turn = {"userInputMessage": {"content": PROMPT, "modelId": model, "origin": "AI_EDITOR"}}
             fields = {"conversationState": {"chatTriggerType": "MANUAL", "currentMessage": turn}}
         case _:

@@ -3,15 +3,15 @@
 from collections.abc import Iterable
 from typing import TypeVar
 
-Wanted = TypeVar("Wanted")
+Expected = TypeVar("Expected")
 
 
-def expect(kind: type[Wanted], value: object) -> Wanted:
+def expect(kind: type[Expected], value: object) -> Expected:
     """Return the value if it is of this type; fail the test otherwise."""
     assert isinstance(value, kind), f"{value!r} is no {kind.__name__}"
     return value
 
 
-def expect_all(kind: type[Wanted], values: Iterable[object]) -> list[Wanted]:
+def expect_all(kind: type[Expected], values: Iterable[object]) -> list[Expected]:
     """Return the values if all of them are of this type; fail the test otherwise."""
     return [expect(kind, value) for value in values]

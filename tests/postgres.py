@@ -17,7 +17,7 @@ import asyncpg
 
 PATIENCE_S = 120.0
 PLACES = ("/tmp", "/var/tmp", "/dev/shm")
-NOBODY = 65534
+UNPRIVILEGED_USER = 65534
 PASSWORD = "sk-fake-p@ss/word"
 URL_PASSWORD = "sk-fake-p%40ss%2Fword"
 
@@ -26,7 +26,7 @@ class Postgres:
     """One server. It refuses to run as root, so there it runs as another user."""
 
     def __init__(self) -> None:
-        self._user = NOBODY if os.geteuid() == 0 else None
+        self._user = UNPRIVILEGED_USER if os.geteuid() == 0 else None
         within = next(place for place in (tempfile.gettempdir(), *PLACES) if _open_to_all(Path(place)))
         self._home = Path(tempfile.mkdtemp(prefix="postgres-", dir=within))
         self._bin = self._programs()

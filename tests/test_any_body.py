@@ -24,12 +24,12 @@ from wire_json import Json
 
 Path_ = tuple[str | int, ...]
 
-SPOKEN = ("chat", "responses", "messages")
-UPSTREAMS = (*SPOKEN, "gemini")
+CLIENTS = ("chat", "responses", "messages")
+UPSTREAMS = (*CLIENTS, "gemini")
 FIXTURES = Path(__file__).parent / "fixtures"
 BODIES: list[tuple[str, Json]] = [
     (name, msgspec.json.decode(file.read_bytes()))
-    for name in (*SPOKEN, "gemini")
+    for name in (*CLIENTS, "gemini")
     for file in (FIXTURES / name / "request.json", *sorted((FIXTURES / "deletion").glob(f"{name}-*.json")))
 ]
 MODELS = (

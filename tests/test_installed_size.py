@@ -22,11 +22,11 @@ def runtime_distributions() -> dict[str, Distribution]:
     found: dict[str, Distribution] = {}
     lines = list(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
     while lines:
-        wanted = Requirement(lines.pop())
-        is_needed = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
-        if is_needed and wanted.name not in found:
-            found[wanted.name] = distribution(wanted.name)
-            lines += found[wanted.name].requires or ()
+        requirement = Requirement(lines.pop())
+        is_needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if is_needed and requirement.name not in found:
+            found[requirement.name] = distribution(requirement.name)
+            lines += found[requirement.name].requires or ()
     return found
 
 

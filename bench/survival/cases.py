@@ -40,12 +40,12 @@ def body(model: str, content: object, **fields: object) -> bytes:
     return json.dumps({"model": model, "max_tokens": 9, "messages": turns, **fields}).encode()
 
 
-def told(statuses: list[int]) -> str:
+def summarize(statuses: list[int]) -> str:
     return ", ".join(f"{statuses.count(status)} x {status or 'no answer'}" for status in sorted(set(statuses)))
 
 
 def send_all(requests: list[bytes], at_once: int) -> Run:
-    return lambda gateway: told(ask_all(gateway.port, requests, at_once))
+    return lambda gateway: summarize(ask_all(gateway.port, requests, at_once))
 
 
 def send_failing(count: int, size: int) -> Run:
@@ -72,7 +72,7 @@ def send_keys(*fields: str) -> Run:
 
     def run(gateway: Gateway) -> str:
         status, size = ask(gateway.port, data)
-        return f"{told([status])}, {size / 1e6:.1f} MB"
+        return f"{summarize([status])}, {size / 1e6:.1f} MB"
 
     return run
 
@@ -118,7 +118,7 @@ def crowd(gateway: Gateway) -> str:
             began = time.monotonic()
             statuses.append(ask(gateway.port, request("messages", body("chat/ok", "Hello.")))[0])
             slowest = max(slowest, time.monotonic() - began)
-    return f"{told(statuses)}, slowest {slowest * 1e3:.0f} ms"
+    return f"{summarize(statuses)}, slowest {slowest * 1e3:.0f} ms"
 
 
 def leave(sock: socket.socket) -> None:

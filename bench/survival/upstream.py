@@ -48,8 +48,8 @@ async def answer_ok(writer: asyncio.StreamWriter) -> None:
 async def answer_message(writer: asyncio.StreamWriter) -> None:
     usage = {"input_tokens": 1, "output_tokens": 1}
     content = [{"type": "text", "text": "Fine."}]
-    told = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": content, "usage": usage}
-    body = json.dumps({**told, "stop_reason": "end_turn", "stop_sequence": None}).encode()
+    message = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": content, "usage": usage}
+    body = json.dumps({**message, "stop_reason": "end_turn", "stop_sequence": None}).encode()
     writer.write(JSON_HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
 
 

@@ -38,7 +38,7 @@ def choice(pool: Pool, session: str | None, now: float = NOW, model: str = MODEL
 
 
 def walk(pool: Pool, session: str | None, now: float = NOW) -> list[int]:
-    """Everyone whom a request asks that is refused by all."""
+    """Return all members that a request tries if each refuses it."""
     tried: list[int] = []
     while (chosen := pool.choose(session, MODEL, tried, now)) is not None:
         tried.append(chosen.member)
@@ -258,7 +258,7 @@ def test_cooldowns_hold_and_are_probed_by_one_at_a_time_whatever_happens(
     pool = pool_of(size)
     now = NOW
     cooldowns: dict[int, tuple[float, float]] = {}  # until when, and since when it is kept
-    asking: list[tuple[Choice, float | None]] = []  # requests under way, and since when their member had a rest
+    under_way: list[tuple[Choice, float | None]] = []  # requests under way, and since when their member had a rest
     for what, number, later, rest in happenings:
         now += later
         resting = {member for member, (until, _) in cooldowns.items() if now < until}
@@ -268,12 +268,12 @@ def test_cooldowns_hold_and_are_probed_by_one_at_a_time_whatever_happens(
             if member in resting:
                 early = now < cooldowns[member][1] + PROBE_AFTER_S
                 since = cooldowns[member][1]
-                taken = any(begun.member == member and since == probed for begun, probed in asking)
+                taken = any(begun.member == member and since == probed for begun, probed in under_way)
                 others = set(range(size)) - resting
                 assert not others or not (early or taken)
-            asking.append((chosen, cooldowns[member][1] if member in resting else None))
-        elif asking:
-            ending, _ = asking.pop(number % len(asking))
+            under_way.append((chosen, cooldowns[member][1] if member in resting else None))
+        elif under_way:
+            ending, _ = under_way.pop(number % len(under_way))
             member = ending.member
             pool.release(ending)
             if what == "serve":

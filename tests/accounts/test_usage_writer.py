@@ -173,10 +173,10 @@ count = st.integers(-(10**30), 10**30)
 )
 @given(anything, anything, anything, count, st.floats(), st.sampled_from(Source))
 def test_no_unusual_outcome_prevents_others_from_being_stored(
-    store_url: str, id: str, client: str, wanted: str, tokens: int, credits: float, source: Source
+    store_url: str, id: str, client: str, model: str, tokens: int, credits: float, source: Source
 ) -> None:
     usage = Usage(input=tokens, output=tokens, cache_read=tokens, credits=credits, source=source)
-    odd = replace(outcome(), request_id=id, client=client, requested_model=wanted, error_code=wanted, usage=usage)
+    odd = replace(outcome(), request_id=id, client=client, requested_model=model, error_code=model, usage=usage)
 
     async def scenario() -> None:
         store = await open_store(store_url)

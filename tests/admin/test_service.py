@@ -1,4 +1,4 @@
-"""The unit of the user's systemd, and what a machine without systemd is told."""
+"""The unit of the user's systemd, and the message on a machine without systemd."""
 
 from pathlib import Path
 

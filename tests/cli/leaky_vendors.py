@@ -106,8 +106,8 @@ class Vendor(FakeUpstream):
 
     def _hello(self, request: ReceivedRequest) -> Answer:
         if urlsplit(request.path).path.endswith("/search"):
-            said = f"You sent {secrets_of(request)}"
-            return json_answer({"results": [{"url": "https://a.example/", "title": said, "content": said}]})
+            text = f"You sent {secrets_of(request)}"
+            return json_answer({"results": [{"url": "https://a.example/", "title": text, "content": text}]})
         if request.method == "GET":
             return json_answer({"object": "list", "data": [{"id": "m", "object": "model", "created": 1}]})
         path, streamed = urlsplit(request.path).path, request.json.get("stream")

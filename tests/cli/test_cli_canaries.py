@@ -232,7 +232,7 @@ def test_no_secret_leaves_in_any_form(vendors: Vendors) -> None:
     assert leaks == {}
     assert {name for name in canaries.sung if "issued" not in name} - vendors.received() == KEPT_BACK
     assert b"web_search_tool_result" in outputs["good search"]
-    assert b"Hello" in b"".join(outputs.values())  # somebody did answer
+    assert b"Hello" in b"".join(outputs.values())  # some requests were answered
     assert len([where for where in outputs if "captures" in where]) > len(MODELS)
 
 

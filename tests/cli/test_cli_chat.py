@@ -40,8 +40,8 @@ def reply(*blocks: bytes, stop: str = "end_turn") -> Answer:
 
 
 def pointed_at(shell: Shell, upstream: FakeUpstream) -> None:
-    stanza = f'[providers.up]\nkind = "anthropic"\nendpoint = "{upstream.url}"\napi_key = "sk-fake"\nmodels = ["m"]\n'
-    shell.write("dragoman.toml", stanza)
+    section = f'[providers.up]\nkind = "anthropic"\nendpoint = "{upstream.url}"\napi_key = "sk-fake"\nmodels = ["m"]\n'
+    shell.write("dragoman.toml", section)
 
 
 def on_a_terminal(shell: Shell, *words: str, **environ: str) -> str:

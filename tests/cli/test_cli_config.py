@@ -59,10 +59,10 @@ def test_secrets_are_masked_in_text_and_json(shell: Shell) -> None:
 
 
 def test_a_good_configuration_passes_with_its_warnings(shell: Shell) -> None:
-    path = shell.write("dragoman.toml", '[[models]]\nname = "a"\nto = ["nobody/x"]\n')
+    path = shell.write("dragoman.toml", '[[models]]\nname = "a"\nto = ["missing/x"]\n')
     done = shell.run("config", "check")
     assert (done.code, done.out) == (0, f"{path}: valid, 1 provider.\n")
-    assert 'there is no provider "nobody"' in done.err
+    assert 'there is no provider "missing"' in done.err
 
 
 def test_a_variable_that_cannot_be_used_is_a_warning(shell: Shell) -> None:
@@ -92,8 +92,8 @@ def test_completion_scripts_are_printed(shell: Shell) -> None:
 
 
 def test_every_credential_of_a_list_is_shown_masked(shell: Shell) -> None:
-    stanza = '[providers.p]\nkind = "openai"\napi_key = ["env:KEY_A", "sk-fake-literal-key", "sk-fake-other-key"]\n'
-    path = shell.write("dragoman.toml", stanza)
+    section = '[providers.p]\nkind = "openai"\napi_key = ["env:KEY_A", "sk-fake-literal-key", "sk-fake-other-key"]\n'
+    path = shell.write("dragoman.toml", section)
     value = shown(shell)["providers.p.api_key"]
     assert (value.value, value.origin) == (["env:KEY_A", "***", "***"], f"{path}:3")
     assert "sk-fake" not in shell.run("config", "show").out

@@ -117,7 +117,10 @@ def test_codex_gets_a_provider_that_names_the_variable_of_the_key(shell: Shell) 
     shell.write(FILES["codex"], KEPT["codex"])
     shell.run("connect", "codex", "--write")
     written = tomllib.loads(shell.read(FILES["codex"]))
-    assert (written["model"], written["model_provider"]) == ("echo", "dragoman")  # nobody serves the model it named
+    assert (written["model"], written["model_provider"]) == (
+        "echo",
+        "dragoman",
+    )  # no provider serves the model it named
     assert written["model_providers"]["dragoman"] == {
         "name": "dragoman",
         "base_url": "http://127.0.0.1:8484/v1",
@@ -136,8 +139,8 @@ def written_model(shell: Shell, client: str) -> object:
 
 
 def write_provider(shell: Shell, url: str, more: str = "") -> None:
-    stanza = f'[providers.up]\nkind = "openai-compatible"\nendpoint = "{url}"\nprotocol = "chat"\n'
-    shell.write("dragoman.toml", stanza + more)
+    section = f'[providers.up]\nkind = "openai-compatible"\nendpoint = "{url}"\nprotocol = "chat"\n'
+    shell.write("dragoman.toml", section + more)
 
 
 CONFIGURED = '[[models]]\nname = "any-*"\nto = ["up/*"]\n[[models]]\nname = "fast"\nto = ["up/m"]\n'
@@ -222,8 +225,8 @@ def test_for_clients_without_a_settings_file_the_reason_is_shown(shell: Shell, c
 
 
 def test_a_client_that_needs_a_model_is_not_given_a_guess(shell: Shell) -> None:
-    stanza = '[providers.up]\nkind = "openai-compatible"\nendpoint = "http://127.0.0.1:9"\n'
-    shell.write("dragoman.toml", stanza)
+    section = '[providers.up]\nkind = "openai-compatible"\nendpoint = "http://127.0.0.1:9"\n'
+    shell.write("dragoman.toml", section)
     done = shell.run("connect", "opencode", "--write")
     assert done.code == 2
     assert "--model" in done.err

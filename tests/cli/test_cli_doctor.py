@@ -63,8 +63,8 @@ def vendor(status: int, ahead_s: float = 0.0) -> Iterator[str]:
 
 
 def with_provider(shell: Shell, endpoint: str, key: str = "sk-fake-0123456789") -> None:
-    stanza = f'[providers.up]\nkind = "openai-compatible"\nendpoint = "{endpoint}"\napi_key = "{key}"\n'
-    shell.write("dragoman.toml", stanza)
+    section = f'[providers.up]\nkind = "openai-compatible"\nendpoint = "{endpoint}"\napi_key = "{key}"\n'
+    shell.write("dragoman.toml", section)
 
 
 def test_a_fresh_machine_has_no_problems(shell: Shell) -> None:
@@ -199,8 +199,8 @@ def test_a_secret_that_others_can_read_is_reported_with_the_command_to_run(shell
     found.parent.mkdir()
     found.write_text('{"tokens": {"access_token": "fake"}}')
     with vendor(200) as url:
-        stanza = f'[providers.up]\nkind = "openai-compatible"\nendpoint = "{url}"\napi_key = "file:{key}"\n'
-        shell.write("dragoman.toml", stanza + '[providers.codex]\nkind = "codex"\nendpoint = "http://127.0.0.1:9"\n')
+        section = f'[providers.up]\nkind = "openai-compatible"\nendpoint = "{url}"\napi_key = "file:{key}"\n'
+        shell.write("dragoman.toml", section + '[providers.codex]\nkind = "codex"\nendpoint = "http://127.0.0.1:9"\n')
         for path in (key, found):
             path.chmod(0o644)
         open_to_all = run_doctor(shell)

@@ -18,13 +18,13 @@ def objecting(body: Body) -> str | None:
     return next((f"{KEY} may not send {word}" for word in words if word in msgspec.json.encode(body).decode()), None)
 
 
-def stanza(url: str, more: str = "") -> str:
+def make_section(url: str, more: str = "") -> str:
     return f'# mine\n[providers.up]\nkind = "openai-compatible"\nendpoint = "{url}"\napi_key = "{KEY}"\n{more}'
 
 
 def test_the_table_and_the_lines_to_write_are_shown(shell: Shell) -> None:
     with FakeUpstream(choose=Server(objection=objecting), models=("tiny",)) as fake:
-        file = shell.write("dragoman.toml", stanza(fake.url))
+        file = shell.write("dragoman.toml", make_section(fake.url))
         done = shell.run("doctor", "up")
     assert done.code == 0
     row = next(line for line in done.out.splitlines() if line.startswith("developer messages"))
@@ -33,12 +33,12 @@ def test_the_table_and_the_lines_to_write_are_shown(shell: Shell) -> None:
     assert "Probing tiny at" in done.err
     assert "at most" in done.err
     assert KEY not in done.out + done.err
-    assert file.read_text() == stanza(fake.url)
+    assert file.read_text() == make_section(fake.url)
 
 
 def test_it_is_written_into_the_file_with_a_diff_and_a_backup(shell: Shell) -> None:
     with FakeUpstream(choose=Server("messages", objection=objecting), models=("tiny",)) as fake:
-        file = shell.write("dragoman.toml", stanza(fake.url, 'models = ["tiny"]\n\n[retry]\nattempts = 2\n'))
+        file = shell.write("dragoman.toml", make_section(fake.url, 'models = ["tiny"]\n\n[retry]\nattempts = 2\n'))
         before = file.read_text()
         done = shell.run("doctor", "up", "--write")
         again = shell.run("doctor", "up", "--write")
@@ -59,7 +59,7 @@ def test_the_result_does_not_depend_on_the_models_text(shell: Shell) -> None:
     written: set[str] = set()
     with FakeUpstream(choose=server, models=("tiny",)) as fake:
         for _ in range(3):
-            file = shell.write("dragoman.toml", stanza(fake.url))
+            file = shell.write("dragoman.toml", make_section(fake.url))
             assert shell.run("doctor", "up", "--write").code == 0
             written.add(file.read_text())
     (text,) = written
@@ -91,7 +91,7 @@ def test_disproved_quirks_are_removed_and_others_stay(
 ) -> None:
     assert callable(odd)
     with FakeUpstream(choose=Server(objection=odd), models=("tiny",)) as fake:
-        shell.write("dragoman.toml", stanza(fake.url, f"quirks = {configured}\n"))
+        shell.write("dragoman.toml", make_section(fake.url, f"quirks = {configured}\n"))
         report = shell.run("doctor", "up", "--json").json
     assert isinstance(report, dict)
     assert report["section"] == {"protocol": "chat", "quirks": expected}
@@ -101,7 +101,7 @@ def test_disproved_quirks_are_removed_and_others_stay(
 
 def test_a_model_may_be_named(shell: Shell) -> None:
     with FakeUpstream(choose=Server()) as fake:
-        shell.write("dragoman.toml", stanza(fake.url))
+        shell.write("dragoman.toml", make_section(fake.url))
         nameless = shell.run("doctor", "up")
         assert shell.run("doctor", "up", "--model", "large").code == 0
     assert (nameless.code, "--model" in nameless.err) == (1, True)
@@ -110,11 +110,11 @@ def test_a_model_may_be_named(shell: Shell) -> None:
 
 def test_a_server_without_a_usable_protocol_is_not_configured(shell: Shell) -> None:
     with FakeUpstream(choose=lambda request: refusal("who are you?", 401), models=("tiny",)) as fake:
-        file = shell.write("dragoman.toml", stanza(fake.url))
+        file = shell.write("dragoman.toml", make_section(fake.url))
         done = shell.run("doctor", "up", "--write")
     assert done.code == 1
     assert "nothing to configure" in done.err
-    assert file.read_text() == stanza(fake.url)
+    assert file.read_text() == make_section(fake.url)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_server_without_a_usable_protocol_is_not_configured(shell: Shell) -> N
     ],
 )
 def test_only_some_providers_can_be_probed(shell: Shell, words: tuple[str, ...], code: int, message: str) -> None:
-    shell.write("dragoman.toml", stanza("http://127.0.0.1:9") + '[providers.other]\nkind = "echo"\n')
+    shell.write("dragoman.toml", make_section("http://127.0.0.1:9") + '[providers.other]\nkind = "echo"\n')
     done = shell.run("doctor", *words)
     assert (done.code, message in done.err) == (code, True), done.err
 
@@ -144,7 +144,7 @@ def test_a_secret_of_the_headers_is_not_shown(shell: Shell, flags: tuple[str, ..
         return f"{shown} and {KEY} may not send developer"
 
     with FakeUpstream(choose=Server(objection=repeating), models=("tiny",)) as fake:
-        shell.write("dragoman.toml", stanza(fake.url, f'headers = {{ x-tenant = "{HEADER_SECRET}" }}\n'))
+        shell.write("dragoman.toml", make_section(fake.url, f'headers = {{ x-tenant = "{HEADER_SECRET}" }}\n'))
         done = shell.run("doctor", "up", *flags)
     assert done.code == 0
     shown = done.out + done.err

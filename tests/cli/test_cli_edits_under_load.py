@@ -92,13 +92,13 @@ def edit(served: Served, path: Path, number: int, one: FakeUpstream, two: FakeUp
 def good(number: int, one: FakeUpstream, two: FakeUpstream) -> str:
     """Return a configuration with other providers, names and settings for each number."""
     first, second = (one, two) if number % 4 else (two, one)
-    stanzas = [
+    sections = [
         f'[providers.{name}]\nkind = "openai-compatible"\nendpoint = "{fake.url}"\n'
         f'api_key = "sk-fake-{number % 6}"\nmodels = ["m"]\n'
         for name, fake in ((f"p{number}", first), ("steady", second))
     ]
     routes = f'[[models]]\nname = "edit-{number}"\nto = ["steady/m"]\n[[models]]\nname = "any"\nto = ["p{number}/m"]\n'
-    return f"[retry]\nattempts = {1 + number % 3}\n" + "".join(stanzas) + routes
+    return f"[retry]\nattempts = {1 + number % 3}\n" + "".join(sections) + routes
 
 
 def replace_file(path: Path, text: str) -> None:

@@ -75,8 +75,8 @@ def test_copilot_needs_an_app_of_the_users_own(tmp_path: Path) -> None:
 def test_a_denied_login_fails_and_leaves_nothing(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     with FakeCopilot() as fake:
-        stanza = f'[providers.copilot]\nkind = "copilot"\nauth_endpoint = "{fake.root}"\nclient_id = "{CLIENT_ID}"\n'
-        shell.write("dragoman.toml", stanza)
+        section = f'[providers.copilot]\nkind = "copilot"\nauth_endpoint = "{fake.root}"\nclient_id = "{CLIENT_ID}"\n'
+        shell.write("dragoman.toml", section)
         fake.device.append({"error": "access_denied"})
         done = shell.run("login", "copilot")
     assert done.code == 1
@@ -89,15 +89,15 @@ def test_two_accounts_are_stored_in_two_files_and_checked_separately(tmp_path: P
     with FakeCodex() as fake:
         prompt = {"device_auth_id": "fake-device", "user_code": "FAKE-CODE", "interval": "0.1"}
         fake.script("/api/accounts/deviceauth/usercode", json_answer(prompt), json_answer(prompt))
-        stanza = f'[providers.codex]\nkind = "codex"\nendpoint = "{fake.endpoint}"\nauth_endpoint = "{fake.root}"\n'
-        shell.write("dragoman.toml", stanza)
+        section = f'[providers.codex]\nkind = "codex"\nendpoint = "{fake.endpoint}"\nauth_endpoint = "{fake.root}"\n'
+        shell.write("dragoman.toml", section)
         second = tmp_path / "accounts" / "second.json"
         done = shell.run("login", "codex", "--device", "--file", str(second))
         assert done.code == 0, done.err
         assert f'[providers.codex]: credentials = ["{second}", …]' in done.err
         assert stat.S_IMODE(second.stat().st_mode) == 0o600
         first = tmp_path / "accounts" / "first.json"
-        shell.write("dragoman.toml", f'{stanza}credentials = ["{first}", "{second}"]\n')
+        shell.write("dragoman.toml", f'{section}credentials = ["{first}", "{second}"]\n')
         done = shell.run("login", "codex", "--device", "--file", str(first))
         assert "A running gateway uses it" in done.err
         checks = shell.run("doctor", "--json").json["checks"]

@@ -91,10 +91,10 @@ def test_all_presets_are_listed(shell: Shell) -> None:
 
 
 def test_init_asks_and_writes_a_file_that_is_valid(shell: Shell) -> None:
-    answers = "y\nn\nnobody\nazure-openai\nacme\n\nn\n"
+    answers = "y\nn\nunknown\nazure-openai\nacme\n\nn\n"
     done = shell.run("config", "init", stdin=answers, GROQ_API_KEY="gsk-fake-1", MISTRAL_API_KEY="fake-mistral-1")
     assert done.code == 0, done.err
-    assert 'There is no vendor "nobody".' in done.out
+    assert 'There is no vendor "unknown".' in done.out
     text = shell.read(FILE)
     assert 'capture = "off"' in text
     assert "gsk-fake-1" not in text

@@ -17,7 +17,7 @@ REPLY = {
     "model": "m",
     "choices": [{"index": 0, "message": {"role": "assistant", "content": "Led here."}, "finish_reason": "stop"}],
 }
-STANZA = '[providers.{0}]\nkind = "openai-compatible"\nendpoint = "{1}"\nmodels = ["m"]\n'
+SECTION = '[providers.{0}]\nkind = "openai-compatible"\nendpoint = "{1}"\nmodels = ["m"]\n'
 
 
 def status(served: Served, model: str) -> int:
@@ -34,12 +34,12 @@ def status(served: Served, model: str) -> int:
 def test_the_environments_proxy_is_used_except_for_exempt_hosts(shell: Shell) -> None:
     with FakeUpstream(choose=lambda request: json_answer(REPLY)) as proxy, FakeUpstream() as near:
         near.choose = proxy.choose
-        far = STANZA.format("far", "http://upstream.test/v1")
-        # Nobody listens there, and no name must be looked up to find that out.
-        straight = STANZA.format("straight", "http://0.0.0.0:1/v1") + 'proxy = "none"\n'
-        exempt = STANZA.format("exempt", "http://0.0.0.0:1/v1")
+        far = SECTION.format("far", "http://upstream.test/v1")
+        # Nothing listens there, and no name must be resolved to find that out.
+        straight = SECTION.format("straight", "http://0.0.0.0:1/v1") + 'proxy = "none"\n'
+        exempt = SECTION.format("exempt", "http://0.0.0.0:1/v1")
         path = shell.write(
-            "led.toml", "[retry]\nattempts = 1\n" + far + straight + exempt + STANZA.format("near", near.url)
+            "led.toml", "[retry]\nattempts = 1\n" + far + straight + exempt + SECTION.format("near", near.url)
         )
         environ = {
             "HTTP_PROXY": f"http://me:fake-password@127.0.0.1:{proxy.port}",

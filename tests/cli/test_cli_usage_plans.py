@@ -100,9 +100,9 @@ def test_an_installation_has_no_plan_of_its_own(shell: Shell) -> None:
 
 def test_an_account_that_cannot_be_reached_is_reported_and_fails(shell: Shell, tmp_path: Path) -> None:
     with FakeKiro() as fake:
-        stanza = signed_in(fake, tmp_path, access="aoaFAKE-revoked")
+        section = signed_in(fake, tmp_path, access="aoaFAKE-revoked")
         fake.refresh.clear()
-        shell.write("dragoman.toml", stanza)
+        shell.write("dragoman.toml", section)
         done = shell.run("usage", "--plans")
     assert done.code == 1
     assert "dragoman doctor" in done.err

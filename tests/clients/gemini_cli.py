@@ -39,7 +39,7 @@ def events(ran: Ran) -> list[dict[str, object]]:
     return [msgspec.json.decode(line, type=dict) for line in ran.out.splitlines() if line.startswith("{")]
 
 
-def said(ran: Ran) -> str:
+def text_of(ran: Ran) -> str:
     """Return what the model has said to the user, joined."""
     found = [event for event in events(ran) if event.get("type") == "message" and event.get("role") == "assistant"]
     return "".join(str(event["content"]) for event in found)
@@ -56,6 +56,6 @@ def check_recovery(rig: Rig, node: Path, directory: Path) -> None:
     """Run it where the first reply goes wrong: it asks again, and its tool runs."""
     ran = ask(rig, node, directory, "Say hello.")
     assert ran.code == 0, ran
-    assert "hello-from-tool" in said(ran), ran
+    assert "hello-from-tool" in text_of(ran), ran
     assert len(rig.upstream.calls) >= 3, "one that went wrong, two that went well"
     assert rig.agent.complaints == []

@@ -67,10 +67,10 @@ def check_claude_code(rig: Rig, found: dict[str, object]) -> None:
     """Check the structured result of Claude Code's WebSearch, from which its "Did 1 search" is made."""
     assert found["searchCount"] == 1, found
     assert found["query"] == QUERY
-    said, search, answer = msgspec.convert(found["results"], list[object])
+    text, search, answer = msgspec.convert(found["results"], list[object])
     assert isinstance(search, dict)
     assert search["content"] == [{"title": item["title"], "url": item["url"]} for item in FOUND["results"]]
-    assert (said, answer) == ("Now I will use the tool web_search, as asked.", ANSWER)
+    assert (text, answer) == ("Now I will use the tool web_search, as asked.", ANSWER)
     assert rig.agent.complaints == []
 
 

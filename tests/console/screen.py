@@ -50,7 +50,7 @@ class Screen:
         return self.page.locator("main").inner_text()
 
     def keep(self, name: str) -> None:
-        """Take screenshots at three widths, light and dark, if somebody wants to look at them."""
+        """Take screenshots at three widths, light and dark, if a directory for them is set."""
         if SCREENSHOTS is None:
             return
         for scheme in ("light", "dark"):
@@ -61,7 +61,7 @@ class Screen:
         self.page.set_viewport_size({"width": 1280, "height": 800})
 
     def check_width(self) -> None:
-        """At 360 px nothing is wider than the screen, so that nobody scrolls in two directions."""
+        """Check that nothing is wider than the screen at 360 px, so that there is no horizontal scrolling."""
         self.page.set_viewport_size({"width": 360, "height": 800})
         wide = self.page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 360, f"the page is {wide} px wide at {self.page.url}"

@@ -19,7 +19,7 @@ def kiro(fake: FakeKiro) -> str:
     return f'[providers.kiro]\nkind = "kiro"\n{roots}'
 
 
-def test_a_credential_that_cools_down_is_asked_again_at_once(chromium: Browser, tmp_path: Path) -> None:
+def test_a_credential_that_cools_down_is_used_again_at_once(chromium: Browser, tmp_path: Path) -> None:
     with running(ECHO, tmp_path, stored=["someone"]) as gateway, screen(chromium, gateway) as tab:
         cool_down(gateway)
         tab.open("accounts")
@@ -74,6 +74,6 @@ def test_a_sign_in_is_cancelled_by_leaving_it(chromium: Browser, tmp_path: Path)
             expect(tab.page.locator("main")).to_contain_text("FAKE-CODE")
             tab.page.get_by_role("button", name="Cancel").click()
             expect(tab.page.locator("main")).not_to_contain_text("FAKE-CODE")
-            asked = len(fake.requests)
+            before = len(fake.requests)
             tab.page.wait_for_timeout(1000)
-            assert len(fake.requests) <= asked + 1
+            assert len(fake.requests) <= before + 1

@@ -1,4 +1,4 @@
-"""The live feed: rows while requests are answered, frames for the one that is inspected, nothing for nobody."""
+"""The live feed: rows while requests are answered, frames for the inspected one, nothing without a subscriber."""
 
 import http.client
 import threading

@@ -121,7 +121,7 @@ ACCIDENTS: dict[str, Answer] = {
 }
 
 
-def assert_told_properly(client: str, error: Exception, status: int) -> None:
+def assert_error(client: str, error: Exception, status: int) -> None:
     """The right exception of the SDK, with an error body that is valid in the client's protocol."""
     classes = ANTHROPIC_CLASSES if client == "messages" else OPENAI_CLASSES
     assert type(error) is classes[status], repr(error)

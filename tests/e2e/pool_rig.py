@@ -85,7 +85,7 @@ def keys_of(size: int) -> list[str]:
     return [f"sk-fake-key-{number}" for number in range(1, size + 1)]
 
 
-def stanza_of(protocol: str, url: str, keys: list[str]) -> str:
+def make_section(protocol: str, url: str, keys: list[str]) -> str:
     listed = msgspec.json.encode(keys).decode()
     return f'[providers.up]\nkind = "{KINDS[protocol]}"\nendpoint = "{url}"\napi_key = {listed}\n'
 
@@ -94,7 +94,7 @@ def stanza_of(protocol: str, url: str, keys: list[str]) -> str:
 def pooled(directory: Path, protocol: str = "chat", keys: list[str] | None = None, more: str = "") -> Iterator[PoolRig]:
     keyed = Keyed(protocol)
     with FakeUpstream(choose=keyed) as upstream:
-        toml = QUICK + stanza_of(protocol, upstream.url, keys or keys_of(2)) + more
+        toml = QUICK + make_section(protocol, upstream.url, keys or keys_of(2)) + more
         with running(toml, directory) as gateway:
             gateway.settle()
             sdk = Sdk(gateway.url, KEY)

@@ -46,7 +46,7 @@ class Scene:
         self.finds(Answer(json.dumps(FOUND).encode(), content_type="application/json"))
         if upstream == "kiro":
             self.kiro.requests.clear()
-            self.kiro.replies, self.kiro.played = [spoken_by_kiro(meant) for meant in rounds], 0
+            self.kiro.replies, self.kiro.played = [write_as_kiro(meant) for meant in rounds], 0
             return
         fake = self.fakes[upstream]
         fake.requests.clear()
@@ -75,7 +75,7 @@ def fake_protocol(upstream: str) -> str:
     return "responses" if upstream == "openai" else upstream
 
 
-def spoken_by_kiro(meant: Meant) -> Answer:
+def write_as_kiro(meant: Meant) -> Answer:
     frames: list[bytes] = []
     for part in meant.parts:
         match part:
@@ -115,8 +115,8 @@ def ask(upstream: str, **more: object) -> JsonObject:
     return {"model": f"{upstream}/{model}", "input": "pandas?", "tools": [{"type": "web_search"}], **more}
 
 
-def calls(*parts: CallTool, said: str = "Let me look. ") -> Meant:
-    return Meant((Say(said), *parts), stop=Stop.TOOL, tokens=Tokens(10, 5))
+def calls(*parts: CallTool, text: str = "Let me look. ") -> Meant:
+    return Meant((Say(text), *parts), stop=Stop.TOOL, tokens=Tokens(10, 5))
 
 
 SEARCHES = calls(CallTool("call_1", "web_search", '{"query": "pandas"}'))

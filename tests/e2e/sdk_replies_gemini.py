@@ -105,22 +105,22 @@ def expected_for(client: str, upstream: str, meant: Meant) -> SdkReply:
     """Return what a client must read; Gemini's reads refusals and withheld replies as text."""
     if client != "gemini":
         return sdk_replies.expected_for(client, upstream, meant)
-    said = sayable(meant, upstream)
-    text = "".join(part.text for part in said.parts if isinstance(part, Say | Refuse))
-    stop = Stop.FILTERED if said.of(Refuse) else said.stop
-    order = [ORDER[type(part)] for part in said.parts if not isinstance(part, Think) or part.text]
+    sent = sayable(meant, upstream)
+    text = "".join(part.text for part in sent.parts if isinstance(part, Say | Refuse))
+    stop = Stop.FILTERED if sent.of(Refuse) else sent.stop
+    order = [ORDER[type(part)] for part in sent.parts if not isinstance(part, Think) or part.text]
     if stop is Stop.FILTERED and not text:
-        text, order = said.explanation or WITHHELD, [*order, "text"]
-    seals = tuple(part.seal for part in said.of(Think) if part.seal)
+        text, order = sent.explanation or WITHHELD, [*order, "text"]
+    seals = tuple(part.seal for part in sent.of(Think) if part.seal)
     return SdkReply(
         text=text,
-        thinking="".join(part.text for part in said.of(Think)),
+        thinking="".join(part.text for part in sent.of(Think)),
         seals=seals if client == upstream else (ENVELOPE,) * len(seals),
         calls=tuple(
-            (part.id, part.name, sdk_replies.read_arguments(part.arguments) or {}) for part in said.of(CallTool)
+            (part.id, part.name, sdk_replies.read_arguments(part.arguments) or {}) for part in sent.of(CallTool)
         ),
         stop=STOPS[client][stop],
-        tokens=replace(said.tokens, written=0),
+        tokens=replace(sent.tokens, written=0),
         order=tuple(order),
     )
 

@@ -85,8 +85,8 @@ def chat_calls(*named: tuple[str, str, str], text: str = "Let me look. ") -> byt
         {"tool_calls": [{"index": i, "id": id, "type": "function", "function": {"name": name, "arguments": arguments}}]}
         for i, (id, name, arguments) in enumerate(named)
     ]
-    said = chunk({"role": "assistant", "content": text})
-    return said + b"".join(chunk(delta) for delta in deltas) + chunk({}, "tool_calls") + chat_usage(10, 5)
+    opening = chunk({"role": "assistant", "content": text})
+    return opening + b"".join(chunk(delta) for delta in deltas) + chunk({}, "tool_calls") + chat_usage(10, 5)
 
 
 def chat_text(*pieces: str) -> bytes:

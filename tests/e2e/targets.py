@@ -1,4 +1,4 @@
-"""Upstreams of five kinds behind one gateway, each of which says its name or fails in its own words."""
+"""Upstreams of five kinds behind one gateway, each of which replies with its name or fails in its own way."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -42,10 +42,10 @@ class Site:
 
     @property
     def name(self) -> str:
-        return f"I am {self.kind}, and nobody else."
+        return f"I am {self.kind}, and no other."
 
     def answers(self, streamed: bool) -> Answer:
-        """A whole and proper reply."""
+        """Return a complete reply."""
         if self.kind == "kiro":
             return kiro.framed(kiro.words(self.name[:7]), kiro.words(self.name[7:]), kiro.tail())
         if self.kind == "codex":
@@ -54,14 +54,14 @@ class Site:
         return Answer(speak.stream(meant)) if streamed else Answer(speak.whole(meant), content_type="application/json")
 
     def fails(self, fault: Fault) -> Answer:
-        """An error answer."""
+        """Return an error answer."""
         if self.kind == "kiro":
             answer = json_answer({"message": fault.message}, fault.status)
             return replace(answer, headers=fault.headers)
         return refusal("responses" if self.kind == "codex" else self.kind, fault)
 
     def is_out_of_quota(self, streamed: bool) -> Answer:
-        """Said under a good status."""
+        """Return an error under a good status."""
         response = {"message": "Your quota is used up.", "type": "insufficient_quota", "code": "insufficient_quota"}
         match self.kind:
             case "kiro":

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from e2e.cases import CASES, request_for
-from e2e.faults import assert_told_properly
+from e2e.faults import assert_error
 from e2e.raw_http import ask, get, post
 from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
 from e2e.sdk_replies import WHOLE, Sdk
@@ -62,7 +62,7 @@ def test_a_wrong_key_is_an_authentication_error(rig: Rig, client: str) -> None:
     with pytest.raises(Exception) as raised:  # noqa: PT011
         WHOLE[client](sdk, request_for(client, "messages/m"))
     sdk.close()
-    assert_told_properly(client, raised.value, 401)
+    assert_error(client, raised.value, 401)
     assert "dgm_fake-wrong-key" not in str(raised.value)
     assert rig.fakes["messages"].calls == []
 
@@ -81,7 +81,7 @@ def test_a_missing_key_is_refused_in_the_protocols_shape(rig: Rig, client: str, 
 def test_an_unknown_model_is_not_found_and_similar_names_are_suggested(listing: Rig, client: str) -> None:
     with pytest.raises(Exception) as raised:  # noqa: PT011
         WHOLE[client](listing.sdk, request_for(client, "vendor-modle"))
-    assert_told_properly(client, raised.value, 404)
+    assert_error(client, raised.value, 404)
     assert "'vendor-modle'" in str(raised.value)
     assert "Nearest names: " in str(raised.value)
     assert "vendor-model" in str(raised.value)

@@ -17,7 +17,7 @@ CLIENTS = ("chat", "responses", "messages")
 
 
 def everything(sdk: Sdk, model: str) -> str:
-    """All that every client is told, whole and streamed."""
+    """Return all bytes that every client gets, whole and streamed."""
     response: list[object] = []
     for client in CLIENTS:
         for listen in (WHOLE[client], *STREAMS[client]):

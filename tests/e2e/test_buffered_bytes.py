@@ -81,7 +81,7 @@ def test_a_reply_above_the_memory_limit_gets_a_retry_time_after_one_attempt(
 
 
 def test_uploads_share_the_budget(rig: Rig) -> None:
-    """One upload holds most of it; the next waits for nobody, and passes when the first has left."""
+    """One upload holds most of it; the next is refused at once, and passes when the first has ended."""
     rig.plays("chat", whole("chat"))
     data = request_bytes(PATHS["chat"], body_of("chat", "chat/m", MEBIBYTE + MEBIBYTE // 2))
     with dial(rig.gateway.port) as sock:

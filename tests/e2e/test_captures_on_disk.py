@@ -55,7 +55,7 @@ def captures(directory: Path) -> list[Capture]:
     return [load_capture(file) for file in files(directory)]
 
 
-def said(text: str = "Hello.", stream: bool = True, model: str = "up/m") -> bytes:
+def make_body(text: str = "Hello.", stream: bool = True, model: str = "up/m") -> bytes:
     return msgspec.json.encode({"model": model, "stream": stream, "messages": [{"role": "user", "content": text}]})
 
 
@@ -80,10 +80,10 @@ def captured(directory: Path, settings: str, *answers: Answer) -> Iterator[tuple
 
 def test_nothing_is_captured_until_an_edit_switches_it_on(tmp_path: Path) -> None:
     with captured(tmp_path, "") as (gateway, up):
-        assert ask(gateway, said()).status == 200
+        assert ask(gateway, make_body()).status == 200
         assert not (tmp_path / "captures").exists()
         gateway.adopt(debug(tmp_path) + provider_section("chat", up.url))
-        assert ask(gateway, said()).status == 200
+        assert ask(gateway, make_body()).status == 200
         settled(gateway, 1)
     assert len(files(tmp_path)) == 1
 
@@ -97,9 +97,9 @@ def test_with_errors_each_failed_request_is_captured_and_no_other(tmp_path: Path
     ]
     with captured(tmp_path, debug(tmp_path, "errors"), GOOD, *bad, GOOD) as (gateway, _):
         for _ in range(2 + len(bad)):
-            ask(gateway, said())
+            ask(gateway, make_body())
         assert ask(gateway, b'{"model":').status == 400
-        assert ask(gateway, said(model="up/m") + b"]").status == 400
+        assert ask(gateway, make_body(model="up/m") + b"]").status == 400
         settled(gateway, len(bad) + 2)
     kept = captures(tmp_path)
     assert [capture.outcome for capture in kept] == ["bad_request", "truncated", "lost", "bad_request", "bad_request"]
@@ -108,7 +108,7 @@ def test_with_errors_each_failed_request_is_captured_and_no_other(tmp_path: Path
 
 def test_a_capture_notes_that_the_body_was_not_read(tmp_path: Path) -> None:
     with captured(tmp_path, debug(tmp_path, "errors") + "[server]\nmax_body_mb = 0.001\n") as (gateway, _):
-        assert ask(gateway, said("word " * 1000)).status == 413
+        assert ask(gateway, make_body("word " * 1000)).status == 413
         settled(gateway, 1)
     [capture] = captures(tmp_path)
     assert (capture.outcome, capture.request.body) == ("too_large", b"")
@@ -119,7 +119,7 @@ def test_a_client_that_disconnects_is_no_error(tmp_path: Path) -> None:
     slow = Answer(GOOD.body, cut=40, pause_s=0.05)
     with captured(tmp_path, debug(tmp_path, "errors"), slow) as (gateway, up):
         with dial(gateway.port) as sock:
-            sock.sendall(request_bytes(PATHS["chat"], said()))
+            sock.sendall(request_bytes(PATHS["chat"], make_body()))
             assert sock.recv(100)
         wait_for(lambda: bool(up.closed))
         wait_for(lambda: gateway.app.site.under_way == 0)
@@ -128,7 +128,7 @@ def test_a_client_that_disconnects_is_no_error(tmp_path: Path) -> None:
 
 def test_files_are_accessible_to_their_owner_only(tmp_path: Path) -> None:
     with captured(tmp_path, debug(tmp_path)) as (gateway, _):
-        ask(gateway, said())
+        ask(gateway, make_body())
         settled(gateway, 1)
     [file] = files(tmp_path)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -138,17 +138,19 @@ def test_files_are_accessible_to_their_owner_only(tmp_path: Path) -> None:
 def test_the_oldest_captures_are_removed_first(tmp_path: Path) -> None:
     with captured(tmp_path, debug(tmp_path, keep=3)) as (gateway, _):
         for number in range(6):
-            ask(gateway, said(), f"x-request-id: number-{number}")
+            ask(gateway, make_body(), f"x-request-id: number-{number}")
         settled(gateway, 6)
     assert [capture.request_id for capture in captures(tmp_path)] == ["number-3", "number-4", "number-5"]
 
 
 def test_several_processes_share_one_limit(tmp_path: Path) -> None:
     bounds = Bounds(5, 1 << 30, 86_400.0)
-    crew = [CaptureDirectory(tmp_path / "captures", bounds) for _ in range(3)]
+    directories = [CaptureDirectory(tmp_path / "captures", bounds) for _ in range(3)]
     example = read_capture(EXAMPLE.read_bytes())
     for number in range(30):
-        crew[number % 3].write(replace(example, request_id=f"req_{number}", time=utc_text(1_794_700_000.0 + number)))
+        directories[number % 3].write(
+            replace(example, request_id=f"req_{number}", time=utc_text(1_794_700_000.0 + number))
+        )
         assert len(files(tmp_path)) <= 5
     assert [capture.request_id for capture in captures(tmp_path)] == [f"req_{number}" for number in range(25, 30)]
 
@@ -156,7 +158,7 @@ def test_several_processes_share_one_limit(tmp_path: Path) -> None:
 def test_the_total_size_of_captures_is_bounded(tmp_path: Path) -> None:
     with captured(tmp_path, debug(tmp_path, max_mb=0.02)) as (gateway, _):
         for _ in range(8):
-            ask(gateway, said(os.urandom(4096).hex()))
+            ask(gateway, make_body(os.urandom(4096).hex()))
         settled(gateway, 8)
     assert 1 <= len(files(tmp_path)) < 8
     assert sum(file.stat().st_size for file in files(tmp_path)) <= 0.02 * 1024 * 1024
@@ -165,7 +167,7 @@ def test_the_total_size_of_captures_is_bounded(tmp_path: Path) -> None:
 def test_old_captures_are_removed_at_the_next_start(tmp_path: Path) -> None:
     with captured(tmp_path, debug(tmp_path)) as (gateway, _):
         for _ in range(2):
-            ask(gateway, said())
+            ask(gateway, make_body())
         settled(gateway, 2)
     old, new = files(tmp_path)
     (tmp_path / "captures" / "killed.part").touch()
@@ -178,7 +180,7 @@ def test_old_captures_are_removed_at_the_next_start(tmp_path: Path) -> None:
 def test_a_part_that_is_too_large_is_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recordings, "MAX_BYTES", 2000)
     with captured(tmp_path, debug(tmp_path)) as (gateway, _):
-        answer = ask(gateway, said("word " * 300))
+        answer = ask(gateway, make_body("word " * 300))
         settled(gateway, 1)
     assert answer.status == 200
     assert b"[DONE]" in answer.body
@@ -192,7 +194,7 @@ def test_of_a_part_that_is_too_large_the_end_is_kept_too(tmp_path: Path, monkeyp
     response = b'data: {"choices":[{"delta":{"content":"word"}}]}\n\n'
     long = Answer(response * 8000 + b'data: {"choices":[{"delta":{"content":"la', cut=1000)
     with captured(tmp_path, debug(tmp_path, "errors"), long) as (gateway, _):
-        answer = ask(gateway, said())
+        answer = ask(gateway, make_body())
         settled(gateway, 1)
         wait_for(lambda: gateway.app.gateway.captures.memory_left == MEMORY_BYTES)
     [capture] = captures(tmp_path)
@@ -225,7 +227,7 @@ def test_a_directory_that_cannot_be_written_affects_no_stream(
         place.symlink_to("/dev/full")
     with captured(tmp_path, debug(tmp_path)) as (gateway, _):
         for _ in range(3):
-            answer = ask(gateway, said())
+            answer = ask(gateway, make_body())
             assert answer.status == 200
             assert b"[DONE]" in answer.body
         wait_for(lambda: gateway.app.gateway.captures.counts.dropped == 3)
@@ -272,7 +274,7 @@ def test_an_error_in_the_recording_affects_no_stream(tmp_path: Path, monkeypatch
     for method in ("elapsed", "reserve"):
         monkeypatch.setattr(Recording, method, fail)
         with captured(tmp_path, debug(tmp_path)) as (gateway, _):
-            assert b"[DONE]" in ask(gateway, said()).body
+            assert b"[DONE]" in ask(gateway, make_body()).body
 
 
 def test_no_secret_reaches_a_capture(tmp_path: Path) -> None:
@@ -288,12 +290,12 @@ def test_no_secret_reaches_a_capture(tmp_path: Path) -> None:
         provider = provider_section("chat", up.url).replace("sk-fake-upstream", key) + own
         settings = debug(tmp_path) + "[retry]\nattempts = 1\n" + provider
         with running(settings, tmp_path) as gateway:
-            body = said(f"My key is {CANARIES['prompt']}, and {{'password': '{CANARIES['arguments']}'}}")
+            body = make_body(f"My key is {CANARIES['prompt']}, and {{'password': '{CANARIES['arguments']}'}}")
             credentials = (f"x-other-token: {CANARIES['header']}", f"cookie: session={CANARIES['header']}")
             fields = (*credentials, f"x-request-id: {CANARIES['request id']}", f"user-agent: {CANARIES['prompt']}/1")
             for _ in range(5):
                 ask(gateway, body, *fields, query=f"?key={CANARIES['query']}&token={CANARIES['query']}")
-            ask(gateway, said(model=f"up/{CANARIES['model']}"))
+            ask(gateway, make_body(model=f"up/{CANARIES['model']}"))
             settled(gateway, 6)
     assert [file for file in files(tmp_path) for canary in CANARIES.values() if canary in file.name] == []
     for capture in captures(tmp_path):
@@ -312,7 +314,7 @@ def test_no_token_of_an_account_reaches_a_capture(tmp_path: Path) -> None:
         fake.replies = [refusal(400, f"The token {access} is odd."), framed(words(f"It is {access}."), tail())]
         with running(debug(tmp_path) + fake.section(str(file)), tmp_path) as gateway:
             for _ in range(2):
-                ask(gateway, said(model="kiro/claude-sonnet-4.5"))
+                ask(gateway, make_body(model="kiro/claude-sonnet-4.5"))
             settled(gateway, 2)
     for capture in captures(tmp_path):
         raw = b"".join(chunk.data for q in capture.upstream_requests if q.response for chunk in q.response.chunks)
@@ -321,7 +323,7 @@ def test_no_token_of_an_account_reaches_a_capture(tmp_path: Path) -> None:
 
 
 def test_captures_beyond_the_queue_are_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer that hangs, as on a dead network disk, holds up nobody."""
+    """A writer that hangs, as on a dead network disk, delays no request."""
 
     def hang(*_: object) -> None:
         while not (tmp_path / "go").exists():
@@ -332,7 +334,7 @@ def test_captures_beyond_the_queue_are_dropped_and_counted(tmp_path: Path, monke
     monkeypatch.setattr("dragoman.flow.capture.writer.MAX_WAITING", 2)
     with captured(tmp_path, debug(tmp_path)) as (gateway, _):
         for _ in range(6):
-            assert ask(gateway, said()).status == 200
+            assert ask(gateway, make_body()).status == 200
         wait_for(lambda: gateway.app.gateway.captures.counts.dropped >= 3)
         (tmp_path / "go").touch()
         wait_for(lambda: gateway.app.gateway.captures.counts.dropped == 6)

@@ -61,7 +61,7 @@ def endpoints(directory: Path, kind: str) -> Iterator[Endpoints]:
                 sdk.close()
 
 
-def said(rig: Endpoints, model: str, stream: bool, **more: Json) -> str:
+def ask_for_text(rig: Endpoints, model: str, stream: bool, **more: Json) -> str:
     reply: Json = rig.sdk.openai.chat.completions.create(model=model, messages=MESSAGES, stream=stream, **more)
     if not stream:
         return str(reply.choices[0].message.content)
@@ -71,9 +71,9 @@ def said(rig: Endpoints, model: str, stream: bool, **more: Json) -> str:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_a_model_with_a_known_limit_uses_the_other_endpoint_at_once(tmp_path: Path, stream: bool) -> None:
     with endpoints(tmp_path, "openai") as rig:
-        assert said(rig, "up/gpt-5.4", stream, tools=TOOLS) == "Hello"
+        assert ask_for_text(rig, "up/gpt-5.4", stream, tools=TOOLS) == "Hello"
         assert rig.taken() == [RESPONSES]
-        assert said(rig, "up/gpt-5.4", stream) == "Hello"
+        assert ask_for_text(rig, "up/gpt-5.4", stream) == "Hello"
         assert rig.taken() == [CHAT]
 
 
@@ -81,12 +81,12 @@ def test_a_model_with_a_known_limit_uses_the_other_endpoint_at_once(tmp_path: Pa
 @pytest.mark.parametrize("kind", ["openai", "openai-compatible"])
 def test_a_refused_endpoint_is_not_tried_again_for_that_model(tmp_path: Path, kind: str, stream: bool) -> None:
     with endpoints(tmp_path, kind) as rig:
-        assert said(rig, "up/new-model", stream, tools=TOOLS) == "Hello"
+        assert ask_for_text(rig, "up/new-model", stream, tools=TOOLS) == "Hello"
         assert rig.taken() == [CHAT, RESPONSES]
-        assert said(rig, "up/new-model", stream, tools=TOOLS) == "Hello"
+        assert ask_for_text(rig, "up/new-model", stream, tools=TOOLS) == "Hello"
         assert rig.taken() == [RESPONSES]
-        assert said(rig, "up/new-model", stream) == "Hello", "without tools, as before"
-        assert said(rig, "up/other-model", stream, tools=TOOLS) == "Hello", "another model, as before"
+        assert ask_for_text(rig, "up/new-model", stream) == "Hello", "without tools, as before"
+        assert ask_for_text(rig, "up/other-model", stream, tools=TOOLS) == "Hello", "another model, as before"
         assert rig.taken() == [CHAT, CHAT]
 
 

@@ -248,7 +248,7 @@ def test_an_empty_last_output_is_filled_in_order_for_clients_of_the_same_protoco
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "wanted"),
+    ("status", "body", "expected"),
     [
         (400, {"detail": "The 'x' model is not supported when using Codex with a ChatGPT account."}, 404),
         (429, {"error": {"type": "usage_not_included", "message": "Upgrade to use Codex"}}, 403),
@@ -257,11 +257,11 @@ def test_an_empty_last_output_is_filled_in_order_for_clients_of_the_same_protoco
         (400, {"error": {"code": "context_length_exceeded", "message": "too long"}}, 400),
     ],
 )
-def test_failures_keep_their_meaning(rig: Rig, status: int, body: object, wanted: int) -> None:
+def test_failures_keep_their_meaning(rig: Rig, status: int, body: object, expected: int) -> None:
     rig.fake.plays(json_answer(body, status))
     error = status_error(ask(rig, "chat"))
-    assert error.status_code == wanted, error
-    assert rig.fake.counts[RESPONSES] == (3 if wanted == 503 else 1)
+    assert error.status_code == expected, error
+    assert rig.fake.counts[RESPONSES] == (3 if expected == 503 else 1)
 
 
 def test_cloudflare_is_no_reason_to_sign_in_again(rig: Rig) -> None:
@@ -291,7 +291,7 @@ def test_an_invalidated_token_is_renewed_once(rig: Rig, client: str, streamed: b
 
 
 def test_a_websocket_is_declined_and_none_is_tried_upstream(rig: Rig) -> None:
-    """Codex is told at once to go on over HTTP, which is the only way that we speak to the backend."""
+    """Codex gets an answer at once that makes it use HTTP, the only transport that we use to the backend."""
     upgrade = ("connection: upgrade", "upgrade: websocket", "sec-websocket-version: 13", "sec-websocket-key: ZmFrZQ==")
     assert get(rig.gateway.port, "/v1/responses", *upgrade, key=KEY).status == 426
     for _ in range(2):

@@ -161,7 +161,7 @@ def test_without_a_continuation_only_the_actual_usage_is_reported(relay: Relay, 
 
 @clients
 def test_a_reply_that_lacks_only_the_end_of_its_stream_is_not_continued(relay: Relay, client: str) -> None:
-    """Its words are whole: more of them would be somebody else's. Responses alone has no stop before its end."""
+    """The text is complete, so nothing may be added. Only Responses has no stop before its end."""
     one, two, _ = relay.speaks
     stream = says(one, BEGUN).body
     relay.plays(Answer(stream[: stream.rindex(AFTER_STOP[one])], end=End.CUT), says(two, REST))
@@ -306,7 +306,7 @@ def test_a_target_that_fails_before_its_first_word_is_passed_over(relay: Relay, 
 
 QUOTA = b'data: {"error":{"message":"No more.","type":"quota","param":null,"code":"insufficient_quota"}}\n\n'
 SPENT = Answer(breaks("chat", BEGUN, End.CLEAN).body + QUOTA)
-NOWHERE = provider_section("chat", "http://127.0.0.1:9/v1", "other")  # where nobody listens
+NOWHERE = provider_section("chat", "http://127.0.0.1:9/v1", "other")  # a closed port
 
 
 @pytest.mark.parametrize(

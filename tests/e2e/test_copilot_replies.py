@@ -1,4 +1,4 @@
-"""Copilot through the three client protocols, judged by the SDKs: each model in its own protocol, and what is told."""
+"""Copilot through the three client protocols, judged by the SDKs: each model in its own protocol, and its errors."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -184,7 +184,7 @@ def test_a_session_rejected_twice_is_reported_as_the_gateways_failure(rig: Rig, 
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "wanted"),
+    ("status", "code", "expected"),
     [
         (400, "model_not_supported", 404),
         (402, "quota_exceeded", 429),
@@ -193,11 +193,11 @@ def test_a_session_rejected_twice_is_reported_as_the_gateways_failure(rig: Rig, 
         (429, "rate_limited:premium", 429),
     ],
 )
-def test_failures_keep_their_meaning(rig: Rig, status: int, code: str, wanted: int) -> None:
+def test_failures_keep_their_meaning(rig: Rig, status: int, code: str, expected: int) -> None:
     answer = json_answer({"error": {"code": code, "message": "no"}}, status, (("retry-after", "600"),))
     rig.fake.script(CHAT, answer)
     error = status_error(ask(rig, "responses"))
-    assert error.status_code == wanted, error
+    assert error.status_code == expected, error
     assert rig.fake.counts[CHAT] == 1
 
 

@@ -1,4 +1,4 @@
-"""A gateway that is told to stop: streams in flight end well, and those that cannot are told so in their protocol."""
+"""A gateway that stops: streams in flight are finished, and others end with their protocol's error."""
 
 import threading
 import time

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from e2e.cases import CASES, request_for
-from e2e.faults import ACCIDENTS, ALWAYS_AGAIN, FAULTS, SECRET, Fault, assert_told_properly, body_of, refusal
+from e2e.faults import ACCIDENTS, ALWAYS_AGAIN, FAULTS, SECRET, Fault, assert_error, body_of, refusal
 from e2e.rig import PROTOCOLS, SPEAKERS, Rig, rigged
 from e2e.sdk_replies import STREAMS, WHOLE, Broke, Sdk, SdkReply, expected_for
 from fakes.upstream import Answer
@@ -48,7 +48,7 @@ def test_a_refusal_keeps_its_meaning(rig: Rig, client: str, upstream: str, strea
     fake = rig.plays(upstream, refusal(upstream, fault))
     error = error_of(rig.sdk, client, rig.model(upstream), stream)
     passed = client == upstream and fault.status not in (401, 403)
-    assert_told_properly(client, error, fault.status if passed else fault.seen.get(client, fault.status))
+    assert_error(client, error, fault.status if passed else fault.seen.get(client, fault.status))
     assert len(fake.calls) == fault.calls
     assert rig.sdk.headers.get("x-should-retry") == ("false" if fault.status in (401, 403) else None)
     assert rig.sdk.headers.get("retry-after") == dict(fault.headers).get("retry-after")
@@ -68,7 +68,7 @@ def test_a_refusal_keeps_its_meaning(rig: Rig, client: str, upstream: str, strea
 def test_an_accident_is_a_bad_gateway(rig: Rig, client: str, upstream: str, stream: bool, name: str) -> None:
     fake = rig.plays(upstream, ACCIDENTS[name])
     error = error_of(rig.sdk, client, rig.model(upstream), stream)
-    assert_told_properly(client, error, 502)
+    assert_error(client, error, 502)
     assert "<" not in str(error)
     assert len(fake.calls) == ALWAYS_AGAIN
     assert "x-should-retry" not in rig.sdk.headers
@@ -81,7 +81,7 @@ def test_an_error_under_a_good_status_is_an_error(rig: Rig, client: str, upstrea
     fault = Fault(200, ("rate_limit_error", "rate_limit_exceeded"), "rate_limit_error")
     fake = rig.plays(upstream, refusal(upstream, fault))
     error = error_of(rig.sdk, client, rig.model(upstream), stream)
-    assert_told_properly(client, error, 429)
+    assert_error(client, error, 429)
     assert fault.message in str(error)
     assert len(fake.calls) == ALWAYS_AGAIN
 
@@ -92,7 +92,7 @@ def test_an_error_as_the_first_event_is_a_real_status(rig: Rig, client: str, ups
     fault = Fault(200, ("rate_limit_error", "rate_limit_exceeded"), "rate_limit_error")
     name = b"event: error\n" if upstream == "messages" else b""
     rig.plays(upstream, Answer(b"%bdata: %b\n\n" % (name, body_of(upstream, fault))))
-    assert_told_properly(client, error_of(rig.sdk, client, rig.model(upstream), True), 429)
+    assert_error(client, error_of(rig.sdk, client, rig.model(upstream), True), 429)
 
 
 @clients
@@ -114,16 +114,16 @@ def test_the_reply_of_the_second_attempt_is_returned(rig: Rig, client: str, upst
 @upstreams
 @modes
 def test_an_upstream_that_refuses_connections_is_a_bad_gateway(
-    client: str, upstream: str, stream: bool, nobody: Sdk
+    client: str, upstream: str, stream: bool, unreachable: Sdk
 ) -> None:
-    error = error_of(nobody, client, f"{upstream}/m", stream)
-    assert_told_properly(client, error, 502)
+    error = error_of(unreachable, client, f"{upstream}/m", stream)
+    assert_error(client, error, 502)
     assert upstream in str(error)
-    assert "x-should-retry" not in nobody.headers
+    assert "x-should-retry" not in unreachable.headers
 
 
 @pytest.fixture(scope="module")
-def nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sdk]:
+def unreachable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sdk]:
     with closing(socket.socket()) as closed:
         closed.bind(("127.0.0.1", 0))  # bound, but never listening
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
@@ -148,7 +148,7 @@ def test_the_next_target_answers_for_a_dead_one(tmp_path_factory: pytest.TempPat
         assert len(chat.calls) == len(PROTOCOLS)
         rig.plays("chat", refusal("chat", FAULTS["400"]))
         messages = rig.plays("messages", Answer(SPEAKERS["messages"].stream(meant)))
-        assert_told_properly("chat", error_of(rig.sdk, "chat", "any", True), 400)
+        assert_error("chat", error_of(rig.sdk, "chat", "any", True), 400)
         assert messages.calls == []
 
 

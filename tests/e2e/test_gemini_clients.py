@@ -288,9 +288,9 @@ def test_signed_reasoning_comes_back_exact_through_the_sdks_own_chat(site: Site)
     answer = types.Part.from_function_response(name="weather", response={"output": "sun"})
     assert "".join(chunk.text or "" for chunk in chat.send_message_stream(answer)) == "Sunny."
     assistant, results = fake.calls[-1].json["messages"][1:]
-    thinking, said, use = assistant["content"]
+    thinking, content, use = assistant["content"]
     assert (thinking["thinking"], thinking["signature"]) == ("Weigh it.", seal)
-    assert (said["text"], use["name"], use["id"]) == ("Let me look.", "weather", WEATHER.id)
+    assert (content["text"], use["name"], use["id"]) == ("Let me look.", "weather", WEATHER.id)
     assert [block["tool_use_id"] for block in results["content"]] == [WEATHER.id]
 
 
@@ -299,8 +299,8 @@ def test_reasoning_survives_a_client_that_keeps_only_the_signature_of_a_call(sit
     first = Meant((Think("Weigh it.", seal), Say("Let me look."), CallTool("call_9", "weather", "{}")), Stop.TOOL)
     fake = site.plays("messages", Answer(speak_messages.whole(first), content_type=JSON))
     path = f"/v1beta/models/messages/claude-sonnet-4-5:{GENERATE}"
-    said = json_of(site.post(path))["candidates"][0]["content"]
-    calls = [part for part in said["parts"] if "functionCall" in part]
+    content = json_of(site.post(path))["candidates"][0]["content"]
+    calls = [part for part in content["parts"] if "functionCall" in part]
     contents = [
         {"parts": [{"text": "hi"}]},
         {"role": "model", "parts": [{"text": "Let me look."}, *calls]},
@@ -315,10 +315,10 @@ def test_an_envelope_of_another_vendor_never_reaches_a_gemini_upstream(site: Sit
     seal = base64.b64encode(b"signed").decode()
     first = Meant((Think("Weigh it.", seal), CallTool("call_9", "weather", "{}")), Stop.TOOL)
     site.plays("messages", Answer(speak_messages.whole(first), content_type=JSON))
-    said = json_of(site.post(f"/v1beta/models/messages/claude-sonnet-4-5:{GENERATE}"))["candidates"][0]["content"]
+    content = json_of(site.post(f"/v1beta/models/messages/claude-sonnet-4-5:{GENERATE}"))["candidates"][0]["content"]
     contents = [
         {"parts": [{"text": "hi"}]},
-        said,
+        content,
         {"parts": [{"functionResponse": {"id": "call_9", "name": "weather", "response": {}}}]},
     ]
     fake = site.plays("gemini", Answer(speak_gemini.whole(TEXT), content_type=JSON))

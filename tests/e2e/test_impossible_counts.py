@@ -88,7 +88,7 @@ def numbers_in(value: object) -> Iterator[float]:
 
 
 def usages_in(client: str, answered: bytes) -> Iterator[object]:
-    """Every usage object that a client is told, whole or streamed."""
+    """Return every usage object that a client gets, whole or streamed."""
     lines = [line[6:] for line in answered.split(b"\n") if line.startswith(b"data: {")] or [answered]
     for response in map(json.loads, lines):
         for holder in (response, response.get("response"), response.get("message")):

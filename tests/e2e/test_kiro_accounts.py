@@ -70,7 +70,7 @@ def test_a_refused_token_is_renewed_and_the_request_replayed_once(rig: KiroRig, 
 @clients
 @modes
 def test_a_rejected_renewed_token_is_the_gateways_failure(rig: KiroRig, client: str, stream: bool) -> None:
-    """Behaviour 24: one refresh, one replay, then 502 with the command that mends it."""
+    """Behaviour 24: one refresh, one replay, then 502 with the command that fixes it."""
     rig.plays(HELLO)
     rig.fake.script(CHAT, *[INVALID_BEARER] * 9)
     error = refused(ask(rig, client, stream), 502)

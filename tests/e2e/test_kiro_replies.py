@@ -266,8 +266,8 @@ def test_a_call_written_in_brackets_is_a_call(rig: KiroRig, client: str) -> None
 
 @clients
 def test_a_call_written_as_tags_is_a_call_with_arguments_as_the_schema_types_them(rig: KiroRig, client: str) -> None:
-    told = '<function_calls>\n<invoke name="weather">\n<parameter name="city">5</parameter>\n<parameter name="days">3'
-    pieces = [told[:9], told[9:60], told[60:], "</parameter>\n</inv", "oke>\n</function_calls>"]
+    call = '<function_calls>\n<invoke name="weather">\n<parameter name="city">5</parameter>\n<parameter name="days">3'
+    pieces = [call[:9], call[9:60], call[60:], "</parameter>\n</inv", "oke>\n</function_calls>"]
     rig.plays(framed(words("ok "), *map(words, pieces), tail()))
     for listen in (WHOLE[client], STREAMS[client][-1]):
         reply = listen(rig.sdk, request_for(client, MODEL, TOOLED))

@@ -13,12 +13,12 @@ from fakes.kiro import framed, refusal, tail, words
 
 
 @pytest.mark.parametrize(
-    ("level", "told"),
+    ("level", "expected"),
     [(logging.INFO, ["fake-request-1"]), (logging.DEBUG, ["fake-request-1", "fake-request-2"])],
     ids=["of the refused", "of all, when more is logged"],
 )
 def test_kiros_request_ids_are_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, level: int, told: list[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, level: int, expected: list[str]
 ) -> None:
     overloaded = refusal(500, "Encountered unexpectedly high load.", kind="InternalServerException")
     with caplog.at_level(level, "dragoman"), kiro_rigged(tmp_path) as rig:
@@ -28,4 +28,4 @@ def test_kiros_request_ids_are_logged(
         )
         WHOLE["chat"](rig.sdk, request_for("chat", MODEL))
     ids = ("fake-request-1", "fake-request-2")
-    assert [id for line in caplog.messages for id in ids if id in line] == told
+    assert [id for line in caplog.messages for id in ids if id in line] == expected

@@ -1,4 +1,4 @@
-"""A large request costs its sender time and nobody else: it is bounded, and read beside the event loop."""
+"""A large request delays no other client: it is bounded, and read beside the event loop."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The ledger in the headers, and strict mode: what a translation loses is told, or refused before anyone is called."""
+"""The ledger in the headers, and strict mode: losses are reported, or refused before the upstream gets a request."""
 
 import msgspec
 import pytest

@@ -30,14 +30,14 @@ HIT: JsonObject = {
     "encrypted_content": "vendor-secret",
     "page_age": None,
 }
-SAID: JsonObject = {"type": "text", "text": "So."}
+TEXT: JsonObject = {"type": "text", "text": "So."}
 
 
 def used(kind: str, given: JsonObject, content: object) -> list[JsonObject]:
     return [
         {"type": "server_tool_use", "id": "srvtoolu_1", "name": kind, "input": given},
         {"type": f"{kind}_tool_result", "tool_use_id": "srvtoolu_1", "content": content},
-        SAID,
+        TEXT,
     ]
 
 
@@ -96,8 +96,8 @@ def test_a_responses_client_sees_what_anthropic_did(
 
 
 def ask_messages(scene: SearchScene, *items: JsonObject) -> Message:
-    said = {"type": "output_text", "text": "So.", "annotations": [], "logprobs": []}
-    answer = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [said]}
+    text = {"type": "output_text", "text": "So.", "annotations": [], "logprobs": []}
+    answer = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [text]}
     output = [{"id": f"ws_{number}", "type": "web_search_call", **item} for number, item in enumerate(items)]
     counts = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
     reply = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "status": "completed", "tools": []}
@@ -113,11 +113,11 @@ def ask_messages(scene: SearchScene, *items: JsonObject) -> Message:
 
 def test_a_messages_client_sees_that_a_search_of_openai_failed(openai: SearchScene) -> None:
     reply = ask_messages(openai, {"status": "failed", "action": {"type": "search", "query": "q"}})
-    use, result, said = (block.model_dump(exclude_none=True) for block in reply.content)
+    use, result, text = (block.model_dump(exclude_none=True) for block in reply.content)
     assert use["input"] == {"query": "q"}
     assert result["tool_use_id"] == use["id"]
     assert result["content"] == {"type": "web_search_tool_result_error", "error_code": "unavailable"}
-    assert said["text"] == "So."
+    assert text["text"] == "So."
 
 
 def test_a_messages_client_sees_which_page_openai_opened(openai: SearchScene) -> None:

@@ -133,7 +133,7 @@ def test_a_broken_reply_has_reported_input_and_estimated_output(rig: Rig, client
         b"event: %b\ndata: %b\n\n" % (str(one["type"]).encode(), msgspec.json.encode(one)) for one in events
     )
     rig.plays("messages", Answer(body, end=End.CUT))
-    question = {"model": rig.model("messages"), "stream": True, "max_tokens": 9, "messages": asked_plainly()}
+    question = {"model": rig.model("messages"), "stream": True, "max_tokens": 9, "messages": plain_messages()}
     post(rig.gateway.port, PATHS[client], msgspec.json.encode(question), f"x-request-id: broken-{client}")
     usage = rig.gateway.outcome(f"broken-{client}").usage
     assert usage is not None
@@ -141,14 +141,14 @@ def test_a_broken_reply_has_reported_input_and_estimated_output(rig: Rig, client
     assert usage.output == 500
 
 
-def asked_plainly() -> list[dict[str, str]]:
+def plain_messages() -> list[dict[str, str]]:
     return [{"role": "user", "content": "Well?"}]
 
 
 @clients
 def test_a_client_that_disconnects_before_the_reply_has_a_provider_in_its_outcome(rig: Rig, client: str) -> None:
     upstream = rig.plays("responses", Answer(headless=True, end=End.HANG))
-    question = {"model": rig.model("responses"), "max_tokens": 9, "messages": asked_plainly(), "input": "Well?"}
+    question = {"model": rig.model("responses"), "max_tokens": 9, "messages": plain_messages(), "input": "Well?"}
     with dial(rig.gateway.port) as sock:
         sock.sendall(request_bytes(PATHS[client], msgspec.json.encode(question), f"x-request-id: soon-{client}"))
         patience = time.monotonic() + 10.0

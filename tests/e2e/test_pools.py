@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.accounts.pool import MemberState
 from dragoman.hub.outcome import FailedAttempt, Outcome
-from e2e.pool_rig import QUICK, PoolRig, error, keys_of, pooled, stanza_of
+from e2e.pool_rig import QUICK, PoolRig, error, keys_of, make_section, pooled
 from e2e.raw_http import post
 from fakes.upstream import Answer, ReceivedRequest
 from gateway import running
@@ -295,13 +295,13 @@ def test_an_edit_keeps_what_is_known_of_the_keys_that_stay(rig: PoolRig) -> None
     chat(rig, opening)
     assert rig.keyed.taken() == [ONE, TWO]
     keys = ["sk-fake-key-new", TWO, ONE]
-    rig.gateway.adopt(QUICK + stanza_of("chat", rig.upstream.url, keys))
+    rig.gateway.adopt(QUICK + make_section("chat", rig.upstream.url, keys))
     chat(rig, opening, "Hello", "Go on")
     assert rig.keyed.taken() == [TWO]
     for number in range(30):
         chat(rig, f"conversation {number} after the edit")
     assert set(rig.keyed.taken()) == {"sk-fake-key-new", TWO}
-    rig.gateway.adopt(QUICK + stanza_of("chat", rig.upstream.url, [ONE]))
+    rig.gateway.adopt(QUICK + make_section("chat", rig.upstream.url, [ONE]))
     del rig.keyed.refusals[ONE]
     chat(rig, opening)
     assert rig.keyed.taken() == [ONE]
@@ -332,7 +332,7 @@ def test_tokens_are_counted_with_a_key_that_is_free(tmp_path: Path) -> None:
 
 
 def test_a_list_of_one_key_is_no_pool(tmp_path: Path) -> None:
-    toml = stanza_of("chat", "http://127.0.0.1:9/v1", [ONE])
+    toml = make_section("chat", "http://127.0.0.1:9/v1", [ONE])
     with running(toml, tmp_path) as gateway:
         assert gateway.app.gateway.runtime.providers["up"].account.pool is None
 

@@ -101,8 +101,8 @@ def test_deepseek_has_messages_at_another_address_and_wants_its_reasoning_back(t
             assert reply.content[0].text == "messages"
             responses = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=KEY, max_retries=0).responses
             first = responses.create(model="up/m", input="Hi", store=False)
-            said = [item.to_dict() for item in first.output]
-            history = [{"role": "user", "content": "Hi"}, *said, {"role": "user", "content": "Go on"}]
+            output = [item.to_dict() for item in first.output]
+            history = [{"role": "user", "content": "Hi"}, *output, {"role": "user", "content": "Go on"}]
             second = responses.create(model="up/m", store=False, input="", extra_body={"input": history})
             assert second.output_text == "chat"
         assert [call.path for call in fake.calls] == ["/anthropic/v1/messages", *["/v1/chat/completions"] * 2]

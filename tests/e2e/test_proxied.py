@@ -50,7 +50,7 @@ def ask(toml: str, directory: Path) -> tuple[int, bytes]:
         return response.status, response.body
 
 
-def stanza(endpoint: str, *more: str) -> str:
+def make_section(endpoint: str, *more: str) -> str:
     lines = ["[providers.far]", 'kind = "openai-compatible"', f'endpoint = "{endpoint}"', 'models = ["m"]', *more]
     return "\n".join([*lines, ""])
 
@@ -70,11 +70,11 @@ def test_a_proxy_over_tls_with_a_password_and_a_private_ca(tmp_path: Path, secur
     with elsewhere(servers) as (server, proxy):
         endpoint = f"{'https' if secured else 'http'}://localhost:{server.port}/v1"
         led = f'proxy = "https://me:fake-password@localhost:{proxy.port}"'
-        status, body = ask(stanza(endpoint, led, f'ca_file = "{ca_file}"'), tmp_path)
+        status, body = ask(make_section(endpoint, led, f'ca_file = "{ca_file}"'), tmp_path)
         assert (status, body) == (200, REPLY)
         request = [head.split(b" ")[0] for head in proxy.requests]
         assert request[0] == (b"CONNECT" if secured else b"GET")  # the list of models comes first
-        status, body = ask(stanza(endpoint, led), tmp_path)
+        status, body = ask(make_section(endpoint, led), tmp_path)
         assert status == 502
         assert b"the proxy's certificate is refused" in body
         assert b"fake-password" not in body
@@ -90,9 +90,9 @@ def test_a_socks_proxy_with_a_password(tmp_path: Path, scheme: str) -> None:
     with elsewhere(servers) as (server, proxy):
         endpoint = f"http://127.0.0.1:{server.port}/v1"
         led = f'proxy = "{scheme}://me:fake-password@127.0.0.1:{proxy.port}"'
-        assert ask(stanza(endpoint, led), tmp_path) == (200, REPLY)
+        assert ask(make_section(endpoint, led), tmp_path) == (200, REPLY)
         assert set(proxy.requests) == {b"127.0.0.1"}
-        status, body = ask(stanza(endpoint, led.replace("fake-password", "fake-other")), tmp_path)
+        status, body = ask(make_section(endpoint, led.replace("fake-password", "fake-other")), tmp_path)
         assert status == 502
         assert b"refused user or password" in body
         assert b"fake-other" not in body
@@ -110,7 +110,7 @@ def test_linked_media_are_fetched_through_the_proxy_of_the_environment(tmp_path:
             yield media, upstream, proxy
 
     with elsewhere(servers) as (media, upstream, proxy):
-        toml = "[fetch]\nenabled = true\n" + stanza(f"http://127.0.0.1:{upstream.port}/v1", 'protocol = "chat"')
+        toml = "[fetch]\nenabled = true\n" + make_section(f"http://127.0.0.1:{upstream.port}/v1", 'protocol = "chat"')
         place = f"93.184.216.34:{media.port}"
         linked = {"type": "document", "source": {"type": "url", "url": f"http://{place}/a.pdf"}}
         request = {"model": "far/m", "max_tokens": 9, "messages": [{"role": "user", "content": [linked]}]}

@@ -71,8 +71,8 @@ def send(gateway: Running, body: bytes) -> Answered:
 
 def test_the_sdk_transcribes_and_the_file_arrives(gateway: Running, up: FakeUpstream) -> None:
     sdk = openai.OpenAI(api_key=KEY, base_url=f"{gateway.url}/v1", max_retries=0)
-    said = sdk.audio.transcriptions.create(model="up/whisper-1", file=("a.wav", sound(300_000)), language="en")
-    assert said.text == "Hello."
+    transcription = sdk.audio.transcriptions.create(model="up/whisper-1", file=("a.wav", sound(300_000)), language="en")
+    assert transcription.text == "Hello."
     [call] = up.calls
     assert call.path == "/v1/audio/transcriptions"
     assert sound(300_000) in call.body

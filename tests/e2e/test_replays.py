@@ -276,10 +276,10 @@ def test_a_request_to_another_openai_path_replays_the_same(tmp_path: Path) -> No
             kept = Kept(tmp_path / "captures", gateway)
             assert post(gateway.port, "/v1/embeddings", b'{"model":"up/e","input":"x"}').body == body
             kind = "content-type: multipart/form-data; boundary=b"
-            said = request_bytes("/v1/audio/transcriptions", form).replace(
+            request = request_bytes("/v1/audio/transcriptions", form).replace(
                 b"content-type: application/json", kind.encode()
             )
-            assert ask(gateway.port, said).body == b'{"text":"Hi"}'
+            assert ask(gateway.port, request).body == b'{"text":"Hi"}'
             assert post(gateway.port, "/v1/audio/speech", b'{"model":"up/tts","input":"x"}').body == b"RIFF" * 100
             captures = kept.fresh(3)
     assert {(capture.route, capture.client_protocol, capture.truncated) for capture in captures} == {

@@ -35,11 +35,11 @@ MEANT = Meant((Say("Hello there."),), tokens=Tokens(input=40, output=12, cached=
 FOUND = b'{"results":[{"url":"https://a.example/1","title":"One","content":"Text."}]}'
 BUSY = Answer(b'{"error":{"message":"busy","type":"server_error"}}', 503, "application/json")
 # What only a provider that tells of its allowances has, and what the scrape's own machine adds.
-ONLY_TOLD = {"dragoman_provider_limit_used_ratio"}
+ONLY_REPORTED = {"dragoman_provider_limit_used_ratio"}
 ADDED_BY_PROMETHEUS = {"job", "instance", "le"}
 
 
-def said(upstream: str, *, stream: bool) -> Answer:
+def hello(upstream: str, *, stream: bool) -> Answer:
     speaker = SPEAKERS[upstream]
     if stream:
         return Answer(speaker.stream(MEANT))
@@ -79,13 +79,13 @@ def until(condition: Callable[[], bool]) -> None:
 @pytest.fixture(scope="module")
 def after(rig: Rig) -> Scrape:
     """The scrape after one request of each sort."""
-    rig.plays("chat", said("chat", stream=True))
+    rig.plays("chat", hello("chat", stream=True))
     assert ask(rig, "chat", "chat/vendor-model", stream=True, stream_options={"include_usage": True}) == 200
     assert ask(rig, "messages", "chat/vendor-model", stream=True, top_k=5) == 200
-    rig.plays("chat", BUSY, said("chat", stream=False))
+    rig.plays("chat", BUSY, hello("chat", stream=False))
     assert ask(rig, "chat", "chat/vendor-model") == 200
     rig.plays("chat", BUSY)
-    rig.plays("messages", said("messages", stream=False))
+    rig.plays("messages", hello("messages", stream=False))
     assert ask(rig, "chat", "either") == 200
     assert ask(rig, "chat", "chat/vendor-model") == 503
     assert ask(rig, "chat", "no-such-model") == 404
@@ -253,7 +253,7 @@ def test_every_metric_and_label_of_the_dashboard_is_in_a_scrape(after_a_search: 
             expected = list(used(target.expr))
             assert expected, f"{panel.title}: {target.expr} asks for nothing of ours"
             for name, labels in expected:
-                if name in ONLY_TOLD:
+                if name in ONLY_REPORTED:
                     known = set(CATALOGUE[name].labels)
                 else:
                     assert name in {found for found, _ in after_a_search}, f"{panel.title}: there is no {name}"
@@ -307,5 +307,5 @@ def test_every_metric_of_the_catalogue_is_in_a_scrape(after_a_search: Scrape) ->
     found = {name for name, _ in after_a_search}
     for name, family in CATALOGUE.items():
         sample = f"{name}_count" if family.type is Type.HISTOGRAM else name
-        if name not in ONLY_TOLD and not name.startswith("dragoman_otlp"):
+        if name not in ONLY_REPORTED and not name.startswith("dragoman_otlp"):
             assert sample in found, name

@@ -104,14 +104,14 @@ def test_a_server_of_an_old_configuration_lives_as_long_as_a_request_that_uses_i
     scene.plays(Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS, delay_s=1.0))
     with running(scene.settings(scene.mcp), scene.directory) as gateway:
         results: list[object] = []
-        asking = threading.Thread(target=lambda: results.append(search(gateway)))
-        asking.start()
+        client = threading.Thread(target=lambda: results.append(search(gateway)))
+        client.start()
         process = scene.process()
         wait_until(lambda: len(scene.upstream.calls) == 2)
         gateway.adopt(scene.settings('[tools.web_search]\nbackend = "off"\n'))
         time.sleep(0.2)
         assert is_alive(process)
-        asking.join()
+        client.join()
         assert results == [["https://a.example/pandas"]]
         wait_until(lambda: not is_alive(process))
 

@@ -93,10 +93,10 @@ def test_the_stream_helper_reads_text_and_annotations(chat: SearchScene) -> None
 def test_a_whole_reply_has_annotations_in_its_message(chat: SearchScene) -> None:
     chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
     reply = whole(chat)
-    said = reply.choices[0].message
-    assert said.content == TEXT
-    assert [each.model_dump() for each in said.annotations or []] == [annotation(TEXT.index(LINK))]
-    assert said.tool_calls is None
+    message = reply.choices[0].message
+    assert message.content == TEXT
+    assert [each.model_dump() for each in message.annotations or []] == [annotation(TEXT.index(LINK))]
+    assert message.tool_calls is None
     assert reply.choices[0].finish_reason == "stop"
     assert reply.usage is not None
     assert reply.usage.total_tokens == 52

@@ -270,13 +270,13 @@ def test_a_fetched_page_of_the_history_is_call_and_result(scene: FetchScene) -> 
     content = [block.model_dump(exclude_unset=True) for block in streamed(scene.search).content]
     scene.plays(ANSWERS)
     streamed(scene.search, {"role": "assistant", "content": content}, {"role": "user", "content": "more"})
-    _, call, result, said, _ = scene.search.sent[0]["messages"]
+    _, call, result, message, _ = scene.search.sent[0]["messages"]
     assert call["tool_calls"][0]["function"] == {
         "name": "web_fetch",
         "arguments": json.dumps({"url": URL}, separators=(",", ":")),
     }
     assert "Pandas eat bamboo." in result["content"]
-    assert said["content"] == f"See [the page]({URL})."
+    assert message["content"] == f"See [the page]({URL})."
 
 
 def test_the_vendor_gets_a_fetched_page_in_its_own_shape(

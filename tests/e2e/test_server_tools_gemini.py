@@ -182,8 +182,8 @@ def test_gemini_clis_search_over_kiro_has_text_and_sources(tmp_path: Path, strea
         {"uri": "https://a.example/1", "title": "One"},
         {"uri": "https://b.example/2", "title": "Two"},
     ]
-    said = [part.get("text", "") for chunk in chunks for part in chunk["candidates"][0]["content"]["parts"]]
-    assert "".join(said) == "Let me look. See [One](https://a.example/1)."
+    texts = [part.get("text", "") for chunk in chunks for part in chunk["candidates"][0]["content"]["parts"]]
+    assert "".join(texts) == "Let me look. See [One](https://a.example/1)."
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -201,9 +201,9 @@ def test_the_result_goes_back_to_the_model_under_its_call(rig: KiroRig) -> None:
     assert "URL: https://a.example/1\nDate: 2026-01-02\nText of one." in json.dumps(result["content"]).replace(
         "\\n", "\n"
     )
-    said = second.json["conversationState"]["history"][-1]["assistantResponseMessage"]
-    assert said["content"].strip() == "Let me look."
-    assert [use["toolUseId"] for use in said["toolUses"]] == ["tooluse_1"]
+    message = second.json["conversationState"]["history"][-1]["assistantResponseMessage"]
+    assert message["content"].strip() == "Let me look."
+    assert [use["toolUseId"] for use in message["toolUses"]] == ["tooluse_1"]
 
 
 def test_a_host_without_the_operation_gets_the_request_at_its_path(rig: KiroRig) -> None:
@@ -317,8 +317,8 @@ def test_thinking_and_its_signature_reach_the_next_round_unchanged(rig: KiroRig)
     assert [block.type for block in reply.content][:3] == ["thinking", "server_tool_use", "web_search_tool_result"]
     assert isinstance(reply.content[0], ThinkingBlock)
     assert reply.content[0].thinking == "Hm, pandas."
-    said = rig.fake.chats[1].json["conversationState"]["history"][-1]["assistantResponseMessage"]
-    assert said["reasoningContent"]["reasoningText"] == {"text": "Hm, pandas.", "signature": "sig-1"}
+    message = rig.fake.chats[1].json["conversationState"]["history"][-1]["assistantResponseMessage"]
+    assert message["reasoningContent"]["reasoningText"] == {"text": "Hm, pandas.", "signature": "sig-1"}
 
 
 def test_a_chat_client_gets_annotations(rig: KiroRig) -> None:
@@ -326,10 +326,10 @@ def test_a_chat_client_gets_annotations(rig: KiroRig) -> None:
     user = {"role": "user", "content": "pandas?"}
     request: JsonObject = {"model": MODEL, "messages": [user], "web_search_options": {}}
     reply = rig.sdk.openai.chat.completions.create(**request)
-    said = reply.choices[0].message
-    assert said.content == "Let me look. See [One](https://a.example/1)."
-    assert [each.url_citation.url for each in said.annotations or []] == ["https://a.example/1"]
-    assert said.tool_calls is None
+    message = reply.choices[0].message
+    assert message.content == "Let me look. See [One](https://a.example/1)."
+    assert [each.url_citation.url for each in message.annotations or []] == ["https://a.example/1"]
+    assert message.tool_calls is None
 
 
 def test_text_flows_before_the_search_has_returned(rig: KiroRig) -> None:

@@ -243,7 +243,7 @@ def test_a_later_reply_may_cite_what_an_earlier_search_has_found(chat: SearchSce
 
 def test_a_search_by_a_whole_chat_reply_is_the_same(chat: SearchScene) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "web_search", "arguments": '{"query": "q"}'}}
-    said: JsonObject = {"role": "assistant", "content": None, "tool_calls": [call]}
+    calling: JsonObject = {"role": "assistant", "content": None, "tool_calls": [call]}
     counts = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
     whole = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "usage": counts}
 
@@ -252,7 +252,7 @@ def test_a_search_by_a_whole_chat_reply_is_the_same(chat: SearchScene) -> None:
         return Answer(json.dumps({**whole, "choices": [choice]}).encode(), content_type=JSON)
 
     link = {"role": "assistant", "content": "See [One](https://a.example/1)."}
-    chat.plays(body(said, "tool_calls"), body(link, "stop"))
+    chat.plays(body(calling, "tool_calls"), body(link, "stop"))
     reply = chat.sdk.anthropic.messages.create(**ask())
     assert isinstance(reply, Message)
     assert [block.type for block in reply.content] == [

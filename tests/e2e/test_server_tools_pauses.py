@@ -92,10 +92,10 @@ def test_the_reply_so_far_is_sent_back_unchanged(native: SearchScene) -> None:
 
 def test_a_search_that_had_not_run_goes_back_without_a_result(native: SearchScene) -> None:
     use, result = search(1)
-    said: list[JsonObject] = [{"type": "text", "text": "Look: "}, use]
-    native.plays(message(said, "pause_turn"), message([result, {"type": "text", "text": "two."}], "end_turn"))
+    content: list[JsonObject] = [{"type": "text", "text": "Look: "}, use]
+    native.plays(message(content, "pause_turn"), message([result, {"type": "text", "text": "two."}], "end_turn"))
     reply = ask_chat(native, stream=True)
-    assert native.sent[1]["messages"][-1]["content"] == said
+    assert native.sent[1]["messages"][-1]["content"] == content
     assert reply["choices"][0]["message"]["content"] == "Look: two."
 
 

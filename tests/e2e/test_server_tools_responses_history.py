@@ -43,8 +43,8 @@ def test_a_search_beside_a_call_of_the_client_comes_back_with_both_results(scene
 
 
 def history(response: Response) -> list[JsonObject]:
-    said = [item.model_dump(exclude_unset=True, warnings=False) for item in response.output]
-    return [{"role": "user", "content": "pandas?"}, *said]
+    items = [item.model_dump(exclude_unset=True, warnings=False) for item in response.output]
+    return [{"role": "user", "content": "pandas?"}, *items]
 
 
 @pytest.mark.parametrize("upstream", ["chat", "responses"])
@@ -83,8 +83,8 @@ def test_an_earlier_search_reaches_other_upstreams_too(scene: Scene, upstream: s
 
 def test_the_reasoning_of_each_round_stays_with_its_round(scene: Scene) -> None:
     rounds = [
-        Meant((Think(f"thought {number}", f"seal-{number}"), *said.parts), said.stop)
-        for number, said in enumerate((SEARCHES, ANSWERS))
+        Meant((Think(f"thought {number}", f"seal-{number}"), *meant.parts), meant.stop)
+        for number, meant in enumerate((SEARCHES, ANSWERS))
     ]
     scene.plays("messages", *rounds)
     _, response = scene.stream("messages", reasoning={"effort": "low"})
@@ -107,8 +107,8 @@ def test_the_reasoning_of_each_round_stays_with_its_round(scene: Scene) -> None:
 
 def test_a_compatible_server_gets_its_own_reasoning_back_in_every_round(scene: Scene) -> None:
     rounds = [
-        Meant((Think(f"thought {number}", f"sealed-{number}"), *said.parts), said.stop)
-        for number, said in enumerate((SEARCHES, ANSWERS))
+        Meant((Think(f"thought {number}", f"sealed-{number}"), *meant.parts), meant.stop)
+        for number, meant in enumerate((SEARCHES, ANSWERS))
     ]
     scene.plays("responses", *rounds)
     included = ["reasoning.encrypted_content"]
@@ -128,9 +128,9 @@ def test_an_earlier_search_without_the_tool_and_without_an_id_is_still_a_call(sc
     scene.plays("chat", ANSWERS)
     action = {"type": "search", "query": "pandas"}
     item = {"type": "web_search_call", "status": "completed", "action": action}
-    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Ok."}]}
+    message = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Ok."}]}
     user = {"role": "user", "content": "more"}
-    scene.stream("chat", tools=[], input=[user, item, said, user])
+    scene.stream("chat", tools=[], input=[user, item, message, user])
     _, call, result, *_ = scene.sent("chat")[0]["messages"]
     assert call["tool_calls"][0]["id"] == result["tool_call_id"] != ""
 

@@ -67,9 +67,9 @@ def test_a_search_beside_a_call_of_the_client_runs_when_its_result_comes(chat: S
     result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "sunny"}]}
     reply = reply_to(chat, history, result, tools=[TOOL, WEATHER])
     assert [block.type for block in reply.content][:2] == ["server_tool_use", "web_search_tool_result"]
-    _, said, *found = chat.sent[0]["messages"]
-    assert [each["function"]["name"] for each in said["tool_calls"]] == ["web_search", "get_weather"]
-    assert [each["tool_call_id"] for each in found] == [each["id"] for each in said["tool_calls"]]
+    _, message, *found = chat.sent[0]["messages"]
+    assert [each["function"]["name"] for each in message["tool_calls"]] == ["web_search", "get_weather"]
+    assert [each["tool_call_id"] for each in found] == [each["id"] for each in message["tool_calls"]]
     assert "Text of one." in found[0]["content"]
     assert found[1]["content"] == "sunny"
 
@@ -84,10 +84,10 @@ def test_a_search_that_ran_so_is_not_run_again(chat: SearchScene, merged: bool) 
         history = [PAUSED, {"role": "assistant", "content": rest}]
     reply_to(chat, *history, {"role": "user", "content": "more"})
     assert chat.searxng.requests == []
-    _, call, found, said, _ = chat.sent[0]["messages"]
+    _, call, found, message, _ = chat.sent[0]["messages"]
     assert [each["function"]["name"] for each in call["tool_calls"]] == ["web_search"]
     assert "Text of one." in found["content"]
-    assert said["content"].startswith("See [One]")
+    assert message["content"].startswith("See [One]")
 
 
 def test_a_result_in_the_vendors_next_message_belongs_to_its_search(chat: SearchScene) -> None:

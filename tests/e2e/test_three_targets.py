@@ -16,7 +16,7 @@ import grammar_chat
 import grammar_messages
 import grammar_responses
 from e2e.cases import request_for
-from e2e.faults import OPENAI_OVERLOADED, Fault, assert_told_properly
+from e2e.faults import OPENAI_OVERLOADED, Fault, assert_error
 from e2e.meaning import Meant, Say, Stop
 from e2e.raw_http import post
 from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, rigged
@@ -41,7 +41,7 @@ depths = pytest.mark.parametrize("failing", [1, 2, 3], ids=["the first", "the fi
 class Trouble:
     plays: Callable[[Site, bool], Answer]
     calls: int  # of each target that has it
-    seen: dict[str, int]  # client -> status, where nobody else answers
+    seen: dict[str, int]  # client -> status, where no other target answers
     advice: tuple[str | None, str | None]  # retry-after, x-should-retry
 
 
@@ -87,7 +87,7 @@ def ask(sdk: Sdk, client: str, route: str, streamed: bool) -> SdkReply | Broke |
         return Broke("", error)
 
 
-def assert_said(site: Site, client: str, reply: SdkReply | Broke | Halted) -> None:
+def assert_answered(site: Site, client: str, reply: SdkReply | Broke | Halted) -> None:
     assert isinstance(reply, SdkReply), reply
     assert (reply.text, reply.stop) == (site.name, STOPS[client][Stop.NATURAL])
 
@@ -107,7 +107,7 @@ def test_the_next_target_replies_or_the_last_error_is_returned(
     expected = [trouble.calls] * failing + [1, 0, 0]
     assert targets.counts(route) == expected[:3]
     if failing < len(sites):
-        assert_said(sites[failing], client, reply)
+        assert_answered(sites[failing], client, reply)
         assert targets.sdk.headers["x-dragoman-route"] == sites[failing].target
         assert "x-should-retry" not in targets.sdk.headers
         return
@@ -117,7 +117,7 @@ def test_the_next_target_replies_or_the_last_error_is_returned(
         assert isinstance(reply.error, anthropic.APIStatusError)
         assert expect(dict, reply.error.body)["error"]["type"] == "billing_error"
     else:
-        assert_told_properly(client, reply.error, trouble.seen[client])
+        assert_error(client, reply.error, trouble.seen[client])
     response = targets.sdk.headers
     assert (response.get("retry-after"), response.get("x-should-retry")) == trouble.advice
 
@@ -133,7 +133,7 @@ def test_a_temporary_failure_is_retried_at_the_first_target(
     first.plays(TROUBLES[name].plays(first, streamed), first.answers(streamed))
     for site in others:
         site.plays(site.answers(streamed))
-    assert_said(first, client, ask(targets.sdk, client, route, streamed))
+    assert_answered(first, client, ask(targets.sdk, client, route, streamed))
     assert targets.counts(route) == [2, 0, 0]
 
 
@@ -162,7 +162,7 @@ def test_a_bad_request_is_not_sent_to_another_target(
         site.plays(site.answers(streamed))
     reply = ask(targets.sdk, client, route, streamed)
     assert isinstance(reply, Broke), reply
-    assert_told_properly(client, reply.error, 400)
+    assert_error(client, reply.error, 400)
     assert targets.counts(route)[1:] == [0, 0]
 
 
@@ -244,7 +244,7 @@ def test_a_stalled_target_times_out_and_the_next_one_is_tried(tmp_path: Path) ->
             assert sdk.headers["x-dragoman-route"] == case.targets[case.failing]
         else:
             assert isinstance(text, Broke), case
-            assert_told_properly(case.client, text.error, 504)
+            assert_error(case.client, text.error, 504)
             assert "x-should-retry" not in sdk.headers
 
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from e2e.kiro_rig import QUICK, sign
-from e2e.pool_rig import Keyed, keys_of, stanza_of
+from e2e.pool_rig import Keyed, keys_of, make_section
 from fakes.codex import RESPONSES, FakeCodex
 from fakes.kiro import FakeKiro, framed, tail, tool, words
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
@@ -82,7 +82,7 @@ def test_a_lost_call_of_one_key_is_not_in_requests_of_another_key(
         ask(gateway, second, "messages", body)
         assert b"private-notes" not in fake.chats[1].body
         ask(gateway, first, "messages", body)
-        assert b"private-notes" in fake.chats[2].body, "its own key is still told"
+        assert b"private-notes" in fake.chats[2].body, "its own key still gets the notice"
 
 
 CONVERSATIONS: dict[str, tuple[dict[str, object], dict[str, str]]] = {
@@ -98,7 +98,7 @@ def test_one_key_does_not_move_another_keys_conversation_to_a_credential(tmp_pat
     body = {"model": "up/m", "messages": [{"role": "user", "content": "Go on."}], **fields}
     keyed = Keyed("chat")
     with FakeUpstream(choose=keyed) as upstream:
-        toml = QUICK + stanza_of("chat", upstream.url, keys_of(8))
+        toml = QUICK + make_section("chat", upstream.url, keys_of(8))
         with running(toml, tmp_path, stored=STORED) as gateway:
             gateway.settle()
             alice, bob = gateway.keys["alice"], gateway.keys["bob"]
@@ -128,7 +128,7 @@ def test_a_kept_response_binds_only_the_key_that_got_it(tmp_path: Path) -> None:
         return replace(played, body=msgspec.json.encode({**json.loads(played.body), "id": f"resp_{next(numbers)}"}))
 
     with FakeUpstream(choose=answer) as upstream:
-        toml = QUICK + stanza_of("responses", upstream.url, keys_of(8))
+        toml = QUICK + make_section("responses", upstream.url, keys_of(8))
         with running(toml, tmp_path, stored=STORED) as gateway:
             gateway.settle()
             first = ask(gateway, gateway.keys["alice"], "responses", {"model": "up/m", "input": "Go on."})

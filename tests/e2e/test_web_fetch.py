@@ -119,7 +119,7 @@ def text_of(message: Message) -> tuple[str | None, str]:
     return result.content.title, result.content.source.data
 
 
-def told(scene: Scene, place: int = -1) -> str:
+def tool_text(scene: Scene, place: int = -1) -> str:
     """Return what the model was sent as the tool's result."""
     return str(scene.upstream.calls[-1].json["messages"][place]["content"])
 
@@ -143,7 +143,7 @@ def test_a_page_becomes_readable_text_with_its_links(scene: Scene) -> None:
     assert (use.name, use.input) == ("web_fetch", {"url": "http://page.example/a"})
     assert message.usage.server_tool_use is not None
     assert message.usage.server_tool_use.web_fetch_requests == 1
-    assert "Hello" in told(scene)
+    assert "Hello" in tool_text(scene)
     assert scene.web.tunnels == [f"{PUBLIC}:80"]
 
 
@@ -165,7 +165,7 @@ def test_a_page_is_fetched_from_a_configured_port_and_from_no_other(scene: Scene
 def test_json_is_passed_on_as_it_is(scene: Scene) -> None:
     scene.serves("page.example/data.json", Answer(b'{"a": [1, 2]}', content_type="application/json"))
     assert text_of(scene.fetches("http://page.example/data.json")) == ("data.json", '{"a": [1, 2]}')
-    assert '{"a": [1, 2]}' in told(scene)
+    assert '{"a": [1, 2]}' in tool_text(scene)
 
 
 def test_a_pdf_is_a_document_for_the_client_and_an_error_for_a_model_that_reads_none(scene: Scene) -> None:
@@ -182,7 +182,7 @@ def test_a_long_page_is_cut_and_marked_for_the_model(scene: Scene) -> None:
     scene.serves("page.example/long", Answer(b"word " * 2000, content_type="text/plain"))
     _, text = text_of(scene.fetches("http://page.example/long"))
     assert len(text) == 2000
-    assert "The page is longer" in told(scene)
+    assert "The page is longer" in tool_text(scene)
 
 
 def test_a_page_that_was_fetched_can_be_sent_back(scene: Scene) -> None:
@@ -193,7 +193,7 @@ def test_a_page_that_was_fetched_can_be_sent_back(scene: Scene) -> None:
     history = [user, {"role": "assistant", "content": content}, {"role": "user", "content": "more"}]
     scene.plays(ANSWER)
     scene.streams("", messages=history)
-    assert "Hello" in told(scene, 2)
+    assert "Hello" in tool_text(scene, 2)
 
 
 # Where an address may come from
@@ -282,7 +282,7 @@ def test_no_connection_is_made_to_what_is_not_public(scene: Scene, url: str, cod
     scene.names.add("metadata.google.internal", [PUBLIC])
     assert code_of(scene.fetches(url)) == code
     assert scene.web.tunnels == []
-    assert "secret" not in told(scene)
+    assert "secret" not in tool_text(scene)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ TAKEN = {
 
 
 def jwt(**claims: object) -> str:
-    """As a token looks, signed by nobody."""
+    """Return a JWT without a valid signature."""
     parts = (msgspec.json.encode({"alg": "none"}), msgspec.json.encode(claims), b"fake-signature")
     return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts)
 

@@ -39,7 +39,7 @@ class Server:
         return self._stream(body) if body.get("stream") else reply(self._whole(body))
 
     def _whole(self, body: Body) -> Piece:
-        words, finish = self._said(body)
+        words, finish = self._reply(body)
         text = " ".join(words)
         message: Piece = {"role": "assistant", "content": text}
         if self._calls(body):
@@ -49,7 +49,7 @@ class Server:
         choice = {"index": 0, "message": message, "finish_reason": finish}
         return {"id": "chatcmpl-1", "object": "chat.completion", "choices": [choice], "usage": usage}
 
-    def _said(self, body: Body) -> tuple[list[str], str]:
+    def _reply(self, body: Body) -> tuple[list[str], str]:
         """The words of an answer as far as its cap goes, and why they end."""
         cap = body.get("max_tokens") or body.get("max_completion_tokens")
         assert isinstance(cap, int)
@@ -59,7 +59,7 @@ class Server:
         return words[:cap], "length"
 
     def _stream(self, body: Body) -> Answer:
-        words, finish = self._said(body)
+        words, finish = self._reply(body)
         pieces: list[Piece] = [{"role": "assistant", "content": ""}]
         pieces += [{"content": f"{word} "} for word in words]
         if self._calls(body):
@@ -107,15 +107,15 @@ class MoodyServer(Server):
     def __init__(self, seed: int, *odd: str, objection: Callable[[Body], str | None] = lambda body: None) -> None:
         super().__init__(*odd, objection=objection)
         self._luck = random.Random(seed)
-        self._asked_long = 0
+        self._long_requests = 0
         self._in_the_mood = False  # to call a tool
 
     def _text(self, body: Body) -> str:
         if "response_format" in body and "ignores format" not in self._odd:
             return '{"ok":' + self._luck.choice(["true", "false"]) + "}"
         if any(sign in str(body["messages"]) for sign in ("fifty", "commas", "story")):
-            self._asked_long += 1
-            long = self._asked_long % 3 == 0 or self._luck.random() < 0.4
+            self._long_requests += 1
+            long = self._long_requests % 3 == 0 or self._luck.random() < 0.4
             return "number " * self._luck.randint(30, 90) if long else self._luck.choice(["", "One.", "ok"])
         return self._luck.choice(["", "ok", "Sure! What do you want me to say? " * 9, "<think>hm</think>ok", "{"])
 

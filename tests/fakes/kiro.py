@@ -111,7 +111,7 @@ def tail(stop: str = "END_TURN", percentage: float = 2.0, **usage: int) -> bytes
 
 
 class FakeKiro(FakeUpstream):
-    """Plays `replies` to chat requests in order, the last for ever; without any, repeats what it is told.
+    """Plays `replies` to chat requests in order, the last for ever; without any, repeats the last message.
 
     `script(path, …)` prepares answers that a path gives before its usual ones; `before[path]` is called
     when a request for it has come.
@@ -317,7 +317,7 @@ def _path(request: ReceivedRequest) -> str:
 
 
 def _demonstration(request: ReceivedRequest) -> Answer:
-    """The last thing said, word by word, so that a stream is seen to be one."""
+    """Return the last message word by word, so that the stream has several events."""
     state = request.json["conversationState"]
     reply_text = state["currentMessage"]["userInputMessage"]["content"]
     pieces = [words(f"{word} ") for word in ("You said:", *str(reply_text).split()[-40:])]

@@ -59,14 +59,14 @@ class Rig:
         )
         return provider if self.credentials == 1 else make_pooled(provider, self.credentials)
 
-    def asks(self, protocol: str, body: bytes, headers: Sequence[Header] = ()) -> "Asking":
+    def asks(self, protocol: str, body: bytes, headers: Sequence[Header] = ()) -> "ClientCall":
         wire = MemoryWire()
         exchange = make_exchange(wire, headers=headers)
-        return Asking(self.gateway, wire, exchange, make_call(protocol, body, exchange=exchange))
+        return ClientCall(self.gateway, wire, exchange, make_call(protocol, body, exchange=exchange))
 
 
 @dataclass
-class Asking:
+class ClientCall:
     gateway: Gateway
     wire: MemoryWire
     exchange: Exchange

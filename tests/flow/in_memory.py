@@ -182,7 +182,7 @@ ANY_MODEL, PLAIN_REQUESTS, PLAIN_REPLIES = Catalogue(), RequestRules(), ReplyRul
 
 
 async def send_nothing(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
-    raise ConnectionLost("127.0.0.1:9: nobody listens in this test", sent=False, received=False)
+    raise ConnectionLost("127.0.0.1:9: nothing listens in this test", sent=False, received=False)
 
 
 def make_provider(
@@ -226,7 +226,7 @@ def make_renewing(renew: Callable[[], Awaitable[bool]]) -> Auth:
 
 def make_pooled(provider: Provider, size: int, clock: Callable[[], float] = lambda: NOW) -> Provider:
     """Return the provider with so many credentials."""
-    pool = Pool(tuple(Member(f"id-{seat}", f"{seat + 1} of {size}") for seat in range(size)), clock)
+    pool = Pool(tuple(Member(f"id-{slot}", f"{slot + 1} of {size}") for slot in range(size)), clock)
     members = tuple(
         replace(provider, account=Account(pool=pool, cooldowns=pool, slot=slot, label=member.label))
         for slot, member in enumerate(pool.members)

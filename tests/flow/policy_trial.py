@@ -70,20 +70,20 @@ class Trial:
 
     def steps_until_given_up(self, failure: Failure) -> str:
         """Refuse every question with the same failure, and return the row of steps."""
-        step, row, seats = self.begin(), "", list[int]()
+        step, row, slots = self.begin(), "", list[int]()
         for _ in range(MAX_STEPS):
             if not isinstance(step, Ask):
                 break
-            row += self._letter(step, seats)
+            row += self._letter(step, slots)
             waits = len(self.waits)
             step = self.after(NoReply(failure))
             row += "-" * (len(self.waits) - waits)
         assert isinstance(step, GiveUp)
         return row + "!"
 
-    def _letter(self, ask: Ask, seats: list[int]) -> str:
+    def _letter(self, ask: Ask, slots: list[int]) -> str:
         if ask.route == TWO:
             return "X"
-        if ask.provider.account.slot not in seats:
-            seats.append(ask.provider.account.slot)
-        return "abc"[seats.index(ask.provider.account.slot)]
+        if ask.provider.account.slot not in slots:
+            slots.append(ask.provider.account.slot)
+        return "abc"[slots.index(ask.provider.account.slot)]

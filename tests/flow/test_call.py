@@ -73,15 +73,15 @@ def test_each_ledger_starts_with_what_parsing_lost() -> None:
 
 
 def test_a_call_uses_the_parser_it_was_given() -> None:
-    said = Request("chat", "m", (Turn(Role.USER, (Text("Hi"),)),))
+    request = Request("chat", "m", (Turn(Role.USER, (Text("Hi"),)),))
 
     def parse(body: bytes, ledger: Ledger) -> Request:
-        return said
+        return request
 
     exchange = make_exchange(MemoryWire())
     call = Call(PROTOCOLS["chat"], b'{"model":"m"}', exchange, RequestRecord("req_1", "chat", exchange.headers), parse)
     assert call.is_from_other_protocol
-    assert call.request() is said
+    assert call.request() is request
     assert not make_call().is_from_other_protocol
 
 

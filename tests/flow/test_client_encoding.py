@@ -134,8 +134,8 @@ def chat_encoding() -> ClientEncoding:
 
 def test_an_error_can_be_the_whole_reply() -> None:
     encoding = chat_encoding()
-    told = encoding.fail_alone(BROKEN).joined
-    assert msgspec.json.decode(told.partition(b"data: ")[2].partition(b"\n")[0])["error"]["message"]
+    sent = encoding.fail_alone(BROKEN).joined
+    assert msgspec.json.decode(sent.partition(b"data: ")[2].partition(b"\n")[0])["error"]["message"]
     assert not encoding.in_use
 
 
@@ -152,11 +152,11 @@ def test_a_request_that_cannot_be_parsed_has_no_encoder() -> None:
 
 
 def test_only_where_turns_may_be_joined_is_there_text_to_continue() -> None:
-    for joins, said in ((False, None), (True, "Half a")):
+    for joins, text_so_far in ((False, None), (True, "Half a")):
         encoding = Encoding(joins=joins)
         begin(encoding)
         encoding.push(START, *text(0, "Half a")[:-1])
-        assert encoding.text_to_continue == said
+        assert encoding.text_to_continue == text_so_far
 
 
 def test_a_reply_cannot_be_continued_after_a_call() -> None:
@@ -185,8 +185,8 @@ def test_another_turn_continues_the_same_reply_with_the_same_encoder() -> None:
     ]
     encoding.push(*more)
     encoding.finish()
-    said = "".join(event.text for event in encoding.events if isinstance(event, Delta))
-    assert said == "Half a loaf"
+    text_so_far = "".join(event.text for event in encoding.events if isinstance(event, Delta))
+    assert text_so_far == "Half a loaf"
     assert [event for event in encoding.events if isinstance(event, Started)] == [START]
     assert UsageReported(Usage(input=30, output=5)) in encoding.events
     assert len(encoding.made) == 1

@@ -42,11 +42,11 @@ REQUEST = Request(
 )
 
 
-@pytest.mark.parametrize(("said", "before"), [("I will write.", "I will write.\n\n"), ("", "")])
+@pytest.mark.parametrize(("text", "before"), [("I will write.", "I will write.\n\n"), ("", "")])
 def test_the_conversation_continues_with_the_cut_reply_as_text_and_a_request_for_its_rest(
-    said: str, before: str
+    text: str, before: str
 ) -> None:
-    request = ask_for_rest(REQUEST, said, CUT)
+    request = ask_for_rest(REQUEST, text, CUT)
     assert request.turns[0] == REQUEST.turns[0]
     cut, instruction = request.turns[1:]
     assert (cut.role, instruction.role) == (Role.ASSISTANT, Role.USER)
@@ -95,7 +95,7 @@ def test_a_completed_call_is_a_block_of_its_own() -> None:
 
 # Over a real socket
 
-ASKED = msgspec.json.encode(
+BODY = msgspec.json.encode(
     {
         "model": "m",
         "max_tokens": 99,
@@ -120,7 +120,7 @@ def complete(*answers: Answer) -> tuple[Completion, FakeUpstream, Translated]:
                 requests=RequestRules(headers=describe),
                 replies=ReplyRules(withholds_cut_calls=True),
             )
-            prepared = await prepare_for(make_call("messages", ASKED), provider)
+            prepared = await prepare_for(make_call("messages", BODY), provider)
             assert isinstance(prepared, Translated)
             return await complete_call(prepared, "I will write.", CUT), prepared
         finally:
@@ -146,8 +146,8 @@ def test_the_rest_is_requested_once_and_its_usage_reported(answer: Answer) -> No
     assert msgspec.json.decode(completion.arguments) == msgspec.json.decode(WHOLE)
     assert completion.usage is not None
     [request] = fake.calls
-    said = request.json["conversationState"]["currentMessage"]["userInputMessage"]["content"]
-    assert "only the remaining characters" in said
+    content = request.json["conversationState"]["currentMessage"]["userInputMessage"]["content"]
+    assert "only the remaining characters" in content
     assert request.path == prepared.out.url.partition(str(fake.port))[2]
 
 

@@ -10,14 +10,14 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Request, Role, Text, Turn
 
 BROKEN = Failure(Kind.LOST, "the connection broke")
-ASKED = Request("chat", "m", (Turn(Role.USER, (Text("Tell me all."),)),), seed=7)
+REQUEST = Request("chat", "m", (Turn(Role.USER, (Text("Tell me all."),)),), seed=7)
 
 
 def test_the_reply_so_far_and_the_instruction_follow_the_conversation() -> None:
     ledger = Ledger()
     continuation = Continuation("Once upon a", BROKEN)
-    request = continuation.change(ASKED, ledger)
-    assert request.turns[:-2] == ASKED.turns
+    request = continuation.change(REQUEST, ledger)
+    assert request.turns[:-2] == REQUEST.turns
     begun, instruction = request.turns[-2:]
     assert begun == Turn(Role.ASSISTANT, (Text("Once upon a"),))
     [asks] = instruction.parts
@@ -27,9 +27,9 @@ def test_the_reply_so_far_and_the_instruction_follow_the_conversation() -> None:
     assert (request.seed, len(ledger)) == (7, 0)
 
 
-@pytest.mark.parametrize("said", ["", " ", "\n\n"])
-def test_a_reply_of_white_space_is_requested_again_unchanged(said: str) -> None:
-    assert Continuation(said, BROKEN).change(ASKED, Ledger()) is ASKED
+@pytest.mark.parametrize("text", ["", " ", "\n\n"])
+def test_a_reply_of_white_space_is_requested_again_unchanged(text: str) -> None:
+    assert Continuation(text, BROKEN).change(REQUEST, Ledger()) is REQUEST
 
 
 def test_the_marker_depends_only_on_the_text_so_far() -> None:

@@ -33,12 +33,12 @@ def round_of(
 
 
 def used(round: CredentialRound, failure: Failure) -> list[int]:
-    """Return the seats of all credentials that are used while each is refused alike."""
-    seats = []
+    """Return the slots of all credentials that are used while each is refused alike."""
+    slots = []
     while (member := round.next()) is not None:
-        seats.append(member.account.slot)
+        slots.append(member.account.slot)
         round.refused(NoReply(failure))
-    return seats
+    return slots
 
 
 def test_each_credential_is_used_once() -> None:
@@ -54,11 +54,11 @@ def test_a_single_credential_is_used_once() -> None:
 
 def test_a_conversation_stays_with_the_credential_that_answered_it() -> None:
     provider = make_pooled(make_provider(), 3)
-    for seat in (2, 0, 1):
-        pool_of(provider).record_success(seat, "m", SESSION)
+    for slot in (2, 0, 1):
+        pool_of(provider).record_success(slot, "m", SESSION)
         member = round_of(provider).next()
         assert member is not None
-        assert member.account.slot == seat
+        assert member.account.slot == slot
 
 
 def test_the_first_token_binds_the_conversation_and_the_reply_to_the_credential() -> None:
@@ -77,10 +77,10 @@ def test_the_first_token_binds_the_conversation_and_the_reply_to_the_credential(
 def test_excluded_credentials_are_left_out() -> None:
     provider = make_pooled(make_provider(), 3)
     assert used(round_of(provider, excluded=(0, 2)), Failure(Kind.NOT_FOUND, "which?")) == [1]
-    nobody = round_of(provider, excluded=(0, 1, 2))
-    assert nobody.next() is None
-    assert nobody.exhausted().failure.kind is Kind.QUOTA
-    assert "'up'" in nobody.exhausted().failure.message
+    exhausted = round_of(provider, excluded=(0, 1, 2))
+    assert exhausted.next() is None
+    assert exhausted.exhausted().failure.kind is Kind.QUOTA
+    assert "'up'" in exhausted.exhausted().failure.message
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_no_other_failure_is_the_credentials(kind: Kind) -> None:
     [
         (Failure(Kind.QUOTA, "no", resets_at=NOW + 50), True, True),
         (Failure(Kind.QUOTA, "no", resets_at=NOW + 50), False, False),  # there is no other target
-        (Failure(Kind.QUOTA, "no"), True, False),  # nobody says how long
+        (Failure(Kind.QUOTA, "no"), True, False),  # without a reset
         (Failure(Kind.RATE_LIMITED, "no", retry_after=60.0), True, False),  # that is not the whole account
     ],
 )
@@ -145,11 +145,11 @@ def test_a_single_credential_cools_down_only_where_another_target_can_answer_and
 
 def test_an_answer_ends_a_cooldown() -> None:
     provider = make_pooled(make_provider(), 2)
-    for seat in (0, 1):
-        pool_of(provider).start_cooldown(seat, ALL_MODELS, NOW + 60, "quota", NOW)
+    for slot in (0, 1):
+        pool_of(provider).start_cooldown(slot, ALL_MODELS, NOW + 60, "quota", NOW)
     round = round_of(provider)
     member = round.next()
-    assert member is not None  # nobody is refused by hearsay
+    assert member is not None  # a cooldown alone refuses no request
     round.answered(NOTHING, None)
     assert pool_of(provider).free_at(member.account.slot, "m", NOW) == NOW
 
@@ -197,9 +197,9 @@ def test_a_credential_that_was_skipped_because_it_is_limited_counts_for_the_fina
     pool.start_cooldown(1, "m", NOW + 40, Kind.RATE_LIMITED.value, NOW)
     round = round_of(provider)
     assert used(round, Failure(Kind.CREDENTIAL, "expired")) == [0]
-    told = round.verdict(NoReply(Failure(Kind.CREDENTIAL, "expired"))).failure
-    assert (told.kind, told.status, told.retry_after) == (Kind.RATE_LIMITED, 429, 40.0)
-    assert "'up'" in told.message
+    final = round.verdict(NoReply(Failure(Kind.CREDENTIAL, "expired"))).failure
+    assert (final.kind, final.status, final.retry_after) == (Kind.RATE_LIMITED, 429, 40.0)
+    assert "'up'" in final.message
 
 
 def test_a_permanent_refusal_does_not_promise_a_retry() -> None:
@@ -226,8 +226,8 @@ def test_targets_that_cool_down_are_left_out_unless_all_do() -> None:
 
 def test_a_question_without_a_conversation_goes_to_whoever_is_free_soonest() -> None:
     provider = make_pooled(make_provider(), 3)
-    for seat, seconds in enumerate((60, 20, 40)):
-        pool_of(provider).start_cooldown(seat, ALL_MODELS, NOW + seconds, "quota", NOW)
+    for slot, seconds in enumerate((60, 20, 40)):
+        pool_of(provider).start_cooldown(slot, ALL_MODELS, NOW + seconds, "quota", NOW)
     assert choose_least_restricted(provider, "m").account.slot == 1
     alone = make_provider()
     assert choose_least_restricted(alone, "m") is alone

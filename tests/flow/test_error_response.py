@@ -54,8 +54,8 @@ def test_the_upstreams_own_error_passes_as_it_came() -> None:
 def test_the_gateways_retry_time_replaces_the_upstreams() -> None:
     error = ErrorReply(429, Headers(list(OWN)), b'{"error":{"message":"slow"}}')
     reply = refuse(AllTargetsFailed(Failure(Kind.RATE_LIMITED, "slow", retry_after=30.0), error))
-    told = [value for name, value in reply.headers if name.startswith(b"retry-after")]
-    assert told == [b"30"]
+    advice = [value for name, value in reply.headers if name.startswith(b"retry-after")]
+    assert advice == [b"30"]
 
 
 def test_without_an_own_error_the_failure_is_rendered() -> None:
@@ -95,9 +95,9 @@ def test_the_retry_time_is_sent_in_seconds_and_where_needed_in_milliseconds(
 
 def test_a_time_that_the_upstream_named_is_sent_in_seconds() -> None:
     reply = refuse(RequestError(Failure(Kind.QUOTA, "used up", resets_at=time.time() + 1000)))
-    told = [(name, value) for name, value in reply.headers if name.startswith(b"retry-after")]
-    assert [name for name, _ in told] == [b"retry-after"]
-    assert 900 < int(told[0][1]) <= 1000
+    advice = [(name, value) for name, value in reply.headers if name.startswith(b"retry-after")]
+    assert [name for name, _ in advice] == [b"retry-after"]
+    assert 900 < int(advice[0][1]) <= 1000
     passed = refuse(RequestError(Failure(Kind.QUOTA, "used up", resets_at=time.time() - 1000)))
     assert passed.headers.get(b"retry-after") == b"0"
 
@@ -113,5 +113,5 @@ def test_whether_a_client_should_retry(kind: Kind, advice: bool | None) -> None:
     expected = False if kind in NEVER or (advice is None and kind in NOT_BY_DEFAULT) else advice
     failure = Failure(kind, "no", should_retry=advice)
     assert should_retry(failure) is expected
-    told = refuse(RequestError(failure)).headers.get(b"x-should-retry")
-    assert told == {None: None, True: b"true", False: b"false"}[expected]
+    header = refuse(RequestError(failure)).headers.get(b"x-should-retry")
+    assert header == {None: None, True: b"true", False: b"false"}[expected]

@@ -26,9 +26,9 @@ from flow.writer_rig import soon
 def test_a_call_is_answered_in_one_turn() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
-            asking = rig.asks("chat", CHAT_STREAM)
-            assert (await asking.answered()).body == STREAM
-            outcome = asking.outcome()
+            client = rig.asks("chat", CHAT_STREAM)
+            assert (await client.answered()).body == STREAM
+            outcome = client.outcome()
             assert (outcome.outcome, outcome.route, outcome.failed_attempts) == ("ok", "one/m", ())
             assert (rig.gateway.answered, rig.gateway.guard_trips, rig.gateway.streams) == (1, 0, 0)
             whole = rig.asks("chat", CHAT)
@@ -42,12 +42,12 @@ def test_a_call_is_answered_in_one_turn() -> None:
 def test_a_target_is_retried_and_then_the_next_one_is_tried() -> None:
     async def scene(one: FakeUpstream, two: FakeUpstream) -> None:
         async with Rig({"one": one, "two": two}) as rig:
-            asking = rig.asks("messages", MESSAGES_STREAM)
-            reply = await asking.answered()
+            client = rig.asks("messages", MESSAGES_STREAM)
+            reply = await client.answered()
             assert b"message_stop" in reply.body
             assert reply.headers.get(b"x-dragoman-route") == b"two/m"
             overloaded = FailedAttempt("one/m", "overloaded")
-            assert asking.outcome().failed_attempts == (overloaded, overloaded)
+            assert client.outcome().failed_attempts == (overloaded, overloaded)
             assert (len(one.calls), len(two.calls)) == (2, 1)
 
     with FakeUpstream([refusal(503)]) as one, FakeUpstream([Answer(STREAM)]) as two:
@@ -58,13 +58,13 @@ def test_a_target_is_retried_and_then_the_next_one_is_tried() -> None:
 def test_if_no_target_answers_the_last_refusal_is_raised_with_its_own_body(body: bytes) -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
-            asking = rig.asks("chat", body)
+            client = rig.asks("chat", body)
             with pytest.raises(AllTargetsFailed) as refused:
-                await asking.answered()
+                await client.answered()
             assert refused.value.failure.kind is Kind.BAD_REQUEST
             assert refused.value.error_reply is not None
             assert refused.value.error_reply.body == refusal(400, "odd").body
-            assert asking.wire.writes == []
+            assert client.wire.writes == []
             assert len(fake.calls) == 1
 
     with FakeUpstream([refusal(400, "odd")]) as fake:
@@ -75,13 +75,13 @@ def test_once_the_head_is_out_the_failure_is_an_event() -> None:
     async def scene(fake: FakeUpstream) -> None:
         hurried = Server(keep_alive_s=0.05, first_token_timeout_s=0.4)
         async with Rig({"one": fake}, server=hurried) as rig:
-            asking = rig.asks("messages", MESSAGES_STREAM)
-            reply = await asking.answered()
+            client = rig.asks("messages", MESSAGES_STREAM)
+            reply = await client.answered()
             assert reply.status == 200
             assert reply.body.startswith(b"event: ping\n")
             assert reply.body.count(b"event: error\n") == 1
             assert reply.complete
-            assert asking.outcome().outcome == "timeout"
+            assert client.outcome().outcome == "timeout"
 
     with FakeUpstream([Answer(headless=True, end=End.HANG)]) as fake:
         run(scene(fake))
@@ -97,11 +97,11 @@ def test_a_refused_credential_is_renewed_and_its_refusal_noted_once() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}, auth=make_renewing(renew)) as rig:
             assert (await rig.asks("chat", CHAT_STREAM).answered()).body == STREAM
-            asking = rig.asks("chat", CHAT_STREAM)
+            client = rig.asks("chat", CHAT_STREAM)
             with pytest.raises(RequestError) as refused:
-                await asking.answered()
+                await client.answered()
             assert refused.value.failure.kind is Kind.CREDENTIAL
-            assert asking.outcome().failed_attempts == (FailedAttempt("one/m", "credential"),)
+            assert client.outcome().failed_attempts == (FailedAttempt("one/m", "credential"),)
             assert len(fake.calls) == 3
             assert renewals == [True, False]
 
@@ -123,14 +123,14 @@ def continued(request: ReceivedRequest) -> Answer:
 def test_another_upstream_continues_the_reply(protocol: str) -> None:
     async def scene(one: FakeUpstream, two: FakeUpstream) -> None:
         async with Rig({"one": one, "two": two}, retry=replace(AT_ONCE, continue_streams=True)) as rig:
-            asking = rig.asks(protocol, CHAT_STREAM if protocol == "chat" else MESSAGES_STREAM)
-            reply = await asking.answered()
+            client = rig.asks(protocol, CHAT_STREAM if protocol == "chat" else MESSAGES_STREAM)
+            reply = await client.answered()
             assert b" loaf" in reply.body
             assert b"continue:" not in reply.body
             assert b"error" not in reply.body
             assert reply.headers.get(b"x-dragoman-route") == b"one/m"
             assert reply.trailers == [(b"x-dragoman-route", b"one/m, two/m")]
-            outcome = asking.outcome()
+            outcome = client.outcome()
             assert (outcome.outcome, outcome.route) == ("ok", "two/m")
             assert outcome.failed_attempts == (FailedAttempt("one/m", "lost"),)
             assert outcome.usage is not None
@@ -143,11 +143,11 @@ def test_another_upstream_continues_the_reply(protocol: str) -> None:
 def test_if_no_target_continues_the_client_gets_the_first_failure() -> None:
     async def scene(one: FakeUpstream, two: FakeUpstream) -> None:
         async with Rig({"one": one, "two": two}, retry=replace(AT_ONCE, continue_streams=True)) as rig:
-            asking = rig.asks("messages", MESSAGES_STREAM)
-            reply = await asking.answered()
+            client = rig.asks("messages", MESSAGES_STREAM)
+            reply = await client.answered()
             assert reply.body.count(b"event: error\n") == 1
             assert b"one" in reply.body.partition(b"event: error\n")[2]
-            assert asking.outcome().outcome == "lost"
+            assert client.outcome().outcome == "lost"
             assert len(two.calls) == 1
 
     with FakeUpstream([Answer(HALF, end=End.CUT)]) as one, FakeUpstream([refusal(400)]) as two:
@@ -184,14 +184,14 @@ def request_body(stream: bool) -> bytes:
 def test_a_cut_call_is_completed_and_its_usage_summed(stream: bool) -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}, "kiro", replies=KIRO) as rig:
-            asking = rig.asks("messages", request_body(stream))
-            reply = await asking.answered()
+            client = rig.asks("messages", request_body(stream))
+            reply = await client.answered()
             assert len(fake.calls) == 2
             assert b"tool_use" in reply.body
             assert b"max_tokens" not in reply.body
             if not stream:
                 assert msgspec.json.decode(reply.body)["content"][1]["input"] == {"path": "notes/today.md"}
-            outcome = asking.outcome()
+            outcome = client.outcome()
             assert outcome.usage is not None
             assert outcome.usage.credits == pytest.approx(0.02)
             assert rig.gateway.guard_trips == 0
@@ -280,19 +280,19 @@ def test_a_call_that_cannot_be_run_fails_in_streams_and_in_whole_replies() -> No
 def test_a_gateway_that_stops_sends_an_error_to_a_client_that_is_still_connected(protocol: str, gone: bool) -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
-            asking = rig.asks(protocol, CHAT_STREAM if protocol == "chat" else MESSAGES_STREAM)
-            answering = asyncio.create_task(asking.answered())
-            await soon(lambda: b"Half" in asking.wire.written)
+            client = rig.asks(protocol, CHAT_STREAM if protocol == "chat" else MESSAGES_STREAM)
+            answering = asyncio.create_task(client.answered())
+            await soon(lambda: b"Half" in client.wire.written)
             assert rig.gateway.streams == 1
-            asking.exchange.gone = gone
-            written = asking.wire.written
+            client.exchange.gone = gone
+            written = client.wire.written
             answering.cancel()
             with suppress(asyncio.CancelledError):
                 await answering
             assert answering.cancelled()
             assert rig.gateway.streams == 0
-            assert (asking.wire.written == written) is gone
-            assert gone or b"shutting down" in asking.wire.reply.body
+            assert (client.wire.written == written) is gone
+            assert gone or b"shutting down" in client.wire.reply.body
             await soon(lambda: bool(fake.closed))
 
     with FakeUpstream([Answer(HALF, end=End.HANG)]) as fake:
@@ -302,13 +302,13 @@ def test_a_gateway_that_stops_sends_an_error_to_a_client_that_is_still_connected
 def test_a_call_that_is_cancelled_with_a_failure_ends_with_that_failure() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
-            asking = rig.asks("messages", MESSAGES_STREAM)
-            answering = asyncio.create_task(asking.answered())
-            await soon(lambda: b"Half" in asking.wire.written)
+            client = rig.asks("messages", MESSAGES_STREAM)
+            answering = asyncio.create_task(client.answered())
+            await soon(lambda: b"Half" in client.wire.written)
             answering.cancel(Failure(Kind.QUOTA, "The budget of this key is spent."))
             with suppress(asyncio.CancelledError):
                 await answering
-            assert b"The budget of this key is spent." in asking.wire.reply.body
+            assert b"The budget of this key is spent." in client.wire.reply.body
 
     with FakeUpstream([Answer(HALF, end=End.HANG)]) as fake:
         run(scene(fake))
@@ -317,15 +317,15 @@ def test_a_call_that_is_cancelled_with_a_failure_ends_with_that_failure() -> Non
 def test_a_client_that_leaves_before_the_first_token_is_noted() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
-            asking = rig.asks("chat", CHAT)
-            answering = asyncio.create_task(asking.answered())
+            client = rig.asks("chat", CHAT)
+            answering = asyncio.create_task(client.answered())
             await soon(lambda: bool(fake.calls))
-            asking.exchange.gone = True
+            client.exchange.gone = True
             answering.cancel()
             with suppress(asyncio.CancelledError):
                 await answering
-            assert asking.wire.writes == []
-            assert asking.outcome().failed_attempts == (FailedAttempt("one/m", "client_gone"),)
+            assert client.wire.writes == []
+            assert client.outcome().failed_attempts == (FailedAttempt("one/m", "client_gone"),)
 
     with FakeUpstream([Answer(headless=True, end=End.HANG)]) as fake:
         run(scene(fake))
@@ -363,9 +363,9 @@ def test_a_conversation_stays_with_its_credential() -> None:
 def test_the_outcome_has_the_usage() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
-            asking = rig.asks("messages", MESSAGES)
-            await asking.answered()
-            assert asking.outcome().usage == Usage(input=7, output=3)
+            client = rig.asks("messages", MESSAGES)
+            await client.answered()
+            assert client.outcome().usage == Usage(input=7, output=3)
 
     with FakeUpstream([document(WHOLE)]) as fake:
         run(scene(fake))

@@ -317,10 +317,10 @@ async def answered(script: Script, bounds: Fetch | None = None) -> str:
     ],
 )
 def test_errors_of_linked_media_name_the_host_and_not_the_path(script: Script, why: str) -> None:
-    told = asyncio.run(answered(script))
-    assert why in told
-    assert "media.example" in told
-    assert "secret" not in told
+    message = asyncio.run(answered(script))
+    assert why in message
+    assert "media.example" in message
+    assert "secret" not in message
 
 
 def test_a_body_beyond_the_limit_is_refused() -> None:

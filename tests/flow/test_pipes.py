@@ -24,14 +24,14 @@ from laws import pieces_of
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 STREAMS = sorted(path for protocol in ("chat", "messages") for path in (FIXTURES / protocol).glob("*.sse"))
 BROKEN = Failure(Kind.LOST, "the connection broke")
-ASKED = b'{"model":"m","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"Go on."}]}'
+BODY = b'{"model":"m","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"Go on."}]}'
 
 
 def make_pipe(upstream: str, client: str) -> tuple[TranslationPipe, ClientEncoding]:
     speaks, hears = PROTOCOLS[upstream].upstream, PROTOCOLS[client].client
     assert speaks is not None
     assert hears is not None
-    encoder, request = hears.encoder, hears.parse(ASKED, Ledger())
+    encoder, request = hears.encoder, hears.parse(BODY, Ledger())
     context = ReplyContext(request, "m", 1_763_190_000, lambda prefix: prefix + "1", lambda: 1_763_190_001)
     encoding = ClientEncoding(lambda ledger: encoder(context, ledger), lambda trip: None, serial=True, joins=False)
     watch = ReplyMonitor(lambda: 0.0)
@@ -84,9 +84,9 @@ def test_what_passes_is_its_input_to_the_byte_and_at_most_an_error_is_appended(p
 def test_an_error_is_set_apart_from_an_event_that_was_cut(begun: bytes, apart: bytes) -> None:
     pipe = make_passthrough("chat")
     assert pipe.feed(begun) == begun
-    told = pipe.break_off(BROKEN)
-    assert told.startswith(apart + b"data: ")
-    assert b"the connection broke" in told
+    sent = pipe.break_off(BROKEN)
+    assert sent.startswith(apart + b"data: ")
+    assert b"the connection broke" in sent
     assert pipe.watch.failure == BROKEN
 
 

@@ -194,7 +194,7 @@ def test_a_reply_that_has_come_to_its_end_is_finished() -> None:
     trial.begin()
     assert trial.after(Completed()) == Finish()
     trial.begin()
-    assert trial.after(Completed(Failure(Kind.UPSTREAM, "told in the stream"))) == Finish()
+    assert trial.after(Completed(Failure(Kind.UPSTREAM, "reported in the stream"))) == Finish()
 
 
 # Cut tool calls: `contract.md`, "repair_truncation"
@@ -230,7 +230,7 @@ LIMITED = Failure(Kind.RATE_LIMITED, "slow down", retry_after=LONG_S)
 
 
 @pytest.mark.parametrize(
-    ("failures", "told"),
+    ("failures", "expected"),
     [
         ((Failure(Kind.CREDENTIAL, "expired"), LIMITED), LIMITED),
         ((LIMITED, Failure(Kind.CREDENTIAL, "expired")), LIMITED),
@@ -240,12 +240,12 @@ LIMITED = Failure(Kind.RATE_LIMITED, "slow down", retry_after=LONG_S)
     ],
 )
 def test_of_several_refused_credentials_the_client_gets_the_refusal_that_ends_soonest(
-    failures: tuple[Failure, Failure], told: Failure
+    failures: tuple[Failure, Failure], expected: Failure
 ) -> None:
     trial = Trial(credentials=2)
     trial.begin()
     trial.asks(trial.after(NoReply(failures[0])))
-    assert trial.after(NoReply(failures[1])) == GiveUp(told)
+    assert trial.after(NoReply(failures[1])) == GiveUp(expected)
 
 
 def test_a_credential_that_is_cooling_down_is_not_used() -> None:
@@ -271,8 +271,8 @@ def test_a_call_that_is_over_frees_the_credential_that_it_was_to_find_out_about(
     trial = Trial(credentials=2)
     pool = trial.providers["one"].account.pool
     assert pool is not None
-    for seat in (0, 1):
-        pool.start_cooldown(seat, "m", NOW + 3600, "quota", NOW)
+    for slot in (0, 1):
+        pool.start_cooldown(slot, "m", NOW + 3600, "quota", NOW)
     slot = trial.asks(trial.begin()).provider.account.slot
     trial.clock.now += 301  # from now on, the cooldown is doubted by one request at a time
     assert pool.choose(None, "m", {1 - slot}, trial.clock.now) is None

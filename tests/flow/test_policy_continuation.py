@@ -1,4 +1,4 @@
-"""Who continues a reply that broke off, and what the client is told where nobody does."""
+"""Which target continues a reply that broke off, and what the client gets if none does."""
 
 import pytest
 from msgspec.structs import replace
@@ -13,36 +13,36 @@ from flow.in_memory import make_provider
 from flow.policy_trial import ONE, TWO, Trial
 
 BROKEN = Failure(Kind.LOST, "the connection broke")
-SAID = "Half a"
-# contract.md, "The next target"; the others are the client's to mend, or ours.
+TEXT = "Half a"
+# After these the next target is tried; the others are faults of the client, or ours.
 AT_FAULT = (Kind.RATE_LIMITED, Kind.CREDENTIAL, Kind.FORBIDDEN, Kind.QUOTA, Kind.NOT_FOUND)  # the credential is
 CONTINUED = (Kind.LOST, Kind.TIMEOUT, Kind.OVERLOADED, Kind.UPSTREAM, Kind.TRUNCATED, Kind.CORRUPT, *AT_FAULT)
 
 
-def interrupted(trial: Trial, failure: Failure = BROKEN, said: str | None = SAID) -> Step:
+def interrupted(trial: Trial, failure: Failure = BROKEN, text: str | None = TEXT) -> Step:
     trial.policy.note_first_token(Headers([]), None)
-    return trial.after(Interrupted(failure, said))
+    return trial.after(Interrupted(failure, text))
 
 
 @pytest.mark.parametrize("kind", CONTINUED)
 @pytest.mark.parametrize(
-    ("targets", "credentials", "allowed", "said", "row"),
+    ("targets", "credentials", "allowed", "text", "row"),
     [
-        (1, 1, True, SAID, "!"),
-        (2, 1, True, SAID, "X"),
-        (1, 2, True, SAID, "b"),
-        (2, 2, False, SAID, "!"),
+        (1, 1, True, TEXT, "!"),
+        (2, 1, True, TEXT, "X"),
+        (1, 2, True, TEXT, "b"),
+        (2, 2, False, TEXT, "!"),
         (2, 2, True, None, "!"),  # a tool was called, or there is no text yet
         (2, 1, True, "", "X"),
     ],
 )
 def test_which_target_continues_a_reply_that_broke_off(
-    kind: Kind, targets: int, credentials: int, allowed: bool, said: str | None, row: str
+    kind: Kind, targets: int, credentials: int, allowed: bool, text: str | None, row: str
 ) -> None:
     trial = Trial(targets=targets, credentials=credentials, continues=allowed)
     first = trial.asks(trial.begin())
     failure = Failure(kind, "broke off")
-    step = interrupted(trial, failure, said)
+    step = interrupted(trial, failure, text)
     if row == "!":
         assert step == GiveUp(failure)
         return
@@ -50,7 +50,7 @@ def test_which_target_continues_a_reply_that_broke_off(
     assert ask.route == (TWO if row == "X" else ONE)
     assert row == "X" or ask.provider.account.slot != first.provider.account.slot
     assert ask.continuation is not None
-    assert (ask.continuation.text, ask.continuation.failure, ask.number) == (said, failure, 2)
+    assert (ask.continuation.text, ask.continuation.failure, ask.number) == (text, failure, 2)
 
 
 @pytest.mark.parametrize("kind", CONTINUED)
@@ -60,8 +60,8 @@ def test_another_credential_continues_first_where_the_credential_is_at_fault_els
     first = trial.asks(interrupted(trial, Failure(kind, "broke off")))
     second = trial.asks(trial.after(NoReply(Failure(Kind.QUOTA, "spent"))))
     assert [first.route, second.route] == ([ONE, TWO] if kind in AT_FAULT else [TWO, ONE])
-    seats = [ask.provider.account.slot for ask in trial.requests if ask.route == ONE]
-    assert sorted(seats) == [0, 1]
+    slots = [ask.provider.account.slot for ask in trial.requests if ask.route == ONE]
+    assert sorted(slots) == [0, 1]
 
 
 def test_the_client_gets_the_first_failure_where_no_target_continues() -> None:
@@ -83,12 +83,12 @@ def drop_seed(request: Request, ledger: Ledger) -> Request:
     return replace(request, seed=None)
 
 
-def amend_seed(failure: Failure) -> Adjustment | None:
+def adjust_seed(failure: Failure) -> Adjustment | None:
     return Adjustment("without seed", drop_seed) if failure.kind is Kind.BAD_REQUEST else None
 
 
 def test_the_request_of_a_continuation_holds_the_text_so_far_after_all_other_changes() -> None:
-    trial = Trial(targets=2, continues=True, first=make_provider("one", requests=RequestRules(adjust=amend_seed)))
+    trial = Trial(targets=2, continues=True, first=make_provider("one", requests=RequestRules(adjust=adjust_seed)))
     trial.begin()
     trial.after(NoReply(Failure(Kind.BAD_REQUEST, "no seed, please")))
     ask = trial.asks(interrupted(trial))
@@ -98,15 +98,15 @@ def test_the_request_of_a_continuation_holds_the_text_so_far_after_all_other_cha
         request = change(request, Ledger())
     assert request.seed is None
     assert [turn.role for turn in request.turns] == [Role.USER, Role.ASSISTANT, Role.USER]
-    assert request.turns[1].parts == (Text(SAID),)
+    assert request.turns[1].parts == (Text(TEXT),)
 
 
 def test_credentials_that_broke_off_the_reply_are_not_used_for_it_again() -> None:
     trial = Trial(credentials=3, continues=True)
-    seats = [trial.asks(trial.begin()).provider.account.slot]
-    seats.append(trial.asks(interrupted(trial)).provider.account.slot)
-    seats.append(trial.asks(interrupted(trial, said="Half a loaf")).provider.account.slot)
-    assert sorted(seats) == [0, 1, 2]
+    slots = [trial.asks(trial.begin()).provider.account.slot]
+    slots.append(trial.asks(interrupted(trial)).provider.account.slot)
+    slots.append(trial.asks(interrupted(trial, text="Half a loaf")).provider.account.slot)
+    assert sorted(slots) == [0, 1, 2]
     last = Failure(Kind.TRUNCATED, "the stream just ended")
     assert interrupted(trial, last, "Half a loaf is") == GiveUp(last)
 
@@ -115,7 +115,7 @@ def test_a_second_interruption_continues_from_all_that_was_sent() -> None:
     trial = Trial(targets=2, credentials=2, continues=True)
     trial.begin()
     interrupted(trial, Failure(Kind.QUOTA, "spent"))  # the other credential continues
-    ask = trial.asks(interrupted(trial, said="Half a loaf"))
+    ask = trial.asks(interrupted(trial, text="Half a loaf"))
     assert ask.route == TWO
     assert ask.continuation is not None
     assert ask.continuation.text == "Half a loaf"
@@ -132,9 +132,9 @@ def test_another_credential_continues_after_all_targets_have_broken_off_too() ->
     trial = Trial(targets=2, credentials=2, continues=True)
     first = trial.asks(trial.begin())
     assert trial.asks(interrupted(trial)).route == TWO
-    last = trial.asks(interrupted(trial, said="Half a loaf"))
+    last = trial.asks(interrupted(trial, text="Half a loaf"))
     assert (last.route, last.provider.account.slot) == (ONE, 1 - first.provider.account.slot)
-    assert isinstance(interrupted(trial, said="Half a loaf is"), GiveUp)
+    assert isinstance(interrupted(trial, text="Half a loaf is"), GiveUp)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in CONTINUED])

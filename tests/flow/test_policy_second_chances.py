@@ -60,7 +60,7 @@ AMENDS = {
 }
 
 
-def amend_by_message(failure: Failure) -> Adjustment | None:
+def adjust_by_message(failure: Failure) -> Adjustment | None:
     return AMENDS.get(failure.message)
 
 
@@ -69,7 +69,7 @@ def objection(what: str) -> NoReply:
 
 
 def test_each_change_is_tried_once_and_changes_accumulate() -> None:
-    trial = Trial(first=make_provider("one", requests=RequestRules(adjust=amend_by_message)))
+    trial = Trial(first=make_provider("one", requests=RequestRules(adjust=adjust_by_message)))
     trial.begin()
     assert trial.asks(trial.after(objection("temperature"))).changes == (drop_temperature,)
     assert trial.asks(trial.after(objection("seed"))).changes == (drop_temperature, drop_seed)
@@ -77,7 +77,7 @@ def test_each_change_is_tried_once_and_changes_accumulate() -> None:
 
 
 def test_a_quirk_is_learnt_for_the_tenant_and_the_request_is_repeated_at_once() -> None:
-    trial = Trial(first=make_provider("one", requests=RequestRules(adjust=amend_by_message)))
+    trial = Trial(first=make_provider("one", requests=RequestRules(adjust=adjust_by_message)))
     trial.begin()
     assert trial.asks(trial.after(objection("server"))).changes == ()
     trial.asks(trial.after(objection("model")))
@@ -86,7 +86,7 @@ def test_a_quirk_is_learnt_for_the_tenant_and_the_request_is_repeated_at_once() 
 
 
 @pytest.mark.parametrize(
-    ("objected", "credentials", "asked_again"),
+    ("objected", "credentials", "is_repeated"),
     [
         ("temperature", 1, False),
         ("server", 1, False),
@@ -96,16 +96,16 @@ def test_a_quirk_is_learnt_for_the_tenant_and_the_request_is_repeated_at_once() 
     ],
 )
 def test_bytes_that_passed_unchanged_are_rebuilt_only_where_the_refusal_is_of_our_making(
-    objected: str, credentials: int, asked_again: bool
+    objected: str, credentials: int, is_repeated: bool
 ) -> None:
-    trial = Trial(credentials=credentials, first=make_provider("one", requests=RequestRules(adjust=amend_by_message)))
+    trial = Trial(credentials=credentials, first=make_provider("one", requests=RequestRules(adjust=adjust_by_message)))
     trial.begin()
     end = NoReply(Failure(Kind.BAD_REQUEST, objected), ErrorReply(400, Headers([]), b"{}"))
-    assert isinstance(trial.after(end), Ask) is asked_again
+    assert isinstance(trial.after(end), Ask) is is_repeated
 
 
 def test_changes_stay_for_the_targets_and_retries_that_follow() -> None:
-    trial = Trial(targets=2, first=make_provider("one", requests=RequestRules(adjust=amend_by_message)))
+    trial = Trial(targets=2, first=make_provider("one", requests=RequestRules(adjust=adjust_by_message)))
     trial.begin()
     trial.after(objection("seed"))
     assert trial.asks(trial.after(NoReply(Failure(Kind.LOST, "gone")))).changes == (drop_seed,)

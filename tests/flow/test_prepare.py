@@ -257,11 +257,11 @@ def test_a_model_may_use_other_protocols_than_its_provider() -> None:
 
 
 def test_the_decoder_knows_which_provider_answers() -> None:
-    async def aim(model: str) -> object:
+    async def make_options(model: str) -> object:
         return f"options for {model}"
 
     catalogue = Catalogue(context_window=lambda model: 1000)
-    requests = RequestRules(options=aim, quirks=frozenset({"plain"}))
+    requests = RequestRules(options=make_options, quirks=frozenset({"plain"}))
     provider = replace(make_provider(catalogue=catalogue, requests=requests), issuer="vendor")
     issuer = prepared(make_call(), provider).issuer
     assert (issuer.name, issuer.model, issuer.window) == ("vendor", "m", 1000)

@@ -28,33 +28,33 @@ DISGUISES = {
 
 @pytest.mark.parametrize("disguise", DISGUISES)
 def test_a_secret_is_known_in_its_disguises(disguise: str) -> None:
-    said = f"before {DISGUISES[disguise]} after".encode()
-    assert redact_known(said, SECRETS) == b"before *** after"
+    text = f"before {DISGUISES[disguise]} after".encode()
+    assert redact_known(text, SECRETS) == b"before *** after"
 
 
 @pytest.mark.parametrize("disguise", DISGUISES)
 def test_a_secret_is_hidden_wherever_the_stream_is_cut(disguise: str) -> None:
-    said = f'data: {{"a":"fake {DISGUISES[disguise]}, fak"}}\n\ndata: f'.encode()
-    for size in range(1, len(said)):
-        veil = StreamRedactor(SECRETS)
-        pieces = [veil.feed(said[at : at + size]) for at in range(0, len(said), size)]
-        assert b"".join([*pieces, veil.finish()]) == redact_known(said, SECRETS), size
+    text = f'data: {{"a":"fake {DISGUISES[disguise]}, fak"}}\n\ndata: f'.encode()
+    for size in range(1, len(text)):
+        redactor = StreamRedactor(SECRETS)
+        pieces = [redactor.feed(text[at : at + size]) for at in range(0, len(text), size)]
+        assert b"".join([*pieces, redactor.finish()]) == redact_known(text, SECRETS), size
 
 
 def test_what_is_no_secret_is_not_held_back_for_long() -> None:
-    veil = StreamRedactor(SECRETS)
-    assert veil.feed(b"data: fake\n\n") == b"data: fake\n\n"
-    assert veil.feed(b"data: fak") == b"data: "
-    assert veil.feed(b"ir") == b"fakir"
-    assert veil.finish() == b""
+    redactor = StreamRedactor(SECRETS)
+    assert redactor.feed(b"data: fake\n\n") == b"data: fake\n\n"
+    assert redactor.feed(b"data: fak") == b"data: "
+    assert redactor.feed(b"ir") == b"fakir"
+    assert redactor.finish() == b""
 
 
 def test_most_of_a_secret_at_the_very_end_is_hidden_too() -> None:
-    veil = StreamRedactor(SECRETS)
-    assert veil.feed(b"x fake-proxy-passwor") == b"x "
-    assert veil.finish() == MASK_BYTES
-    assert veil.feed(b"x fake-") == b"x "
-    assert veil.finish() == b"fake-"
+    redactor = StreamRedactor(SECRETS)
+    assert redactor.feed(b"x fake-proxy-passwor") == b"x "
+    assert redactor.finish() == MASK_BYTES
+    assert redactor.feed(b"x fake-") == b"x "
+    assert redactor.finish() == b"fake-"
 
 
 @pytest.mark.parametrize("before", ["", "x", "Bearer ", "user:"])
@@ -73,8 +73,8 @@ def test_a_short_word_is_no_secret() -> None:
 
 def test_a_failures_code_and_details_are_redacted_like_its_message() -> None:
     failure = Failure(Kind.UPSTREAM, f"bad {KEY}", code=KEY, detail={"seen": [KEY], "kept": 1})
-    told = redact_failure(failure, SECRETS)
-    assert (told.message, told.code, told.detail) == ("bad ***", "***", {"seen": ["***"], "kept": 1})
+    redacted = redact_failure(failure, SECRETS)
+    assert (redacted.message, redacted.code, redacted.detail) == ("bad ***", "***", {"seen": ["***"], "kept": 1})
     innocent = Failure(Kind.UPSTREAM, "bad luck")
     assert redact_failure(innocent, SECRETS) is innocent
 
@@ -85,12 +85,12 @@ def escaped(key: str, which: list[bool]) -> str:
 
 @pytest.mark.parametrize("which", [[True], [True, False], [False, False, True]], ids=["all", "half", "some"])
 def test_an_escaped_secret_is_hidden_wherever_the_stream_is_cut(which: list[bool]) -> None:
-    said = f'data: {{"a":"fake {escaped(KEY, which)}, fak\\\\u00"}}\n\ndata: \\u00'.encode()
-    assert redact_known(said, SECRETS).count(MASK_BYTES) == 1
-    for size in range(1, len(said)):
-        veil = StreamRedactor(SECRETS)
-        pieces = [veil.feed(said[at : at + size]) for at in range(0, len(said), size)]
-        assert b"".join([*pieces, veil.finish()]) == redact_known(said, SECRETS), size
+    text = f'data: {{"a":"fake {escaped(KEY, which)}, fak\\\\u00"}}\n\ndata: \\u00'.encode()
+    assert redact_known(text, SECRETS).count(MASK_BYTES) == 1
+    for size in range(1, len(text)):
+        redactor = StreamRedactor(SECRETS)
+        pieces = [redactor.feed(text[at : at + size]) for at in range(0, len(text), size)]
+        assert b"".join([*pieces, redactor.finish()]) == redact_known(text, SECRETS), size
 
 
 WORDS = st.lists(st.sampled_from(["fake", "/", "key", " ", "f", "fa", "\\", "\\u00", "66", KEY, KEY[:9], KEY[3:], "é"]))

@@ -65,10 +65,10 @@ def test_a_reply_names_who_answered_and_what_was_used() -> None:
     assert (outcome.client_protocol, outcome.upstream_protocol) == ("chat", "messages")
     assert (outcome.outcome, outcome.usage, outcome.losses, outcome.losses_by_how) == (OK, used, 1, (1, 0, 0))
     assert (outcome.deltas, outcome.reported_model, outcome.passthrough) == (2, "model-1", False)
-    assert trail_passed().passthrough
+    assert passthrough_outcome().passthrough
 
 
-def trail_passed() -> Outcome:
+def passthrough_outcome() -> Outcome:
     record = make_record([START, END])
     record.end()
     return record.outcome()
@@ -131,9 +131,9 @@ def test_a_reply_that_broke_off_has_at_least_the_output_that_was_seen() -> None:
     record = make_record([started, Opened(0, TextBlock()), Delta(0, "x" * 40)])
     record.end()
     assert record.outcome().usage == Usage(input=50, output=10, source=Source.ESTIMATED)
-    told = make_record([started, *text(0, "x" * 40), UsageReported(Usage(input=50, output=2)), END])
-    told.end()
-    assert told.outcome().usage == Usage(input=50, output=2)
+    reported = make_record([started, *text(0, "x" * 40), UsageReported(Usage(input=50, output=2)), END])
+    reported.end()
+    assert reported.outcome().usage == Usage(input=50, output=2)
 
 
 def test_a_reply_without_anything_used_nothing() -> None:

@@ -92,8 +92,8 @@ def test_losses_are_counted_and_explained_on_demand() -> None:
 
 def test_what_does_not_fit_into_the_header_is_counted() -> None:
     many = [Loss(f"/messages/{number}", LossKind.DROPPED, "x" * 200) for number in range(100)]
-    told = detail(many, 250)
-    entries = msgspec.json.decode(told)
-    assert len(told) < MAX_DETAIL_BYTES + 200
+    listed = detail(many, 250)
+    entries = msgspec.json.decode(listed)
+    assert len(listed) < MAX_DETAIL_BYTES + 200
     assert len(entries) < 100
     assert entries[-1]["why"].startswith(f"{250 - len(entries) + 1} more")

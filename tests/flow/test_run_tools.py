@@ -14,7 +14,7 @@ from dragoman.tools.plan import make_plan
 from dragoman.tools.web_search import SearchQuery
 from fakes.upstream import Answer, FakeUpstream
 from flow.chat_wire import STREAM, chunk
-from flow.gateway_rig import Asking, Rig
+from flow.gateway_rig import ClientCall, Rig
 from flow.in_memory import run
 from flow.writer_rig import soon
 
@@ -46,7 +46,7 @@ class SlowSearch:
         return SearchFound((SearchResult("https://a.example/", "A", "text"),))
 
 
-def ask(rig: Rig, service: SlowSearch) -> Asking:
+def ask(rig: Rig, service: SlowSearch) -> ClientCall:
     plan = make_plan(service, None, frozenset(), Tools(), McpServers())
     rig.gateway.adopt(replace(rig.gateway.runtime, tool_plans={"one": plan}))
     return rig.asks("messages", msgspec.json.encode(REQUEST))
@@ -69,10 +69,10 @@ def test_a_client_that_has_left_ends_the_search_and_is_noticed_as_such() -> None
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
             service = SlowSearch()
-            asking = ask(rig, service)
-            answering = asyncio.create_task(asking.answered())
+            client = ask(rig, service)
+            answering = asyncio.create_task(client.answered())
             await service.begun.wait()
-            asking.exchange.gone = True
+            client.exchange.gone = True
             service.may_end.set()
             with pytest.raises(ClientDisconnected):
                 await answering
@@ -86,8 +86,8 @@ def test_a_call_that_is_cancelled_cancels_its_search() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
             service = SlowSearch()
-            asking = ask(rig, service)
-            answering = asyncio.create_task(asking.answered())
+            client = ask(rig, service)
+            answering = asyncio.create_task(client.answered())
             await service.begun.wait()
             answering.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""An upstream that falls silent in mid-stream: the client is told, and nothing waits for the silent one."""
+"""An upstream that stops sending in mid-stream: the client gets an error, and the upstream is closed."""
 
 import http.client
 import logging
@@ -22,13 +22,13 @@ STARTED = (
     b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta",'
     b'"text":"Half a"}}\n\n'
 )
-ASKED = b'{"model":"up/m","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"Go on."}]}'
+BODY = b'{"model":"up/m","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"Go on."}]}'
 IMPATIENT = "[server]\nidle_timeout_s = 0.2\n[retry]\nattempts = 1\n"
 
 
 def ask(gateway: Running) -> bytes:
     connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=20)
-    connection.request("POST", "/v1/messages", ASKED, {"x-api-key": KEY, "content-type": "application/json"})
+    connection.request("POST", "/v1/messages", BODY, {"x-api-key": KEY, "content-type": "application/json"})
     body = connection.getresponse().read()
     connection.close()
     return body

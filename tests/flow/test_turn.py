@@ -36,7 +36,7 @@ KIRO, PLAIN = ReplyRules(withholds_cut_calls=True), ReplyRules()
 
 
 def server_for(answer: Answer) -> Server:
-    """Be hurried only where an upstream falls silent after its first token, so that a slow machine does not matter."""
+    """Use a short timeout only after the first token, so that a slow machine does not matter."""
     return Server(idle_timeout_s=0.2) if answer.end is End.HANG else Server()
 
 
@@ -140,7 +140,7 @@ def test_an_error_in_the_clients_own_protocol_is_kept() -> None:
 @pytest.mark.parametrize(
     ("answer", "kind", "appended"),
     [
-        (Answer(HALF + ERROR), Kind.OVERLOADED, False),  # the upstream has told it itself
+        (Answer(HALF + ERROR), Kind.OVERLOADED, False),  # the upstream has sent the error itself
         (Answer(HALF), Kind.TRUNCATED, True),
         (Answer(HALF, end=End.CUT), Kind.LOST, True),
         (Answer(HALF, end=End.HANG), Kind.TIMEOUT, True),
@@ -356,10 +356,10 @@ def test_the_next_request_names_what_the_last_reply_lost() -> None:
     request = msgspec.json.decode(MESSAGES)
     request["messages"] += [{"role": "assistant", "content": "Well."}, {"role": "user", "content": "And?"}]
     body = msgspec.json.encode(request)
-    for replies, told in ((KIRO, True), (PLAIN, False)):
+    for replies, is_noted in ((KIRO, True), (PLAIN, False)):
         scene = Scene("messages", False, "kiro", body=body, memory=memory, replies=replies)
         played = play(scene, framed(words("Again."), tail()))
-        assert (b"was not executed" in played.requests[0].body.replace(b"\\n", b" ")) is told
+        assert (b"was not executed" in played.requests[0].body.replace(b"\\n", b" ")) is is_noted
 
 
 def test_the_connection_of_a_finished_reply_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,19 +156,19 @@ def test_the_moment_in_an_error_body_is_turned_into_ours() -> None:
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_spent_allowances_are_read_where_the_failure_is_about_them(kind: Kind) -> None:
-    asked_at: list[float] = []
+    times: list[float] = []
 
     def spent(headers: Headers, now: float) -> float | None:
-        asked_at.append(now)
+        times.append(now)
         return now + 50
 
     headers = Headers([(b"date", b"Sun, 15 Nov 2026 11:00:00 GMT")])
     failure = add_retry_advice(Failure(kind, "no"), headers, NOW, spent)
     if kind in (Kind.RATE_LIMITED, Kind.QUOTA):
-        assert asked_at == [NOW - 3600]
+        assert times == [NOW - 3600]
         assert failure.resets_at == NOW + 50
     else:
-        assert (asked_at, failure.resets_at) == ([], None)
+        assert (times, failure.resets_at) == ([], None)
 
 
 def test_allowances_are_not_read_where_the_upstream_names_the_wait() -> None:

@@ -23,30 +23,30 @@ def test_what_is_wrong_otherwise_fails_as_ever(bad: bytes) -> None:
         read_json(NUMBERS, bad)
 
 
-class Said(msgspec.Struct):
+class Part(msgspec.Struct):
     text: str
     count: int = 0
 
 
-class Told(msgspec.Struct):
-    parts: list[Said]
+class Reply(msgspec.Struct):
+    parts: list[Part]
     id: str = ""
 
 
-TOLD = msgspec.json.Decoder(Told)
+REPLY = msgspec.json.Decoder(Reply)
 BESIDE = ("id", "count")
 
 
 @pytest.mark.parametrize(
     ("text", "reply"),
     [
-        (b'{"parts":[],"id":5}', Told([])),
-        (rb'{"parts":[{"text":"\ud83d"},{"text":"b","count":2.5}],"id":null}', Told([Said("\ufffd"), Said("b")])),
-        (msgspec.Raw(b'{"parts":[{"text":"a","count":{"of":1}}],"id":"x"}'), Told([Said("a")], "x")),
+        (b'{"parts":[],"id":5}', Reply([])),
+        (rb'{"parts":[{"text":"\ud83d"},{"text":"b","count":2.5}],"id":null}', Reply([Part("\ufffd"), Part("b")])),
+        (msgspec.Raw(b'{"parts":[{"text":"a","count":{"of":1}}],"id":"x"}'), Reply([Part("a")], "x")),
     ],
 )
-def test_a_field_beside_the_point_may_have_any_type(text: bytes | msgspec.Raw, reply: Told) -> None:
-    assert read_json_leniently(TOLD, text, BESIDE) == reply
+def test_a_field_beside_the_point_may_have_any_type(text: bytes | msgspec.Raw, reply: Reply) -> None:
+    assert read_json_leniently(REPLY, text, BESIDE) == reply
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_field_beside_the_point_may_have_any_type(text: bytes | msgspec.Raw, r
 )
 def test_what_matters_must_have_its_type(bad: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
-        read_json_leniently(TOLD, bad, BESIDE)
+        read_json_leniently(REPLY, bad, BESIDE)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def provider(limits: Limits | None = None, pool: Pool | None = None, members: tu
     )
 
 
-def told(given: Provider) -> dict[tuple[str, ...], float]:
+def gauges(given: Provider) -> dict[tuple[str, ...], float]:
     return {
         (reading.name.removeprefix("dragoman_"), *reading.labels): reading.values[0]
         for reading in provider_samples("p", given, NOW)
@@ -32,17 +32,20 @@ def told(given: Provider) -> dict[tuple[str, ...], float]:
 
 
 def test_one_credential_is_available_until_its_provider_says_otherwise() -> None:
-    assert told(provider()) == {("pool_credentials", "p", "available"): 1, ("pool_credentials", "p", "cooling_down"): 0}
-    parked = told(provider(Limits(exhausted_until=NOW + 60)))
+    assert gauges(provider()) == {
+        ("pool_credentials", "p", "available"): 1,
+        ("pool_credentials", "p", "cooling_down"): 0,
+    }
+    parked = gauges(provider(Limits(exhausted_until=NOW + 60)))
     assert parked == {("pool_credentials", "p", "available"): 0, ("pool_credentials", "p", "cooling_down"): 1}
-    assert told(provider(Limits(exhausted_until=NOW - 60)))["pool_credentials", "p", "available"] == 1
+    assert gauges(provider(Limits(exhausted_until=NOW - 60)))["pool_credentials", "p", "available"] == 1
 
 
 def test_of_several_credentials_those_in_cooldown_are_counted_separately() -> None:
     pool = Pool((Member("a", "first"), Member("b", "second"), Member("c", "third")))
     pool.start_cooldown(0, ALL_MODELS, NOW + 60, "rate_limited", NOW)
     pool.start_cooldown(1, "one-model", NOW + 60, "rate_limited", NOW)
-    found = told(provider(pool=pool))
+    found = gauges(provider(pool=pool))
     assert found == {("pool_credentials", "p", "available"): 2, ("pool_credentials", "p", "cooling_down"): 1}
 
 
@@ -50,6 +53,6 @@ def test_allowances_are_shown_as_a_share_and_only_where_there_is_a_limit() -> No
     windows = {"primary": Window(used_percent=37.5), "bonus": Window(used_percent=0.0, unlimited=True)}
     member = provider(Limits(windows=windows))
     for given in (member, provider(members=(member,))):
-        found = told(given)
+        found = gauges(given)
         assert found["provider_limit_used_ratio", "p", "primary"] == 0.375
         assert ("provider_limit_used_ratio", "p", "bonus") not in found

@@ -57,9 +57,9 @@ class Door:
         fields = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, None if body is None else msgspec.json.encode(body), fields)
         answer = connection.getresponse()
-        told = msgspec.json.decode(answer.read(), type=JsonObject)
+        body = msgspec.json.decode(answer.read(), type=JsonObject)
         connection.close()
-        return answer.status, told
+        return answer.status, body
 
     def sent(self) -> ReceivedRequest:
         return self.upstream.calls[-1]
@@ -68,15 +68,15 @@ class Door:
 @pytest.fixture(scope="module")
 def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     with Upstream() as upstream:
-        stanzas = [
+        sections = [
             provider_section("messages", upstream.url, "vendor"),
             provider_section("chat", upstream.url, "local"),
         ]
-        with running("\n".join(stanzas), Path(tmp_path_factory.mktemp("door"))) as gateway:
+        with running("\n".join(sections), Path(tmp_path_factory.mktemp("door"))) as gateway:
             yield Door(gateway, upstream)
 
 
-def said(model: str, **more: object) -> dict[str, object]:
+def make_body(model: str, **more: object) -> dict[str, object]:
     return {"model": model, "messages": [{"role": "user", "content": "Hi"}], **more}
 
 
@@ -140,12 +140,12 @@ def test_a_model_may_be_requested_before_the_list_is_read(tmp_path: Path) -> Non
 
 
 def test_a_request_without_a_version_gets_the_one_that_every_server_knows(door: Door) -> None:
-    assert door.ask("POST", "/v1/messages", said("vendor/writer", max_tokens=5), **BEARER)[0] == 200
+    assert door.ask("POST", "/v1/messages", make_body("vendor/writer", max_tokens=5), **BEARER)[0] == 200
     assert [value for name, value in door.sent().fields if name == "anthropic-version"] == ["2023-06-01"]
 
 
 def test_a_version_that_the_client_names_stays(door: Door) -> None:
-    body = said("vendor/writer", max_tokens=5)
+    body = make_body("vendor/writer", max_tokens=5)
     door.ask("POST", "/v1/messages", body, anthropic_version="2026-10-21", **BEARER)
     assert [value for name, value in door.sent().fields if name == "anthropic-version"] == ["2026-10-21"]
 
@@ -153,7 +153,7 @@ def test_a_version_that_the_client_names_stays(door: Door) -> None:
 def test_betas_belong_to_the_body_even_where_it_is_opened_for_its_envelopes(door: Door) -> None:
     thought = {"type": "thinking", "thinking": "hm", "signature": "dgm1.AAAA"}
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": [thought]}]
-    body = said("vendor/writer", max_tokens=5, stop_sequences=["x"]) | {"messages": [*turns, turns[0]]}
+    body = make_body("vendor/writer", max_tokens=5, stop_sequences=["x"]) | {"messages": [*turns, turns[0]]}
     fields = {"anthropic_version": "2026-10-21", "anthropic_beta": "context-management-2025-06-27"}
     assert door.ask("POST", "/v1/messages?beta=true", body, **BEARER, **fields)[0] == 200
     sent = door.sent()
@@ -169,13 +169,13 @@ def test_betas_belong_to_the_body_even_where_it_is_opened_for_its_envelopes(door
 @pytest.mark.parametrize(("model", "cap"), [("writer", 7777), ("reader", 32_000)], ids=["listed", "not listed"])
 def test_a_missing_cap_is_the_most_that_the_model_writes(door: Door, model: str, cap: int) -> None:
     door.ask("GET", "/v1/models", **BEARER)
-    door.ask("POST", "/v1/chat/completions", said(f"vendor/{model}"), **BEARER)
+    door.ask("POST", "/v1/chat/completions", make_body(f"vendor/{model}"), **BEARER)
     assert door.sent().json["max_tokens"] == cap
 
 
 def test_a_cap_beyond_what_the_model_writes_is_lowered(door: Door) -> None:
     door.ask("GET", "/v1/models", **BEARER)
-    body = said("vendor/writer", max_completion_tokens=9000)
+    body = make_body("vendor/writer", max_completion_tokens=9000)
     status, refusal = door.ask("POST", "/v1/chat/completions", body, **BEARER, x_dragoman_strict="1")
     assert status == 400
     assert "/max_completion_tokens approximated" in refusal["error"]["message"]
@@ -200,7 +200,7 @@ def test_a_body_of_responses_on_chats_path_is_answered_as_chat_answers(
 
 
 def test_a_chat_body_may_use_input_too(door: Door) -> None:
-    assert door.ask("POST", "/v1/chat/completions", said("local/m", input="x"), **BEARER)[0] == 200
+    assert door.ask("POST", "/v1/chat/completions", make_body("local/m", input="x"), **BEARER)[0] == 200
     assert door.sent().json["input"] == "x"
 
 

@@ -136,7 +136,7 @@ def test_a_client_that_leaves_through_the_other_worker_is_missed_there(workers: 
         for worker in workers:
             begin(worker, f"idempotency-key: {key}", size=300)
     assert not fake.closed
-    wait_until(lambda: len(fake.closed) == 4)  # a second later nobody has come back
+    wait_until(lambda: len(fake.closed) == 4)  # a second later no client has come back
 
 
 def test_a_client_that_reads_slowly_through_the_other_worker_slows_down_the_upstream(
@@ -173,7 +173,7 @@ def test_a_worker_that_ends_in_the_middle_breaks_the_reply(workers: Workers, fak
     assert json.loads(unreachable.body)["error"]["message"].startswith("Worker 1 of the gateway")
 
 
-def test_a_worker_answers_nobody_who_does_not_know_the_secret(workers: Workers) -> None:
+def test_a_worker_answers_only_those_who_know_the_secret(workers: Workers) -> None:
     group = workers[0].app.group
     assert group is not None
     path = group._member.socket_path(1)

@@ -78,7 +78,7 @@ def test_a_complete_reply_has_that_stop_reason(sdks: Sdks, protocol: str, stream
 def test_usage_that_a_stream_does_not_report_is_estimated(sdks: Sdks, protocol: str, show: Show) -> None:
     expected, _ = fetch_reply(sdks, protocol, False, Wish(SUN))
     estimated, _ = fetch_reply(sdks, protocol, True, Wish(SUN))
-    show(f"told {expected.input}+{expected.output}, estimated {estimated.input}+{estimated.output}")
+    show(f"reported {expected.input}+{expected.output}, estimated {estimated.input}+{estimated.output}")
     assert estimated.text == expected.text
     assert near(estimated.output, expected.output)
     assert estimated.input > 0

@@ -1,4 +1,4 @@
-"""An encoding that we did not ask for is undone in passing, and a lie about it is told."""
+"""An encoding that was not requested is decoded, and a wrong declaration of it is an error."""
 
 import gzip
 import zlib

@@ -1,4 +1,4 @@
-"""Whatever the framing and wherever the network cuts, the body comes out whole, or the loss is told."""
+"""Whatever the framing and wherever the network cuts, the body arrives whole, or its loss is an error."""
 
 import pytest
 

@@ -16,7 +16,7 @@ PATIENCE_S = 8.0
 
 
 class Hasty(threading.Thread):
-    """Answers once per connection; then, when told to, says a last word and leaves: no event loop needs to turn."""
+    """Answers once per connection; on request it sends more bytes and closes, without an event loop of its own."""
 
     def __init__(self, listening: socket.socket, last_word: bytes) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""Connections are reused while they are good, replaced when stale, and let go of at once when told to."""
+"""Connections are reused while they are good, replaced when stale, and closed at once on request."""
 
 import asyncio
 import resource

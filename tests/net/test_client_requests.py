@@ -1,4 +1,4 @@
-"""A request goes out as exactly these bytes, and what would break out of its line does not go out at all."""
+"""A request is sent as exactly the expected bytes, and one that would break out of its line is not sent at all."""
 
 import pytest
 

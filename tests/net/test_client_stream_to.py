@@ -19,14 +19,14 @@ HELLO = b"3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n"
 class Collector:
     """A sink that keeps what it gets, and has enough after so many pieces."""
 
-    def __init__(self, wanted: int = 1000, patience_s: float = 20.0) -> None:
+    def __init__(self, most: int = 1000, patience_s: float = 20.0) -> None:
         self.pieces: list[bytes] = []
-        self._wanted = wanted
+        self._most = most
         self._patience_s = patience_s
 
     def __call__(self, piece: bytes) -> float | None:
         self.pieces.append(piece)
-        return self._patience_s if len(self.pieces) < self._wanted else None
+        return self._patience_s if len(self.pieces) < self._most else None
 
     @property
     def content(self) -> bytes:
@@ -72,7 +72,7 @@ async def test_a_sink_that_has_enough_gets_no_more_until_it_is_streamed_to_again
     go_on = asyncio.Event()
     async with RawServer((Request(), STREAM, Pause(0.02), b"1\r\na\r\n", Until(go_on), HELLO, Hold())) as server:
         answer = await ask(client, server)
-        first, second = Collector(wanted=1), Collector()
+        first, second = Collector(most=1), Collector()
         assert not await answer.stream_to(first, 20)
         go_on.set()
         await asyncio.sleep(0.2)
@@ -88,14 +88,14 @@ async def test_a_fast_upstream_is_paused_once_the_sink_has_enough() -> None:
     piece = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
     async with RawServer((Request(), STREAM, Flood(piece))) as server:
         answer = await ask(client, server)
-        assert not await answer.stream_to(Collector(wanted=3), 20)
+        assert not await answer.stream_to(Collector(most=3), 20)
         before = -1
         while server.visits[0].sent != before:
             before = server.visits[0].sent
             await asyncio.sleep(0.1)
         assert answer._connection is not None
         assert answer._connection._buffered <= (128 + 256) << 10
-        assert not await answer.stream_to(Collector(wanted=30), 20)
+        assert not await answer.stream_to(Collector(most=30), 20)
         assert server.visits[0].sent > before
         answer.close()
     await client.close()
@@ -161,15 +161,15 @@ async def test_what_a_sink_raises_is_raised_to_the_caller_of_stream_to() -> None
 
 @on_both_loops
 async def test_a_sink_runs_in_the_context_of_the_caller() -> None:
-    whose: ContextVar[str] = ContextVar("whose", default="nobody's")
+    context: ContextVar[str] = ContextVar("context", default="none")
     seen = []
 
     def sink(piece: bytes) -> float:
-        seen.append(whose.get())
+        seen.append(context.get())
         return 20.0
 
     async def stream_to(name: str) -> None:
-        whose.set(name)
+        context.set(name)
         assert await (await ask(client, server)).stream_to(sink, 20)
 
     client = HttpClient()

@@ -1,4 +1,4 @@
-"""Every coding comes back as the plain bytes it was made of, within its limit, however it is cut; lies are told."""
+"""Every coding is decoded to the original bytes, within its limit, however it is cut; malformed data is an error."""
 
 import gzip
 import itertools

@@ -1,4 +1,4 @@
-"""A server that is told to go lets everyone finish, and then really goes."""
+"""A server that is asked to stop lets every request finish, and then stops."""
 
 import asyncio
 import socket

@@ -143,8 +143,8 @@ def test_a_round_is_repeated_as_it_came_with_its_results() -> None:
     events = [START, *thought, *text(1, "Let me ", "look."), *call(2, "web_search", '{"query":', '"x"}'), END]
     result = ToolResult("call-2", (Text("found"),))
     extended = add_round(request(SEARCH), events, {"call-2": result})
-    said = (Thinking("hm", opaque=opaque), Text("Let me look."), ToolCall("call-2", "web_search", '{"query":"x"}'))
-    assert extended.turns == (USER, Turn(Role.ASSISTANT, said), Turn(Role.USER, (result,)))
+    parts = (Thinking("hm", opaque=opaque), Text("Let me look."), ToolCall("call-2", "web_search", '{"query":"x"}'))
+    assert extended.turns == (USER, Turn(Role.ASSISTANT, parts), Turn(Role.USER, (result,)))
 
 
 def test_results_stand_in_the_order_of_the_calls() -> None:

@@ -6,24 +6,24 @@ from dragoman.hub.request import Cache, Request, Role, Text, Thinking, Turn
 from dragoman.passes.truncation_notice import add_notice, digest_conversation, make_lost_call
 
 USER = Turn(Role.USER, (Text("Write the file."),), "/messages/0")
-ASKED = Request(protocol="messages", model="auto", turns=(Turn(Role.SYSTEM, (Text("Be brief."),)), USER))
+REQUEST = Request(protocol="messages", model="auto", turns=(Turn(Role.SYSTEM, (Text("Be brief."),)), USER))
 PARTIAL = Turn(Role.ASSISTANT, (Thinking("hm"), Text("I will ")))
-NEXT = replace(ASKED, turns=(*ASKED.turns, PARTIAL, Turn(Role.USER, (Text("Go on."),), "/messages/2")))
+NEXT = replace(REQUEST, turns=(*REQUEST.turns, PARTIAL, Turn(Role.USER, (Text("Go on."),), "/messages/2")))
 
 
 def test_the_next_request_is_known_as_the_same_conversation() -> None:
-    assert digest_conversation(ASKED)[0] in digest_conversation(NEXT)
+    assert digest_conversation(REQUEST)[0] in digest_conversation(NEXT)
 
 
 def test_cache_marks_and_system_texts_do_not_make_another_conversation() -> None:
     marked = replace(USER, parts=(Text("Write the file.", cache=Cache("/x")),))
     moved = replace(NEXT, turns=(Turn(Role.SYSTEM, (Text("Today is Monday."),)), marked, *NEXT.turns[2:]))
-    assert digest_conversation(ASKED)[0] in digest_conversation(moved)
+    assert digest_conversation(REQUEST)[0] in digest_conversation(moved)
 
 
 def test_another_conversation_is_another() -> None:
     other = replace(NEXT, turns=(Turn(Role.USER, (Text("Read the file."),)), *NEXT.turns[2:]))
-    assert digest_conversation(ASKED)[0] not in digest_conversation(other)
+    assert digest_conversation(REQUEST)[0] not in digest_conversation(other)
 
 
 def test_the_notice_about_lost_calls_ends_the_last_user_turn() -> None:

@@ -77,7 +77,7 @@ def found(kind: ProviderKind, model: str, endpoint: str | None = None) -> str | 
 
 
 @pytest.mark.parametrize(
-    ("kind", "model", "endpoint", "wanted"),
+    ("kind", "model", "endpoint", "expected"),
     [
         ("anthropic", "claude-sonnet-4-5", "https://api.anthropic.com/v1", "claude-sonnet-4-5"),
         ("anthropic", "claude-sonnet-4-5-20250929", "https://api.anthropic.com/v1", "claude-sonnet-4-5"),
@@ -102,9 +102,9 @@ def found(kind: ProviderKind, model: str, endpoint: str | None = None) -> str | 
     ],
 )
 def test_a_model_is_found_by_address_kind_or_family(
-    kind: ProviderKind, model: str, endpoint: str | None, wanted: str | None
+    kind: ProviderKind, model: str, endpoint: str | None, expected: str | None
 ) -> None:
-    assert found(kind, model, endpoint) == wanted
+    assert found(kind, model, endpoint) == expected
 
 
 def outcome(model: str, usage: Usage | None, provider: str = "up") -> Outcome:

@@ -50,8 +50,8 @@ def test_an_unknown_quirk_is_reported_with_line_and_nearest_spelling(tmp_path: P
 
 
 def test_a_vendors_own_service_has_no_quirks_to_set(tmp_path: Path) -> None:
-    said = problem_of(tmp_path, '[providers.p]\nkind = "openai"\nquirks = "plain"')
-    assert said == '3: providers.p.quirks: this key exists only for providers of kind "openai-compatible"; remove it'
+    problem = problem_of(tmp_path, '[providers.p]\nkind = "openai"\nquirks = "plain"')
+    assert problem == '3: providers.p.quirks: this key exists only for providers of kind "openai-compatible"; remove it'
 
 
 def test_only_known_servers_can_be_named() -> None:

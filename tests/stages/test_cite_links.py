@@ -161,8 +161,8 @@ def test_log_probabilities_come_with_the_text_that_was_held() -> None:
     pieces = ("See [o", "ne", f"]({ONE}", ") now", " [x", "] so")
     deltas = [Delta(0, piece, Raw(b'[{"token":%d}]' % number)) for number, piece in enumerate(pieces)]
     for apart in (True, False):
-        said: list[Event] = [START, Opened(0, TextBlock()), *deltas, Delta(0, "", Raw(b"[9]")), END]
-        events = run(make(apart=apart), said)
+        events_in: list[Event] = [START, Opened(0, TextBlock()), *deltas, Delta(0, "", Raw(b"[9]")), END]
+        events = run(make(apart=apart), events_in)
         kept = [event.logprobs for event in events if isinstance(event, Delta) and event.logprobs is not None]
         tokens = [{"token": number} for number in range(len(pieces))]
         assert msgspec.json.decode(join_arrays(kept) or b"") == [*tokens, 9]

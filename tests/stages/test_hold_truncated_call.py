@@ -4,7 +4,7 @@ from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Opened, 
 from dragoman.stages.hold_truncated_call import HoldTruncatedCall
 
 CUT = (TruncatedCall("call_1", "write", '{"path": "x'),)
-SPOKEN: list[Event] = [
+TEXT: list[Event] = [
     Started("r", "m"),
     Opened(0, TextBlock()),
     Delta(0, "Writing "),
@@ -18,8 +18,8 @@ SPOKEN: list[Event] = [
 
 def test_an_end_with_a_truncated_call_is_held_with_the_text() -> None:
     hold = HoldTruncatedCall()
-    passed = [out for event in [*SPOKEN, Ended(Stop.LENGTH, cut=CUT)] for out in hold.feed(event)]
-    assert passed == SPOKEN
+    passed = [out for event in [*TEXT, Ended(Stop.LENGTH, cut=CUT)] for out in hold.feed(event)]
+    assert passed == TEXT
     assert hold.held == Ended(Stop.LENGTH, cut=CUT)
     assert hold.text == "Writing now."
     assert hold.next_block == 2
@@ -27,7 +27,7 @@ def test_an_end_with_a_truncated_call_is_held_with_the_text() -> None:
 
 def test_an_ordinary_end_passes() -> None:
     hold = HoldTruncatedCall()
-    events = [*SPOKEN, Ended(Stop.TOOL)]
+    events = [*TEXT, Ended(Stop.TOOL)]
     assert [out for event in events for out in hold.feed(event)] == events
     assert hold.held is None
 

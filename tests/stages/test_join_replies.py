@@ -28,7 +28,7 @@ from dragoman.hub.usage import Source, Usage
 from dragoman.stages.join_replies import ContinuationStart, JoinReplies
 
 LOST = Failed(Failure(Kind.LOST, "the connection broke"))
-SAID = "The quick brown fox jumps over the lazy dog, and then it "
+TEXT = "The quick brown fox jumps over the lazy dog, and then it "
 REST = "sleeps in the sun."
 CLEAN = Ended(Stop.END)
 MARKER = "[[continue:0123456789ab]]"
@@ -41,7 +41,7 @@ def feed_all(joint: JoinReplies, *events: Event) -> list[Event]:
 
 def begun(*after: Event) -> JoinReplies:
     joint = JoinReplies()
-    feed_all(joint, Started("a", "m"), Opened(0, TextBlock()), Delta(0, SAID), *after)
+    feed_all(joint, Started("a", "m"), Opened(0, TextBlock()), Delta(0, TEXT), *after)
     return joint
 
 
@@ -74,7 +74,7 @@ def text_of(events: list[Event]) -> str:
 def test_a_reply_with_text_can_be_continued() -> None:
     joint = begun()
     assert joint.can_be_continued
-    assert joint.text == SAID
+    assert joint.text == TEXT
 
 
 def test_a_reply_without_text_cannot_be_continued() -> None:
@@ -131,7 +131,7 @@ def test_a_continued_reply_can_break_off_again() -> None:
     joint = begun()
     resume(joint)
     feed_all(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST))
-    assert joint.text == SAID + REST
+    assert joint.text == TEXT + REST
     resume(joint)
     events = feed_all(joint, Started("c", "o"), Opened(0, TextBlock()), Delta(0, " Well."), Ended(Stop.END))
     assert events == [Delta(0, " Well."), Closed(0), Ended(Stop.END)]
@@ -216,28 +216,28 @@ def test_an_exact_continuation_after_the_marker_loses_nothing(text: str, place: 
     assert list(ledger) == []
 
 
-@given(st.integers(1, len(SAID)), cuts_of)
+@given(st.integers(1, len(TEXT)), cuts_of)
 def test_a_repetition_before_the_marker_is_left_out_and_noted(size: int, cuts: list[int]) -> None:
-    whole, ledger = continued(SAID, pieces(SAID[-size:] + MARKER + REST, cuts))
-    assert whole == SAID + REST
+    whole, ledger = continued(TEXT, pieces(TEXT[-size:] + MARKER + REST, cuts))
+    assert whole == TEXT + REST
     [loss] = ledger
     assert (loss.path, loss.how.value) == ("/text", "dropped")
     assert f"{size} characters" in loss.why
 
 
-@given(st.integers(1, len(SAID)), cuts_of)
+@given(st.integers(1, len(TEXT)), cuts_of)
 def test_a_repetition_without_the_marker_is_kept(size: int, cuts: list[int]) -> None:
     """It may as well be what the reply goes on with."""
-    again = SAID[-size:] + REST
-    whole, ledger = continued(SAID, pieces(again, cuts))
-    assert whole == SAID + again
+    again = TEXT[-size:] + REST
+    whole, ledger = continued(TEXT, pieces(again, cuts))
+    assert whole == TEXT + again
     assert list(ledger) == []
 
 
 @given(cuts_of)
 def test_other_words_before_the_marker_are_kept(cuts: list[int]) -> None:
-    whole, ledger = continued(SAID, pieces(f"Sure, I go on: {MARKER}{REST}", cuts))
-    assert whole == f"{SAID}Sure, I go on: {REST}"
+    whole, ledger = continued(TEXT, pieces(f"Sure, I go on: {MARKER}{REST}", cuts))
+    assert whole == f"{TEXT}Sure, I go on: {REST}"
     assert list(ledger) == []
 
 
@@ -249,8 +249,8 @@ def test_a_marker_at_the_end_makes_nothing_a_repetition(size: int, cuts: list[in
 
 @given(cuts_of)
 def test_the_beginning_of_a_marker_at_the_end_is_kept(cuts: list[int]) -> None:
-    whole, _ = continued(SAID, pieces(REST + MARKER[:9], cuts))
-    assert whole == SAID + REST + MARKER[:9]
+    whole, _ = continued(TEXT, pieces(REST + MARKER[:9], cuts))
+    assert whole == TEXT + REST + MARKER[:9]
 
 
 def test_held_text_is_passed_on_before_a_final_failure() -> None:
@@ -278,7 +278,7 @@ def test_thoughts_that_are_left_out_are_noted() -> None:
 
 
 def test_text_is_held_no_longer_than_it_may_be_a_repetition() -> None:
-    start = ContinuationStart(SAID, MARKER)
+    start = ContinuationStart(TEXT, MARKER)
     assert start.feed("The quick ") == ""
     assert start.feed("red fox") == "The quick red fox"
     assert start.feed(" [[contin") == " "

@@ -63,8 +63,8 @@ def test_blocks_of_later_rounds_follow_in_one_sequence() -> None:
     machine.begin_round()
     opaque, citation = Opaque("up", Form.SIGNATURE, "c2ln", "model-1"), Citation("https://a.example/")
     thought: list[Event] = [Opened(0, ThinkingBlock()), Delta(0, "hm"), OpaqueAdded(0, opaque), Closed(0)]
-    said: list[Event] = [Opened(1, TextBlock()), CitationAdded(1, citation), Delta(1, "b"), Closed(1)]
-    out = feed(machine, START, *thought, *said)
+    cited: list[Event] = [Opened(1, TextBlock()), CitationAdded(1, citation), Delta(1, "b"), Closed(1)]
+    out = feed(machine, START, *thought, *cited)
     assert [getattr(event, "block", None) for event in out] == [2, 2, 2, 2, 3, 3, 3, 3]
     machine.begin_round()
     assert feed(machine, *text(0, "c"))[0] == Opened(4, TextBlock())

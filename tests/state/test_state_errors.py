@@ -1,4 +1,4 @@
-"""What a request may not refer to, and what it is told then; another key's ids are answered like unknown ones."""
+"""What a request may not refer to, and the errors for it; another key's ids are answered like unknown ones."""
 
 from collections.abc import Iterator
 

@@ -101,11 +101,11 @@ def test_items_are_named_by_reference_by_bare_id_and_completed_by_id(rig: StateR
     rig.plays("messages", THOUGHT, AGAIN)
     model = MODELS["messages"]
     first = rig.create(model=model, input="Hi", reasoning={"effort": "high"})
-    thought, said = first.output
+    thought, message = first.output
     for history in (
-        [{"type": "item_reference", "id": thought.id}, {"type": "item_reference", "id": said.id}],
-        [{"id": thought.id}, {"id": said.id}],
-        [{"type": "reasoning", "id": thought.id, "summary": []}, {"type": "item_reference", "id": said.id}],
+        [{"type": "item_reference", "id": thought.id}, {"type": "item_reference", "id": message.id}],
+        [{"id": thought.id}, {"id": message.id}],
+        [{"type": "reasoning", "id": thought.id, "summary": []}, {"type": "item_reference", "id": message.id}],
     ):
         question = [{"role": "user", "content": "Hi"}, *history, {"role": "user", "content": "More"}]
         rig.create(model=model, input=question, reasoning={"effort": "high"}, store=False)

@@ -30,10 +30,10 @@ async def opened(url: str) -> AsyncIterator[Store]:
         await store.close()
 
 
-def tell(url: str, story: Story) -> None:
+def run_with_store(url: str, use: Story) -> None:
     async def run() -> None:
         async with opened(url) as store:
-            await story(store)
+            await use(store)
 
     asyncio.run(run())
 
@@ -43,18 +43,18 @@ def key(number: int, name: str) -> KeyRow:
 
 
 def test_keys_are_listed_in_the_order_of_their_creation(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         rows = [key(3, "c"), key(1, "a"), key(2, "b, with 'quotes' and ünïcode")]
         for one in rows:
             await store.add_key(one, one.id.encode())
         assert list(await store.keys()) == rows
         assert {one.digest: one.id for one in await store.live_keys()} == {one.id.encode(): one.id for one in rows}
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_a_name_is_taken_until_its_key_is_revoked(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         await store.add_key(key(1, "laptop"), b"1")
         with pytest.raises(NameTaken):
             await store.add_key(key(2, "laptop"), b"2")
@@ -65,22 +65,22 @@ def test_a_name_is_taken_until_its_key_is_revoked(store_url: str) -> None:
         await store.add_key(key(2, "laptop"), b"2")
         assert [found.revoked_at for found in await store.keys()] == [1_900_000_000, None]
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_a_key_is_found_by_its_digest_even_if_it_is_revoked(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         await store.add_key(key(1, "laptop"), b"1")
         assert await store.find_key(b"1") == key(1, "laptop")
         assert await store.find_key(b"2") is None
         await store.revoke_key("laptop", 5)
         assert await store.find_key(b"1") == replace(key(1, "laptop"), revoked_at=5, version=2)
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_a_rotated_key_has_two_secrets_until_the_grace_ends(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         await store.add_key(replace(key(1, "ci"), expires_at=2_000_000_000), b"1")
         rotated = await store.rotate_key("ci", Rotation(b"2", "dgm_efgh", "6789", 1_900_000_000), version=1)
         assert rotated is not None
@@ -90,33 +90,33 @@ def test_a_rotated_key_has_two_secrets_until_the_grace_ends(store_url: str) -> N
         await store.revoke_key("ci", 5)
         assert await store.live_keys() == ()
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_a_key_is_changed_only_in_the_version_that_is_expected(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         await store.add_key(key(1, "ci"), b"1")
         rotation = Rotation(b"2", "dgm_efgh", "6789", 1_900_000_000)
         assert await store.rotate_key("ci", rotation, version=2) is None
         assert await store.revoke_key("ci", 5, version=2) is None
         assert await store.keys() == (key(1, "ci"),)
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_an_id_takes_precedence_over_a_name(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         await store.add_key(key(1, "key_2"), b"1")
         await store.add_key(key(2, "other"), b"2")
         revoked = await store.revoke_key("key_2", 5)
         assert revoked is not None
         assert revoked.id == "key_2"
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_the_first_key_is_added_once_even_if_several_gateways_start(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         async with opened(store_url) as other:
             made = await asyncio.gather(
                 store.add_first_key(key(1, "first"), b"1"), other.add_first_key(key(2, "first"), b"2")
@@ -124,21 +124,21 @@ def test_the_first_key_is_added_once_even_if_several_gateways_start(store_url: s
         assert sorted(made) == [False, True]
         assert len(await store.keys()) == 1
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_the_last_use_of_a_key_is_stored(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         for number in range(3):
             await store.add_key(key(number, str(number)), b"%d" % number)
         await store.touch_keys(frozenset({KeyId("key_0"), KeyId("key_2"), KeyId("key_gone")}), 77)
         assert [found.last_used_at for found in await store.keys()] == [77, None, 77]
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_the_version_changes_if_another_process_changes_the_keys(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         async with opened(store_url) as other:
             seen = [await store.version()]
             await other.add_key(key(1, "one"), b"1")
@@ -148,7 +148,7 @@ def test_the_version_changes_if_another_process_changes_the_keys(store_url: str)
             assert len(set(seen)) == 3
             assert await store.version() == seen[-1]
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_stored_data_is_there_after_opening_again(store_url: str) -> None:
@@ -160,8 +160,8 @@ def test_stored_data_is_there_after_opening_again(store_url: str) -> None:
         assert await store.keys() == (key(1, "one"),)
         assert await store.usage_rows(EVER) == (row(1),)
 
-    tell(store_url, write)
-    tell(store_url, read)
+    run_with_store(store_url, write)
+    run_with_store(store_url, read)
 
 
 def test_several_processes_may_open_an_empty_store_at_once(store_url: str) -> None:
@@ -176,7 +176,7 @@ def test_several_processes_may_open_an_empty_store_at_once(store_url: str) -> No
 
 
 def test_a_cut_call_is_recalled_until_it_expires(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         await store.remember_cut("a", b"\x00\xff", b"lost", 1000)
         await store.remember_cut("a", b"two", b"old", 1000)
         await store.remember_cut("a", b"two", b"new", 1001)
@@ -188,7 +188,7 @@ def test_a_cut_call_is_recalled_until_it_expires(store_url: str) -> None:
         assert await store.has_cuts(1002)
         assert not await store.has_cuts(1001 + CUT_CALL_LIFE_S)
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def limit_cut_calls(monkeypatch: pytest.MonkeyPatch, total: int, per_tenant: int = 200) -> None:
@@ -200,29 +200,29 @@ def limit_cut_calls(monkeypatch: pytest.MonkeyPatch, total: int, per_tenant: int
 def test_the_number_of_cut_calls_is_bounded(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     limit_cut_calls(monkeypatch, 2)
 
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         for number in range(4):
             await store.remember_cut("a", b"%d" % number, b"lost", 1000 + number)
         kept = [await store.recall_cut("a", (b"%d" % number,), 1005) for number in range(4)]
         assert kept == [None, None, b"lost", b"lost"]
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_a_cut_call_is_recalled_for_its_own_tenant_only(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         await store.remember_cut("a", b"one", b"of a", 1000)
         assert await store.recall_cut("b", (b"one",), 1001) is None
         await store.remember_cut("b", b"one", b"of b", 1000)
         assert [await store.recall_cut(tenant, (b"one",), 1001) for tenant in "ab"] == [b"of a", b"of b"]
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_one_tenant_does_not_displace_the_cut_calls_of_another(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     limit_cut_calls(monkeypatch, 4, per_tenant=2)
 
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         await store.remember_cut("a", b"first", b"lost", 1000)
         for number in range(9):
             await store.remember_cut("b", b"%d" % number, b"lost", 1001 + number)
@@ -230,7 +230,7 @@ def test_one_tenant_does_not_displace_the_cut_calls_of_another(store_url: str, m
         assert kept == [7, 8]
         assert await store.recall_cut("a", (b"first",), 1010) == b"lost"
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_a_row_is_read_as_it_was_appended(store_url: str) -> None:
@@ -262,45 +262,45 @@ def test_a_row_is_read_as_it_was_appended(store_url: str) -> None:
         requested_model="模型/🦊'; --",
     )
 
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         rows = (row(1), empty, big)
         await store.append_usage(rows)
         assert await store.usage_rows(EVER) == rows
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_a_row_that_is_appended_again_is_stored_once(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         await store.append_usage([row(1), row(2)])
         await store.append_usage([row(2), row(3)])
         assert await store.usage_rows(EVER) == (row(1), row(2), row(3))
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 @pytest.mark.parametrize("count", [49, 50, 51, 130])
 def test_many_rows_are_stored_once_each(store_url: str, count: int) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         await store.append_usage([row(7)])
         await store.append_usage([row(number) for number in range(count)])
         assert await store.usage_rows(EVER) == tuple(row(number) for number in range(count))
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_a_span_includes_its_beginning_and_excludes_its_end(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         await store.append_usage([row(number) for number in range(5)])
         first, last = row(1).time_ms, row(3).time_ms
         assert await store.usage_rows(UsageSpan(first, last)) == (row(1), row(2))
         assert sum(part.requests for part in await store.usage_sums(SumQuery(first, last))) == 2
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_a_span_with_a_key_contains_only_that_keys_requests(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         mine, others = replace(row(1), key="key_mine"), replace(row(2), key="key_others")
         await store.append_usage([mine, others])
         for key, found in (("key_mine", (mine,)), ("key_others", (others,)), ("key_nobodys", ()), ("", ())):
@@ -311,7 +311,7 @@ def test_a_span_with_a_key_contains_only_that_keys_requests(store_url: str) -> N
                 for part in await store.usage_sums(SumQuery(span.since_ms, span.until_ms, span.key, "model"))
             ) == len(found)
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_sums_are_exact_by_any_group(store_url: str) -> None:
@@ -330,7 +330,7 @@ def test_sums_are_exact_by_any_group(store_url: str) -> None:
         for number in range(40)
     ]
 
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         await store.append_usage(rows)
         groups: tuple[tuple[GroupBy, Callable[[UsageRow], str]], ...] = (
             ("all", lambda one: ""),
@@ -341,8 +341,8 @@ def test_sums_are_exact_by_any_group(store_url: str) -> None:
         )
         for by, group in groups:
             found = await store.usage_sums(SumQuery(EVER.since_ms, EVER.until_ms, by=by))
-            wanted = sorted({(group(one), one.time_ms // SLOT_MS) for one in rows})
-            assert [(part.group, part.slot) for part in found] == wanted
+            expected = sorted({(group(one), one.time_ms // SLOT_MS) for one in rows})
+            assert [(part.group, part.slot) for part in found] == expected
             for part in found:
                 mine = [one for one in rows if (group(one), one.time_ms // SLOT_MS) == (part.group, part.slot)]
                 assert part.requests == len(mine)
@@ -361,16 +361,16 @@ def test_sums_are_exact_by_any_group(store_url: str) -> None:
                 assert part.failed == sum(one.outcome == "overloaded" for one in mine)
                 assert part.duration_ms == sum(one.duration_ms for one in mine)
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_no_usage_has_no_sums(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         await store.append_usage([])
         assert await store.usage_rows(EVER) == ()
         assert await store.usage_sums(SumQuery(EVER.since_ms, EVER.until_ms, by="model")) == ()
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=50)
@@ -384,13 +384,13 @@ counts = st.none() | st.integers(0, 2**63 - 1)
 def test_any_values_are_read_as_they_were_appended(
     store_url: str, values: list[tuple[str, str, int | None, float | None]]
 ) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         taken = len(await store.usage_rows(EVER))
         rows: list[UsageRow] = [
-            replace(row(taken + number), client=client, requested_model=wanted, input_tokens=count, credits=credits)
-            for number, (client, wanted, count, credits) in enumerate(values)
+            replace(row(taken + number), client=client, requested_model=model, input_tokens=count, credits=credits)
+            for number, (client, model, count, credits) in enumerate(values)
         ]
         await store.append_usage(rows)
         assert list((await store.usage_rows(EVER))[taken:]) == rows
 
-    tell(store_url, story)
+    run_with_store(store_url, use)

@@ -73,7 +73,7 @@ def test_an_edited_setting_applies_and_without_it_nothing_is_removed(tmp_path: P
         days: list[float | None] = [None]
         reads = 0
 
-        def wanted() -> float | None:
+        def read_setting() -> float | None:
             nonlocal reads
             reads += 1
             return days[0]
@@ -83,7 +83,7 @@ def test_an_edited_setting_applies_and_without_it_nothing_is_removed(tmp_path: P
                 await asyncio.sleep(0.005)
 
         async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(remove_old_usage_forever(store, wanted, every_s=0.01))
+            watching = tasks.create_task(remove_old_usage_forever(store, read_setting, every_s=0.01))
             await wait_until_read(3)
             assert await kept(store) == ["req_1"]
             days[0] = 1.0

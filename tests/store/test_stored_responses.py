@@ -15,7 +15,7 @@ from dragoman.store.response_rows import (
     Kept,
     ResponseRow,
 )
-from store.test_both_stores import tell
+from store.test_both_stores import run_with_store
 
 NOW = 1_800_000_000
 FAR = Bounds(per_owner=10**6, owner_bytes=10**12, total_bytes=10**12)
@@ -51,7 +51,7 @@ async def save_chain(store: Store) -> None:
 
 
 def test_a_response_is_found_by_its_owner_until_it_expires(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         await save_chain(store)
         saved = response("resp_1", [HELLO], [REPLY])
         assert await store.responses.find_response("alice", "resp_1", NOW) == saved
@@ -61,11 +61,11 @@ def test_a_response_is_found_by_its_owner_until_it_expires(store_url: str) -> No
         assert [row.id for row in await store.responses.list_responses("alice", 10, NOW)] == ["resp_2", "resp_1"]
         assert await store.responses.list_responses("bob", 10, NOW) == ()
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_an_item_is_stored_once_and_goes_with_its_last_reference(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         await save_chain(store)
         assert (await store.responses.measure("alice")).items == 4
         assert await store.responses.load_items("alice", [HELLO.digest, REPLY.digest]) == {
@@ -80,11 +80,11 @@ def test_an_item_is_stored_once_and_goes_with_its_last_reference(store_url: str)
         assert await store.responses.delete_response("alice", "resp_2")
         assert await store.responses.measure() == Kept(0, 0, 0, 0)
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_responses_beyond_time_count_and_bytes_are_removed_oldest_first(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         for number in range(6):
             one = item(f"msg_{number}")
             await store.responses.save_response(response(f"resp_{number}", [one], [], age=number), [one])
@@ -101,11 +101,11 @@ def test_responses_beyond_time_count_and_bytes_are_removed_oldest_first(store_ur
         assert await store.responses.remove_responses(NOW, replace(FAR, total_bytes=size), 10) == 1
         assert (await store.responses.measure()).items == 1
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_a_conversation_keeps_the_order_of_its_items_and_outlives_responses(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         await store.responses.add_conversation(ConversationRow("alice", "conv_1", NOW, b"{}"), [HELLO])
         row = replace(response("resp_1", [HELLO, MORE], [REPLY]), conversation="conv_1")
         await store.responses.save_response(row, [HELLO, MORE, REPLY], appended=[MORE.digest, REPLY.digest])
@@ -131,11 +131,11 @@ def test_a_conversation_keeps_the_order_of_its_items_and_outlives_responses(stor
         assert await store.responses.save_response(late, [HELLO, MORE, REPLY], appended=[MORE.digest])
         assert await store.responses.conversation_items("alice", "conv_1") == ()
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_one_run_at_a_time_holds_the_lock_of_a_conversation(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         await store.responses.add_conversation(ConversationRow("alice", "conv_1", NOW, b"{}"), [])
         first, second = ConversationLock("one", NOW + 60), ConversationLock("two", NOW + 60)
         assert not await store.responses.lock_conversation("bob", "conv_1", first, NOW)
@@ -148,11 +148,11 @@ def test_one_run_at_a_time_holds_the_lock_of_a_conversation(store_url: str) -> N
         await store.responses.unlock_conversation("alice", "conv_1", "two")
         assert await store.responses.lock_conversation("alice", "conv_1", first, NOW)
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_parallel_saves_and_deletes_leave_no_item_behind_and_lose_none(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         async def keep(number: int) -> None:
             row = response(f"resp_{number}", [HELLO, MORE], [REPLY])
             await store.responses.save_response(row, [HELLO, MORE, REPLY])
@@ -165,4 +165,4 @@ def test_parallel_saves_and_deletes_leave_no_item_behind_and_lose_none(store_url
             await store.responses.delete_response("alice", f"resp_{number}")
         assert await store.responses.measure() == Kept(0, 0, 0, 0)
 
-    tell(store_url, story)
+    run_with_store(store_url, use)

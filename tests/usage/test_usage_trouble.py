@@ -28,13 +28,13 @@ def ask(served: GatewayProcess, requests: list[NumberedRequest]) -> None:
         assert (statuses[request.number] == 200) != refused
 
 
-def go_through(served: GatewayProcess, break_it: Callable[[], None], mend_it: Callable[[], None]) -> None:
+def go_through(served: GatewayProcess, break_it: Callable[[], None], repair_it: Callable[[], None]) -> None:
     ask(served, list(mix_requests(200)))
     break_it()
     ask(served, list(mix_requests(600, start=200)))
     wait_for(lambda: "usage cannot be stored" in served.log)
     ask(served, list(mix_requests(200, start=800)))
-    mend_it()
+    repair_it()
     wait_for(lambda: "usage is stored again; 0 rows were dropped" in served.log)
     ask(served, list(mix_requests(200, start=1000)))
 

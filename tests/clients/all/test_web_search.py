@@ -87,13 +87,13 @@ def test_vercel_ai_searches_the_web_and_sends_the_search_back(
         assert list(found) == modes
         for mode, outcome in found.items():
             assert outcome.error == [], outcome
-            said = msgspec.json.decode(outcome.text, type=dict)
-            assert said["text"].endswith(ANSWER), mode
-            assert said["calls"] == 1, mode
-            assert URL in said["urls"], mode
+            printed = msgspec.json.decode(outcome.text, type=dict)
+            assert printed["text"].endswith(ANSWER), mode
+            assert printed["calls"] == 1, mode
+            assert URL in printed["urls"], mode
             # Without a store on the server, the SDK leaves a search of Responses out of the history.
-            assert said["again"] == ANSWER or mode.startswith("responses"), mode
-            assert said["again"].endswith(ANSWER), mode
+            assert printed["again"] == ANSWER or mode.startswith("responses"), mode
+            assert printed["again"].endswith(ANSWER), mode
     assert here.agent.complaints == []
     proves("Vercel AI SDK", upstream, "web search")
 
@@ -112,9 +112,9 @@ def test_pydantic_ai_searches_the_web_and_sends_the_search_back(
         assert list(found) == modes, ran
         for mode, outcome in found.items():
             assert outcome.error == [], outcome
-            said = msgspec.json.decode(outcome.text, type=dict)
-            assert said["text"].endswith(ANSWER), mode
-            assert len(said["calls"]) == (0 if mode.startswith("chat") else 1), mode
-            assert said["again"].endswith(ANSWER), mode
+            printed = msgspec.json.decode(outcome.text, type=dict)
+            assert printed["text"].endswith(ANSWER), mode
+            assert len(printed["calls"]) == (0 if mode.startswith("chat") else 1), mode
+            assert printed["again"].endswith(ANSWER), mode
     assert here.agent.complaints == []
     proves("pydantic-ai", upstream, "web search")

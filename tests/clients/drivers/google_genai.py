@@ -6,7 +6,7 @@ from google import genai
 from google.genai import types
 from note import KEY, PROMPT, SCHEMA, URL, drive, model, write_note
 
-# It retries only if told to, and never a stream that has begun.
+# It retries only if it is configured to, and never a stream that has begun.
 RETRIES = types.HttpRetryOptions(attempts=3, initial_delay=0.1, max_delay=0.3)
 client = genai.Client(api_key=KEY, http_options=types.HttpOptions(base_url=URL, timeout=30_000, retry_options=RETRIES))
 TOOL = types.FunctionDeclaration(name="write_note", description="Writes a note.", parameters_json_schema=SCHEMA)

@@ -32,8 +32,8 @@ async def talk(way: str, mode: str) -> str:
     watching = watch if streaming else None
     first = await agent.run("What do pandas eat?", event_stream_handler=watching)
     second = await agent.run("Are you sure?", message_history=first.all_messages(), event_stream_handler=watching)
-    said = {"text": str(first.output), "calls": _searches(first), "again": str(second.output)}
-    return json.dumps(said)
+    found = {"text": str(first.output), "calls": _searches(first), "again": str(second.output)}
+    return json.dumps(found)
 
 
 def _searches(result: AgentRunResult[str]) -> list[object]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clients.faults import once
-from clients.gemini_cli import RUN, ask, check_recovery, result, run, said
+from clients.gemini_cli import RUN, ask, check_recovery, result, run, text_of
 from clients.proof import Proves
 from clients.rig import UPSTREAMS, Rig
 from clients.smoke.test_cli_faults import try_each
@@ -30,7 +30,7 @@ def test_gemini_cli_writes_reads_and_edits_a_file(
     ran = ask(here, node, client("gemini-cli"), "Write a note, read it and edit it.")
     assert ran.code == 0, ran
     assert result(ran)["status"] == "success", ran
-    assert "Finished. The last tool said: Successfully modified file" in said(ran), ran
+    assert "Finished. The last tool said: Successfully modified file" in text_of(ran), ran
     assert (here.work / "note.txt").read_text() == "Grüße 👋\ndrei\n"
     assert here.agent.complaints == []
     assert any("zwei" in found for found in here.agent.requests[-1].results)

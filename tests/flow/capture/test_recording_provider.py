@@ -111,8 +111,8 @@ def test_a_response_that_is_closed_before_its_end_is_noted_so() -> None:
 
 
 def test_a_request_without_a_response_is_noted_with_the_error() -> None:
-    lost = ConnectionLost("nobody listens", sent=False, received=False)
-    assert exchange_once(lost, "read") == ("Lost: nobody listens", "", ())
+    lost = ConnectionLost("nothing listens", sent=False, received=False)
+    assert exchange_once(lost, "read") == ("Lost: nothing listens", "", ())
 
 
 def test_a_request_that_is_cancelled_is_noted_so() -> None:

@@ -28,10 +28,12 @@ HI = Turn(Role.USER, (Text("hi", "/hi"),), "/0")
 CALLS = Turn(Role.ASSISTANT, (ToolCall("a", "f", "{}", "/a"), ToolCall("b", "f", "{}", "/b")), "/1")
 F = Function("f", "/tools/0", parameters={"type": "object"})
 
-Told = list[tuple[str, LossKind]]
+Losses = list[tuple[str, LossKind]]
 
 
-def built(*turns: Turn, target: Target = TARGET, client: str = "messages", **fields: object) -> tuple[JsonObject, Told]:
+def built(
+    *turns: Turn, target: Target = TARGET, client: str = "messages", **fields: object
+) -> tuple[JsonObject, Losses]:
     assert PROTOCOL.upstream
     ledger = Ledger()
     request = replace(Request(client, "asked", turns or (HI,)), **fields)

@@ -50,10 +50,10 @@ def raised(failure: Failure) -> openai.APIStatusError:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_every_kind_raises_its_class_in_the_sdk(kind: Kind) -> None:
-    status, wanted = CLASSES[kind]
+    status, expected = CLASSES[kind]
     error = raised(Failure(kind, "so it goes"))
     assert error.status_code == status
-    assert isinstance(error, wanted)
+    assert isinstance(error, expected)
     assert "so it goes" in str(error)
 
 

@@ -133,8 +133,8 @@ def test_a_signature_returns_byte_for_byte_on_the_first_call_of_its_step() -> No
 
 
 def test_a_signature_of_text_returns_on_the_text() -> None:
-    said = {"role": "assistant", "content": [thought("AB=="), {"type": "text", "text": "So."}]}
-    [_, one, _] = from_messages(said, {"role": "user", "content": "And?"})
+    turn = {"role": "assistant", "content": [thought("AB=="), {"type": "text", "text": "So."}]}
+    [_, one, _] = from_messages(turn, {"role": "user", "content": "And?"})
     assert one["parts"] == [{"text": "Hm.", "thought": True}, {"text": "So.", "thoughtSignature": "AB=="}]
 
 
@@ -190,11 +190,11 @@ def test_an_image_of_a_result_stands_in_it_or_after_all_results() -> None:
     source = {"type": "base64", "media_type": "image/png", "data": PNG}
     shown = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image", "source": source}]}
     plain = {"type": "tool_result", "tool_use_id": "b", "content": "ok"}
-    said = ({"role": "assistant", "content": [use("a"), use("b")]}, {"role": "user", "content": [shown, plain]})
-    [*_, new] = from_messages(*said)
+    turns = ({"role": "assistant", "content": [use("a"), use("b")]}, {"role": "user", "content": [shown, plain]})
+    [*_, new] = from_messages(*turns)
     inline = {"inlineData": {"mimeType": "image/png", "data": PNG}}
     assert new["parts"][0]["functionResponse"]["parts"] == [inline]
-    [*_, old] = from_messages(*said, model=OLD)
+    [*_, old] = from_messages(*turns, model=OLD)
     assert [next(iter(part)) for part in old["parts"]] == ["functionResponse", "functionResponse", "text", "inlineData"]
 
 

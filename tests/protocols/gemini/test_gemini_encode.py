@@ -196,12 +196,12 @@ def test_a_failure_is_an_event_and_then_the_bare_object() -> None:
 
 @pytest.mark.parametrize("character", ["\u0085", "\u2028", "\u2029"])
 def test_line_ends_of_other_standards_are_escaped(character: str) -> None:
-    said = f"a{character}é"
-    events: list[Event] = [START, *think(0, said), *text(1, said), *call(2, "f", f'{{"k": "{said}"}}'), END]
+    written = f"a{character}é"
+    events: list[Event] = [START, *think(0, written), *text(1, written), *call(2, "f", f'{{"k": "{written}"}}'), END]
     for body in (encode(events), encode_whole(events, context(), Ledger())):
         assert character.encode() not in body
-    assert [part["text"] for part in parts(encode(events)) if "functionCall" not in part] == [said, said, ""]
-    assert parts(encode(events))[2]["functionCall"]["args"] == {"k": said}
+    assert [part["text"] for part in parts(encode(events)) if "functionCall" not in part] == [written, written, ""]
+    assert parts(encode(events))[2]["functionCall"]["args"] == {"k": written}
 
 
 def test_arguments_over_several_lines_are_written_on_one() -> None:
@@ -227,7 +227,7 @@ def test_thoughts_are_shown_only_if_the_client_requested_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ended", "reason", "message", "said"),
+    ("ended", "reason", "message", "shown"),
     [
         (Ended(Stop.STOP_SEQUENCE, sequence="x"), "STOP", None, ""),
         (Ended(Stop.CONTEXT_FULL), "MAX_TOKENS", None, ""),
@@ -236,15 +236,15 @@ def test_thoughts_are_shown_only_if_the_client_requested_them() -> None:
         (Ended(Stop.PAUSE), "STOP", None, ""),
     ],
 )
-def test_why_a_reply_ended(ended: Ended, reason: str, message: bool | None, said: str) -> None:
+def test_why_a_reply_ended(ended: Ended, reason: str, message: bool | None, shown: str) -> None:
     for candidate in (
         chunks(encode([START, ended]))[-1]["candidates"][0],
         whole([START, ended])["candidates"][0],
     ):
         assert candidate["finishReason"] == reason
         assert ("finishMessage" in candidate) is (message is True)
-    assert said in "".join(part["text"] for part in parts(encode([START, ended])))
-    assert said in whole([START, ended])["candidates"][0]["content"]["parts"][0]["text"]
+    assert shown in "".join(part["text"] for part in parts(encode([START, ended])))
+    assert shown in whole([START, ended])["candidates"][0]["content"]["parts"][0]["text"]
 
 
 def test_counts_of_thoughts_stand_apart() -> None:

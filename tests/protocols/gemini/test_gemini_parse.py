@@ -124,8 +124,8 @@ def test_one_object_is_a_list_of_one() -> None:
 
 
 def test_the_chunks_of_a_reply_that_an_sdk_replays_are_one_turn_and_one_text() -> None:
-    said: list[Json] = [{"role": "model", "parts": [{"text": piece}]} for piece in ("Hel", "lo", "")]
-    found = turns({"parts": [{"text": "a"}]}, *said, {"role": "user", "parts": [{"text": "b"}, {"text": "c"}]})
+    contents: list[Json] = [{"role": "model", "parts": [{"text": piece}]} for piece in ("Hel", "lo", "")]
+    found = turns({"parts": [{"text": "a"}]}, *contents, {"role": "user", "parts": [{"text": "b"}, {"text": "c"}]})
     assert [(role, [part.text for part in parts if isinstance(part, Text)]) for role, parts in found] == [
         (Role.USER, ["a"]),
         (Role.ASSISTANT, ["Hello"]),

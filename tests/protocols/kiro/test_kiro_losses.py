@@ -136,8 +136,8 @@ def test_a_shape_of_the_answer_is_requested_in_the_prompt() -> None:
     assert "JSON" in built.current["content"]
     assert "/response_format" in built.approximated
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
-    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "description": "An x."}}
-    built = ask("chat", chat({"role": "system", "content": "S"}, user("hi"), response_format=wanted))
+    response_format = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "description": "An x."}}
+    built = ask("chat", chat({"role": "system", "content": "S"}, user("hi"), response_format=response_format))
     assert built.current["content"].startswith("S\n\n")
     assert built.current["content"].endswith(msgspec.json.encode(schema).decode() + "\n\nhi")
     assert "An x." in built.current["content"]

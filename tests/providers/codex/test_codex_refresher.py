@@ -181,7 +181,7 @@ def test_another_account_in_the_file_is_an_error_and_its_tokens_are_not_used(tmp
     assert fake.counts[TOKEN] == 0
 
 
-async def asked_until(rig: Rig, token: str) -> None:
+async def request_until(rig: Rig, token: str) -> None:
     """A request waits for a look at the file only so long; on a busy machine the next one sees what it found."""
     for _ in range(1000):
         if (await rig.refresher.get()).access_token == token:
@@ -191,7 +191,7 @@ async def asked_until(rig: Rig, token: str) -> None:
 
 
 def test_another_account_is_an_error_even_while_the_old_token_is_valid(tmp_path: Path) -> None:
-    """Near its end the file is looked at, and who has signed in there decides; signing in again mends it."""
+    """Shortly before expiry the file is read, and the account in it decides; signing in again fixes it."""
     with FakeCodex() as fake:
         path = write_file(tmp_path / "auth.json", fake.auth_file(900))
 
@@ -201,11 +201,11 @@ def test_another_account_is_an_error_even_while_the_old_token_is_valid(tmp_path:
             write_file(path, fake.auth_file(7200))
             rig.ahead_s = 700
             with pytest.raises(RequestError, match="another account"):
-                await asked_until(rig, "nothing that it will ever give")
+                await request_until(rig, "nothing that it will ever give")
             fake.account = "acct-fake-1"
             back = fake.auth_file(7200)
             write_file(path, back)
-            await asked_until(rig, tokens(back)["access_token"])
+            await request_until(rig, tokens(back)["access_token"])
 
         asyncio.run(make_rig(fake, path, work))
     assert fake.counts[TOKEN] == 0

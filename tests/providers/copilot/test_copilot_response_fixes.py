@@ -40,10 +40,10 @@ def test_thoughts_and_several_calls_are_kept() -> None:
 
 
 def test_a_reply_in_the_shape_of_messages_becomes_one_of_chat() -> None:
-    said = {"type": "text", "text": "Let me look."}
+    text = {"type": "text", "text": "Let me look."}
     use = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}}
     usage = {"input_tokens": 3, "cache_read_input_tokens": 7, "output_tokens": 4}
-    given_reply = {"id": "m", "type": "message", "role": "assistant", "model": "claude", "content": [said, use]}
+    given_reply = {"id": "m", "type": "message", "role": "assistant", "model": "claude", "content": [text, use]}
     result = fixed({**given_reply, "stop_reason": "tool_use", "usage": usage})
     call = {**CALL, "id": "toolu_1"}
     assert result == {

@@ -214,9 +214,9 @@ def test_a_service_account_signs_its_request_for_a_token(google: FakeGoogle, tmp
     head, claims, signature = form["assertion"][0].split(".")
     key.public_key().verify(_decode(signature), f"{head}.{claims}".encode(), padding.PKCS1v15(), hashes.SHA256())
     assert msgspec.json.decode(_decode(head)) == {"alg": "RS256", "typ": "JWT", "kid": "k1"}
-    said = msgspec.json.decode(_decode(claims))
-    assert (said["iss"], said["aud"]) == ("a@p.example", f"{google.root}{TOKEN}")
-    assert said["exp"] - said["iat"] == 3600
+    decoded = msgspec.json.decode(_decode(claims))
+    assert (decoded["iss"], decoded["aud"]) == ("a@p.example", f"{google.root}{TOKEN}")
+    assert decoded["exp"] - decoded["iat"] == 3600
 
 
 def _decode(text: str) -> bytes:
