@@ -116,8 +116,8 @@ class Client:
             expected = b"".join(make_reply(self.way.client, self.number))
         if have != expected:
             place = next((at for at in range(len(have)) if have[at : at + 1] != expected[at : at + 1]), len(have))
-            shown, wanted = have[place : place + 60], expected[place : place + 60]
-            self.result.problem = f"differs at byte {place}: {shown!r}, not {wanted!r}"
+            shown, right = have[place : place + 60], expected[place : place + 60]
+            self.result.problem = f"differs at byte {place}: {shown!r}, not {right!r}"
         elif b"client-%04d" % self.number not in have and not self.way.is_translated:
             self.result.problem = "the reply of another client"
 

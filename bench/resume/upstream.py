@@ -1,4 +1,4 @@
-"""The fake upstream: answers each client with its own reply, slowly, and counts how often it was called for whom."""
+"""The fake upstream: it sends each client its own reply, slowly, and counts the calls of each client."""
 
 import asyncio
 import re

@@ -283,5 +283,5 @@ def test_continue_gets_a_whole_file_with_the_window_of_the_model(shell: Shell) -
     assert model["defaultCompletionOptions"] == {"contextLength": 200_000}
 
 
-def test_cline_is_told_the_window_of_the_model(shell: Shell) -> None:
+def test_cline_gets_the_window_of_the_model(shell: Shell) -> None:
     assert "Context Window Size  200000" in shell.run("connect", "cline", "--model", "claude-sonnet-4-5").out

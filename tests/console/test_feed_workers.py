@@ -114,7 +114,7 @@ def test_a_tab_that_comes_back_to_the_other_worker_gets_only_what_it_missed(work
         assert "hello" not in [name for name, _ in again.events]
 
 
-def test_nothing_is_asked_of_the_other_worker_without_a_tab(workers: Workers) -> None:
+def test_the_other_worker_gets_no_request_without_a_tab(workers: Workers) -> None:
     browser = sign_in(workers[0])
     with reading(browser) as feed:
         feed.wait_for(lambda: all(worker.app.gateway.captures.live_left > 0 for worker in workers))

@@ -175,7 +175,7 @@ def test_a_failure_of_the_upstream_is_a_failed_response(rig: StateRig) -> None:
         ({"input": [{"type": "compaction_trigger"}]}, 400, b"background"),
     ],
 )
-def test_what_is_wrong_with_a_request_is_said_at_once(
+def test_a_malformed_request_is_refused_at_once(
     rig: StateRig, fields: dict[str, object], status: int, param: bytes
 ) -> None:
     rig.fakes["chat"].requests.clear()

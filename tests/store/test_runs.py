@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from dragoman.store import Store
 from dragoman.store.response_rows import BACKGROUND_STREAM, ConversationLock, ConversationRow, Kept, ResponseRow
 from dragoman.store.run_rows import Claim, Ending, EventChunk, QueuedRun, RunEvents
-from store.test_both_stores import opened, tell
+from store.test_both_stores import opened, run_with_store
 from store.test_stored_responses import FAR, HELLO, NOW, REPLY, response
 
 MOST = 100
@@ -29,7 +29,7 @@ async def status(store: Store, id: str, owner: str = "alice") -> str:
 
 
 def test_a_queued_response_is_claimed_once_and_ends_once(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         assert await queue(store, "resp_1")
         run = await store.runs.claim_run(Claim("token", NOW + 10), MOST)
         assert run is not None
@@ -49,11 +49,11 @@ def test_a_queued_response_is_claimed_once_and_ends_once(store_url: str) -> None
         assert await store.responses.measure() == Kept(0, 0, 0, 0)
         assert (await store.runs.load_events("alice", "resp_1", -1, 10)).chunks == ()
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_cancelling_adds_the_last_event_after_those_that_are_stored_and_stops_further_ones(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         await queue(store, "resp_1")
         await store.runs.claim_run(Claim("token", NOW + 10), MOST)
         await store.runs.add_events([RunEvents("token", EventChunk(2, 4, b"2-4"))], NOW)
@@ -68,11 +68,11 @@ def test_cancelling_adds_the_last_event_after_those_that_are_stored_and_stops_fu
         assert [chunk.body for chunk in events.chunks] == [b"2-4", b"event 5"]
         assert await status(store, "resp_1") == "cancelled"
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_a_claim_is_lost_when_it_is_not_extended(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         for id in ("resp_1", "resp_2", "resp_3"):
             await queue(store, id)
         for token in ("kept", "lost"):
@@ -86,21 +86,21 @@ def test_a_claim_is_lost_when_it_is_not_extended(store_url: str) -> None:
         assert await store.runs.end_run("alice", "resp_2", Ending("failed", b"{}", None, NOW + 10), NOW)
         assert [await status(store, f"resp_{number}") for number in (1, 2, 3)] == ["in_progress", "failed", "queued"]
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_one_owner_can_neither_fill_the_queue_nor_keep_others_waiting(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         assert [await queue(store, f"resp_{number}", most=3) for number in range(4)] == [True, True, True, False]
         assert await queue(store, "resp_b", "bob", most=3)
         claimed = [await store.runs.claim_run(Claim(str(number), NOW + 10), 2) for number in range(5)]
         assert [run and run.row.id for run in claimed] == ["resp_0", "resp_1", "resp_b", None, None]
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_claims_of_many_processes_never_meet(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         for number in range(20):
             await queue(store, f"resp_{number}", owner="alice" if number % 2 else "bob")
 
@@ -114,11 +114,11 @@ def test_claims_of_many_processes_never_meet(store_url: str) -> None:
         taken = await asyncio.gather(*map(take, ("a", "b", "c")))
         assert sorted(id for ids in taken for id in ids) == sorted(f"resp_{number}" for number in range(20))
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_a_conversation_is_locked_until_its_background_response_ends(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         await store.responses.add_conversation(ConversationRow("alice", "conv_1", NOW, b"{}"), [])
         row = replace(queued("resp_1"), conversation="conv_1")
         await store.runs.queue_run(row, [HELLO], QueuedRun(b""), MOST)
@@ -130,11 +130,11 @@ def test_a_conversation_is_locked_until_its_background_response_ends(store_url: 
         assert await store.responses.conversation_items("alice", "conv_1") == (HELLO, REPLY)
         assert await store.responses.lock_conversation("alice", "conv_1", lock, NOW)
 
-    tell(store_url, story)
+    run_with_store(store_url, use)
 
 
 def test_events_are_removed_some_time_after_the_end_or_when_they_are_too_many(store_url: str) -> None:
-    async def story(store: Store) -> None:
+    async def use(store: Store) -> None:
         for id in ("resp_1", "resp_2"):
             await queue(store, id)
         await store.runs.claim_run(Claim("token", NOW + 10), MOST)
@@ -148,4 +148,4 @@ def test_events_are_removed_some_time_after_the_end_or_when_they_are_too_many(st
         assert await store.responses.remove_responses(NOW, replace(FAR, per_owner=0), 10) == 1
         assert await status(store, "resp_2") == "queued"
 
-    tell(store_url, story)
+    run_with_store(store_url, use)

@@ -26,7 +26,7 @@ class ObservedRequest:
     ) -> None:
         self._record = record
         self._exchange = exchange
-        self._observers = observers  # None: its outcome concerns nobody
+        self._observers = observers  # None: its outcome is not observed
         self._live = live  # where the console lists the request and may end it
 
     def __enter__(self) -> RequestRecord:
