@@ -164,7 +164,7 @@ def _counts(usage: Usage | None) -> Sequence[int | None]:
     if usage is None:
         return NO_COUNTS
     counts = (usage.input, usage.cache_read, usage.cache_write, usage.output, usage.reasoning)
-    # The bits of all of them are negative if one is, and no less than the greatest.
+    # The bitwise OR is negative if one of them is, and at least as large as the largest.
     if 0 <= counts[0] | counts[1] | counts[2] | counts[3] | counts[4] <= MAX_COUNT:
         return counts
     return [min(max(count, 0), MAX_COUNT) for count in counts]

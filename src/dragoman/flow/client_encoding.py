@@ -136,7 +136,7 @@ class ClientEncoding:
         return self._encoded(events)
 
     def begin_round(self) -> None:
-        """Expect another turn that goes on with the same reply, after tools have run."""
+        """Expect another turn that continues the same reply, after tools have run."""
         assert self._rounds is not None
         self._rounds.begin_round()
 

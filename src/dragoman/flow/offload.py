@@ -1,4 +1,4 @@
-"""Run work on large bodies in a thread, so that the event loop goes on serving other requests.
+"""Run work on large bodies in a thread, so that the event loop keeps serving other requests.
 
 The interpreter switches between threads every few milliseconds of Python code, but not within one call into C, such
 as decoding a body. The event loop needs the interpreter anew for each socket that it reads: beside a thread that makes

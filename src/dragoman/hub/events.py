@@ -129,7 +129,7 @@ class Ended(Struct, frozen=True, tag="ended"):
     sequence: str | None = None  # the stop sequence that was hit
     category: str | None = None  # of a refusal
     explanation: str | None = None
-    continuation: str | None = None  # with PAUSE: what the same request goes on with
+    continuation: str | None = None  # with PAUSE: the token that continues the same request
     cut: tuple[TruncatedCall, ...] = ()  # with LENGTH: calls that are not passed on because they are incomplete
 
 

@@ -291,7 +291,7 @@ class Client(Struct, frozen=True):
     body_protocol: Callable[[bytes], str | None] = lambda body: None  # the protocol of a body sent to the wrong path
     # Earlier uses of server tools among a turn's parts, by index; None: part of a use that stands elsewhere.
     read_tool_uses: ReadToolUses = lambda parts: {}
-    knows_pause: bool = False  # its replies may end with a pause, which the client itself goes on from
+    knows_pause: bool = False  # its replies may end with a pause, after which the client itself continues
     cites_apart: bool = False  # a cited link is a text block of its own
     has_conflicts: bool = True  # 409 means that a request contradicts an earlier one; else that is a bad request
     id_header: bytes = b"x-request-id"  # the response header that its SDK reads the request id from

@@ -7,7 +7,7 @@ from dragoman.hub.ports import RunStage
 
 
 class HoldPause:
-    """Passes a reply on, without its end if that is a pause, and keeps the events for the request that goes on."""
+    """Passes a reply on, without its end if that is a pause, and keeps the events for the request that continues it."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -25,7 +25,7 @@ class HoldPause:
 
 
 class HoldContinuation(RunStage):
-    """Passes a reply on, without its end if the same request goes on with a token."""
+    """Passes a reply on, without its end if a token continues the same request."""
 
     __slots__ = ("end",)
 

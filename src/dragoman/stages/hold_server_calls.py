@@ -30,7 +30,7 @@ class HoldServerCalls:
     """Passes a reply on, without calls of the gateway's own tools.
 
     A block that opens after such a call is held too, so that the client can be sent everything in the order of the
-    model's reply once the tool has run. The end is held if there is such a call: the reply goes on. A reply that was
+    model's reply once the tool has run. The end is held if there is such a call: the reply continues. A reply that was
     cut off or filtered does not go on: the calls are dropped.
     """
 

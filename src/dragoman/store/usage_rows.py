@@ -61,7 +61,7 @@ def make_id(time_ms: int, number: int) -> bytes:
 
 
 def first_id(time_ms: int) -> bytes:
-    """Return what no id of a row at this time or later is less than."""
+    """Return a lower bound of the ids of rows at this time or later."""
     return min(max(time_ms, 0), MAX_TIME_MS).to_bytes(TIME_BYTES, "big")
 
 

@@ -175,7 +175,7 @@ def _check_address(url: str, rules: FetchRules) -> ParsedUrl | ToolFailure:
         target = parse_url(url)
     except ValueError as fault:
         return ToolFailure(ToolErrorCode.INVALID_INPUT, f"The URL cannot be fetched: {fault}.")
-    if _is_private_place(target.host):  # before the port, which would be the lesser objection
+    if _is_private_place(target.host):  # before the port: this is the more important reason
         return _not_public(target)
     if rules.ports is not None and target.port not in rules.ports:
         allowed = ", ".join(map(str, sorted(rules.ports)))

@@ -14,7 +14,9 @@ from dragoman.tools.web_search import AccountSearch, SearchBackend
 LOCATES_BY_COUNTRY = frozenset(("brave",))
 
 
-DescribeTool = Callable[[bool], Coroutine[object, object, ToolText | None]]  # of the first round of a reply?
+DescribeTool = Callable[
+    [bool], Coroutine[object, object, ToolText | None]
+]  # argument: whether it is for the first round of a reply
 
 
 class ToolPlan(Struct, frozen=True):

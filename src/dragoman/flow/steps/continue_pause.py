@@ -1,6 +1,6 @@
-"""Go on with a reply that its vendor has paused, for a client whose protocol has no pause.
+"""Continue a reply that its vendor has paused, for a client whose protocol has no pause.
 
-Some vendors want back what they said so far. Others give a token, with which the same request gets the rest.
+Some vendors need the reply so far in the next request. Others give a token, with which the same request gets the rest.
 """
 
 from msgspec import Struct
@@ -17,7 +17,7 @@ MAX_CONTINUATIONS = 16
 
 
 class Paused(Struct, frozen=True):
-    """The upstream has paused its reply: it expects to be sent what it said, and then goes on."""
+    """The upstream has paused its reply: it continues once it gets back the reply so far."""
 
     events: list[Event]  # the turn as it came
     end: Ended

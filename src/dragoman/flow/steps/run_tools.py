@@ -54,8 +54,8 @@ class Rounds:
         self.uses = {SEARCH: 0, FETCH: 0}
         self.shown: list[ShownText] = []  # what tools have returned in this reply
         self.ran: dict[str, ToolResult] = {}  # by id, of uses that the client's history left without a result
-        self._token: str | None = None  # with which the upstream goes on
-        self.continuations = 0  # how often it has done so
+        self._token: str | None = None  # with which the upstream continues
+        self.continuations = 0  # how often it has continued
 
     @property
     def pauses(self) -> int:

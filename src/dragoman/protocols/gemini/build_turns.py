@@ -201,7 +201,7 @@ class _TurnBuilder:
         return {"input": arguments}
 
     def _build_foreign(self, part: Foreign) -> list[Wire]:
-        """Return a part of Gemini's own, from its client or from the reply that it goes on with."""
+        """Return a part of Gemini's own, from its client or from the reply that it continues."""
         own = self._same_protocol or part.is_upstreams
         return [dict(part.raw)] if own and isinstance(part.raw, dict) else []
 

@@ -52,7 +52,7 @@ class Decoder:
         self._data = b""  # the chunk that is being read
         self._finish: str | None = None
         self._message: str | None = None  # finishMessage
-        self._token: str | None = None  # with which the same request goes on
+        self._token: str | None = None  # that continues the same request
         self._grounding: Grounding | None = None
         self._usage: Tokens | None = None
 

@@ -10,7 +10,7 @@ from dragoman.hub.ports import ReplyContext
 from dragoman.hub.usage import Usage
 from dragoman.protocols.gemini.wire import FINISH_REASONS, STOPS, Wire
 
-WITHHELD = "The provider's content filter has withheld this reply."  # a client asks again where there is no text
+WITHHELD = "The provider's content filter has withheld this reply."  # a client retries a reply without text
 
 
 class _Candidate(msgspec.Struct):

@@ -214,7 +214,7 @@ def _build_details(failure: Failure) -> list[Wire]:
     if failure.at:
         violation = {"field": format_parameter(failure.at), "description": failure.message}
         details.append({"@type": f"{_TYPES}google.rpc.BadRequest", "fieldViolations": [violation]})
-    if failure.kind is Kind.QUOTA and failure.retry_after is None:  # Gemini CLI stops asking where a day is named
+    if failure.kind is Kind.QUOTA and failure.retry_after is None:  # Gemini CLI stops retrying if the error names a day
         violation = {"quotaId": "UpstreamQuotaPerDay", "description": failure.message}
         details.append({"@type": f"{_TYPES}google.rpc.QuotaFailure", "violations": [violation]})
     if failure.retry_after is not None:

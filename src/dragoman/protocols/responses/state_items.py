@@ -61,7 +61,7 @@ def uses_state(body: bytes, *, stores: bool) -> bool:
             return False
         items = _items_peek.decode(peek.input) if bytes(memoryview(peek.input)[:1]) == b"[" else []
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False  # parsing tells what is wrong
+        return False  # parsing reports what is wrong
     return any(_needs_store(item.type, item.role, item.id, item.encrypted_content) for item in items)
 
 
