@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.run-ready
 DEV_STAMP := $(VENV)/.dev-ready
 
-.PHONY: run test test-conformance test-console test-container test-monitoring chromium check-console test-clients test-model check bench survive resume profile matrix tour clients-page prices vocabulary lock clean
+.PHONY: run test test-conformance test-console test-container test-monitoring chromium check-console test-clients test-model check bench survive resume crash profile matrix tour clients-page prices vocabulary lock clean
 
 run: $(RUN_STAMP)
 	@$(BIN)/dragoman serve $(if $(PORT),--port $(PORT))
@@ -91,6 +91,10 @@ survive: $(DEV_STAMP)
 # 1,000 clients of every protocol that drop at a random byte and resume; SEED=number repeats an earlier run.
 resume: $(DEV_STAMP)
 	@$(BIN)/python -m bench.resume $(if $(SEED),--seed $(SEED))
+
+# kill -9 while 50 background responses and 50 stored streams run; POSTGRES=url of an empty database: there too.
+crash: $(DEV_STAMP)
+	@$(BIN)/python -m bench.crash $(if $(POSTGRES),--postgres $(POSTGRES))
 
 profile: $(DEV_STAMP)
 	@$(BIN)/python -m bench.profile

@@ -1,0 +1,154 @@
+"""Background responses of two gateways on one store, their limits, and what a gateway that stops leaves behind."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
+from gateway import KEY, Running, provider_section, running
+from state.background_rig import endless, read_events, slow, wait_until
+from state.state_rig import Reply
+from store.test_both_stores import opened
+from wire_json import JsonObject
+
+SETTINGS = """
+[server]
+drain_s = 0.5
+[retry]
+attempts = 1
+[responses]
+background_lease_s = 5.0
+max_background = {most}
+max_unfinished_per_key = 3
+"""
+BODY: JsonObject = {"model": "up/m", "background": True, "stream": True}
+
+
+@dataclass
+class Pair:
+    """Two gateways on one store; the first runs one response at a time, the second two."""
+
+    first: Running
+    second: Running
+    fake: FakeUpstream
+
+    def ask(self, gateway: Running, method: str, path: str, body: object = None, key: str = KEY) -> Reply:
+        connection = HTTPConnection("127.0.0.1", gateway.port, timeout=60)
+        try:
+            content = None if body is None else json.dumps(body)
+            connection.request(method, f"/v1{path}", content, {"authorization": f"Bearer {key}"})
+            answer = connection.getresponse()
+            return Reply(answer.status, dict(answer.getheaders()), answer.read())
+        finally:
+            connection.close()
+
+    def queue(self, gateway: Running, text: str, key: str = KEY) -> str:
+        made = self.ask(gateway, "POST", "/responses", BODY | {"input": text, "stream": False}, key)
+        assert made.status == 200, made.body
+        return str(made.json["id"])
+
+    def fill(self) -> list[str]:
+        """Have the first gateway run one response, and the second one two, that do not end."""
+        self.fake.choose = choose
+        ids = [self.queue(self.first, "endless 0")]
+        self.wait_for(self.first, ids[0], "in_progress")
+        ids += [self.queue(self.second, f"endless {number}") for number in (1, 2)]
+        for id in ids:
+            self.wait_for(self.second, id, "in_progress")
+        wait_until(lambda: len(self.fake.calls) == 3, "the upstream was not called")
+        return ids
+
+    def wait_for(self, gateway: Running, id: str, *statuses: str, key: str = KEY) -> JsonObject:
+        found: JsonObject = {}
+
+        def has_status() -> bool:
+            found.update(self.ask(gateway, "GET", f"/responses/{id}", key=key).json)
+            return found["status"] in statuses
+
+        wait_until(has_status, f"{id} did not become {statuses}")
+        return found
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    with ExitStack() as stack:
+        fake = stack.enter_context(FakeUpstream(keep_alive=False))
+        provider = provider_section("chat", fake.url)
+        first = stack.enter_context(running(SETTINGS.format(most=1) + provider, tmp_path, stored=("first",)))
+        second = stack.enter_context(running(SETTINGS.format(most=2) + provider, tmp_path, stored=("second",)))
+        yield Pair(first, second, fake)
+
+
+def choose(request: ReceivedRequest) -> Answer:
+    return endless() if b"endless" in request.body else slow("one", "two", pause_s=0.03)
+
+
+def test_a_response_is_followed_and_cancelled_through_another_gateway(pair: Pair) -> None:
+    pair.fake.choose = choose
+    first = pair.ask(pair.first, "POST", "/responses", BODY | {"input": "Hi"})
+    id = read_events(first)[0]["response"]["id"]
+    assert pair.ask(pair.second, "GET", f"/responses/{id}?stream=true").body == first.body
+    running = pair.queue(pair.first, "endless")
+    wait_until(lambda: len(pair.fake.calls) == 2, "the upstream was not called")
+    pair.fake.closed.clear()
+    cancelled_at = time.monotonic()
+    assert pair.ask(pair.second, "POST", f"/responses/{running}/cancel").json["status"] == "cancelled"
+    wait_until(lambda: pair.fake.closed, "the upstream request stayed open")
+    assert time.monotonic() - cancelled_at < 5  # a second on a machine that is not busy
+    assert pair.ask(pair.first, "GET", f"/responses/{running}").json["status"] == "cancelled"
+
+
+def test_what_one_gateway_cannot_run_another_one_runs_once(pair: Pair) -> None:
+    pair.fake.choose = choose
+    ids = [pair.queue(pair.first, f"endless {number}") for number in range(3)]
+    for id in ids:
+        pair.wait_for(pair.second, id, "in_progress")
+    wait_until(lambda: len(pair.fake.calls) >= 3, "the upstream was not called")
+    assert len({request.body for request in pair.fake.calls}) == len(pair.fake.calls) == 3
+    refused = pair.ask(pair.first, "POST", "/responses", BODY | {"input": "Hi"})
+    assert (refused.status, "retry-after" in refused.headers, b"max_unfinished_per_key" in refused.body) == (
+        *(429, True),
+        True,
+    )
+    other = pair.second.keys["second"]
+    waiting = pair.queue(pair.second, "Hi", other)
+    assert pair.ask(pair.second, "GET", f"/responses/{waiting}", key=other).json["status"] == "queued"
+    for id in ids:
+        pair.ask(pair.second, "POST", f"/responses/{id}/cancel")
+    assert pair.wait_for(pair.second, waiting, "completed", key=other)["usage"] is not None
+
+
+def test_a_gateway_that_stops_fails_what_it_runs_and_leaves_what_waits_to_others(pair: Pair) -> None:
+    interrupted, *running = pair.fill()
+    key = pair.first.keys["first"]
+    waiting = pair.queue(pair.first, "Hi", key)
+    pair.first.stop_soon().result(timeout=60)
+    ended = pair.wait_for(pair.second, interrupted, "failed")
+    assert (ended["error"]["code"], "interrupted" in ended["error"]["message"]) == ("server_error", True)
+    assert pair.ask(pair.second, "GET", f"/responses/{waiting}", key=key).json["status"] == "queued"
+    pair.ask(pair.second, "POST", f"/responses/{running[0]}/cancel")
+    pair.wait_for(pair.second, waiting, "completed", key=key)
+    assert len(pair.fake.calls) == 4
+
+
+def test_a_response_whose_key_was_revoked_is_not_run(pair: Pair, tmp_path: Path) -> None:
+    running = pair.fill()
+    id = pair.queue(pair.second, "Hi", pair.second.keys["second"])
+    revoking = pair.second.app.keyring.revoke("second")
+    asyncio.run_coroutine_threadsafe(revoking, pair.second.loop).result(60)
+    for one in running:
+        pair.ask(pair.second, "POST", f"/responses/{one}/cancel")
+
+    async def read_status() -> str:
+        async with opened(f"sqlite:///{tmp_path}/store.db") as store:
+            return next(row.status for row in await store.responses.list_responses(None, 9, 0) if row.id == id)
+
+    wait_until(lambda: asyncio.run(read_status()) == "failed", "it did not fail")
+    assert len(pair.fake.calls) == 3
