@@ -105,6 +105,9 @@ class Parking:
         headers = fields or (f"x-dragoman-resume: {cursor}",)
         return ask(self.gateway.port, request_bytes(path, b"", *headers, key=self.gateway.keys[key]))
 
+    def post(self, path: str, body: bytes, *fields: str, key: str = "alice") -> Answered:
+        return ask(self.gateway.port, request_bytes(path, body, *fields, key=self.gateway.keys[key]))
+
     def leave_after(self, size: int, request: bytes) -> tuple[str, bytes]:
         """Read so many bytes of a reply, then leave; return the run and the bytes of the body."""
         with socket.create_connection(("127.0.0.1", self.gateway.port), timeout=60) as opened:

@@ -52,14 +52,16 @@ def test_a_response_is_read_back_as_it_was_shown(rig: StateRig, stream: bool) ->
     assert found.status == "completed"
 
 
+@modes
 @upstreams
-def test_a_tool_turn_continues_by_id_alone(rig: StateRig, upstream: str) -> None:
-    rig.plays(upstream, CALL, AGAIN)
-    first = rig.create(model=MODELS[upstream], input="Weather?", tools=[WEATHER])
+def test_a_tool_turn_continues_by_id_alone(rig: StateRig, upstream: str, stream: bool) -> None:
+    rig.plays(upstream, CALL, AGAIN, stream=stream)
+    first = rig.create(stream=stream, model=MODELS[upstream], input="Weather?", tools=[WEATHER])
     [call] = first.output
     assert call.type == "function_call"
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "Rain."}
-    second = rig.create(model=MODELS[upstream], input=[result], previous_response_id=first.id, tools=[WEATHER])
+    more = {"input": [result], "previous_response_id": first.id, "tools": [WEATHER]}
+    second = rig.create(stream=stream, model=MODELS[upstream], **more)
     assert second.output_text == "Your name is Ada."
     assert b"Rain." in rig.calls(upstream)[-1].body
     assert b"Oslo" in rig.calls(upstream)[-1].body
