@@ -8,9 +8,9 @@ from typing import NamedTuple
 import pytest
 
 from dragoman.http.routes import Role
-from fakes.upstream import Answer
+from fakes.upstream import Answer, End
 from gateway import KEY
-from state.parked_rig import Parking, parking
+from state.parked_rig import Parking, parking, wait_until
 from state.socket_rig import error, response, run, socket
 from state.state_rig import AGAIN, HELLO, MODELS, THOUGHT, StateRig, state_rigged
 
@@ -115,9 +115,8 @@ def test_every_route_of_clients_has_a_case(rig: StateRig) -> None:
     assert covered <= set(client_routes(rig))
 
 
-@pairs
-def test_the_ids_of_another_key_are_answered_exactly_like_unknown_ones(rig: StateRig, owner: str, other: str) -> None:
-    kept = keep(rig, owner)
+def check_foreign(rig: StateRig, kept: Kept, other: str) -> None:
+    """Another key gets the same answers for these ids as for unknown ones, and nothing reaches an upstream."""
     calls = len(rig.calls("chat"))
     for foreign, missing in zip(list_cases(kept), list_cases(UNKNOWN), strict=True):
         method, _, _ = foreign.route.partition(" ")
@@ -128,9 +127,29 @@ def test_the_ids_of_another_key_are_answered_exactly_like_unknown_ones(rig: Stat
         assert (ours.status, renamed) == (theirs.status, theirs.body.decode()), foreign
         assert ours.headers.keys() == theirs.headers.keys(), foreign
         assert ours.status in (400, 404), foreign
-    assert len(rig.calls("chat")) == calls, "no foreign request reaches an upstream"
+    assert len(rig.calls("chat")) == calls
+
+
+@pairs
+def test_the_ids_of_another_key_are_answered_exactly_like_unknown_ones(rig: StateRig, owner: str, other: str) -> None:
+    kept = keep(rig, owner)
+    check_foreign(rig, kept, other)
     assert rig.http("GET", f"/responses/{kept.response}", owner).json["id"] == kept.response
     assert len(rig.http("GET", f"/conversations/{kept.conversation}/items", owner).json["data"]) == 2
+
+
+@pairs
+def test_a_background_response_under_way_is_seen_and_cancelled_by_its_key_alone(
+    rig: StateRig, owner: str, other: str
+) -> None:
+    upstream = rig.plays("chat", HELLO)
+    upstream.answers = [Answer(b": working\n\n", end=End.HANG)]
+    made = rig.http("POST", "/responses", owner, {**ASK, "background": True, "stream": False}).json
+    wait_until(lambda: rig.http("GET", f"/responses/{made['id']}", owner).json["status"] == "in_progress")
+    wait_until(lambda: bool(rig.calls("chat")))
+    check_foreign(rig, UNKNOWN._replace(response=made["id"]), other)
+    assert rig.http("GET", f"/responses/{made['id']}", owner).json["status"] == "in_progress"
+    assert rig.http("POST", f"/responses/{made['id']}/cancel", owner).json["status"] == "cancelled"
 
 
 @pairs
