@@ -16,6 +16,7 @@ from openai.types.responses import Response, ResponseCompletedEvent, ResponseCre
 from e2e import speak_chat, speak_messages, speak_responses
 from e2e.kiro_rig import sign
 from e2e.meaning import CallTool, Meant, Part, Say, Stop, Think
+from fakes.eventstream import event
 from fakes.kiro import FakeKiro, framed, tail, tool, words
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import Running, provider_section, running
@@ -118,6 +119,9 @@ def _frame(part: Part) -> bytes:
     match part:
         case Say(text):
             return words(text)
+        case Think(text, seal):
+            said = event("reasoningContentEvent", {"text": text})
+            return said + event("reasoningContentEvent", {"signature": seal}) if seal else said
         case CallTool(id, name, arguments):
             return tool(id, name, input=arguments) + tool(id, name, stop=True)
         case _:

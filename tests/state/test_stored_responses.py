@@ -60,8 +60,9 @@ def test_a_tool_turn_continues_by_id_alone(rig: StateRig, upstream: str, stream:
     [call] = first.output
     assert call.type == "function_call"
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "Rain."}
-    more = {"input": [result], "previous_response_id": first.id, "tools": [WEATHER]}
-    second = rig.create(stream=stream, model=MODELS[upstream], **more)
+    second = rig.create(
+        stream=stream, model=MODELS[upstream], input=[result], previous_response_id=first.id, tools=[WEATHER]
+    )
     assert second.output_text == "Your name is Ada."
     assert b"Rain." in rig.calls(upstream)[-1].body
     assert b"Oslo" in rig.calls(upstream)[-1].body

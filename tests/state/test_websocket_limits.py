@@ -73,7 +73,7 @@ def test_a_client_that_answers_no_ping_is_disconnected(tmp_path_factory: pytest.
     with state_rigged(tmp_path_factory.mktemp("deaf"), times) as rig:
         accepted, *pings, closed = DeafClient(rig).read()
         assert isinstance(accepted, AcceptConnection)
-        assert len(pings) >= 2
+        assert pings
         assert all(isinstance(ping, Ping) for ping in pings)
         assert isinstance(closed, CloseConnection)
         assert (closed.code, closed.reason) == (1001, "no sign of the client for 0.7 s")

@@ -89,10 +89,15 @@ class KeptCall:
         return self._terms.why_not
 
     @property
+    def _holds(self) -> bool:
+        """Whether a later turn gets the reply from here, from the store or from the memory of its connection."""
+        return self.keeps or self.memory is not None
+
+    @property
     def reply(self) -> ReplyState:
         include = self._raw.get("include")
         is_included = isinstance(include, list) and ENCRYPTED in include
-        hides = self.keeps and not is_included
+        hides = self._holds and not is_included
         return ReplyState(
             self.id, self.fields, self.created, hides, self._take, QUEUED_EVENTS if self.in_background else 0
         )
@@ -112,7 +117,7 @@ class KeptCall:
             raise BadRequest("/background", message)
         if self._terms.why_not:
             ledger.note_dropped("/store", self._terms.why_not)
-        return parse_with_items(self._raw, self.context.whole, kept=self.keeps, ledger=ledger)
+        return parse_with_items(self._raw, self.context.whole, kept=self._holds, ledger=ledger)
 
     def locate(self, path: str) -> str:
         """Return the pointer into the client's own body."""
