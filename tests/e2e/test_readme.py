@@ -56,7 +56,7 @@ def test_a_request_gets_the_response_that_the_page_shows(gateway: Running, line:
 
 
 def test_the_command_prints_what_the_page_shows(gateway: Running, tmp_path: Path) -> None:
-    [(line, shown)] = commands_of(".venv/bin/dragoman ")
+    [(line, shown)] = commands_of("dragoman ")
     (tmp_path / "dragoman.toml").write_text(f"[server]\nport = {gateway.port}\n")
     done = Shell(tmp_path).run(*shlex.split(line)[1:], DRAGOMAN_API_KEY=KEY)
     assert (done.code, done.out) == (0, shown)
@@ -77,6 +77,6 @@ def test_the_settings_of_a_client_are_those_that_connect_prints(tmp_path: Path, 
 def test_the_commands_that_the_page_names_exist(tmp_path: Path) -> None:
     overview = Shell(tmp_path).run("--help").out
     code = "\n".join(block + span for block, span in CODE.findall(README))
-    named = set(re.findall(r"^(?:\.venv/bin/)?dragoman ([a-z]+)", code, re.MULTILINE))
+    named = set(re.findall(r"^dragoman ([a-z]+)", code, re.MULTILINE))
     assert len(named) > 6
     assert all(re.search(rf"^  {name} ", overview, re.MULTILINE) for name in named)
