@@ -164,7 +164,7 @@ def test_a_feed_ends_when_its_key_is_revoked(gateway: Running) -> None:
     headers = {"cookie": browser.cookie, "x-dragoman-console": browser.token, "sec-fetch-site": "same-origin"}
     connection.request("GET", "/api/v1/feed?watch=live", headers=headers)
     answer = connection.getresponse()
-    assert answer.readline() == b"id: 1\n"
+    assert answer.readline() == b"event: hello\n"
     asyncio.run_coroutine_threadsafe(gateway.app.keyring.revoke("watching"), gateway.loop).result(30)
     began = time.monotonic()
     assert b"event: ended" in answer.read()
