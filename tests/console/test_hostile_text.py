@@ -1,8 +1,11 @@
 """Text that wants to be more than text: in models, keys, prompts, errors, headers and file names, on every page."""
 
 import http.client
+import http.server
 import re
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -11,7 +14,7 @@ from playwright.sync_api import Browser, expect
 
 from console.screen import screen
 from console.traffic import captured
-from gateway import KEY, Running, running
+from gateway import KEY, Running, provider_section, running
 
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 TEXTS = (
@@ -25,10 +28,53 @@ TEXTS = (
 UNSEEN = ("\u202e", "\u2066", "\u2069", "\u200b", "\x1b", "\x07", "\x9b")
 
 
+@contextmanager
+def hostile_upstream() -> Iterator[str]:
+    """An upstream whose models, headers and errors want to be more than text."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.answer(200, {"data": [{"id": text, "object": "model", "name": MARKUP} for text in TEXTS]})
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.answer(400, {"error": {"message": f"{MARKUP} {TEXTS[2]} {TEXTS[3]}", "type": MARKUP, "code": MARKUP}})
+
+        def answer(self, status: int, body: object) -> None:
+            data = msgspec.json.encode(body)
+            self.send_response(status, "<b>")
+            for name, value in (("content-type", "application/json"), ("x-odd", MARKUP), ("request-id", MARKUP)):
+                self.send_header(name, value)
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+
+
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    directory = Path(tmp_path_factory.mktemp("hostile"))
-    with running(captured(directory / "captures"), directory, stored=[MARKUP, "=cmd()"]) as started:
+    directory = (
+        Path(tmp_path_factory.mktemp("hostile")) / "<img src=x onerror=alert(5)>"
+    )  # settings show where the file is
+    directory.mkdir()
+    with (
+        hostile_upstream() as url,
+        running(
+            captured(directory / "captures") + provider_section("chat", url, "evil"),
+            directory,
+            stored=[MARKUP, "=cmd()"],
+        ) as started,
+    ):
+        started.settle()
+        send(started, "hostile-error", {"model": "evil/x", "messages": [{"role": "user", "content": "x"}]})
+        started.capture("hostile-error")
         for number, text in enumerate(TEXTS):
             send(started, f"hostile-{number}", {"model": "echo", "messages": [{"role": "user", "content": text}]})
             send(started, f"unknown-{number}", {"model": text, "messages": [{"role": "user", "content": "x"}]})
@@ -57,8 +103,9 @@ def send(gateway: Running, request_id: str, body: dict[str, object], stream: boo
 def test_text_of_others_is_never_markup_on_any_page(chromium: Browser, gateway: Running) -> None:
     with screen(chromium, gateway) as tab:
         tab.page.on("dialog", lambda dialog: tab.messages.append(f"dialog {dialog.message}"))
-        pages = ["live", "requests", "usage?by=key", "usage?by=client", "keys", "models", "settings", "connect", "help"]
-        pages += [f"inspect/hostile-{number}" for number in range(len(TEXTS))] + ["inspect/hostile-long"]
+        pages = ["live", "requests", "usage?by=model", "usage?by=key", "usage?by=client", "keys", "models", "accounts"]
+        pages += ["settings?edit=1", "doctor", "connect", "help", "inspect/hostile-error", "inspect/hostile-long"]
+        pages += [f"inspect/hostile-{number}" for number in range(len(TEXTS))]
         for name in pages:
             tab.open(name)
             tab.page.wait_for_function("() => !document.querySelector('[aria-busy=true]')")
@@ -71,6 +118,12 @@ def test_text_of_others_is_never_markup_on_any_page(chromium: Browser, gateway: 
             tab.check_width()
         tab.open("requests")
         expect(tab.page.get_by_role("row").filter(has_text=MARKUP).first).to_be_visible()
+        tab.open("inspect/hostile-error")
+        expect(tab.page.locator("main")).to_contain_text(f"Failure: {MARKUP}")
+        tab.open("models")
+        expect(tab.page.get_by_role("table", name="Models")).to_contain_text("javascript:alert(3)")
+        tab.open("settings")
+        expect(tab.page.locator("main")).to_contain_text("<img src=x onerror=alert(5)>/dragoman.toml")
         tab.open("inspect/hostile-2")
         expect(tab.page.locator("main")).to_contain_text("⟨U+202E⟩txt.exe")
 
