@@ -15,6 +15,9 @@ WIDTHS = (360, 900, 1600)
 AXE = Path(__file__).parents[2] / "tools" / "console" / "node_modules" / "axe-core" / "axe.min.js"
 
 
+HAS_NAME = "e => Boolean(e.labels?.length || e.ariaLabel || e.textContent.trim() || e.title)"
+
+
 class Screen:
     """One tab that is signed in. At the end nothing may have been logged, and no request may have gone elsewhere."""
 
@@ -66,6 +69,22 @@ class Screen:
         wide = self.page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 360, f"the page is {wide} px wide at {self.page.url}"
         self.page.set_viewport_size({"width": 1280, "height": 800})
+
+    def check_page(self, name: str) -> None:
+        """One heading, landmarks, labelled controls, tables with headers, no overflow, and nothing for axe to say."""
+        page = self.page
+        assert page.locator("h1").count() == 1
+        assert page.get_by_role("main").count() == 1
+        assert page.get_by_role("navigation").count() == 1
+        for control in page.locator("input, select, textarea, button").all():
+            if control.is_visible():
+                assert control.evaluate(HAS_NAME), name
+        assert page.locator("table:not(:has(th[scope=col]))").count() == 0
+        self.check_width()
+        if AXE.exists():
+            page.evaluate(AXE.read_text())
+            found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+            assert [(one["id"], [node["target"] for node in one["nodes"]]) for one in found] == [], name
 
 
 @contextmanager

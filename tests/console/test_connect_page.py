@@ -61,6 +61,7 @@ def test_a_key_is_made_for_a_client_and_shown_once(chromium: Browser, gateway: R
         assert ask(gateway, key=secret) == 200
         expect(tab.page.get_by_role("tabpanel")).to_contain_text(f"API Key       {secret}")
         tab.keep("connect-key")
+        tab.check_page("connect")
         tab.page.reload()
         expect(tab.page.get_by_label("Key")).to_contain_text("cline (dgm_")
         assert secret not in tab.page.content()

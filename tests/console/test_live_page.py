@@ -78,9 +78,12 @@ def test_the_live_page_follows_a_stream_and_the_inspector_shows_its_frames(chrom
         expect(timeline).to_contain_text("content_block_delta")
         expect(tab.page.locator("main")).to_contain_text("streaming")
         tab.keep("inspector-live")
+        tab.page.get_by_role("button", name="Follow the end").click()
         client.join(60)
         expect(tab.page.locator("main")).to_contain_text("Nothing was lost in translation")
         expect(timeline).to_contain_text("message_stop")
+        expect(timeline.get_by_role("row").last).to_be_in_viewport()
+        expect(tab.page.get_by_role("button", name="Follow the end")).to_be_hidden()
         live_text = timeline.text_content() or ""
         tab.check_width()
         tab.page.reload()

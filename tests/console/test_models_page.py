@@ -35,6 +35,7 @@ def test_one_prompt_goes_to_two_routes_side_by_side(chromium: Browser, gateway: 
         expect(answer).to_contain_text("Routeecho/echo")
         expect(answer).to_contain_text("Lossesnone")
         tab.keep("models-tried")
+        tab.check_page("models")
         address = tab.page.url
         assert "prompt" not in address.partition("#")[0]  # what is written stays out of logs
         tab.page.goto("about:blank")
@@ -56,3 +57,4 @@ def test_the_losses_of_a_translation_are_those_of_the_matrix(chromium: Browser, 
         expect(row.get_by_text("/logit_bias dropped: messages has no such field")).to_be_visible()
         expect(tab.page.locator("main")).to_contain_text("For native there is no such table")
         tab.keep("models-losses")
+        tab.check_page("models")

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Download, expect
 
-from console.screen import AXE, Screen, screen
+from console.screen import screen
 from console.traffic import ECHO, ask, captured
 from gateway import KEY, Running, running
 
 PAGES = ("live", "requests", "usage", "models", "accounts", "keys", "settings", "doctor", "connect", "help")
-HAS_NAME = "e => Boolean(e.labels?.length || e.ariaLabel || e.textContent.trim() || e.title)"
 SETTLED = "() => !document.querySelector('[aria-busy=true]')"
 
 
@@ -27,23 +26,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield started
 
 
-def check_page(tab: Screen, name: str) -> None:
-    """One heading, landmarks, labelled controls, tables with headers, no overflow, and nothing for axe to say."""
-    page = tab.page
-    assert page.locator("h1").count() == 1
-    assert page.get_by_role("main").count() == 1
-    assert page.get_by_role("navigation").count() == 1
-    for control in page.locator("input, select, textarea, button").all():
-        if control.is_visible():
-            assert control.evaluate(HAS_NAME), name
-    assert page.locator("table:not(:has(th[scope=col]))").count() == 0
-    tab.check_width()
-    if AXE.exists():
-        page.evaluate(AXE.read_text())
-        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-        assert [(one["id"], [node["target"] for node in one["nodes"]]) for one in found] == [], name
-
-
 def test_every_busy_page_is_whole_at_every_width(chromium: Browser, gateway: Running) -> None:
     with screen(chromium, gateway) as tab:
         for name in PAGES:
@@ -51,7 +33,7 @@ def test_every_busy_page_is_whole_at_every_width(chromium: Browser, gateway: Run
             tab.page.wait_for_function(SETTLED)
             expect(tab.page.locator("main .failed")).to_have_count(0)
             tab.keep(name)
-            check_page(tab, name)
+            tab.check_page(name)
 
 
 def test_the_inspector_of_a_capture_is_whole(chromium: Browser, gateway: Running) -> None:
@@ -59,7 +41,7 @@ def test_the_inspector_of_a_capture_is_whole(chromium: Browser, gateway: Running
         tab.open("inspect/page-1")
         expect(tab.page.get_by_role("table", name="Timeline of the request")).to_contain_text("message_stop")
         tab.keep("inspect-page")
-        check_page(tab, "inspect")
+        tab.check_page("inspect")
 
 
 def test_an_empty_page_says_the_next_step(chromium: Browser, tmp_path: Path) -> None:

@@ -26,14 +26,15 @@ def test_the_console_is_photographed_for_the_readme(chromium: Browser, tmp_path:
     with running(captured(tmp_path / "captures"), tmp_path, stored=["laptop"]) as gateway:
         for number, model in enumerate(("claude-sonnet-4-5", "echo", "claude-opus-4-5", "no-such-model")):
             agent = "claude-cli/2.1" if number % 2 == 0 else "OpenAI/Python 3.4"
-            ask(gateway, "What is a dragoman?", model, f"req_tour{number}", agent=agent)
+            ask(gateway, "What is a dragoman?", model, f"req_tour{number}", agent=agent, inference_geo="eu")
         gateway.capture("req_tour0")
         with screen(chromium, gateway) as tab:
             tab.page.set_viewport_size({"width": SIZE[0], "height": SIZE[1]})
             tab.page.emulate_media(color_scheme="light", reduced_motion="reduce")
             tab.open("inspect/req_tour0")
             expect(tab.page.get_by_role("table", name="Timeline of the request")).to_contain_text("message_stop")
-            tab.page.get_by_role("heading", name="Stream", exact=True).scroll_into_view_if_needed()
+            heading = tab.page.get_by_role("heading", name="Lost in translation: 1")
+            heading.evaluate("heading => heading.scrollIntoView({ block: 'start' })")
             tab.page.screenshot(path=light)
             tab.page.emulate_media(color_scheme="dark")
             tab.open("live")

@@ -29,10 +29,12 @@ def ask(
     key: str = KEY,
     agent: str = "claude-cli/2.1",
     max_tokens: int = 100,
+    **fields: object,
 ) -> int:
-    """Send a streamed Messages request, and return the status of the response."""
+    """Send a streamed Messages request, with these fields too, and return the status of the response."""
     connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=60)
     body = {"model": model, "max_tokens": max_tokens, "stream": True, "messages": [{"role": "user", "content": text}]}
+    body |= fields
     headers = {"x-api-key": key, "content-type": "application/json", "user-agent": agent}
     if request_id:
         headers["x-request-id"] = request_id

@@ -79,7 +79,7 @@ function drawHeader() {
   };
   feed.addEventListener("state", update);
   update();
-  const key = session.about.session.key;
+  const key = session.about.session.key_name;
   show(header,
     h("a.brand", { href: "/console/live" }, "dragoman"),
     h("nav", { "aria-label": "Pages" }, PAGES.map((one) => h("a", { href: `/console/${one.name}` }, one.title))),

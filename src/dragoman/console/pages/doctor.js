@@ -22,6 +22,7 @@ export function open() {
   async function run() {
     again.disabled = true;
     list.replaceChildren();
+    table.hidden = true;
     show(state, loading("Checking configuration, store, keys, providers and clock…"));
     /** @type {Record<string, number>} */
     const counts = { ok: 0, warning: 0, broken: 0 };
@@ -30,6 +31,7 @@ export function open() {
       for await (const finding of readLines(response)) {
         counts[finding.state] += 1;
         list.append(row(finding));
+        table.hidden = false;
       }
       const text = `${counts.broken} broken, ${counts.warning} to look at, ${counts.ok} fine`;
       show(state, h(counts.broken ? "p.notice.bad" : counts.warning ? "p.notice" : "p.notice.good", null, text));

@@ -9,7 +9,7 @@ import { plain } from "../text.js";
 
 export const title = "Help";
 const KEYS = [
-  ["j / k", "next and previous row"], ["Enter", "open the row"], ["Esc", "back, or leave a field"], ["/", "the filter"], ["f", "freeze the live list"], ["r", "replay, in the inspector"], ["?", "this page"],
+  ["j / k", "next and previous row"], ["Enter", "open the row"], ["Esc", "back, or leave a field"], ["/", "the filter"], ["f", "freeze the live list; follow the end of a live stream"], ["r", "replay, in the inspector"], ["?", "this page"],
 ];
 
 /** @returns {import("../main.js").Page} */
@@ -35,7 +35,7 @@ function sessionTable(sessions, again) {
   return h("div.scroll", { tabindex: "0" }, h("table", null, h("caption.unseen", null, "Sessions"),
     h("thead", null, h("tr", null, ["Browser", "Address", "Key", "Signed in", "Last used", "Action"].map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", null, sessions.map((one) => h("tr", null,
-      h("td.text", null, plain(one.browser)), h("td", null, plain(one.address)), h("td", null, plain(one.key)),
+      h("td.text", null, plain(one.browser)), h("td", null, plain(one.address)), h("td", null, plain(one.key_name)),
       h("td", { title: exactTime(one.created_at * 1000) }, ago(one.created_at * 1000)), h("td", { title: exactTime(one.used_at * 1000) }, ago(one.used_at * 1000)),
       h("td", null, one.is_this ? "this one" : h("button.quiet", { type: "button", onclick: async () => { await send("DELETE", `/console/sessions/${one.id}`); again(); } }, "End")))))));
 }

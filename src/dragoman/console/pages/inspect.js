@@ -39,7 +39,8 @@ class Inspector {
     this.losses = h("div");
     this.details = h("div");
     this.problem = h("div");
-    this.node = h("div", null, this.head, this.losses, h("h2", null, "Stream"), this.problem, this.timeline.node, this.details);
+    this.followEnd = h("button", { type: "button", hidden: true, "aria-pressed": "false", onclick: () => this.toggleEnd() }, "Follow the end");
+    this.node = h("div", null, this.head, this.losses, h("div.bar.heading", null, h("h2", null, "Stream"), this.followEnd), this.problem, this.timeline.node, this.details);
     /** @type {[string, EventListener][]} */
     this.heard = [];
     /** @type {Record<string, () => void>} */
@@ -88,6 +89,7 @@ class Inspector {
   /** Watch the request in the feed. */
   follow() {
     this.isLive = true;
+    this.keys.f = () => this.toggleEnd();
     this.hear("hello", (event) => { this.names = event.detail.names; });
     this.hear("frames", (event) => this.onFrames(event.detail));
     this.hear("rows", (event) => this.onRows(event.detail.rows));
@@ -120,6 +122,17 @@ class Inspector {
     show(this.problem, frames.late && h("p.notice", null, LATE),
       !frames.with_content && h("p.notice", null, "This key sees times and sizes, not content: that needs the right captures:read."));
     this.timeline.add(frames.entries, frames.dropped);
+    this.showEnd();
+  }
+
+  /** Keep the newest frame in view, or no longer. */
+  toggleEnd() {
+    this.followEnd.setAttribute("aria-pressed", String(this.followEnd.getAttribute("aria-pressed") !== "true"));
+    this.showEnd();
+  }
+
+  showEnd() {
+    if (this.followEnd.getAttribute("aria-pressed") === "true") this.timeline.list.lastElementChild?.scrollIntoView({ block: "end" });
   }
 
   /** @param {any[]} rows */
@@ -161,14 +174,16 @@ class Inspector {
       ["Model", row?.requested_model ? quote(row.requested_model) : null],
       ["Route", h("span", null, quote(row?.route || summary.route || "none yet"), ` (${row ? protocols(row) : plain(summary.protocols)})`)],
       ["Time", row ? `${exactTime(row.time)}, ${ago(row.time)}` : `${exactTime(summary.time)}, ${ago(summary.time)}`],
-      ["Duration", h("span", null, duration(row?.duration_ms ?? summary.duration_ms), row?.ttft_ms ? `, first token after ${duration(row.ttft_ms)}` : "")],
+      ["Duration", h("span", null, duration(row && row.state !== "ended" ? Date.now() - row.time : row?.duration_ms ?? summary.duration_ms), row?.ttft_ms ? `, first token after ${duration(row.ttft_ms)}` : "")],
       ["Cost", row && row.cost_usd !== undefined ? costText(row.cost_usd, row.usage_source) : null],
       ["Tokens", row ? `${tokenText(row.input_tokens, row.usage_source)} in, ${tokenText(row.output_tokens, row.usage_source)} out` : null],
       ["Earlier attempts", row?.failed_attempts?.length ? row.failed_attempts.map(plain).join("; ") : null],
     ].filter(([, value]) => value !== null && value !== "");
+    this.followEnd.hidden = !this.isLive || state === row?.outcome;
     show(this.head, h("dl.facts.card", null, facts.map(([name, value]) => [h("dt", null, name), h("dd", null, value)]).flat()),
       description?.failure && h("p.notice.bad", null, "Failure: ", quote(description.failure, 1000)));
     if (description && !this.busy()) this.drawDetails(description);
+    this.showEnd();
   }
 
   /** Whether somebody reads the details: they are not drawn anew under their eyes. */

@@ -45,7 +45,7 @@ class Keys {
     const state = revoked ? h("span.bad", null, "✕ revoked") : expired ? h("span.bad", null, "✕ expired") : h("span.ok", null, "● valid");
     const may = session.may("keys:write") && !revoked;
     return h("tr", null, h("th.text", { scope: "row" }, plain(key.name)), h("td.nowrap", null, h("code", null, `${plain(key.prefix)}…${plain(key.last4)}`)),
-      h("td.text", null, plain(key.role), key.scopes.length ? h("div.soft", null, key.scopes.map(plain).join(", ")) : null),
+      h("td.scopes", null, plain(key.role), key.scopes.length ? h("div.soft", null, key.scopes.map(plain).join(", ")) : null),
       h("td.nowrap", null, state, key.old_secret_until && key.old_secret_until * 1000 > Date.now() ? h("div.soft", null, `old secret until ${exactTime(key.old_secret_until * 1000)}`) : null),
       time(key.created_at), time(key.last_used_at), time(key.expires_at),
       h("td.nowrap", null, may ? [h("button.quiet", { type: "button", onclick: () => void this.rotate(key) }, "Rotate"), h("button.quiet.bad", { type: "button", onclick: () => void this.revoke(key) }, "Revoke")] : null));

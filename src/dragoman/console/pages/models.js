@@ -105,5 +105,5 @@ function pair(losses, client, upstream) {
   if (client === upstream) return h("span", null, h("span.mark.ok", { "aria-hidden": "true" }, "● "), "unchanged");
   /** @type {[string, string, string][]} */
   const rows = losses[client]?.[upstream] || [];
-  return h("details", null, h("summary", null, `${rows.length} fields`), h("ul.plain", null, rows.map(([field, how, why]) => h("li", null, h("code", null, field), ` ${how}: ${why}`))));
+  return h("details", null, h("summary", null, `${rows.length} fields`), h("ul.plain", { tabindex: "0", "aria-label": `Lost from ${PROTOCOLS[client]} to ${PROTOCOLS[upstream]}` }, rows.map(([field, how, why]) => h("li", null, h("code", null, field), ` ${how}: ${why}`))));
 }

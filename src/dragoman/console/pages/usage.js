@@ -48,7 +48,7 @@ function choice(label, options, chosen) {
 
 /** @param {any} data @param {string} span @param {string} by @param {string} what */
 function report(data, span, by, what) {
-  if (!data.sums.length) return empty("Nothing was used in this time", "Choose a longer time, or send a request.");
+  if (!data.sums.length) return empty("Nothing was used in this time", "Choose a longer time, or ", h("a", { href: "/console/connect" }, "point a client at this gateway"), ".");
   const groups = group(data.sums);
   const all = sum(data.sums);
   return h("div", null, data.whole ? null : h("p.notice", null, "This key sees its own usage only."), figures(all),

@@ -48,6 +48,7 @@ class KeysApi:
         query = Parameters(request.exchange.query, (LIMIT, CURSOR))
         limit, position = query.limit(), query.cursor()
         with _convert_errors():
+            await self._keyring.touch()  # which is otherwise done once a minute
             rows = await self._keyring.list()
         first = 0 if position is None else _find_next(rows, position)
         page = rows[first : first + limit]

@@ -1,7 +1,8 @@
 """Serve the console: its page and files, signing in, and the sessions of this gateway."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,7 +26,7 @@ from dragoman.http.routes import Role, Route, RoutedRequest
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
-from dragoman.store import Store
+from dragoman.store import Store, StoreError
 from dragoman.store.session_rows import SessionRow
 
 if TYPE_CHECKING:
@@ -175,8 +176,8 @@ class Console:
         request.exchange.respond(204, head, b"")
 
     async def _list_sessions(self, request: RoutedRequest) -> None:
-        own = await self._own_session(request)
-        shown = [_show(row) | {"is_this": row.id == own.id} for row in await self._visible(own)]
+        own, names = await self._own_session(request), await self._key_names()
+        shown = [_show(row, names) | {"is_this": row.id == own.id} for row in await self._visible(own)]
         respond(request, {"sessions": shown})
 
     async def _end_session(self, request: RoutedRequest) -> None:
@@ -204,9 +205,16 @@ class Console:
             raise RequestError(Failure(Kind.FORBIDDEN, message, code="no_session"))
         return session
 
+    async def _key_names(self) -> dict[str, str]:
+        """Return the names of the stored keys by their ids; none without a store, or while it fails."""
+        with suppress(StoreError):
+            return {row.id: row.name for row in await self._keyring.list()}
+        return {}
+
     async def _describe_session(self, row: SessionRow) -> dict[str, object]:
         access = self._keyring.access(KeyId(row.key))
-        return {"session": _show(row), "role": access.role, "scopes": sorted(access.scopes), "version": __version__}
+        shown = _show(row, await self._key_names())
+        return {"session": shown, "role": access.role, "scopes": sorted(access.scopes), "version": __version__}
 
 
 def _cookie(exchange: Exchange) -> str:
@@ -239,10 +247,11 @@ def _sign_in_failure(proof: SignIn) -> Failure:
     return Failure(Kind.AUTH, message, code="key_not_valid", at="/key")
 
 
-def _show(row: SessionRow) -> dict[str, object]:
-    """Return a session without its digests."""
+def _show(row: SessionRow, names: Mapping[str, str]) -> dict[str, object]:
+    """Return a session without its digests, and with the name of its key."""
     fields = msgspec.structs.asdict(row)
-    return {name: value for name, value in fields.items() if not isinstance(value, bytes)}
+    shown = {name: value for name, value in fields.items() if not isinstance(value, bytes)}
+    return shown | {"key_name": names.get(row.key, row.key)}
 
 
 def make_console(
