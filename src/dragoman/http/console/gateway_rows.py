@@ -31,10 +31,10 @@ Position = dict[str, int]  # of a reader: the number of the last change that it 
 
 
 class WorkerRows(Struct, array_like=True):
-    """What a worker answers: its rows, if they were asked for or changes are missing, and what changed."""
+    """What a worker answers: what changed after the change `first`, and its rows where that is not enough."""
 
     epoch: str
-    number: int
+    first: int
     rows: dict[int, Row] | None
     changes: list[Change]
     totals: dict[str, Row]  # by key
@@ -219,8 +219,7 @@ class GatewayRows:
         self._misses.pop(worker, None)
         self._other_totals[worker] = answer.totals
         if answer.rows is not None:
-            self._others[worker] = RowLog(answer.epoch, answer.number, answer.rows, answer.changes)
-            return
+            self._others[worker] = RowLog(answer.epoch, answer.first, answer.rows)
         for change in answer.changes:
             self._others[worker].append(change)
 
@@ -234,7 +233,8 @@ class GatewayRows:
         totals = {
             key: self._live.count_totals(None if key == EVERY_KEY else key) for key in question["keys"].split(",")
         }
-        return _encode(WorkerRows(log.epoch, log.number, rows, changes or [], totals))
+        first = log.number if changes is None else position[log.epoch]
+        return _encode(WorkerRows(log.epoch, first, rows, changes or [], totals))
 
     def _note_poll(self) -> None:
         now = time.monotonic()

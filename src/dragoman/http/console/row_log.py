@@ -1,6 +1,6 @@
-"""The rows that tabs show of one worker, and the changes that led to them.
+"""The rows that tabs show of one worker, and what changed when.
 
-A tab that was away for less than these changes reach back gets only what it missed.
+A tab that was away gets the rows that have changed since, as long as it is known which ones have gone.
 """
 
 import secrets
@@ -9,31 +9,30 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-MAX_CHANGES = 240  # a minute at four a second
-MAX_CHANGED_ROWS = 20_000  # in all changes that are kept
+MAX_RECENT = 4  # changes of which the changed fields are kept; of older ones it is only known which rows they concern
+MAX_GONE = 5_000  # rows that have gone
 
 Row = dict[str, object]
 
 
 class Change(Struct, array_like=True):
-    """What changed at once. A row that is new has all of its fields here."""
+    """What changed at once: whole rows, or some of their fields, by the number of the row."""
 
     number: int
-    changed: dict[int, Row]  # by the number of the row
+    changed: dict[int, Row]
     gone: list[int]
 
 
 class RowLog:
-    """Rows by their number, and the last changes. `epoch` differs for each start of a worker."""
+    """Rows by their number. `epoch` differs for each start of a worker; changes after the one `first` are known."""
 
-    def __init__(
-        self, epoch: str = "", number: int = 0, rows: Mapping[int, Row] | None = None, changes: Iterable[Change] = ()
-    ) -> None:
+    def __init__(self, epoch: str = "", first: int = 0, rows: Mapping[int, Row] | None = None) -> None:
         self.epoch = epoch or secrets.token_hex(4)
-        self.number = number  # of the last change
+        self.number = self._first = first  # of the last change, and of the one before the first that is known
         self.rows: dict[int, Row] = dict(rows or {})
-        self._changes = deque(changes)
-        self._kept_rows = sum(len(change.changed) for change in self._changes)
+        self._changed_at: dict[int, int] = {}  # row -> number of its last change
+        self._gone: deque[tuple[int, int]] = deque()  # number of the change, row
+        self._recent: deque[Change] = deque(maxlen=MAX_RECENT)
 
     def add(self, changed: dict[int, Row], gone: Iterable[int]) -> None:
         """Change rows, and remember that."""
@@ -41,19 +40,25 @@ class RowLog:
 
     def append(self, change: Change) -> None:
         """Make the change that comes after the last one."""
-        for number, fields in change.changed.items():
-            self.rows[number] = self.rows.get(number, {}) | fields
-        for number in change.gone:
-            self.rows.pop(number, None)
         self.number = change.number
-        self._changes.append(change)
-        self._kept_rows += len(change.changed)
-        while len(self._changes) > MAX_CHANGES or (self._kept_rows > MAX_CHANGED_ROWS and len(self._changes) > 1):
-            self._kept_rows -= len(self._changes.popleft().changed)
+        self._recent.append(change)
+        for row, fields in change.changed.items():
+            self.rows[row] = self.rows.get(row, {}) | fields
+            self._changed_at[row] = change.number
+        for row in change.gone:
+            self.rows.pop(row, None)
+            self._changed_at.pop(row, None)
+            self._gone.append((change.number, row))
+        while len(self._gone) > MAX_GONE:
+            self._first = self._gone.popleft()[0]
 
     def since(self, number: int) -> list[Change] | None:
-        """Return the changes after the one with this number; None if some of them are not kept any more."""
-        missing = self.number - number
-        if missing < 0 or missing > len(self._changes):
+        """Return the changes after the one with this number, or one for all of them; None if they are not known."""
+        if not self._first <= number <= self.number:
             return None
-        return [self._changes[place] for place in range(len(self._changes) - missing, len(self._changes))]
+        if number == self.number:
+            return []
+        if number >= self._recent[0].number - 1:
+            return [change for change in self._recent if change.number > number]
+        changed = {row: self.rows[row] for row, at in self._changed_at.items() if at > number}
+        return [Change(self.number, changed, [row for at, row in self._gone if at > number])]

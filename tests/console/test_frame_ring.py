@@ -1,0 +1,64 @@
+"""An inspector that is opened in the middle of a stream: it sees what comes, and the stream does not change."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from console.browser import Browser
+from console.test_feed import reading
+from e2e import speak_chat
+from e2e.meaning import Meant, Say
+from e2e.raw_http import Answered, post
+from fakes.upstream import Answer, FakeUpstream
+from gateway import KEY, Running, provider_section, running
+
+STREAM = speak_chat.stream(Meant((Say(" ".join(f"word-{number}" for number in range(40))),)))
+LAST = {"chat": "[DONE]", "messages": "message_stop"}
+PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages"}
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with FakeUpstream(keep_alive=False, answers=[Answer(STREAM, cut=100, pause_s=0.01)]) as fake:
+        directory = Path(tmp_path_factory.mktemp("ring"))
+        with running(provider_section("chat", fake.url), directory, stored=["someone"]) as started:
+            yield started
+
+
+def stream(gateway: Running, client: str, request_id: str, replies: list[Answered]) -> None:
+    request = {"model": "up/m", "stream": True, "max_tokens": 99, "messages": [{"role": "user", "content": "Hi"}]}
+    replies.append(post(gateway.port, PATHS[client], msgspec.json.encode(request), f"x-request-id: {request_id}"))
+
+
+@pytest.mark.parametrize("client", PATHS)
+def test_a_stream_that_is_inspected_from_its_middle_on_does_not_change(gateway: Running, client: str) -> None:
+    browser = Browser(gateway)
+    browser.sign_in(KEY)
+    replies: list[Answered] = []
+    stream(gateway, client, f"{client}-unseen", replies)
+    running_client = threading.Thread(target=stream, args=(gateway, client, f"{client}-seen", replies))
+    running_client.start()
+    time.sleep(0.3)
+    query = f"watch=live&frames={client}-seen"
+    with reading(browser, query) as short:
+        short.wait_for_entries(3)
+    with reading(browser, query) as feed:
+        running_client.join(60)
+        feed.wait_for(lambda: any(LAST[client] in str(entry["text"]) for entry in feed.entries))
+    unseen, seen = (reply.body for reply in replies)
+    assert len(seen) == len(unseen)
+    if client == "chat":
+        assert seen == unseen == STREAM
+    for side, first, last in (
+        ("upstream", '"role":', "[DONE]"),
+        ("hub", "started", "ended"),
+        ("client", "start", LAST[client]),
+    ):
+        texts = [str(entry["text"]) for entry in feed.entries if entry["side"] == side]
+        assert last in texts[-1], side
+        assert not any(first in text or "malformed" in text for text in texts[:5]), side
+    assert KEY not in str(feed.entries)

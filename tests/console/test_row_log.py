@@ -1,0 +1,73 @@
+"""The log of rows: a reader that comes back at any change ends with the rows of one that never left."""
+
+import random
+
+from dragoman.http.console import row_log
+from dragoman.http.console.row_log import Change, Row, RowLog
+
+STEPS = 60
+
+
+def fill(log: RowLog, chance: random.Random, steps: int = STEPS) -> list[dict[int, Row]]:
+    """Change rows at random; return what they were after each change, the first one before all of them."""
+    states: list[dict[int, Row]] = [{}]
+    for step in range(steps):
+        present = list(log.rows)
+        gone = [row for row in present if chance.random() < 0.1]
+        old: dict[int, Row] = {row: {"state": step} for row in present if row not in gone and chance.random() < 0.5}
+        log.add({**old, 1000 + step: {"state": "new", "name": str(step)}}, gone)
+        states.append({row: dict(fields) for row, fields in log.rows.items()})
+    return states
+
+
+def apply(rows: dict[int, Row], changes: list[Change]) -> dict[int, Row]:
+    after = {row: dict(fields) for row, fields in rows.items()}
+    for change in changes:
+        for row, fields in change.changed.items():
+            after[row] = after.get(row, {}) | fields
+        for row in change.gone:
+            after.pop(row, None)
+    return after
+
+
+def test_a_reader_that_comes_back_at_any_change_has_the_same_rows() -> None:
+    log = RowLog()
+    states = fill(log, random.Random(1))
+    for number, rows in enumerate(states):
+        changes = log.since(number)
+        assert changes is not None
+        assert apply(rows, changes) == log.rows
+    assert log.since(STEPS) == []
+    assert log.since(STEPS + 1) is None
+
+
+def test_the_last_changes_have_changed_fields_only() -> None:
+    log = RowLog()
+    log.add({1: {"a": 1, "b": 2}}, [])
+    for value in range(row_log.MAX_RECENT):
+        log.add({1: {"a": value}}, [])
+    assert log.since(1) == [Change(2 + value, {1: {"a": value}}, []) for value in range(row_log.MAX_RECENT)]
+    assert log.since(0) == [Change(log.number, {1: {"a": row_log.MAX_RECENT - 1, "b": 2}}, [])]
+
+
+def test_a_copy_made_of_an_answer_continues_as_the_original_does() -> None:
+    log = RowLog()
+    states = fill(log, random.Random(2))
+    for number in (0, 10, STEPS - 2):
+        changes = log.since(number)
+        assert changes is not None
+        copy = RowLog(log.epoch, number, log.rows)
+        for change in changes:
+            copy.append(change)
+        assert (copy.number, copy.rows) == (log.number, log.rows)
+        assert apply(states[number], copy.since(number) or []) == log.rows
+        assert copy.since(number - 1) is None
+
+
+def test_a_reader_begins_anew_when_it_is_not_known_any_more_what_has_gone() -> None:
+    log = RowLog()
+    for row in range(row_log.MAX_GONE + 10):
+        log.add({row: {"a": 1}}, [row - 1])
+    assert log.since(0) is None
+    assert log.since(log.number - 10) is not None
+    assert len(log.rows) == 1
