@@ -83,6 +83,29 @@ def test_an_item_is_stored_once_and_goes_with_its_last_reference(store_url: str)
     run_with_store(store_url, use)
 
 
+def test_many_responses_that_end_together_are_saved_whole_and_a_taken_id_harms_none_of_them(store_url: str) -> None:
+    async def use(store: Store) -> None:
+        taken = response("resp_7", [HELLO], [])
+        assert await store.responses.save_response(taken, [HELLO])
+
+        async def save(number: int) -> bool:
+            own = item(f"msg_own_{number}")
+            owner = "alice" if number % 2 else "bob"
+            row = response(f"resp_{number}", [HELLO, HELLO], [own], owner)
+            return await store.responses.save_response(row, [HELLO, own])
+
+        saved = await asyncio.gather(*map(save, range(100)))
+        assert saved == [number != 7 for number in range(100)]
+        assert await store.responses.find_response("alice", "resp_7", NOW) == taken
+        kept = await store.responses.measure("alice")
+        assert (kept.responses, kept.items) == (50, 50)  # one item is shared by all, and one response has no other
+        for number in range(100):
+            assert await store.responses.delete_response("alice" if number % 2 else "bob", f"resp_{number}")
+        assert await store.responses.measure() == Kept(0, 0, 0, 0)
+
+    run_with_store(store_url, use)
+
+
 def test_responses_beyond_time_count_and_bytes_are_removed_oldest_first(store_url: str) -> None:
     async def use(store: Store) -> None:
         for number in range(6):

@@ -2,12 +2,16 @@
 
 # ruff: noqa: S608 - only names of our own columns are put into queries
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Protocol, TypeVar
 
 import apsw
-from msgspec.structs import astuple, fields
+from msgspec.structs import astuple
 
+from dragoman.net.tasks import spawn
 from dragoman.store.response_rows import (
     Bounds,
     ConversationLock,
@@ -17,13 +21,27 @@ from dragoman.store.response_rows import (
     ResponseRow,
     split_digests,
 )
+from dragoman.store.sqlite.response_tables import (
+    COLUMNS,
+    Save,
+    add_items,
+    delete_response,
+    extend_conversation,
+    has_changed,
+    has_conversation,
+    load_items,
+    only_row,
+    refer,
+    release,
+    save_response,
+    save_responses,
+)
+from dragoman.store.store import StoreError
 
 T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
 
-COLUMNS = ", ".join(field.name for field in fields(ResponseRow))
-PLACES = ", ".join("?" * (len(fields(ResponseRow)) + 1))
-ADD_RESPONSE = f"INSERT INTO responses ({COLUMNS}, bytes) VALUES ({PLACES})"
+MAX_SAVED_AT_ONCE = 64
 OVER_BOUNDS = """
     SELECT owner, id FROM (
         SELECT owner, id, created_at, expires_at,
@@ -43,12 +61,63 @@ class Runner(Protocol):
     async def write(self, work: Work[T]) -> T: ...
 
 
+class SaveBatch:
+    """Saves responses: those that wait while others are saved have one transaction."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._waiting: list[tuple[Save, asyncio.Future[bool]]] = []
+        self._is_saving = False
+
+    async def save(self, save: Save) -> bool:
+        """Save a response; return whether there was none with its id. Raises StoreError."""
+        saved: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((save, saved))
+        if not self._is_saving:
+            self._is_saving = True
+            spawn(self._save_waiting(), name="stored responses")
+        return await saved
+
+    async def _save_waiting(self) -> None:
+        try:
+            while self._waiting:
+                batch = self._waiting[:MAX_SAVED_AT_ONCE]
+                del self._waiting[:MAX_SAVED_AT_ONCE]
+                await self._save(batch)
+        finally:
+            self._is_saving = False
+
+    async def _save(self, batch: Sequence[tuple[Save, "asyncio.Future[bool]"]]) -> None:
+        if len(batch) > 1:
+            saves = [save for save, _ in batch]
+            with suppress(StoreError):  # then each is saved by itself: one must not harm the others
+                await self._runner.write(lambda connection: save_responses(connection, saves))
+                for _, saved in batch:
+                    _settle(saved, True)
+                return
+        for save, saved in batch:
+            try:
+                _settle(saved, await self._runner.write(partial(save_response, save=save)))
+            except StoreError as error:
+                _settle(saved, error)
+
+
+def _settle(saved: "asyncio.Future[bool]", result: bool | StoreError) -> None:
+    if saved.done():  # nobody waits for it any more
+        return
+    if isinstance(result, StoreError):
+        saved.set_exception(result)
+    else:
+        saved.set_result(result)
+
+
 class SqliteResponses:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
+        self._batch = SaveBatch(runner)
 
     async def save_response(self, row: ResponseRow, items: Sequence[ItemRow], appended: Sequence[bytes] = ()) -> bool:
-        return await self._runner.write(lambda connection: save_response(connection, row, items, appended))
+        return await self._batch.save(Save(row, items, appended))
 
     async def add_output(self, owner: str, id: str, items: Sequence[ItemRow]) -> None:
         query = "UPDATE responses SET output = ? WHERE owner = ? AND id = ? AND output = x''"
@@ -71,10 +140,10 @@ class SqliteResponses:
         return await self._runner.read(find)
 
     async def delete_response(self, owner: str, id: str) -> bool:
-        return await self._runner.write(lambda connection: _delete_response(connection, owner, id))
+        return await self._runner.write(lambda connection: delete_response(connection, owner, id))
 
     async def load_items(self, owner: str, digests: Sequence[bytes]) -> dict[bytes, ItemRow]:
-        return await self._runner.read(lambda connection: dict(_load_items(connection, owner, digests)))
+        return await self._runner.read(lambda connection: dict(load_items(connection, owner, digests)))
 
     async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, ItemRow]:
         query = (
@@ -113,7 +182,7 @@ class SqliteResponses:
             values = (now, bounds.per_owner, bounds.owner_bytes, bounds.total_bytes, limit)
             old = list(connection.execute(OVER_BOUNDS, values))
             for owner, id in old:
-                _delete_response(connection, str(owner), str(id))
+                delete_response(connection, str(owner), str(id))
             return len(old)
 
         return await self._runner.write(remove)
@@ -143,7 +212,7 @@ class SqliteResponses:
     async def delete_conversation(self, owner: str, id: str) -> bool:
         def delete(connection: apsw.Connection) -> bool:
             removing = "DELETE FROM conversation_items WHERE owner = ? AND conversation = ? RETURNING digest"
-            _release(connection, owner, [bytes(found[0]) for found in connection.execute(removing, (owner, id))])
+            release(connection, owner, [bytes(found[0]) for found in connection.execute(removing, (owner, id))])
             return has_changed(connection, "DELETE FROM conversations WHERE owner = ? AND id = ?", (owner, id))
 
         return await self._runner.write(delete)
@@ -176,7 +245,7 @@ class SqliteResponses:
 
         def delete(connection: apsw.Connection) -> bool:
             removed = [bytes(found[0]) for found in connection.execute(removing, (owner, conversation, item))]
-            _release(connection, owner, removed)
+            release(connection, owner, removed)
             return bool(removed)
 
         return await self._runner.write(delete)
@@ -193,101 +262,3 @@ class SqliteResponses:
     async def unlock_conversation(self, owner: str, conversation: str, token: str) -> None:
         query = "UPDATE conversations SET lock_until = 0 WHERE owner = ? AND id = ? AND lock_token = ?"
         await self._runner.write(lambda connection: has_changed(connection, query, (owner, conversation, token)))
-
-
-def only_row(rows: Iterable[tuple[object, ...]]) -> tuple[int, ...]:
-    [row] = rows
-    return tuple(count for count in row if isinstance(count, int))
-
-
-def has_changed(connection: apsw.Connection, query: str, values: tuple[str | int | bytes, ...]) -> bool:
-    connection.execute(query, values)
-    return connection.changes() > 0
-
-
-def save_response(
-    connection: apsw.Connection, row: ResponseRow, items: Sequence[ItemRow], appended: Sequence[bytes]
-) -> bool:
-    query = "SELECT 1 FROM responses WHERE owner = ? AND id = ?"
-    if connection.execute(query, (row.owner, row.id)).fetchone():
-        return False
-    added = len(row.head) + len(row.context) + add_items(connection, row.owner, items)
-    connection.execute(ADD_RESPONSE, (*astuple(row), added))
-    refer(connection, row.owner, row.digests)
-    if appended and has_conversation(connection, row.owner, row.conversation):
-        extend_conversation(connection, row.owner, row.conversation, (), appended)
-    return True
-
-
-def _delete_response(connection: apsw.Connection, owner: str, id: str) -> bool:
-    query = f"DELETE FROM responses WHERE owner = ? AND id = ? RETURNING {COLUMNS}"
-    found = connection.execute(query, (owner, id)).fetchone()
-    if not found:
-        return False
-    row = ResponseRow(*found)
-    if row.mode:
-        connection.execute("DELETE FROM background_runs WHERE owner = ? AND id = ?", (owner, id))
-        connection.execute("DELETE FROM response_events WHERE owner = ? AND id = ?", (owner, id))
-    _release(connection, owner, row.digests)
-    return True
-
-
-def _load_items(connection: apsw.Connection, owner: str, digests: Sequence[bytes]) -> Iterator[tuple[bytes, ItemRow]]:
-    query = "SELECT digest, id, body, hidden FROM response_items WHERE owner = ? AND digest = ?"
-    for digest in dict.fromkeys(digests):
-        found = connection.execute(query, (owner, digest)).fetchone()
-        if found:
-            yield digest, ItemRow(*found)
-
-
-def add_items(connection: apsw.Connection, owner: str, items: Sequence[ItemRow]) -> int:
-    """Add the items that are not stored yet; return their size."""
-    query = (
-        "INSERT INTO response_items (owner, digest, id, body, hidden) VALUES (?, ?, ?, ?, ?)"
-        " ON CONFLICT (owner, digest) DO NOTHING"
-    )
-    added = 0
-    for item in items:
-        connection.execute(query, (owner, item.digest, item.id, item.body, item.hidden))
-        added += item.size if connection.changes() else 0
-    return added
-
-
-def refer(connection: apsw.Connection, owner: str, digests: Iterable[bytes]) -> None:
-    connection.executemany(
-        "INSERT INTO item_references (owner, digest, number) VALUES (?, ?, 1)"
-        " ON CONFLICT (owner, digest) DO UPDATE SET number = number + 1",
-        [(owner, digest) for digest in digests],
-    )
-
-
-def _release(connection: apsw.Connection, owner: str, digests: Iterable[bytes]) -> None:
-    """Remove one reference to each of these items, and the items that have none left."""
-    for digest in digests:
-        query = "UPDATE item_references SET number = number - 1 WHERE owner = ? AND digest = ? RETURNING number"
-        left = connection.execute(query, (owner, digest)).fetchone()
-        if left and left[0] == 0:
-            connection.execute("DELETE FROM item_references WHERE owner = ? AND digest = ?", (owner, digest))
-            connection.execute("DELETE FROM response_items WHERE owner = ? AND digest = ?", (owner, digest))
-
-
-def has_conversation(connection: apsw.Connection, owner: str, id: str) -> bool:
-    return bool(connection.execute("SELECT 1 FROM conversations WHERE owner = ? AND id = ?", (owner, id)).fetchone())
-
-
-def extend_conversation(
-    connection: apsw.Connection,
-    owner: str,
-    conversation: str,
-    items: Sequence[ItemRow],
-    digests: Sequence[bytes] = (),
-) -> None:
-    add_items(connection, owner, items)
-    digests = (*digests, *(item.digest for item in items))
-    refer(connection, owner, digests)
-    query = "SELECT coalesce(max(place), 0) FROM conversation_items WHERE owner = ? AND conversation = ?"
-    [last] = only_row(connection.execute(query, (owner, conversation)))
-    connection.executemany(
-        "INSERT INTO conversation_items (owner, conversation, place, digest) VALUES (?, ?, ?, ?)",
-        [(owner, conversation, place, digest) for place, digest in enumerate(digests, last + 1)],
-    )

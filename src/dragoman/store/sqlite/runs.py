@@ -8,9 +8,9 @@ import apsw
 
 from dragoman.store.response_rows import ItemRow, ResponseRow
 from dragoman.store.run_rows import Claim, Ending, EventChunk, QueuedRun, Run, RunEvents, StoredEvents
-from dragoman.store.sqlite.responses import (
+from dragoman.store.sqlite.response_tables import (
     COLUMNS,
-    Runner,
+    Save,
     add_items,
     extend_conversation,
     has_changed,
@@ -19,6 +19,7 @@ from dragoman.store.sqlite.responses import (
     refer,
     save_response,
 )
+from dragoman.store.sqlite.responses import Runner
 
 ADD_EVENTS = (
     "INSERT INTO response_events (owner, id, first, last, body, created_at) VALUES (?, ?, ?, ?, ?, ?)"
@@ -45,7 +46,7 @@ class SqliteRuns:
         def queue(connection: apsw.Connection) -> bool:
             counting = "SELECT count(*) FROM background_runs WHERE owner = ?"
             [unfinished] = only_row(connection.execute(counting, (row.owner,)))
-            if unfinished >= most or not save_response(connection, row, items, ()):
+            if unfinished >= most or not save_response(connection, Save(row, items)):
                 return False
             query = (
                 "INSERT INTO background_runs (owner, id, conversation, request, last_event, token, lease_until)"
