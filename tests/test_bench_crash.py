@@ -15,7 +15,7 @@ def check(outcome: Outcome) -> None:
     assert outcome.problems == []
     assert (outcome.called_twice, outcome.without_end) == (0, 0)
     assert set(outcome.statuses) <= {"completed", "failed"}
-    assert outcome.statuses["completed"] >= COUNT - outcome.began, "what nobody had begun is run"
+    assert outcome.statuses["completed"] >= COUNT - outcome.began, "what had not begun is run"
     assert (outcome.statuses.total(), outcome.streams.total()) == (COUNT, COUNT)
 
 

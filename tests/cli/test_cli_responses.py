@@ -1,6 +1,7 @@
 """`dragoman responses`: what is stored, shown as the client sees it, and deleted."""
 
 import json
+import time
 import urllib.request
 
 from cli.shell import Served, Shell
@@ -29,3 +30,14 @@ def test_stored_responses_are_listed_shown_and_deleted(shell: Shell) -> None:
         gone = shell.run("responses", "show", str(first["id"]))
         assert gone.code == 1
         assert "There is no stored response" in gone.err
+
+
+def test_background_responses_are_listed_and_shown_with_their_status(shell: Shell) -> None:
+    with shell.serve() as served:
+        queued = post(served, {"model": "echo", "input": "I am Ada.", "background": True})
+        deadline = time.monotonic() + 60
+        while (shown := json.loads(shell.run("responses", "show", str(queued["id"])).out))["status"] != "completed":
+            assert time.monotonic() < deadline, shown
+        assert (shown["id"], shown["background"], "I am Ada." in str(shown["output"])) == (queued["id"], True, True)
+        [row] = json.loads(shell.run("responses", "list", "--json").out)
+        assert (row["mode"], row["status"], row["route"]) == ("background", "completed", "echo/echo")

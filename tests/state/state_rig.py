@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -32,6 +32,7 @@ MODELS = {
 }
 SPEAKERS = {"chat": speak_chat, "messages": speak_messages, "openai": speak_responses}
 WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}, "strict": False}
+NO_HEADERS: Mapping[str, str] = {}
 SETTINGS = "[retry]\nattempts = 1\n"
 
 
@@ -92,11 +93,13 @@ class StateRig:
         drop = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=60).execute('DROP TABLE responses')"
         subprocess.run([sys.executable, "-c", drop, str(self.directory / "store.db")], check=True, timeout=60)
 
-    def http(self, method: str, path: str, key: str = "alice", body: object = None) -> "Reply":
+    def http(
+        self, method: str, path: str, key: str = "alice", body: object = None, headers: Mapping[str, str] = NO_HEADERS
+    ) -> "Reply":
         connection = HTTPConnection("127.0.0.1", self.gateway.port, timeout=60)
         try:
-            headers = {"authorization": f"Bearer {self.gateway.keys[key]}"}
-            connection.request(method, f"/v1{path}", None if body is None else json.dumps(body), headers)
+            fields = {"authorization": f"Bearer {self.gateway.keys[key]}", **headers}
+            connection.request(method, f"/v1{path}", None if body is None else json.dumps(body), fields)
             answer = connection.getresponse()
             return Reply(answer.status, dict(answer.getheaders()), answer.read())
         finally:

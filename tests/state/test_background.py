@@ -1,10 +1,13 @@
 """Background responses over upstreams that know nothing of them."""
 
+import asyncio
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from dragoman.responses.cleaning import remove_old_events
 from e2e.meaning import Say
 from fakes.upstream import Answer
 from state.background_rig import (
@@ -17,6 +20,7 @@ from state.background_rig import (
     wait_until,
 )
 from state.state_rig import CALL, HELLO, MODELS, STATELESS, WEATHER, StateRig, state_rigged
+from store.test_both_stores import opened
 
 
 @pytest.fixture(scope="module")
@@ -224,6 +228,41 @@ def test_one_usage_row_is_written_for_each_upstream_call(rig: StateRig) -> None:
     assert outcome.usage is not None
 
 
+def test_an_idempotency_key_queues_a_response_once(rig: StateRig) -> None:
+    rig.plays("chat", HELLO)
+    body = {"model": "chat/m", "input": "Hi", "background": True}
+    replies = [rig.http("POST", "/responses", body=body, headers={"idempotency-key": "once"}) for _ in range(2)]
+    assert replies[0].json == replies[1].json
+    wait_for_end(rig, replies[0].json["id"])
+    assert len(rig.calls("chat")) == 1
+
+
+def test_the_key_of_the_client_is_not_written_to_disk(rig: StateRig) -> None:
+    rig.fakes["chat"].answers = [endless()]
+    body = {"model": "chat/m", "input": "unmistakable-canary", "background": True}
+    id = rig.http("POST", f"/responses?key={rig.gateway.keys['alice']}", body=body).json["id"]
+    files = b"".join(file.read_bytes() for file in rig.directory.glob("store.db*"))
+    rig.http("POST", f"/responses/{id}/cancel")
+    assert b"unmistakable-canary" in files
+    assert rig.gateway.keys["alice"].encode() not in files
+
+
+def test_events_that_are_too_old_cannot_be_followed_and_the_response_stays(rig: StateRig) -> None:
+    rig.plays("chat", HELLO, stream=True)
+    body = {"model": "chat/m", "input": "Hi", "background": True, "stream": True}
+    id = read_events(rig.http("POST", "/responses", body=body))[0]["response"]["id"]
+
+    async def remove() -> None:
+        async with opened(f"sqlite:///{rig.directory}/store.db") as store:
+            assert await remove_old_events(store.runs) == 0
+            await store.runs.remove_events(int(time.time()) + 9, 100)
+
+    asyncio.run(remove())
+    refused = rig.http("GET", f"/responses/{id}?stream=true")
+    assert (refused.status, b"can no longer be streamed" in refused.body) == (400, True)
+    assert rig.http("GET", f"/responses/{id}").json["status"] == "completed"
+
+
 def test_metrics_count_background_responses_by_status(rig: StateRig) -> None:
     def read(status: str) -> float:
         counted = f'dragoman_background_responses_total{{status="{status}"'
@@ -238,3 +277,14 @@ def test_metrics_count_background_responses_by_status(rig: StateRig) -> None:
     assert [read(status) for status in statuses] == [
         number + added for number, added in zip(before, (1, 1, 1, 0, 0, 0), strict=True)
     ]
+
+
+def test_a_background_response_is_captured_like_any_other(tmp_path: Path) -> None:
+    debug = f'[debug]\ncapture = "all"\ndirectory = "{tmp_path}/captures"\n'
+    with state_rigged(tmp_path, BACKGROUND_SETTINGS + debug) as rig:
+        rig.plays("chat", HELLO, stream=True)
+        body = {"model": "chat/m", "input": "Hi", "background": True, "stream": True}
+        reply = rig.http("POST", "/responses", body=body, headers={"x-request-id": "queued-1"})
+        assert read_events(reply)[-1]["type"] == "response.completed"
+        captured = rig.gateway.capture("queued-1")
+        assert (captured.outcome, len(captured.upstream_requests)) == ("ok", 1)

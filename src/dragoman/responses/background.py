@@ -34,7 +34,9 @@ RETRY_AFTER_S = 5.0
 DRAIN_CHECK_S = 0.05
 BATCH = 100
 INTERRUPTED = Failure(
-    Kind.SHUTDOWN, "The response was interrupted: the gateway that ran it stopped. It is not run again; send it again."
+    Kind.SHUTDOWN,
+    "The response was interrupted: the process that ran it ended, or lost the database. It is not run again; send the "
+    "request again.",
 )
 STATUSES = ("queued", "in_progress", "completed", "incomplete", "failed", "cancelled")
 
