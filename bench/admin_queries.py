@@ -54,6 +54,7 @@ VALUES = {
     "duration_ms": "5000 + n * 41 % 20000",
     "outcome": "CASE WHEN n % 33 = 0 THEN 'lost' WHEN n % 499999 = 0 THEN 'corrupt' ELSE 'ok' END",
     "error_code": "NULL",
+    "run": "''",
 }
 NOW = datetime.fromtimestamp(END_MS / 1000, UTC)
 FILTERS = (
