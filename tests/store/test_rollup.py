@@ -188,11 +188,14 @@ def test_two_gateways_may_count_at_once(store_url: str) -> None:
         (SumQuery(0, 2 * DAY_MS, step_ms=0), [RollupPart(DAY_MS, 0, 2)]),
         (
             SumQuery(0, 2 * DAY_MS, step_ms=DAY_MS, offset_ms=HOUR_MS),
-            [DaysPart(0, 2), MovedPart(HOUR_MS, [23, 47])],
+            [DaysPart(0, 2), MovedPart([(HOUR_MS, 23), (HOUR_MS, 47)])],
         ),
         (
             SumQuery(0, 2 * DAY_MS, step_ms=DAY_MS, offset_ms=-6 * SLOT_MS),
-            [DaysPart(0, 2), MovedPart(HOUR_MS, [0, 24]), MovedPart(SLOT_MS, [4, 5, 100, 101])],
+            [
+                DaysPart(0, 2),
+                MovedPart([(HOUR_MS, 0), (HOUR_MS, 24), *((SLOT_MS, slot) for slot in (4, 5, 100, 101))]),
+            ],
         ),
         (SumQuery(0, DAY_MS, step_ms=DAY_MS, offset_ms=22 * SLOT_MS), [RollupPart(SLOT_MS, 0, 96)]),
         (

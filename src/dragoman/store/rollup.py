@@ -85,10 +85,9 @@ class DaysPart(Struct, frozen=True):
 
 
 class MovedPart(Struct, frozen=True):
-    """Slots of one level within such days that belong to the day before or after, by a clock that is not UTC."""
+    """Slots within such days that belong to the day before or after, by a clock that is not UTC: level and slot."""
 
-    level: int
-    slots: list[int]
+    slots: list[tuple[int, int]]
 
 
 class RowsPart(Struct, frozen=True):
@@ -189,11 +188,12 @@ def _cover_days(query: SumQuery, levels: list[int]) -> Iterator[Part]:
     yield from _cover(query.since_ms, first * DAY_MS, levels)
     yield DaysPart(first, end)
     moved = (DAY_MS - query.offset_ms, DAY_MS) if query.offset_ms > 0 else (0, -query.offset_ms)
+    slots: list[tuple[int, int]] = []
     for part in _cover(*moved, [HOUR_MS, SLOT_MS]):
         assert isinstance(part, RollupPart)  # offsets are whole quarters of an hour
-        in_day = DAY_MS // part.level
-        slots = [day * in_day + slot for day in range(first, end) for slot in range(part.first, part.end)]
-        yield MovedPart(part.level, slots)
+        in_day, of_day = DAY_MS // part.level, range(part.first, part.end)
+        slots += [(part.level, day * in_day + slot) for day in range(first, end) for slot in of_day]
+    yield MovedPart(slots)
     yield from _cover(end * DAY_MS, query.until_ms, levels)
 
 

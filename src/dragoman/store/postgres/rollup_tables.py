@@ -43,8 +43,7 @@ TOTALS = ", ".join(f"sum({name})::{'double precision' if name == 'credits' else 
 SELECT_SUMS = f"""
     SELECT {{group}} AS grouped_by, {{step}} AS step, {TOTALS}
     FROM (SELECT *, slot * level AS began_ms FROM dragoman.usage_sums
-          WHERE dimension = $1 AND owner = $2 AND level = $3 AND {{slots}}
-              AND ($4::text IS NULL OR grouped = $4)) AS found
+          WHERE dimension = $1 AND owner = $2 AND ($3::text IS NULL OR grouped = $3) AND {{slots}}) AS found
     GROUP BY grouped_by, step
 """  # noqa: S608 - names of our own fields
 SELECT_TTFT = """
@@ -52,8 +51,8 @@ SELECT_TTFT = """
     WHERE owner = $1 AND level = $2 AND slot >= $3 AND slot < $4 GROUP BY route, bucket
 """
 EDGE = "SELECT id FROM dragoman.usage"  # min(id) would need PostgreSQL 18: id is a bytea
-RANGE = "slot >= $5 AND slot < $6"
-LISTED = "slot = ANY($5::bigint[])"
+RANGE = "level = $4 AND slot >= $5 AND slot < $6"
+LISTED = "(level, slot) IN (SELECT * FROM unnest($4::bigint[], $5::bigint[]))"
 PROVIDER = "split_part(grouped, '/', 1)"
 SUM_ROWS = """
     SELECT CASE $4::text WHEN 'model' THEN provider || '/' || model WHEN 'key' THEN key WHEN 'client' THEN client
@@ -139,12 +138,12 @@ def _statement(query: SumQuery, part: Part) -> tuple[str, tuple[object, ...]]:
     slots: tuple[object, ...]
     match part:
         case RollupPart(level, first, end):
-            where, slots = RANGE, (first, end)
+            where, slots = RANGE, (level, first, end)
         case DaysPart(first, end):
-            where, level, slots = RANGE, DAY_MS, (first, end)
-        case MovedPart(level, listed):
-            where, slots = LISTED, (listed,)
-    return SELECT_SUMS.format(group=group, step=step, slots=where), (dimension, owner, level, only, *slots)
+            where, slots = RANGE, (DAY_MS, first, end)
+        case MovedPart(listed):
+            where, slots = LISTED, tuple(zip(*listed, strict=True))
+    return SELECT_SUMS.format(group=group, step=step, slots=where), (dimension, owner, only, *slots)
 
 
 async def _fit(connection: asyncpg.Connection, query: SumQuery) -> SumQuery:

@@ -41,15 +41,15 @@ REMOVE_EMPTY_TTFT = f"DELETE FROM usage_ttft WHERE ({TTFT_KEY}) = (?, ?, ?, ?, ?
 SELECT_SUMS = f"""
     SELECT {{group}} AS grouped_by, {{step}} AS step, {", ".join(f"sum({name})" for name in SUMS)}
     FROM (SELECT *, slot * level AS began_ms FROM usage_sums
-          WHERE dimension = ?1 AND owner = ?2 AND level = ?3 AND {{slots}} AND (?4 IS NULL OR grouped = ?4))
+          WHERE dimension = ?1 AND owner = ?2 AND (?3 IS NULL OR grouped = ?3) AND {{slots}})
     GROUP BY grouped_by, step
 """  # noqa: S608 - names of our own fields
 SELECT_TTFT = """
     SELECT route, bucket, sum(requests) FROM usage_ttft WHERE owner = ? AND level = ? AND slot >= ? AND slot < ?
     GROUP BY route, bucket
 """
-RANGE = "slot >= ?5 AND slot < ?6"
-LISTED = "slot IN (SELECT value FROM json_each(?5))"
+RANGE = "level = ?4 AND slot >= ?5 AND slot < ?6"
+LISTED = "(level, slot) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?4))"
 PROVIDER = "substr(grouped, 1, instr(grouped, '/') - 1)"
 SUM_ROWS = """
     SELECT CASE ?4 WHEN 'model' THEN provider || '/' || model WHEN 'key' THEN key WHEN 'client' THEN client
@@ -130,12 +130,12 @@ def _statement(query: SumQuery, part: Part) -> tuple[str, tuple[bytes | str | in
     slots: tuple[str | int, ...]
     match part:
         case RollupPart(level, first, end):
-            where, slots = RANGE, (first, end)
+            where, slots = RANGE, (level, first, end)
         case DaysPart(first, end):
-            where, level, slots = RANGE, DAY_MS, (first, end)
-        case MovedPart(level, listed):
+            where, slots = RANGE, (DAY_MS, first, end)
+        case MovedPart(listed):
             where, slots = LISTED, (msgspec.json.encode(listed).decode(),)
-    return SELECT_SUMS.format(group=group, step=step, slots=where), (dimension, owner, level, only, *slots)
+    return SELECT_SUMS.format(group=group, step=step, slots=where), (dimension, owner, only, *slots)
 
 
 def _fit(connection: apsw.Connection, query: SumQuery) -> SumQuery:
