@@ -8,7 +8,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from operator import add, attrgetter
+from operator import add, attrgetter, neg
 from typing import Literal
 
 from msgspec import Struct
@@ -176,7 +176,7 @@ def take_back(part: UsageSum, query: SumQuery) -> UsageSum:
     """Return what the day that the UTC day was counted in must lose: this part belongs to its neighbour."""
     group, slot, *values = astuple(part)
     shift = -1 if query.offset_ms > 0 else 1
-    return UsageSum(group, slot + shift * DAY_MS // SLOT_MS, *(-value for value in values))
+    return UsageSum(group, slot + shift * DAY_MS // SLOT_MS, *map(neg, values))
 
 
 def _cover_days(query: SumQuery, levels: list[int]) -> Iterator[Part]:
