@@ -89,6 +89,7 @@ def test_a_cursor_leads_through_all_pages(gateway: Running) -> None:
         ("limit=x", "limit"),
         ("cursor=%21", "cursor"),
         ("cursor=AAAA", "cursor"),
+        (f"cursor={'AAAA' * 8}", "cursor"),  # as long as those of an earlier version
         ("q=colour:red", "q"),
         ("offset=5", "offset"),
     ],

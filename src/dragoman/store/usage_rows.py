@@ -13,6 +13,7 @@ GroupBy = Literal["all", "model", "key", "client", "provider"]
 SLOT_MS = 15 * 60 * 1000  # in every time zone, days begin at a multiple of this
 TIME_BYTES = 6  # of a row's id
 NUMBER_BITS = 80  # the rest of it
+ID_BYTES = TIME_BYTES + NUMBER_BITS // 8
 MAX_TIME_MS = (1 << 8 * TIME_BYTES) - 1
 
 
@@ -57,7 +58,7 @@ class UsageRow(Struct, frozen=True, gc=False):
 
 def make_id(time_ms: int, number: int) -> bytes:
     """Return the id of a row; `number` tells it from other rows of the same millisecond."""
-    return (time_ms << NUMBER_BITS | number).to_bytes(TIME_BYTES + NUMBER_BITS // 8, "big")
+    return (time_ms << NUMBER_BITS | number).to_bytes(ID_BYTES, "big")
 
 
 def first_id(time_ms: int) -> bytes:

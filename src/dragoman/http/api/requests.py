@@ -20,7 +20,7 @@ from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import BadRequest
 from dragoman.store import Store
 from dragoman.store.request_search import Condition, RequestPage, RequestSearch
-from dragoman.store.usage_rows import RECORD_NAMES, TIME_BYTES, make_record, time_of_id
+from dragoman.store.usage_rows import ID_BYTES, RECORD_NAMES, make_record, time_of_id
 
 FILTER = "q"
 FORMAT = "format"
@@ -140,6 +140,6 @@ def _format_time(time_ms: int) -> str:
 
 def _parse_position(position: bytes | None) -> bytes | None:
     """Return the id of a row that a cursor names."""
-    if position is not None and len(position) <= TIME_BYTES:
+    if position is not None and len(position) != ID_BYTES:
         raise invalid_cursor()
     return position
