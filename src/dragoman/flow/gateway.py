@@ -167,7 +167,8 @@ class ActiveCall:
         self._writer = writer
         self._around = CallContext(call, runtime, memory, writer, make_watch, self._note_first_token, clock)
         self._turn: Turn | None = None
-        self._accepted = False  # the turn that runs now has given its first token
+        self._asked: Route | None = None  # the target of the turn that runs now
+        self._accepted = False  # this turn has given its first token
 
     async def run(self, exchange: Exchange) -> None:
         try:
@@ -175,13 +176,16 @@ class ActiveCall:
             while True:
                 # Types are compared: a struct's class pattern that does not fit is slow.
                 if type(step) is Ask:
-                    step = self._after(step, await self._ask(step))
+                    turn = self._begin_turn(step)
+                    step = self._after(step, await turn.run())
                 elif type(step) is Finish or type(step) is GiveUp:
                     await self._end(step)
                     break
                 else:
                     step = self._policy.after(await step.run(self._open_reply()))
         except asyncio.CancelledError as cancelled:
+            if self._asked is not None and not self._accepted:
+                self._call.record.note_client_gone(self._asked)
             if not exchange.gone and self._writer.head_sent:  # the client is still there, and must not wait for more
                 await self._break_off(_reason_of(cancelled))
             raise
@@ -199,30 +203,25 @@ class ActiveCall:
             self._turn.close()
         del self._around, self._turn  # which refer back to this, and hold the request's body
 
+    def _begin_turn(self, ask: Ask) -> Turn:
+        if self._turn is not None:
+            self._turn.close()
+        self._turn = turn = Turn(ask, self._around)
+        self._asked, self._accepted = ask.route, False
+        return turn
+
     def _after(self, ask: Ask, end: TurnEnd) -> Step:
+        self._asked = None
+        if type(end) is NoReply:
+            self._call.release_reply()
+            if end.failure is not ask.renew_after:
+                self._call.record.note_failure(ask.route, RequestError(end.failure))
         step = self._policy.after(end)
         if type(end) is Interrupted and type(step) is not GiveUp:
             self._call.record.note_failure(ask.route, RequestError(end.failure))
             self._writer.resume_keep_alives()
             log.warning("%s broke off (%s), another upstream continues", ask.route, end.failure.kind.value)
         return step
-
-    async def _ask(self, ask: Ask) -> TurnEnd:
-        if self._turn is not None:
-            self._turn.close()
-        self._turn = turn = Turn(ask, self._around)
-        self._accepted = False
-        try:
-            end = await turn.run()
-        except asyncio.CancelledError:
-            if not self._accepted:
-                self._call.record.note_client_gone(ask.route)
-            raise
-        if type(end) is NoReply:
-            self._call.release_reply()
-            if end.failure is not ask.renew_after:
-                self._call.record.note_failure(ask.route, RequestError(end.failure))
-        return end
 
     def _note_first_token(self, turn: Turn) -> None:
         prepared, reply = turn.prepared, turn.reply

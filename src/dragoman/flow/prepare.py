@@ -143,7 +143,8 @@ async def prepare(
     is_altered = is_changed or runs_tools or provider.replies.stages is not None
     if passing is not None and choice.unchanged and not is_altered:
         return await _pass_unchanged(call, route, provider, protocol, passing, options, number)
-    await call.read()
+    if call.size > LARGE_BYTES:
+        await call.read()
     ledger = call.ledger()
     mixes = rules.mixes_tools is None or rules.mixes_tools(fitting.profile)
     plan = choose_plan(call.request(), fitting.tool_plan, mixes=mixes)
@@ -220,17 +221,30 @@ async def _translate(
     ledger: Ledger,
     offered: Request,
 ) -> tuple[Request, ToolMap, _Message]:
-    assert protocol.upstream is not None
-    request, tools = await _fitted(call, offered, provider, protocol.upstream, fitting, ledger, changes)
-    quirks = provider.requests.quirks | fitting.quirks
+    upstream, rules, size = protocol.upstream, provider.requests, call.size
+    assert upstream is not None
+    quirks = rules.quirks | fitting.quirks
+    limits = upstream.tool_limits
+    if "no_custom_tools" in quirks:
+        limits = replace(limits, custom=False)
     target = Target(route.model, provider.issuer, fitting.profile, fitting.budgets, quirks, options)
-    body = await run_off_loop(call.size, partial(protocol.upstream.build, request, target, ledger))
+    if size <= LARGE_BYTES and fitting.fetcher is None:
+        request, tools = adapt_tools(offered, limits, ledger)
+        request = _changed(request, (*changes, *rules.passes), ledger)
+        body = upstream.build(request, target, ledger)
+    else:
+        request, tools = await run_off_loop(size, partial(adapt_tools, offered, limits, ledger))
+        request = await run_off_loop(size, partial(_changed, request, changes, ledger))
+        if fitting.fetcher is not None:
+            request = await _with_media(request, upstream, fitting.fetcher)
+        request = await run_off_loop(size, partial(_changed, request, rules.passes, ledger))
+        body = await run_off_loop(size, partial(upstream.build, request, target, ledger))
     if call.strict and len(ledger):
         raise RequestError(strict_refusal(ledger))
-    headers = _headers_for(request, protocol.upstream)
-    location = protocol.upstream.locate(route.model, request.stream or protocol.upstream.always_streams)
+    headers = _headers_for(request, upstream)
+    location = upstream.locate(route.model, request.stream or upstream.always_streams)
     if request.protocol == protocol.name == call.protocol.name:  # headers such as betas belong to the body
-        headers = client_headers(call.headers, call.is_owner, provider, protocol.upstream)
+        headers = client_headers(call.headers, call.is_owner, provider, upstream)
         location = Location(location.path, _merge_queries(location.query, client_query(call.query)))
     return request, tools, _Message(body, headers, location, lambda: request)
 
@@ -273,31 +287,6 @@ def _missing_credential(provider: Provider, error: ConfigError) -> Failure:
     problems = "; ".join(problem.message for problem in error.problems)
     message = f"Provider {provider.name!r} has no credential{which}: {problems}. Run: dragoman doctor"
     return Failure(Kind.CREDENTIAL, message)
-
-
-async def _fitted(
-    call: Call,
-    offered: Request,
-    provider: Provider,
-    upstream: Upstream,
-    fitting: TargetSettings,
-    ledger: Ledger,
-    changes: Sequence[Change],
-) -> tuple[Request, ToolMap]:
-    """Return the client's request after every pass that its upstream needs."""
-    limits = upstream.tool_limits
-    if "no_custom_tools" in provider.requests.quirks | fitting.quirks:
-        limits = replace(limits, custom=False)
-
-    def lower() -> tuple[Request, ToolMap]:
-        request, tools = adapt_tools(offered, limits, ledger)
-        return _changed(request, changes, ledger), tools
-
-    size = call.size
-    request, tools = await run_off_loop(size, lower)
-    if fitting.fetcher is not None:
-        request = await _with_media(request, upstream, fitting.fetcher)
-    return await run_off_loop(size, partial(_changed, request, provider.requests.passes, ledger)), tools
 
 
 def _changed(request: Request, changes: Sequence[Change], ledger: Ledger) -> Request:

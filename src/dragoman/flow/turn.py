@@ -345,11 +345,16 @@ class Turn:
         body = begun + rest if begun else rest
         streamed = is_stream(prepared.upstream, answer.headers, body)
         if type(prepared) is Passthrough and isinstance(self._writer, WholeWriter) and not streamed:
-            work = partial(glance, prepared, body)
-            seen = work() if len(body) <= LARGE_BYTES else await run_off_loop(len(body), work)
+            if len(body) <= LARGE_BYTES:
+                seen = glance(prepared, body)
+            else:
+                seen = await run_off_loop(len(body), partial(glance, prepared, body))
             return self._pass_document(prepared, answer, self._writer, body, seen)
         ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
-        events = await run_off_loop(len(body), partial(read_events, prepared, body, ledger, streamed))
+        if len(body) <= LARGE_BYTES:
+            events = read_events(prepared, body, ledger, streamed)
+        else:
+            events = await run_off_loop(len(body), partial(read_events, prepared, body, ledger, streamed))
         self.pipe = pipe = self._make_translation(prepared, ledger, None)
         self._held = pipe.push_document(events, are_clean=redact_known(body, prepared.secrets) is body)
         if pipe.watch.failure is not None:

@@ -90,17 +90,10 @@ class Service:
 
     async def _serve(self, exchange: Exchange) -> None:
         try:
-            await self._handle(exchange)
-            if exchange.buffered.held > UNCOUNTED_BYTES and not exchange.gone:
-                await exchange.writable()  # the response to a slow reader is still buffered
-        except ClientDisconnected:
-            return
-        finally:
-            exchange.buffered.release_to(0)
-
-    async def _handle(self, exchange: Exchange) -> None:
-        try:
             await self.handler(exchange)
+            if exchange.reply is not ResponseState.ENDED and not exchange.gone:
+                _log.error("handler returned without ending its reply")
+                self._give_up(exchange, 500, "internal error")
         except asyncio.CancelledError:
             self._give_up(exchange, 503, "The gateway is shutting down. Send the request again.")
         except RequestRejected as refusal:
@@ -110,10 +103,13 @@ class Service:
         except Exception as fault:
             _log.error("handler failed: %s", describe_fault(fault))
             self._give_up(exchange, 500, "internal error")
-        else:
-            if exchange.reply is not ResponseState.ENDED and not exchange.gone:
-                _log.error("handler returned without ending its reply")
-                self._give_up(exchange, 500, "internal error")
+        try:
+            if exchange.buffered.held > UNCOUNTED_BYTES and not exchange.gone:
+                await exchange.writable()  # the response to a slow reader is still buffered
+        except ClientDisconnected:
+            return
+        finally:
+            exchange.buffered.release_to(0)
 
     def _give_up(self, exchange: Exchange, status: int, message: str) -> None:
         if exchange.gone or exchange.reply is ResponseState.ENDED:
