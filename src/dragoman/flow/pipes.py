@@ -7,6 +7,8 @@ from itertools import chain
 from operator import is_
 from typing import Protocol, TypeVar
 
+from msgspec import Struct
+
 from dragoman.flow.redaction import EventRedactor, redact_failure
 from dragoman.framing.known_secrets import Secrets, StreamRedactor
 from dragoman.hub.events import Delta, Event, Failed
@@ -82,6 +84,13 @@ class Pipe(Protocol):
     def break_off(self, failure: Failure) -> bytes: ...  # instead of `drain`, when it will not end
     def finish(self) -> bytes: ...  # once, last
     def tap(self, wrap: Callable[[Source], Source]) -> Secrets: ...
+
+
+class UnchangedDocument(Struct, frozen=True):
+    """What is known of a document that passes as it came."""
+
+    watch: ReplyMonitor
+    usage: Usage | None
 
 
 class ClientStages(Protocol):

@@ -23,7 +23,7 @@ from dragoman.flow.decoding import (
     read_events,
 )
 from dragoman.flow.offload import LARGE_BYTES, run_off_loop
-from dragoman.flow.pipes import PassthroughPipe, Pipe, Source, TranslationPipe
+from dragoman.flow.pipes import PassthroughPipe, Pipe, Source, TranslationPipe, UnchangedDocument
 from dragoman.flow.ports import LostCallMemory
 from dragoman.flow.prepare import Change, Passthrough, Prepared, Translated, prepare
 from dragoman.flow.pump import LINGER_S, Pump, is_answering
@@ -61,13 +61,6 @@ class CallContext(Struct, frozen=True):
     make_watch: Callable[[], ReplyMonitor]
     note_first_token: Callable[["Turn"], None]
     clock: Callable[[], float]  # of the event loop
-
-
-class UnchangedDocument(Struct, frozen=True):
-    """What is known of a document that passes as it came."""
-
-    watch: ReplyMonitor
-    usage: Usage | None
 
 
 class Turn:
@@ -343,18 +336,16 @@ class Turn:
             return NoReply(rest)
         self.ended = True
         body = begun + rest if begun else rest
-        streamed = is_stream(prepared.upstream, answer.headers, body)
+        size, streamed = len(body), is_stream(prepared.upstream, answer.headers, body)
         if type(prepared) is Passthrough and isinstance(self._writer, WholeWriter) and not streamed:
-            if len(body) <= LARGE_BYTES:
-                seen = glance(prepared, body)
-            else:
-                seen = await run_off_loop(len(body), partial(glance, prepared, body))
+            work = partial(glance, prepared, body)
+            seen = work() if size <= LARGE_BYTES else await run_off_loop(size, work)
             return self._pass_document(prepared, answer, self._writer, body, seen)
         ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
-        if len(body) <= LARGE_BYTES:
+        if size <= LARGE_BYTES:
             events = read_events(prepared, body, ledger, streamed)
         else:
-            events = await run_off_loop(len(body), partial(read_events, prepared, body, ledger, streamed))
+            events = await run_off_loop(size, partial(read_events, prepared, body, ledger, streamed))
         self.pipe = pipe = self._make_translation(prepared, ledger, None)
         self._held = pipe.push_document(events, are_clean=redact_known(body, prepared.secrets) is body)
         if pipe.watch.failure is not None:
