@@ -166,18 +166,17 @@ def running(
 
 
 @contextmanager
-def running_workers(toml: str, directory: Path, stored: Sequence[str] = ()) -> Iterator[tuple[Running, Running]]:
+def running_workers(
+    toml: str, directory: Path, environ: Mapping[str, str] | None = None, stored: Sequence[str] = ()
+) -> Iterator[tuple[Running, Running]]:
     """Run two workers of one gateway, each on a port of its own, so that a test chooses which one it asks.
 
     The first one has the stored keys.
     """
     with tempfile.TemporaryDirectory(prefix="dragoman-") as sockets:
         members = [GroupMember(number, 2, sockets, b"secret-of-this-test") for number in (0, 1)]
-        first, other = (
-            Running(toml, directory, None, stored, members[0]),
-            Running(toml, directory, None, (), members[1]),
-        )
-        with first, other:
+        first = Running(toml, directory, environ, stored, members[0])
+        with first, Running(toml, directory, environ, (), members[1]) as other:
             yield first, other
 
 

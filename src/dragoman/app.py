@@ -189,6 +189,8 @@ class App:
         self.site.ready = False
         if self._responses is not None:
             self._responses.begin_stop()
+        if self._console is not None:
+            self._console.begin_stop()
         self.server.begin_stop()
         if accept_s and not self.server.is_quiet(QUIET_S):
             await self._accept_while_stopping(accept_s, listen)

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import time
 
 import pytest
 
@@ -81,6 +82,20 @@ def test_the_status_counts_the_streams_of_all_workers(shell: Shell) -> None:
             wait_for(lambda: shell.run("status", "--json").json["streams"] == len(begun))
             for opened, _ in begun:
                 opened.close()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_gateway_with_an_open_tab_stops_at_once(shell: Shell, workers: str) -> None:
+    with shell.serve("--workers", workers) as served:
+        opened = [dial(served.port) for _ in range(4)]
+        for one in opened:
+            one.sendall(request_bytes("/api/v1/feed?watch=live", b"", method="GET", key=served.key))
+            assert one.recv(64).startswith(b"HTTP/1.1 200")
+        began = time.monotonic()
+        assert served.end() == 0
+        assert time.monotonic() - began < 30  # drain_s is 120
+        for one in opened:
+            assert read_to_end(one).endswith(b"0\r\n\r\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

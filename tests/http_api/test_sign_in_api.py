@@ -16,7 +16,7 @@ from fakes.copilot import CLIENT_ID, FakeCopilot
 from fakes.kiro import FakeKiro
 from fakes.service import json_answer
 from fakes.upstream import FakeUpstream
-from gateway import KEY, Running, running
+from gateway import KEY, Running, running, running_workers
 from http_api.rig import ECHO, call
 from wire_json import Json, JsonObject
 
@@ -55,6 +55,18 @@ def test_a_sign_in_by_code_streams_what_to_do_and_stores_the_credential(tmp_path
     stored = tmp_path / ".local" / "share" / "dragoman" / "kiro.json"
     assert msgspec.json.decode(stored.read_bytes())["accessToken"] == "aoaFAKE-access-token-1"
     assert b"aoaFAKE" not in found.body
+
+
+def test_an_account_is_used_by_all_workers_after_its_sign_in(tmp_path: Path) -> None:
+    with FakeKiro() as fake, running_workers(section(fake), tmp_path, {"HOME": str(tmp_path)}) as (first, other):
+        [before] = call(other, "GET", "/api/v1/accounts").json["accounts"]
+        assert before["credentials"][0]["expires_at"] is None
+        assert b'"signed_in"' in call(first, "POST", PATH, body={"kind": "kiro"}).body
+        until = time.monotonic() + 30
+        while call(other, "GET", "/api/v1/accounts").json["accounts"][0]["credentials"][0]["expires_at"] is None:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert call(other, "GET", "/api/v1/accounts").json["accounts"][0]["problem"] == ""
 
 
 def test_a_sign_in_that_is_denied_says_so(tmp_path: Path) -> None:

@@ -75,6 +75,10 @@ class FeedApi:
         yield Route("GET", f"{PREFIX}live/*", Role.ADMIN, self._describe, scope=Scope.CAPTURES_READ)
         yield Route("DELETE", f"{PREFIX}live/*", Role.ADMIN, self._end, scope=Scope.REQUESTS_END)
 
+    def begin_stop(self) -> None:
+        """End all feeds."""
+        self._rows.begin_stop()
+
     async def _forwards(self, request: RoutedRequest, id: str) -> bool:
         """Pass a request on if it is about one that another worker has; return whether that is so."""
         if self._group is None or request.is_forwarded or self._has_request(id):
@@ -269,11 +273,13 @@ class FeedStream:
             self._frames.close()
 
     async def run(self, check: SessionCheck) -> None:
-        """Send what changes until the client leaves or its session ends."""
+        """Send what changes until the client leaves, its session ends or the gateway stops."""
         sent_at = time.monotonic()
         while True:
             started = time.monotonic()
             await self._wait()
+            if self._watcher.must_end:
+                return
             if not await check.is_open():
                 await self._exchange.send(self._event("ended", {"why": "The session has ended. Sign in again."}))
                 return

@@ -69,6 +69,10 @@ class Watcher:
         self._seen = position
 
     @property
+    def must_end(self) -> bool:
+        return self._rows.is_stopping
+
+    @property
     def position(self) -> str:
         return ".".join(f"{epoch}-{number}" for epoch, number in self._seen.items())
 
@@ -118,6 +122,7 @@ class GatewayRows:
     def __init__(self, live: LiveRequests, group: "WorkerGroup | None") -> None:
         self._live = live
         self._group = group
+        self.is_stopping = False
         self._watchers: set[Watcher] = set()
         self._others: dict[int, RowLog] = {}  # by worker
         self._other_totals: dict[int, dict[str, Row]] = {}
@@ -168,6 +173,12 @@ class GatewayRows:
         finally:
             self._watchers.discard(watcher)
             self._note_unwatched()
+
+    def begin_stop(self) -> None:
+        """End all feeds, so that their tabs connect to another worker, or to the gateway that replaces this one."""
+        self.is_stopping = True
+        for watcher in self._watchers:
+            watcher.woken.set()
 
     def _note_unwatched(self) -> None:
         if not self._watchers and time.monotonic() >= self._polled_until:

@@ -73,6 +73,10 @@ class Console:
         """Use a changed configuration from the next request on."""
         self._check = make_browser_check(config)
 
+    def begin_stop(self) -> None:
+        """End what a tab would keep open for as long as it likes."""
+        self._feed.begin_stop()
+
     def routes(self) -> Iterator[Route]:
         yield Route("GET", PREFIX, Role.PUBLIC, self._serve_page)
         yield Route("GET", f"{PREFIX}/*", Role.PUBLIC, self._serve_file)
