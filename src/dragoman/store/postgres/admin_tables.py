@@ -1,8 +1,9 @@
-"""The SQL statements of the admin API on the PostgreSQL store."""
+"""The SQL statements of the admin API and of the console's sessions on the PostgreSQL store."""
 
 import re
 
 import asyncpg
+from msgspec.structs import astuple
 
 from dragoman.store.audit_log import AUDIT_COLUMNS, AuditRow, hash_row
 from dragoman.store.request_search import (
@@ -14,6 +15,7 @@ from dragoman.store.request_search import (
     make_page,
     narrow,
 )
+from dragoman.store.session_rows import SESSION_COLUMNS, SessionRow
 from dragoman.store.usage_rows import COLUMNS, UsageRow
 
 SPECIAL = re.compile(r"([\\%_])")
@@ -25,6 +27,8 @@ def _make_pattern(text: str) -> str:
 
 DIALECT = Dialect("LIKE", _make_pattern, lambda place: f"${place}")
 ORDER = "ORDER BY id DESC"
+SESSION_NAMES = ", ".join(SESSION_COLUMNS)
+SESSION_TABLE = "dragoman.console_sessions"
 
 
 async def add_audit(connection: asyncpg.Connection, row: AuditRow) -> None:
@@ -70,3 +74,28 @@ async def _last_examined(connection: asyncpg.Connection, search: RequestSearch) 
         *statement.values,
     )
     return bytes(found[0]) if found else None
+
+
+async def add_session(connection: asyncpg.Connection, row: SessionRow) -> None:
+    await connection.execute(f"DELETE FROM {SESSION_TABLE} WHERE expires_at <= $1", row.created_at)  # noqa: S608
+    places = ", ".join(f"${number + 1}" for number in range(len(SESSION_COLUMNS)))
+    await connection.execute(f"INSERT INTO {SESSION_TABLE} ({SESSION_NAMES}) VALUES ({places})", *astuple(row))  # noqa: S608
+
+
+async def find_session(connection: asyncpg.Connection, digest: bytes) -> SessionRow | None:
+    row = await connection.fetchrow(f"SELECT {SESSION_NAMES} FROM {SESSION_TABLE} WHERE digest = $1", digest)  # noqa: S608
+    return None if row is None else SessionRow(*row)
+
+
+async def touch_session(connection: asyncpg.Connection, id: str, used_at: int) -> None:
+    await connection.execute(f"UPDATE {SESSION_TABLE} SET used_at = $1 WHERE id = $2", used_at, id)  # noqa: S608
+
+
+async def end_session(connection: asyncpg.Connection, id: str) -> bool:
+    done = await connection.fetch(f"DELETE FROM {SESSION_TABLE} WHERE id = $1 RETURNING id", id)  # noqa: S608
+    return bool(done)
+
+
+async def list_sessions(connection: asyncpg.Connection) -> tuple[SessionRow, ...]:
+    found = await connection.fetch(f"SELECT {SESSION_NAMES} FROM {SESSION_TABLE} ORDER BY created_at, id")  # noqa: S608
+    return tuple(SessionRow(*row) for row in found)

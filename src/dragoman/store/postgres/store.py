@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from dragoman.store.audit_log import AuditRow
-from dragoman.store.postgres import admin_tables, rollup_tables, session_tables, tables
+from dragoman.store.postgres import admin_tables, rollup_tables, tables
 from dragoman.store.postgres.connection import ConnectionPool
 from dragoman.store.postgres.responses import PostgresResponses
 from dragoman.store.postgres.runs import PostgresRuns
@@ -97,16 +97,16 @@ class PostgresStore:
         return await self._connections.query(partial(admin_tables.list_audit, before=before, limit=limit))
 
     async def add_session(self, row: SessionRow) -> None:
-        await self._connections.run(partial(session_tables.add_session, row=row))
+        await self._connections.run(partial(admin_tables.add_session, row=row))
 
     async def find_session(self, digest: bytes) -> SessionRow | None:
-        return await self._connections.run(partial(session_tables.find_session, digest=digest))
+        return await self._connections.run(partial(admin_tables.find_session, digest=digest))
 
     async def touch_session(self, id: str, used_at: int) -> None:
-        await self._connections.run(partial(session_tables.touch_session, id=id, used_at=used_at))
+        await self._connections.run(partial(admin_tables.touch_session, id=id, used_at=used_at))
 
     async def end_session(self, id: str) -> bool:
-        return await self._connections.run(partial(session_tables.end_session, id=id))
+        return await self._connections.run(partial(admin_tables.end_session, id=id))
 
     async def sessions(self) -> tuple[SessionRow, ...]:
-        return await self._connections.run(session_tables.list_sessions)
+        return await self._connections.run(admin_tables.list_sessions)

@@ -1,6 +1,7 @@
-"""The SQL statements of the admin API on the SQLite store."""
+"""The SQL statements of the admin API and of the console's sessions on the SQLite store."""
 
 import apsw
+from msgspec.structs import astuple
 
 from dragoman.store.audit_log import AUDIT_COLUMNS, AuditRow, hash_row
 from dragoman.store.request_search import (
@@ -12,6 +13,7 @@ from dragoman.store.request_search import (
     make_page,
     narrow,
 )
+from dragoman.store.session_rows import SESSION_COLUMNS, SessionRow
 from dragoman.store.sqlite.tables import make_rows
 from dragoman.store.usage_rows import COLUMNS
 
@@ -22,6 +24,7 @@ def _make_pattern(text: str) -> str:
 
 DIALECT = Dialect("GLOB", _make_pattern, lambda place: f"?{place}")
 ORDER = "ORDER BY id DESC"
+SESSION_NAMES = ", ".join(SESSION_COLUMNS)
 
 
 def add_audit(connection: apsw.Connection, row: AuditRow) -> None:
@@ -64,3 +67,29 @@ def _last_examined(connection: apsw.Connection, search: RequestSearch) -> bytes 
         statement.values,
     ).fetchone()
     return bytes(found[0]) if found else None
+
+
+def add_session(connection: apsw.Connection, row: SessionRow) -> None:
+    connection.execute("DELETE FROM console_sessions WHERE expires_at <= ?", (row.created_at,))
+    places = ", ".join("?" * len(SESSION_COLUMNS))
+    connection.execute(f"INSERT INTO console_sessions ({SESSION_NAMES}) VALUES ({places})", astuple(row))  # noqa: S608
+
+
+def find_session(connection: apsw.Connection, digest: bytes) -> SessionRow | None:
+    found = connection.execute(f"SELECT {SESSION_NAMES} FROM console_sessions WHERE digest = ?", (digest,))  # noqa: S608
+    row = next(found, None)
+    return None if row is None else SessionRow(*row)
+
+
+def touch_session(connection: apsw.Connection, id: str, used_at: int) -> None:
+    connection.execute("UPDATE console_sessions SET used_at = ? WHERE id = ?", (used_at, id))
+
+
+def end_session(connection: apsw.Connection, id: str) -> bool:
+    connection.execute("DELETE FROM console_sessions WHERE id = ?", (id,))
+    return connection.changes() > 0
+
+
+def list_sessions(connection: apsw.Connection) -> tuple[SessionRow, ...]:
+    found = connection.execute(f"SELECT {SESSION_NAMES} FROM console_sessions ORDER BY created_at, id")  # noqa: S608
+    return tuple(SessionRow(*row) for row in found)

@@ -14,7 +14,7 @@ from dragoman.store.audit_log import AuditRow
 from dragoman.store.request_search import MAX_QUERIES, QUERY_TIMEOUT_S, RequestPage, RequestSearch
 from dragoman.store.rollup import SumQuery
 from dragoman.store.session_rows import SessionRow
-from dragoman.store.sqlite import admin_tables, rollup_tables, session_tables, tables
+from dragoman.store.sqlite import admin_tables, rollup_tables, tables
 from dragoman.store.sqlite.connection import connect, in_transaction
 from dragoman.store.sqlite.responses import SqliteResponses
 from dragoman.store.sqlite.runs import SqliteRuns
@@ -120,19 +120,19 @@ class SqliteStore:
         return await self.query(lambda connection: admin_tables.list_audit(connection, before, limit))
 
     async def add_session(self, row: SessionRow) -> None:
-        await self.write(lambda connection: session_tables.add_session(connection, row))
+        await self.write(lambda connection: admin_tables.add_session(connection, row))
 
     async def find_session(self, digest: bytes) -> SessionRow | None:
-        return await self.read(lambda connection: session_tables.find_session(connection, digest))
+        return await self.read(lambda connection: admin_tables.find_session(connection, digest))
 
     async def touch_session(self, id: str, used_at: int) -> None:
-        await self.write(lambda connection: session_tables.touch_session(connection, id, used_at))
+        await self.write(lambda connection: admin_tables.touch_session(connection, id, used_at))
 
     async def end_session(self, id: str) -> bool:
-        return await self.write(lambda connection: session_tables.end_session(connection, id))
+        return await self.write(lambda connection: admin_tables.end_session(connection, id))
 
     async def sessions(self) -> tuple[SessionRow, ...]:
-        return await self.read(session_tables.list_sessions)
+        return await self.read(admin_tables.list_sessions)
 
     async def read(self, work: Work[T]) -> T:
         """Run a function that only reads."""
