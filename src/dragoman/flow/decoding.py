@@ -1,6 +1,7 @@
 """Read the reply to a prepared request: its source, its stages, and the events of a whole body."""
 
 import logging
+from functools import lru_cache
 
 from dragoman.flow.pipes import Source
 from dragoman.flow.prepare import Passthrough, Prepared
@@ -84,8 +85,12 @@ BOM = b"\xef\xbb\xbf"
 
 def is_named_stream(headers: Headers) -> bool:
     """Whether the content type may be that of a stream: anything that is not a known document type."""
-    kind = (headers.get(b"content-type") or b"").partition(b";")[0].strip().lower()
-    return kind not in DOCUMENTS
+    return not _is_document_type(headers.get(b"content-type") or b"")
+
+
+@lru_cache(maxsize=64)
+def _is_document_type(content_type: bytes) -> bool:
+    return content_type.partition(b";")[0].strip().lower() in DOCUMENTS
 
 
 def begins_document(upstream: Upstream, begun: bytes) -> bool:
