@@ -137,6 +137,18 @@ def test_no_cell_of_an_export_starts_a_formula(chromium: Browser, gateway: Runni
         assert [cell for cell in cells if cell.lstrip('"')[:1] in "=+@" and cell.strip('"')] == []
 
 
+def test_what_is_copied_has_no_terminal_escapes_and_no_key(chromium: Browser, gateway: Running) -> None:
+    with screen(chromium, gateway) as tab:
+        tab.open("inspect/hostile-3")
+        tab.page.get_by_role("button", name="Copy as cURL").click()
+        expect(tab.page.get_by_role("button", name="Copied")).to_be_visible()
+        copied = tab.page.evaluate("navigator.clipboard.readText()")
+        assert copied.startswith("curl ")
+        assert "$DRAGOMAN_API_KEY" in copied
+        assert [sign for sign in UNSEEN if sign in copied] == []
+        assert gateway.keys[MARKUP] not in copied
+
+
 def test_markup_cannot_be_made_at_all(chromium: Browser, gateway: Running) -> None:
     with screen(chromium, gateway) as tab:
         tab.open("live")

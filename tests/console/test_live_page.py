@@ -56,6 +56,10 @@ def test_a_second_tab_needs_no_second_sign_in_and_signing_out_ends_both(chromium
         other = tab.page.context.new_page()
         other.goto(f"{gateway.url}/console/live")
         other.get_by_role("navigation").wait_for()
+        late = tab.page.context.new_page()
+        late.add_init_script("window.setTimeout = (act, ms) => act();")  # so that every answer is late
+        late.goto(f"{gateway.url}/console/keys")
+        late.get_by_role("heading", name="Keys").wait_for()
         tab.page.get_by_role("button", name="Sign out").click()
         tab.page.get_by_label("Client key").wait_for()
         other.get_by_label("Client key").wait_for()

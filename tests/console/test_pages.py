@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Download, expect
+from playwright.sync_api import Browser, Download, Request, expect
 
 from console.screen import screen
 from console.traffic import ECHO, ask, captured
@@ -34,6 +35,24 @@ def test_every_busy_page_is_whole_at_every_width(chromium: Browser, gateway: Run
             expect(tab.page.locator("main .failed")).to_have_count(0)
             tab.keep(name)
             tab.check_page(name)
+
+
+def test_a_first_visit_takes_at_most_twenty_requests_for_files(chromium: Browser, gateway: Running) -> None:
+    for name in (*PAGES, "inspect/page-1"):
+        context = chromium.new_context()
+        page = context.new_page()
+        requests: list[str] = []
+        page.on("request", partial(add_address, requests))
+        page.goto(f"{gateway.url}/console/{name}#t={gateway.make_console_link()}")
+        page.locator("main h1").wait_for()
+        page.wait_for_function(SETTLED)
+        files = [url for url in requests if "/api/" not in url]
+        assert 5 < len(files) <= 20, (name, files)
+        context.close()
+
+
+def add_address(requests: list[str], request: Request) -> None:
+    requests.append(request.url)
 
 
 def test_the_inspector_of_a_capture_is_whole(chromium: Browser, gateway: Running) -> None:

@@ -3,6 +3,7 @@
 const TOKEN = "dragoman-token";
 const channel = "BroadcastChannel" in window ? new BroadcastChannel("dragoman") : null;
 const ASK_TABS_MS = 150;
+let isAsking = false;
 
 export class ApiError extends Error {
   /**
@@ -42,6 +43,10 @@ channel?.addEventListener("message", (event) => {
     session.keep(null);
     location.reload();
   }
+  if (event.data?.token && !isAsking && !session.token) { // a tab that was too busy to answer in time
+    session.keep(event.data.token);
+    dispatchEvent(new Event("token-found"));
+  }
 });
 
 /** Ask the other tabs of this console for their token: this storage belongs to one tab. */
@@ -53,9 +58,11 @@ export function askOtherTabs() {
     /** @param {string | null} token */
     const done = (token) => {
       channel.removeEventListener("message", hear);
+      isAsking = false;
       if (token) session.keep(token);
       resolve(token);
     };
+    isAsking = true;
     channel.addEventListener("message", hear);
     channel.postMessage("token?");
     setTimeout(() => done(null), ASK_TABS_MS);

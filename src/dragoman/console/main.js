@@ -166,6 +166,7 @@ async function start() {
   addEventListener("moved", (event) => void draw(!(/** @type {CustomEvent} */ (event).detail.replace)));
   addEventListener("keydown", press);
   addEventListener("click", follow);
+  addEventListener("token-found", async () => { if (await resume()) enter(); });
   addEventListener("signed-out", (event) => askForKey(/** @type {CustomEvent} */ (event).detail));
   const link = location.hash.startsWith("#t=") ? location.hash.slice(3) : "";
   if (link) history.replaceState(null, "", location.pathname + location.search);

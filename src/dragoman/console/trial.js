@@ -64,7 +64,7 @@ export class Trial {
   stop() { this.control.abort(); }
 
   async run() {
-    keepInAddress({ try: [...this.chosen] }, { prompt: this.prompt.value.slice(0, LONGEST_PROMPT) });
+    keepInAddress({ try: [...this.chosen], q: new URLSearchParams(location.search).get("q") || "" }, { prompt: this.prompt.value.slice(0, LONGEST_PROMPT) });
     this.stop();
     this.control = new AbortController();
     const { signal } = this.control;

@@ -1,5 +1,6 @@
 // Models: who answers what, and how well? With one prompt to several models, side by side.
 
+import { keepInAddress } from "../address.js";
 import { get } from "../api.js";
 import { h, setText, show } from "../dom.js";
 import { exactTime, money, tokens } from "../format.js";
@@ -18,7 +19,7 @@ export function open({ query }) {
   const trial = new Trial(query.getAll("try"), new URLSearchParams(location.hash.slice(1)).get("prompt") || "");
   void fill(place, async () => ({ ...(await get("/api/v1/models")), losses: await readMatrix() }), (data) => {
     trial.setNames(namesFor(data));
-    return h("div", null, problems(data.providers), trial.node, routes(data.routes), catalogue(data.models, data.providers), translation(data));
+    return h("div", null, problems(data.providers), trial.node, routes(data.routes), catalogue(data.models, data.providers, query.get("q") || ""), translation(data));
   });
   return { node: place, close: () => trial.stop() };
 }
@@ -58,10 +59,11 @@ function target(one, index) {
   return h("div", null, `${index + 1}. `, quote(`${one.provider}/${one.model}`), cooldown);
 }
 
-/** @param {any[]} models @param {any[]} providers */
-function catalogue(models, providers) {
+/** @param {any[]} models @param {any[]} providers @param {string} search */
+function catalogue(models, providers, search) {
   const spoken = new Map(providers.map((one) => [one.name, one.protocols.join(", ")]));
   const input = h("input.grow", { type: "search", placeholder: "Find a model", "aria-label": "Find a model" });
+  input.value = search;
   const body = h("tbody");
   const note = h("p.soft");
   const draw = () => {
@@ -72,7 +74,11 @@ function catalogue(models, providers) {
       h("td.number", null, tokens(one.max_input)), h("td.number", null, tokens(one.max_output)), prices(one.usd_per_million))));
     setText(note, found.length > SHOWN ? `${found.length} models, the first ${SHOWN} are shown.` : `${found.length} models`);
   };
-  input.addEventListener("input", draw);
+  input.addEventListener("input", () => {
+    const query = new URLSearchParams(location.search);
+    keepInAddress({ try: query.getAll("try"), q: input.value }, Object.fromEntries(new URLSearchParams(location.hash.slice(1))));
+    draw();
+  });
   draw();
   if (!models.length) return empty("No models", "No provider has listed any. ", h("a", { href: "/console/doctor" }, "Doctor"), " says why.");
   return h("section", null, h("h2", null, "Catalogue"), h("div.bar", null, input), note, h("div.scroll", { tabindex: "0" }, h("table", null, h("caption.unseen", null, "Models"),

@@ -77,7 +77,12 @@ function group(sums) {
 /** @param {any} one */
 function cost(one) {
   const unpriced = one.counted - one.priced;
-  return money(one.cost_nano_usd / 1e9) + (unpriced ? ` + ${number(unpriced)} unpriced` : "");
+  return sign(one) + money(one.cost_nano_usd / 1e9) + (unpriced ? ` + ${number(unpriced)} unpriced` : "");
+}
+
+/** How a sum is known, as on every page: estimated or derived in part. @param {any} one */
+function sign(one) {
+  return one.estimated ? "≈ " : one.derived ? "~ " : "";
 }
 
 /** @param {any} one */
@@ -90,8 +95,8 @@ function figures(all) {
   const shown = [
     ["Requests", number(all.requests), all.failed ? `${number(all.failed)} failed` : "none failed"],
     ["Cost", cost(all), estimated(all)],
-    ["Input tokens", tokens(all.input_tokens), `${percent(all.cache_read_tokens, all.input_tokens)} from cache`],
-    ["Output tokens", tokens(all.output_tokens), all.reasoning_tokens ? `${tokens(all.reasoning_tokens)} reasoning` : ""],
+    ["Input tokens", sign(all) + tokens(all.input_tokens), `${percent(all.cache_read_tokens, all.input_tokens)} from cache`],
+    ["Output tokens", sign(all) + tokens(all.output_tokens), all.reasoning_tokens ? `${tokens(all.reasoning_tokens)} reasoning` : ""],
     ["Mean duration", duration(all.duration_ms / all.requests), ""],
   ];
   return h("dl.figures", null, shown.map(([name, value, note]) => h("div", null, h("dt", null, name), h("dd", null, value, " ", h("small", null, note)))));
@@ -118,7 +123,7 @@ function chart(sums, span, what) {
 function table(groups, all, by, names) {
   const heads = [GROUPS[by], "Requests", "Failed", "Input", "From cache", "Cache written", "Output", "Reasoning", "Cost", "Mean duration"];
   /** @param {any} one */
-  const cells = (one) => [number(one.requests), number(one.failed), tokens(one.input_tokens), percent(one.cache_read_tokens, one.input_tokens), tokens(one.cache_write_tokens), tokens(one.output_tokens),
+  const cells = (one) => [number(one.requests), number(one.failed), sign(one) + tokens(one.input_tokens), percent(one.cache_read_tokens, one.input_tokens), tokens(one.cache_write_tokens), sign(one) + tokens(one.output_tokens),
     tokens(one.reasoning_tokens), cost(one), duration(one.duration_ms / one.requests)].map((text) => h("td.number", null, text));
   return h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Usage" }, h("table", null, h("caption.unseen", null, `Usage by ${by}`),
     h("thead", null, h("tr", null, heads.map((name, index) => h(index ? "th.number" : "th", { scope: "col" }, name)))),
