@@ -74,8 +74,10 @@ class Gateway:
         make_watch: Callable[[], ReplyMonitor] = _make_watch
         on_guard_trip: Callable[[str], None] = self._note_guard_trip
         if recording is not None:
-            from dragoman.flow.capture.recording_runtime import RecordingMemory, record_runtime
+            from dragoman.flow.capture.recording_runtime import RecordingMemory, record_runtime, record_state
 
+            if call.state is not None:
+                record_state(call.state, recording)
             runtime, memory = record_runtime(runtime, recording, call), RecordingMemory(memory, recording)
             make_watch, on_guard_trip = recording.make_monitor, recording.record_guard_trips(self._note_guard_trip)
         routes = runtime.targets.get(call.model) or await find_targets(runtime, call.model)

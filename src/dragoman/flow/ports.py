@@ -10,7 +10,7 @@ from typing import Protocol
 
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import ReplyState
-from dragoman.hub.request import Inline, Request
+from dragoman.hub.request import Inline, Json, Request
 from dragoman.passes.truncation_notice import LostCall
 from dragoman.providers.provider import ModelInfo
 
@@ -73,6 +73,9 @@ class CallState(Protocol):
 
     def parse(self, ledger: Ledger) -> Request:
         """Return the whole request, with what it refers to; raises RequestError."""
+
+    def record(self) -> dict[str, Json]:
+        """Return what a replay needs to make the same state without the store."""
 
     def locate(self, path: str) -> str:
         """Return where something of the whole request stands in the client's body, as JSON pointers."""

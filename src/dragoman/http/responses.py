@@ -11,6 +11,7 @@ import msgspec
 
 from dragoman.accounts.keys import Keyring
 from dragoman.flow.call import Call
+from dragoman.flow.capture.format import NO_PROVIDER, LookupName
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.offload import run_off_loop
 from dragoman.flow.relay_resource import Keeper, relay_resource
@@ -77,7 +78,11 @@ class ResponsesApi:
             await answer(exchange, call)
             return
         raw = await run_off_loop(len(call.body), partial(read_request, call.body))
-        state = await self.service.open_call(call.tenant, raw, len(call.body))
+        try:
+            state = await self.service.open_call(call.tenant, raw, len(call.body))
+        except RequestError as refused:
+            _record_refusal(call, refused)
+            raise
         if raw.get("background") and not await self._is_left_to_upstream(call, state):
             await self.background.accept(exchange, call, state, raw)
             return
@@ -88,6 +93,7 @@ class ResponsesApi:
                 call.state = state
                 await answer(exchange, call)
             self.service.note_end(state)
+            _record_storing(call, state)
         except (asyncio.CancelledError, ClientDisconnected):
             spawn(state.cancel(has_begun=exchange.started), name="cancelled response")
             raise
@@ -196,6 +202,19 @@ def _read_cursor(parameters: list[tuple[str, str]]) -> int | None:
     if stream not in ("true", "false", "1", "0"):
         raise BadRequest("/stream", f"stream must be true or false, got {stream[:80]!r}.")
     return max(-1, int(after)) if stream in ("true", "1") else None
+
+
+def _record_refusal(call: Call, refused: RequestError) -> None:
+    """Note in the capture why the state of a call could not be opened."""
+    if call.record.recording is not None:
+        failure = {"refused": msgspec.to_builtins(refused.failure)}
+        call.record.recording.note_lookup(NO_PROVIDER, LookupName.STATE, lambda: failure)
+
+
+def _record_storing(call: Call, state: KeptCall) -> None:
+    """Note in the capture that a response could not be stored."""
+    if call.record.recording is not None and state.committed is False:
+        call.record.recording.note_lookup(NO_PROVIDER, LookupName.NOT_STORED, lambda: {"value": True})
 
 
 def refuse_state() -> Iterator[Route]:

@@ -48,7 +48,7 @@ class KeptCall:
 
     def __init__(
         self,
-        store: ResponseStore,
+        store: ResponseStore | None,  # None in a replay: nothing is written
         terms: Terms,
         raw: dict[str, Json],
         context: Context,
@@ -119,6 +119,21 @@ class KeptCall:
             ledger.note_dropped("/store", self._terms.why_not)
         return parse_with_items(self._raw, self.context.whole, kept=self._holds, ledger=ledger)
 
+    def record(self) -> dict[str, Json]:
+        return {
+            "earlier": [one.item for one in self.context.earlier],
+            "items": [one.item for one in self.context.items],
+            "found": [place for place, one in enumerate(self.context.items) if one.row is not None],
+            "previous": self.context.previous,
+            "conversation": self.context.conversation,
+            "keeper": self.context.keeper,
+            "keeps": self.keeps,
+            "why_not": self.why_not_kept,
+            "is_remembered": self.memory is not None,
+            "in_background": self.in_background,
+            "created": self.created,
+        }
+
     def locate(self, path: str) -> str:
         """Return the pointer into the client's own body."""
         head, _, rest = path.removeprefix("/input/").partition("/")
@@ -173,6 +188,8 @@ class KeptCall:
         provider, _, id = keeper
         ids, self._items.ids = dict.fromkeys(self._items.ids), []
         rows = [ItemRow(digest_item({"id": item, "keeper": provider}), item, b"", provider.encode()) for item in ids]
+        if self._store is None:
+            return
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(COMMIT_TIMEOUT_S):
                 await self._store.add_output(self._terms.owner, id, rows)
@@ -224,6 +241,8 @@ class KeptCall:
         )
 
     async def _save(self, row: ResponseRow, items: Sequence[ItemRow], appended: Sequence[bytes]) -> bool:
+        if self._store is None:
+            return True
         try:
             async with asyncio.timeout(COMMIT_TIMEOUT_S):
                 await self._store.save_response(row, items, appended)

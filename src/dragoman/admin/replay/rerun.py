@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from dragoman.accounts.keys import KeyId, Keyring
 from dragoman.admin.errors import AdminError
-from dragoman.admin.replay.runtime import Lookups, ReplayedMemory, make_runtime
+from dragoman.admin.replay.runtime import Lookups, ReplayedMemory, make_runtime, restore_state
 from dragoman.admin.replay.upstream import RecordedUpstream, encode_headers
 from dragoman.config.secret import Secret
 from dragoman.flow.call import Call
-from dragoman.flow.capture.format import CLIENT_LEFT, Capture
+from dragoman.flow.capture.format import CLIENT_LEFT, NO_PROVIDER, Capture, LookupName
 from dragoman.flow.capture.masking import mask_capture
 from dragoman.flow.capture.writer import Counts, Job, RequestCapture
 from dragoman.flow.gateway import Gateway
@@ -62,7 +62,7 @@ async def _rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
     upstream = RecordedUpstream(capture.upstream_requests, time.time() - capture.started_at)
     lookups = Lookups(capture)
     gateway = _Gateway(make_runtime(capture, upstream, lookups), ReplayedMemory(lookups))
-    gateway.created = int(capture.started_at)
+    gateway.created, gateway.lookups = int(capture.started_at), lookups
     collector = _Collector()
     gateway.captures = RequestCapture(sink=collector)
     keyring = _Keyring(capture.settings.owner)
@@ -89,10 +89,16 @@ async def _serve(handler: Handler, exchange: Exchange, capture: Capture) -> None
 
 
 class _Gateway(Gateway):
-    """A gateway whose clock shows the time of the capture, and whose ids are counted."""
+    """A gateway whose clock shows the time of the capture, whose ids are counted, and whose store is the capture."""
 
     created = 0
     ids_made = 0
+    lookups: Lookups
+
+    async def answer(self, exchange: Exchange, call: Call) -> None:
+        if self.lookups.has(NO_PROVIDER, LookupName.STATE):
+            call.state = restore_state(self.lookups, call.body)
+        await super().answer(exchange, call)
 
     def _reply_context(self, call: Call) -> ReplyContext:
         return replace(super()._reply_context(call), created=self.created, now=self._now, new_id=self._make_id)

@@ -36,8 +36,12 @@ from dragoman.passes.truncation_notice import LostCall
 from dragoman.protocols import PROTOCOLS
 from dragoman.protocols.kiro.wire import NAME as KIRO
 from dragoman.protocols.kiro.wire import KiroOptions
+from dragoman.protocols.responses.state_items import read_request
 from dragoman.providers import KINDS
 from dragoman.providers.provider import Auth, Catalogue, Endpoint, ModelInfo, Provider
+from dragoman.responses.context import Context, ContextItem
+from dragoman.responses.kept_call import KeptCall, Terms
+from dragoman.store.response_rows import ItemRow
 
 OPTIONS: dict[str, type] = {KIRO: KiroOptions}
 
@@ -145,6 +149,43 @@ class ReplayedCatalogue:
         if not self._lookups.has(self._name, LookupName.LIST_PROBLEM):
             return ""
         return msgspec.convert(self._lookups.next(self._name, LookupName.LIST_PROBLEM), str)
+
+
+class _RecordedState(msgspec.Struct):
+    earlier: list[dict[str, Json]]
+    items: list[dict[str, Json]]
+    found: frozenset[int]  # places of the items that came from the store
+    previous: str | None
+    conversation: str | None
+    keeper: str
+    keeps: bool
+    why_not: str
+    is_remembered: bool
+    in_background: bool
+    created: int
+
+
+def restore_state(lookups: Lookups, body: bytes) -> KeptCall:
+    """Return the state of the captured request; raises RequestError if it referred to something that was not there."""
+    recorded = msgspec.convert(lookups.next(NO_PROVIDER, LookupName.STATE), _RecordedState)
+    row = ItemRow(b"", "", b"")
+    context = Context(
+        tuple(ContextItem(item, row) for item in recorded.earlier),
+        tuple(ContextItem(item, row if at in recorded.found else None) for at, item in enumerate(recorded.items)),
+        recorded.previous,
+        recorded.conversation,
+        recorded.keeper,
+    )
+    terms = Terms(owner="", keeps=recorded.keeps, retention_s=0, why_not=recorded.why_not)
+    state = KeptCall(None, terms, read_request(body), context, len(body))
+    state.in_background, state.created = recorded.in_background, recorded.created
+    state.memory = _forget if recorded.is_remembered else None
+    state.committed = False if lookups.has(NO_PROVIDER, LookupName.NOT_STORED) else None
+    return state
+
+
+def _forget(id: str, items: tuple[ContextItem, ...]) -> None:
+    """The connection of a replayed request has no next one."""
 
 
 def make_runtime(capture: Capture, upstream: RecordedUpstream, lookups: Lookups) -> Runtime:

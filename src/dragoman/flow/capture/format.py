@@ -38,6 +38,8 @@ class LookupName(StrEnum):
     CUT_CALLS = "recall"
     TOOL_RUN = "tool run"
     TOOL_TEXT = "tool text"
+    STATE = "state"  # what a request refers to in the server's state, and how its reply becomes part of it
+    NOT_STORED = "not stored"  # the store failed
 
 
 class Chunk(Struct, frozen=True, array_like=True):

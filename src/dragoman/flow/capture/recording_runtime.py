@@ -15,7 +15,7 @@ from dragoman.flow.capture.format import NO_PROVIDER, LookupName
 from dragoman.flow.capture.recording import Recording
 from dragoman.flow.capture.recording_provider import record_provider
 from dragoman.flow.capture.recording_tools import describe_backends, describe_tools, record_plan
-from dragoman.flow.ports import LostCallMemory, MediaFetcher, ModelCatalogue
+from dragoman.flow.ports import CallState, LostCallMemory, MediaFetcher, ModelCatalogue
 from dragoman.flow.runtime import Runtime, list_known_models
 from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
@@ -55,6 +55,12 @@ def record_runtime(runtime: Runtime, recording: Recording, call: Caller) -> Runt
         tool_plans={name: record_plan(plan, name, recording) for name, plan in runtime.tool_plans.items()},
         targets={},  # found anew, so that what finding them takes is noted
     )
+
+
+def record_state(state: CallState, recording: Recording) -> None:
+    """Note what a call refers to in the server's state."""
+    if recording.reserve(state.size, "stored items"):
+        recording.note_lookup(NO_PROVIDER, LookupName.STATE, lambda: {"value": state.record()})
 
 
 def _list_names(runtime: Runtime) -> dict[str, tuple[str, ...]]:

@@ -1,0 +1,111 @@
+"""Captures of requests that are stored or refer to what is stored: a replay needs no store, and is the same."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+from websockets.sync.client import connect
+
+from dragoman.admin.replay.difference import compare_captures
+from dragoman.admin.replay.rerun import rerun
+from dragoman.flow.capture.format import Capture
+from dragoman.http.handler import replay_site
+from e2e.meaning import Part, Say, Think
+from state.parked_rig import wait_until
+from state.state_rig import MODELS, SETTINGS, STATELESS, StateRig, state_rigged
+
+upstreams = pytest.mark.parametrize("upstream", STATELESS)
+HELLO: list[Part] = [Think("A greeting.", "seal"), Say("Hello.")]
+AGAIN: list[Part] = [Say("Hello again.")]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[StateRig]:
+    debug = f'[debug]\ncapture = "all"\ndirectory = "{tmp_path}/captures"\n'
+    with state_rigged(tmp_path, SETTINGS + debug) as opened:
+        yield opened
+
+
+def captures(rig: StateRig, count: int) -> list[Capture]:
+    """Return the captures of the first requests, in order."""
+    wait_until(lambda: len(rig.gateway.outcomes) == count)
+    outcomes = sorted(rig.gateway.outcomes, key=lambda outcome: outcome.started_at)
+    return [rig.gateway.capture(outcome.request_id) for outcome in outcomes]
+
+
+def assert_same(capture: Capture) -> None:
+    parts = compare_captures(capture, rerun(capture, replay_site))
+    assert [(part.name, change) for part in parts for change in part.changes] == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@upstreams
+def test_a_chain_of_stored_responses_is_replayed_without_the_store(rig: StateRig, upstream: str, stream: bool) -> None:
+    rig.plays(upstream, HELLO, AGAIN, stream=stream)
+    first = rig.create(stream=stream, model=MODELS[upstream], input="Hi", instructions="Be kind.")
+    rig.create(stream=stream, model=MODELS[upstream], input="Again", previous_response_id=first.id)
+    stored, chained = captures(rig, 2)
+    assert b"Hello." in chained.upstream_requests[0].body
+    assert_same(stored)
+    assert_same(chained)
+
+
+def test_items_that_a_request_refers_to_are_in_its_capture(rig: StateRig) -> None:
+    rig.plays("chat", HELLO, AGAIN)
+    first = rig.create(model="chat/m", input="Hi")
+    reference = {"type": "item_reference", "id": first.output[-1].id}
+    rig.create(model="chat/m", input=[reference, {"role": "user", "content": "Again"}], store=False)
+    for capture in captures(rig, 2):
+        assert_same(capture)
+
+
+def test_a_conversation_is_replayed(rig: StateRig) -> None:
+    rig.plays("messages", HELLO, AGAIN, stream=True)
+    conversation = rig.sdk.conversations.create(items=[{"role": "user", "content": "My name is Ada."}])
+    for text in ("Hi", "Again"):
+        rig.create(stream=True, model=MODELS["messages"], input=text, conversation=conversation.id)
+    for capture in captures(rig, 2):
+        assert b"Ada" in capture.upstream_requests[0].body
+        assert_same(capture)
+
+
+def test_a_reference_to_nothing_is_refused_in_the_replay_too(rig: StateRig) -> None:
+    with pytest.raises(openai.BadRequestError):
+        rig.create(model="chat/m", input="Hi", previous_response_id="resp_" + "0" * 48)
+    [capture] = captures(rig, 1)
+    assert capture.upstream_requests == ()
+    assert_same(capture)
+
+
+def test_a_response_that_its_upstream_keeps_is_replayed(rig: StateRig) -> None:
+    rig.plays("openai", HELLO, AGAIN, stream=True)
+    first = rig.create(stream=True, model="openai/m", input="Hi")
+    rig.create(stream=True, model="openai/m", input="Again", previous_response_id=first.id)
+    for capture in captures(rig, 2):
+        assert capture.passthrough
+        assert_same(capture)
+
+
+def test_a_response_that_could_not_be_stored_says_so_in_the_replay_too(rig: StateRig) -> None:
+    rig.break_store()
+    rig.plays("chat", HELLO, stream=True)
+    assert rig.create(stream=True, model="chat/m", input="Hi").to_dict()["store"] is False
+    assert_same(captures(rig, 1)[0])
+
+
+def test_the_memory_of_a_websocket_is_in_the_captures_of_its_requests(rig: StateRig) -> None:
+    rig.plays("chat", HELLO, AGAIN, stream=True)
+    key = rig.gateway.keys["alice"]
+    url = f"ws://127.0.0.1:{rig.gateway.port}/v1/responses"
+    with connect(url, additional_headers={"authorization": f"Bearer {key}"}) as opened:
+        previous = None
+        for text in ("Hi", "Again"):
+            fields = {"model": "chat/m", "input": text, "store": False, "previous_response_id": previous}
+            opened.send(json.dumps({"type": "response.create", **fields}))
+            while (event := json.loads(opened.recv(timeout=60)))["type"] != "response.completed":
+                pass
+            previous = event["response"]["id"]
+    for capture in captures(rig, 2):
+        assert_same(capture)
