@@ -123,8 +123,8 @@ def _frame(part: Part) -> bytes:
         case Say(text):
             return words(text)
         case Think(text, seal):
-            said = event("reasoningContentEvent", {"text": text})
-            return said + event("reasoningContentEvent", {"signature": seal}) if seal else said
+            thought = event("reasoningContentEvent", {"text": text})
+            return thought + event("reasoningContentEvent", {"signature": seal}) if seal else thought
         case CallTool(id, name, arguments):
             return tool(id, name, input=arguments) + tool(id, name, stop=True)
         case _:

@@ -169,7 +169,7 @@ class ActiveCall:
         self._writer = writer
         self._around = CallContext(call, runtime, memory, writer, make_watch, self._note_first_token, clock)
         self._turn: Turn | None = None
-        self._asked: Route | None = None  # the target of the turn that runs now
+        self._current_route: Route | None = None  # the target of the turn that runs now
         self._accepted = False  # this turn has given its first token
 
     async def run(self, exchange: Exchange) -> None:
@@ -186,8 +186,8 @@ class ActiveCall:
                 else:
                     step = self._policy.after(await step.run(self._open_reply()))
         except asyncio.CancelledError as cancelled:
-            if self._asked is not None and not self._accepted:
-                self._call.record.note_client_gone(self._asked)
+            if self._current_route is not None and not self._accepted:
+                self._call.record.note_client_gone(self._current_route)
             if not exchange.gone and self._writer.head_sent:  # the client is still there, and must not wait for more
                 await self._break_off(_reason_of(cancelled))
             raise
@@ -209,11 +209,11 @@ class ActiveCall:
         if self._turn is not None:
             self._turn.close()
         self._turn = turn = Turn(ask, self._around)
-        self._asked, self._accepted = ask.route, False
+        self._current_route, self._accepted = ask.route, False
         return turn
 
     def _after(self, ask: Ask, end: TurnEnd) -> Step:
-        self._asked = None
+        self._current_route = None
         if type(end) is NoReply:
             self._call.release_reply()
             if end.failure is not ask.renew_after:

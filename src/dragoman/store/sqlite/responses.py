@@ -103,7 +103,7 @@ class SaveBatch:
 
 
 def _settle(saved: "asyncio.Future[bool]", result: bool | StoreError) -> None:
-    if saved.done():  # nobody waits for it any more
+    if saved.done():  # its caller no longer waits
         return
     if isinstance(result, StoreError):
         saved.set_exception(result)
