@@ -75,7 +75,9 @@ def test_aider_edits_a_file(
     model = {"chat": "openai/gpt-4o", "messages": "anthropic/claude-sonnet-4-5"}[speaks]
     quiet = ("--yes-always", "--analytics-disable", "--no-check-update", "--no-pretty", "--no-git", "--no-gitignore")
     how = ("--model", model, "--edit-format", "whole", "--map-tokens", "0", "--message", "Say hello in it.")
-    ran = here.run(client("aider") / "bin" / "aider", *quiet, *how, "written.txt", patience_s=120, env=given)
+    ran = here.run(
+        client("aider") / "bin" / "python", "-m", "aider", *quiet, *how, "written.txt", patience_s=120, env=given
+    )
     assert ran.code == 0, ran
     assert "Applied edit to written.txt" in ran.out, ran
     assert (tmp_path / "work" / "written.txt").read_text() == "Grüße 👋\n"
