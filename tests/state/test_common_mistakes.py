@@ -173,3 +173,19 @@ def test_a_client_that_leaves_its_websocket_finds_its_response_cancelled(rig: St
     wait_until(lambda: rig.http("GET", f"/responses/{id}").status == 200)
     found = rig.http("GET", f"/responses/{id}").json
     assert (found["status"], found["output"], found["error"]) == ("cancelled", [], None)
+
+
+def test_a_background_response_that_is_not_to_be_stored_is_refused_rather_than_queued(rig: StateRig) -> None:
+    body = {"model": "chat/m", "input": "Hi", "background": True, "store": False}
+    refused = rig.http("POST", "/responses", body=body)
+    assert refused.status == 400
+    assert (refused.json["error"]["param"], refused.json["error"]["code"]) == ("background", "unsupported_parameter")
+
+
+def test_a_background_stream_that_is_dropped_at_once_comes_to_its_end(rig: StateRig) -> None:
+    rig.plays("chat", HELLO, stream=True)
+    with rig.sdk.responses.create(model="chat/m", input="Hi", background=True, stream=True) as events:
+        first = next(iter(events))
+    assert first.type == "response.created"
+    wait_until(lambda: rig.http("GET", f"/responses/{first.response.id}").json["status"] == "completed")
+    assert len(rig.calls("chat")) == 1

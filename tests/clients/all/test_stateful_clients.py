@@ -41,20 +41,21 @@ def check_conversations(rig: Rig, ran: Ran, *modes: str) -> None:
         assert len(requests) == 4, "two calls of a tool, and two answers"
         assert all(prompt in requests[-1] for prompt in PROMPTS)
     assert rig.agent.complaints == []
-    assert set(rig.door.answered) == {200}
+    assert set(rig.door.answered) <= {101, 200}
 
 
 @upstreams
-def test_openai_agents_continues_responses_conversations_and_sessions(
+def test_openai_agents_continues_responses_conversations_sessions_and_sockets(
     upstream: str, rig: Rigging, client: Client, proves: Proves
 ) -> None:
     here = rig(upstream, *NOTES)
     ran = here.run(client("openai-agents") / "bin" / "python", DRIVERS / "stateful_agents.py")
-    ways = ("response", "conversation", "session")
+    ways = ("response", "conversation", "session", "socket")
     check_conversations(here, ran, *(f"{way}{suffix}" for way in ways for suffix in ("", "-stream")))
     assert len(PARENT.findall(here.door.received)) == 2 * 3
     assert len(CONVERSATION.findall(here.door.received)) == 2 * 4
-    proves("openai-agents", upstream, "state")
+    assert here.door.requests.count(("GET", "/v1/responses")) == 2, "one WebSocket for each conversation"
+    proves("openai-agents", upstream, "state", "WebSocket")
 
 
 @upstreams

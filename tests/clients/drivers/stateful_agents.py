@@ -1,4 +1,4 @@
-"""The OpenAI Agents SDK where the server keeps the conversation: by response, by conversation, or in a session."""
+"""The OpenAI Agents SDK where the server keeps the conversation: by response, conversation, session or socket."""
 
 import asyncio
 
@@ -7,6 +7,7 @@ from agents import (
     ModelSettings,
     OpenAIConversationsSession,
     OpenAIResponsesModel,
+    OpenAIResponsesWSModel,
     Runner,
     function_tool,
     set_tracing_disabled,
@@ -28,11 +29,14 @@ async def talk(way: str, mode: str) -> str:
         return write_note(mode, title, text)
 
     client = AsyncOpenAI(base_url=URL + "/v1", api_key=KEY, timeout=60)
+    speaking = OpenAIResponsesWSModel if keeps == "socket" else OpenAIResponsesModel
     agent = Agent(
         name="writer",
         instructions="Be brief.",
-        model=OpenAIResponsesModel(model=model(mode), openai_client=client),
-        model_settings=ModelSettings(reasoning=Reasoning(effort="low", summary="auto")),
+        model=speaking(model=model(mode), openai_client=client),
+        model_settings=ModelSettings(
+            reasoning=Reasoning(effort="low", summary="auto"), store=False if keeps == "socket" else None
+        ),
         tools=[write],
     )
     state: Json = {"auto_previous_response_id": True}
@@ -41,7 +45,7 @@ async def talk(way: str, mode: str) -> str:
     elif keeps == "session":
         state = {"session": OpenAIConversationsSession(openai_client=client)}
     first = await _run(agent, PROMPT, streaming, state)
-    if keeps == "response":
+    if keeps in ("response", "socket"):
         state = {"previous_response_id": first.last_response_id}
     return str((await _run(agent, QUESTION, streaming, state)).final_output)
 
@@ -55,5 +59,6 @@ async def _run(agent: Agent, prompt: str, streaming: str, state: Json) -> RunRes
     return result
 
 
-WAYS = [f"{name}{suffix}" for name in ("response", "conversation", "session") for suffix in ("", "-stream")]
+KEPT = ("response", "conversation", "session", "socket")
+WAYS = [f"{name}{suffix}" for name in KEPT for suffix in ("", "-stream")]
 drive(WAYS, lambda way, mode: asyncio.run(talk(way, mode)))
