@@ -213,12 +213,14 @@ def wait_for(port: int) -> None:
     raise AssertionError("the gateway did not start")
 
 
-def test_a_transcription_of_25_mb_takes_no_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("capture", ["off", "all"])
+def test_a_transcription_of_25_mb_takes_no_memory(tmp_path: Path, capture: str) -> None:
     with Counting() as up, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         free.close()
-        (tmp_path / "dragoman.toml").write_text(SECTION.format(url=f"http://127.0.0.1:{up.port}/v1"))
+        debug = f'[debug]\ncapture = "{capture}"\ndirectory = "captures"\n'
+        (tmp_path / "dragoman.toml").write_text(debug + SECTION.format(url=f"http://127.0.0.1:{up.port}/v1"))
         environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "DRAGOMAN_API_KEY": KEY}
         command = [sys.executable, "-m", "dragoman", "serve", "--port", str(port)]
         with subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL) as process:
@@ -239,6 +241,9 @@ def test_a_transcription_of_25_mb_takes_no_memory(tmp_path: Path) -> None:
     assert (small.text, large.text, answer.status, answer.body) == ("Hello.", "Hello.", 200, TEXT)
     assert up.digest.digest() == sha256(body.replace(b"up/whisper-1", b"whisper-1")).digest()
     assert grown < 8, f"{grown:.1f} MB"
+    kept = [path.stat().st_size for path in (tmp_path / "captures").glob("**/*") if path.is_file()]
+    assert sum(kept) < MB
+    assert bool(kept) == (capture == "all")
 
 
 def test_the_upstream_gets_the_file_while_the_client_still_sends_it(tmp_path: Path) -> None:
