@@ -26,5 +26,5 @@ def test_the_reason_is_named_if_there_is_no_console_or_no_owner(tmp_path: Path) 
     with running("", tmp_path, stored=["someone"]) as gateway:
         with pytest.raises(AdminError, match="DRAGOMAN_CONSOLE"):
             asyncio.run(make_console_link(configure(tmp_path, "", gateway.port), {"DRAGOMAN_CONSOLE": "0"}))
-        with pytest.raises(AdminError, match="No owner's key"):
+        with pytest.raises(AdminError, match="needs the owner's key"):
             asyncio.run(make_console_link(configure(tmp_path, "", gateway.port), {}))

@@ -39,3 +39,14 @@ def test_a_capture_directory_that_is_a_file_is_an_error(shell: Shell) -> None:
         done = shell.run("capture", *words)
         assert (done.code, done.out) == (1, "")
         assert "debug.directory must be a directory" in done.err
+
+
+def test_an_unknown_command_names_the_nearest(shell: Shell) -> None:
+    done = shell.run("serv")
+    assert (done.code, "There is no command `serv`. Did you mean `serve`?" in done.err) == (2, True)
+    assert "Did you mean" not in shell.run("xyz").err
+
+
+def test_an_empty_list_of_responses_says_so(shell: Shell) -> None:
+    assert shell.run("responses", "list").out == "No responses are stored.\n"
+    assert shell.run("responses", "list", "--json").json == []

@@ -56,7 +56,7 @@ def test_a_dry_run_writes_nothing(shell: Shell) -> None:
         (("add", "open-router"), 2, 'There is no vendor "open-router"; did you mean "openrouter"?'),
         (("add", "groq", "--api-key", "sk-fake-literal"), 2, "env:NAME or file:PATH"),
         (("add", "groq", "--set", "colour"), 2, '--set needs KEY=VALUE, got "colour".'),
-        (("add", "groq", "--name", "a.b"), 2, '"a.b" is no name for a provider'),
+        (("add", "groq", "--name", "a.b"), 2, '"a.b" is not a valid name of a provider'),
         (("add", "azure-openai"), 1, '"resource" is missing'),
         (("add", "groq", "--set", "colour=red"), 1, "unknown key"),
         (("remove", "grok"), 1, 'There is no provider "grok"'),

@@ -84,8 +84,8 @@ def test_many_failures_are_logged_in_one_line(
 
     asyncio.run(scenario())
     assert [record.getMessage() for record in caplog.records] == [
-        "/v1/models: rejected a request from 10.0.0.0 without a valid API key; more are counted",
+        "/v1/models: rejected a request from 10.0.0.0 without a valid API key; further ones are counted",
         "rejected 499 more requests without a valid API key, from 10.0.0.0, 10.0.0.1, 10.0.0.2 and 2 more",
-        "/v1/models: rejected a request from 10.0.0.9 without a valid API key; more are counted",
+        "/v1/models: rejected a request from 10.0.0.9 without a valid API key; further ones are counted",
         "rejected 1 more requests without a valid API key, from 10.0.0.9",
     ]

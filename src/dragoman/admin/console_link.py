@@ -14,7 +14,7 @@ from dragoman.config.settings import is_loopback
 from dragoman.store import open_store
 
 NO_OWNER = (
-    "No owner's key is known here, so there is no one to sign in: set $DRAGOMAN_API_KEY as the gateway has it, "
+    "Signing in needs the owner's key. Set $DRAGOMAN_API_KEY to the key that the gateway was started with, "
     "or open {root}/console and sign in with a key."
 )
 
@@ -24,7 +24,7 @@ async def make_console_link(config: Config, environ: Mapping[str, str] = os.envi
     root = await find_running(config)
     if root is None:
         address = base_url(config.server.host, config.server.port)
-        raise NotFound(f"No gateway runs at {address}. Start one: dragoman serve")
+        raise NotFound(f"No gateway is running at {address}. Start one: dragoman serve")
     state = find_console_state(config, environ)
     if not state.is_on:
         raise AdminError(state.problem or f"The console is off: console.enabled is false, or ${VARIABLE} is 0.")

@@ -56,14 +56,16 @@ def find_vendor(kind: str) -> Preset | None:
     preset = load_presets().get(kind)
     if preset is None and kind not in KINDS:
         nearest = suggest(kind, (*KINDS, *load_presets()))
-        raise InvalidArgument(f'There is no vendor "{kind}"{nearest or "."} `dragoman providers presets` lists them.')
+        raise InvalidArgument(f'There is no vendor "{kind}"{nearest or "."} `dragoman providers presets` lists all.')
     return preset
 
 
 def plan_addition(source: ConfigSource, name: str, section: Section) -> FileEdit:
     """Return the change that adds a section, checked as a whole."""
     if not PROVIDER_NAME.fullmatch(name) or "." in name:
-        raise InvalidArgument(f'"{name}" is no name for a provider: use letters, digits, hyphens and underscores.')
+        raise InvalidArgument(
+            f'"{name}" is not a valid name of a provider: use letters, digits, hyphens and underscores.'
+        )
     config = source.read()
     if _is_in_file(config, name):
         raise AdminError(

@@ -113,8 +113,11 @@ def _run(command: list[str], environ: Mapping[str, str]) -> None:
 
 
 def _ask(command: list[str], environ: Mapping[str, str]) -> str:
+    """Return the word that systemctl answers with; raises AdminError if this user has no systemd."""
     done = _call(command, environ)
-    return done.stdout.strip() or done.stderr.strip() or "unknown"
+    if "connect to bus" in done.stderr:
+        raise AdminError(f"The systemd of this user cannot be reached: {done.stderr.strip()}. Are you logged in?")
+    return done.stdout.strip() or "not-found"
 
 
 def _call(command: list[str], environ: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":

@@ -94,7 +94,7 @@ def check_options(options: SignInOptions) -> None:
     if options.client_id is not None and options.kind != "copilot":
         raise BadRequest("/client_id", f"client_id is for copilot only, not for {options.kind}.")
     if options.kind == "copilot" and options.method != "code":
-        raise BadRequest("/method", "GitHub signs in by a code only: leave method out.")
+        raise BadRequest("/method", "GitHub signs users in with a code only: leave method out.")
     if options.kind == "kiro" and (options.method == "browser") != (options.social is not None):
         raise BadRequest("/social", "Kiro needs social (google or github) with method browser, and only then.")
     if options.social is not None and options.start_url is not None:

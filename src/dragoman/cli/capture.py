@@ -41,9 +41,9 @@ def show_list(config_file: str | None, as_json: bool) -> None:
         remark(f"There are no captures. {HOW_TO_CAPTURE}")
 
 
-@command.command("show")
+@command.command("show", short_help="Show an exchange as a timeline.")
 @click.argument("which", metavar="ID|FILE", shell_complete=complete_captures)
-@click.option("--full", is_flag=True, help="Shorten nothing.")
+@click.option("--full", is_flag=True, help="Show everything in full.")
 @config_option
 @json_option
 def show_one(which: str, full: bool, config_file: str | None, as_json: bool) -> None:
@@ -60,7 +60,7 @@ def show_one(which: str, full: bool, config_file: str | None, as_json: bool) -> 
         click.echo(line)
 
 
-@command.command("export")
+@command.command("export", short_help="Write bodies and streams into plain files.")
 @click.argument("which", metavar="ID|FILE", shell_complete=complete_captures)
 @click.argument("directory", required=False, type=click.Path(file_okay=False, path_type=Path))
 @config_option

@@ -24,7 +24,7 @@ def command() -> None:
 
 @command.command("init")
 @click.option("--here", is_flag=True, help="Write ./dragoman.toml instead of the user's file.")
-@click.option("--yes", is_flag=True, help="Ask nothing: take everything that was found.")
+@click.option("--yes", is_flag=True, help="Ask nothing, and use everything that was found.")
 @config_option
 def init(here: bool, yes: bool, config_file: str | None) -> None:
     """Ask which providers to use, and write a commented dragoman.toml."""
@@ -89,7 +89,7 @@ def _ask_for_parameters(preset: Preset | None) -> dict[str, str]:
     return answers
 
 
-@command.command("check")
+@command.command("check", short_help="Check the configuration.")
 @config_option
 def check(config_file: str | None) -> None:
     """Check the configuration and report everything that is wrong with it."""

@@ -18,8 +18,8 @@ from dragoman.cli.settings import config_option, json_option, read_found_setting
 from dragoman.config import Config
 
 
-@click.command("connect")
-@click.argument("client", type=click.Choice(list(RECIPES)))
+@click.command("connect", epilog=f"CLIENT is one of: {', '.join(RECIPES)}.")
+@click.argument("client", metavar="CLIENT", type=click.Choice(list(RECIPES)))
 @click.option("--write", is_flag=True, help="Write into the client's own settings, after a backup.")
 @click.option("--undo", is_flag=True, help="Restore the newest backup.")
 @click.option(
@@ -31,7 +31,7 @@ from dragoman.config import Config
 def command(
     client: str, write: bool, undo: bool, model: str | None, url: str | None, config_file: str | None, as_json: bool
 ) -> None:
-    """Show how to point a client at this gateway, or write it into the client's own settings."""
+    """Show how to point CLIENT at this gateway, or write it into the client's own settings."""
     if write and undo:
         raise click.UsageError("--write and --undo cannot be used together.")
     recipe = RECIPES[client]

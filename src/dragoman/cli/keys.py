@@ -55,7 +55,12 @@ def command() -> None:
     type=click.Choice([scope.value for scope in Scope]),
     help="Make an admin token for this part of the admin API instead of a client key. May be repeated.",
 )
-@click.option("--expires", metavar="TIME", callback=parse_duration, help="When it expires: 30d, 12h. [default: never]")
+@click.option(
+    "--expires",
+    metavar="TIME",
+    callback=parse_duration,
+    help="How long it is valid, for example 30d or 12h. [default: for ever]",
+)
 @config_option
 @json_option
 def create(

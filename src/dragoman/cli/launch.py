@@ -26,8 +26,12 @@ from dragoman.store import Store, StoreError, make_store
 Arguments = tuple[str, ...]
 
 
-@click.command("launch", context_settings={"ignore_unknown_options": True})
-@click.argument("client", type=click.Choice(list(LAUNCHES)))
+@click.command(
+    "launch",
+    context_settings={"ignore_unknown_options": True},
+    epilog=f"CLIENT is one of: {', '.join(LAUNCHES)}.",
+)
+@click.argument("client", metavar="CLIENT", type=click.Choice(list(LAUNCHES)))
 @click.argument("arguments", metavar="[--] [ARGS]...", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "-m",

@@ -26,10 +26,10 @@ file_option = click.option(
 
 @click.group("login")
 def command() -> None:
-    """Sign in with a provider."""
+    """Sign in to a provider."""
 
 
-@command.command("kiro")
+@command.command("kiro", short_help="Sign in to Kiro.")
 @click.option("--start-url", metavar="URL", help="The start page of your organisation; not needed for a Builder ID.")
 @click.option("--region", metavar="R", help="The region to sign in to. [default: us-east-1]")
 @click.option("--social", type=click.Choice(["google", "github"]), help="Sign in with Google or GitHub instead.")
@@ -38,7 +38,7 @@ def command() -> None:
 def kiro(
     start_url: str | None, region: str | None, social: str | None, file: Path | None, config_file: str | None
 ) -> None:
-    """Sign in with Kiro: a Builder ID, an organisation, Google or GitHub."""
+    """Sign in to Kiro, with a Builder ID, an organisation, Google or GitHub."""
     if social and start_url:
         raise click.UsageError("--social and --start-url cannot be used together.")
     from dragoman.admin.sign_in import KiroOptions, sign_in_kiro
@@ -54,7 +54,7 @@ def kiro(
 @file_option
 @config_option
 def codex(device: bool, file: Path | None, config_file: str | None) -> None:
-    """Sign in with ChatGPT, to use the models of your plan."""
+    """Sign in to ChatGPT, to use the models of your plan."""
     from dragoman.admin.sign_in import sign_in_codex
 
     with Terminal() as terminal:
@@ -67,7 +67,7 @@ def codex(device: bool, file: Path | None, config_file: str | None) -> None:
 @file_option
 @config_option
 def copilot(client_id: str | None, file: Path | None, config_file: str | None) -> None:
-    """Sign in with GitHub, to use the models of Copilot."""
+    """Sign in to GitHub, to use the models of Copilot."""
     from dragoman.admin.sign_in import sign_in_copilot
 
     with Terminal() as terminal:

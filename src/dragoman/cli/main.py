@@ -17,13 +17,13 @@ PROGRAM = "dragoman"
 COMMANDS = {
     "serve": "Start the gateway.",
     "launch": "Start a client that uses the gateway.",
-    "status": "Show what the running gateway does.",
+    "status": "Show the running gateway, its providers and what was spent today.",
     "chat": "Send a prompt to a model and show the reply as it streams.",
     "models": "List the models that clients can use.",
     "console": "Open the web console in a browser, signed in.",
     "connect": "Show or write the settings that point a client at this gateway.",
-    "login": "Sign in with a provider.",
-    "keys": "Create, list and revoke client keys.",
+    "login": "Sign in to a provider.",
+    "keys": "Create, list, rotate and revoke client keys.",
     "usage": "Show what was used: requests, tokens and cost.",
     "responses": "List, show and delete stored responses.",
     "doctor": "Check everything and show what to do.",
@@ -31,7 +31,7 @@ COMMANDS = {
     "replay": "Run a captured exchange through the current code.",
     "providers": "List, add and remove providers.",
     "config": "Create, check or show the configuration.",
-    "service": "Run the gateway as a service of your systemd.",
+    "service": "Run the gateway as a systemd service of your user.",
     "completion": "Print a completion script for a shell.",
 }
 
@@ -47,6 +47,18 @@ class Program(click.Group):
             return None
         command: click.Command = import_module(f"dragoman.cli.{cmd_name}").command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; an unknown one is an error that names the nearest."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            nearest = get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
+            ctx.fail(f"There is no command `{args[0]}`.{hint}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -26,7 +26,7 @@ def command() -> None:
     """List, add and remove providers."""
 
 
-@command.command("list")
+@command.command("list", short_help="List the providers that the gateway uses.")
 @config_option
 @json_option
 def list_all(config_file: str | None, as_json: bool) -> None:
@@ -61,7 +61,11 @@ def presets(as_json: bool) -> None:
 @click.option("--endpoint", metavar="URL", help="The address, up to and including the version.")
 @click.option("--model", "models", multiple=True, metavar="M", help="A model, for servers that list none. Repeatable.")
 @click.option(
-    "--set", "others", multiple=True, metavar="KEY=VALUE", help="Any other setting, a region say. Repeatable."
+    "--set",
+    "others",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Any other setting, for example region=eu-west-1. Repeatable.",
 )
 @click.option("--dry-run", is_flag=True, help="Show the change only.")
 @config_option

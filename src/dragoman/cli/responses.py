@@ -20,7 +20,7 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--key", metavar="ID", help="Only those of the client key with this id.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many, newest first.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=20, metavar="N", show_default=True, help="How many.")
 @config_option
 @json_option
 def list_responses(key: str | None, limit: int, config_file: str | None, as_json: bool) -> None:
@@ -33,6 +33,9 @@ def list_responses(key: str | None, limit: int, config_file: str | None, as_json
     rows = asyncio.run(read())
     if as_json:
         show_json([_describe(row) for row in rows])
+        return
+    if not rows:
+        click.echo("No responses are stored.")
         return
     show_table(HEADINGS, [tuple(str(value) for value in _describe(row).values()) for row in rows])
 

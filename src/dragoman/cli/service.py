@@ -1,4 +1,4 @@
-"""`dragoman service`: run the gateway as a service of your systemd."""
+"""`dragoman service`: run the gateway as a systemd service of the user."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ from dragoman.config.load import user_config_file
 
 @click.group("service")
 def command() -> None:
-    """Run the gateway as a service of your systemd: it starts when you log in, and again if it fails."""
+    """Run the gateway as a systemd service of your user: it starts when you log in, and again if it fails."""
 
 
 @command.command("install")
@@ -50,7 +50,7 @@ def install(only_print: bool, config_file: str | None) -> None:
 @command.command("status")
 @json_option
 def status(as_json: bool) -> None:
-    """Say whether the service is installed, enabled and running."""
+    """Show whether the service is installed, enabled and running."""
     state = read_state(unit_path(os.environ, Path.home()), os.environ)
     if as_json:
         show_json(msgspec.to_builtins(state))

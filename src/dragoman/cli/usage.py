@@ -38,7 +38,13 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 
 @click.command("usage")
 @click.option("--by", type=click.Choice(GROUPS), default="day", show_default=True, help="What to group by.")
-@click.option("--since", metavar="WHEN", default="7d", show_default=True, help='24h, 7d, 4w, a day, or "all".')
+@click.option(
+    "--since",
+    metavar="WHEN",
+    default="7d",
+    show_default=True,
+    help='How far back: 24h, 7d, 4w, a day (2026-11-15), or "all".',
+)
 @click.option("--until", metavar="DAY", help="The last day. [default: today]")
 @click.option("--rows", "each", is_flag=True, help="Show every request by itself.")
 @click.option("--plans", is_flag=True, help="Show how much of each account's plan is used instead.")

@@ -60,7 +60,7 @@ class AuthBackoff:
 
     def _log(self, source: str, path: str) -> None:
         if self._summary is None:
-            log.info("%s: rejected a request from %s without a valid API key; more are counted", path, source)
+            log.info("%s: rejected a request from %s without a valid API key; further ones are counted", path, source)
             self._summary = asyncio.get_running_loop().call_later(LOG_EVERY_S, self._summarise)
             return
         self._rejected += 1

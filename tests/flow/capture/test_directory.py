@@ -73,7 +73,7 @@ def test_a_capture_is_found_by_its_id_or_a_part_of_it(tmp_path: Path) -> None:
     assert directory.find("req_abc") == directory.find("req_ab") == directory.find("bc") == first
     with pytest.raises(CaptureNotFound, match="2 captures match 'req_a'"):
         directory.find("req_a")
-    with pytest.raises(CaptureNotFound, match="no capture has the id 'other'"):
+    with pytest.raises(CaptureNotFound, match="There is no capture 'other'"):
         directory.find("other")
     with pytest.raises(CaptureNotFound, match="no captures in"):
         open_directory(tmp_path / "missing").find("last")

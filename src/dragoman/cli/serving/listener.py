@@ -1,5 +1,6 @@
 """Bind the listening socket, or take it over from a gateway that is draining."""
 
+import asyncio
 import errno
 import os
 import socket
@@ -10,6 +11,7 @@ from msgspec import Struct
 
 from dragoman.admin.configuration import base_url
 from dragoman.admin.errors import AdminError
+from dragoman.admin.running_gateway import read_version
 from dragoman.cli.serving.handover import Address, Predecessor, take_over
 from dragoman.config import Server
 
@@ -101,12 +103,12 @@ def _explain(server: Server, error: OSError) -> str:
     where = f"{server.host}:{server.port}"
     match error.errno:
         case errno.EADDRINUSE:
-            url = base_url(server.host, server.port)
+            other = f"choose another port: dragoman serve --port {server.port + 1}"
+            if asyncio.run(read_version(base_url(server.host, server.port))) is None:
+                return f"{where} is in use by another program. Stop it, or {other}"
             return (
-                f"{where} is in use by another program.\n"
-                f"If {url}/health responds, dragoman runs there already: stop it first (SIGTERM), and the new one\n"
-                "takes over its connections. Otherwise choose another port: dragoman serve --port 8485, or `port`\n"
-                "under [server] in dragoman.toml."
+                f"{where} is in use: a gateway runs there already; `dragoman status` shows it.\n"
+                f"Stop it first, and the new one takes over its connections; or {other}"
             )
         case errno.EACCES:
             return f"This user may not listen on {where}. Use a port from 1024 up: dragoman serve --port 8484"

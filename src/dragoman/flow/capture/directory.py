@@ -110,14 +110,14 @@ class CaptureDirectory:
         if which == LAST:
             files = self.files()
             if not files:
-                raise CaptureNotFound(f"there are no captures in {self.path}")
+                raise CaptureNotFound(f"There are no captures in {self.path}.")
             return files[-1]
         captures = self.list_captures()
         found = [capture for capture in captures if capture.summary.request_id == which]
         found = found or [capture for capture in captures if capture.summary.request_id.startswith(which)]
         found = found or [capture for capture in captures if capture.summary.request_id.endswith(which)]
         if not found:
-            raise CaptureNotFound(f"no capture has the id {which!r}. Run: dragoman capture list")
+            raise CaptureNotFound(f"There is no capture {which!r}. Run: dragoman capture list")
         if len({capture.summary.request_id for capture in found}) > 1:
             raise CaptureNotFound(f"{len(found)} captures match {which!r}. Give more of the id.")
         return found[-1].file
