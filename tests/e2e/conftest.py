@@ -12,7 +12,7 @@ from e2e.rig import Rig, rigged
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Notes what each test of the matrix proved, for the page that tells it."""
+    """Record what each test of the matrix proved, for docs/compatibility.md."""
     report = yield
     if isinstance(item, pytest.Function) and item.module.__name__ == "test_matrix" and report.when != "teardown":
         record(item.callspec.params, report.passed)

@@ -1,4 +1,4 @@
-"""What goes wrong at an upstream, in its own protocol's words, and what a client of each protocol must see of it."""
+"""Errors of upstreams in their own protocols, and what a client of each protocol must get for them."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""What an upstream means to say, in no protocol's words: the data that the matrix is judged by."""
+"""Replies independent of any protocol: the data by which the matrix is judged."""
 
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -79,7 +79,7 @@ ONLY_MESSAGES = {Stop.STOP_STRING: Stop.NATURAL, Stop.CONTEXT_FULL: Stop.CAP, St
 
 
 def sayable(meant: Meant, upstream: str) -> Meant:
-    """The part of a meaning that an upstream of this protocol has words for."""
+    """Return the part of a reply that an upstream of this protocol can express."""
     if upstream in NO_REFUSALS and meant.of(Refuse):
         parts = tuple(Say(part.text) if isinstance(part, Refuse) else part for part in meant.parts)
         meant = replace(meant, parts=parts, stop=Stop.FILTERED)

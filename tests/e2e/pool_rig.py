@@ -35,7 +35,7 @@ def error(status: int, message: str, code: str | None = None, **headers: str) ->
 
 @dataclass
 class Keyed:
-    """What each key is answered; a key that is not named here is answered well."""
+    """Refuses the keys in `refusals`; any other key gets a reply."""
 
     protocol: str
     refusals: dict[str, Answer] = field(default_factory=dict)

@@ -80,7 +80,7 @@ def chat_usage(sent: int, received: int) -> bytes:
 
 
 def chat_calls(*named: tuple[str, str, str], text: str = "Let me look. ") -> bytes:
-    """A Chat round that says something and calls tools: (id, name, arguments)."""
+    """Return a Chat round with text and tool calls: (id, name, arguments)."""
     deltas: list[dict[str, object]] = [
         {"tool_calls": [{"index": i, "id": id, "type": "function", "function": {"name": name, "arguments": arguments}}]}
         for i, (id, name, arguments) in enumerate(named)

@@ -1,4 +1,4 @@
-"""Headers that tell of the gateway's own account pass to its owner's key only; what `Connection` names, to none."""
+"""Headers about the gateway's own account pass to its owner's key only; what `Connection` names, to none."""
 
 import json
 from collections.abc import Iterator

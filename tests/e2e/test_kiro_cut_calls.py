@@ -44,7 +44,7 @@ def ask(rig: KiroRig, *messages: MessageParam, model: str = MODEL) -> anthropic.
 
 
 def current(rig: KiroRig, index: int) -> str:
-    """What the last user message of a request to Kiro said."""
+    """Return the text of the last user message of a request to Kiro."""
     state = msgspec.json.decode(rig.fake.chats[index].body)["conversationState"]
     return str(state["currentMessage"]["userInputMessage"]["content"])
 

@@ -204,7 +204,7 @@ def test_interleaved_calls_come_out_in_order_and_apart(rig: KiroRig, client: str
 @clients
 @pytest.mark.parametrize("provider", ["kiro", "plain"])
 def test_a_cut_call_is_never_executable(rig: KiroRig, client: str, provider: str) -> None:
-    """Behaviour 11, with and without asking for the rest: the rest is cut as well here."""
+    """Behaviour 11, with and without a request for the rest, which is cut as well here."""
     rig.plays(framed(words("Writing."), tool("t", "weather", input='{"city":"x')))
     model = MODEL.replace("kiro/", f"{provider}/", 1)
     for reply in everyone(rig, client, request_for(client, model, TOOLED)):
@@ -337,7 +337,7 @@ def test_an_end_within_a_frame_is_an_error(rig: KiroRig, client: str) -> None:
 
 
 def test_reasoning_that_kiro_will_not_take_back_is_left_out_once(rig: KiroRig) -> None:
-    """A signature is bound to its account, model and prefix: refused, the request goes on without it."""
+    """A signature is bound to its account, model and prefix: if it is refused, the request is repeated without it."""
     signed = framed(
         event("reasoningContentEvent", {"text": "Hm."}),
         event("reasoningContentEvent", {"signature": "S"}),

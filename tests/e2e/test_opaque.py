@@ -182,7 +182,7 @@ def test_thoughts_that_their_issuer_does_not_take_back_are_left_out_in_a_second_
 
 
 def test_a_foreign_envelope_is_taken_out_of_a_conversation_of_the_same_protocol(rig: Rig) -> None:
-    """A Messages client that was answered by a Responses upstream goes on with a Messages upstream."""
+    """A Messages client that was answered by a Responses upstream continues with a Messages upstream."""
     request, turns = first_turns(rig, "messages", "responses", MEANT["signed"], False)
     body = ask_again(rig, "messages", "messages", request, turns)
     blocks = [block["type"] for block in body["messages"][1]["content"]]
@@ -192,7 +192,7 @@ def test_a_foreign_envelope_is_taken_out_of_a_conversation_of_the_same_protocol(
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_what_the_same_protocol_has_sealed_stays_where_a_foreign_envelope_is_taken_out(rig: Rig, protocol: str) -> None:
-    """Without the envelope it would have passed through, whoever it was that this upstream's protocol made it for."""
+    """Without the envelope it would have passed through, whichever vendor of this protocol had issued it."""
     envelope = encode_envelope(Opaque("elsewhere", Form.SIGNATURE, "foreign", "m"))
     turns = [*with_thought(protocol, "bmF0aXZl"), *with_thought(protocol, envelope), {"role": "user", "content": "Go."}]
     body = ask_again(rig, protocol, protocol, request_for(protocol, "any/m"), turns)
@@ -226,7 +226,7 @@ def test_a_broken_envelope_is_never_passed_on(rig: Rig, client: str, upstream: s
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_words_about_envelopes_are_no_envelope(rig: Rig, protocol: str) -> None:
-    """A body that merely speaks of them passes through unread."""
+    """A body that only mentions envelopes passes through unread."""
     fake = rig.plays(protocol, Answer(SPEAKERS[protocol].whole(CASES["text"].meant), content_type="application/json"))
     words = b'[{"role":"user","content":"What does dgm1.AAAA mean?"}]'
     body = b'{"odd" :1,"model":"%b/m","max_tokens":9,"messages":%b,"input":%b}' % (protocol.encode(), words, words)

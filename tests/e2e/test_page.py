@@ -1,4 +1,4 @@
-"""The committed compatibility page and the console's losses say what the tests prove, no more and no less."""
+"""The committed compatibility page and the console's losses show exactly what the tests prove."""
 
 import os
 

@@ -80,7 +80,7 @@ def test_conversations_are_spread_over_the_keys(tmp_path: Path) -> None:
     ids=["claude code", "codex", "user id of today", "user id of before"],
 )
 def test_a_clients_own_session_id_is_used(tmp_path: Path, own: JsonObject) -> None:
-    """What is said changes; a session that compacts its history stays where its cache is."""
+    """The text changes, but a session that compacts its history stays where its cache is."""
     with pooled(tmp_path, "messages", keys_of(5)) as rig:
         for number in range(6):
             turn = {"role": "user", "content": f"something else {number}"}
@@ -338,7 +338,7 @@ def test_a_list_of_one_key_is_no_pool(tmp_path: Path) -> None:
 
 
 def test_reasoning_that_another_account_cannot_read_is_left_out_once(tmp_path: Path) -> None:
-    """As it passes, and where it is translated: the conversation goes on, and the ledger says what it cost."""
+    """Passed through and translated: the conversation continues, and the ledger lists the losses."""
     with pooled(tmp_path, "responses") as rig:
         unreadable = error(400, "The encrypted content could not be verified.", "invalid_encrypted_content")
         thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "fake-sealed"}

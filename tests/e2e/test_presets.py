@@ -1,4 +1,4 @@
-"""Vendors with oddities of their own, played by fakes that insist on them, behind a section with only a preset."""
+"""Vendors that differ from OpenAI, played by strict fakes, behind a section that names only the preset."""
 
 import contextlib
 from pathlib import Path

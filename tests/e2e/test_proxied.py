@@ -29,7 +29,7 @@ BASIC = b"Basic " + base64.b64encode(b"me:fake-password")
 
 @contextmanager
 def elsewhere(open: Callable[[], AbstractAsyncContextManager[T]]) -> Iterator[T]:
-    """Servers that are asyncio's, in a thread of their own."""
+    """Run asyncio servers in a thread of their own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

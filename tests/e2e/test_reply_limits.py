@@ -1,4 +1,4 @@
-"""A reply with far too many calls, blocks or citations fails honestly, and costs other clients nothing."""
+"""A reply with far too many calls, blocks or citations fails with an error, and delays no other client."""
 
 from collections.abc import Iterator
 

@@ -225,7 +225,7 @@ def dashboard() -> Dashboard:
 
 
 def used(expression: str) -> Iterator[tuple[str, set[str]]]:
-    """Each metric in a query, with the labels that the query wants of it."""
+    """Each metric in a query, with the labels that the query uses."""
     grouped = {label for group in GROUPED.findall(expression) for label in re.split(r",\s*", group)}
     metrics = [match for match in NAME.finditer(expression) if f"({match[0]})" not in GROUPED.findall(expression)]
     for match in metrics:

@@ -1,4 +1,4 @@
-"""Searches of earlier turns, and who is sent what, where the client speaks Responses."""
+"""Searches of earlier turns of a Responses client, and what each upstream gets of them."""
 
 import json
 from collections.abc import Iterator

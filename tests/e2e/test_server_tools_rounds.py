@@ -132,7 +132,7 @@ def _closed_within(closed: list[float], seconds: float) -> bool:
 
 
 def _leave_when(scene: SearchScene, begun: Callable[[], bool], *, stream: bool) -> None:
-    """Send a request, and close the connection when this has come true."""
+    """Send a request, and close the connection once the condition holds."""
     with dial(scene.gateway.port) as sock:
         sock.sendall(request_bytes("/v1/messages", json.dumps(ask(stream=stream)).encode()))
         until = time.monotonic() + 10

@@ -51,7 +51,7 @@ def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 @few_pairs
 @pytest.mark.parametrize("sign", [b": still reading\n\n", PING], ids=["comments", "pings"])
 def test_any_byte_is_a_sign_of_life(hurried: Rig, client: str, upstream: str, sign: bytes) -> None:
-    """Ten of them, half a second apart: three times as long as any silence may be."""
+    """Ten signs of life, half a second apart: three times as long as the longest allowed pause."""
     if sign is PING and upstream != "messages":
         return  # a ping is an event of Messages alone
     fake = hurried.plays(upstream, replace(good(upstream), signs=10, sign=sign, sign_pause_s=0.5))
@@ -75,7 +75,7 @@ ORDERS = (("chat", "messages"), ("messages", "responses"), ("responses", "chat")
 
 
 def play_by_name(rig: Rig) -> None:
-    """The name of a model says how its upstream answers."""
+    """The name of a model decides how its upstream answers."""
     for kind, fake in rig.fakes.items():
 
         def choose(request: ReceivedRequest, kind: str = kind) -> Answer:

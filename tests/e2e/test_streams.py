@@ -50,14 +50,14 @@ few_pairs = pytest.mark.parametrize(("client", "upstream"), FEW_PAIRS)
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """Whose upstreams give no token, or a reply at once and nothing more."""
+    """A rig whose upstreams send no token, or a reply at once and nothing more."""
     with rigged(tmp_path_factory.mktemp("gateway"), ONCE + TIMES.format(first=0.5, idle=0.8)) as shared:
         yield shared
 
 
 @pytest.fixture(scope="module")
 def begins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """Whose upstreams begin, however busy the machine is, and then fall silent."""
+    """A rig whose upstreams begin, however busy the machine is, and then send nothing more."""
     with rigged(tmp_path_factory.mktemp("begins"), ONCE + TIMES.format(first=PATIENCE_S, idle=0.8)) as shared:
         yield shared
 
@@ -94,7 +94,7 @@ def read_until(sock: socket.socket, mark: bytes) -> bytes:
 
 
 def wait_for_close(fake: FakeUpstream) -> None:
-    """Until the gateway gives the upstream up: much sooner than it gives up one that is silent."""
+    """Wait until the gateway closes the upstream, which takes much less than its idle timeout."""
     since = time.monotonic()
     while not fake.closed and time.monotonic() < since + PATIENCE_S:
         time.sleep(0.005)
@@ -311,7 +311,7 @@ def torrent(upstream: str) -> Answer:
 
 
 def settled(fake: FakeUpstream) -> int:
-    """How much was sent once no more is taken."""
+    """Return how much was sent once the gateway takes no more."""
     before = -1
     for _ in range(100):
         if fake.sent == before and before > 0:

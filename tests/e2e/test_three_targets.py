@@ -80,7 +80,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Targets]:
 
 
 def ask(sdk: Sdk, client: str, route: str, streamed: bool) -> SdkReply | Broke | Halted:
-    """What the official SDK makes of it, its exceptions included."""
+    """Return what the official SDK reads or raises."""
     try:
         return (STREAMS[client][-1] if streamed else WHOLE[client])(sdk, request_for(client, route))
     except (openai.APIError, anthropic.APIError) as error:
@@ -200,7 +200,7 @@ def test_after_the_first_token_there_is_one_error_and_no_other_target_answers(
 
 @dataclass(frozen=True)
 class Stalled:
-    """One request whose first targets never say a word."""
+    """One request whose first targets never send a token."""
 
     client: str
     streamed: bool
@@ -249,7 +249,7 @@ def test_a_stalled_target_times_out_and_the_next_one_is_tried(tmp_path: Path) ->
 
 
 def stalling(kind: str) -> Callable[[ReceivedRequest], Answer]:
-    """Whether it stalls, the model's name tells; some say nothing, some send a head and stop there."""
+    """The model's name decides whether it stalls: some send nothing, some only a head."""
     meant, speak = Meant((Say(f"{kind} answers"),)), SPEAKERS[kind]
 
     def choose(request: ReceivedRequest) -> Answer:

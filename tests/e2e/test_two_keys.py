@@ -47,7 +47,7 @@ def ask(gateway: Running, key: str, protocol: str, body: dict[str, object], **he
 
 @pytest.fixture(params=["two stored keys", "a stored key and the environment's"])
 def pair(request: pytest.FixtureRequest) -> Callable[[Running], tuple[str, str]]:
-    """Who comes first, and who must not notice."""
+    """The key whose request comes first, and the key that must not be affected."""
     if request.param == "two stored keys":
         return lambda gateway: (gateway.keys["alice"], gateway.keys["bob"])
     return lambda gateway: (KEY, gateway.keys["bob"])
@@ -143,7 +143,7 @@ def test_a_kept_response_binds_only_the_key_that_got_it(tmp_path: Path) -> None:
 
 
 def picky(sent_request: ReceivedRequest) -> Answer:
-    """Repeats the client's words in an error that names a field."""
+    """Repeats the client's text in an error that names a field."""
     if b"Provoke" in sent_request.body and b'"max_completion_tokens"' in sent_request.body:
         body = b'{"error":{"message":"max_completion_tokens is not permitted","type":"invalid"}}'
         return Answer(body, status=422, content_type="application/json")

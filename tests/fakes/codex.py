@@ -45,7 +45,7 @@ def item(text: str, id_: str = "msg_1") -> dict[str, object]:
 
 
 def snapshot(status: str, output: list[object] | None = None) -> dict[str, object]:
-    """A response object with every field that the SDK wants."""
+    """Return a response object with every field that the SDK needs."""
     usage = {
         "input_tokens": 11,
         "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0},
@@ -103,7 +103,7 @@ def reply(text: str, headers: tuple[tuple[str, str], ...] = ()) -> Answer:
 
 
 class FakeCodex(FakeService):
-    """Plays `replies` to requests that it takes, the last for ever."""
+    """Answers requests that it accepts with `replies` in order, and repeats the last one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class FakeCodex(FakeService):
         self.counts.clear()
 
     def issue(self, life_s: float | None = None) -> dict[str, object]:
-        """New tokens, as the service would answer them."""
+        """Return new tokens as the service would send them."""
         number = next(self._number)
         expires = int(time.time() + self.ahead_s + (self.life_s if life_s is None else life_s))
         access = jwt(exp=expires, jti=f"fake-access-{number}", **auth(self.account))
@@ -143,7 +143,7 @@ class FakeCodex(FakeService):
         return {"id_token": jwt(**auth(self.account)), "access_token": access, "refresh_token": refresh}
 
     def auth_file(self, life_s: float = 3600.0, **more: object) -> JsonObject:
-        """What `codex login` leaves."""
+        """Write the file that `codex login` writes."""
         tokens = {**self.issue(life_s), "account_id": self.account}
         return {"auth_mode": "chatgpt", "OPENAI_API_KEY": None, "tokens": tokens, **more}
 
@@ -225,7 +225,7 @@ class FakeCodex(FakeService):
 
 
 def objection_to(body: dict[str, object]) -> str | None:
-    """What the backend says of a body that it does not take."""
+    """Return the backend's error for a body that it does not take."""
     unknown = [name for name in body if name not in TAKEN]
     if unknown:
         return f"Unsupported parameter: {unknown[0]}"

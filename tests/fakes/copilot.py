@@ -76,7 +76,7 @@ class FakeCopilot(FakeService):
         return json_answer({**codes, "verification_uri": f"{self.root}/device", "expires_in": 900, "interval": 0.1})
 
     def renewable(self, number: str) -> dict[str, object]:
-        """What an app whose tokens expire is given."""
+        """Return what an app whose tokens expire gets."""
         self.github.add(f"ghu_FAKE{number}")
         return {"access_token": f"ghu_FAKE{number}", "refresh_token": f"ghr_FAKE{number}", "expires_in": 28_800}
 
@@ -144,7 +144,7 @@ class FakeCopilot(FakeService):
 
 
 def _error(code: str, message: str) -> Answer:
-    """JSON that is called plain text, as it happens there."""
+    """Return JSON under the type of plain text, as GitHub sometimes does."""
     answer = json_answer({"error": {"message": message, "code": code}}, 400)
     return replace(answer, content_type="text/plain; charset=utf-8")
 
@@ -173,7 +173,7 @@ def _chat(body: dict[str, object]) -> Answer:
 
 
 def _responses(body: dict[str, object]) -> Answer:
-    """Every event gives the item another id."""
+    """Return the events with another id of the item in each."""
     if not body.get("stream"):
         return json_answer(codex.snapshot("completed", [codex.item("Hello", "a")]))
     names = iter("abcdefgh")

@@ -111,7 +111,7 @@ def tail(stop: str = "END_TURN", percentage: float = 2.0, **usage: int) -> bytes
 
 
 class FakeKiro(FakeUpstream):
-    """Plays `replies` to chat requests in order, the last for ever; without any, repeats the last message.
+    """Answers chat requests with `replies` in order, and repeats the last one; without any, repeats the last message.
 
     `script(path, …)` prepares answers that a path gives before its usual ones; `before[path]` is called
     when a request for it has come.

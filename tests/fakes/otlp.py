@@ -13,7 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
 class FakeCollector:
-    """Takes traces and metrics; answers with `status`, for as long as that is set."""
+    """Accepts traces and metrics; answers with `status` while that is set."""
 
     def __init__(self, status: int = 200) -> None:
         self.status = status

@@ -7,7 +7,7 @@ from typing import Self
 
 
 class ThreadedServer(ABC):
-    """Whoever inherits says in `_serve` what happens on a connection; `port` is known once the context is open."""
+    """Subclasses serve a connection in `_serve`; `port` is known once the context is open."""
 
     port: int
 
