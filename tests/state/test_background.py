@@ -1,14 +1,17 @@
 """Background responses over upstreams that know nothing of them."""
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
 from dragoman.responses.cleaning import remove_old_events
-from e2e.meaning import Say
+from e2e import speak_chat
+from e2e.meaning import Meant, Say, Stop
 from fakes.upstream import Answer
 from state.background_rig import (
     BACKGROUND_SETTINGS,
@@ -167,6 +170,28 @@ def test_a_failure_of_the_upstream_is_a_failed_response(rig: StateRig) -> None:
         if stream:
             assert [event["type"] for event in read_events(reply)][-1] == "response.failed"
             assert read_events(reply)[-1]["response"]["error"] == ended["error"]
+
+
+def test_a_reply_that_was_cut_off_is_incomplete(rig: StateRig) -> None:
+    rig.fakes["chat"].answers = [Answer(speak_chat.whole(Meant((Say("Hello"),), Stop.CAP)), 200, "application/json")]
+    body = {"model": "chat/m", "input": "Hi", "background": True, "max_output_tokens": 16}
+    ended = wait_for_end(rig, rig.http("POST", "/responses", body=body).json["id"])
+    assert (ended["status"], ended["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+
+
+def test_a_stream_that_is_dropped_at_once_does_not_stay_queued(rig: StateRig) -> None:
+    rig.fakes["chat"].answers = [slow("one", "two")]
+    connection = HTTPConnection("127.0.0.1", rig.gateway.port, timeout=60)
+    body = json.dumps({"model": "chat/m", "input": "dropped", "background": True, "stream": True})
+    connection.request("POST", "/v1/responses", body, {"authorization": f"Bearer {rig.gateway.keys['alice']}"})
+    wait_until(lambda: rig.gateway.app.site.under_way, "the request did not arrive")
+    connection.close()
+
+    async def read_statuses() -> set[str]:
+        async with opened(f"sqlite:///{rig.directory}/store.db") as store:
+            return {row.status for row in await store.responses.list_responses(None, 1000, 0)}
+
+    wait_until(lambda: not {"queued", "in_progress"} & asyncio.run(read_statuses()), "a response stays queued")
 
 
 @pytest.mark.parametrize(

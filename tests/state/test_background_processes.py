@@ -125,6 +125,18 @@ def test_what_one_gateway_cannot_run_another_one_runs_once(pair: Pair) -> None:
     assert pair.wait_for(pair.second, waiting, "completed", key=other)["usage"] is not None
 
 
+def test_a_response_that_waits_can_be_cancelled_and_is_never_run(pair: Pair) -> None:
+    running = pair.fill()
+    key = pair.first.keys["first"]
+    waiting = pair.queue(pair.first, "waiting", key)
+    assert pair.ask(pair.second, "POST", f"/responses/{waiting}/cancel", key=key).json["status"] == "cancelled"
+    for id in running:
+        pair.ask(pair.second, "POST", f"/responses/{id}/cancel")
+    last = pair.queue(pair.first, "last", key)
+    pair.wait_for(pair.first, last, "completed", key=key)
+    assert not any(b"waiting" in request.body for request in pair.fake.calls)
+
+
 def test_a_gateway_that_stops_fails_what_it_runs_and_leaves_what_waits_to_others(pair: Pair) -> None:
     interrupted, *running = pair.fill()
     key = pair.first.keys["first"]

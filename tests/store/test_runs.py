@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from dragoman.store import Store
 from dragoman.store.response_rows import BACKGROUND_STREAM, ConversationLock, ConversationRow, Kept, ResponseRow
-from dragoman.store.run_rows import Claim, Ending, EventChunk, QueuedRun, RunEvents
+from dragoman.store.run_rows import Ending, EventChunk, QueuedRun, Run, RunEvents
 from store.test_both_stores import opened, run_with_store
 from store.test_stored_responses import FAR, HELLO, NOW, REPLY, response
 
@@ -22,6 +22,10 @@ async def queue(store: Store, id: str, owner: str = "alice", most: int = MOST) -
     return await store.runs.queue_run(queued(id, owner), [HELLO], run, most)
 
 
+async def claim(store: Store, token: str, per_owner: int = MOST) -> Run | None:
+    return next(iter(await store.runs.claim_runs([token], NOW + 10, per_owner)), None)
+
+
 async def status(store: Store, id: str, owner: str = "alice") -> str:
     row = await store.responses.find_response(owner, id, NOW)
     assert row is not None
@@ -31,10 +35,10 @@ async def status(store: Store, id: str, owner: str = "alice") -> str:
 def test_a_queued_response_is_claimed_once_and_ends_once(store_url: str) -> None:
     async def use(store: Store) -> None:
         assert await queue(store, "resp_1")
-        run = await store.runs.claim_run(Claim("token", NOW + 10), MOST)
+        run = await claim(store, "token")
         assert run is not None
         assert (run.row.id, run.row.status, run.request) == ("resp_1", "in_progress", b"request of resp_1")
-        assert await store.runs.claim_run(Claim("other", NOW + 10), MOST) is None
+        assert await claim(store, "other") is None
         done = replace(run.row, status="completed", route="up/n", head=b'{"done":1}', output=REPLY.digest)
         last = EventChunk(2, 2, b"last\n\n")
         assert not await store.runs.finish_run("other", done, [REPLY], (), [last], NOW)
@@ -55,7 +59,7 @@ def test_a_queued_response_is_claimed_once_and_ends_once(store_url: str) -> None
 def test_cancelling_adds_the_last_event_after_those_that_are_stored_and_stops_further_ones(store_url: str) -> None:
     async def use(store: Store) -> None:
         await queue(store, "resp_1")
-        await store.runs.claim_run(Claim("token", NOW + 10), MOST)
+        await claim(store, "token")
         await store.runs.add_events([RunEvents("token", EventChunk(2, 4, b"2-4"))], NOW)
         ending = Ending("cancelled", b"{}", lambda number: b"event %d" % number)
         assert not await store.runs.end_run("bob", "resp_1", ending, NOW)
@@ -76,7 +80,7 @@ def test_a_claim_is_lost_when_it_is_not_extended(store_url: str) -> None:
         for id in ("resp_1", "resp_2", "resp_3"):
             await queue(store, id)
         for token in ("kept", "lost"):
-            await store.runs.claim_run(Claim(token, NOW + 10), MOST)
+            await claim(store, token)
         assert await store.runs.extend_claims(["kept"], NOW + 20) == {"kept"}
         assert await store.runs.lost_runs(NOW + 9, 10) == ()
         [lost] = await store.runs.lost_runs(NOW + 10, 10)
@@ -93,7 +97,7 @@ def test_one_owner_can_neither_fill_the_queue_nor_keep_others_waiting(store_url:
     async def use(store: Store) -> None:
         assert [await queue(store, f"resp_{number}", most=3) for number in range(4)] == [True, True, True, False]
         assert await queue(store, "resp_b", "bob", most=3)
-        claimed = [await store.runs.claim_run(Claim(str(number), NOW + 10), 2) for number in range(5)]
+        claimed = [await claim(store, str(number), 2) for number in range(5)]
         assert [run and run.row.id for run in claimed] == ["resp_0", "resp_1", "resp_b", None, None]
 
     run_with_store(store_url, use)
@@ -107,8 +111,8 @@ def test_claims_of_many_processes_never_meet(store_url: str) -> None:
         async def take(name: str) -> list[str]:
             async with opened(store_url) as own:
                 taken: list[str] = []
-                while run := await own.runs.claim_run(Claim(f"{name}{len(taken)}", NOW + 10), MOST):
-                    taken.append(run.row.id)
+                while runs := await own.runs.claim_runs([f"{name}{len(taken)}{n}" for n in range(3)], NOW + 10, MOST):
+                    taken += [run.row.id for run in runs]
                 return taken
 
         taken = await asyncio.gather(*map(take, ("a", "b", "c")))
@@ -124,7 +128,7 @@ def test_a_conversation_is_locked_until_its_background_response_ends(store_url: 
         await store.runs.queue_run(row, [HELLO], QueuedRun(b""), MOST)
         lock = ConversationLock("x", NOW + 60)
         assert not await store.responses.lock_conversation("alice", "conv_1", lock, NOW)
-        await store.runs.claim_run(Claim("token", NOW + 10), MOST)
+        await claim(store, "token")
         done = replace(row, status="completed", output=REPLY.digest)
         await store.runs.finish_run("token", done, [REPLY], [HELLO.digest, REPLY.digest], (), NOW)
         assert await store.responses.conversation_items("alice", "conv_1") == (HELLO, REPLY)
@@ -137,7 +141,7 @@ def test_events_are_removed_some_time_after_the_end_or_when_they_are_too_many(st
     async def use(store: Store) -> None:
         for id in ("resp_1", "resp_2"):
             await queue(store, id)
-        await store.runs.claim_run(Claim("token", NOW + 10), MOST)
+        await claim(store, "token")
         await store.runs.add_events([RunEvents("token", EventChunk(2, 9, b""))], NOW)
         assert (await store.runs.load_events("alice", "resp_1", -1, 10)).chunks == ()
         await store.runs.end_run("alice", "resp_1", Ending("failed", b"{}", lambda number: b"%d" % number), NOW)

@@ -5,6 +5,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
@@ -22,7 +23,7 @@ from dragoman.responses.run_output import RunOutput
 from dragoman.responses.service import ResponseService, now
 from dragoman.store import StoreError
 from dragoman.store.response_rows import BACKGROUND, BACKGROUND_STREAM, UNFINISHED, ResponseRow
-from dragoman.store.run_rows import Claim, Ending, EventChunk, QueuedRun, Run, RunEvents, RunStore, StoredEvents
+from dragoman.store.run_rows import Ending, EventChunk, QueuedRun, Run, RunEvents, RunStore, StoredEvents
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ FINISH_RETRY_S = 1.0
 RETRY_AFTER_S = 5.0
 DRAIN_CHECK_S = 0.05
 BATCH = 100
+CLAIMED_AT_ONCE = 20
 INTERRUPTED = Failure(
     Kind.SHUTDOWN,
     "The response was interrupted: the process that ran it ended, or lost the database. It is not run again; send the "
@@ -98,6 +100,8 @@ class BackgroundRuns:
         self._is_taking = False
         self._is_failing = False
         self._extended_at = time.monotonic()
+        self._searched_at = float("-inf")  # for responses whose process is gone
+        self._taking = asyncio.Lock()
         self._wake = asyncio.Event()
         self._has_events = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
@@ -165,8 +169,8 @@ class BackgroundRuns:
     def start(self, execute: Execute, has_room: Callable[[], bool]) -> None:
         """Take queued responses from now on. `execute` answers one, and raises RequestError if that fails."""
         self._execute, self._has_room, self._is_taking = execute, has_room, True
-        loops = {"take": self._take_forever, "watch": self._watch_forever, "events": self._store_events_forever}
-        self._loops = [spawn(loop(), name=f"background {name}") for name, loop in loops.items()]
+        loops = (self._take_queued, self._watch_claims, self._store_events)
+        self._loops = [spawn(_repeat(loop), name="background responses") for loop in loops]
 
     def stop_taking(self) -> None:
         """Leave what is queued to other processes, or to the next start."""
@@ -176,6 +180,8 @@ class BackgroundRuns:
         """Let running responses end for up to `grace_s`; those that have not are stored as failed."""
         self.stop_taking()
         until = time.monotonic() + grace_s
+        async with self._taking:  # one that is being claimed is run
+            pass
         while (tasks := self._tasks) and time.monotonic() < until and not is_over():
             await asyncio.wait(tasks, timeout=DRAIN_CHECK_S)
         for active in self._active.values():
@@ -190,31 +196,36 @@ class BackgroundRuns:
     def _tasks(self) -> list[asyncio.Task[None]]:
         return [active.task for active in self._active.values() if active.task is not None]
 
-    async def _take_forever(self) -> None:
-        while True:
-            self._wake.clear()
-            try:
+    async def _take_queued(self) -> None:
+        """Take what is queued, then wait until more is queued, there is room for more, or POLL_S have passed."""
+        self._wake.clear()
+        try:
+            async with self._taking:
                 await self._take_all()
-                self._note_store(None)
-            except StoreError as error:
-                self._note_store(error)
-            try:
-                async with asyncio.timeout(POLL_S):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+            self._note_store(None)
+        except StoreError as error:
+            self._note_store(error)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(POLL_S):
+                await self._wake.wait()
 
     async def _take_all(self) -> None:
         settings = self._settings()
-        while self._is_taking and len(self._active) < settings.max_background and self._has_room():
-            claim = Claim(secrets.token_hex(16), int(now() + settings.background_lease_s))
-            run = await self._runs.claim_run(claim, settings.max_background_per_key)
-            if run is None:
+        while self._is_taking and self._has_room():
+            room = min(CLAIMED_AT_ONCE, settings.max_background - len(self._active))
+            tokens = [secrets.token_hex(16) for _ in range(room)]
+            until = int(now() + settings.background_lease_s)
+            runs = await self._runs.claim_runs(tokens, until, settings.max_background_per_key) if tokens else ()
+            for run in runs:
+                self._begin(run)
+            if not runs:
                 return
-            self.counts["in_progress"] += 1
-            output = RunOutput(streams=run.row.mode == BACKGROUND_STREAM, on_events=self._has_events.set)
-            active = self._active[run.row.owner, run.row.id] = ActiveRun(run, output)
-            active.task = spawn(self._run(active), name="background response")
+
+    def _begin(self, run: Run) -> None:
+        self.counts["in_progress"] += 1
+        output = RunOutput(streams=run.row.mode == BACKGROUND_STREAM, on_events=self._has_events.set)
+        active = self._active[run.row.owner, run.row.id] = ActiveRun(run, output)
+        active.task = spawn(self._run(active), name="background response")
 
     def _note_store(self, error: StoreError | None) -> None:
         if error is not None and not self._is_failing:
@@ -271,37 +282,35 @@ class BackgroundRuns:
         is_stored = await self._runs.finish_run(active.token, row, items, appended, chunks, now())
         return reply.status if is_stored else ""
 
-    async def _store_events_forever(self) -> None:
-        while True:
-            await self._has_events.wait()
-            self._has_events.clear()
-            batch = [(active, chunk) for active in self._active.values() if (chunk := active.output.begin_storing())]
-            try:
-                await self._runs.add_events([RunEvents(active.token, chunk) for active, chunk in batch], now())
-            except StoreError:
-                self._has_events.set()  # the same events once more
-                await asyncio.sleep(FINISH_RETRY_S)
-                continue
-            for active, _ in batch:
-                active.output.stored()
-                active.wake_followers()
-            await asyncio.sleep(STORE_EVENTS_S)
+    async def _store_events(self) -> None:
+        """Wait until there are events, and store those of all responses that run here."""
+        await self._has_events.wait()
+        self._has_events.clear()
+        batch = [(active, chunk) for active in self._active.values() if (chunk := active.output.begin_storing())]
+        try:
+            await self._runs.add_events([RunEvents(active.token, chunk) for active, chunk in batch], now())
+        except StoreError:
+            self._has_events.set()  # the same events once more
+            await asyncio.sleep(FINISH_RETRY_S)
+            return
+        for active, _ in batch:
+            active.output.stored()
+            active.wake_followers()
+        await asyncio.sleep(STORE_EVENTS_S)
 
-    async def _watch_forever(self) -> None:
+    async def _watch_claims(self) -> None:
         """Extend the leases of what runs here, stop what others have ended, and end what others have left behind."""
-        checked_at = 0.0
-        while True:
-            lease_s = self._settings().background_lease_s
-            try:
-                await self._check_claims(lease_s)
-                if time.monotonic() - checked_at > lease_s / 4:
-                    checked_at = time.monotonic()
-                    await self._end_lost()
-            except (StoreError, RequestError):
-                if time.monotonic() - self._extended_at > lease_s:  # by now others have ended them
-                    for active in list(self._active.values()):
-                        active.abandon()
-            await asyncio.sleep(CHECK_S)
+        lease_s = self._settings().background_lease_s
+        try:
+            await self._check_claims(lease_s)
+            if time.monotonic() - self._searched_at > lease_s / 4:
+                self._searched_at = time.monotonic()
+                await self._end_lost()
+        except (StoreError, RequestError):
+            if time.monotonic() - self._extended_at > lease_s:  # by now others have ended them
+                for active in list(self._active.values()):
+                    active.abandon()
+        await asyncio.sleep(CHECK_S)
 
     async def _check_claims(self, lease_s: float) -> None:
         actives = list(self._active.values())
@@ -324,3 +333,13 @@ class BackgroundRuns:
             if await self._end(run.row, "failed", INTERRUPTED, expired_at=expired_at):
                 self.counts["failed"] += 1
                 log.warning("background response %s was interrupted: its process is gone", run.row.id)
+
+
+async def _repeat(work: Callable[[], Awaitable[None]]) -> None:
+    """Do this again and again; a bug in it is logged, and does not end it."""
+    while True:
+        try:
+            await work()
+        except Exception as bug:
+            log.error("background responses: %s", describe_fault(bug))
+            await asyncio.sleep(POLL_S)

@@ -21,13 +21,6 @@ class QueuedRun(Struct, frozen=True):
     last_event: int = -1  # their last number
 
 
-class Claim(Struct, frozen=True):
-    """Which process runs a response, and until when it must extend its claim."""
-
-    token: str
-    until: int
-
-
 class Run(Struct, frozen=True):
     """A response that has not ended; `token` is empty while it is queued."""
 
@@ -72,8 +65,11 @@ class RunStore(Protocol):
     async def queue_run(self, row: ResponseRow, items: Sequence[ItemRow], run: QueuedRun, most: int) -> bool:
         """Add a queued response with its items; False if its owner has `most` that have not ended."""
 
-    async def claim_run(self, claim: Claim, per_owner: int) -> Run | None:
-        """Take the oldest queued response of an owner of which fewer than `per_owner` run: it is then in progress."""
+    async def claim_runs(self, tokens: Sequence[str], until: int, per_owner: int) -> tuple[Run, ...]:
+        """Take the oldest queued responses, one for each token, with a lease until then. They are then in progress.
+
+        Those of an owner of which `per_owner` run are left.
+        """
 
     async def extend_claims(self, tokens: Sequence[str], until: int) -> frozenset[str]:
         """Extend the leases of these claims; return those whose response has not been ended by others."""

@@ -18,7 +18,7 @@ from dragoman.store.postgres.responses import (
     save_response,
 )
 from dragoman.store.response_rows import ItemRow, ResponseRow
-from dragoman.store.run_rows import Claim, Ending, EventChunk, QueuedRun, Run, RunEvents, StoredEvents
+from dragoman.store.run_rows import Ending, EventChunk, QueuedRun, Run, RunEvents, StoredEvents
 
 ADD_EVENTS = """
     INSERT INTO dragoman.response_events (owner, id, first, last, body, created_at) VALUES ($1, $2, $3, $4, $5, $6)
@@ -29,7 +29,7 @@ RUNNING = (
 )
 QUEUED = f"""
     SELECT owner, id FROM dragoman.background_runs AS queued WHERE token = '' AND {RUNNING} < $1
-    ORDER BY place LIMIT 8
+    ORDER BY place LIMIT $2
 """
 CLAIM = f"""
     UPDATE dragoman.background_runs AS queued SET token = $3, lease_until = $4
@@ -78,20 +78,24 @@ class PostgresRuns:
 
         return await self._connections.run(queue)
 
-    async def claim_run(self, claim: Claim, per_owner: int) -> Run | None:
+    async def claim_runs(self, tokens: Sequence[str], until: int, per_owner: int) -> tuple[Run, ...]:
         beginning = (
             f"UPDATE dragoman.responses SET status = 'in_progress' WHERE owner = $1 AND id = $2 RETURNING {COLUMNS}"
         )
 
-        async def take(connection: asyncpg.Connection) -> Run | None:
-            for owner, id in await connection.fetch(QUEUED, per_owner):
+        async def take(connection: asyncpg.Connection) -> tuple[Run, ...]:
+            runs: list[Run] = []
+            for owner, id in await connection.fetch(QUEUED, per_owner, 2 * len(tokens)):
+                if len(runs) == len(tokens):
+                    break
+                token = tokens[len(runs)]
                 async with connection.transaction():
                     await lock_owner(connection, owner)
-                    request = await connection.fetchval(CLAIM, owner, id, claim.token, claim.until, per_owner)
+                    request = await connection.fetchval(CLAIM, owner, id, token, until, per_owner)
                     if request is not None:  # else another process was faster
                         row = await connection.fetchrow(beginning, owner, id)
-                        return Run(ResponseRow(*row), claim.token, request)
-            return None
+                        runs.append(Run(ResponseRow(*row), token, request))
+            return tuple(runs)
 
         return await self._connections.run(take)
 

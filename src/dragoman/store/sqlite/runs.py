@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import apsw
 
 from dragoman.store.response_rows import ItemRow, ResponseRow
-from dragoman.store.run_rows import Claim, Ending, EventChunk, QueuedRun, Run, RunEvents, StoredEvents
+from dragoman.store.run_rows import Ending, EventChunk, QueuedRun, Run, RunEvents, StoredEvents
 from dragoman.store.sqlite.response_tables import (
     COLUMNS,
     Save,
@@ -60,23 +60,26 @@ class SqliteRuns:
 
         return await self._runner.write(queue)
 
-    async def claim_run(self, claim: Claim, per_owner: int) -> Run | None:
-        def take(connection: apsw.Connection) -> Run | None:
-            found = connection.execute(OLDEST_QUEUED, (per_owner,)).fetchone()
-            if not found:
-                return None
-            owner, id, request = found
-            taking = "UPDATE background_runs SET token = ?, lease_until = ? WHERE owner = ? AND id = ? AND token = ''"
-            connection.execute(taking, (claim.token, claim.until, owner, id))
-            beginning = f"UPDATE responses SET status = 'in_progress' WHERE owner = ? AND id = ? RETURNING {COLUMNS}"
-            [row] = connection.execute(beginning, (owner, id))
-            return Run(ResponseRow(*row), claim.token, bytes(request))
+    async def claim_runs(self, tokens: Sequence[str], until: int, per_owner: int) -> tuple[Run, ...]:
+        def take(connection: apsw.Connection) -> tuple[Run, ...]:
+            runs = []
+            for token in tokens:
+                found = connection.execute(OLDEST_QUEUED, (per_owner,)).fetchone()
+                if not found:
+                    break
+                owner, id, request = found
+                taking = "UPDATE background_runs SET token = ?, lease_until = ? WHERE owner = ? AND id = ?"
+                connection.execute(taking, (token, until, owner, id))
+                query = f"UPDATE responses SET status = 'in_progress' WHERE owner = ? AND id = ? RETURNING {COLUMNS}"
+                [row] = connection.execute(query, (owner, id))
+                runs.append(Run(ResponseRow(*row), token, bytes(request)))
+            return tuple(runs)
 
         def has_queued(connection: apsw.Connection) -> bool:
             return bool(connection.execute("SELECT 1 FROM background_runs WHERE token = '' LIMIT 1").fetchone())
 
         if not await self._runner.read(has_queued):  # without the lock that other processes wait for
-            return None
+            return ()
         return await self._runner.write(take)
 
     async def extend_claims(self, tokens: Sequence[str], until: int) -> frozenset[str]:
