@@ -1,4 +1,4 @@
-"""The log on stderr: one line for each record, as text or JSON, with secrets redact."""
+"""The log on stderr: one line for each record, as text or JSON, with secrets redacted."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 ROOT_LOGGER = "dragoman"
 BATCH_S = 0.05  # how long lines wait for more while there are many
 RETRY_S = 0.5  # until pending lines are written again
-MAX_MESSAGE_BYTES = 16 * 1024  # more than a line shows, so that a secret at its end is redact whole
+MAX_MESSAGE_BYTES = 16 * 1024  # more than a line shows, so that a secret at its end is redacted whole
 DRAIN_S = 2.0  # how long pending lines may take at the end
 
 
