@@ -5,11 +5,12 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+import msgspec
 import pytest
 from playwright.sync_api import Browser, expect
 
 from console.screen import screen
-from console.traffic import ECHO
+from console.traffic import ECHO, ask
 from fakes.kiro import FakeKiro
 from gateway import Running, running
 
@@ -63,6 +64,43 @@ def test_a_browser_signs_in_and_the_expiry_is_shown(
         expect(tab.page.locator("main")).to_contain_text("Signed in to kiro")
         expect(tab.page.get_by_role("article")).to_contain_text("Its token expires in")
         assert "aoaFAKE" not in tab.page.content()
+
+
+def test_doctor_leads_to_the_sign_in_that_it_recommends(chromium: Browser, tmp_path: Path) -> None:
+    with (
+        FakeKiro() as fake,
+        running(kiro(fake), tmp_path, {"HOME": str(tmp_path)}, ["someone"]) as gateway,
+        screen(chromium, gateway) as tab,
+    ):
+        tab.open("doctor")
+        tab.page.get_by_role("row", name="provider kiro").get_by_role("link", name="Sign in here").click()
+        expect(tab.page.get_by_role("heading", name="Sign in to kiro")).to_be_visible()
+        expect(tab.page.get_by_role("button", name="Start")).to_be_visible()
+
+
+def test_plans_are_shown_with_what_is_left_of_them(chromium: Browser, tmp_path: Path) -> None:
+    window = {"used_percent": 82.0, "resets_at": time.time() + 5430, "unlimited": False}
+    limits = {"windows": {"primary": window}, "credits": None, "plan": "pro <b>", "exhausted_until": None}
+    credential = {
+        "label": "2 of 2 (env:B)",
+        "is_available": True,
+        "expires_at": None,
+        "cooldowns": [],
+        "limits": limits,
+    }
+    account = {"provider": "codex", "kind": "codex", "login_command": "", "problem": "", "has_quotas": True}
+    body = msgspec.json.encode({"accounts": [account | {"credentials": [credential]}]}).decode()
+    with running(ECHO, tmp_path, stored=["someone"]) as gateway, screen(chromium, gateway) as tab:
+        ask(gateway)
+        tab.page.route("**/api/v1/accounts", lambda route: route.fulfill(body=body))
+        for name in ("accounts", "usage"):
+            tab.open(name)
+            card = tab.page.get_by_role("article").filter(has_text="codex")
+            expect(card).to_contain_text("Plan: pro <b>")
+            expect(card).to_contain_text("primary: 82 % used, starts anew in 1 h 30 min")
+            expect(card.get_by_role("img", name="primary: 82 % used")).to_be_visible()
+            tab.keep(f"{name}-plan")
+            tab.check_page(name)
 
 
 def test_a_sign_in_is_cancelled_by_leaving_it(chromium: Browser, tmp_path: Path) -> None:

@@ -107,10 +107,10 @@ def test_a_captured_request_is_inspected_after_a_restart_of_the_tab(chromium: Br
 
 
 def test_freezing_keeps_the_rows_and_a_stream_can_be_ended(chromium: Browser, gateway: Running) -> None:
-    ask(gateway)
+    ask(gateway, key=gateway.keys["someone"])
     with screen(chromium, gateway) as tab:
         tab.open("live")
-        tab.page.get_by_role("table").wait_for()
+        expect(tab.page.get_by_role("row").nth(1)).to_contain_text("someone")
         tab.page.keyboard.press("f")
         expect(tab.page.get_by_role("button", name="Frozen: continue")).to_be_visible()
         client = threading.Thread(target=ask, args=(gateway, LONG * 5, "echo", "ended-1"))
