@@ -1,4 +1,4 @@
-"""The gateways that `bench.observers` compares differ in who hears of a request, and in nothing else."""
+"""The gateways that `bench.observers` compares differ in their observers, and in nothing else."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""`dragoman doctor`: what it finds, and what it tells the user to do."""
+"""`dragoman doctor`: what it finds, and the next step that it names."""
 
 import http.server
 import socket

@@ -1,4 +1,4 @@
-"""`dragoman usage --plans`: how much of an account's plan is gone, as the provider tells it."""
+"""`dragoman usage --plans`: how much of an account's plan is used, as the provider reports it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`dragoman usage` asks the gateway that runs, which tells a key what that key may know; else it reads the store."""
+"""`dragoman usage` reads from the running gateway what its key may see, else from the store."""
 
 import urllib.error
 import urllib.request

@@ -62,7 +62,7 @@ def proves() -> proof.Proves:
 
 @pytest.fixture
 def reactions() -> proof.Reactions:
-    """What was seen of clients after an error goes in here, and onto the page."""
+    """Collect what clients did after an error, for docs/clients.md."""
     return REACTIONS
 
 

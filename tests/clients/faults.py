@@ -1,4 +1,4 @@
-"""What an upstream can do wrong, in its own protocol's words; the name of a fault may ride in a model's name."""
+"""Faults of an upstream in its own protocol; the name of a fault may be part of a model's name."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -93,12 +93,12 @@ SETTINGS = "[retry]\nattempts = 1\n[server]\nidle_timeout_s = 0.6\n"
 
 
 def once(upstream: str, fault: str) -> ChangeAnswer:
-    """The first reply goes wrong, every later one is well."""
+    """Let the first reply fail, and no later one."""
     return lambda answer, request, before: answer if before else FAULTS[fault](upstream, answer)
 
 
 def always(upstream: str, fault: str) -> ChangeAnswer:
-    """Every reply to the first request of a conversation goes wrong."""
+    """Let every reply to the first request of a conversation fail."""
 
     def change(answer: Answer, request: AgentRequest, _: int) -> Answer:
         return FAULTS[fault](upstream, answer) if CUT_AFTER in answer.body or fault in REFUSALS else answer
@@ -107,7 +107,7 @@ def always(upstream: str, fault: str) -> ChangeAnswer:
 
 
 def by_model(upstream: str) -> ChangeAnswer:
-    """The first reply of each model goes wrong in the way that follows the @ of its name."""
+    """Let the first reply of each model fail in the way that its name has after the @."""
 
     def change(answer: Answer, request: AgentRequest, before: int) -> Answer:
         fault = request.model.partition("@")[2]

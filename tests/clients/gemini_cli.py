@@ -53,7 +53,7 @@ def result(ran: Ran) -> dict[str, object]:
 
 
 def check_recovery(rig: Rig, node: Path, directory: Path) -> None:
-    """Run it where the first reply goes wrong: it asks again, and its tool runs."""
+    """Run it where the first reply fails: it retries, and its tool runs."""
     ran = ask(rig, node, directory, "Say hello.")
     assert ran.code == 0, ran
     assert "hello-from-tool" in text_of(ran), ran

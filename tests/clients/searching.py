@@ -30,7 +30,7 @@ def searxng() -> Iterator[FakeUpstream]:
 
 
 def settings_for(service: FakeUpstream) -> str:
-    """Return the settings with which every search that a client wants is run by this service."""
+    """Return the settings with which every search of a client is run by this service."""
     root = service.url.removesuffix("/v1")
     return f'[tools.web_search]\nbackend = "searxng"\nendpoint = "{root}"\n'
 

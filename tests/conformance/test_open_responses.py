@@ -32,7 +32,7 @@ def test_every_test_of_the_suite_passes(upstream: str, tmp_path: Path) -> None:
 
 
 def prepare(rig: StateRig, upstream: str) -> None:
-    """Have the upstream call the tool that it is offered, else speak."""
+    """Have the upstream call the tool that it is offered, else reply with text."""
     fake = rig.fakes[upstream]
     if isinstance(fake, FakeKiro):
         fake.intercept = answer_as_kiro

@@ -71,7 +71,7 @@ class Screen:
         self.page.set_viewport_size({"width": 1280, "height": 800})
 
     def check_page(self, name: str) -> None:
-        """One heading, landmarks, labelled controls, tables with headers, no overflow, and nothing for axe to say."""
+        """One heading, landmarks, labelled controls, tables with headers, no overflow, and no findings of axe."""
         page = self.page
         assert page.locator("h1").count() == 1
         assert page.get_by_role("main").count() == 1

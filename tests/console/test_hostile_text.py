@@ -1,4 +1,4 @@
-"""Text that wants to be more than text: in models, keys, prompts, errors, headers and file names, on every page."""
+"""Text that looks like markup: in models, keys, prompts, errors, headers and file names, on every page."""
 
 import http.client
 import http.server
@@ -30,7 +30,7 @@ UNSEEN = ("\u202e", "\u2066", "\u2069", "\u200b", "\x1b", "\x07", "\x9b")
 
 @contextmanager
 def hostile_upstream() -> Iterator[str]:
-    """An upstream whose models, headers and errors want to be more than text."""
+    """An upstream whose models, headers and errors look like markup."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:

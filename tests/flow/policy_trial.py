@@ -22,7 +22,7 @@ class Clock:
 
 
 class Trial:
-    """A policy over one or two targets, whose clock goes on by what the policy waits."""
+    """A policy over one or two targets, whose clock advances by what the policy waits."""
 
     def __init__(
         self,

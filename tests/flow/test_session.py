@@ -1,4 +1,4 @@
-"""What tells one conversation from another: the client's own word, else how it began."""
+"""What identifies a conversation: the client's own session id, else its beginning."""
 
 import msgspec
 import pytest

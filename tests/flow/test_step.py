@@ -1,4 +1,4 @@
-"""The values of the turn loop are closed sets: whoever matches on one must know every kind."""
+"""The values of the turn loop are closed sets: code that matches on one must handle every kind."""
 
 from typing import get_args
 

@@ -1,4 +1,4 @@
-"""How long an upstream may be silent, before and after its first token."""
+"""How long an upstream may send nothing, before and after its first token."""
 
 import math
 

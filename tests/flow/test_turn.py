@@ -1,4 +1,4 @@
-"""One upstream turn ends in one of few ways, and the client has been written exactly what that end says."""
+"""One upstream turn ends in one of few ways, and the client has got exactly what that end reports."""
 
 import asyncio
 import time

@@ -50,7 +50,7 @@ PLAIN = ReplyRules()
 
 @dataclass
 class Scene:
-    """What a client asks, what its upstream is, and how patient we are. `speaks` is the upstream's protocol."""
+    """A client's request, its upstream, and the timeouts. `speaks` is the upstream's protocol."""
 
     client: str = "chat"
     stream: bool = True

@@ -1,4 +1,4 @@
-"""What a scrape tells of a provider: its credentials, and how much of its allowances is used."""
+"""What a scrape has of a provider: its credentials, and how much of its allowances is used."""
 
 from dragoman.accounts.pool import ALL_MODELS, Member, Pool
 from dragoman.http.metrics import provider_samples

@@ -1,4 +1,4 @@
-"""A client that speaks bytes, and a server on loopback to speak them to."""
+"""A client that sends raw bytes, and a server on the loopback to send them to."""
 
 import asyncio
 import contextlib
@@ -107,7 +107,7 @@ class RawClient:
         return await asyncio.wait_for(self.reader.read(), PATIENCE_S)
 
     async def closed(self) -> bool:
-        """Waits for the end of the connection; False if the server says anything before."""
+        """Waits for the end of the connection; False if the server sends anything before."""
         try:
             return await self.rest() == b""
         except ConnectionResetError:

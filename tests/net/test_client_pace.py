@@ -1,4 +1,4 @@
-"""A slow consumer holds the upstream back, and a silent upstream is noticed in time."""
+"""A slow consumer holds the upstream back, and an upstream that sends nothing is noticed in time."""
 
 import asyncio
 import time

@@ -202,7 +202,7 @@ def test_a_body_that_the_handler_does_not_read_is_not_read_ahead(play: Play) -> 
 
 
 def deaf_client(port: int, buffer_bytes: int = 4096) -> socket.socket:
-    """Connects with a small receive buffer and asks; whoever calls it does not read."""
+    """Send a request over a socket with a small receive buffer; the caller does not read from it."""
     deaf = socket.socket()
     deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
     deaf.connect(("127.0.0.1", port))

@@ -20,7 +20,7 @@ HANGS = Answer(headless=True, end=End.HANG)
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For what is not about time: a busy machine is no silent server."""
+    """For tests that are not about time: a busy machine must not look like a server that hangs."""
     be_patient(monkeypatch, 20.0)
 
 

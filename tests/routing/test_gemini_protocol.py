@@ -1,4 +1,4 @@
-"""A compatible server may speak Gemini's protocol; clients of that protocol are not served yet."""
+"""A compatible server may use Gemini's protocol, for clients of any protocol."""
 
 import json
 import urllib.error

@@ -1,4 +1,4 @@
-"""The gateway from outside: three fake upstreams play bytes, a request goes in, the answer comes out as it is."""
+"""The gateway from outside: three fake upstreams send bytes, and the answer to a request is returned as it is."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Google's compatible endpoint vouches for each step's first call, and wants that back: it gets it, from any client."""
+"""Google's compatible endpoint signs each step's first call, and gets the signature back from any client."""
 
 import json
 

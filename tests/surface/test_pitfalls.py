@@ -1,4 +1,4 @@
-"""What goes wrong between two protocols, pitfall by pitfall, and what must come of it."""
+"""What goes wrong between two protocols, pitfall by pitfall, and the required result."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What other protocols say and Chat cannot: the body for a Chat upstream is still one that OpenAI accepts."""
+"""What other protocols have and Chat has not: the body for a Chat upstream is still one that OpenAI accepts."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Tools and settings in Chat's words, and Chat as it was."""
+"""Tools and settings as Chat writes them, and Chat requests rebuilt unchanged."""
 
 import copy
 import time

@@ -1,4 +1,4 @@
-"""Turns, thoughts, media and cache breakpoints in Chat's words."""
+"""Turns, thoughts, media and cache breakpoints as Chat writes them."""
 
 import pytest
 

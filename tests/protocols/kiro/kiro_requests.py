@@ -1,4 +1,4 @@
-"""Short ways to ask Kiro in tests: clients' bodies in, Kiro's body out, judged by the rules on the way."""
+"""Build requests for Kiro from clients' bodies in tests, checked by Kiro's rules."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""A request for Kiro: whose turn it is, where instructions stand, and what is put where words are missing."""
+"""A request for Kiro: the order of turns, the place of instructions, and the text for turns without any."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Kiro's words, thoughts, annotations and usage, as bytes, and what the hub understands by them."""
+"""Kiro's text, thoughts, annotations and usage as bytes, and the hub events that they become."""
 
 import pytest
 

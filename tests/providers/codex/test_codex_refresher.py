@@ -100,7 +100,7 @@ def test_every_spelling_of_a_permanent_rejection_is_recognised(tmp_path: Path, o
 
 @pytest.mark.parametrize("status", [500, 503, 429, 400])
 def test_a_temporary_rejection_is_retried(tmp_path: Path, status: int) -> None:
-    """A 500 says nothing of the token."""
+    """A 500 does not mean that the token is bad."""
     with FakeCodex() as fake:
         path = write_file(tmp_path / "auth.json", fake.auth_file(-60))
         fake.script(TOKEN, json_answer({"error": {"code": "hiccup"}}, status))
@@ -147,7 +147,7 @@ def test_a_newer_token_is_found_by_the_first_request_for_which_a_renewal_is_due(
 
 
 def test_a_changed_file_is_noticed_at_once_after_a_rejected_renewal(tmp_path: Path) -> None:
-    """No second call until the file changes, and then no rest."""
+    """No second call until the file changes, and then one at once."""
     with FakeCodex() as fake:
         path = write_file(tmp_path / "auth.json", fake.auth_file(120))
         fake.used.update(fake.refresh)

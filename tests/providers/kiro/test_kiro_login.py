@@ -119,7 +119,7 @@ def test_a_failed_registration_is_reported() -> None:
 
 @pytest.mark.parametrize("ahead_s", [7200, -7200])
 def test_the_expiry_is_computed_with_the_services_clock(ahead_s: float) -> None:
-    """Whatever our own clock says: the file is read by tools that go by the right one."""
+    """Whatever the local clock says: other tools read the file with the right time."""
     service = time.time() + ahead_s
     with FakeKiro() as fake:
         answer = json_answer(fake.issue())

@@ -24,7 +24,7 @@ async def once(rig: Rig) -> Credential:
 
 
 async def settled(rig: Rig) -> Credential:
-    """A token, and whatever goes on in the background ended."""
+    """Return a token, once the work in the background has ended."""
     given = await rig.refresher.get()
     for _ in range(2000):
         if rig.refresher._renewal is None:
