@@ -329,8 +329,8 @@ bytes, medians of 5. "Now" has all features that came since (stored responses, G
 | --- | ---: | ---: | ---: | ---: |
 | installed packages, without pip | 124 MB | 57 MB | 57 MB | 60 MB |
 | of these, dragoman itself, compiled | 6 MB | 9 MB | 9 MB | |
-| idle memory (resident set) | 47.9 MB | 40.7 MB | 38.7 MB | 40 MB |
-| time until `/health` answers | 0.42 s of CPU, busy machine | 0.21 s | 0.17 s | 0.2 s |
+| idle memory (resident set) | 47.9 MB | 40.7 MB | 39.1 MB | 40 MB |
+| time until `/health` answers | 0.42 s of CPU, busy machine | 0.21 s | 0.18 s | 0.2 s |
 
 ```sh
 python3 -m venv fresh && fresh/bin/pip install dragoman

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.admin.clients import RECIPES, Recipe, Target
+from dragoman.admin.clients import RECIPES, Recipe
+from dragoman.admin.configuration import Target
 from dragoman.admin.launching import choose_model
 from dragoman.config import Config, load
 from dragoman.protocols import PROTOCOLS

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.admin.clients import RECIPES, Target
+from dragoman.admin.clients import RECIPES
+from dragoman.admin.configuration import Target
 from dragoman.admin.launching import LAUNCHES, find_program, find_shared_directory, find_window, make_command
 from dragoman.config import load
 

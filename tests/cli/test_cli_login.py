@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from cli.shell import Shell
-from dragoman.admin.clients import Target
+from dragoman.admin.configuration import Target
 from dragoman.cli.serving.startup import Keys, render_banner
 from dragoman.config import load
 from fakes.kiro import FakeKiro

@@ -38,7 +38,7 @@ def load_table(path: Path, remedy: str) -> tuple[bytes, Table]:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             if left:
                 time.sleep(READ_PAUSE_S)
-    raise CredentialError(f"{path} is no JSON object: {remedy}")
+    raise CredentialError(f"{path} is not a JSON object: {remedy}")
 
 
 def encode_table(table: Table) -> bytes:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from dragoman.admin.configuration import KEY_VARIABLE, Target
 from dragoman.admin.settings_file import (
     Merge,
     Settings,
@@ -16,7 +17,6 @@ from dragoman.admin.settings_file import (
     read_json_object,
 )
 
-KEY_VARIABLE = "DRAGOMAN_API_KEY"
 DEFAULT_WINDOW = 128_000  # tokens, for clients that require a window, if the model's is not known
 OPENCODE_OUTPUT = 32_000  # tokens; opencode requires a limit of the reply beside that of the window
 KEY = f"${KEY_VARIABLE}"
@@ -25,23 +25,6 @@ GEMINI_KEY_AUTH: Settings = {"security": {"auth": {"selectedType": "gemini-api-k
 CLAUDE_WINDOWS = ("CLAUDE_CODE_MAX_CONTEXT_TOKENS", "CLAUDE_CODE_AUTO_COMPACT_WINDOW")
 
 FindFile = Callable[[Mapping[str, str], Path], Path]  # environment, home directory -> the client's settings file
-
-
-class Target(Struct, frozen=True):
-    """The gateway's address without a path, a model, None where the user must choose one, and its context window."""
-
-    root: str
-    model: str | None = None
-    window: int | None = None  # in tokens; None: not known
-
-    @property
-    def api(self) -> str:
-        """The address with the API version, as OpenAI's clients expect it."""
-        return f"{self.root}/v1"
-
-    @property
-    def model_or_placeholder(self) -> str:
-        return self.model or "MODEL"
 
 
 class SettingsFile(Struct, frozen=True):

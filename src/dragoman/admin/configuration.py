@@ -25,6 +25,7 @@ from dragoman.config.providers import credential_field, list_credentials
 from dragoman.config.proxies import read_proxies
 from dragoman.config.settings import is_loopback
 
+KEY_VARIABLE = "DRAGOMAN_API_KEY"
 SECTIONS = ("server", "retry", "debug", "store", "fetch", "effort", "console")
 UNSPECIFIED = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # bound to every address, reached at this one
 URL_PASSWORD = re.compile(r"(?<=://)([^/:@]*):[^/]*(?=@)")
@@ -127,6 +128,23 @@ def find_short_key(config: Config, environ: Mapping[str, str]) -> str | None:
     shown = "1 character" if length == 1 else f"{length} characters"
     variable = client_key_variable(environ)
     return SHORT_KEY.format(variable=variable, length=shown, host=host, least=SHORTEST_OPEN_KEY)
+
+
+class Target(Struct, frozen=True):
+    """The gateway's address without a path, a model, None where the user must choose one, and its context window."""
+
+    root: str
+    model: str | None = None
+    window: int | None = None  # in tokens; None: not known
+
+    @property
+    def api(self) -> str:
+        """The address with the API version, as OpenAI's clients expect it."""
+        return f"{self.root}/v1"
+
+    @property
+    def model_or_placeholder(self) -> str:
+        return self.model or "MODEL"
 
 
 def base_url(host: str, port: int) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from dragoman.admin.clients import KEY_VARIABLE, Recipe, Target, claude_environment, codex_provider, opencode_settings
-from dragoman.admin.configuration import suggest_model
+from dragoman.admin.clients import Recipe, claude_environment, codex_provider, opencode_settings
+from dragoman.admin.configuration import KEY_VARIABLE, Target, suggest_model
 from dragoman.config import Config
 from dragoman.providers.model_profiles import find_profile
 from dragoman.routing.resolve import find_configured_targets

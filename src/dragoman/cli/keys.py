@@ -11,8 +11,7 @@ import msgspec
 
 from dragoman.accounts.access import KeyRole, Scope
 from dragoman.accounts.keys import CreatedKey, Grant, KeyRow
-from dragoman.admin.clients import KEY_VARIABLE
-from dragoman.admin.configuration import client_key_variable
+from dragoman.admin.configuration import KEY_VARIABLE, client_key_variable
 from dragoman.admin.key_access import open_key_access
 from dragoman.admin.keys import (
     KeyAcceptance,

@@ -17,7 +17,7 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.admin.configuration import ConfigReader, base_url, suggest_model
+from dragoman.admin.configuration import ConfigReader, Target, base_url, suggest_model
 from dragoman.cli.settings import config_option, config_source
 from dragoman.config import Config, ConfigError
 from dragoman.config.load import Stamp, stamp_file
@@ -119,7 +119,6 @@ def _replace_closed_streams() -> None:
 
 
 def _serve(options: ServeOptions, workers: int) -> int:
-    from dragoman.admin.clients import Target
     from dragoman.cli.serving.listener import port_of
     from dragoman.cli.serving.startup import Startup
 

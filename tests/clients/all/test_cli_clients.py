@@ -12,7 +12,8 @@ from clients.driven import NOTE
 from clients.install import native
 from clients.proof import Proves
 from clients.rig import UPSTREAMS, Ran, Rig
-from dragoman.admin.clients import RECIPES, Target
+from dragoman.admin.clients import RECIPES
+from dragoman.admin.configuration import Target
 from fakes.agent import Use
 from gateway import KEY
 

@@ -1,28 +1,30 @@
 """Serve the console: its page and files, signing in, and the sessions of this gateway."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
 from dragoman import __version__
-from dragoman.accounts.access import KeyRole
+from dragoman.accounts.access import KeyRole, Scope
 from dragoman.accounts.console_sessions import Browser, ConsoleSessions, MemorySessions, NewSession
 from dragoman.accounts.keys import KeyId, Keyring
 from dragoman.config.settings import Config
 from dragoman.flow.gateway import Gateway
 from dragoman.http.api.audit import AuditLog
+from dragoman.http.api.responses import PREFIX as API
 from dragoman.http.api.responses import convert_errors, respond
 from dragoman.http.auth_backoff import AuthBackoff
 from dragoman.http.console.browser_check import BrowserCheck, make_browser_check
-from dragoman.http.console.connect import ConnectApi
 from dragoman.http.console.feed import FeedApi
 from dragoman.http.console.files import IMMUTABLE, REVALIDATED, SECURITY_HEADERS, ConsoleFile, read_console_files
 from dragoman.http.console.live_requests import CostOf, LiveRequests
 from dragoman.http.routes import Role, Route, RoutedRequest
+from dragoman.hub.deferred import Deferred
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
@@ -47,6 +49,13 @@ class SignIn(Struct, forbid_unknown_fields=True):
     link: str = ""
 
 
+@Deferred
+def _list_clients() -> Callable[[Gateway, RoutedRequest], Awaitable[None]]:
+    from dragoman.http.console.connect import list_clients
+
+    return list_clients
+
+
 class Console:
     """The console of one gateway."""
 
@@ -58,9 +67,9 @@ class Console:
         live: LiveRequests,
         group: "WorkerGroup | None",
         audit: AuditLog | None,
-        connect: ConnectApi,
+        gateway: Gateway,
     ) -> None:
-        self._connect = connect
+        self._gateway = gateway
         self.sessions = sessions
         self.live = live
         self._check = BrowserCheck(True, ())
@@ -86,7 +95,8 @@ class Console:
         yield Route("GET", f"{PREFIX}/sessions", Role.SESSION, self._list_sessions)
         yield Route("DELETE", f"{PREFIX}/sessions/*", Role.SESSION, self._end_session)
         yield from self._feed.routes()
-        yield from self._connect.routes()
+        clients = partial(_list_clients, self._gateway)
+        yield Route("GET", f"{API}connect", Role.OWN, clients, scope=Scope.MODELS_READ)
 
     async def find_key(self, exchange: Exchange) -> KeyId | None:
         """Return the key of a request's session; None if it names none. Raises RequestError for an invalid one."""
@@ -272,4 +282,4 @@ def make_console(
     live = LiveRequests(gateway.captures, cost_of, count + number, count)
     gateway.observers.attach(live.observe)
     sessions = ConsoleSessions(MemorySessions() if store is None else store, keyring)
-    return Console(sessions, keyring, backoff, live, group, audit, ConnectApi(gateway))
+    return Console(sessions, keyring, backoff, live, group, audit, gateway)
