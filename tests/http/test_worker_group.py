@@ -107,6 +107,19 @@ def test_an_idempotency_key_on_both_workers_is_one_upstream_call(workers: Worker
     assert sorted(observed) == sorted(map(str, ids))
 
 
+def test_a_retry_without_a_key_is_joined_on_the_worker_that_has_its_run(workers: Workers, fake: FakeUpstream) -> None:
+    first, other = workers
+    retry = request_bytes(CHAT, BODY, "x-dragoman-park: 1", "x-stainless-retry-count: 1")
+    run, _ = begin(first, "x-dragoman-park: 1")
+    wait_until(lambda: first.app.server.connections == 0)  # it knows that the client has left
+    joined = ask(other.port, retry)
+    assert (joined.get("x-dragoman-run"), joined.body) == (run, STREAM)
+    assert len(fake.calls) == 1
+    again = ask(other.port, retry)  # a run is taken over once
+    assert str(again.get("x-dragoman-run")).startswith("run_01")
+    assert (again.body, len(fake.calls)) == (STREAM, 2)
+
+
 def test_the_other_workers_answer_to_a_bad_request_comes_in_the_protocol_of_the_client(workers: Workers) -> None:
     first, other = workers
     run, _ = begin(first, "x-dragoman-park: 1")

@@ -113,7 +113,7 @@ class RequestHandler:
     def join_group(self, group: "WorkerGroup") -> None:
         """Pass requests on to the workers that have their runs."""
         self._group = group
-        self.parked_runs.worker = group.number
+        self.parked_runs.join_group(group)
         self.routes = RouteTable(self._table())
 
     def has_room(self) -> bool:
@@ -275,7 +275,10 @@ class RequestHandler:
         self, group: "WorkerGroup", protocol: str, answer_call: AnswerCall, request: RoutedRequest
     ) -> None:
         """Answer a request, here or on the worker that has its run or its idempotency key."""
-        worker = find_worker(request.exchange, self._keyring.tenant(request.key), group.count)
+        exchange, tenant = request.exchange, self._keyring.tenant(request.key)
+        worker = find_worker(exchange, tenant, group.count)
+        if worker is None and not request.is_forwarded:
+            worker = await self.parked_runs.find_lost_elsewhere(group, exchange, tenant)
         if worker is None or worker == group.number:
             await self._infer(protocol, answer_call, request)
         else:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from msgspec import Struct
@@ -24,6 +25,9 @@ from dragoman.net.exchange import Exchange, ResponseState
 from dragoman.net.headers import Headers
 from dragoman.net.request_head import RequestHead
 
+if TYPE_CHECKING:
+    from dragoman.http.worker_group import WorkerGroup
+
 AnswerCall = Callable[[Exchange, Call], Awaitable[None]]
 
 PARK, RESUME, LAST_EVENT = b"x-dragoman-park", b"x-dragoman-resume", b"last-event-id"
@@ -34,6 +38,7 @@ ANSWER_HEADERS = (
     *(b"x-dragoman-explain", b"x-dragoman-strict", b"accept"),
 )
 MAX_KEY_BYTES = 256
+HAS_LOST_RUN = "has-lost-run"  # a question to other workers
 EVENTS_AT_ONCE = 256  # of those that a client comes back for
 _CURSOR = re.compile(rb"(run_[0-9a-f]{48}):(-1|[0-9]{1,9})")
 
@@ -112,6 +117,26 @@ class ParkedRuns:
             policy = POLICIES.get(wish or b"", policy)
             return None if policy == "cancel" else policy
         return POLICIES.get(wish or b"", "park" if policy == "cancel" else policy)
+
+    def join_group(self, group: "WorkerGroup") -> None:
+        """Give new runs the number of this worker, and answer other workers that look for a run."""
+        self.worker = group.number
+        group.answer(HAS_LOST_RUN, self._answer_has_lost_run)
+
+    async def find_lost_elsewhere(self, group: "WorkerGroup", exchange: Exchange, tenant: str) -> int | None:
+        """Return the other worker that has the run of which a request without a key is a retry; None if none has."""
+        headers = exchange.headers
+        if self.choose_policy(headers) is None or KEY in headers or not _is_retry(headers, self._settings()):
+            return None
+        digest = _digest(exchange, await exchange.body())
+        if self._index.find_lost(tenant, digest) is not None:
+            return None
+        answers = await group.ask_all(HAS_LOST_RUN, {"tenant": tenant, "digest": digest.hex()})
+        return next((worker for worker, answer in answers.items() if answer), None)
+
+    async def _answer_has_lost_run(self, question: dict[str, str]) -> bytes:
+        run = self._index.find_lost(question["tenant"], bytes.fromhex(question["digest"]))
+        return b"" if run is None else b"yes"
 
     async def answer(self, answer: AnswerCall, exchange: Exchange, call: Call, policy: OnDisconnect) -> None:
         """Answer a call by a run of its own, or with the reply of an earlier one that it repeats."""
