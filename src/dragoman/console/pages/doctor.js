@@ -16,7 +16,7 @@ export function open() {
   const list = h("tbody");
   const state = h("div", { role: "status" });
   const again = h("button", { type: "button", onclick: () => void run() }, "Check again");
-  const table = h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Findings" }, h("table", null, h("caption.unseen", null, "Findings"),
+  const table = h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Findings" }, h("table.stack", null, h("caption.unseen", null, "Findings"),
     h("thead", null, h("tr", null, ["State", "What", "Found", "To do"].map((name) => h("th", { scope: "col" }, name)))), list));
 
   async function run() {

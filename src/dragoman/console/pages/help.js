@@ -32,10 +32,10 @@ export function open() {
 
 /** @param {any[]} sessions @param {() => void} again */
 function sessionTable(sessions, again) {
-  return h("div.scroll", { tabindex: "0" }, h("table", null, h("caption.unseen", null, "Sessions"),
+  return h("div.scroll", { tabindex: "0" }, h("table.stack", null, h("caption.unseen", null, "Sessions"),
     h("thead", null, h("tr", null, ["Browser", "Address", "Key", "Signed in", "Last used", "Action"].map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", null, sessions.map((one) => h("tr", null,
-      h("td.text", null, plain(one.browser)), h("td", null, plain(one.address)), h("td", null, plain(one.key_name)),
-      h("td", { title: exactTime(one.created_at * 1000) }, ago(one.created_at * 1000)), h("td", { title: exactTime(one.used_at * 1000) }, ago(one.used_at * 1000)),
+      h("td.text", null, plain(one.browser)), h("td", { "data-label": "Address" }, plain(one.address)), h("td", { "data-label": "Key" }, plain(one.key_name)),
+      h("td.nowrap", { "data-label": "Signed in", title: exactTime(one.created_at * 1000) }, ago(one.created_at * 1000)), h("td.nowrap", { "data-label": "Last used", title: exactTime(one.used_at * 1000) }, ago(one.used_at * 1000)),
       h("td", null, one.is_this ? "this one" : h("button.quiet", { type: "button", onclick: async () => { await send("DELETE", `/console/sessions/${one.id}`); again(); } }, "End")))))));
 }

@@ -33,7 +33,7 @@ class Keys {
   table(data) {
     const note = data.environment_key ? h("p.soft", null, "The key of the environment ($DRAGOMAN_API_KEY) is valid, too: it is the owner's and is not listed.") : null;
     if (!data.keys.length) return h("div", null, note, empty("No keys in the store", "Create one for each person or program, so that you can tell them apart and revoke one."));
-    return h("div", null, note, h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Keys" }, h("table", null, h("caption.unseen", null, "Keys"),
+    return h("div", null, note, h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Keys" }, h("table.stack", null, h("caption.unseen", null, "Keys"),
       h("thead", null, h("tr", null, ["Name", "Key", "Role", "State", "Created", "Last used", "Expires", "Action"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", null, data.keys.map((/** @type {any} */ key) => this.row(key))))));
   }
@@ -47,7 +47,7 @@ class Keys {
     return h("tr", null, h("th.text", { scope: "row" }, plain(key.name)), h("td.nowrap", null, h("code", null, `${plain(key.prefix)}…${plain(key.last4)}`)),
       h("td.scopes", null, plain(key.role), key.scopes.length ? h("div.soft", null, key.scopes.map(plain).join(", ")) : null),
       h("td.nowrap", null, state, key.old_secret_until && key.old_secret_until * 1000 > Date.now() ? h("div.soft", null, `old secret until ${exactTime(key.old_secret_until * 1000)}`) : null),
-      time(key.created_at), time(key.last_used_at), time(key.expires_at),
+      time("Created", key.created_at), time("Last used", key.last_used_at), time("Expires", key.expires_at),
       h("td.nowrap", null, may ? [h("button.quiet", { type: "button", onclick: () => void this.rotate(key) }, "Rotate"), h("button.quiet.bad", { type: "button", onclick: () => void this.revoke(key) }, "Revoke")] : null));
   }
 
@@ -101,7 +101,7 @@ class Keys {
 
 const SCOPES = ["requests:read", "requests:end", "usage:read", "captures:read", "models:read", "accounts:read", "accounts:write", "keys:read", "keys:write", "config:read", "config:write", "doctor:run", "audit:read"];
 
-/** @param {number | null} seconds */
-function time(seconds) {
-  return seconds === null ? h("td.soft", null, "never") : h("td.nowrap", { title: exactTime(seconds * 1000) }, ago(seconds * 1000));
+/** @param {string} label @param {number | null} seconds */
+function time(label, seconds) {
+  return seconds === null ? h("td.soft", { "data-label": label }, "never") : h("td.nowrap", { "data-label": label, title: exactTime(seconds * 1000) }, ago(seconds * 1000));
 }

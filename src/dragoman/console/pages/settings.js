@@ -45,7 +45,7 @@ function report(data, search, onlySet) {
 
 /** @param {any[]} settings */
 function table(settings) {
-  return h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Settings" }, h("table", null, h("caption.unseen", null, "Settings in force"),
+  return h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Settings" }, h("table.stack", null, h("caption.unseen", null, "Settings in force"),
     h("thead", null, h("tr", null, ["Setting", "Value", "Set by"].map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", null, settings.map((one) => h("tr", null, h("th.nowrap", { scope: "row" }, h("code", null, plain(one.key))),
       h("td.text.mono", null, quote(one.value === null ? "not set" : Array.isArray(one.value) ? JSON.stringify(one.value) : String(one.value), 500)),
