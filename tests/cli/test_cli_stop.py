@@ -28,10 +28,10 @@ def test_ctrl_c_says_what_it_waits_for_and_a_second_one_ends_it(shell: Shell) ->
             reader.start()
             wait_for(lambda: len(fake.calls) == 1)
             gateway.send_signal(signal.SIGINT)
-            wait_for(lambda: "1 request (1 streamed) may run for up to 77 s; a second signal" in gateway.err)
+            wait_for(lambda: "waiting up to 77 s for 1 request (1 streamed); a second signal" in gateway.err)
             gateway.send_signal(signal.SIGINT)
             assert gateway.wait() == 0
-    assert "stopping now: 1 request (1 streamed)" in gateway.err
+    assert "stopping now: ending 1 request (1 streamed)" in gateway.err
 
 
 def test_a_gateway_for_other_machines_shows_its_addresses_and_a_warning(shell: Shell) -> None:

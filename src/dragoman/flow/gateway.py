@@ -114,8 +114,8 @@ class Gateway:
         busy = f"{requests} request{'s' if requests > 1 else ''} ({self.streams} streamed)"
         if signals == 1:
             drain_s = self.runtime.config.server.drain_s
-            return f"stopping: {busy} may run for up to {drain_s:g} s; a second signal (Ctrl-C) ends them now"
-        return f"stopping now: {busy} end with an error; a third signal ends the process at once"
+            return f"stopping: waiting up to {drain_s:g} s for {busy}; a second signal (Ctrl-C) stops at once"
+        return f"stopping now: ending {busy} with an error; a third signal ends the process at once"
 
     @property
     def streams(self) -> int:
