@@ -69,6 +69,7 @@ RELOAD_POLL_S = 1.0
 KEY_POLL_S = 0.5  # how soon a key created or revoked by another process takes effect
 QUIET_S = 0.5  # without a connection, after which a stopping gateway closes its listening socket
 STOP_POLL_S = 0.02
+LAST_EVENTS_S = 2.0  # for clients that follow background responses which end with the time to drain
 ACCEPT_WHILE_STOPPING_S = 5.0  # so that a load balancer sees /ready turn before connections are refused
 
 
@@ -213,9 +214,10 @@ class App:
 
     async def _drain(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        background = None if self._responses is None else self._responses.background.runs
-        draining = [] if background is None else [background.drain(seconds, lambda: self.server.is_grace_over)]
-        await asyncio.gather(self.server.drain(seconds), *draining)
+        runs = None if self._responses is None else self._responses.background.runs
+        grace_s = seconds + LAST_EVENTS_S if runs is not None and runs.running else seconds
+        draining = [] if runs is None else [runs.drain(seconds, lambda: self.server.is_grace_over)]
+        await asyncio.gather(self.server.drain(grace_s), *draining)
         await self.server.close()
         if self.group is not None:  # until now, other workers may have passed requests on to this one
             await self.group.stop(max(0.0, until - time.monotonic()))

@@ -304,6 +304,17 @@ def test_metrics_count_background_responses_by_status(rig: StateRig) -> None:
     ]
 
 
+def test_a_response_that_not_every_target_could_run_itself_is_run_by_the_gateway(tmp_path: Path) -> None:
+    either = '[[models]]\nname = "either"\nto = ["openai/m", "chat/m"]\n'
+    with state_rigged(tmp_path, BACKGROUND_SETTINGS + either) as rig:
+        rig.fakes["openai"].answers = [Answer(b'{"error":{"message":"down"}}', 500, "application/json")]
+        rig.plays("chat", HELLO)
+        queued = rig.http("POST", "/responses", body={"model": "either", "input": "Hi", "background": True}).json
+        assert "Hello Ada." in str(wait_for_end(rig, queued["id"])["output"])
+        sent = rig.calls("openai")[-1].json
+        assert (sent["store"], "background" in sent) == (False, False)
+
+
 def test_a_background_response_is_captured_like_any_other(tmp_path: Path) -> None:
     debug = f'[debug]\ncapture = "all"\ndirectory = "{tmp_path}/captures"\n'
     with state_rigged(tmp_path, BACKGROUND_SETTINGS + debug) as rig:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -138,12 +139,19 @@ def test_a_response_that_waits_can_be_cancelled_and_is_never_run(pair: Pair) -> 
 
 
 def test_a_gateway_that_stops_fails_what_it_runs_and_leaves_what_waits_to_others(pair: Pair) -> None:
-    interrupted, *running = pair.fill()
+    pair.fake.choose = choose
     key = pair.first.keys["first"]
-    waiting = pair.queue(pair.first, "Hi", key)
-    pair.first.stop_soon().result(timeout=60)
-    ended = pair.wait_for(pair.second, interrupted, "failed")
-    assert (ended["error"]["code"], "interrupted" in ended["error"]["message"]) == ("server_error", True)
+    with ThreadPoolExecutor(1) as threads:
+        following = threads.submit(pair.ask, pair.first, "POST", "/responses", BODY | {"input": "endless 0"})
+        wait_until(lambda: len(pair.fake.calls) == 1, "the upstream was not called")
+        running = [pair.queue(pair.second, f"endless {number}") for number in (1, 2)]
+        wait_until(lambda: len(pair.fake.calls) == 3, "the upstream was not called")
+        waiting = pair.queue(pair.first, "Hi", key)
+        pair.first.stop_soon().result(timeout=60)
+        *_, last = read_events(following.result(timeout=60))
+    assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
+    ended = pair.ask(pair.second, "GET", f"/responses/{last['response']['id']}").json
+    assert (ended["error"]["code"], ended["error"]) == ("server_error", last["response"]["error"])
     assert pair.ask(pair.second, "GET", f"/responses/{waiting}", key=key).json["status"] == "queued"
     pair.ask(pair.second, "POST", f"/responses/{running[0]}/cancel")
     pair.wait_for(pair.second, waiting, "completed", key=key)
