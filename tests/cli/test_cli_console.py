@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from cli.shell import Shell
+from postgres import Postgres
 from wire_json import JsonObject
 
 LINK = re.compile(r"http://127\.0\.0\.1:(\d+)/console#t=([A-Za-z0-9_-]{43})")
@@ -33,8 +34,13 @@ def sign_in(port: int, token: str) -> tuple[int, JsonObject]:
     return answer.status, body
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_the_link_of_the_banner_signs_in_once(shell: Shell, workers: str) -> None:
+@pytest.mark.parametrize(("workers", "database"), [("1", "SQLite"), ("2", "SQLite"), ("2", "PostgreSQL")])
+def test_the_link_of_the_banner_signs_in_once(
+    shell: Shell, workers: str, database: str, request: pytest.FixtureRequest
+) -> None:
+    if database == "PostgreSQL":
+        server: Postgres = request.getfixturevalue("postgres")
+        shell.write("dragoman.toml", f'[store]\nurl = "{server.database()}"\n')
     with shell.serve("--workers", workers) as served:
         found = LINK.search(served.out)
         assert found is not None
@@ -42,6 +48,7 @@ def test_the_link_of_the_banner_signs_in_once(shell: Shell, workers: str) -> Non
         assert sign_in(port, token)[1]["role"] == "owner"
         assert sign_in(port, token)[0] == 401
     assert token not in served.err
+    assert (shell.home / ".local" / "share" / "dragoman" / "dragoman.db").exists() == (database == "SQLite")
 
 
 def test_the_command_prints_a_new_link(shell: Shell) -> None:
