@@ -72,6 +72,17 @@ def test_only_a_browsers_cursor_gets_ids(rig: Parking) -> None:
     assert rest.body.startswith(b"id: %b:%d\ndata: " % (run.encode(), count))
 
 
+def test_the_upstreams_own_ids_do_not_replace_the_cursor(tmp_path: Path) -> None:
+    with parking(tmp_path) as rig:
+        own = DIALECTS["chat"].stream.replace(b"data: {", b"id: 7\ndata: {")
+        rig.upstreams["chat"].choose = lambda request: Answer(own)
+        run = rig.send("chat", "", PARK).get("x-dragoman-run")
+        assert rig.resume("chat", f"{run}:-1").body == own
+        marked = rig.resume("chat", "", f"last-event-id: {run}:-1").body.split(b"\n\n")
+        assert marked[3].startswith(b"id: 7\ndata: {")
+        assert marked[3].endswith(b"}\nid: %b:3" % str(run).encode())
+
+
 def test_a_run_belongs_to_its_key_and_its_path(rig: Parking) -> None:
     run, _ = rig.leave_after(600, rig.request("chat", "", PARK))
     unknown = "run_" + "0" * 48

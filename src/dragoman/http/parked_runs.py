@@ -35,11 +35,12 @@ KEY, RETRY_COUNT = b"idempotency-key", b"x-stainless-retry-count"
 POLICIES: dict[bytes, OnDisconnect] = {b"0": "cancel", b"1": "park", b"drain": "drain"}  # by the value of PARK
 ANSWER_HEADERS = (
     *(b"anthropic-version", b"anthropic-beta", b"openai-beta", b"openai-organization", b"openai-project"),
-    *(b"x-dragoman-explain", b"x-dragoman-strict", b"accept"),
+    *(b"x-dragoman-explain", b"x-dragoman-strict", b"accept", b"content-encoding"),
 )
 MAX_KEY_BYTES = 256
 HAS_LOST_RUN = "has-lost-run"  # a question to other workers
 EVENTS_AT_ONCE = 256  # of those that a client comes back for
+_OWN_ID = re.compile(rb"(?:\A|[\r\n])id:")
 _CURSOR = re.compile(rb"(run_[0-9a-f]{48}):(-1|[0-9]{1,9})")
 
 BY_KEY, BY_RETRY, BY_CURSOR = "key", "retry", "cursor"  # how a request gets the reply of an earlier one
@@ -141,7 +142,7 @@ class ParkedRuns:
     async def answer(self, answer: AnswerCall, exchange: Exchange, call: Call, policy: OnDisconnect) -> None:
         """Answer a call by a run of its own, or with the reply of an earlier one that it repeats."""
         headers, key = exchange.headers, exchange.headers.get(KEY)
-        digest = _digest(exchange, call.body)
+        digest = _digest(exchange, await exchange.body())  # as it was sent: other workers have not unpacked it
         if key is not None:
             earlier, how = self._find_keyed(call, exchange.path, key, digest), BY_KEY
         else:
@@ -279,9 +280,17 @@ def _select(blocks: list[tuple[int, bytes]], run: str, cursor: Cursor) -> list[b
     selected = []
     for number, block in blocks:
         if number > cursor.after or number == NOT_COUNTED:
-            mark = b"id: %b:%d\n" % (run.encode(), number) if cursor.with_ids and number != NOT_COUNTED else b""
-            selected.append(mark + block)
+            is_marked = cursor.with_ids and number != NOT_COUNTED
+            selected.append(_mark(b"id: %b:%d" % (run.encode(), number), block) if is_marked else block)
     return selected
+
+
+def _mark(id: bytes, event: bytes) -> bytes:
+    """Return an event with this id: last if the upstream gave it another one, since the last one counts."""
+    if not _OWN_ID.search(event):
+        return id + b"\n" + event
+    end = b"\r\n" if event.endswith(b"\r\n") else event[-1:]
+    return event[: -len(end)] + id + end + end
 
 
 def _open_inner(exchange: Exchange) -> Exchange:

@@ -88,13 +88,12 @@ class SaveBatch:
             self._is_saving = False
 
     async def _save(self, batch: Sequence[tuple[Save, "asyncio.Future[bool]"]]) -> None:
-        if len(batch) > 1:
-            saves = [save for save, _ in batch]
-            with suppress(StoreError):  # then each is saved by itself: one must not harm the others
-                await self._runner.write(lambda connection: save_responses(connection, saves))
-                for _, saved in batch:
-                    _settle(saved, True)
-                return
+        saves = [save for save, _ in batch]
+        with suppress(StoreError):  # then each is saved by itself: one whose id is taken must not harm the others
+            await self._runner.write(lambda connection: save_responses(connection, saves))
+            for _, saved in batch:
+                _settle(saved, True)
+            return
         for save, saved in batch:
             try:
                 _settle(saved, await self._runner.write(partial(save_response, save=save)))
