@@ -121,3 +121,10 @@ def test_a_problem_with_a_secret_is_explained_without_showing_it(shell: Shell) -
         "headers.authorization: a header's value must not contain control characters"
         in shell.run("config", "check").err
     )
+
+
+def test_a_valid_file_whose_key_is_not_set_here_is_warned_about(shell: Shell) -> None:
+    shell.write("dragoman.toml", '[providers.fast]\nkind = "groq"\n')
+    done = shell.run("config", "check")
+    assert (done.code, "valid, 1 provider." in done.out) == (0, True)
+    assert 'provider "fast" cannot be used here: environment variable GROQ_API_KEY is not set' in done.err

@@ -9,7 +9,7 @@ import click
 from dragoman.admin.configuration import ConfigSource, SettingValue, describe_source, list_settings
 from dragoman.admin.errors import AdminError, InvalidArgument
 from dragoman.admin.initial_config import Choice, find_choices, make_choice, new_file_path, render_config
-from dragoman.admin.provider_sections import find_vendor
+from dragoman.admin.provider_sections import find_vendor, list_providers
 from dragoman.admin.settings_file import FileEdit
 from dragoman.cli.screen import count, remark, show_json, show_table
 from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings
@@ -95,6 +95,9 @@ def check(config_file: str | None) -> None:
     """Check the configuration and report everything that is wrong with it."""
     config = read_found_settings(config_file)
     _show_warnings(config)
+    for provider in list_providers(config, os.environ):
+        if provider.problem:
+            remark(f'Warning: provider "{provider.name}" cannot be used here: {provider.problem}')
     click.echo(f"{describe_source(config)}: valid, {count(len(config.providers), 'provider')}.")
 
 
