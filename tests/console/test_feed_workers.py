@@ -135,5 +135,6 @@ def test_the_rows_of_a_worker_that_ended_go_away_and_the_feed_goes_on(tmp_path: 
         asyncio.run_coroutine_threadsafe(other.app.group.server.close(), other.loop).result(60)
         feed.wait_for(lambda: feed.row("last-1") == {})
         assert feed.row("last-0") != {}
+        assert [event["is_partial"] for name, event in feed.events if name == "hello"] == [False, True]
         Client(first, "after").start()
         feed.wait_for(partial(have_ended, feed, "after"))

@@ -132,7 +132,6 @@ class FeedApi:
             "version": __version__,
             "time": round(time.time() * 1000),
             "sees_all": request.sees_all,
-            "is_partial": self._rows.is_partial,
         }
 
     async def _record_look(self, request: RoutedRequest, subject: str) -> None:
@@ -305,7 +304,8 @@ class FeedStream:
         if watcher.count_pending() * ROW_BYTES > self._left():
             return self._event("rows", {"rows": [], "gone": [], "totals": watcher.totals, "behind": True})
         taken = watcher.take()
-        hello = self._event("hello", self._about) if taken.is_whole else b""
+        about = {**self._about, "is_partial": taken.is_partial}
+        hello = self._event("hello", about) if taken.is_whole else b""
         rows = {"rows": taken.rows, "gone": taken.gone, "totals": watcher.totals, "behind": False}
         return hello + self._event("rows", rows, watcher.position)
 

@@ -45,11 +45,12 @@ _decode = msgspec.msgpack.Decoder(WorkerRows).decode
 
 
 class Taken(Struct, frozen=True):
-    """What a reader has to be sent. `is_whole`: it must forget what it had before."""
+    """What a reader is sent. `is_whole`: it must forget what it had before; `is_partial`: a worker does not answer."""
 
     rows: list[Row]
     gone: list[int]
     is_whole: bool
+    is_partial: bool
 
 
 def read_position(text: str) -> Position:
@@ -67,6 +68,7 @@ class Watcher:
         self.woken = asyncio.Event()
         self._rows = rows
         self._seen = position
+        self._is_partial = False
 
     @property
     def must_end(self) -> bool:
@@ -95,7 +97,10 @@ class Watcher:
         self.woken.clear()
         logs = self._rows.logs
         missed = {log.epoch: log.since(self._seen[log.epoch]) for log in logs if log.epoch in self._seen}
+        is_partial = self._rows.is_partial
         is_whole = not self._seen or None in missed.values() or not self._seen.keys() <= missed.keys()
+        is_whole |= is_partial != self._is_partial
+        self._is_partial = is_partial
         if is_whole:
             missed = {}
         changed: dict[int, Row] = {}
@@ -109,7 +114,7 @@ class Watcher:
                 changed |= log.rows
         self._seen = {log.epoch: log.number for log in logs}
         visible = [{"number": number, **row} for number, row in changed.items() if self._sees(number)]
-        return Taken(visible, sorted(gone), is_whole)
+        return Taken(visible, sorted(gone), is_whole, is_partial)
 
     def _sees(self, number: int) -> bool:
         row = self._rows.find_row(number)
