@@ -13,7 +13,9 @@ from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.format import Capture
 from dragoman.http.handler import replay_site
 from e2e.meaning import Part, Say, Think
-from state.parked_rig import wait_until
+from e2e.raw_http import dial
+from fakes.upstream import Answer
+from state.parked_rig import parking, wait_until
 from state.state_rig import MODELS, SETTINGS, STATELESS, StateRig, state_rigged
 
 upstreams = pytest.mark.parametrize("upstream", STATELESS)
@@ -23,9 +25,12 @@ AGAIN: list[Part] = [Say("Hello again.")]
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[StateRig]:
-    debug = f'[debug]\ncapture = "all"\ndirectory = "{tmp_path}/captures"\n'
-    with state_rigged(tmp_path, SETTINGS + debug) as opened:
+    with state_rigged(tmp_path, SETTINGS + make_debug(tmp_path)) as opened:
         yield opened
+
+
+def make_debug(directory: Path) -> str:
+    return f'[debug]\ncapture = "all"\ndirectory = "{directory}/captures"\n'
 
 
 def captures(rig: StateRig, count: int) -> list[Capture]:
@@ -108,4 +113,18 @@ def test_the_memory_of_a_websocket_is_in_the_captures_of_its_requests(rig: State
                 pass
             previous = event["response"]["id"]
     for capture in captures(rig, 2):
+        assert_same(capture)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_parked_reply_whose_client_left_is_captured_whole(tmp_path: Path, stream: bool) -> None:
+    with parking(tmp_path, make_debug(tmp_path)) as rig:
+        rig.pace = Answer(delay_s=0.3, cut=400, pause_s=0.005)
+        with dial(rig.gateway.port) as opened:
+            opened.sendall(rig.request("chat", "messages", "x-dragoman-park: 1", stream=stream))
+            wait_until(lambda: rig.calls("messages") == 1)
+        wait_until(lambda: len(rig.gateway.outcomes) == 1)
+        capture = rig.gateway.capture(rig.gateway.outcomes[0].request_id)
+        assert capture.response is not None
+        assert b"word" in b"".join(chunk.data for chunk in capture.response.chunks)
         assert_same(capture)

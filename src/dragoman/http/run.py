@@ -228,7 +228,10 @@ class RunConnection(NoConnection):
 
 
 class Tee:
-    """A listener that passes a reply on to the client as long as it is there, and keeps it."""
+    """A listener that passes a reply on to the client as long as it is there, and keeps it.
+
+    A listener of the client's exchange, such as a capture, gets the whole reply in any case.
+    """
 
     def __init__(self, run: Run, client: Exchange, note_growth: Callable[[Run, int], None]) -> None:
         self._run = run
@@ -237,15 +240,20 @@ class Tee:
 
     def on_head(self, status: int, headers: Sequence[Header]) -> None:
         self._run.begin(status, headers)
-        if self._run.is_stream:
-            self._client.start(status, [*headers, (RUN, self._run.id.encode())])
+        headers = [*headers, (RUN, self._run.id.encode())]
+        if self._client.gone and self._client.listener is not None:
+            self._client.listener.on_head(status, headers)
+        elif self._run.is_stream:
+            self._client.start(status, headers)
 
     def on_body(self, data: bytes) -> None:
         run = self._run
         before = run.size
         run.add(data)
         self._note_growth(run, run.size - before)
-        if run.is_stream:
+        if self._client.gone and self._client.listener is not None:
+            self._client.listener.on_body(data)
+        elif run.is_stream:
             self._client.write(data)
         else:
             self._client.respond(run.status, [*run.headers, (RUN, run.id.encode())], data)
