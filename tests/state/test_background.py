@@ -213,6 +213,16 @@ def test_a_malformed_request_is_refused_at_once(
     assert not rig.calls("chat")
 
 
+def test_a_strict_request_with_a_loss_is_refused_at_once(rig: StateRig) -> None:
+    rig.plays("chat", HELLO)
+    body = {"model": "chat/m", "input": "Hi", "background": True, "truncation": "auto"}
+    refused = rig.http("POST", "/responses", body=body, headers={"x-dragoman-strict": "1"})
+    assert (refused.status, b"translation_loss" in refused.body, b"/truncation" in refused.body) == (400, True, True)
+    body["truncation"] = "disabled"
+    queued = rig.http("POST", "/responses", body=body, headers={"x-dragoman-strict": "1"}).json
+    assert wait_for_end(rig, queued["id"])["status"] == "completed"
+
+
 def test_a_conversation_is_locked_until_its_background_response_ends(rig: StateRig) -> None:
     conversation = rig.http("POST", "/conversations", body={}).json["id"]
     rig.fakes["chat"].answers = [endless()]

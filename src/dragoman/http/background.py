@@ -11,10 +11,10 @@ import msgspec
 from dragoman.accounts.keys import KeyId, Keyring
 from dragoman.flow.call import Call
 from dragoman.flow.gateway import Gateway
-from dragoman.flow.prepare import KEPT_BACK, client_query
+from dragoman.flow.prepare import KEPT_BACK, client_query, prepare
 from dragoman.flow.response_headers import id_headers
 from dragoman.flow.response_writer import UNBUFFERED
-from dragoman.flow.runtime import find_targets
+from dragoman.flow.runtime import find_targets, target_settings
 from dragoman.framing.sse import KEEP_ALIVE
 from dragoman.http.parked_runs import KEY, LAST_EVENT, PARK, RESUME
 from dragoman.http.routes import RoutedRequest
@@ -117,6 +117,16 @@ class BackgroundApi:
         state.in_background = True
         call.state = state
         await call.read()
+        if call.strict:
+            await self._check_losses(call)
+
+    async def _check_losses(self, call: Call) -> None:
+        """Raise RequestError if the request cannot be carried over to its first target without loss."""
+        runtime = self._gateway.runtime
+        [route, *_] = runtime.targets.get(call.model) or await find_targets(runtime, call.model)
+        provider = runtime.providers.get(route.provider)
+        if provider is not None:
+            await prepare(call, route, provider, target_settings(runtime, route, call.tenant), 1)
 
     def _describe(self, exchange: Exchange, call: Call, raw: dict[str, Json]) -> RunRequest:
         return RunRequest(
