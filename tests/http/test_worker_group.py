@@ -29,7 +29,7 @@ Workers = tuple[Running, Running]
 @pytest.fixture
 def fake() -> Iterator[FakeUpstream]:
     with FakeUpstream(keep_alive=False) as upstream:
-        upstream.answers = [Answer(STREAM, cut=60, pause_s=0.005)]
+        upstream.answers = [Answer(STREAM, cut=250, pause_s=0.005)]
         yield upstream
 
 
