@@ -238,18 +238,18 @@ FULL_DISK = """
 import resource, sys
 sys.path[:0] = sys.argv[2:]
 from pathlib import Path
-from e2e.test_captures_on_disk import ask, captured, debug, files, said
+from e2e.test_captures_on_disk import ask, captured, debug, files, make_body
 from cli.shell import wait_for
 import signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 directory = Path(sys.argv[1])
 with captured(directory, debug(directory)) as (gateway, _):
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
-    assert all(b"[DONE]" in ask(gateway, said()).body for _ in range(3))
+    assert all(b"[DONE]" in ask(gateway, make_body()).body for _ in range(3))
     wait_for(lambda: gateway.app.gateway.captures.counts.dropped == 3)
     assert list((directory / "captures").iterdir()) == []
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    assert b"[DONE]" in ask(gateway, said()).body
+    assert b"[DONE]" in ask(gateway, make_body()).body
     wait_for(lambda: gateway.app.gateway.captures.counts.written == 1)
 print("unharmed")
 """

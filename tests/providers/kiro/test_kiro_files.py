@@ -49,9 +49,9 @@ def test_a_hash_with_a_path_is_rejected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "no JSON"),
-        ("[]", "no JSON"),
-        ('{"accessToken": "a", "refr', "no JSON"),
+        ("", "not a JSON object"),
+        ("[]", "not a JSON object"),
+        ('{"accessToken": "a", "refr', "not a JSON object"),
         ("{}", "holds no token"),
         ('{"refreshToken": "aor\\nFAKE"}', "characters that no token has"),
         ('{"refreshToken": "aorFAKE", "region": "evil.example/x"}', "region"),
