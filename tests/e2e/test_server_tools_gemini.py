@@ -20,6 +20,7 @@ from e2e.search_scene import (
     message,
     search_scene,
 )
+from e2e.test_server_tool_records import wait_until
 from e2e.test_server_tools_kiro import ANSWERS as KIRO_ANSWERS
 from e2e.test_server_tools_kiro import FOUND as KIRO_FOUND
 from e2e.test_server_tools_kiro import SEARCHES as KIRO_SEARCHES
@@ -99,10 +100,12 @@ def test_a_search_is_grounding_metadata_on_the_last_chunk(scene: SearchScene, st
 @pytest.mark.parametrize("stream", [True, False])
 def test_what_later_rounds_read_is_counted_as_the_prompt_of_tool_use(scene: SearchScene, stream: bool) -> None:
     scene.plays(CHAT_SEARCHES, ANSWERS)
+    ended = len(scene.gateway.outcomes)
     usage = reply_of(scene, stream=stream)[-1].usage_metadata
     assert usage is not None
     assert (usage.prompt_token_count, usage.tool_use_prompt_token_count) == (10, 30)
     assert (usage.candidates_token_count, usage.total_token_count) == (12, 52)
+    wait_until(lambda: len(scene.gateway.outcomes) > ended)
     assert scene.gateway.outcomes[-1].usage is not None
     assert scene.gateway.outcomes[-1].usage.input == 40
 

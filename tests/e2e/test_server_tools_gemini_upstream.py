@@ -91,4 +91,5 @@ def test_without_a_service_a_search_beside_functions_is_a_loss(tmp_path: Path) -
         scene.plays(ANSWERS)
         reply_of(scene, "gemini-2.5-flash", SEARCH, WEATHER)
         assert offered(scene.sent[0]) == ["get_weather"]
+        wait_until(lambda: bool(scene.gateway.outcomes))
         assert scene.gateway.outcomes[-1].losses > 0
