@@ -58,12 +58,12 @@ class Accounts {
 
   /** @param {any} one */
   card(one) {
-    const rests = one.credentials.some((/** @type {any} */ credential) => credential.cooldowns.length);
+    const hasCooldowns = one.credentials.some((/** @type {any} */ credential) => credential.cooldowns.length);
     const again = h("button", { type: "button", onclick: () => void this.endCooldowns(one.provider, again) }, "Ask again now");
     return h("article.card", null, h("h2", null, plain(one.provider), one.kind === one.provider ? null : h("span.soft", null, ` ${plain(one.kind)}`)),
       one.problem ? h("p", null, h("span.mark.warn", { "aria-hidden": "true" }, "▲"), ` Models not listed: ${plain(one.problem)}.`) : null,
       one.credentials.map((/** @type {any} */ each) => credential(each, one.problem)),
-      rests && session.may("accounts:write") ? h("div.bar", null, again, h("span.soft", null, "Ends the cooldowns: the next request uses this provider again.")) : null,
+      hasCooldowns && session.may("accounts:write") ? h("div.bar", null, again, h("span.soft", null, "Ends the cooldowns: the next request uses this provider again.")) : null,
       one.login_command ? h("div.bar.below", null, this.signIn.offers(one.kind) && session.may("accounts:write") ? h("button", { type: "button", onclick: () => this.signIn.choose(one.kind) }, "Sign in") : null,
         h("code", null, plain(one.login_command)), copyButton(() => one.login_command)) : null);
   }

@@ -48,7 +48,7 @@ export function open() {
 }
 
 /** The page of the console that does what a command does. @param {string} command */
-function mend(command) {
+function pageFor(command) {
   const [, verb, what = ""] = command.split(" ");
   if (verb === "login" && session.may("accounts:write")) return h("a.button", { href: `/console/accounts?${new URLSearchParams({ "sign-in": what })}` }, "Sign in here");
   if (verb === "keys" && session.may("keys:write")) return h("a.button", { href: "/console/keys" }, "Open Keys");
@@ -62,5 +62,5 @@ function row(finding) {
   return h("tr", null,
     h("td.nowrap", null, h(`span.mark.${colour}`, { "aria-hidden": "true" }, sign), ` ${plain(finding.state)}`),
     h("th.text", { scope: "row" }, plain(finding.what)), h("td.text", null, quote(finding.found, 1000)),
-    h("td.text", null, quote(finding.to_do || "", 1000), command ? h("div.bar.below", null, copyButton(() => command, "Copy command"), mend(command)) : null));
+    h("td.text", null, quote(finding.to_do || "", 1000), command ? h("div.bar.below", null, copyButton(() => command, "Copy command"), pageFor(command)) : null));
 }

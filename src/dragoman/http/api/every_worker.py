@@ -42,7 +42,7 @@ class EveryWorker:
         self._group: WorkerGroup | None = None
 
     def join_group(self, group: "WorkerGroup") -> None:
-        """Do what other workers are asked to do, and let them do it."""
+        """Repeat here what an operator does in another worker, and there what is done here."""
         self._group = group
         group.answer(RELOAD, self._reload)
         group.answer(USE_ACCOUNT, self._use_account)

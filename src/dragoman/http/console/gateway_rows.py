@@ -1,7 +1,7 @@
 """The rows of all workers of a gateway, for the tabs that this worker serves.
 
-While a tab is open, this worker's rows are described anew at each tick, and the other workers are asked for the
-changes of theirs. While none is open, nothing happens.
+While a tab is open, this worker's rows are described anew at each tick, and the changes of the other workers' rows are
+fetched. While none is open, nothing happens.
 """
 
 import asyncio
