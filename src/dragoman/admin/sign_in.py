@@ -175,8 +175,7 @@ async def sign_in_copilot(config: Config, client_id: str | None, file: Path | No
 async def _kiro_by_code(
     line: ServiceClient, root: str | None, region: str, start_url: str | None, user: Conversation
 ) -> Table:
-    from dragoman.providers.kiro.credential import BUILDER_ID_START
-    from dragoman.providers.kiro.hosts import oidc_host
+    from dragoman.providers.kiro.credential import BUILDER_ID_START, oidc_host
     from dragoman.providers.kiro.login import DeviceLogin
 
     login = DeviceLogin(line, root or oidc_host(region), start_url or BUILDER_ID_START)
@@ -188,7 +187,7 @@ async def _kiro_by_code(
 async def _kiro_in_browser(
     line: ServiceClient, root: str | None, region: str, provider: str, user: Conversation
 ) -> Table:
-    from dragoman.providers.kiro.hosts import desktop_host
+    from dragoman.providers.kiro.credential import desktop_host
     from dragoman.providers.kiro.login import SocialLogin
 
     login = SocialLogin(line, root or desktop_host(region), provider)

@@ -15,8 +15,8 @@ from dragoman.accounts.timestamps import ServerClock, format_timestamp
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import KiroProviderConfig
 from dragoman.net.client import DialOptions, HttpClient
+from dragoman.providers.kiro.credential import TokenIssuers
 from dragoman.providers.kiro.credential_sources import find_source
-from dragoman.providers.kiro.refresh import TokenIssuers
 from fakes.kiro import FakeKiro
 from narrowing import expect
 

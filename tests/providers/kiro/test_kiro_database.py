@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from dragoman.accounts.credential import CredentialError
 from dragoman.providers.kiro.credential import Method
-from dragoman.providers.kiro.credential_sources import find_source
-from dragoman.providers.kiro.database import Database
+from dragoman.providers.kiro.credential_sources import Database, find_source
 from providers.kiro.kiro_kit import database, row, section, token
 
 EXPIRY = "2026-01-02T03:04:05.123456789Z"

@@ -140,11 +140,3 @@ def read_region(arn: str | None) -> str | None:
     """Return the region in a profile's ARN; None if it is not an ARN."""
     match = _ARN.fullmatch(arn) if arn else None
     return match[1] if match else None
-
-
-def desktop_host(region: str) -> str:
-    return f"https://prod.{region}.auth.desktop.kiro.dev"
-
-
-def oidc_host(region: str) -> str:
-    return f"https://oidc.{region}.amazonaws.com"

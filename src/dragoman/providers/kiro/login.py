@@ -26,8 +26,7 @@ from dragoman.accounts.login import (
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.accounts.timestamps import format_timestamp
 from dragoman.hub.failure import Kind
-from dragoman.providers.kiro.credential import BUILDER_ID_START, Method
-from dragoman.providers.kiro.refresh import DEFAULT_LIFE_S, read_error_code, read_tokens
+from dragoman.providers.kiro.credential import BUILDER_ID_START, DEFAULT_LIFE_S, Method, read_error_code, read_tokens
 
 T = TypeVar("T")
 

@@ -1,17 +1,25 @@
-"""Kiro: one account, its hosts, and what its requests and replies need."""
+"""Kiro: one account, its hosts and headers, and what its requests and replies need."""
 
+import getpass
 import logging
+import os
+import platform
 import random
 import re
+import socket
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
+from hashlib import sha256
 from uuid import uuid4
 
+from dragoman import __version__
 from dragoman.accounts.credential import CredentialError
 from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.accounts.service_client import ServiceClient
 from dragoman.accounts.timestamps import ServerClock
 from dragoman.config.settings import KiroProviderConfig, ProviderConfig
+from dragoman.framing.eventstream import CONTENT_TYPE
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure
 from dragoman.hub.ports import Stage
@@ -20,15 +28,13 @@ from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.headers import Header, Headers
 from dragoman.passes.drop_reasoning import drop_reasoning
 from dragoman.protocols.kiro.wire import NAME, KiroOptions
-from dragoman.providers.connection import configured_models, read_dial, read_secrets
+from dragoman.providers.connection import configured_headers, configured_models, read_dial, read_secrets
 from dragoman.providers.kiro.account import AccountProfile, KiroAccount
 from dragoman.providers.kiro.control import ControlClient, authorization_headers
-from dragoman.providers.kiro.credential import Credential, describe_truncation
+from dragoman.providers.kiro.credential import Credential, TokenIssuers, describe_truncation
 from dragoman.providers.kiro.credential_sources import find_source
-from dragoman.providers.kiro.headers import chat_headers, control_headers
-from dragoman.providers.kiro.hosts import AccountHosts
+from dragoman.providers.kiro.hosts import AccountHosts, Generation
 from dragoman.providers.kiro.model_cache import NAMES, ModelCache, fallback_models, resolve_name
-from dragoman.providers.kiro.refresh import TokenIssuers
 from dragoman.providers.kiro.search import KiroSearch
 from dragoman.providers.provider import (
     Account,
@@ -192,3 +198,41 @@ class Kiro:
             self._account.profile.require()
             return Adjustment("profile resolved")
         return Adjustment("replayed") if TOOL_USE_REJECTED.search(failure.message) else None
+
+
+PRODUCT = "dragoman"
+
+
+@cache
+def fingerprint() -> str:
+    """Return 64 hex digits that are constant for this user on this machine, and reveal neither."""
+    return sha256("\0".join((socket.gethostname(), _user_name(), PRODUCT)).encode()).hexdigest()
+
+
+def user_agent(config: KiroProviderConfig) -> str:
+    system = f"os/{platform.system().lower()}#{platform.release()}"
+    language = f"lang/python#{platform.python_version()}"
+    return config.user_agent or f"{PRODUCT}/{__version__} ua/2.1 {system} {language} m/{fingerprint()}"
+
+
+def chat_headers(config: KiroProviderConfig, generation: Generation, environ: Mapping[str, str]) -> tuple[Header, ...]:
+    """Return the headers of every chat request, without the credential."""
+    own = {
+        b"accept": CONTENT_TYPE.encode(),
+        b"x-amzn-kiro-agent-mode": generation.agent_mode.encode(),
+        b"x-amzn-codewhisperer-optout": b"true",
+    }
+    return (*{**dict(control_headers(config)), **own, **dict(configured_headers(config, environ))}.items(),)
+
+
+def control_headers(config: KiroProviderConfig) -> tuple[Header, ...]:
+    agent = user_agent(config).encode()
+    short = f"{PRODUCT}/{__version__} {fingerprint()}".encode()
+    return ((b"user-agent", agent), (b"x-amz-user-agent", agent if config.user_agent else short))
+
+
+def _user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return str(os.getuid()) if hasattr(os, "getuid") else ""
