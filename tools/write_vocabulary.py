@@ -4,7 +4,7 @@ from pathlib import Path
 
 import splintr
 
-from dragoman.providers.vocabulary import pack_vocabulary
+from dragoman.providers.token_count import pack_vocabulary
 
 FILE = Path(__file__).parent.parent / "src" / "dragoman" / "providers" / "cl100k_base.bin"
 NAME = "cl100k_base"

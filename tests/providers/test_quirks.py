@@ -10,7 +10,7 @@ from anthropic.types import ToolParam
 
 from dragoman.config import ConfigError, load
 from dragoman.config.settings import Quirk, ServerName
-from dragoman.providers.compatible.provider import SERVERS, expand_quirks
+from dragoman.providers.api_key import SERVERS, expand_quirks
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, provider_section, running
 

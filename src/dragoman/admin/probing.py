@@ -17,11 +17,11 @@ from dragoman.config.load import user_config_file
 from dragoman.framing.known_secrets import Secrets, list_secrets, redact_known
 from dragoman.framing.redaction import redact
 from dragoman.net.client import HttpClient
+from dragoman.providers.api_key import expand_quirks, make_compatible
 from dragoman.providers.catalogue import CachedCatalogue
 from dragoman.providers.compatible.probe import ProbeResult, Trait, probe
 from dragoman.providers.compatible.probe_client import ProbeClient
 from dragoman.providers.compatible.probe_trials import CAP, MAX_REQUESTS
-from dragoman.providers.compatible.provider import expand_quirks, make_compatible
 from dragoman.providers.provider import ModelInfo, Provider
 
 ProviderSettings = dict[str, object]

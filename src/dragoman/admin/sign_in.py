@@ -154,7 +154,7 @@ async def sign_in_codex(config: Config, *, device: bool, file: Path | None, user
 
 async def sign_in_copilot(config: Config, client_id: str | None, file: Path | None, user: Conversation) -> SignedIn:
     """Sign in with GitHub, by a code."""
-    from dragoman.providers.copilot.exchange import find_addresses
+    from dragoman.providers.copilot.credential import find_addresses
     from dragoman.providers.copilot.login import DeviceLogin
     from dragoman.providers.copilot.provider import make_service_client
 

@@ -47,7 +47,7 @@ PathName = Literal[
     "audio/transcriptions",
     "audio/translations",
 ]
-ServerName = Literal["llama-cpp-python", "ollama", "deepseek", "mistral"]  # known to providers/compatible/provider.py
+ServerName = Literal["llama-cpp-python", "ollama", "deepseek", "mistral"]  # known to providers/api_key.py
 
 
 class Server(Struct, frozen=True):

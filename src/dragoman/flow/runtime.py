@@ -13,9 +13,8 @@ from dragoman.flow.prepare import TargetSettings
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Protocol
 from dragoman.hub.profile import Profile
-from dragoman.providers.failures import NO_CHAT_TOOLS
 from dragoman.providers.model_profiles import find_profile
-from dragoman.providers.provider import Provider
+from dragoman.providers.provider import NO_CHAT_TOOLS, Provider
 from dragoman.routing.resolve import (
     KnownModels,
     Route,

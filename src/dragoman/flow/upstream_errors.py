@@ -10,7 +10,7 @@ from dragoman.flow.prepare import Prepared
 from dragoman.flow.redaction import redact_failure
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Headers
-from dragoman.providers.failures import is_bad_token
+from dragoman.providers.provider import is_bad_token
 
 
 def attribute_failure(prepared: Prepared, failure: Failure) -> Failure:

@@ -20,9 +20,9 @@ def _import_when_used(module: str, name: str) -> MakeProvider:
 
 
 KINDS: dict[str, MakeProvider] = {
-    "anthropic": _import_when_used("anthropic", "make_anthropic"),
-    "openai": _import_when_used("openai", "make_openai"),
-    "openai-compatible": _import_when_used("compatible.provider", "make_compatible"),
+    "anthropic": _import_when_used("api_key", "make_anthropic"),
+    "openai": _import_when_used("api_key", "make_openai"),
+    "openai-compatible": _import_when_used("api_key", "make_compatible"),
     "codex": _import_when_used("codex.provider", "make_codex"),
     "copilot": _import_when_used("copilot.provider", "make_copilot"),
     "gemini": _import_when_used("gemini.provider", "make_gemini"),

@@ -15,8 +15,7 @@ from dragoman.hub.ports import Upstream
 from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.tasks import spawn
 from dragoman.protocols import PROTOCOLS
-from dragoman.providers.failures import is_bad_token
-from dragoman.providers.provider import ModelInfo, Provider
+from dragoman.providers.provider import ModelInfo, Provider, is_bad_token
 
 log = logging.getLogger(__name__)
 LIST_TIMEOUT_S = 10.0

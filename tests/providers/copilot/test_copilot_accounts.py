@@ -20,8 +20,7 @@ from dragoman.config.secret import SecretSource
 from dragoman.config.settings import CopilotProviderConfig
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.net.client import DialOptions, HttpClient
-from dragoman.providers.copilot.credential import Session, find_source
-from dragoman.providers.copilot.exchange import TokenExchange, find_addresses, is_trusted
+from dragoman.providers.copilot.credential import Session, TokenExchange, find_addresses, find_source, is_trusted
 from fakes.copilot import APP_TOKEN, CLIENT_ID, EDITOR_TOKEN, EXCHANGE, INSTALLATION_TOKEN, TOKEN, FakeCopilot
 from fakes.service import json_answer
 from fakes.upstream import Answer

@@ -36,7 +36,6 @@ from dragoman.providers.connection import (
     read_secrets,
     read_user_agent,
 )
-from dragoman.providers.failures import adjust_reasoning
 from dragoman.providers.fixed_response import FixedResponse, is_event_stream
 from dragoman.providers.provider import (
     Account,
@@ -49,6 +48,7 @@ from dragoman.providers.provider import (
     ReplyRules,
     RequestRules,
     SendRequest,
+    adjust_reasoning,
 )
 
 ITEM_DONE = b'"response.output_item.done"'

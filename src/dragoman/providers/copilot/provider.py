@@ -24,12 +24,9 @@ from dragoman.providers.connection import (
     read_secrets,
     read_user_agent,
 )
-from dragoman.providers.copilot.account import PLAN_PATH, find_github_token, read_limits, read_quotas
-from dragoman.providers.copilot.credential import Session, find_source
-from dragoman.providers.copilot.exchange import Addresses, TokenExchange, find_addresses
-from dragoman.providers.copilot.model_cache import ModelCache
+from dragoman.providers.copilot.account import PLAN_PATH, ModelCache, find_github_token, read_limits, read_quotas
+from dragoman.providers.copilot.credential import Addresses, Session, TokenExchange, find_addresses, find_source
 from dragoman.providers.copilot.response_fixes import ChoiceMerger, stabilize_ids
-from dragoman.providers.failures import adjust_reasoning
 from dragoman.providers.fixed_response import FixedResponse, is_event_stream
 from dragoman.providers.provider import (
     Account,
@@ -42,6 +39,7 @@ from dragoman.providers.provider import (
     ReplyRules,
     RequestRules,
     SendRequest,
+    adjust_reasoning,
 )
 
 PROTOCOLS = ("messages", "responses", "chat")

@@ -1,4 +1,4 @@
-"""A compatible server: the protocols that its section names, and a key only if it has one."""
+"""Providers that need only an API key: OpenAI, Anthropic, and servers that are compatible with them."""
 
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
@@ -11,8 +11,83 @@ from dragoman.hub.ports import Stage
 from dragoman.hub.request import Request
 from dragoman.net.headers import Header
 from dragoman.providers.connection import api_key_reader, read_catalogue, read_dial, read_headers, read_secrets
-from dragoman.providers.failures import adjust_chat_tools, adjust_reasoning
-from dragoman.providers.provider import Adjustment, Auth, Endpoint, Provider, ReplyRules, RequestRules, SendRequest
+from dragoman.providers.provider import (
+    Adjustment,
+    Auth,
+    Endpoint,
+    Provider,
+    ReplyRules,
+    RequestRules,
+    SendRequest,
+    adjust_chat_tools,
+    adjust_reasoning,
+)
+
+
+def make_openai(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
+    read_key = api_key_reader(config, environ)
+
+    async def authorize(protocol: str) -> tuple[Header, ...]:
+        key = read_key()
+        return ((b"authorization", b"Bearer " + key),) if key else ()
+
+    def adjust(failure: Failure) -> Adjustment | None:
+        """Use the model's other endpoint, or drop reasoning that it can no longer read."""
+        return adjust_chat_tools(failure, config.protocols) or adjust_reasoning(failure)
+
+    return Provider(
+        name=config.name,
+        kind=config.kind,
+        issuer="openai",
+        endpoint=Endpoint(
+            url=config.endpoint or "",
+            protocols=config.protocols,
+            send=send,
+            dial=read_dial(config, environ),
+            headers=read_headers(config, environ),
+            relays=frozenset(config.paths),
+            counts_tokens=True,
+            keeps_replies=config.keeps_responses is not False,
+            first_token_timeout_s=config.first_token_timeout_s,
+        ),
+        auth=Auth(authorize, secrets=read_secrets(config, environ)),
+        catalogue=read_catalogue(config),
+        requests=RequestRules(
+            adjust=adjust, hosted_tools=frozenset(("web_search",)) if config.hosted_tools else frozenset()
+        ),
+    )
+
+
+HOSTED_TOOLS = frozenset(("web_search", "web_fetch"))
+
+
+def make_anthropic(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
+    read_key = api_key_reader(config, environ)
+
+    async def authorize(protocol: str) -> tuple[Header, ...]:
+        key = read_key()
+        return ((b"x-api-key", key),) if key else ()
+
+    return Provider(
+        name=config.name,
+        kind=config.kind,
+        issuer="anthropic",
+        endpoint=Endpoint(
+            url=config.endpoint or "",
+            protocols=config.protocols,
+            send=send,
+            dial=read_dial(config, environ),
+            headers=read_headers(config, environ),
+            counts_tokens=True,
+            first_token_timeout_s=config.first_token_timeout_s,
+        ),
+        auth=Auth(authorize, secrets=read_secrets(config, environ)),
+        catalogue=read_catalogue(config),
+        requests=RequestRules(
+            adjust=adjust_reasoning, hosted_tools=HOSTED_TOOLS if config.hosted_tools else frozenset()
+        ),
+    )
+
 
 # A word in a server's complaint about a field that OpenAI accepts -> the quirk that later requests are built with.
 OBJECTIONS = {
@@ -83,7 +158,7 @@ def make_compatible(config: ProviderConfig, send: SendRequest, environ: Mapping[
         ),
         auth=Auth(authorize, secrets=read_secrets(config, environ)),
         catalogue=read_catalogue(config),
-        requests=RequestRules(quirks=quirks, adjust=partial(adjust, protocols=config.protocols)),
+        requests=RequestRules(quirks=quirks, adjust=partial(adjust_compatible, protocols=config.protocols)),
         replies=ReplyRules(stages=no_stages if "cut_then_done" in quirks else None),
     )
 
@@ -93,7 +168,7 @@ def no_stages(request: Request) -> list[Stage[Event, Event]]:
     return []
 
 
-def adjust(failure: Failure, protocols: Collection[str]) -> Adjustment | None:
+def adjust_compatible(failure: Failure, protocols: Collection[str]) -> Adjustment | None:
     """Leave out the field that the server rejected, from now on; the ledger records it."""
     other = adjust_chat_tools(failure, protocols) or adjust_reasoning(failure)
     if other is not None or failure.kind is not Kind.BAD_REQUEST:
