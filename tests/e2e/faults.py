@@ -43,6 +43,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "429": Fault(429, ("rate_limit_error", "rate_limit_exceeded"), "rate_limit_error", calls=ALWAYS_AGAIN),
     "500": Fault(500, ("server_error", None), "api_error", calls=ALWAYS_AGAIN),
+    "504": Fault(504, ("server_error", None), "timeout_error", calls=ALWAYS_AGAIN),
     "503": Fault(503, ("server_error", None), "overloaded_error", calls=ALWAYS_AGAIN, seen=OPENAI_OVERLOADED),
     "529": Fault(529, ("server_error", None), "overloaded_error", calls=ALWAYS_AGAIN, seen=OPENAI_OVERLOADED),
 }

@@ -143,8 +143,9 @@ def test_the_version_in_a_path_may_be_missing_or_doubled(rig: Rig, client: str, 
 
 
 @pytest.mark.parametrize("path", ["/", "/api/hello"])
-def test_a_head_request_without_a_key_is_answered(rig: Rig, path: str) -> None:
-    answer = get(rig.gateway.port, path, method="HEAD")
+@pytest.mark.parametrize("accept", ["*/*", "text/html"])
+def test_a_head_request_without_a_key_is_answered(rig: Rig, path: str, accept: str) -> None:
+    answer = get(rig.gateway.port, path, f"accept: {accept}", method="HEAD")
     assert answer.status == 200
     assert answer.get("x-request-id")
 
@@ -155,6 +156,33 @@ def test_a_websocket_upgrade_is_answered_with_a_hint_to_use_http(rig: Rig, path:
     answer = get(rig.gateway.port, path, *upgrade, key=KEY)
     assert answer.status == 426
     assert error_of("responses", answer.body)["code"] == "upgrade_required"
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("/", "invalid_request_error"),
+        ("/health", "invalid_request_error"),
+        ("/v1/models", "invalid_request_error"),
+        ("/v1/chat/completions", "invalid_request_error"),
+        ("/v1/messages", '"request_id"'),
+        ("/v1beta/models/m:streamGenerateContent", "INVALID_ARGUMENT"),
+    ],
+)
+def test_a_websocket_upgrade_on_another_path_is_426_in_the_protocol_of_the_path(
+    rig: Rig, path: str, named: str
+) -> None:
+    answer = get(rig.gateway.port, path, "connection: upgrade", "upgrade: WebSocket", key=KEY)
+    assert answer.status == 426
+    assert answer.get("x-request-id")
+    assert named in answer.body.decode()
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/v1/models", "/v1/models/echo"])
+def test_an_upgrade_to_another_protocol_than_websocket_is_ignored(rig: Rig, path: str) -> None:
+    http2 = ("connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAMAAABkAAQCAAAAAAIAAAAA")
+    plain = get(rig.gateway.port, path, key=KEY)
+    assert get(rig.gateway.port, path, *http2, key=KEY).status == plain.status != 426
 
 
 def test_a_request_id_of_the_client_is_kept_and_a_strange_one_is_replaced(rig: Rig) -> None:

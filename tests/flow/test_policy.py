@@ -133,6 +133,14 @@ def test_a_provider_that_repeats_timeouts_is_retried_after_one(
     assert trial.steps_until_given_up(Failure(Kind.TIMEOUT, "no data for 15 s")) == row
 
 
+@pytest.mark.parametrize(("status", "row"), [(504, "a-a-aX-X-X!"), (408, "aX!"), (None, "aX!")])
+def test_an_answer_with_status_504_is_retried_and_what_we_stopped_waiting_for_is_not(
+    status: int | None, row: str
+) -> None:
+    trial = Trial(targets=2, credentials=1, attempts=3)
+    assert trial.steps_until_given_up(Failure(Kind.TIMEOUT, "late", status=status)) == row
+
+
 @pytest.mark.parametrize(
     ("retry_after", "waits"),
     [

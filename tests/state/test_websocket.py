@@ -167,3 +167,9 @@ def test_a_handshake_needs_a_key_a_known_origin_and_the_right_path(rig: StateRig
             pass
         assert refused.value.response.status_code == status
     assert rig.http("GET", "/responses").status == 426
+
+
+def test_the_handshake_carries_a_request_id(rig: StateRig) -> None:
+    with socket(rig) as opened:
+        assert opened.response is not None
+        assert opened.response.headers["x-request-id"].startswith("req_")

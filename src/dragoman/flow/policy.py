@@ -42,9 +42,12 @@ class After(Struct, frozen=True):
     next_target: bool = False
 
 
+GATEWAY_TIMEOUT = 504
+
 AFTER: dict[Kind, After] = {
     Kind.LOST: After(retry=True, next_target=True),
-    Kind.TIMEOUT: After(next_target=True),  # it was sent and may be billed; only Kiro gets it again
+    # What we stopped waiting for may be billed, so only Kiro gets it again; HTTP 504 is an answer, and is retried.
+    Kind.TIMEOUT: After(next_target=True),
     Kind.RATE_LIMITED: After(next_credential=True, retry=True, next_target=True),
     Kind.OVERLOADED: After(retry=True, next_target=True),
     Kind.UPSTREAM: After(retry=True, next_target=True),
@@ -217,7 +220,9 @@ class Policy:
     def _retry_wait_s(self, failure: Failure) -> float | None:
         """Return the seconds before the same target is tried again; None: it is not."""
         provider = self._providers.get(self._queue[0].provider)
-        repeats = failure.kind is Kind.TIMEOUT and provider is not None and provider.endpoint.retries_timeouts
+        repeats = failure.kind is Kind.TIMEOUT and (
+            failure.status == GATEWAY_TIMEOUT or (provider is not None and provider.endpoint.retries_timeouts)
+        )
         if not (AFTER[failure.kind].retry or repeats) or failure.should_retry is False:
             return None
         retry = self._limits.retry

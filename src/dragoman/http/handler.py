@@ -53,7 +53,7 @@ from dragoman.net.errors import (
     RequestRejected,
 )
 from dragoman.net.exchange import Exchange
-from dragoman.net.headers import JSON, Headers
+from dragoman.net.headers import JSON, Header, Headers, asks_for_websocket
 from dragoman.net.tasks import describe_fault
 from dragoman.observers.metrics_text import CONTENT_TYPE
 from dragoman.protocols import find_client_keys
@@ -188,7 +188,9 @@ class RequestHandler:
         """Return what handles a request. Raises RequestError if its key may not do this."""
         host_error = self.host_check.find_error(exchange.headers)
         if host_error is not None:
-            return self._refuse_host(exchange, path, request_id, host_error)
+            return self._respond_with_status(exchange, path, request_id, *host_error)
+        if exchange.method == "GET" and path != SOCKET_PATH and asks_for_websocket(exchange.headers):
+            return self._respond_with_status(exchange, path, request_id, 426, NO_SOCKET)
         found = self.routes.find(exchange.method, path)
         if found is not None and found.route.role in (Role.PUBLIC, Role.SESSION):
             return found.route.handler(RoutedRequest(exchange, path, request_id, NO_KEY, found.rest))
@@ -207,8 +209,6 @@ class RequestHandler:
         *,
         via_console: bool = False,
     ) -> Awaitable[None]:
-        if exchange.method == "GET" and path != SOCKET_PATH and exchange.headers.get(b"upgrade") is not None:
-            found = NO_SOCKET
         if found is None:
             return self._refuse_path(exchange, path, request_id)
         access = self._keyring.access(key)
@@ -229,12 +229,13 @@ class RequestHandler:
         refused.observed = True  # by the backoff, which logs many of them in one line
         raise refused
 
-    async def _refuse_host(
-        self, exchange: Exchange, path: str, request_id: str, host_error: tuple[int, Failure]
+    async def _respond_with_status(
+        self, exchange: Exchange, path: str, request_id: str, status: int, failure: Failure, *fields: Header
     ) -> None:
-        status, failure = host_error
-        body = self._client(exchange, path).render_error(failure, request_id).body
-        exchange.respond(status, [JSON, id_header(request_id)], body)
+        """Send a failure with a status that no kind of failure has."""
+        client = self._client(exchange, path)
+        body = client.render_error(failure, request_id).body
+        exchange.respond(status, [JSON, *fields, *id_headers(client, request_id, [])], body)
 
     async def _dispatch_forwarded(self, exchange: Exchange, path: str, request_id: str, sender: Sender) -> None:
         found = self.routes.find(exchange.method, path)
@@ -337,13 +338,15 @@ class RequestHandler:
         if not allowed or is_unknown_verb:
             raise RequestError(Failure(Kind.NOT_FOUND, f"There is nothing at {exchange.method} {exchange.path}."))
         message = f"{exchange.method} is not possible on {exchange.path}, only {allowed}."
-        body = client.render_error(Failure(Kind.BAD_REQUEST, message, code="method_not_allowed"), request_id).body
-        head = [JSON, (b"allow", allowed.encode()), *id_headers(client, request_id, [])]
-        exchange.respond(405, head, body)
+        failure = Failure(Kind.BAD_REQUEST, message, code="method_not_allowed")
+        allow = (b"allow", allowed.encode())
+        await self._respond_with_status(exchange, path, request_id, 405, failure, allow)
 
     async def _root(self, request: RoutedRequest) -> None:
-        if self.console is not None and b"text/html" in (request.exchange.headers.get(b"accept") or b""):
-            request.exchange.respond(302, [(b"location", b"/console"), id_header(request.request_id)], b"")
+        exchange = request.exchange
+        is_browser = exchange.method == "GET" and b"text/html" in (exchange.headers.get(b"accept") or b"")
+        if self.console is not None and is_browser:
+            exchange.respond(302, [(b"location", b"/console"), id_header(request.request_id)], b"")
             return
         body = {"status": "ok", "message": "dragoman is running", "version": __version__}
         respond_json(request, msgspec.json.encode(body))

@@ -19,11 +19,12 @@ from dragoman.http.background import BackgroundApi
 from dragoman.http.compaction import Compactor
 from dragoman.http.conversations import PATH as CONVERSATIONS
 from dragoman.http.conversations import ConversationsApi
-from dragoman.http.routes import Role, Route, RoutedRequest, RouteMatch, nothing_at, respond_json
+from dragoman.http.routes import Role, Route, RoutedRequest, nothing_at, respond_json
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.net.errors import ClientDisconnected
 from dragoman.net.exchange import Exchange
 from dragoman.net.tasks import spawn
+from dragoman.protocols.responses.errors import render_error
 from dragoman.protocols.responses.state_items import read_request
 from dragoman.protocols.responses.wire import NAME
 from dragoman.responses.conversations import Conversations
@@ -38,6 +39,11 @@ AnswerCall = Callable[[Exchange, Call], Awaitable[None]]
 Infer = Callable[[str, AnswerCall, RoutedRequest], Awaitable[None]]
 
 PATH = "/responses"
+NO_SOCKET = Failure(
+    Kind.BAD_REQUEST,
+    "WebSockets (version 13) are served at /v1/responses, by a gateway with a store; else use HTTP there.",
+    code="upgrade_required",
+)
 _INTEGER = re.compile("-?[0-9]{1,9}")
 
 
@@ -227,14 +233,9 @@ def refuse_state() -> Iterator[Route]:
 
 async def refuse_websocket(request: RoutedRequest) -> None:
     """Answer 426, which makes Codex fall back to HTTP at once; any other status costs it seconds."""
-    message = "WebSockets (version 13) are served at /v1/responses, by a gateway with a store; else use HTTP there."
-    body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": "upgrade_required"}}
-    respond_json(request, msgspec.json.encode(body), 426)
+    respond_json(request, render_error(NO_SOCKET, request.request_id).body, 426)
 
 
 async def _refuse_stored_responses(request: RoutedRequest) -> None:
     message = "This gateway keeps no responses: server state is not available, send the whole input."
     raise RequestError(Failure(Kind.NOT_FOUND, message))
-
-
-NO_SOCKET = RouteMatch(Route("GET", "", Role.CLIENT, refuse_websocket))  # for every other path

@@ -16,7 +16,7 @@ from dragoman.flow.gateway import Gateway
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.http.compaction import Compactor
 from dragoman.http.parked_runs import KEY, LAST_EVENT, PARK, RESUME
-from dragoman.http.routes import RoutedRequest
+from dragoman.http.routes import RoutedRequest, id_header
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.ports import Client
 from dragoman.hub.request import Json
@@ -137,7 +137,7 @@ class ResponsesSocket:
 
     async def run(self) -> None:
         """Serve the connection to its end."""
-        self._socket.accept()
+        self._socket.accept(id_header(self._request.request_id))
         try:
             await self._serve()
         except asyncio.CancelledError:

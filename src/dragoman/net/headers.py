@@ -35,3 +35,8 @@ class Headers:
 
     def __len__(self) -> int:
         return len(self._fields)
+
+
+def asks_for_websocket(headers: Headers) -> bool:
+    """Return whether a request asks to change to the WebSocket protocol; `Upgrade: h2c` may be ignored."""
+    return b"websocket" in (headers.get(b"upgrade") or b"").lower()

@@ -12,7 +12,7 @@ from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from dragoman.net.errors import BufferBudgetExceeded
 from dragoman.net.exchange import Exchange
-from dragoman.net.headers import Headers
+from dragoman.net.headers import Header, Headers, asks_for_websocket
 
 _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 UNSUPPORTED_DATA, TOO_BIG, TRY_AGAIN = 1003, 1009, 1013
@@ -21,8 +21,7 @@ MAX_WAITING = 256  # messages that are not taken yet
 
 def wants_websocket(headers: Headers) -> bool:
     """Return whether a request asks for a WebSocket that we can open."""
-    names = (headers.get(b"upgrade") or b"").lower()
-    return b"websocket" in names and headers.get(b"sec-websocket-version") == b"13" and _has_key(headers)
+    return asks_for_websocket(headers) and headers.get(b"sec-websocket-version") == b"13" and _has_key(headers)
 
 
 def _has_key(headers: Headers) -> bool:
@@ -47,11 +46,12 @@ class WebSocket:
         self._size = 0
         self.received_at = time.monotonic()  # of the last bytes from the client
 
-    def accept(self) -> None:
-        """Answer the handshake."""
+    def accept(self, *fields: Header) -> None:
+        """Answer the handshake, with these header fields."""
         key = self._exchange.headers.get(b"sec-websocket-key") or b""
         token = base64.b64encode(hashlib.sha1(key + _MAGIC, usedforsecurity=False).digest())
-        self._exchange.upgrade([(b"upgrade", b"websocket"), (b"sec-websocket-accept", token)], self._receive)
+        head = [(b"upgrade", b"websocket"), (b"sec-websocket-accept", token), *fields]
+        self._exchange.upgrade(head, self._receive)
 
     async def receive(self) -> str | None:
         """Return the next message, to be released later; None once the connection is closed."""

@@ -32,6 +32,8 @@ def detail(kind: str, **fields: object) -> JsonObject:
         (500, "INTERNAL", Kind.UPSTREAM),
         (503, "UNAVAILABLE", Kind.OVERLOADED),
         (504, "DEADLINE_EXCEEDED", Kind.TIMEOUT),
+        (422, "UNKNOWN", Kind.BAD_REQUEST),
+        (503, "UNKNOWN", Kind.OVERLOADED),
     ],
 )
 def test_every_status_has_its_kind(status: int, word: str, kind: Kind) -> None:

@@ -52,8 +52,7 @@ _BY_TYPE = {
     "rate_limit_error": Kind.RATE_LIMITED,
     "overloaded_error": Kind.OVERLOADED,
     "timeout_error": Kind.TIMEOUT,
-    "api_error": Kind.UPSTREAM,
-}
+}  # not "api_error": compatible servers write it for anything, and the status is more specific
 
 _ANY_CASE = re.IGNORECASE
 _CONTEXT = re.compile(r"prompt is too long|exceeds? (the )?(context|model)|context (length|window|limit)", _ANY_CASE)
