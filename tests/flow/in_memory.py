@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 from urllib.parse import unquote
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.accounts.pool import Member, Pool
@@ -162,6 +163,15 @@ def make_exchange(
     return Exchange(head, wire, budget or ByteBudget(sys.maxsize))
 
 
+class Sender(Struct, frozen=True):
+    """Who sent a call. Its record has other values, since nothing that is sent may depend on them."""
+
+    request_id: str = "req_1"
+    key: str = ""
+    tenant: str = "t"
+    received_at: float = NOW
+
+
 def make_call(
     protocol: str = "chat",
     body: bytes = CHAT,
@@ -173,8 +183,8 @@ def make_call(
     tenant: str = "t",
 ) -> Call:
     exchange = exchange or make_exchange(MemoryWire(), PATHS[protocol], headers, query)
-    record = RequestRecord("req_1", protocol, exchange.headers, key, tenant)
-    return Call(PROTOCOLS[protocol], body, exchange, record)
+    record = RequestRecord("log_1", "of the log", exchange.headers)
+    return Call(PROTOCOLS[protocol], body, exchange, Sender(key=key, tenant=tenant), record)
 
 
 URL = "http://127.0.0.1:9/v1"

@@ -11,7 +11,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Request, Role, Text, Turn
 from dragoman.net.bodies import UNCOUNTED_BYTES, ByteBudget
 from dragoman.protocols import PROTOCOLS
-from flow.in_memory import CHAT, CHAT_STREAM, MemoryWire, make_call, make_exchange, run
+from flow.in_memory import CHAT, CHAT_STREAM, MemoryWire, Sender, make_call, make_exchange, run
 
 
 def test_what_routing_needs_is_read_at_once() -> None:
@@ -79,7 +79,7 @@ def test_a_call_uses_the_parser_it_was_given() -> None:
         return request
 
     exchange = make_exchange(MemoryWire())
-    call = Call(PROTOCOLS["chat"], b'{"model":"m"}', exchange, RequestRecord("req_1", "chat", exchange.headers), parse)
+    call = Call(PROTOCOLS["chat"], b'{"model":"m"}', exchange, Sender(), RequestRecord("", "", exchange.headers), parse)
     assert call.is_from_other_protocol
     assert call.request() is request
     assert not make_call().is_from_other_protocol

@@ -1,11 +1,15 @@
 """What one request came to, from what was noted on its way."""
 
+import ast
 import asyncio
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+import dragoman
 from dragoman.flow.request_record import RequestRecord, client_name
 from dragoman.hub.events import Delta, Event, Failed, Opened, Started, TextBlock, UsageReported
 from dragoman.hub.failure import Failure, Kind, RequestError
@@ -163,3 +167,42 @@ def test_the_body_and_the_reply_are_released_at_the_end() -> None:
 )
 def test_a_client_is_named_without_its_version(agent: bytes, name: str) -> None:
     assert client_name(agent) == name
+
+
+# The log, the console and captures are made from the record; a reply is not.
+READERS = ("flow/request_record.py", "flow/observer_queue.py", "http/observed_request.py", "http/console/")
+WRITTEN_WITH = re.compile(r"record\.(?:note_\w+\(|recording\b|tool_runs\.append\()")
+
+
+def find_reads(source: str) -> list[str]:
+    """Return where an attribute of a record is read, other than to note something or to capture the request."""
+    reads = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)]
+    named = [ast.get_source_segment(source, node.value) or "" for node in reads]
+    after = [source.splitlines()[node.lineno - 1][node.value.end_col_offset or 0 :] for node in reads]
+    return [
+        f"{node.lineno}: {name}.{node.attr}"
+        for node, name, rest in zip(reads, named, after, strict=True)
+        if name.split(".")[-1] in ("record", "_record")
+        and isinstance(node.ctx, ast.Load)
+        and not WRITTEN_WITH.match(f"record{rest}")
+    ]
+
+
+def test_nothing_that_is_sent_is_computed_from_the_record() -> None:
+    [root] = dragoman.__path__
+    paths = [path for package in ("flow", "http", "responses") for path in (Path(root) / package).rglob("*.py")]
+    found = {str(path.relative_to(root)): find_reads(path.read_text()) for path in paths}
+    assert not {name: reads for name, reads in found.items() if reads and not name.startswith(READERS)}
+
+
+@pytest.mark.parametrize(
+    ("source", "reads"),
+    [
+        ("created = int(call.record.started_at)", ["1: call.record.started_at"]),
+        ("if record.tenant != owner:\n    pass", ["1: record.tenant"]),
+        ("call.record.note_fault(fault)\ncall.record.stream = True\ncall.record.rounds += 1", []),
+        ("self._call.record.tool_runs.append(run)\nif record.recording is None:\n    pass", []),
+    ],
+)
+def test_a_read_of_the_record_is_found(source: str, reads: list[str]) -> None:
+    assert find_reads(source) == reads

@@ -174,8 +174,7 @@ def test_a_connection_that_was_only_stale_is_no_reason_to_wait() -> None:
     prepared = run(prepare_for(make_call(), make_provider()))
     fault = ConnectionLost("127.0.0.1:9: closed", sent=True, received=False)
     assert connection_failure(prepared, fault).retry_after is None
-    fault.stale = True
-    assert connection_failure(prepared, fault).retry_after == 0.0
+    assert connection_failure(prepared, fault.as_stale()).retry_after == 0.0
 
 
 async def fail(fault: Exception) -> bytes:

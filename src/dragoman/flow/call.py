@@ -1,5 +1,6 @@
 """One client's request. Its body is parsed only as far as needed."""
 
+import typing
 from collections.abc import Callable
 from functools import cached_property
 from uuid import uuid4
@@ -18,11 +19,30 @@ from dragoman.net.exchange import Exchange
 Parse = Callable[[bytes, Ledger], Request]
 
 
+class Caller(typing.Protocol):
+    """Who sent a request, and when."""
+
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def key(self) -> str: ...  # the id of its client key
+    @property
+    def tenant(self) -> str: ...  # whose state it may read and change: that of its client key
+    @property
+    def received_at(self) -> float: ...  # seconds since the epoch
+
+
 class Call:
     """A request body with what routing needs of it; the whole is parsed once, and only to be translated."""
 
     def __init__(
-        self, protocol: Protocol, body: bytes, exchange: Exchange, record: RequestRecord, parse: Parse | None = None
+        self,
+        protocol: Protocol,
+        body: bytes,
+        exchange: Exchange,
+        caller: Caller,
+        record: RequestRecord,  # is written here, and not read
+        parse: Parse | None = None,
     ) -> None:
         assert protocol.client is not None
         self.protocol = protocol
@@ -37,10 +57,11 @@ class Call:
         self.query = exchange.query
         self.buffered = exchange.buffered
         self._held = exchange.buffered.held  # by the request alone
-        self.id = record.id
         self.record = record
-        self.tenant = record.tenant  # whose state this request may read and change: that of its client key
-        self.is_owner = record.key == ENVIRONMENT_KEY  # the environment's key belongs to the gateway's owner
+        self.caller = caller
+        self.id = caller.request_id
+        self.tenant = caller.tenant
+        self.is_owner = caller.key == ENVIRONMENT_KEY  # the environment's key belongs to the gateway's owner
         self.strict = headers.get(b"x-dragoman-strict") == b"1"
         self.explain = headers.get(b"x-dragoman-explain") == b"1"
         head = protocol.client.read_call(exchange.path, exchange.query, body)

@@ -19,9 +19,12 @@ SELDOM_RETRY = (Kind.QUOTA, Kind.FORBIDDEN)
 class AllTargetsFailed(RequestError):
     """No upstream answered; `error_reply` is the last one's own error where the client can read it."""
 
-    def __init__(self, failure: Failure, error_reply: ErrorReply | None) -> None:
-        super().__init__(failure)
+    def __init__(self, failure: Failure, error_reply: ErrorReply | None, *, observed: bool = False) -> None:
+        super().__init__(failure, observed=observed)
         self.error_reply = error_reply
+
+    def as_observed(self) -> "AllTargetsFailed":
+        return AllTargetsFailed(self.failure, self.error_reply, observed=True)
 
 
 def respond_with_failure(exchange: Exchange, client: Client, refused: RequestError, request_id: str) -> None:

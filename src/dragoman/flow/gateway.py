@@ -143,7 +143,7 @@ class Gateway:
     def _reply_context(self, call: Call) -> ReplyContext:
         done = self.runtime.config.server.responses_done
         state = None if call.state is None else call.state.reply
-        started = int(call.record.started_at) if state is None else state.created
+        started = int(call.caller.received_at) if state is None else state.created
         return ReplyContext(call.request(), call.model, started, _mint, time.time, done, call.stream_type, state)
 
     def _note_guard_trip(self, what: str) -> None:

@@ -52,7 +52,15 @@ class RequestRecord:
         *("_code", "_ended", "_guessed_input", "_reported_usage", "_reply", "_result", "_started", "_watch"),
     )
 
-    def __init__(self, id: str, client_protocol: str, headers: Headers, key: str = "", tenant: str = "") -> None:
+    def __init__(
+        self,
+        id: str,
+        client_protocol: str,
+        headers: Headers,
+        key: str = "",
+        tenant: str = "",
+        received_at: float = 0.0,  # 0: now
+    ) -> None:
         self.id = id
         self.client_protocol = client_protocol
         self.key = key
@@ -79,7 +87,7 @@ class RequestRecord:
         self._ended = 0.0
         self._result = OK
         self._code: str | None = None
-        self.started_at = time.time()
+        self.started_at = received_at or time.time()  # seconds since the epoch
         self._started = time.monotonic()
 
     def note_failure(self, route: Route, refused: RequestError) -> None:

@@ -130,7 +130,7 @@ class BackgroundApi:
 
     def _describe(self, exchange: Exchange, call: Call, raw: dict[str, Json]) -> RunRequest:
         return RunRequest(
-            call.record.key,
+            call.caller.key,
             call.id,
             exchange.path,
             client_query(exchange.query),
@@ -182,8 +182,11 @@ class BackgroundApi:
             call.state = state
             await self._gateway.answer(exchange, call)
 
+        routed = RoutedRequest(
+            exchange, request.path, request.request_id, key, tenant=run.row.owner, received_at=time.time()
+        )
         try:
-            await infer(NAME, answer, RoutedRequest(exchange, request.path, request.request_id, key))
+            await infer(NAME, answer, routed)
         finally:
             exchange.listener.on_end()
 

@@ -101,7 +101,7 @@ class Compactor:
         inner = detached_exchange(self._exchange.path, self._exchange.headers, ByteBudget(MAX_SUMMARY_BYTES))
         inner.listener = collected = CollectedResponse()
         body = msgspec.json.encode(make_summary_request(self._raw, context.whole))
-        await self._gateway.answer(inner, Call(call.protocol, body, inner, call.record))
+        await self._gateway.answer(inner, Call(call.protocol, body, inner, call.caller, call.record))
         reply = msgspec.json.decode(collected.body, type=_Reply)
         parts = [part for item in reply.output if item.type == "message" for part in item.content or []]
         text = "".join(part.text for part in parts if part.type == "output_text")

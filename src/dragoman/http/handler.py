@@ -213,7 +213,9 @@ class RequestHandler:
             return self._refuse_path(exchange, path, request_id)
         access = self._keyring.access(key)
         check_role(found.route, access)
-        return found.route.handler(RoutedRequest(exchange, path, request_id, key, found.rest, access, via_console))
+        tenant, now = self._keyring.tenant(key), time.time()
+        routed = RoutedRequest(exchange, path, request_id, key, found.rest, access, via_console, False, tenant, now)
+        return found.route.handler(routed)
 
     async def _dispatch_without_key(
         self, exchange: Exchange, path: str, request_id: str, found: RouteMatch | None
@@ -225,9 +227,7 @@ class RequestHandler:
             return
         had_key = bool(find_client_keys(exchange.headers.lasting, exchange.query))
         await self.auth_backoff.reject(exchange.address, path, had_key=had_key)
-        refused = RequestError(key_failure(exchange))
-        refused.observed = True  # by the backoff, which logs many of them in one line
-        raise refused
+        raise RequestError(key_failure(exchange), observed=True)  # by the backoff, which logs many in one line
 
     async def _respond_with_status(
         self, exchange: Exchange, path: str, request_id: str, status: int, failure: Failure, *fields: Header
@@ -245,7 +245,10 @@ class RequestHandler:
             raise RequestError(key_failure(exchange))
         access = self._keyring.access(sender.key)
         check_role(found.route, access)
-        routed = RoutedRequest(exchange, path, request_id, sender.key, found.rest, access, sender.via_console, True)
+        tenant, now, via_console = self._keyring.tenant(sender.key), time.time(), sender.via_console
+        routed = RoutedRequest(
+            exchange, path, request_id, sender.key, found.rest, access, via_console, True, tenant, now
+        )
         await found.route.handler(routed)
 
     def _key(self, exchange: Exchange) -> KeyId | None:
@@ -263,9 +266,9 @@ class RequestHandler:
             self._check_room()
             cursor = read_cursor(exchange.headers)
             if cursor is not None:
-                await parked.resume(cursor, exchange, record)
+                await parked.resume(cursor, request, record)
                 return
-            call = await read_call(exchange, record, self._gateway.runtime)
+            call = await read_call(request, protocol, record, self._gateway.runtime)
             policy = parked.choose_policy(exchange.headers)
             if policy is None:
                 await answer_call(exchange, call)
@@ -276,7 +279,7 @@ class RequestHandler:
         self, group: "WorkerGroup", protocol: str, answer_call: AnswerCall, request: RoutedRequest
     ) -> None:
         """Answer a request, here or on the worker that has its run or its idempotency key."""
-        exchange, tenant = request.exchange, self._keyring.tenant(request.key)
+        exchange, tenant = request.exchange, request.tenant
         worker = find_worker(exchange, tenant, group.count)
         if worker is None and not request.is_forwarded:
             worker = await self.parked_runs.find_lost_elsewhere(group, exchange, tenant)
@@ -296,7 +299,7 @@ class RequestHandler:
 
         with self._observe(request, path.name) as record:
             self._check_room()
-            call = RelayedCall(path, request.exchange, record)
+            call = RelayedCall(path, request.exchange, request, record)
             if call.is_form:
                 await call.begin_form()
             else:
@@ -308,7 +311,7 @@ class RequestHandler:
         count = self._with_state(protocol, partial(count_tokens, self._gateway), keeps=False)
         with ObservedRequest(self._record(request, protocol), request.exchange) as record:
             self._check_room()
-            await count(request.exchange, await read_call(request.exchange, record, self._gateway.runtime))
+            await count(request.exchange, await read_call(request, protocol, record, self._gateway.runtime))
 
     def _observe(self, request: RoutedRequest, protocol: str) -> ObservedRequest:
         live = None if self.console is None else self.console.live
@@ -316,11 +319,14 @@ class RequestHandler:
 
     def _record(self, request: RoutedRequest, protocol: str) -> RequestRecord:
         exchange = request.exchange
-        tenant = self._keyring.tenant(request.key)
-        record = RequestRecord(request.request_id, protocol, exchange.headers, request.key, tenant)
+        record = RequestRecord(
+            request.request_id, protocol, exchange.headers, request.key, request.tenant, request.received_at
+        )
         if request.via_console:
             record.client = CONSOLE_CLIENT
-        record.recording = self._gateway.captures.begin(exchange, record.started_at, self._gateway.runtime.config.debug)
+        record.recording = self._gateway.captures.begin(
+            exchange, request.received_at, self._gateway.runtime.config.debug
+        )
         return record
 
     def _check_room(self) -> None:

@@ -43,7 +43,7 @@ class ObservedRequest:
             if fault is not None:
                 cause = self._live.find_cause(fault, self._exchange)
         if cause is not None:
-            self._note_fault(cause)
+            cause = self._note_fault(cause)
         if recording is not None and isinstance(cause, asyncio.CancelledError):
             recording.note_interruption(self._exchange.gone)
         if self._observers is None:
@@ -57,10 +57,10 @@ class ObservedRequest:
             raise cause from None
         return cause is None
 
-    def _note_fault(self, fault: BaseException) -> None:
+    def _note_fault(self, fault: BaseException) -> BaseException:
+        """Return what to raise instead: a failure that the observers have is not logged again."""
         if isinstance(fault, asyncio.CancelledError) and not self._exchange.gone:
             self._record.note_shutdown()
-            return
+            return fault
         self._record.note_fault(fault)
-        if self._observers is not None and isinstance(fault, RequestError):
-            fault.observed = True
+        return fault.as_observed() if self._observers is not None and isinstance(fault, RequestError) else fault

@@ -16,6 +16,7 @@ from dragoman.flow.call import Call
 from dragoman.flow.gateway import SHUTTING_DOWN
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_writer import APART_S
+from dragoman.http.routes import RoutedRequest
 from dragoman.http.run import NOT_COUNTED, OnDisconnect, Run, RunConnection, Tee
 from dragoman.http.run_index import MAX_RUN_BYTES, RunIndex
 from dragoman.hub.failure import Failure, Kind, RequestError
@@ -100,13 +101,13 @@ class ParkedRuns:
         """The bytes that all runs occupy."""
         return self._index.size
 
-    async def resume(self, cursor: Cursor, exchange: Exchange, record: RequestRecord) -> None:
+    async def resume(self, cursor: Cursor, request: RoutedRequest, record: RequestRecord) -> None:
         """Answer a request that resumes a run. Raises RequestError if there is no such run."""
-        run = self._index.find(cursor.run)
-        if run is None or run.owner != record.tenant or run.path != exchange.path or not run.status:
+        run, exchange = self._index.find(cursor.run), request.exchange
+        if run is None or run.owner != request.tenant or run.path != exchange.path or not run.status:
             raise _unknown_run(cursor.run)
         record.stream = run.is_stream
-        await self._follow(run, exchange, cursor, record, BY_CURSOR)
+        await self._follow(run, exchange, cursor, request.request_id, record, BY_CURSOR)
 
     def choose_policy(self, headers: Headers) -> OnDisconnect | None:
         """Return what happens to a reply whose client leaves: as the request says, else as the configuration does.
@@ -155,7 +156,7 @@ class ParkedRuns:
             return
         if how == BY_RETRY:
             earlier.is_taken = True
-        await self._follow(earlier, exchange, Cursor(earlier.id, -1, with_ids=False), call.record, how)
+        await self._follow(earlier, exchange, Cursor(earlier.id, -1, with_ids=False), call.id, call.record, how)
 
     def _find_keyed(self, call: Call, path: str, key: bytes, digest: bytes) -> Run | None:
         """Return the run that has this idempotency key. Raises RequestError if it is another request's."""
@@ -214,7 +215,9 @@ class ParkedRuns:
         else:
             run.set_timer(self._settings().park_s, run.stop)
 
-    async def _follow(self, run: Run, exchange: Exchange, cursor: Cursor, record: RequestRecord, how: str) -> None:
+    async def _follow(
+        self, run: Run, exchange: Exchange, cursor: Cursor, request_id: str, record: RequestRecord, how: str
+    ) -> None:
         """Send what a client does not have yet, then what is still written."""
         self.joined[how] += 1
         record.note_joined(run.id, run.model)
@@ -225,9 +228,9 @@ class ParkedRuns:
             while not run.status and not run.is_done:
                 await run.wait()
             if run.is_stream:
-                await self._send_events(run, exchange, cursor, record.id)
+                await self._send_events(run, exchange, cursor, request_id)
             else:
-                await self._send_whole(run, exchange, cursor, record.id)
+                await self._send_whole(run, exchange, cursor, request_id)
             run.is_delivered = run.is_delivered or not exchange.gone
         finally:
             self._leave(run)

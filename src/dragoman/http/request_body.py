@@ -8,6 +8,7 @@ from dragoman.flow.offload import LARGE_BYTES, run_off_loop
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.runtime import Runtime
 from dragoman.framing.jsonscan import exceeds_value_count
+from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.encoding import decompress
 from dragoman.net.errors import InvalidEncoding, SizeLimitExceeded
@@ -28,21 +29,22 @@ async def read_body(exchange: Exchange, record: RequestRecord, server: Server) -
     return body
 
 
-async def read_call(exchange: Exchange, record: RequestRecord, runtime: Runtime) -> Call:
-    """Return the call of a model request; raises as `read_body` does."""
+async def read_call(request: RoutedRequest, name: str, record: RequestRecord, runtime: Runtime) -> Call:
+    """Return the call of a request to the protocol of this name; raises as `read_body` does."""
+    exchange = request.exchange
     body, most = await read_body(exchange, record, runtime.config.server), runtime.config.server.max_body_values
     if len(body) > most and await run_off_loop(len(body), partial(exceeds_value_count, body, most)):
         message = f"The body holds more than {most} JSON values (server.max_body_values): shorten the conversation."
         raise RequestError(Failure(Kind.TOO_LARGE, message))
-    protocol = runtime.protocols[record.client_protocol]
+    protocol = runtime.protocols[name]
     assert protocol.client is not None
     written_in = protocol.client.body_protocol(body)
     other = None if written_in is None else runtime.protocols[written_in].client
     parse = None if other is None else other.parse
     if len(body) <= LARGE_BYTES:
-        return Call(protocol, body, exchange, record, parse)
+        return Call(protocol, body, exchange, request, record, parse)
     # It looks through the body for the model.
-    return await run_off_loop(len(body), partial(Call, protocol, body, exchange, record, parse))
+    return await run_off_loop(len(body), partial(Call, protocol, body, exchange, request, record, parse))
 
 
 def _unpack(encoding: bytes, body: bytes, limit: int) -> bytes:

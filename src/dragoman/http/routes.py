@@ -45,6 +45,8 @@ class RoutedRequest(Struct, frozen=True):
     access: Access = CLIENT
     via_console: bool = False  # sent by a browser that is signed in to the console
     is_forwarded: bool = False  # by another worker, which has checked it
+    tenant: str = ""  # whose state it may read and change: that of its key
+    received_at: float = 0.0  # seconds since the epoch
 
     @property
     def sees_all(self) -> bool:

@@ -252,7 +252,16 @@ class ResponsesSocket:
         sender = EventSender(partial(self._send, lane))
         exchange.listen(sender)
         request_id = f"{self._request.request_id}-{self._number}"
-        routed = RoutedRequest(exchange, self._request.path, request_id, self._request.key, access=self._request.access)
+        opening = self._request
+        routed = RoutedRequest(
+            exchange,
+            opening.path,
+            request_id,
+            opening.key,
+            access=opening.access,
+            tenant=opening.tenant,
+            received_at=time.time(),
+        )
         try:
             await self._services.infer(self._services.protocol, partial(self._answer, lane), routed)
         except RequestError as refused:

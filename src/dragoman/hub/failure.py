@@ -48,10 +48,13 @@ class Failure(Struct, frozen=True):
 class RequestError(Exception):
     """A failure that is known before anything was sent to the client."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: Failure, *, observed: bool = False) -> None:
         super().__init__(failure.message)
         self.failure = failure
-        self.observed = False  # whether the observers already have it, as part of the outcome of its request
+        self.observed = observed  # it is logged already, for example as the outcome of its request
+
+    def as_observed(self) -> "RequestError":
+        return RequestError(self.failure, observed=True)
 
 
 class BadRequest(RequestError):

@@ -232,8 +232,7 @@ class HttpClient:
                 raise
             lane.drop_idle()
             if lost.sent and out.method not in _REPEATABLE:
-                lost.stale = True
-                raise
+                raise lost.as_stale() from lost
             lane = self._lane(target, dial)
             connection = await lane.acquire_fresh(dial.connect_timeout_s)
             await _exchange(connection, head, out, head_timeout_s)

@@ -11,18 +11,18 @@ class ConnectionLost(Exception):
     The message is safe to show: it names host and port, never a path, query, header or password.
     """
 
-    stale = False  # a reused connection that ended without a byte of response: probably closed while idle
-
-    def __init__(self, message: str, *, sent: bool, received: bool) -> None:
+    def __init__(self, message: str, *, sent: bool, received: bool, stale: bool = False) -> None:
         super().__init__(message)
         self.sent = sent
         self.received = received
+        self.stale = stale  # a reused connection that ended without a byte of response: probably closed while idle
 
     def copy(self) -> "ConnectionLost":
         """Return an equal exception to raise: the traceback of a stored one would keep its frames alive."""
-        twin = type(self)(str(self), sent=self.sent, received=self.received)
-        twin.stale = self.stale
-        return twin
+        return type(self)(str(self), sent=self.sent, received=self.received, stale=self.stale)
+
+    def as_stale(self) -> "ConnectionLost":
+        return type(self)(str(self), sent=self.sent, received=self.received, stale=True)
 
 
 class InvalidResponse(ConnectionLost):

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from dragoman.accounts.keys import ENVIRONMENT_KEY
 from dragoman.config.settings import Server
+from dragoman.flow.call import Caller
 from dragoman.flow.capture.recording import MAX_BYTES
 from dragoman.flow.credential_rotation import available_targets
 from dragoman.flow.error_response import AllTargetsFailed
@@ -42,13 +43,14 @@ log = logging.getLogger("dragoman.requests")
 class RelayedCall:
     """A client's request to one of the paths, with what routing needs of it."""
 
-    def __init__(self, path: RelayedPath, exchange: Exchange, record: RequestRecord) -> None:
+    def __init__(self, path: RelayedPath, exchange: Exchange, caller: Caller, record: RequestRecord) -> None:
         self.path = path
         self.exchange = exchange
         self.record = record
         self.headers = exchange.headers
-        self.tenant = record.tenant
-        self.is_owner = record.key == ENVIRONMENT_KEY
+        self.id = caller.request_id
+        self.tenant = caller.tenant
+        self.is_owner = caller.key == ENVIRONMENT_KEY
         self.model = ""
         self.names_model = True
         self.body = b""
@@ -196,7 +198,7 @@ class _Turns:
             return answer
         try:
             call = self._call
-            reply = RelayedReply(call.path, call.exchange, prepared, answer, self._watch, call.record.id)
+            reply = RelayedReply(call.path, call.exchange, prepared, answer, self._watch, call.id)
             return await reply.pass_on(wait, partial(self._accept, prepared))
         finally:
             answer.close()

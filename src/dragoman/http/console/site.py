@@ -160,9 +160,7 @@ class Console:
                 await self.sessions.end_by_cookie(_cookie(exchange))
         if made is None:
             await self._backoff.reject(exchange.address, request.path, had_key=True)
-            refused = RequestError(_sign_in_failure(proof))
-            refused.observed = True  # by the backoff
-            raise refused
+            raise RequestError(_sign_in_failure(proof), observed=True)  # by the backoff
         exchange.mark_authenticated()
         await self._record(request, "sessions.begin", made.row, made.row)
         await self._respond_signed_in(request, made)
