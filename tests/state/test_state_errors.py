@@ -123,3 +123,14 @@ def test_a_foreground_response_is_neither_cancelled_nor_streamed(rig: StateRig) 
     assert (streamed.status, b"was not created with background=true" in streamed.body) == (400, True)
     assert rig.http("GET", f"/responses/{made.id}?stream=false").status == 200
     assert b'"param":"starting_after"' in rig.http("GET", "/responses/resp_x?starting_after=a").body
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize(
+    "metadata",
+    [{str(n): "" for n in range(17)}, {"k" * 65: ""}, {"k": "v" * 513}, {"k": 1}],
+    ids=["pairs", "key", "value", "type"],
+)
+def test_metadata_beyond_its_bounds_is_not_stored(rig: StateRig, metadata: object, background: bool) -> None:
+    error = refusal(rig, {**ASK, "metadata": metadata, "background": background})
+    assert (error["status"], error["param"]) == (400, "metadata")

@@ -98,6 +98,18 @@ def test_an_upstreams_error_is_an_error_frame_with_its_headers(rig: StateRig) ->
         assert run(opened)[-1]["type"] == "response.completed"
 
 
+def test_a_reply_that_breaks_off_ends_with_one_event_and_no_number_is_missing(rig: StateRig) -> None:
+    rig.plays("chat", HELLO, stream=True)
+    whole = rig.fakes["chat"].answers[0].body
+    rig.fakes["chat"].answers = [Answer(whole[: whole.index(b'"finish_reason":"stop"')])]
+    with socket(rig) as opened:
+        broken = run(opened)
+        assert broken[-1]["type"] == "response.failed"
+        assert [event["sequence_number"] for event in broken] == list(range(len(broken)))
+        rig.plays("chat", HELLO, stream=True)
+        assert run(opened)[-1]["type"] == "response.completed"
+
+
 @pytest.mark.parametrize(
     ("message", "param"),
     [

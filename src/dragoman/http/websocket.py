@@ -90,12 +90,17 @@ class LaneConnection(NoConnection):
 
 
 class EventSender:
-    """Sends the events of a stream as messages; keeps the body of an error."""
+    """Sends the events of a stream as messages; keeps the body of an error.
+
+    A stream that fails has an `error` event and then `response.failed`. Over a WebSocket a message of the type `error`
+    refuses a request, so that the event is sent only if nothing follows it.
+    """
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
         self._framer = SseFramer()
         self._error: list[bytes] = []
+        self._held: bytes | None = None  # an `error` event that may be the last one
         self.status = 200
         self.headers: Sequence[Header] = ()
 
@@ -112,10 +117,23 @@ class EventSender:
             return
         for frame in self._framer.feed(data):
             if type(frame) is Frame and frame.data != b"[DONE]":
-                self._send(frame.data)
+                self._take(frame)
+
+    def _take(self, frame: Frame) -> None:
+        held, self._held = self._held, None
+        if frame.event == "error":
+            self._held = frame.data
+        else:
+            self._send(frame.data if held is None else _take_number(frame.data, held))
 
     def on_end(self) -> None:
-        return
+        held, self._held = self._held, None
+        if held is not None:
+            self._send(held)
+
+
+class _Numbered(Struct):
+    sequence_number: int = 0
 
 
 class ResponsesSocket:
@@ -364,6 +382,12 @@ def _read_lane(fields: dict[str, Json]) -> str:
         message = "stream_id must be 1 to 256 letters, digits, dots, dashes and underscores."
         raise BadRequest("/stream_id", message, code="invalid_stream_id")
     return lane
+
+
+def _take_number(event: bytes, dropped: bytes) -> bytes:
+    """Return an event with the sequence number of one that is not sent before it, so that none is missing."""
+    number = msgspec.json.decode(dropped, type=_Numbered).sequence_number
+    return msgspec.json.encode(msgspec.json.decode(event, type=dict[str, Json]) | {"sequence_number": number})
 
 
 def _plain_headers(exchange: Exchange) -> list[Header]:

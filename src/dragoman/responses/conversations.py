@@ -6,14 +6,13 @@ import msgspec
 
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.request import Json
-from dragoman.protocols.responses.state_items import check_ids, duplicate_item, read_input
+from dragoman.protocols.responses.state_items import check_ids, duplicate_item, read_input, read_metadata
 from dragoman.responses.context import conversation_not_found, make_row, mint, resolve_items
 from dragoman.responses.service import Page, ResponseService, now, render_page, shown
 from dragoman.store.response_rows import ConversationRow, ItemRow
 
 MAX_ADDED = 20  # items per call
 MAX_ITEMS = 10_000  # of one conversation
-MAX_PAIRS, MAX_KEY, MAX_VALUE = 16, 64, 512  # of metadata
 
 
 class Conversations:
@@ -106,24 +105,6 @@ def render(row: ConversationRow) -> bytes:
     metadata = msgspec.Raw(row.metadata)
     body = {"id": row.id, "object": "conversation", "created_at": row.created_at, "metadata": metadata}
     return msgspec.json.encode(body)
-
-
-def read_metadata(raw: dict[str, Json]) -> dict[str, Json]:
-    """Return the metadata of a request; raises RequestError."""
-    metadata = raw.get("metadata")
-    if metadata is None:
-        return {}
-    if not isinstance(metadata, dict):
-        raise BadRequest("/metadata", "metadata must be an object.")
-    if len(metadata) > MAX_PAIRS:
-        raise BadRequest("/metadata", f"metadata has {len(metadata)} pairs, and may have at most {MAX_PAIRS}.")
-    for key, value in metadata.items():
-        if len(key) > MAX_KEY:
-            raise BadRequest("/metadata", f"A key of metadata has {len(key)} characters, more than {MAX_KEY}.")
-        if not isinstance(value, str) or len(value) > MAX_VALUE:
-            message = f"The value of metadata {key!r} must be a string of at most {MAX_VALUE} characters."
-            raise BadRequest("/metadata", message)
-    return metadata
 
 
 def item_not_in(conversation: str, item: str) -> RequestError:

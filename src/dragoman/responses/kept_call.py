@@ -16,6 +16,7 @@ from dragoman.hub.request import Json, Request
 from dragoman.protocols.responses.encode_snapshot import Snapshot
 from dragoman.protocols.responses.parse import parse_with_items
 from dragoman.protocols.responses.state_ids import ItemIdReader, find_item_ids
+from dragoman.protocols.responses.state_items import read_metadata
 from dragoman.protocols.responses.state_response import QUEUED_EVENTS
 from dragoman.protocols.responses.wire import ENCRYPTED
 from dragoman.responses.context import Context, ContextItem, digest_item, mint, restore
@@ -115,6 +116,8 @@ class KeptCall:
             # A request that its upstream is to run passes unchanged, so it is not parsed.
             message = "background must be false: this upstream runs responses itself, and not requests like this one."
             raise BadRequest("/background", message)
+        if self.keeps:
+            read_metadata(self._raw)  # its bounds
         if self._terms.why_not:
             ledger.note_dropped("/store", self._terms.why_not)
         return parse_with_items(self._raw, self.context.whole, kept=self._holds, ledger=ledger)

@@ -28,6 +28,7 @@ _PREFIXES = {
 }
 _STEMS = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc", "compaction": "cmp"}
 _ID = re.compile(r"[A-Za-z0-9_-]{1,256}")
+MAX_PAIRS, MAX_KEY, MAX_VALUE = 16, 64, 512  # of metadata
 
 
 class _Peek(Struct):
@@ -146,6 +147,24 @@ def complete_item(item: Item, new_id: Callable[[str], str]) -> Item:
 def lacks_opaque(item: Item) -> bool:
     """Return whether a reasoning item comes back without the opaque form that a later turn needs."""
     return type_of(item) == "reasoning" and item.get("encrypted_content") is None and isinstance(item.get("id"), str)
+
+
+def read_metadata(raw: dict[str, Json]) -> dict[str, Json]:
+    """Return the metadata of a request; raises RequestError."""
+    metadata = raw.get("metadata")
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, dict):
+        raise BadRequest("/metadata", "metadata must be an object.")
+    if len(metadata) > MAX_PAIRS:
+        raise BadRequest("/metadata", f"metadata has {len(metadata)} pairs, and may have at most {MAX_PAIRS}.")
+    for key, value in metadata.items():
+        if len(key) > MAX_KEY:
+            raise BadRequest("/metadata", f"A key of metadata has {len(key)} characters, more than {MAX_KEY}.")
+        if not isinstance(value, str) or len(value) > MAX_VALUE:
+            message = f"The value of metadata {key!r} must be a string of at most {MAX_VALUE} characters."
+            raise BadRequest("/metadata", message)
+    return metadata
 
 
 def check_context(earlier: Sequence[Item], items: Sequence[Item]) -> None:
