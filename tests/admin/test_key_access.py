@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.accounts.access import KeyRole, Scope
-from dragoman.accounts.keys import Grant
+from dragoman.accounts.keys import Grant, KeyRole, Scope
 from dragoman.admin.errors import AdminError
 from dragoman.admin.key_access import RemoteKeys, StoredKeys, open_key_access
 from dragoman.config import Config, load

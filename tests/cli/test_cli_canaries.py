@@ -20,7 +20,7 @@ import zstandard
 
 from cli.leaky_vendors import MODES, LeakyCodex, LeakyCopilot, LeakyGoogle, LeakyKiro, Vendor
 from cli.shell import Shell
-from dragoman.accounts.timestamps import format_timestamp
+from dragoman.accounts.credential import format_timestamp
 from fakes.google import write_user_file
 from fakes.kiro import ARN
 from fakes.service import json_answer

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cli.shell import Served, Shell
-from dragoman.accounts.timestamps import format_timestamp
+from dragoman.accounts.credential import format_timestamp
 from fakes.codex import TOKEN, FakeCodex
 from fakes.kiro import ARN, FakeKiro
 from fakes.upstream import Answer, ReceivedRequest

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from console.browser import Browser
-from dragoman.accounts.access import KeyRole
 from dragoman.accounts.console_sessions import IDLE_S, LINK_S, TOUCH_S, ConsoleSessions, MemorySessions
 from dragoman.accounts.console_sessions import Browser as SignedIn
-from dragoman.accounts.keys import Grant, Keyring
+from dragoman.accounts.keys import Grant, Keyring, KeyRole
 from dragoman.config import Secret
 from dragoman.store import open_store
 from gateway import KEY, Running, running

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.accounts.timestamps import format_timestamp
+from dragoman.accounts.credential import format_timestamp
 from e2e.sdk_replies import Broke, Halted, Kwargs, Sdk, SdkReply
 from e2e.sdk_replies_gemini import STREAMS, WHOLE
 from fakes.kiro import ARN, FakeKiro

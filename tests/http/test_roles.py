@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from console.browser import Browser
-from dragoman.accounts.access import Scope
+from dragoman.accounts.keys import Scope
 from dragoman.http.routes import Role, Route
 from gateway import KEY, Running, running
 from http_api.rig import ECHO, call, make_token

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.accounts.access import KeyRole, Scope
-from dragoman.accounts.keys import Grant
+from dragoman.accounts.keys import Grant, KeyRole, Scope
 from gateway import KEY, Running
 from wire_json import Json
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.accounts.access import Scope
+from dragoman.accounts.keys import Scope
 from gateway import KEY, Running, running
 from http_api.rig import ECHO, ApiResponse, call, chat, make_token
 from wire_json import Json

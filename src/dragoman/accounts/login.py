@@ -12,8 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from msgspec import Struct
 
-from dragoman.accounts.credential import CredentialError, TokenRejected
-from dragoman.accounts.credential_files import Table, encode_table, read_bytes, replace_file
+from dragoman.accounts.credential import CredentialError, Table, TokenRejected, encode_table, read_bytes, replace_file
 from dragoman.hub.failure import Kind
 
 

@@ -15,9 +15,16 @@ from typing import Generic, Protocol
 
 from msgspec import Struct
 
-from dragoman.accounts.credential import NEVER_EXPIRES, AccountChanged, C, CredentialError, Source, TokenRejected
-from dragoman.accounts.credential_files import hold_lock
-from dragoman.accounts.timestamps import ServerClock
+from dragoman.accounts.credential import (
+    NEVER_EXPIRES,
+    AccountChanged,
+    C,
+    CredentialError,
+    Source,
+    TokenRejected,
+    hold_lock,
+)
+from dragoman.accounts.service_client import ServerClock
 from dragoman.framing.redaction import SHORTEST, mask_text
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.net.tasks import spawn

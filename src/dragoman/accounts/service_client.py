@@ -1,12 +1,13 @@
-"""Small requests to a vendor's services: sign-in, renewal, model lists and plans."""
+"""Small requests to a vendor's services: sign-in, renewal, model lists and plans, by the clock of its servers."""
 
+import time
+from collections.abc import Callable
 from urllib.parse import urlencode
 
 import msgspec
 from msgspec import Struct
 
 from dragoman.accounts.credential import CredentialError
-from dragoman.accounts.timestamps import ServerClock
 from dragoman.hub.failure import Kind
 from dragoman.net.client import (
     ConnectionLost,
@@ -20,8 +21,33 @@ from dragoman.net.headers import JSON, Header
 
 TIMEOUT_S = 15.0
 MAX_BYTES = 8 * 1024 * 1024
+NOISE_S = 30.0  # a Date header is in whole seconds and arrives late: a smaller difference is not a skew
 
 FORM: Header = (b"content-type", b"application/x-www-form-urlencoded")
+
+
+class ServerClock:
+    """The servers' time: ours, corrected by their Date headers."""
+
+    __slots__ = ("_clock", "_skew")
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._skew = 0.0
+
+    def now(self) -> float:
+        return self._clock() + self._skew
+
+    def observe_date(self, date: bytes | None) -> None:
+        if date is None:
+            return
+        from email.utils import parsedate_to_datetime  # 2 MB, only for vendors whose clock matters
+
+        try:
+            skew = parsedate_to_datetime(date.decode("latin-1")).timestamp() - self._clock()
+        except ValueError:
+            return
+        self._skew = skew if abs(skew) > NOISE_S else 0.0
 
 
 class ServiceResponse(Struct, frozen=True):

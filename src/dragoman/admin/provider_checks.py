@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dragoman.accounts.credential_files import PATH_ENDS, find_named_file
+from dragoman.accounts.credential import PATH_ENDS, find_named_file
 from dragoman.config import ConfigError, ProviderConfig
 from dragoman.config.discovery import find_credentials, home_directory
 from dragoman.config.providers import list_credentials

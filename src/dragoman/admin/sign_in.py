@@ -8,7 +8,7 @@ from typing import Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
-from dragoman.accounts.credential_files import Table, find_named_file
+from dragoman.accounts.credential import Table, find_named_file
 from dragoman.accounts.login import LoginFailed, save_login
 from dragoman.accounts.service_client import ServiceClient
 from dragoman.admin.errors import AdminError

@@ -9,8 +9,7 @@ from datetime import datetime
 import click
 import msgspec
 
-from dragoman.accounts.access import KeyRole, Scope
-from dragoman.accounts.keys import CreatedKey, Grant, KeyRow
+from dragoman.accounts.keys import CreatedKey, Grant, KeyRole, KeyRow, Scope
 from dragoman.admin.configuration import KEY_VARIABLE, client_key_variable
 from dragoman.admin.key_access import open_key_access
 from dragoman.admin.keys import (

@@ -6,8 +6,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from dragoman.accounts.access import CLIENT, Access, KeyRole, Scope
-from dragoman.accounts.keys import KeyId
+from dragoman.accounts.keys import CLIENT, Access, KeyId, KeyRole, Scope
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Client, GetHeader, Protocol
 from dragoman.net.exchange import Exchange

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dragoman.accounts.timestamps import parse_timestamp
+from dragoman.accounts.credential import parse_timestamp
 from dragoman.net.headers import Headers
 
 

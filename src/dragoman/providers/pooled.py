@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dragoman.accounts.credential_files import PATH_ENDS, find_named_file
+from dragoman.accounts.credential import PATH_ENDS, find_named_file
 from dragoman.accounts.pool import Member, Pool
 from dragoman.config.providers import Credential, list_credentials, split_by_credential
 from dragoman.config.secret import SecretSource

@@ -8,8 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from dragoman.accounts.refresher import CredentialRefresher
-from dragoman.accounts.service_client import ServiceClient
-from dragoman.accounts.timestamps import ServerClock
+from dragoman.accounts.service_client import ServerClock, ServiceClient
 from dragoman.net.client import DialOptions, HttpClient
 from dragoman.providers.codex.credential import AuthFile, Credential, TokenIssuer
 from fakes.codex import CLIENT_ID, FakeCodex

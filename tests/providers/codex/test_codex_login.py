@@ -13,10 +13,9 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from dragoman.accounts.credential_files import Table
+from dragoman.accounts.credential import Table
 from dragoman.accounts.login import LoginFailed
-from dragoman.accounts.service_client import ServiceClient
-from dragoman.accounts.timestamps import ServerClock
+from dragoman.accounts.service_client import ServerClock, ServiceClient
 from dragoman.net.client import DialOptions, HttpClient
 from dragoman.providers.codex.credential import AuthFile
 from dragoman.providers.codex.login import App, BrowserLogin, DeviceLogin

@@ -12,10 +12,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dragoman.accounts.credential import CredentialError
+from dragoman.accounts.credential import CredentialError, format_timestamp
 from dragoman.accounts.refresher import CredentialRefresher
-from dragoman.accounts.service_client import ServiceClient
-from dragoman.accounts.timestamps import ServerClock, format_timestamp
+from dragoman.accounts.service_client import ServerClock, ServiceClient
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import CopilotProviderConfig
 from dragoman.hub.failure import Kind, RequestError

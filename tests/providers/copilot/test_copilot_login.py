@@ -5,10 +5,9 @@ import time
 
 import pytest
 
-from dragoman.accounts.credential_files import Table
+from dragoman.accounts.credential import Table, parse_timestamp
 from dragoman.accounts.login import LoginFailed
-from dragoman.accounts.service_client import ServiceClient
-from dragoman.accounts.timestamps import ServerClock, parse_timestamp
+from dragoman.accounts.service_client import ServerClock, ServiceClient
 from dragoman.net.client import DialOptions, HttpClient
 from dragoman.providers.copilot.login import DeviceLogin
 from fakes.copilot import APP_TOKEN, CLIENT_ID, TOKEN, FakeCopilot

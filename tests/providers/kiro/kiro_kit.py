@@ -9,9 +9,9 @@ import apsw
 import msgspec
 from msgspec.structs import replace
 
+from dragoman.accounts.credential import format_timestamp
 from dragoman.accounts.refresher import CredentialRefresher
-from dragoman.accounts.service_client import ServiceClient
-from dragoman.accounts.timestamps import ServerClock, format_timestamp
+from dragoman.accounts.service_client import ServerClock, ServiceClient
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import KiroProviderConfig
 from dragoman.net.client import DialOptions, HttpClient

@@ -17,10 +17,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from dragoman.accounts.credential_files import Table
+from dragoman.accounts.credential import Table, parse_timestamp
 from dragoman.accounts.login import LoginFailed, save_login
-from dragoman.accounts.service_client import ServiceClient
-from dragoman.accounts.timestamps import ServerClock, parse_timestamp
+from dragoman.accounts.service_client import ServerClock, ServiceClient
 from dragoman.net.client import DialOptions, HttpClient
 from dragoman.providers.kiro.credential import Method
 from dragoman.providers.kiro.credential_sources import JsonFile

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.accounts.timestamps import parse_timestamp
+from dragoman.accounts.credential import parse_timestamp
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.providers.kiro.credential import Credential
 from fakes.kiro import FakeKiro, json_answer

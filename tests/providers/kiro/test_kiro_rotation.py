@@ -11,7 +11,7 @@ import apsw
 import msgspec
 import pytest
 
-from dragoman.accounts.timestamps import format_timestamp
+from dragoman.accounts.credential import format_timestamp
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.providers.kiro.credential import Credential
 from fakes.kiro import FakeKiro, json_answer

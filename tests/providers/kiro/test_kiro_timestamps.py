@@ -4,7 +4,8 @@ from email.utils import formatdate
 
 import pytest
 
-from dragoman.accounts.timestamps import ServerClock, format_timestamp, parse_timestamp
+from dragoman.accounts.credential import format_timestamp, parse_timestamp
+from dragoman.accounts.service_client import ServerClock
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from dragoman.accounts.access import KeyRole, Scope, parse_access
-from dragoman.accounts.keys import CreatedKey, Grant, Keyring, KeyRow
+from dragoman.accounts.keys import CreatedKey, Grant, Keyring, KeyRole, KeyRow, Scope, parse_access
 from dragoman.admin.keys import DEFAULT_GRACE_S, VersionMismatch, create_key, find_valid_key, revoke_key, rotate_key
 from dragoman.http.api.audit import AuditLog
 from dragoman.http.api.bodies import read_body, read_version

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from dragoman.accounts.access import Scope
-from dragoman.accounts.keys import Keyring
+from dragoman.accounts.keys import Keyring, Scope
 from dragoman.accounts.usage_writer import UsageWriter
 from dragoman.flow.gateway import Gateway
 from dragoman.http.api.audit import AuditLog

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dragoman import __version__
-from dragoman.accounts.access import Scope
 from dragoman.accounts.console_sessions import ConsoleSessions
-from dragoman.accounts.keys import KeyId, Keyring, KeyRow
+from dragoman.accounts.keys import KeyId, Keyring, KeyRow, Scope
 from dragoman.admin.live_timeline import MAX_ENTRIES, LiveTimeline, describe_recording, hide_content
 from dragoman.admin.timeline import TimelineEntry
 from dragoman.http.api.audit import AuditLog

@@ -10,9 +10,8 @@ import msgspec
 from msgspec import Struct
 
 from dragoman import __version__
-from dragoman.accounts.access import KeyRole, Scope
 from dragoman.accounts.console_sessions import Browser, ConsoleSessions, MemorySessions, NewSession
-from dragoman.accounts.keys import KeyId, Keyring
+from dragoman.accounts.keys import KeyId, Keyring, KeyRole, Scope
 from dragoman.config.settings import Config
 from dragoman.flow.gateway import Gateway
 from dragoman.http.api.audit import AuditLog

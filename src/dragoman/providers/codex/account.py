@@ -7,10 +7,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.accounts.credential import CredentialError
+from dragoman.accounts.credential import CredentialError, format_timestamp
 from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
-from dragoman.accounts.timestamps import format_timestamp
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.headers import Header, Headers
 from dragoman.protocols.responses.errors import read_failure as read_failure

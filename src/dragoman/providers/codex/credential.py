@@ -6,10 +6,21 @@ import binascii
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.credential import CredentialError, FileSource, TokenRejected, is_sendable
-from dragoman.accounts.credential_files import Table, encode_table, load_table, read_table, read_text, replace_file
+from dragoman.accounts.credential import (
+    CredentialError,
+    FileSource,
+    Table,
+    TokenRejected,
+    encode_table,
+    format_timestamp,
+    is_sendable,
+    load_table,
+    parse_timestamp,
+    read_table,
+    read_text,
+    replace_file,
+)
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
-from dragoman.accounts.timestamps import format_timestamp, parse_timestamp
 from dragoman.hub.failure import Kind
 
 REMEDY = "`codex login`, or `dragoman login codex`"

@@ -7,8 +7,7 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.credential import CredentialError, TokenRejected
-from dragoman.accounts.credential_files import Table
+from dragoman.accounts.credential import CredentialError, Table, TokenRejected, format_timestamp
 from dragoman.accounts.login import (
     BROWSER_TIMEOUT_S,
     DENIED,
@@ -23,7 +22,6 @@ from dragoman.accounts.login import (
     wait_for_browser_code,
 )
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
-from dragoman.accounts.timestamps import format_timestamp
 from dragoman.hub.failure import Kind
 from dragoman.providers.codex.credential import Credential, merge_tokens, read_error_code, read_tokens, token_fields
 

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from dragoman.accounts.credential import Source
 from dragoman.accounts.refresher import CredentialRefresher
-from dragoman.accounts.service_client import ServiceClient
-from dragoman.accounts.timestamps import ServerClock
+from dragoman.accounts.service_client import ServerClock, ServiceClient
 from dragoman.config.discovery import codex_credential_paths, home_directory
 from dragoman.config.settings import CodexProviderConfig, ProviderConfig
 from dragoman.framing.jsonspan import replace_value

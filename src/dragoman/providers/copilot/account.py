@@ -8,8 +8,8 @@ from urllib.parse import parse_qs
 import msgspec
 from msgspec import Raw, Struct
 
+from dragoman.accounts.credential import parse_timestamp
 from dragoman.accounts.service_client import ServiceResponse
-from dragoman.accounts.timestamps import parse_timestamp
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.headers import Headers
 from dragoman.protocols.chat.errors import read_failure as read_failure

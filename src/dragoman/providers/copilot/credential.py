@@ -9,20 +9,25 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.accounts.credential import NEVER_EXPIRES, CredentialError, Source, TokenRejected, is_sendable
-from dragoman.accounts.credential_files import (
+from dragoman.accounts.credential import (
+    NEVER_EXPIRES,
+    CredentialError,
+    Source,
     Table,
+    TokenRejected,
     describe_place,
     encode_table,
     find_named_file,
+    format_timestamp,
+    is_sendable,
     load_table,
+    parse_timestamp,
     read_table,
     read_text,
     replace_file,
     reveal,
 )
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
-from dragoman.accounts.timestamps import format_timestamp, parse_timestamp
 from dragoman.config.discovery import copilot_credential_paths, home_directory
 from dragoman.config.settings import CopilotProviderConfig
 from dragoman.hub.failure import Kind

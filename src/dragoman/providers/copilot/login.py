@@ -5,8 +5,7 @@ import asyncio
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.credential import CredentialError, TokenRejected
-from dragoman.accounts.credential_files import Table
+from dragoman.accounts.credential import CredentialError, Table, TokenRejected
 from dragoman.accounts.login import DEVICE_CODE, AuthorizationPending, LoginFailed, PollPace, Sleep, Tick, poll
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.hub.failure import Kind

@@ -8,8 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.accounts.refresher import CredentialRefresher
-from dragoman.accounts.service_client import ServiceClient
-from dragoman.accounts.timestamps import ServerClock
+from dragoman.accounts.service_client import ServerClock, ServiceClient
 from dragoman.config.settings import GeminiProviderConfig, ProviderConfig
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.client import OutgoingRequest

@@ -12,20 +12,23 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.accounts import credential as accounts
-from dragoman.accounts.credential import NEVER_EXPIRES, CredentialError, FileSource
-from dragoman.accounts.credential_files import (
+from dragoman.accounts.credential import (
+    NEVER_EXPIRES,
     PATH_ENDS,
+    CredentialError,
+    FileSource,
     Table,
     describe_place,
     encode_table,
     find_named_file,
+    format_timestamp,
     holds_object,
     load_table,
+    parse_timestamp,
     read_text,
     replace_file,
     reveal,
 )
-from dragoman.accounts.timestamps import format_timestamp, parse_timestamp
 from dragoman.config.discovery import data_directory, home_directory, kiro_credential_paths
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import KiroProviderConfig

@@ -8,8 +8,7 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.credential import CredentialError, TokenRejected
-from dragoman.accounts.credential_files import Table
+from dragoman.accounts.credential import CredentialError, Table, TokenRejected, format_timestamp
 from dragoman.accounts.login import (
     BROWSER_TIMEOUT_S,
     DEVICE_CODE,
@@ -24,7 +23,6 @@ from dragoman.accounts.login import (
     wait_for_browser_code,
 )
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
-from dragoman.accounts.timestamps import format_timestamp
 from dragoman.hub.failure import Kind
 from dragoman.providers.kiro.credential import BUILDER_ID_START, DEFAULT_LIFE_S, Method, read_error_code, read_tokens
 

@@ -16,8 +16,7 @@ from uuid import uuid4
 from dragoman import __version__
 from dragoman.accounts.credential import CredentialError
 from dragoman.accounts.refresher import CredentialRefresher
-from dragoman.accounts.service_client import ServiceClient
-from dragoman.accounts.timestamps import ServerClock
+from dragoman.accounts.service_client import ServerClock, ServiceClient
 from dragoman.config.settings import KiroProviderConfig, ProviderConfig
 from dragoman.framing.eventstream import CONTENT_TYPE
 from dragoman.hub.events import Event
