@@ -20,7 +20,7 @@ from dragoman.observers.metrics import RequestMetrics
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.observers.request_log import format_text
 from dragoman.prices import Pricing
-from dragoman.routing.resolve import Route
+from dragoman.routing import Route
 from dragoman.store import open_store
 
 REQUESTS = 2000

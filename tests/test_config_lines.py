@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.config.lines import key_lines, line_of
+from dragoman.config.tree import key_lines, line_of
 
 SAMPLE = '''# a comment with [brackets] and = signs
 top = "a # b"

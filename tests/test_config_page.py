@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from dragoman.config import settings
-from dragoman.config.console import VARIABLE as CONSOLE_VARIABLE
 from dragoman.config.discovery import VARIABLE
 from dragoman.config.environment import API_KEYS, CLIENT_KEYS, GENERAL_NAMES, KIRO_CREDENTIALS, KIRO_NAMES
+from dragoman.config.settings import CONSOLE_VARIABLE
 
 PAGE = (Path(__file__).parent.parent / "docs" / "configuration.md").read_text()
 ROW = re.compile(r"\| `(\w+)` \| (.*?) \| .*\|$", re.MULTILINE)

@@ -20,11 +20,10 @@ from dragoman.accounts.lost_calls import LostCalls
 from dragoman.accounts.usage_writer import UsageWriter, remove_old_usage_forever
 from dragoman.admin.configuration import ConfigReader
 from dragoman.config import Config, ConfigError, Problem
-from dragoman.config.console import find_console_state
 from dragoman.config.load import Stamp, stamp_file
 from dragoman.config.proxies import read_proxies
 from dragoman.config.secret import find_unreadable_secrets
-from dragoman.config.settings import Tools, is_loopback
+from dragoman.config.settings import Tools, find_console_state, is_loopback
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.learned_quirks import LearnedQuirks
 from dragoman.flow.media_fetcher import Fetcher
@@ -51,11 +50,9 @@ from dragoman.providers.connection import USER_AGENT
 from dragoman.providers.pooled import make_provider
 from dragoman.providers.provider import Provider
 from dragoman.responses.background import BackgroundRuns
-from dragoman.responses.cleaning import remove_old_responses_forever
-from dragoman.responses.service import ResponseService
+from dragoman.responses.service import ResponseService, remove_old_responses_forever
 from dragoman.store import Store, StoreError
-from dragoman.telemetry.registry import make_registry
-from dragoman.telemetry.shared_counters import SharedCounters
+from dragoman.telemetry.registry import SharedCounters, make_registry
 from dragoman.tools.backends import CurrentBackends, Network
 from dragoman.tools.plan import ToolPlan, plan_tools
 

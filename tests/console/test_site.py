@@ -10,7 +10,7 @@ import pytest
 
 from console.browser import Browser
 from dragoman.config import load
-from dragoman.config.console import find_console_state
+from dragoman.config.settings import find_console_state
 from dragoman.http.console.browser_check import make_browser_check
 from gateway import KEY, Running, running
 

@@ -43,7 +43,7 @@ from dragoman.providers.provider import (
     RequestRules,
     SendRequest,
 )
-from dragoman.routing.resolve import Route
+from dragoman.routing import Route
 
 NOW = 1_800_000_000.0
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}

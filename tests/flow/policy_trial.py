@@ -6,7 +6,7 @@ from dragoman.flow.policy import Limits, Policy, SecondChances
 from dragoman.flow.step import Ask, GiveUp, NoReply, Step, TurnEnd, Wait, Waited
 from dragoman.hub.failure import Failure
 from dragoman.providers.provider import Provider
-from dragoman.routing.resolve import Route
+from dragoman.routing import Route
 from flow.in_memory import NOW, make_pooled, make_provider, make_resting
 
 ONE, TWO = Route("one", "m"), Route("two", "n")

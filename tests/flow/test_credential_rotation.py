@@ -14,7 +14,7 @@ from dragoman.flow.step import NoReply
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Headers
 from dragoman.providers.provider import Provider
-from dragoman.routing.resolve import Route
+from dragoman.routing import Route
 from flow.in_memory import NOW, make_pooled, make_provider, make_resting
 
 NOTHING = Headers([])

@@ -32,7 +32,7 @@ from dragoman.hub.events import TruncatedCall
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Headers
 from dragoman.providers.provider import Endpoint, ReplyRules
-from dragoman.routing.resolve import Route
+from dragoman.routing import Route
 from flow.in_memory import CHAT, NOW, URL, make_call, make_provider, prepare_for, run, send_nothing
 from flow.policy_trial import ONE, TWO, Trial
 

@@ -16,7 +16,7 @@ from dragoman.hub.profile import Profile
 from dragoman.hub.request import Request
 from dragoman.net.headers import Header, Headers
 from dragoman.providers.provider import Attempt, Auth, Catalogue, Endpoint, Provider, ReplyRules, RequestRules
-from dragoman.routing.resolve import Route
+from dragoman.routing import Route
 from flow.in_memory import (
     CHAT,
     MESSAGES,

@@ -19,7 +19,7 @@ from dragoman.hub.usage import Source, Usage
 from dragoman.net.errors import BodyTimeout, BodyTooLarge, ClientDisconnected, HeadRejected
 from dragoman.net.headers import Headers
 from dragoman.observers.reply_monitor import ReplyMonitor
-from dragoman.routing.resolve import Route
+from dragoman.routing import Route
 from replies import END, START, text
 
 ROUTE = Route("up", "m")

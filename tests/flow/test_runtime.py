@@ -6,7 +6,7 @@ from dragoman.config.settings import ModelRoute
 from dragoman.flow.runtime import find_targets, list_known_models, target_settings
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.providers.provider import Catalogue, ModelInfo, Provider
-from dragoman.routing.resolve import Route
+from dragoman.routing import Route
 from flow.in_memory import make_provider, make_world, run
 
 

@@ -21,7 +21,7 @@ from dragoman.flow.steps.complete_call import CallCompleted, CallsDropped, Compl
 from dragoman.flow.steps.continue_pause import ContinuePause, PauseContinued, Paused
 from dragoman.flow.steps.run_tools import RunTools, ToolsCalled, ToolsRan
 from dragoman.hub.failure import Failure, Kind
-from dragoman.routing.resolve import Route
+from dragoman.routing import Route
 from flow.in_memory import make_provider
 
 FAILURE = Failure(Kind.LOST, "gone")

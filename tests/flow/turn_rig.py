@@ -16,7 +16,7 @@ from dragoman.net.client import HttpClient
 from dragoman.net.headers import Header
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.providers.provider import Auth, ReplyRules
-from dragoman.routing.resolve import Route
+from dragoman.routing import Route
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from flow.in_memory import (
     CHAT,

@@ -5,7 +5,7 @@ from msgspec import Struct
 from dragoman.config.settings import ModelRoute
 from dragoman.providers.kiro.model_cache import resolve_name
 from dragoman.providers.provider import Catalogue
-from dragoman.routing.resolve import KnownModels, Route, find_configured_targets, find_listed_targets
+from dragoman.routing import KnownModels, Route, find_configured_targets, find_listed_targets
 
 IDS = ("auto", "claude-sonnet-4.5", "claude-opus-4.6")
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from dragoman.config.settings import ModelRoute
 from dragoman.providers.provider import Catalogue
-from dragoman.routing.resolve import (
+from dragoman.routing import (
     KnownModels,
     Route,
     find_configured_targets,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.responses.cleaning import remove_old_events
+from dragoman.responses.service import remove_old_events
 from e2e import speak_chat
 from e2e.meaning import Meant, Say, Stop
 from fakes.upstream import Answer

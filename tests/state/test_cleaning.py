@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from dragoman.config.settings import ResponsesSettings
-from dragoman.responses.cleaning import remove_old_responses
+from dragoman.responses.service import remove_old_responses
 from dragoman.store import open_store
 from store.test_stored_responses import HELLO, MORE, REPLY, response
 

@@ -14,7 +14,7 @@ from dragoman.hub.usage import Usage
 from dragoman.observers.metrics import RequestMetrics
 from dragoman.observers.metrics_text import Reading
 from dragoman.telemetry import otlp
-from dragoman.telemetry.collector import Collector, InvalidSetting, find_collector, resource_attributes
+from dragoman.telemetry.exporter import Collector, InvalidSetting, find_collector, resource_attributes
 from fakes.otlp import attributes, metrics_of, spans_of
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from dragoman.observers.metrics_text import Reading, merge_readings
-from dragoman.telemetry import shared_counters as module
-from dragoman.telemetry.shared_counters import SharedCounters
+from dragoman.telemetry import registry as module
+from dragoman.telemetry.registry import SharedCounters
 
 ANSWERED = "dragoman_requests_answered_total"
 CONNECTIONS = "dragoman_connections"

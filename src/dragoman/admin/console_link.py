@@ -9,8 +9,7 @@ from dragoman.admin.configuration import base_url
 from dragoman.admin.errors import AdminError, NotFound
 from dragoman.admin.running_gateway import find_running
 from dragoman.config import Config
-from dragoman.config.console import VARIABLE, find_console_state
-from dragoman.config.settings import is_loopback
+from dragoman.config.settings import CONSOLE_VARIABLE, find_console_state, is_loopback
 from dragoman.store import open_store
 
 NO_OWNER = (
@@ -27,7 +26,7 @@ async def make_console_link(config: Config, environ: Mapping[str, str] = os.envi
         raise NotFound(f"No gateway is running at {address}. Start one: dragoman serve")
     state = find_console_state(config, environ)
     if not state.is_on:
-        raise AdminError(state.problem or f"The console is off: console.enabled is false, or ${VARIABLE} is 0.")
+        raise AdminError(state.problem or f"The console is off: console.enabled is false, or ${CONSOLE_VARIABLE} is 0.")
     if not is_loopback(config.server.host):
         raise AdminError("Open the console at the address of your reverse proxy, and sign in there with a key.")
     store = await open_store(config.store.url)

@@ -11,7 +11,7 @@ from dragoman.admin.clients import Recipe, claude_environment, codex_provider, o
 from dragoman.admin.configuration import KEY_VARIABLE, Target, suggest_model
 from dragoman.config import Config
 from dragoman.providers.model_profiles import find_profile
-from dragoman.routing.resolve import find_configured_targets
+from dragoman.routing import find_configured_targets
 
 
 class Launch(Struct, frozen=True):

@@ -8,7 +8,7 @@ from dragoman.flow.runtime import Runtime, list_known_models
 from dragoman.prices import Pricing
 from dragoman.prices.pricing import UsdPerMillion
 from dragoman.providers.provider import Provider
-from dragoman.routing.resolve import list_names
+from dragoman.routing import list_names
 
 
 class RouteTarget(Struct, frozen=True):

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from dragoman.admin.jsonc import NotJson, read_jsonc, set_members
 from dragoman.config import parse_dotenv
-from dragoman.config.lines import key_lines
+from dragoman.config.tree import key_lines
 from dragoman.framing.redaction import MASK, redact
 
 OTHERS_KEY = re.compile(

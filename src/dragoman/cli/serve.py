@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dragoman.cli.serving.worker_pool import Links
     from dragoman.http.worker_group import GroupMember
     from dragoman.hub.outcome import Outcome
-    from dragoman.telemetry.shared_counters import SharedCounters
+    from dragoman.telemetry.registry import SharedCounters
 
 MAX_WORKERS = 64
 OPEN_FILES = 65_536  # for each process: a client connection may need an upstream connection too
@@ -161,7 +161,7 @@ def _serve_with_workers(options: ServeOptions, workers: int, announce: Callable[
     from dragoman.cli.serving.listener import make_socket_directory
     from dragoman.cli.serving.worker_pool import Links, WorkerPool
     from dragoman.http.worker_group import GroupMember
-    from dragoman.telemetry.shared_counters import SharedCounters
+    from dragoman.telemetry.registry import SharedCounters
 
     gc.enable()
     parent = _Parent(replace(options, shared_counters=SharedCounters(workers)), announce)

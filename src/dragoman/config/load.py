@@ -24,7 +24,6 @@ from dragoman.config.environment import (
     parse_dotenv,
     read_environment,
 )
-from dragoman.config.lines import key_lines
 from dragoman.config.problems import ConfigError, Key, Problem, list_known, suggest
 from dragoman.config.providers import read_providers
 from dragoman.config.proxies import read_proxies
@@ -45,7 +44,7 @@ from dragoman.config.settings import (
     WebFetch,
     WebSearch,
 )
-from dragoman.config.tree import Origin, Tree
+from dragoman.config.tree import Origin, Tree, key_lines
 
 FILE_NAME = "dragoman.toml"
 SECTIONS = (

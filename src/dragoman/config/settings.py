@@ -1,6 +1,7 @@
 """The settings: frozen structs for all sections of the configuration, with their defaults and limits."""
 
 import ipaddress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -329,3 +330,28 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+CONSOLE_VARIABLE = "DRAGOMAN_CONSOLE"
+CONSOLE_OFF = ("0", "off", "false", "no")
+CONSOLE_IS_EXPOSED = (
+    "The console is off: other machines can reach {host}, and nothing says that they use TLS. Put a reverse proxy "
+    "with TLS in front and name its address in console.trusted_proxies, or listen on 127.0.0.1."
+)
+
+
+class ConsoleState(Struct, frozen=True):
+    """Whether the console is served; `problem` says why it is not, although it is enabled."""
+
+    is_on: bool
+    problem: str = ""
+
+
+def find_console_state(config: Config, environ: Mapping[str, str]) -> ConsoleState:
+    """Return whether the console is served. The environment can only switch it off, and then nothing else counts."""
+    console, is_local = config.console, is_loopback(config.server.host)
+    if environ.get(CONSOLE_VARIABLE, "").strip().lower() in CONSOLE_OFF or console.enabled is False:
+        return ConsoleState(False)
+    if is_local or (console.enabled and console.trusted_proxies):
+        return ConsoleState(True)
+    return ConsoleState(False, CONSOLE_IS_EXPOSED.format(host=config.server.host) if console.enabled else "")

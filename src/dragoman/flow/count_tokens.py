@@ -21,7 +21,7 @@ from dragoman.net.headers import JSON, Header
 from dragoman.providers.model_profiles import find_profile
 from dragoman.providers.provider import Provider
 from dragoman.providers.token_count import estimate_request_tokens
-from dragoman.routing.resolve import Route
+from dragoman.routing import Route
 
 log = logging.getLogger(__name__)
 

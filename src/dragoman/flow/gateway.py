@@ -40,7 +40,7 @@ from dragoman.hub.outcome import OutcomeObserver
 from dragoman.hub.ports import ReplyContext
 from dragoman.net.exchange import Exchange
 from dragoman.observers.reply_monitor import ReplyMonitor
-from dragoman.routing.resolve import Route
+from dragoman.routing import Route
 
 if TYPE_CHECKING:  # imported when such a request comes
     from dragoman.flow.relay.relayed_call import RelayedCall

@@ -31,7 +31,7 @@ from dragoman.flow.steps.run_tools import Rounds, RunTools, ToolsCalled, ToolsRa
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Headers
 from dragoman.providers.provider import Adjustment, Provider
-from dragoman.routing.resolve import Route
+from dragoman.routing import Route
 
 
 class After(Struct, frozen=True):

@@ -27,7 +27,7 @@ from dragoman.passes.inline_media import find_links, inline_links
 from dragoman.passes.server_tools import ServerTools
 from dragoman.protocols import KEY_PLACES
 from dragoman.providers.provider import Attempt, Pass, Provider, keep_body, no_options
-from dragoman.routing.resolve import Route
+from dragoman.routing import Route
 from dragoman.tools.plan import ToolPlan
 
 IDENTITY = (b"accept-encoding", b"identity")

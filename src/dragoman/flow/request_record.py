@@ -19,7 +19,7 @@ from dragoman.net.errors import RequestRejected as Unreadable
 from dragoman.net.headers import Headers
 from dragoman.observers.reply_monitor import ReplyMonitor, ReplySummary
 from dragoman.providers.token_count import BYTES_PER_TOKEN, estimate_body_tokens
-from dragoman.routing.resolve import Route
+from dragoman.routing import Route
 
 VERSION = re.compile(r"v?\d")
 NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._@+-]")

@@ -17,7 +17,7 @@ from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header, Headers
-from dragoman.routing.resolve import Route
+from dragoman.routing import Route
 
 UNBUFFERED: tuple[Header, ...] = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")

@@ -15,7 +15,7 @@ from dragoman.hub.ports import Protocol
 from dragoman.hub.profile import Profile
 from dragoman.providers.model_profiles import find_profile
 from dragoman.providers.provider import NO_CHAT_TOOLS, Provider
-from dragoman.routing.resolve import (
+from dragoman.routing import (
     KnownModels,
     Route,
     find_configured_targets,

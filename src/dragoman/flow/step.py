@@ -22,7 +22,7 @@ from dragoman.flow.steps.run_tools import Rounds, RunTools, ToolsCalled, ToolsRa
 from dragoman.hub.failure import Failure
 from dragoman.net.headers import Headers
 from dragoman.providers.provider import Provider
-from dragoman.routing.resolve import Route
+from dragoman.routing import Route
 
 
 class ErrorReply(Struct, frozen=True):

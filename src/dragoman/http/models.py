@@ -12,7 +12,7 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import GetHeader, ListedModel, ModelList, Protocol
 from dragoman.net.headers import JSON, Header
 from dragoman.providers.provider import ModelInfo
-from dragoman.routing.resolve import list_names
+from dragoman.routing import list_names
 
 
 class ModelsApi:

@@ -1,4 +1,4 @@
-"""Read and change what is kept, for one owner at a time; errors are those of OpenAI's API."""
+"""Read, change and remove what is kept; errors are those of OpenAI's API."""
 
 import asyncio
 import logging
@@ -24,10 +24,10 @@ from dragoman.responses.context import (
     response_not_found,
     restore,
 )
-from dragoman.responses.conversation_lease import ConversationLease
-from dragoman.responses.kept_call import KeptCall, Terms
+from dragoman.responses.kept_call import ConversationLease, KeptCall, Terms
 from dragoman.store import Store, StoreError
-from dragoman.store.response_rows import ItemRow, ResponseRow, ResponseStore, split_digests
+from dragoman.store.response_rows import Bounds, ItemRow, ResponseRow, ResponseStore, split_digests
+from dragoman.store.run_rows import RunStore
 
 T = TypeVar("T")
 
@@ -214,3 +214,43 @@ def includes_opaque(parameters: Sequence[tuple[str, str]]) -> bool:
     """Return whether a query's `include` asks for opaque reasoning."""
     requested = [value for name, value in parameters if name in ("include", "include[]")]
     return any("reasoning.encrypted_content" in value for value in requested)
+
+
+REMOVE_EVERY_S = 300.0
+REMOVE_BATCH = 100  # responses in one transaction, which other users of the store wait for
+REMOVE_PAUSE_S = 0.05
+EVENTS_KEPT_S = 600  # after the end of a response
+MB = 1024 * 1024
+
+
+async def remove_old_responses_forever(
+    store: Store, settings: Callable[[], ResponsesSettings], every_s: float = REMOVE_EVERY_S
+) -> None:
+    while True:
+        try:
+            await remove_old_responses(store.responses, settings())
+            await remove_old_events(store.runs)
+        except StoreError as error:
+            log.warning("old responses cannot be removed now: %s", error)
+        await asyncio.sleep(every_s)
+
+
+async def remove_old_events(runs: RunStore) -> int:
+    """Remove the events of background responses that ended some time ago; return of how many. The responses stay."""
+    removed = 0
+    while count := await runs.remove_events(int(time.time()) - EVENTS_KEPT_S, REMOVE_BATCH):
+        removed += count
+        await asyncio.sleep(REMOVE_PAUSE_S)
+    return removed
+
+
+async def remove_old_responses(store: ResponseStore, settings: ResponsesSettings) -> int:
+    """Remove all that is too old or too much; return how many responses."""
+    bounds = Bounds(settings.max_per_key, int(settings.max_mb_per_key * MB), int(settings.max_mb * MB))
+    removed = 0
+    while count := await store.remove_responses(int(time.time()), bounds, REMOVE_BATCH):
+        removed += count
+        await asyncio.sleep(REMOVE_PAUSE_S)
+    if removed:
+        log.info("removed %d stored responses that had expired or exceeded the bounds", removed)
+    return removed

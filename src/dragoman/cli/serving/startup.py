@@ -18,9 +18,8 @@ from dragoman.admin.configuration import KEY_VARIABLE, UNSPECIFIED, Target, find
 from dragoman.admin.errors import AdminError
 from dragoman.admin.running_gateway import forget_gateway, note_gateway
 from dragoman.config import Config, ProviderConfig, Secret
-from dragoman.config.console import find_console_state
 from dragoman.config.discovery import data_directory, home_directory
-from dragoman.config.settings import is_loopback
+from dragoman.config.settings import find_console_state, is_loopback
 from dragoman.store import Store, StoreError, make_store
 
 NO_KEY = (

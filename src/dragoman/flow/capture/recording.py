@@ -30,7 +30,7 @@ from dragoman.net.headers import Header
 from dragoman.net.tasks import describe_fault
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.providers.provider import Provider
-from dragoman.routing.resolve import Route
+from dragoman.routing import Route
 
 log = logging.getLogger(__name__)
 

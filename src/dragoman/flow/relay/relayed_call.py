@@ -35,7 +35,7 @@ from dragoman.net.headers import JSON, Header
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.protocols.relayed_paths import PROTOCOL, UPSTREAM, RelayedPath
 from dragoman.providers.provider import Provider
-from dragoman.routing.resolve import Route
+from dragoman.routing import Route
 
 log = logging.getLogger("dragoman.requests")
 

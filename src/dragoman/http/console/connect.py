@@ -11,7 +11,7 @@ from dragoman.flow.runtime import list_known_models
 from dragoman.http.api.parameters import Parameters
 from dragoman.http.api.responses import respond
 from dragoman.http.routes import RoutedRequest
-from dragoman.routing.resolve import list_names
+from dragoman.routing import list_names
 
 
 async def list_clients(gateway: Gateway, request: RoutedRequest) -> None:

@@ -1,4 +1,4 @@
-"""Finds the targets of a model name: an ordered list of `provider/model`."""
+"""Which upstreams serve a model name: pure functions over the configuration and the catalogues."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -1,1 +1,0 @@
-"""Which upstream answers for a model name: pure functions over the configuration and the catalogues."""
