@@ -1,4 +1,4 @@
-"""The configuration file as text: secrets are hidden, put back, and never in a diff."""
+"""dragoman.toml: a first file, its provider sections, and its text without secrets."""
 
 from functools import partial
 from pathlib import Path
@@ -10,12 +10,21 @@ from dragoman.admin.config_file import (
     ShownFile,
     config_path,
     describe_change,
+    find_choices,
+    find_vendor,
+    list_providers,
+    make_choice,
+    new_file_path,
+    plan_addition,
+    plan_removal,
     plan_write,
+    render_config,
     restore_secrets,
     show_file,
 )
-from dragoman.admin.errors import InvalidArgument
-from dragoman.config import load
+from dragoman.admin.configuration import ConfigSource
+from dragoman.admin.errors import AdminError, InvalidArgument
+from dragoman.config import LocalServer, load
 
 TOML = """\
 [store]
@@ -31,6 +40,74 @@ api_key = "env:OTHER_KEY"
 # api_key = "sk-fake-an-old-key-0123456789"
 """
 SECRETS = ("hunter2-long", "fake-plain-value", "header-secret-value", "sk-fake-an-old-key")
+
+
+def test_the_file_configures_what_was_found(tmp_path: Path) -> None:
+    environ = {"GROQ_API_KEY": "gsk-fake-1", "OPENAI_API_KEY": "sk-fake-2", "OPENAI_BASE_URL": "https://o.example/v1"}
+    found = load(None, environ, tmp_path, tmp_path, servers=[LocalServer("ollama", 11434, ("ollama",))])
+    choices = [*find_choices(found), make_choice("azure-openai", {"resource": "acme"})]
+    text = render_config(choices, 9000, "errors")
+    assert "fake" not in text
+    (tmp_path / "dragoman.toml").write_text(text)
+    written = load(None, environ, tmp_path, tmp_path)
+    assert (written.server.port, written.debug.capture) == (9000, "errors")
+    assert {name: provider.endpoint for name, provider in written.providers.items()} == {
+        "openai": "https://o.example/v1",
+        "groq": "https://api.groq.com/openai/v1",
+        "ollama": "http://127.0.0.1:11434/v1",
+        "azure-openai": "https://acme.openai.azure.com/openai/v1",
+    }
+    assert written.providers["ollama"].quirks == ("ollama",)
+
+
+def test_the_file_is_the_named_one_or_the_users_or_the_directorys(tmp_path: Path) -> None:
+    place = ConfigSource(None, {}, tmp_path / "work", tmp_path)
+    assert new_file_path(place, in_directory=False) == tmp_path / ".config/dragoman/dragoman.toml"
+    assert new_file_path(place, in_directory=True) == tmp_path / "work/dragoman.toml"
+    assert new_file_path(ConfigSource("/x.toml", {}, tmp_path, tmp_path), in_directory=True) == Path("/x.toml")
+
+
+def source(directory: Path, text: str, **environ: str) -> ConfigSource:
+    (directory / "dragoman.toml").write_text(text)
+    return ConfigSource(None, environ, directory, directory)
+
+
+def test_a_row_names_credential_origin_and_problem_but_no_secret(tmp_path: Path) -> None:
+    text = '[providers.a]\nkind = "groq"\n[providers.b]\nkind = "openai"\napi_key = "sk-fake-literal"\n'
+    config = source(tmp_path, text).read()
+    first, second = list_providers(config, {})
+    assert (first.kind, first.credential) == ("groq", "env:GROQ_API_KEY")
+    assert first.problem == "environment variable GROQ_API_KEY is not set"
+    assert (second.credential, second.problem) == ("***", "")
+    assert second.origin == f"{tmp_path}/dragoman.toml:4"
+
+
+def test_an_addition_that_would_make_the_file_invalid_is_refused(tmp_path: Path) -> None:
+    place = source(tmp_path, "")
+    with pytest.raises(AdminError, match=r"was not changed.*\n.*dragoman.toml:3: providers.x.port: unknown key"):
+        plan_addition(place, "x", {"kind": "groq", "port": 1})
+    assert [path.name for path in tmp_path.iterdir()] == ["dragoman.toml"]
+
+
+def test_additions_and_removals_undo_each_other(tmp_path: Path) -> None:
+    place = source(tmp_path, "[server]\nport = 1\n")
+    addition = plan_addition(place, "x", {"kind": "groq"})
+    (tmp_path / "dragoman.toml").write_text(addition.new)
+    assert plan_removal(place, "x").new.strip() == "[server]\nport = 1"
+
+
+def test_a_new_file_belongs_to_the_user_not_to_the_directory(tmp_path: Path) -> None:
+    place = ConfigSource(None, {"XDG_CONFIG_HOME": "/etc/mine"}, tmp_path, tmp_path)
+    assert config_path(place.read(), place.environ, place.home) == Path("/etc/mine/dragoman/dragoman.toml")
+
+
+def test_a_kind_is_a_vendor_or_one_of_ours() -> None:
+    assert find_vendor("openai") is None
+    vendor = find_vendor("groq")
+    assert vendor is not None
+    assert vendor.title == "Groq"
+    with pytest.raises(InvalidArgument, match='did you mean "groq"'):
+        find_vendor("grog")
 
 
 def shown(directory: Path, toml: str = TOML) -> ShownFile:

@@ -1,15 +1,30 @@
-"""The checks of `doctor` as a stream of findings."""
+"""The checks of `doctor` as a stream of findings; the probe of a server, its report, and the settings that follow."""
 
 import asyncio
 import socket
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from dragoman.admin.diagnosis import examine, find_fallbacks, report_config_errors
+from dragoman.admin.diagnosis import (
+    choose_provider,
+    choose_settings,
+    examine,
+    find_fallbacks,
+    plan_probed_settings,
+    probe_provider,
+    report_config_errors,
+)
+from dragoman.admin.errors import AdminError, InvalidArgument, NotFound
 from dragoman.config import Config, ConfigError, load
 from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding
+from dragoman.providers.compatible.probe import ProbeResult
+from fakes.compatible import Body, Server
+from fakes.upstream import FakeUpstream
 from gateway import running
+
+KEY = "sk-fake-0123456789"
 
 
 def config_in(directory: Path, toml: str = "", port: int = 1) -> Config:
@@ -90,3 +105,49 @@ def test_metrics_show_why_requests_went_to_another_provider() -> None:
     [finding] = find_fallbacks(metrics)
     assert (finding.what, finding.state) == ("fallbacks from a", WARNING)
     assert finding.found.endswith("rate limited (3), credentials cooling down now (2)")
+
+
+def reject_developer(body: Body) -> str | None:
+    return f"{KEY} may not send developer" if '"developer"' in msgspec.json.encode(body).decode() else None
+
+
+def config_for(directory: Path, url: str, more: str = "") -> Config:
+    section = f'[providers.up]\nkind = "openai-compatible"\nendpoint = "{url}"\napi_key = "{KEY}"\n{more}'
+    (directory / "dragoman.toml").write_text(section)
+    return load(None, {}, directory, directory)
+
+
+def test_a_report_has_the_settings_and_no_secret_and_its_edit_can_be_applied(tmp_path: Path) -> None:
+    progress: list[str] = []
+    with FakeUpstream(choose=Server(objection=reject_developer), models=("tiny",)) as fake:
+        config = config_for(tmp_path, fake.url)
+        report = asyncio.run(probe_provider(choose_provider(config, "up"), None, progress.append))
+    assert report.settings == {"protocol": "chat", "quirks": ["no_developer"]}
+    assert (report.profile.model, report.profile.requests) == ("tiny", len(fake.calls))
+    assert KEY not in str(report.profile.traits)
+    [line] = progress
+    assert line.startswith("Probing tiny at")
+    plan_probed_settings(config, report, {}).apply()
+    assert load(None, {}, tmp_path, tmp_path).providers["up"].quirks == ("no_developer",)
+
+
+def test_a_server_without_models_needs_the_name_of_one(tmp_path: Path) -> None:
+    with FakeUpstream(choose=Server()) as fake:
+        config = config_for(tmp_path, fake.url)
+        with pytest.raises(AdminError, match="--model"):
+            asyncio.run(probe_provider(config.providers["up"], None, lambda line: None))
+
+
+def test_only_a_compatible_provider_that_exists_can_be_probed(tmp_path: Path) -> None:
+    config = config_for(tmp_path, "http://127.0.0.1:9", '[providers.other]\nkind = "echo"\n')
+    with pytest.raises(NotFound, match='Did you mean "up"'):
+        choose_provider(config, "upp")
+    with pytest.raises(InvalidArgument, match="of kind echo"):
+        choose_provider(config, "other")
+
+
+def test_configured_protocols_come_first_and_undecided_quirks_stay(tmp_path: Path) -> None:
+    more = 'protocol = ["responses", "chat"]\nquirks = ["max_tokens"]\n'
+    provider = config_for(tmp_path, "http://127.0.0.1:9", more).providers["up"]
+    profile = ProbeResult("tiny", 1, ("chat", "responses"), (), frozenset({"max_tokens"}), ())
+    assert choose_settings(profile, provider) == {"protocol": ["responses", "chat"], "quirks": "max_tokens"}

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from dragoman.admin.usage_totals import Total
+from dragoman.admin.usage import Total
 from dragoman.cli.usage import render_remarks
 from dragoman.store.usage_rows import RECORD_NAMES
 

@@ -7,10 +7,10 @@ from datetime import datetime
 import msgspec
 from msgspec import Struct
 
-from dragoman.admin.accounting import load_usage, parse_span
+from dragoman.admin.config_file import ProviderRow, list_providers
 from dragoman.admin.configuration import base_url
-from dragoman.admin.provider_sections import ProviderRow, list_providers
 from dragoman.admin.running_gateway import MAX_BODY_BYTES, PROBE_TIMEOUT_S, find_gateway
+from dragoman.admin.usage import load_usage, parse_span
 from dragoman.config import Config
 from dragoman.net.client import ConnectionLost, HttpClient, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.observers.metrics_catalogue import COOLING_DOWN, IN_PROGRESS, POOL_CREDENTIALS, STREAMS

@@ -1,16 +1,20 @@
-"""Create, list and revoke client keys, and find out what a running gateway makes of one."""
+"""Create, list, rotate and revoke client keys, in the configured store or through the gateway that runs here."""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Protocol
+from urllib.parse import quote
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, field
 
-from dragoman.accounts.keys import CLIENT_GRANT, CreatedKey, Grant, Keyring, KeyRow, NameTaken, UnknownKey
+from dragoman.accounts.keys import CLIENT_GRANT, CreatedKey, Grant, KeyId, Keyring, KeyRow, NameTaken, UnknownKey
 from dragoman.admin.errors import AdminError, Conflict, InvalidArgument, NotFound
-from dragoman.admin.running_gateway import accepts_key, find_running
+from dragoman.admin.running_gateway import GatewayClient, GatewayRefused, accepts_key, find_running
 from dragoman.config import Config, Secret
+from dragoman.net.client import ConnectionLost, HttpClient, SizeLimitExceeded, UpstreamTimeout
 from dragoman.store import open_store
 
 ACCEPT_TIMEOUT_S = 5.0
@@ -18,6 +22,8 @@ ACCEPT_POLL_S = 0.1
 MAX_GRACE_S = 7 * 86_400
 DEFAULT_GRACE_S = 86_400
 REVOKE_S = 0.8  # longer than the pause between two reads of the store by a gateway
+PATH = "/api/v1/keys"
+NO_ADMIN_STATUSES = (401, 403, 404)  # the key in this shell is not an admin's there, or the gateway has no such path
 
 
 class KeyAcceptance(Struct, frozen=True):
@@ -25,6 +31,10 @@ class KeyAcceptance(Struct, frozen=True):
 
     root: str | None
     is_accepted: bool
+
+
+class VersionMismatch(AdminError):
+    """The key was changed since the caller has read it."""
 
 
 @asynccontextmanager
@@ -76,10 +86,6 @@ async def find_valid_key(keyring: Keyring, name_or_id: str) -> KeyRow:
     return next((row for row in rows if row.id == name_or_id), rows[0])
 
 
-class VersionMismatch(AdminError):
-    """The key was changed since the caller has read it."""
-
-
 async def _explain_unknown(keyring: Keyring, name_or_id: str) -> AdminError:
     try:
         row = await find_valid_key(keyring, name_or_id)
@@ -127,3 +133,127 @@ async def _free_name(keyring: Keyring) -> str:
     while f"key-{number}" in taken:
         number += 1
     return f"key-{number}"
+
+
+class KeyAccess(Protocol):
+    async def create(self, name: str | None, grant: Grant = CLIENT_GRANT) -> CreatedKey: ...
+    async def list(self) -> tuple[KeyRow, ...]: ...
+    async def revoke(self, name_or_id: str) -> KeyRow: ...
+    async def rotate(self, name_or_id: str, grace_s: int) -> CreatedKey: ...
+
+
+class StoredKeys(Struct, frozen=True):
+    """Keys in a store, which gateways read within a second."""
+
+    keyring: Keyring
+
+    async def create(self, name: str | None, grant: Grant = CLIENT_GRANT) -> CreatedKey:
+        return await create_key(self.keyring, name, grant)
+
+    async def list(self) -> tuple[KeyRow, ...]:
+        return await self.keyring.list()
+
+    async def revoke(self, name_or_id: str) -> KeyRow:
+        return await revoke_key(self.keyring, name_or_id)
+
+    async def rotate(self, name_or_id: str, grace_s: int) -> CreatedKey:
+        return await rotate_key(self.keyring, name_or_id, grace_s)
+
+
+class RemoteKeys(Struct, frozen=True):
+    """Keys of a gateway, which writes into its audit log who changed them."""
+
+    gateway: GatewayClient
+
+    async def create(self, name: str | None, grant: Grant = CLIENT_GRANT) -> CreatedKey:
+        body = {
+            "name": name,
+            "role": grant.role.value,
+            "scopes": sorted(grant.scopes),
+            "expires_at": grant.expires_at,
+        }
+        return _parse_created(await self.gateway.write("POST", PATH, body))
+
+    async def list(self) -> tuple[KeyRow, ...]:
+        keys: list[KeyRow] = []
+        page = _Listed([], next="")
+        while page.next is not None:
+            path = f"{PATH}?cursor={quote(page.next)}" if page.next else PATH
+            page = msgspec.json.decode(await self.gateway.get(path), type=_Listed)
+            keys += [key.row for key in page.keys]
+        return tuple(keys)
+
+    async def revoke(self, name_or_id: str) -> KeyRow:
+        body = await self.gateway.write("DELETE", f"{PATH}/{quote(name_or_id, safe='')}")
+        return msgspec.json.decode(body, type=_Key).row
+
+    async def rotate(self, name_or_id: str, grace_s: int) -> CreatedKey:
+        path = f"{PATH}/{quote(name_or_id, safe='')}/rotate"
+        return _parse_created(await self.gateway.write("POST", path, {"grace_s": grace_s}))
+
+
+@asynccontextmanager
+async def open_key_access(config: Config) -> AsyncIterator[KeyAccess]:
+    """Use the gateway that runs here, if the key in this shell may administer it, else the configured store."""
+    http = HttpClient()
+    try:
+        remote = await _find_remote(config, http)
+        if remote is not None:
+            yield remote
+            return
+        async with open_keyring(config) as keyring:
+            yield StoredKeys(keyring)
+    finally:
+        await http.close()
+
+
+async def _find_remote(config: Config, http: HttpClient) -> RemoteKeys | None:
+    root = await find_running(config) if config.client_key is not None else None
+    if root is None or config.client_key is None:
+        return None
+    remote = RemoteKeys(GatewayClient(root, config.client_key.reveal(), http))
+    try:
+        await remote.list()
+    except GatewayRefused as refused:
+        if refused.status in NO_ADMIN_STATUSES:
+            return None
+        raise
+    except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded, msgspec.MsgspecError):
+        return None
+    return remote
+
+
+class _Key(Struct):
+    """A key as the admin API describes it."""
+
+    id: str
+    name: str
+    prefix: str
+    last4: str
+    created_at: int
+    role: str
+    version: int
+    revoked_at: int | None = None
+    last_used_at: int | None = None
+    scopes: list[str] = field(default_factory=list)
+    expires_at: int | None = None
+    old_secret_until: int | None = None
+    secret: str = ""
+
+    @property
+    def row(self) -> KeyRow:
+        return KeyRow(
+            KeyId(self.id),
+            *(self.name, self.prefix, self.last4, self.created_at, self.revoked_at, self.last_used_at),
+            *(self.role, " ".join(self.scopes), self.expires_at, self.old_secret_until, self.version),
+        )
+
+
+class _Listed(Struct):
+    keys: list[_Key]
+    next: str | None = None
+
+
+def _parse_created(body: bytes) -> CreatedKey:
+    key = msgspec.json.decode(body, type=_Key)
+    return CreatedKey(key.row, Secret(key.secret))

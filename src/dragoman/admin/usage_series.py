@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.admin.accounting import make_query
 from dragoman.admin.errors import InvalidArgument
+from dragoman.admin.usage import make_query
 from dragoman.store import Store
 from dragoman.store.rollup import DAY_MS, HOUR_MS, SumQuery, bucket_ms, merge
 from dragoman.store.usage_rows import SLOT_MS, GroupBy, UsageSpan, UsageSum

@@ -6,10 +6,17 @@ from pathlib import Path
 
 import click
 
+from dragoman.admin.config_file import (
+    Choice,
+    find_choices,
+    find_vendor,
+    list_providers,
+    make_choice,
+    new_file_path,
+    render_config,
+)
 from dragoman.admin.configuration import ConfigSource, SettingValue, describe_source, list_settings
 from dragoman.admin.errors import AdminError, InvalidArgument
-from dragoman.admin.initial_config import Choice, find_choices, make_choice, new_file_path, render_config
-from dragoman.admin.provider_sections import find_vendor, list_providers
 from dragoman.admin.settings_file import FileEdit
 from dragoman.cli.screen import count, remark, show_json, show_table
 from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings

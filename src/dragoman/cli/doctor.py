@@ -5,13 +5,21 @@ import logging
 import os
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import click
 import msgspec
 
-from dragoman.admin.diagnosis import examine, report_config_errors
+from dragoman.admin.config_file import config_path
+from dragoman.admin.diagnosis import (
+    ProbeReport,
+    choose_provider,
+    examine,
+    plan_probed_settings,
+    probe_provider,
+    report_config_errors,
+)
 from dragoman.admin.errors import AdminError
-from dragoman.admin.probing import ProbeReport, choose_provider, config_path, plan_edit, probe_provider
 from dragoman.cli.completing import complete_providers
 from dragoman.cli.screen import count, fit, remark, remove_control, show_json, show_table
 from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings
@@ -91,7 +99,7 @@ def _probe(config: Config, name: str, model: str | None, *, write: bool, as_json
     if write:
         _write(config, report)
     elif not as_json:
-        remark(f"# `dragoman doctor {name} --write` writes this into {config_path(config, os.environ)}")
+        remark(f"# `dragoman doctor {name} --write` writes this into {config_path(config, os.environ, Path.home())}")
 
 
 def _show_report(report: ProbeReport) -> None:
@@ -108,7 +116,7 @@ def _shorten(text: str) -> str:
 
 
 def _write(config: Config, report: ProbeReport) -> None:
-    edit = plan_edit(config, report, os.environ)
+    edit = plan_probed_settings(config, report, os.environ)
     if not edit.is_change:
         remark(f"{edit.path} has these settings already.")
         return

@@ -11,11 +11,11 @@ import msgspec
 
 from dragoman.accounts.keys import CreatedKey, Grant, KeyRole, KeyRow, Scope
 from dragoman.admin.configuration import KEY_VARIABLE, client_key_variable
-from dragoman.admin.key_access import open_key_access
 from dragoman.admin.keys import (
     KeyAcceptance,
     check_with_gateway,
     find_key,
+    open_key_access,
     wait_until_accepted,
     wait_until_rejected,
 )

@@ -4,14 +4,14 @@ import os
 
 import click
 
-from dragoman.admin.errors import InvalidArgument
-from dragoman.admin.provider_sections import (
+from dragoman.admin.config_file import (
     Section,
     find_vendor,
     list_providers,
     plan_addition,
     plan_removal,
 )
+from dragoman.admin.errors import InvalidArgument
 from dragoman.admin.settings_file import FileEdit
 from dragoman.cli.completing import complete_kinds, complete_providers
 from dragoman.cli.screen import remark, show_json, show_table

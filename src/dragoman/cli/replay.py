@@ -9,9 +9,8 @@ import click
 
 from dragoman.admin.errors import AdminError
 from dragoman.admin.replay.difference import Change, Part, compare_captures
-from dragoman.admin.replay.fixture import write_fixture
-from dragoman.admin.replay.rerun import rerun
-from dragoman.admin.replay.upstream import HOST, config_for_upstream, serve_upstream
+from dragoman.admin.replay.recorded_services import HOST, config_for_upstream, serve_upstream
+from dragoman.admin.replay.rerun import rerun, write_fixture
 from dragoman.cli.capture import choose_capture
 from dragoman.cli.completing import complete_captures
 from dragoman.cli.screen import ELLIPSIS, count, fit, remove_control, show_json

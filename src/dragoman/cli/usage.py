@@ -10,11 +10,24 @@ from typing import get_args
 import click
 from msgspec import Struct
 
-from dragoman.admin.accounting import ROWS, LoadedUsage, UsageReport, load_usage, parse_span, read_quotas
-from dragoman.admin.csv_table import format_header, format_rows
 from dragoman.admin.errors import InvalidArgument
 from dragoman.admin.running_gateway import choose_key
-from dragoman.admin.usage_totals import COUNTS, Total, add_totals, as_record, fill_days, group_totals
+from dragoman.admin.usage import (
+    COUNTS,
+    ROWS,
+    LoadedUsage,
+    Total,
+    UsageReport,
+    add_totals,
+    as_record,
+    fill_days,
+    format_csv_header,
+    format_csv_rows,
+    group_totals,
+    load_usage,
+    parse_span,
+    read_quotas,
+)
 from dragoman.cli.screen import count, fit, pad, remark, remove_control, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, key_option, read_settings
 from dragoman.config import Config
@@ -120,7 +133,7 @@ def _show_rows(rows: Sequence[UsageRow], form: str) -> None:
 
 
 def _show_csv(rows: Sequence[Mapping[str, object]], names: Sequence[str]) -> None:
-    click.echo(format_header(names) + format_rows(rows, names), nl=False)
+    click.echo(format_csv_header(names) + format_csv_rows(rows, names), nl=False)
 
 
 def _format_row(row: UsageRow) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A captured request runs again without a socket and without waiting."""
+"""A captured request runs again without a socket and without waiting, and a fixture expects the result."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dragoman.admin.errors import AdminError
 from dragoman.admin.replay.difference import compare_captures
-from dragoman.admin.replay.rerun import rerun
+from dragoman.admin.replay.rerun import FIXTURES, choose_file, make_fixture, rerun, write_fixture
 from dragoman.flow.capture.file_format import read_capture as read
 from dragoman.flow.capture.format import Capture
 from dragoman.http.handler import replay_site
@@ -45,3 +45,30 @@ def test_it_can_run_in_a_thread_beside_a_running_loop() -> None:
     capture = fixture()
     replayed = asyncio.run(asyncio.to_thread(rerun, capture, replay_site))
     assert [part.name for part in compare_captures(capture, replayed) if part.changes] == []
+
+
+def test_results_are_replayed_ones_and_times_recorded_ones() -> None:
+    recorded = fixture()
+    first, *others = recorded.events
+    replayed = replace(recorded, outcome="lost", events=(replace(first, at=99.0), *others), duration_ms=1.0)
+    made = make_fixture(recorded, replayed)
+    assert (made.outcome, made.events[0].at, made.duration_ms) == ("lost", first.at, recorded.duration_ms)
+    assert [request.response for request in made.upstream_requests] == [
+        request.response for request in recorded.upstream_requests
+    ]
+
+
+def test_ids_of_the_machine_are_removed() -> None:
+    recorded = fixture()
+    first, *others = recorded.upstream_requests
+    named = replace(first, headers=(("user-agent", f"tool {'ab' * 32}"),))
+    made = make_fixture(recorded, replace(recorded, upstream_requests=(named, *others)))
+    assert made.upstream_requests[0].headers == (("user-agent", f"tool {'0' * 64}"),)
+
+
+def test_a_fixture_is_written_into_a_file_a_directory_or_by_its_name(tmp_path: Path) -> None:
+    recorded = fixture()
+    file = write_fixture(recorded, recorded, str(tmp_path / "new" / "mine.json"))
+    assert read(file.read_bytes()) == make_fixture(recorded, recorded)
+    assert choose_file(recorded, str(tmp_path)) == tmp_path / f"{recorded.request_id}.json"
+    assert choose_file(recorded, "a-name") == FIXTURES / "a-name.json"

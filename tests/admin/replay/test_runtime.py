@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from dragoman.admin.replay.recorded_services import RecordedUpstream
 from dragoman.admin.replay.runtime import Lookups, UnsupportedCapture, make_runtime
-from dragoman.admin.replay.upstream import RecordedUpstream
 from dragoman.config.problems import ConfigError
 from dragoman.flow.capture.file_format import read_capture as read
 from dragoman.flow.capture.format import Capture, Lookup, LookupName

@@ -1,25 +1,38 @@
-"""Run a captured request through the current code, with the recorded responses, and return a capture of that.
+"""Run a captured request through the current code, and write a test fixture that expects what it does now.
 
 The HTTP layer and the gateway are those that serve; only the upstream, the credentials, the clock and the client's
-connection are replayed.
+connection are replayed. In a fixture, the upstream's responses and all times stay as they were recorded.
 """
 
 import asyncio
+import re
 import selectors
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from pathlib import Path
 from urllib.parse import unquote
 
+import msgspec
 from msgspec.structs import replace
 
 from dragoman.accounts.keys import KeyId, Keyring
 from dragoman.admin.errors import AdminError
+from dragoman.admin.replay.recorded_services import RecordedUpstream, encode_headers
 from dragoman.admin.replay.runtime import Lookups, ReplayedMemory, make_runtime, restore_state
-from dragoman.admin.replay.upstream import RecordedUpstream, encode_headers
 from dragoman.config.secret import Secret
 from dragoman.flow.call import Call
-from dragoman.flow.capture.format import CLIENT_LEFT, NO_PROVIDER, Capture, LookupName
+from dragoman.flow.capture.file_format import to_json
+from dragoman.flow.capture.format import (
+    CLIENT_LEFT,
+    NO_PROVIDER,
+    Capture,
+    Chunk,
+    ClientResponse,
+    LookupName,
+    TimedEvent,
+    UpstreamRequest,
+)
 from dragoman.flow.capture.masking import mask_capture
 from dragoman.flow.capture.writer import Counts, Job, RequestCapture
 from dragoman.flow.gateway import Gateway
@@ -43,6 +56,9 @@ REPLACED_HEADERS = frozenset(
 
 Handler = Callable[[Exchange], Coroutine[object, object, None]]
 MakeHandler = Callable[[Gateway, Keyring], Handler]
+FIXTURES = Path("tests/fixtures/captures")
+FIXTURE_SUFFIX = ".json"
+MACHINE_ID = re.compile(r"[0-9a-f]{64}")
 
 
 def rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
@@ -184,3 +200,69 @@ class _SimulatedLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._clock.now
+
+
+def write_fixture(recorded: Capture, replayed: Capture, where: str) -> Path:
+    """Write the fixture and return its file. `where` is a name below FIXTURES, a directory, or a file."""
+    file = choose_file(recorded, where)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(to_json(make_fixture(recorded, replayed)))
+    return file
+
+
+def choose_file(capture: Capture, where: str) -> Path:
+    path = Path(where)
+    if path.is_dir():
+        return path / f"{capture.request_id}{FIXTURE_SUFFIX}"
+    if path.suffix == FIXTURE_SUFFIX:
+        return path
+    return FIXTURES / f"{where}{FIXTURE_SUFFIX}"
+
+
+def make_fixture(recorded: Capture, replayed: Capture) -> Capture:
+    """Return the capture that a test expects, without ids of the machine that recorded it."""
+    fixture = replace(
+        replayed,
+        request_id=recorded.request_id,
+        time=recorded.time,
+        duration_ms=recorded.duration_ms,
+        request=recorded.request,
+        upstream_requests=tuple(
+            _keep_response(recorded, request, index) for index, request in enumerate(replayed.upstream_requests)
+        ),
+        events=tuple(_keep_time(recorded, timed, index) for index, timed in enumerate(replayed.events)),
+        response=None if replayed.response is None else _keep_times(recorded, replayed.response),
+        lookups=recorded.lookups,
+        settings=recorded.settings,
+    )
+    return msgspec.convert(_remove_machine_ids(msgspec.to_builtins(fixture, builtin_types=(bytes,))), Capture)
+
+
+def _remove_machine_ids(value: object) -> object:
+    match value:
+        case ["user-agent" | "x-amz-user-agent" as name, str() as text]:
+            return [name, MACHINE_ID.sub("0" * 64, text)]
+        case dict():
+            return {name: _remove_machine_ids(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_remove_machine_ids(inner) for inner in value]
+        case _:
+            return value
+
+
+def _keep_response(recorded: Capture, request: UpstreamRequest, index: int) -> UpstreamRequest:
+    old = recorded.upstream_requests[index] if index < len(recorded.upstream_requests) else None
+    return request if old is None else replace(request, at=old.at, response=old.response, error=old.error)
+
+
+def _keep_time(recorded: Capture, timed: TimedEvent, index: int) -> TimedEvent:
+    return replace(timed, at=recorded.events[min(index, len(recorded.events) - 1)].at) if recorded.events else timed
+
+
+def _keep_times(recorded: Capture, response: ClientResponse) -> ClientResponse:
+    times = [chunk.at for chunk in recorded.response.chunks] if recorded.response is not None else []
+    chunks = [
+        Chunk(times[min(index, len(times) - 1)] if times else chunk.at, chunk.data)
+        for index, chunk in enumerate(response.chunks)
+    ]
+    return replace(response, chunks=tuple(chunks))

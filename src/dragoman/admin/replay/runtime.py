@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from dragoman.accounts.pool import Choice, Member, Pool
 from dragoman.admin.errors import AdminError
-from dragoman.admin.replay.recorded_tools import replay_plans
-from dragoman.admin.replay.upstream import RecordedUpstream, encode_headers
+from dragoman.admin.replay.recorded_services import RecordedUpstream, encode_headers, replay_plans
 from dragoman.config.problems import ConfigError, Problem
 from dragoman.config.providers import SECTION_TYPES
 from dragoman.config.settings import (

@@ -57,7 +57,7 @@ class CapturesApi:
 
     async def make_fixture(self, request: RoutedRequest) -> None:
         """Return a fixture, for `tests/fixtures/captures`, which expects what the current code does."""
-        from dragoman.admin.replay.fixture import make_fixture
+        from dragoman.admin.replay.rerun import make_fixture
 
         await read_body(request, NoFields)
         capture = await self._find(request)

@@ -11,8 +11,8 @@ from dragoman.net.tasks import spawn
 from dragoman.providers.catalogue import CachedCatalogue
 
 if TYPE_CHECKING:
-    from dragoman.admin.accounts import ProviderAccount
     from dragoman.admin.configuration import ConfigReader
+    from dragoman.admin.provider_state import ProviderAccount
     from dragoman.http.worker_group import Question, WorkerGroup
 
 RELOAD, USE_ACCOUNT, REFRESH_KEYS = "reload", "use-account", "refresh-keys"
@@ -76,7 +76,7 @@ class EveryWorker:
 
     async def list_accounts(self) -> "list[ProviderAccount]":
         """Return the state of every provider's credentials; a cooldown in one worker is one of the gateway."""
-        from dragoman.admin.accounts import ProviderAccount, merge_accounts
+        from dragoman.admin.provider_state import ProviderAccount, merge_accounts
 
         answers = [await self._list_accounts({}), *await self._ask(LIST_ACCOUNTS)]
         return merge_accounts([msgspec.json.decode(answer, type=list[ProviderAccount]) for answer in answers])
@@ -104,12 +104,12 @@ class EveryWorker:
         return b""
 
     async def _end_cooldowns(self, question: "Question") -> bytes:
-        from dragoman.admin.accounts import end_cooldowns
+        from dragoman.admin.provider_state import end_cooldowns
 
         return b"%d" % end_cooldowns(self._gateway.runtime.providers, question["provider"])
 
     async def _list_accounts(self, question: "Question") -> bytes:
-        from dragoman.admin.accounts import list_accounts
+        from dragoman.admin.provider_state import list_accounts
 
         runtime = self._gateway.runtime
         problems = {name: catalogue.list_problem() for name, catalogue in runtime.catalogues.items()}

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from dragoman.accounts.keys import ENVIRONMENT_KEY
 from dragoman.accounts.usage_writer import UsageWriter
 from dragoman.admin.captures import find_captured
-from dragoman.admin.csv_table import format_header, format_rows
 from dragoman.admin.request_filter import parse_filter
+from dragoman.admin.usage import format_csv_header, format_csv_rows
 from dragoman.flow.gateway import Gateway
 from dragoman.http.api.parameters import CURSOR, LIMIT, Parameters, invalid_cursor, make_cursor
 from dragoman.http.api.responses import convert_errors, respond, response_headers
@@ -125,13 +125,13 @@ def _values(condition: Condition) -> tuple[object, ...]:
 
 
 def _format_start(form: str) -> bytes:
-    return b"[" if form == "json" else format_header(RECORD_NAMES).encode()
+    return b"[" if form == "json" else format_csv_header(RECORD_NAMES).encode()
 
 
 def _format_rows(form: str, records: list[dict[str, object]]) -> bytes:
     if form == "json":
         return msgspec.json.encode(records)[1:-1]
-    return format_rows(records, RECORD_NAMES).encode(errors="replace")
+    return format_csv_rows(records, RECORD_NAMES).encode(errors="replace")
 
 
 def _format_time(time_ms: int) -> str:

@@ -7,8 +7,7 @@ from contextlib import aclosing
 import msgspec
 
 from dragoman.accounts.usage_writer import UsageWriter
-from dragoman.admin.accounts import read_quotas
-from dragoman.admin.model_overview import describe_models
+from dragoman.admin.provider_state import describe_models, read_quotas
 from dragoman.flow.gateway import Gateway
 from dragoman.http.api.every_worker import EveryWorker
 from dragoman.http.api.parameters import Parameters

@@ -10,7 +10,7 @@ from typing import cast, get_args
 import msgspec
 
 from dragoman.accounts.usage_writer import UsageWriter
-from dragoman.admin.accounting import DAY, ROWS, TooMuchUsage, UsageReport, make_report, read_usage
+from dragoman.admin.usage import DAY, ROWS, TooMuchUsage, UsageReport, make_report, read_usage
 from dragoman.flow.gateway import Gateway
 from dragoman.http.api.parameters import Parameters
 from dragoman.http.api.responses import convert_errors, respond

@@ -1,20 +1,29 @@
-"""The accounts of a running gateway: one entry for each credential, with its cooldowns and without its secret."""
+"""The credentials and models of a running gateway; more over HTTP in tests/http_api/test_state_api.py."""
 
 import asyncio
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from dragoman.accounts.pool import Member, Pool
-from dragoman.admin.accounts import end_cooldowns, list_accounts, read_quotas
 from dragoman.admin.errors import NotFound
+from dragoman.admin.provider_state import describe_models, end_cooldowns, list_accounts, read_quotas
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.client import HttpClient
 from dragoman.providers.account_state import Limits, Quota
 from dragoman.providers.provider import Account, Auth, Endpoint, Provider
+from gateway import running
 
 NOW = time.time()
+TOML = """
+[providers.echo]
+kind = "echo"
+[[models]]
+name = "any"
+to = ["echo/echo", "gone/x"]
+"""
 
 
 async def _authorize(protocol: str) -> tuple[tuple[bytes, bytes], ...]:
@@ -72,3 +81,17 @@ def test_an_account_that_cannot_be_read_does_not_hide_the_others() -> None:
     report = asyncio.run(read_quotas(providers | {"none": make("none", Account())}))
     assert report.quotas == [quota]
     assert report.problems == {"down": "rejected"}
+
+
+def test_a_target_that_cools_down_shows_until_when(tmp_path: Path) -> None:
+    now = time.time()
+    with running(TOML.replace(', "gone/x"', ""), tmp_path) as gateway:
+        runtime = gateway.app.gateway.runtime
+        cooldowns = runtime.providers["echo"].account.cooldowns
+        assert cooldowns is not None
+        cooldowns.start_cooldown(0, "echo", now + 60, "quota", now)
+        overview = describe_models(runtime, None, now)
+        [[target]] = [route.targets for route in overview.routes]
+        assert target.cooling_down_until == now + 60
+        assert describe_models(runtime, None, now + 61).routes[0].targets[0].cooling_down_until is None
+        assert {model.usd_per_million for model in overview.models} == {None}
