@@ -12,7 +12,7 @@ from msgspec import Struct
 from dragoman.framing.jsonread import read_json
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.ports import CallHead
-from dragoman.hub.request import escape_key
+from dragoman.hub.request import Ext, escape_key
 
 _SHOWN = 80
 
@@ -201,6 +201,17 @@ class Fields:
                 raise BadField(f"{at}/{index}", f"must be an object, got {_format_value(item)}")
             fields.append(self.__class__(item, f"{at}/{index}"))
         return fields
+
+
+def unread_fields(holder: Fields, *inner: Fields | None) -> Ext:
+    """Return the unread fields of an object and of the objects inside it, by pointers relative to it."""
+    start = len(holder.at) + 1
+    unread: Ext = {}
+    for fields in (holder, *inner):
+        if fields is not None:
+            for key, value in fields.rest().items():
+                unread[fields.pointer(key)[start:]] = value
+    return unread
 
 
 def _format_value(value: object) -> str:

@@ -26,7 +26,7 @@ def is_opaque(detail: dict[str, object]) -> bool:
 
 
 class _DetailEntry:
-    """One entry of reasoning_details; its pieces of text are join once, at the end."""
+    """One entry of reasoning_details; its pieces of text are joined once, at the end."""
 
     __slots__ = ("_fields", "_pieces")
 

@@ -2,38 +2,26 @@
 
 import msgspec
 
-from dragoman.framing.fields import BadField, Fields, read_body
+from dragoman.framing.fields import BadField, Fields, read_body, unread_fields
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import (
-    Document,
+    Custom,
     Ext,
-    Foreign,
     Format,
-    Image,
+    Function,
+    Grammar,
+    Hosted,
     Json,
-    Part,
+    Pick,
     Reasoning,
-    Refusal,
     Request,
-    Role,
     Shape,
-    Text,
-    ToolCall,
-    ToolResult,
-    Turn,
+    Tool,
+    ToolChoice,
 )
-from dragoman.protocols.chat.parse_content import (
-    parse_call_signature,
-    parse_content,
-    parse_reasoning,
-    unread_fields,
-    unread_fields_with,
-)
-from dragoman.protocols.chat.parse_tools import parse_choice, parse_tools
-from dragoman.protocols.chat.wire import NAME
-
-_ROLES = {"system": Role.SYSTEM, "developer": Role.DEVELOPER, "user": Role.USER}
+from dragoman.protocols.chat.parse_turns import parse_turns
+from dragoman.protocols.chat.wire import NAME, SEARCH_OPTIONS
 
 # Fields that Chat spells differently from the hub; all others have the same name.
 _SPELLINGS = {
@@ -52,93 +40,8 @@ _DEFAULTS: dict[str, Json] = {
     "prompt_cache_options/mode": "implicit",
     "prompt_cache_options/ttl": "30m",
 }
-
-
-def parse_turns(messages: list[Fields]) -> tuple[Turn, ...]:
-    turns: list[Turn] = []
-    custom: set[str] = set()  # ids of custom tools' calls: other protocols give their results a type of their own
-    for message in messages:
-        turn = _read_turn(message, custom)
-        for part in turn.parts:
-            if type(part) is ToolCall and part.custom:
-                custom.add(part.id)
-        turns.append(turn)
-    return tuple(turns)
-
-
-def _read_turn(message: Fields, custom: set[str]) -> Turn:
-    role = message.need_text("role")
-    if role == "assistant":
-        return _read_assistant(message)
-    if role == "tool":
-        return _read_result(message, custom)
-    if role == "function":
-        raise BadField(message.pointer("role"), "is the deprecated 'function'; send the result with the role 'tool'")
-    if role not in _ROLES:
-        raise message.bad("role", "must be system, developer, user, assistant or tool")
-    parts = parse_content(message)
-    return Turn(_ROLES[role], parts, message.at, unread_fields(message))
-
-
-def _read_assistant(message: Fields) -> Turn:
-    if message.has("audio"):
-        raise BadField(message.pointer("audio"), "refers to an audio reply, which is not stored here; send its text")
-    parts: list[Part] = [*parse_reasoning(message), *parse_content(message)]
-    refusal = message.text("refusal")
-    if refusal:
-        parts.append(Refusal(refusal, message.pointer("refusal")))
-    for call in message.objects("tool_calls") or ():
-        parts += [*parse_call_signature(call), _read_call(call)]
-    legacy = message.obj("function_call")
-    if legacy is not None:
-        parts.append(_read_legacy_call(legacy, message.at))
-    return Turn(Role.ASSISTANT, tuple(parts), message.at, _without_sdk_defaults(unread_fields(message)))
-
-
-def _read_call(call: Fields) -> Part:
-    kind = call.text("type", "function")
-    call_id = call.text("id", "")
-    called = call.obj(kind)
-    if called is None or kind not in ("function", "custom"):
-        return Foreign(kind, {"type": kind, "id": call_id, **call.rest()}, call.at)
-    custom = kind == "custom"
-    name = called.need_text("name")
-    arguments = called.text("input", "") if custom else _read_arguments(called)
-    ext = unread_fields_with(call, kind, called)
-    return ToolCall(call_id, name, arguments, call.at, custom=custom, ext=ext)
-
-
-def _read_legacy_call(call: Fields, at: str) -> ToolCall:
-    call_id = "call_" + at.rpartition("/")[2]
-    name, arguments = call.need_text("name"), _read_arguments(call)
-    return ToolCall(call_id, name, arguments, call.at, ext=unread_fields(call))
-
-
-def _read_arguments(called: Fields) -> str:
-    """Return arguments as JSON text; some clients send the object itself, or nothing for no arguments."""
-    if isinstance(called.raw("arguments"), dict):
-        return msgspec.json.encode(called.raw("arguments")).decode()
-    return called.text("arguments") or "{}"
-
-
-def _read_result(message: Fields, custom: set[str]) -> Turn:
-    call_id = message.need_text("tool_call_id")
-    content = tuple(_result_part(part) for part in parse_content(message))
-    result = ToolResult(call_id, content, message.at, custom=call_id in custom, ext=unread_fields(message))
-    return Turn(Role.USER, (result,), message.at)
-
-
-def _result_part(part: Part) -> Text | Image | Document | Foreign:
-    match part:
-        case Text() | Image() | Document() | Foreign():
-            return part
-        case _:
-            raise BadField(part.at, "is not allowed in a tool result")
-
-
-def _without_sdk_defaults(ext: Ext) -> Ext:
-    """Leave out the empty fields that SDKs add when they return a message."""
-    return {key: value for key, value in ext.items() if not (key in ("annotations", "parsed") and not value)}
+_WEB_SEARCH = "web_search"
+_PICKS = {"auto": Pick.AUTO, "none": Pick.NONE, "required": Pick.REQUIRED, "any": Pick.REQUIRED}
 
 
 def parse(body: bytes, ledger: Ledger) -> Request:
@@ -161,8 +64,8 @@ def _read_request(body: Fields, raw: dict[str, Json], ledger: Ledger) -> Request
         protocol=NAME,
         model=body.need_text("model"),
         turns=parse_turns(_read_messages(body)),
-        tools=parse_tools(body),
-        tool_choice=parse_choice(body),
+        tools=_parse_tools(body),
+        tool_choice=_parse_choice(body),
         parallel=body.flag("parallel_tool_calls"),
         max_tokens=_read_max_tokens(body, ledger),
         temperature=body.number("temperature"),
@@ -226,6 +129,111 @@ def _where(body: Fields) -> dict[str, str]:
     if not body.has("tool_choice") and body.has("function_call"):
         where["tool_choice"] = "/function_call"
     return where
+
+
+def _parse_tools(body: Fields) -> tuple[Tool, ...]:
+    """Parse `tools`, the older `functions`, and `web_search_options`, which stands for a tool."""
+    tools = [_read_tool(tool) for tool in body.objects("tools") or ()]
+    functions = body.objects("functions")
+    if functions is not None:
+        tools += [_read_function(function, function.at, None) for function in functions]
+    search = body.obj(SEARCH_OPTIONS)
+    if search is not None:
+        tools.append(_read_search(search, body.raw(SEARCH_OPTIONS)))
+    return tuple(tools)
+
+
+def _read_tool(tool: Fields) -> Tool:
+    kind = tool.text("type", "function")
+    if kind == "custom":
+        return _read_custom(tool)
+    if kind != "function":
+        return Hosted(kind, {"type": kind, **tool.rest()}, tool.at, ext=unread_fields(tool), known=False)
+    if tool.has("function"):
+        return _read_function(tool.need_obj("function"), tool.at, tool)
+    return _read_function(tool, tool.at, None)  # the shape of Responses; some clients use it here too
+
+
+def _read_function(function: Fields, at: str, holder: Fields | None) -> Function:
+    name = function.need_text("name")
+    description = function.text("description")
+    schema = function.raw("parameters") if function.obj("parameters") is not None else None
+    strict = function.flag("strict")
+    return Function(
+        name,
+        at,
+        description=description,
+        parameters=schema,
+        strict=strict,
+        ext=unread_fields(function) if holder is None else unread_fields(holder, function),
+        fields_at="" if holder is None else function.at,
+    )
+
+
+def _read_custom(tool: Fields) -> Custom:
+    custom = tool.need_obj("custom")
+    name = custom.need_text("name")
+    description = custom.text("description")
+    shape = custom.obj("format")
+    grammar = None
+    if shape is not None and shape.text("type", "text") == "grammar":
+        rules = shape.need_obj("grammar")
+        grammar = Grammar(rules.need_text("syntax"), rules.need_text("definition"))
+    return Custom(
+        name,
+        tool.at,
+        description=description,
+        grammar=grammar,
+        ext=unread_fields(tool, custom, shape if grammar else None),
+        fields_at=custom.at,
+    )
+
+
+def _read_search(search: Fields, raw: object) -> Hosted:
+    place = search.obj("user_location")
+    location: object = None
+    if place is not None:
+        near = place.obj("approximate")
+        location = {"type": place.text("type", "approximate"), **(near.rest() if near is not None else {})}
+    size = search.text("search_context_size")
+    return Hosted(
+        _WEB_SEARCH,
+        raw,
+        search.at,
+        location=location,
+        context_size=None if size == "medium" else size,
+        ext=unread_fields(search, place),
+    )
+
+
+def _parse_choice(body: Fields) -> ToolChoice | None:
+    key = "tool_choice" if body.has("tool_choice") else "function_call"
+    value = body.raw(key)
+    if value is None:
+        return None
+    at = body.pointer(key)
+    if isinstance(value, str):
+        if value not in _PICKS:
+            raise body.bad(key, "must be one of " + ", ".join(_PICKS))
+        return ToolChoice(_PICKS[value], at)
+    choice = body.need_obj(key)
+    kind = choice.text("type", "function")
+    if kind == "allowed_tools":
+        return _read_allowed(choice)
+    if kind in ("function", "custom"):
+        named = choice.obj(kind) or choice
+        return ToolChoice(Pick.NAMED, at, name=named.need_text("name"), custom=kind == "custom")
+    return ToolChoice(Pick.NAMED, at, hosted=kind)
+
+
+def _read_allowed(choice: Fields) -> ToolChoice:
+    allowed = choice.obj("allowed_tools") or choice
+    mode = allowed.one_of("mode", ("auto", "required")) or "auto"
+    names = []
+    for tool in allowed.need_objects("tools"):
+        named = tool.obj(tool.text("type", "function")) or tool
+        names.append(named.need_text("name"))
+    return ToolChoice(_PICKS[mode], choice.at, allowed=tuple(names))
 
 
 def _refuse_speech(body: Fields) -> None:
@@ -299,7 +307,7 @@ def _read_format(body: Fields) -> tuple[Format | None, Ext]:
 
 
 def _unread_below(fields: Fields) -> Ext:
-    """Return the unread_fields fields of an object below the body, by pointers from the body."""
+    """Return the unread fields of an object below the body, by pointers from the body."""
     return {f"{fields.at[1:]}/{name}": value for name, value in unread_fields(fields).items()}
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from dragoman.framing.fields import BadField, Fields, read_body
+from dragoman.framing.fields import BadField, Fields, read_body, unread_fields
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import EFFORTS
 from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Role, Shape, Switch, Turn
-from dragoman.protocols.messages.parse_content import parse_cache, parse_content, unread_fields
+from dragoman.protocols.messages.parse_content import parse_cache, parse_content
 from dragoman.protocols.messages.parse_tools import parse_choice, parse_tools
 from dragoman.protocols.messages.wire import NAME
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from dragoman.framing.fields import Fields
+from dragoman.framing.fields import Fields, unread_fields
 from dragoman.hub.opaque import Form, read_opaque
 from dragoman.hub.request import (
     Cache,
@@ -37,17 +37,6 @@ from dragoman.hub.server_tools import (
 from dragoman.protocols.messages.wire import VENDOR, decode_call_id
 
 ResultPart = Text | Image | Document | Foreign
-
-
-def unread_fields(holder: Fields, *inner: Fields | None) -> Ext:
-    """Return the unread fields of an object and of the objects inside it, by pointers relative to it."""
-    start = len(holder.at) + 1
-    unread: Ext = {}
-    for fields in (holder, *inner):
-        if fields is not None:
-            for key, value in fields.rest().items():
-                unread[fields.pointer(key)[start:]] = value
-    return unread
 
 
 def parse_cache(fields: Fields) -> tuple[Cache | None, Fields | None]:

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from dragoman.framing.fields import Fields
+from dragoman.framing.fields import Fields, unread_fields
 from dragoman.hub.request import Ext, Function, Hosted, Pick, Tool, ToolChoice, ToolFilter, UrlSources
-from dragoman.protocols.messages.parse_content import parse_cache, unread_fields
+from dragoman.protocols.messages.parse_content import parse_cache
 
 _PICKS = {"auto": Pick.AUTO, "any": Pick.REQUIRED, "tool": Pick.NAMED, "none": Pick.NONE}
 _TOOLSET = "mcp_toolset"

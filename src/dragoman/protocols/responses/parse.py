@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from dragoman.framing.fields import BadField, Fields, read_body
+from dragoman.framing.fields import BadField, Fields, read_body, unread_fields
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Ext, Foreign, Format, Json, Part, Reasoning, Request, Shape
@@ -17,7 +17,6 @@ from dragoman.hub.server_tools import (
     ToolFailure,
     ToolOutcome,
 )
-from dragoman.protocols.responses.parse_content import unread_fields
 from dragoman.protocols.responses.parse_tools import parse_choice, parse_tools
 from dragoman.protocols.responses.parse_turns import Conversation
 from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME, SEARCH_ITEM, SOURCES, Item, text_at
@@ -126,7 +125,7 @@ def _parse_request(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Requ
         ext=ext,
         raw=raw,
     )
-    _keep_unread(ext, fields, reasoning=reasoning, text=text, prompt_cache_options=cache, stream_options=stream)
+    _keep_unread(ext, fields, reasoning, text, cache, stream)
     return request
 
 
@@ -199,8 +198,8 @@ def _parse_format(text: Fields) -> Format | None:
             raise format_.bad("type", "must be text, json_object or json_schema")
 
 
-def _keep_unread(ext: Ext, fields: Fields, **nested: Fields | None) -> None:
-    for key, value in unread_fields(fields, **nested).items():
+def _keep_unread(ext: Ext, fields: Fields, *inner: Fields | None) -> None:
+    for key, value in unread_fields(fields, *inner).items():
         if key not in _DEFAULTS or value != _DEFAULTS[key]:
             ext.setdefault(key, value)
 

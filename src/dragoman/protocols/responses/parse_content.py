@@ -2,13 +2,12 @@
 
 import re
 
-from dragoman.framing.fields import BadField, Fields
+from dragoman.framing.fields import BadField, Fields, unread_fields
 from dragoman.hub.request import (
     Audio,
     Cache,
     Citation,
     Document,
-    Ext,
     FileId,
     Foreign,
     Image,
@@ -18,21 +17,10 @@ from dragoman.hub.request import (
     Part,
     Refusal,
     Text,
-    escape_key,
 )
 
 _DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,", re.IGNORECASE)
 _MEDIA_BY_SUFFIX = {"pdf": "application/pdf", "txt": "text/plain", "md": "text/markdown", "csv": "text/csv"}
-
-
-def unread_fields(fields: Fields, **nested: Fields | None) -> Ext:
-    """Return the unread fields of an object and of the objects inside it."""
-    rest = fields.rest()
-    ext = {escape_key(key): value for key, value in rest.items()} if rest else {}
-    for name, inner in nested.items():
-        if inner is not None:
-            ext |= {f"{name}/{escape_key(key)}": value for key, value in inner.rest().items()}
-    return ext
 
 
 def parse_content(fields: Fields, key: str) -> tuple[Part, ...]:
@@ -119,7 +107,7 @@ def _read_file(part: Fields) -> Document:
 def _read_audio(part: Fields) -> Audio:
     audio = part.need_obj("input_audio")
     source = Inline(f"audio/{audio.need_text('format')}", audio.need_text("data"))
-    return Audio(source, part.at, unread_fields(part, input_audio=audio))
+    return Audio(source, part.at, unread_fields(part, audio))
 
 
 def _read_cache(part: Fields) -> Cache | None:

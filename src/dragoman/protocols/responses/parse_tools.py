@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from dragoman.framing.fields import Fields
+from dragoman.framing.fields import Fields, unread_fields
 from dragoman.hub.request import (
     Custom,
     Ext,
@@ -13,7 +13,6 @@ from dragoman.hub.request import (
     Tool,
     ToolChoice,
 )
-from dragoman.protocols.responses.parse_content import unread_fields
 from dragoman.protocols.responses.wire import CARRIED_KINDS, HOSTED_TOOLS, OTHER_TOOLS, Wire
 
 _PICKS = {"auto": Pick.AUTO, "none": Pick.NONE, "required": Pick.REQUIRED}
@@ -77,7 +76,7 @@ def _read_custom(tool: Fields, namespace: str | None) -> Custom:
         description=tool.text("description"),
         grammar=grammar,
         namespace=namespace,
-        ext=unread_fields(tool, format=format_),
+        ext=unread_fields(tool, format_),
     )
 
 
@@ -99,7 +98,7 @@ def _read_hosted(type_: str, tool: Fields) -> Hosted:
         server_name=tool.text("server_label"),
         authorization=tool.text("authorization"),
         allowed_tools=_read_allowed_tools(tool),
-        ext=_drop_defaults(unread_fields(tool, filters=filters)),  # last: it depends on what was read
+        ext=_drop_defaults(unread_fields(tool, filters)),  # last: it depends on what was read
     )
 
 

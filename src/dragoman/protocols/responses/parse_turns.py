@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from dragoman.framing.fields import BadField, Fields
+from dragoman.framing.fields import BadField, Fields, unread_fields
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, read_opaque
@@ -25,7 +25,7 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.protocols.responses.parse_content import parse_content, unread_fields
+from dragoman.protocols.responses.parse_content import parse_content
 from dragoman.protocols.responses.parse_tools import parse_tools
 from dragoman.protocols.responses.state_compaction import open_compaction
 from dragoman.protocols.responses.wire import VENDOR

@@ -1,4 +1,4 @@
-"""Parse the content and the reasoning of Chat messages into hub parts."""
+"""Parse the messages of a Chat request into turns."""
 
 import base64
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from dragoman.framing.fields import BadField, Fields
+from dragoman.framing.fields import BadField, Fields, unread_fields
 from dragoman.hub.opaque import ENVELOPE_PREFIX, Form, Opaque, read_opaque
 from dragoman.hub.request import (
     Audio,
@@ -21,13 +21,106 @@ from dragoman.hub.request import (
     Media,
     Part,
     Refusal,
+    Role,
     Text,
     Thinking,
+    ToolCall,
+    ToolResult,
+    Turn,
 )
 from dragoman.protocols.chat.wire import AUDIO_TYPES, FILE_TYPES, visible_text
 
+_ROLES = {"system": Role.SYSTEM, "developer": Role.DEVELOPER, "user": Role.USER}
 
-def parse_content(message: Fields) -> tuple[Part, ...]:
+
+def parse_turns(messages: list[Fields]) -> tuple[Turn, ...]:
+    turns: list[Turn] = []
+    custom: set[str] = set()  # ids of custom tools' calls: other protocols give their results a type of their own
+    for message in messages:
+        turn = _read_turn(message, custom)
+        for part in turn.parts:
+            if type(part) is ToolCall and part.custom:
+                custom.add(part.id)
+        turns.append(turn)
+    return tuple(turns)
+
+
+def _read_turn(message: Fields, custom: set[str]) -> Turn:
+    role = message.need_text("role")
+    if role == "assistant":
+        return _read_assistant(message)
+    if role == "tool":
+        return _read_result(message, custom)
+    if role == "function":
+        raise BadField(message.pointer("role"), "is the deprecated 'function'; send the result with the role 'tool'")
+    if role not in _ROLES:
+        raise message.bad("role", "must be system, developer, user, assistant or tool")
+    parts = _parse_content(message)
+    return Turn(_ROLES[role], parts, message.at, unread_fields(message))
+
+
+def _read_assistant(message: Fields) -> Turn:
+    if message.has("audio"):
+        raise BadField(message.pointer("audio"), "refers to an audio reply, which is not stored here; send its text")
+    parts: list[Part] = [*_parse_reasoning(message), *_parse_content(message)]
+    refusal = message.text("refusal")
+    if refusal:
+        parts.append(Refusal(refusal, message.pointer("refusal")))
+    for call in message.objects("tool_calls") or ():
+        parts += [*_parse_call_signature(call), _read_call(call)]
+    legacy = message.obj("function_call")
+    if legacy is not None:
+        parts.append(_read_legacy_call(legacy, message.at))
+    return Turn(Role.ASSISTANT, tuple(parts), message.at, _without_sdk_defaults(unread_fields(message)))
+
+
+def _read_call(call: Fields) -> Part:
+    kind = call.text("type", "function")
+    call_id = call.text("id", "")
+    called = call.obj(kind)
+    if called is None or kind not in ("function", "custom"):
+        return Foreign(kind, {"type": kind, "id": call_id, **call.rest()}, call.at)
+    custom = kind == "custom"
+    name = called.need_text("name")
+    arguments = called.text("input", "") if custom else _read_arguments(called)
+    ext = unread_fields(call, called)
+    return ToolCall(call_id, name, arguments, call.at, custom=custom, ext=ext)
+
+
+def _read_legacy_call(call: Fields, at: str) -> ToolCall:
+    call_id = "call_" + at.rpartition("/")[2]
+    name, arguments = call.need_text("name"), _read_arguments(call)
+    return ToolCall(call_id, name, arguments, call.at, ext=unread_fields(call))
+
+
+def _read_arguments(called: Fields) -> str:
+    """Return arguments as JSON text; some clients send the object itself, or nothing for no arguments."""
+    if isinstance(called.raw("arguments"), dict):
+        return msgspec.json.encode(called.raw("arguments")).decode()
+    return called.text("arguments") or "{}"
+
+
+def _read_result(message: Fields, custom: set[str]) -> Turn:
+    call_id = message.need_text("tool_call_id")
+    content = tuple(_result_part(part) for part in _parse_content(message))
+    result = ToolResult(call_id, content, message.at, custom=call_id in custom, ext=unread_fields(message))
+    return Turn(Role.USER, (result,), message.at)
+
+
+def _result_part(part: Part) -> Text | Image | Document | Foreign:
+    match part:
+        case Text() | Image() | Document() | Foreign():
+            return part
+        case _:
+            raise BadField(part.at, "is not allowed in a tool result")
+
+
+def _without_sdk_defaults(ext: Ext) -> Ext:
+    """Leave out the empty fields that SDKs add when they return a message."""
+    return {key: value for key, value in ext.items() if not (key in ("annotations", "parsed") and not value)}
+
+
+def _parse_content(message: Fields) -> tuple[Part, ...]:
     """Parse `content`, a string or an array of parts; an empty string has no parts."""
     content = message.text_or_objects("content")
     if content is None or content == "":
@@ -35,22 +128,6 @@ def parse_content(message: Fields) -> tuple[Part, ...]:
     if isinstance(content, str):
         return (Text(content, message.pointer("content")),)
     return tuple(_read_part(part) for part in content)
-
-
-def unread_fields(fields: Fields) -> Ext:
-    """Return the unread fields of an object, by pointers relative to it."""
-    rest = fields.rest()
-    if not rest:
-        return {}
-    return {fields.pointer(key)[len(fields.at) + 1 :]: value for key, value in rest.items()}
-
-
-def unread_fields_with(outer: Fields, key: str, inner: Fields) -> Ext:
-    """Return the unread fields of an object and of one inside it."""
-    unread = unread_fields(outer)
-    for name, value in unread_fields(inner).items():
-        unread[f"{key}/{name}"] = value
-    return unread
 
 
 def _read_part(part: Fields) -> Part:
@@ -89,7 +166,7 @@ def _read_image(part: Fields) -> Image:
     source = _read_url(image.need_text("url"), image.pointer("url"))
     detail = image.text("detail")
     cache = _read_cache(part)
-    ext = unread_fields_with(part, "image_url", image)
+    ext = unread_fields(part, image)
     return Image(
         source,
         part.at,
@@ -113,14 +190,14 @@ def _read_file(part: Fields) -> Document:
     else:
         raise BadField(file.at, "must have file_data or file_id")
     cache = _read_cache(part)
-    return Document(source, part.at, title=name, cache=cache, ext=unread_fields_with(part, "file", file))
+    return Document(source, part.at, title=name, cache=cache, ext=unread_fields(part, file))
 
 
 def _read_audio(part: Fields) -> Audio:
     audio = part.need_obj("input_audio")
     sound = audio.need_text("format")
     source = Inline(AUDIO_TYPES.get(sound, f"audio/{sound}"), audio.need_text("data"))
-    return Audio(source, part.at, ext=unread_fields_with(part, "input_audio", audio))
+    return Audio(source, part.at, ext=unread_fields(part, audio))
 
 
 def _read_cache(part: Fields) -> Cache | None:
@@ -153,7 +230,7 @@ def _read_file_data(data: str, name: str | None, at: str) -> Inline:
     return Inline(FILE_TYPES.get(extension, "application/pdf"), data)
 
 
-def parse_reasoning(message: Fields) -> list[Thinking]:
+def _parse_reasoning(message: Fields) -> list[Thinking]:
     """Parse the reasoning that a client returns, once even if several fields repeat it."""
     key = "reasoning_content" if message.has("reasoning_content") else "reasoning"
     visible = message.text("reasoning_content")
@@ -202,7 +279,7 @@ def _read_blocks(message: Fields) -> Iterator[Thinking]:
             yield Thinking(text, block.at, read_opaque(signature, Form.SIGNATURE, "") if signature else None)
 
 
-def parse_call_signature(call: Fields) -> Iterator[Thinking]:
+def _parse_call_signature(call: Fields) -> Iterator[Thinking]:
     """Yield the signature of a call that is ours; another one stays with its call, for an upstream of this protocol."""
     extra = call.rest().get("extra_content") if call.has("extra_content") else None
     google = extra.get("google") if isinstance(extra, dict) else None
