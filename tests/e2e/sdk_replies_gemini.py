@@ -9,7 +9,7 @@ from google import genai
 from google.genai import types
 
 from dragoman.hub.opaque import unseal_thoughts
-from dragoman.protocols.gemini.encode_end import WITHHELD
+from dragoman.protocols.gemini.encode import WITHHELD
 from e2e import sdk_replies
 from e2e.meaning import CallTool, Meant, Refuse, Say, Stop, Think, Tokens, sayable
 from e2e.sdk_replies import ENVELOPE, ORDER, STOPS, Broke, Kwargs, Reply, Sdk, SdkReply

@@ -37,8 +37,7 @@ from dragoman.hub.request import Citation, Reasoning, Request
 from dragoman.hub.server_tools import Page, SearchFound, SearchResult
 from dragoman.hub.usage import Usage
 from dragoman.protocols.gemini.decode import Decoder
-from dragoman.protocols.gemini.encode import Encoder, encode_whole, is_keep_alive
-from dragoman.protocols.gemini.encode_end import WITHHELD
+from dragoman.protocols.gemini.encode import WITHHELD, Encoder, encode_whole, is_keep_alive
 from dragoman.protocols.gemini.wire import ARRAY_STREAM
 from laws import assert_any_recut_agrees, run
 from replies import START, call, joined, split_delta, text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.protocols.gemini.parse_schema import read_dialect, read_json_schema
+from dragoman.protocols.gemini.parse_fields import read_dialect, read_json_schema
 from wire_json import Json
 
 

@@ -1,6 +1,7 @@
 """Build Gemini contents from hub turns: signatures on the parts they belong to, results named after their functions."""
 
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -11,10 +12,14 @@ from dragoman.hub.opaque import Form, can_send_to
 from dragoman.hub.profile import Target
 from dragoman.hub.request import (
     Audio,
+    Cache,
     Document,
     Ext,
+    FileId,
     Foreign,
     Image,
+    Inline,
+    Link,
     Part,
     Refusal,
     Request,
@@ -27,12 +32,24 @@ from dragoman.hub.request import (
 )
 from dragoman.passes.pair_results import merge_turns, pair_results
 from dragoman.passes.tag_instructions import split_leading_instructions, tag_later_instructions
-from dragoman.protocols.gemini.build_media import SEPARATOR, MediaBuilder
 from dragoman.protocols.gemini.wire import NAME, NO_SIGNATURE, Wire
 
 _OWN_FORMS = (Form.SIGNATURE, Form.DETAIL)
 _GO_ON = "Continue."
 _BEGIN = "Begin."
+_SEPARATOR = "\n\n"
+_IN_RESULTS = frozenset(("image/png", "image/jpeg", "image/webp", "application/pdf", "text/plain"))
+_TYPES_BY_SUFFIX = {
+    "png": "image/png",
+    "jpg": "image/jpeg",
+    "jpeg": "image/jpeg",
+    "webp": "image/webp",
+    "heic": "image/heic",
+    "pdf": "application/pdf",
+    "txt": "text/plain",
+    "html": "text/html",
+    "csv": "text/csv",
+}
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -84,7 +101,7 @@ class _TurnBuilder:
         self._same_protocol = request.protocol == NAME
         self._target = target
         self._ledger = ledger
-        self._media = MediaBuilder(target, ledger)
+        self._media = _MediaBuilder(target, ledger)
         self._citations_key = "citations" if request.protocol == "messages" else "annotations"
         self._names = {
             part.id: part.name for turn in request.turns for part in turn.parts if isinstance(part, ToolCall)
@@ -248,7 +265,7 @@ class _TurnBuilder:
                 self._media.drop_cache(part.cache)
                 texts.append(part.text)
             elif isinstance(part, Document) and isinstance(part.source, str):
-                texts.append(f"{part.title}{SEPARATOR}{part.source}" if part.title else part.source)
+                texts.append(f"{part.title}{_SEPARATOR}{part.source}" if part.title else part.source)
             elif isinstance(part, Image | Document):
                 if self._media.fits_in_result(part):
                     attached += self._media.build(part)
@@ -258,7 +275,7 @@ class _TurnBuilder:
                 texts.append(f"[{kind}: see below]")
                 others.append({"text": f"[{kind} from the result of {self._find_name(result)}]"})
                 others += self._media.build(part)
-        output = self._read_object(texts) or {"error" if result.is_error else "output": SEPARATOR.join(texts)}
+        output = self._read_object(texts) or {"error" if result.is_error else "output": _SEPARATOR.join(texts)}
         response: Wire = {"id": result.call_id, "name": self._find_name(result), "response": output}
         if attached:
             response["parts"] = attached
@@ -285,3 +302,50 @@ def _calls_follow(parts: Sequence[Part]) -> bool:
         if isinstance(part, ToolCall | Thinking):
             return isinstance(part, ToolCall)
     return False
+
+
+class _MediaBuilder:
+    """Builds the media of one request."""
+
+    __slots__ = ("_ledger", "_media_in_results")
+
+    def __init__(self, target: Target, ledger: Ledger) -> None:
+        self._media_in_results = target.profile.media_in_results
+        self._ledger = ledger
+
+    def fits_in_result(self, part: Image | Document) -> bool:
+        """Return whether the result of a call can hold this image or document itself."""
+        is_known = isinstance(part.source, Inline) and part.source.media_type in _IN_RESULTS
+        return is_known and self._media_in_results
+
+    def build(self, part: Image | Document | Audio) -> list[Wire]:
+        if not isinstance(part, Audio):
+            self.drop_cache(part.cache)
+        if isinstance(part, Image) and part.detail not in (None, "auto"):
+            self._ledger.note_dropped(part.detail_at or part.at, "Gemini has no detail for one image")
+        title = part.title if isinstance(part, Document) else None
+        if title and not isinstance(part.source, str):
+            self._ledger.note_approximated(part.at, "Gemini's files have no name")
+        match part.source:
+            case str(text):
+                self._ledger.note_approximated(part.at, "Gemini has no text documents; sent as plain text")
+                return [{"text": f"{title}{_SEPARATOR}{text}" if title else text}]
+            case Inline(media_type=media_type, data=data):
+                return [{"inlineData": {"mimeType": media_type, "data": data}}]
+            case Link(url=url):
+                return [{"fileData": {"mimeType": self._find_type(part, url), "fileUri": url}}]
+            case FileId(id=file_id):
+                raise BadRequest(part.at, f"The file {file_id!r} is stored at another vendor. Send its data instead.")
+
+    def _find_type(self, part: Image | Document | Audio, url: str) -> str:
+        """Return the type of a linked file, which Gemini wants, from its name or by its kind."""
+        found = _TYPES_BY_SUFFIX.get(urlsplit(url).path.rpartition(".")[2].lower())
+        if found is not None:
+            return found
+        guessed = "image/jpeg" if isinstance(part, Image) else "application/pdf"
+        self._ledger.note_invented(part.at, f"Gemini wants the type of a linked file: {guessed}")
+        return guessed
+
+    def drop_cache(self, cache: Cache | None) -> None:
+        if cache is not None:
+            self._ledger.note_dropped(cache.at, "Gemini has no cache breakpoints")

@@ -13,8 +13,7 @@ from dragoman.hub.failure import NO_REPLY, Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer, Progress
 from dragoman.hub.usage import Usage, clamp_usage
-from dragoman.protocols.gemini.decode_blocks import ReplyBlocks
-from dragoman.protocols.gemini.decode_grounding import Grounding, read_grounding
+from dragoman.protocols.gemini.decode_blocks import Grounding, ReplyBlocks, read_grounding
 from dragoman.protocols.gemini.errors import UNEXPLAINED, find_error, read_error
 from dragoman.protocols.gemini.wire import (
     CONTINUATION,

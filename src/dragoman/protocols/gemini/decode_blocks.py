@@ -1,12 +1,14 @@
-"""Turn the parts of a Gemini reply into blocks of events.
+"""Turn the parts of a Gemini reply into blocks of events, and Google's grounding metadata into citations.
 
 A signature belongs to the part that it stands on. It becomes the opaque value of a thinking block right before that
 part, which is empty unless thoughts precede it.
 """
 
 import re
+from collections.abc import Iterator, Sequence
 
 import msgspec
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from dragoman.hub.events import (
@@ -26,7 +28,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.ports import Issuer
 from dragoman.hub.reply import MAX_CALLS
-from dragoman.protocols.gemini.decode_grounding import Grounding, list_sources, locate_citations, read_logprobs
+from dragoman.hub.request import Citation
 from dragoman.protocols.gemini.wire import (
     NAME_PREFIX,
     PLACEHOLDERS,
@@ -42,6 +44,36 @@ _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_-]")
 _MEDIA = ("inline_data", "file_data")
 # Parts of tools that Google runs beside functions: they must return as they came.
 _REPLAYED = {"tool_call": "toolCall", "tool_response": "toolResponse"}
+
+
+class _Web(Struct):
+    uri: str | None = None
+    title: str | None = None
+
+
+class _Source(Struct, rename="camel"):
+    web: _Web | None = None
+    retrieved_context: _Web | None = None
+
+
+class _Segment(Struct, rename="camel"):
+    start_index: int | None = None  # bytes of UTF-8, over the whole text of the reply
+    end_index: int | None = None
+    text: str | None = None
+
+
+class _Support(Struct, rename="camel"):
+    segment: _Segment | None = None
+    grounding_chunk_indices: list[int] | None = None
+
+
+class Grounding(Struct, rename="camel"):
+    web_search_queries: list[str] | None = None
+    grounding_chunks: list[_Source] | None = None
+    grounding_supports: list[_Support] | None = None
+
+
+_GROUNDING = msgspec.json.Decoder(Grounding)
 
 
 class ReplyBlocks:
@@ -181,7 +213,7 @@ class ReplyBlocks:
 
     def add_logprobs(self, candidate: Candidate, events: list[Event]) -> None:
         """Put the log probabilities of a chunk on its text."""
-        logprobs = read_logprobs(candidate.logprobs_result)
+        logprobs = _read_logprobs(candidate.logprobs_result)
         last = events[-1] if events else None
         if logprobs is not None and isinstance(last, Delta) and self._open_kind is _TEXT:
             events[-1] = replace(last, logprobs=logprobs)
@@ -191,9 +223,9 @@ class ReplyBlocks:
     def add_grounding(self, grounding: Grounding, events: list[Event]) -> None:
         """Cite the sources on the text, which is still open, and report the search after it."""
         if self._open_kind is _TEXT:
-            citations = locate_citations(grounding, "".join(self._texts), self._bytes_before)
+            citations = _locate_citations(grounding, "".join(self._texts), self._bytes_before)
             events += [CitationAdded(self._block, citation) for citation in citations]
-        sources = tuple(source for source in list_sources(grounding) if source.url)
+        sources = tuple(source for source in _list_sources(grounding) if source.url)
         queries = grounding.web_search_queries or []
         if queries or sources:
             self.close_block(events)
@@ -210,3 +242,79 @@ def _read_arguments(call: FunctionCall) -> str:
     if not _is_set(call.args):
         return "{}"
     return msgspec.json.format(bytes(call.args), indent=-1).decode(errors="replace")
+
+
+def read_grounding(raw: Raw) -> Grounding | None:
+    """Return the metadata; None if there is none, or none that can be read."""
+    if not bytes(raw) or bytes(raw) == b"null":
+        return None
+    try:
+        return _GROUNDING.decode(raw)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _list_sources(grounding: Grounding) -> tuple[Citation, ...]:
+    found = [source.web or source.retrieved_context or _Web() for source in grounding.grounding_chunks or ()]
+    return tuple(Citation(url=web.uri, title=web.title) for web in found)
+
+
+def _locate_citations(grounding: Grounding, text: str, bytes_before: int) -> Iterator[Citation]:
+    """Yield the citations of a block in order; `bytes_before`: the length of the reply's text before this block."""
+    sources, encoded = _list_sources(grounding), text.encode(errors="surrogatepass")
+    for support in grounding.grounding_supports or ():
+        segment = support.segment or _Segment()
+        start = max(0, (segment.start_index or 0) - bytes_before)
+        end = len(encoded) if segment.end_index is None else segment.end_index - bytes_before
+        if end <= 0:
+            continue  # of an earlier block, which is closed
+        first, last = _count_characters(encoded, start), _count_characters(encoded, min(end, len(encoded)))
+        for index in support.grounding_chunk_indices or ():
+            if 0 <= index < len(sources) and sources[index].url:
+                yield msgspec.structs.replace(sources[index], start=first, end=last)
+
+
+def _count_characters(encoded: bytes, end: int) -> int:
+    return len(encoded[:end].decode(errors="ignore"))
+
+
+class _Token(Struct, rename="camel"):
+    token: str = ""
+    log_probability: float = 0.0
+
+
+class _Alternatives(Struct):
+    candidates: list[_Token] = []
+
+
+class _Logprobs(Struct, rename="camel"):
+    chosen_candidates: list[_Token] = []
+    top_candidates: Sequence[_Alternatives] = ()
+
+
+_LOGPROBS = msgspec.json.Decoder(_Logprobs)
+
+
+def _read_logprobs(raw: Raw) -> Raw | None:
+    """Return the log probabilities as the hub has them; None if there are none that can be read."""
+    if not bytes(raw) or bytes(raw) == b"null":
+        return None
+    try:
+        found = _LOGPROBS.decode(raw)
+    except (ValueError, RecursionError):
+        return None
+    tokens = [
+        {
+            **_write_token(chosen),
+            "top_logprobs": [_write_token(other) for other in found.top_candidates[index].candidates]
+            if index < len(found.top_candidates)
+            else [],
+        }
+        for index, chosen in enumerate(found.chosen_candidates)
+    ]
+    return Raw(msgspec.json.encode(tokens)) if tokens else None
+
+
+def _write_token(token: _Token) -> dict[str, object]:
+    text = token.token
+    return {"token": text, "logprob": token.log_probability, "bytes": list(text.encode(errors="replace"))}

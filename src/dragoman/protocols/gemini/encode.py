@@ -22,6 +22,7 @@ from dragoman.hub.events import (
     Opened,
     RefusalBlock,
     Started,
+    Stop,
     TextBlock,
     ThinkingBlock,
     ToolReturned,
@@ -33,24 +34,15 @@ from dragoman.hub.opaque import Opaque, Thought
 from dragoman.hub.ports import EVENT_STREAM, ReplyContext
 from dragoman.hub.reply import Reply, collect
 from dragoman.hub.usage import Usage
-from dragoman.protocols.gemini.encode_end import (
-    WITHHELD,
-    build_ending,
-    build_head,
-    build_usage,
-    encode_logprobs,
-    is_filtered,
-    note_end,
-)
-from dragoman.protocols.gemini.encode_grounding import Grounding
-from dragoman.protocols.gemini.encode_parts import StepReasoning, encode_call, encode_hosted, shows_thoughts
+from dragoman.protocols.gemini.encode_blocks import Grounding, StepReasoning, encode_call, encode_hosted, shows_thoughts
 from dragoman.protocols.gemini.errors import encode_error, repeat_stream_error
-from dragoman.protocols.gemini.wire import Wire, encode_json, escape_line_ends
+from dragoman.protocols.gemini.wire import FINISH_REASONS, STOPS, Wire, encode_json, escape_line_ends
 
 _encode = msgspec.json.encode
 _EMPTY: Wire = {"text": ""}
 _QUIET_S = 10.0  # how long a client gets nothing while a call is collected, before it is sent a sign of life
 _NO_TEXT = b'{"text":""}'
+WITHHELD = "The provider's content filter has withheld this reply."  # a client retries a reply without text
 
 
 class Encoder:
@@ -129,7 +121,7 @@ class Encoder:
     def _start(self, started: Started) -> None:
         self._usage = started.usage
         self._prefix = b'{"candidates":[{"content":{"parts":['
-        self._suffix = b'],"role":"model"},"index":0}],' + encode_json(build_head(started.id, self._context))[1:]
+        self._suffix = b'],"role":"model"},"index":0}],' + encode_json(_build_head(started.id, self._context))[1:]
         self._text_prefix = b"data: " + self._prefix + b'{"text":'
         self._text_suffix = b"}" + self._suffix + b"\n\n"
 
@@ -167,7 +159,7 @@ class Encoder:
         if delta.logprobs is None:
             return self._chunk(part)
         return self._frame(
-            self._prefix + encode_json(part) + self._add(encode_logprobs([delta.logprobs], self._ledger))
+            self._prefix + encode_json(part) + self._add(_encode_logprobs([delta.logprobs], self._ledger))
         )
 
     def _close_block(self) -> Sequence[bytes]:
@@ -199,14 +191,14 @@ class Encoder:
     # The end
 
     def _encode_end(self, ended: Ended) -> Sequence[bytes]:
-        note_end(ended, self._usage, self._ledger)
+        _note_end(ended, self._usage, self._ledger)
         frames: list[bytes] = []
-        if is_filtered(ended, self._refused) and not self._grounding.has_text:
+        if _is_filtered(ended, self._refused) and not self._grounding.has_text:
             frames.append(self._chunk({"text": ended.explanation or WITHHELD}))
         part = {**_EMPTY, **self._reasoning.sign_text()}
-        ending = {**build_ending(ended, self._refused), **self._grounding.build()}
+        ending = {**_build_ending(ended, self._refused), **self._grounding.build()}
         suffix = self._add(ending)
-        usage = b',"usageMetadata":' + encode_json(build_usage(self._usage)) + b"}"
+        usage = b',"usageMetadata":' + encode_json(_build_usage(self._usage)) + b"}"
         frames.append(self._frame(self._prefix + encode_json(part) + suffix[:-1] + usage))
         return frames if self._is_events else [*frames, b"]"]
 
@@ -237,17 +229,17 @@ def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger)
     reply = collect(events)
     if type(reply.end) is Failed:
         raise RequestError(reply.end.failure)
-    note_end(reply.end, reply.usage, ledger)
+    _note_end(reply.end, reply.usage, ledger)
     grounding = Grounding(ledger)
     parts = _encode_pieces(reply, grounding, context, ledger)
     refused = any(type(piece.what) is RefusalBlock for piece in reply.pieces)
-    if is_filtered(reply.end, refused) and not any(part.get("text") and "thought" not in part for part in parts):
+    if _is_filtered(reply.end, refused) and not any(part.get("text") and "thought" not in part for part in parts):
         parts.append({"text": reply.end.explanation or WITHHELD})
     candidate: Wire = {"content": {"parts": parts or [_EMPTY], "role": "model"}, "index": 0}
-    candidate |= {**build_ending(reply.end, refused), **grounding.build()}
-    candidate |= encode_logprobs([piece.logprobs for piece in reply.pieces if piece.logprobs is not None], ledger)
-    head = build_head(reply.id, context)
-    return encode_json({"candidates": [candidate], "usageMetadata": build_usage(reply.usage), **head})
+    candidate |= {**_build_ending(reply.end, refused), **grounding.build()}
+    candidate |= _encode_logprobs([piece.logprobs for piece in reply.pieces if piece.logprobs is not None], ledger)
+    head = _build_head(reply.id, context)
+    return encode_json({"candidates": [candidate], "usageMetadata": _build_usage(reply.usage), **head})
 
 
 def _encode_pieces(reply: Reply, grounding: Grounding, context: ReplyContext, ledger: Ledger) -> list[Wire]:
@@ -285,3 +277,85 @@ def _carry_rest(parts: list[Wire], signature: Wire, ledger: Ledger) -> None:
         parts[-1] = {**parts[-1], **signature}
     else:
         ledger.note_dropped("/content", "reasoning after the last part of a reply has no place")
+
+
+class _Candidate(msgspec.Struct):
+    token: str = ""
+    logprob: float = 0.0
+
+
+class _Token(_Candidate):
+    top_logprobs: list[_Candidate] = []
+
+
+_tokens = msgspec.json.Decoder(list[_Token])
+
+
+def _build_head(id: str, context: ReplyContext) -> Wire:
+    return {"modelVersion": context.model, "responseId": id or context.new_id("")}
+
+
+def _is_filtered(ended: Ended, refused: bool) -> bool:
+    return refused or ended.stop is Stop.FILTERED
+
+
+def _build_ending(ended: Ended, refused: bool) -> Wire:
+    """Return the fields of a candidate that say why it ended."""
+    if not _is_filtered(ended, refused):
+        return {"finishReason": FINISH_REASONS[ended.stop]}
+    category = (ended.category or "").upper()
+    reason = category if STOPS.get(category) is Stop.FILTERED else FINISH_REASONS[Stop.FILTERED]
+    message: Wire = {"finishMessage": ended.explanation} if ended.explanation else {}
+    return {"finishReason": reason, **message}
+
+
+def _note_end(ended: Ended, usage: Usage | None, ledger: Ledger) -> None:
+    """Note what Gemini cannot say of an end."""
+    if ended.category and STOPS.get(ended.category.upper()) is not Stop.FILTERED:
+        ledger.note_dropped("/stop_details/category", f"Gemini has no finishReason {ended.category!r}")
+    if ended.sequence is not None:
+        ledger.note_dropped("/stop_sequence", "Gemini does not report which stop sequence was hit")
+    if ended.stop is Stop.PAUSE:
+        ledger.note_approximated("/stop_reason", "Gemini has no pause; sent as a natural end")
+    elif ended.stop is Stop.CONTEXT_FULL:
+        ledger.note_approximated("/stop_reason", "Gemini does not distinguish a full context from the token limit")
+    if usage is not None and usage.cache_write:
+        ledger.note_dropped("/usage/cache_write_tokens", "Gemini does not count tokens that are written to a cache")
+    if usage is not None and usage.service_tier not in (None, "default", "auto"):
+        ledger.note_dropped("/service_tier", "Gemini's replies do not name a tier")
+
+
+def _build_usage(usage: Usage | None) -> Wire:
+    """Return the counts: those of thoughts and of rounds after the first stand apart."""
+    usage = usage or Usage()
+    prompt = max(0, usage.input - usage.later_input)
+    counts = {
+        "promptTokenCount": prompt,
+        "candidatesTokenCount": max(0, usage.output - usage.reasoning),
+        "totalTokenCount": usage.input + usage.output,
+    }
+    if usage.reasoning:
+        counts["thoughtsTokenCount"] = min(usage.reasoning, usage.output)
+    if usage.later_input:
+        counts["toolUsePromptTokenCount"] = usage.input - prompt
+    if usage.cache_read:
+        counts["cachedContentTokenCount"] = min(usage.cache_read, prompt)  # a part of the prompt
+    return dict(counts)
+
+
+def _encode_logprobs(arrays: Sequence[msgspec.Raw], ledger: Ledger) -> Wire:
+    """Return the field for log probabilities; nothing where the upstream's cannot be read."""
+    try:
+        tokens = [token for array in arrays for token in _tokens.decode(array)]
+    except (ValueError, RecursionError):
+        ledger.note_dropped("/logprobs", "the upstream's log probabilities cannot be read")
+        return {}
+    if not tokens:
+        return {}
+    tops = [{"candidates": [_rename(top) for top in token.top_logprobs]} for token in tokens if token.top_logprobs]
+    result: Wire = {"chosenCandidates": [_rename(token) for token in tokens]}
+    return {"logprobsResult": {"topCandidates": tops, **result} if tops else result}
+
+
+def _rename(candidate: _Candidate) -> Wire:
+    return {"token": candidate.token, "logProbability": candidate.logprob}
