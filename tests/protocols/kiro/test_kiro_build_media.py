@@ -6,7 +6,7 @@ import pytest
 
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Document, Image, Inline, Link, Text
-from dragoman.protocols.kiro.build_content import needs_inline
+from dragoman.protocols.kiro.build_turns import needs_inline
 from dragoman.protocols.kiro.wire import MAX_IMAGE_BYTES, MAX_IMAGES
 from protocols.kiro.kiro_requests import answer, ask, called, chat, messages, parsed, refused, tool, user
 from wire_json import JsonObject

@@ -54,7 +54,7 @@ def _read_error() -> ReadError:
 
 @Deferred
 def _needs_inline() -> Callable[[Part], bool]:
-    from dragoman.protocols.kiro.build_content import needs_inline
+    from dragoman.protocols.kiro.build_turns import needs_inline
 
     return needs_inline
 

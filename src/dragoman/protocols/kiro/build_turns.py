@@ -1,5 +1,8 @@
-"""Build Kiro's history and current message from hub turns, in the order that Kiro demands."""
+"""Build Kiro's history and current message, with images and documents, in the order that Kiro demands."""
 
+import base64
+import binascii
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -13,8 +16,11 @@ from dragoman.hub.request import (
     Audio,
     Cache,
     Document,
+    FileId,
     Foreign,
     Image,
+    Inline,
+    Link,
     Part,
     Refusal,
     Request,
@@ -26,15 +32,17 @@ from dragoman.hub.request import (
     Turn,
 )
 from dragoman.passes.pair_results import merge_turns
-from dragoman.protocols.kiro.build_content import build_document_text, build_image
 from dragoman.protocols.kiro.wire import (
     ERROR,
+    IMAGE_FORMATS,
+    MAX_IMAGE_BYTES,
     MAX_IMAGES,
     SUCCESS,
     AssistantEntry,
     AssistantReply,
     Entry,
     ImageBlock,
+    ImageSource,
     KiroOptions,
     ReasoningContent,
     ReasoningText,
@@ -59,8 +67,15 @@ _IMAGE_BESIDE = "The image is attached to this message."
 # A whole sentence, because models repeat a single word such as "Continue".
 _CONTINUE = "Please go on from where your last message ends."
 
+_DATA_URL = re.compile(r"data:([\w.+/-]*)[^,]*?;base64,")
+_SPACE = re.compile(r"\s")
+_TEXT_TYPES = frozenset(
+    {"application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml"}
+    | {"application/javascript", "application/x-sh", "application/sql"}
+)
 
-def has_no_content(turn: Turn) -> bool:
+
+def _has_no_content(turn: Turn) -> bool:
     """Return whether a turn has no content for Kiro."""
     return not any(_has_content(part, turn.role) for part in turn.parts)
 
@@ -150,7 +165,7 @@ class TurnBuilder:
                 return self._check_text(part)
             case Document():
                 self._drop_breakpoint(part.cache)
-                return [build_document_text(part, self._ledger)]
+                return [_build_document_text(part, self._ledger)]
             case Thinking():
                 self._ledger.note_dropped(part.at, "only an assistant turn can hold reasoning")
             case Audio():
@@ -177,7 +192,7 @@ class TurnBuilder:
         place = next(index for index, other in enumerate(turn.parts) if other is part)
         if _has_text(turn.parts[:place]) and _has_text(turn.parts[place:]):
             self._ledger.note_approximated(part.at, "images are sent beside the text, not within it")
-        images.append(build_image(part))
+        images.append(_build_image(part))
 
     def _build_result(self, result: ToolResult, images: list[ImageBlock]) -> ToolOutcome:
         self._drop_breakpoint(result.cache)
@@ -197,7 +212,7 @@ class TurnBuilder:
     def _add_result_image(self, part: Image, images: list[ImageBlock]) -> None:
         self._drop_breakpoint(part.cache)
         self._ledger.note_approximated(part.at, "an image of a result is attached to the message that holds the result")
-        images.append(build_image(part))
+        images.append(_build_image(part))
 
     def _build_reasoning(self, part: Thinking, earlier: ReasoningContent | None) -> ReasoningContent | None:
         """Return reasoning unchanged to the upstream and model that issued it."""
@@ -274,9 +289,9 @@ def _build_entry(turn: Turn, opening: str, builder: TurnBuilder) -> Entry:
 
 def _order_turns(turns: Sequence[Turn], ledger: Ledger) -> list[Turn]:
     """Return turns that alternate, the first and the last of them a user's."""
-    filled = [turn for turn in turns if not has_no_content(turn)]
+    filled = [turn for turn in turns if not _has_no_content(turn)]
     for turn in turns:
-        if has_no_content(turn):
+        if _has_no_content(turn):
             ledger.note_dropped(turn.at, "a turn without content is left out")
     ordered = list(merge_turns(filled, ledger))
     if not ordered or ordered[0].role is not Role.USER:
@@ -289,3 +304,60 @@ def _order_turns(turns: Sequence[Turn], ledger: Ledger) -> list[Turn]:
         ledger.note_approximated(last.at, "Kiro cannot continue an assistant turn; sent as finished")
         ordered.append(Turn(Role.USER, (Text(_CONTINUE),), last.at))
     return ordered
+
+
+def needs_inline(part: Part) -> bool:
+    """Return whether a part is linked media, which Kiro does not fetch."""
+    return isinstance(part, Image | Document) and isinstance(part.source, Link)
+
+
+def _build_image(part: Image) -> ImageBlock:
+    match part.source:
+        case Link(url=url):
+            raise BadRequest(part.at, f"Kiro takes no image by URL ({url[:80]}). Send its data, or enable [fetch].")
+        case FileId():
+            raise BadRequest(part.at, "Kiro takes no image by file id. Send its data.")
+        case Inline(media_type=media_type, data=data):
+            return _build_block(media_type, data, part.at)
+
+
+def _build_block(media_type: str, data: str, at: str) -> ImageBlock:
+    if (prefix := _DATA_URL.match(data)) is not None:
+        media_type, data = prefix[1] or media_type, data[prefix.end() :]
+    kind = media_type.partition(";")[0].strip().lower()
+    if kind not in IMAGE_FORMATS:
+        raise BadRequest(
+            at, f"Kiro takes PNG, JPEG, GIF and WebP images, not {media_type or 'one without a media type'}."
+        )
+    if any(character in data for character in "\n\r\t "):
+        data = _SPACE.sub("", data)
+    size = len(data) * 3 // 4
+    if size > MAX_IMAGE_BYTES:
+        raise BadRequest(at, f"Kiro takes images of at most {MAX_IMAGE_BYTES} bytes, got {size}.")
+    return ImageBlock(IMAGE_FORMATS[kind], ImageSource(data))
+
+
+def _build_document_text(part: Document, ledger: Ledger) -> str:
+    """Return a text document as tagged text; raises BadRequest for other documents."""
+    text = _read_text(part)
+    ledger.note_approximated(part.at, "a document is sent as text")
+    title = f' title="{part.title}"' if part.title else ""
+    return f"<document{title}>\n{text}\n</document>"
+
+
+def _read_text(part: Document) -> str:
+    match part.source:
+        case str():
+            return part.source
+        case Link():
+            raise BadRequest(part.at, "Kiro takes no document by URL. Send its text, or enable [fetch].")
+        case FileId():
+            raise BadRequest(part.at, "Kiro takes no document by file id. Send its text.")
+        case Inline(media_type=media_type, data=data):
+            kind = media_type.partition(";")[0].strip().lower()
+            if not kind.startswith("text/") and kind not in _TEXT_TYPES:
+                raise BadRequest(part.at, f"Kiro takes text documents, not {media_type}.")
+            try:
+                return base64.b64decode(data, validate=True).decode()
+            except (binascii.Error, UnicodeDecodeError) as error:
+                raise BadRequest(part.at, f"The document is not base64 of UTF-8 text: {error}.") from error
