@@ -10,8 +10,7 @@ from dragoman.hub.failure import BadRequest
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Custom, Function, Hosted, Pick, Request, Tool, ToolChoice
 from dragoman.protocols.messages.build_content import ContentBuilder
-from dragoman.protocols.messages.parse_tools import hosted_name
-from dragoman.protocols.messages.wire import NAME, Wire
+from dragoman.protocols.messages.wire import NAME, Wire, hosted_name
 
 _EQUIVALENT_KINDS = frozenset({"web_search", "code_execution", "mcp"})
 _NATIVE: dict[str, Wire] = {

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 
 from msgspec import Raw, Struct
 
-from dragoman.hub.events import (
-    Stop,
-)
+from dragoman.hub.events import Stop
+from dragoman.hub.request import Hosted
 
 NAME = "messages"
 MCP_BETA = (b"anthropic-beta", b"mcp-client-2025-11-20")
@@ -220,3 +219,9 @@ def decode_call_id(id: str) -> str:
 def text_at(fields: Mapping[str, object], key: str) -> str:
     value = fields.get(key)
     return value if isinstance(value, str) else ""
+
+
+def hosted_name(tool: Hosted) -> str | None:
+    """Return the name under which a vendor-run tool is called, if the client wrote one."""
+    name = tool.raw.get("name") if isinstance(tool.raw, dict) else None
+    return name if isinstance(name, str) else None
