@@ -12,10 +12,15 @@ from dragoman.net.bodies import ByteBudget
 from dragoman.net.detached import CollectedResponse, detached_exchange
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON
-from dragoman.protocols.responses.encode_snapshot import Snapshot
-from dragoman.protocols.responses.state_compaction import Compaction, make_summary_request, seal_compaction
-from dragoman.protocols.responses.state_items import TRIGGER, complete_item, type_of
-from dragoman.protocols.responses.state_response import encode_made, keep_made, stream_made
+from dragoman.protocols.responses.encode_response import Snapshot, encode_made, keep_made, stream_made
+from dragoman.protocols.responses.state_items import (
+    TRIGGER,
+    Compaction,
+    complete_item,
+    make_summary_request,
+    seal_compaction,
+    type_of,
+)
 from dragoman.protocols.responses.wire import Item
 from dragoman.responses.context import mint, owner_digest
 from dragoman.responses.kept_call import KeptCall

@@ -27,9 +27,8 @@ from dragoman.net.headers import Header
 from dragoman.net.request_head import RequestHead
 from dragoman.net.tasks import describe_fault, spawn
 from dragoman.net.websocket import WebSocket
-from dragoman.protocols.responses.encode_snapshot import Snapshot
+from dragoman.protocols.responses.encode_response import Snapshot, keep_made, stream_made
 from dragoman.protocols.responses.state_items import read_request
-from dragoman.protocols.responses.state_response import keep_made, stream_made
 from dragoman.responses.context import ContextItem
 from dragoman.responses.kept_call import KeptCall
 from dragoman.responses.service import ResponseService, check_trigger, now

@@ -1,7 +1,7 @@
 """Make the tool calls and results of a request acceptable to strict upstreams: paired, or as plain text."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ UNANSWERED = "This call was not complete: its result is unknown."
 
 _ID_MAX = 64
 _ID_OTHER = re.compile(r"[^A-Za-z0-9_-]")
+_NO_RESULT = "[no result]"
 
 
 class _Slot(Struct):
@@ -173,3 +174,71 @@ def result_to_text(result: ToolResult, name: str | None, ledger: Ledger) -> list
         ledger.note_dropped(result.cache.at, "a result sent as text cannot be a cache breakpoint")
     source = f"the tool {name}" if name else f"the tool call {result.call_id}"
     return [Text(f"({'Error' if result.is_error else 'Result'} of {source}:)", result.at), *result.content]
+
+
+# Pairing that leaves results where they are, for upstreams that accept them anywhere after their calls
+
+
+class _PairedCall(Struct):
+    """A call's unique id, and its result."""
+
+    id: str
+    result: ToolResult | None = None
+
+
+_Pairs = dict[int, _PairedCall]  # by the identity of a call or a result
+
+
+def pair_calls(turns: Sequence[Turn], ledger: Ledger) -> list[Turn]:
+    """Return the turns with unique call ids and one result for each call.
+
+    Of several results the last is kept, a missing one is invented, and one without a call becomes text.
+    """
+    calls: _Pairs = {}  # by the identity of the call
+    results: _Pairs = {}  # by the identity of the result
+    _match_results(turns, calls, results, ledger)
+    fitted: list[Turn] = []
+    for turn in turns:
+        parts = [fitting for part in turn.parts for fitting in _fit_part(part, calls, results, ledger)]
+        fitted.append(replace(turn, parts=tuple(parts)))
+        invented = [_invent_result(part, calls[id(part)], ledger) for part in turn.parts if _lacks_result(part, calls)]
+        if invented:
+            fitted.append(Turn(Role.USER, tuple(invented), turn.at))
+    return fitted
+
+
+def _match_results(turns: Sequence[Turn], calls: _Pairs, results: _Pairs, ledger: Ledger) -> None:
+    known: dict[str, _PairedCall] = {}  # by the client's id; some servers use the same ids in every step
+    counts: dict[str, int] = {}
+    for part in (part for turn in turns for part in turn.parts):
+        if isinstance(part, ToolCall):
+            count = counts[part.id] = counts.get(part.id, 0) + 1
+            known[part.id] = calls[id(part)] = _PairedCall(part.id if count == 1 else f"{part.id}-{count}")
+        elif isinstance(part, ToolResult) and part.call_id in known:
+            pair = results[id(part)] = known[part.call_id]
+            if pair.result is not None:
+                ledger.note_dropped(pair.result.at, "a call has one result: the last one counts")
+            pair.result = part
+
+
+def _fit_part(part: Part, calls: _Pairs, results: _Pairs, ledger: Ledger) -> Sequence[Part]:
+    if isinstance(part, ToolCall):
+        pair = calls[id(part)]
+        return [part if pair.id == part.id else replace(part, id=pair.id)]
+    if not isinstance(part, ToolResult):
+        return [part]
+    if id(part) not in results:
+        ledger.note_approximated(part.at, "a result without a call is sent as text")
+        label = "error" if part.is_error else "result"
+        return [Text(f"[{label} of tool call {part.call_id}]", part.at), *part.content]
+    pair = results[id(part)]
+    return [replace(part, call_id=pair.id)] if pair.result is part else []
+
+
+def _lacks_result(part: Part, calls: _Pairs) -> bool:
+    return isinstance(part, ToolCall) and calls[id(part)].result is None
+
+
+def _invent_result(call: Part, pair: _PairedCall, ledger: Ledger) -> ToolResult:
+    ledger.note_invented(call.at, "every call must have a result")
+    return ToolResult(pair.id, (Text(_NO_RESULT, call.at),), call.at)

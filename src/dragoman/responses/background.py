@@ -17,7 +17,7 @@ from dragoman.hub.ports import KeptReply
 from dragoman.hub.request import Json
 from dragoman.net.exchange import Exchange
 from dragoman.net.tasks import describe_fault, spawn
-from dragoman.protocols.responses.state_response import QUEUED_EVENTS, end_head, stream_ended, stream_queued
+from dragoman.protocols.responses.encode_response import QUEUED_EVENTS, end_head, stream_ended, stream_queued
 from dragoman.responses.kept_call import KeptCall
 from dragoman.responses.run_output import RunOutput
 from dragoman.responses.service import ResponseService, now

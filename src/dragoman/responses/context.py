@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.request import Json
-from dragoman.protocols.responses.state_compaction import open_compaction
 from dragoman.protocols.responses.state_items import (
     REFERENCE,
     check_context,
@@ -18,6 +17,7 @@ from dragoman.protocols.responses.state_items import (
     complete_item,
     item_not_found,
     lacks_opaque,
+    open_compaction,
     read_id,
     read_input,
     type_of,

@@ -15,11 +15,9 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import KeptReply, ReplyState
 from dragoman.hub.request import Json, Request
 from dragoman.net.tasks import spawn
-from dragoman.protocols.responses.encode_snapshot import Snapshot
+from dragoman.protocols.responses.encode_response import QUEUED_EVENTS, Snapshot
 from dragoman.protocols.responses.parse import parse_with_items
-from dragoman.protocols.responses.state_ids import ItemIdReader, find_item_ids
-from dragoman.protocols.responses.state_items import read_metadata
-from dragoman.protocols.responses.state_response import QUEUED_EVENTS
+from dragoman.protocols.responses.state_items import ItemIdReader, find_item_ids, read_metadata
 from dragoman.protocols.responses.wire import ENCRYPTED
 from dragoman.responses.context import Context, ContextItem, digest_item, mint, restore
 from dragoman.store import StoreError

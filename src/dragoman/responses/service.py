@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 from dragoman.config.settings import ResponsesSettings
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.request import Json
-from dragoman.protocols.responses.encode_snapshot import render_stored
+from dragoman.protocols.responses.encode_response import render_stored
 from dragoman.protocols.responses.state_items import TRIGGER, read_id, read_input, type_of, uses_state
 from dragoman.responses.context import (
     NO_MEMORY,

@@ -3,20 +3,22 @@
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
-from msgspec import Struct
-from msgspec.structs import replace
-
 from dragoman.hub.ext import restore
+from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import ENVELOPE_PREFIX, Form, can_send_to
 from dragoman.hub.profile import Target
 from dragoman.hub.request import (
     Audio,
+    Cache,
     Document,
     Ext,
+    FileId,
     Foreign,
     Image,
+    Inline,
     Json,
+    Link,
     Part,
     Refusal,
     Request,
@@ -27,11 +29,12 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.protocols.responses.build_content import PartBuilder
+from dragoman.passes.pair_results import pair_calls
 from dragoman.protocols.responses.wire import NAME, Wire
 
 _ERROR_MARK = "[tool error] "
-_NO_RESULT = "[no result]"
+_OPENAI_PROTOCOLS = (NAME, "chat")  # of one vendor, with the same file ids
+_TTL = {"5m": "30m", "1h": "12h"}  # at least as long as requested
 
 
 class InputBuilder:
@@ -42,7 +45,7 @@ class InputBuilder:
         self._target = target
         self._ledger = ledger
         self._same_protocol = request.protocol == NAME
-        self._parts = PartBuilder(request, ledger)
+        self._parts = _PartBuilder(request, ledger)
         self._unread_by_item = _group_by_item(request.ext) if self._same_protocol else {}
         parts = (part for turn in request.turns for part in turn.parts)
         self._custom_calls = {part.id for part in parts if isinstance(part, ToolCall) and part.custom}
@@ -247,66 +250,90 @@ def _group_by_item(ext: Ext) -> dict[str, Ext]:
     return items
 
 
-class _PairedCall(Struct):
-    """A call's unique id, and its result."""
+class _PartBuilder:
+    """Build the input parts of one request."""
 
-    id: str
-    result: ToolResult | None = None
+    def __init__(self, request: Request, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._same_protocol = request.protocol == NAME
+        self._same_files = request.protocol in _OPENAI_PROTOCOLS
+        self._same_caches = request.protocol in _OPENAI_PROTOCOLS
 
+    def build_parts(self, parts: Iterable[Part]) -> list[Json]:
+        written = (self.build_part(part) for part in parts)
+        return [part for part in written if part is not None]
 
-_Pairs = dict[int, _PairedCall]  # by the identity of a call or a result
+    def build_part(self, part: Part) -> Wire | None:
+        match part:
+            case Text():
+                if part.citations:
+                    self._ledger.note_dropped(f"{part.at}/citations", "Responses does not read the citations of a user")
+                wire: Wire = {"type": "input_text", "text": part.text}
+                return self._finish_part(wire, part.cache, part.ext)
+            case Image():
+                wire = {"type": "input_image", **self._build_image_source(part), "detail": part.detail or "auto"}
+                return self._finish_part(wire, part.cache, part.ext)
+            case Document():
+                return self._finish_part(self._build_document(part), part.cache, part.ext)
+            case Refusal():
+                return {"type": "input_text", "text": part.text}
+            case Audio():
+                raise BadRequest(part.at, "A Responses upstream takes no audio. Send a transcript.")
+            case Foreign(raw=raw) if self._same_protocol and isinstance(raw, dict):
+                return raw
+        return None
 
+    def build_breakpoint(self, cache: Cache) -> Wire:
+        """Build a cache breakpoint; Anthropic's lifetimes become OpenAI's."""
+        wire: Wire = {"mode": "explicit"}
+        if cache.ttl is not None:
+            wire["ttl"] = cache.ttl if self._same_caches else _TTL.get(cache.ttl, cache.ttl)
+        if not self._same_caches:
+            self._ledger.note_approximated(cache.at, "the breakpoint is kept; the vendor decides its lifetime")
+        return wire
 
-def pair_calls(turns: Sequence[Turn], ledger: Ledger) -> list[Turn]:
-    """Return the turns with unique call ids and one result for each call.
+    def drop_breakpoint(self, cache: Cache | None) -> None:
+        """Record a breakpoint in a place where Responses has none."""
+        if cache is not None:
+            self._ledger.note_dropped(cache.at, "Responses has cache breakpoints on input parts only")
 
-    Of several results the last is kept, a missing one is invented, and one without a call becomes text.
-    """
-    calls: _Pairs = {}  # by the identity of the call
-    results: _Pairs = {}  # by the identity of the result
-    _match_results(turns, calls, results, ledger)
-    fitted: list[Turn] = []
-    for turn in turns:
-        parts = [fitting for part in turn.parts for fitting in _fit_part(part, calls, results, ledger)]
-        fitted.append(replace(turn, parts=tuple(parts)))
-        invented = [_invent_result(part, calls[id(part)], ledger) for part in turn.parts if _lacks_result(part, calls)]
-        if invented:
-            fitted.append(Turn(Role.USER, tuple(invented), turn.at))
-    return fitted
+    def _finish_part(self, wire: Wire, cache: Cache | None, ext: Ext) -> Wire:
+        if cache is not None:
+            wire["prompt_cache_breakpoint"] = self.build_breakpoint(cache)
+        if self._same_protocol:
+            restore(wire, ext)
+        return wire
 
+    def _build_image_source(self, image: Image) -> Wire:
+        match image.source:
+            case Inline(media_type=media_type, data=data):
+                return {"image_url": f"data:{media_type};base64,{data}"}
+            case Link(url=url):
+                return {"image_url": url}
+            case FileId(id=id_):
+                return {"file_id": self._check_file_id(id_, image.at)}
 
-def _match_results(turns: Sequence[Turn], calls: _Pairs, results: _Pairs, ledger: Ledger) -> None:
-    known: dict[str, _PairedCall] = {}  # by the client's id; some servers use the same ids in every step
-    counts: dict[str, int] = {}
-    for part in (part for turn in turns for part in turn.parts):
-        if isinstance(part, ToolCall):
-            count = counts[part.id] = counts.get(part.id, 0) + 1
-            known[part.id] = calls[id(part)] = _PairedCall(part.id if count == 1 else f"{part.id}-{count}")
-        elif isinstance(part, ToolResult) and part.call_id in known:
-            pair = results[id(part)] = known[part.call_id]
-            if pair.result is not None:
-                ledger.note_dropped(pair.result.at, "a call has one result: the last one counts")
-            pair.result = part
+    def _build_document(self, document: Document) -> Wire:
+        match document.source:
+            case Inline(media_type=media_type, data=data):
+                wire: Wire = {"type": "input_file", "file_data": f"data:{media_type};base64,{data}"}
+                if document.title is None and not self._same_protocol:
+                    self._ledger.note_invented(document.at, "Responses wants a file name: document.pdf")
+                wire["filename"] = document.title or "document.pdf"
+                return wire
+            case Link(url=url):
+                wire = {"type": "input_file", "file_url": url}
+            case FileId(id=id_):
+                wire = {"type": "input_file", "file_id": self._check_file_id(id_, document.at)}
+            case text:
+                self._ledger.note_approximated(document.at, "a document of plain text is sent as text")
+                titled = f"{document.title}\n\n{text}" if document.title else text
+                return {"type": "input_text", "text": titled}
+        if document.title is not None:
+            wire["filename"] = document.title
+        return wire
 
-
-def _fit_part(part: Part, calls: _Pairs, results: _Pairs, ledger: Ledger) -> Sequence[Part]:
-    if isinstance(part, ToolCall):
-        pair = calls[id(part)]
-        return [part if pair.id == part.id else replace(part, id=pair.id)]
-    if not isinstance(part, ToolResult):
-        return [part]
-    if id(part) not in results:
-        ledger.note_approximated(part.at, "a result without a call is sent as text")
-        label = "error" if part.is_error else "result"
-        return [Text(f"[{label} of tool call {part.call_id}]", part.at), *part.content]
-    pair = results[id(part)]
-    return [replace(part, call_id=pair.id)] if pair.result is part else []
-
-
-def _lacks_result(part: Part, calls: _Pairs) -> bool:
-    return isinstance(part, ToolCall) and calls[id(part)].result is None
-
-
-def _invent_result(call: Part, pair: _PairedCall, ledger: Ledger) -> ToolResult:
-    ledger.note_invented(call.at, "every call must have a result")
-    return ToolResult(pair.id, (Text(_NO_RESULT, call.at),), call.at)
+    def _check_file_id(self, id_: str, at: str) -> str:
+        if not self._same_files:
+            raise BadRequest(at, f"The file {id_!r} is stored at another vendor. Send its data instead.")
+        return id_

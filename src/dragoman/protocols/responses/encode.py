@@ -47,7 +47,7 @@ from dragoman.protocols.responses.encode_blocks import (
     end_server_item,
     restore_item,
 )
-from dragoman.protocols.responses.encode_snapshot import Snapshot, make_snapshot
+from dragoman.protocols.responses.encode_response import Snapshot, make_snapshot
 from dragoman.protocols.responses.wire import Item
 
 Bytes = Sequence[bytes]

@@ -1,5 +1,7 @@
-"""Input items as the server keeps them: completed, listed, and checked over a whole context."""
+"""Items as the server keeps them: completed, listed and checked over a whole context, and those of compactions."""
 
+import base64
+import binascii
 import re
 from collections.abc import Callable, Iterable, Sequence
 
@@ -8,7 +10,9 @@ from msgspec import Raw, Struct
 
 from dragoman.framing.fields import BadField, read_body
 from dragoman.framing.jsonread import read_json
+from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
+from dragoman.hub.opaque import ENVELOPE_PREFIX
 from dragoman.hub.request import Json
 from dragoman.protocols.responses.wire import ABSENT, Item, text_at
 
@@ -207,3 +211,107 @@ def item_not_found(id_: str) -> RequestError:
         "`store` set to true, or remove this item from your input."
     )
     return RequestError(Failure(Kind.NOT_FOUND, message, at="/input"))
+
+
+# The ids of the items of a reply that passes unchanged, found in its bytes
+
+_ITEM_DONE = b"response.output_item.done"
+_MAX_IDS = 10_000  # of one reply
+
+
+class _IdOnly(Struct, frozen=True):
+    id: str = ""
+
+
+class _Event(Struct):
+    item: _IdOnly = _IdOnly()
+
+
+class _Response(Struct):
+    output: list[_IdOnly] = []
+
+
+_event = msgspec.json.Decoder(_Event)
+_response = msgspec.json.Decoder(_Response)
+
+
+def find_item_ids(body: bytes) -> list[str]:
+    """Return the ids of the items of a whole reply."""
+    try:
+        return [item.id for item in _response.decode(body).output[:_MAX_IDS] if item.id]
+    except (msgspec.MsgspecError, RecursionError):
+        return []
+
+
+class ItemIdReader:
+    """Reads the ids of the items of a stream; it is fed the stream's bytes."""
+
+    def __init__(self) -> None:
+        self._framer = SseFramer()
+        self.ids: list[str] = []
+
+    def feed(self, data: bytes) -> None:
+        for frame in self._framer.feed(data):
+            if type(frame) is Frame and frame.data.find(_ITEM_DONE) >= 0 and len(self.ids) < _MAX_IDS:
+                self._read(frame.data)
+
+    def _read(self, data: bytes) -> None:
+        try:
+            id_ = _event.decode(data).item.id
+        except (msgspec.MsgspecError, RecursionError):
+            return
+        if id_:
+            self.ids.append(id_)
+
+
+# Compacted contexts: a summary that a model wrote, sealed in the item that stands for what it summarises
+
+_COMPACTION_PREFIX = ENVELOPE_PREFIX + "c."  # an envelope too, so a body that holds one never passes unchanged
+
+_SUMMARY_INSTRUCTIONS = (
+    "You write the hand-over note of a conversation between a user and an assistant that works with tools. Another "
+    "assistant will continue from your note alone. State the user's goals and constraints in their own words, the "
+    "decisions made and why, what was done and found (names, paths, values, exact errors), what is unfinished, and the "
+    "next step. Do not answer the user and do not call tools. Write plain text."
+)
+_SUMMARY_REQUEST = "Write the hand-over note for everything above now."
+_SUMMARY_SETTINGS = frozenset(("model", "service_tier", "prompt_cache_key", "safety_identifier"))
+_SUMMARY_INTRODUCTION = "The conversation so far was compacted to this summary:\n\n"
+
+
+class Compaction(Struct, frozen=True):
+    summary: str
+    model: str  # that wrote it
+    owner: str  # digest of the tenant it was written for
+
+    @property
+    def introduced(self) -> str:
+        """Return the text that a model reads."""
+        return _SUMMARY_INTRODUCTION + self.summary
+
+
+def seal_compaction(compaction: Compaction) -> str:
+    """Return the value of `encrypted_content`."""
+    return _COMPACTION_PREFIX + base64.urlsafe_b64encode(msgspec.msgpack.encode(compaction)).decode().rstrip("=")
+
+
+def open_compaction(token: str) -> Compaction | None:
+    """Return the compaction that a value holds; None if it is broken or another vendor's."""
+    if not token.startswith(_COMPACTION_PREFIX):
+        return None
+    body = token[len(_COMPACTION_PREFIX) :]
+    try:
+        return msgspec.msgpack.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=Compaction)
+    except (binascii.Error, ValueError, msgspec.MsgspecError):
+        return None
+
+
+def make_summary_request(raw: dict[str, Json], items: list[Json]) -> dict[str, Json]:
+    """Return a request to summarise these items, for the model and with the limits of the given request."""
+    kept: dict[str, Json] = {key: value for key, value in raw.items() if key in _SUMMARY_SETTINGS}
+    final: Item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": _SUMMARY_REQUEST}]}
+    own = raw.get("instructions")
+    given: list[Json] = []
+    if isinstance(own, str) and own:
+        given.append({"type": "message", "role": "developer", "content": [{"type": "input_text", "text": own}]})
+    return {**kept, "instructions": _SUMMARY_INSTRUCTIONS, "input": [*given, *items, final], "store": False}
