@@ -63,7 +63,7 @@ NOT_LOADED = (  # each costs up to a megabyte, in every gateway
     *("asyncpg", "backports.zstd", "brotli", "csv", "email.utils", "html", "importlib.resources", "jsonschema_rs"),
     *("tempfile", "dragoman.providers.kiro.provider", "dragoman.providers.codex.provider"),
     *("dragoman.flow.relay.relayed_call", "dragoman.http.api.usage", "dragoman.http.api.config"),
-    *("dragoman.http.api.captures", "dragoman.admin.diagnosis", "dragoman.admin.replay", "dragoman.admin.clients"),
+    *("dragoman.http.api.requests", "dragoman.admin.diagnosis", "dragoman.admin.replay", "dragoman.admin.clients"),
 )
 
 

@@ -32,10 +32,9 @@ from dragoman.http.api.audit import AuditLog
 from dragoman.http.api.every_worker import EveryWorker
 from dragoman.http.api.table import AdminApi
 from dragoman.http.background import BackgroundApi
-from dragoman.http.failures import render_transport_error
 from dragoman.http.handler import RequestHandler
-from dragoman.http.host_check import HostCheck
 from dragoman.http.metrics import make_metrics_reader, provider_address
+from dragoman.http.rejections import HostCheck, render_transport_error
 from dragoman.http.responses import ResponsesApi
 from dragoman.hub.outcome import Outcome, OutcomeObserver
 from dragoman.net.bodies import ByteBudget

@@ -11,7 +11,7 @@ import pytest
 from console.browser import Browser
 from dragoman.config import load
 from dragoman.config.settings import find_console_state
-from dragoman.http.console.browser_check import make_browser_check
+from dragoman.http.console.site import make_browser_check
 from gateway import KEY, Running, running
 
 ECHO = '[providers.echo]\nkind = "echo"\n'

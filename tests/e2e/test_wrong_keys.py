@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.http.auth_backoff import FREE_FAILURES, INTERVAL_S
+from dragoman.http.rejections import FREE_FAILURES, INTERVAL_S
 from gateway import KEY, Running, running
 
 ECHO = '[providers.echo]\nkind = "echo"\n'

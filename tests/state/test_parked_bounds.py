@@ -7,7 +7,7 @@ import pytest
 from bench.resume.replies import without_signs
 from websockets.sync.client import connect
 
-from dragoman.http import run_index
+from dragoman.http import runs
 from e2e.raw_http import get
 from fakes.upstream import Answer, End
 from state.parked_rig import DIALECTS, Parking, parking, wait_until
@@ -18,7 +18,7 @@ clients = pytest.mark.parametrize("client", DIALECTS)
 
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parking]:
-    monkeypatch.setattr(run_index, "MAX_RUN_BYTES", 4000)
+    monkeypatch.setattr(runs, "MAX_RUN_BYTES", 4000)
     with parking(tmp_path, "[responses]\npark_s = 20\n") as opened:
         yield opened
 

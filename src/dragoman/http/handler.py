@@ -19,15 +19,13 @@ from dragoman.flow.error_response import respond_with_failure
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_headers import id_headers
-from dragoman.http.api.responses import PREFIX as API
-from dragoman.http.api.responses import use_api_errors
 from dragoman.http.api.table import AdminApi
-from dragoman.http.auth_backoff import AuthBackoff
-from dragoman.http.failures import key_failure, transport_failure
-from dragoman.http.host_check import HostCheck
+from dragoman.http.api.wire import PREFIX as API
+from dragoman.http.api.wire import use_api_errors
 from dragoman.http.models import ModelsApi
 from dragoman.http.observed_request import ObservedRequest
 from dragoman.http.parked_runs import ParkedRuns, find_worker, read_cursor
+from dragoman.http.rejections import AuthBackoff, HostCheck, key_failure, transport_failure
 from dragoman.http.request_body import read_body, read_call
 from dragoman.http.responses import NO_SOCKET, AnswerCall, ResponsesApi, refuse_state
 from dragoman.http.responses import PATH as SOCKET_PATH

@@ -17,8 +17,7 @@ from dragoman.flow.gateway import SHUTTING_DOWN
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_writer import APART_S
 from dragoman.http.routes import RoutedRequest
-from dragoman.http.run import NOT_COUNTED, OnDisconnect, Run, RunConnection, Tee
-from dragoman.http.run_index import MAX_RUN_BYTES, RunIndex
+from dragoman.http.runs import MAX_RUN_BYTES, NOT_COUNTED, OnDisconnect, Run, RunConnection, RunIndex, Tee
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import EVENT_STREAM
 from dragoman.net.bodies import ByteBudget

@@ -1,4 +1,4 @@
-"""Stored responses over HTTP: requests that refer to them, and the paths below /responses."""
+"""Stored responses and conversations over HTTP: requests that refer to them, and the paths of both."""
 
 import asyncio
 import re
@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from dragoman.accounts.keys import Keyring
+from dragoman.accounts.keys import KeyId, Keyring
 from dragoman.flow.call import Call
 from dragoman.flow.capture.format import NO_PROVIDER, LookupName
 from dragoman.flow.gateway import Gateway
@@ -17,17 +17,16 @@ from dragoman.flow.offload import run_off_loop
 from dragoman.flow.relay_resource import Keeper, relay_resource
 from dragoman.http.background import BackgroundApi
 from dragoman.http.compaction import Compactor
-from dragoman.http.conversations import PATH as CONVERSATIONS
-from dragoman.http.conversations import ConversationsApi
 from dragoman.http.routes import Role, Route, RoutedRequest, nothing_at, respond_json
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
+from dragoman.hub.request import Json
 from dragoman.net.errors import ClientDisconnected
 from dragoman.net.exchange import Exchange
 from dragoman.net.tasks import spawn
 from dragoman.protocols.responses.errors import render_error
 from dragoman.protocols.responses.state_items import read_request
 from dragoman.protocols.responses.wire import NAME
-from dragoman.responses.conversations import Conversations
+from dragoman.responses.conversations import Conversations, render
 from dragoman.responses.kept_call import KeptCall
 from dragoman.responses.service import ResponseService, check_trigger, includes_opaque, read_page
 from dragoman.store.response_rows import ResponseRow
@@ -45,6 +44,7 @@ NO_SOCKET = Failure(
     code="upgrade_required",
 )
 _INTEGER = re.compile("-?[0-9]{1,9}")
+CONVERSATIONS = "/conversations"
 
 
 class ResponsesApi:
@@ -239,3 +239,57 @@ async def refuse_websocket(request: RoutedRequest) -> None:
 async def _refuse_stored_responses(request: RoutedRequest) -> None:
     message = "This gateway keeps no responses: server state is not available, send the whole input."
     raise RequestError(Failure(Kind.NOT_FOUND, message))
+
+
+class ConversationsApi:
+    """Answers requests about the conversations of one client key at a time."""
+
+    def __init__(self, conversations: Conversations, tenant: Callable[[KeyId], str]) -> None:
+        self._conversations = conversations
+        self._tenant = tenant
+
+    def routes(self) -> Iterator[Route]:
+        yield Route("POST", CONVERSATIONS, Role.CLIENT, self._create)
+        yield Route("GET", f"{CONVERSATIONS}/*", Role.CLIENT, self._get)
+        yield Route("POST", f"{CONVERSATIONS}/*", Role.CLIENT, self._post)
+        yield Route("DELETE", f"{CONVERSATIONS}/*", Role.CLIENT, self._delete)
+
+    async def _create(self, request: RoutedRequest) -> None:
+        respond_json(request, await self._conversations.create(self._tenant(request.key), await _read_body(request)))
+
+    async def _get(self, request: RoutedRequest) -> None:
+        owner, parameters = self._tenant(request.key), parse_qsl(request.exchange.query, keep_blank_values=True)
+        match request.rest.split("/"):
+            case [id]:
+                respond_json(request, render(await self._conversations.find(owner, id)))
+            case [id, "items"]:
+                respond_json(request, await self._conversations.list(owner, id, read_page(parameters)))
+            case [id, "items", item]:
+                shows = includes_opaque(parameters)
+                respond_json(request, await self._conversations.item(owner, id, item, shows_hidden=shows))
+            case _:
+                raise nothing_at(request)
+
+    async def _post(self, request: RoutedRequest) -> None:
+        owner, raw = self._tenant(request.key), await _read_body(request)
+        match request.rest.split("/"):
+            case [id]:
+                respond_json(request, await self._conversations.update(owner, id, raw))
+            case [id, "items"]:
+                respond_json(request, await self._conversations.add(owner, id, raw))
+            case _:
+                raise nothing_at(request)
+
+    async def _delete(self, request: RoutedRequest) -> None:
+        owner = self._tenant(request.key)
+        match request.rest.split("/"):
+            case [id]:
+                respond_json(request, await self._conversations.delete(owner, id))
+            case [id, "items", item]:
+                respond_json(request, await self._conversations.delete_item(owner, id, item))
+            case _:
+                raise nothing_at(request)
+
+
+async def _read_body(request: RoutedRequest) -> dict[str, Json]:
+    return read_request(await request.exchange.body() or b"{}")

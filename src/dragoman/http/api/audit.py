@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from dragoman.accounts.usage_writer import UsageWriter
-from dragoman.http.api.parameters import CURSOR, LIMIT, Parameters, invalid_cursor, make_cursor
-from dragoman.http.api.responses import convert_errors, respond
+from dragoman.http.api.wire import CURSOR, LIMIT, Parameters, convert_errors, invalid_cursor, make_cursor, respond
 from dragoman.http.routes import RoutedRequest
 from dragoman.store.audit_log import AuditRow
 

@@ -20,10 +20,8 @@ from dragoman.config import Config, ConfigError
 from dragoman.flow.gateway import Gateway
 from dragoman.framing.redaction import redact
 from dragoman.http.api.audit import AuditLog
-from dragoman.http.api.bodies import IF_MATCH, read_body
 from dragoman.http.api.every_worker import EveryWorker
-from dragoman.http.api.parameters import Parameters
-from dragoman.http.api.responses import convert_errors, respond
+from dragoman.http.api.wire import IF_MATCH, Parameters, convert_errors, read_body, respond
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.headers import Header

@@ -11,10 +11,18 @@ from msgspec.structs import asdict
 from dragoman.accounts.keys import CreatedKey, Grant, Keyring, KeyRole, KeyRow, Scope, parse_access
 from dragoman.admin.keys import DEFAULT_GRACE_S, VersionMismatch, create_key, find_valid_key, revoke_key, rotate_key
 from dragoman.http.api.audit import AuditLog
-from dragoman.http.api.bodies import read_body, read_version
 from dragoman.http.api.every_worker import EveryWorker
-from dragoman.http.api.parameters import CURSOR, LIMIT, Parameters, invalid_cursor, make_cursor
-from dragoman.http.api.responses import convert_errors, respond
+from dragoman.http.api.wire import (
+    CURSOR,
+    LIMIT,
+    Parameters,
+    convert_errors,
+    invalid_cursor,
+    make_cursor,
+    read_body,
+    read_version,
+    respond,
+)
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.net.headers import Header

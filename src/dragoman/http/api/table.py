@@ -9,16 +9,14 @@ from dragoman.accounts.usage_writer import UsageWriter
 from dragoman.flow.gateway import Gateway
 from dragoman.http.api.audit import AuditLog
 from dragoman.http.api.every_worker import EveryWorker
-from dragoman.http.api.responses import PREFIX
+from dragoman.http.api.wire import PREFIX
 from dragoman.http.routes import Handler, Role, Route, RoutedRequest
 
 if TYPE_CHECKING:
-    from dragoman.http.api.captures import CapturesApi
     from dragoman.http.api.config import ConfigApi, ConfigFileApi
     from dragoman.http.api.keys import KeysApi
-    from dragoman.http.api.requests import RequestsApi
-    from dragoman.http.api.sign_in import SignInApi
-    from dragoman.http.api.state import StateApi
+    from dragoman.http.api.providers import SignInApi, StateApi
+    from dragoman.http.api.requests import CapturesApi, RequestsApi
     from dragoman.http.api.usage import UsageApi
 
 OLD_USAGE_PATH = "/api/usage"
@@ -55,7 +53,7 @@ class AdminApi:
 
     @cached_property
     def _state(self) -> "StateApi":
-        from dragoman.http.api.state import StateApi
+        from dragoman.http.api.providers import StateApi
 
         return StateApi(self._gateway, self._environ, self._writer, self._workers)
 
@@ -121,7 +119,7 @@ class _StoredParts:
 
     @cached_property
     def _captures(self) -> "CapturesApi":
-        from dragoman.http.api.captures import CapturesApi
+        from dragoman.http.api.requests import CapturesApi
 
         return CapturesApi(self._gateway, self._audit)
 
@@ -139,7 +137,7 @@ class _StoredParts:
 
     @cached_property
     def _sign_in(self) -> "SignInApi":
-        from dragoman.http.api.sign_in import SignInApi
+        from dragoman.http.api.providers import SignInApi
 
         return SignInApi(self._gateway, self._workers, self._audit)
 

@@ -12,8 +12,7 @@ import msgspec
 from dragoman.accounts.usage_writer import UsageWriter
 from dragoman.admin.usage import DAY, ROWS, TooMuchUsage, UsageReport, make_report, read_usage
 from dragoman.flow.gateway import Gateway
-from dragoman.http.api.parameters import Parameters
-from dragoman.http.api.responses import convert_errors, respond
+from dragoman.http.api.wire import Parameters, convert_errors, respond
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.store import Store

@@ -8,8 +8,7 @@ from dragoman.admin.launching import choose_model, find_window
 from dragoman.config import Config
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.runtime import list_known_models
-from dragoman.http.api.parameters import Parameters
-from dragoman.http.api.responses import respond
+from dragoman.http.api.wire import Parameters, respond
 from dragoman.http.routes import RoutedRequest
 from dragoman.routing import list_names
 

@@ -15,8 +15,7 @@ from dragoman.accounts.keys import KeyId, Keyring, KeyRow, Scope
 from dragoman.admin.live_timeline import MAX_ENTRIES, LiveTimeline, describe_recording, hide_content
 from dragoman.admin.timeline import TimelineEntry
 from dragoman.http.api.audit import AuditLog
-from dragoman.http.api.parameters import Parameters
-from dragoman.http.api.responses import PREFIX, respond, respond_bytes, response_headers
+from dragoman.http.api.wire import PREFIX, Parameters, respond, respond_bytes, response_headers
 from dragoman.http.console.frame_ring import RingTimeline
 from dragoman.http.console.gateway_rows import GatewayRows, Watcher, read_position
 from dragoman.http.console.live_requests import TICK_S, LiveRequest, LiveRequests

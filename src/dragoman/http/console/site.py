@@ -1,5 +1,6 @@
-"""Serve the console: its page and files, signing in, and the sessions of this gateway."""
+"""Serve the console: its page and files, signing in, sessions, and the check that requests come from its own page."""
 
+import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
@@ -12,16 +13,15 @@ from msgspec import Struct
 from dragoman import __version__
 from dragoman.accounts.console_sessions import Browser, ConsoleSessions, MemorySessions, NewSession
 from dragoman.accounts.keys import KeyId, Keyring, KeyRole, Scope
-from dragoman.config.settings import Config
+from dragoman.config.settings import Config, is_loopback
 from dragoman.flow.gateway import Gateway
 from dragoman.http.api.audit import AuditLog
-from dragoman.http.api.responses import PREFIX as API
-from dragoman.http.api.responses import convert_errors, respond
-from dragoman.http.auth_backoff import AuthBackoff
-from dragoman.http.console.browser_check import BrowserCheck, make_browser_check
+from dragoman.http.api.wire import PREFIX as API
+from dragoman.http.api.wire import convert_errors, respond
 from dragoman.http.console.feed import FeedApi
 from dragoman.http.console.files import IMMUTABLE, REVALIDATED, SECURITY_HEADERS, ConsoleFile, read_console_files
 from dragoman.http.console.live_requests import CostOf, LiveRequests
+from dragoman.http.rejections import LOCAL_NAMES, AuthBackoff, host_name
 from dragoman.http.routes import Role, Route, RoutedRequest
 from dragoman.hub.deferred import Deferred
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
@@ -33,12 +33,78 @@ from dragoman.store.session_rows import SessionRow
 if TYPE_CHECKING:
     from dragoman.http.worker_group import WorkerGroup
 
+SITE = b"sec-fetch-site"
+FORWARDED_PROTO = b"x-forwarded-proto"
+READING = ("GET", "HEAD")
+WITHOUT_BODY = (*READING, "DELETE")
+
+NO_TLS = (
+    "The console needs TLS where other machines can reach it. Put a reverse proxy with TLS in front that sets "
+    "x-forwarded-proto, and name its address in console.trusted_proxies; or open the console on this machine."
+)
+OTHER_SITE = (
+    "Another site sent this request, so it is refused. Type or paste the address of the console into the browser."
+)
 PREFIX = "/console"
 COOKIE = "__Host-dragoman"
 TOKEN = b"x-dragoman-console"
 COOKIE_RULES = "Secure; HttpOnly; SameSite=Strict; Path=/"
 MAX_BODY_BYTES = 4096
 OLDER_VERSION = re.compile("[0-9a-f]{16}")
+
+
+class BrowserCheck(Struct, frozen=True):
+    """The checks of one configuration."""
+
+    is_local: bool  # the gateway listens where only this machine reaches it
+    proxies: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
+
+    def find_error(self, exchange: Exchange) -> Failure | None:
+        """Return why a request may not use a session; None if it may."""
+        if exchange.headers.get(SITE) != b"same-origin":
+            return Failure(Kind.FORBIDDEN, OTHER_SITE, code="other_site")
+        origin = exchange.headers.get(b"origin")
+        if origin is None and exchange.method not in READING:
+            return Failure(Kind.FORBIDDEN, "The request has no Origin header.", code="other_site")
+        if origin is not None and origin != self._origin(exchange):
+            return Failure(Kind.FORBIDDEN, OTHER_SITE, code="other_site")
+        content_type = exchange.headers.get(b"content-type") or b""
+        if exchange.method not in WITHOUT_BODY and content_type.partition(b";")[0].strip() != b"application/json":
+            message = "Send the body as JSON, with content-type: application/json."
+            return Failure(Kind.BAD_REQUEST, message, code="unsupported_media_type")
+        return self.find_exposure(exchange)
+
+    def find_page_error(self, exchange: Exchange) -> Failure | None:
+        """Return why a request may not get the page or its files; None if it may."""
+        if exchange.headers.get(SITE) not in (None, b"none", b"same-origin"):
+            return Failure(Kind.FORBIDDEN, OTHER_SITE, code="other_site")
+        return self.find_exposure(exchange)
+
+    def find_exposure(self, exchange: Exchange) -> Failure | None:
+        """Return that others could listen, or None."""
+        host = host_name((exchange.headers.get(b"host") or b"").decode("latin-1"))
+        if self._has_tls(exchange) or (self.is_local and host in LOCAL_NAMES):
+            return None
+        return Failure(Kind.FORBIDDEN, NO_TLS, code="tls_required")
+
+    def _has_tls(self, exchange: Exchange) -> bool:
+        if exchange.headers.get(FORWARDED_PROTO) != b"https":
+            return False
+        try:
+            peer = ipaddress.ip_address(exchange.address.partition("%")[0])
+        except ValueError:
+            return False
+        mapped = peer.ipv4_mapped if isinstance(peer, ipaddress.IPv6Address) else None
+        return any((mapped or peer) in network for network in self.proxies)
+
+    def _origin(self, exchange: Exchange) -> bytes:
+        scheme = b"https" if self._has_tls(exchange) else b"http"
+        return scheme + b"://" + (exchange.headers.get(b"host") or b"")
+
+
+def make_browser_check(config: Config) -> BrowserCheck:
+    networks = tuple(ipaddress.ip_network(text, strict=False) for text in config.console.trusted_proxies)
+    return BrowserCheck(is_loopback(config.server.host), networks)
 
 
 class SignIn(Struct, forbid_unknown_fields=True):

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from dragoman.http import auth_backoff
-from dragoman.http.auth_backoff import FREE_FAILURES, INTERVAL_S, MAX_ADDRESSES, MAX_DELAY_S, AuthBackoff
+from dragoman.http import rejections
+from dragoman.http.rejections import FREE_FAILURES, INTERVAL_S, MAX_ADDRESSES, MAX_DELAY_S, AuthBackoff
 
 
 class Clock:
@@ -64,13 +64,13 @@ def test_the_table_is_bounded() -> None:
     ],
 )
 def test_what_counts_as_one_address(one: str, other: str, same: bool) -> None:
-    assert (auth_backoff._source_of(one) == auth_backoff._source_of(other)) is same
+    assert (rejections._source_of(one) == rejections._source_of(other)) is same
 
 
 def test_many_failures_are_logged_in_one_line(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auth_backoff, "LOG_EVERY_S", 0.05)
+    monkeypatch.setattr(rejections, "LOG_EVERY_S", 0.05)
     caplog.set_level(logging.INFO)
 
     async def scenario() -> None:

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dragoman.http import run_index
-from dragoman.http.run import ArraySplitter, EventSplitter, Run
-from dragoman.http.run_index import EMPTY_RUN_BYTES, RunIndex
+from dragoman.http import runs
+from dragoman.http.runs import EMPTY_RUN_BYTES, ArraySplitter, EventSplitter, Run, RunIndex
 
 EVENTS = [b"data: 1\n\n", b"event: a\r\ndata: 2\r\n\r\n", b": alive\n\n", b"data: 3\r\r"]
 ELEMENTS = [b'[{"a":"}{\\""}', b',\n{"b":[{"c":"\xc3\xa4"}]}', b"\n,\n{}"]
@@ -80,7 +79,7 @@ def test_a_run_that_outgrows_its_room_is_forgotten_and_its_memory_released() -> 
 
 
 def test_no_run_is_larger_than_one_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_index, "MAX_RUN_BYTES", 10_000)
+    monkeypatch.setattr(runs, "MAX_RUN_BYTES", 10_000)
     index, run = RunIndex(), make_run()
     index.add(run)
     fill(index, run, 10_000)
