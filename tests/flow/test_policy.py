@@ -31,7 +31,7 @@ from dragoman.flow.steps.complete_call import CallCompleted, CallsDropped, Compl
 from dragoman.hub.events import TruncatedCall
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Headers
-from dragoman.providers.provider import Endpoint, ReplyRules
+from dragoman.providers.provider import Endpoint, FirstTokenWait, ReplyRules
 from dragoman.routing import Route
 from flow.in_memory import CHAT, NOW, URL, make_call, make_provider, prepare_for, run, send_nothing
 from flow.policy_trial import ONE, TWO, Trial
@@ -128,7 +128,9 @@ def test_the_steps_of_a_call_that_every_target_refuses_alike(
 def test_a_provider_that_repeats_timeouts_is_retried_after_one(
     targets: int, credentials: int, attempts: int, row: str
 ) -> None:
-    kiro = make_provider("one", endpoint=Endpoint(URL, ("chat",), send_nothing, retries_timeouts=True))
+    kiro = make_provider(
+        "one", endpoint=Endpoint(URL, ("chat",), send_nothing, first_token=FirstTokenWait(retries_timeouts=True))
+    )
     trial = Trial(targets=targets, credentials=credentials, attempts=attempts, first=kiro)
     assert trial.steps_until_given_up(Failure(Kind.TIMEOUT, "no data for 15 s")) == row
 

@@ -272,6 +272,6 @@ def test_the_decoder_knows_which_provider_answers() -> None:
 def test_tools_that_a_model_refuses_on_its_chat_endpoint_go_to_the_other() -> None:
     body = b'{"model":"m","messages":[{"role":"user","content":"Hi"}],"tools":[]}'
     provider = make_provider(protocols=("responses", "chat"))
-    fitting = make_fitting(Profile(chat_tools=False))
+    fitting = make_fitting(Profile(no_tools_in=("chat",)))
     ready = run(prepare(make_call("chat", body), Route("up", "m"), provider, fitting, 1))
     assert is_built(ready).protocol.name == "responses"

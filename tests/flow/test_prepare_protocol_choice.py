@@ -11,7 +11,7 @@ PLAIN = b'{"model":"m"}'
 TOOLS = b'{"model":"m","tools":[]}'
 ENVELOPE = b'{"signature":"%b1:abc"}' % ENVELOPE_PREFIX.encode()
 ANY = Profile()
-NO_CHAT_TOOLS = Profile(chat_tools=False)
+NO_CHAT_TOOLS = Profile(no_tools_in=("chat",))
 
 
 @pytest.mark.parametrize(

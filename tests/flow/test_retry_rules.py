@@ -1,13 +1,12 @@
 """What a client is advised after a failure, and when an upstream is given up, as tables."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from dragoman.config.settings import Server
 from dragoman.flow.error_response import should_retry
 from dragoman.flow.timeouts import ReplyDeadline, Timeouts, timeouts_for
 from dragoman.hub.failure import Failure, Kind
+from dragoman.providers.provider import FirstTokenWait
 
 UNMENDABLE = {Kind.AUTH, Kind.CREDENTIAL, Kind.QUOTA, Kind.FORBIDDEN}
 
@@ -27,29 +26,21 @@ def test_no_advice_of_an_upstream_makes_a_refused_credential_worth_a_retry() -> 
     assert should_retry(Failure(Kind.CREDENTIAL, "x", should_retry=True)) is False
 
 
-@dataclass(frozen=True)
-class Timed:
-    """A provider, as far as its time-outs go."""
-
-    first_token_timeout_s: float | None = None
-    first_token_limit_s: float = float("inf")
-
-
 @pytest.mark.parametrize(
-    ("provider", "server_s", "first_token_s"),
+    ("wait", "server_s", "first_token_s"),
     [
-        (Timed(), 300, 300),
-        (Timed(first_token_timeout_s=40), 300, 40),
-        (Timed(first_token_limit_s=15), 300, 15),
-        (Timed(first_token_limit_s=15), 2, 2),
-        (Timed(first_token_timeout_s=40, first_token_limit_s=15), 300, 40),
+        (FirstTokenWait(), 300, 300),
+        (FirstTokenWait(40), 300, 40),
+        (FirstTokenWait(limit_s=15), 300, 15),
+        (FirstTokenWait(limit_s=15), 2, 2),
+        (FirstTokenWait(40, 15), 300, 40),
     ],
 )
 def test_a_providers_own_time_wins_then_the_shorter_of_its_kinds_and_the_servers(
-    provider: Timed, server_s: float, first_token_s: float
+    wait: FirstTokenWait, server_s: float, first_token_s: float
 ) -> None:
     server = Server(first_token_timeout_s=server_s)
-    assert timeouts_for(provider, server) == Timeouts(first_token_s, server.token_timeout_s, server.idle_timeout_s)
+    assert timeouts_for(wait, server) == Timeouts(first_token_s, server.token_timeout_s, server.idle_timeout_s)
 
 
 def test_signs_of_life_move_the_deadline_but_not_beyond_the_time_for_a_token() -> None:

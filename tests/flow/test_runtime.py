@@ -59,13 +59,13 @@ def test_what_is_listed_and_learnt_decides_what_a_request_is_fitted_to() -> None
     route = Route("one", "m")
     run(world.catalogues["one"].wait_for_list())
     plain = target_settings(world, route, "t")
-    assert (plain.profile.max_output, plain.profile.chat_tools, plain.quirks) == (1234, True, frozenset())
+    assert (plain.profile.max_output, plain.profile.no_tools_in, plain.quirks) == (1234, (), frozenset())
     world.learned_quirks.add("t", "one", "plain")
     world.learned_quirks.add("t", "one", "no_chat_tools:m")
     assert target_settings(world, route, "t").quirks == {"plain", "no_chat_tools:m"}
-    assert not target_settings(world, route, "t").profile.chat_tools
-    assert target_settings(world, Route("one", "n"), "t").profile.chat_tools
-    assert target_settings(world, route, "another tenant").profile.chat_tools
+    assert target_settings(world, route, "t").profile.no_tools_in == ("chat",)
+    assert target_settings(world, Route("one", "n"), "t").profile.no_tools_in == ()
+    assert target_settings(world, route, "another tenant").profile.no_tools_in == ()
 
 
 def test_the_names_that_are_known() -> None:

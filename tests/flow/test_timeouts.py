@@ -7,8 +7,7 @@ import pytest
 from dragoman.config.settings import Server
 from dragoman.flow.timeouts import ReplyDeadline, Timeouts, timeouts_for
 from dragoman.hub.failure import Kind
-from dragoman.providers.provider import Endpoint
-from flow.in_memory import URL, send_nothing
+from dragoman.providers.provider import FirstTokenWait
 
 SERVER = Server(first_token_timeout_s=300, token_timeout_s=900, idle_timeout_s=200)
 
@@ -23,8 +22,7 @@ SERVER = Server(first_token_timeout_s=300, token_timeout_s=900, idle_timeout_s=2
     ],
 )
 def test_which_timeout_holds_before_the_first_token(own_s: float | None, limit_s: float, first_token_s: float) -> None:
-    endpoint = Endpoint(URL, ("chat",), send_nothing, first_token_timeout_s=own_s, first_token_limit_s=limit_s)
-    assert timeouts_for(endpoint, SERVER) == Timeouts(first_token_s, 900, 200)
+    assert timeouts_for(FirstTokenWait(own_s, limit_s), SERVER) == Timeouts(first_token_s, 900, 200)
 
 
 def test_a_sign_of_life_extends_the_wait_but_not_beyond_the_time_for_a_token() -> None:

@@ -20,6 +20,7 @@ from dragoman.flow.capture.file_format import UnreadableCapture
 from dragoman.flow.capture.format import Capture, Chunk, Summary, UpstreamRequest, summarize
 from dragoman.framing.redaction import Field
 from dragoman.hub.loss import Loss
+from dragoman.protocols import PROTOCOLS
 
 CLIENT_REQUEST = "request_body.json"
 UPSTREAM_RESPONSE = "response_stream_raw"
@@ -154,8 +155,10 @@ def _describe_request(request: UpstreamRequest) -> DescribedRequest:
 
 
 def _upstream_name(request: UpstreamRequest) -> str:
-    """Return the name of the provider, except that any provider of kind kiro is called so."""
-    return "kiro" if request.kind == "kiro" else request.route.partition("/")[0]
+    """Return the name of the provider, or its kind if that has a protocol of its own, which no client uses."""
+    if request.kind == request.protocol and PROTOCOLS[request.protocol].client is None:
+        return request.kind
+    return request.route.partition("/")[0]
 
 
 def _answered_request(capture: Capture) -> int:

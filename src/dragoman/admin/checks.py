@@ -14,7 +14,7 @@ from dragoman.config.discovery import find_credentials, home_directory
 from dragoman.config.providers import list_credentials, split_by_credential
 from dragoman.config.proxies import read_proxies
 from dragoman.config.secret import SecretSource, find_unreadable_secrets
-from dragoman.config.settings import WebSearch
+from dragoman.config.settings import ACCOUNT_BACKEND, WebSearch
 from dragoman.framing.known_secrets import list_secrets, redact_known
 from dragoman.framing.redaction import redact
 from dragoman.hub.server_tools import FETCH, SEARCH, ToolFailure
@@ -34,7 +34,6 @@ OTHERS = 0o077  # the mode bits of group and others
 
 SeeDate = Callable[[bytes | None], None]  # called with the Date header of a response
 QUERY = "weather"
-ACCOUNT_BACKEND = "kiro"  # a search that comes with a provider's account
 
 
 async def check_provider(config: ProviderConfig, label: str, http: HttpClient, see_date: SeeDate) -> list[Finding]:

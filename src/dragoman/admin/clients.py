@@ -51,6 +51,10 @@ class Recipe(Struct, frozen=True):
     second_file: SettingsFile | None = None  # for clients that refuse to work with the first alone
     preferred_models: tuple[str, ...] = ()  # parts of model names, the best first
 
+    def base_url(self, to: Target) -> str:
+        """Return the address that the client is given: some SDKs add the version themselves."""
+        return to.root if self.protocol in ("messages", "gemini") else to.api
+
 
 def _in_directory(variable: str, default: str, name: str) -> FindFile:
     def find(environ: Mapping[str, str], home: Path) -> Path:

@@ -19,7 +19,7 @@ from dragoman.flow.capture.format import (
     find_values,
     parse_event,
 )
-from dragoman.framing.eventstream import CONTENT_TYPE, Message
+from dragoman.framing.eventstream import CONTENT_TYPE, EventStreamFramer, Message
 from dragoman.framing.sse import Broken, SseFramer
 from dragoman.framing.sse import Frame as SseFrame
 from dragoman.hub.events import (
@@ -229,9 +229,7 @@ class FrameReader:
 
 def _find_framer(content_type: str) -> Callable[[], Stage[bytes, object]] | None:
     if content_type.startswith(CONTENT_TYPE):
-        from dragoman.protocols.kiro.decode import KiroFramer
-
-        return KiroFramer
+        return EventStreamFramer
     return SseFramer if content_type.startswith(EVENT_STREAM) else None
 
 

@@ -142,7 +142,7 @@ def _fields(client: str, recipe: Recipe, target: Target) -> dict[str, object]:
     file = recipe.file
     return {
         "client": client,
-        "base_url": target.root if recipe.protocol in ("messages", "gemini") else target.api,
+        "base_url": recipe.base_url(target),
         "model": target.model,
         "lines": recipe.lines(target),
         "file": str(_path(file)) if file is not None else None,

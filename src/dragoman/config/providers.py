@@ -132,6 +132,18 @@ def _listify(table: Raw, name: str) -> None:
         table[name] = [table[name]]
 
 
+def local_settings(kind: str, protocol: str, root: str) -> dict[str, str]:
+    """Return the settings of a provider whose server is at this root, and takes any credential."""
+    match kind:
+        case "kiro":
+            addresses = dict.fromkeys(("endpoint", "control_endpoint", "auth_endpoint"), root)
+            return {"kind": kind, **addresses, "credentials": "ksk_replayed"}
+        case "anthropic":
+            return {"kind": kind, "endpoint": f"{root}/v1", "api_key": "sk-replayed"}
+    server = {"kind": "openai-compatible", "endpoint": f"{root}/v1", "protocol": protocol}
+    return {**server, "api_key": "sk-replayed"}
+
+
 def _report_foreign_keys(tree: Tree, key: Key, table: Raw, model: type[ProviderConfig]) -> None:
     """Report the key of another kind of provider with that kind, instead of as unknown."""
     own = _keys(model)

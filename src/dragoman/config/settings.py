@@ -151,6 +151,8 @@ class Fetch(Struct, frozen=True):
         return int(self.max_mb * 1024 * 1024)
 
 
+NATIVE = "native"  # the upstream's own search
+ACCOUNT_BACKEND = "kiro"  # a search that comes with a provider's account
 SearchBackendName = Literal["native", "kiro", "searxng", "brave", "tavily", "exa", "mcp", "off"]
 
 

@@ -221,7 +221,8 @@ class Policy:
         """Return the seconds before the same target is tried again; None: it is not."""
         provider = self._providers.get(self._queue[0].provider)
         repeats = failure.kind is Kind.TIMEOUT and (
-            failure.status == GATEWAY_TIMEOUT or (provider is not None and provider.endpoint.retries_timeouts)
+            failure.status == GATEWAY_TIMEOUT
+            or (provider is not None and provider.endpoint.first_token.retries_timeouts)
         )
         if not (AFTER[failure.kind].retry or repeats) or failure.should_retry is False:
             return None

@@ -25,7 +25,7 @@ from dragoman.net.headers import JSON, Header, Headers, names_in_connection
 from dragoman.passes.adapt_tools import ToolMap, adapt_tools
 from dragoman.passes.inline_media import find_links, inline_links
 from dragoman.passes.server_tools import ServerTools
-from dragoman.protocols import KEY_PLACES
+from dragoman.protocols import ACCOUNT_CHOICES, KEY_PLACES
 from dragoman.providers.provider import Attempt, Pass, Provider, keep_body, no_options
 from dragoman.routing import Route
 from dragoman.tools.plan import ToolPlan
@@ -40,9 +40,6 @@ KEPT_BACK = frozenset(
         b"expect origin referer forwarded via user-agent x-request-id"
     ).split()
 ) | frozenset(KEY_PLACES.headers)
-# Only the owner may choose which organisation of the upstream account pays. Another client's choice would be refused,
-# and the refusal would count against the gateway's credential.
-ACCOUNT_CHOICES = frozenset((b"openai-organization", b"openai-project", b"x-goog-user-project", b"chatgpt-account-id"))
 NOTHING: frozenset[bytes] = frozenset()
 KEPT_BACK_PREFIXES = (b"x-dragoman-", b"x-forwarded-", b"x-real-", b"cf-", b"sec-")
 
@@ -316,6 +313,8 @@ def _headers_for(request: Request, upstream: Upstream) -> tuple[Header, ...]:
 
 def client_headers(headers: Headers, is_owner: bool, provider: Provider, upstream: Upstream) -> tuple[Header, ...]:
     """Return the client's headers for an upstream of the same protocol, without duplicates: vendors join them."""
+    # Only the owner may choose which organisation of the upstream account pays. Another client's choice would be
+    # refused, and the refusal would count against the gateway's credential.
     kept_back = NOTHING if is_owner else ACCOUNT_CHOICES
     return _select_fields(headers.lasting, kept_back, provider.requests.forwards_header, upstream.required_headers)
 

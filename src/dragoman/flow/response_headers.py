@@ -10,6 +10,7 @@ from dragoman.framing.known_secrets import Secrets, redact_known_in_fields
 from dragoman.hub.loss import Loss
 from dragoman.hub.ports import Client
 from dragoman.net.headers import Header, Headers, names_in_connection
+from dragoman.protocols import ACCOUNT_NAMES
 
 MAX_DETAIL_BYTES = 8 * 1024  # some clients refuse a reply whose headers exceed 16 KiB in all
 NOT_ASCII = re.compile(r"[^\x20-\x7e]")
@@ -23,8 +24,7 @@ HOP_BY_HOP = frozenset(
 )
 
 
-# Headers about the upstream account: its limits, what is left of them, its owner.
-ACCOUNT_NAMES = frozenset((b"openai-organization", b"openai-project", b"anthropic-organization-id"))
+# Headers about the upstream account, besides its name: its limits, and what is left of them.
 ACCOUNT_MARKS = (b"ratelimit", b"rate-limit", b"quota")
 ACCOUNT_PREFIXES = (b"x-codex-", b"retry-after-")
 ACCOUNT_ENDS = (b"-used-percent", b"-window-minutes", b"-reset-at", b"-reset-after-seconds")

@@ -14,7 +14,7 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Protocol
 from dragoman.hub.profile import Profile
 from dragoman.providers.model_profiles import find_profile
-from dragoman.providers.provider import NO_CHAT_TOOLS, Provider
+from dragoman.providers.provider import Provider, apply_learned_quirks
 from dragoman.routing import (
     KnownModels,
     Route,
@@ -79,9 +79,7 @@ def _unknown_model(name: str, runtime: Runtime, catalogues: Mapping[str, KnownMo
 
 def target_settings(runtime: Runtime, route: Route, tenant: str) -> TargetSettings:
     learned_quirks = runtime.learned_quirks.quirks(tenant, route.provider)
-    profile = _profile(runtime, route)
-    if f"{NO_CHAT_TOOLS}:{route.model}" in learned_quirks:
-        profile = replace(profile, chat_tools=False)
+    profile = apply_learned_quirks(_profile(runtime, route), learned_quirks, route.model)
     plan = runtime.tool_plans.get(route.provider)
     budgets = runtime.budgets
     if profile.budget is not None:

@@ -1,20 +1,10 @@
 """How long to wait for an upstream: the three timeouts of the configuration as one decision, without I/O."""
 
-from typing import Protocol
-
 from msgspec import Struct
 
 from dragoman.config.settings import Server
 from dragoman.hub.failure import Failure, Kind
-
-
-class HasTimeouts(Protocol):
-    """The timeouts of a provider's endpoint."""
-
-    @property
-    def first_token_timeout_s(self) -> float | None: ...
-    @property
-    def first_token_limit_s(self) -> float: ...
+from dragoman.providers.provider import FirstTokenWait
 
 
 class Timeouts(Struct, frozen=True):
@@ -25,14 +15,14 @@ class Timeouts(Struct, frozen=True):
     idle_s: float  # after the first token: between two signs of life
 
 
-def timeouts_for(endpoint: HasTimeouts, server: Server, *, is_later_round: bool = False) -> Timeouts:
+def timeouts_for(wait: FirstTokenWait, server: Server, *, is_later_round: bool = False) -> Timeouts:
     """Return a provider's timeouts: its own setting, else the server's, limited by its kind.
 
     In a later round of a reply, the first token came long ago.
     """
-    first = endpoint.first_token_timeout_s
+    first = wait.timeout_s
     if first is None:
-        first = min(server.first_token_timeout_s, endpoint.first_token_limit_s)
+        first = min(server.first_token_timeout_s, wait.limit_s)
     if is_later_round:
         first = max(first, server.idle_timeout_s)
     return Timeouts(first, server.token_timeout_s, server.idle_timeout_s)

@@ -104,7 +104,7 @@ class Turn:
             return unrun
         provider = prepared.provider
         now = self._clock()
-        timeouts = timeouts_for(provider.endpoint, self._server, is_later_round=ask.rounds is not None)
+        timeouts = timeouts_for(provider.endpoint.first_token, self._server, is_later_round=ask.rounds is not None)
         self._wait = wait = ReplyDeadline(provider.name, timeouts, now)
         is_document = not (self._writer.streams or prepared.streams)
         if is_document:  # then all of its tokens come at once, at the end

@@ -24,6 +24,7 @@ from dragoman.net.bodies import ByteBudget
 from dragoman.net.exchange import Exchange, ResponseState
 from dragoman.net.headers import Headers
 from dragoman.net.request_head import RequestHead
+from dragoman.protocols import REPLY_CHOICES
 
 if TYPE_CHECKING:
     from dragoman.http.worker_group import WorkerGroup
@@ -33,10 +34,7 @@ AnswerCall = Callable[[Exchange, Call], Awaitable[None]]
 PARK, RESUME, LAST_EVENT = b"x-dragoman-park", b"x-dragoman-resume", b"last-event-id"
 KEY, RETRY_COUNT = b"idempotency-key", b"x-stainless-retry-count"
 POLICIES: dict[bytes, OnDisconnect] = {b"0": "cancel", b"1": "park", b"drain": "drain"}  # by the value of PARK
-ANSWER_HEADERS = (
-    *(b"anthropic-version", b"anthropic-beta", b"openai-beta", b"openai-organization", b"openai-project"),
-    *(b"x-dragoman-explain", b"x-dragoman-strict", b"accept", b"content-encoding"),
-)
+ANSWER_HEADERS = (*REPLY_CHOICES, b"x-dragoman-explain", b"x-dragoman-strict", b"accept", b"content-encoding")
 MAX_KEY_BYTES = 256
 HAS_LOST_RUN = "has-lost-run"  # a question to other workers
 EVENTS_AT_ONCE = 256  # of those that a client comes back for

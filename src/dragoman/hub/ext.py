@@ -18,8 +18,6 @@ from dragoman.hub.request import (
 
 # Fields of a request that other vendors have as well, but that cannot be translated.
 _WHY = {"context_management": "only its own vendor can read back a compacted context: the whole context is sent"}
-# By protocol: a field that requests something other than a reply.
-_NOT_A_REPLY = {"messages": ("compaction", "a compacted context, which only this API's own vendor can make")}
 
 
 def restore(wire: dict[str, object], ext: Ext) -> None:
@@ -40,9 +38,9 @@ def note_foreign_fields(request: Request, protocol: str, ledger: Ledger, kept: E
     """
     if request.protocol == protocol:
         return
-    field, what = _NOT_A_REPLY.get(request.protocol, ("", ""))
-    if field in request.ext:
-        raise BadRequest(f"/{field}", f"{field} asks for {what}")
+    if request.not_a_reply is not None:
+        field, what = request.not_a_reply
+        raise BadRequest(f"/{field}", f"{field} requests {what}, which only this API's own vendor can make")
     if request.search_sources:
         ledger.note_approximated(request.pointer("search_sources"), "the upstream's own sources are listed")
     why = f"{protocol} has no such field"

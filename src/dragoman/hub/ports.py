@@ -105,6 +105,7 @@ class Decoder(typing.Protocol):
 
 
 Header = tuple[bytes, bytes]
+OPERATION = "chat"  # OpenTelemetry's name for a request for a reply (gen_ai.operation.name)
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
 GetHeader = Callable[[bytes], bytes | None]  # lower-case name -> value
 
@@ -135,6 +136,14 @@ class KeyPlaces(Struct, frozen=True):
 
     headers: tuple[bytes, ...] = ()  # lower-case names
     parameters: tuple[str, ...] = ()  # of the query
+
+
+class VendorHeaders(Struct, frozen=True):
+    """The headers of a protocol's own vendor that are not passed on like others; lower-case names."""
+
+    account_choice: tuple[bytes, ...] = ()  # of a request: which organisation or project pays
+    account_name: tuple[bytes, ...] = ()  # of a response: whose account it is
+    reply_choice: tuple[bytes, ...] = ()  # of a request: what the reply depends on besides the body
 
 
 class ListedModel(Struct, frozen=True):
@@ -326,6 +335,7 @@ class Upstream(Struct, frozen=True):
     required_headers: tuple[Header, ...] = ()  # without these it rejects every request
     request_headers: Callable[[Request], tuple[Header, ...]] = _no_headers  # in addition, for a translated request
     models_query: str = ""  # of GET /models
+    options_type: Callable[[], type[Struct]] | None = None  # of `Target.options`, where it has any
     accepts: Callable[[Profile, bytes], bool] = lambda profile, body: (
         True
     )  # whether a client's body can be passed to such a model unchanged
@@ -339,4 +349,5 @@ class Protocol(Struct, frozen=True):
     upstream: Upstream | None = None
     models: ModelList | None = None
     keys: KeyPlaces = KeyPlaces()
-    operation: str = "chat"  # OpenTelemetry's name for its requests (gen_ai.operation.name)
+    vendor_headers: VendorHeaders = VendorHeaders()
+    operation: str = OPERATION

@@ -38,7 +38,7 @@ class Profile(Struct, frozen=True, forbid_unknown_fields=True):
     later_system: bool = False  # Messages: role system within messages
     max_output: int | None = None
     window: int | None = None
-    chat_tools: bool = True  # OpenAI: function tools work on the Chat endpoint
+    no_tools_in: tuple[str, ...] = ()  # protocols in which the model takes no function tools, though it has some
     budget: BudgetScale | None = None  # None: any budget, and the general scale of efforts
     instructions: bool = True  # has instructions apart from the conversation
     hosted_beside_functions: bool = True  # Gemini: tools that Google runs work beside functions

@@ -334,6 +334,7 @@ class Request(Struct, frozen=True):
     metadata: dict[str, Json] | None = None
     service_tier: str | None = None  # in OpenAI's spelling
     max_tool_calls: int | None = None
+    not_a_reply: tuple[str, str] | None = None  # (field, what): it requests this, which only its own vendor can make
     continuation: str | None = None  # the token that its upstream gave with the reply so far
     stream: bool = False
     include_usage: bool = True  # whether the client wants usage in its stream

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from dragoman.hub.loss import LossKind
 from dragoman.hub.outcome import OK, Outcome, ToolRun
+from dragoman.hub.ports import OPERATION
 from dragoman.hub.usage import Source, Usage
 from dragoman.observers import metrics_catalogue as catalogue
 from dragoman.observers.metrics_catalogue import Family
@@ -142,7 +143,7 @@ class RequestMetrics:
     def readings(self) -> Iterator[Reading]:
         """Yield all readings; several may belong to one series, which `merge_readings` adds up."""
         for key, series in list(self._series.items()):
-            yield from _readings_of(key, series, self._operations.get(key[0], "chat"))
+            yield from _readings_of(key, series, self._operations.get(key[0], OPERATION))
         for family, counts in ((catalogue.RETRIES, self._retries), (catalogue.FALLBACKS, self._fallbacks)):
             for labels, count in list(counts.items()):
                 yield Reading(family.name, labels, (count,))

@@ -29,6 +29,11 @@ KEY_PLACES = KeyPlaces(
     parameters=tuple(name for protocol in PROTOCOLS.values() for name in protocol.keys.parameters),
 )
 
+# A server may send or read the headers of another vendor than that of its protocol.
+ACCOUNT_CHOICES = frozenset(name for one in PROTOCOLS.values() for name in one.vendor_headers.account_choice)
+ACCOUNT_NAMES = frozenset(name for one in PROTOCOLS.values() for name in one.vendor_headers.account_name)
+REPLY_CHOICES = tuple(sorted({name for one in PROTOCOLS.values() for name in one.vendor_headers.reply_choice}))
+
 OPERATIONS = {name: protocol.operation for name, protocol in PROTOCOLS.items()}  # gen_ai.operation.name of each
 OPERATIONS |= {name: path.operation for name, path in RELAYED_PATHS.items()}
 

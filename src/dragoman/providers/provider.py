@@ -10,6 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.accounts.pool import CredentialChooser, Pool
 from dragoman.hub.events import Event
@@ -80,6 +81,14 @@ def keep_response(out: OutgoingRequest, response: IncomingResponse) -> IncomingR
     return response
 
 
+class FirstTokenWait(Struct, frozen=True):
+    """How long the first token of a reply may take."""
+
+    timeout_s: float | None = None  # from the provider's section; None: the server's, at most `limit_s`
+    limit_s: float = math.inf
+    retries_timeouts: bool = False  # whether a request that timed out after it was sent is sent again
+
+
 class Endpoint(Struct, frozen=True):
     """Where requests are sent, and in which protocols."""
 
@@ -94,9 +103,7 @@ class Endpoint(Struct, frozen=True):
     relays: frozenset[str] = frozenset()  # the other paths of OpenAI's API that it serves
     keeps_replies: bool = False  # it stores replies that later requests refer to, where its protocol has that
     counts_tokens: bool = False  # it has an endpoint that counts the tokens of a request
-    first_token_timeout_s: float | None = None  # from its section; None: the server's, at most `first_token_limit_s`
-    first_token_limit_s: float = math.inf
-    retries_timeouts: bool = False  # whether a request that timed out after it was sent is sent again
+    first_token: FirstTokenWait = FirstTokenWait()
 
 
 class Auth(Struct, frozen=True):
@@ -214,6 +221,11 @@ def adjust_chat_tools(failure: Failure, protocols: Collection[str]) -> Adjustmen
     if not CHAT_TOOLS_REJECTED.search(failure.message):
         return None
     return Adjustment("other endpoint", quirk=NO_CHAT_TOOLS, of_model=True, reroutes=True)
+
+
+def apply_learned_quirks(profile: Profile, quirks: frozenset[str], model: str) -> Profile:
+    """Return a model's profile with what its upstream has taught about it."""
+    return replace(profile, no_tools_in=("chat",)) if f"{NO_CHAT_TOOLS}:{model}" in quirks else profile
 
 
 def adjust_reasoning(failure: Failure) -> Adjustment | None:

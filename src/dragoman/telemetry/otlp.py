@@ -8,6 +8,7 @@ from itertools import groupby
 
 from dragoman.framing.redaction import one_line
 from dragoman.hub.outcome import OK, Outcome
+from dragoman.hub.ports import OPERATION
 from dragoman.observers.metrics import PROVIDER_NAMES
 from dragoman.observers.metrics_catalogue import CATALOGUE, Family, Type
 from dragoman.observers.metrics_text import Reading, merge_readings
@@ -55,7 +56,7 @@ def span_message(outcome: Outcome, address: Address, random_bytes: Callable[[int
     if not sampled:
         return None
     provider, model = _target_of(outcome)
-    operation = OPERATIONS.get(outcome.client_protocol, "chat")
+    operation = OPERATIONS.get(outcome.client_protocol, OPERATION)
     failed = outcome.outcome != OK
     return b"".join(
         (
@@ -77,7 +78,7 @@ def span_attributes(outcome: Outcome, provider: str, model: str, address: Addres
     usage = outcome.usage
     server = address(provider) if provider else None
     attributes: dict[str, Attribute | None] = {
-        "gen_ai.operation.name": OPERATIONS.get(outcome.client_protocol, "chat"),
+        "gen_ai.operation.name": OPERATIONS.get(outcome.client_protocol, OPERATION),
         "gen_ai.provider.name": PROVIDER_NAMES.get(provider, provider) or None,
         "gen_ai.request.model": model or None,
         "gen_ai.request.stream": outcome.stream,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.config.settings import Tools, WebSearch
+from dragoman.config.settings import ACCOUNT_BACKEND, NATIVE, Tools, WebSearch
 from dragoman.hub.server_tools import FETCH, SEARCH, ToolText
 from dragoman.tools.backends import Backends, McpServers
 from dragoman.tools.web_fetch import FetchBackend
@@ -84,9 +84,9 @@ def _choose_search(
     settings: WebSearch, backends: Backends, native: frozenset[str], account_search: SearchBackend | None
 ) -> SearchBackend | None:
     for name in settings.backend:
-        if name == "off" or (name == "native" and SEARCH in native):
+        if name == "off" or (name == NATIVE and SEARCH in native):
             return None
-        if name == "kiro" and account_search is not None:
+        if name == ACCOUNT_BACKEND and account_search is not None:
             return account_search
         if name in backends.search:
             return backends.search[name]

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
+from dragoman.config.providers import local_settings
 from dragoman.config.settings import Tools, WebFetch, WebSearch
 from dragoman.flow.capture.format import (
     BESIDE_FUNCTIONS,
@@ -164,15 +165,7 @@ def config_for_upstream(capture: Capture, port: int) -> str:
     """Return a dragoman.toml that uses the replayed upstream and needs no account with its vendor."""
     request = capture.upstream_requests[0]
     root = f"http://{HOST}:{port}"
-    match request.kind:
-        case "kiro":
-            addresses = dict.fromkeys(("endpoint", "control_endpoint", "auth_endpoint"), root)
-            settings = {"kind": "kiro", **addresses, "credentials": "ksk_replayed"}
-        case "anthropic":
-            settings = {"kind": "anthropic", "endpoint": f"{root}/v1", "api_key": "sk-replayed"}
-        case _:
-            settings = {"kind": "openai-compatible", "endpoint": f"{root}/v1", "protocol": request.protocol}
-            settings["api_key"] = "sk-replayed"
+    settings = local_settings(request.kind, request.protocol, root)
     return "".join(["[providers.replayed]\n", *(f'{name} = "{value}"\n' for name, value in settings.items())])
 
 

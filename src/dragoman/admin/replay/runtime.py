@@ -33,16 +33,12 @@ from dragoman.net.client import DialOptions
 from dragoman.net.headers import Header
 from dragoman.passes.truncation_notice import LostCall
 from dragoman.protocols import PROTOCOLS
-from dragoman.protocols.kiro.wire import NAME as KIRO
-from dragoman.protocols.kiro.wire import KiroOptions
 from dragoman.protocols.responses.state_items import read_request
 from dragoman.providers import KINDS
 from dragoman.providers.provider import Auth, Catalogue, Endpoint, ModelInfo, Provider
 from dragoman.responses.context import Context, ContextItem
 from dragoman.responses.kept_call import KeptCall, Terms
 from dragoman.store.response_rows import ItemRow
-
-OPTIONS: dict[str, type] = {KIRO: KiroOptions}
 
 
 class UnsupportedCapture(AdminError):
@@ -308,8 +304,9 @@ class ReplayedProvider:
 
     async def _options(self, model: str) -> object:
         value = self._lookups.next(self._key, LookupName.OPTIONS)
-        options = OPTIONS.get(self._provider.kind)
-        return value if value is None or options is None else msgspec.convert(value, options)
+        upstreams = (PROTOCOLS[protocol].upstream for protocol in self._provider.endpoint.protocols)
+        types = [upstream.options_type for upstream in upstreams if upstream is not None]
+        return value if value is None or types[0] is None else msgspec.convert(value, types[0]())
 
     async def _find_protocols(self, model: str) -> tuple[str, ...]:
         return msgspec.convert(self._lookups.next(self._key, LookupName.PROTOCOLS), tuple[str, ...])
@@ -347,7 +344,7 @@ def _make_listed_provider(name: str, ids: tuple[str, ...], upstream: RecordedUps
         name=name,
         kind="unknown",
         issuer=name,
-        endpoint=Endpoint(url="", protocols=("chat",), send=upstream.send),
+        endpoint=Endpoint(url="", protocols=tuple(PROTOCOLS)[:1], send=upstream.send),
         auth=Auth(authorize),
         catalogue=Catalogue(models=tuple(ModelInfo(id) for id in ids), has_list=False),
     )

@@ -187,7 +187,9 @@ class _Turns:
             prepared = await self._prepare(ask)
         except RequestError as refused:
             return NoReply(refused.failure)
-        wait = ReplyDeadline(ask.provider.name, timeouts_for(ask.provider.endpoint, self._server), self._clock())
+        wait = ReplyDeadline(
+            ask.provider.name, timeouts_for(ask.provider.endpoint.first_token, self._server), self._clock()
+        )
         wait.extend(self._clock(), has_token=True)  # the longest time without data is the only limit
         try:
             answer = await send(prepared, wait.left(self._clock()), wait.failure)

@@ -21,6 +21,7 @@ from dragoman.hub.ports import (
     Protocol,
     ToolLimits,
     Upstream,
+    VendorHeaders,
     locate_at,
 )
 from dragoman.hub.profile import Profile
@@ -92,7 +93,7 @@ def _needs_inline(part: Part) -> bool:
 
 def _accepts(profile: Profile, body: bytes) -> bool:
     """Return whether this endpoint takes the body: some models take function tools on another endpoint only."""
-    return profile.chat_tools or b'"tools"' not in body
+    return NAME not in profile.no_tools_in or b'"tools"' not in body
 
 
 def _describe_model(model: ListedModel) -> dict[str, object]:
@@ -135,6 +136,11 @@ PROTOCOL = Protocol(
         needs_inline=_needs_inline,
         decode_outline=_decode_outline,
         accepts=_accepts,
+    ),
+    vendor_headers=VendorHeaders(
+        account_choice=(b"openai-organization", b"openai-project"),
+        account_name=(b"openai-organization", b"openai-project"),
+        reply_choice=(b"openai-beta", b"openai-organization", b"openai-project"),
     ),
     # OpenAI's list is the default, so no request has to ask for it.
     models=ModelList(_render_models, _render_model, is_requested=lambda header, query: False),

@@ -28,6 +28,7 @@ from dragoman.hub.ports import (
     ToolLimits,
     Upstream,
     UpstreamCounting,
+    VendorHeaders,
 )
 from dragoman.hub.request import Document, Image, Part
 from dragoman.protocols.gemini.errors import (
@@ -240,5 +241,6 @@ PROTOCOL = Protocol(
         paths=LISTS[1:],  # the first is the path that all protocols share
     ),
     keys=KEYS,
+    vendor_headers=VendorHeaders(account_choice=(b"x-goog-user-project",)),
     operation=OPERATION,
 )

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from dragoman.hub.deferred import Deferred
 from dragoman.hub.ports import (
     Build,
@@ -59,6 +61,12 @@ def _needs_inline() -> Callable[[Part], bool]:
     return needs_inline
 
 
+def _find_options_type() -> type[Struct]:
+    from dragoman.protocols.kiro.wire import KiroOptions
+
+    return KiroOptions
+
+
 PROTOCOL = Protocol(
     name="kiro",
     upstream=Upstream(
@@ -72,5 +80,6 @@ PROTOCOL = Protocol(
         tool_limits=ToolLimits(custom=False, namespaces=False, name_max=64, letter_first=True),
         needs_inline=_needs_inline,
         always_streams=True,
+        options_type=_find_options_type,
     ),
 )

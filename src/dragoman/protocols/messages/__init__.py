@@ -28,6 +28,7 @@ from dragoman.hub.ports import (
     TokenCounting,
     ToolLimits,
     Upstream,
+    VendorHeaders,
     locate_at,
 )
 from dragoman.hub.request import Request
@@ -185,4 +186,8 @@ PROTOCOL = Protocol(
     ),
     models=ModelList(_render_models, _render_model, is_requested=lambda header, query: _names_version(header)),
     keys=KeyPlaces(headers=(b"x-api-key",)),
+    vendor_headers=VendorHeaders(
+        account_name=(b"anthropic-organization-id",),
+        reply_choice=(b"anthropic-version", b"anthropic-beta"),
+    ),
 )

@@ -108,6 +108,7 @@ def _parse_request(top: Fields, raw: dict[str, Json], read_max_tokens: Callable[
         format=format,
         cache=cache,
         user=metadata.text("user_id") if metadata is not None else None,
+        not_a_reply=("compaction", "a compacted context") if top.has("compaction") else None,
         service_tier="default" if top.text("service_tier") == "standard_only" else None,
         stream=top.flag("stream", False),
         where=_find_pointers(top, format),

@@ -26,6 +26,7 @@ from dragoman.hub.ports import (
     TokenCounting,
     ToolLimits,
     Upstream,
+    VendorHeaders,
     locate_at,
 )
 from dragoman.protocols.responses import errors
@@ -141,6 +142,11 @@ PROTOCOL = Protocol(
         decode_whole=_decode_whole,
         read_error=errors.read_failure,
         tool_limits=ToolLimits(custom=True, namespaces=True, name_max=64),
+    ),
+    vendor_headers=VendorHeaders(
+        account_choice=(b"openai-organization", b"openai-project", b"chatgpt-account-id"),
+        account_name=(b"openai-organization", b"openai-project"),
+        reply_choice=(b"openai-beta", b"openai-organization", b"openai-project"),
     ),
     models=ModelList(_render_models, _render_model, is_requested=lambda header, query: "client_version" in query),
 )

@@ -33,6 +33,7 @@ from dragoman.providers.provider import (
     Auth,
     Catalogue,
     Endpoint,
+    FirstTokenWait,
     IncomingResponse,
     Provider,
     ReplyRules,
@@ -84,7 +85,7 @@ def make_copilot(config: ProviderConfig, send: SendRequest, environ: Mapping[str
             headers=(*identity(config), *read_headers(config, environ)),
             paths={"messages": "/v1/messages"},
             find_protocols=copilot.models.find_protocols,
-            first_token_timeout_s=config.first_token_timeout_s,
+            first_token=FirstTokenWait(config.first_token_timeout_s),
         ),
         auth=Auth(
             copilot.authorize,

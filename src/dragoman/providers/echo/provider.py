@@ -46,7 +46,7 @@ from dragoman.providers.echo.request_text import (
     results_text,
 )
 from dragoman.providers.echo.schema_example import make_example
-from dragoman.providers.provider import Auth, Catalogue, Endpoint, ModelInfo, Provider, SendRequest
+from dragoman.providers.provider import Auth, Catalogue, Endpoint, FirstTokenWait, ModelInfo, Provider, SendRequest
 
 
 class Pace(Struct, frozen=True):
@@ -357,7 +357,7 @@ def make_echo(config: ProviderConfig, send: SendRequest, environ: Mapping[str, s
             send=Echo().send,
             dial=read_dial(config, environ),
             headers=read_headers(config, environ),
-            first_token_timeout_s=config.first_token_timeout_s,
+            first_token=FirstTokenWait(config.first_token_timeout_s),
         ),
         auth=Auth(authorize, secrets=read_secrets(config, environ)),
         catalogue=Catalogue(models=models, has_list=False),

@@ -32,6 +32,7 @@ from dragoman.providers.provider import (
     Authorize,
     Catalogue,
     Endpoint,
+    FirstTokenWait,
     ModelInfo,
     Provider,
     RequestRules,
@@ -63,7 +64,7 @@ def make_gemini(config: ProviderConfig, send: SendRequest, environ: Mapping[str,
         dial=read_dial(config, environ),
         headers=read_headers(config, environ),
         counts_tokens=True,
-        first_token_timeout_s=config.first_token_timeout_s,
+        first_token=FirstTokenWait(config.first_token_timeout_s),
     )
     is_vertex = VERTEX_PATH in endpoint.url
     uses_token = config.credentials is not None or (is_vertex and config.api_key is None)

@@ -42,6 +42,7 @@ from dragoman.providers.provider import (
     Auth,
     Catalogue,
     Endpoint,
+    FirstTokenWait,
     IncomingResponse,
     Provider,
     ReplyRules,
@@ -76,9 +77,7 @@ def make_kiro(config: ProviderConfig, send: SendRequest, environ: Mapping[str, s
             send=kiro.wrap_send(send),
             dial=read_dial(config, environ),
             headers=chat_headers(config, account.hosts.current.generation, environ),
-            first_token_timeout_s=config.first_token_timeout_s,
-            first_token_limit_s=FIRST_TOKEN_LIMIT_S,
-            retries_timeouts=True,
+            first_token=FirstTokenWait(config.first_token_timeout_s, FIRST_TOKEN_LIMIT_S, retries_timeouts=True),
         ),
         auth=Auth(
             kiro.authorize,
