@@ -173,6 +173,17 @@ def test_an_expired_session_is_exchanged_anew_once(rig: Rig, client: str, stream
     assert rig.fake.counts[EXCHANGE] == exchanged + 1
 
 
+def test_a_request_is_sent_again_even_if_the_new_session_is_spelled_like_the_old_one(rig: Rig) -> None:
+    session = json_answer({"token": "tid=constant:mac", "expires_at": 4102444800, "refresh_in": 1500})
+    rig.fake.sessions.add("tid=constant:mac")
+    rig.fake.script(EXCHANGE, *[session] * 9)
+    ask(rig, "chat")
+    exchanged = rig.fake.counts[EXCHANGE]
+    rig.fake.script(CHAT, plain("unauthorized: token expired", 401))
+    assert ask(rig, "chat").text == "Hello"
+    assert rig.fake.counts[EXCHANGE] == exchanged + 1
+
+
 @clients
 def test_a_session_rejected_twice_is_reported_as_the_gateways_failure(rig: Rig, client: str) -> None:
     rig.fake.script(CHAT, *[plain("unauthorized: token expired", 401)] * 9)
@@ -206,6 +217,13 @@ def test_models_are_listed_with_what_they_hold_but_not_the_locked_and_the_malfor
     assert {id for id in listed if id.startswith("copilot/")} == {f"copilot/{model}" for model in ENDPOINTS}
     claude = listed["copilot/claude-sonnet-4.5"].model_dump()
     assert (claude["max_input_tokens"], claude["max_tokens"]) == (168_000, 32_000)
+
+
+def test_a_locked_model_is_refused_with_the_page_where_its_terms_are(rig: Rig) -> None:
+    error = status_error(ask(rig, "chat", "copilot/grok-locked"))
+    assert error.status_code == 404
+    assert "https://github.com/settings/copilot/features" in str(error)
+    assert rig.fake.calls == []
 
 
 def test_a_list_that_is_refused_leaves_the_old_one(rig: Rig) -> None:
@@ -265,3 +283,25 @@ def test_a_reply_that_copilot_splits_is_received_whole(rig: Rig, client: str) ->
     assert isinstance(reply, SdkReply), reply
     assert reply.text == "Let me look."
     assert [name for _, name, _ in reply.calls] == ["f"]
+
+
+@modes
+def test_a_reply_that_calls_a_tool_does_not_finish_with_stop(rig: Rig, streamed: bool) -> None:
+    """Copilot may end such a reply with `stop`, at which clients do not run the tool."""
+    call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    head = {"id": "c", "created": 1, "model": "gpt-4.1"}
+    request = request_for("chat", "copilot/gpt-4.1")
+    tools: Json = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    if streamed:
+        deltas: list[tuple[JsonObject, Json]] = [({"role": "assistant", "tool_calls": [call]}, None), ({}, "stop")]
+        chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": end}]} for delta, end in deltas]
+        encoded = [msgspec.json.encode({**head, "object": "chat.completion.chunk", **chunk}) for chunk in chunks]
+        rig.fake.script(CHAT, Answer(b"".join(b"data: %b\n\n" % data for data in [*encoded, b"[DONE]"])))
+        with rig.sdk.openai.chat.completions.create(**request, tools=tools, stream=True) as stream:
+            finishes = [chunk.choices[0].finish_reason for chunk in stream]
+    else:
+        message = {"role": "assistant", "content": None, "tool_calls": [call]}
+        choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+        rig.fake.script(CHAT, json_answer({**head, "object": "chat.completion", "choices": choices}))
+        finishes = [rig.sdk.openai.chat.completions.create(**request, tools=tools).choices[0].finish_reason]
+    assert finishes[-1] == "tool_calls"

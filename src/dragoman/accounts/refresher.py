@@ -34,8 +34,17 @@ log = logging.getLogger(__name__)
 RETRY_S = 30.0  # between attempts to renew early, and before a rejected refresh token is tried again
 READ_TIMEOUT_S = 0.25  # how long a request waits for the source to be read when a renewal is due
 
-# The token that this request was last given. A request authorizes itself and renews within one task.
-_given: ContextVar[str] = ContextVar("token_given", default="")
+
+class _Given(Struct, frozen=True):
+    """A token that requests are given, and how often the credential had been renewed by then."""
+
+    token: str
+    renewals: int
+
+
+# What this request was last given. A request authorizes itself and renews within one task.
+_NOTHING_GIVEN = _Given("", 0)
+_given: ContextVar[_Given] = ContextVar("token_given", default=_NOTHING_GIVEN)
 
 
 class Issuer(Protocol[C]):
@@ -77,6 +86,8 @@ class CredentialRefresher(Generic[C]):
         self.clock = clock
         self._margin_s = margin_s
         self._current: C | None = None
+        self._handed_out = _NOTHING_GIVEN  # made once for all requests that are given the current token
+        self._renewals = 0
         self._secrets: deque[bytes] = deque(maxlen=12)  # redacted in every message
         self._due_at = 0.0
         self._retry_early_at = 0.0
@@ -90,13 +101,13 @@ class CredentialRefresher(Generic[C]):
 
     async def get(self) -> C:
         """Return a valid credential. Raises RequestError if there is none. Early renewal runs in the background."""
-        _given.set("")
+        _given.set(_NOTHING_GIVEN)
         current, now = self._current, self.clock.now()
         if current is None or now >= current.expires_at:
             current = self._unwrap(await self._join(""))
         elif now >= self._due_at and self._renewal is None:
             current = await self._reread(current)
-        _given.set(current.access_token)
+        _given.set(self._handed_out)
         return current
 
     def expires_at(self) -> float | None:
@@ -114,20 +125,20 @@ class CredentialRefresher(Generic[C]):
         return self._unwrap(renewal.result()) if renewal.done() else self._current or current
 
     async def renew(self) -> bool:
-        """Renew after a rejection; return whether there is now another token than the one this request was given."""
-        rejected_token = _given.get()
-        current = self._current
-        if not rejected_token or current is None:
+        """Renew after a rejection; return whether the token is now newer than the one this request was given.
+
+        A token that its issuer has just given out is newer even if it is spelled the same.
+        """
+        given = _given.get()
+        if not given.token or self._current is None:
             return False
-        if current.access_token != rejected_token:
+        if self._handed_out != given:
             return True
-        ours = self._renewal is None or self._renewal_for == rejected_token
-        result = await self._join(rejected_token)
-        if not ours and not _is_another(
-            result, rejected_token
-        ):  # the renewal had started before the rejection was known
-            result = await self._join(rejected_token)
-        return _is_another(result, rejected_token)
+        ours = self._renewal is None or self._renewal_for == given.token
+        result = await self._join(given.token)
+        if not ours and self._handed_out == given:  # the renewal had started before the rejection was known
+            result = await self._join(given.token)
+        return isinstance(result, _Renewed) and self._handed_out != given
 
     async def _join(self, rejected_token: str) -> _Renewed[C] | _Failed:
         """Wait for the running renewal, or a new one; all waiting requests share its result."""
@@ -230,6 +241,7 @@ class CredentialRefresher(Generic[C]):
             raise TokenRejected(known.reason.code, is_permanent=known.reason.is_permanent, kind=known.reason.kind)
         self._was_read.set()
         fresh = await self._issuer.renew(old)
+        self._renewals += 1
         self._adopt(fresh, min(self._margin_s, (fresh.expires_at - self.clock.now()) / 2))
         await self._write_back(source, old, fresh)
         return fresh
@@ -253,6 +265,7 @@ class CredentialRefresher(Generic[C]):
     def _adopt(self, credential: C, margin_s: float) -> C:
         self._note_secrets(credential)
         self._current = credential
+        self._handed_out = _Given(credential.access_token, self._renewals)
         self._due_at = credential.expires_at - margin_s
         return credential
 
@@ -263,7 +276,3 @@ class CredentialRefresher(Generic[C]):
     def _is_valid(self, credential: C, rejected_token: str) -> bool:
         known = bool(credential.access_token) and credential.access_token != rejected_token
         return known and self.clock.now() < credential.expires_at
-
-
-def _is_another(result: _Renewed[C] | _Failed, rejected_token: str) -> bool:
-    return isinstance(result, _Renewed) and result.credential.access_token != rejected_token

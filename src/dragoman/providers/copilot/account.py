@@ -21,6 +21,7 @@ from dragoman.providers.provider import ModelInfo
 FIRST_LIST_TIMEOUT_S = 5.0  # how long a first request waits for the list, which says which protocols a model has
 PATHS = {"/v1/messages": "messages", "/responses": "responses", "/chat/completions": "chat"}  # preferred first
 UNLISTED = ("chat",)
+SETTINGS = "https://github.com/settings/copilot/features"
 
 
 class _Limits(Struct):
@@ -78,13 +79,19 @@ class ModelCache:
         return tuple(_info(model) for model in listed)
 
     async def find_protocols(self, model: str) -> tuple[str, ...]:
-        """Return a model's protocols; only Messages if it is one: others omit cached tokens and thinking."""
+        """Return a model's protocols; only Messages if it is one: others omit cached tokens and thinking.
+
+        Raises RequestError for a model whose terms are not accepted.
+        """
         if not self._has_tried:
             with contextlib.suppress(TimeoutError, RequestError):
                 async with asyncio.timeout(FIRST_LIST_TIMEOUT_S), self._fetching:
                     if not self._has_tried:
                         await self.fetch()
         known = self._known.get(model)
+        if known is None and model in self.locked:
+            message = f"The terms of {model!r} are not accepted. The account's owner can accept them at {SETTINGS}"
+            raise RequestError(Failure(Kind.NOT_FOUND, message, code="model_not_found", at="/model"))
         return known.protocols if known else UNLISTED
 
     def rename(self, name: str) -> str:

@@ -23,9 +23,16 @@ from dragoman.providers.connection import (
     read_secrets,
     read_user_agent,
 )
-from dragoman.providers.copilot.account import PLAN_PATH, ModelCache, find_github_token, read_limits, read_quotas
+from dragoman.providers.copilot.account import (
+    PLAN_PATH,
+    SETTINGS,
+    ModelCache,
+    find_github_token,
+    read_limits,
+    read_quotas,
+)
 from dragoman.providers.copilot.credential import Addresses, Session, TokenExchange, find_addresses, find_source
-from dragoman.providers.copilot.response_fixes import ChoiceMerger, stabilize_ids
+from dragoman.providers.copilot.response_fixes import ChoiceMerger, finish_calls, stabilize_ids
 from dragoman.providers.fixed_response import FixedResponse, is_event_stream
 from dragoman.providers.provider import (
     Account,
@@ -45,7 +52,6 @@ from dragoman.providers.provider import (
 PROTOCOLS = ("messages", "responses", "chat")
 API_VERSION = b"2026-06-01"
 FORWARDED = frozenset((b"accept", b"anthropic-version", b"anthropic-beta"))
-SETTINGS = "https://github.com/settings/copilot/features"
 INSTALLATION = "ghs_"
 REMEDIES = {
     Kind.CREDENTIAL: "`dragoman login copilot`",
@@ -135,9 +141,11 @@ def fix_response(out: OutgoingRequest, response: IncomingResponse) -> IncomingRe
     place, streams = out.url.partition("?")[0], is_event_stream(response)
     if streams and place.endswith("/responses"):
         return FixedResponse(response, stabilize_ids())
-    if not streams and response.status == 200 and place.endswith("/chat/completions") and b'"n"' not in out.body:
+    if response.status != 200 or not place.endswith("/chat/completions") or b'"n"' in out.body:
+        return response
+    if not streams:
         return FixedResponse(response, ChoiceMerger())
-    return response
+    return FixedResponse(response, finish_calls()) if b'"tools"' in out.body else response
 
 
 class Copilot:

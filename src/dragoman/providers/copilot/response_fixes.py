@@ -1,8 +1,9 @@
 """Corrections of Copilot's responses.
 
 Copilot translates Claude's replies into Chat, but not always completely: text and calls may come as several choices,
-and the newest models' replies in the shape of Messages. In a Responses stream it gives an item a new id in every event,
-so that clients which assemble items by id see several.
+and the newest models' replies in the shape of Messages. A reply that calls tools may finish with `stop`, at which
+clients do not run them. In a Responses stream it gives an item a new id in every event, so that clients which assemble
+items by id see several.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from dragoman.framing.sse import DataRewriter
 
 Table = dict[str, object]
 
+CALLS = b'"tool_calls"'
+STOP = b'"stop"'
 STOPS = {"max_tokens": "length", "tool_use": "tool_calls", "refusal": "content_filter"}
 
 _body = msgspec.json.Decoder(Table)
@@ -35,20 +38,31 @@ class ChoiceMerger:
 
 
 def fix_body(body: bytes) -> bytes:
-    if body.count(b'"message"') < 2 and b'"choices"' in body:
+    finishes_calls = CALLS in body and STOP in body
+    if body.count(b'"message"') < 2 and b'"choices"' in body and not finishes_calls:
         return body
     try:
         reply = _body.decode(body)
     except (ValueError, RecursionError):
         return body
     choices, content = reply.get("choices"), reply.get("content")
-    if isinstance(choices, list) and len(choices) > 1:
+    if isinstance(choices, list) and (len(choices) > 1 or _stops_with_calls(choices)):
         return msgspec.json.encode(
             {**reply, "choices": [_merge_choices([one for one in choices if isinstance(one, dict)])]}
         )
     if "choices" not in reply and reply.get("type") == "message" and isinstance(content, list):
         return msgspec.json.encode(_convert_message(reply, [block for block in content if isinstance(block, dict)]))
     return body
+
+
+def _stops_with_calls(choices: list[object]) -> bool:
+    return any(
+        isinstance(choice, dict)
+        and choice.get("finish_reason") == "stop"
+        and isinstance(message := choice.get("message"), dict)
+        and bool(message.get("tool_calls"))
+        for choice in choices
+    )
 
 
 def _merge_choices(choices: list[Table]) -> Table:
@@ -107,7 +121,35 @@ def _read_list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-_event = msgspec.json.Decoder(dict[str, object])
+class CallFinisher:
+    """Gives a Chat stream of one choice that called tools the finish reason for it."""
+
+    __slots__ = ("_called",)
+
+    def __init__(self) -> None:
+        self._called = False
+
+    def rewrite(self, data: bytes) -> bytes:
+        if (STOP if self._called else CALLS) not in data:
+            return data
+        try:
+            event = _body.decode(data)
+        except (ValueError, RecursionError):
+            return data
+        stopped = False
+        for choice in _read_list(event.get("choices")):
+            if not isinstance(choice, dict):
+                continue
+            delta = choice.get("delta")
+            self._called = self._called or (isinstance(delta, dict) and bool(delta.get("tool_calls")))
+            if self._called and choice.get("finish_reason") == "stop":
+                choice["finish_reason"] = "tool_calls"
+                stopped = True
+        return msgspec.json.encode(event) if stopped else data
+
+
+def finish_calls() -> DataRewriter:
+    return DataRewriter(CallFinisher().rewrite)
 
 
 class IdStabilizer:
@@ -122,7 +164,7 @@ class IdStabilizer:
         if b'"output_index"' not in data and b'"output"' not in data:
             return data
         try:
-            event = _event.decode(data)
+            event = _body.decode(data)
         except (ValueError, RecursionError):
             return data
         return msgspec.json.encode(event) if self._fix_event(event) else data
