@@ -52,10 +52,11 @@ class Secret:
 class SecretSource:
     """The source of a secret, and the place in the configuration that names it."""
 
-    __slots__ = ("_text", "file", "key", "line")
+    __slots__ = ("_text", "file", "key", "line", "rest", "scheme")
 
     def __init__(self, text: str, key: str = "", file: str = "", line: int | None = None) -> None:
         self._text = text
+        self.scheme, _, self.rest = text.partition(":")
         self.key = key
         self.file = file
         self.line = line
@@ -88,11 +89,10 @@ class SecretSource:
 
 def resolve_secret(source: SecretSource, environ: Mapping[str, str]) -> Secret:
     """Read the secret. Call this at each use, so that a changed file or variable takes effect; raises ConfigError."""
-    scheme, _, rest = source.text.partition(":")
-    if scheme == "env":
-        value = _from_variable(source, rest, environ)
-    elif scheme == "file":
-        value = _from_file(source, Path(rest))
+    if source.scheme == "env":
+        value = _from_variable(source, source.rest, environ)
+    elif source.scheme == "file":
+        value = _from_file(source, Path(source.rest))
     else:
         value = source.text
     if CONTROL.search(value):

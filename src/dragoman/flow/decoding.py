@@ -74,8 +74,9 @@ def glance(prepared: Passthrough, body: bytes) -> list[Event]:
     return [] if unreadable and is_json_object(body) else events
 
 
-def _reads_events(upstream: Upstream) -> bool:
-    return isinstance(upstream.framer, type) and issubclass(upstream.framer, SseFramer)
+@lru_cache(maxsize=64)
+def _reads_events(make_framer: object) -> bool:
+    return isinstance(make_framer, type) and issubclass(make_framer, SseFramer)
 
 
 DOCUMENTS = (b"application/json", b"text/html", b"text/plain")
@@ -95,12 +96,12 @@ def _is_document_type(content_type: bytes) -> bool:
 
 def begins_document(upstream: Upstream, begun: bytes) -> bool:
     """No server-sent event begins with a brace or a bracket."""
-    return _reads_events(upstream) and begun.lstrip()[:1] in (b"{", b"[", b"<")
+    return _reads_events(upstream.framer) and begun.lstrip()[:1] in (b"{", b"[", b"<")
 
 
 def begins_events(upstream: Upstream, begun: bytes) -> bool:
     """No document that a model server sends begins with a field of server-sent events."""
-    return _reads_events(upstream) and begun.removeprefix(BOM).lstrip().startswith(FIELDS)
+    return _reads_events(upstream.framer) and begun.removeprefix(BOM).lstrip().startswith(FIELDS)
 
 
 def begins_array(upstream: Upstream, begun: bytes) -> bool:

@@ -12,7 +12,6 @@ from dragoman.flow.ports import MediaFetcher, ModelCatalogue
 from dragoman.flow.prepare import TargetSettings
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Protocol
-from dragoman.hub.profile import Profile
 from dragoman.providers.model_profiles import find_profile
 from dragoman.providers.provider import Provider, apply_learned_quirks
 from dragoman.routing import (
@@ -27,7 +26,7 @@ from dragoman.tools.plan import ToolPlan
 # How long after the start a model list is waited for: where another provider lists the name, and where none does.
 LISTED_WAIT_S = 1.0
 UNLISTED_WAIT_S = 3.0
-MAX_TARGETS = 1000  # model names of which the targets are kept
+MAX_TARGETS = 1000  # model names of which the targets are kept, and targets of which the settings are
 
 
 class Runtime(Struct, frozen=True):
@@ -42,6 +41,10 @@ class Runtime(Struct, frozen=True):
     learned_quirks: LearnedQuirks  # oddities that compatible servers have shown
     tool_plans: Mapping[str, ToolPlan] = {}  # by provider: the tools that the gateway runs for it
     targets: dict[str, tuple[Route, ...]] = field(default_factory=dict)  # of model names that were requested before
+    settings: "dict[SettingsKey, TargetSettings]" = field(default_factory=dict)  # of targets that were used before
+
+
+SettingsKey = tuple[Route, frozenset[str], int | None]  # with the learned quirks and the output limit that is listed
 
 
 async def find_targets(runtime: Runtime, name: str) -> tuple[Route, ...]:
@@ -79,7 +82,24 @@ def _unknown_model(name: str, runtime: Runtime, catalogues: Mapping[str, KnownMo
 
 def target_settings(runtime: Runtime, route: Route, tenant: str) -> TargetSettings:
     learned_quirks = runtime.learned_quirks.quirks(tenant, route.provider)
-    profile = apply_learned_quirks(_profile(runtime, route), learned_quirks, route.model)
+    catalogue = runtime.catalogues.get(route.provider)
+    max_output = None if catalogue is None else catalogue.max_output(route.model)
+    key = (route, learned_quirks, max_output)
+    settings = runtime.settings.get(key)
+    if settings is None:
+        if len(runtime.settings) >= MAX_TARGETS:
+            runtime.settings.clear()
+        settings = runtime.settings[key] = _make_settings(runtime, route, learned_quirks, max_output)
+    return settings
+
+
+def _make_settings(
+    runtime: Runtime, route: Route, learned_quirks: frozenset[str], max_output: int | None
+) -> TargetSettings:
+    profile = find_profile(route.model)
+    if max_output is not None:
+        profile = replace(profile, max_output=max_output)
+    profile = apply_learned_quirks(profile, learned_quirks, route.model)
     plan = runtime.tool_plans.get(route.provider)
     budgets = runtime.budgets
     if profile.budget is not None:
@@ -87,14 +107,6 @@ def target_settings(runtime: Runtime, route: Route, tenant: str) -> TargetSettin
         configured = {name: budget for name, budget in budgets.items() if f"effort.{name}" in origins}
         budgets = profile.budget.by_effort | configured
     return TargetSettings(runtime.protocols, profile, budgets, learned_quirks, runtime.fetcher, plan)
-
-
-def _profile(runtime: Runtime, route: Route) -> Profile:
-    """Return a model's profile, with the output limit that its provider lists."""
-    profile = find_profile(route.model)
-    catalogue = runtime.catalogues.get(route.provider)
-    most = None if catalogue is None else catalogue.max_output(route.model)
-    return profile if most is None else replace(profile, max_output=most)
 
 
 def list_known_models(runtime: Runtime) -> dict[str, KnownModels]:

@@ -98,7 +98,7 @@ class Turn:
         except RequestError as refused:
             return NoReply(refused.failure)
         self._writer.begin_turn(prepared)
-        unrun = call_unrun_uses(prepared) if isinstance(prepared, Translated) else None
+        unrun = None if type(prepared) is Passthrough else call_unrun_uses(prepared)
         if unrun is not None:
             await self._begin_with_tools(prepared)
             return unrun

@@ -54,6 +54,7 @@ def record_runtime(runtime: Runtime, recording: Recording, call: Caller) -> Runt
         fetcher=None if runtime.fetcher is None else RecordingFetcher(runtime.fetcher, recording),
         tool_plans={name: record_plan(plan, name, recording) for name, plan in runtime.tool_plans.items()},
         targets={},  # found anew, so that what finding them takes is noted
+        settings={},  # they refer to what is replaced here
     )
 
 
