@@ -72,6 +72,17 @@ def test_files_are_immutable_below_the_hash_of_their_tree(gateway: Running) -> N
     assert browser.send("GET", "/console/0123456789abcdef/main.js").status == 404
 
 
+def test_the_page_its_files_and_a_sign_out_carry_a_request_id(gateway: Running) -> None:
+    browser = Browser(gateway)
+    page = browser.send("GET", "/console", sec_fetch_site="none")
+    file = re.findall(rb'href="(/console/[0-9a-f]{16}/[^"]+)"', page.body)[0].decode()
+    replies = [page, browser.send("GET", file), browser.send("GET", "/console", if_none_match=page.headers["etag"])]
+    browser.sign_in(KEY)
+    replies.append(browser.send("DELETE", "/console/session"))
+    assert [reply.status for reply in replies] == [200, 200, 304, 204]
+    assert all(reply.headers["x-request-id"].startswith("req_") for reply in replies)
+
+
 def test_the_page_is_revalidated_by_its_etag_at_every_address_of_a_state(gateway: Running) -> None:
     browser = Browser(gateway)
     etag = browser.send("GET", "/console", sec_fetch_site="none").headers["etag"]

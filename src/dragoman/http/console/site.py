@@ -22,7 +22,7 @@ from dragoman.http.console.feed import FeedApi
 from dragoman.http.console.files import IMMUTABLE, REVALIDATED, SECURITY_HEADERS, ConsoleFile, read_console_files
 from dragoman.http.console.live_requests import CostOf, LiveRequests
 from dragoman.http.rejections import LOCAL_NAMES, AuthBackoff, host_name
-from dragoman.http.routes import Role, Route, RoutedRequest
+from dragoman.http.routes import Role, Route, RoutedRequest, id_header
 from dragoman.hub.deferred import Deferred
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.net.exchange import Exchange
@@ -202,10 +202,12 @@ class Console:
     def _send_file(self, request: RoutedRequest, file: ConsoleFile, caching: Header) -> None:
         error = self._check.find_page_error(request.exchange)
         if error is not None:
-            request.exchange.respond(403, [(b"content-type", b"text/plain"), *SECURITY_HEADERS], error.message.encode())
+            head = [(b"content-type", b"text/plain"), id_header(request.request_id), *SECURITY_HEADERS]
+            request.exchange.respond(403, head, error.message.encode())
             return
         headers = request.exchange.headers
-        head = [(b"content-type", file.content_type), (b"etag", file.etag), caching, *SECURITY_HEADERS]
+        head = [(b"content-type", file.content_type), (b"etag", file.etag), caching, id_header(request.request_id)]
+        head += SECURITY_HEADERS
         if headers.get(b"if-none-match") == file.etag:
             request.exchange.respond(304, head, b"")
             return
@@ -238,7 +240,7 @@ class Console:
     async def _respond_signed_in(self, request: RoutedRequest, made: NewSession) -> None:
         body = await self._describe_session(made.row) | {"token": made.token}
         cookie = f"{COOKIE}={made.cookie}; Max-Age={made.row.expires_at - made.row.created_at}; {COOKIE_RULES}"
-        head = [JSON, (b"x-request-id", request.request_id.encode()), (b"cache-control", b"no-store")]
+        head = [JSON, id_header(request.request_id), (b"cache-control", b"no-store")]
         head += [(b"set-cookie", cookie.encode()), *SECURITY_HEADERS]
         request.exchange.respond(200, head, msgspec.json.encode(body))
 
@@ -250,7 +252,7 @@ class Console:
         await self._record(request, "sessions.end", own, own)
         await self.sessions.end(own.id)
         head = [(b"set-cookie", f"{COOKIE}=; Max-Age=0; {COOKIE_RULES}".encode()), (b"cache-control", b"no-store")]
-        request.exchange.respond(204, head, b"")
+        request.exchange.respond(204, [*head, id_header(request.request_id)], b"")
 
     async def _list_sessions(self, request: RoutedRequest) -> None:
         own, names = await self._own_session(request), await self._key_names()
