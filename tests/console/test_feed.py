@@ -185,7 +185,7 @@ def test_a_stream_that_is_ended_gets_an_error_in_its_own_protocol(gateway: Runni
         assert browser.send("DELETE", "/api/v1/live/end-1").status == 200
         client.join(30)
         feed.wait_for(lambda: feed.row("end-1").get("state") == "ended")
-    assert feed.row("end-1")["outcome"] == "forbidden"
+    assert (feed.row("end-1")["outcome"], feed.row("end-1")["error_code"]) == ("forbidden", "ended_by_operator")
     assert b"event: error" in client.response
     assert b"The operator of the gateway ended this request." in client.response
     assert browser.send("DELETE", "/api/v1/live/end-1").status == 409

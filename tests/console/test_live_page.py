@@ -121,7 +121,7 @@ def test_freezing_keeps_the_rows_and_a_stream_can_be_ended(chromium: Browser, ga
         tab.page.get_by_role("button", name="End", exact=True).click()
         tab.page.get_by_role("dialog").get_by_role("button", name="End it").click()
         client.join(30)
-        expect(tab.page.get_by_role("row").filter(has_text="forbidden")).to_be_visible()
+        expect(tab.page.get_by_role("row").filter(has_text="ended by operator")).to_be_visible()
 
 
 def test_one_page_shows_inspects_and_ends_what_two_workers_do(chromium: Browser, tmp_path: Path) -> None:

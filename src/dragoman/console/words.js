@@ -17,6 +17,12 @@ export function stateMark(word) {
   return h("span.nowrap", null, h(`span.mark.${colour}`, { "aria-hidden": "true" }, sign), ` ${shown}`);
 }
 
+/** How a request ended, with the code of its error. @param {any} row */
+export function outcomeMark(row) {
+  const code = row.error_code && row.error_code !== row.outcome ? plain(row.error_code).replaceAll("_", " ") : "";
+  return h("span", null, stateMark(row.outcome), code && h("br"), code && h("span.soft", null, code));
+}
+
 /** @param {any} row */
 export function protocols(row) {
   if (!row.upstream_protocol) return row.client_protocol || "";

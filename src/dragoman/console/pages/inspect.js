@@ -8,7 +8,7 @@ import { diffView, jsonView } from "../json.js";
 import { empty, failed, loading } from "../states.js";
 import { Timeline } from "../timeline.js";
 import { copyButton, plain, quote } from "../text.js";
-import { costText, protocols, stateMark, tokenText } from "../words.js";
+import { costText, outcomeMark, protocols, stateMark, tokenText } from "../words.js";
 
 export const title = "Inspector";
 const NOT_CAPTURED = "This request was not captured. Set debug.capture to errors or all, and send it again.";
@@ -168,7 +168,7 @@ class Inspector {
     const state = row ? (row.state === "ended" ? row.outcome : row.state) : summary.outcome;
     const facts = [
       ["Request", h("span", null, h("code", null, plain(this.id)), " ", copyButton(() => this.id, "Copy id"))],
-      ["State", stateMark(state)],
+      ["State", row?.state === "ended" ? outcomeMark(row) : stateMark(state)],
       ["Client", quote(row?.client || summary.client || "unknown")],
       ["Key", row?.key ? quote(this.names[row.key] || row.key) : null],
       ["Model", row?.requested_model ? quote(row.requested_model) : null],

@@ -9,7 +9,7 @@ import { ago, duration, exactTime, money, number } from "../format.js";
 import { empty, failed, loading } from "../states.js";
 import { Table } from "../table.js";
 import { plain, quote } from "../text.js";
-import { costText, modelCell, protocols, sourceHint, speed, stateMark, tokenText } from "../words.js";
+import { costText, modelCell, outcomeMark, protocols, sourceHint, speed, stateMark, tokenText } from "../words.js";
 
 export const title = "Live";
 const ENDED_ROWS = 50;
@@ -61,7 +61,7 @@ export function open() {
     for (const { number: id, ...fields } of event.detail.rows) {
       const before = rows.get(id);
       if (before) added += Math.max(0, (fields.output_tokens ?? before.output_tokens ?? 0) - (before.output_tokens ?? 0));
-      if (fields.outcome && !["ok", "client_gone"].includes(fields.outcome) && before) announce(`A request failed: ${fields.outcome}`);
+      if (fields.outcome && !["ok", "client_gone"].includes(fields.outcome) && before) announce(`A request failed: ${plain(fields.error_code || fields.outcome)}`);
       rows.set(id, { ...(before || { number: id }), ...fields });
     }
     for (const id of event.detail.gone) rows.delete(id);
@@ -139,7 +139,7 @@ function makeFigures() {
 /** @param {(row: any) => void} end @param {Record<string, string>} names @returns {import("../table.js").Column[]} */
 function columns(end, names) {
   return [
-    { title: "State", kind: "nowrap", cell: (row) => stateMark(row.state === "ended" ? row.outcome : row.state) },
+    { title: "State", cell: (row) => (row.state === "ended" ? outcomeMark(row) : stateMark(row.state)) },
     { title: "Age", kind: "number", cell: (row) => (row.state === "ended" ? ago(row.time) : duration(Date.now() - row.time)), hint: (row) => exactTime(row.time) },
     { title: "Model, route", kind: "wide", cell: modelCell, hint: (row) => row.failed_attempts.map(plain).join("\n") },
     { title: "Client, key", cell: (row) => h("span", null, quote(row.client || "unknown"), h("br"), h("span.soft", null, quote(names[row.key] || row.key))) },

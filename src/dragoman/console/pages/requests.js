@@ -7,7 +7,7 @@ import { ago, duration, exactTime, number } from "../format.js";
 import { empty, failed, loading, stale } from "../states.js";
 import { Table } from "../table.js";
 import { plain } from "../text.js";
-import { costText, modelCell, protocols, sourceHint, stateMark, tokenText } from "../words.js";
+import { costText, modelCell, outcomeMark, protocols, sourceHint, tokenText } from "../words.js";
 
 export const title = "Requests";
 const EXAMPLES = ["outcome:!ok", "after:2h", "ttft>5s", "cost>0.1", "losses>0", "client:claude*", "attempts>1"];
@@ -46,7 +46,7 @@ class Requests {
   /** @returns {import("../table.js").Column[]} */
   columns() {
     return [
-      { title: "Outcome", kind: "nowrap", cell: (row) => stateMark(row.outcome), hint: (row) => plain(row.error_code || "") },
+      { title: "Outcome", cell: outcomeMark, hint: (row) => plain(row.error_code || "") },
       { title: "Time", kind: "nowrap", cell: (row) => ago(row.time), hint: (row) => exactTime(row.time) },
       { title: "Model, route", kind: "wide", cell: modelCell },
       { title: "Client", cell: (row) => plain(row.client || "unknown") },

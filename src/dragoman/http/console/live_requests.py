@@ -229,6 +229,7 @@ class LiveRequests:
             "stream": record.stream,
             "state": "ended" if has_ended else _state(record),
             "outcome": outcome.outcome if has_ended else None,
+            "error_code": _clean(outcome.error_code or "") or None if has_ended else None,
             "ttft_ms": None if outcome.ttft_s is None else round(outcome.ttft_s * 1000),
             "duration_ms": round(outcome.duration_s * 1000) if has_ended else None,
             "input_tokens": None if usage is None else usage.input,
