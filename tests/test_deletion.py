@@ -193,12 +193,13 @@ def test_every_exception_is_needed() -> None:
     assert idle == []
 
 
+COUNT = "/generationConfig/candidateCount"
 REFUSED = {
     "chat": {
         "chat": {"/audio", "/modalities"},
         "responses": {"/n", "/audio"},
         "messages": {"/n", "/audio"},
-        "gemini": {"/n", "/audio"},
+        "gemini": {"/audio"},
     },
     "responses": {
         "chat": {"/previous_response_id", "/background", "/conversation"},
@@ -207,7 +208,10 @@ REFUSED = {
         "gemini": {"/previous_response_id", "/background", "/conversation"},
     },
     "messages": {name: {"/thread"} for name in TARGETS},
-    "gemini": {name: {"/cachedContent", "/continuationToken", "/generationConfig/candidateCount"} for name in TARGETS},
+    "gemini": {
+        name: {"/cachedContent", "/continuationToken"} | ({COUNT} if name in ("responses", "messages") else set())
+        for name in TARGETS
+    },
 }
 PLAIN: dict[str, dict[str, object]] = {
     "chat": {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]},

@@ -59,9 +59,13 @@ class Outbound(Struct, frozen=True, kw_only=True):
     @property
     def issuer(self) -> Issuer:
         provider, model = self.provider, self.route.model
-        return Issuer(
-            provider.issuer, model, provider.catalogue.context_window(model), self.options, provider.requests.quirks
-        )
+        window, quirks = provider.catalogue.context_window(model), provider.requests.quirks
+        return Issuer(provider.issuer, model, window, self.options, quirks, self.answers)
+
+    @property
+    def answers(self) -> int:
+        """How many answers to one request are read; of bytes that pass unchanged, the first."""
+        return 1
 
     @property
     def streams(self) -> bool:
@@ -89,6 +93,10 @@ class Translated(Outbound, frozen=True, kw_only=True):
     @property
     def streams(self) -> bool:
         return self.upstream.always_streams or self.request.stream
+
+    @property
+    def answers(self) -> int:
+        return self.request.n or 1
 
 
 Prepared = Passthrough | Translated

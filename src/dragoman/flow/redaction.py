@@ -118,7 +118,7 @@ class EventRedactor(RunStage):
                 return (event,)
             case Started(id=id, model=model) if not (self._suspects(id) or self._suspects(model)):
                 return (event,)
-            case Ended(sequence=None, category=None, explanation=None, cut=()):
+            case Ended(sequence=None, category=None, explanation=None, cut=(), others=()):
                 return (event,)
             case _:
                 pass

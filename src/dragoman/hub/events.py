@@ -75,6 +75,7 @@ class Started(Struct, frozen=True, tag="started"):
 class Opened(Struct, frozen=True, tag="opened"):
     block: int
     what: Block
+    answer: int = 0  # which of several answers to one request it belongs to
 
 
 class Delta(Struct, frozen=True, gc=False, tag="delta"):
@@ -131,6 +132,7 @@ class Ended(Struct, frozen=True, tag="ended"):
     explanation: str | None = None
     continuation: str | None = None  # with PAUSE: the token that continues the same request
     cut: tuple[TruncatedCall, ...] = ()  # with LENGTH: calls that are not passed on because they are incomplete
+    others: tuple["Ended", ...] = ()  # how further answers ended, from the second on
 
 
 @final

@@ -215,6 +215,7 @@ class Issuer(Struct, frozen=True):
     window: int | None = None  # the model's context window in tokens, for upstreams that report usage as a share of it
     options: object = None  # settings that only this provider's protocol uses
     quirks: frozenset[str] = frozenset()  # oddities of a compatible server, by name
+    answers: int = 1  # how many the request asks for
 
 
 class ErrorResponse(Struct, frozen=True):

@@ -29,7 +29,7 @@ from dragoman.hub.events import (
 from dragoman.hub.loss import Ledger
 from dragoman.hub.usage import Usage
 
-FINAL = (CallBlock, HostedBlock, RefusalBlock)  # a reply with one of these cannot be continued
+FINAL = (CallBlock, HostedBlock, RefusalBlock)  # a reply with one of these, or several answers, is not continued
 
 
 class JoinReplies:
@@ -44,6 +44,7 @@ class JoinReplies:
         self._numbers: dict[int, int] = {}  # this upstream's blocks -> those that were passed on
         self._unopened: set[int] = set()  # its text blocks that have no text yet
         self._reasoning: set[int] = set()  # its blocks of reasoning, which are left out
+        self._answers: dict[int, int] = {}  # its text blocks of further answers -> which answer
         self._next = 0
         self._stale: list[int] = []  # blocks without text that were interrupted and are not closed yet
         self._first = True
@@ -86,8 +87,10 @@ class JoinReplies:
         match event:
             case Started():
                 return (event,) if self._first else ()
-            case Opened(block=block, what=TextBlock()):
+            case Opened(block=block, what=TextBlock(), answer=answer):
                 self._unopened.add(block)
+                if answer:
+                    self._note_answer(block, answer)
                 return ()
             case Opened(block=block, what=ThinkingBlock()) if not self._first:
                 self._reasoning.add(block)
@@ -95,9 +98,9 @@ class JoinReplies:
                 return ()
             case Delta(block=block) | OpaqueAdded(block=block) | Closed(block=block) if block in self._reasoning:
                 return ()
-            case Opened(block=block, what=what):
-                self._final |= isinstance(what, FINAL)
-                return [*self._close_stale(), Opened(self._assign_number(block, has_text=False), what)]
+            case Opened(block=block, what=what, answer=answer):
+                self._final |= isinstance(what, FINAL) or answer > 0
+                return [*self._close_stale(), Opened(self._assign_number(block, has_text=False), what, answer)]
             case Delta(block=block, text=text) if self._holds_text(block):
                 return self._feed_text(block, text, event)
             case Closed(block=block) if self._holds_text(block):
@@ -119,6 +122,10 @@ class JoinReplies:
 
     def finish(self) -> Sequence[Event]:
         return ()
+
+    def _note_answer(self, block: int, answer: int) -> None:
+        self._answers[block] = answer
+        self._final = True
 
     def _holds_text(self, block: int) -> bool:
         return block in self._unopened or self._open.get(self._numbers.get(block, -1), False)
@@ -151,7 +158,8 @@ class JoinReplies:
                 None if self._first else next((number for number, has_text in self._open.items() if has_text), None)
             )
             if joined is None:
-                opening.append(Opened(self._assign_number(block, has_text=True), TextBlock()))
+                number = self._assign_number(block, has_text=True)
+                opening.append(Opened(number, TextBlock(), self._answers.get(block, 0)))
             else:
                 self._numbers[block] = joined
         return [*self._close_stale(), *opening, _renumber(event, self._numbers[block])]

@@ -177,8 +177,9 @@ class RestoreTools(RunStage):
         if custom and not call.custom:
             self._unwrapping[event.block] = _Unwrapping(call.name)
         if tool is None:
-            return event if custom == call.custom else Opened(event.block, replace(call, custom=custom))
-        return Opened(event.block, replace(call, name=tool.name, namespace=tool.namespace, custom=custom))
+            return event if custom == call.custom else replace(event, what=replace(call, custom=custom))
+        restored = replace(call, name=tool.name, namespace=tool.namespace, custom=custom)
+        return replace(event, what=restored)
 
     def _close(self, event: Closed, unwrapping: _Unwrapping) -> Sequence[Event]:
         text = _rest(unwrapping.input)

@@ -55,10 +55,11 @@ class Splitter(Protocol):
 class _Run:
     """The state of one incoming block of text."""
 
-    __slots__ = ("block", "cited", "passed", "received", "splitter", "what")
+    __slots__ = ("answer", "block", "cited", "passed", "received", "splitter", "what")
 
-    def __init__(self, splitter: Splitter) -> None:
+    def __init__(self, splitter: Splitter, answer: int) -> None:
         self.splitter = splitter
+        self.answer = answer  # that the block belongs to
         self.block = -1  # the outgoing block that is open for it; -1: none
         self.what: TextBlock | ThinkingBlock = _TEXT
         self.cited: list[Citation] = []  # held until an outgoing block of text is open
@@ -126,10 +127,10 @@ class TextRewriter:
 
     def _open(self, event: Opened, splitter: Splitter | None) -> Sequence[Event]:
         if splitter is not None:
-            self._runs[event.block] = _Run(splitter)
+            self._runs[event.block] = _Run(splitter, event.answer)
             return ()
         number = self._numbers[event.block] = self._take_number()
-        return (event if number == event.block else Opened(number, event.what),)
+        return (event if number == event.block else msgspec.structs.replace(event, block=number),)
 
     def _split(self, run: _Run, event: Delta) -> Sequence[Event]:
         if not event.text:
@@ -171,7 +172,8 @@ class TextRewriter:
                 case FoundCall(id=id, name=name, arguments=arguments):
                     events += self._end(run)
                     number = self._take_number()
-                    events += (Opened(number, CallBlock(id, name)), Delta(number, arguments), Closed(number))
+                    call = Opened(number, CallBlock(id, name), run.answer)
+                    events += (call, Delta(number, arguments), Closed(number))
         return events
 
     def _begin(self, run: _Run, what: TextBlock | ThinkingBlock) -> list[Event]:
@@ -179,7 +181,7 @@ class TextRewriter:
             return []
         ended = self._end(run)
         run.block, run.what = self._take_number(), what
-        return [*ended, Opened(run.block, what)]
+        return [*ended, Opened(run.block, what, run.answer)]
 
     def _end(self, run: _Run) -> list[Event]:
         if run.block < 0:

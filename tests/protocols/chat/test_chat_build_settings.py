@@ -143,8 +143,8 @@ def test_a_model_without_sampling_gets_none() -> None:
     assert lost == [("/temperature", LossKind.DROPPED), ("/top_p", LossKind.DROPPED)]
 
 
-def test_more_answers_than_one_are_refused_to_other_protocols() -> None:
-    assert refused_at(request(n=2)) == "/n"
+def test_more_answers_than_one_are_requested() -> None:
+    assert built(request(n=2))[0]["n"] == 2
 
 
 VENDORS = {

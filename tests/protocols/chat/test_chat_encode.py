@@ -26,7 +26,8 @@ from dragoman.hub.reply import collect
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
 from dragoman.protocols.chat.decode import Decoder
-from dragoman.protocols.chat.encode import Encoder, encode_whole
+from dragoman.protocols.chat.encode import Encoder
+from dragoman.protocols.chat.encode_whole import encode_whole
 from dragoman.protocols.chat.errors import render_stream_error
 from laws import assert_any_recut_agrees
 from protocols.chat.chat_encoding import (

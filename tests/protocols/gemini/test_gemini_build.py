@@ -45,8 +45,9 @@ def test_sampling_is_carried(fields: JsonObject, sent: JsonObject, lost: JsonObj
     assert losses_from_chat(**fields) == lost
 
 
-def test_several_answers_are_refused_by_name() -> None:
-    assert refusal_from_chat(n=2)[0] == "/n"
+def test_several_answers_are_requested_as_far_as_google_gives_them() -> None:
+    assert settings(from_chat(n=8)) == {"candidateCount": 8}
+    assert refusal_from_chat(n=9)[0] == "/n"
 
 
 @pytest.mark.parametrize(("tier", "sent"), [("flex", "flex"), ("priority", "priority"), ("default", "standard")])

@@ -284,7 +284,7 @@ def test_structured_output_in_each_of_its_forms() -> None:
         ({"contents": [{"parts": [{"fileData": {"fileUri": "https://youtu.be/1"}}]}]}, "/contents/0/parts/0"),
         ({"cachedContent": "cachedContents/a"}, "/cachedContent"),
         ({"continuation_token": "t"}, "/continuation_token"),
-        ({"generationConfig": {"candidateCount": 2}}, "/generationConfig/candidateCount"),
+        ({"generationConfig": {"candidateCount": 9}}, "/generationConfig/candidateCount"),
         ({"generationConfig": {"topP": "x"}}, "/generationConfig/topP"),
         ({"generationConfig": {"responseModalities": ["AUDIO"]}}, "/generationConfig/responseModalities"),
         (

@@ -46,14 +46,14 @@ def _body_protocol() -> Callable[[bytes], str | None]:
 
 @Deferred
 def _make_encoder() -> MakeEncoder:
-    from dragoman.protocols.chat.encode import Encoder
+    from dragoman.protocols.chat.encode import make_encoder
 
-    return Encoder
+    return make_encoder
 
 
 @Deferred
 def _encode_whole() -> EncodeWhole:
-    from dragoman.protocols.chat.encode import encode_whole
+    from dragoman.protocols.chat.encode_whole import encode_whole
 
     return encode_whole
 
@@ -67,9 +67,9 @@ def _build() -> Build:
 
 @Deferred
 def _make_decoder() -> MakeDecoder:
-    from dragoman.protocols.chat.decode import Decoder
+    from dragoman.protocols.chat.decode_whole import make_decoder
 
-    return Decoder
+    return make_decoder
 
 
 @Deferred

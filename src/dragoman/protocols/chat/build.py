@@ -210,8 +210,6 @@ def _build_settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
     unsupported: _Wire = {"top_k": request.top_k, "max_tool_calls": request.max_tool_calls}
     if not same_protocol:
         unsupported = _note_dropped(request, ledger, unsupported, "Chat has no such setting")
-    if request.n is not None and request.n > 1 and not same_protocol:
-        raise BadRequest(request.pointer("n"), f"n must be 1, got {request.n}: several answers cannot be translated.")
     return unsupported | {
         "max_tokens" if "max_tokens" in target.quirks else "max_completion_tokens": _build_max_tokens(request, ledger),
         "frequency_penalty": request.frequency_penalty,

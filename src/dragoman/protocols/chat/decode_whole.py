@@ -1,7 +1,11 @@
-"""Decode a whole Chat reply into hub events."""
+"""Decode a whole Chat reply, or several answers, into hub events."""
+
+from functools import partial
 
 from dragoman.framing.error_text import strip_html
 from dragoman.framing.jsonread import read_json_leniently, replace_invalid_utf8
+from dragoman.framing.split_list import split_by_index, split_frame
+from dragoman.hub.answers import AnswersDecoder, merge_answers
 from dragoman.hub.events import Ended, Event, Failed, Started, Stop, UsageReported
 from dragoman.hub.failure import NO_REPLY, Failure, Kind
 from dragoman.hub.loss import Ledger
@@ -12,9 +16,24 @@ from dragoman.protocols.chat.errors import find_error, read_error
 from dragoman.protocols.chat.wire import INESSENTIAL_FIELDS, PLAIN_STOPS, Chunk
 
 
+def make_decoder(issuer: Issuer, ledger: Ledger) -> Decoder | AnswersDecoder:
+    """Return the decoder of a stream: of one choice nearly always, else of as many as the request asks for."""
+    if issuer.answers == 1:
+        return Decoder(issuer, ledger)
+    decoders = [Decoder(issuer, ledger) for _ in range(issuer.answers)]
+    return AnswersDecoder(decoders, partial(split_frame, field="choices", count=issuer.answers))
+
+
 def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     """Return the events of a whole reply; an error body, or one that is no reply, gives Failed."""
     body = replace_invalid_utf8(body)
+    if issuer.answers == 1:
+        return _decode_answer(body, issuer, ledger)
+    parts = split_by_index(body, "choices", issuer.answers)
+    return merge_answers([_decode_answer(part, issuer, ledger) for part in parts])
+
+
+def _decode_answer(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     try:
         chunk = read_json_leniently(CHUNKS, body, INESSENTIAL_FIELDS)
     except (ValueError, RecursionError):

@@ -1,13 +1,15 @@
-"""Encode hub events as a Chat stream or as a whole Chat reply.
+"""Encode hub events as a Chat stream.
 
 Chat has one text, one chain of thought and one list of calls per reply, in no order among each other: blocks
 are joined, and the ledger records which.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
+from dragoman.hub.answers import AnswersEncoder
 from dragoman.hub.events import (
     Block,
     CallBlock,
@@ -27,11 +29,9 @@ from dragoman.hub.events import (
     ThinkingBlock,
     UsageReported,
 )
-from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque, encode_envelope
-from dragoman.hub.ports import ReplyContext
-from dragoman.hub.reply import Reply, collect
+from dragoman.hub.ports import ReplyContext, Stage
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
 from dragoman.protocols.chat.errors import encode_error_event
@@ -98,71 +98,6 @@ class LossRecorder:
             )
 
 
-def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger) -> bytes:
-    """Return the whole reply; raises RequestError if it failed, because errors have a status of their own."""
-    reply = collect(events)
-    if type(reply.end) is Failed:
-        raise RequestError(reply.end.failure)
-    losses = LossRecorder(ledger)
-    for number, piece in enumerate(reply.pieces):
-        losses.block(number, piece.what)
-        for citation in piece.citations:
-            losses.citation(number, citation)
-    message = _encode_message(reply, reply.end)
-    losses.end(reply.end, message["refusal"] is not None and message["refusal"] == reply.end.explanation)
-    calls = "tool_calls" in message
-    body: dict[str, object] = {
-        "id": choose_reply_id(reply.id, context),
-        "object": "chat.completion",
-        "created": context.created,
-        "model": context.model,
-        "choices": [
-            {
-                "index": 0,
-                "message": message,
-                "logprobs": _encode_logprobs(reply),
-                "finish_reason": choose_finish_reason(reply.end.stop, calls),
-            }
-        ],
-    }
-    if reply.usage is not None:
-        body["usage"] = encode_usage(reply.usage)
-        if reply.usage.service_tier is not None:
-            body["service_tier"] = reply.usage.service_tier
-    return msgspec.json.encode(body)
-
-
-def _encode_message(reply: Reply, end: Ended) -> dict[str, object]:
-    texts: dict[type[Block], list[str]] = {}
-    calls: list[dict[str, object]] = []
-    opaques: list[tuple[Opaque, str]] = []
-    signature: Opaque | None = None
-    for piece in reply.pieces:
-        if type(piece.what) is CallBlock:
-            calls.append(_encode_call(piece.what, piece.text) | encode_call_signature(signature))
-            signature = None
-        else:
-            texts.setdefault(type(piece.what), []).append(piece.text)
-            signature = piece.opaque or signature
-        if piece.opaque is not None:
-            opaques.append((piece.opaque, piece.text))
-    text, thoughts = "".join(texts.get(TextBlock, ())), "".join(texts.get(ThinkingBlock, ()))
-    refusal = "".join(texts.get(RefusalBlock, ())) or (None if text else end.explanation) or None
-    message: dict[str, object] = {
-        "role": "assistant",
-        "content": text if text or not (calls or refusal) else None,
-        "refusal": refusal,
-        "annotations": list(_encode_annotations(reply)),
-    }
-    if thoughts:
-        message["reasoning_content"] = thoughts
-    if opaques:
-        message["reasoning_details"] = [encode_opaque(index, *what) for index, what in enumerate(opaques)]
-    if calls:
-        message["tool_calls"] = calls
-    return message
-
-
 def encode_call_signature(opaque: Opaque | None) -> dict[str, object]:
     """Return where Google's clients expect the signature of a call: they return this, though perhaps no reasoning."""
     if opaque is None or not opaque.of_call:
@@ -170,26 +105,10 @@ def encode_call_signature(opaque: Opaque | None) -> dict[str, object]:
     return {"extra_content": {"google": {"thought_signature": encode_envelope(opaque)}}}
 
 
-def _encode_call(what: CallBlock, text: str) -> dict[str, object]:
-    if what.custom:
-        return {"id": what.id, "type": "custom", "custom": {"name": what.name, "input": text}}
-    return {"id": what.id, "type": "function", "function": {"name": what.name, "arguments": text or "{}"}}
-
-
 def encode_opaque(index: int, opaque: Opaque, text: str) -> dict[str, object]:
     """Return an entry of reasoning_details: an opaque value with its text, which reasoning_content joins to others."""
     token = encode_envelope(opaque, text if opaque.form is not Form.REDACTED else "")
     return {"type": "reasoning.encrypted", "data": token, "format": "unknown", "index": index}
-
-
-def _encode_annotations(reply: Reply) -> Iterator[dict[str, object]]:
-    start = 0
-    for piece in reply.pieces:
-        if isinstance(piece.what, TextBlock):
-            for citation in piece.citations:
-                if citation.url:
-                    yield encode_annotation(citation, start, len(piece.text))
-            start += len(piece.text)
 
 
 def encode_annotation(citation: Citation, start: int, length: int) -> dict[str, object]:
@@ -200,25 +119,6 @@ def encode_annotation(citation: Citation, start: int, length: int) -> dict[str, 
         "end_index": start + (length if citation.end is None else citation.end),
     }
     return {"type": "url_citation", "url_citation": cited}
-
-
-NO_LOGPROBS = {"content": None, "refusal": None}
-
-
-def _encode_logprobs(reply: Reply) -> dict[str, object] | None:
-    logprobs: dict[str, object] = {
-        "content": _join_logprobs(reply, TextBlock),
-        "refusal": _join_logprobs(reply, RefusalBlock),
-    }
-    return None if logprobs == NO_LOGPROBS else logprobs
-
-
-def _join_logprobs(reply: Reply, kind: type[Block]) -> list[msgspec.Raw] | None:
-    tokens: list[msgspec.Raw] = []
-    for piece in reply.pieces:
-        if isinstance(piece.what, kind) and piece.logprobs is not None:
-            tokens += msgspec.json.decode(piece.logprobs, type=list[msgspec.Raw])
-    return tokens or None
 
 
 def choose_reply_id(upstream: str, context: ReplyContext) -> str:
@@ -259,15 +159,16 @@ class _OpenBlock:
 
 
 class Encoder:
-    """Encode one reply as a Chat stream."""
+    """Encode one reply as a Chat stream, or one of its answers."""
 
     __slots__ = (
         "_blocks", "_calls", "_citations", "_content_length", "_context", "_created", "_details", "_has_visible_text",
-        "_head", "_losses", "_prefix", "_signature", "_suffix", "_usage",
+        "_head", "_index", "_losses", "_prefix", "_signature", "_suffix", "_usage",
     )  # fmt: skip
 
-    def __init__(self, context: ReplyContext, ledger: Ledger) -> None:
+    def __init__(self, context: ReplyContext, ledger: Ledger, index: int = 0) -> None:
         self._context = context
+        self._index = index  # of the choice
         self._losses = LossRecorder(ledger)
         self._head = self._prefix = b""
         # The usage of every chunk but the last is null, if the client wants usage at all.
@@ -301,7 +202,7 @@ class Encoder:
             case UsageReported(usage=usage):
                 self._usage = usage
             case Ended():
-                return self._end(event)
+                return self.encode_end(event)
             case Failed(failure=failure):
                 return (encode_error_event(failure),)
         return ()
@@ -316,7 +217,7 @@ class Encoder:
             self._context.created,
             _encode(self._context.model),
         )
-        self._prefix = self._head + b'{"index":0,"delta":'
+        self._prefix = self._head + b'{"index":%d,"delta":' % self._index
         return (self._prefix + b'{"role":"assistant","content":""}' + self._suffix,)
 
     def _delta(self, event: Delta) -> Sequence[bytes]:
@@ -369,7 +270,8 @@ class Encoder:
         self._signature = opaque
         return (self._chunk({"reasoning_details": [detail]}),)
 
-    def _end(self, event: Ended) -> Sequence[bytes]:
+    def encode_end(self, event: Ended, *, is_last: bool = True) -> Sequence[bytes]:
+        """Return the end of the choice, and of the stream if it is the last one."""
         refusal = None if self._has_visible_text else event.explanation
         self._losses.end(event, refusal is not None)
         frames: list[bytes] = []
@@ -384,6 +286,8 @@ class Encoder:
             frames.append(self._chunk({"annotations": cited}))
         finish = b'"finish_reason":' + _encode(choose_finish_reason(event.stop, self._calls > 0))
         frames.append(self._prefix + b"{}" + self._suffix.replace(b'"finish_reason":null', finish))
+        if not is_last:
+            return frames
         if self._context.request.include_usage and self._usage is not None:
             tier = self._usage.service_tier
             named = b"" if tier is None else b',"service_tier":' + _encode(tier)
@@ -392,3 +296,13 @@ class Encoder:
 
     def _chunk(self, delta: dict[str, object]) -> bytes:
         return self._prefix + _encode(delta) + self._suffix
+
+
+def make_encoder(context: ReplyContext, ledger: Ledger) -> Stage[Event, bytes]:
+    """Return the encoder of a reply: of one choice nearly always, else of as many as the request asks for."""
+    count = context.request.n or 1
+    if count == 1:
+        return Encoder(context, ledger)
+    id = context.new_id("chatcmpl-")
+    context = replace(context, new_id=lambda prefix: id)  # the same for all
+    return AnswersEncoder([Encoder(context, ledger, index) for index in range(count)])

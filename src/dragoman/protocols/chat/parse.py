@@ -23,6 +23,8 @@ from dragoman.hub.request import (
 from dragoman.protocols.chat.parse_turns import parse_turns
 from dragoman.protocols.chat.wire import NAME, SEARCH_OPTIONS
 
+_MAX_CHOICES = 128  # OpenAI's limit
+
 # Fields that Chat spells differently from the hub; all others have the same name.
 _SPELLINGS = {
     "turns": "messages",
@@ -273,8 +275,8 @@ def _read_stop(body: Fields) -> tuple[str, ...]:
 
 def _read_count(body: Fields) -> int | None:
     count = body.integer("n")
-    if count is not None and count < 1:
-        raise body.bad("n", "must be at least 1")
+    if count is not None and not 1 <= count <= _MAX_CHOICES:
+        raise body.bad("n", f"must be between 1 and {_MAX_CHOICES}")
     return None if count == 1 else count
 
 

@@ -80,9 +80,9 @@ def _parse_for_count() -> Parse:
 
 @Deferred
 def _make_encoder() -> MakeEncoder:
-    from dragoman.protocols.gemini.encode import Encoder
+    from dragoman.protocols.gemini.encode import make_encoder
 
-    return Encoder
+    return make_encoder
 
 
 @Deferred
@@ -108,9 +108,9 @@ def _build() -> Build:
 
 @Deferred
 def _make_decoder() -> MakeDecoder:
-    from dragoman.protocols.gemini.decode import Decoder
+    from dragoman.protocols.gemini.decode import make_decoder
 
-    return Decoder
+    return make_decoder
 
 
 @Deferred
@@ -174,10 +174,9 @@ def _render_model(model: ListedModel) -> bytes:
 
 
 def _keep_alive(encoder: Stage[Event, bytes]) -> bytes:
-    from dragoman.protocols.gemini.encode import Encoder
+    from dragoman.protocols.gemini.encode import keep_alive
 
-    assert isinstance(encoder, Encoder)
-    return encoder.keep_alive
+    return keep_alive(encoder)
 
 
 def _locate(model: str, stream: bool) -> Location:

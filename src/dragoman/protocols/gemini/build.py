@@ -14,7 +14,7 @@ from dragoman.passes.cache_breakpoint import place_cache_breakpoint
 from dragoman.protocols.gemini.build_schema import clean_schema
 from dragoman.protocols.gemini.build_tools import build_tools
 from dragoman.protocols.gemini.build_turns import build_conversation
-from dragoman.protocols.gemini.wire import COUNT, NAME, TIERS, VERTEX, Wire
+from dragoman.protocols.gemini.wire import COUNT, MAX_CANDIDATES, NAME, TIERS, VERTEX, Wire
 
 _STOPS_MAX = 5
 _LOGPROBS_MAX = 20
@@ -66,8 +66,6 @@ def _drop_unsupported(request: Request, ledger: Ledger) -> None:
         value = getattr(request, name)
         if value is not None and value != default:
             ledger.note_dropped(request.pointer(name), "Gemini has no such setting")
-    if request.n is not None and request.n > 1:
-        raise BadRequest(request.pointer("n"), f"n must be 1, got {request.n}: several answers cannot be translated.")
 
 
 def _build_account_fields(request: Request, target: Target, ledger: Ledger) -> Wire:
@@ -103,6 +101,7 @@ def _build_sampling(request: Request, target: Target, ledger: Ledger) -> Wire:
         "frequencyPenalty": request.frequency_penalty or None,
         "presencePenalty": request.presence_penalty or None,
         "seed": _build_seed(request, ledger),
+        "candidateCount": _build_count(request),
         "maxOutputTokens": _build_max_tokens(request, target, ledger),
         "stopSequences": _build_stop(request, ledger),
         **_build_logprobs(request, ledger),
@@ -126,6 +125,12 @@ def _build_logprobs(request: Request, ledger: Ledger) -> Wire:
         ledger.note_approximated(request.pointer("top_logprobs"), f"Gemini gives at most {_LOGPROBS_MAX}")
         most = _LOGPROBS_MAX
     return {"responseLogprobs": True, "logprobs": most or None}
+
+
+def _build_count(request: Request) -> int | None:
+    if request.n is not None and request.n > MAX_CANDIDATES:
+        raise BadRequest(request.pointer("n"), f"n must be at most {MAX_CANDIDATES}, got {request.n}.")
+    return request.n if request.n != 1 else None
 
 
 def _build_seed(request: Request, ledger: Ledger) -> int | None:

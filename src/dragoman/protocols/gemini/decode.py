@@ -1,13 +1,16 @@
 """Decode a Gemini reply into hub events. A whole body is read as a stream of one chunk."""
 
 import hashlib
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
 
 from dragoman.framing.error_text import strip_html
 from dragoman.framing.jsonread import read_json_leniently, replace_invalid_utf8
+from dragoman.framing.split_list import split_by_index, split_frame
 from dragoman.framing.sse import Broken, Frame
+from dragoman.hub.answers import AnswersDecoder, merge_answers
 from dragoman.hub.events import Ended, Event, Failed, Started, Stop, UsageReported
 from dragoman.hub.failure import NO_REPLY, Failure, Kind
 from dragoman.hub.loss import Ledger
@@ -37,11 +40,12 @@ class Decoder:
     """Decode the frames of one reply."""
 
     __slots__ = (
-        "_blocks", "_data", "_finish", "_grounding", "_has_cut_frame", "_is_over", "_issuer", "_ledger", "_message",
-        "_started", "_token", "_usage",
+        "_blocks", "_data", "_finish", "_grounding", "_has_cut_frame", "_index", "_is_over", "_issuer", "_ledger",
+        "_message", "_started", "_token", "_usage",
     )  # fmt: skip
 
-    def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
+    def __init__(self, issuer: Issuer, ledger: Ledger, index: int = 0) -> None:
+        self._index = index  # of the candidate
         self._issuer = issuer
         self._ledger = ledger
         self._blocks = ReplyBlocks(issuer, ledger)
@@ -128,7 +132,7 @@ class Decoder:
         self._started = True
         events.append(Started(chunk.response_id or "", chunk.model_version or self._issuer.model))
         # Ids of calls are made from it, and must differ between replies.
-        self._blocks.reply_id = chunk.response_id or _digest(self._data)
+        self._blocks.reply_id = (chunk.response_id or _digest(self._data)) + (f"_{self._index}" if self._index else "")
 
     def _block_prompt(self, feedback: PromptFeedback) -> list[Event]:
         self._is_over = True
@@ -194,9 +198,24 @@ def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
 
 
+def make_decoder(issuer: Issuer, ledger: Ledger) -> Decoder | AnswersDecoder:
+    """Return the decoder of a stream: of one candidate nearly always, else of as many as the request asks for."""
+    if issuer.answers == 1:
+        return Decoder(issuer, ledger)
+    decoders = [Decoder(issuer, ledger, index) for index in range(issuer.answers)]
+    return AnswersDecoder(decoders, partial(split_frame, field="candidates", count=issuer.answers))
+
+
 def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     """Return the events of a whole reply; an error body, or one that is no reply, gives Failed."""
     body = replace_invalid_utf8(body)
+    if issuer.answers == 1:
+        return _decode_answer(body, issuer, ledger, 0)
+    parts = split_by_index(body, "candidates", issuer.answers)
+    return merge_answers([_decode_answer(part, issuer, ledger, index) for index, part in enumerate(parts)])
+
+
+def _decode_answer(body: bytes, issuer: Issuer, ledger: Ledger, index: int) -> list[Event]:
     try:
         chunks = _read_chunks(body)
     except (ValueError, RecursionError):
@@ -206,7 +225,7 @@ def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
         return [Failed(read_error(find_error(body)) or Failure(Kind.CORRUPT, shape))]
     if not any(_has_reply(chunk) for chunk in chunks):
         return [Failed(Failure(Kind.CORRUPT, "the upstream's reply has no candidates", code=NO_REPLY))]
-    return Decoder(issuer, ledger).read_whole(chunks, body)
+    return Decoder(issuer, ledger, index).read_whole(chunks, body)
 
 
 def _read_chunks(body: bytes) -> list[Chunk]:

@@ -4,10 +4,13 @@ A client's history is made of these chunks. So each has a part that is not empty
 and the last chunk, which has the finish reason, has a part as well: SDKs forget a turn whose last chunk has none.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, repeat
 
 import msgspec
+from msgspec.structs import replace
 
+from dragoman.hub.answers import AnswersEncoder, split_answers
 from dragoman.hub.events import (
     Block,
     CallBlock,
@@ -31,7 +34,7 @@ from dragoman.hub.events import (
 from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Opaque, Thought
-from dragoman.hub.ports import EVENT_STREAM, ReplyContext
+from dragoman.hub.ports import EVENT_STREAM, ReplyContext, Stage
 from dragoman.hub.reply import Reply, collect
 from dragoman.hub.usage import Usage
 from dragoman.protocols.gemini.encode_blocks import Grounding, StepReasoning, encode_call, encode_hosted, shows_thoughts
@@ -46,22 +49,25 @@ WITHHELD = "The provider's content filter has withheld this reply."  # a client 
 
 
 class Encoder:
-    """Encode one reply. Blocks come one after the other."""
+    """Encode one reply, or one of its answers. Blocks come one after the other."""
 
     __slots__ = (
-        *("_arguments", "_block", "_context", "_grounding", "_has_sent", "_is_events", "_is_plain"),
+        *("_arguments", "_block", "_context", "_grounding", "_index", "_is_events", "_is_plain", "_separators"),
         *("_last_write", "_text_prefix", "_text_suffix"),
         *("_ledger", "_opaque", "_open", "_prefix", "_reasoning", "_refused", "_sent_at", "_shows_thoughts"),
         *("_signs", "_suffix", "_thoughts", "_usage"),
     )  # fmt: skip
 
-    def __init__(self, context: ReplyContext, ledger: Ledger) -> None:
+    def __init__(
+        self, context: ReplyContext, ledger: Ledger, index: int = 0, separators: Iterator[bytes] | None = None
+    ) -> None:
         self._context = context
+        self._index = b'"index":%d' % index  # of the candidate
+        self._separators = separators or _make_separators()  # shared by all answers of a reply
         self._ledger = ledger
         self._is_events = context.stream_type == EVENT_STREAM
         self._shows_thoughts = shows_thoughts(context)
         self._prefix = self._suffix = b""  # of a chunk with one part
-        self._has_sent = False
         self._sent_at = context.now()
         self._open: Block | None = None
         self._block = 0
@@ -108,7 +114,7 @@ class Encoder:
             case UsageReported(usage=usage):
                 self._usage = usage
             case Ended():
-                return self._encode_end(event)
+                return self.encode_end(event)
             case Failed(failure=failure):
                 self._last_write = repeat_stream_error(failure, self._context.stream_type)
                 frame = self._frame(encode_error(failure))
@@ -121,7 +127,8 @@ class Encoder:
     def _start(self, started: Started) -> None:
         self._usage = started.usage
         self._prefix = b'{"candidates":[{"content":{"parts":['
-        self._suffix = b'],"role":"model"},"index":0}],' + encode_json(_build_head(started.id, self._context))[1:]
+        head = encode_json(_build_head(started.id, self._context))
+        self._suffix = b'],"role":"model"},' + self._index + b"}]," + head[1:]
         self._text_prefix = b"data: " + self._prefix + b'{"text":'
         self._text_suffix = b"}" + self._suffix + b"\n\n"
 
@@ -190,7 +197,8 @@ class Encoder:
 
     # The end
 
-    def _encode_end(self, ended: Ended) -> Sequence[bytes]:
+    def encode_end(self, ended: Ended, *, is_last: bool = True) -> Sequence[bytes]:
+        """Return the end of the candidate, and of the stream if it is the last one."""
         _note_end(ended, self._usage, self._ledger)
         frames: list[bytes] = []
         if _is_filtered(ended, self._refused) and not self._grounding.has_text:
@@ -198,6 +206,8 @@ class Encoder:
         part = {**_EMPTY, **self._reasoning.sign_text()}
         ending = {**_build_ending(ended, self._refused), **self._grounding.build()}
         suffix = self._add(ending)
+        if not is_last:
+            return [*frames, self._frame(self._prefix + encode_json(part) + suffix)]
         usage = b',"usageMetadata":' + encode_json(_build_usage(self._usage)) + b"}"
         frames.append(self._frame(self._prefix + encode_json(part) + suffix[:-1] + usage))
         return frames if self._is_events else [*frames, b"]"]
@@ -205,17 +215,37 @@ class Encoder:
     def _add(self, fields: Wire) -> bytes:
         """Return the end of a chunk, with more fields of its candidate."""
         more = b"," + encode_json(fields)[1:-1] if fields else b""
-        return self._suffix.replace(b'"index":0', b'"index":0' + more, 1)
+        return self._suffix.replace(self._index, self._index + more, 1)
 
     def _chunk(self, part: Wire) -> bytes:
         return self._frame(self._prefix + encode_json(part) + self._suffix)
 
     def _frame(self, data: bytes) -> bytes:
         if self._is_events:
-            self._has_sent = True
             return b"data: " + data + b"\n\n"
-        separator, self._has_sent = b",\n" if self._has_sent else b"[", True
-        return separator + data
+        return next(self._separators) + data
+
+
+def _make_separators() -> Iterator[bytes]:
+    """Return what stands before each chunk of a stream that is a JSON array."""
+    return chain((b"[",), repeat(b",\n"))
+
+
+def make_encoder(context: ReplyContext, ledger: Ledger) -> Stage[Event, bytes]:
+    """Return the encoder of a reply: of one candidate nearly always, else of as many as the request asks for."""
+    count = context.request.n or 1
+    if count == 1:
+        return Encoder(context, ledger)
+    separators, new_id, id = _make_separators(), context.new_id, context.new_id("")
+    context = replace(context, new_id=lambda prefix: new_id(prefix) if prefix else id)  # the same reply for all
+    return AnswersEncoder([Encoder(context, ledger, index, separators) for index in range(count)])
+
+
+def keep_alive(encoder: Stage[Event, bytes]) -> bytes:
+    """Return what keeps the connection of a stream open."""
+    first = encoder.first if isinstance(encoder, AnswersEncoder) else encoder
+    assert isinstance(first, Encoder)
+    return first.keep_alive
 
 
 def is_keep_alive(written: bytes) -> bool:
@@ -226,7 +256,14 @@ def is_keep_alive(written: bytes) -> bool:
 
 def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger) -> bytes:
     """Return the whole reply; raises RequestError if it failed."""
-    reply = collect(events)
+    answers = [events] if (context.request.n or 1) == 1 else split_answers(events)
+    replies = [collect(answer) for answer in answers]
+    candidates = [_encode_candidate(reply, index, context, ledger) for index, reply in enumerate(replies)]
+    head = _build_head(replies[0].id, context)
+    return encode_json({"candidates": candidates, "usageMetadata": _build_usage(replies[0].usage), **head})
+
+
+def _encode_candidate(reply: Reply, index: int, context: ReplyContext, ledger: Ledger) -> Wire:
     if type(reply.end) is Failed:
         raise RequestError(reply.end.failure)
     _note_end(reply.end, reply.usage, ledger)
@@ -235,11 +272,11 @@ def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger)
     refused = any(type(piece.what) is RefusalBlock for piece in reply.pieces)
     if _is_filtered(reply.end, refused) and not any(part.get("text") and "thought" not in part for part in parts):
         parts.append({"text": reply.end.explanation or WITHHELD})
-    candidate: Wire = {"content": {"parts": parts or [_EMPTY], "role": "model"}, "index": 0}
+    candidate: Wire = {"content": {"parts": parts or [_EMPTY], "role": "model"}, "index": index}
     candidate |= {**_build_ending(reply.end, refused), **grounding.build()}
-    candidate |= _encode_logprobs([piece.logprobs for piece in reply.pieces if piece.logprobs is not None], ledger)
-    head = _build_head(reply.id, context)
-    return encode_json({"candidates": [candidate], "usageMetadata": _build_usage(reply.usage), **head})
+    return candidate | _encode_logprobs(
+        [piece.logprobs for piece in reply.pieces if piece.logprobs is not None], ledger
+    )
 
 
 def _encode_pieces(reply: Reply, grounding: Grounding, context: ReplyContext, ledger: Ledger) -> list[Wire]:

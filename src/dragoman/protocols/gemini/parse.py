@@ -31,7 +31,7 @@ from dragoman.hub.request import (
 )
 from dragoman.protocols.gemini.parse_content import parse_contents, parse_instructions
 from dragoman.protocols.gemini.parse_fields import ProtoFields, read_dialect, read_json_schema, unread_fields
-from dragoman.protocols.gemini.wire import ARRAY_STREAM, GOOGLE, NAME, SSE_QUERY, STREAM
+from dragoman.protocols.gemini.wire import ARRAY_STREAM, GOOGLE, MAX_CANDIDATES, NAME, SSE_QUERY, STREAM
 
 _CALL = re.compile(r"(?:/publishers/([^/]+))?/models/(.+)(:\w+)/*$")
 _TIERS = {"STANDARD": "default", "FLEX": "flex", "PRIORITY": "priority"}
@@ -45,6 +45,7 @@ _WHERE = {  # the hub's names of fields -> those of generationConfig
     "max_tokens": "maxOutputTokens",
     "stop": "stopSequences",
     "seed": "seed",
+    "n": "candidateCount",
     "frequency_penalty": "frequencyPenalty",
     "presence_penalty": "presencePenalty",
     "logprobs": "responseLogprobs",
@@ -110,7 +111,6 @@ def _parse_request(top: ProtoFields, raw: dict[str, Json]) -> Request:
     _refuse_server_state(top)
     top.text("model")  # the path's counts
     settings = top.obj("generationConfig") or ProtoFields({}, top.pointer("generationConfig"))
-    _check_count(settings)
     thinking = settings.obj("thinkingConfig")
     config = top.obj("toolConfig")
     calling = None if config is None else config.obj("functionCallingConfig")
@@ -130,6 +130,7 @@ def _parse_request(top: ProtoFields, raw: dict[str, Json]) -> Request:
         frequency_penalty=settings.number("frequencyPenalty") or None,
         presence_penalty=settings.number("presencePenalty") or None,
         seed=settings.integer("seed"),
+        n=_parse_count(settings),
         stop=settings.texts("stopSequences"),
         logprobs=settings.flag("responseLogprobs") or None,
         top_logprobs=settings.integer("logprobs"),
@@ -264,10 +265,12 @@ def _check_names(calling: ProtoFields, names: tuple[str, ...], tools: tuple[Tool
             raise calling.bad("allowedFunctionNames", f"must name declared functions; {name!r} is not one")
 
 
-def _check_count(settings: ProtoFields) -> None:
-    """Raise BadField for more than one candidate: a translated reply has just one."""
-    if settings.integer("candidateCount", 1) != 1:
-        raise settings.bad("candidateCount", "must be 1 for this model")
+def _parse_count(settings: ProtoFields) -> int | None:
+    """Return how many answers are wanted; None for one. Raises BadField for a number that Google refuses as well."""
+    count = settings.integer("candidateCount", 1)
+    if not 1 <= count <= MAX_CANDIDATES:
+        raise settings.bad("candidateCount", f"must be between 1 and {MAX_CANDIDATES}")
+    return None if count == 1 else count
 
 
 def _parse_thinking(thinking: ProtoFields) -> Reasoning:

@@ -13,6 +13,7 @@ NAME = "gemini"
 KEYS = KeyPlaces(headers=(b"x-goog-api-key",), parameters=("key",))
 CLIENT_HEADERS = (b"x-goog-api-key", b"x-goog-api-client")  # Google's SDKs send at least one of them
 OPERATION = "generate_content"
+MAX_CANDIDATES = 8  # answers to one request
 GENERATE, STREAM, COUNT = ":generateContent", ":streamGenerateContent", ":countTokens"
 SSE_QUERY = "alt=sse"  # without it a stream is one JSON array
 ARRAY_STREAM = b"application/json; charset=UTF-8"  # the content type of such a stream
