@@ -149,12 +149,16 @@ def without_keep_alives(body: bytes) -> bytes:
 
 @few_pairs
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-def test_a_provider_may_set_its_own_time(tmp_path: Path, client: str, upstream: str, stream: bool) -> None:
+@pytest.mark.parametrize("headless", [True, False], ids=["nothing", "head alone"])
+def test_a_provider_may_set_its_own_time(
+    tmp_path: Path, client: str, upstream: str, stream: bool, headless: bool
+) -> None:
     with rigged(tmp_path, "[retry]\nattempts = 3\n") as rig:
         config = (tmp_path / "dragoman.toml").read_text()
         own = config.replace(f"[providers.{upstream}]", f"[providers.{upstream}]\nfirst_token_timeout_s = 1")
-        rig.gateway.adopt(own + "[server]\nidle_timeout_s = 2\n")
-        fake = rig.plays(upstream, Answer(headless=True, end=End.HANG))
+        rig.gateway.adopt(own)
+        kind = "text/event-stream" if stream else "application/json"
+        fake = rig.plays(upstream, Answer(headless=headless, end=End.HANG, content_type=kind))
         body = msgspec.json.encode({**request_for(client, rig.model(upstream)), "stream": stream})
         with dial(rig.gateway.port, 60) as sock:
             sock.sendall(request_bytes(PATHS[client], body))

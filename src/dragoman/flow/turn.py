@@ -106,14 +106,11 @@ class Turn:
         now = self._clock()
         timeouts = timeouts_for(provider.endpoint.first_token, self._server, is_later_round=ask.rounds is not None)
         self._wait = wait = ReplyDeadline(provider.name, timeouts, now)
-        is_document = not (self._writer.streams or prepared.streams)
-        if is_document:  # then all of its tokens come at once, at the end
-            wait.extend(now, has_token=True)
         answer = await send(prepared, wait.left(now), wait.failure)
         if type(answer) is NoReply:  # compared: `isinstance` of a struct that does not fit is slow
             return answer
         self._answer = answer
-        if is_document:
+        if not (self._writer.streams or prepared.streams):
             return await self._read_document(prepared, answer, b"")
         return await self._read_stream(prepared, answer)
 
@@ -354,10 +351,11 @@ class Turn:
         return self._end(prepared, pipe)
 
     async def _receive_document(self, prepared: Prepared, answer: IncomingResponse) -> bytes | Failure:
-        idle_s, provider = self._wait.timeouts.idle_s, prepared.provider
-        total_s = self._wait.timeouts.first_token_s + self._wait.timeouts.token_s
-        reading = read_reply(self._around.call, answer, idle_s, total_s, provider.name)
-        return await receive(prepared, reading, partial(stalled_failure, provider, idle_s, total_s))
+        timeouts, provider = self._wait.timeouts, prepared.provider
+        silence_s = min(timeouts.first_token_s, timeouts.idle_s)  # what has come of a body may hold tokens or none
+        total_s = timeouts.first_token_s + timeouts.token_s
+        reading = read_reply(self._around.call, answer, silence_s, total_s, provider.name)
+        return await receive(prepared, reading, partial(stalled_failure, provider, silence_s, total_s))
 
     def _pass_document(
         self, prepared: Passthrough, answer: IncomingResponse, writer: WholeWriter, body: bytes, seen: list[Event]
