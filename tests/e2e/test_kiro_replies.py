@@ -184,18 +184,13 @@ def test_fragments_of_a_call_become_one_call(rig: KiroRig, client: str, cut: str
 
 
 @clients
-def test_interleaved_calls_come_out_in_order_and_apart(rig: KiroRig, client: str) -> None:
-    """Behaviour 10: the Messages SDK refuses blocks that overlap."""
-    rig.plays(
-        framed(
-            tool("a", "weather", input='{"city":'),
-            tool("b", "clock", input='{"city":"B'),
-            tool("a", input='"A"}'),
-            tool("a", stop=True),
-            tool("b", input='"}', stop=True),
-            tail("TOOL_USE"),
-        )
-    )
+@pytest.mark.parametrize("first_complete", ["a", "b"])
+def test_interleaved_calls_come_out_in_order_and_apart(rig: KiroRig, client: str, first_complete: str) -> None:
+    """Behaviour 10: the Messages SDK refuses blocks that overlap. The call that began first comes first."""
+    begun = tool("a", "weather", input='{"city":') + tool("b", "clock", input='{"city":"B')
+    rest = {"a": tool("a", input='"A"}') + tool("a", stop=True), "b": tool("b", input='"}', stop=True)}
+    earlier, later = (rest["a"], rest["b"]) if first_complete == "a" else (rest["b"], rest["a"])
+    rig.plays(framed(begun, earlier, later, tail("TOOL_USE")))
     for reply in everyone(rig, client, request_for(client, MODEL, TOOLED)):
         assert isinstance(reply, SdkReply), reply
         assert reply.calls == (("a", "weather", {"city": "A"}), ("b", "clock", {"city": "B"}))
@@ -317,6 +312,13 @@ def test_usage_that_is_only_a_share_of_the_window_is_worked_out(rig: KiroRig, cl
         assert reply.tokens is not None
         assert reply.tokens.input + reply.tokens.output == 20_000
         assert 0 < reply.tokens.output < 10
+
+
+@clients
+def test_the_input_is_the_share_of_the_window_without_a_reported_output(rig: KiroRig, client: str) -> None:
+    rig.plays(framed(words("Hi"), tail("END_TURN", 10.0, outputTokens=500)))
+    for reply in everyone(rig, client, request_for(client, MODEL)):
+        assert expect(SdkReply, reply).tokens == Tokens(19_500, 500)
 
 
 @clients

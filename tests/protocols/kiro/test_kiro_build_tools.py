@@ -185,7 +185,7 @@ def test_an_empty_description_is_replaced(fields: JsonObject) -> None:
 def test_a_long_description_moves_into_the_instructions() -> None:
     long = "Looks at things. " * 600
     built = ask("messages", build_with(tools=[tool(description=long)], system="S"))
-    assert "system prompt" in built.specs["look"]["description"]
+    assert built.specs["look"]["description"] == "[Full documentation in system prompt under '## Tool: look']"
     assert built.current["content"].startswith("S\n\n# Tool documentation\n\n## Tool: look\n\n" + long)
     assert "/tools/0/description" in built.approximated
 

@@ -74,6 +74,16 @@ def test_interleaved_calls_are_kept_apart() -> None:
     assert calls_of(read(stream + TAIL)) == [("A", "f", '{"a":1}'), ("B", "g", '{"b":2}')]
 
 
+def test_a_call_waits_for_those_that_began_before_it() -> None:
+    stream = uses("A", "f", input='{"a"') + uses("B", "g", stop=True) + uses("C", "h", input='{"c":3}', stop=True)
+    assert calls_of(read(stream + text_event("Hi") + uses("A", input=":1}", stop=True) + TAIL)) == [
+        ("A", "f", '{"a":1}'),
+        ("B", "g", "{}"),
+        ("C", "h", '{"c":3}'),
+    ]
+    assert calls_of(read(stream)) == [("B", "g", "{}"), ("C", "h", '{"c":3}')]
+
+
 def test_a_call_without_a_stop_is_sent_at_the_end_if_its_json_is_whole() -> None:
     decoded = read(uses("A", "f", input='{"a":1}') + TAIL)
     assert calls_of(decoded) == [("A", "f", '{"a":1}')]

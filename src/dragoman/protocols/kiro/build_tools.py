@@ -290,5 +290,5 @@ def _is_long(tool: Tool, limit: int) -> bool:
 
 def _refer_to_section(tool: Tool) -> Tool:
     assert isinstance(tool, Function)
-    pointer = f'The full documentation of this tool is in the system prompt, under "Tool: {tool.name}".'
+    pointer = f"[Full documentation in system prompt under '## Tool: {tool.name}']"
     return replace(tool, description=pointer)

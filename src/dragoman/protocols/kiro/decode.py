@@ -304,15 +304,19 @@ class Decoder:
 
     def _build_usage(self) -> Usage | None:
         tokens, credits = self._tokens, self._credits
-        if tokens is not None:
+        share = self._percentage if self._issuer.window else None
+        if tokens is not None and (share is None or tokens.has_input):
             read, written = int(tokens.cache_read_input_tokens or 0), int(tokens.cache_write_input_tokens or 0)
             fresh = int(tokens.uncached_input_tokens or 0)
             prompt_tokens = max(fresh, 0) + max(read, 0) + max(written, 0)
             usage = Usage(prompt_tokens, int(tokens.output_tokens or 0), read, written, credits=credits)
             return mark_clamped(usage, self._ledger) if fresh < 0 else usage
-        if self._percentage is not None and self._issuer.window:
-            context = round(self._percentage / 100 * self._issuer.window)
-            return Usage(context=context, credits=credits, source=Source.DERIVED)
+        if share is not None:
+            context = round(share / 100 * (self._issuer.window or 0))
+            if tokens is None or tokens.output_tokens is None:
+                return Usage(context=context, credits=credits, source=Source.DERIVED)
+            output = int(tokens.output_tokens)
+            return Usage(max(0, context - output), output, credits=credits, source=Source.DERIVED)
         return None if credits is None else Usage(credits=credits, source=Source.ESTIMATED)
 
     # Failures

@@ -77,15 +77,29 @@ class _PartialCall:
 
 
 class Calls:
-    """Withhold every call until its arguments are one complete JSON object: a truncated call must never run."""
+    """Withhold every call until its arguments are one complete JSON object: a truncated call must never run.
 
-    __slots__ = ("_last", "_ledger", "_made_calls", "_partial", "_released", "_total_length", "empty", "made")
+    Calls are released in the order in which they began, also if a later one is complete first.
+    """
+
+    __slots__ = (
+        "_complete",
+        "_last",
+        "_ledger",
+        "_made_calls",
+        "_partial",
+        "_released",
+        "_total_length",
+        "empty",
+        "made",
+    )
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._partial: dict[str, _PartialCall] = {}
         self._total_length = 0
         self._last = ""  # the id of the current call: pieces may come without one
+        self._complete: dict[str, Call] = {}  # that wait for a call which began before them
         self._released: set[str] = set()
         self._made_calls: set[tuple[str, str]] = set()
         self.made = 0
@@ -99,7 +113,7 @@ class Calls:
         self._last = id
         calls = self.take_empty() if self.empty is not None and self.empty.id != id else []
         self.empty = None
-        if id in self._released:
+        if id in self._released or id in self._complete:
             return calls
         call = self._partial.get(id)
         if call is None:
@@ -114,12 +128,12 @@ class Calls:
         if whole.arguments == EMPTY:
             self.empty = whole
             return calls
-        return calls + self._release(whole)
+        return calls + self._complete_call(whole)
 
     def take_empty(self) -> list[Call]:
         """Return the call without arguments that was withheld in case arguments follow."""
         empty, self.empty = self.empty, None
-        return [] if empty is None else self._release(empty)
+        return [] if empty is None else self._complete_call(empty)
 
     def end(self) -> tuple[list[Call], tuple[TruncatedCall, ...]]:
         """Return the calls that turn out complete, in the order in which they began, and the truncated ones."""
@@ -153,6 +167,17 @@ class Calls:
             call.pieces.append(piece)
             call.length += len(piece)
             self._total_length += len(piece)
+
+    def _complete_call(self, call: Call) -> list[Call]:
+        """Return the complete calls before which no other call has begun."""
+        self._complete[call.id] = call
+        calls: list[Call] = []
+        for id in list(self._partial):
+            complete = self._complete.pop(id, None)
+            if complete is None:
+                break
+            calls += self._release(complete)
+        return calls
 
     def _release(self, call: Call) -> list[Call]:
         self._partial.pop(call.id, None)

@@ -93,6 +93,11 @@ class TokenUsage(Struct, rename="camel"):
     cache_write_input_tokens: Count | None = None
     output_tokens: Count | None = None
 
+    @property
+    def has_input(self) -> bool:
+        counts = (self.uncached_input_tokens, self.cache_read_input_tokens, self.cache_write_input_tokens)
+        return any(count is not None for count in counts)
+
 
 class Metadata(Struct, rename="camel"):
     token_usage: TokenUsage | None = None
