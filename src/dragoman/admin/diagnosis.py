@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import socket
 import stat
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -27,6 +26,7 @@ from dragoman.config.settings import is_loopback
 from dragoman.framing.known_secrets import Secrets, list_secrets, redact_known
 from dragoman.framing.redaction import redact
 from dragoman.net.client import ConnectionLost, HttpClient, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
+from dragoman.net.dial import find_bind_error
 from dragoman.net.tasks import spawn
 from dragoman.observers.metrics_catalogue import COOLING_DOWN, FALLBACKS, POOL_CREDENTIALS
 from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding
@@ -120,13 +120,10 @@ async def _check_address(config: Config, http: HttpClient) -> list[Finding]:
     if version is not None:
         running = Finding("address", OK, f"dragoman {version} is running at {root}")
         return [running, *find_fallbacks(await _read_metrics(root, http))]
-    try:
-        with socket.socket(socket.AF_INET6 if ":" in server.host else socket.AF_INET) as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((server.host, server.port))
-    except OSError as error:
+    problem = find_bind_error(server.host, server.port)
+    if problem is not None:
         to_do = "choose another port: --port, or `port` under [server]"
-        return [Finding("address", BROKEN, f"{where}: {error.strerror}, by another program than dragoman", to_do)]
+        return [Finding("address", BROKEN, f"{where}: {problem}, by another program than dragoman", to_do)]
     return [Finding("address", OK, f"{where} is free; `dragoman serve` starts the gateway")]
 
 

@@ -6,10 +6,11 @@ import signal
 import sys
 
 import click
+import msgspec
 
 from dragoman.admin.errors import AdminError
 from dragoman.admin.replay.difference import Change, Part, compare_captures
-from dragoman.admin.replay.recorded_services import HOST, config_for_upstream, serve_upstream
+from dragoman.admin.replay.recorded_services import HOST, UpstreamServer, config_for_upstream
 from dragoman.admin.replay.rerun import rerun, write_fixture
 from dragoman.cli.capture import choose_capture
 from dragoman.cli.completing import complete_captures
@@ -17,10 +18,15 @@ from dragoman.cli.screen import ELLIPSIS, count, fit, remove_control, show_json
 from dragoman.cli.settings import config_option, json_option
 from dragoman.flow.capture.format import Capture
 from dragoman.http.handler import replay_site
+from dragoman.net.headers import JSON, Header
+from dragoman.net.limits import Limits
+from dragoman.net.server import Server
 
 WIDTH = 120
 NAME = 40
 CONTEXT = 30
+MAX_BODY_BYTES = 64 * 1024 * 1024
+KEEP_ALIVE_S = 75.0
 
 
 @click.command("replay")
@@ -106,3 +112,16 @@ async def _serve(capture: Capture, port: int) -> None:
     click.echo(config_for_upstream(capture, server.port))
     await stopped.wait()
     await server.close()
+
+
+async def serve_upstream(capture: Capture, port: int) -> Server:
+    """Listen on a port of this machine and replay the upstream responses of a capture."""
+    # No request has a key here, so the keep-alive of requests without one is as long as any.
+    limits = Limits(max_body_bytes=MAX_BODY_BYTES, unauthenticated_keep_alive_s=KEEP_ALIVE_S)
+    server = Server(UpstreamServer(capture), limits, _render_error)
+    await server.start(HOST, port)
+    return server
+
+
+def _render_error(path: str, status: int, message: str) -> tuple[list[Header], bytes]:
+    return [JSON], msgspec.json.encode({"error": {"message": message}})

@@ -193,3 +193,14 @@ def _route(target: ParsedUrl, dial: DialOptions) -> str:
 
 def _unreachable(target: ParsedUrl, dial: DialOptions, reason: str) -> ConnectionLost:
     return ConnectionLost(f"cannot connect to {_route(target, dial)}: {reason}", sent=False, received=False)
+
+
+def find_bind_error(host: str, port: int) -> str | None:
+    """Return why no server can listen at an address of this machine; None if one can."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((host, port))
+    except OSError as error:
+        return error.strerror
+    return None

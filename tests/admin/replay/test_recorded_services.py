@@ -15,8 +15,8 @@ from dragoman.admin.replay.recorded_services import (
     encode_headers,
     make_error,
     replay_plans,
-    serve_upstream,
 )
+from dragoman.cli.replay import serve_upstream
 from dragoman.config import load
 from dragoman.flow.capture.file_format import read_capture
 from dragoman.flow.capture.format import Capture, Chunk, Lookup, LookupName, ToolRun, UpstreamResponse

@@ -1,6 +1,6 @@
 """Replay what a captured request received: the upstream's responses and the results of server tools, at their pace.
 
-`RecordedUpstream` takes the place of the HTTP client when a request is run again; `serve_upstream` listens on a port.
+`RecordedUpstream` takes the place of the HTTP client when a request is run again; `UpstreamServer` answers requests.
 """
 
 import asyncio
@@ -43,9 +43,7 @@ from dragoman.net.client import ConnectionLost, DialOptions, InvalidResponse, Ou
 from dragoman.net.errors import TimeoutPhase
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header, Headers
-from dragoman.net.limits import Limits
 from dragoman.net.response_body import BodySink, read_chunks, stream_chunks
-from dragoman.net.server import Server
 from dragoman.providers.provider import Provider
 from dragoman.tools.backends import McpServers
 from dragoman.tools.domains import DomainRules
@@ -57,8 +55,6 @@ PHASES: dict[str, TimeoutPhase] = {"connect": "connect", "first": "first", "idle
 FRAMING_HEADERS = frozenset(
     {b"content-length", b"transfer-encoding", b"connection", b"keep-alive", b"content-encoding"}
 )
-MAX_BODY_BYTES = 64 * 1024 * 1024
-KEEP_ALIVE_S = 75.0
 
 
 class RecordedUpstream:
@@ -152,15 +148,6 @@ class UpstreamServer:
         await _send_response(exchange, response, asyncio.get_running_loop().time() - at)
 
 
-async def serve_upstream(capture: Capture, port: int) -> Server:
-    """Listen on a port of this machine and replay the upstream responses of a capture."""
-    # No request has a key here, so the keep-alive of requests without one is as long as any.
-    limits = Limits(max_body_bytes=MAX_BODY_BYTES, unauthenticated_keep_alive_s=KEEP_ALIVE_S)
-    server = Server(UpstreamServer(capture), limits, _render_error)
-    await server.start(HOST, port)
-    return server
-
-
 def config_for_upstream(capture: Capture, port: int) -> str:
     """Return a dragoman.toml that uses the replayed upstream and needs no account with its vendor."""
     request = capture.upstream_requests[0]
@@ -217,10 +204,6 @@ async def _send_response(exchange: Exchange, response: UpstreamResponse, began: 
 
 async def _sleep_until(time: float) -> None:
     await asyncio.sleep(max(0.0, time - asyncio.get_running_loop().time()))
-
-
-def _render_error(path: str, status: int, message: str) -> tuple[list[Header], bytes]:
-    return [JSON], msgspec.json.encode({"error": {"message": message}})
 
 
 class RecordedRuns:
