@@ -357,3 +357,11 @@ def test_no_field_vanishes_quietly(path: tuple[str | int, ...]) -> None:
     except RequestError:
         return
     assert (built == build(REQUEST)) == (path in NO_LOSS or path == ("model",))
+
+
+def test_a_request_for_something_other_than_a_reply_goes_to_its_own_vendor_alone() -> None:
+    request = parse({**BODY, "compaction": {"type": "auto"}})
+    note_foreign_fields(request, "messages", Ledger())
+    with pytest.raises(RequestError, match="compaction requests a compacted context") as refused:
+        note_foreign_fields(request, "chat", Ledger())
+    assert (refused.value.failure.kind, refused.value.failure.at) == (Kind.BAD_REQUEST, "/compaction")

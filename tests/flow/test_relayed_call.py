@@ -1,0 +1,96 @@
+"""A request to one of the other paths: sent to a provider that serves it, and its reply passed back unchanged."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from dragoman.config.settings import ModelRoute, Retry, Server
+from dragoman.flow.relay.relayed_call import RelayedCall, relay
+from dragoman.flow.request_record import RequestRecord
+from dragoman.hub.failure import Kind, RequestError
+from dragoman.net.client import HttpClient
+from dragoman.protocols.relayed_paths import RELAYED_PATHS
+from dragoman.providers.provider import Endpoint
+from fakes.upstream import Answer, End, FakeUpstream
+from flow.in_memory import MemoryWire, Sender, make_exchange, make_provider, make_world, run
+
+BODY = b'{"model": "up/m",  "input": "Hi"}'
+VECTOR = b'{"object":"list",  "data":[],"model":"m-1","usage":{"prompt_tokens":2,"total_tokens":2}}'
+JSON, EVENTS = "application/json", "text/event-stream"
+ONCE = Retry(attempts=1)
+PATHS = ("embeddings", "completions")
+
+
+def ask(
+    fake: FakeUpstream,
+    body: bytes = BODY,
+    path: str = "embeddings",
+    relays: Sequence[str] = PATHS,
+) -> tuple[MemoryWire, RequestRecord]:
+    async def scene() -> tuple[MemoryWire, RequestRecord]:
+        client, wire = HttpClient(), MemoryWire()
+        provider = make_provider(endpoint=Endpoint(fake.url, ("chat",), client.send, relays=frozenset(relays)))
+        exchange = make_exchange(wire, f"/v1/{path}", [(b"openai-organization", b"other")])
+        record = RequestRecord("log", path, exchange.headers)
+        call = RelayedCall(RELAYED_PATHS[path], exchange, Sender(), record)
+        world = make_world(provider, retry=ONCE, server=Server(), models=(ModelRoute("up/*", ("up/*",)),))
+        try:
+            call.read_body(body)
+            await relay(world, call)
+        finally:
+            await client.close()
+        record.end()
+        return wire, record
+
+    return run(scene())
+
+
+def test_a_document_passes_both_ways_with_the_upstreams_name_of_the_model() -> None:
+    with FakeUpstream([Answer(VECTOR, content_type=JSON)]) as fake:
+        wire, record = ask(fake)
+    [request] = fake.calls
+    assert (request.path, request.body) == ("/v1/embeddings", BODY.replace(b"up/m", b"m"))
+    assert "openai-organization" not in request.headers, "only the owner chooses who pays"
+    assert (wire.reply.status, wire.reply.body) == (200, VECTOR)
+    assert (wire.reply.headers.get(b"x-request-id"), wire.reply.headers.get(b"x-dragoman-route")) == (b"req_1", b"up/m")
+    outcome = record.outcome()
+    assert outcome.usage is not None
+    assert (outcome.requested_model, outcome.usage.input, outcome.outcome) == ("up/m", 2, "ok")
+
+
+def test_a_stream_passes_as_it_comes() -> None:
+    stream = b'data: {"choices":[{"text":"Hi"}]}\n\ndata: [DONE]\n\n'
+    with FakeUpstream([Answer(stream, content_type=EVENTS, cut=7)]) as fake:
+        wire, record = ask(fake, BODY.replace(b'"input"', b'"stream":true,"prompt"'), "completions")
+    assert (wire.reply.body, wire.reply.complete) == (stream, True)
+    assert record.outcome().stream
+
+
+def test_a_stream_that_breaks_off_ends_with_the_error_event() -> None:
+    stream = b'data: {"choices":[{"text":"Hi"}]}\n\n'
+    with FakeUpstream([Answer(stream, content_type=EVENTS, end=End.CUT)]) as fake:
+        wire, record = ask(fake, BODY.replace(b'"input"', b'"stream":true,"prompt"'), "completions")
+    assert wire.reply.body.startswith(stream)
+    assert b'"error"' in wire.reply.body.removeprefix(stream)
+    assert record.outcome().outcome == Kind.LOST.value
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (Answer(b"", content_type=JSON), Kind.TRUNCATED),
+        (Answer(b'{"error":{"message":"slow down"}}', status=429, content_type=JSON), Kind.RATE_LIMITED),
+        (Answer(b"", headless=True, end=End.CUT), Kind.LOST),
+    ],
+)
+def test_a_failure_before_the_first_byte_is_raised(answer: Answer, kind: Kind) -> None:
+    with FakeUpstream([answer]) as fake, pytest.raises(RequestError) as refused:
+        ask(fake)
+    assert refused.value.failure.kind is kind
+
+
+def test_a_path_that_no_provider_opts_into_is_refused_with_the_setting_that_allows_it() -> None:
+    with FakeUpstream([]) as fake, pytest.raises(RequestError, match='paths = \\["embeddings"\\]') as refused:
+        ask(fake, relays=())
+    assert (refused.value.failure.kind, refused.value.failure.code) == (Kind.NOT_FOUND, "path_not_served")
+    assert not fake.calls
