@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dragoman.hub.server_tools import ToolErrorCode, ToolFailure
 from dragoman.net.client import DialOptions, HttpClient, HttpResponse, OutgoingRequest
-from dragoman.tools.domains import DomainRules
+from dragoman.tools.addresses import DomainRules
 from dragoman.tools.guarded_fetch import MAX_URL, Fetched, FetchRules, GuardedFetcher, resolve_name
 from dragoman.tools.web_fetch import is_readable
 from fakes.raw import Flood, Hold, Pause, RawServer, Request, Script

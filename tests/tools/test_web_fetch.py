@@ -8,7 +8,7 @@ import pytest
 from dragoman.config.settings import WebFetch
 from dragoman.hub.server_tools import FetchOutcome, Page, ToolErrorCode, ToolFailure
 from dragoman.net.client import DialOptions, HttpClient
-from dragoman.tools.domains import DomainRules
+from dragoman.tools.addresses import DomainRules
 from dragoman.tools.guarded_fetch import Fetched
 from dragoman.tools.service import Service
 from dragoman.tools.web_fetch import TavilyFetch, fetch, is_readable, read_page

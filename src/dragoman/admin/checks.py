@@ -26,8 +26,7 @@ from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding
 from dragoman.providers.connection import USER_AGENT
 from dragoman.providers.provider import Provider
 from dragoman.tools.backends import McpFetch, McpSearch, Network, make_backends
-from dragoman.tools.search_services import SEARCH_APIS
-from dragoman.tools.web_search import SearchBackend, SearchQuery, search
+from dragoman.tools.web_search import SEARCH_APIS, SearchBackend, SearchQuery, search
 
 MODELS_TIMEOUT_S = 10.0
 OTHERS = 0o077  # the mode bits of group and others

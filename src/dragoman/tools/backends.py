@@ -13,14 +13,13 @@ from dragoman.hub.server_tools import FetchOutcome, SearchOutcome, ToolErrorCode
 from dragoman.net.client import DialOptions, SendRequest
 from dragoman.net.headers import Header
 from dragoman.net.tasks import spawn
-from dragoman.tools.domains import DomainRules
+from dragoman.tools.addresses import DomainRules
 from dragoman.tools.guarded_fetch import GuardedFetcher
 from dragoman.tools.mcp import HttpMcpServer, McpServer, StdioMcpServer
-from dragoman.tools.search_services import SEARCH_APIS, Account, RestSearch
 from dragoman.tools.service import Service
 from dragoman.tools.tool_results import read_page, read_search
 from dragoman.tools.web_fetch import FetchBackend, PageFetcher, PageLimits, TavilyFetch, limit_time
-from dragoman.tools.web_search import SearchBackend, SearchQuery
+from dragoman.tools.web_search import SEARCH_APIS, RestSearch, SearchBackend, SearchQuery, ServiceAccount
 
 NEED_ENDPOINT = frozenset(("searxng", "mcp"))
 
@@ -159,7 +158,7 @@ def _make_rest_search(name: str, settings: WebSearch, network: Network) -> Searc
     endpoint = api.endpoint or settings.endpoint or ""
     if settings.endpoint is not None and not NEED_ENDPOINT & set(settings.backend):
         endpoint = settings.endpoint
-    account = Account(endpoint, _secret(settings, network), network.user_agent)
+    account = ServiceAccount(endpoint, _secret(settings, network), network.user_agent)
     return RestSearch(api, account, _service(name, network))
 
 

@@ -15,12 +15,11 @@ from dragoman.hub.server_tools import FetchOutcome, Page, ToolErrorCode, ToolFai
 from dragoman.net.client import OutgoingRequest
 from dragoman.net.dial import parse_url
 from dragoman.net.headers import JSON
-from dragoman.tools.addresses import to_ascii
-from dragoman.tools.domains import DomainRules
+from dragoman.tools.addresses import DomainRules, to_ascii
 from dragoman.tools.guarded_fetch import MAX_URL, PORTS, Fetched, FetchRules, GuardedFetcher
 from dragoman.tools.readable import decode_text, read_html
-from dragoman.tools.search_services import join_path
 from dragoman.tools.service import Service
+from dragoman.tools.web_search import join_path
 
 HTML = frozenset(("text/html", "application/xhtml+xml"))
 PDF = "application/pdf"

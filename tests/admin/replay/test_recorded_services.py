@@ -22,7 +22,7 @@ from dragoman.flow.capture.file_format import read_capture
 from dragoman.flow.capture.format import Capture, Chunk, Lookup, LookupName, ToolRun, UpstreamResponse
 from dragoman.hub.server_tools import Page, SearchFound, SearchResult, ToolFailure, ToolOutcome
 from dragoman.net.client import ConnectionLost, DialOptions, InvalidResponse, OutgoingRequest, UpstreamTimeout
-from dragoman.tools.domains import DomainRules
+from dragoman.tools.addresses import DomainRules
 from dragoman.tools.plan import ToolPlan
 from dragoman.tools.web_search import SearchQuery
 from flow.in_memory import make_provider, run

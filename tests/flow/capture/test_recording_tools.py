@@ -11,8 +11,8 @@ from dragoman.config.settings import Tools, WebFetch, WebSearch
 from dragoman.flow.capture.format import LookupName
 from dragoman.flow.capture.recording_tools import describe_backends, describe_tools, record_plan
 from dragoman.hub.server_tools import FetchOutcome, Page, SearchFound, SearchOutcome, SearchResult, ToolText
+from dragoman.tools.addresses import DomainRules
 from dragoman.tools.backends import McpServers
-from dragoman.tools.domains import DomainRules
 from dragoman.tools.plan import ToolPlan, make_plan
 from dragoman.tools.web_search import SearchQuery
 from flow.capture.recordings import looked_up, make_recording

@@ -21,7 +21,7 @@ from dragoman.hub.server_tools import (
     ToolOutcome,
     ToolText,
 )
-from dragoman.tools.domains import DomainRules
+from dragoman.tools.addresses import DomainRules
 from dragoman.tools.plan import DescribeTool, ToolPlan
 from dragoman.tools.tool_results import redact_outcome
 from dragoman.tools.web_fetch import FetchBackend, fetch

@@ -29,10 +29,9 @@ from dragoman.passes.server_tools import (
     write_result,
 )
 from dragoman.stages.hold_server_calls import HoldServerCalls, ServerCall
+from dragoman.tools.addresses import DomainRules, Origin, ShownText, list_shown, may_fetch
 from dragoman.tools.backends import McpServers
-from dragoman.tools.domains import DomainRules
 from dragoman.tools.plan import ToolPlan
-from dragoman.tools.provenance import Origin, ShownText, list_shown, may_fetch
 from dragoman.tools.tool_results import redact_outcome
 from dragoman.tools.web_fetch import fetch
 from dragoman.tools.web_search import SearchQuery, search

@@ -9,10 +9,9 @@ import pytest
 
 from dragoman.hub.server_tools import SearchFound, SearchOutcome, SearchResult, ToolErrorCode, ToolFailure
 from dragoman.net.client import DialOptions, HttpClient
-from dragoman.tools.domains import DomainRules
-from dragoman.tools.search_services import SEARCH_APIS, Account, RestSearch, join_path
+from dragoman.tools.addresses import DomainRules
 from dragoman.tools.service import Service
-from dragoman.tools.web_search import SearchQuery, search
+from dragoman.tools.web_search import SEARCH_APIS, RestSearch, SearchQuery, ServiceAccount, join_path, search
 from fakes.raw import Hold, RawServer, Request, Script
 
 QUERY = SearchQuery("red pandas & more", 5)
@@ -31,7 +30,7 @@ async def run(
 ) -> tuple[SearchOutcome, bytes]:
     async with RawServer(script) as server:
         client = HttpClient()
-        account = Account(server.url, "sk-fake-search", "dragoman/test")
+        account = ServiceAccount(server.url, "sk-fake-search", "dragoman/test")
         backend = RestSearch(SEARCH_APIS[name], account, Service(name, client.send, DialOptions()))
         outcome = await search(backend, query, timeout_s)
         await client.close()
