@@ -3,7 +3,7 @@
 import asyncio
 
 from dragoman.responses.run_output import MAX_BYTES, MAX_WAITING_BYTES, RunConnection, RunOutput
-from dragoman.store.run_rows import EventChunk
+from dragoman.store.response_rows import EventChunk
 
 
 def make_output(*, streams: bool = True) -> RunOutput:

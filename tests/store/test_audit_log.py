@@ -5,7 +5,7 @@ import asyncio
 from msgspec.structs import replace
 
 from dragoman.store import open_store
-from dragoman.store.audit_log import AuditRow, hash_row
+from dragoman.store.store import AuditRow, hash_audit_row
 from store.rows import NOON_MS
 
 
@@ -25,7 +25,7 @@ def test_audit_rows_are_read_newest_first_and_form_a_chain(store_url: str) -> No
         oldest = await store.audit_rows(newest[-1].number, 2)
         assert [replace(found, number=0, previous=b"") for found in oldest] == [rows[0], rows[0]]
         chain = [*newest, *oldest]
-        assert [found.previous for found in chain] == [*(hash_row(found) for found in chain[1:]), b""]
+        assert [found.previous for found in chain] == [*(hash_audit_row(found) for found in chain[1:]), b""]
         assert await store.remove_audit(NOON_MS) == 0
         assert await store.remove_audit(NOON_MS + 1) == 4
         assert await store.audit_rows(2**62, 2) == ()

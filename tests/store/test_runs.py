@@ -5,8 +5,18 @@ import asyncio
 from msgspec.structs import replace
 
 from dragoman.store import Store
-from dragoman.store.response_rows import BACKGROUND_STREAM, ConversationLock, ConversationRow, Kept, ResponseRow
-from dragoman.store.run_rows import Ending, EventChunk, QueuedRun, Run, RunEvents
+from dragoman.store.response_rows import (
+    BACKGROUND_STREAM,
+    ConversationLock,
+    ConversationRow,
+    Ending,
+    EventChunk,
+    Kept,
+    QueuedRun,
+    ResponseRow,
+    Run,
+    RunEvents,
+)
 from store.test_both_stores import opened, run_with_store
 from store.test_stored_responses import FAR, HELLO, NOW, REPLY, response
 

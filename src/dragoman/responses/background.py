@@ -22,8 +22,19 @@ from dragoman.responses.kept_call import KeptCall
 from dragoman.responses.run_output import RunOutput
 from dragoman.responses.service import ResponseService, now
 from dragoman.store import StoreError
-from dragoman.store.response_rows import BACKGROUND, BACKGROUND_STREAM, UNFINISHED, ResponseRow
-from dragoman.store.run_rows import Ending, EventChunk, QueuedRun, Run, RunEvents, RunStore, StoredEvents
+from dragoman.store.response_rows import (
+    BACKGROUND,
+    BACKGROUND_STREAM,
+    UNFINISHED,
+    Ending,
+    EventChunk,
+    QueuedRun,
+    ResponseRow,
+    Run,
+    RunEvents,
+    RunStore,
+    StoredEvents,
+)
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dragoman.net.detached import NoConnection
 from dragoman.net.headers import Header
 from dragoman.protocols.responses.encode_response import QUEUED_EVENTS
-from dragoman.store.run_rows import EventChunk
+from dragoman.store.response_rows import EventChunk
 
 MAX_WAITING_BYTES = 1024 * 1024  # that the store has not taken yet; the upstream is then read no further
 MAX_BYTES = 32 * 1024 * 1024  # of all events of a response; beyond it, they are not kept

@@ -26,8 +26,7 @@ from dragoman.responses.context import (
 )
 from dragoman.responses.kept_call import ConversationLease, KeptCall, Terms
 from dragoman.store import Store, StoreError
-from dragoman.store.response_rows import Bounds, ItemRow, ResponseRow, ResponseStore, split_digests
-from dragoman.store.run_rows import RunStore
+from dragoman.store.response_rows import Bounds, ItemRow, ResponseRow, ResponseStore, RunStore, split_digests
 
 T = TypeVar("T")
 

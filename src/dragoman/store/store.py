@@ -1,18 +1,17 @@
-"""The operations of a store, and how to open the one that a URL names."""
+"""The operations of a store, the rows of its small tables, and how to open the one that a URL names."""
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NewType, Protocol
 
+import msgspec
 from msgspec import Struct
-from msgspec.structs import fields
+from msgspec.structs import astuple, fields
 
-from dragoman.store.audit_log import AuditRow
 from dragoman.store.request_search import RequestPage, RequestSearch
-from dragoman.store.response_rows import ResponseStore
+from dragoman.store.response_rows import ResponseStore, RunStore
 from dragoman.store.rollup import SumQuery
-from dragoman.store.run_rows import RunStore
-from dragoman.store.session_rows import SessionRow
 from dragoman.store.usage_rows import UsageRow, UsageSpan, UsageSum
 
 SQLITE = "sqlite:///"
@@ -76,6 +75,48 @@ class Rotation(Struct, frozen=True):
     prefix: str
     last4: str
     old_secret_until: int
+
+
+class AuditRow(Struct, frozen=True):
+    """Who changed something or read a request's content, without a secret or content.
+
+    The store gives the number, which grows, and `previous`, the hash of the row before.
+    """
+
+    time_ms: int  # since the epoch
+    actor: str  # the id of the key
+    action: str
+    subject: str
+    address: str  # of the peer
+    detail: str = ""  # JSON: what changed
+    number: int = 0
+    previous: bytes = b""
+
+
+AUDIT_DAYS = 400  # rows are kept that long
+AUDIT_COLUMNS = "time_ms, actor, action, subject, address, detail, number, previous"
+
+
+def hash_audit_row(row: AuditRow | None) -> bytes:
+    """Return what the next row holds of this one, so that a row cannot be changed or removed unnoticed."""
+    return b"" if row is None else hashlib.sha256(msgspec.msgpack.encode(astuple(row))).digest()
+
+
+class SessionRow(Struct, frozen=True):
+    """A session of the console, or a link that makes one: digests of its secrets. Times are Unix seconds."""
+
+    digest: bytes  # of the cookie, or of the link's token
+    header_digest: bytes  # of the token that requests carry in a header; empty for a link
+    id: str  # names the session in lists
+    key: str  # the id of the client key whose rights it has
+    created_at: int
+    used_at: int
+    expires_at: int
+    address: str  # of the browser, or of the reverse proxy in front
+    browser: str  # its user agent
+
+
+SESSION_COLUMNS = tuple(SessionRow.__struct_fields__)
 
 
 class Store(Protocol):

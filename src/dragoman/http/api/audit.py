@@ -10,7 +10,7 @@ import msgspec
 from dragoman.accounts.usage_writer import UsageWriter
 from dragoman.http.api.wire import CURSOR, LIMIT, Parameters, convert_errors, invalid_cursor, make_cursor, respond
 from dragoman.http.routes import RoutedRequest
-from dragoman.store.audit_log import AuditRow
+from dragoman.store.store import AuditRow
 
 LATEST = 2**62
 STORE_TIMEOUT_S = 10.0

@@ -17,8 +17,16 @@ from dragoman.store.postgres.responses import (
     lock_owner,
     save_response,
 )
-from dragoman.store.response_rows import ItemRow, ResponseRow
-from dragoman.store.run_rows import Ending, EventChunk, QueuedRun, Run, RunEvents, StoredEvents
+from dragoman.store.response_rows import (
+    Ending,
+    EventChunk,
+    ItemRow,
+    QueuedRun,
+    ResponseRow,
+    Run,
+    RunEvents,
+    StoredEvents,
+)
 
 ADD_EVENTS = """
     INSERT INTO dragoman.response_events (owner, id, first, last, body, created_at) VALUES ($1, $2, $3, $4, $5, $6)

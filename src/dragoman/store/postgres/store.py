@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 from functools import partial
 
-from dragoman.store.audit_log import AuditRow
-from dragoman.store.postgres import admin_tables, rollup_tables, tables
+from dragoman.store.postgres import tables, usage
 from dragoman.store.postgres.connection import ConnectionPool
 from dragoman.store.postgres.responses import PostgresResponses
 from dragoman.store.postgres.runs import PostgresRuns
 from dragoman.store.request_search import RequestPage, RequestSearch
 from dragoman.store.rollup import SumQuery
-from dragoman.store.session_rows import SessionRow
-from dragoman.store.store import KeyId, KeyRow, LiveKey, Rotation
+from dragoman.store.store import AuditRow, KeyId, KeyRow, LiveKey, Rotation, SessionRow
 from dragoman.store.usage_rows import UsageRow, UsageSpan, UsageSum
 
 
@@ -70,43 +68,43 @@ class PostgresStore:
         return await self._connections.run(partial(tables.has_cuts, now=now))
 
     async def append_usage(self, rows: Sequence[UsageRow]) -> None:
-        await self._connections.run(partial(tables.append_usage, rows=rows))
+        await self._connections.run(partial(usage.append_usage, rows=rows))
 
     async def remove_usage(self, before_ms: int, limit: int) -> int:
-        return await self._connections.run(partial(tables.remove_usage, before_ms=before_ms, limit=limit))
+        return await self._connections.run(partial(usage.remove_usage, before_ms=before_ms, limit=limit))
 
     async def usage_rows(self, span: UsageSpan) -> tuple[UsageRow, ...]:
-        return await self._connections.run(partial(tables.list_usage, span=span))
+        return await self._connections.run(partial(usage.list_usage, span=span))
 
     async def usage_sums(self, query: SumQuery) -> tuple[UsageSum, ...]:
-        return await self._connections.query(partial(rollup_tables.sum_usage, query=query))
+        return await self._connections.query(partial(usage.sum_usage, query=query))
 
     async def ttft_counts(self, query: SumQuery) -> dict[str, dict[int, int]]:
-        return await self._connections.query(partial(rollup_tables.count_ttft, query=query))
+        return await self._connections.query(partial(usage.count_ttft, query=query))
 
     async def search_requests(self, search: RequestSearch) -> RequestPage:
-        return await self._connections.query(partial(admin_tables.search_requests, search=search))
+        return await self._connections.query(partial(usage.search_requests, search=search))
 
     async def add_audit(self, row: AuditRow) -> None:
-        await self._connections.run(partial(admin_tables.add_audit, row=row))
+        await self._connections.run(partial(tables.add_audit, row=row))
 
     async def remove_audit(self, before_ms: int) -> int:
-        return await self._connections.run(partial(admin_tables.remove_audit, before_ms=before_ms))
+        return await self._connections.run(partial(tables.remove_audit, before_ms=before_ms))
 
     async def audit_rows(self, before: int, limit: int) -> tuple[AuditRow, ...]:
-        return await self._connections.query(partial(admin_tables.list_audit, before=before, limit=limit))
+        return await self._connections.query(partial(tables.list_audit, before=before, limit=limit))
 
     async def add_session(self, row: SessionRow) -> None:
-        await self._connections.run(partial(admin_tables.add_session, row=row))
+        await self._connections.run(partial(tables.add_session, row=row))
 
     async def find_session(self, digest: bytes) -> SessionRow | None:
-        return await self._connections.run(partial(admin_tables.find_session, digest=digest))
+        return await self._connections.run(partial(tables.find_session, digest=digest))
 
     async def touch_session(self, id: str, used_at: int) -> None:
-        await self._connections.run(partial(admin_tables.touch_session, id=id, used_at=used_at))
+        await self._connections.run(partial(tables.touch_session, id=id, used_at=used_at))
 
     async def end_session(self, id: str) -> bool:
-        return await self._connections.run(partial(admin_tables.end_session, id=id))
+        return await self._connections.run(partial(tables.end_session, id=id))
 
     async def sessions(self) -> tuple[SessionRow, ...]:
-        return await self._connections.run(admin_tables.list_sessions)
+        return await self._connections.run(tables.list_sessions)

@@ -1,43 +1,25 @@
-"""The SQL statements on each table of the PostgreSQL store."""
-
-from collections.abc import Sequence
+"""The SQL statements on client keys, cut tool calls, the audit log and console sessions in PostgreSQL."""
 
 import asyncpg
 from msgspec.structs import astuple
 
-from dragoman.store.postgres.rollup_tables import add_rows, subtract_rows
 from dragoman.store.store import (
+    AUDIT_COLUMNS,
     CUT_CALL_LIFE_S,
     KEY_COLUMNS,
     MAX_CUT_CALLS,
     MAX_CUT_CALLS_PER_TENANT,
+    SESSION_COLUMNS,
+    AuditRow,
     KeyId,
     KeyRow,
     LiveKey,
     NameTaken,
     Rotation,
+    SessionRow,
+    hash_audit_row,
 )
-from dragoman.store.usage_rows import COLUMNS, UsageRow, UsageSpan, first_id
 
-TEXTS = frozenset(
-    {"request_id", "key", "client", "client_protocol", "upstream_protocol", "provider", "model", "requested_model"}
-    | {"usage_source", "outcome", "error_code", "run"}
-)
-ARRAY_TYPES = dict.fromkeys(TEXTS, "text") | {"id": "bytea", "stream": "boolean", "credits": "double precision"}
-ARRAYS = ", ".join(f"${place}::{ARRAY_TYPES.get(name, 'bigint')}[]" for place, name in enumerate(COLUMNS, start=1))
-INSERT_USAGE = f"""
-    INSERT INTO dragoman.usage ({", ".join(COLUMNS)}) SELECT * FROM unnest({ARRAYS})
-    ON CONFLICT (id) DO NOTHING RETURNING id
-"""  # noqa: S608 - names of our own fields
-REMOVE_USAGE = f"""
-    DELETE FROM dragoman.usage WHERE id IN (
-        SELECT id FROM dragoman.usage WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED
-    ) RETURNING {", ".join(COLUMNS)}
-"""  # noqa: S608 - names of our own fields
-SELECT_USAGE = f"""
-    SELECT {", ".join(COLUMNS)}
-    FROM dragoman.usage WHERE id >= $1 AND id < $2 AND ($3::text IS NULL OR key = $3) ORDER BY id
-"""  # noqa: S608 - names of our own fields
 SELECT_KEYS = f"SELECT {', '.join(KEY_COLUMNS)} FROM dragoman.client_keys"  # noqa: S608 - names of our own fields
 KEY_PLACES = ", ".join(f"${place}" for place in range(1, len(KEY_COLUMNS) + 2))
 INSERT_KEY = f"INSERT INTO dragoman.client_keys ({', '.join(KEY_COLUMNS)}, digest) VALUES ({KEY_PLACES})"  # noqa: S608
@@ -143,23 +125,54 @@ async def has_cuts(connection: asyncpg.Connection, now: int) -> bool:
     return bool(await connection.fetchval("SELECT EXISTS (SELECT FROM dragoman.cut_calls WHERE expires_at > $1)", now))
 
 
-async def append_usage(connection: asyncpg.Connection, rows: Sequence[UsageRow]) -> None:
-    if not rows:
-        return
+SESSION_NAMES = ", ".join(SESSION_COLUMNS)
+SESSION_TABLE = "dragoman.console_sessions"
+
+
+async def add_audit(connection: asyncpg.Connection, row: AuditRow) -> None:
     async with connection.transaction():
-        added = await connection.fetch(INSERT_USAGE, *zip(*map(astuple, rows), strict=True))
-        ids = {bytes(id) for (id,) in added}
-        # A row that exists already is not counted again.
-        await add_rows(connection, [row for row in {row.id: row for row in reversed(rows)}.values() if row.id in ids])
+        await connection.execute("LOCK TABLE dragoman.audit IN EXCLUSIVE MODE")  # each row has the hash of the last
+        last = next(iter(await list_audit(connection, 2**62, 1)), None)
+        await connection.execute(
+            "INSERT INTO dragoman.audit (time_ms, actor, action, subject, address, detail, previous)"
+            " VALUES ($1, $2, $3, $4, $5, $6, $7)",
+            *(row.time_ms, row.actor, row.action, row.subject, row.address, row.detail, hash_audit_row(last)),
+        )
 
 
-async def remove_usage(connection: asyncpg.Connection, before_ms: int, limit: int) -> int:
-    async with connection.transaction():
-        removed = [UsageRow(*columns) for columns in await connection.fetch(REMOVE_USAGE, first_id(before_ms), limit)]
-        await subtract_rows(connection, removed)
-    return len(removed)
+async def remove_audit(connection: asyncpg.Connection, before_ms: int) -> int:
+    status: str = await connection.execute("DELETE FROM dragoman.audit WHERE time_ms < $1", before_ms)
+    return int(status.removeprefix("DELETE "))
 
 
-async def list_usage(connection: asyncpg.Connection, span: UsageSpan) -> tuple[UsageRow, ...]:
-    found = await connection.fetch(SELECT_USAGE, first_id(span.since_ms), first_id(span.until_ms), span.key)
-    return tuple(UsageRow(*columns) for columns in found)
+async def list_audit(connection: asyncpg.Connection, before: int, limit: int) -> tuple[AuditRow, ...]:
+    found = await connection.fetch(
+        f"SELECT {AUDIT_COLUMNS} FROM dragoman.audit WHERE number < $1 ORDER BY number DESC LIMIT $2",  # noqa: S608
+        *(before, limit),
+    )
+    return tuple(AuditRow(*columns) for columns in found)
+
+
+async def add_session(connection: asyncpg.Connection, row: SessionRow) -> None:
+    await connection.execute(f"DELETE FROM {SESSION_TABLE} WHERE expires_at <= $1", row.created_at)  # noqa: S608
+    places = ", ".join(f"${number + 1}" for number in range(len(SESSION_COLUMNS)))
+    await connection.execute(f"INSERT INTO {SESSION_TABLE} ({SESSION_NAMES}) VALUES ({places})", *astuple(row))  # noqa: S608
+
+
+async def find_session(connection: asyncpg.Connection, digest: bytes) -> SessionRow | None:
+    row = await connection.fetchrow(f"SELECT {SESSION_NAMES} FROM {SESSION_TABLE} WHERE digest = $1", digest)  # noqa: S608
+    return None if row is None else SessionRow(*row)
+
+
+async def touch_session(connection: asyncpg.Connection, id: str, used_at: int) -> None:
+    await connection.execute(f"UPDATE {SESSION_TABLE} SET used_at = $1 WHERE id = $2", used_at, id)  # noqa: S608
+
+
+async def end_session(connection: asyncpg.Connection, id: str) -> bool:
+    done = await connection.fetch(f"DELETE FROM {SESSION_TABLE} WHERE id = $1 RETURNING id", id)  # noqa: S608
+    return bool(done)
+
+
+async def list_sessions(connection: asyncpg.Connection) -> tuple[SessionRow, ...]:
+    found = await connection.fetch(f"SELECT {SESSION_NAMES} FROM {SESSION_TABLE} ORDER BY created_at, id")  # noqa: S608
+    return tuple(SessionRow(*row) for row in found)

@@ -1,11 +1,11 @@
-"""Open a SQLite file: private to its owner, in write-ahead mode, with the current schema."""
+"""Connections to a SQLite file: private to its owner, in write-ahead mode, with the current schema."""
 
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import apsw
 
@@ -13,13 +13,21 @@ from dragoman.store.sqlite.migrations import MIGRATIONS
 from dragoman.store.store import StoreError
 
 T = TypeVar("T")
+Work = Callable[[apsw.Connection], T]
 
 BUSY_TIMEOUT_MS = 5_000
 # No two threads use a connection at the same time, so that SQLite needs no lock for each value that is bound.
 OPEN_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX
 
 
-def in_transaction(connection: apsw.Connection, work: Callable[[apsw.Connection], T]) -> T:
+class Runner(Protocol):
+    """Runs work on the store's connection."""
+
+    async def read(self, work: Work[T]) -> T: ...
+    async def write(self, work: Work[T]) -> T: ...
+
+
+def in_transaction(connection: apsw.Connection, work: Work[T]) -> T:
     """Run work in a transaction that takes the write lock first.
 
     A transaction that upgrades from reading to writing may fail without waiting for the busy timeout.
@@ -33,6 +41,16 @@ def in_transaction(connection: apsw.Connection, work: Callable[[apsw.Connection]
             connection.execute("ROLLBACK")
         raise
     return result
+
+
+def only_row(rows: Iterable[tuple[object, ...]]) -> tuple[int, ...]:
+    [row] = rows
+    return tuple(count for count in row if isinstance(count, int))
+
+
+def has_changed(connection: apsw.Connection, query: str, values: tuple[str | int | bytes, ...]) -> bool:
+    connection.execute(query, values)
+    return connection.changes() > 0
 
 
 def connect(path: Path) -> apsw.Connection:

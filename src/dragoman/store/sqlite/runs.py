@@ -6,20 +6,26 @@ from collections.abc import Sequence
 
 import apsw
 
-from dragoman.store.response_rows import ItemRow, ResponseRow
-from dragoman.store.run_rows import Ending, EventChunk, QueuedRun, Run, RunEvents, StoredEvents
-from dragoman.store.sqlite.response_tables import (
+from dragoman.store.response_rows import (
+    Ending,
+    EventChunk,
+    ItemRow,
+    QueuedRun,
+    ResponseRow,
+    Run,
+    RunEvents,
+    StoredEvents,
+)
+from dragoman.store.sqlite.connection import Runner, has_changed, only_row
+from dragoman.store.sqlite.responses import (
     COLUMNS,
     Save,
     add_items,
     extend_conversation,
-    has_changed,
     has_conversation,
-    only_row,
     refer,
     save_response,
 )
-from dragoman.store.sqlite.responses import Runner
 
 ADD_EVENTS = (
     "INSERT INTO response_events (owner, id, first, last, body, created_at) VALUES (?, ?, ?, ?, ?, ?)"

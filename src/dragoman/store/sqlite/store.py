@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -10,20 +10,17 @@ from typing import TypeVar
 
 import apsw
 
-from dragoman.store.audit_log import AuditRow
 from dragoman.store.request_search import MAX_QUERIES, QUERY_TIMEOUT_S, RequestPage, RequestSearch
 from dragoman.store.rollup import SumQuery
-from dragoman.store.session_rows import SessionRow
-from dragoman.store.sqlite import admin_tables, rollup_tables, tables
-from dragoman.store.sqlite.connection import connect, in_transaction
+from dragoman.store.sqlite import tables, usage
+from dragoman.store.sqlite.connection import Work, connect, in_transaction
 from dragoman.store.sqlite.responses import SqliteResponses
 from dragoman.store.sqlite.runs import SqliteRuns
-from dragoman.store.store import KeyId, KeyRow, LiveKey, Rotation, StoreError
+from dragoman.store.store import AuditRow, KeyId, KeyRow, LiveKey, Rotation, SessionRow, StoreError
 from dragoman.store.usage_rows import UsageRow, UsageSpan, UsageSum
 
 T = TypeVar("T")
 INSTRUCTIONS = 10_000  # of SQLite's virtual machine, between two looks at the clock
-Work = Callable[[apsw.Connection], T]
 
 
 class SqliteStore:
@@ -93,46 +90,46 @@ class SqliteStore:
         return await self.read(lambda connection: tables.has_cuts(connection, now))
 
     async def append_usage(self, rows: Sequence[UsageRow]) -> None:
-        await self.write(lambda connection: tables.append_usage(connection, rows))
+        await self.write(lambda connection: usage.append_usage(connection, rows))
 
     async def remove_usage(self, before_ms: int, limit: int) -> int:
-        return await self.write(lambda connection: tables.remove_usage(connection, before_ms, limit))
+        return await self.write(lambda connection: usage.remove_usage(connection, before_ms, limit))
 
     async def usage_rows(self, span: UsageSpan) -> tuple[UsageRow, ...]:
-        return await self.read(lambda connection: tables.list_usage(connection, span))
+        return await self.read(lambda connection: usage.list_usage(connection, span))
 
     async def usage_sums(self, query: SumQuery) -> tuple[UsageSum, ...]:
-        return await self.query(lambda connection: rollup_tables.sum_usage(connection, query))
+        return await self.query(lambda connection: usage.sum_usage(connection, query))
 
     async def ttft_counts(self, query: SumQuery) -> dict[str, dict[int, int]]:
-        return await self.query(lambda connection: rollup_tables.count_ttft(connection, query))
+        return await self.query(lambda connection: usage.count_ttft(connection, query))
 
     async def search_requests(self, search: RequestSearch) -> RequestPage:
-        return await self.query(lambda connection: admin_tables.search_requests(connection, search))
+        return await self.query(lambda connection: usage.search_requests(connection, search))
 
     async def add_audit(self, row: AuditRow) -> None:
-        await self.write(lambda connection: admin_tables.add_audit(connection, row))
+        await self.write(lambda connection: tables.add_audit(connection, row))
 
     async def remove_audit(self, before_ms: int) -> int:
-        return await self.write(lambda connection: admin_tables.remove_audit(connection, before_ms))
+        return await self.write(lambda connection: tables.remove_audit(connection, before_ms))
 
     async def audit_rows(self, before: int, limit: int) -> tuple[AuditRow, ...]:
-        return await self.query(lambda connection: admin_tables.list_audit(connection, before, limit))
+        return await self.query(lambda connection: tables.list_audit(connection, before, limit))
 
     async def add_session(self, row: SessionRow) -> None:
-        await self.write(lambda connection: admin_tables.add_session(connection, row))
+        await self.write(lambda connection: tables.add_session(connection, row))
 
     async def find_session(self, digest: bytes) -> SessionRow | None:
-        return await self.read(lambda connection: admin_tables.find_session(connection, digest))
+        return await self.read(lambda connection: tables.find_session(connection, digest))
 
     async def touch_session(self, id: str, used_at: int) -> None:
-        await self.write(lambda connection: admin_tables.touch_session(connection, id, used_at))
+        await self.write(lambda connection: tables.touch_session(connection, id, used_at))
 
     async def end_session(self, id: str) -> bool:
-        return await self.write(lambda connection: admin_tables.end_session(connection, id))
+        return await self.write(lambda connection: tables.end_session(connection, id))
 
     async def sessions(self) -> tuple[SessionRow, ...]:
-        return await self.read(admin_tables.list_sessions)
+        return await self.read(tables.list_sessions)
 
     async def read(self, work: Work[T]) -> T:
         """Run a function that only reads."""

@@ -1,40 +1,26 @@
-"""The SQL statements on each table of the SQLite store."""
-
-from collections.abc import Sequence
-from itertools import chain
+"""The SQL statements on client keys, cut tool calls, the audit log and console sessions in SQLite."""
 
 import apsw
 import msgspec
-from msgspec.structs import astuple, replace
+from msgspec.structs import astuple
 
-from dragoman.store.sqlite.rollup_tables import add_rows, subtract_rows
 from dragoman.store.store import (
+    AUDIT_COLUMNS,
     CUT_CALL_LIFE_S,
     KEY_COLUMNS,
     MAX_CUT_CALLS,
     MAX_CUT_CALLS_PER_TENANT,
+    SESSION_COLUMNS,
+    AuditRow,
     KeyId,
     KeyRow,
     LiveKey,
     NameTaken,
     Rotation,
+    SessionRow,
+    hash_audit_row,
 )
-from dragoman.store.usage_rows import COLUMNS, UsageRow, UsageSpan, first_id
 
-INSERT = f"INSERT INTO usage ({', '.join(COLUMNS)}) VALUES "  # noqa: S608 - names of our own fields
-PLACES = f"({','.join('?' * len(COLUMNS))})"
-STREAM = COLUMNS.index("stream")
-# Each statement acquires the interpreter's lock once, so that many rows share one. By number of rows, largest first.
-INSERT_USAGE = {count: INSERT + ",".join([PLACES] * count) for count in (100, 10, 1)}
-INSERT_IF_NEW = f"{INSERT}{PLACES} ON CONFLICT (id) DO NOTHING"
-REMOVE_USAGE = f"""
-    DELETE FROM usage WHERE id IN (SELECT id FROM usage WHERE id < ? ORDER BY id LIMIT ?)
-    RETURNING {", ".join(COLUMNS)}
-"""  # noqa: S608 - names of our own fields
-SELECT_USAGE = f"""
-    SELECT {", ".join(COLUMNS)}
-    FROM usage WHERE id >= ?1 AND id < ?2 AND (?3 IS NULL OR key = ?3) ORDER BY id
-"""  # noqa: S608 - names of our own fields
 SELECT_KEYS = f"SELECT {', '.join(KEY_COLUMNS)} FROM client_keys"  # noqa: S608 - names of our own fields
 INSERT_KEY = (
     f"INSERT INTO client_keys ({', '.join(KEY_COLUMNS)}, digest)"  # noqa: S608 - names of our own fields
@@ -137,40 +123,52 @@ def has_cuts(connection: apsw.Connection, now: int) -> bool:
     return connection.execute("SELECT 1 FROM cut_calls WHERE expires_at > ? LIMIT 1", (now,)).fetchone() is not None
 
 
-def append_usage(connection: apsw.Connection, rows: Sequence[UsageRow]) -> None:
-    start = 0
-    added: list[UsageRow] = []
-    for count, statement in INSERT_USAGE.items():
-        while len(rows) - start >= count:
-            added += _insert(connection, statement, rows[start : start + count])
-            start += count
-    add_rows(connection, added)
+SESSION_NAMES = ", ".join(SESSION_COLUMNS)
 
 
-def _insert(connection: apsw.Connection, statement: str, rows: Sequence[UsageRow]) -> Sequence[UsageRow]:
-    """Insert rows and return those that were not there before; only those are counted."""
-    try:
-        connection.execute(statement, list(chain.from_iterable(map(astuple, rows))))
-        return rows
-    except apsw.ConstraintError:  # rare: some are there already, since rows are appended again after an error
-        return [row for row in rows if _insert_if_new(connection, row)]
+def add_audit(connection: apsw.Connection, row: AuditRow) -> None:
+    """Add a row; the caller holds the write lock."""
+    last = next(iter(list_audit(connection, 2**62, 1)), None)
+    connection.execute(
+        "INSERT INTO audit (time_ms, actor, action, subject, address, detail, previous) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (row.time_ms, row.actor, row.action, row.subject, row.address, row.detail, hash_audit_row(last)),
+    )
 
 
-def _insert_if_new(connection: apsw.Connection, row: UsageRow) -> bool:
-    connection.execute(INSERT_IF_NEW, astuple(row))
+def remove_audit(connection: apsw.Connection, before_ms: int) -> int:
+    connection.execute("DELETE FROM audit WHERE time_ms < ?", (before_ms,))
+    return connection.changes()
+
+
+def list_audit(connection: apsw.Connection, before: int, limit: int) -> tuple[AuditRow, ...]:
+    found = connection.execute(
+        f"SELECT {AUDIT_COLUMNS} FROM audit WHERE number < ? ORDER BY number DESC LIMIT ?",  # noqa: S608
+        (before, limit),
+    )
+    return tuple(AuditRow(*columns) for columns in found)
+
+
+def add_session(connection: apsw.Connection, row: SessionRow) -> None:
+    connection.execute("DELETE FROM console_sessions WHERE expires_at <= ?", (row.created_at,))
+    places = ", ".join("?" * len(SESSION_COLUMNS))
+    connection.execute(f"INSERT INTO console_sessions ({SESSION_NAMES}) VALUES ({places})", astuple(row))  # noqa: S608
+
+
+def find_session(connection: apsw.Connection, digest: bytes) -> SessionRow | None:
+    found = connection.execute(f"SELECT {SESSION_NAMES} FROM console_sessions WHERE digest = ?", (digest,))  # noqa: S608
+    row = next(found, None)
+    return None if row is None else SessionRow(*row)
+
+
+def touch_session(connection: apsw.Connection, id: str, used_at: int) -> None:
+    connection.execute("UPDATE console_sessions SET used_at = ? WHERE id = ?", (used_at, id))
+
+
+def end_session(connection: apsw.Connection, id: str) -> bool:
+    connection.execute("DELETE FROM console_sessions WHERE id = ?", (id,))
     return connection.changes() > 0
 
 
-def remove_usage(connection: apsw.Connection, before_ms: int, limit: int) -> int:
-    removed = make_rows(connection.execute(REMOVE_USAGE, (first_id(before_ms), limit)))
-    subtract_rows(connection, removed)
-    return len(removed)
-
-
-def make_rows(found: apsw.Cursor) -> tuple[UsageRow, ...]:
-    return tuple(replace(UsageRow(*columns), stream=bool(columns[STREAM])) for columns in found)
-
-
-def list_usage(connection: apsw.Connection, span: UsageSpan) -> tuple[UsageRow, ...]:
-    found = connection.execute(SELECT_USAGE, (first_id(span.since_ms), first_id(span.until_ms), span.key))
-    return make_rows(found)
+def list_sessions(connection: apsw.Connection) -> tuple[SessionRow, ...]:
+    found = connection.execute(f"SELECT {SESSION_NAMES} FROM console_sessions ORDER BY created_at, id")  # noqa: S608
+    return tuple(SessionRow(*row) for row in found)

@@ -1,10 +1,20 @@
-"""The SQL statements on the sums of usage of the PostgreSQL store."""
+"""The SQL statements on usage in PostgreSQL: the rows of requests, the search among them, and their sums."""
 
+import re
 from collections.abc import AsyncIterator, Sequence
 
 import asyncpg
 from msgspec.structs import astuple, replace
 
+from dragoman.store.request_search import (
+    MAX_EXAMINED,
+    Dialect,
+    RequestPage,
+    RequestSearch,
+    filter_all,
+    make_page,
+    narrow,
+)
 from dragoman.store.rollup import (
     DAY_MS,
     EVERYBODY,
@@ -23,7 +33,82 @@ from dragoman.store.rollup import (
     start_of_step,
     take_back,
 )
-from dragoman.store.usage_rows import SLOT_MS, UsageRow, UsageSum, first_id, time_of_id
+from dragoman.store.usage_rows import COLUMNS, SLOT_MS, UsageRow, UsageSpan, UsageSum, first_id, time_of_id
+
+TEXTS = frozenset(
+    {"request_id", "key", "client", "client_protocol", "upstream_protocol", "provider", "model", "requested_model"}
+    | {"usage_source", "outcome", "error_code", "run"}
+)
+ARRAY_TYPES = dict.fromkeys(TEXTS, "text") | {"id": "bytea", "stream": "boolean", "credits": "double precision"}
+ARRAYS = ", ".join(f"${place}::{ARRAY_TYPES.get(name, 'bigint')}[]" for place, name in enumerate(COLUMNS, start=1))
+INSERT_USAGE = f"""
+    INSERT INTO dragoman.usage ({", ".join(COLUMNS)}) SELECT * FROM unnest({ARRAYS})
+    ON CONFLICT (id) DO NOTHING RETURNING id
+"""  # noqa: S608 - names of our own fields
+REMOVE_USAGE = f"""
+    DELETE FROM dragoman.usage WHERE id IN (
+        SELECT id FROM dragoman.usage WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED
+    ) RETURNING {", ".join(COLUMNS)}
+"""  # noqa: S608 - names of our own fields
+SELECT_USAGE = f"""
+    SELECT {", ".join(COLUMNS)}
+    FROM dragoman.usage WHERE id >= $1 AND id < $2 AND ($3::text IS NULL OR key = $3) ORDER BY id
+"""  # noqa: S608 - names of our own fields
+
+
+async def append_usage(connection: asyncpg.Connection, rows: Sequence[UsageRow]) -> None:
+    if not rows:
+        return
+    async with connection.transaction():
+        added = await connection.fetch(INSERT_USAGE, *zip(*map(astuple, rows), strict=True))
+        ids = {bytes(id) for (id,) in added}
+        # A row that exists already is not counted again.
+        await add_rows(connection, [row for row in {row.id: row for row in reversed(rows)}.values() if row.id in ids])
+
+
+async def remove_usage(connection: asyncpg.Connection, before_ms: int, limit: int) -> int:
+    async with connection.transaction():
+        removed = [UsageRow(*columns) for columns in await connection.fetch(REMOVE_USAGE, first_id(before_ms), limit)]
+        await subtract_rows(connection, removed)
+    return len(removed)
+
+
+async def list_usage(connection: asyncpg.Connection, span: UsageSpan) -> tuple[UsageRow, ...]:
+    found = await connection.fetch(SELECT_USAGE, first_id(span.since_ms), first_id(span.until_ms), span.key)
+    return tuple(UsageRow(*columns) for columns in found)
+
+
+SPECIAL = re.compile(r"([\\%_])")
+
+
+def _make_pattern(text: str) -> str:
+    return SPECIAL.sub(r"\\\1", text).replace("*", "%")
+
+
+DIALECT = Dialect("LIKE", _make_pattern, lambda place: f"${place}")
+ORDER = "ORDER BY id DESC"
+
+
+async def search_requests(connection: asyncpg.Connection, search: RequestSearch) -> RequestPage:
+    """Return a page of requests."""
+    last = await _last_examined(connection, search) if search.conditions else None
+    statement = filter_all(search, last, DIALECT)
+    found = await connection.fetch(
+        f"SELECT {', '.join(COLUMNS)} FROM dragoman.usage WHERE {statement.where}"  # noqa: S608 - names of our own fields
+        f" {ORDER} LIMIT {search.limit:d}",
+        *statement.values,
+    )
+    return make_page(search, tuple(UsageRow(*columns) for columns in found), last)
+
+
+async def _last_examined(connection: asyncpg.Connection, search: RequestSearch) -> bytes | None:
+    statement = narrow(search, DIALECT)
+    found = await connection.fetchrow(
+        f"SELECT id FROM dragoman.usage WHERE {statement.where} {ORDER} LIMIT 1 OFFSET {MAX_EXAMINED}",  # noqa: S608
+        *statement.values,
+    )
+    return bytes(found[0]) if found else None
+
 
 KEY = "dimension, owner, level, slot, grouped"
 TTFT_KEY = "owner, level, slot, route, bucket"

@@ -1,11 +1,21 @@
-"""The SQL statements on the sums of usage of the SQLite store."""
+"""The SQL statements on usage in SQLite: the rows of requests, the search among them, and their sums."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import apsw
 import msgspec
 from msgspec.structs import astuple, replace
 
+from dragoman.store.request_search import (
+    MAX_EXAMINED,
+    Dialect,
+    RequestPage,
+    RequestSearch,
+    filter_all,
+    make_page,
+    narrow,
+)
 from dragoman.store.rollup import (
     DAY_MS,
     EVERYBODY,
@@ -24,7 +34,90 @@ from dragoman.store.rollup import (
     start_of_step,
     take_back,
 )
-from dragoman.store.usage_rows import SLOT_MS, UsageRow, UsageSum, first_id, time_of_id
+from dragoman.store.usage_rows import COLUMNS, SLOT_MS, UsageRow, UsageSpan, UsageSum, first_id, time_of_id
+
+INSERT = f"INSERT INTO usage ({', '.join(COLUMNS)}) VALUES "  # noqa: S608 - names of our own fields
+PLACES = f"({','.join('?' * len(COLUMNS))})"
+STREAM = COLUMNS.index("stream")
+# Each statement acquires the interpreter's lock once, so that many rows share one. By number of rows, largest first.
+INSERT_USAGE = {count: INSERT + ",".join([PLACES] * count) for count in (100, 10, 1)}
+INSERT_IF_NEW = f"{INSERT}{PLACES} ON CONFLICT (id) DO NOTHING"
+REMOVE_USAGE = f"""
+    DELETE FROM usage WHERE id IN (SELECT id FROM usage WHERE id < ? ORDER BY id LIMIT ?)
+    RETURNING {", ".join(COLUMNS)}
+"""  # noqa: S608 - names of our own fields
+SELECT_USAGE = f"""
+    SELECT {", ".join(COLUMNS)}
+    FROM usage WHERE id >= ?1 AND id < ?2 AND (?3 IS NULL OR key = ?3) ORDER BY id
+"""  # noqa: S608 - names of our own fields
+
+
+def append_usage(connection: apsw.Connection, rows: Sequence[UsageRow]) -> None:
+    start = 0
+    added: list[UsageRow] = []
+    for count, statement in INSERT_USAGE.items():
+        while len(rows) - start >= count:
+            added += _insert(connection, statement, rows[start : start + count])
+            start += count
+    add_rows(connection, added)
+
+
+def _insert(connection: apsw.Connection, statement: str, rows: Sequence[UsageRow]) -> Sequence[UsageRow]:
+    """Insert rows and return those that were not there before; only those are counted."""
+    try:
+        connection.execute(statement, list(chain.from_iterable(map(astuple, rows))))
+        return rows
+    except apsw.ConstraintError:  # rare: some are there already, since rows are appended again after an error
+        return [row for row in rows if _insert_if_new(connection, row)]
+
+
+def _insert_if_new(connection: apsw.Connection, row: UsageRow) -> bool:
+    connection.execute(INSERT_IF_NEW, astuple(row))
+    return connection.changes() > 0
+
+
+def remove_usage(connection: apsw.Connection, before_ms: int, limit: int) -> int:
+    removed = make_rows(connection.execute(REMOVE_USAGE, (first_id(before_ms), limit)))
+    subtract_rows(connection, removed)
+    return len(removed)
+
+
+def make_rows(found: apsw.Cursor) -> tuple[UsageRow, ...]:
+    return tuple(replace(UsageRow(*columns), stream=bool(columns[STREAM])) for columns in found)
+
+
+def list_usage(connection: apsw.Connection, span: UsageSpan) -> tuple[UsageRow, ...]:
+    found = connection.execute(SELECT_USAGE, (first_id(span.since_ms), first_id(span.until_ms), span.key))
+    return make_rows(found)
+
+
+def _make_pattern(text: str) -> str:
+    return text.replace("[", "[[]").replace("?", "[?]")
+
+
+DIALECT = Dialect("GLOB", _make_pattern, lambda place: f"?{place}")
+ORDER = "ORDER BY id DESC"
+
+
+def search_requests(connection: apsw.Connection, search: RequestSearch) -> RequestPage:
+    """Return a page of requests."""
+    last = _last_examined(connection, search) if search.conditions else None
+    statement = filter_all(search, last, DIALECT)
+    found = connection.execute(
+        f"SELECT {', '.join(COLUMNS)} FROM usage WHERE {statement.where} {ORDER} LIMIT {search.limit:d}",  # noqa: S608
+        statement.values,
+    )
+    return make_page(search, make_rows(found), last)
+
+
+def _last_examined(connection: apsw.Connection, search: RequestSearch) -> bytes | None:
+    statement = narrow(search, DIALECT)
+    found = connection.execute(
+        f"SELECT id FROM usage WHERE {statement.where} {ORDER} LIMIT 1 OFFSET {MAX_EXAMINED}",  # noqa: S608
+        statement.values,
+    ).fetchone()
+    return bytes(found[0]) if found else None
+
 
 KEY = "dimension, owner, level, slot, grouped"
 TTFT_KEY = "owner, level, slot, route, bucket"
