@@ -11,6 +11,7 @@ from dragoman.store.response_rows import (
     ConversationRow,
     Ending,
     EventChunk,
+    FinishedRun,
     Kept,
     QueuedRun,
     ResponseRow,
@@ -51,9 +52,9 @@ def test_a_queued_response_is_claimed_once_and_ends_once(store_url: str) -> None
         assert await claim(store, "other") is None
         done = replace(run.row, status="completed", route="up/n", head=b'{"done":1}', output=REPLY.digest)
         last = EventChunk(2, 2, b"last\n\n")
-        assert not await store.runs.finish_run("other", done, [REPLY], (), [last], NOW)
-        assert await store.runs.finish_run("token", done, [REPLY], (), [last], NOW)
-        assert not await store.runs.finish_run("token", done, [REPLY], (), [last], NOW)
+        assert not await store.runs.finish_run(FinishedRun("other", done, [REPLY], (), [last]), NOW)
+        assert await store.runs.finish_run(FinishedRun("token", done, [REPLY], (), [last]), NOW)
+        assert not await store.runs.finish_run(FinishedRun("token", done, [REPLY], (), [last]), NOW)
         assert not await store.runs.end_run("alice", "resp_1", Ending("cancelled", b"{}"), NOW)
         assert await store.responses.find_response("alice", "resp_1", NOW) == done
         events = await store.runs.load_events("alice", "resp_1", 0, 10)
@@ -140,7 +141,7 @@ def test_a_conversation_is_locked_until_its_background_response_ends(store_url: 
         assert not await store.responses.lock_conversation("alice", "conv_1", lock, NOW)
         await claim(store, "token")
         done = replace(row, status="completed", output=REPLY.digest)
-        await store.runs.finish_run("token", done, [REPLY], [HELLO.digest, REPLY.digest], (), NOW)
+        await store.runs.finish_run(FinishedRun("token", done, [REPLY], [HELLO.digest, REPLY.digest], ()), NOW)
         assert await store.responses.conversation_items("alice", "conv_1") == (HELLO, REPLY)
         assert await store.responses.lock_conversation("alice", "conv_1", lock, NOW)
 

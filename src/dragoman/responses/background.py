@@ -28,6 +28,7 @@ from dragoman.store.response_rows import (
     UNFINISHED,
     Ending,
     EventChunk,
+    FinishedRun,
     QueuedRun,
     ResponseRow,
     Run,
@@ -290,7 +291,7 @@ class BackgroundRuns:
             await self._runs.add_events([RunEvents(active.token, chunk) for chunk in chunks], now())
             return "failed" if await self._end(active.row, "failed", failure) else ""
         row, items, appended = state.describe(reply)
-        is_stored = await self._runs.finish_run(active.token, row, items, appended, chunks, now())
+        is_stored = await self._runs.finish_run(FinishedRun(active.token, row, items, appended, chunks), now())
         return reply.status if is_stored else ""
 
     async def _store_events(self) -> None:

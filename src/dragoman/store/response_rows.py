@@ -203,6 +203,16 @@ class Ending(Struct, frozen=True):
     expired_at: int | None = None  # it ends only if its lease has ended by then; None: in any case
 
 
+class FinishedRun(Struct, frozen=True):
+    """How a claimed response has ended, with its output and its last events."""
+
+    token: str
+    row: ResponseRow
+    items: Sequence[ItemRow]
+    appended: Sequence[bytes]  # digests of items that its conversation grows by, if that still exists
+    chunks: Sequence[EventChunk]
+
+
 class RunStore(Protocol):
     """Every operation may raise StoreError."""
 
@@ -224,19 +234,8 @@ class RunStore(Protocol):
     async def add_events(self, events: Sequence[RunEvents], now: int) -> None:
         """Add events of claimed responses; those of responses that others have ended are left out."""
 
-    async def finish_run(
-        self,
-        token: str,
-        row: ResponseRow,
-        items: Sequence[ItemRow],
-        appended: Sequence[bytes],
-        chunks: Sequence[EventChunk],
-        now: int,
-    ) -> bool:
-        """Store how a claimed response has ended, with its output and last events; False if others have ended it.
-
-        The items with the digests `appended` are added to its conversation, if that still exists.
-        """
+    async def finish_run(self, finished: FinishedRun, now: int) -> bool:
+        """Store how a claimed response has ended; False if others have ended it."""
 
     async def end_run(self, owner: str, id: str, ending: Ending, now: int) -> bool:
         """End a response without a reply; False if it has ended already."""

@@ -6,15 +6,15 @@ key that made the request.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from operator import add, attrgetter, neg
 from typing import Literal
 
 from msgspec import Struct
-from msgspec.structs import astuple, fields
+from msgspec.structs import astuple, fields, replace
 
-from dragoman.store.usage_rows import COLUMNS, SLOT_MS, GroupBy, UsageRow, UsageSum, add_sums
+from dragoman.store.usage_rows import COLUMNS, SLOT_MS, GroupBy, UsageRow, UsageSum, add_sums, first_id, time_of_id
 
 HOUR_MS = 4 * SLOT_MS
 DAY_MS = 24 * HOUR_MS
@@ -46,6 +46,10 @@ class TtftKey(Struct, frozen=True, order=True):
     slot: int
     route: str
     bucket: int
+
+
+SUM_KEY = ", ".join(RollupKey.__struct_fields__)  # the columns, in the order of the tables
+TTFT_KEY = ", ".join(TtftKey.__struct_fields__)
 
 
 class Rollup(Struct, frozen=True):
@@ -154,13 +158,75 @@ def cover(query: SumQuery) -> Iterator[Part]:
         yield from _cover(query.since_ms, query.until_ms, levels)
 
 
-def start_of_step(query: SumQuery, part: "Part") -> str:
+def start_of_step(query: SumQuery, part: Part) -> str:
     """Return the SQL expression, over `began_ms`, of the quarter of an hour in which the step begins."""
     if not query.step_ms:
         return f"{query.since_ms // SLOT_MS:d}"
     step, offset = query.step_ms, query.offset_ms
     later = -offset if isinstance(part, DaysPart) and offset < 0 else 0  # the day begins before the UTC day does
     return f"((began_ms + {later + offset:d}) / {step:d} * {step:d} - {offset:d}) / {SLOT_MS:d}"
+
+
+class SumDialect(Struct, frozen=True):
+    """How a database reads sums. The statements have the places {group}, {step} and {slots}."""
+
+    select_sums: str
+    sum_rows: str  # the sums of rows that are not covered by slots
+    slots_in_range: str
+    slots_in_list: str
+    provider: str  # the provider of a group that is a route
+    list_slots: Callable[[list[tuple[int, int]]], tuple[object, ...]]  # the values of `slots_in_list`
+
+
+def build_statement(query: SumQuery, part: Part, dialect: SumDialect) -> tuple[str, tuple[object, ...]]:
+    """Return the statement that reads one part of a query, and its values."""
+    step = start_of_step(query, part)
+    if isinstance(part, RowsPart):
+        values = (first_id(part.since_ms), first_id(part.until_ms), query.key, query.by)
+        return dialect.sum_rows.format(step=step), values
+    dimension, owner = find_dimension(query.by, query.key)
+    only = query.key if dimension == "key" else None
+    group = {"provider": dialect.provider, "all": "''"}.get(query.by, "grouped")
+    slots: tuple[object, ...]
+    match part:
+        case RollupPart(level, first, end):
+            where, slots = dialect.slots_in_range, (level, first, end)
+        case DaysPart(first, end):
+            where, slots = dialect.slots_in_range, (DAY_MS, first, end)
+        case MovedPart(listed):
+            where, slots = dialect.slots_in_list, dialect.list_slots(listed)
+    return dialect.select_sums.format(group=group, step=step, slots=where), (dimension, owner, only, *slots)
+
+
+def clip(query: SumQuery, first: bytes | None, last: bytes | None) -> SumQuery:
+    """Return the query with no more time than there is from the first row to the last; ids are None without rows."""
+    if first is None or last is None:
+        return replace(query, until_ms=query.since_ms)
+    since, until = max(query.since_ms, time_of_id(first)), min(query.until_ms, time_of_id(last) + 1)
+    return replace(query, since_ms=since, until_ms=until)
+
+
+def widen(query: SumQuery) -> SumQuery:
+    """Return the query with whole quarters of an hour."""
+    start, end = query.since_ms // SLOT_MS * SLOT_MS, -(-query.until_ms // SLOT_MS) * SLOT_MS
+    return replace(query, since_ms=start, until_ms=end)
+
+
+def cover_ttft(query: SumQuery) -> Iterator[tuple[str, int, int, int]]:
+    """Yield owner, level, first and end of the slots that have the times to the first token of a query."""
+    owner = EVERYBODY if query.key is None else query.key
+    for part in cover(replace(widen(query), step_ms=0)):
+        if isinstance(part, RollupPart):
+            yield owner, part.level, part.first, part.end
+
+
+def add_ttft_counts(rows: Iterable[tuple[str, int, int]]) -> dict[str, dict[int, int]]:
+    """Add up numbers of requests by route and bucket."""
+    counts: dict[str, dict[int, int]] = {}
+    for route, bucket, number in rows:
+        known = counts.setdefault(route, {})
+        known[bucket] = known.get(bucket, 0) + number
+    return counts
 
 
 def merge(parts: Iterable[UsageSum]) -> tuple[UsageSum, ...]:

@@ -20,6 +20,7 @@ from dragoman.store.postgres.responses import (
 from dragoman.store.response_rows import (
     Ending,
     EventChunk,
+    FinishedRun,
     ItemRow,
     QueuedRun,
     ResponseRow,
@@ -134,15 +135,8 @@ class PostgresRuns:
 
         await self._connections.run(add)
 
-    async def finish_run(
-        self,
-        token: str,
-        row: ResponseRow,
-        items: Sequence[ItemRow],
-        appended: Sequence[bytes],
-        chunks: Sequence[EventChunk],
-        now: int,
-    ) -> bool:
+    async def finish_run(self, finished: FinishedRun, now: int) -> bool:
+        row = finished.row
         removing = "DELETE FROM dragoman.background_runs WHERE owner = $1 AND id = $2 AND token = $3"
         reading = f"SELECT {COLUMNS} FROM dragoman.responses WHERE owner = $1 AND id = $2"
         ending = (
@@ -153,17 +147,17 @@ class PostgresRuns:
         async def finish(connection: asyncpg.Connection) -> bool:
             async with connection.transaction():
                 await lock_owner(connection, row.owner)
-                if not has_changed(await connection.execute(removing, row.owner, row.id, token)):
+                if not has_changed(await connection.execute(removing, row.owner, row.id, finished.token)):
                     return False
                 known = ResponseRow(*await connection.fetchrow(reading, row.owner, row.id)).digests
-                added = await add_items(connection, row.owner, items)
+                added = await add_items(connection, row.owner, finished.items)
                 await connection.execute(REFER, row.owner, [digest for digest in row.digests if digest not in known])
                 values = (row.status, row.route, row.head, row.output, added)
                 await connection.execute(ending, row.owner, row.id, *values)
-                for chunk in chunks:
+                for chunk in finished.chunks:
                     await _add_chunk(connection, row.owner, row.id, chunk, now)
-                if appended and await has_conversation(connection, row.owner, row.conversation):
-                    await extend_conversation(connection, row.owner, row.conversation, (), appended)
+                if finished.appended and await has_conversation(connection, row.owner, row.conversation):
+                    await extend_conversation(connection, row.owner, row.conversation, (), finished.appended)
             return True
 
         return await self._connections.run(finish)

@@ -16,24 +16,24 @@ from dragoman.store.request_search import (
     narrow,
 )
 from dragoman.store.rollup import (
-    DAY_MS,
-    EVERYBODY,
     MAX_SUM,
+    SUM_KEY,
     SUMS,
-    DaysPart,
+    TTFT_KEY,
     MovedPart,
-    Part,
-    RollupPart,
-    RowsPart,
+    SumDialect,
     SumQuery,
+    add_ttft_counts,
+    build_statement,
+    clip,
     cover,
-    find_dimension,
+    cover_ttft,
     merge,
     roll_up,
-    start_of_step,
     take_back,
+    widen,
 )
-from dragoman.store.usage_rows import COLUMNS, SLOT_MS, UsageRow, UsageSpan, UsageSum, first_id, time_of_id
+from dragoman.store.usage_rows import COLUMNS, UsageRow, UsageSpan, UsageSum, first_id
 
 TEXTS = frozenset(
     {"request_id", "key", "client", "client_protocol", "upstream_protocol", "provider", "model", "requested_model"}
@@ -110,19 +110,17 @@ async def _last_examined(connection: asyncpg.Connection, search: RequestSearch) 
     return bytes(found[0]) if found else None
 
 
-KEY = "dimension, owner, level, slot, grouped"
-TTFT_KEY = "owner, level, slot, route, bucket"
 PLACES = ", ".join(f"${place}" for place in range(1, 6 + len(SUMS)))
 INCREASED = ", ".join(f"{name} = least(old.{name}::numeric + excluded.{name}, {MAX_SUM})" for name in SUMS)
 ADD_SUMS = f"""
-    INSERT INTO dragoman.usage_sums AS old ({KEY}, {", ".join(SUMS)}) VALUES ({PLACES})
-    ON CONFLICT ({KEY}) DO UPDATE SET {INCREASED}
+    INSERT INTO dragoman.usage_sums AS old ({SUM_KEY}, {", ".join(SUMS)}) VALUES ({PLACES})
+    ON CONFLICT ({SUM_KEY}) DO UPDATE SET {INCREASED}
 """  # noqa: S608 - names of our own fields
 ADD_TTFT = f"""
     INSERT INTO dragoman.usage_ttft AS old ({TTFT_KEY}, requests) VALUES ($1, $2, $3, $4, $5, $6)
     ON CONFLICT ({TTFT_KEY}) DO UPDATE SET requests = old.requests + excluded.requests
 """  # noqa: S608 - names of our own fields
-REMOVE_EMPTY = f"DELETE FROM dragoman.usage_sums WHERE ({KEY}) = ($1, $2, $3, $4, $5) AND requests <= 0"  # noqa: S608
+REMOVE_EMPTY = f"DELETE FROM dragoman.usage_sums WHERE ({SUM_KEY}) = ($1, $2, $3, $4, $5) AND requests <= 0"  # noqa: S608
 REMOVE_EMPTY_TTFT = f"DELETE FROM dragoman.usage_ttft WHERE ({TTFT_KEY}) = ($1, $2, $3, $4, $5) AND requests <= 0"  # noqa: S608
 TOTALS = ", ".join(f"sum({name})::{'double precision' if name == 'credits' else 'bigint'}" for name in SUMS)
 SELECT_SUMS = f"""
@@ -136,9 +134,6 @@ SELECT_TTFT = """
     WHERE owner = $1 AND level = $2 AND slot >= $3 AND slot < $4 GROUP BY route, bucket
 """
 EDGE = "SELECT id FROM dragoman.usage"  # min(id) would need PostgreSQL 18: id is a bytea
-RANGE = "level = $4 AND slot >= $5 AND slot < $6"
-LISTED = "(level, slot) IN (SELECT * FROM unnest($4::bigint[], $5::bigint[]))"
-PROVIDER = "split_part(grouped, '/', 1)"
 SUM_ROWS = """
     SELECT CASE $4::text WHEN 'model' THEN provider || '/' || model WHEN 'key' THEN key WHEN 'client' THEN client
             WHEN 'provider' THEN provider ELSE '' END AS grouped_by,
@@ -162,6 +157,14 @@ SUM_ROWS = """
           WHERE id >= $1 AND id < $2 AND ($3::text IS NULL OR key = $3)) AS found
     GROUP BY grouped_by, step
 """
+SUM_DIALECT = SumDialect(
+    SELECT_SUMS,
+    SUM_ROWS,
+    slots_in_range="level = $4 AND slot >= $5 AND slot < $6",
+    slots_in_list="(level, slot) IN (SELECT * FROM unnest($4::bigint[], $5::bigint[]))",
+    provider="split_part(grouped, '/', 1)",
+    list_slots=lambda slots: tuple(zip(*slots, strict=True)),
+)
 
 
 async def add_rows(connection: asyncpg.Connection, rows: Sequence[UsageRow]) -> None:
@@ -186,25 +189,13 @@ async def sum_usage(connection: asyncpg.Connection, query: SumQuery) -> tuple[Us
 
 async def count_ttft(connection: asyncpg.Connection, query: SumQuery) -> dict[str, dict[int, int]]:
     """Return the number of requests by route and bucket, of all quarters of an hour that the time touches."""
-    owner = EVERYBODY if query.key is None else query.key
-    counts: dict[str, dict[int, int]] = {}
-    whole = replace(
-        query,
-        since_ms=query.since_ms // SLOT_MS * SLOT_MS,
-        until_ms=-(-query.until_ms // SLOT_MS) * SLOT_MS,
-        step_ms=0,
-    )
-    for part in cover(whole):
-        if isinstance(part, RollupPart):
-            for route, bucket, number in await connection.fetch(SELECT_TTFT, owner, part.level, part.first, part.end):
-                known = counts.setdefault(route, {})
-                known[bucket] = known.get(bucket, 0) + number
-    return counts
+    slots = cover_ttft(query)
+    return add_ttft_counts([row for values in slots for row in await connection.fetch(SELECT_TTFT, *values)])
 
 
 async def _read_parts(connection: asyncpg.Connection, query: SumQuery) -> AsyncIterator[UsageSum]:
     for part in cover(await _fit(connection, query)):
-        statement, values = _statement(query, part)
+        statement, values = build_statement(query, part, SUM_DIALECT)
         for columns in await connection.fetch(statement, *values):
             found = UsageSum(*columns)
             yield found
@@ -212,34 +203,18 @@ async def _read_parts(connection: asyncpg.Connection, query: SumQuery) -> AsyncI
                 yield take_back(found, query)
 
 
-def _statement(query: SumQuery, part: Part) -> tuple[str, tuple[object, ...]]:
-    """Return the statement that reads one part, and its values."""
-    step = start_of_step(query, part)
-    if isinstance(part, RowsPart):
-        return SUM_ROWS.format(step=step), (first_id(part.since_ms), first_id(part.until_ms), query.key, query.by)
-    dimension, owner = find_dimension(query.by, query.key)
-    only = query.key if dimension == "key" else None
-    group = {"provider": PROVIDER, "all": "''"}.get(query.by, "grouped")
-    slots: tuple[object, ...]
-    match part:
-        case RollupPart(level, first, end):
-            where, slots = RANGE, (level, first, end)
-        case DaysPart(first, end):
-            where, slots = RANGE, (DAY_MS, first, end)
-        case MovedPart(listed):
-            where, slots = LISTED, tuple(zip(*listed, strict=True))
-    return SELECT_SUMS.format(group=group, step=step, slots=where), (dimension, owner, only, *slots)
-
-
 async def _fit(connection: asyncpg.Connection, query: SumQuery) -> SumQuery:
     """Return the query with no more time than there are rows, and whole quarters of an hour where no row is between."""
     first, last = await connection.fetchrow(f"SELECT ({EDGE} ORDER BY id LIMIT 1), ({EDGE} ORDER BY id DESC LIMIT 1)")
-    if first is None or last is None:
-        return replace(query, until_ms=query.since_ms)
-    since, until = max(query.since_ms, time_of_id(first)), min(query.until_ms, time_of_id(last) + 1)
-    query = replace(query, since_ms=since, until_ms=until)
-    start, end = query.since_ms // SLOT_MS * SLOT_MS, -(-query.until_ms // SLOT_MS) * SLOT_MS
+    query = clip(query, first, last)
+    if query.since_ms >= query.until_ms:
+        return query
+    whole = widen(query)
     is_free = "SELECT NOT EXISTS (SELECT FROM dragoman.usage WHERE id >= $1 AND id < $2)"
-    before = await connection.fetchval(is_free, first_id(start), first_id(query.since_ms))
-    after = await connection.fetchval(is_free, first_id(query.until_ms), first_id(end))
-    return replace(query, since_ms=start if before else query.since_ms, until_ms=end if after else query.until_ms)
+    before = await connection.fetchval(is_free, first_id(whole.since_ms), first_id(query.since_ms))
+    after = await connection.fetchval(is_free, first_id(query.until_ms), first_id(whole.until_ms))
+    return replace(
+        query,
+        since_ms=whole.since_ms if before else query.since_ms,
+        until_ms=whole.until_ms if after else query.until_ms,
+    )

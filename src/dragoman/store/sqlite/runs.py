@@ -9,6 +9,7 @@ import apsw
 from dragoman.store.response_rows import (
     Ending,
     EventChunk,
+    FinishedRun,
     ItemRow,
     QueuedRun,
     ResponseRow,
@@ -114,33 +115,27 @@ class SqliteRuns:
 
         await self._runner.write(add)
 
-    async def finish_run(
-        self,
-        token: str,
-        row: ResponseRow,
-        items: Sequence[ItemRow],
-        appended: Sequence[bytes],
-        chunks: Sequence[EventChunk],
-        now: int,
-    ) -> bool:
+    async def finish_run(self, finished: FinishedRun, now: int) -> bool:
+        row = finished.row
+
         def finish(connection: apsw.Connection) -> bool:
             query = "DELETE FROM background_runs WHERE owner = ? AND id = ? AND token = ?"
-            if not has_changed(connection, query, (row.owner, row.id, token)):
+            if not has_changed(connection, query, (row.owner, row.id, finished.token)):
                 return False
             reading = f"SELECT {COLUMNS} FROM responses WHERE owner = ? AND id = ?"
             [queued] = connection.execute(reading, (row.owner, row.id))
             known = ResponseRow(*queued).digests
-            added = add_items(connection, row.owner, items)
+            added = add_items(connection, row.owner, finished.items)
             refer(connection, row.owner, [digest for digest in row.digests if digest not in known])
             ending = (
                 "UPDATE responses SET status = ?, route = ?, head = ?, output = ?, bytes = bytes + ?"
                 " WHERE owner = ? AND id = ?"
             )
             connection.execute(ending, (row.status, row.route, row.head, row.output, added, row.owner, row.id))
-            for chunk in chunks:
+            for chunk in finished.chunks:
                 _add_chunk(connection, row.owner, row.id, chunk, now)
-            if appended and has_conversation(connection, row.owner, row.conversation):
-                extend_conversation(connection, row.owner, row.conversation, (), appended)
+            if finished.appended and has_conversation(connection, row.owner, row.conversation):
+                extend_conversation(connection, row.owner, row.conversation, (), finished.appended)
             return True
 
         return await self._runner.write(finish)

@@ -17,24 +17,24 @@ from dragoman.store.request_search import (
     narrow,
 )
 from dragoman.store.rollup import (
-    DAY_MS,
-    EVERYBODY,
     MAX_SUM,
+    SUM_KEY,
     SUMS,
-    DaysPart,
+    TTFT_KEY,
     MovedPart,
-    Part,
-    RollupPart,
-    RowsPart,
+    SumDialect,
     SumQuery,
+    add_ttft_counts,
+    build_statement,
+    clip,
     cover,
-    find_dimension,
+    cover_ttft,
     merge,
     roll_up,
-    start_of_step,
     take_back,
+    widen,
 )
-from dragoman.store.usage_rows import COLUMNS, SLOT_MS, UsageRow, UsageSpan, UsageSum, first_id, time_of_id
+from dragoman.store.usage_rows import COLUMNS, UsageRow, UsageSpan, UsageSum, first_id
 
 INSERT = f"INSERT INTO usage ({', '.join(COLUMNS)}) VALUES "  # noqa: S608 - names of our own fields
 PLACES = f"({','.join('?' * len(COLUMNS))})"
@@ -119,17 +119,16 @@ def _last_examined(connection: apsw.Connection, search: RequestSearch) -> bytes 
     return bytes(found[0]) if found else None
 
 
-KEY = "dimension, owner, level, slot, grouped"
-TTFT_KEY = "owner, level, slot, route, bucket"
+INCREASED = ", ".join(f"{name} = min({name} + excluded.{name}, {MAX_SUM})" for name in SUMS)
 ADD_SUMS = f"""
-    INSERT INTO usage_sums ({KEY}, {", ".join(SUMS)}) VALUES ({", ".join("?" * (5 + len(SUMS)))})
-    ON CONFLICT ({KEY}) DO UPDATE SET {", ".join(f"{name} = min({name} + excluded.{name}, {MAX_SUM})" for name in SUMS)}
+    INSERT INTO usage_sums ({SUM_KEY}, {", ".join(SUMS)}) VALUES ({", ".join("?" * (5 + len(SUMS)))})
+    ON CONFLICT ({SUM_KEY}) DO UPDATE SET {INCREASED}
 """  # noqa: S608 - names of our own fields
 ADD_TTFT = f"""
     INSERT INTO usage_ttft ({TTFT_KEY}, requests) VALUES (?, ?, ?, ?, ?, ?)
     ON CONFLICT ({TTFT_KEY}) DO UPDATE SET requests = requests + excluded.requests
 """  # noqa: S608 - names of our own fields
-REMOVE_EMPTY = f"DELETE FROM usage_sums WHERE ({KEY}) = (?, ?, ?, ?, ?) AND requests <= 0"  # noqa: S608
+REMOVE_EMPTY = f"DELETE FROM usage_sums WHERE ({SUM_KEY}) = (?, ?, ?, ?, ?) AND requests <= 0"  # noqa: S608
 REMOVE_EMPTY_TTFT = f"DELETE FROM usage_ttft WHERE ({TTFT_KEY}) = (?, ?, ?, ?, ?) AND requests <= 0"  # noqa: S608
 SELECT_SUMS = f"""
     SELECT {{group}} AS grouped_by, {{step}} AS step, {", ".join(f"sum({name})" for name in SUMS)}
@@ -141,9 +140,6 @@ SELECT_TTFT = """
     SELECT route, bucket, sum(requests) FROM usage_ttft WHERE owner = ? AND level = ? AND slot >= ? AND slot < ?
     GROUP BY route, bucket
 """
-RANGE = "level = ?4 AND slot >= ?5 AND slot < ?6"
-LISTED = "(level, slot) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?4))"
-PROVIDER = "substr(grouped, 1, instr(grouped, '/') - 1)"
 SUM_ROWS = """
     SELECT CASE ?4 WHEN 'model' THEN provider || '/' || model WHEN 'key' THEN key WHEN 'client' THEN client
             WHEN 'provider' THEN provider ELSE '' END AS grouped_by,
@@ -163,6 +159,14 @@ SUM_ROWS = """
     FROM (SELECT *, time_ms AS began_ms FROM usage WHERE id >= ?1 AND id < ?2 AND (?3 IS NULL OR key = ?3))
     GROUP BY grouped_by, step
 """
+SUM_DIALECT = SumDialect(
+    SELECT_SUMS,
+    SUM_ROWS,
+    slots_in_range="level = ?4 AND slot >= ?5 AND slot < ?6",
+    slots_in_list="(level, slot) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?4))",
+    provider="substr(grouped, 1, instr(grouped, '/') - 1)",
+    list_slots=lambda slots: (msgspec.json.encode(slots).decode(),),
+)
 
 
 def add_rows(connection: apsw.Connection, rows: Sequence[UsageRow]) -> None:
@@ -187,59 +191,31 @@ def sum_usage(connection: apsw.Connection, query: SumQuery) -> tuple[UsageSum, .
 
 def count_ttft(connection: apsw.Connection, query: SumQuery) -> dict[str, dict[int, int]]:
     """Return the number of requests by route and bucket, of all quarters of an hour that the time touches."""
-    owner = EVERYBODY if query.key is None else query.key
-    counts: dict[str, dict[int, int]] = {}
-    whole = replace(
-        query,
-        since_ms=query.since_ms // SLOT_MS * SLOT_MS,
-        until_ms=-(-query.until_ms // SLOT_MS) * SLOT_MS,
-        step_ms=0,
-    )
-    for part in cover(whole):
-        if isinstance(part, RollupPart):
-            for route, bucket, number in connection.execute(SELECT_TTFT, (owner, part.level, part.first, part.end)):
-                known = counts.setdefault(route, {})
-                known[bucket] = known.get(bucket, 0) + number
-    return counts
+    slots = cover_ttft(query)
+    return add_ttft_counts(row for values in slots for row in connection.execute(SELECT_TTFT, values))
 
 
 def _read_parts(connection: apsw.Connection, query: SumQuery) -> Iterator[UsageSum]:
     for part in cover(_fit(connection, query)):
-        for columns in connection.execute(*_statement(query, part)):
+        for columns in connection.execute(*build_statement(query, part, SUM_DIALECT)):
             found = UsageSum(*columns)
             yield found
             if isinstance(part, MovedPart):
                 yield take_back(found, query)
 
 
-def _statement(query: SumQuery, part: Part) -> tuple[str, tuple[bytes | str | int | None, ...]]:
-    """Return the statement that reads one part, and its values."""
-    step = start_of_step(query, part)
-    if isinstance(part, RowsPart):
-        return SUM_ROWS.format(step=step), (first_id(part.since_ms), first_id(part.until_ms), query.key, query.by)
-    dimension, owner = find_dimension(query.by, query.key)
-    only = query.key if dimension == "key" else None
-    group = {"provider": PROVIDER, "all": "''"}.get(query.by, "grouped")
-    slots: tuple[str | int, ...]
-    match part:
-        case RollupPart(level, first, end):
-            where, slots = RANGE, (level, first, end)
-        case DaysPart(first, end):
-            where, slots = RANGE, (DAY_MS, first, end)
-        case MovedPart(listed):
-            where, slots = LISTED, (msgspec.json.encode(listed).decode(),)
-    return SELECT_SUMS.format(group=group, step=step, slots=where), (dimension, owner, only, *slots)
-
-
 def _fit(connection: apsw.Connection, query: SumQuery) -> SumQuery:
     """Return the query with no more time than there are rows, and whole quarters of an hour where no row is between."""
     [[first, last]] = connection.execute("SELECT (SELECT min(id) FROM usage), (SELECT max(id) FROM usage)")
-    if first is None or last is None:
-        return replace(query, until_ms=query.since_ms)
-    since, until = max(query.since_ms, time_of_id(first)), min(query.until_ms, time_of_id(last) + 1)
-    query = replace(query, since_ms=since, until_ms=until)
-    start, end = query.since_ms // SLOT_MS * SLOT_MS, -(-query.until_ms // SLOT_MS) * SLOT_MS
+    query = clip(query, first, last)
+    if query.since_ms >= query.until_ms:
+        return query
+    whole = widen(query)
     is_free = "SELECT NOT EXISTS (SELECT 1 FROM usage WHERE id >= ? AND id < ?)"
-    [[before]] = connection.execute(is_free, (first_id(start), first_id(query.since_ms)))
-    [[after]] = connection.execute(is_free, (first_id(query.until_ms), first_id(end)))
-    return replace(query, since_ms=start if before else query.since_ms, until_ms=end if after else query.until_ms)
+    [[before]] = connection.execute(is_free, (first_id(whole.since_ms), first_id(query.since_ms)))
+    [[after]] = connection.execute(is_free, (first_id(query.until_ms), first_id(whole.until_ms)))
+    return replace(
+        query,
+        since_ms=whole.since_ms if before else query.since_ms,
+        until_ms=whole.until_ms if after else query.until_ms,
+    )
