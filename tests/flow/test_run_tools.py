@@ -7,6 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.config.settings import Tools
+from dragoman.flow.steps.run_tools import Rounds
+from dragoman.hub.request import Role, Text
 from dragoman.hub.server_tools import SearchFound, SearchOutcome, SearchResult
 from dragoman.net.errors import ClientDisconnected
 from dragoman.tools.backends import McpServers
@@ -15,8 +17,9 @@ from dragoman.tools.web_search import SearchQuery
 from fakes.upstream import Answer, FakeUpstream
 from flow.chat_wire import STREAM, chunk
 from flow.gateway_rig import ClientCall, Rig
-from flow.in_memory import run
+from flow.in_memory import make_call, run
 from flow.writer_rig import soon
+from replies import END, START, text
 
 TOOL = {"type": "web_search_20250305", "name": "web_search"}
 USER = {"role": "user", "content": "x"}
@@ -96,3 +99,13 @@ def test_a_call_that_is_cancelled_cancels_its_search() -> None:
 
     with FakeUpstream([Answer(CALLS_SEARCH)]) as fake:
         run(scene(fake))
+
+
+def test_the_request_of_the_next_round_has_what_the_model_said() -> None:
+    rounds, request = Rounds(), make_call().request()
+    assert rounds.extend(request, None) == request
+    rounds.add([START, *text(0, "One"), END], {}, 1)
+    [*_, added] = rounds.extend(request, None).turns
+    assert (added.role, [part.text for part in added.parts if isinstance(part, Text)]) == (Role.ASSISTANT, ["One"])
+    rounds.go_on_with("token")
+    assert rounds.extend(request, None).continuation == "token"
