@@ -54,7 +54,10 @@ class ObservedRequest:
         if recording is not None:
             recording.note_outcome(record.outcome(), record.ledger)
         if cause is not None and cause is not fault:
-            raise cause from None
+            try:
+                raise cause from None
+            finally:
+                del cause, fault  # its traceback refers to this frame: a cycle would keep the request's body
         return cause is None
 
     def _note_fault(self, fault: BaseException) -> BaseException:
