@@ -34,10 +34,8 @@ from dragoman.stages.check_calls import CheckCalls
 from dragoman.stages.cite_links import CiteLinks, Sources
 from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.guard import Guard
-from dragoman.stages.hold_server_calls import HoldServerCalls
-from dragoman.stages.hold_truncated_call import HoldTruncatedCall
-from dragoman.stages.join_replies import JoinReplies
-from dragoman.stages.join_rounds import JoinRounds
+from dragoman.stages.hold_end import HoldServerCalls, HoldTruncatedCall
+from dragoman.stages.join_replies import JoinReplies, JoinRounds
 from dragoman.stages.restore_tools import RestoreTools
 from dragoman.stages.serialise_blocks import SerialiseBlocks
 from dragoman.stages.text_calls import TextCalls

@@ -19,7 +19,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Stage
 from dragoman.hub.usage import Usage
 from dragoman.observers.reply_monitor import ReplyMonitor
-from dragoman.stages.hold_pause import HoldContinuation, HoldPause
+from dragoman.stages.hold_end import HoldContinuation, HoldPause
 from flow.in_memory import CHAT, MESSAGES_STREAM, run
 from flow.writer_rig import Rig
 from replies import START, text

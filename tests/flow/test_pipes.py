@@ -16,7 +16,7 @@ from dragoman.hub.ports import Issuer, ReplyContext, Stage
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.protocols import PROTOCOLS
 from dragoman.stages.estimate_usage import EstimateUsage
-from dragoman.stages.hold_truncated_call import HoldTruncatedCall
+from dragoman.stages.hold_end import HoldTruncatedCall
 from dragoman.stages.text_calls import TextCalls
 from dragoman.stages.thinking_tags import ThinkingTags
 from laws import pieces_of

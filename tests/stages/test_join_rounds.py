@@ -18,7 +18,7 @@ from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.request import Citation
 from dragoman.hub.server_tools import Page, SearchFound, ToolErrorCode, ToolFailure, ToolOutcome
 from dragoman.hub.usage import Usage
-from dragoman.stages.join_rounds import JoinRounds
+from dragoman.stages.join_replies import JoinRounds
 from laws import assert_any_recut_agrees
 from replies import END, START, joined, split_delta, text
 

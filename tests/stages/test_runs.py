@@ -12,7 +12,7 @@ from dragoman.passes.adapt_tools import ToolId, ToolMap
 from dragoman.stages.check_calls import CheckCalls
 from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.guard import Guard
-from dragoman.stages.hold_truncated_call import HoldTruncatedCall
+from dragoman.stages.hold_end import HoldTruncatedCall
 from dragoman.stages.restore_tools import RestoreTools
 from dragoman.stages.serialise_blocks import SerialiseBlocks
 from dragoman.stages.text_calls import TextCalls

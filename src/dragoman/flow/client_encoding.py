@@ -15,8 +15,7 @@ from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.stages.check_calls import CheckCalls
 from dragoman.stages.cite_links import CiteLinks, Sources
 from dragoman.stages.guard import Guard
-from dragoman.stages.join_replies import JoinReplies
-from dragoman.stages.join_rounds import JoinRounds
+from dragoman.stages.join_replies import JoinReplies, JoinRounds
 from dragoman.stages.serialise_blocks import SerialiseBlocks
 
 

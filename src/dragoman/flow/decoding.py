@@ -15,9 +15,7 @@ from dragoman.net.headers import Headers
 from dragoman.net.tasks import describe_fault
 from dragoman.providers.token_count import count_text, estimate_request_tokens
 from dragoman.stages.estimate_usage import EstimateUsage
-from dragoman.stages.hold_pause import HoldContinuation, HoldPause
-from dragoman.stages.hold_server_calls import HoldServerCalls
-from dragoman.stages.hold_truncated_call import HoldTruncatedCall
+from dragoman.stages.hold_end import HoldContinuation, HoldPause, HoldServerCalls, HoldTruncatedCall
 from dragoman.stages.restore_tools import RestoreTools
 
 log = logging.getLogger(__name__)

@@ -1,5 +1,6 @@
-"""Join the replies of several upstreams into one reply, as if the first had never been interrupted.
+"""Join several replies into one: those of several upstreams, and the rounds between which the gateway runs tools.
 
+Replies of several upstreams become one as if the first had never been interrupted.
 A reply can be continued if it has text and no tool was called. After `interrupt`, the next upstream's events continue
 those of the first: its text is added to the open block. Its reasoning is left out: a reply that ends with reasoning
 cannot be sent back to its vendor, and reasoning would split the sentence. Text is left out only where it certainly is
@@ -8,6 +9,8 @@ summed over all upstreams.
 """
 
 from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from dragoman.hub.events import (
     CallBlock,
@@ -24,9 +27,11 @@ from dragoman.hub.events import (
     Started,
     TextBlock,
     ThinkingBlock,
+    ToolReturned,
     UsageReported,
 )
 from dragoman.hub.loss import Ledger
+from dragoman.hub.server_tools import Page, SearchFound
 from dragoman.hub.usage import Usage
 
 FINAL = (CallBlock, HostedBlock, RefusalBlock)  # a reply with one of these, or several answers, is not continued
@@ -275,3 +280,63 @@ def _renumber(event: Delta | OpaqueAdded | CitationAdded | Closed, block: int) -
             return CitationAdded(block, citation)
         case Closed():
             return Closed(block)
+
+
+class JoinRounds:
+    """Numbers the blocks of all rounds in one sequence, keeps the first start, and sums usage and tool runs."""
+
+    def __init__(self) -> None:
+        self._first = 0  # the number of this round's block 0
+        self._next = 0
+        self._has_started = False
+        self._round = Usage()  # what this round has used so far
+        self._searches = self._fetches = 0  # since this round began
+        self.used_before: Usage | None = None  # by earlier rounds
+
+    @classmethod
+    def after(cls, blocks: int, used: Usage) -> "JoinRounds":
+        """Return the state after a first round that was not joined to others."""
+        joined = cls()
+        joined._next, joined._has_started, joined._round = blocks, True, used
+        return joined
+
+    def begin_round(self) -> None:
+        """Expect the events of another round."""
+        self._first = self._next
+        self.used_before = self._total()
+        self._round = Usage()
+        self._searches = self._fetches = 0
+
+    def feed(self, event: Event) -> Sequence[Event]:
+        match event:
+            case Started():
+                if self._has_started:
+                    return ()
+                self._has_started = True
+                return (event,)
+            case Opened(block=block):
+                self._next = max(self._next, self._first + block + 1)
+                return (replace(event, block=self._first + block),)
+            case ToolReturned(block=block, outcome=outcome):
+                self._searches += isinstance(outcome, SearchFound)
+                self._fetches += isinstance(outcome, Page)  # a run that failed is not counted
+                return (replace(event, block=self._first + block),)
+            case Delta() | OpaqueAdded() | CitationAdded() | Closed():
+                return (replace(event, block=self._first + event.block),) if self._first else (event,)
+            case UsageReported(usage=usage):
+                self._round = usage
+                return (UsageReported(self._total()),)
+            case Ended() if self._searches or self._fetches:  # tools have run after the usage was reported
+                return UsageReported(self._total()), event
+            case _:
+                return (event,)
+
+    def finish(self) -> Sequence[Event]:
+        return ()
+
+    def _total(self) -> Usage:
+        searches, fetches = self._round.web_searches + self._searches, self._round.web_fetches + self._fetches
+        total = replace(self._round, web_searches=searches, web_fetches=fetches)
+        if self.used_before is None:
+            return total
+        return self.used_before + replace(total, later_input=total.input)

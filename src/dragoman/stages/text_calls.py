@@ -13,10 +13,8 @@ from msgspec.structs import replace
 from dragoman.framing.jsonscan import compact, validate_object
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Started, Stop
 from dragoman.hub.ports import RunStage
-from dragoman.stages.call_syntax import BRACKET, CallReader, Tools
-from dragoman.stages.code_marks import CodeMarks
-from dragoman.stages.rewrite_text import FoundCall, Segment, TextRewriter
-from dragoman.stages.tag_calls import TAGS
+from dragoman.stages.call_syntax import BRACKET, TAGS, CallReader, Tools
+from dragoman.stages.rewrite_text import CodeMarks, FoundCall, Segment, TextRewriter
 
 
 class TextCalls(RunStage):

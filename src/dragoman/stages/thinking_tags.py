@@ -10,8 +10,7 @@ from enum import Enum
 
 from dragoman.hub.events import Closed, Delta, Event, OpaqueAdded, Opened, ThinkingBlock
 from dragoman.hub.ports import RunStage
-from dragoman.stages.code_marks import CodeMarks
-from dragoman.stages.rewrite_text import Segment, TextRewriter, Thought
+from dragoman.stages.rewrite_text import CodeMarks, Segment, TextRewriter, Thought
 
 NAMES = ("thinking", "think", "reasoning", "thought")
 OPENINGS = {f"<{name}>": f"</{name}>" for name in NAMES}

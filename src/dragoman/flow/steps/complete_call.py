@@ -38,7 +38,7 @@ from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceed
 from dragoman.net.headers import Headers
 from dragoman.passes.truncation_notice import digest_conversation, make_lost_call
 from dragoman.providers.provider import Attempt
-from dragoman.stages.hold_truncated_call import HoldTruncatedCall
+from dragoman.stages.hold_end import HoldTruncatedCall
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from dragoman.flow.pipes import TranslationPipe
 from dragoman.flow.steps.run_tools import Rounds
 from dragoman.hub.events import Ended, Event, Stop
 from dragoman.hub.usage import Usage
-from dragoman.stages.hold_pause import HoldContinuation, HoldPause
+from dragoman.stages.hold_end import HoldContinuation, HoldPause
 
 MAX_PAUSES = 5
 MAX_CONTINUATIONS = 16

@@ -28,7 +28,7 @@ from dragoman.passes.server_tools import (
     withdraw_server_tools,
     write_result,
 )
-from dragoman.stages.hold_server_calls import HoldServerCalls, ServerCall
+from dragoman.stages.hold_end import HoldServerCalls, ServerCall
 from dragoman.tools.addresses import DomainRules, Origin, ShownText, list_shown, may_fetch
 from dragoman.tools.backends import McpServers
 from dragoman.tools.plan import ToolPlan

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.stages.code_marks import CodeMarks
+from dragoman.stages.rewrite_text import CodeMarks
 from laws import cuts
 
 FENCED = [

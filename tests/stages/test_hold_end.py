@@ -1,4 +1,4 @@
-"""Calls of the gateway's own tools are held, with what comes after them, and everything else passes."""
+"""The end of a reply is held while the gateway runs tools, completes a call or asks for the rest; others pass."""
 
 import pytest
 
@@ -10,12 +10,15 @@ from dragoman.hub.events import (
     Event,
     Failed,
     Opened,
+    Started,
     Stop,
+    TextBlock,
+    TruncatedCall,
     UsageReported,
 )
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.usage import Usage
-from dragoman.stages.hold_server_calls import HoldServerCalls, ServerCall
+from dragoman.stages.hold_end import HoldPause, HoldServerCalls, HoldTruncatedCall, ServerCall
 from laws import assert_any_recut_agrees, run
 from replies import END, START, call, joined, split_delta, text
 
@@ -99,3 +102,57 @@ def test_after_a_failure_nothing_that_was_held_is_passed_on() -> None:
 def test_any_cut_of_the_deltas_holds_the_same() -> None:
     events = [START, *text(0, "hello"), *SEARCH, *text(2, "later"), TOOL_END]
     assert_any_recut_agrees(lambda: HoldServerCalls(KINDS), events, split_delta, joined)
+
+
+CUT = (TruncatedCall("call_1", "write", '{"path": "x'),)
+REPLY_WITH_CALL: list[Event] = [
+    Started("r", "m"),
+    Opened(0, TextBlock()),
+    Delta(0, "Writing "),
+    Delta(0, "now."),
+    Closed(0),
+    Opened(1, CallBlock("call_0", "read")),
+    Delta(1, "{}"),
+    Closed(1),
+]
+
+
+def test_an_end_with_a_truncated_call_is_held_with_the_text() -> None:
+    hold = HoldTruncatedCall()
+    passed = [out for event in [*REPLY_WITH_CALL, Ended(Stop.LENGTH, cut=CUT)] for out in hold.feed(event)]
+    assert passed == REPLY_WITH_CALL
+    assert hold.held == Ended(Stop.LENGTH, cut=CUT)
+    assert hold.text == "Writing now."
+    assert hold.next_block == 2
+
+
+def test_an_end_without_a_truncated_call_passes() -> None:
+    hold = HoldTruncatedCall()
+    events = [*REPLY_WITH_CALL, Ended(Stop.TOOL)]
+    assert [out for event in events for out in hold.feed(event)] == events
+    assert hold.held is None
+
+
+def test_the_end_that_follows_the_held_one_passes() -> None:
+    hold = HoldTruncatedCall()
+    assert list(hold.feed(Ended(Stop.LENGTH, cut=CUT))) == []
+    assert list(hold.feed(Ended(Stop.LENGTH))) == [Ended(Stop.LENGTH)]
+
+
+TEXT: list[Event] = [Started("msg_1", "m"), Opened(0, TextBlock()), Delta(0, "so"), Closed(0)]
+
+
+def test_a_pause_is_held_with_the_reply_so_far() -> None:
+    stage = HoldPause()
+    passed = [out for event in [*TEXT, Ended(Stop.PAUSE)] for out in stage.feed(event)]
+    assert passed == TEXT
+    assert stage.end == Ended(Stop.PAUSE)
+    assert stage.events == [*TEXT, Ended(Stop.PAUSE)]
+
+
+@pytest.mark.parametrize("stop", [stop for stop in Stop if stop is not Stop.PAUSE])
+def test_any_other_end_passes(stop: Stop) -> None:
+    stage = HoldPause()
+    passed = [out for event in [*TEXT, Ended(stop)] for out in stage.feed(event)]
+    assert passed == [*TEXT, Ended(stop)]
+    assert stage.end is None

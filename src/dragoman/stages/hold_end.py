@@ -1,4 +1,4 @@
-"""Hold a model's calls of the gateway's own tools, which the client must not see as calls of its own."""
+"""Hold back the end of a reply, until the gateway has requested the rest of it, run tools or completed a call."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,8 +14,10 @@ from dragoman.hub.events import (
     OpaqueAdded,
     Opened,
     Stop,
+    TextBlock,
     ToolReturned,
 )
+from dragoman.hub.ports import RunStage
 
 
 class ServerCall(Struct, frozen=True):
@@ -91,3 +93,83 @@ class HoldServerCalls:
     def _call(self, block: int) -> ServerCall:
         id, kind = self._ids[block]
         return ServerCall(id, kind, "".join(self._arguments[block]))
+
+
+class HoldTruncatedCall(RunStage):
+    """Passes all events but such an end, and keeps the text of the reply for the request that completes the call."""
+
+    __slots__ = ("_pieces", "_texts", "held", "next_block")
+
+    def __init__(self) -> None:
+        self.held: Ended | None = None
+        self.next_block = 0
+        self._texts: set[int] = set()
+        self._pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def feed(self, event: Event) -> Sequence[Event]:
+        if type(event) is Delta:
+            if event.block in self._texts:
+                self._pieces.append(event.text)
+            return (event,)
+        match event:
+            case Opened(block=block, what=what):
+                self.next_block = max(self.next_block, block + 1)
+                if isinstance(what, TextBlock):
+                    self._texts.add(block)
+            case Ended(cut=cut) if cut and self.held is None:
+                self.held = event
+                return ()
+            case _:
+                pass
+        return (event,)
+
+    def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
+        if run[0].block in self._texts:
+            self._pieces.append(text)
+        return run
+
+    def finish(self) -> Sequence[Event]:
+        return ()
+
+
+class HoldPause:
+    """Passes a reply on, without its end if that is a pause, and keeps the events for the request that continues it."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.end: Ended | None = None
+
+    def feed(self, event: Event) -> Sequence[Event]:
+        self.events.append(event)
+        if isinstance(event, Ended) and event.stop is Stop.PAUSE:
+            self.end = event
+            return ()
+        return (event,)
+
+    def finish(self) -> Sequence[Event]:
+        return ()
+
+
+class HoldContinuation(RunStage):
+    """Passes a reply on, without its end if a token continues the same request."""
+
+    __slots__ = ("end",)
+
+    def __init__(self) -> None:
+        self.end: Ended | None = None
+
+    def feed(self, event: Event) -> Sequence[Event]:
+        if type(event) is Ended and event.continuation is not None:
+            self.end = event
+            return ()
+        return (event,)
+
+    def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
+        return run
+
+    def finish(self) -> Sequence[Event]:
+        return ()
