@@ -24,6 +24,7 @@ from dragoman.hub.request import (
     Turn,
 )
 from dragoman.passes.adapt_tools import WRAPPED_PARAMETERS, ToolId, ToolMap, adapt_tools, assign_names
+from dragoman.protocols import PROTOCOLS
 from dragoman.stages.restore_tools import RestoreTools
 from laws import assert_any_recut_agrees, run
 from narrowing import expect, expect_all
@@ -239,3 +240,17 @@ def test_lowering_and_raising_a_call_is_the_identity() -> None:
         (opened,) = raised(tool_map, Opened(0, CallBlock("c", tool.name)))
         custom = isinstance(original, Custom)
         assert opened == Opened(0, CallBlock("c", original.name, custom=custom, namespace=original.namespace))
+
+
+BODY = b"""{"model": "m", "messages": [{"role": "user", "content": "Go on."}], "tools": [
+{"type": "function", "function": {"name": "f", "description": "plain"}},
+{"type": "custom", "custom": {"name": "p", "description": "freeform"}}]}"""
+
+
+def test_a_wrapped_tool_is_still_found_where_it_was_freeform() -> None:
+    client = PROTOCOLS["chat"].client
+    assert client is not None
+    request = client.parse(BODY, Ledger())
+    lowered, _ = adapt_tools(request, ToolLimits(custom=False, namespaces=False, name_max=64), Ledger())
+    pointers = [tool.pointer("description") for tool in lowered.tools if isinstance(tool, Function)]
+    assert pointers == ["/tools/0/function/description", "/tools/1/custom/description"]

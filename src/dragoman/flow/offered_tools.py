@@ -12,8 +12,8 @@ from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Foreign, Hosted, Request, ToolResult
 from dragoman.hub.server_tools import SEARCH, TOKEN_TAG, ServerToolUse, ToolText
-from dragoman.passes.own_uses_as_text import write_own_uses_as_text
-from dragoman.passes.server_tools import ServerTools, find_unrun_uses, offer_server_tools, write_earlier_uses
+from dragoman.passes.earlier_uses import find_unrun_uses, write_earlier_uses, write_own_uses_as_text
+from dragoman.passes.server_tools import ServerTools, offer_server_tools
 from dragoman.tools.plan import ToolPlan
 
 TOKEN = TOKEN_TAG.encode()

@@ -23,7 +23,7 @@ from dragoman.hub.server_tools import ServerToolUse
 from dragoman.net.client import OutgoingRequest
 from dragoman.net.headers import JSON, Header, Headers, names_in_connection
 from dragoman.passes.adapt_tools import ToolMap, adapt_tools
-from dragoman.passes.inline_media import find_links, inline_links
+from dragoman.passes.adapt_turns import find_links, inline_links
 from dragoman.passes.server_tools import ServerTools
 from dragoman.protocols import ACCOUNT_CHOICES, KEY_PLACES
 from dragoman.providers.provider import Attempt, Pass, Provider, keep_body, no_options

@@ -1,25 +1,15 @@
-"""Offer the gateway's own tools to a model as functions, and write earlier uses of them as calls and results.
+"""Offer the gateway's own tools to a model as functions, and write what they return.
 
-Both are the same bytes every time for the same conversation, so that a vendor's prompt cache is not spoilt.
+Both are the same bytes every time for the same conversation, so that a vendor's prompt cache stays valid.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import takewhile
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.hub.events import (
-    CallBlock,
-    Event,
-    HostedBlock,
-    RefusalBlock,
-    TextBlock,
-    ThinkingBlock,
-)
-from dragoman.hub.loss import Ledger
+from dragoman.hub.events import CallBlock, Event, HostedBlock, RefusalBlock, TextBlock, ThinkingBlock
 from dragoman.hub.reply import Piece, collect
 from dragoman.hub.request import (
     Custom,
@@ -42,17 +32,7 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.hub.server_tools import (
-    FETCH,
-    SEARCH,
-    Page,
-    SearchFound,
-    SearchResult,
-    ServerToolUse,
-    ToolFailure,
-    ToolOutcome,
-    ToolText,
-)
+from dragoman.hub.server_tools import FETCH, SEARCH, Page, SearchFound, SearchResult, ToolFailure, ToolOutcome, ToolText
 
 RESULTS_BY_SIZE = {"low": 3, "medium": 6}
 PDF = "application/pdf"
@@ -151,132 +131,6 @@ def select_shown(outcome: ToolOutcome, tool: Hosted) -> ToolOutcome:
     if most is None or not isinstance(outcome, SearchFound) or outcome.text is not None:
         return outcome
     return replace(outcome, results=outcome.results[:most])
-
-
-ReadUses = Callable[[Sequence[Part]], Mapping[int, ServerToolUse | None]]
-
-
-def find_unrun_uses(request: Request, read_uses: ReadUses, kinds: Collection[str]) -> tuple[ServerToolUse, ...]:
-    """Return the uses in the last assistant turn that have no result: a reply was paused before they ran."""
-    last = next((turn for turn in reversed(request.turns) if turn.role is Role.ASSISTANT), None)
-    uses = () if last is None else read_uses(last.parts).values()
-    return tuple(use for use in uses if use is not None and use.outcome is None and use.kind in kinds)
-
-
-def write_earlier_uses(
-    request: Request,
-    read_uses: ReadUses,
-    names: Mapping[str, str],
-    ledger: Ledger,
-    ran: Mapping[str, ToolResult] | None = None,
-) -> Request:
-    """Split turns at earlier server tool uses: the call, its result, then the rest of the reply.
-
-    `ran` are the results, by id, of uses that had none in the client's request.
-    """
-    turns: list[Turn] = []
-    is_changed = False
-    pending: list[ToolResult] = []  # of server calls beside client calls, whose results stand in the next turn
-    for turn in _join_paused(request.turns, read_uses):
-        if pending:
-            if turn.role is Role.USER:
-                turn = _with_results(turn, pending, turns[-1])
-            else:
-                turns.append(Turn(Role.USER, tuple(pending)))
-            pending = []
-        uses = read_uses(turn.parts) if turn.role is Role.ASSISTANT else {}
-        if not uses:
-            turns.append(turn)
-            continue
-        is_changed = True
-        split, pending = _split(turn, uses, names, ran or {}, ledger)
-        turns += split
-    if pending:
-        turns.append(Turn(Role.USER, tuple(pending)))
-    return replace(request, turns=tuple(turns)) if is_changed else request
-
-
-def _join_paused(turns: Sequence[Turn], read_uses: ReadUses) -> Iterator[Turn]:
-    """Join an assistant turn to the one before it if that has a use whose result may stand in this one."""
-    last: Turn | None = None
-    for turn in turns:
-        if last is not None and turn.role is Role.ASSISTANT and _is_paused(last, read_uses):
-            last = replace(last, parts=(*last.parts, *turn.parts))
-            continue
-        if last is not None:
-            yield last
-        last = turn
-    if last is not None:
-        yield last
-
-
-def _is_paused(turn: Turn, read_uses: ReadUses) -> bool:
-    if turn.role is not Role.ASSISTANT:
-        return False
-    return any(use is not None and use.outcome is None for use in read_uses(turn.parts).values())
-
-
-def _split(
-    turn: Turn,
-    uses: Mapping[int, ServerToolUse | None],
-    names: Mapping[str, str],
-    ran: Mapping[str, ToolResult],
-    ledger: Ledger,
-) -> tuple[list[Turn], list[ToolResult]]:
-    turns: list[Turn] = []
-    parts: list[Part] = []
-    results: list[ToolResult] = []
-    for index, part in enumerate(turn.parts):
-        use = uses.get(index)
-        if use is not None:
-            arguments = msgspec.json.encode(use.input).decode()
-            parts.append(ToolCall(use.id, names.get(use.kind, use.kind), arguments, part.at))
-            results.append(ran.get(use.id) or _earlier_result(use, part.at, ledger))
-            continue
-        if index in uses:
-            continue
-        if results and not isinstance(part, ToolCall):  # the model went on after its tools
-            turns += [replace(turn, parts=tuple(parts)), Turn(Role.USER, tuple(results))]
-            parts, results = [], []
-        _append(parts, part)
-    if parts:
-        turns.append(replace(turn, parts=tuple(parts)))
-    if any(isinstance(part, ToolCall) and not _is_answered(part, results) for part in parts):
-        return turns, results
-    if results:
-        turns.append(Turn(Role.USER, tuple(results)))
-    return turns, []
-
-
-def _append(parts: list[Part], part: Part) -> None:
-    """Add a part; texts that only a citation has set apart become one again."""
-    last = parts[-1] if parts else None
-    if isinstance(part, Text) and isinstance(last, Text) and (part.citations or last.citations):
-        citations = last.citations + part.citations
-        parts[-1] = replace(last, text=last.text + part.text, citations=citations, cache=part.cache or last.cache)
-    else:
-        parts.append(part)
-
-
-def _is_answered(call: ToolCall, results: list[ToolResult]) -> bool:
-    return any(result.call_id == call.id for result in results)
-
-
-def _with_results(turn: Turn, results: list[ToolResult], calling: Turn) -> Turn:
-    """Put results of server calls beside those of the client's calls, in the order of the calls."""
-    order = {part.id: place for place, part in enumerate(calling.parts) if isinstance(part, ToolCall)}
-    own = list(takewhile(lambda part: isinstance(part, ToolResult), turn.parts))
-    leading = [part for part in (*results, *own) if isinstance(part, ToolResult)]
-    leading.sort(key=lambda result: order.get(result.call_id, len(order)))
-    return replace(turn, parts=(*leading, *turn.parts[len(own) :]))
-
-
-def _earlier_result(use: ServerToolUse, at: str, ledger: Ledger) -> ToolResult:
-    if use.outcome is None:
-        return ToolResult(use.id, (Text("This tool has not run."),), at, is_error=True)
-    if not use.is_ours and isinstance(use.outcome, SearchFound):
-        ledger.note_approximated(at, "only the titles and URLs of another vendor's search results can be read")
-    return replace(write_result(use.id, use.outcome, documents=False, cites=False), at=at)
 
 
 def _page_result(call_id: str, page: Page, documents: bool) -> ToolResult:

@@ -23,7 +23,7 @@ from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.client import IncomingResponse as IncomingResponse
 from dragoman.net.client import SendRequest as SendRequest
 from dragoman.net.headers import Header, Headers
-from dragoman.passes.drop_reasoning import drop_reasoning
+from dragoman.passes.adapt_turns import drop_reasoning
 from dragoman.providers.account_state import Finding, Limits, Quota, read_exhausted_until
 from dragoman.tools.web_search import AccountSearch
 

@@ -22,7 +22,7 @@ from dragoman.hub.events import (
 from dragoman.hub.reply import join_arrays
 from dragoman.hub.request import Citation, CitedDocument, Document, Request, Role, ToolResult
 from dragoman.hub.server_tools import Page, SearchFound, ToolOutcome
-from dragoman.passes.server_tools import ReadUses
+from dragoman.passes.earlier_uses import ReadUses
 
 MAX_LINK = 2048  # characters that are held back while they may become a link
 MAX_QUOTED = 150

@@ -8,7 +8,8 @@ from urllib.parse import quote, unquote, urlsplit
 from msgspec import Struct
 
 from dragoman.hub.request import Document, Part, Request, Role, Text, ToolCall, ToolResult, UrlSources
-from dragoman.passes.server_tools import ReadUses, write_result
+from dragoman.passes.earlier_uses import ReadUses
+from dragoman.passes.server_tools import write_result
 
 _PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^/?#]*)(.*)", re.DOTALL)
 _HOST = re.compile(r"[A-Za-z0-9._-]*(?::\d*)?")

@@ -21,7 +21,7 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.passes.drop_reasoning import drop_reasoning
+from dragoman.passes.adapt_turns import drop_reasoning
 from dragoman.protocols.kiro.wire import MAX_IMAGES
 from protocols.kiro.kiro_requests import MODEL, send
 

@@ -25,7 +25,7 @@ from dragoman.hub.request import (
     Tool,
     ToolChoice,
 )
-from dragoman.passes.cache_breakpoint import place_cache_breakpoint
+from dragoman.passes.adapt_turns import place_cache_breakpoint
 from dragoman.protocols.chat.build_turns import build_messages
 from dragoman.protocols.chat.wire import NAME, OPENAI, OPENAI_PROTOCOLS, SEARCH_OPTIONS
 

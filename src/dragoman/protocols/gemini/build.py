@@ -10,7 +10,7 @@ from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import DEFAULT_EFFORT, EFFORTS, Target, effort_for_budget
 from dragoman.hub.request import Format, Reasoning, Request, Shape, Switch
-from dragoman.passes.cache_breakpoint import place_cache_breakpoint
+from dragoman.passes.adapt_turns import place_cache_breakpoint
 from dragoman.protocols.gemini.build_schema import clean_schema
 from dragoman.protocols.gemini.build_tools import build_tools
 from dragoman.protocols.gemini.build_turns import build_conversation

@@ -30,8 +30,8 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
+from dragoman.passes.adapt_turns import split_leading_instructions, tag_later_instructions
 from dragoman.passes.pair_results import merge_turns, pair_results
-from dragoman.passes.tag_instructions import split_leading_instructions, tag_later_instructions
 from dragoman.protocols.gemini.wire import NAME, NO_SIGNATURE, Wire
 
 _OWN_FORMS = (Form.SIGNATURE, Form.DETAIL)

@@ -5,8 +5,8 @@ from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
 from dragoman.hub.request import Format, Request, Role, Shape, Text
+from dragoman.passes.adapt_turns import split_leading_instructions, tag_later_instructions
 from dragoman.passes.pair_results import flatten_tools, pair_results
-from dragoman.passes.tag_instructions import split_leading_instructions, tag_later_instructions
 from dragoman.protocols.kiro.build_thinking import MODE_TAG, NativeFields, ThinkingPlan, plan_thinking
 from dragoman.protocols.kiro.build_tools import build_tools, forbids_calls, move_tool_docs
 from dragoman.protocols.kiro.build_turns import TurnBuilder, build_turns

@@ -23,7 +23,7 @@ from dragoman.hub.request import (
     Turn,
     split_pointer,
 )
-from dragoman.passes.tag_instructions import split_leading_instructions
+from dragoman.passes.adapt_turns import split_leading_instructions
 from dragoman.protocols.kiro.wire import InputSchema, ToolEntry, ToolSpecification
 
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})  # their keys are names, not keywords

@@ -8,7 +8,7 @@ from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Format, Hosted, Request, Shape
-from dragoman.passes.tag_instructions import split_leading_instructions
+from dragoman.passes.adapt_turns import split_leading_instructions
 from dragoman.protocols.messages.build_content import ContentBuilder
 from dragoman.protocols.messages.build_thinking import ThinkingPlan, plan_thinking
 from dragoman.protocols.messages.build_tools import build_tools

@@ -10,7 +10,7 @@ from dragoman.hub.ext import restore
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Part, Role, Text, ToolCall, ToolResult, Turn
-from dragoman.passes.tag_instructions import INSTRUCTION_ROLES
+from dragoman.passes.adapt_turns import INSTRUCTION_ROLES
 from dragoman.protocols.messages.build_content import ContentBuilder, simplify_content
 from dragoman.protocols.messages.wire import HOSTED_RESULT, HOSTED_USES, NOT_IN_IDS, Wire
 

@@ -9,7 +9,7 @@ from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import EFFORTS, Target, effort_for_budget
 from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Shape, Switch
-from dragoman.passes.cache_breakpoint import place_cache_breakpoint
+from dragoman.passes.adapt_turns import place_cache_breakpoint
 from dragoman.protocols.responses.build_tools import ToolBuilder
 from dragoman.protocols.responses.build_turns import InputBuilder
 from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME, SOURCES, Wire

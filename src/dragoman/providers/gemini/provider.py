@@ -13,7 +13,7 @@ from dragoman.config.settings import GeminiProviderConfig, ProviderConfig
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.client import OutgoingRequest
 from dragoman.net.headers import Header
-from dragoman.passes.drop_reasoning import drop_reasoning
+from dragoman.passes.adapt_turns import drop_reasoning
 from dragoman.protocols.gemini.wire import VERTEX
 from dragoman.providers.account_state import BROKEN, OK, Finding
 from dragoman.providers.connection import (

@@ -25,7 +25,7 @@ from dragoman.hub.ports import Stage
 from dragoman.hub.request import Function, Request
 from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.headers import Header, Headers
-from dragoman.passes.drop_reasoning import drop_reasoning
+from dragoman.passes.adapt_turns import drop_reasoning
 from dragoman.protocols.kiro.wire import NAME, KiroOptions
 from dragoman.providers.connection import configured_headers, configured_models, read_dial, read_secrets
 from dragoman.providers.kiro.account import AccountProfile, KiroAccount
