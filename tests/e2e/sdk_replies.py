@@ -12,6 +12,7 @@ from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionMessage
 from openai.types.responses import Response, ResponseUsage
 
+from dragoman.hub.opaque import UNSIGNED
 from e2e.meaning import CallTool, Meant, Refuse, Say, Stop, Think, Tokens, sayable
 from wire_json import JsonObject
 
@@ -271,7 +272,7 @@ def _message(reply: Message) -> SdkReply:
             case "thinking":
                 order.append("thinking")
                 thoughts.append(block.thinking)
-                seals += [_seal(block.signature)] if block.signature else []
+                seals += [_seal(block.signature)] if block.signature not in ("", UNSIGNED) else []
             case "redacted_thinking":
                 order.append("thinking")
                 seals.append(_seal(block.data))

@@ -243,6 +243,18 @@ def test_reasoning_that_claude_did_not_sign_is_dropped_and_noted(gate: Outside) 
     assert any(path.startswith("/messages/1") for path, _ in answer.losses)
 
 
+def test_reasoning_of_another_vendor_is_dropped_when_the_conversation_moves_to_claude(gate: Outside) -> None:
+    first = gate.read_reply("messages", "chat", chat(chunk({"reasoning_content": "hm"}), chunk({"content": "so"})))
+    assert first["content"][0]["thinking"] == "hm"
+    assert first["content"][0]["signature"]
+    fake = gate.plays("messages", messages(*text(0, "x")))
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": first["content"]}]
+    answer = gate.ask("messages", "messages/m", True, messages=[*turns, {"role": "user", "content": "b"}])
+    sent = json.loads(fake.requests[-1].body)["messages"][1]["content"]
+    assert sent in ("so", [{"type": "text", "text": "so"}])
+    assert [path for path, _ in answer.losses] == ["/messages/1/content/0"]
+
+
 @others
 def test_an_end_without_done_is_a_success_and_one_before_the_finish_is_none(gate: Outside, client: str) -> None:
     reply = gate.read_reply(client, "chat", Answer(sse(ROLE, chunk({"content": "Hi"}), chunk({}, "stop"))))

@@ -45,6 +45,10 @@ def decode_envelope(token: str) -> Opaque | None:
         return None
 
 
+# Stands for the signature of reasoning that nobody has signed. A client that returns it shows that no vendor takes it.
+UNSIGNED = encode_envelope(Opaque("", Form.SIGNATURE, ""))
+
+
 def read_opaque(token: str, form: Form, issuer: str) -> Opaque:
     """Read the value of a client's opaque field: our envelope, or the native value of the protocol's vendor."""
     return decode_envelope(token) or Opaque(

@@ -20,7 +20,7 @@ from dragoman.hub.events import (
     ThinkingBlock,
 )
 from dragoman.hub.loss import Ledger
-from dragoman.hub.opaque import Form, Opaque
+from dragoman.hub.opaque import UNSIGNED, Form, Opaque
 from dragoman.hub.ports import Issuer
 from dragoman.hub.reply import MAX_CITATIONS
 from dragoman.hub.request import Citation
@@ -121,7 +121,7 @@ class _Thinking:
 
     def close(self) -> Sequence[Event]:
         signature = "".join(self._signature)
-        if not signature:
+        if not signature or signature == UNSIGNED:
             return () if self._number < 0 else (Closed(self._number),)
         opaque = Opaque(self._issuer.name, Form.SIGNATURE, signature, self._issuer.model)
         opened = self._ensure_open()

@@ -27,7 +27,7 @@ from dragoman.hub.events import (
 )
 from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
-from dragoman.hub.opaque import Opaque, encode_envelope
+from dragoman.hub.opaque import UNSIGNED, Opaque, encode_envelope
 from dragoman.hub.ports import ReplyContext
 from dragoman.hub.reply import collect
 from dragoman.hub.request import Citation
@@ -156,9 +156,8 @@ class Encoder:
 
     def _close_block(self) -> Sequence[bytes]:
         frames: list[bytes] = []
-        opaque = self._opaque
-        if opaque is not None:
-            sealed = encode_envelope(opaque)
+        sealed = self._find_signature()
+        if sealed is not None:
             if self._is_open:
                 frames.append(self._delta({"type": "signature_delta", "signature": sealed}))
             else:  # without text: redacted_thinking holds opaque values alone
@@ -170,6 +169,13 @@ class Encoder:
         self._is_open = False
         self._block_start = None
         return frames
+
+    def _find_signature(self) -> str | None:
+        """Return the signature of the block; text without one is marked, so that its vendor is not asked to take it."""
+        if self._opaque is not None:
+            return encode_envelope(self._opaque)
+        is_thinking = self._block_start is not None and self._block_start["type"] == "thinking"
+        return UNSIGNED if is_thinking and self._is_open else None
 
     def _encode_citation(self, citation: Citation) -> Sequence[bytes]:
         record = encode_citation(citation, f"/content/{self._index}", self._ledger)

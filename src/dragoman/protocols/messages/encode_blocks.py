@@ -16,7 +16,7 @@ from dragoman.hub.events import (
 )
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
-from dragoman.hub.opaque import encode_envelope
+from dragoman.hub.opaque import UNSIGNED, encode_envelope
 from dragoman.hub.ports import ReplyContext
 from dragoman.hub.reply import Piece, Reply
 from dragoman.hub.request import Citation, CitedDocument
@@ -181,10 +181,10 @@ def encode_blocks(piece: Piece, reply: Reply, context: ReplyContext, at: str, le
 
 
 def _encode_thinking(piece: Piece) -> list[Wire]:
-    signature = encode_envelope(piece.opaque) if piece.opaque is not None else ""
+    signature = None if piece.opaque is None else encode_envelope(piece.opaque)
     if piece.text:
-        return [{"type": "thinking", "thinking": piece.text, "signature": signature}]
-    return [{"type": "redacted_thinking", "data": signature}] if signature else []
+        return [{"type": "thinking", "thinking": piece.text, "signature": signature or UNSIGNED}]
+    return [] if signature is None else [{"type": "redacted_thinking", "data": signature}]
 
 
 def _encode_call(id: str, name: str, arguments: str, reply: Reply, at: str, ledger: Ledger) -> list[Wire]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from dragoman.framing.fields import Fields, unread_fields
-from dragoman.hub.opaque import Form, read_opaque
+from dragoman.hub.opaque import UNSIGNED, Form, read_opaque
 from dragoman.hub.request import (
     Cache,
     Citation,
@@ -200,7 +200,7 @@ def _parse_tool_result(block: Fields) -> ToolResult:
 
 def _parse_thinking(block: Fields) -> Thinking:
     signature = block.text("signature")
-    opaque = read_opaque(signature, Form.SIGNATURE, VENDOR) if signature else None
+    opaque = read_opaque(signature, Form.SIGNATURE, VENDOR) if signature and signature != UNSIGNED else None
     return Thinking(block.need_text("thinking"), block.at, opaque, ext=unread_fields(block))
 
 
