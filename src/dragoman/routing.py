@@ -1,7 +1,7 @@
 """Which upstreams serve a model name: pure functions over the configuration and the catalogues."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
 from typing import Protocol
 
@@ -44,6 +44,7 @@ class KnownModels(Struct, frozen=True):
     complete: bool
     rename: Callable[[str], str] = lambda name: name
     problem: str = ""
+    unlisted: Collection[str] = ()  # ids that the provider serves, whether its list has them or not
 
 
 def find_configured_targets(
@@ -60,7 +61,9 @@ def find_configured_targets(
 
 
 def find_listed_targets(name: str, catalogues: Mapping[str, KnownModels]) -> tuple[Route, ...]:
-    """Return the providers that list the id, exactly or but for its date and punctuation; else those that have no list.
+    """Return the providers that list the id, exactly or but for its date and punctuation.
+
+    Without one, return those that serve it without listing it; else those that have no list.
 
     A provider whose list could not be read is not a target: most names are not its own, and its failure would be
     reported instead of the unknown name.
@@ -73,11 +76,11 @@ def find_listed_targets(name: str, catalogues: Mapping[str, KnownModels]) -> tup
         for provider, known in catalogues.items()
         if (id := _find_listed_id(name, known)) is not None
     )
-    return close or tuple(
-        Route(provider, known.rename(name))
-        for provider, known in catalogues.items()
-        if not known.complete and not known.problem
-    )
+    if close:
+        return close
+    renamed = tuple((Route(provider, known.rename(name)), known) for provider, known in catalogues.items())
+    unlisted = tuple(route for route, known in renamed if route.model in known.unlisted)
+    return unlisted or tuple(route for route, known in renamed if not known.complete and not known.problem)
 
 
 def normalise_id(name: str) -> str:

@@ -240,3 +240,22 @@ def test_an_empty_reply_is_retried(rig: KiroRig) -> None:
     reply = ask(rig, "chat", stream=True)
     assert isinstance(reply, SdkReply), reply
     assert rig.fake.counts[CHAT] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "id"),
+    [
+        ("claude-3-7-sonnet-20250219", "CLAUDE_3_7_SONNET_20250219_V1_0"),
+        ("claude-sonnet-4-20250514", "claude-sonnet-4"),
+        ("claude-opus-4-5-20251101", "claude-opus-4.5"),
+    ],
+)
+def test_a_model_that_kiro_does_not_list_is_requested_by_its_bare_name(tmp_path: Path, name: str, id: str) -> None:
+    def list_one(fake: FakeKiro) -> None:
+        fake.listed = [{"modelId": "claude-haiku-4.5"}]
+
+    with kiro_rigged(tmp_path, prepare=list_one) as rig:
+        rig.plays(HELLO)
+        assert WHOLE["chat"](rig.sdk, request_for("chat", name)).text == "Hello"
+        sent = rig.fake.calls[-1]
+        assert sent.json["conversationState"]["currentMessage"]["userInputMessage"]["modelId"] == id

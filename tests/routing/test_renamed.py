@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from dragoman.config.settings import ModelRoute
-from dragoman.providers.kiro.model_cache import resolve_name
+from dragoman.providers.kiro.model_cache import UNLISTED, resolve_name
 from dragoman.providers.provider import Catalogue
 from dragoman.routing import KnownModels, Route, find_configured_targets, find_listed_targets
 
@@ -46,3 +46,14 @@ def test_an_unlisted_name_goes_to_a_provider_without_a_list() -> None:
     unsure = {"kiro": KnownModels(IDS, False, KIRO.catalogue.rename), "other": KnownModels(("gpt-fake",), True)}
     assert find_listed_targets("claude-haiku-4-5-20251001", unsure) == (Route("kiro", "claude-haiku-4.5"),)
     assert find_listed_targets("claude-haiku-4-5-20251001", LISTED) == ()
+
+
+def test_a_model_that_is_served_without_being_listed_is_found_by_its_bare_name() -> None:
+    kiro = KnownModels(IDS, True, KIRO.catalogue.rename, unlisted=UNLISTED)
+    found = find_listed_targets("claude-3-7-sonnet-20250219", {**LISTED, "kiro": kiro})
+    assert found == (Route("kiro", "CLAUDE_3_7_SONNET_20250219_V1_0"),)
+    assert find_listed_targets("claude-opus-9", {**LISTED, "kiro": kiro}) == ()
+    claude = KnownModels(("claude-sonnet-4-20250514",), True)
+    assert find_listed_targets("claude-sonnet-4", {"kiro": kiro, "claude": claude}) == (
+        Route("claude", "claude-sonnet-4-20250514"),
+    )

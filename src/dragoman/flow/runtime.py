@@ -116,6 +116,7 @@ def list_known_models(runtime: Runtime) -> dict[str, KnownModels]:
             catalogue.complete,
             runtime.providers[name].catalogue.rename,
             catalogue.list_problem(),
+            runtime.providers[name].catalogue.unlisted,
         )
         for name, catalogue in runtime.catalogues.items()
     }

@@ -121,6 +121,7 @@ class Catalogue(Struct, frozen=True):
 
     models: tuple[ModelInfo, ...] = ()  # from the configuration
     fallback_models: tuple[ModelInfo, ...] = ()  # assumed until the list has been read
+    unlisted: frozenset[str] = frozenset()  # ids of models that are served even if the list lacks them
     has_list: bool = True  # whether the upstream can list its models
     list_url: str = ""  # empty: the endpoint's, then /models
     list_models: Callable[[], Awaitable[tuple[ModelInfo, ...]]] | None = None  # None: GET /models

@@ -50,6 +50,11 @@ NAMES = {
     "qwen3-coder-next": "Qwen3 Coder Next",
 }
 
+# Models that Kiro has served without listing them, at least for a time; it refuses those that it has retired.
+UNLISTED = frozenset(
+    ("auto", "claude-sonnet-4", "claude-sonnet-4.5", "claude-haiku-4.5", "claude-opus-4.5", *_ONLY_LEGACY.values())
+)
+
 
 def fallback_models(window: int) -> tuple[ModelInfo, ...]:
     """Return the models to assume until Kiro's list has been read."""

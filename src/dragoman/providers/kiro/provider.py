@@ -33,7 +33,7 @@ from dragoman.providers.kiro.control import ControlClient, authorization_headers
 from dragoman.providers.kiro.credential import Credential, TokenIssuers, describe_truncation
 from dragoman.providers.kiro.credential_sources import find_source
 from dragoman.providers.kiro.hosts import AccountHosts, Generation
-from dragoman.providers.kiro.model_cache import NAMES, ModelCache, fallback_models, resolve_name
+from dragoman.providers.kiro.model_cache import NAMES, UNLISTED, ModelCache, fallback_models, resolve_name
 from dragoman.providers.kiro.search import KiroSearch
 from dragoman.providers.provider import (
     Account,
@@ -89,6 +89,7 @@ def make_kiro(config: ProviderConfig, send: SendRequest, environ: Mapping[str, s
         catalogue=Catalogue(
             models=configured_models(config),
             fallback_models=fallback_models(config.default_max_input_tokens),
+            unlisted=UNLISTED,
             list_models=models.fetch,
             ttl_s=config.model_cache_ttl_s,
             rename=kiro.rename,
