@@ -134,3 +134,24 @@ def test_a_foreground_response_is_neither_cancelled_nor_streamed(rig: StateRig) 
 def test_metadata_beyond_its_bounds_is_not_stored(rig: StateRig, metadata: object, background: bool) -> None:
     error = refusal(rig, {**ASK, "metadata": metadata, "background": background})
     assert (error["status"], error["param"]) == (400, "metadata")
+
+
+USER = {"role": "user", "content": "Hi"}
+CALLED = {"type": "function_call", "call_id": "call_9", "name": "weather", "arguments": "{}"}
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([USER, RESULT], "No tool call found for function call output with call_id call_9."),
+        ([USER, CALLED, USER], "No tool output found for function call call_9."),
+        ([{**USER, "id": "msg_1"}, {**USER, "id": "msg_1"}], "Duplicate item found with id msg_1. Remove duplicate"),
+    ],
+    ids=["result", "call", "twice"],
+)
+def test_an_input_that_could_not_be_continued_is_not_stored(rig: StateRig, items: object, message: str) -> None:
+    error = refusal(rig, {"model": "chat/m", "input": items})
+    assert (error["status"], error["param"]) == (400, "input")
+    assert str(error["message"]).startswith(message)
+    rig.plays("chat", HELLO)
+    assert rig.http("POST", "/responses", body={"model": "chat/m", "input": items, "store": False}).status == 200

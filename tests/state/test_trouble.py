@@ -63,6 +63,9 @@ def test_nothing_is_kept_where_the_configuration_says_so(tmp_path_factory: pytes
         assert stored(made) is False
         with pytest.raises(openai.NotFoundError):
             rig.sdk.responses.retrieve(made.id)
+        items = [{"role": "user", "content": "unmistakable-canary"}]
+        refused = rig.http("POST", "/conversations", body={"items": items})
+        assert (refused.status, b"store = false" in refused.body) == (400, True)
         files = [file for file in rig.directory.rglob("*") if file.is_file()]
         assert not any(b"unmistakable-canary" in file.read_bytes() for file in files)
 

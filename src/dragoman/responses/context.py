@@ -58,6 +58,16 @@ class Context(Struct, frozen=True):
     def whole(self) -> list[Json]:
         return [one.item for one in (*self.earlier, *self.items)]
 
+    @property
+    def has_stored(self) -> bool:
+        """Whether some of the items come from what is kept; then they have been checked."""
+        return bool(self.earlier) or any(one.row is not None for one in self.items)
+
+    def check(self) -> None:
+        """Raise RequestError if an item comes twice, or a call and its result are not together."""
+        if not self.has_stored:
+            check_context((), [one.item for one in self.items])
+
     def without(self, type: str) -> "Context":
         """Return the context without input items of this type."""
         return replace(self, items=tuple(one for one in self.items if type_of(one.item) != type))

@@ -23,6 +23,7 @@ class Conversations:
         self._store = service.store
 
     async def create(self, owner: str, raw: dict[str, Json]) -> bytes:
+        self._service.check_keeps()
         rows = await self._read_items(owner, raw, ())
         row = ConversationRow(owner, mint("conv_"), now(), msgspec.json.encode(read_metadata(raw)))
         await self._service.ask(self._store.add_conversation(row, rows))
@@ -36,6 +37,7 @@ class Conversations:
 
     async def update(self, owner: str, id: str, raw: dict[str, Json]) -> bytes:
         """Replace the metadata."""
+        self._service.check_keeps()
         if raw.get("metadata") is None:
             raise BadRequest("/metadata", "metadata is required.", code="missing_required_parameter")
         metadata = msgspec.json.encode(read_metadata(raw))
@@ -50,6 +52,7 @@ class Conversations:
 
     async def add(self, owner: str, id: str, raw: dict[str, Json]) -> bytes:
         """Add items at the end; return them as a list, in their order."""
+        self._service.check_keeps()
         await self.find(owner, id)
         if raw.get("items") is None:
             raise BadRequest("/items", "items is required.", code="missing_required_parameter")

@@ -119,8 +119,7 @@ class KeptCall:
     def is_rebuilt(self) -> bool:
         if self.in_background or (self.memory is not None and not self.pinned):
             return True
-        replaced = any(one.row is not None for one in self.context.items)
-        return bool(self.context.earlier) or replaced or self.context.conversation is not None
+        return self.context.has_stored or self.context.conversation is not None
 
     @property
     def keeps(self) -> bool:
@@ -160,6 +159,7 @@ class KeptCall:
             raise BadRequest("/background", message)
         if self.keeps:
             read_metadata(self._raw)  # its bounds
+            self.context.check()  # a response with half a pair could never be continued
         if self._terms.why_not:
             ledger.note_dropped("/store", self._terms.why_not)
         return parse_with_items(self._raw, self.context.whole, kept=self._holds, ledger=ledger)

@@ -110,6 +110,12 @@ class ResponseService:
             keeps, why_not = False, "the store cannot be reached, so this response is not kept"
         return Terms(owner, keeps, int(settings.retention_days * DAY_S), why_not)
 
+    def check_keeps(self) -> None:
+        """Raise RequestError if the configuration says that nothing is kept."""
+        if not self._settings().store:
+            message = "This gateway keeps nothing ([responses] store = false): send the whole input with each request."
+            raise BadRequest("", message)
+
     def note_end(self, call: KeptCall) -> None:
         """Note how the storing of a reply went; after a failure the store is left alone for a while."""
         if call.committed is None:
