@@ -13,7 +13,7 @@ from dragoman.hub.reply import Reply, collect
 from dragoman.hub.request import Part, Request, Role, Turn
 from dragoman.net.client import OutgoingRequest
 from dragoman.protocols.native import PROTOCOL
-from dragoman.providers.echo.provider import Echo, EchoResponse
+from dragoman.providers.echo import Echo, EchoResponse
 from dragoman.stages.guard import Guard
 from laws import run
 

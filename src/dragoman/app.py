@@ -44,16 +44,15 @@ from dragoman.net.server import Server
 from dragoman.net.tasks import spawn
 from dragoman.prices import Pricing
 from dragoman.protocols import PROTOCOLS
-from dragoman.providers.catalogue import CachedCatalogue
 from dragoman.providers.connection import USER_AGENT
+from dragoman.providers.models import CachedCatalogue
 from dragoman.providers.pooled import make_provider
 from dragoman.providers.provider import Provider
 from dragoman.responses.background import BackgroundRuns
 from dragoman.responses.service import ResponseService, remove_old_responses_forever
 from dragoman.store import Store, StoreError
 from dragoman.telemetry.registry import SharedCounters, make_registry
-from dragoman.tools.backends import CurrentBackends, Network
-from dragoman.tools.plan import ToolPlan, plan_tools
+from dragoman.tools.backends import CurrentBackends, Network, ToolPlan, plan_tools
 
 if TYPE_CHECKING:
     from dragoman.http.console.site import Console

@@ -31,7 +31,7 @@ from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header, Headers
 from dragoman.net.request_head import RequestHead
 from dragoman.protocols import PROTOCOLS
-from dragoman.providers.catalogue import CachedCatalogue
+from dragoman.providers.models import CachedCatalogue
 from dragoman.providers.provider import (
     Account,
     Auth,

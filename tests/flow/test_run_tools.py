@@ -11,8 +11,7 @@ from dragoman.flow.steps.run_tools import Rounds
 from dragoman.hub.request import Role, Text
 from dragoman.hub.server_tools import SearchFound, SearchOutcome, SearchResult
 from dragoman.net.errors import ClientDisconnected
-from dragoman.tools.backends import McpServers
-from dragoman.tools.plan import make_plan
+from dragoman.tools.backends import McpServers, make_plan
 from dragoman.tools.web_search import SearchQuery
 from fakes.upstream import Answer, FakeUpstream
 from flow.chat_wire import STREAM, chunk

@@ -43,7 +43,7 @@ from dragoman.hub.request import (
 )
 from dragoman.hub.usage import Source, Usage
 from dragoman.net.client import HttpClient
-from dragoman.providers.echo.provider import LISTED, MODELS, make_echo, split_words, write_script
+from dragoman.providers.echo import LISTED, MODELS, make_echo, split_words, write_script
 from echoing import calls_of, counting, make_request, replied, sent, text_of
 
 WEATHER = Function(

@@ -14,7 +14,7 @@ from dragoman.hub.request import (
 )
 from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.protocols.native import PROTOCOL
-from dragoman.providers.echo.provider import Echo, Finish, write_script
+from dragoman.providers.echo import Echo, Finish, write_script
 from echoing import counting, events_of, make_request, sent
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.providers.echo.schema_example import make_example
+from dragoman.providers.echo_request import make_example
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from dragoman.hub.profile import EFFORTS, Profile
-from dragoman.providers.model_profiles import find_profile, normalise_name
+from dragoman.providers.models import find_profile, normalise_name
 
 
 @pytest.mark.parametrize(

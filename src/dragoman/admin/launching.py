@@ -10,7 +10,7 @@ from msgspec import Struct
 from dragoman.admin.clients import Recipe, claude_environment, codex_provider, opencode_settings
 from dragoman.admin.configuration import KEY_VARIABLE, Target, suggest_model
 from dragoman.config import Config
-from dragoman.providers.model_profiles import find_profile
+from dragoman.providers.models import find_profile
 from dragoman.routing import find_configured_targets
 
 

@@ -18,7 +18,7 @@ from dragoman.hub.ports import TokenCounting, UpstreamCounting
 from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
-from dragoman.providers.model_profiles import find_profile
+from dragoman.providers.models import find_profile
 from dragoman.providers.provider import Provider
 from dragoman.providers.token_count import estimate_request_tokens
 from dragoman.routing import Route

@@ -14,7 +14,7 @@ from dragoman.hub.request import Foreign, Hosted, Request, ToolResult
 from dragoman.hub.server_tools import SEARCH, TOKEN_TAG, ServerToolUse, ToolText
 from dragoman.passes.earlier_uses import find_unrun_uses, write_earlier_uses, write_own_uses_as_text
 from dragoman.passes.server_tools import ServerTools, offer_server_tools
-from dragoman.tools.plan import ToolPlan
+from dragoman.tools.backends import ToolPlan
 
 TOKEN = TOKEN_TAG.encode()
 _get_parts = attrgetter("parts")

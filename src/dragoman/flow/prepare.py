@@ -28,7 +28,7 @@ from dragoman.passes.server_tools import ServerTools
 from dragoman.protocols import ACCOUNT_CHOICES, KEY_PLACES
 from dragoman.providers.provider import Attempt, Pass, Provider, keep_body, no_options
 from dragoman.routing import Route
-from dragoman.tools.plan import ToolPlan
+from dragoman.tools.backends import ToolPlan
 
 IDENTITY = (b"accept-encoding", b"identity")
 

@@ -12,7 +12,7 @@ from dragoman.flow.ports import MediaFetcher, ModelCatalogue
 from dragoman.flow.prepare import TargetSettings
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Protocol
-from dragoman.providers.model_profiles import find_profile
+from dragoman.providers.models import find_profile
 from dragoman.providers.provider import Provider, apply_learned_quirks
 from dragoman.routing import (
     KnownModels,
@@ -21,7 +21,7 @@ from dragoman.routing import (
     find_listed_targets,
     find_similar_names,
 )
-from dragoman.tools.plan import ToolPlan
+from dragoman.tools.backends import ToolPlan
 
 # How long after the start a model list is waited for: where another provider lists the name, and where none does.
 LISTED_WAIT_S = 1.0

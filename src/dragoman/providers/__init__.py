@@ -27,5 +27,5 @@ KINDS: dict[str, MakeProvider] = {
     "copilot": _import_when_used("copilot.provider", "make_copilot"),
     "gemini": _import_when_used("gemini.provider", "make_gemini"),
     "kiro": _import_when_used("kiro.provider", "make_kiro"),
-    "echo": _import_when_used("echo.provider", "make_echo"),
+    "echo": _import_when_used("echo", "make_echo"),
 }

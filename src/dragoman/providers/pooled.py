@@ -13,7 +13,7 @@ from dragoman.config.providers import Credential, list_credentials, split_by_cre
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import ProviderConfig
 from dragoman.providers import KINDS
-from dragoman.providers.catalogue import fetch_models
+from dragoman.providers.models import fetch_models
 from dragoman.providers.provider import ModelInfo, Provider, SendRequest
 
 

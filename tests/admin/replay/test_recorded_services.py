@@ -23,7 +23,7 @@ from dragoman.flow.capture.format import Capture, Chunk, Lookup, LookupName, Too
 from dragoman.hub.server_tools import Page, SearchFound, SearchResult, ToolFailure, ToolOutcome
 from dragoman.net.client import ConnectionLost, DialOptions, InvalidResponse, OutgoingRequest, UpstreamTimeout
 from dragoman.tools.addresses import DomainRules
-from dragoman.tools.plan import ToolPlan
+from dragoman.tools.backends import ToolPlan
 from dragoman.tools.web_search import SearchQuery
 from flow.in_memory import make_provider, run
 

@@ -18,7 +18,7 @@ from dragoman.flow.capture.recording_runtime import (
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Inline
 from dragoman.passes.truncation_notice import LostCall
-from dragoman.providers.catalogue import CachedCatalogue
+from dragoman.providers.models import CachedCatalogue
 from dragoman.providers.provider import Catalogue, ModelInfo
 from flow.capture.recordings import looked_up, make_recording
 from flow.in_memory import NOW, make_call, make_pooled, make_provider, make_world, run

@@ -12,8 +12,7 @@ from dragoman.flow.capture.format import LookupName
 from dragoman.flow.capture.recording_tools import describe_backends, describe_tools, record_plan
 from dragoman.hub.server_tools import FetchOutcome, Page, SearchFound, SearchOutcome, SearchResult, ToolText
 from dragoman.tools.addresses import DomainRules
-from dragoman.tools.backends import McpServers
-from dragoman.tools.plan import ToolPlan, make_plan
+from dragoman.tools.backends import McpServers, ToolPlan, make_plan
 from dragoman.tools.web_search import SearchQuery
 from flow.capture.recordings import looked_up, make_recording
 from flow.in_memory import run

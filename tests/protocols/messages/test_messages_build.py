@@ -10,7 +10,7 @@ from dragoman.hub.request import (
     Reasoning,
     Shape,
 )
-from dragoman.providers.model_profiles import find_profile
+from dragoman.providers.models import find_profile
 from protocols.messages.messages_dialogue import UPSTREAM, built, chat, losses, parse, refusal_at
 from wire_json import JsonObject
 

@@ -6,7 +6,7 @@ from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Reasoning, Role, Switch, Text, Thinking, ToolCall, ToolResult, Turn
-from dragoman.providers.model_profiles import find_profile
+from dragoman.providers.models import find_profile
 from protocols.messages.messages_dialogue import build, built, chat, parse
 
 OLD = find_profile("claude-sonnet-4-5")

@@ -11,7 +11,7 @@ from dragoman.hub.request import (
     Reasoning,
     ToolChoice,
 )
-from dragoman.providers.model_profiles import find_profile
+from dragoman.providers.models import find_profile
 from protocols.messages.messages_dialogue import built, chat, parse, refusal_at
 from wire_json import JsonObject
 

@@ -46,8 +46,7 @@ from dragoman.net.headers import JSON, Header, Headers
 from dragoman.net.response_body import BodySink, read_chunks, stream_chunks
 from dragoman.providers.provider import Provider
 from dragoman.tools.addresses import DomainRules
-from dragoman.tools.backends import McpServers
-from dragoman.tools.plan import ToolPlan, make_plan
+from dragoman.tools.backends import McpServers, ToolPlan, make_plan
 from dragoman.tools.web_search import SearchQuery
 
 HOST = "127.0.0.1"

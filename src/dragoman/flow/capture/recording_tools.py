@@ -22,7 +22,7 @@ from dragoman.hub.server_tools import (
     ToolText,
 )
 from dragoman.tools.addresses import DomainRules
-from dragoman.tools.plan import DescribeTool, ToolPlan
+from dragoman.tools.backends import DescribeTool, ToolPlan
 from dragoman.tools.tool_results import redact_outcome
 from dragoman.tools.web_fetch import FetchBackend, fetch
 from dragoman.tools.web_search import SearchBackend, SearchQuery

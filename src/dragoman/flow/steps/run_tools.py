@@ -30,8 +30,7 @@ from dragoman.passes.server_tools import (
 )
 from dragoman.stages.hold_end import HoldServerCalls, ServerCall
 from dragoman.tools.addresses import DomainRules, Origin, ShownText, list_shown, may_fetch
-from dragoman.tools.backends import McpServers
-from dragoman.tools.plan import ToolPlan
+from dragoman.tools.backends import McpServers, ToolPlan
 from dragoman.tools.tool_results import redact_outcome
 from dragoman.tools.web_fetch import fetch
 from dragoman.tools.web_search import SearchQuery, search

@@ -8,7 +8,7 @@ import msgspec
 from dragoman.accounts.keys import Keyring
 from dragoman.flow.gateway import Gateway
 from dragoman.net.tasks import spawn
-from dragoman.providers.catalogue import CachedCatalogue
+from dragoman.providers.models import CachedCatalogue
 
 if TYPE_CHECKING:
     from dragoman.admin.configuration import ConfigReader

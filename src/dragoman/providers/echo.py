@@ -37,15 +37,15 @@ from dragoman.net.client import ConnectionLost, DialOptions, OutgoingRequest, Up
 from dragoman.net.headers import JSON, Header, Headers
 from dragoman.net.response_body import BodySink, read_chunks, stream_chunks
 from dragoman.providers.connection import read_dial, read_headers, read_secrets
-from dragoman.providers.echo.request_text import (
+from dragoman.providers.echo_request import (
     RequestedCall,
     count_input_words,
     last_text,
+    make_example,
     requested_calls,
     requests_thinking,
     results_text,
 )
-from dragoman.providers.echo.schema_example import make_example
 from dragoman.providers.provider import Auth, Catalogue, Endpoint, FirstTokenWait, ModelInfo, Provider, SendRequest
 
 

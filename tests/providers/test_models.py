@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.client import ConnectionLost, DialOptions, OutgoingRequest
 from dragoman.net.headers import Header
-from dragoman.providers.catalogue import CachedCatalogue
+from dragoman.providers.models import CachedCatalogue
 from dragoman.providers.provider import Auth, Catalogue, Endpoint, IncomingResponse, ModelInfo, Provider
 
 ASSUMED = (ModelInfo("assumed"),)
