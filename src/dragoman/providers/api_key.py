@@ -4,18 +4,18 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 
+from msgspec.structs import replace
+
 from dragoman.config.settings import ProviderConfig, Quirk
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import Stage
 from dragoman.hub.request import Request
 from dragoman.net.headers import Header
-from dragoman.providers.connection import api_key_reader, read_catalogue, read_dial, read_headers, read_secrets
+from dragoman.providers.connection import api_key_reader, read_catalogue, read_endpoint, read_secrets
 from dragoman.providers.provider import (
     Adjustment,
     Auth,
-    Endpoint,
-    FirstTokenWait,
     Provider,
     ReplyRules,
     RequestRules,
@@ -40,16 +40,11 @@ def make_openai(config: ProviderConfig, send: SendRequest, environ: Mapping[str,
         name=config.name,
         kind=config.kind,
         issuer="openai",
-        endpoint=Endpoint(
-            url=config.endpoint or "",
-            protocols=config.protocols,
-            send=send,
-            dial=read_dial(config, environ),
-            headers=read_headers(config, environ),
+        endpoint=replace(
+            read_endpoint(config, send, environ),
             relays=frozenset(config.paths),
             counts_tokens=True,
             keeps_replies=config.keeps_responses is not False,
-            first_token=FirstTokenWait(config.first_token_timeout_s),
         ),
         auth=Auth(authorize, secrets=read_secrets(config, environ)),
         catalogue=read_catalogue(config),
@@ -73,15 +68,7 @@ def make_anthropic(config: ProviderConfig, send: SendRequest, environ: Mapping[s
         name=config.name,
         kind=config.kind,
         issuer="anthropic",
-        endpoint=Endpoint(
-            url=config.endpoint or "",
-            protocols=config.protocols,
-            send=send,
-            dial=read_dial(config, environ),
-            headers=read_headers(config, environ),
-            counts_tokens=True,
-            first_token=FirstTokenWait(config.first_token_timeout_s),
-        ),
+        endpoint=replace(read_endpoint(config, send, environ), counts_tokens=True),
         auth=Auth(authorize, secrets=read_secrets(config, environ)),
         catalogue=read_catalogue(config),
         requests=RequestRules(
@@ -145,17 +132,12 @@ def make_compatible(config: ProviderConfig, send: SendRequest, environ: Mapping[
         name=config.name,
         kind=config.kind,
         issuer=config.name,
-        endpoint=Endpoint(
-            url=config.endpoint or "",
-            protocols=config.protocols,
-            send=send,
+        endpoint=replace(
+            read_endpoint(config, send, environ),
             urls={str(protocol): url for protocol, url in config.endpoints.items()},
-            dial=read_dial(config, environ),
-            headers=read_headers(config, environ),
             relays=frozenset(config.paths),
             counts_tokens="messages" in config.protocols,
             keeps_replies=config.keeps_responses is not False,
-            first_token=FirstTokenWait(config.first_token_timeout_s),
         ),
         auth=Auth(authorize, secrets=read_secrets(config, environ)),
         catalogue=read_catalogue(config),

@@ -8,7 +8,7 @@ from dragoman.config.secret import resolve_secret
 from dragoman.config.settings import ProviderConfig
 from dragoman.net.client import DialOptions
 from dragoman.net.headers import Header
-from dragoman.providers.provider import Catalogue, ModelInfo
+from dragoman.providers.provider import Catalogue, Endpoint, FirstTokenWait, ModelInfo, SendRequest
 
 USER_AGENT = f"dragoman/{__version__}"
 
@@ -70,6 +70,18 @@ def api_key_reader(config: ProviderConfig, environ: Mapping[str, str]) -> Callab
 
 def configured_models(config: ProviderConfig) -> tuple[ModelInfo, ...]:
     return tuple(ModelInfo(name) for name in config.models)
+
+
+def read_endpoint(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Endpoint:
+    """Return the endpoint at the section's own address, with its protocols, proxy and headers."""
+    return Endpoint(
+        url=config.endpoint or "",
+        protocols=config.protocols,
+        send=send,
+        dial=read_dial(config, environ),
+        headers=read_headers(config, environ),
+        first_token=FirstTokenWait(config.first_token_timeout_s),
+    )
 
 
 def read_catalogue(config: ProviderConfig) -> Catalogue:

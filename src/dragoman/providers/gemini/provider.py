@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.accounts.service_client import ServerClock, ServiceClient
@@ -20,7 +21,7 @@ from dragoman.providers.connection import (
     api_key_reader,
     configured_models,
     read_dial,
-    read_headers,
+    read_endpoint,
     read_secrets,
     read_user_agent,
 )
@@ -32,7 +33,6 @@ from dragoman.providers.provider import (
     Authorize,
     Catalogue,
     Endpoint,
-    FirstTokenWait,
     ModelInfo,
     Provider,
     RequestRules,
@@ -57,15 +57,7 @@ _SIGNATURE_REJECTED = re.compile(r"thought[_ ]?signature", re.IGNORECASE)
 
 def make_gemini(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
     assert isinstance(config, GeminiProviderConfig)
-    endpoint = Endpoint(
-        url=config.endpoint or "",
-        protocols=config.protocols,
-        send=send,
-        dial=read_dial(config, environ),
-        headers=read_headers(config, environ),
-        counts_tokens=True,
-        first_token=FirstTokenWait(config.first_token_timeout_s),
-    )
+    endpoint = replace(read_endpoint(config, send, environ), counts_tokens=True)
     is_vertex = VERTEX_PATH in endpoint.url
     uses_token = config.credentials is not None or (is_vertex and config.api_key is None)
     auth, account = _make_token_auth(config, send, environ) if uses_token else _make_key_auth(config, environ)
