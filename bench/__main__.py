@@ -53,7 +53,7 @@ def main() -> int:
         started = start(rig, names, results)
         if not started:
             return 1
-        plan = Plan(started, chosen_loads(options), options.rounds, options.seconds, "wrk" in found)
+        plan = Plan(started, choose_loads(options), options.rounds, options.seconds, "wrk" in found)
         try:
             measure(rig, plan, results)
         except KeyboardInterrupt:
@@ -80,7 +80,7 @@ def read_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def chosen_loads(options: argparse.Namespace) -> tuple[tuple[Case, int], ...]:
+def choose_loads(options: argparse.Namespace) -> tuple[tuple[Case, int], ...]:
     connections = [int(number) for number in options.connections.split(",")]
     loads = [(case, number) for case in (*CASES, *STORED_CASES) for number in connections]
     if options.crowd:

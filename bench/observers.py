@@ -38,13 +38,16 @@ def compare(rig: Rig, case: Case, options: argparse.Namespace) -> float:
             trial = Trial(rig, plan, rig.running[name], case, options.connections)
             costs[name].append(trial.calm_reading().cpu_us)
     alone, logged = (statistics.median(costs[name]) for name in (ALONE, LOGGED))
-    for_line, for_rest = _added(costs[LOGGED], costs[ALONE]), _added(costs[OBSERVED], costs[LOGGED])
+    for_line, for_rest = (
+        _median_difference(costs[LOGGED], costs[ALONE]),
+        _median_difference(costs[OBSERVED], costs[LOGGED]),
+    )
     share = for_rest / logged
     say(f"{case.title:24} {alone:8.1f}   {for_line:+8.1f} ({for_line / alone:+.1%})   {for_rest:+8.1f} ({share:+.1%})")
     return share
 
 
-def _added(costs: list[float], without: list[float]) -> float:
+def _median_difference(costs: list[float], without: list[float]) -> float:
     return statistics.median(cost - bare for cost, bare in zip(costs, without, strict=True))
 
 

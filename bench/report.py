@@ -35,7 +35,7 @@ class Target(Struct, frozen=True):
     def _holds(self, found: float, figure: float) -> bool:
         return found >= figure if self.least else found <= figure
 
-    def shown(self, figure: float) -> str:
+    def format(self, figure: float) -> str:
         return f"≥ {figure:g}" if self.least else f"{figure:g}"
 
 
@@ -45,11 +45,17 @@ def judge(results: Results) -> list[Target]:
     cold = results.cold_start_s.get("dragoman")
     memory = results.memory.get("dragoman")
     return [
-        Target("passthrough, JSON reply", ratio, 8, 12, _worst(results, _chosen(False, "whole"))),
-        Target("passthrough, paced stream", ratio, 3, 4, _worst(results, _chosen(False, "paced"))),
-        Target("translated, paced stream", ratio, 4, 6, _worst(results, _chosen(True, "paced"))),
+        Target("passthrough, JSON reply", ratio, 8, 12, _worst(results, _select_cases(False, "whole"))),
+        Target("passthrough, paced stream", ratio, 3, 4, _worst(results, _select_cases(False, "paced"))),
+        Target("translated, paced stream", ratio, 4, 6, _worst(results, _select_cases(True, "paced"))),
         Target("translated, stream in one burst", "× less CPU than LiteLLM", 100, 50, _least(results), least=True),
-        Target("stored Responses stream, translated and paced", "× one that is not stored", 1.2, 1.2, _stored(results)),
+        Target(
+            "stored Responses stream, translated and paced",
+            "× one that is not stored",
+            1.2,
+            1.2,
+            _storing_cost(results),
+        ),
         Target(
             f"memory after {memory.many:,} requests" if memory else "memory",
             "MB",
@@ -64,7 +70,7 @@ def judge(results: Results) -> list[Target]:
     ]
 
 
-def _stored(results: Results) -> float | None:
+def _storing_cost(results: Results) -> float | None:
     """Return what storing a stream costs: the CPU of one that is stored, over that of the same one that is not."""
     found = []
     for case in STORED_CASES:
@@ -86,7 +92,7 @@ def _crowd_errors(results: Results) -> float | None:
     return sum(cell.errors for cell in cells) if any(cell.readings for cell in cells) else None
 
 
-def _chosen(translated: bool, mode: str) -> list[Case]:
+def _select_cases(translated: bool, mode: str) -> list[Case]:
     return [case for case in CASES if case.translated == translated and case.mode == mode]
 
 
@@ -103,7 +109,7 @@ def _worst(results: Results, cases: Iterable[Case]) -> float | None:
 def _least(results: Results) -> float | None:
     found = [
         over
-        for case in _chosen(True, "burst")
+        for case in _select_cases(True, "burst")
         for connections in _connections(results)
         if (over := results.over("dragoman", case, connections)) is not None
     ]
@@ -118,7 +124,7 @@ def targets_table(results: Results) -> list[list[str]]:
     rows = [["figure", "goal", "bound", "measured", ""]]
     for target in judge(results):
         found = NONE if target.found is None else f"{target.found:.2f} {target.unit}"
-        rows.append([target.title, target.shown(target.goal), target.shown(target.bound), found, target.verdict])
+        rows.append([target.title, target.format(target.goal), target.format(target.bound), found, target.verdict])
     return rows
 
 
@@ -282,12 +288,12 @@ def as_text(results: Results) -> str:
     parts = []
     for title, rows in sections(results):
         widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-        lines = ["  ".join(_aligned(row, widths)) for row in rows]
+        lines = ["  ".join(_align(row, widths)) for row in rows]
         parts.append("\n".join([title, "-" * len(title), *lines]))
     return "\n\n".join(parts + [f"Note: {note}" for note in notes(results)])
 
 
-def _aligned(row: list[str], widths: list[int]) -> Iterable[str]:
+def _align(row: list[str], widths: list[int]) -> Iterable[str]:
     for at, (text, width) in enumerate(zip(row, widths, strict=True)):
         yield text.ljust(width) if at == 0 else text.rjust(width)
 

@@ -60,7 +60,7 @@ def _get_package(requirement: str, program: Path) -> bool:
     make = [sys.executable, "-m", "venv", str(VENV)]
     pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar=off"]
     for step in (make, [*pip, requirement]):
-        if not _watched(step):
+        if not _run_visibly(step):
             say(f"{requirement} could not be installed; what needs it is left out.")
             return False
     (VENV / ".gitignore").write_text("*\n")
@@ -82,7 +82,7 @@ def install_on_other_python(python: str) -> bool:
         [*pip, "--progress-bar=off", "--require-hashes", "-r", str(lock)],
         [*pip, "--progress-bar=off", "--no-deps", "--no-build-isolation", "-e", str(ROOT)],
     ):
-        if not _watched(step):
+        if not _run_visibly(step):
             say(f"dragoman could not be installed for {python}.")
             return False
     (OTHER_VENV / ".gitignore").write_text("*\n")
@@ -103,7 +103,7 @@ def describe_python(python: str) -> str:
     return f"Python {version} of {python}, {'with' if built else 'without'} PGO"
 
 
-def _watched(command: list[str]) -> bool:
+def _run_visibly(command: list[str]) -> bool:
     """Runs a long installation and shows a dot for every few lines that it prints."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
         assert running.stdout is not None

@@ -35,11 +35,11 @@ MEDIA = ("audio", "image", "video")
 
 
 def main() -> None:
-    SHEET.write_text(written())
+    SHEET.write_text(render_sheet())
     print(f"{SHEET.name}: {SHEET.stat().st_size // 1024} KB")
 
 
-def written() -> str:
+def render_sheet() -> str:
     package = distribution("genai-prices")
     (licence,) = [file for file in package.files or () if file.name == "LICENSE"]
     head = {"source": f"genai-prices {package.version}", "licence": " ".join(licence.read_text().split())}

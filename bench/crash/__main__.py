@@ -19,13 +19,13 @@ def format_row(name: str, plan: Plan, outcome: Outcome) -> str:
     background, streams = outcome.statuses, outcome.streams
     figures = (
         *(plan.gateways, background.total(), outcome.began, background["completed"], background["failed"]),
-        *(outcome.called_twice, outcome.without_end, streams.total(), _stored(streams), streams["not stored"]),
+        *(outcome.called_twice, outcome.without_end, streams.total(), _count_stored(streams), streams["not stored"]),
         *(len(outcome.problems), f"{outcome.seconds:.1f}"),
     )
     return f"| {name} | {' | '.join(map(str, figures))} |"
 
 
-def _stored(streams: Counter[str]) -> int:
+def _count_stored(streams: Counter[str]) -> int:
     return streams.total() - streams["not stored"]
 
 

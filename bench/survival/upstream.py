@@ -72,13 +72,13 @@ async def pace(writer: asyncio.StreamWriter) -> None:
 
 
 @cache
-def packed_reply() -> bytes:
+def make_packed_reply() -> bytes:
     """A reply of 200 MB, packed into a fraction; made before anybody waits for it."""
     return gzip.compress(completion("0" * (200 << 20)), 1)
 
 
 async def bomb(writer: asyncio.StreamWriter) -> None:
-    body = packed_reply()
+    body = make_packed_reply()
     writer.write(JSON_HEAD + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
 
 
@@ -168,7 +168,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def run(port: int) -> None:
-    packed_reply()
+    make_packed_reply()
     server = await asyncio.start_server(serve, "127.0.0.1", port, limit=1 << 20, backlog=1024)
     async with server:
         await server.serve_forever()

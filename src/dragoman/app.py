@@ -175,7 +175,7 @@ class App:
             self.usage.start()
         spawn(asyncio.to_thread(self.gateway.captures.remove_old, config.debug), name="old captures")
         for catalogue in self.gateway.runtime.catalogues.values():
-            catalogue.known()
+            catalogue.list_known()
 
     async def stop(self, accept_s: float = 0.0, listen: Listening | None = None) -> None:
         """Stop accepting, let streams in flight end, then end those that do not with an error event.

@@ -14,8 +14,8 @@ from dragoman.admin.running_gateway import (
     find_gateway,
     find_running,
     forget_gateway,
+    list_noted_gateways,
     note_gateway,
-    noted_gateways,
     read_version,
 )
 from dragoman.config import Config, load
@@ -78,12 +78,12 @@ def test_a_gateway_is_found_by_its_note_and_notes_of_ended_processes_are_removed
         own = note_gateway(notes, gateway.url)
         (notes / "running" / "1.json").write_text('{"root": "http://127.0.0.1:1", "pid": 2147483646}')
         (notes / "running" / "2.json").write_text("{")
-        assert noted_gateways(notes) == [gateway.url]
+        assert list_noted_gateways(notes) == [gateway.url]
         assert sorted(path.name for path in own.parent.iterdir()) == sorted(["2.json", own.name])
         found = asyncio.run(find_gateway(config_in(tmp_path, 1), {"HOME": str(tmp_path)}))
         assert found == gateway.url
         assert asyncio.run(find_gateway(config_in(tmp_path, 1), {}, f"{gateway.url}/v1/")) == gateway.url
     forget_gateway(own)
-    assert noted_gateways(notes) == []
+    assert list_noted_gateways(notes) == []
     with pytest.raises(AdminError, match="No dragoman answers at"):
         asyncio.run(find_gateway(config_in(tmp_path, 1), {}, "http://127.0.0.1:1"))

@@ -175,7 +175,7 @@ def test_another_turn_continues_the_same_reply_with_the_same_encoder() -> None:
     continuation = Continuation("Half a", BROKEN)
     watch = begin(encoding, continuation)
     ledger = Ledger()
-    encoding.continued(ledger)
+    encoding.accept_continuation(ledger)
     assert encoding.used_before == Usage(input=10, output=2)
     more = [
         Started("another", "n"),

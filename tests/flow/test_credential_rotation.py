@@ -37,7 +37,7 @@ def used(round: CredentialRound, failure: Failure) -> list[int]:
     slots = []
     while (member := round.next()) is not None:
         slots.append(member.account.slot)
-        round.refused(NoReply(failure))
+        round.note_refusal(NoReply(failure))
     return slots
 
 
@@ -66,7 +66,7 @@ def test_the_first_token_binds_the_conversation_and_the_reply_to_the_credential(
     round = round_of(provider)
     member = round.next()
     assert member is not None
-    round.answered(NOTHING, "t\0response resp_1")
+    round.note_answer(NOTHING, "t\0response resp_1")
     assert (
         pool_of(provider).last_member(SESSION)
         == pool_of(provider).last_member("t\0response resp_1")
@@ -79,8 +79,8 @@ def test_excluded_credentials_are_left_out() -> None:
     assert used(round_of(provider, excluded=(0, 2)), Failure(Kind.NOT_FOUND, "which?")) == [1]
     exhausted = round_of(provider, excluded=(0, 1, 2))
     assert exhausted.next() is None
-    assert exhausted.exhausted().failure.kind is Kind.QUOTA
-    assert "'up'" in exhausted.exhausted().failure.message
+    assert exhausted.describe_exhaustion().failure.kind is Kind.QUOTA
+    assert "'up'" in exhausted.describe_exhaustion().failure.message
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_an_answer_ends_a_cooldown() -> None:
     round = round_of(provider)
     member = round.next()
     assert member is not None  # a cooldown alone refuses no request
-    round.answered(NOTHING, None)
+    round.note_answer(NOTHING, None)
     assert pool_of(provider).free_at(member.account.slot, "m", NOW) == NOW
 
 
@@ -160,12 +160,12 @@ def test_an_answer_may_report_that_it_used_up_the_allowance() -> None:
     round = round_of(provider)
     member = round.next()
     assert member is not None
-    round.answered(spent, None)
+    round.note_answer(spent, None)
     assert pool_of(provider).free_at(member.account.slot, "m", NOW) == NOW + 40
     alone = make_resting(make_provider())
     lonely = round_of(alone, spares=True)
     lonely.next()
-    lonely.answered(spent, None)
+    lonely.note_answer(spent, None)
     assert not pool_of(alone).is_cooling_down("m", NOW)
 
 
@@ -176,7 +176,7 @@ def test_the_final_failure_of_a_single_credential_is_its_refusal() -> None:
     round = round_of(make_provider())
     round.next()
     end = NoReply(Failure(Kind.QUOTA, "spent"))
-    round.refused(end)
+    round.note_refusal(end)
     assert round.verdict(end) is end
 
 
@@ -186,7 +186,7 @@ def test_the_final_failure_of_several_is_the_one_that_ends_soonest() -> None:
     ends = [NoReply(Failure(Kind.RATE_LIMITED, "slow", retry_after=wait)) for wait in (90.0, 20.0)]
     for end in ends:
         round.next()
-        round.refused(end)
+        round.note_refusal(end)
     assert round.verdict(ends[0]) is ends[1]
 
 

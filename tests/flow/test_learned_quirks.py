@@ -11,15 +11,15 @@ def test_a_quirk_is_known_to_the_tenant_that_met_it() -> None:
     quirks.add("b", "other", "plain")
     assert quirks.quirks("a", "up") == {"plain", "max_tokens"}
     assert quirks.quirks("b", "up") == frozenset()
-    assert quirks.known_to("a") == {"up": ("max_tokens", "plain")}
-    assert quirks.known_to("c") == {}
+    assert quirks.list_known_to("a") == {"up": ("max_tokens", "plain")}
+    assert quirks.list_known_to("c") == {}
 
 
 def test_what_a_capture_holds_is_known_to_whoever_replays_it() -> None:
     quirks = LearnedQuirks({"up": ("plain",)})
     quirks.add("a", "up", "max_tokens")
     assert quirks.quirks("a", "up") == {"plain", "max_tokens"}
-    assert quirks.known_to("b") == {"up": ("plain",)}
+    assert quirks.list_known_to("b") == {"up": ("plain",)}
 
 
 def test_neither_tenants_nor_quirks_grow_without_bound() -> None:

@@ -194,7 +194,7 @@ def test_a_reply_whose_model_has_stopped_is_not_continued(end: End) -> None:
 
 def test_the_usage_of_a_turn_that_broke_off_is_kept_for_the_sum() -> None:
     played = play(Scene("messages", joins=True), Answer(HALF, end=End.CUT))
-    played.writer.encoding.continued(Ledger())
+    played.writer.encoding.accept_continuation(Ledger())
     used = played.writer.encoding.used_before
     assert used is not None
     assert used.output > 0

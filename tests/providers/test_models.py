@@ -72,7 +72,7 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
 def test_listed_models_replace_assumed_ones() -> None:
     async def work() -> None:
         models = catalogue(Lister(), FakeClock())
-        assert ids(models.known()) == ["assumed"]
+        assert ids(models.list_known()) == ["assumed"]
         assert not models.complete
         assert ids(await models.wait_for_list()) == ["listed", "configured"]
         assert models.complete
@@ -85,7 +85,7 @@ def test_callers_during_the_first_fetch_wait_for_its_result() -> None:
 
     async def work() -> None:
         models = catalogue(lister, FakeClock())
-        models.known()  # as the gateway does when it starts
+        models.list_known()  # as the gateway does when it starts
         found = await asyncio.gather(*(models.wait_for_list() for _ in range(10)))
         assert [ids(one) for one in found] == [["listed", "configured"]] * 10
 
@@ -100,10 +100,10 @@ def test_a_stale_list_is_fetched_again_and_served_meanwhile() -> None:
         models = catalogue(lister, hour)
         await models.wait_for_list()
         hour.now = 3599
-        models.known()
+        models.list_known()
         assert lister.requests == 1
         hour.now = 3601
-        assert ids(models.known()) == ["listed", "configured"]
+        assert ids(models.list_known()) == ["listed", "configured"]
         await asyncio.sleep(0.05)
 
     run(work)
@@ -117,13 +117,13 @@ def test_a_provider_that_cannot_be_listed_keeps_its_fallback_models() -> None:
         models = catalogue(lister, hour, CONFIGURED)
         assert ids(await models.wait_for_list()) == ["configured", "assumed"]
         hour.now = 29
-        models.known()
+        models.list_known()
         assert lister.requests == 1
         hour.now, lister.refuses = 31, False
-        models.known()
+        models.list_known()
         await asyncio.sleep(0.05)
-        assert ids(models.known()) == ["listed", "configured"]
-        assert models.known()[1].name == "from the provider"
+        assert ids(models.list_known()) == ["listed", "configured"]
+        assert models.list_known()[1].name == "from the provider"
 
     run(work)
     assert lister.requests == 2

@@ -120,7 +120,7 @@ def export_capture(capture: Capture, directory: Path) -> list[Path]:
     """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     files = {CLIENT_REQUEST: _format_json(capture.request.body)}
-    answered = _answered_request(capture)
+    answered = _find_answered_request(capture)
     for index, request in enumerate(capture.upstream_requests):
         number = "" if index == answered else f"_{index + 1}"
         files[f"{_upstream_name(request)}_request_body{number}.json"] = _format_json(request.body)
@@ -161,7 +161,7 @@ def _upstream_name(request: UpstreamRequest) -> str:
     return request.route.partition("/")[0]
 
 
-def _answered_request(capture: Capture) -> int:
+def _find_answered_request(capture: Capture) -> int:
     """Return the index of the upstream request that was answered; older captures of whole replies do not have it."""
     index = capture.events[-1].request if capture.events else -1
     return index if index >= 0 else len(capture.upstream_requests) - 1

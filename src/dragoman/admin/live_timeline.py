@@ -71,7 +71,7 @@ class LiveTimeline:
         frames = self._client.read(response.chunks, dict(response.headers).get("content-type", ""))
         if not self._has_client_head:
             self._has_client_head = True
-            at = frames[0][0] if frames else self._recording.elapsed()
+            at = frames[0][0] if frames else self._recording.elapsed_s()
             content_type = dict(response.headers).get("content-type", "")
             yield TimelineEntry(at, "client", f"< {response.status} {content_type}")
         yield from (TimelineEntry(at, "client", text) for at, text in frames)

@@ -202,7 +202,7 @@ def describe_models(runtime: Runtime, pricing: Pricing | None, now: float) -> Mo
                 None if pricing is None else pricing.usd_per_million(provider, info.id, now),
             )
             for provider, catalogue in runtime.catalogues.items()
-            for info in catalogue.known()
+            for info in catalogue.list_known()
         ],
         [
             ProviderModels(name, provider.kind, provider.endpoint.protocols, known[name].problem)

@@ -145,7 +145,7 @@ async def find_gateway(config: Config, environ: Mapping[str, str], url: str | No
     if configured is not None:
         return configured
     home = home_directory(environ)
-    for root in [] if home is None else noted_gateways(data_directory(environ, home)):
+    for root in [] if home is None else list_noted_gateways(data_directory(environ, home)):
         if await read_version(root) is not None:
             return root
     return None
@@ -164,7 +164,7 @@ def forget_gateway(note: Path) -> None:
         note.unlink()
 
 
-def noted_gateways(directory: Path) -> list[str]:
+def list_noted_gateways(directory: Path) -> list[str]:
     """Return the addresses of gateways whose processes run, the newest first; remove the notes of others."""
     found: list[tuple[float, str]] = []
     for path in (directory / NOTES).glob("*.json"):

@@ -104,14 +104,14 @@ class ClientEncoding:
         if self._joint is not None:
             self._joint.interrupt(used)
 
-    def continued(self, ledger: Ledger) -> None:
+    def accept_continuation(self, ledger: Ledger) -> None:
         """Note that another upstream does continue; what is left out of its reply is noted in its ledger."""
         if self._joint is not None:
             self._joint.accept_continuation(ledger)
 
     def fail(self, failure: Failure) -> LastWrites:
         """Return the end of the reply as the client's error event."""
-        begun, end = self._encoded([Failed(failure)]), self.finish()
+        begun, end = self._encode_events([Failed(failure)]), self.finish()
         return LastWrites(begun + end.joined, end.apart)
 
     def fail_alone(self, failure: Failure) -> LastWrites:
@@ -132,7 +132,7 @@ class ClientEncoding:
 
     def feed(self, events: list[Event]) -> bytes:
         """Return the bytes of events that are the gateway's own."""
-        return self._encoded(events)
+        return self._encode_events(events)
 
     def begin_round(self) -> None:
         """Expect another turn that continues the same reply, after tools have run."""
@@ -145,7 +145,7 @@ class ClientEncoding:
             self._joint, self._rounds = None, JoinRounds.after(blocks, used)
             self.stages = (self._rounds, *self.stages)
 
-    def _encoded(self, events: list[Event]) -> bytes:
+    def _encode_events(self, events: list[Event]) -> bytes:
         for stage in self.stages:
             events = list(chain.from_iterable(map(stage.feed, events)))
         return b"".join(chain.from_iterable(map(self.encode, events)))

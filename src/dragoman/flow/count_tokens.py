@@ -50,9 +50,9 @@ async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None
         (b"x-dragoman-route", str(route).encode("ascii", "replace")),
     ]
     try:
-        body = await _relayed(runtime, call, route, counting)
+        body = await _relay_count(runtime, call, route, counting)
     except NoCount as none:
-        tokens = await _estimated(call, route, counting)
+        tokens = await _estimate_count(call, route, counting)
         log.info("%s: %d tokens, estimated: %s", route, tokens, none)
         exchange.respond(200, [*head, (b"x-dragoman-estimate", b"1")], counting.render_count(tokens))
     else:
@@ -60,7 +60,7 @@ async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None
         exchange.respond(200, head, body)
 
 
-async def _estimated(call: Call, route: Route, counting: TokenCounting) -> int:
+async def _estimate_count(call: Call, route: Route, counting: TokenCounting) -> int:
     def count() -> int:
         request = call.request() if call.state is not None else counting.parse(call.body, Ledger())
         return estimate_request_tokens(request, route.model)
@@ -68,7 +68,7 @@ async def _estimated(call: Call, route: Route, counting: TokenCounting) -> int:
     return await run_off_loop(call.size, count)
 
 
-async def _relayed(runtime: Runtime, call: Call, route: Route, counting: TokenCounting) -> bytes:
+async def _relay_count(runtime: Runtime, call: Call, route: Route, counting: TokenCounting) -> bytes:
     """Return the upstream's count, unchanged if it has the client's protocol. Raises NoCount if there is none."""
     provider = runtime.providers.get(route.provider)
     if provider is None:

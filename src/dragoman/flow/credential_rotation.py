@@ -85,7 +85,7 @@ class CredentialRound:
         self._member = self._provider
         return self._member
 
-    def answered(self, headers: Headers, response: str | None) -> None:
+    def note_answer(self, headers: Headers, response: str | None) -> None:
         """Note the first token of a reply; `response` is its id where the upstream keeps it."""
         if self._pool is not None and self._choice is not None:
             self._pool.record_success(self._choice.member, self._model, self._session, response)
@@ -93,7 +93,7 @@ class CredentialRound:
                 self._rest_if_spent(self._pool, headers)
         self.release()
 
-    def refused(self, end: NoReply) -> None:
+    def note_refusal(self, end: NoReply) -> None:
         """Note that the current credential failed."""
         self._refusals[self.member.account.slot] = end
         self.learn(end.failure)
@@ -118,7 +118,7 @@ class CredentialRound:
         if pool is None:
             return last
         if not refusals:
-            return self.exhausted()
+            return self.describe_exhaustion()
         now = pool.clock()
         soonest = min(refusals, key=lambda slot: (_rank(refusals[slot]), pool.free_at(slot, model, now)))
         soon = None if _rank(refusals[soonest]) == 0 else pool.next_free_at(model, TEMPORARY, refusals, now)
@@ -130,7 +130,7 @@ class CredentialRound:
         )
         return NoReply(Failure(Kind.RATE_LIMITED, message, status=429, retry_after=soon - now))
 
-    def exhausted(self) -> NoReply:
+    def describe_exhaustion(self) -> NoReply:
         """Return the failure of a round in which no credential could be chosen at all."""
         return NoReply(Failure(Kind.QUOTA, f"No other credential of provider {self._provider.name!r} can be used now."))
 

@@ -82,7 +82,7 @@ class Gateway:
             make_watch, on_guard_trip = recording.make_monitor, recording.record_guard_trips(self._note_guard_trip)
         routes = runtime.targets.get(call.model) or await find_targets(runtime, call.model)
         if call.state is not None and call.state.pinned:
-            routes = _pinned(routes, call.state.pinned, call.model)
+            routes = _select_pinned(routes, call.state.pinned, call.model)
         if len(routes) > 1:
             routes = available_targets(routes, runtime.providers)
         if recording is not None:
@@ -269,7 +269,7 @@ class ActiveCall:
         await self._fail(failure)
 
 
-def _pinned(routes: tuple[Route, ...], provider: str, model: str) -> tuple[Route, ...]:
+def _select_pinned(routes: tuple[Route, ...], provider: str, model: str) -> tuple[Route, ...]:
     """Return the targets at the provider that keeps what the request refers to. Raises RequestError if none is."""
     pinned = tuple(route for route in routes if route.provider == provider)
     if not pinned:

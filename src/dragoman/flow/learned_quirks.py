@@ -38,7 +38,7 @@ class LearnedQuirks:
         while len(self._entries) > MAX_ENTRIES:
             self._entries.popitem(last=False)
 
-    def known_to(self, tenant: str) -> dict[str, tuple[str, ...]]:
+    def list_known_to(self, tenant: str) -> dict[str, tuple[str, ...]]:
         """Return everything that this tenant has learnt, by provider; for captures."""
         providers = {*self._everywhere, *(provider for owner, provider in self._entries if owner == tenant)}
         found = {provider: tuple(sorted(self.quirks(tenant, provider))) for provider in sorted(providers)}

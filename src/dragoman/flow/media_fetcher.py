@@ -34,7 +34,7 @@ class Fetcher:
     async def fetch_all(self, urls: Sequence[str]) -> dict[str, Inline]:
         """Raises RequestError, naming the host, for the first that cannot be fetched."""
         if len(urls) > MAX_LINKS:
-            raise _refused(f"A request may link to at most {MAX_LINKS} images and documents that must be fetched.")
+            raise _make_refusal(f"A request may link to at most {MAX_LINKS} images and documents that must be fetched.")
         places = asyncio.Semaphore(AT_ONCE)
 
         async def fetch_one(url: str) -> tuple[str, Inline]:
@@ -53,7 +53,7 @@ class Fetcher:
     async def fetch(self, url: str) -> Inline:
         fetched = await self._fetcher.get(url, self._rules)
         if isinstance(fetched, ToolFailure):
-            raise _refused(f"A linked image or document cannot be used. {fetched.message}")
+            raise _make_refusal(f"A linked image or document cannot be used. {fetched.message}")
         return Inline(fetched.media_type, base64.b64encode(fetched.body).decode())
 
 
@@ -61,5 +61,5 @@ def _is_media(media_type: str) -> bool:
     return media_type.startswith("image/") or media_type == "application/pdf"
 
 
-def _refused(message: str) -> RequestError:
+def _make_refusal(message: str) -> RequestError:
     return RequestError(Failure(Kind.BAD_REQUEST, message, code="media_not_fetched"))

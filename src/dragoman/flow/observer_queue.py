@@ -51,7 +51,7 @@ class ObserverQueue:
                 try:
                     observe(outcome)
                 except Exception as bug:
-                    self._failed(outcome, bug)
+                    self._note_failure(outcome, bug)
 
     def _schedule(self) -> None:
         loop = asyncio.get_running_loop()
@@ -64,6 +64,6 @@ class ObserverQueue:
         else:
             loop.call_soon(self.flush, context=Context())
 
-    def _failed(self, outcome: Outcome, bug: Exception) -> None:
+    def _note_failure(self, outcome: Outcome, bug: Exception) -> None:
         self.failures += 1
         log.error("%s went unobserved: %s", outcome.request_id, describe_fault(bug))

@@ -183,7 +183,7 @@ class TranslationPipe:
             events = [clean for event in events for clean in self._redactor.feed(event)]
         for event in events:
             self.watch.observe(event)
-        return self._encoded(events, 0)
+        return self._encode_from(events, 0)
 
     def drain(self) -> bytes:
         assert self._source is not None
@@ -199,7 +199,7 @@ class TranslationPipe:
             if events:
                 events = list(chain.from_iterable(map(stage.feed, events)))
             events += stage.finish()
-        return self._encoded(events, len(self._own)) if events else b""
+        return self._encode_from(events, len(self._own)) if events else b""
 
     def _process(self, events: Sequence[Event], redactor: EventRedactor | None) -> bytes:
         """Put events through redaction, the watch and all stages; nearly all of them are runs of deltas."""
@@ -226,7 +226,7 @@ class TranslationPipe:
         for number, feed_run in enumerate(self._run_feeds or self._make_run_feeds()):
             given = feed_run(run, text)
             if given is not run:
-                return (self._encoded(given, number + 1),)
+                return (self._encode_from(given, number + 1),)
         encode = self._encode
         return [piece for event in run for piece in encode(event)]
 
@@ -234,14 +234,14 @@ class TranslationPipe:
         """Put one event through the stages, most of which return just one."""
         for number, feed in enumerate(self._feeds):
             if type(event) is Failed and number == len(self._own):
-                return self._encoded((event,), number)
+                return self._encode_from((event,), number)
             given = feed(event)
             if len(given) != 1:
-                return self._encoded(given, number + 1)
+                return self._encode_from(given, number + 1)
             event = given[0]
         return b"".join(self._encode(event))
 
-    def _encoded(self, events: Sequence[Event], first: int) -> bytes:
+    def _encode_from(self, events: Sequence[Event], first: int) -> bytes:
         """Put events through the stages from the one with this number on."""
         own = len(self._own)
         if len(events) >= MANY_EVENTS:

@@ -144,7 +144,7 @@ class Policy:
     def note_first_token(self, headers: Headers, response: str | None) -> None:
         """Note that the credential which is used now is accepted; `response` names a reply that its upstream keeps."""
         if self._round is not None:
-            self._round.answered(headers, response)
+            self._round.note_answer(headers, response)
 
     def release(self) -> None:
         """Note that the call is over, perhaps because its client disconnected."""
@@ -176,7 +176,7 @@ class Policy:
         excluded = self._broken.get(route.provider, ())
         self._round = CredentialRound(provider, route.model, session, excluded, spares=spares)
         member = self._round.next()
-        return self._after_target_failed(self._round.exhausted()) if member is None else self._ask(member)
+        return self._after_target_failed(self._round.describe_exhaustion()) if member is None else self._ask(member)
 
     def _ask(self, member: Provider, renew_after: Failure | None = None) -> Ask:
         self._member = member
@@ -198,7 +198,7 @@ class Policy:
                 pass
         if self._round is None:
             return self._after_target_failed(end)
-        self._round.refused(end)
+        self._round.note_refusal(end)
         if not AFTER[end.failure.kind].next_credential:
             return self._after_target_failed(end)
         another = self._round.next()

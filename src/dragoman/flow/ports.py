@@ -22,7 +22,7 @@ class ModelCatalogue(Protocol):
     def complete(self) -> bool:
         """Whether a model that is not listed is known not to exist."""
 
-    def known(self) -> tuple[ModelInfo, ...]:
+    def list_known(self) -> tuple[ModelInfo, ...]:
         """Return the models known now."""
 
     async def wait_for_list(self, at_most_s: float = math.inf) -> tuple[ModelInfo, ...]:

@@ -235,14 +235,14 @@ async def _translate(
     target = Target(route.model, provider.issuer, fitting.profile, fitting.budgets, quirks, options)
     if size <= LARGE_BYTES and fitting.fetcher is None:
         request, tools = adapt_tools(offered, limits, ledger)
-        request = _changed(request, (*changes, *rules.passes), ledger)
+        request = _apply_changes(request, (*changes, *rules.passes), ledger)
         body = upstream.build(request, target, ledger)
     else:
         request, tools = await run_off_loop(size, partial(adapt_tools, offered, limits, ledger))
-        request = await run_off_loop(size, partial(_changed, request, changes, ledger))
+        request = await run_off_loop(size, partial(_apply_changes, request, changes, ledger))
         if fitting.fetcher is not None:
             request = await _with_media(request, upstream, fitting.fetcher)
-        request = await run_off_loop(size, partial(_changed, request, rules.passes, ledger))
+        request = await run_off_loop(size, partial(_apply_changes, request, rules.passes, ledger))
         body = await run_off_loop(size, partial(upstream.build, request, target, ledger))
     if call.strict and len(ledger):
         raise RequestError(strict_refusal(ledger))
@@ -294,7 +294,7 @@ def _missing_credential(provider: Provider, error: ConfigError) -> Failure:
     return Failure(Kind.CREDENTIAL, message)
 
 
-def _changed(request: Request, changes: Sequence[Change], ledger: Ledger) -> Request:
+def _apply_changes(request: Request, changes: Sequence[Change], ledger: Ledger) -> Request:
     for change in changes:
         request = change(request, ledger)
     return request

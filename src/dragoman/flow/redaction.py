@@ -72,15 +72,15 @@ class EventRedactor(RunStage):
     def _clean(self, event: Event) -> Sequence[Event]:
         match event:
             case Closed(block=block):
-                return (*self._released(block), event)
+                return (*self._release(block), event)
             case UsageReported():
                 return (event,)
             case Failed(failure=failure):
                 return (*self._all_released(), Failed(redact_failure(failure, self.secrets)))
             case Ended():
-                return (*self._all_released(), *self._described(event))
+                return (*self._all_released(), *self._clean_event(event))
             case _:
-                return self._described(event)
+                return self._clean_event(event)
 
     def _delta(self, event: Delta) -> Sequence[Event]:
         block = event.block
@@ -101,7 +101,7 @@ class EventRedactor(RunStage):
             return (event,)
         return (Delta(block, out),) if out else ()
 
-    def _released(self, block: int) -> Sequence[Event]:
+    def _release(self, block: int) -> Sequence[Event]:
         """What is held back of a block that ends; not if so much of a secret that the rest could be guessed."""
         tail, held = self._tails.pop(block, ""), self._held.pop(block, "")
         if not held:
@@ -109,9 +109,9 @@ class EventRedactor(RunStage):
         return (Delta(block, MASK if self._finder.partial_length(tail + held) >= SHORTEST else held),)
 
     def _all_released(self) -> list[Event]:
-        return [event for block in list(self._held) for event in self._released(block)]
+        return [event for block in list(self._held) for event in self._release(block)]
 
-    def _described(self, event: Event) -> Sequence[Event]:
+    def _clean_event(self, event: Event) -> Sequence[Event]:
         """Clean an event that comes in one piece; most have no words of the upstream's that could be a secret."""
         match event:
             case Opened(what=TextBlock() | ThinkingBlock() | RefusalBlock()):

@@ -172,7 +172,7 @@ class RequestRecord:
             cut_text(seen.model, MAX_NAME_BYTES),
             self.stream,
             route is not None and ledger is None,  # passed through
-            self._reported_usage or self._used(seen),
+            self._reported_usage or self._determine_usage(seen),
             None if seen.first_token is None else seen.first_token - self._started,
             (self._ended or time.monotonic()) - self._started,
             result,
@@ -188,16 +188,16 @@ class RequestRecord:
             self.run,
         )
 
-    def _used(self, seen: ReplySummary) -> Usage | None:
+    def _determine_usage(self, seen: ReplySummary) -> Usage | None:
         """Return the usage; for a reply that broke off, the upstream may have reported only part of the output."""
         if seen.usage_is_final and seen.usage is not None:
             return seen.usage
-        reported, guess = seen.usage, self._guessed(seen)
+        reported, guess = seen.usage, self._estimate_usage(seen)
         if reported is None or guess is None:
             return reported or guess
         return replace(reported, output=max(reported.output, guess.output), source=Source.ESTIMATED)
 
-    def _guessed(self, seen: ReplySummary) -> Usage | None:
+    def _estimate_usage(self, seen: ReplySummary) -> Usage | None:
         """Estimate the usage from sizes if the upstream reported none."""
         if not seen.deltas and not seen.blocks:
             return None

@@ -90,9 +90,9 @@ def detail(losses: Sequence[Loss], count: int) -> bytes:
 
 def encode_ascii_json(value: dict[str, str]) -> bytes:
     """Return JSON that may stand in a header."""
-    return NOT_ASCII.sub(_escaped, msgspec.json.encode(value).decode()).encode()
+    return NOT_ASCII.sub(_escape, msgspec.json.encode(value).decode()).encode()
 
 
-def _escaped(match: re.Match[str]) -> str:
+def _escape(match: re.Match[str]) -> str:
     units = match.group().encode("utf-16-be")
     return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))

@@ -105,13 +105,13 @@ class StreamWriter:
         await self.send(held)
 
     def write(self, data: bytes) -> bool:
-        return self._exchange.write(self._taken(data))
+        return self._exchange.write(self._take_pending(data))
 
     async def writable(self) -> None:
         await self._exchange.writable()
 
     async def send(self, data: bytes) -> None:
-        await self._exchange.send(self._taken(data))
+        await self._exchange.send(self._take_pending(data))
 
     def keep_for_end(self, data: bytes) -> None:
         """Send this with the next bytes, or with the end."""
@@ -138,13 +138,13 @@ class StreamWriter:
         self._apart = data
 
     async def _finish(self, end: LastWrites) -> None:
-        last, state = self._taken(end.joined), self._call.state
+        last, state = self._take_pending(end.joined), self._call.state
         if state is not None and not await state.commit():
             last = state.disown(last)
         await self._end(LastWrites(last, end.apart))
 
     async def _end(self, end: LastWrites) -> None:
-        last, apart = self._taken(end.joined), end.apart or self._apart
+        last, apart = self._take_pending(end.joined), end.apart or self._apart
         if apart:
             await self._exchange.send(last)
             await asyncio.sleep(APART_S)
@@ -154,7 +154,7 @@ class StreamWriter:
     def close(self) -> None:
         self._stop_timer()
 
-    def _taken(self, data: bytes) -> bytes:
+    def _take_pending(self, data: bytes) -> bytes:
         if self._last:
             data, self._last = self._last + data, b""
         if self._observe is not None:

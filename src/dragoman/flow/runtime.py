@@ -112,7 +112,7 @@ def _make_settings(
 def list_known_models(runtime: Runtime) -> dict[str, KnownModels]:
     return {
         name: KnownModels(
-            tuple(model.id for model in catalogue.known()),
+            tuple(model.id for model in catalogue.list_known()),
             catalogue.complete,
             runtime.providers[name].catalogue.rename,
             catalogue.list_problem(),

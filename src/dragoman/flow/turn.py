@@ -250,7 +250,7 @@ class Turn:
         """The reply has begun: note whose it is, and send what was held."""
         self._around.note_first_token(self)
         if isinstance(prepared, Translated) and self._ask.continuation is not None:
-            self._writer.encoding.continued(prepared.ledger)
+            self._writer.encoding.accept_continuation(prepared.ledger)
         held, self._held = self._held, b""
         if self._is_over and self._writer.streams:
             await self._writer.commit(prepared, answer.headers, b"")

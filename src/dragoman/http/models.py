@@ -62,7 +62,7 @@ def list_models(runtime: Runtime) -> dict[str, ListedModel]:
     """Return every name that a client may ask for, with what is known of the model behind it."""
     infos: dict[str, ModelInfo] = {}
     for provider, catalogue in runtime.catalogues.items():
-        for info in catalogue.known():
+        for info in catalogue.list_known():
             infos.setdefault(info.id, info)
             infos[f"{provider}/{info.id}"] = info
     names = list_names(runtime.config.models, list_known_models(runtime))

@@ -150,14 +150,14 @@ class ResponsesApi:
         if what == "input_items":
             page = read_page(parameters)
             row = await self._find(request, id)
-            if not await self._relayed(request, row, f"/{what}"):
+            if not await self._relay_to_keeper(request, row, f"/{what}"):
                 respond_json(request, await self.service.list_input(row, page))
             return
         if what:
             raise nothing_at(request)
         after = _read_cursor(parameters)
         row = await self._find(request, id)
-        if await self._relayed(request, row):
+        if await self._relay_to_keeper(request, row):
             return
         if after is not None:
             await self.background.follow(request, row, after)
@@ -169,7 +169,7 @@ class ResponsesApi:
             raise nothing_at(request)
         row = await self._find(request, request.rest)
         if row.keeper:
-            await self._relayed(request, row)
+            await self._relay_to_keeper(request, row)
             if request.exchange.started:
                 await self.service.ask(self.service.store.delete_response(row.owner, row.id))
             return
@@ -182,13 +182,13 @@ class ResponsesApi:
         if what != "cancel":
             raise nothing_at(request)
         row = await self._find(request, id)
-        if not await self._relayed(request, row, f"/{what}"):
+        if not await self._relay_to_keeper(request, row, f"/{what}"):
             respond_json(request, await self.background.cancel(row))
 
     async def _find(self, request: RoutedRequest, id: str) -> ResponseRow:
         return await self.service.find(self._tenant(request.key), id)
 
-    async def _relayed(self, request: RoutedRequest, row: ResponseRow, below: str = "") -> bool:
+    async def _relay_to_keeper(self, request: RoutedRequest, row: ResponseRow, below: str = "") -> bool:
         """Pass the request on to the provider that keeps the response itself; return whether there is one."""
         if not row.keeper:
             return False

@@ -297,11 +297,11 @@ def _format_fields(headers: tuple[Header, ...]) -> bytes:
     lines = [b"%b: %b\r\n" % field for field in headers if not _is_ours(field[0])]
     fields = b"".join(lines)
     if fields.count(b"\n") != len(lines) or fields.count(b"\r") != len(lines) or b"\0" in fields:
-        raise ValueError(f"the value of header {_broken(headers)} holds a line break or NUL")
+        raise ValueError(f"the value of header {_find_invalid_header(headers)} holds a line break or NUL")
     return fields
 
 
-def _broken(headers: tuple[Header, ...]) -> str:
+def _find_invalid_header(headers: tuple[Header, ...]) -> str:
     return next(name.decode("latin-1") for name, value in headers if any(bad in value for bad in (b"\r", b"\n", b"\0")))
 
 

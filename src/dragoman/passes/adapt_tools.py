@@ -228,7 +228,7 @@ class _Renaming:
     def choice(self, choice: ToolChoice) -> ToolChoice:
         allowed = choice.allowed
         if allowed is not None:
-            allowed = tuple(new for old in allowed for new in self._allowed(old))
+            allowed = tuple(new for old in allowed for new in self._find_new_names(old))
         name, namespace = choice.name, choice.namespace
         if name is not None:
             named = self._find(name, namespace, choice.custom)
@@ -270,7 +270,7 @@ class _Renaming:
         other = ToolId(name, namespace, not custom)
         return exact if exact in self._names else other if other in self._names else None
 
-    def _allowed(self, name: str) -> list[str]:
+    def _find_new_names(self, name: str) -> list[str]:
         """Return the new names of all tools of this name: allowed tools are named without namespace or kind."""
         return list(dict.fromkeys(self._by_plain_name.get(name, [name])))
 

@@ -65,7 +65,7 @@ class CachedCatalogue:
         self.complete = bool(provider.catalogue.models)
         self._problem = "its model list has not been read yet" if provider.catalogue.has_list else ""
 
-    def known(self) -> tuple[ModelInfo, ...]:
+    def list_known(self) -> tuple[ModelInfo, ...]:
         """Return the models known now; start to fetch the list again if it is stale."""
         if self._is_stale() and self._fetching is None:
             self._start_fetch()
@@ -86,7 +86,7 @@ class CachedCatalogue:
             since_s = 0.0 if self._fetched_at is None else self._clock() - self._fetched_at
             if since_s < at_most_s:
                 await asyncio.wait((fetching,), timeout=None if at_most_s == math.inf else at_most_s - since_s)
-        return self.known()
+        return self.list_known()
 
     def _start_fetch(self) -> asyncio.Task[None]:
         self._fetching = spawn(self.refresh(), name=f"models of {self._provider.name}")

@@ -306,7 +306,7 @@ class BackgroundRuns:
             await asyncio.sleep(FINISH_RETRY_S)
             return
         for active, _ in batch:
-            active.output.stored()
+            active.output.note_stored()
             active.wake_followers()
         await asyncio.sleep(STORE_EVENTS_S)
 

@@ -8,7 +8,7 @@ from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.request import Json
 from dragoman.protocols.responses.state_items import check_ids, duplicate_item, read_input, read_metadata
 from dragoman.responses.context import conversation_not_found, make_row, mint, resolve_items
-from dragoman.responses.service import Page, ResponseService, now, render_page, shown
+from dragoman.responses.service import Page, ResponseService, now, render_item, render_page
 from dragoman.store.response_rows import ConversationRow, ItemRow
 
 MAX_ADDED = 20  # items per call
@@ -73,7 +73,7 @@ class Conversations:
         row = next((row for row in await self._items(owner, id) if row.id == item), None)
         if row is None:
             raise item_not_in(id, item)
-        return bytes(shown(row, shows_hidden=shows_hidden))
+        return bytes(render_item(row, shows_hidden=shows_hidden))
 
     async def delete_item(self, owner: str, id: str, item: str) -> bytes:
         """Remove an item; return the conversation."""

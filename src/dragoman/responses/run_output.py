@@ -63,7 +63,7 @@ class RunOutput:
             self._being_stored = self._take_chunk()
         return self._being_stored
 
-    def stored(self) -> None:
+    def note_stored(self) -> None:
         self._being_stored = None
 
     def take_rest(self) -> list[EventChunk]:

@@ -135,7 +135,7 @@ class ResponseService:
         rows = await self.ask(self.store.load_items(row.owner, (row.settings, *split_digests(row.output))))
         output = [rows[digest] for digest in split_digests(row.output) if digest in rows]
         settings = rows[row.settings].body if row.settings in rows else b"{}"
-        items = [shown(item, shows_hidden=shows_hidden) for item in output]
+        items = [render_item(item, shows_hidden=shows_hidden) for item in output]
         return render_stored(row.head, settings, items, row.status)
 
     async def delete(self, owner: str, id: str) -> bytes:
@@ -173,7 +173,7 @@ def check_trigger(raw: dict[str, Json]) -> bool:
     return bool(places)
 
 
-def shown(row: ItemRow, *, shows_hidden: bool) -> Raw:
+def render_item(row: ItemRow, *, shows_hidden: bool) -> Raw:
     """Return an item as clients see it."""
     if not shows_hidden or row.hidden is None:
         return Raw(row.body)
@@ -195,7 +195,7 @@ def render_page(rows: Sequence[ItemRow], page: Page) -> bytes:
     chosen = ordered[start:end][: page.limit]
     body = {
         "object": "list",
-        "data": [shown(row, shows_hidden=page.shows_hidden) for row in chosen],
+        "data": [render_item(row, shows_hidden=page.shows_hidden) for row in chosen],
         "first_id": chosen[0].id if chosen else None,
         "last_id": chosen[-1].id if chosen else None,
         "has_more": len(ordered[start:end]) > page.limit,

@@ -29,7 +29,7 @@ class CallReader(Protocol):
     def calls(self) -> Sequence[Call] | None:
         """Return the calls, at the end; None if there are none, so that `consumed` stays text."""
 
-    def consumed(self) -> str:
+    def consumed_text(self) -> str:
         """Return the text that was read, including the head, without what `feed` returned."""
 
 
@@ -92,7 +92,7 @@ class _Bracket:
     def calls(self) -> Sequence[Call] | None:
         return None if self._arguments is None else ((self._name, self._arguments),)
 
-    def consumed(self) -> str:
+    def consumed_text(self) -> str:
         return "".join((self._head, *self._pieces, self._held))
 
 
@@ -168,7 +168,7 @@ class _Invokes:
     def calls(self) -> Sequence[Call] | None:
         return self._calls
 
-    def consumed(self) -> str:
+    def consumed_text(self) -> str:
         return "".join((*self._consumed, self._held))
 
     def _advance(self, text: str, at: int) -> int | None:

@@ -133,7 +133,7 @@ class CiteLinks:
             case Failed():
                 return [*self._release(), event]
             case _:
-                return (self._moved(event),)
+                return (self._renumber(event),)
 
     def finish(self) -> Sequence[Event]:
         return self._release()
@@ -204,7 +204,7 @@ class CiteLinks:
         self._next += 1
         return self._numbers[block]
 
-    def _moved(self, event: Event) -> Event:
+    def _renumber(self, event: Event) -> Event:
         if isinstance(event, Delta | OpaqueAdded | CitationAdded | ToolReturned | Closed):
             return replace(event, block=self._numbers[event.block])
         return event

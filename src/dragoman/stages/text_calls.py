@@ -180,14 +180,14 @@ class CallSplitter:
             return rest + text[len(piece) :]
         if not self._remaining:
             self._reader = None
-            self._keep_as_text(segments, reader.consumed())
+            self._keep_as_text(segments, reader.consumed_text())
         return text[len(piece) :]
 
     def _end(self, reader: CallReader, segments: list[Segment]) -> None:
         self._reader = None
         calls = reader.calls()
         if calls is None:
-            self._keep_as_text(segments, reader.consumed())
+            self._keep_as_text(segments, reader.consumed_text())
             return
         for name, arguments in calls:
             id = self._new_id(name, arguments)

@@ -37,7 +37,7 @@ def read_search(result: ToolResult, name: str) -> SearchOutcome:
     written = _json(text)
     for value in (result.structured_content, written):
         if isinstance(value, dict) and (problem := value.get("error")):
-            return ToolFailure(ToolErrorCode.UNAVAILABLE, f"{name}: {_shown(problem)}")
+            return ToolFailure(ToolErrorCode.UNAVAILABLE, f"{name}: {_format_value(problem)}")
         if results := tuple(_results_in(value)):
             return SearchFound(results)
     return SearchFound(()) if written is not None else SearchFound(tuple(_results_in_prose(text)), text)
@@ -98,7 +98,7 @@ def _date(item: Mapping[str, Json]) -> str | None:
         return None
 
 
-def _shown(value: Json) -> str:
+def _format_value(value: Json) -> str:
     return (value if isinstance(value, str) else msgspec.json.encode(value).decode())[:1000]
 
 

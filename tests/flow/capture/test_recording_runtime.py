@@ -50,7 +50,7 @@ def test_a_catalogue_notes_what_it_returns_about_a_model() -> None:
     recording = make_recording()
     catalogue = RecordingCatalogue(make_catalogue(ModelInfo("m", max_output=9)), "up", recording)
     assert not catalogue.complete
-    assert run(catalogue.wait_for_list()) == catalogue.known() == (ModelInfo("m", max_output=9),)
+    assert run(catalogue.wait_for_list()) == catalogue.list_known() == (ModelInfo("m", max_output=9),)
     assert catalogue.complete
     assert (catalogue.max_output("m"), catalogue.max_output("n"), catalogue.list_problem()) == (9, None, "")
     assert looked_up(recording, "up", LookupName.MAX_OUTPUT) == [{"value": 9}, {"value": None}]

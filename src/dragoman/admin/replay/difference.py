@@ -200,7 +200,7 @@ def _compare_values(old: object, new: object, at: str) -> Iterable[Change]:
         for name in {**old, **new}:
             pointer = f"{at}/{escape_key(str(name))}"
             if name not in old or name not in new:
-                yield Change(pointer, _shown(old, name), _shown(new, name))
+                yield Change(pointer, _encode_field(old, name), _encode_field(new, name))
             else:
                 yield from _compare_values(old[name], new[name], pointer)
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
@@ -210,7 +210,7 @@ def _compare_values(old: object, new: object, at: str) -> Iterable[Change]:
         yield Change(at, _json(old), _json(new))
 
 
-def _shown(holder: dict[str, object], name: str) -> str | None:
+def _encode_field(holder: dict[str, object], name: str) -> str | None:
     return _json(holder[name]) if name in holder else None
 
 

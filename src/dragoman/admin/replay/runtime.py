@@ -129,7 +129,7 @@ class ReplayedCatalogue:
         self._models = provider.catalogue.models + provider.catalogue.fallback_models
         self._lookups = lookups
 
-    def known(self) -> tuple[ModelInfo, ...]:
+    def list_known(self) -> tuple[ModelInfo, ...]:
         return self._models
 
     async def wait_for_list(self, at_most_s: float = math.inf) -> tuple[ModelInfo, ...]:

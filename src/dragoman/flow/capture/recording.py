@@ -54,13 +54,13 @@ def contain_errors(note: Note[P]) -> Note[P]:
     """Let an error in a note spoil the capture, never the request."""
 
     @wraps(note)
-    def contained(recording: "Recording", /, *args: P.args, **kwargs: P.kwargs) -> None:
+    def note_or_give_up(recording: "Recording", /, *args: P.args, **kwargs: P.kwargs) -> None:
         try:
             note(recording, *args, **kwargs)
         except Exception as bug:
             recording.give_up(bug)
 
-    return contained
+    return note_or_give_up
 
 
 class UpstreamExchange:
@@ -221,7 +221,7 @@ class Recording:
 
     # Calls of what the request uses
 
-    def elapsed(self) -> float:
+    def elapsed_s(self) -> float:
         """Return the seconds since the request began."""
         return round(time.monotonic() - self._start, 6)
 
@@ -235,10 +235,10 @@ class Recording:
 
     def _keep_chunk(self, chunks: HeadAndTail[Chunk], data: bytes, part: str) -> None:
         if chunks.is_complete and self.reserve(len(data), part):
-            chunks.add(Chunk(self.elapsed(), data))
+            chunks.add(Chunk(self.elapsed_s(), data))
         elif self._reserve_tail(chunks):
             tail = data[-TAIL_BYTES:]
-            chunks.add_to_tail(Chunk(self.elapsed(), tail), len(tail))
+            chunks.add_to_tail(Chunk(self.elapsed_s(), tail), len(tail))
 
     def _reserve_tail(self, stream: HeadAndTail[T]) -> bool:
         """Return whether a stream has a tail; its memory is reserved once, beyond MAX_BYTES."""
@@ -254,7 +254,7 @@ class Recording:
         size = len(event.text) if type(event) is Delta else 0
         if isinstance(event, Ended) and event.cut:
             self._cut_calls += [call.name for call in event.cut]
-        timed = (self.elapsed(), index, event)
+        timed = (self.elapsed_s(), index, event)
         if self.events.is_complete and self.reserve(EVENT_BYTES + size, "events"):
             self.events.add(timed)
         elif self._reserve_tail(self.events):
@@ -280,7 +280,7 @@ class Recording:
 
     @contain_errors
     def note_upstream_request(self, exchange: UpstreamExchange) -> None:
-        exchange.at = self.elapsed()
+        exchange.at = self.elapsed_s()
         self.upstream_exchanges.append(exchange)
         if self._hidden_headers:
             headers = tuple(hide_values(exchange.out.headers, self._hidden_headers))
@@ -290,7 +290,7 @@ class Recording:
 
     @contain_errors
     def note_upstream_response(self, exchange: UpstreamExchange, response: IncomingResponse) -> None:
-        exchange.response, exchange.head_at = response, self.elapsed()
+        exchange.response, exchange.head_at = response, self.elapsed_s()
 
     @contain_errors
     def note_upstream_chunk(self, exchange: UpstreamExchange, data: bytes) -> None:
@@ -302,7 +302,7 @@ class Recording:
         if exchange.response is None:
             exchange.error = how
         elif not exchange.end:
-            exchange.end, exchange.ended_at = how, self.elapsed()
+            exchange.end, exchange.ended_at = how, self.elapsed_s()
 
     @property
     def failed(self) -> bool:

@@ -28,7 +28,7 @@ from dragoman.providers.provider import ModelInfo, Provider
 MAX_NAMES = 2000  # of each provider's models
 
 
-class Caller(typing.Protocol):
+class RecordedCall(typing.Protocol):
     """Who made a request."""
 
     @property
@@ -37,10 +37,12 @@ class Caller(typing.Protocol):
     def is_owner(self) -> bool: ...
 
 
-def record_runtime(runtime: Runtime, recording: Recording, call: Caller) -> Runtime:
+def record_runtime(runtime: Runtime, recording: Recording, call: RecordedCall) -> Runtime:
     """Return a runtime that behaves the same and notes in the recording what the call learns from it."""
     recording.owner = call.is_owner
-    recording.note_settings(runtime.config, runtime.learned_quirks.known_to(call.tenant), lambda: _list_names(runtime))
+    recording.note_settings(
+        runtime.config, runtime.learned_quirks.list_known_to(call.tenant), lambda: _list_names(runtime)
+    )
     if runtime.tool_plans:
         backends = {name: describe_backends(plan) for name, plan in runtime.tool_plans.items()}
         recording.note_tools(describe_tools(runtime.config.tools), backends)
@@ -107,8 +109,8 @@ class RecordingCatalogue:
     def complete(self) -> bool:
         return self._catalogue.complete
 
-    def known(self) -> tuple[ModelInfo, ...]:
-        return self._catalogue.known()
+    def list_known(self) -> tuple[ModelInfo, ...]:
+        return self._catalogue.list_known()
 
     async def wait_for_list(self, at_most_s: float = math.inf) -> tuple[ModelInfo, ...]:
         return await self._catalogue.wait_for_list(at_most_s)

@@ -71,23 +71,23 @@ class ToolRecorder:
         self._secrets = secrets
 
     def record_text(self, describe: DescribeTool) -> DescribeTool:
-        async def described(is_first_round: bool) -> ToolText | None:
+        async def describe_and_note(is_first_round: bool) -> ToolText | None:
             text = await describe(is_first_round)
             self._recording.note_lookup(
                 self._provider, LookupName.TOOL_TEXT, lambda: {"value": msgspec.to_builtins(text)}
             )
             return text
 
-        return described
+        return describe_and_note
 
-    def elapsed(self) -> float:
-        return self._recording.elapsed()
+    def elapsed_s(self) -> float:
+        return self._recording.elapsed_s()
 
     def note(self, tool: str, backend: str, given: str, outcome: ToolOutcome | None, began: float) -> None:
         recording = self._recording
         recording.secrets.update(list_secrets((), self._secrets))
         redacted = None if outcome is None else redact_outcome(outcome, tuple(recording.secrets))
-        run = ToolRun(tool, backend, given, redacted, began, round(recording.elapsed() - began, 6))
+        run = ToolRun(tool, backend, given, redacted, began, round(recording.elapsed_s() - began, 6))
         if recording.reserve(_size(outcome), "what tools returned"):
             recording.note_lookup(self._provider, LookupName.TOOL_RUN, lambda: {"value": msgspec.to_builtins(run)})
 
@@ -113,7 +113,7 @@ class RecordingSearch:
         self._recorder = recorder
 
     async def search(self, query: SearchQuery, timeout_s: float) -> SearchOutcome:
-        began = self._recorder.elapsed()
+        began = self._recorder.elapsed_s()
         try:
             outcome = await self._backend.search(query, timeout_s)
         except asyncio.CancelledError:
@@ -132,7 +132,7 @@ class RecordingFetch:
         self._recorder = recorder
 
     async def fetch(self, url: str, domains: DomainRules) -> FetchOutcome:
-        began = self._recorder.elapsed()
+        began = self._recorder.elapsed_s()
         try:
             outcome = await fetch(self._backend, url, domains)
         except asyncio.CancelledError:

@@ -129,11 +129,11 @@ async def _find_routes(runtime: Runtime, call: RelayedCall) -> tuple[Route, ...]
     if not found and not call.names_model:
         found = tuple(Route(name, call.model) for name in serving)
     if not found:
-        raise RequestError(_unserved(call, routes))
+        raise RequestError(_describe_unserved(call, routes))
     return available_targets(found, runtime.providers)
 
 
-def _unserved(call: RelayedCall, routes: tuple[Route, ...]) -> Failure:
+def _describe_unserved(call: RelayedCall, routes: tuple[Route, ...]) -> Failure:
     names = ", ".join(repr(route.provider) for route in routes) or "any provider"
     message = (
         f"The model {call.model!r} is not served at /v1/{call.path.name} by {names}. "

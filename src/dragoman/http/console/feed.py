@@ -263,7 +263,7 @@ class FeedStream:
 
     async def send_all(self) -> None:
         """Send what there is now, or what changed since the last event that the reader has."""
-        await self._exchange.send(self._changes() + self._inspected())
+        await self._exchange.send(self._changes() + self._render_frames())
 
     def close(self) -> None:
         if self._frames is not None:
@@ -280,7 +280,7 @@ class FeedStream:
             if not await check.is_open():
                 await self._exchange.send(self._event("ended", {"why": "The session has ended. Sign in again."}))
                 return
-            data = self._changes() + self._inspected()
+            data = self._changes() + self._render_frames()
             if not data and time.monotonic() - sent_at >= KEEP_ALIVE_S:
                 data = b": still here\n\n"
             if data:
@@ -307,7 +307,7 @@ class FeedStream:
         rows = {"rows": taken.rows, "gone": taken.gone, "totals": watcher.totals, "behind": False}
         return hello + self._event("rows", rows, watcher.position)
 
-    def _inspected(self) -> bytes:
+    def _render_frames(self) -> bytes:
         taken = None if self._frames is None else self._frames.take(int(self._left()))
         return b"" if taken is None else self._event("frames", taken)
 

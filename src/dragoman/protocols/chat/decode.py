@@ -135,13 +135,13 @@ class Decoder:
             return self._end()
         if not self._started:
             return self._fail(_no_content())
-        return self._fail(_truncated())
+        return self._fail(_make_truncated_failure())
 
     def _read_done_marker(self) -> list[Event]:
         if not self._started:
             return self._fail(_no_content())
         if self._finish is None and "cut_then_done" in self._issuer.quirks:
-            return self._fail(_truncated())
+            return self._fail(_make_truncated_failure())
         return self._end()
 
     def read_whole(self, chunk: Chunk) -> list[Event]:
@@ -386,5 +386,5 @@ def _no_content() -> Failure:
     return Failure(Kind.TRUNCATED, "the upstream's stream ended without any content")
 
 
-def _truncated() -> Failure:
+def _make_truncated_failure() -> Failure:
     return Failure(Kind.TRUNCATED, "the upstream's stream ended without a finish_reason")

@@ -227,7 +227,7 @@ class Decoder:
         event = _decode_event(_reasoning_event, payload)
         events: list[Event] = []
         if event.redacted_content:
-            events += self._blocks.redacted(event.redacted_content)
+            events += self._blocks.add_redacted(event.redacted_content)
         text = event.text or event.reasoning_text
         if text:
             events += self._blocks.reasoning(text)

@@ -263,7 +263,7 @@ class Blocks:
         self._signature.append(piece)
         return opened
 
-    def redacted(self, content: str) -> Sequence[Event]:
+    def add_redacted(self, content: str) -> Sequence[Event]:
         opened = self._begin(_THINKING)
         return [*opened, OpaqueAdded(self._next - 1, self._opaque(Form.REDACTED, content)), *self.end_block()]
 

@@ -169,7 +169,7 @@ class Decoder:
             "response.reasoning_text.delta": thoughts.raw_delta,
             "response.reasoning.delta": thoughts.raw_delta,  # Open Responses' spelling
             "response.refusal.delta": messages.refusal_delta,
-            "response.output_text.annotation.added": messages.annotated,
+            "response.output_text.annotation.added": messages.add_annotation,
             "response.output_text.done": messages.text_done,
             "response.refusal.done": messages.refusal_done,
             "response.content_part.done": self._read_part_done,
@@ -319,7 +319,7 @@ class Decoder:
             if type_ == "reasoning" or type_ in wire.HOSTED_ITEMS:
                 self.progress = Progress.WORKING_SILENTLY
             return ()
-        return self._calls.opened(notice.output_index, custom, _call_item.decode(notice.item))
+        return self._calls.open_call(notice.output_index, custom, _call_item.decode(notice.item))
 
     def _read_item_done(self, notice: wire.StreamEvent) -> Events:
         index = notice.output_index

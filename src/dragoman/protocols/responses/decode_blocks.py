@@ -84,7 +84,7 @@ class MessageItems:
     def refusal_done(self, event: StreamEvent) -> Events:
         return self._add_missing_text(event, Part(type="refusal", refusal=event.refusal))
 
-    def annotated(self, event: StreamEvent) -> Events:
+    def add_annotation(self, event: StreamEvent) -> Events:
         return self._add_citation(event, event.annotation)
 
     def part_done(self, event: StreamEvent, done: Part) -> Events:
@@ -265,7 +265,7 @@ class Calls:
     def indexes(self) -> KeysView[int]:
         return self._items.keys()
 
-    def opened(self, index: int, custom: bool, item: CallItem) -> Events:
+    def open_call(self, index: int, custom: bool, item: CallItem) -> Events:
         if index in self._items:
             return ()
         if not item.name:
@@ -289,7 +289,7 @@ class Calls:
         return self._add_missing_arguments(event.output_index, event.input or "")
 
     def item_done(self, index: int, custom: bool, item: CallItem) -> Events:
-        events = [*self.opened(index, custom, item)]
+        events = [*self.open_call(index, custom, item)]
         events += self._add_missing_arguments(index, item.input or _arguments_as_text(item.arguments))
         if call := self._items.get(index):
             events += call.close()

@@ -121,7 +121,7 @@ class DeviceLogin:
         question = {"device_auth_id": prompt.device_auth_id, "user_code": prompt.code}
 
         async def ask() -> _Confirmed:
-            return _confirmed(await self._service.post(self._url("token"), question))
+            return _read_confirmation(await self._service.post(self._url("token"), question))
 
         found = await poll(ask, PollPace(prompt.interval_s, DEVICE_LIFE_S, self._sleep), tick)
         back = f"{self._app.root}/deviceauth/callback"
@@ -161,7 +161,7 @@ async def exchange_code(service: ServiceClient, app: App, code: str, verifier: s
     }
 
 
-def _confirmed(response: ServiceResponse) -> _Confirmed:
+def _read_confirmation(response: ServiceResponse) -> _Confirmed:
     if response.status == 200:
         try:
             return msgspec.json.decode(response.body, type=_Confirmed)

@@ -87,12 +87,12 @@ class OutputFiller:
             if event.type == "response.output_item.done":
                 self._items[event.output_index] = event.item.copy()
             elif event.type in ("response.completed", "response.incomplete"):
-                return self._filled(data, event)
+                return self._fill_output(data, event)
         except (ValueError, RecursionError):
             return data
         return data
 
-    def _filled(self, data: bytes, event: _Event) -> bytes:
+    def _fill_output(self, data: bytes, event: _Event) -> bytes:
         if not self._items or _snapshot.decode(event.response).output:
             return data
         output = msgspec.json.encode([self._items[index] for index in sorted(self._items)])

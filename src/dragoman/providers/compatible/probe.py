@@ -150,10 +150,10 @@ class _Probe:
         return tuple(found)
 
     async def _plain_chat(self) -> ProbeReply:
-        reply = await self._client.request(self._capped(SAY))
+        reply = await self._client.request(self._add_cap(SAY))
         if reply.verdict == "rejected" and self._cap in reply.message and self._cap != "max_completion_tokens":
             self._cap = "max_completion_tokens"
-            reply = await self._client.request(self._capped(SAY))
+            reply = await self._client.request(self._add_cap(SAY))
         return reply
 
     async def chat(self) -> None:
@@ -177,7 +177,9 @@ class _Probe:
         """Send the trial's requests until a reply proves something."""
         proofs = 0
         for fields in (trial.fields, *trial.others):
-            reply = await (self._client.request(self._capped(fields)) if trial.capped else self._uncapped(fields))
+            reply = await (
+                self._client.request(self._add_cap(fields)) if trial.capped else self._request_uncapped(fields)
+            )
             if reply.verdict != "supported":
                 return _judge_refusal(trial, reply)
             is_obeyed = trial.is_obeyed(reply)
@@ -188,23 +190,23 @@ class _Probe:
                 return Trait(trial.what, "supported")
         return Trait(trial.what, "unclear", "its replies ended too soon to decide")
 
-    async def _uncapped(self, fields: Wire) -> ProbeReply:
+    async def _request_uncapped(self, fields: Wire) -> ProbeReply:
         """Request a stream, or a whole reply if the server does not accept that."""
         fields = {**fields, **self._deterministic}
         reply = await self._client.stream_until(fields, MANY_PIECES)
         return reply if reply.verdict == "supported" else await self._client.request(fields)
 
     async def _with_remedy(self, trait: Trait, remedy: Wire) -> Trait:
-        reply = await self._client.request(self._capped(remedy))
+        reply = await self._client.request(self._add_cap(remedy))
         if reply.verdict == "supported":
             return trait
         return Trait(trait.what, trait.found, f"and what would be sent instead as well: {reply.message}")
 
     async def _stream(self) -> None:
-        reply = await self._client.stream(self._capped(STREAM))
+        reply = await self._client.stream(self._add_cap(STREAM))
         options = Trait("stream_options", reply.verdict, reply.message)
         if reply.verdict != "supported":
-            reply = await self._client.stream(self._capped(SAY))
+            reply = await self._client.stream(self._add_cap(SAY))
             if options.found == "rejected" and reply.verdict == "supported":
                 options = replace(options, quirk="no_stream_options")
         self._add(options)
@@ -219,14 +221,14 @@ class _Probe:
 
     async def _stream_a_call(self) -> None:
         choice: object = NAMED if "no_required" in {trait.quirk for trait in self.traits} else "required"
-        reply = await self._client.stream(self._capped({**LOOK_UP, "tool_choice": choice}))
+        reply = await self._client.stream(self._add_cap({**LOOK_UP, "tool_choice": choice}))
         self.traits += judge_calls(reply)
 
     async def _test_interruption(self) -> None:
         """Test whether the server truncates a stream when another request comes, and ends it as if complete."""
         what, message = "a stream during another request", ""
         for count in COUNTS:
-            reply = await self._client.interrupted(self._capped(count), self._capped(SAY))
+            reply = await self._client.stream_beside(self._add_cap(count), self._add_cap(SAY))
             if reply.verdict != "supported" or not reply.done:
                 message = reply.message or "it did not end"
                 break
@@ -241,7 +243,7 @@ class _Probe:
             message = "its replies ended too soon to decide"
         self._add(Trait(what, "unclear", message))
 
-    def _capped(self, fields: Wire) -> Wire:
+    def _add_cap(self, fields: Wire) -> Wire:
         return {**fields, **self._deterministic, self._cap: CAP}
 
     def _add(self, trait: Trait) -> Trait:

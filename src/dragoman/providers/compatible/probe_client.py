@@ -90,7 +90,7 @@ class ProbeClient:
                     break
         return _collect(items)
 
-    async def interrupted(self, fields: Wire, by: Wire) -> ProbeReply:
+    async def stream_beside(self, fields: Wire, by: Wire) -> ProbeReply:
         """Stream while another request is sent, as soon as the stream has begun."""
         items = []
         async for item in self._stream(fields):

@@ -183,13 +183,13 @@ def read_quotas(name: str, response: ServiceResponse) -> list[Quota]:
         raise RequestError(Failure(Kind.UPSTREAM, f"cannot parse GitHub's response: {error}")) from error
     plan, resets_on = user.copilot_plan or "unknown", user.quota_reset_date
     return [
-        Quota(name, plan, what.replace("_", " "), *_used(snapshot), resets_on)
+        Quota(name, plan, what.replace("_", " "), *_read_used(snapshot), resets_on)
         for what, snapshot in (user.quota_snapshots or {}).items()
         if snapshot is not None
     ]
 
 
-def _used(snapshot: _Snapshot) -> tuple[float, float | None]:
+def _read_used(snapshot: _Snapshot) -> tuple[float, float | None]:
     """Return how much is used, and of how much; None if it is unlimited."""
     if snapshot.unlimited or snapshot.entitlement is None:
         return 0.0, None

@@ -60,9 +60,9 @@ class KiroSearch:
         try:
             response = await self._post(message)
         except RequestError as refused:
-            return _failed(refused.failure.message, refused.failure.kind)
+            return _make_failure(refused.failure.message, refused.failure.kind)
         except CredentialError as lost:
-            return _failed(str(lost), lost.kind)
+            return _make_failure(str(lost), lost.kind)
         result = _read(response, message, ToolResult)
         if isinstance(result, ToolFailure):
             return result
@@ -128,7 +128,7 @@ def _write(method: str, params: dict[str, object]) -> dict[str, object]:
 def _read(response: ServiceResponse, message: dict[str, object], result_type: type[T]) -> T | ToolFailure:
     if response.status != 200:
         failure = _failure_of(response)
-        return _failed(failure.message, failure.kind)
+        return _make_failure(failure.message, failure.kind)
     try:
         answer = msgspec.json.decode(response.body, type=_Answer)
         if answer.error is not None:
@@ -145,6 +145,6 @@ def _failure_of(response: ServiceResponse) -> Failure:
     return read_failure(response.status, {}, response.body)
 
 
-def _failed(message: str, kind: Kind) -> ToolFailure:
+def _make_failure(message: str, kind: Kind) -> ToolFailure:
     code = ToolErrorCode.TOO_MANY_REQUESTS if kind is Kind.RATE_LIMITED else ToolErrorCode.UNAVAILABLE
     return ToolFailure(code, f"kiro: {message}")
