@@ -150,6 +150,25 @@ def test_a_host_that_needs_a_profile_gets_no_request_without_one(tmp_path: Path)
     assert "profile_arn" in refused.value.failure.message
 
 
+def test_profiles_that_cannot_be_listed_now_are_no_missing_profile(tmp_path: Path) -> None:
+    """The account may have one: the request fails as the list did, and the next one lists them again."""
+    with FakeKiro() as fake:
+        fake.access = {"aoaFAKE-a"}
+        fake.script("/ListAvailableProfiles", refusal(503, "high load", kind="ServiceUnavailableException"))
+        path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
+        config = section_at(fake, path, endpoint="https://runtime.us-east-1.kiro.dev", control_endpoint=fake.root)
+
+        async def twice(provider: Provider) -> object:
+            with pytest.raises(RequestError, match="high load") as refused:
+                await provider.requests.options("auto")
+            assert refused.value.failure.kind is Kind.OVERLOADED
+            return await provider.requests.options("auto")
+
+        options = asyncio.run(make_provider(config, twice))
+    assert isinstance(options, KiroOptions)
+    assert options.profile_arn == ARN
+
+
 @pytest.mark.parametrize(("arn", "words"), [("arn:nonsense", "is not valid"), (EUROPEAN, "is in eu-central-1")])
 def test_an_invalid_profile_is_rejected_without_being_sent(tmp_path: Path, arn: str, words: str) -> None:
     with FakeKiro() as fake:

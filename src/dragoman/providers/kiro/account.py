@@ -16,6 +16,7 @@ from dragoman.providers.kiro.hosts import AccountHosts, read_region
 log = logging.getLogger(__name__)
 
 RETRY_S = 300.0
+NO_PROFILES = (Kind.FORBIDDEN, Kind.NOT_FOUND, Kind.BAD_REQUEST)  # the answers to accounts that have none
 
 
 class AccountProfile:
@@ -34,6 +35,7 @@ class AccountProfile:
         self._clock = clock
         self._found: str | None = None
         self._fetched_at: float | None = None
+        self._list_failure: Failure | None = None  # why the profiles could not be listed, if that may change
         self._fetching: asyncio.Task[None] | None = None
         self._is_required = False  # the upstream has rejected a request without one
 
@@ -47,7 +49,7 @@ class AccountProfile:
                 await self._fetch()
             if self._found is None:
                 if needed:
-                    raise RequestError(self._missing())
+                    raise RequestError(self._list_failure or self._missing())
                 return None
             self._hosts.update(credential, self._found)
         return self._check_region(known or self._found or "")
@@ -68,13 +70,15 @@ class AccountProfile:
         return arn
 
     async def _fetch(self) -> None:
-        if self._fetched_at is not None and self._clock() - self._fetched_at < RETRY_S:
+        is_recent = self._fetched_at is not None and self._clock() - self._fetched_at < RETRY_S
+        if is_recent and self._list_failure is None:
             return
         if self._fetching is None:
             self._fetching = spawn(self._fetch_all(), name=f"profiles of {self._name}")
         await asyncio.shield(self._fetching)
 
     async def _fetch_all(self) -> None:
+        self._list_failure = None
         try:
             for root in self._hosts.control_urls():
                 self._found = await self._first_at(root)
@@ -87,8 +91,11 @@ class AccountProfile:
     async def _first_at(self, root: str) -> str | None:
         try:
             listed = await self._control.list_profiles(root)
-        except RequestError as refused:  # a Builder ID has none, and gets a 403
-            log.info("provider %s: cannot list profiles: %s", self._name, refused.failure.kind.value)
+        except RequestError as refused:
+            failure = refused.failure
+            log.info("provider %s: cannot list profiles: %s", self._name, failure.kind.value)
+            if failure.kind not in NO_PROFILES:
+                self._list_failure = failure
             return None
         return next((profile.arn for profile in listed if read_region(profile.arn)), None)
 
