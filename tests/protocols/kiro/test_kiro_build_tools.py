@@ -169,6 +169,27 @@ def test_a_vendors_tool_alone_or_forced_is_refused() -> None:
     assert refused(lambda: ask("responses", body)).at == "/tools/0"
 
 
+@pytest.mark.parametrize(
+    ("protocol", "entry", "at"),
+    [
+        ("messages", {"type": "hologram_20270101", "name": "hologram"}, "/tools/0"),
+        ("responses", {"type": "hologram"}, "/tools/0"),
+        ("chat", {"type": "hologram"}, "/tools/0"),
+        ("gemini", {"hologram": {}}, "/tools/0/hologram"),
+    ],
+)
+def test_a_tool_of_an_unknown_type_is_dropped_even_where_it_is_alone(protocol: str, entry: JsonObject, at: str) -> None:
+    bodies = {
+        "messages": build_with(),
+        "responses": {"model": "m", "input": "1"},
+        "chat": chat(user("1")),
+        "gemini": {"contents": [{"parts": [{"text": "1"}]}]},
+    }
+    built = ask(protocol, {**bodies[protocol], "tools": [entry]})
+    assert not built.specs
+    assert at in built.dropped
+
+
 def test_a_tool_offered_twice_is_offered_once() -> None:
     built = ask("messages", build_with(tools=[tool(), tool(description="Again.")]))
     assert built.specs["look"]["description"] == "Looks."

@@ -7,6 +7,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dragoman.framing.json_schema import Schema, add_to_description, make_root_object
+from dragoman.hub.ext import is_indispensable
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import (
@@ -188,7 +189,7 @@ def _select_functions(tools: Sequence[Tool], choice: ToolChoice | None, ledger: 
     for tool in tools:
         match tool:
             case Hosted(kind=kind, at=at):
-                if not functions or (choice is not None and choice.hosted == kind):
+                if is_indispensable(tool, choice, functions):
                     raise BadRequest(at, f"Kiro has no tool like {kind!r}. Remove it or choose another model.")
                 ledger.note_dropped(at, f"Kiro has no tool like {kind!r}")
             case Custom(at=at):
