@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
-from dragoman.flow.capture.file_format import read_capture
+from dragoman.flow.capture.files import read_capture
 from dragoman.http.handler import replay_site
 
 FIXTURES = sorted((Path(__file__).parent / "fixtures" / "captures").glob("*.json"))

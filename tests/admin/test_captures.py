@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from dragoman.admin.captures import export_capture, find_capture, list_captures, read_capture
 from dragoman.admin.errors import AdminError, NotFound
 from dragoman.config.settings import Debug
-from dragoman.flow.capture.directory import capture_directory
-from dragoman.flow.capture.file_format import read_capture as read
+from dragoman.flow.capture.files import capture_directory
+from dragoman.flow.capture.files import read_capture as read
 from dragoman.flow.capture.format import Capture
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "captures" / "kiro-cut-call.json"

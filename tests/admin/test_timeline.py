@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.admin.timeline import build_timeline, failure_message, shorten_frame
-from dragoman.flow.capture.file_format import read_capture as read
+from dragoman.flow.capture.files import read_capture as read
 from dragoman.flow.capture.format import Capture, Chunk, ClientResponse, Lookup, LookupName, ToolRun, event_json
 from dragoman.hub.events import Failed
 from dragoman.hub.failure import Failure, Kind

@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from cli.shell import Shell, wait_for
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.recorded_services import config_for_upstream
-from dragoman.flow.capture.directory import Bounds, CaptureDirectory
-from dragoman.flow.capture.file_format import read_capture
+from dragoman.flow.capture.files import Bounds, CaptureDirectory, read_capture
 from dragoman.flow.capture.format import Capture, utc_text
 from gateway import KEY, running
 

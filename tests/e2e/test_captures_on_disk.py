@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from cli.shell import wait_for
 from dragoman.cli.timeline import render_timeline as timeline
 from dragoman.flow.capture import recording as recordings
-from dragoman.flow.capture.directory import Bounds, CaptureDirectory, load_capture
-from dragoman.flow.capture.file_format import read_capture, to_json
+from dragoman.flow.capture.files import Bounds, CaptureDirectory, load_capture, read_capture, to_json
 from dragoman.flow.capture.format import Capture, utc_text
 from dragoman.flow.capture.recording import Recording
 from dragoman.flow.capture.writer import MEMORY_BYTES

@@ -12,7 +12,7 @@ import pytest
 from cli.shell import wait_for
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
-from dragoman.flow.capture.directory import Bounds, CaptureDirectory, load_capture
+from dragoman.flow.capture.files import Bounds, CaptureDirectory, load_capture
 from dragoman.flow.capture.format import Capture, summarize
 from dragoman.http.handler import replay_site
 from e2e.account_rig import codex_rigged, copilot_rigged

@@ -12,7 +12,7 @@ from anthropic import APIError
 from dragoman.accounts.usage_writer import make_row
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
-from dragoman.flow.capture.directory import Bounds, CaptureDirectory, load_capture
+from dragoman.flow.capture.files import Bounds, CaptureDirectory, load_capture
 from dragoman.flow.capture.format import Capture, LookupName
 from dragoman.http.handler import replay_site
 from dragoman.hub.outcome import Outcome

@@ -8,7 +8,7 @@ from anthropic.types import Message
 
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
-from dragoman.flow.capture.directory import Bounds, CaptureDirectory, load_capture
+from dragoman.flow.capture.files import Bounds, CaptureDirectory, load_capture
 from dragoman.http.handler import replay_site
 from e2e.meaning import CallTool, Meant, Say, Stop, Tokens
 from e2e.search_scene import SearchScene, search_scene

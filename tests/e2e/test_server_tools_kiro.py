@@ -11,7 +11,7 @@ from anthropic.types import Message, TextBlock, ThinkingBlock, WebSearchToolResu
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
 from dragoman.cli.timeline import render_timeline
-from dragoman.flow.capture.directory import Bounds, CaptureDirectory, load_capture
+from dragoman.flow.capture.files import Bounds, CaptureDirectory, load_capture
 from dragoman.flow.capture.format import Capture, LookupName
 from dragoman.http.handler import replay_site
 from e2e.kiro_rig import MODEL, KiroRig, kiro_rigged

@@ -10,7 +10,7 @@ TESTS = Path(__file__).parent
 [PACKAGE] = map(Path, dragoman.flow.__path__)
 
 # Modules of types alone, and the test of a module that fills them.
-TYPES = {"format": "test_file_format", "open_reply": "test_continue_pause"}
+TYPES = {"format": "test_files"}
 NOT_RUN = ("__init__", "ports")  # nothing to run: interfaces, which mypy compares with the classes
 
 

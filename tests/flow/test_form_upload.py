@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.flow.relay.form_upload import FormUpload
+from dragoman.flow.form_upload import FormUpload
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.net.bodies import UNCOUNTED_BYTES
 from dragoman.net.exchange import Exchange

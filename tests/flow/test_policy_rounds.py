@@ -3,8 +3,7 @@
 import pytest
 
 from dragoman.flow.step import Ask, Finish, GiveUp, Interrupted, NoReply, TurnEnd
-from dragoman.flow.steps.continue_pause import ContinuePause, PauseContinued, Paused
-from dragoman.flow.steps.run_tools import ToolsRan
+from dragoman.flow.steps.rounds import ContinuePause, PauseContinued, Paused, ToolsRan
 from dragoman.hub.events import Ended, Stop
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.usage import Usage

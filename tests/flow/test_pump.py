@@ -9,7 +9,7 @@ from dragoman.flow.decoding import make_source, make_stages
 from dragoman.flow.pipes import PassthroughPipe, Pipe, TranslationPipe
 from dragoman.flow.prepare import Prepared
 from dragoman.flow.pump import LINGER_S, Pump, is_answering
-from dragoman.flow.timeouts import ReplyDeadline, Timeouts
+from dragoman.flow.reply_bounds import ReplyDeadline, Timeouts
 from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger

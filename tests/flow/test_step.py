@@ -18,8 +18,7 @@ from dragoman.flow.step import (
     Waited,
 )
 from dragoman.flow.steps.complete_call import CallCompleted, CallsDropped, CompleteCall, CutCalls, DropCutCalls
-from dragoman.flow.steps.continue_pause import ContinuePause, PauseContinued, Paused
-from dragoman.flow.steps.run_tools import RunTools, ToolsCalled, ToolsRan
+from dragoman.flow.steps.rounds import ContinuePause, PauseContinued, Paused, RunTools, ToolsCalled, ToolsRan
 from dragoman.hub.failure import Failure, Kind
 from dragoman.routing import Route
 from flow.in_memory import make_provider

@@ -1,4 +1,4 @@
-"""A request is sent and its answer received; what is expected to go wrong comes back as a failure."""
+"""A request is sent and its answer received, also for what an upstream keeps; failures come back as values."""
 
 import socket
 from collections.abc import Callable, Coroutine
@@ -6,19 +6,33 @@ from collections.abc import Callable, Coroutine
 import msgspec
 import pytest
 
-from dragoman.flow import reading
+from dragoman.config.problems import ConfigError, Problem
+from dragoman.flow import reply_bounds
 from dragoman.flow.prepare import Prepared
 from dragoman.flow.step import NoReply
-from dragoman.flow.upstream import connection_failure, oversized_failure, receive, send
+from dragoman.flow.upstream import Keeper, connection_failure, oversized_failure, receive, relay_resource, send
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.client import ConnectionLost, HttpClient, InvalidResponse, SizeLimitExceeded, UpstreamTimeout
-from dragoman.providers.provider import IncomingResponse
+from dragoman.net.headers import Header
+from dragoman.providers.provider import Auth, IncomingResponse
 from fakes.raw import RawServer, Request
 from fakes.upstream import Answer, End, FakeUpstream
-from flow.in_memory import CHAT, MESSAGES, make_call, make_provider, prepare_for, run
+from flow.in_memory import (
+    CHAT,
+    MESSAGES,
+    MemoryWire,
+    make_call,
+    make_exchange,
+    make_provider,
+    make_world,
+    prepare_for,
+    run,
+)
 
 LATE = Failure(Kind.TIMEOUT, "no data for so long")
 KEY = b"sk-secret-0123456789"
+STORED = b'{"id": "resp_1",  "output": []}'
+JSON = "application/json"
 
 
 async def send_to(
@@ -141,7 +155,7 @@ def test_an_error_body_that_breaks_off_is_a_lost_connection(end: End) -> None:
 
 
 def test_an_error_body_may_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MAX_ERROR_BYTES", 100)
+    monkeypatch.setattr(reply_bounds, "MAX_ERROR_BYTES", 100)
     end = refusal(Answer(b"x" * 200, status=500))
     assert (end.failure.kind, end.failure) == (Kind.UPSTREAM, oversized_failure(make_provider()))
 
@@ -212,3 +226,62 @@ def test_what_comes_is_returned_and_a_bug_is_not_hidden() -> None:
     assert run(receive(prepared, give(b"all"), lambda: LATE)) == b"all"
     with pytest.raises(ZeroDivisionError):
         run(receive(prepared, fail(ZeroDivisionError()), lambda: LATE))
+
+
+def ask(fake: FakeUpstream, *, keeper: str = "up", auth: Auth | None = None, query: str = "") -> MemoryWire:
+    async def relays() -> MemoryWire:
+        client, wire = HttpClient(), MemoryWire()
+        provider = make_provider(url=fake.url, send=client.send, key=b"sk-own", auth=auth)
+        exchange = make_exchange(wire, "/v1/responses/resp_1", [(b"authorization", b"Bearer client")], query)
+        try:
+            await relay_resource(
+                make_world(provider), Keeper(keeper, "", "responses"), exchange, "/responses/resp_1", "req_1"
+            )
+        finally:
+            await client.close()
+        return wire
+
+    return run(relays())
+
+
+def test_the_upstreams_bytes_come_back_and_its_account_stays_unknown() -> None:
+    headers = (("x-ratelimit-remaining-requests", "7"), ("x-own", "kept"))
+    with FakeUpstream([Answer(STORED, content_type=JSON, headers=headers)]) as fake:
+        reply = ask(fake, query="limit=2").reply
+    [request] = fake.calls
+    assert (request.path, request.headers["authorization"]) == ("/v1/responses/resp_1?limit=2", "Bearer sk-own")
+    assert (reply.status, reply.body, reply.headers.get(b"x-own")) == (200, STORED, b"kept")
+    assert reply.headers.get(b"x-ratelimit-remaining-requests") is None
+    assert reply.headers.get(b"x-request-id") == b"req_1"
+
+
+def test_an_upstreams_own_refusal_passes() -> None:
+    with FakeUpstream([Answer(b'{"error":{"message":"no"}}', status=404, content_type=JSON)]) as fake:
+        assert ask(fake).reply.status == 404
+
+
+def test_a_rejected_credential_is_the_gateways_own_failure() -> None:
+    with FakeUpstream([Answer(b"{}", status=401, content_type=JSON)]) as fake, pytest.raises(RequestError) as refused:
+        ask(fake)
+    assert refused.value.failure.kind is Kind.CREDENTIAL
+    assert "rejected its credential (HTTP 401)" in refused.value.failure.message
+
+
+def test_a_provider_that_is_gone_is_named() -> None:
+    with FakeUpstream([]) as fake, pytest.raises(RequestError, match="'other' keeps this response") as refused:
+        ask(fake, keeper="other")
+    assert refused.value.failure.kind is Kind.NOT_FOUND
+
+
+def test_a_missing_credential_is_named() -> None:
+    async def authorize(protocol: str) -> tuple[Header, ...]:
+        raise ConfigError([Problem("the file", None, "api_key", "KEY is not set")])
+
+    with FakeUpstream([]) as fake, pytest.raises(RequestError, match="has no credential") as refused:
+        ask(fake, auth=Auth(authorize))
+    assert refused.value.failure.kind is Kind.CREDENTIAL
+
+
+def test_a_body_that_breaks_off_breaks_off_for_the_client() -> None:
+    with FakeUpstream([Answer(STORED, content_type=JSON, end=End.CUT)]) as fake:
+        assert ask(fake).dropped

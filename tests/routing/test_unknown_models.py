@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
-from dragoman.flow.capture.directory import Bounds, CaptureDirectory, load_capture
+from dragoman.flow.capture.files import Bounds, CaptureDirectory, load_capture
 from dragoman.http.handler import replay_site
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, provider_section, running

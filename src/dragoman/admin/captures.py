@@ -9,14 +9,14 @@ from msgspec import Struct
 from dragoman.admin.errors import AdminError, NotFound
 from dragoman.admin.timeline import TimelineEntry, build_timeline, failure_message
 from dragoman.config.settings import Debug
-from dragoman.flow.capture.directory import (
+from dragoman.flow.capture.files import (
     CaptureDirectory,
     CaptureFile,
     CaptureNotFound,
+    UnreadableCapture,
     capture_directory,
     load_capture,
 )
-from dragoman.flow.capture.file_format import UnreadableCapture
 from dragoman.flow.capture.format import Capture, Chunk, Summary, UpstreamRequest, summarize
 from dragoman.framing.redaction import Field
 from dragoman.hub.loss import Loss

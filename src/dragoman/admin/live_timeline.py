@@ -17,9 +17,8 @@ from dragoman.admin.timeline import (
     describe_run,
 )
 from dragoman.flow.capture.format import Capture, Chunk, LookupName
-from dragoman.flow.capture.masking import mask_capture
+from dragoman.flow.capture.masking import mask_capture, to_text
 from dragoman.flow.capture.memory_bounds import HeadAndTail
-from dragoman.flow.capture.provider_description import to_text
 from dragoman.flow.capture.recording import Recording, UpstreamExchange
 from dragoman.framing.redaction import SHORTEST, mask_text
 

@@ -11,7 +11,7 @@ from dragoman.admin.captures import export_capture, find_capture, list_captures,
 from dragoman.cli.completing import complete_captures
 from dragoman.cli.screen import remark, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, read_settings
-from dragoman.flow.capture.directory import CaptureFile
+from dragoman.flow.capture.files import CaptureFile
 from dragoman.flow.capture.format import Capture
 
 HEADINGS = ("ID", "TIME", "CLIENT", "PROTOCOLS", "ROUTE", "OUTCOME", "SIZE")
@@ -49,7 +49,7 @@ def show_list(config_file: str | None, as_json: bool) -> None:
 def show_one(which: str, full: bool, config_file: str | None, as_json: bool) -> None:
     """Show an exchange as a timeline: upstream frames, hub events, and what the client received."""
     from dragoman.cli.timeline import WIDTH, render_timeline
-    from dragoman.flow.capture.file_format import to_json
+    from dragoman.flow.capture.files import to_json
 
     capture = choose_capture(which, config_file)
     if as_json:

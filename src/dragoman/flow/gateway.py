@@ -12,17 +12,15 @@ from dragoman.accounts.pool import Pool
 from dragoman.flow.call import Call
 from dragoman.flow.capture.writer import RequestCapture
 from dragoman.flow.client_encoding import ClientEncoding
-from dragoman.flow.credential_rotation import available_targets
+from dragoman.flow.credential_rotation import available_targets, find_session, response_name, tenant_session
 from dragoman.flow.error_response import AllTargetsFailed
 from dragoman.flow.observer_queue import ObserverQueue
 from dragoman.flow.offload import run_off_loop
-from dragoman.flow.open_reply import OpenReply
 from dragoman.flow.policy import Limits, Policy, SecondChances
 from dragoman.flow.ports import CallState, LostCallMemory
 from dragoman.flow.prepare import Passthrough, Prepared
-from dragoman.flow.response_writer import ResponseWriter, StreamWriter, WholeWriter
+from dragoman.flow.response_writer import OpenReply, ResponseWriter, StreamWriter, WholeWriter
 from dragoman.flow.runtime import Runtime, find_targets
-from dragoman.flow.session import find_session, response_name, tenant_session
 from dragoman.flow.step import (
     Ask,
     Finish,
@@ -43,7 +41,7 @@ from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.routing import Route
 
 if TYPE_CHECKING:  # imported when such a request comes
-    from dragoman.flow.relay.relayed_call import RelayedCall
+    from dragoman.flow.relay import RelayedCall
 
 log = logging.getLogger("dragoman.requests")
 
@@ -102,7 +100,7 @@ class Gateway:
 
     async def relay(self, call: "RelayedCall") -> None:
         """Answer a call of one of the other OpenAI paths; raises as `answer` does."""
-        from dragoman.flow.relay.relayed_call import relay
+        from dragoman.flow.relay import relay
 
         await relay(self.runtime, call)
         self.answered += 1

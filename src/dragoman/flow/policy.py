@@ -25,9 +25,8 @@ from dragoman.flow.step import (
     Waited,
 )
 from dragoman.flow.steps.complete_call import CallCompleted, CallsDropped, CompleteCall, CutCalls, DropCutCalls
-from dragoman.flow.steps.continue_pause import ContinuePause, PauseContinued, Paused
 from dragoman.flow.steps.continue_reply import Continuation
-from dragoman.flow.steps.run_tools import Rounds, RunTools, ToolsCalled, ToolsRan
+from dragoman.flow.steps.rounds import ContinuePause, PauseContinued, Paused, Rounds, RunTools, ToolsCalled, ToolsRan
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Headers
 from dragoman.providers.provider import Adjustment, Provider

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dragoman.config.settings import Server
 from dragoman.flow.pipes import Pipe, TranslationPipe
 from dragoman.flow.prepare import Prepared
+from dragoman.flow.reply_bounds import ReplyDeadline
 from dragoman.flow.response_writer import ResponseWriter
-from dragoman.flow.timeouts import ReplyDeadline
 from dragoman.hub.failure import Failure
 from dragoman.hub.ports import Progress
 

@@ -6,9 +6,13 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from msgspec import Struct
+
 from dragoman.flow.call import Call
 from dragoman.flow.client_encoding import ClientEncoding, LastCollector, LastWrites
 from dragoman.flow.decoding import is_named_stream
+from dragoman.flow.pipes import Pipe, TranslationPipe
+from dragoman.flow.ports import LostCallMemory
 from dragoman.flow.prepare import Passthrough, Prepared, Translated
 from dragoman.flow.response_headers import drop_account_headers, headers_to_forward, id_headers, loss_headers
 from dragoman.framing.known_secrets import redact_known_in_fields
@@ -324,3 +328,22 @@ def _stream_fields(headers: Headers, prepared: Prepared, own: list[Header]) -> l
 
 
 ResponseWriter = StreamWriter | WholeWriter
+
+
+class OpenReply(Struct, frozen=True):
+    """A reply that is not finished yet."""
+
+    call: Call
+    memory: LostCallMemory
+    writer: ResponseWriter
+    pipe: Pipe | None  # of the last turn; None if it got no reply
+
+    @property
+    def translation(self) -> TranslationPipe:
+        """Return the pipe of a reply that is translated."""
+        assert isinstance(self.pipe, TranslationPipe)
+        return self.pipe
+
+    def write(self, data: bytes) -> None:
+        """Write this for the client, with the next bytes or with the end."""
+        self.writer.keep_for_end(data)

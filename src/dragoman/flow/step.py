@@ -5,9 +5,9 @@ from typing import final
 
 from msgspec import Struct
 
-from dragoman.flow.open_reply import OpenReply
 from dragoman.flow.pipes import TranslationPipe
 from dragoman.flow.prepare import Change, Prepared
+from dragoman.flow.response_writer import OpenReply
 from dragoman.flow.steps.complete_call import (
     CallCompleted,
     CallsDropped,
@@ -16,9 +16,18 @@ from dragoman.flow.steps.complete_call import (
     DropCutCalls,
     find_cut_calls,
 )
-from dragoman.flow.steps.continue_pause import ContinuePause, PauseContinued, Paused, find_pause
 from dragoman.flow.steps.continue_reply import Continuation
-from dragoman.flow.steps.run_tools import Rounds, RunTools, ToolsCalled, ToolsRan, find_server_calls
+from dragoman.flow.steps.rounds import (
+    ContinuePause,
+    PauseContinued,
+    Paused,
+    Rounds,
+    RunTools,
+    ToolsCalled,
+    ToolsRan,
+    find_pause,
+    find_server_calls,
+)
 from dragoman.hub.failure import Failure
 from dragoman.net.headers import Headers
 from dragoman.providers.provider import Provider

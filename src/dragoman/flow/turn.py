@@ -27,12 +27,11 @@ from dragoman.flow.pipes import PassthroughPipe, Pipe, Source, TranslationPipe, 
 from dragoman.flow.ports import LostCallMemory
 from dragoman.flow.prepare import Change, Passthrough, Prepared, Translated, prepare
 from dragoman.flow.pump import LINGER_S, Pump, is_answering
-from dragoman.flow.reading import MAX_REPLY_BYTES, charge_bytes, read_reply
+from dragoman.flow.reply_bounds import MAX_REPLY_BYTES, ReplyDeadline, charge_bytes, read_reply, timeouts_for
 from dragoman.flow.response_writer import MAX_HELD_BYTES, ResponseWriter, StreamWriter, WholeWriter
 from dragoman.flow.runtime import Runtime, target_settings
 from dragoman.flow.step import Ask, Completed, Interrupted, NoReply, TurnEnd, find_unfinished
-from dragoman.flow.steps.run_tools import call_unrun_uses
-from dragoman.flow.timeouts import ReplyDeadline, timeouts_for
+from dragoman.flow.steps.rounds import call_unrun_uses
 from dragoman.flow.upstream import connection_failure, oversized_failure, receive, send, stalled_failure
 from dragoman.flow.upstream_errors import attribute_failure
 from dragoman.framing.known_secrets import redact_known

@@ -1,23 +1,29 @@
-"""Send a prepared request and receive its response; expected failures are returned as values."""
+"""Send a prepared request and receive its response, or one for what an upstream keeps; expected failures are values."""
 
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
+from msgspec import Struct
 
-from dragoman.flow.prepare import Passthrough, Prepared
-from dragoman.flow.reading import ERROR_BODY_S, read_error
-from dragoman.flow.response_headers import drop_account_headers
+from dragoman.config.problems import ConfigError
+from dragoman.flow.prepare import IDENTITY, Passthrough, Prepared
+from dragoman.flow.reply_bounds import ERROR_BODY_S, read_error
+from dragoman.flow.response_headers import drop_account_headers, headers_to_forward
+from dragoman.flow.runtime import Runtime
 from dragoman.flow.step import ErrorReply, NoReply
 from dragoman.flow.upstream_errors import add_retry_advice, attribute_failure, redirect_failure, resets_by_our_clock
 from dragoman.framing.known_secrets import redact_known, redact_known_in_fields
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import ErrorShape
-from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
+from dragoman.net.client import ConnectionLost, IncomingResponse, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.errors import InvalidResponse
-from dragoman.net.headers import Headers
-from dragoman.providers.provider import IncomingResponse, Provider
+from dragoman.net.exchange import Exchange
+from dragoman.net.headers import Header, Headers
+from dragoman.providers.provider import Provider
+
+RESOURCE_TIMEOUT_S = 30.0
 
 
 async def send(prepared: Prepared, head_timeout_s: float, late: Callable[[], Failure]) -> IncomingResponse | NoReply:
@@ -100,3 +106,48 @@ def connection_failure(prepared: Prepared, fault: ConnectionLost | UpstreamTimeo
     at_once = 0.0 if isinstance(fault, ConnectionLost) and fault.stale else None
     message = f"The connection to provider {prepared.provider.name!r} failed: {fault}"
     return Failure(kind, message, retry_after=at_once)
+
+
+class Keeper(Struct, frozen=True):
+    """Who keeps a resource."""
+
+    provider: str
+    account: str  # which of its credentials
+    protocol: str
+
+
+async def relay_resource(runtime: Runtime, keeper: Keeper, exchange: Exchange, path: str, request_id: str) -> None:
+    """Send the client's request to the provider that keeps the resource, and its answer to the client."""
+    name, protocol = keeper.provider, keeper.protocol
+    provider = _find_account(runtime, name, keeper.account)
+    try:
+        credentials = await provider.auth.authorize(protocol)
+    except ConfigError as error:
+        raise RequestError(Failure(Kind.CREDENTIAL, f"Provider {name!r} has no credential: {error}")) from error
+    fields: tuple[Header, ...] = (IDENTITY, *provider.endpoint.headers, *credentials)
+    url = f"{provider.endpoint.url}{path}?{exchange.query}" if exchange.query else provider.endpoint.url + path
+    try:
+        answer = await provider.send(OutgoingRequest(exchange.method, url, fields, b""), RESOURCE_TIMEOUT_S)
+    except (ConnectionLost, UpstreamTimeout) as fault:
+        raise RequestError(Failure(Kind.LOST, f"Provider {name!r} did not answer: {fault}")) from fault
+    try:
+        if answer.status == 401:
+            message = f"Provider {name!r} rejected its credential (HTTP 401). Run: dragoman doctor"
+            raise RequestError(Failure(Kind.CREDENTIAL, message))
+        forwarded = headers_to_forward(drop_account_headers(answer.headers))
+        exchange.start(answer.status, [*forwarded, (b"x-request-id", request_id.encode())])
+        while chunk := await answer.chunk(runtime.config.server.idle_timeout_s):
+            await exchange.send(chunk)
+        exchange.finish()
+    except (ConnectionLost, UpstreamTimeout):
+        exchange.abort()
+    finally:
+        answer.close()
+
+
+def _find_account(runtime: Runtime, name: str, account: str) -> Provider:
+    provider = runtime.providers.get(name)
+    if provider is None:
+        message = f"Provider {name!r} keeps this response, and is not configured any more."
+        raise RequestError(Failure(Kind.NOT_FOUND, message))
+    return next((member for member in provider.members if member.account.label == account), provider)

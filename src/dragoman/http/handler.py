@@ -293,7 +293,7 @@ class RequestHandler:
         return partial(self.responses.with_state if keeps else self.responses.with_context, answer)
 
     async def _relay(self, path: RelayedPath, request: RoutedRequest) -> None:
-        from dragoman.flow.relay.relayed_call import RelayedCall
+        from dragoman.flow.relay import RelayedCall
 
         with self._observe(request, path.name) as record:
             self._check_room()

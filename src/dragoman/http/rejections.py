@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from dragoman.config.settings import is_loopback
-from dragoman.flow.reading import no_room_failure
+from dragoman.flow.reply_bounds import no_room_failure
 from dragoman.flow.response_headers import id_headers
 from dragoman.http.routes import client_at, plain_path
 from dragoman.hub.failure import Failure, Kind

@@ -14,7 +14,7 @@ from dragoman.flow.call import Call
 from dragoman.flow.capture.format import NO_PROVIDER, LookupName
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.offload import run_off_loop
-from dragoman.flow.relay_resource import Keeper, relay_resource
+from dragoman.flow.upstream import Keeper, relay_resource
 from dragoman.http.background import BackgroundApi
 from dragoman.http.compaction import Compactor
 from dragoman.http.routes import Role, Route, RoutedRequest, nothing_at, respond_json

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.admin.replay.difference import Change, compare_captures
-from dragoman.flow.capture.file_format import read_capture as read
+from dragoman.flow.capture.files import read_capture as read
 from dragoman.flow.capture.format import Capture
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "captures" / "kiro-cut-call.json"

@@ -18,7 +18,7 @@ from dragoman.admin.replay.recorded_services import (
 )
 from dragoman.cli.replay import serve_upstream
 from dragoman.config import load
-from dragoman.flow.capture.file_format import read_capture
+from dragoman.flow.capture.files import read_capture
 from dragoman.flow.capture.format import Capture, Chunk, Lookup, LookupName, ToolRun, UpstreamResponse
 from dragoman.hub.server_tools import Page, SearchFound, SearchResult, ToolFailure, ToolOutcome
 from dragoman.net.client import ConnectionLost, DialOptions, InvalidResponse, OutgoingRequest, UpstreamTimeout

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dragoman.admin.errors import AdminError
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import FIXTURES, choose_file, make_fixture, rerun, write_fixture
-from dragoman.flow.capture.file_format import read_capture as read
+from dragoman.flow.capture.files import read_capture as read
 from dragoman.flow.capture.format import Capture
 from dragoman.http.handler import replay_site
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from dragoman.admin.replay.recorded_services import RecordedUpstream
 from dragoman.admin.replay.runtime import Lookups, UnsupportedCapture, make_runtime
 from dragoman.config.problems import ConfigError
-from dragoman.flow.capture.file_format import read_capture as read
+from dragoman.flow.capture.files import read_capture as read
 from dragoman.flow.capture.format import Capture, Lookup, LookupName
 from dragoman.hub.failure import RequestError
 

@@ -1,8 +1,12 @@
-"""A capture is written without the secrets of its request."""
+"""A capture is written without the secrets of its request, and describes providers without theirs and local paths."""
+
+from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
+from dragoman.config.secret import SecretSource
+from dragoman.config.settings import ProviderConfig
 from dragoman.flow.capture.format import (
     Capture,
     Chunk,
@@ -15,11 +19,26 @@ from dragoman.flow.capture.format import (
     UpstreamRequest,
     UpstreamResponse,
 )
-from dragoman.flow.capture.masking import mask_capture
+from dragoman.flow.capture.masking import describe_provider, hide_values, mask_capture, to_text
+from dragoman.framing.redaction import MASK
 from dragoman.hub.loss import Loss, LossKind
+from dragoman.net.headers import Header
+from dragoman.providers.provider import Endpoint
+from flow.in_memory import URL, make_pooled, make_provider, send_nothing
 
 SECRET = "sk-secret-0123456789abcdef"
 SPLIT = 10  # a secret may be cut anywhere by the chunks of a stream
+FIELDS: tuple[Header, ...] = ((b"user-agent", b"dragoman"), (b"x-team", b"hidden-value-1"))
+SECTION = ProviderConfig(
+    name="up",
+    kind="openai-compatible",
+    endpoint="http://127.0.0.1:9/v1",
+    protocols=("chat",),
+    api_key=SecretSource("sk-secret-0123456789"),
+    headers={"X-Team": SecretSource("hidden-value-1")},
+    ca_file=Path("/home/somebody/ca.pem"),
+    extra_credentials=(SecretSource("sk-secret-9876543210"),),
+)
 
 
 def say(secret: str) -> Capture:
@@ -91,3 +110,36 @@ def test_a_capture_records_whether_bodies_were_masked() -> None:
 def test_what_is_too_short_to_be_a_secret_is_left_alone() -> None:
     plain = say("harmless")
     assert mask_capture(plain, [b"is"]).losses == plain.losses
+
+
+def test_a_section_is_described_without_secrets_and_paths() -> None:
+    endpoint = Endpoint(URL, ("chat",), send_nothing, headers=FIELDS)
+    description = describe_provider(make_provider(endpoint=endpoint), SECTION, {b"x-team"})
+    text = msgspec.json.encode(description)
+    for hidden in (b"secret", b"hidden-value", b"somebody"):
+        assert hidden not in text
+    assert isinstance(description, dict)
+    assert description["endpoint"] == "http://127.0.0.1:9/v1"
+    assert description["fields"] == [["user-agent", "dragoman"], ["x-team", MASK]]
+    assert description["credentials"] == []
+    section = description["stanza"]
+    assert isinstance(section, dict)
+    assert (section["name"], section["kind"]) == ("up", "openai-compatible")
+    assert not {"api_key", "headers", "ca_file", "extra_credentials"} & set(section)
+
+
+def test_a_provider_that_was_discovered_has_no_section() -> None:
+    description = describe_provider(make_provider("found"), None, set())
+    assert isinstance(description, dict)
+    assert description["stanza"] == {"name": "found", "kind": "openai-compatible"}
+
+
+def test_several_credentials_are_described_by_their_labels() -> None:
+    description = describe_provider(make_pooled(make_provider(), 2), None, set())
+    assert isinstance(description, dict)
+    assert description["credentials"] == ["1 of 2", "2 of 2"]
+
+
+def test_headers_are_text_with_hidden_values() -> None:
+    assert to_text(hide_values(FIELDS, {b"x-team"})) == (("user-agent", "dragoman"), ("x-team", MASK))
+    assert to_text([(b"x", b"\xfc")]) == (("x", "ü"),)

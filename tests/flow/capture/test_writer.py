@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.config.settings import Debug
-from dragoman.flow.capture.directory import Bounds, CaptureDirectory, capture_directory, load_capture
+from dragoman.flow.capture.files import Bounds, CaptureDirectory, capture_directory, load_capture
 from dragoman.flow.capture.format import Capture
 from dragoman.flow.capture.memory_bounds import MemoryBudget
 from dragoman.flow.capture.writer import CaptureWriter, Counts, Job, RequestCapture

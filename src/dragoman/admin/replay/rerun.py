@@ -22,7 +22,7 @@ from dragoman.admin.replay.recorded_services import RecordedUpstream, encode_hea
 from dragoman.admin.replay.runtime import Lookups, ReplayedMemory, make_runtime, restore_state
 from dragoman.config.secret import Secret
 from dragoman.flow.call import Call
-from dragoman.flow.capture.file_format import to_json
+from dragoman.flow.capture.files import to_json
 from dragoman.flow.capture.format import (
     CLIENT_LEFT,
     NO_PROVIDER,

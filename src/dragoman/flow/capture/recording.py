@@ -17,8 +17,8 @@ from dragoman import __version__
 from dragoman.config.settings import Config
 from dragoman.flow.capture import format as capture_format
 from dragoman.flow.capture.format import Capture, Chunk, LookupName, TimedEvent, utc_text
+from dragoman.flow.capture.masking import Fields, describe_provider, hide_values, to_text
 from dragoman.flow.capture.memory_bounds import TAIL_BYTES, HeadAndTail, MemoryBudget
-from dragoman.flow.capture.provider_description import Fields, describe_provider, hide_values, to_text
 from dragoman.framing.known_secrets import list_secrets
 from dragoman.hub.events import Delta, Ended, Event
 from dragoman.hub.loss import Ledger

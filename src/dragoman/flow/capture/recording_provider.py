@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dragoman.config.problems import ConfigError
 from dragoman.flow.capture.format import CANCELLED, CLOSED, WHOLE, LookupName
-from dragoman.flow.capture.provider_description import to_text
+from dragoman.flow.capture.masking import to_text
 from dragoman.flow.capture.recording import Recording, UpstreamExchange
 from dragoman.framing.known_secrets import list_secrets
 from dragoman.hub.failure import Failure, RequestError

@@ -10,7 +10,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from dragoman.config.settings import Debug
-from dragoman.flow.capture.directory import CaptureDirectory, capture_directory
+from dragoman.flow.capture.files import CaptureDirectory, capture_directory
 from dragoman.flow.capture.format import Capture
 from dragoman.flow.capture.masking import mask_capture
 from dragoman.flow.capture.memory_bounds import MemoryBudget

@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.flow.open_reply import OpenReply
 from dragoman.flow.pipes import Source, TranslationPipe
 from dragoman.flow.prepare import Prepared, Translated
+from dragoman.flow.response_writer import OpenReply
 from dragoman.hub.events import (
     CallBlock,
     Closed,

@@ -14,7 +14,7 @@ from dragoman.accounts.usage_writer import UsageWriter
 from dragoman.admin.captures import describe_capture, find_capture, find_captured, list_captures
 from dragoman.admin.request_filter import parse_filter
 from dragoman.admin.usage import format_csv_header, format_csv_rows
-from dragoman.flow.capture.file_format import to_json
+from dragoman.flow.capture.files import to_json
 from dragoman.flow.capture.format import Capture
 from dragoman.flow.gateway import Gateway
 from dragoman.http.api.audit import AuditLog

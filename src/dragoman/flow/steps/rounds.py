@@ -1,4 +1,8 @@
-"""Run the server tools that a model has called, and ask it to go on with their results, in the same reply."""
+"""The further rounds of one reply: run the server tools that the model has called, or continue after a vendor's pause.
+
+The model goes on with the results of its tools. Of vendors that pause, some need the reply so far in the next request;
+others give a token, with which the same request gets the rest. Clients see one reply, without pauses.
+"""
 
 import asyncio
 import math
@@ -11,14 +15,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.flow.call import Call
-from dragoman.flow.open_reply import OpenReply
 from dragoman.flow.pipes import TranslationPipe
 from dragoman.flow.prepare import Prepared, Translated
+from dragoman.flow.response_writer import OpenReply
 from dragoman.framing.known_secrets import list_secrets
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, HostedBlock, Opened, Stop, ToolReturned
 from dragoman.hub.outcome import CANCELLED, OK, ToolRun
 from dragoman.hub.request import Hosted, Json, Part, Request, Text, ToolResult
 from dragoman.hub.server_tools import FETCH, SEARCH, Page, ToolErrorCode, ToolFailure, ToolOutcome
+from dragoman.hub.usage import Usage
 from dragoman.net.tasks import spawn
 from dragoman.passes.server_tools import (
     ServerTools,
@@ -28,7 +33,7 @@ from dragoman.passes.server_tools import (
     withdraw_server_tools,
     write_result,
 )
-from dragoman.stages.hold_end import HoldServerCalls, ServerCall
+from dragoman.stages.hold_end import HoldContinuation, HoldPause, HoldServerCalls, ServerCall
 from dragoman.tools.addresses import DomainRules, Origin, ShownText, list_shown, may_fetch
 from dragoman.tools.backends import McpServers, ToolPlan
 from dragoman.tools.tool_results import redact_outcome
@@ -39,6 +44,8 @@ AT_ONCE = 4
 CHARACTERS_PER_TOKEN = 4
 
 T = TypeVar("T", bound=ToolOutcome)
+MAX_PAUSES = 5
+MAX_CONTINUATIONS = 16
 
 
 class Rounds:
@@ -296,3 +303,52 @@ def _domains(tool: Hosted) -> DomainRules:
 def _country(tool: Hosted) -> str | None:
     country = tool.location.get("country") if isinstance(tool.location, dict) else None
     return country if isinstance(country, str) and len(country) == 2 else None
+
+
+class Paused(Struct, frozen=True):
+    """The upstream has paused its reply: it continues once it gets back the reply so far."""
+
+    events: list[Event]  # the turn as it came
+    end: Ended
+    used: Usage
+    blocks: int = 0  # of the turn
+
+
+class PauseContinued(Struct, frozen=True):
+    """The pause is dealt with."""
+
+    is_finished: bool  # the reply was paused too often and ends here
+
+
+def find_pause(pipe: TranslationPipe) -> Paused | None:
+    hold = pipe.find_stage(HoldPause)
+    if hold is not None and hold.end is not None:
+        return Paused(hold.events, hold.end, pipe.used_so_far())
+    continuation = pipe.find_stage(HoldContinuation)
+    if continuation is not None and continuation.end is not None:
+        return Paused([], continuation.end, pipe.used_so_far(), pipe.watch.blocks)
+    return None
+
+
+class ContinuePause(Struct, frozen=True):
+    """Add what was said to the next request, or end the reply after too many pauses."""
+
+    paused: Paused
+    rounds: Rounds
+
+    async def run(self, reply: OpenReply) -> PauseContinued:
+        paused, rounds = self.paused, self.rounds
+        token = paused.end.continuation
+        if rounds.pauses >= MAX_PAUSES or rounds.continuations >= MAX_CONTINUATIONS:
+            end = paused.end if token is None else Ended(Stop.LENGTH)
+            reply.write(reply.writer.encoding.feed([end]))
+            return PauseContinued(is_finished=True)
+        reply.writer.resume_keep_alives()
+        if token is None:
+            rounds.add(paused.events, {}, paused.used.output)
+        else:
+            rounds.go_on_with(token)
+            reply.writer.encoding.expect_rounds(paused.blocks, paused.used)
+        reply.call.record.awaits_round = True
+        reply.call.record.rounds += 1
+        return PauseContinued(is_finished=False)

@@ -3,17 +3,17 @@
 import pytest
 
 from dragoman.accounts.lost_calls import LostCalls
-from dragoman.flow.open_reply import OpenReply
 from dragoman.flow.pipes import TranslationPipe
-from dragoman.flow.steps.continue_pause import (
+from dragoman.flow.response_writer import OpenReply
+from dragoman.flow.steps.rounds import (
     MAX_CONTINUATIONS,
     MAX_PAUSES,
     ContinuePause,
     PauseContinued,
     Paused,
+    Rounds,
     find_pause,
 )
-from dragoman.flow.steps.run_tools import Rounds
 from dragoman.hub.events import Ended, Event, Stop
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Stage
@@ -24,7 +24,7 @@ from flow.in_memory import CHAT, MESSAGES_STREAM, run
 from flow.writer_rig import Rig
 from replies import START, text
 
-SAID: list[Event] = [START, *text(0, "Wait")]
+REPLY_SO_FAR: list[Event] = [START, *text(0, "Wait")]
 PAUSE, TOKEN = Ended(Stop.PAUSE), Ended(Stop.END, continuation="next")
 
 
@@ -38,15 +38,15 @@ async def reply_of(rig: Rig, stage: Stage[Event, Event]) -> OpenReply:
 
 
 @pytest.mark.parametrize(("stage", "end"), [(HoldPause, PAUSE), (HoldContinuation, TOKEN)])
-def test_a_pause_is_found_with_what_was_said(stage: type[HoldPause | HoldContinuation], end: Ended) -> None:
+def test_a_pause_is_found_with_the_reply_so_far(stage: type[HoldPause | HoldContinuation], end: Ended) -> None:
     async def scene() -> None:
         reply = await reply_of(Rig("messages", MESSAGES_STREAM), stage())
         assert find_pause(reply.translation) is None
-        reply.translation.push([*SAID, end])
+        reply.translation.push([*REPLY_SO_FAR, end])
         paused = find_pause(reply.translation)
         assert paused is not None
         assert paused.end is end
-        assert paused.events == ([*SAID, PAUSE] if end is PAUSE else [])
+        assert paused.events == ([*REPLY_SO_FAR, PAUSE] if end is PAUSE else [])
 
     run(scene())
 
@@ -56,7 +56,7 @@ def test_the_next_request_gets_the_text_or_the_token(stage: type[HoldPause | Hol
     async def scene() -> None:
         rig, rounds = Rig("messages", MESSAGES_STREAM), Rounds()
         reply = await reply_of(rig, stage())
-        reply.translation.push([*SAID, end])
+        reply.translation.push([*REPLY_SO_FAR, end])
         paused = find_pause(reply.translation)
         assert paused is not None
         assert await ContinuePause(paused, rounds).run(reply) == PauseContinued(is_finished=False)
@@ -74,11 +74,11 @@ def test_a_reply_that_is_paused_too_often_ends(end: Ended, stop: bytes) -> None:
     async def scene() -> None:
         rig, rounds = Rig("messages", MESSAGES_STREAM), Rounds()
         for _ in range(MAX_PAUSES if end is PAUSE else MAX_CONTINUATIONS):
-            rounds.add(SAID, {}, 1) if end is PAUSE else rounds.go_on_with("next")
+            rounds.add(REPLY_SO_FAR, {}, 1) if end is PAUSE else rounds.go_on_with("next")
         reply = await reply_of(rig, HoldPause())
         await rig.writer.commit(await rig.passing(), rig.call.headers, b"")
         rig.writer.encoding.in_use = True
-        reply.write(reply.translation.push(SAID))
+        reply.write(reply.translation.push(REPLY_SO_FAR))
         step = ContinuePause(Paused([], end, Usage()), rounds)
         assert await step.run(reply) == PauseContinued(is_finished=True)
         await rig.writer.finish()

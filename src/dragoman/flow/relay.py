@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Callable
 from functools import partial
 
 from msgspec.structs import replace
@@ -14,30 +15,46 @@ from dragoman.flow.call import Caller
 from dragoman.flow.capture.recording import MAX_BYTES
 from dragoman.flow.credential_rotation import available_targets
 from dragoman.flow.error_response import AllTargetsFailed
+from dragoman.flow.form_upload import FormUpload
 from dragoman.flow.offload import run_off_loop
 from dragoman.flow.policy import Limits, Policy, SecondChances
 from dragoman.flow.prepare import IDENTITY, Passthrough, authorize, client_headers, client_query, join_fields
-from dragoman.flow.relay.form_upload import FormUpload
-from dragoman.flow.relay.relayed_reply import RelayedReply
+from dragoman.flow.reply_bounds import ReplyDeadline, timeouts_for
 from dragoman.flow.request_record import RequestRecord
+from dragoman.flow.response_headers import drop_account_headers, headers_to_forward, id_headers
 from dragoman.flow.runtime import Runtime, find_targets
-from dragoman.flow.step import Ask, Finish, GiveUp, NoReply, TurnEnd, Wait, Waited
-from dragoman.flow.timeouts import ReplyDeadline, timeouts_for
-from dragoman.flow.upstream import send
+from dragoman.flow.step import Ask, Completed, Finish, GiveUp, NoReply, TurnEnd, Wait, Waited
+from dragoman.flow.upstream import connection_failure, send
+from dragoman.flow.upstream_errors import attribute_failure
 from dragoman.framing.fields import read_call_head
 from dragoman.framing.jsonspan import replace_model
-from dragoman.framing.known_secrets import list_secrets
+from dragoman.framing.known_secrets import StreamRedactor, list_secrets, redact_known
 from dragoman.framing.multipart import is_form
+from dragoman.hub.events import Ended, Started, Stop, UsageReported
 from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.net.client import OutgoingRequest
+from dragoman.hub.ports import EVENT_STREAM
+from dragoman.hub.usage import Usage
+from dragoman.net.client import ConnectionLost, IncomingResponse, OutgoingRequest, UpstreamTimeout
 from dragoman.net.exchange import Exchange
-from dragoman.net.headers import JSON, Header
+from dragoman.net.headers import JSON, Header, Headers
 from dragoman.observers.reply_monitor import ReplyMonitor
-from dragoman.protocols.relayed_paths import PROTOCOL, UPSTREAM, RelayedPath
+from dragoman.protocols.relayed_paths import (
+    CLIENT,
+    PROTOCOL,
+    UPSTREAM,
+    EventStream,
+    LongDocument,
+    Observed,
+    RelayedPath,
+    observe_document,
+)
 from dragoman.providers.provider import Provider
 from dragoman.routing import Route
 
 log = logging.getLogger("dragoman.requests")
+HELD_BYTES = 256 * 1024  # of a document: a longer one is passed on as it arrives
+EMPTY = Failure(Kind.TRUNCATED, "the upstream's reply is empty")
+SHUTTING_DOWN = Failure(Kind.SHUTDOWN, "The gateway is shutting down. Send the request again.")
 
 
 class RelayedCall:
@@ -205,7 +222,7 @@ class _Turns:
         finally:
             answer.close()
 
-    def _accept(self, prepared: Passthrough, reply: RelayedReply) -> None:
+    def _accept(self, prepared: Passthrough, reply: "RelayedReply") -> None:
         """The reply has begun: no other target is tried from now on."""
         self._policy.note_first_token(reply.headers, None)
         self._call.record.note_reply(prepared.route, self._call.path.name, None, reply)
@@ -233,3 +250,128 @@ def _never_adjusted(provider: Provider) -> Provider:
     """Return the provider without changes after a refusal: these requests are never built anew."""
     rules = replace(provider.requests, adjust=lambda failure: None)
     return replace(provider, requests=rules, members=tuple(map(_never_adjusted, provider.members)))
+
+
+class RelayedReply:
+    """One upstream reply on its way to the client. Nothing of it is changed but secrets of the gateway."""
+
+    def __init__(
+        self,
+        path: RelayedPath,
+        exchange: Exchange,
+        prepared: Passthrough,
+        answer: IncomingResponse,
+        watch: ReplyMonitor,
+        request_id: str,
+    ) -> None:
+        self._exchange = exchange
+        self._prepared = prepared
+        self._answer = answer
+        self._request_id = request_id
+        self._clock = asyncio.get_running_loop().time
+        self._redactor = StreamRedactor(prepared.secrets)
+        content_type = (answer.headers.get(b"content-type") or b"").lower()
+        self._observer = EventStream(path) if content_type.startswith(b"text/event-stream") else LongDocument()
+        self._held_bytes = HELD_BYTES if not content_type or b"json" in content_type else 0
+        self.watch = watch
+
+    @property
+    def headers(self) -> Headers:
+        return self._answer.headers
+
+    @property
+    def usage(self) -> Usage | None:
+        return self.watch.final_usage
+
+    async def pass_on(self, wait: ReplyDeadline, accept: Callable[["RelayedReply"], None]) -> TurnEnd:
+        """Pass on the reply; `accept` is called when it begins. Until then, a failure is returned as NoReply."""
+        held = b""
+        while self._must_hold(held):
+            piece = await self._next_piece(wait)
+            if isinstance(piece, Failure):
+                return NoReply(piece)
+            if not piece:
+                return self._pass_whole(held, accept)
+            held += piece
+            self._observer.feed(piece)
+        if isinstance(self._observer, EventStream) and self._observer.seen.failure is not None:
+            return NoReply(attribute_failure(self._prepared, self._observer.seen.failure))
+        accept(self)
+        self._exchange.start(self._answer.status, self._fields())
+        try:
+            return await self._stream(held, wait)
+        except asyncio.CancelledError:
+            if not self._exchange.gone:
+                self._break_off(SHUTTING_DOWN)
+            raise
+
+    def _must_hold(self, held: bytes) -> bool:
+        """Whether another target may still answer: nothing has come yet that must be passed on."""
+        if isinstance(self._observer, EventStream):
+            return not self._observer.has_event
+        return not held or len(held) <= self._held_bytes
+
+    async def _next_piece(self, wait: ReplyDeadline) -> bytes | Failure:
+        try:
+            piece = await self._answer.chunk(wait.left(self._clock()))
+        except UpstreamTimeout:
+            return wait.failure()
+        except ConnectionLost as fault:
+            return connection_failure(self._prepared, fault)
+        wait.extend(self._clock(), has_token=True)
+        return piece
+
+    def _pass_whole(self, body: bytes, accept: Callable[["RelayedReply"], None]) -> TurnEnd:
+        """Send a reply that has come to its end before it had to be passed on."""
+        seen = observe_document(body)
+        failure = seen.failure
+        if not body and self._answer.status != 204:
+            failure = EMPTY
+        if failure is not None:
+            return NoReply(attribute_failure(self._prepared, failure))
+        self._note_end(seen)
+        accept(self)
+        self._exchange.respond(self._answer.status, self._fields(), redact_known(body, self._prepared.secrets))
+        return Completed()
+
+    async def _stream(self, held: bytes, wait: ReplyDeadline) -> TurnEnd:
+        piece: bytes | Failure = held
+        while piece:
+            if isinstance(piece, Failure):
+                return self._break_off(piece)
+            await self._exchange.send(self._redactor.feed(piece))
+            piece = await self._next_piece(wait)
+            if isinstance(piece, bytes):
+                self._observer.feed(piece)
+        self._observer.finish()
+        seen = self._observer.seen
+        if isinstance(self._observer, EventStream) and not self._observer.is_complete:
+            return self._break_off(seen.failure or EMPTY)
+        self._note_end(seen)
+        self._exchange.finish(self._redactor.finish())
+        return Completed(seen.failure)
+
+    def _break_off(self, failure: Failure) -> TurnEnd:
+        """End a reply that will not be complete: a stream with its error event, anything else with the connection."""
+        self._note_end(self._observer.seen)
+        self.watch.fail(failure)
+        if isinstance(self._observer, EventStream):
+            event = CLIENT.render_stream_error(failure, None, 0, EVENT_STREAM)
+            self._exchange.finish(self._redactor.finish() + b"\n\n" + event)
+        else:
+            self._exchange.abort()
+        return Completed(failure)
+
+    def _note_end(self, seen: Observed) -> None:
+        self.watch.observe(Started("", seen.model))
+        if seen.usage is not None:
+            self.watch.observe(UsageReported(seen.usage))
+        self.watch.observe(Ended(Stop.END))
+        if seen.failure is not None:
+            self.watch.fail(seen.failure)
+
+    def _fields(self) -> list[Header]:
+        headers, prepared = self._answer.headers, self._prepared
+        fields = headers_to_forward(headers if prepared.owner else drop_account_headers(headers), prepared.secrets)
+        route = (b"x-dragoman-route", str(prepared.route).encode("ascii", "replace"))
+        return [*fields, *id_headers(CLIENT, self._request_id, fields), route]

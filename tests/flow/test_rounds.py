@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.config.settings import Tools
-from dragoman.flow.steps.run_tools import Rounds
+from dragoman.flow.steps.rounds import Rounds
 from dragoman.hub.request import Role, Text
 from dragoman.hub.server_tools import SearchFound, SearchOutcome, SearchResult
 from dragoman.net.errors import ClientDisconnected
@@ -100,7 +100,7 @@ def test_a_call_that_is_cancelled_cancels_its_search() -> None:
         run(scene(fake))
 
 
-def test_the_request_of_the_next_round_has_what_the_model_said() -> None:
+def test_the_request_of_the_next_round_has_the_reply_so_far() -> None:
     rounds, request = Rounds(), make_call().request()
     assert rounds.extend(request, None) == request
     rounds.add([START, *text(0, "One"), END], {}, 1)

@@ -1,4 +1,4 @@
-"""The directory of captures keeps what its bounds allow, and finds captures by their ids."""
+"""Captures as files: both versions are read, and the directory keeps what its bounds allow and finds them by id."""
 
 import os
 import stat
@@ -7,18 +7,26 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.admin.replay.difference import Change, compare_captures
+from dragoman.admin.replay.rerun import rerun
 from dragoman.config.settings import Debug
-from dragoman.flow.capture import directory as module
-from dragoman.flow.capture.directory import (
+from dragoman.flow.capture import files as module
+from dragoman.flow.capture.files import (
     Bounds,
     CaptureDirectory,
     CaptureNotFound,
+    UnreadableCapture,
     capture_directory,
     load_capture,
+    read_capture,
+    read_summary,
 )
-from dragoman.flow.capture.format import Capture, ClientRequest, utc_text
+from dragoman.flow.capture.format import Capture, ClientRequest, summarize, utc_text
+from dragoman.http.handler import replay_site
 
 NOON = 1_800_000_000.0
+FOLDER = Path(__file__).parents[2] / "fixtures" / "captures_version_1"
+PACKED, READABLE = FOLDER / "kiro-cut-call.capture", FOLDER / "kiro-cut-call.json"
 
 
 def make_capture(request_id: str, second: int = 0) -> Capture:
@@ -120,3 +128,37 @@ def test_the_settings_name_directory_and_bounds(tmp_path: Path) -> None:
     write(directory, "one", "two")
     assert directory.path == tmp_path
     assert kept(directory) == ["two"]
+
+
+def test_both_forms_of_an_old_capture_are_read_alike() -> None:
+    packed, readable = read_capture(PACKED.read_bytes()), read_capture(READABLE.read_bytes())
+    assert packed == readable
+    assert (packed.request_id, packed.requested_model) == ("req_a519407e0bb1d63c00000001", "kiro/claude-sonnet-4.5")
+    assert (packed.time, packed.duration_ms) == ("2026-11-15T12:01:29.314504+00:00", 613.824)
+    assert packed.upstream_requests[0].headers
+    assert packed.settings.providers.keys() == {"kiro"}
+
+
+def test_an_old_capture_is_listed_from_its_first_line() -> None:
+    line = PACKED.read_bytes().partition(b"\n")[0]
+    assert read_summary(line) == summarize(read_capture(PACKED.read_bytes()))
+
+
+def is_reworded_loss(part: str, change: Change) -> bool:
+    """Whether only the reason of a loss differs, which is text for people."""
+    reasonless = [None if loss is None else loss.partition(": ")[0] for loss in (change.was, change.now)]
+    return part == "ledger" and reasonless[0] == reasonless[1]
+
+
+def test_an_old_capture_replays_to_the_same_result() -> None:
+    capture = read_capture(PACKED.read_bytes())
+    parts = compare_captures(capture, rerun(capture, replay_site))
+    assert [change for part in parts for change in part.changes if not is_reworded_loss(part.name, change)] == []
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"version":1}', b'{"version":1,"asked":[]}', b'{"version":3}', b"dragoman capture 1 {}\nx"]
+)
+def test_a_file_that_is_no_capture_is_reported_as_such(body: bytes) -> None:
+    with pytest.raises(UnreadableCapture):
+        read_capture(body)
