@@ -65,6 +65,8 @@ def test_a_subset_of_tools_keeps_its_names(mode: str, sent: str) -> None:
     allowed = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [named("clock")]}}
     calling = from_chat(tools=TWO, tool_choice=allowed)["toolConfig"]["functionCallingConfig"]
     assert calling == {"mode": sent, "allowedFunctionNames": ["clock"]}
+    lost = {"/tool_choice": "approximated"} if mode == "auto" else {}
+    assert losses_from_chat(tools=TWO, tool_choice=allowed) == lost
 
 
 def test_a_choice_without_functions_is_not_sent() -> None:

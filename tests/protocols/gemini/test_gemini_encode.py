@@ -231,7 +231,7 @@ def test_thoughts_are_shown_only_if_the_client_requested_them() -> None:
         (Ended(Stop.STOP_SEQUENCE, sequence="x"), "STOP", None, ""),
         (Ended(Stop.CONTEXT_FULL), "MAX_TOKENS", None, ""),
         (Ended(Stop.FILTERED, category="cyber", explanation="It is about weapons."), "SAFETY", True, "weapons"),
-        (Ended(Stop.FILTERED, category="recitation"), "RECITATION", None, WITHHELD),
+        (Ended(Stop.FILTERED, category="recitation"), "RECITATION", True, WITHHELD),
         (Ended(Stop.PAUSE), "STOP", None, ""),
     ],
 )

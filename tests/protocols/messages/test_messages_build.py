@@ -5,11 +5,7 @@ import pytest
 
 from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.profile import Profile, Target
-from dragoman.hub.request import (
-    Format,
-    Reasoning,
-    Shape,
-)
+from dragoman.hub.request import Format, Reasoning, Role, Shape, Text, Turn
 from dragoman.providers.models import find_profile
 from protocols.messages.messages_dialogue import UPSTREAM, built, chat, losses, parse, refusal_at
 from wire_json import JsonObject
@@ -224,3 +220,8 @@ def test_what_has_no_envelope_is_returned_to_any_upstream_of_its_own_protocol() 
     body = UPSTREAM.build(request, Target("claude-up", "elsewhere"), ledger := Ledger())
     assert msgspec.json.decode(body)["messages"] == turns
     assert not losses(ledger)
+
+
+def test_a_conversation_of_a_gemini_client_that_opens_with_the_model_is_refused() -> None:
+    spoken = [Turn(role, (Text("x", "/contents/0"),), "/contents/0") for role in (Role.ASSISTANT, Role.USER)]
+    assert refusal_at(chat(spoken, protocol="gemini")) == "/contents/0"

@@ -186,7 +186,13 @@ def test_an_mcp_server_is_listed_with_its_tools() -> None:
 @pytest.mark.parametrize("raw", [{}, {"require_approval": "always"}])
 def test_an_mcp_server_that_asks_for_approval_is_refused(raw: JsonObject) -> None:
     server = Hosted("mcp", raw, "/tools/0", server_url="https://mcp.example.com", server_name="s")
-    assert refusal_at(chat(tools=(server,))) == "/tools/0/require_approval"
+    assert refusal_at(chat(tools=(server,), protocol="responses")) == "/tools/0/require_approval"
+
+
+def test_an_mcp_server_of_a_protocol_without_approvals_is_called() -> None:
+    server = Hosted("mcp", {}, "/tools/0/mcpServers/0", server_url="https://mcp.example.com", server_name="s")
+    body, _ = built(chat(tools=(server,), protocol="gemini"))
+    assert body["mcp_servers"] == [{"type": "url", "url": "https://mcp.example.com", "name": "s"}]
 
 
 def test_deferred_tools_wait_for_a_search_where_there_is_one() -> None:

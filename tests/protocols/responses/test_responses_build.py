@@ -110,9 +110,10 @@ def test_a_later_system_message_stays_where_it_stands() -> None:
     assert [item["role"] for item in items(request_of(HI, later, protocol="chat"))] == ["user", "system"]
 
 
-def test_a_prefill_is_sent_as_history_and_recorded_for_messages_only() -> None:
+def test_a_prefill_is_sent_as_history_and_recorded_for_clients_that_mean_one() -> None:
     prefill = assistant(Text("{", "/messages/1/content"))
     assert find_losses(request_of(HI, prefill)) == [("/messages/1", LossKind.APPROXIMATED)]
+    assert find_losses(request_of(HI, prefill, protocol="gemini")) == [("/messages/1", LossKind.APPROXIMATED)]
     assert find_losses(request_of(HI, prefill, protocol="chat")) == []
 
 

@@ -8,7 +8,7 @@ from dragoman.hub.ext import is_indispensable, note_unread_fields, restore
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
-from dragoman.hub.request import Custom, Function, Hosted, Pick, Request, Tool, ToolChoice
+from dragoman.hub.request import Custom, Function, Hosted, Pick, Request, Tool
 from dragoman.protocols.gemini.build_schema import clean_schema, has_no_arguments
 from dragoman.protocols.gemini.wire import HOSTED_TOOLS, NAME, VERTEX, Wire
 
@@ -39,7 +39,7 @@ def build_tools(request: Request, target: Target, ledger: Ledger) -> Offered:
     entries: list[Wire] = [{"functionDeclarations": declared}] if declared else []
     entries += [_build_hosted(tool, request, target, ledger) for tool in hosted]
     body: Wire = {"tools": entries} if entries else {}
-    config = _build_choice(request.tool_choice, bool(declared), hosted)
+    config = _build_choice(request, bool(declared), hosted, ledger)
     if request.protocol == NAME and any(tool.strict for tool in functions):
         config = _validate(config)
     if hosted and declared:
@@ -155,7 +155,8 @@ def _mix(config: Wire) -> Wire:
 # The choice
 
 
-def _build_choice(choice: ToolChoice | None, has_functions: bool, hosted: Sequence[Hosted]) -> Wire:
+def _build_choice(request: Request, has_functions: bool, hosted: Sequence[Hosted], ledger: Ledger) -> Wire:
+    choice = request.tool_choice
     if choice is None or (choice.hosted is not None and any(tool.kind == choice.hosted for tool in hosted)):
         return {}  # Gemini decides by itself when it searches
     if choice.hosted is not None:
@@ -174,5 +175,7 @@ def _build_choice(choice: ToolChoice | None, has_functions: bool, hosted: Sequen
     if allowed and choice.pick is not Pick.NONE:
         # A subset of names is taken with ANY and VALIDATED; the latter lets the model answer in text.
         calling["mode"] = "VALIDATED" if choice.pick is Pick.AUTO else "ANY"
+        if choice.pick is Pick.AUTO and request.protocol != NAME:
+            ledger.note_approximated(choice.at, "Gemini also holds the calls of an allowed tool to its schema")
         calling["allowedFunctionNames"] = allowed
     return {"functionCallingConfig": calling}

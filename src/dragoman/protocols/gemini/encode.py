@@ -37,7 +37,14 @@ from dragoman.hub.opaque import Opaque, Thought
 from dragoman.hub.ports import EVENT_STREAM, ReplyContext, Stage
 from dragoman.hub.reply import Reply, collect
 from dragoman.hub.usage import Usage
-from dragoman.protocols.gemini.encode_blocks import Grounding, StepReasoning, encode_call, encode_hosted, shows_thoughts
+from dragoman.protocols.gemini.encode_blocks import (
+    Grounding,
+    StepReasoning,
+    encode_call,
+    encode_hosted,
+    encode_logprobs,
+    shows_thoughts,
+)
 from dragoman.protocols.gemini.errors import encode_error, repeat_stream_error
 from dragoman.protocols.gemini.wire import FINISH_REASONS, STOPS, Wire, encode_json, escape_line_ends
 
@@ -45,7 +52,7 @@ _encode = msgspec.json.encode
 _EMPTY: Wire = {"text": ""}
 _QUIET_S = 10.0  # how long a client gets nothing while a call is collected, before it is sent a sign of life
 _NO_TEXT = b'{"text":""}'
-WITHHELD = "The provider's content filter has withheld this reply."  # a client retries a reply without text
+WITHHELD = "The provider's content filter has withheld this reply."
 
 
 class Encoder:
@@ -166,7 +173,7 @@ class Encoder:
         if delta.logprobs is None:
             return self._chunk(part)
         return self._frame(
-            self._prefix + encode_json(part) + self._add(_encode_logprobs([delta.logprobs], self._ledger))
+            self._prefix + encode_json(part) + self._add(encode_logprobs([delta.logprobs], self._ledger))
         )
 
     def _close_block(self) -> Sequence[bytes]:
@@ -202,7 +209,8 @@ class Encoder:
         _note_end(ended, self._usage, self._ledger)
         frames: list[bytes] = []
         if _is_filtered(ended, self._refused) and not self._grounding.has_text:
-            frames.append(self._chunk({"text": ended.explanation or WITHHELD}))
+            ended = _explain(ended)
+            frames.append(self._chunk({"text": ended.explanation}))
         part = {**_EMPTY, **self._reasoning.sign_text()}
         ending = {**_build_ending(ended, self._refused), **self._grounding.build()}
         suffix = self._add(ending)
@@ -270,13 +278,13 @@ def _encode_candidate(reply: Reply, index: int, context: ReplyContext, ledger: L
     grounding = Grounding(ledger)
     parts = _encode_pieces(reply, grounding, context, ledger)
     refused = any(type(piece.what) is RefusalBlock for piece in reply.pieces)
-    if _is_filtered(reply.end, refused) and not any(part.get("text") and "thought" not in part for part in parts):
-        parts.append({"text": reply.end.explanation or WITHHELD})
+    end = reply.end
+    if _is_filtered(end, refused) and not any(part.get("text") and "thought" not in part for part in parts):
+        end = _explain(end)
+        parts.append({"text": end.explanation})
     candidate: Wire = {"content": {"parts": parts or [_EMPTY], "role": "model"}, "index": index}
-    candidate |= {**_build_ending(reply.end, refused), **grounding.build()}
-    return candidate | _encode_logprobs(
-        [piece.logprobs for piece in reply.pieces if piece.logprobs is not None], ledger
-    )
+    candidate |= {**_build_ending(end, refused), **grounding.build()}
+    return candidate | encode_logprobs([piece.logprobs for piece in reply.pieces if piece.logprobs is not None], ledger)
 
 
 def _encode_pieces(reply: Reply, grounding: Grounding, context: ReplyContext, ledger: Ledger) -> list[Wire]:
@@ -316,24 +324,17 @@ def _carry_rest(parts: list[Wire], signature: Wire, ledger: Ledger) -> None:
         ledger.note_dropped("/content", "reasoning after the last part of a reply has no place")
 
 
-class _Candidate(msgspec.Struct):
-    token: str = ""
-    logprob: float = 0.0
-
-
-class _Token(_Candidate):
-    top_logprobs: list[_Candidate] = []
-
-
-_tokens = msgspec.json.Decoder(list[_Token])
-
-
 def _build_head(id: str, context: ReplyContext) -> Wire:
     return {"modelVersion": context.model, "responseId": id or context.new_id("")}
 
 
 def _is_filtered(ended: Ended, refused: bool) -> bool:
     return refused or ended.stop is Stop.FILTERED
+
+
+def _explain(ended: Ended) -> Ended:
+    """Return the end of a withheld reply with an explanation: a client retries a reply without text."""
+    return ended if ended.explanation else replace(ended, explanation=WITHHELD)
 
 
 def _build_ending(ended: Ended, refused: bool) -> Wire:
@@ -378,21 +379,3 @@ def _build_usage(usage: Usage | None) -> Wire:
     if usage.cache_read:
         counts["cachedContentTokenCount"] = min(usage.cache_read, prompt)  # a part of the prompt
     return dict(counts)
-
-
-def _encode_logprobs(arrays: Sequence[msgspec.Raw], ledger: Ledger) -> Wire:
-    """Return the field for log probabilities; nothing where the upstream's cannot be read."""
-    try:
-        tokens = [token for array in arrays for token in _tokens.decode(array)]
-    except (ValueError, RecursionError):
-        ledger.note_dropped("/logprobs", "the upstream's log probabilities cannot be read")
-        return {}
-    if not tokens:
-        return {}
-    tops = [{"candidates": [_rename(top) for top in token.top_logprobs]} for token in tokens if token.top_logprobs]
-    result: Wire = {"chosenCandidates": [_rename(token) for token in tokens]}
-    return {"logprobsResult": {"topCandidates": tops, **result} if tops else result}
-
-
-def _rename(candidate: _Candidate) -> Wire:
-    return {"token": candidate.token, "logProbability": candidate.logprob}

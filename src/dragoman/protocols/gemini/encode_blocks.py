@@ -1,4 +1,4 @@
-"""Encode blocks of a reply as parts of a candidate, with signatures that carry reasoning, and as grounding metadata."""
+"""Encode blocks of a reply as parts of a candidate, with signatures that carry reasoning, and as metadata."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -191,3 +191,33 @@ def _count_bytes(text: str) -> Sequence[int]:
     if text.isascii():
         return range(len(text) + 1)
     return [0, *accumulate(len(character.encode(errors="replace")) for character in text)]
+
+
+class _Candidate(msgspec.Struct):
+    token: str = ""
+    logprob: float = 0.0
+
+
+class _Token(_Candidate):
+    top_logprobs: list[_Candidate] = []
+
+
+_tokens = msgspec.json.Decoder(list[_Token])
+
+
+def encode_logprobs(arrays: Sequence[msgspec.Raw], ledger: Ledger) -> Wire:
+    """Return the field for log probabilities; nothing where the upstream's cannot be read."""
+    try:
+        tokens = [token for array in arrays for token in _tokens.decode(array)]
+    except (ValueError, RecursionError):
+        ledger.note_dropped("/logprobs", "the upstream's log probabilities cannot be read")
+        return {}
+    if not tokens:
+        return {}
+    tops = [{"candidates": [_rename(top) for top in token.top_logprobs]} for token in tokens if token.top_logprobs]
+    result: Wire = {"chosenCandidates": [_rename(token) for token in tokens]}
+    return {"logprobsResult": {"topCandidates": tops, **result} if tops else result}
+
+
+def _rename(candidate: _Candidate) -> Wire:
+    return {"token": candidate.token, "logProbability": candidate.logprob}

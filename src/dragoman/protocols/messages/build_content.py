@@ -39,9 +39,10 @@ _KEPT_TTLS = ("5m", "1h")
 class ContentBuilder:
     """Build the blocks of one request and count its cache breakpoints."""
 
-    __slots__ = ("_breakpoints", "issuer", "ledger", "same_protocol", "turns_at")
+    __slots__ = ("_breakpoints", "issuer", "ledger", "protocol", "same_protocol", "turns_at")
 
     def __init__(self, request: Request, target: Target, ledger: Ledger) -> None:
+        self.protocol = request.protocol
         self.same_protocol = request.protocol == NAME  # every field is restored as the client sent it
         self.issuer = target.issuer
         self.turns_at = request.pointer("turns")

@@ -61,7 +61,7 @@ def build_server(tool: Hosted, content: ContentBuilder) -> Wire:
         raise BadRequest(
             tool.at, "The MCP server has no server_url, and this upstream reaches MCP servers only by URL."
         )
-    if raw.get("require_approval", "always") != "never":
+    if content.protocol == "responses" and raw.get("require_approval", "always") != "never":
         raise BadRequest(
             f"{tool.at}/require_approval", 'require_approval must be "never": this upstream does not ask for approval.'
         )

@@ -103,6 +103,8 @@ def _build_reshaped(turns: Sequence[Turn], profile: Profile, content: ContentBui
         _add_message(messages, "user", _build_results(pending, content))
     if not messages or messages[0]["role"] != "user":
         at = turns[0].at if turns else content.turns_at
+        if messages and content.protocol == "gemini":  # Google refuses it as well
+            raise BadRequest(at, "A conversation must begin with a turn of the user.")
         content.ledger.note_invented(at, "a conversation must begin with a user turn")
         messages.insert(0, {"role": "user", "content": [{"type": "text", "text": _OPENING}]})
     if messages[-1]["role"] == "assistant":

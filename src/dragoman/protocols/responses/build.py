@@ -12,7 +12,7 @@ from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Shape, S
 from dragoman.passes.adapt_turns import place_cache_breakpoint
 from dragoman.protocols.responses.build_tools import ToolBuilder
 from dragoman.protocols.responses.build_turns import InputBuilder
-from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME, SOURCES, Wire
+from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME, OPENAI_PROTOCOLS, SOURCES, Wire
 
 _MIN_OUTPUT = 16
 _MAX_IDENTIFIER = 64
@@ -40,6 +40,7 @@ class _BodyBuilder:
         self._ledger = ledger
         self._same_protocol = request.protocol == NAME
         self._from_messages = request.protocol == "messages"
+        self._from_other_vendor = request.protocol not in OPENAI_PROTOCOLS
 
     def build(self) -> Wire:
         request = self._request
@@ -129,7 +130,7 @@ class _BodyBuilder:
                 self._ledger.note_dropped(
                     requested.budget_at, "Responses has no thinking budget; the effort is sent instead"
                 )
-            if self._from_messages:
+            if self._from_other_vendor:
                 self._ledger.note_approximated(requested.at, "what an effort means differs between vendors")
             return self._fit_effort(requested.effort, requested.at)
         if requested.budget is None:
@@ -197,7 +198,7 @@ class _BodyBuilder:
         _set_if_given(wire, "safety_identifier", request.safety_identifier)
         _set_if_given(wire, "metadata", request.metadata)
         _set_if_given(wire, "service_tier", request.service_tier)
-        if self._from_messages and request.service_tier is not None:
+        if self._from_other_vendor and request.service_tier is not None:
             self._ledger.note_approximated(request.pointer("service_tier"), "the vendors' tiers differ")
         if request.user is None:
             return

@@ -30,10 +30,9 @@ from dragoman.hub.request import (
     Turn,
 )
 from dragoman.passes.pair_results import pair_calls
-from dragoman.protocols.responses.wire import NAME, Wire
+from dragoman.protocols.responses.wire import NAME, OPENAI_PROTOCOLS, Wire
 
 _ERROR_MARK = "[tool error] "
-_OPENAI_PROTOCOLS = (NAME, "chat")  # of one vendor, with the same file ids
 _TTL = {"5m": "30m", "1h": "12h"}  # at least as long as requested
 
 
@@ -68,7 +67,7 @@ class InputBuilder:
             else:
                 items += self._build_user(turn)
         last = turns[-1] if turns else None
-        if last is not None and last.role is Role.ASSISTANT and self._request.protocol == "messages":
+        if last is not None and last.role is Role.ASSISTANT and self._request.protocol not in OPENAI_PROTOCOLS:
             self._ledger.note_approximated(
                 last.at, "Responses reads a last assistant turn as history, not as a prefill"
             )
@@ -256,8 +255,8 @@ class _PartBuilder:
     def __init__(self, request: Request, ledger: Ledger) -> None:
         self._ledger = ledger
         self._same_protocol = request.protocol == NAME
-        self._same_files = request.protocol in _OPENAI_PROTOCOLS
-        self._same_caches = request.protocol in _OPENAI_PROTOCOLS
+        self._same_files = request.protocol in OPENAI_PROTOCOLS
+        self._same_caches = request.protocol in OPENAI_PROTOCOLS
 
     def build_parts(self, parts: Iterable[Part]) -> list[Json]:
         written = (self.build_part(part) for part in parts)

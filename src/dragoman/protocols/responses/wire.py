@@ -5,6 +5,7 @@ from msgspec import Raw, Struct
 from dragoman.hub.request import Json
 
 NAME = "responses"
+OPENAI_PROTOCOLS = frozenset({NAME, "chat"})  # of one vendor, with the same efforts, tiers and file ids
 VENDOR = "openai"  # the issuer of `encrypted_content` that clients send without our envelope
 ABSENT = Raw()
 Count = int | float | None  # servers written in languages without integers send 12.0
