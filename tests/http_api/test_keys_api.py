@@ -48,6 +48,13 @@ def test_a_new_key_works_at_once_and_its_secret_is_shown_once(gateway: Running) 
     assert made["secret"].encode() not in call(gateway, "GET", "/api/v1/audit").body
     taken = call(gateway, "POST", PATH, body={"name": "ci"})
     assert error(taken) == (409, "conflict", "name")
+    row = newest_audit(gateway)
+    assert (row["action"], row["subject"], row["detail"]["error"][:10]) == ("keys.create.failed", "ci", "A key name")
+
+
+def test_the_audit_log_has_the_name_that_was_chosen_for_a_key(gateway: Running) -> None:
+    made = create(gateway)
+    assert newest_audit(gateway)["subject"] == made["name"]
 
 
 def test_a_rotated_key_keeps_its_id_and_the_old_secret_works_until_the_grace_ends(gateway: Running) -> None:
@@ -77,6 +84,7 @@ def test_a_key_that_was_changed_meanwhile_is_left_alone(gateway: Running) -> Non
     for method, path, body in (("POST", "/rotate", {}), ("DELETE", "", None)):
         late = call(gateway, method, f"{PATH}/{made['id']}{path}", body=body, headers={"if-match": old})
         assert error(late) == (412, "version_mismatch", "If-Match")
+        assert newest_audit(gateway)["action"].endswith(".failed")
     assert call(gateway, "DELETE", f"{PATH}/{made['id']}", headers={"if-match": "*"}).status == 200
 
 

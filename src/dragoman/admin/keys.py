@@ -50,7 +50,7 @@ async def open_keyring(config: Config) -> AsyncIterator[Keyring]:
 async def create_key(keyring: Keyring, name: str | None, grant: Grant = CLIENT_GRANT) -> CreatedKey:
     """Create a key; without a name it becomes key-1, key-2 and so on."""
     try:
-        return await keyring.create(name if name is not None else await _free_name(keyring), grant)
+        return await keyring.create(name if name is not None else await choose_name(keyring), grant)
     except NameTaken as taken:
         raise Conflict(
             f'A key named "{taken}" exists already. Choose another name, or revoke that key first.'
@@ -127,7 +127,8 @@ async def wait_until_rejected(config: Config) -> None:
         await asyncio.sleep(REVOKE_S)
 
 
-async def _free_name(keyring: Keyring) -> str:
+async def choose_name(keyring: Keyring) -> str:
+    """Return a name that no key has."""
     taken = {row.name for row in await keyring.list()}
     number = len(taken) + 1
     while f"key-{number}" in taken:

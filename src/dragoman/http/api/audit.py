@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from dragoman.accounts.usage_writer import UsageWriter
 from dragoman.http.api.wire import CURSOR, LIMIT, Parameters, convert_errors, invalid_cursor, make_cursor, respond
 from dragoman.http.routes import RoutedRequest
+from dragoman.hub.failure import RequestError
 from dragoman.store.store import AuditRow
 
 LATEST = 2**62
@@ -41,6 +43,19 @@ class AuditLog:
         with convert_errors():
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 await self._writer.store.add_audit(row)
+
+    @asynccontextmanager
+    async def recording(
+        self, request: RoutedRequest, action: str, subject: str, detail: Mapping[str, object] | None = None
+    ) -> AsyncIterator[None]:
+        """Add a row before an action, and a second one, `ACTION.failed`, if the action raises RequestError."""
+        await self.record(request, action, subject, detail)
+        try:
+            yield
+        except RequestError as refused:
+            with suppress(RequestError):  # the caller gets the reason of the action
+                await self.record(request, f"{action}.failed", subject, {"error": refused.failure.message})
+            raise
 
     async def list_rows(self, request: RoutedRequest) -> None:
         query = Parameters(request.exchange.query, (LIMIT, CURSOR))

@@ -9,7 +9,15 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from dragoman.accounts.keys import CreatedKey, Grant, Keyring, KeyRole, KeyRow, Scope, parse_access
-from dragoman.admin.keys import DEFAULT_GRACE_S, VersionMismatch, create_key, find_valid_key, revoke_key, rotate_key
+from dragoman.admin.keys import (
+    DEFAULT_GRACE_S,
+    VersionMismatch,
+    choose_name,
+    create_key,
+    find_valid_key,
+    revoke_key,
+    rotate_key,
+)
 from dragoman.http.api.audit import AuditLog
 from dragoman.http.api.every_worker import EveryWorker
 from dragoman.http.api.wire import (
@@ -75,9 +83,11 @@ class KeysApi:
         new = await read_body(request, NewKey)
         grant = await self._check_grant(request, new)
         detail = {"role": grant.role, "scopes": sorted(grant.scopes), "expires_at": grant.expires_at}
-        await self._audit.record(request, "keys.create", new.name or "", detail)
         with _convert_errors("name"):
-            created = await create_key(self._keyring, new.name, grant)
+            name = new.name if new.name is not None else await choose_name(self._keyring)
+        async with self._audit.recording(request, "keys.create", name, detail):
+            with _convert_errors("name"):
+                created = await create_key(self._keyring, name, grant)
         await self._workers.refresh_keys()
         _respond_with_secret(request, created, 201)
 
@@ -85,9 +95,10 @@ class KeysApi:
         rotation, version = await read_body(request, RotationRequest), read_version(request)
         row = await self._find(request.rest)
         self._check_rights(request, row)
-        await self._audit.record(request, "keys.rotate", row.id, {"name": row.name, "grace_s": rotation.grace_s})
-        with _convert_errors("grace_s"):
-            created = await rotate_key(self._keyring, row.id, rotation.grace_s, version)
+        detail = {"name": row.name, "grace_s": rotation.grace_s}
+        async with self._audit.recording(request, "keys.rotate", row.id, detail):
+            with _convert_errors("grace_s"):
+                created = await rotate_key(self._keyring, row.id, rotation.grace_s, version)
         await self._workers.refresh_keys()
         _respond_with_secret(request, created, 200)
 
@@ -96,9 +107,9 @@ class KeysApi:
         version = read_version(request)
         row = await self._find(request.rest)
         self._check_rights(request, row)
-        await self._audit.record(request, "keys.revoke", row.id, {"name": row.name})
-        with _convert_errors("id"):
-            revoked = await revoke_key(self._keyring, row.id, version)
+        async with self._audit.recording(request, "keys.revoke", row.id, {"name": row.name}):
+            with _convert_errors("id"):
+                revoked = await revoke_key(self._keyring, row.id, version)
         await self._workers.refresh_keys()
         respond(request, describe_key(revoked), [_etag(revoked)])
 

@@ -119,9 +119,10 @@ class SignInApi:
     async def end_cooldowns(self, request: RoutedRequest) -> None:
         """Ask a provider again with the next request, whatever its credentials are cooling down for."""
         Parameters(request.exchange.query, ())
-        await self._audit.record(request, "accounts.end_cooldowns", request.rest)
-        with convert_errors("id"):
-            respond(request, {"ended": await self._workers.end_cooldowns(request.rest)})
+        async with self._audit.recording(request, "accounts.end_cooldowns", request.rest):
+            with convert_errors("id"):
+                ended = await self._workers.end_cooldowns(request.rest)
+        respond(request, {"ended": ended})
 
     async def _run(self, options: "SignInOptions") -> AsyncGenerator[Progress]:
         from dragoman.admin.sign_in import sign_in

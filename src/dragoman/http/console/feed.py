@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -156,10 +156,9 @@ class FeedApi:
         if await self._forwards(request, request.rest):
             return
         live = self._find(request)
-        if self._audit is not None:
-            await self._audit.record(request, "live.end", request.rest)
-        if not self._live.end_stream(live):
-            raise RequestError(Failure(Kind.CONFLICT, "This request has ended already.", at="/id"))
+        async with nullcontext() if self._audit is None else self._audit.recording(request, "live.end", request.rest):
+            if not self._live.end_stream(live):
+                raise RequestError(Failure(Kind.CONFLICT, "This request has ended already.", at="/id"))
         respond(request, {"ended": request.rest})
 
     def _find(self, request: RoutedRequest) -> LiveRequest:
