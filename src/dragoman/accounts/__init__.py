@@ -1,1 +1,1 @@
-"""Client keys; credentials of vendors, kept alive and shared out; what conversations lost; usage for the store."""
+"""Client keys and console sessions, credentials of upstream accounts, lost tool calls, and usage for the store."""

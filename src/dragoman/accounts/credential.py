@@ -101,7 +101,7 @@ class TokenRejected(Exception):
 
 
 def is_sendable(token: str) -> bool:
-    """Return whether a token may stand in a header."""
+    """Return whether a token may be sent in a header."""
     return _PRINTABLE.fullmatch(token) is not None
 
 
@@ -259,7 +259,7 @@ def find_named_file(
 ) -> Path | None:
     """Return the file that a setting names, or None if the setting is the secret itself.
 
-    Tokens contain slashes too, but do not begin with one or end like a file name. `holds` tells whether the file behind
+    Tokens contain slashes too, but do not begin with one or end like a file name. `holds` says whether the file behind
     `file:` is a credential with all its fields; otherwise it contains the bare secret.
     """
     text = secret.text

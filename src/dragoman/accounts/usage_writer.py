@@ -1,4 +1,4 @@
-"""Rows of usage: made of outcomes, written to the store in batches, removed when they are old."""
+"""Rows of usage: made from outcomes, written to the store in batches, removed when they are old."""
 
 import asyncio
 import itertools

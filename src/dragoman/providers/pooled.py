@@ -1,4 +1,4 @@
-"""Makes a section's provider; with several credentials, one provider that stands for all of them."""
+"""Make the provider of a section; with several credentials, one provider that stands for all of them."""
 
 import asyncio
 from collections.abc import Mapping

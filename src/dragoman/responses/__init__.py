@@ -1,1 +1,1 @@
-"""Stored responses and conversations: what requests refer to, and what is kept of replies. State, not wire."""
+"""Stored responses and conversations: what requests refer to, and what is kept of replies."""

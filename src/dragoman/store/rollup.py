@@ -53,7 +53,7 @@ TTFT_KEY = ", ".join(TtftKey.__struct_fields__)
 
 
 class Rollup(Struct, frozen=True):
-    """What some rows add to the sums, each in the order of SUMS; sorted, so that two writers never wait crosswise."""
+    """What some rows add to the sums, each in the order of SUMS; sorted, so that two writers never deadlock."""
 
     sums: list[tuple[RollupKey, list[float]]]
     ttft: list[tuple[TtftKey, int]]
@@ -105,7 +105,7 @@ Part = RollupPart | DaysPart | MovedPart | RowsPart
 
 
 def roll_up(rows: Iterable[UsageRow], sign: int = 1) -> Rollup:
-    """Add rows up, or with -1 what they must be subtracted for."""
+    """Return what these rows add to the sums; with the sign -1, what their removal subtracts."""
     groups: defaultdict[tuple[int, str, str, str, str], list[UsageRow]] = defaultdict(list)
     for row in rows:
         groups[row.time_ms // SLOT_MS, row.key, row.client, row.provider, row.model].append(row)
@@ -239,7 +239,7 @@ def merge(parts: Iterable[UsageSum]) -> tuple[UsageSum, ...]:
 
 
 def take_back(part: UsageSum, query: SumQuery) -> UsageSum:
-    """Return what the day that the UTC day was counted in must lose: this part belongs to its neighbour."""
+    """Return the negative sum for the day that wrongly counted this part, which belongs to the day beside it."""
     group, slot, *values = astuple(part)
     shift = -1 if query.offset_ms > 0 else 1
     return UsageSum(group, slot + shift * DAY_MS // SLOT_MS, *map(neg, values))

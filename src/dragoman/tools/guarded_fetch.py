@@ -100,7 +100,7 @@ class Fetched(Struct, frozen=True):
 
 
 class GuardedFetcher:
-    """Sends GET requests to public addresses. It never raises for what a stranger's server does."""
+    """Sends GET requests to public addresses. Failures of the other server are returned, never raised."""
 
     def __init__(
         self, send: SendRequest, resolve: Resolve = resolve_name, proxies: EnvironmentProxies | None = None

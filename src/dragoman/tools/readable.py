@@ -1,6 +1,6 @@
 """Turn a web page into text that a model can read: headings, paragraphs, lists, code and links as Markdown.
 
-A page comes from a stranger, so reading it must take linear time whatever it holds. Tree builders do not: their rules
+A page may come from anyone, so reading it must take linear time whatever it contains. Tree builders do not: their rules
 about open elements cost quadratic time on deep nesting. Only tags and text are needed here, so no tree is built.
 """
 

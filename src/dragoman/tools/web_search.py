@@ -64,7 +64,7 @@ MAX_BRAVE_QUERY = 400  # characters; the service refuses more
 
 
 class ServiceAccount(Struct, frozen=True):
-    """Where a service is and what it is paid with."""
+    """The address of a service, and the key and user agent to send."""
 
     endpoint: str
     api_key: str

@@ -14,8 +14,8 @@ from dragoman.net.client import ConnectionLost, DialOptions, HttpClient, Outgoin
 from dragoman.protocols.kiro.wire import KiroOptions
 from dragoman.providers.account_state import Finding
 from dragoman.providers.kiro.credential import Credential, Method
-from dragoman.providers.kiro.hosts import api_region, find_addresses, read_region
 from dragoman.providers.kiro.provider import fingerprint, make_kiro, user_agent
+from dragoman.providers.kiro.services import api_region, find_addresses, read_region
 from dragoman.providers.provider import IncomingResponse, Provider
 from fakes.kiro import ARN, FakeKiro, refusal
 from providers.kiro.kiro_kit import ide_file, section

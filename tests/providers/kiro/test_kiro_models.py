@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from dragoman.providers.kiro.control import ListedModel, TokenLimits
 from dragoman.providers.kiro.model_cache import ModelCache, fallback_models, normalise_name, resolve_name
+from dragoman.providers.kiro.services import ListedModel, TokenLimits
 
 WINDOW = 123_456
 IDS = [model.id for model in fallback_models(WINDOW)]

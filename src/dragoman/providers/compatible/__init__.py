@@ -1,1 +1,1 @@
-"""Servers that implement a vendor's protocol without being that vendor."""
+"""Servers that implement a vendor's protocol without being that vendor: finding them, and probing their quirks."""

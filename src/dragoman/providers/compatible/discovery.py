@@ -1,4 +1,4 @@
-"""Finds model servers on ports of this machine, within a short time."""
+"""Find model servers on ports of this machine, within a short time."""
 
 import asyncio
 from collections.abc import Iterable, Mapping

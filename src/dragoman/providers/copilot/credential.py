@@ -232,13 +232,14 @@ class _Token(Struct):
     endpoints: _Endpoints | None = None
 
 
-class _RenewedToken(Struct):
+class TokenResponse(Struct):
     """The response of GitHub's token endpoint, which reports errors with status 200 too."""
 
     access_token: str = ""
-    refresh_token: str = ""
+    refresh_token: str = ""  # only of apps whose tokens expire
     expires_in: float | None = None
     error: str = ""
+    interval: float | None = None
 
 
 class _Details(Struct):
@@ -265,7 +266,7 @@ class TokenExchange:
         form = {"client_id": old.client_id, "grant_type": "refresh_token", "refresh_token": old.refresh_token}
         response = await self._service.post_form(f"{self._places.login}/login/oauth/access_token", form)
         try:
-            answer = msgspec.json.decode(response.body, type=_RenewedToken)
+            answer = msgspec.json.decode(response.body, type=TokenResponse)
         except msgspec.MsgspecError:
             raise CredentialError(f"GitHub responded with HTTP {response.status}", Kind.UPSTREAM) from None
         if answer.error:

@@ -9,7 +9,7 @@ from dragoman.accounts.credential import CredentialError, Table, TokenRejected
 from dragoman.accounts.login import DEVICE_CODE, AuthorizationPending, LoginFailed, PollPace, Sleep, Tick, poll
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.hub.failure import Kind
-from dragoman.providers.copilot.credential import renewable_fields
+from dragoman.providers.copilot.credential import TokenResponse, renewable_fields
 
 SCOPE = "read:user"
 
@@ -22,16 +22,6 @@ class Prompt(Struct):
     verification_uri: str
     expires_in: float = 900.0
     interval: float = 5.0
-
-
-class _TokenResponse(Struct):
-    """The response of GitHub's token endpoint, which reports errors with status 200 too."""
-
-    access_token: str = ""
-    refresh_token: str = ""  # only of apps whose tokens expire
-    expires_in: float | None = None
-    error: str = ""
-    interval: float | None = None
 
 
 class DeviceLogin:
@@ -59,14 +49,11 @@ class DeviceLogin:
         """Wait until the person has confirmed; return the entry for the credential file."""
         form = {"client_id": self._client_id, "device_code": prompt.device_code, "grant_type": DEVICE_CODE}
 
-        async def ask() -> _TokenResponse:
+        async def ask() -> TokenResponse:
             return _read_token(await self._service.post_form(f"{self._root}/login/oauth/access_token", form))
 
         answer = await poll(ask, PollPace(prompt.interval, prompt.expires_in, self._sleep), tick)
-        entry: Table = {
-            "oauth_token": answer.access_token,
-            "auth": "direct",
-        }  # only tokens of editors' apps are exchanged
+        entry: Table = {"oauth_token": answer.access_token, "auth": "direct"}  # only editors' apps exchange tokens
         if not answer.refresh_token or answer.expires_in is None:
             return entry
         expires_at = self._service.clock.now() + answer.expires_in
@@ -74,9 +61,9 @@ class DeviceLogin:
         return {**entry, **renews, "client_id": self._client_id}
 
 
-def _read_token(response: ServiceResponse) -> _TokenResponse:
+def _read_token(response: ServiceResponse) -> TokenResponse:
     try:
-        answer = msgspec.json.decode(response.body, type=_TokenResponse)
+        answer = msgspec.json.decode(response.body, type=TokenResponse)
     except msgspec.MsgspecError:
         raise CredentialError(f"GitHub responded with HTTP {response.status}", Kind.OVERLOADED) from None
     if answer.access_token:
@@ -90,6 +77,6 @@ def _read_token(response: ServiceResponse) -> _TokenResponse:
 
 def _read_error_code(response: ServiceResponse) -> str:
     try:
-        return msgspec.json.decode(response.body, type=_TokenResponse).error
+        return msgspec.json.decode(response.body, type=TokenResponse).error
     except msgspec.MsgspecError:
         return ""

@@ -9,9 +9,15 @@ from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.tasks import spawn
 from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding, Quota
-from dragoman.providers.kiro.control import Breakdown, ControlClient, ListedModel, UsageLimits
 from dragoman.providers.kiro.credential import Credential, describe_truncation
-from dragoman.providers.kiro.hosts import AccountHosts, read_region
+from dragoman.providers.kiro.services import (
+    AccountHosts,
+    Breakdown,
+    ControlClient,
+    ListedModel,
+    UsageLimits,
+    read_region,
+)
 
 log = logging.getLogger(__name__)
 

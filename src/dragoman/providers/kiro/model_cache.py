@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.net.tasks import spawn
-from dragoman.providers.kiro.control import ListedModel
+from dragoman.providers.kiro.services import ListedModel
 from dragoman.providers.provider import ModelInfo
 
 _FAMILIES = "opus|sonnet|haiku|fable|mythos"

@@ -29,12 +29,11 @@ from dragoman.passes.adapt_turns import drop_reasoning
 from dragoman.protocols.kiro.wire import NAME, KiroOptions
 from dragoman.providers.connection import configured_headers, configured_models, read_dial, read_secrets
 from dragoman.providers.kiro.account import AccountProfile, KiroAccount
-from dragoman.providers.kiro.control import ControlClient, authorization_headers
 from dragoman.providers.kiro.credential import Credential, TokenIssuers, describe_truncation
 from dragoman.providers.kiro.credential_sources import find_source
-from dragoman.providers.kiro.hosts import AccountHosts, Generation
 from dragoman.providers.kiro.model_cache import NAMES, UNLISTED, ModelCache, fallback_models, resolve_name
 from dragoman.providers.kiro.search import KiroSearch
+from dragoman.providers.kiro.services import AccountHosts, ControlClient, Generation, authorization_headers
 from dragoman.providers.provider import (
     Account,
     Adjustment,

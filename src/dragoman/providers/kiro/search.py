@@ -15,9 +15,8 @@ from dragoman.hub.server_tools import SEARCH, SearchOutcome, ToolErrorCode, Tool
 from dragoman.net.headers import JSON, Header
 from dragoman.protocols.kiro.errors import read_failure
 from dragoman.providers.kiro.account import KiroAccount
-from dragoman.providers.kiro.control import authorization_headers
 from dragoman.providers.kiro.credential import Method
-from dragoman.providers.kiro.hosts import Q, target_headers
+from dragoman.providers.kiro.services import Q, authorization_headers, target_headers
 from dragoman.tools.mcp import INVALID_PARAMS, ToolList, ToolResult
 from dragoman.tools.tool_results import read_search
 from dragoman.tools.web_search import SearchQuery
