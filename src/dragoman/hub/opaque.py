@@ -45,7 +45,7 @@ def decode_envelope(token: str) -> Opaque | None:
         return None
 
 
-# Stands for the signature of reasoning that nobody has signed. A client that returns it shows that no vendor takes it.
+# The signature of reasoning that has none. A client that returns it shows that no vendor accepts this reasoning.
 UNSIGNED = encode_envelope(Opaque("", Form.SIGNATURE, ""))
 
 

@@ -223,5 +223,5 @@ def test_what_has_no_envelope_is_returned_to_any_upstream_of_its_own_protocol() 
 
 
 def test_a_conversation_of_a_gemini_client_that_opens_with_the_model_is_refused() -> None:
-    spoken = [Turn(role, (Text("x", "/contents/0"),), "/contents/0") for role in (Role.ASSISTANT, Role.USER)]
-    assert refusal_at(chat(spoken, protocol="gemini")) == "/contents/0"
+    turns = [Turn(role, (Text("x", "/contents/0"),), "/contents/0") for role in (Role.ASSISTANT, Role.USER)]
+    assert refusal_at(chat(turns, protocol="gemini")) == "/contents/0"

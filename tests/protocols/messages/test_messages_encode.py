@@ -173,7 +173,7 @@ def test_thinking_without_a_text_is_redacted_thinking_sent_whole() -> None:
     assert deltas_of(stream) == []
 
 
-def test_thinking_that_nobody_signed_is_marked() -> None:
+def test_unsigned_thinking_is_marked() -> None:
     events: list[Event] = [START, Opened(0, ThinkingBlock()), Delta(0, "Hm."), Closed(0), END]
     stream = encode(events)
     assert blocks_of(stream) == [{"type": "thinking", "thinking": "", "signature": ""}]
