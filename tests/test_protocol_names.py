@@ -28,16 +28,13 @@ EXEMPT = {
     "cli/main.py": "the commands chat and responses",
     "cli/responses.py": "the command responses",
     "cli/chat.py": "the command is itself a client, of Messages",
-    "cli/conversation.py": "the command is itself a client, of Messages",
     "admin/sign_in.py": "vendors that one signs in to, Kiro among them",
     "cli/login.py": "vendors that one signs in to, Kiro among them",
     "admin/replay/runtime.py": STATE,
     "hub/ports.py": "OpenTelemetry's name for a request to a model is chat",
     "observers/metrics.py": "OpenTelemetry's names of vendors",
     "prices/pricing.py": "names of vendors and models",
-    **dict.fromkeys(
-        (f"http/{name}.py" for name in ("background", "compaction", "conversations", "responses", "websocket")), STATE
-    ),
+    **dict.fromkeys((f"http/{name}.py" for name in ("background", "compaction", "responses", "websocket")), STATE),
 }
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from dragoman.cli.capture import SHARES, TIME_WIDTH, WIDTH, render_timeline
 from dragoman.cli.screen import fit, width_of
-from dragoman.cli.timeline import SHARES, TIME_WIDTH, WIDTH, render_timeline
 from dragoman.flow.capture.files import read_capture
 from dragoman.flow.capture.format import Capture, Chunk, ClientResponse, event_json
 from dragoman.hub.events import Delta, Failed

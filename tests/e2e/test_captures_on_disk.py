@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from cli.shell import wait_for
-from dragoman.cli.timeline import render_timeline as timeline
+from dragoman.cli.capture import render_timeline as timeline
 from dragoman.flow.capture import recording as recordings
 from dragoman.flow.capture.files import Bounds, CaptureDirectory, load_capture, read_capture, to_json
 from dragoman.flow.capture.format import Capture, utc_text

@@ -10,7 +10,7 @@ from anthropic.types import Message, TextBlock, ThinkingBlock, WebSearchToolResu
 
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
-from dragoman.cli.timeline import render_timeline
+from dragoman.cli.capture import render_timeline
 from dragoman.flow.capture.files import Bounds, CaptureDirectory, load_capture
 from dragoman.flow.capture.format import Capture, LookupName
 from dragoman.http.handler import replay_site

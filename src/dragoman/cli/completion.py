@@ -1,15 +1,94 @@
-"""`dragoman completion`: print a completion script for a shell."""
+"""Shell completion of arguments: models, providers, keys and captures. Whatever goes wrong, nothing is offered."""
 
-import click
-from click.shell_completion import get_completion_class
+import asyncio
+import os
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stderr
+from io import StringIO
+
+from click import Context, Parameter
+from click.shell_completion import CompletionItem
+
+from dragoman.config import Config
+
+Complete = Callable[[Context, Parameter, str], list[CompletionItem]]
+Offer = tuple[str, str]  # a word, and what it is
+TIMEOUT_S = 3.0
 
 
-@click.command("completion")
-@click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(["bash", "zsh", "fish"]))
-def command(shell: str) -> None:
-    """Print a completion script. For bash: eval "$(dragoman completion bash)"."""
-    from dragoman.cli.main import PROGRAM, program
+def _completer(find: Callable[[Config], Iterable[Offer]]) -> Complete:
+    def complete(ctx: Context, param: Parameter, incomplete: str) -> list[CompletionItem]:
+        try:
+            with redirect_stderr(StringIO()):
+                from dragoman.cli.settings import read_settings
 
-    completion = get_completion_class(shell)
-    assert completion is not None
-    click.echo(completion(program, {}, PROGRAM, "_DRAGOMAN_COMPLETE").source())
+                offers = list(find(read_settings(ctx.params.get("config_file"))))
+        except Exception:  # a shell shows no errors of a completion
+            return []
+        return [CompletionItem(word, help=what) for word, what in offers if word.startswith(incomplete)]
+
+    return complete
+
+
+def _list_models(config: Config) -> Iterable[Offer]:
+    """Yield what the configuration names, then what the running gateway lists."""
+    names = [route.name for route in config.models if not any(sign in route.name for sign in "*?[")]
+    names += [f"{name}/{model}" for name, provider in config.providers.items() for model in provider.models]
+    names += asyncio.run(_list_served_models(config))
+    return [(name, "") for name in dict.fromkeys(names)]
+
+
+async def _list_served_models(config: Config) -> list[str]:
+    from dragoman.admin.running_gateway import GatewayClient, choose_key, find_gateway
+    from dragoman.cli.models import read_ids
+    from dragoman.net.client import HttpClient
+
+    key = choose_key(config, None)
+    if key is None:
+        return ["echo"] if "echo" in config.providers else []
+    async with asyncio.timeout(TIMEOUT_S):
+        root = await find_gateway(config, os.environ)
+        if root is None:
+            return []
+        http = HttpClient()
+        try:
+            return await read_ids(GatewayClient(root, key, http))
+        finally:
+            await http.close()
+
+
+def _list_providers(config: Config) -> Iterable[Offer]:
+    return [(name, provider.preset or provider.kind) for name, provider in config.providers.items()]
+
+
+def _list_kinds(config: Config) -> Iterable[Offer]:
+    from dragoman.config.presets import load_presets
+    from dragoman.config.providers import KINDS
+
+    presets = [(name, preset.title) for name, preset in load_presets().items()]
+    return [*presets, *((kind, "") for kind in KINDS)]
+
+
+def _list_keys(config: Config) -> Iterable[Offer]:
+    return asyncio.run(_read_keys(config))
+
+
+async def _read_keys(config: Config) -> list[Offer]:
+    from dragoman.admin.keys import open_keyring
+
+    async with open_keyring(config) as keyring:
+        return [(row.id, row.name) for row in await keyring.list() if row.revoked_at is None]
+
+
+def _list_captures(config: Config) -> Iterable[Offer]:
+    from dragoman.admin.captures import list_captures
+
+    found = [(kept.summary.request_id, kept.summary.route) for kept in reversed(list_captures(config.debug))]
+    return [("last", "the newest"), *found] if found else []
+
+
+complete_models = _completer(_list_models)
+complete_providers = _completer(_list_providers)
+complete_kinds = _completer(_list_kinds)
+complete_keys = _completer(_list_keys)
+complete_captures = _completer(_list_captures)

@@ -12,7 +12,7 @@ from dragoman.admin.errors import AdminError
 from dragoman.admin.launching import choose_model, find_window
 from dragoman.admin.running_gateway import find_gateway
 from dragoman.admin.settings_file import CannotMerge, FileEdit, plan_edit, undo_newest
-from dragoman.cli.completing import complete_models
+from dragoman.cli.completion import complete_models
 from dragoman.cli.screen import remark, show_json
 from dragoman.cli.settings import config_option, json_option, read_found_settings, url_option
 from dragoman.config import Config

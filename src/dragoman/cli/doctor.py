@@ -20,7 +20,7 @@ from dragoman.admin.diagnosis import (
     report_config_errors,
 )
 from dragoman.admin.errors import AdminError
-from dragoman.cli.completing import complete_providers
+from dragoman.cli.completion import complete_providers
 from dragoman.cli.screen import count, fit, remark, remove_control, show_json, show_table
 from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings
 from dragoman.config import Config, ConfigError

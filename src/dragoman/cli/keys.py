@@ -19,7 +19,7 @@ from dragoman.admin.keys import (
     wait_until_accepted,
     wait_until_rejected,
 )
-from dragoman.cli.completing import complete_keys
+from dragoman.cli.completion import complete_keys
 from dragoman.cli.screen import remark, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, read_settings
 from dragoman.config import Config, Secret

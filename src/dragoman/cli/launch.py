@@ -15,7 +15,7 @@ from dragoman.admin.configuration import Target
 from dragoman.admin.errors import AdminError
 from dragoman.admin.launching import LAUNCHES, Launch, choose_model, find_program, find_window, make_command
 from dragoman.admin.running_gateway import GatewayClient, accepts_key, choose_key, find_gateway
-from dragoman.cli.completing import complete_models
+from dragoman.cli.completion import complete_models
 from dragoman.cli.gateway import start_gateway
 from dragoman.cli.models import read_ids
 from dragoman.cli.screen import remark

@@ -45,6 +45,8 @@ class Program(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
         command: click.Command = import_module(f"dragoman.cli.{cmd_name}").command
         return command
 
@@ -77,6 +79,17 @@ def program() -> None:
     """An LLM protocol gateway: any client, any provider."""
 
 
+@program.command("completion")
+@click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(["bash", "zsh", "fish"]))
+def print_completion(shell: str) -> None:
+    """Print a completion script. For bash: eval "$(dragoman completion bash)"."""
+    from click.shell_completion import get_completion_class
+
+    completion = get_completion_class(shell)
+    assert completion is not None
+    click.echo(completion(program, {}, PROGRAM, "_DRAGOMAN_COMPLETE").source())
+
+
 def main() -> None:
     sys.exit(run())
 
@@ -92,7 +105,7 @@ def run() -> int:
         click.echo("Interrupted.", err=True)
         return 1
     except Exception as error:
-        from dragoman.cli.errors import explain_error
+        from dragoman.cli.screen import explain_error
 
         click.echo(f"Error: {explain_error(error)}", err=True)
         return 1

@@ -13,7 +13,7 @@ from dragoman.admin.config_file import (
 )
 from dragoman.admin.errors import InvalidArgument
 from dragoman.admin.settings_file import FileEdit
-from dragoman.cli.completing import complete_kinds, complete_providers
+from dragoman.cli.completion import complete_kinds, complete_providers
 from dragoman.cli.screen import remark, show_json, show_table
 from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings
 from dragoman.config.presets import Preset, load_presets

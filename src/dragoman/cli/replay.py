@@ -13,7 +13,7 @@ from dragoman.admin.replay.difference import Change, Part, compare_captures
 from dragoman.admin.replay.recorded_services import HOST, UpstreamServer, config_for_upstream
 from dragoman.admin.replay.rerun import rerun, write_fixture
 from dragoman.cli.capture import choose_capture
-from dragoman.cli.completing import complete_captures
+from dragoman.cli.completion import complete_captures
 from dragoman.cli.screen import ELLIPSIS, count, fit, remove_control, show_json
 from dragoman.cli.settings import config_option, json_option
 from dragoman.flow.capture.format import Capture

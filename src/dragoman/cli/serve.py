@@ -144,7 +144,7 @@ def _serve(options: ServeOptions, workers: int) -> int:
 
 def _serve_in_one_process(options: ServeOptions, announce: Callable[[], None]) -> None:
     from dragoman.app import Listening, Settings
-    from dragoman.cli.serving.handover import Offer
+    from dragoman.cli.serving.listener import Offer
 
     sock = options.bound.sock
     listening = Listening(sock, lambda app: announce(), offer=lambda: Offer(sock, lambda: None))
@@ -157,7 +157,7 @@ def _serve_with_workers(options: ServeOptions, workers: int, announce: Callable[
     import shutil
 
     import dragoman.app  # noqa: F401  (loaded before the workers are forked, so that they share its memory)
-    from dragoman.cli.errors import explain_error
+    from dragoman.cli.screen import explain_error
     from dragoman.cli.serving.listener import make_socket_directory
     from dragoman.cli.serving.worker_pool import Links, WorkerPool
     from dragoman.http.worker_group import GroupMember
@@ -205,7 +205,7 @@ class _Parent:
 
     def on_stopping(self, accepting: int, replaced: Callable[[], None]) -> None:
         """Offer the socket to a new gateway, and close it once no worker accepts connections."""
-        from dragoman.cli.serving.handover import Offer
+        from dragoman.cli.serving.listener import Offer
 
         offer = Offer(self.options.bound.sock, replaced)
 

@@ -1,10 +1,15 @@
-"""Bind the listening socket, or take it over from a gateway that is draining."""
+"""The listening socket: bound, or taken over from a gateway that drains, and handed on (docs/adr/0032-hand-over.md)."""
 
 import asyncio
 import errno
+import logging
 import os
 import socket
+import struct
+import sys
+import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from msgspec import Struct
@@ -12,13 +17,41 @@ from msgspec import Struct
 from dragoman.admin.configuration import base_url
 from dragoman.admin.errors import AdminError
 from dragoman.admin.running_gateway import read_version
-from dragoman.cli.serving.handover import Address, Predecessor, take_over
 from dragoman.config import Server
 
 BACKLOG = 1024
-RETRY_S = 0.5
-RETRY_PAUSE_S = 0.05
+BIND_RETRY_S = 0.5
+BIND_PAUSE_S = 0.05
 MAX_SOCKET_PATH = 100  # bytes; macOS has the lowest limit, 103
+log = logging.getLogger(__name__)
+
+GREETING = b"dragoman listening socket 1\n"
+READY = b"ready\n"
+SUCCESSOR_START_S = 60.0  # how long a successor may take to accept connections once it has the socket
+HAND_OVER_S = 2.0
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
+
+class Address(Struct, frozen=True):
+    """Where a socket listens."""
+
+    host: str
+    port: int
+
+
+class Predecessor:
+    """The draining gateway whose socket was taken over; it accepts connections until it is released."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def release(self) -> None:
+        """Tell the predecessor that this gateway accepts connections now."""
+        with self._connection:
+            try:
+                self._connection.sendall(READY)
+            except OSError as error:
+                log.debug("the previous gateway has ended already: %s", error)
 
 
 class Bound(Struct, frozen=True):
@@ -36,10 +69,10 @@ class Bound(Struct, frozen=True):
 def bind(server: Server) -> Bound:
     """Listen at the configured address, or take over the socket of a gateway that drains there.
 
-    A gateway offers its socket shortly after it begins to stop, so the address is tried for RETRY_S.
+    A gateway offers its socket shortly after it begins to stop, so the address is tried for BIND_RETRY_S.
     """
     family, address = _resolve(server)
-    until = time.monotonic() + RETRY_S
+    until = time.monotonic() + BIND_RETRY_S
     while True:
         try:
             return Bound(_listen(family, address))
@@ -49,7 +82,7 @@ def bind(server: Server) -> Bound:
                 if taken is not None:
                     return Bound(*taken)
                 if time.monotonic() < until:
-                    time.sleep(RETRY_PAUSE_S)
+                    time.sleep(BIND_PAUSE_S)
                     continue
             raise AdminError(_explain(server, error)) from error
 
@@ -116,3 +149,113 @@ def _explain(server: Server, error: OSError) -> str:
             return f'server.host "{server.host}" is not an address of this machine; 127.0.0.1 always is.'
         case _:
             return f"Cannot listen on {where}: {error.strerror}"
+
+
+class Offer:
+    """The draining gateway's side: give the listening socket to the first successor that starts."""
+
+    def __init__(self, listening: socket.socket, on_taken: Callable[[], None]) -> None:
+        self.is_starting = False  # a successor has the socket and does not accept connections yet
+        self.is_taken = False
+        self._on_taken = on_taken
+        self._listening = listening.dup()
+        self._control = _open_control(address_of(listening))
+        if self._control is not None:
+            threading.Thread(target=self._serve, args=(self._control,), name="hand-over", daemon=True).start()
+
+    def close(self) -> None:
+        """Withdraw the offer; a successor that has the socket keeps it."""
+        if self._control is not None:
+            try:
+                self._control.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
+            except OSError as error:
+                log.debug("the hand-over was closed already: %s", error)
+            self._control.close()
+        self._listening.close()
+
+    def _serve(self, control: socket.socket) -> None:
+        while not self.is_taken:
+            try:
+                connection, _ = control.accept()
+            except OSError:
+                return
+            with connection:
+                self._give(connection)
+        self._on_taken()
+
+    def _give(self, connection: socket.socket) -> None:
+        if _peer_uid(connection) != os.getuid():
+            return
+        self.is_starting = True
+        try:
+            connection.settimeout(SUCCESSOR_START_S)
+            socket.send_fds(connection, [GREETING], [self._listening.fileno()])
+            self.is_taken = connection.recv(len(READY)) == READY
+        except (OSError, ValueError) as error:
+            log.warning("the listening socket could not be handed over: %s", error)
+        finally:
+            self.is_starting = False
+
+
+def take_over(address: Address) -> tuple[socket.socket, Predecessor] | None:
+    """Return the listening socket of a gateway of this user that drains at `address`, or None."""
+    if not _is_supported():
+        return None
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        control.settimeout(HAND_OVER_S)
+        control.connect(_control_name(address))
+        if _peer_uid(control) != os.getuid():
+            control.close()
+            return None
+        greeting, descriptors, _, _ = socket.recv_fds(control, len(GREETING), 1)
+    except OSError:
+        control.close()
+        return None
+    sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+    if greeting == GREETING and len(sockets) == 1 and _listens_at(sockets[0], address):
+        sockets[0].setblocking(False)
+        return sockets[0], Predecessor(control)
+    for received in sockets:
+        received.close()
+    control.close()
+    return None
+
+
+def address_of(listening: socket.socket) -> Address:
+    host, port = listening.getsockname()[:2]
+    return Address(str(host), int(port))
+
+
+def _listens_at(received: socket.socket, address: Address) -> bool:
+    is_listening = bool(received.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    return is_listening and address_of(received) == address
+
+
+def _open_control(address: Address) -> socket.socket | None:
+    if not _is_supported():
+        return None
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        control.bind(_control_name(address))
+        control.listen()
+    except OSError as error:
+        log.warning("a new gateway cannot take over the connections of this one: %s", error)
+        control.close()
+        return None
+    return control
+
+
+def _is_supported() -> bool:
+    """Return whether there are abstract socket names, which belong to the network namespace as ports do: on Linux."""
+    return sys.platform == "linux"
+
+
+def _control_name(address: Address) -> str:
+    return f"\0dragoman/hand-over/{os.getuid()}/{address.host}/{address.port}"
+
+
+def _peer_uid(connection: socket.socket) -> int:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(credentials)
+    return int(uid)
