@@ -226,6 +226,20 @@ def test_a_locked_model_is_refused_with_the_page_where_its_terms_are(rig: Rig) -
     assert rig.fake.calls == []
 
 
+def test_embeddings_pass_with_the_accounts_session(rig: Rig) -> None:
+    embedding = {"object": "embedding", "index": 0, "embedding": [0.25, -1.0]}
+    usage = {"prompt_tokens": 2, "total_tokens": 2}
+    rig.fake.script("/embeddings", json_answer({"object": "list", "data": [embedding], "model": "e", "usage": usage}))
+    found = rig.sdk.openai.embeddings.create(
+        model="copilot/text-embedding-3-small", input="Hello", encoding_format="float"
+    )
+    assert found.data[0].embedding == [0.25, -1.0]
+    (sent,) = rig.fake.at("/embeddings")
+    assert sent.json["model"] == "text-embedding-3-small"
+    assert sent.headers["authorization"].startswith("Bearer tid=")
+    assert sent.headers["editor-version"].startswith("dragoman/")
+
+
 def test_a_list_that_is_refused_leaves_the_old_one(rig: Rig) -> None:
     ask(rig, "chat", "copilot/gpt-5.5")
     rig.fake.script(MODELS, json_answer({"error": {"message": "slow"}}, 429))

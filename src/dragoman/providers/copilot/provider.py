@@ -90,6 +90,7 @@ def make_copilot(config: ProviderConfig, send: SendRequest, environ: Mapping[str
             dial=read_dial(config, environ),
             headers=(*identity(config), *read_headers(config, environ)),
             paths={"messages": "/v1/messages"},
+            relays=frozenset(("embeddings",)),
             find_protocols=copilot.models.find_protocols,
             first_token=FirstTokenWait(config.first_token_timeout_s),
         ),
