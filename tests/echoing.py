@@ -5,11 +5,10 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from dragoman.hub.events import CallBlock, Event
+from dragoman.hub.events import CallBlock, Event, Reply, collect
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
 from dragoman.hub.profile import Target
-from dragoman.hub.reply import Reply, collect
 from dragoman.hub.request import Part, Request, Role, Turn
 from dragoman.net.client import OutgoingRequest
 from dragoman.protocols.native import PROTOCOL

@@ -22,11 +22,12 @@ from dragoman.hub.events import (
     Stop,
     TextBlock,
     ThinkingBlock,
+    collect,
+    explode,
 )
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.ports import ReplyContext
-from dragoman.hub.reply import collect, explode
 from dragoman.hub.request import Citation, Request
 from dragoman.passes.adapt_tools import ToolId, ToolMap
 from dragoman.protocols import PROTOCOLS

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from dragoman.hub.reply import MAX_BLOCKS, MAX_CALLS, MAX_CITATIONS
+from dragoman.hub.events import MAX_BLOCKS, MAX_CALLS, MAX_CITATIONS
 from e2e.raw_http import post
 from e2e.rig import ONCE, PATHS, PROTOCOLS, Rig, rigged
 from e2e.test_half_calls import ERROR, GOOD_END, JSON, body

@@ -7,15 +7,8 @@ import pytest
 
 from dragoman.flow.prepare import Translated
 from dragoman.flow.steps import complete_call as step
-from dragoman.flow.steps.complete_call import (
-    Completion,
-    ask_for_rest,
-    call_events,
-    complete_arguments,
-    complete_call,
-)
-from dragoman.hub.events import CallBlock, Closed, Delta, Event, Opened, TruncatedCall
-from dragoman.hub.reply import collect
+from dragoman.flow.steps.complete_call import Completion, ask_for_rest, call_events, complete_arguments, complete_call
+from dragoman.hub.events import CallBlock, Closed, Delta, Event, Opened, TruncatedCall, collect
 from dragoman.hub.request import Function, Reasoning, Request, Role, Text, Turn
 from dragoman.net.client import HttpClient
 from dragoman.net.headers import Header, Headers

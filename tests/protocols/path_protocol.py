@@ -11,17 +11,7 @@ from urllib.parse import unquote
 import msgspec
 
 from dragoman.framing.sse import Frame, SseFramer, encode_event
-from dragoman.hub.events import (
-    Closed,
-    Delta,
-    Ended,
-    Event,
-    Failed,
-    Opened,
-    Started,
-    Stop,
-    TextBlock,
-)
+from dragoman.hub.events import Closed, Delta, Ended, Event, Failed, Opened, Started, Stop, TextBlock, collect
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import (
@@ -42,7 +32,6 @@ from dragoman.hub.ports import (
     Upstream,
 )
 from dragoman.hub.profile import Target
-from dragoman.hub.reply import collect
 from dragoman.hub.request import Request, Role, Text, Turn
 
 NAME = "gemini"

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from dragoman.hub.events import CitationAdded, Closed, Delta, Event, Failed, Opened, TextBlock
+from dragoman.hub.events import CitationAdded, Closed, Delta, Event, Failed, Opened, TextBlock, join_arrays
 from dragoman.hub.failure import Failure, Kind
-from dragoman.hub.reply import join_arrays
 from dragoman.hub.request import CitedDocument
 from dragoman.hub.server_tools import Page, SearchFound, SearchResult, ToolErrorCode, ToolFailure
 from dragoman.stages.cite_links import MAX_LINK, MAX_QUOTED, CiteLinks, Sources

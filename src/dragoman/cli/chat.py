@@ -30,14 +30,16 @@ from dragoman.hub.events import (
     Failed,
     HostedBlock,
     Opened,
+    Piece,
     RefusalBlock,
+    Reply,
     Stop,
     TextBlock,
     ThinkingBlock,
+    collect,
 )
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
-from dragoman.hub.reply import Piece, Reply, collect
 from dragoman.hub.usage import Usage
 from dragoman.net.client import HttpResponse
 from dragoman.protocols import PROTOCOLS

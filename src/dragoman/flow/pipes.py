@@ -11,20 +11,9 @@ from msgspec import Struct
 
 from dragoman.flow.redaction import EventRedactor, redact_failure
 from dragoman.framing.known_secrets import Secrets, StreamRedactor
-from dragoman.hub.events import Delta, Event, Failed
+from dragoman.hub.events import MAX_BLOCKS, Delta, Event, Failed
 from dragoman.hub.failure import Failure, Kind
-from dragoman.hub.ports import (
-    EVENT_STREAM,
-    Client,
-    Decoder,
-    Item,
-    RunStage,
-    Stage,
-    flatten_runs,
-    join_run,
-    split_runs,
-)
-from dragoman.hub.reply import MAX_BLOCKS
+from dragoman.hub.ports import EVENT_STREAM, Client, Decoder, Item, RunStage, Stage, flatten_runs, join_run, split_runs
 from dragoman.hub.usage import Source as UsageSource
 from dragoman.hub.usage import Usage
 from dragoman.net.tasks import describe_fault

@@ -27,7 +27,7 @@ from dragoman.flow.step import Ask, Completed, Finish, GiveUp, NoReply, TurnEnd,
 from dragoman.flow.upstream import connection_failure, send
 from dragoman.flow.upstream_errors import attribute_failure
 from dragoman.framing.fields import read_call_head
-from dragoman.framing.jsonspan import replace_model
+from dragoman.framing.jsonscan import replace_model
 from dragoman.framing.known_secrets import StreamRedactor, list_secrets, redact_known
 from dragoman.framing.multipart import is_form
 from dragoman.hub.events import Ended, Started, Stop, UsageReported

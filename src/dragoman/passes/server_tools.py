@@ -9,8 +9,7 @@ from types import MappingProxyType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.hub.events import CallBlock, Event, HostedBlock, RefusalBlock, TextBlock, ThinkingBlock
-from dragoman.hub.reply import Piece, collect
+from dragoman.hub.events import CallBlock, Event, HostedBlock, Piece, RefusalBlock, TextBlock, ThinkingBlock, collect
 from dragoman.hub.request import (
     Custom,
     Document,

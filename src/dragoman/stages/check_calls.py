@@ -2,7 +2,7 @@
 
 Such a call has no name, or arguments that are not a JSON object. Whether invalid arguments are the model's mistake, or
 were cut off by a limit or a filter, is known only from the following events: until then the end of the call is held.
-A reply with more blocks, calls or citations than `hub/reply.py` allows fails as well. Custom tools take any text. A
+A reply with more blocks, calls or citations than `hub/events.py` allows fails as well. Custom tools take any text. A
 call without any arguments is valid: the tool has no parameters.
 """
 
@@ -19,12 +19,12 @@ from dragoman.hub.events import (
     Event,
     Failed,
     Opened,
+    ReplySize,
     Stop,
     UsageReported,
 )
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import RunStage
-from dragoman.hub.reply import ReplySize
 
 CUTS = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)
 

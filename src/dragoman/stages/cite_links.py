@@ -18,8 +18,8 @@ from dragoman.hub.events import (
     Opened,
     TextBlock,
     ToolReturned,
+    join_arrays,
 )
-from dragoman.hub.reply import join_arrays
 from dragoman.hub.request import Citation, CitedDocument, Document, Request, Role, ToolResult
 from dragoman.hub.server_tools import Page, SearchFound, ToolOutcome
 from dragoman.passes.earlier_uses import ReadUses

@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 from dragoman.hub.events import (
+    MAX_BLOCKS,
+    MAX_CALLS,
+    MAX_CITATIONS,
     CallBlock,
     CitationAdded,
     Closed,
@@ -27,7 +30,6 @@ from dragoman.hub.events import (
 )
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import RunStage
-from dragoman.hub.reply import MAX_BLOCKS, MAX_CALLS, MAX_CITATIONS
 
 
 class Phase(Enum):
@@ -241,7 +243,7 @@ dropped.
 Three things are repaired instead: a block that is still open at `Ended` is closed (and counted), an empty `Delta` is
 dropped, and `UsageReported` may come at any time after `Started`; the last one is sent just before the end.
 An input that ends without `Ended` or `Failed` gets a `Failed` of kind `truncated`. A reply of more than
-{MAX_BLOCKS:,} blocks, {MAX_CALLS:,} of them calls, or {MAX_CITATIONS:,} citations fails (`hub/reply.py`).
+{MAX_BLOCKS:,} blocks, {MAX_CALLS:,} of them calls, or {MAX_CITATIONS:,} citations fails (`hub/events.py`).
 
 ## The reply
 

@@ -5,17 +5,10 @@ from pathlib import Path
 import msgspec
 
 from dragoman.framing.sse import SseFramer
-from dragoman.hub.events import (
-    CallBlock,
-    Ended,
-    Event,
-    Failed,
-    Stop,
-)
+from dragoman.hub.events import CallBlock, Ended, Event, Failed, Piece, Stop, collect
 from dragoman.hub.failure import Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
-from dragoman.hub.reply import Piece, collect
 from dragoman.hub.usage import Usage
 from dragoman.protocols.chat.decode import Decoder
 from laws import run

@@ -9,6 +9,7 @@ from dragoman.hub.events import (
     Delta,
     Ended,
     Opened,
+    Piece,
     Started,
     Stop,
     TextBlock,
@@ -19,7 +20,6 @@ from dragoman.hub.failure import Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form
 from dragoman.hub.ports import Issuer
-from dragoman.hub.reply import Piece
 from dragoman.hub.usage import Usage
 from dragoman.protocols.chat.decode_whole import decode_whole
 from protocols.chat.chat_decoding import (

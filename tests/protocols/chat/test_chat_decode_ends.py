@@ -14,14 +14,16 @@ from dragoman.hub.events import (
     Delta,
     Ended,
     Failed,
+    Piece,
     RefusalBlock,
+    Reply,
     Stop,
     TextBlock,
     ThinkingBlock,
+    collect,
 )
 from dragoman.hub.failure import Kind
 from dragoman.hub.loss import Ledger
-from dragoman.hub.reply import Piece, Reply, collect
 from dragoman.protocols.chat.decode import Decoder
 from dragoman.protocols.chat.decode_whole import decode_whole
 from dragoman.stages.guard import Guard

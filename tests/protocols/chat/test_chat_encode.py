@@ -17,12 +17,12 @@ from dragoman.hub.events import (
     Stop,
     TextBlock,
     ThinkingBlock,
+    collect,
 )
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.opaque import decode_envelope
 from dragoman.hub.ports import EVENT_STREAM, Issuer
-from dragoman.hub.reply import collect
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
 from dragoman.protocols.chat.decode import Decoder

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.hub.events import Ended, Event, Failed
+from dragoman.hub.events import Ended, Event, Failed, Reply, collect
 from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
-from dragoman.hub.reply import Reply, collect
 from dragoman.protocols import PROTOCOLS
 from laws import run
 from wire_json import JsonObject

@@ -5,11 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.hub.events import CallBlock, HostedBlock, Stop, TextBlock, ThinkingBlock
+from dragoman.hub.events import CallBlock, HostedBlock, Stop, TextBlock, ThinkingBlock, collect
 from dragoman.hub.failure import Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
-from dragoman.hub.reply import collect
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
 from laws import assert_any_cut_agrees, assert_total

@@ -27,12 +27,12 @@ from dragoman.hub.events import (
     ThinkingBlock,
     ToolReturned,
     UsageReported,
+    collect,
 )
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.opaque import Form, Opaque, Thought, unseal_thoughts
 from dragoman.hub.ports import EVENT_STREAM, Issuer, ReplyContext
-from dragoman.hub.reply import collect
 from dragoman.hub.request import Citation, Reasoning, Request
 from dragoman.hub.server_tools import Page, SearchFound, SearchResult
 from dragoman.hub.usage import Usage

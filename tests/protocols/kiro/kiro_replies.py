@@ -7,10 +7,9 @@ import httpx2
 import msgspec
 import openai
 
-from dragoman.hub.events import CallBlock, Delta, Ended, Event, Opened, TruncatedCall
+from dragoman.hub.events import CallBlock, Delta, Ended, Event, Opened, Reply, TruncatedCall, collect
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer, ReplyContext, Stage
-from dragoman.hub.reply import Reply, collect
 from dragoman.hub.request import Request
 from dragoman.protocols import PROTOCOLS
 from dragoman.protocols.kiro.decode import Decoder, KiroFramer

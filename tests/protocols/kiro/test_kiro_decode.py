@@ -2,19 +2,10 @@
 
 import pytest
 
-from dragoman.hub.events import (
-    Ended,
-    OpaqueAdded,
-    Started,
-    Stop,
-    TextBlock,
-    ThinkingBlock,
-    UsageReported,
-)
+from dragoman.hub.events import Ended, OpaqueAdded, Piece, Started, Stop, TextBlock, ThinkingBlock, UsageReported
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.ports import Issuer
-from dragoman.hub.reply import Piece
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import Source, Usage
 from fakes.eventstream import encode_message, event

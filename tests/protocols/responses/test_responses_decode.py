@@ -21,11 +21,11 @@ from dragoman.hub.events import (
     TextBlock,
     ThinkingBlock,
     UsageReported,
+    collect,
 )
 from dragoman.hub.failure import Kind
 from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.opaque import Form, Opaque
-from dragoman.hub.reply import collect
 from dragoman.hub.usage import Usage
 from narrowing import expect_all
 from protocols.responses.responses_kit import ISSUER, UPSTREAM, event_bytes, events_of, fixture, joined

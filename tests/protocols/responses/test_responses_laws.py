@@ -18,16 +18,19 @@ from dragoman.hub.events import (
     Failed,
     OpaqueAdded,
     Opened,
+    Piece,
     RefusalBlock,
+    Reply,
     Started,
     Stop,
     TextBlock,
     ThinkingBlock,
     UsageReported,
+    collect,
+    explode,
 )
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
-from dragoman.hub.reply import Piece, Reply, collect, explode
 from dragoman.hub.usage import Usage
 from laws import assert_any_cut_agrees, assert_any_recut_agrees, assert_linear, assert_total, random_cuts, run
 from narrowing import expect

@@ -24,14 +24,15 @@ from dragoman.hub.events import (
     Ended,
     Event,
     Opened,
+    Reply,
     Stop,
     TextBlock,
     TruncatedCall,
     UsageReported,
+    collect,
 )
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
-from dragoman.hub.reply import Reply, collect
 from dragoman.hub.request import Function, Json, Request, Role, Text, Turn
 from dragoman.hub.usage import Usage
 from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout

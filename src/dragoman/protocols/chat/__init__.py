@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from dragoman.framing.fields import read_body_call
-from dragoman.framing.jsonspan import replace_model
+from dragoman.framing.jsonscan import replace_model
 from dragoman.framing.sse import KEEP_ALIVE, SseFramer
 from dragoman.hub.deferred import Deferred
 from dragoman.hub.ports import (

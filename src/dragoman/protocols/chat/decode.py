@@ -9,6 +9,7 @@ import msgspec
 from dragoman.framing.jsonread import read_json_leniently
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import (
+    MAX_CALLS,
     Block,
     CallBlock,
     CitationAdded,
@@ -30,7 +31,6 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Opaque
 from dragoman.hub.ports import Issuer, Progress
-from dragoman.hub.reply import MAX_CALLS
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import clamp_usage
 from dragoman.protocols.chat.decode_blocks import (

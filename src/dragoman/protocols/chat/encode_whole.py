@@ -5,12 +5,22 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from dragoman.hub.answers import split_answers
-from dragoman.hub.events import Block, CallBlock, Ended, Event, Failed, RefusalBlock, TextBlock, ThinkingBlock
+from dragoman.hub.events import (
+    Block,
+    CallBlock,
+    Ended,
+    Event,
+    Failed,
+    RefusalBlock,
+    Reply,
+    TextBlock,
+    ThinkingBlock,
+    collect,
+)
 from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Opaque
 from dragoman.hub.ports import ReplyContext
-from dragoman.hub.reply import Reply, collect
 from dragoman.protocols.chat.encode import (
     LossRecorder,
     choose_finish_reason,

@@ -12,6 +12,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from dragoman.hub.events import (
+    MAX_CALLS,
     Block,
     CallBlock,
     CitationAdded,
@@ -27,7 +28,6 @@ from dragoman.hub.events import (
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.ports import Issuer
-from dragoman.hub.reply import MAX_CALLS
 from dragoman.hub.request import Citation
 from dragoman.protocols.gemini.wire import (
     NAME_PREFIX,

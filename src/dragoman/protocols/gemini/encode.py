@@ -24,18 +24,19 @@ from dragoman.hub.events import (
     OpaqueAdded,
     Opened,
     RefusalBlock,
+    Reply,
     Started,
     Stop,
     TextBlock,
     ThinkingBlock,
     ToolReturned,
     UsageReported,
+    collect,
 )
 from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Opaque, Thought
 from dragoman.hub.ports import EVENT_STREAM, ReplyContext, Stage
-from dragoman.hub.reply import Reply, collect
 from dragoman.hub.usage import Usage
 from dragoman.protocols.gemini.encode_blocks import (
     Grounding,

@@ -7,7 +7,7 @@ import msgspec
 
 from dragoman.framing.fields import read_body_call
 from dragoman.framing.jsonread import read_input_tokens
-from dragoman.framing.jsonspan import replace_model
+from dragoman.framing.jsonscan import replace_model
 from dragoman.framing.sse import SseFramer
 from dragoman.hub.deferred import Deferred
 from dragoman.hub.ports import (

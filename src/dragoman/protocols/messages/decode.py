@@ -8,11 +8,10 @@ from msgspec.structs import replace
 
 from dragoman.framing.jsonread import read_json_leniently, replace_invalid_utf8, replace_lone_surrogates
 from dragoman.framing.sse import Broken, Frame
-from dragoman.hub.events import Ended, Event, Failed, Started, Stop, UsageReported
+from dragoman.hub.events import Ended, Event, Failed, Started, Stop, UsageReported, find_excess
 from dragoman.hub.failure import NO_REPLY, Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer, Progress
-from dragoman.hub.reply import find_excess
 from dragoman.hub.usage import Usage, clamp_usage, mark_clamped
 from dragoman.protocols.messages.decode_blocks import Blocks
 from dragoman.protocols.messages.errors import read_error

@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from dragoman.framing.jsonread import read_json, replace_lone_surrogates
 from dragoman.hub.events import (
+    MAX_CITATIONS,
     CallBlock,
     CitationAdded,
     Closed,
@@ -22,7 +23,6 @@ from dragoman.hub.events import (
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import UNSIGNED, Form, Opaque
 from dragoman.hub.ports import Issuer
-from dragoman.hub.reply import MAX_CITATIONS
 from dragoman.hub.request import Citation
 from dragoman.protocols.messages.wire import (
     HOSTED_KINDS,

@@ -24,12 +24,12 @@ from dragoman.hub.events import (
     ThinkingBlock,
     ToolReturned,
     UsageReported,
+    collect,
 )
 from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import UNSIGNED, Opaque, encode_envelope
 from dragoman.hub.ports import ReplyContext
-from dragoman.hub.reply import collect
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
 from dragoman.protocols.messages.encode_blocks import (

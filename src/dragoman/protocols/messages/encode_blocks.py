@@ -9,7 +9,9 @@ from dragoman.hub.events import (
     CallBlock,
     Ended,
     HostedBlock,
+    Piece,
     RefusalBlock,
+    Reply,
     Stop,
     TextBlock,
     ThinkingBlock,
@@ -18,7 +20,6 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import UNSIGNED, encode_envelope
 from dragoman.hub.ports import ReplyContext
-from dragoman.hub.reply import Piece, Reply
 from dragoman.hub.request import Citation, CitedDocument
 from dragoman.hub.server_tools import Page, SearchFound, ToolErrorCode, ToolFailure, ToolOutcome, seal_source
 from dragoman.protocols.messages.wire import Wire, encode_call_id, text_at

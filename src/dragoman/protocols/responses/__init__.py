@@ -6,7 +6,7 @@ import msgspec
 
 from dragoman.framing.fields import read_body_call
 from dragoman.framing.jsonread import read_input_tokens
-from dragoman.framing.jsonspan import replace_model
+from dragoman.framing.jsonscan import replace_model
 from dragoman.framing.sse import KEEP_ALIVE, SseFramer
 from dragoman.hub.deferred import Deferred
 from dragoman.hub.events import Started
@@ -42,7 +42,7 @@ def _parse() -> Parse:
 
 @Deferred
 def _read_tool_uses() -> ReadToolUses:
-    from dragoman.protocols.responses.parse import read_tool_uses
+    from dragoman.protocols.responses.parse_turns import read_tool_uses
 
     return read_tool_uses
 

@@ -9,11 +9,21 @@ from msgspec.structs import replace
 
 from dragoman.framing.jsonread import read_json_leniently, replace_invalid_utf8, replace_lone_surrogates
 from dragoman.framing.sse import Broken, Frame
-from dragoman.hub.events import Closed, Ended, Event, Failed, HostedBlock, Opened, Started, Stop, UsageReported
+from dragoman.hub.events import (
+    Closed,
+    Ended,
+    Event,
+    Failed,
+    HostedBlock,
+    Opened,
+    Started,
+    Stop,
+    UsageReported,
+    find_excess,
+)
 from dragoman.hub.failure import NO_REPLY, Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer, Progress
-from dragoman.hub.reply import find_excess
 from dragoman.hub.request import Citation, Json
 from dragoman.hub.server_tools import FETCH, SEARCH
 from dragoman.hub.usage import Usage, clamp_usage
@@ -375,22 +385,14 @@ def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     try:
         response = _read_response(body)
         if response.output is None and response.status is None:
-            return [Failed(_read_unusable(body, "it is no response object", NO_REPLY))]
+            return [Failed(errors.read_unusable(body, "it is no response object", NO_REPLY))]
         return Decoder(issuer, ledger).read_whole(response)
     except (ValueError, RecursionError) as error:
         repaired = replace_lone_surrogates(body)
         if repaired != body and not isinstance(error, msgspec.ValidationError):
             return decode_whole(repaired, issuer, ledger)
-        return [Failed(_read_unusable(body, str(error)))]
+        return [Failed(errors.read_unusable(body, str(error)))]
 
 
 def _read_response(json: bytes | Raw) -> wire.Response:
     return read_json_leniently(_response, json, wire.INESSENTIAL_FIELDS)
-
-
-def _read_unusable(body: bytes, why: str, code: str | None = None) -> Failure:
-    error = errors.find_error(body)
-    if error is not None:
-        return errors.read_stream_error(error)
-    seen = "it is HTML" if body.lstrip()[:1] == b"<" else why
-    return Failure(Kind.CORRUPT, f"the upstream's reply cannot be read: {seen}", code=code)

@@ -26,12 +26,13 @@ from dragoman.hub.events import (
     TextBlock,
     ToolReturned,
     UsageReported,
+    collect,
+    explode,
 )
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Opaque
 from dragoman.hub.ports import KeptItem, KeptReply, ReplyContext
-from dragoman.hub.reply import collect, explode
 from dragoman.hub.request import Citation
 from dragoman.hub.server_tools import ToolOutcome
 from dragoman.hub.usage import Usage

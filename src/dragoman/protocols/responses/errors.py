@@ -214,3 +214,12 @@ def _retry_delay(error: wire.Error | None, message: str) -> float | None:
     if found := _TRY_AGAIN.search(message):
         return float(found[1]) * (0.001 if found[2].lower() == "ms" else 1.0)
     return None
+
+
+def read_unusable(body: bytes, why: str, code: str | None = None) -> Failure:
+    """Return the failure of a reply that cannot be read: the error in its body, or `why` it cannot."""
+    error = find_error(body)
+    if error is not None:
+        return read_stream_error(error)
+    seen = "it is HTML" if body.lstrip()[:1] == b"<" else why
+    return Failure(Kind.CORRUPT, f"the upstream's reply cannot be read: {seen}", code=code)

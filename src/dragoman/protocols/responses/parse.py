@@ -1,25 +1,38 @@
 """Parse a client's Responses request into a hub request."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
 from dragoman.framing.fields import BadField, Fields, read_body, unread_fields
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
-from dragoman.hub.request import Ext, Foreign, Format, Json, Part, Reasoning, Request, Shape
-from dragoman.hub.server_tools import (
-    Page,
-    SearchFound,
-    SearchResult,
-    ServerToolUse,
-    ToolErrorCode,
-    ToolFailure,
-    ToolOutcome,
+from dragoman.hub.request import (
+    Custom,
+    Ext,
+    Format,
+    Function,
+    Grammar,
+    Hosted,
+    Json,
+    Pick,
+    Reasoning,
+    Request,
+    Shape,
+    Tool,
+    ToolChoice,
 )
-from dragoman.protocols.responses.parse_tools import parse_choice, parse_tools
 from dragoman.protocols.responses.parse_turns import Conversation
-from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME, SEARCH_ITEM, SOURCES, Item, text_at
+from dragoman.protocols.responses.wire import (
+    CARRIED_KINDS,
+    ENCRYPTED,
+    HOSTED_TOOLS,
+    LOGPROBS,
+    NAME,
+    OTHER_TOOLS,
+    SOURCES,
+    Wire,
+)
 
 _SERVER_STATE = {
     "previous_response_id": "a stored response, and this gateway has no store; send the whole input",
@@ -49,8 +62,13 @@ _WHERE = {name: f"/{name}" for name in _SAME_NAMES} | {
     "format": "/text/format",
     "encrypted_reasoning": "/include",
 }
-
-_NOT_KEPT = "[What this call returned was not kept. Call the tool again if it is needed.]"
+_PICKS = {"auto": Pick.AUTO, "none": Pick.NONE, "required": Pick.REQUIRED}
+_HOSTED_DEFAULTS: Wire = {
+    "container": {"type": "auto"},
+    "require_approval": "never",
+    "external_web_access": True,
+    "search_content_types": ["text"],
+}
 
 
 def parse(body: bytes, ledger: Ledger) -> Request:
@@ -80,7 +98,7 @@ def _parse_request(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Requ
     ext: Ext = {}
     conversation = Conversation(ledger, ext)
     conversation.read(fields)
-    tools = (*parse_tools(fields.objects("tools") or [], ext), *conversation.tools)
+    tools = tuple(_parse_tools([*(fields.objects("tools") or ()), *conversation.tools], ext))
     reasoning = fields.obj("reasoning")
     text = fields.obj("text")
     cache = fields.obj("prompt_cache_options")
@@ -102,7 +120,7 @@ def _parse_request(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Requ
         model=fields.need_text("model"),
         turns=tuple(conversation.turns),
         tools=tools,
-        tool_choice=parse_choice(fields),
+        tool_choice=_parse_choice(fields),
         parallel=False if fields.flag("parallel_tool_calls") is False else None,
         max_tokens=_parse_max_tokens(fields, prewarm),
         temperature=fields.number("temperature"),
@@ -204,42 +222,129 @@ def _keep_unread(ext: Ext, fields: Fields, *inner: Fields | None) -> None:
             ext.setdefault(key, value)
 
 
-def read_tool_uses(parts: Sequence[Part]) -> dict[int, ServerToolUse | None]:
-    """Return the searches and opened pages among the parts of a turn, by index."""
-    return {
-        index: _read_use(part.raw, part.at)
-        for index, part in enumerate(parts)
-        if isinstance(part, Foreign) and part.what == SEARCH_ITEM and isinstance(part.raw, dict)
-    }
+def _parse_tools(tools: Iterable[Fields], ext: Ext) -> Iterator[Tool]:
+    """Parse the tools, also those in namespaces; other fields of a namespace go into the request's `ext`."""
+    for tool in tools:
+        match tool.need_text("type"):
+            case "function":
+                yield _read_function(tool, None)
+            case "custom":
+                yield _read_custom(tool, None)
+            case "namespace":
+                yield from _read_namespace(tool, ext)
+            case type_:
+                yield _read_hosted(type_, tool)
 
 
-def _read_use(item: Item, at: str) -> ServerToolUse:
-    raw_action = item.get("action")
-    action = raw_action if isinstance(raw_action, dict) else {}
-    id = text_at(item, "id") or "ws" + at.replace("/", "_")  # some clients leave it out
-    url = text_at(action, "url")
-    if url:  # open_page, find_in_page
-        pattern = text_at(action, "pattern")
-        about = f"[Looked for {pattern!r}.]\n{_NOT_KEPT}" if pattern else _NOT_KEPT
-        outcome = _read_failure(item) or Page(url, url, about)
-        return ServerToolUse(id, "web_fetch", {"url": url}, outcome)
-    return ServerToolUse(id, "web_search", {"query": _read_query(action)}, _read_failure(item) or _read_found(action))
+def _read_namespace(tool: Fields, ext: Ext) -> Iterator[Tool]:
+    name = tool.need_text("name")
+    for inner in tool.objects("tools") or []:
+        match inner.text("type"):
+            case "custom":
+                yield _read_custom(inner, name)
+            case _:
+                yield _read_function(inner, name)
+    for key, value in tool.rest().items():
+        if value != "":
+            ext[tool.pointer(key)[1:]] = value
 
 
-def _read_query(action: Item) -> str:
-    queries = action.get("queries")
-    several = [query for query in queries if isinstance(query, str)] if isinstance(queries, list) else []
-    return text_at(action, "query") or "; ".join(several)
+def _read_function(tool: Fields, namespace: str | None) -> Function:
+    parameters = tool.obj("parameters")
+    return Function(
+        tool.need_text("name"),
+        tool.at,
+        description=tool.text("description"),
+        parameters=tool.raw("parameters") if parameters else None,
+        strict=tool.flag("strict"),
+        namespace=namespace,
+        deferred=tool.flag("defer_loading", False),
+        ext=unread_fields(tool),
+    )
 
 
-def _read_failure(item: Item) -> ToolOutcome | None:
-    if item.get("status") != "failed":
+def _read_custom(tool: Fields, namespace: str | None) -> Custom:
+    format_ = tool.obj("format")
+    grammar: Grammar | None = None
+    if format_ is not None and format_.text("type") == "grammar":
+        grammar = Grammar(format_.need_text("syntax"), format_.need_text("definition"))
+    return Custom(
+        tool.need_text("name"),
+        tool.at,
+        description=tool.text("description"),
+        grammar=grammar,
+        namespace=namespace,
+        ext=unread_fields(tool, format_),
+    )
+
+
+def _read_hosted(type_: str, tool: Fields) -> Hosted:
+    raw = {"type": type_, **tool.rest()}
+    kind = HOSTED_TOOLS.get(type_, type_)
+    if kind not in CARRIED_KINDS:  # other protocols reject or drop the whole tool
+        return Hosted(kind, raw, tool.at, known=type_ in OTHER_TOOLS)
+    filters = tool.obj("filters")
+    size = tool.text("search_context_size")
+    return Hosted(
+        kind,
+        raw,
+        tool.at,
+        allowed_domains=_read_strings(filters, "allowed_domains") if filters else (),
+        location=tool.raw("user_location"),
+        context_size=size,
+        server_url=tool.text("server_url"),
+        server_name=tool.text("server_label"),
+        authorization=tool.text("authorization"),
+        allowed_tools=_read_allowed_tools(tool),
+        ext=_drop_defaults(unread_fields(tool, filters)),  # last: it depends on what was read
+    )
+
+
+def _drop_defaults(ext: Ext) -> Ext:
+    return {key: value for key, value in ext.items() if _HOSTED_DEFAULTS.get(key) != value}
+
+
+def _read_strings(fields: Fields, key: str) -> tuple[str, ...]:
+    values = fields.items(key) or []
+    if not all(isinstance(value, str) for value in values):
+        raise fields.bad(key, "must be an array of strings")
+    return tuple(str(value) for value in values)
+
+
+def _read_allowed_tools(tool: Fields) -> tuple[str, ...] | None:
+    """Return the tools of an MCP server that may be called: names, or a filter that holds only names."""
+    if isinstance(tool.raw("allowed_tools"), list):
+        return _read_strings(tool, "allowed_tools")
+    chosen = tool.obj("allowed_tools")
+    return _read_strings(chosen, "tool_names") if chosen is not None and chosen.has("tool_names") else None
+
+
+def _parse_choice(fields: Fields) -> ToolChoice | None:
+    """Parse `tool_choice`; None for auto, which is the default."""
+    at = fields.pointer("tool_choice")
+    value = fields.raw("tool_choice")
+    if value is None or value == "auto":
         return None
-    return ToolFailure(ToolErrorCode.UNAVAILABLE, "The call failed.")
+    if isinstance(value, str):
+        if value not in _PICKS:
+            raise fields.bad("tool_choice", "must be auto, none, required or an object")
+        return ToolChoice(_PICKS[value], at)
+    choice = Fields(value, at) if isinstance(value, dict) else None
+    if choice is None:
+        raise fields.bad("tool_choice", "must be a string or an object")
+    match choice.need_text("type"):
+        case "function" | "custom" as type_:
+            name, namespace = choice.need_text("name"), choice.text("namespace")
+            return ToolChoice(Pick.NAMED, at, name, namespace, custom=type_ == "custom")
+        case "allowed_tools":
+            pick = Pick.REQUIRED if choice.one_of("mode", ("auto", "required")) == "required" else Pick.AUTO
+            tools = choice.need_objects("tools")
+            hosted = {kind for tool in tools if (kind := HOSTED_TOOLS.get(tool.text("type") or "")) is not None}
+            return ToolChoice(pick, at, allowed=tuple(map(_read_allowed_name, tools)), allowed_hosted=frozenset(hosted))
+        case type_:
+            return ToolChoice(Pick.NAMED, at, choice.text("name"), hosted=HOSTED_TOOLS.get(type_, type_))
 
 
-def _read_found(action: Item) -> SearchFound:
-    sources = action.get("sources")
-    listed = [source for source in sources if isinstance(source, dict)] if isinstance(sources, list) else []
-    urls = [url for source in listed if (url := text_at(source, "url"))]
-    return SearchFound(tuple(SearchResult(url, url) for url in urls), None if urls else _NOT_KEPT)
+def _read_allowed_name(tool: Fields) -> str:
+    type_ = tool.text("type") or "function"
+    return tool.text("name") or tool.text("server_label") or HOSTED_TOOLS.get(type_, type_)

@@ -4,7 +4,7 @@ An item's `id` and `status` have a meaning only in this protocol, so leaving the
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -29,14 +29,21 @@ from dragoman.hub.request import (
     Role,
     Text,
     Thinking,
-    Tool,
     ToolCall,
     ToolResult,
     Turn,
 )
-from dragoman.protocols.responses.parse_tools import parse_tools
+from dragoman.hub.server_tools import (
+    Page,
+    SearchFound,
+    SearchResult,
+    ServerToolUse,
+    ToolErrorCode,
+    ToolFailure,
+    ToolOutcome,
+)
 from dragoman.protocols.responses.state_items import open_compaction
-from dragoman.protocols.responses.wire import VENDOR
+from dragoman.protocols.responses.wire import SEARCH_ITEM, VENDOR, Item, text_at
 
 _ROLES = {role.value: role for role in Role}
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
@@ -48,6 +55,7 @@ _SERVER_STATE = {
 _COMPACTED_ELSEWHERE = "a compacted context that only its vendor can read; send the items themselves"
 _DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,", re.IGNORECASE)
 _MEDIA_BY_SUFFIX = {"pdf": "application/pdf", "txt": "text/plain", "md": "text/markdown", "csv": "text/csv"}
+_NOT_KEPT = "[What this call returned was not kept. Call the tool again if it is needed.]"
 
 
 class Conversation:
@@ -55,7 +63,7 @@ class Conversation:
 
     def __init__(self, ledger: Ledger, ext: Ext) -> None:
         self.turns: list[Turn] = []
-        self.tools: list[Tool] = []
+        self.tools: list[Fields] = []  # that stand among the items
         self._ledger = ledger
         self._ext = ext  # of the request
         self._reply_parts: list[Part] = []
@@ -109,7 +117,7 @@ class Conversation:
                 self._read_compaction(item)
             case "additional_tools":
                 item.text("role")
-                self.tools += parse_tools(item.need_objects("tools"), self._ext)
+                self.tools += item.need_objects("tools")
                 self._keep_unread(item)
             case _:
                 self._read_foreign(type_, item)
@@ -330,3 +338,44 @@ def _read_file_data(data: str, title: str | None) -> Inline:
         return Inline(found[1].lower() or "application/octet-stream", data[found.end() :])
     suffix = (title or "").rpartition(".")[2].lower()
     return Inline(_MEDIA_BY_SUFFIX.get(suffix, "application/pdf"), data)
+
+
+def read_tool_uses(parts: Sequence[Part]) -> dict[int, ServerToolUse | None]:
+    """Return the searches and opened pages among the parts of a turn, by index."""
+    return {
+        index: _read_use(part.raw, part.at)
+        for index, part in enumerate(parts)
+        if isinstance(part, Foreign) and part.what == SEARCH_ITEM and isinstance(part.raw, dict)
+    }
+
+
+def _read_use(item: Item, at: str) -> ServerToolUse:
+    raw_action = item.get("action")
+    action = raw_action if isinstance(raw_action, dict) else {}
+    id = text_at(item, "id") or "ws" + at.replace("/", "_")  # some clients leave it out
+    url = text_at(action, "url")
+    if url:  # open_page, find_in_page
+        pattern = text_at(action, "pattern")
+        about = f"[Looked for {pattern!r}.]\n{_NOT_KEPT}" if pattern else _NOT_KEPT
+        outcome = _read_failure(item) or Page(url, url, about)
+        return ServerToolUse(id, "web_fetch", {"url": url}, outcome)
+    return ServerToolUse(id, "web_search", {"query": _read_query(action)}, _read_failure(item) or _read_found(action))
+
+
+def _read_query(action: Item) -> str:
+    queries = action.get("queries")
+    several = [query for query in queries if isinstance(query, str)] if isinstance(queries, list) else []
+    return text_at(action, "query") or "; ".join(several)
+
+
+def _read_failure(item: Item) -> ToolOutcome | None:
+    if item.get("status") != "failed":
+        return None
+    return ToolFailure(ToolErrorCode.UNAVAILABLE, "The call failed.")
+
+
+def _read_found(action: Item) -> SearchFound:
+    sources = action.get("sources")
+    listed = [source for source in sources if isinstance(source, dict)] if isinstance(sources, list) else []
+    urls = [url for source in listed if (url := text_at(source, "url"))]
+    return SearchFound(tuple(SearchResult(url, url) for url in urls), None if urls else _NOT_KEPT)

@@ -13,7 +13,7 @@ from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.accounts.service_client import ServerClock, ServiceClient
 from dragoman.config.discovery import codex_credential_paths, home_directory
 from dragoman.config.settings import CodexProviderConfig, ProviderConfig
-from dragoman.framing.jsonspan import replace_value
+from dragoman.framing.jsonscan import replace_value
 from dragoman.framing.sse import DataRewriter
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Request, Role, Text
@@ -28,13 +28,7 @@ from dragoman.providers.codex.account import (
 )
 from dragoman.providers.codex.credential import ISSUER_URL, AuthFile, Credential, NoCredential, TokenIssuer
 from dragoman.providers.codex.request_rules import fit_request, passthrough_body
-from dragoman.providers.connection import (
-    configured_models,
-    read_dial,
-    read_headers,
-    read_secrets,
-    read_user_agent,
-)
+from dragoman.providers.connection import configured_models, read_dial, read_headers, read_secrets, read_user_agent
 from dragoman.providers.fixed_response import FixedResponse, is_event_stream
 from dragoman.providers.provider import (
     Account,

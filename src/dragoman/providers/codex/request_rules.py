@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from dragoman.framing.jsonspan import replace_value
+from dragoman.framing.jsonscan import replace_value
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import (
     Document,
