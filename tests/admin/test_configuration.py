@@ -45,6 +45,28 @@ def test_every_value_has_its_origin_and_no_secret_is_shown(tmp_path: Path) -> No
     assert not any(secret in shown for secret in ("hunter2", "hunter3", "sk-fake-0123456789", "fake-client-key"))
 
 
+def test_every_section_of_a_file_is_listed(tmp_path: Path) -> None:
+    toml = """\
+[responses]
+on_disconnect = "park"
+[tools.web_search]
+backend = "mcp"
+command = ["search-server", "--token", "hunter4"]
+[tools.web_fetch]
+max_chars = 99
+"""
+    reader = source(tmp_path, toml)
+    config = reader.read()
+    settings = {setting.key: setting for setting in list_settings(config, reader.environ)}
+    assert set(config.origins) <= set(settings)
+    assert settings["responses.on_disconnect"].value == "park"
+    assert settings["tools.web_search.command"].value == ["search-server", "***"]
+    assert (settings["tools.web_fetch.max_chars"].value, settings["tools.web_fetch.timeout_s"].origin) == (
+        99,
+        "default",
+    )
+
+
 def test_the_proxies_of_the_environment_are_settings_too(tmp_path: Path) -> None:
     reader = source(tmp_path, HTTPS_PROXY="http://me:hunter2@proxy:3128", NO_PROXY="example.com")
     settings = {setting.key: setting.value for setting in list_settings(reader.read(), reader.environ)}

@@ -26,7 +26,7 @@ from dragoman.config.proxies import read_proxies
 from dragoman.config.settings import is_loopback
 
 KEY_VARIABLE = "DRAGOMAN_API_KEY"
-SECTIONS = ("server", "retry", "debug", "store", "fetch", "effort", "console")
+SECTIONS = ("server", "retry", "debug", "store", "responses", "fetch", "effort", "console")
 UNSPECIFIED = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # bound to every address, reached at this one
 URL_PASSWORD = re.compile(r"(?<=://)([^/:@]*):[^/]*(?=@)")
 PASSWORD_PARAMETER = re.compile(r"(?<=[?&]password=)[^&]*")
@@ -100,6 +100,8 @@ def list_settings(config: Config, environ: Mapping[str, str]) -> Iterator[Settin
     """Yield every value that is in effect, in the order of the file's sections."""
     for section in SECTIONS:
         yield from _list_fields(section, getattr(config, section), config.origins)
+    for tool in msgspec.structs.fields(config.tools):
+        yield from _list_tool(f"tools.{tool.name}", getattr(config.tools, tool.name), config.origins)
     for name, provider in config.providers.items():
         yield from _list_provider(f"providers.{name}", provider, config.origins)
     for index, route in enumerate(config.models):
@@ -182,6 +184,14 @@ def _list_provider(prefix: str, provider: ProviderConfig, origins: dict[str, str
         if setting.key == f"{prefix}.kind" and provider.preset:
             setting = replace(setting, value=provider.preset)
         yield setting if setting.key != several else replace(setting, value=_mask(list_credentials(provider)))
+
+
+def _list_tool(prefix: str, tool: Struct, origins: dict[str, str]) -> Iterator[Setting]:
+    """Yield the settings of a tool; the arguments of a command are masked, since tokens are passed so."""
+    for setting in _list_fields(prefix, tool, origins):
+        if setting.key == f"{prefix}.command" and isinstance(setting.value, list) and len(setting.value) > 1:
+            setting = replace(setting, value=[setting.value[0], "***"])
+        yield setting
 
 
 def _list_fields(prefix: str, struct: Struct, origins: dict[str, str], skip: tuple[str, ...] = ()) -> Iterator[Setting]:
