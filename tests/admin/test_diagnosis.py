@@ -19,7 +19,7 @@ from dragoman.admin.diagnosis import (
 from dragoman.admin.errors import AdminError, InvalidArgument, NotFound
 from dragoman.config import Config, ConfigError, load
 from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding
-from dragoman.providers.compatible.probe import ProbeResult
+from dragoman.providers.probe import ProbeResult
 from fakes.compatible import Body, Server
 from fakes.upstream import FakeUpstream
 from gateway import running

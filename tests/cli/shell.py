@@ -18,9 +18,9 @@ from wire_json import Json
 PROGRAM = (sys.executable, "-m", "dragoman")
 PATIENT = """
 from dragoman.cli.main import main
-from dragoman.providers.compatible import discovery
-discovery.LIST_TIMEOUT_S = discovery.ROOT_TIMEOUT_S = 20.0
-discovery.DIAL = discovery.DialOptions(connect_timeout_s=20.0)
+from dragoman.providers import local_servers
+local_servers.LIST_TIMEOUT_S = local_servers.ROOT_TIMEOUT_S = 20.0
+local_servers.DIAL = local_servers.DialOptions(connect_timeout_s=20.0)
 main()
 """
 KEY = re.compile(r"dgm_[A-Za-z0-9]{43}")

@@ -6,9 +6,9 @@ from urllib.parse import urlsplit
 from dragoman.config import ProviderConfig
 from dragoman.net.client import HttpClient
 from dragoman.providers.api_key import SERVERS, make_compatible
-from dragoman.providers.compatible.discovery import discover
-from dragoman.providers.compatible.probe import ProbeResult, probe
-from dragoman.providers.compatible.probe_client import ProbeClient
+from dragoman.providers.local_servers import discover
+from dragoman.providers.probe import ProbeResult, probe
+from dragoman.providers.probe_client import ProbeClient
 from model.server import ALIAS
 
 

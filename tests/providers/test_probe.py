@@ -9,9 +9,9 @@ import pytest
 from dragoman.config import ProviderConfig
 from dragoman.net.client import HttpClient
 from dragoman.providers.api_key import make_compatible
-from dragoman.providers.compatible.probe import ProbeResult, probe
-from dragoman.providers.compatible.probe_client import ProbeClient
-from dragoman.providers.compatible.probe_trials import CAP, LONG_ID, MAX_REQUESTS
+from dragoman.providers.probe import ProbeResult, probe
+from dragoman.providers.probe_client import ProbeClient
+from dragoman.providers.probe_trials import CAP, LONG_ID, MAX_REQUESTS
 from fakes.compatible import Body, MoodyServer, Server, refusal, reply
 from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
 

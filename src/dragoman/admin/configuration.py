@@ -91,7 +91,7 @@ class ConfigSource(Struct, frozen=True):
         """Return the model servers that listen on this machine, if the configuration names no provider."""
         if config.has_providers:
             return ()
-        from dragoman.providers.compatible.discovery import discover
+        from dragoman.providers.local_servers import discover
 
         return await discover(local_ports(self.environ), besides=own_port)
 

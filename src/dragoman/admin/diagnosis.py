@@ -31,11 +31,11 @@ from dragoman.net.tasks import spawn
 from dragoman.observers.metrics_catalogue import COOLING_DOWN, FALLBACKS, POOL_CREDENTIALS
 from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding
 from dragoman.providers.api_key import expand_quirks, make_compatible
-from dragoman.providers.compatible.probe import ProbeResult, Trait, probe
-from dragoman.providers.compatible.probe_client import ProbeClient
-from dragoman.providers.compatible.probe_trials import CAP, MAX_REQUESTS
 from dragoman.providers.models import CachedCatalogue
 from dragoman.providers.pooled import credential_labels
+from dragoman.providers.probe import ProbeResult, Trait, probe
+from dragoman.providers.probe_client import ProbeClient
+from dragoman.providers.probe_trials import CAP, MAX_REQUESTS
 from dragoman.providers.provider import ModelInfo, Provider
 from dragoman.store import StoreError, make_store, open_store
 from dragoman.store.store import SQLITE

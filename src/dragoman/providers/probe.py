@@ -6,8 +6,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.config.settings import ProtocolName, Quirk
-from dragoman.providers.compatible.probe_client import ProbeClient, ProbeReply, Wire
-from dragoman.providers.compatible.probe_trials import (
+from dragoman.providers.probe_client import ProbeClient, ProbeReply, Wire
+from dragoman.providers.probe_trials import (
     ABOUT_TEXT,
     ABOUT_TOOLS,
     CAP,

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.config.settings import Quirk
-from dragoman.providers.compatible.probe_client import ProbeReply, Wire
+from dragoman.providers.probe_client import ProbeReply, Wire
 
 CAP = 64  # the most tokens that a trial requests
 SHORT_CAP = 2  # so short that hardly any reply ends before it

@@ -11,8 +11,8 @@ import pytest
 
 from dragoman.config import ConfigError, LocalServer, load, local_ports
 from dragoman.net.client import DialOptions
-from dragoman.providers.compatible import discovery
-from dragoman.providers.compatible.discovery import discover
+from dragoman.providers import local_servers
+from dragoman.providers.local_servers import discover
 from fakes.upstream import Answer, End, FakeUpstream
 
 HANGS = Answer(headless=True, end=End.HANG)
@@ -25,9 +25,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def be_patient(monkeypatch: pytest.MonkeyPatch, timeout_s: float) -> None:
-    monkeypatch.setattr(discovery, "LIST_TIMEOUT_S", timeout_s)
-    monkeypatch.setattr(discovery, "ROOT_TIMEOUT_S", timeout_s)
-    monkeypatch.setattr(discovery, "DIAL", DialOptions(connect_timeout_s=timeout_s))
+    monkeypatch.setattr(local_servers, "LIST_TIMEOUT_S", timeout_s)
+    monkeypatch.setattr(local_servers, "ROOT_TIMEOUT_S", timeout_s)
+    monkeypatch.setattr(local_servers, "DIAL", DialOptions(connect_timeout_s=timeout_s))
 
 
 def found(ports: dict[str, int], own_port: int = 0) -> tuple[LocalServer, ...]:
@@ -87,7 +87,7 @@ def test_closed_ports_cost_almost_no_time() -> None:
 
 
 def test_servers_that_hang_do_not_delay_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert discovery.LIST_TIMEOUT_S + discovery.ROOT_TIMEOUT_S < 0.5
+    assert local_servers.LIST_TIMEOUT_S + local_servers.ROOT_TIMEOUT_S < 0.5
     be_patient(monkeypatch, 1.5)
     pages = {"/v1/models": HANGS}
     with FakeUpstream(pages=pages) as one, FakeUpstream(pages=pages) as two, FakeUpstream(models=("m",)) as good:
