@@ -6,7 +6,7 @@ import pytest
 
 from dragoman.admin.errors import InvalidArgument
 from dragoman.admin.request_filter import parse_filter
-from dragoman.store.request_search import Condition, RequestSearch
+from dragoman.store.usage_rows import Condition, RequestSearch
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)

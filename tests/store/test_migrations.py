@@ -5,8 +5,7 @@ import asyncio
 from msgspec.structs import astuple, replace
 
 from dragoman.store import open_store
-from dragoman.store.request_search import RequestSearch
-from dragoman.store.usage_rows import make_id
+from dragoman.store.usage_rows import RequestSearch, make_id
 from store.old_store import COLUMNS_BEFORE_RUNS, find_version, write_old_store
 from store.rows import EVER, NOON_MS, row
 

@@ -7,8 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.store import Store, open_store
-from dragoman.store.request_search import MAX_EXAMINED, Condition, RequestSearch
-from dragoman.store.usage_rows import UsageRow
+from dragoman.store.usage_rows import MAX_EXAMINED, Condition, RequestSearch, UsageRow
 from store.rows import NOON_MS, row, row_at
 
 EVER = RequestSearch()

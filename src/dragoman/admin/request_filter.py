@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from msgspec import Struct
 
 from dragoman.admin.errors import InvalidArgument
-from dragoman.store.request_search import Comparison, Condition, RequestSearch, Value
+from dragoman.store.usage_rows import Comparison, Condition, RequestSearch, Value
 
 MAX_CHARACTERS = 2000
 MAX_TERMS = 30

@@ -9,10 +9,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import astuple, fields
 
-from dragoman.store.request_search import RequestPage, RequestSearch
 from dragoman.store.response_rows import ResponseStore, RunStore
 from dragoman.store.rollup import SumQuery
-from dragoman.store.usage_rows import UsageRow, UsageSpan, UsageSum
+from dragoman.store.usage_rows import RequestPage, RequestSearch, UsageRow, UsageSpan, UsageSum
 
 SQLITE = "sqlite:///"
 POSTGRESQL = "postgresql://"

@@ -34,8 +34,15 @@ from dragoman.http.api.wire import (
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import BadRequest
 from dragoman.store import Store
-from dragoman.store.request_search import Condition, RequestPage, RequestSearch
-from dragoman.store.usage_rows import ID_BYTES, RECORD_NAMES, make_record, time_of_id
+from dragoman.store.usage_rows import (
+    ID_BYTES,
+    RECORD_NAMES,
+    Condition,
+    RequestPage,
+    RequestSearch,
+    make_record,
+    time_of_id,
+)
 
 FILTER = "q"
 FORMAT = "format"

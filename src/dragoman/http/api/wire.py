@@ -19,7 +19,7 @@ from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.ports import Client, ErrorResponse
 from dragoman.net.headers import JSON, Header
 from dragoman.store import StoreError
-from dragoman.store.request_search import MAX_PAGE
+from dragoman.store.usage_rows import MAX_PAGE
 
 WHOLE_NUMBER = re.compile("[0-9]{1,18}")
 MAX_TEXT = 200

@@ -9,8 +9,8 @@ from urllib.parse import parse_qs, unquote
 import asyncpg
 
 from dragoman.store.postgres.migrations import MIGRATIONS, VERSION_TABLE
-from dragoman.store.request_search import MAX_QUERIES, QUERY_TIMEOUT_S
 from dragoman.store.store import StoreError
+from dragoman.store.usage_rows import MAX_QUERIES, QUERY_TIMEOUT_S
 
 T = TypeVar("T")
 Work = Callable[[asyncpg.Connection], Awaitable[T]]

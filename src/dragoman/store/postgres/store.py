@@ -7,10 +7,9 @@ from dragoman.store.postgres import tables, usage
 from dragoman.store.postgres.connection import ConnectionPool
 from dragoman.store.postgres.responses import PostgresResponses
 from dragoman.store.postgres.runs import PostgresRuns
-from dragoman.store.request_search import RequestPage, RequestSearch
 from dragoman.store.rollup import SumQuery
 from dragoman.store.store import AuditRow, KeyId, KeyRow, LiveKey, Rotation, SessionRow
-from dragoman.store.usage_rows import UsageRow, UsageSpan, UsageSum
+from dragoman.store.usage_rows import RequestPage, RequestSearch, UsageRow, UsageSpan, UsageSum
 
 
 class PostgresStore:

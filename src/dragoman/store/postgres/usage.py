@@ -6,15 +6,6 @@ from collections.abc import AsyncIterator, Sequence
 import asyncpg
 from msgspec.structs import astuple, replace
 
-from dragoman.store.request_search import (
-    MAX_EXAMINED,
-    Dialect,
-    RequestPage,
-    RequestSearch,
-    filter_all,
-    make_page,
-    narrow,
-)
 from dragoman.store.rollup import (
     MAX_SUM,
     SUM_KEY,
@@ -33,7 +24,20 @@ from dragoman.store.rollup import (
     take_back,
     widen,
 )
-from dragoman.store.usage_rows import COLUMNS, UsageRow, UsageSpan, UsageSum, first_id
+from dragoman.store.usage_rows import (
+    COLUMNS,
+    MAX_EXAMINED,
+    RequestPage,
+    RequestSearch,
+    SearchDialect,
+    UsageRow,
+    UsageSpan,
+    UsageSum,
+    filter_all,
+    first_id,
+    make_page,
+    narrow,
+)
 
 TEXTS = frozenset(
     {"request_id", "key", "client", "client_protocol", "upstream_protocol", "provider", "model", "requested_model"}
@@ -85,14 +89,14 @@ def _make_pattern(text: str) -> str:
     return SPECIAL.sub(r"\\\1", text).replace("*", "%")
 
 
-DIALECT = Dialect("LIKE", _make_pattern, lambda place: f"${place}")
+SEARCH_DIALECT = SearchDialect("LIKE", _make_pattern, lambda place: f"${place}")
 ORDER = "ORDER BY id DESC"
 
 
 async def search_requests(connection: asyncpg.Connection, search: RequestSearch) -> RequestPage:
     """Return a page of requests."""
     last = await _last_examined(connection, search) if search.conditions else None
-    statement = filter_all(search, last, DIALECT)
+    statement = filter_all(search, last, SEARCH_DIALECT)
     found = await connection.fetch(
         f"SELECT {', '.join(COLUMNS)} FROM dragoman.usage WHERE {statement.where}"  # noqa: S608 - names of our own fields
         f" {ORDER} LIMIT {search.limit:d}",
@@ -102,7 +106,7 @@ async def search_requests(connection: asyncpg.Connection, search: RequestSearch)
 
 
 async def _last_examined(connection: asyncpg.Connection, search: RequestSearch) -> bytes | None:
-    statement = narrow(search, DIALECT)
+    statement = narrow(search, SEARCH_DIALECT)
     found = await connection.fetchrow(
         f"SELECT id FROM dragoman.usage WHERE {statement.where} {ORDER} LIMIT 1 OFFSET {MAX_EXAMINED}",  # noqa: S608
         *statement.values,

@@ -10,14 +10,21 @@ from typing import TypeVar
 
 import apsw
 
-from dragoman.store.request_search import MAX_QUERIES, QUERY_TIMEOUT_S, RequestPage, RequestSearch
 from dragoman.store.rollup import SumQuery
 from dragoman.store.sqlite import tables, usage
 from dragoman.store.sqlite.connection import Work, connect, in_transaction
 from dragoman.store.sqlite.responses import SqliteResponses
 from dragoman.store.sqlite.runs import SqliteRuns
 from dragoman.store.store import AuditRow, KeyId, KeyRow, LiveKey, Rotation, SessionRow, StoreError
-from dragoman.store.usage_rows import UsageRow, UsageSpan, UsageSum
+from dragoman.store.usage_rows import (
+    MAX_QUERIES,
+    QUERY_TIMEOUT_S,
+    RequestPage,
+    RequestSearch,
+    UsageRow,
+    UsageSpan,
+    UsageSum,
+)
 
 T = TypeVar("T")
 INSTRUCTIONS = 10_000  # of SQLite's virtual machine, between two looks at the clock

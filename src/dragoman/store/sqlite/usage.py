@@ -7,15 +7,6 @@ import apsw
 import msgspec
 from msgspec.structs import astuple, replace
 
-from dragoman.store.request_search import (
-    MAX_EXAMINED,
-    Dialect,
-    RequestPage,
-    RequestSearch,
-    filter_all,
-    make_page,
-    narrow,
-)
 from dragoman.store.rollup import (
     MAX_SUM,
     SUM_KEY,
@@ -34,7 +25,20 @@ from dragoman.store.rollup import (
     take_back,
     widen,
 )
-from dragoman.store.usage_rows import COLUMNS, UsageRow, UsageSpan, UsageSum, first_id
+from dragoman.store.usage_rows import (
+    COLUMNS,
+    MAX_EXAMINED,
+    RequestPage,
+    RequestSearch,
+    SearchDialect,
+    UsageRow,
+    UsageSpan,
+    UsageSum,
+    filter_all,
+    first_id,
+    make_page,
+    narrow,
+)
 
 INSERT = f"INSERT INTO usage ({', '.join(COLUMNS)}) VALUES "  # noqa: S608 - names of our own fields
 PLACES = f"({','.join('?' * len(COLUMNS))})"
@@ -95,14 +99,14 @@ def _make_pattern(text: str) -> str:
     return text.replace("[", "[[]").replace("?", "[?]")
 
 
-DIALECT = Dialect("GLOB", _make_pattern, lambda place: f"?{place}")
+SEARCH_DIALECT = SearchDialect("GLOB", _make_pattern, lambda place: f"?{place}")
 ORDER = "ORDER BY id DESC"
 
 
 def search_requests(connection: apsw.Connection, search: RequestSearch) -> RequestPage:
     """Return a page of requests."""
     last = _last_examined(connection, search) if search.conditions else None
-    statement = filter_all(search, last, DIALECT)
+    statement = filter_all(search, last, SEARCH_DIALECT)
     found = connection.execute(
         f"SELECT {', '.join(COLUMNS)} FROM usage WHERE {statement.where} {ORDER} LIMIT {search.limit:d}",  # noqa: S608
         statement.values,
@@ -111,7 +115,7 @@ def search_requests(connection: apsw.Connection, search: RequestSearch) -> Reque
 
 
 def _last_examined(connection: apsw.Connection, search: RequestSearch) -> bytes | None:
-    statement = narrow(search, DIALECT)
+    statement = narrow(search, SEARCH_DIALECT)
     found = connection.execute(
         f"SELECT id FROM usage WHERE {statement.where} {ORDER} LIMIT 1 OFFSET {MAX_EXAMINED}",  # noqa: S608
         statement.values,
