@@ -25,8 +25,8 @@ from dragoman.config.proxies import read_proxies
 from dragoman.config.secret import find_unreadable_secrets
 from dragoman.config.settings import Tools, find_console_state, is_loopback
 from dragoman.flow.gateway import Gateway
-from dragoman.flow.learned_quirks import LearnedQuirks
 from dragoman.flow.media_fetcher import Fetcher
+from dragoman.flow.policy import LearnedQuirks
 from dragoman.flow.runtime import Runtime
 from dragoman.http.api.audit import AuditLog
 from dragoman.http.api.every_worker import EveryWorker

@@ -16,7 +16,7 @@ from dragoman.accounts.pool import Member, Pool
 from dragoman.config.settings import Config, Debug, Effort, Fetch, ModelRoute, Retry, Server, StoreSettings
 from dragoman.flow.call import Call
 from dragoman.flow.client_encoding import ClientEncoding
-from dragoman.flow.learned_quirks import LearnedQuirks
+from dragoman.flow.policy import LearnedQuirks
 from dragoman.flow.prepare import Prepared, TargetSettings, prepare
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_writer import WholeWriter

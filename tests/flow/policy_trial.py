@@ -1,8 +1,7 @@
 """A policy over one or two targets, driven by hand: each end of a turn is given, and waits are over at once."""
 
 from dragoman.config.settings import Retry
-from dragoman.flow.learned_quirks import LearnedQuirks
-from dragoman.flow.policy import Limits, Policy, SecondChances
+from dragoman.flow.policy import LearnedQuirks, Limits, Policy, SecondChances
 from dragoman.flow.step import Ask, GiveUp, NoReply, Step, TurnEnd, Wait, Waited
 from dragoman.hub.failure import Failure
 from dragoman.providers.provider import Provider

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.config.settings import Server
-from dragoman.flow.error_response import AllTargetsFailed
+from dragoman.flow.failures import AllTargetsFailed
 from dragoman.hub.events import Delta, Event
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.outcome import FailedAttempt

@@ -15,8 +15,8 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.config.settings import Retry
-from dragoman.flow.learned_quirks import LearnedQuirks
-from dragoman.flow.policy import AFTER, Limits, Policy, SecondChances
+from dragoman.flow.complete_reply import CallCompleted, CallsDropped, CompleteCall, CutCalls, DropCutCalls
+from dragoman.flow.policy import AFTER, LearnedQuirks, Limits, Policy, SecondChances
 from dragoman.flow.step import (
     Ask,
     Completed,
@@ -27,7 +27,6 @@ from dragoman.flow.step import (
     Step,
     Wait,
 )
-from dragoman.flow.steps.complete_call import CallCompleted, CallsDropped, CompleteCall, CutCalls, DropCutCalls
 from dragoman.hub.events import TruncatedCall
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Headers

@@ -2,8 +2,8 @@
 
 import pytest
 
+from dragoman.flow.rounds import ContinuePause, PauseContinued, Paused, ToolsRan
 from dragoman.flow.step import Ask, Finish, GiveUp, Interrupted, NoReply, TurnEnd
-from dragoman.flow.steps.rounds import ContinuePause, PauseContinued, Paused, ToolsRan
 from dragoman.hub.events import Ended, Stop
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.usage import Usage

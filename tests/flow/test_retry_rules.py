@@ -3,7 +3,7 @@
 import pytest
 
 from dragoman.config.settings import Server
-from dragoman.flow.error_response import should_retry
+from dragoman.flow.failures import should_retry
 from dragoman.flow.reply_bounds import ReplyDeadline, Timeouts, timeouts_for
 from dragoman.hub.failure import Failure, Kind
 from dragoman.providers.provider import FirstTokenWait

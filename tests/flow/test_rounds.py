@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.config.settings import Tools
-from dragoman.flow.steps.rounds import Rounds
+from dragoman.flow.rounds import Rounds
 from dragoman.hub.request import Role, Text
 from dragoman.hub.server_tools import SearchFound, SearchOutcome, SearchResult
 from dragoman.net.errors import ClientDisconnected

@@ -5,7 +5,7 @@ import pytest
 from dragoman.accounts.lost_calls import LostCalls
 from dragoman.flow.pipes import TranslationPipe
 from dragoman.flow.response_writer import OpenReply
-from dragoman.flow.steps.rounds import (
+from dragoman.flow.rounds import (
     MAX_CONTINUATIONS,
     MAX_PAUSES,
     ContinuePause,

@@ -4,6 +4,8 @@ from typing import get_args
 
 import msgspec
 
+from dragoman.flow.complete_reply import CallCompleted, CallsDropped, CompleteCall, CutCalls, DropCutCalls
+from dragoman.flow.rounds import ContinuePause, PauseContinued, Paused, RunTools, ToolsCalled, ToolsRan
 from dragoman.flow.step import (
     Ask,
     Completed,
@@ -17,8 +19,6 @@ from dragoman.flow.step import (
     Wait,
     Waited,
 )
-from dragoman.flow.steps.complete_call import CallCompleted, CallsDropped, CompleteCall, CutCalls, DropCutCalls
-from dragoman.flow.steps.rounds import ContinuePause, PauseContinued, Paused, RunTools, ToolsCalled, ToolsRan
 from dragoman.hub.failure import Failure, Kind
 from dragoman.routing import Route
 from flow.in_memory import make_provider

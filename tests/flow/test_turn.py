@@ -10,10 +10,10 @@ import pytest
 from dragoman.accounts.lost_calls import LostCalls
 from dragoman.config.settings import Server
 from dragoman.flow import pump, turn
+from dragoman.flow.complete_reply import CutCalls
 from dragoman.flow.pipes import UnchangedDocument
 from dragoman.flow.prepare import Passthrough, Translated
 from dragoman.flow.step import Completed, Interrupted, NoReply
-from dragoman.flow.steps.complete_call import CutCalls
 from dragoman.hub.events import TruncatedCall
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from dragoman.flow.steps.continue_reply import Continuation
 from dragoman.hub.events import Event, Failed
 from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
@@ -17,6 +17,9 @@ from dragoman.stages.cite_links import CiteLinks, Sources
 from dragoman.stages.guard import Guard
 from dragoman.stages.join_replies import JoinReplies, JoinRounds
 from dragoman.stages.serialise_blocks import SerialiseBlocks
+
+if TYPE_CHECKING:  # it imports the writer, which imports this module
+    from dragoman.flow.complete_reply import Continuation
 
 
 class LastWrites(Struct, frozen=True):
@@ -78,7 +81,7 @@ class ClientEncoding:
     def begin_turn(
         self,
         ledger: Ledger,
-        continuation: Continuation | None,
+        continuation: "Continuation | None",
         watch: ReplyMonitor,
         *,
         has_rounds: bool = False,

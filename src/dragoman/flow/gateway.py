@@ -13,7 +13,7 @@ from dragoman.flow.call import Call
 from dragoman.flow.capture.writer import RequestCapture
 from dragoman.flow.client_encoding import ClientEncoding
 from dragoman.flow.credential_rotation import available_targets, find_session, response_name, tenant_session
-from dragoman.flow.error_response import AllTargetsFailed
+from dragoman.flow.failures import AllTargetsFailed
 from dragoman.flow.observer_queue import ObserverQueue
 from dragoman.flow.offload import run_off_loop
 from dragoman.flow.policy import Limits, Policy, SecondChances

@@ -1,17 +1,19 @@
 """Decide what follows each upstream turn: retry, another credential or target, a continuation, or the end.
 
-No I/O: a `Policy` gets how a turn ended and returns the next step.
+No I/O: a `Policy` gets how a turn ended and returns the next step. What upstreams refuse teaches it their quirks.
 """
 
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 
 from msgspec import Struct
 
 from dragoman.config.settings import Retry
+from dragoman.flow.complete_reply import CallCompleted, CallsDropped, CompleteCall, Continuation, CutCalls, DropCutCalls
 from dragoman.flow.credential_rotation import CredentialRound
-from dragoman.flow.learned_quirks import LearnedQuirks
 from dragoman.flow.prepare import Change
+from dragoman.flow.rounds import ContinuePause, PauseContinued, Paused, Rounds, RunTools, ToolsCalled, ToolsRan
 from dragoman.flow.step import (
     Ask,
     Completed,
@@ -24,13 +26,15 @@ from dragoman.flow.step import (
     Wait,
     Waited,
 )
-from dragoman.flow.steps.complete_call import CallCompleted, CallsDropped, CompleteCall, CutCalls, DropCutCalls
-from dragoman.flow.steps.continue_reply import Continuation
-from dragoman.flow.steps.rounds import ContinuePause, PauseContinued, Paused, Rounds, RunTools, ToolsCalled, ToolsRan
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Headers
 from dragoman.providers.provider import Adjustment, Provider
 from dragoman.routing import Route
+
+MAX_QUIRK_ENTRIES = 10_000  # pairs of a tenant and a provider; the least recently used go first
+MAX_QUIRKS = 100  # of one entry: some are learnt per model, and clients may invent model names
+
+NO_QUIRKS: frozenset[str] = frozenset()
 
 
 class After(Struct, frozen=True):
@@ -251,6 +255,43 @@ class Policy:
         if member.account.pool is None or len(broken) == len(member.account.pool.members):
             return rest
         return [route, *rest] if AFTER[failure.kind].next_credential else [*rest, route]
+
+
+class LearnedQuirks:
+    """The quirks that upstreams have shown, by tenant and provider, kept from request to request.
+
+    A quirk is learnt from an upstream's refusal, and a refusal may repeat what the client wrote: one client key must
+    not be able to change how another key's requests are built. `everywhere` holds, by provider, what is known for every
+    tenant.
+    """
+
+    def __init__(self, everywhere: Mapping[str, Iterable[str]] | None = None) -> None:
+        self._everywhere = {name: frozenset(quirks) for name, quirks in (everywhere or {}).items()}
+        self._entries: OrderedDict[tuple[str, str], frozenset[str]] = OrderedDict()
+
+    def quirks(self, tenant: str, provider: str) -> frozenset[str]:
+        """Return what this tenant's requests to the provider have taught."""
+        entry = (tenant, provider)
+        own = self._entries.get(entry)
+        if own is None:
+            return self._everywhere.get(provider, NO_QUIRKS)
+        self._entries.move_to_end(entry)
+        return own | self._everywhere.get(provider, NO_QUIRKS)
+
+    def add(self, tenant: str, provider: str, quirk: str) -> None:
+        entry = (tenant, provider)
+        own = self._entries.get(entry, NO_QUIRKS)
+        if len(own) < MAX_QUIRKS:
+            self._entries[entry] = own | {quirk}
+            self._entries.move_to_end(entry)
+        while len(self._entries) > MAX_QUIRK_ENTRIES:
+            self._entries.popitem(last=False)
+
+    def list_known_to(self, tenant: str) -> dict[str, tuple[str, ...]]:
+        """Return everything that this tenant has learnt, by provider; for captures."""
+        providers = {*self._everywhere, *(provider for owner, provider in self._entries if owner == tenant)}
+        found = {provider: tuple(sorted(self.quirks(tenant, provider))) for provider in sorted(providers)}
+        return {provider: quirks for provider, quirks in found.items() if quirks}
 
 
 class SecondChance(Enum):

@@ -14,7 +14,7 @@ from dragoman.config.settings import Server
 from dragoman.flow.call import Caller
 from dragoman.flow.capture.recording import MAX_BYTES
 from dragoman.flow.credential_rotation import available_targets
-from dragoman.flow.error_response import AllTargetsFailed
+from dragoman.flow.failures import AllTargetsFailed, attribute_failure
 from dragoman.flow.form_upload import FormUpload
 from dragoman.flow.offload import run_off_loop
 from dragoman.flow.policy import Limits, Policy, SecondChances
@@ -25,7 +25,6 @@ from dragoman.flow.response_headers import drop_account_headers, headers_to_forw
 from dragoman.flow.runtime import Runtime, find_targets
 from dragoman.flow.step import Ask, Completed, Finish, GiveUp, NoReply, TurnEnd, Wait, Waited
 from dragoman.flow.upstream import connection_failure, send
-from dragoman.flow.upstream_errors import attribute_failure
 from dragoman.framing.fields import read_call_head
 from dragoman.framing.jsonscan import replace_model
 from dragoman.framing.known_secrets import StreamRedactor, list_secrets, redact_known

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dragoman.config.settings import Config
-from dragoman.flow.learned_quirks import LearnedQuirks
+from dragoman.flow.policy import LearnedQuirks
 from dragoman.flow.ports import MediaFetcher, ModelCatalogue
 from dragoman.flow.prepare import TargetSettings
 from dragoman.hub.failure import Failure, Kind, RequestError

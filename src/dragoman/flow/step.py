@@ -5,19 +5,19 @@ from typing import final
 
 from msgspec import Struct
 
-from dragoman.flow.pipes import TranslationPipe
-from dragoman.flow.prepare import Change, Prepared
-from dragoman.flow.response_writer import OpenReply
-from dragoman.flow.steps.complete_call import (
+from dragoman.flow.complete_reply import (
     CallCompleted,
     CallsDropped,
     CompleteCall,
+    Continuation,
     CutCalls,
     DropCutCalls,
     find_cut_calls,
 )
-from dragoman.flow.steps.continue_reply import Continuation
-from dragoman.flow.steps.rounds import (
+from dragoman.flow.pipes import TranslationPipe
+from dragoman.flow.prepare import Change, Prepared
+from dragoman.flow.response_writer import OpenReply
+from dragoman.flow.rounds import (
     ContinuePause,
     PauseContinued,
     Paused,

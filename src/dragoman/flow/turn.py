@@ -22,6 +22,7 @@ from dragoman.flow.decoding import (
     make_stages,
     read_events,
 )
+from dragoman.flow.failures import attribute_failure
 from dragoman.flow.offload import LARGE_BYTES, run_off_loop
 from dragoman.flow.pipes import PassthroughPipe, Pipe, Source, TranslationPipe, UnchangedDocument
 from dragoman.flow.ports import LostCallMemory
@@ -29,11 +30,10 @@ from dragoman.flow.prepare import Change, Passthrough, Prepared, Translated, pre
 from dragoman.flow.pump import LINGER_S, Pump, is_answering
 from dragoman.flow.reply_bounds import MAX_REPLY_BYTES, ReplyDeadline, charge_bytes, read_reply, timeouts_for
 from dragoman.flow.response_writer import MAX_HELD_BYTES, ResponseWriter, StreamWriter, WholeWriter
+from dragoman.flow.rounds import call_unrun_uses
 from dragoman.flow.runtime import Runtime, target_settings
 from dragoman.flow.step import Ask, Completed, Interrupted, NoReply, TurnEnd, find_unfinished
-from dragoman.flow.steps.rounds import call_unrun_uses
 from dragoman.flow.upstream import connection_failure, oversized_failure, receive, send, stalled_failure
-from dragoman.flow.upstream_errors import attribute_failure
 from dragoman.framing.known_secrets import redact_known
 from dragoman.hub.events import Event, Started, UsageReported
 from dragoman.hub.failure import Failure, RequestError

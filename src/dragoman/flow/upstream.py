@@ -8,12 +8,12 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.config.problems import ConfigError
+from dragoman.flow.failures import add_retry_advice, attribute_failure, redirect_failure, resets_by_our_clock
 from dragoman.flow.prepare import IDENTITY, Passthrough, Prepared
 from dragoman.flow.reply_bounds import ERROR_BODY_S, read_error
 from dragoman.flow.response_headers import drop_account_headers, headers_to_forward
 from dragoman.flow.runtime import Runtime
 from dragoman.flow.step import ErrorReply, NoReply
-from dragoman.flow.upstream_errors import add_retry_advice, attribute_failure, redirect_failure, resets_by_our_clock
 from dragoman.framing.known_secrets import redact_known, redact_known_in_fields
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import ErrorShape

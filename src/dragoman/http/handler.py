@@ -15,7 +15,7 @@ import msgspec
 from dragoman import __version__
 from dragoman.accounts.keys import KeyId, Keyring
 from dragoman.flow.count_tokens import count_tokens
-from dragoman.flow.error_response import respond_with_failure
+from dragoman.flow.failures import respond_with_failure
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_headers import id_headers

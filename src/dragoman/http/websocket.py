@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from dragoman.flow.call import Call
-from dragoman.flow.error_response import respond_with_failure, retry_headers
+from dragoman.flow.failures import respond_with_failure, retry_headers
 from dragoman.flow.gateway import Gateway
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.http.compaction import Compactor

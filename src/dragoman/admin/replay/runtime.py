@@ -25,7 +25,7 @@ from dragoman.config.settings import (
     StoreSettings,
 )
 from dragoman.flow.capture.format import NO_PROVIDER, Capture, LookupName
-from dragoman.flow.learned_quirks import LearnedQuirks
+from dragoman.flow.policy import LearnedQuirks
 from dragoman.flow.runtime import Runtime
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Inline, Json

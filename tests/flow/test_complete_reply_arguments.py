@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from dragoman.flow.steps.complete_call import join_arguments
+from dragoman.flow.complete_reply import join_arguments
 
 SCHEMA = {
     "type": "object",

@@ -1,7 +1,7 @@
 """Quirks are learnt separately for each client key, and their number is bounded."""
 
-from dragoman.flow import learned_quirks
-from dragoman.flow.learned_quirks import LearnedQuirks
+from dragoman.flow import policy
+from dragoman.flow.policy import LearnedQuirks
 
 
 def test_a_quirk_is_known_to_the_tenant_that_met_it() -> None:
@@ -24,10 +24,10 @@ def test_what_a_capture_holds_is_known_to_whoever_replays_it() -> None:
 
 def test_neither_tenants_nor_quirks_grow_without_bound() -> None:
     quirks = LearnedQuirks()
-    for number in range(learned_quirks.MAX_QUIRKS + 5):
+    for number in range(policy.MAX_QUIRKS + 5):
         quirks.add("a", "up", f"no_chat_tools:model-{number}")
-    assert len(quirks.quirks("a", "up")) == learned_quirks.MAX_QUIRKS
-    for number in range(learned_quirks.MAX_ENTRIES):
+    assert len(quirks.quirks("a", "up")) == policy.MAX_QUIRKS
+    for number in range(policy.MAX_QUIRK_ENTRIES):
         quirks.quirks("a", "up")
         quirks.add(f"t{number}", "up", "plain")
     assert quirks.quirks("a", "up")
