@@ -334,3 +334,21 @@ def test_reasoning_of_another_service_is_dropped_once_the_backend_rejects_it(rig
     assert text.output_text == "Fine."
     kinds = [[item.get("type") for item in body["input"]] for body in rig.fake.bodies]
     assert [("reasoning" in kind) for kind in kinds] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("model", "effort", "sent"),
+    [
+        ("gpt-5.5-deep", "ultra", {"effort": "max", "summary": "auto"}),
+        ("gpt-5.5-deep", "xhigh", {"effort": "xhigh", "summary": "auto"}),
+        ("gpt-5.5-plain", "high", {"effort": "medium"}),
+        ("gpt-5.5", "ultra", {"effort": "max", "summary": "auto"}),
+    ],
+)
+def test_reasoning_is_requested_as_the_model_list_allows_it(
+    rig: Rig, model: str, effort: str, sent: JsonObject
+) -> None:
+    rig.gateway.settle()
+    reasoning: Json = {"effort": effort, "summary": "auto"}
+    rig.sdk.openai.responses.create(model=f"codex/{model}", input="hi", reasoning=reasoning)
+    assert rig.fake.bodies[-1]["reasoning"] == sent

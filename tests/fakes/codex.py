@@ -22,6 +22,7 @@ USER_CODE = "/api/accounts/deviceauth/usercode"
 DEVICE_TOKEN = "/api/accounts/deviceauth/token"
 CLIENT_ID = "app_EMoamEEZ73f0CkXaXp7hrann"
 ACCOUNT = "acct-fake-1"
+NO_SUMMARIES = {"supports_reasoning_summary_parameter": False}
 
 TAKEN = {
     *("model", "instructions", "input", "tools", "tool_choice", "parallel_tool_calls", "reasoning", "store", "stream"),
@@ -204,8 +205,13 @@ class FakeCodex(FakeService):
     def _models(self, request: ReceivedRequest) -> Answer:
         if not self._is_known(request):
             return json_answer({"detail": "Unauthorized"}, 401)
+        levels = [
+            {"effort": effort, "description": ""} for effort in ("low", "medium", "high", "xhigh", "max", "ultra")
+        ]
         listed = [
             {"slug": "gpt-5.5", "display_name": "GPT-5.5", "visibility": "list", "context_window": 272_000},
+            {"slug": "gpt-5.5-deep", "supported_reasoning_levels": levels},
+            {"slug": "gpt-5.5-plain", "supported_reasoning_levels": levels[:2], **NO_SUMMARIES},
             {"slug": "codex-auto-review", "visibility": "hide"},
         ]
         return json_answer({"models": listed if "client_version=" in request.path else []})

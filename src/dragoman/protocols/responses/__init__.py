@@ -30,7 +30,7 @@ from dragoman.hub.ports import (
     locate_at,
 )
 from dragoman.protocols.responses import errors
-from dragoman.protocols.responses.wire import NAME
+from dragoman.protocols.responses.wire import NAME, ResponsesOptions
 
 
 @Deferred
@@ -142,6 +142,7 @@ PROTOCOL = Protocol(
         decode_whole=_decode_whole,
         read_error=errors.read_failure,
         tool_limits=ToolLimits(custom=True, namespaces=True, name_max=64),
+        options_type=lambda: ResponsesOptions,
     ),
     vendor_headers=VendorHeaders(
         account_choice=(b"openai-organization", b"openai-project", b"chatgpt-account-id"),

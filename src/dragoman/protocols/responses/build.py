@@ -12,12 +12,21 @@ from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Shape, S
 from dragoman.passes.adapt_turns import place_cache_breakpoint
 from dragoman.protocols.responses.build_tools import ToolBuilder
 from dragoman.protocols.responses.build_turns import InputBuilder
-from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME, OPENAI_PROTOCOLS, SOURCES, Wire
+from dragoman.protocols.responses.wire import (
+    ENCRYPTED,
+    LOGPROBS,
+    NAME,
+    OPENAI_PROTOCOLS,
+    SOURCES,
+    ResponsesOptions,
+    Wire,
+)
 
 _MIN_OUTPUT = 16
 _MAX_IDENTIFIER = 64
 _UNSUPPORTED = ("top_k", "frequency_penalty", "presence_penalty", "seed", "stop")
 _SHARED_FIELDS = frozenset(("moderation", "prompt_cache_options", "prompt_cache_retention"))
+_NO_OPTIONS = ResponsesOptions()
 _SUMMARIES = {"summarized": "auto", "updates": "auto", "omitted": None}  # Messages' display -> summary
 
 
@@ -41,6 +50,8 @@ class _BodyBuilder:
         self._same_protocol = request.protocol == NAME
         self._from_messages = request.protocol == "messages"
         self._from_other_vendor = request.protocol not in OPENAI_PROTOCOLS
+        options = target.options
+        self._options = options if isinstance(options, ResponsesOptions) else _NO_OPTIONS
 
     def build(self) -> Wire:
         request = self._request
@@ -144,13 +155,18 @@ class _BodyBuilder:
     def _choose_effort_off(self, requested: Reasoning) -> str | None:
         if requested.effort is not None:
             self._ledger.note_dropped(requested.at, "with thinking off the effort is none")
-        if self._target.profile.efforts:
+        if self._efforts:
             self._ledger.note_approximated(requested.switch_at, "Responses has no switch for thinking, only its effort")
         return self._fit_effort("none", requested.switch_at)
 
+    @property
+    def _efforts(self) -> tuple[str, ...]:
+        efforts = self._options.efforts
+        return self._target.profile.efforts if efforts is None else efforts
+
     def _fit_effort(self, effort: str, at: str) -> str | None:
         """Return the effort, or the nearest that the model takes: the next lower one, else the lowest."""
-        efforts = self._target.profile.efforts
+        efforts = self._efforts
         if effort in efforts or effort not in EFFORTS:
             return effort
         if not efforts:
@@ -164,6 +180,9 @@ class _BodyBuilder:
         return nearest
 
     def _choose_summary(self, requested: Reasoning) -> str | None:
+        if requested.show is not None and not self._options.summaries:
+            self._ledger.note_dropped(requested.show_at or requested.at, f"{self._target.model} has no summaries")
+            return None
         if requested.show is None or requested.show not in _SUMMARIES:
             return requested.show
         self._ledger.note_approximated(requested.show_at or requested.at, "Responses has other kinds of summaries")

@@ -10,6 +10,14 @@ VENDOR = "openai"  # the issuer of `encrypted_content` that clients send without
 ABSENT = Raw()
 Count = int | float | None  # servers written in languages without integers send 12.0
 
+
+class ResponsesOptions(Struct, frozen=True):
+    """What a provider's model list says about one model, where it says more than the model's profile."""
+
+    efforts: tuple[str, ...] | None = None  # None: those of the profile
+    summaries: bool = True  # whether a summary of the reasoning may be requested
+
+
 # Fields that the reply can do without: one of a wrong type is ignored.
 INESSENTIAL_FIELDS = frozenset(("id", "model", "usage", "service_tier", "incomplete_details", "tool_usage"))
 

@@ -11,10 +11,13 @@ from dragoman.accounts.credential import CredentialError, format_timestamp
 from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.hub.profile import EFFORTS
 from dragoman.net.headers import Header, Headers
 from dragoman.protocols.responses.errors import read_failure as read_failure
+from dragoman.protocols.responses.wire import ResponsesOptions
 from dragoman.providers.account_state import BROKEN, OK, WARNING, Credits, Finding, Limits, Quota, Window
 from dragoman.providers.codex.credential import Credential
+from dragoman.providers.codex.request_rules import ULTRA
 from dragoman.providers.provider import ModelInfo
 
 T = TypeVar("T")
@@ -24,11 +27,17 @@ NEARLY_USED_PERCENT = 90.0
 END_OF_TIME = 1e11  # seconds; a larger number is not a time
 
 
+class _Level(Struct):
+    effort: str = ""
+
+
 class _Model(Struct):
     slug: str = ""
     display_name: str | None = None
     visibility: str | None = None
     context_window: int | None = None
+    supported_reasoning_levels: list[_Level | str] | None = None
+    supports_reasoning_summary_parameter: bool | None = None
 
 
 class _Models(Struct):
@@ -52,6 +61,14 @@ class _Usage(Struct):
     rate_limit: _RateLimit | None = None
 
 
+def _read_options(model: _Model) -> ResponsesOptions:
+    """Return what the model accepts; `ultra` is Codex's name for an effort that its backend calls `max`."""
+    levels = [level if isinstance(level, str) else level.effort for level in model.supported_reasoning_levels or ()]
+    named = {"max" if level == ULTRA else level for level in levels}
+    known = tuple(effort for effort in EFFORTS if effort in named)
+    return ResponsesOptions(known or EFFORTS, model.supports_reasoning_summary_parameter is not False)
+
+
 class CodexAccount:
     """One account's services. After a rejected credential, a request is repeated once if it can be renewed."""
 
@@ -63,14 +80,20 @@ class CodexAccount:
         self.refresher = refresher
         self._endpoint = endpoint
         self._version = version
+        self._options: dict[str, ResponsesOptions] = {}  # of the models as last listed
 
     async def models(self) -> tuple[ModelInfo, ...]:
         page = await self._fetch(f"{self._endpoint}/models?client_version={self._version}", _Models)
+        self._options = {model.slug: _read_options(model) for model in page.models}
         return tuple(
             ModelInfo(model.slug, model.display_name or "", owned_by="openai", max_input=model.context_window)
             for model in page.models
             if model.slug and model.visibility not in HIDDEN
         )
+
+    async def request_options(self, model: str) -> ResponsesOptions | None:
+        """Return what the list says about reasoning; None until it has been read."""
+        return self._options.get(model)
 
     async def inspect(self) -> list[Finding]:
         what = f"provider {self._name}"
