@@ -47,8 +47,7 @@ from dragoman.hub.request import (
 from dragoman.hub.usage import Usage
 from dragoman.protocols.native import PROTOCOL
 from dragoman.protocols.native.build import build
-from dragoman.protocols.native.decode import Decoder, LineFramer, decode_whole
-from dragoman.protocols.native.errors import read_failure
+from dragoman.protocols.native.decode import Decoder, LineFramer, decode_whole, read_failure
 from laws import assert_any_cut_agrees, assert_linear, assert_total, run
 from replies import END, START, call, text
 

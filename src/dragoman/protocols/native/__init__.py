@@ -44,7 +44,7 @@ def _decode_whole() -> DecodeWhole:
 
 @Deferred
 def _read_error() -> ReadError:
-    from dragoman.protocols.native.errors import read_failure
+    from dragoman.protocols.native.decode import read_failure
 
     return read_failure
 
