@@ -55,11 +55,11 @@ class HostedBlock(Struct, frozen=True, tag="hosted"):
     """
 
     id: str
-    kind: str  # web_search, code_execution, mcp, or the vendor's own name
-    input: dict[str, Json] = {}  # search: query; execution: code; MCP call: server, name, arguments
+    kind: str  # web_search, code_execution, mcp, image_generation, or the vendor's own name
+    input: dict[str, Json] = {}  # search: query; execution: code; MCP call: server, name, arguments; image: media_type
     results: tuple[Citation, ...] | None = None
     raw: Json = None
-    output: str | None = None  # what it printed or returned
+    output: str | None = None  # what it printed or returned; of an image its bytes, in base64
     failed: bool = False
     outcome: ToolOutcome | None = None  # of a tool that the gateway ran; folded in from `ToolReturned`
     is_ours: bool = False  # the gateway runs it

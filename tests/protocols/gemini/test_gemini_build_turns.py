@@ -203,3 +203,9 @@ def test_a_file_of_another_vendor_is_refused() -> None:
     with pytest.raises(BadRequest) as refused:
         from_chat(messages=[{"role": "user", "content": [part]}])
     assert refused.value.failure.at == "/messages/0/content/0"
+
+
+def test_turns_of_one_role_stay_together_when_nothing_is_left_between_them() -> None:
+    thought = {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "foreign"}]}
+    turns = from_messages(thought, {"role": "user", "content": "b"})
+    assert turns == [{"role": "user", "parts": [{"text": "hi"}, {"text": "b"}]}]

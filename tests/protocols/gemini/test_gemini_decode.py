@@ -99,7 +99,7 @@ def test_sources_are_cited_in_characters() -> None:
 def test_code_that_google_ran_and_parts_that_must_return() -> None:
     ledger = Ledger()
     reply = collect(decode(fixture("code"), ledger))
-    ran, returned, text = reply.pieces
+    ran, returned, drawn, text = reply.pieces
     assert isinstance(ran.what, HostedBlock)
     assert (ran.what.kind, ran.what.input, ran.what.output) == ("code_execution", {"code": "print(2)"}, "2\n")
     assert returned.opaque is not None
@@ -108,7 +108,9 @@ def test_code_that_google_ran_and_parts_that_must_return() -> None:
         {"toolCall": {"id": "s", "toolType": "GOOGLE_SEARCH_WEB"}, "thoughtSignature": "QQ=="},
     )
     assert text.text == "Two."
-    assert [loss.why for loss in ledger] == ["generated media are not translated"]
+    assert isinstance(drawn.what, HostedBlock)
+    assert (drawn.what.kind, drawn.what.input) == ("image_generation", {"media_type": "image/png"})
+    assert not ledger
 
 
 @pytest.mark.parametrize(

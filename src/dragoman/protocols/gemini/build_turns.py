@@ -119,13 +119,20 @@ class _TurnBuilder:
 
     def build(self, turns: Sequence[Turn]) -> list[Wire]:
         contents: list[Wire] = []
+        before: list[Wire] = []  # the parts of the last content
         for turn in turns:
             is_model = turn.role is Role.ASSISTANT
             parts = self._build_model(turn.parts) if is_model else self._build_user(turn.parts)
-            if parts:
-                wire: Wire = {"role": "model" if is_model else "user", "parts": parts}
-                self._restore(wire, turn.ext)
-                contents.append(wire)
+            role = "model" if is_model else "user"
+            if not parts:
+                continue
+            if contents and contents[-1]["role"] == role and not self._same_protocol:
+                before += parts  # nothing was left of the turn between them
+                continue
+            before = parts
+            wire: Wire = {"role": role, "parts": before}
+            self._restore(wire, turn.ext)
+            contents.append(wire)
         if not contents or (contents[0]["role"] == "model" and not self._same_protocol):
             at = turns[0].at if turns else ""
             self._ledger.note_invented(at, "a conversation with Gemini begins with a user")

@@ -35,13 +35,14 @@ from dragoman.protocols.gemini.wire import (
     Candidate,
     ExecutionResult,
     FunctionCall,
+    InlineData,
     ReplyPart,
 )
 
 _TEXT = TextBlock()
 _THINKING = ThinkingBlock()
+_media = msgspec.json.Decoder(InlineData)
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_-]")
-_MEDIA = ("inline_data", "file_data")
 # Parts of tools that Google runs beside functions: they must return as they came.
 _REPLAYED = {"tool_call": "toolCall", "tool_response": "toolResponse"}
 
@@ -113,9 +114,10 @@ class ReplyBlocks:
             self._read_other(part, events)
 
     def _read_other(self, part: ReplyPart, events: list[Event]) -> None:
-        for field in _MEDIA:
-            if _is_set(getattr(part, field)):
-                self._ledger.note_dropped("/candidates/0/content/parts", "generated media are not translated")
+        if _is_set(part.inline_data):
+            self._add_media(part.inline_data, events)
+        if _is_set(part.file_data):
+            self._ledger.note_dropped("/candidates/0/content/parts", "generated files are not translated")
         if part.executable_code is not None:
             self._code = part.executable_code.code
         if part.code_execution_result is not None:
@@ -124,6 +126,20 @@ class ReplyBlocks:
             if _is_set(raw := getattr(part, field)):
                 signed = {"thoughtSignature": part.thought_signature} if part.thought_signature else {}
                 self._add_replayed(msgspec.json.encode({key: raw, **signed}).decode(errors="replace"), events)
+
+    def _add_media(self, raw: msgspec.Raw, events: list[Event]) -> None:
+        try:
+            media = _media.decode(raw)
+        except (ValueError, RecursionError):
+            media = InlineData()
+        if not media.mime_type.startswith("image/"):
+            self._ledger.note_dropped("/candidates/0/content/parts", "of generated media only images are translated")
+            return
+        self.close_block(events)
+        image = HostedBlock(
+            self._make_id(None), "image_generation", {"media_type": media.mime_type}, None, None, media.data
+        )
+        events.append(Closed(self._add_block(image, events)))
 
     def _add_execution(self, result: ExecutionResult, events: list[Event]) -> None:
         self.close_block(events)

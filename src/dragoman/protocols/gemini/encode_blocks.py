@@ -88,6 +88,8 @@ def encode_hosted(hosted: HostedBlock, at: str, ledger: Ledger) -> list[Wire]:
             {"executableCode": {"language": "PYTHON", "code": code if isinstance(code, str) else ""}},
             {"codeExecutionResult": {"outcome": outcome, "output": hosted.output or ""}},
         ]
+    if hosted.kind == "image_generation" and hosted.output:
+        return [{"inlineData": {"mimeType": hosted.input["media_type"], "data": hosted.output}}]
     ledger.note_dropped(at, f"what {hosted.kind!r} did has no equivalent in Gemini")
     return []
 

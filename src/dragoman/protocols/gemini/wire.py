@@ -118,6 +118,13 @@ class ExecutionResult(Struct, gc=False):
     output: str = ""
 
 
+class InlineData(Struct, rename="camel", gc=False):
+    """Media of a reply, in base64."""
+
+    mime_type: str = ""
+    data: str = ""
+
+
 class ReplyPart(Struct, rename="camel", gc=False):
     """One part of a candidate. Whichever field is set says what it is."""
 

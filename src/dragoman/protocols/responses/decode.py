@@ -102,8 +102,9 @@ def _read_outcome(type_: str, item: Item) -> tuple[str | None, bool]:
             failure = item.get("error")
             if failure is not None:
                 return (failure if isinstance(failure, str) else msgspec.json.encode(failure).decode()), True
-            output = item.get("output")
-            return (output if isinstance(output, str) else None), False
+            return text_at(item, "output") or None, False
+        case "image_generation_call":
+            return text_at(item, "result") or None, item.get("status") == "failed"
     return None, False
 
 
@@ -111,6 +112,7 @@ _READERS: dict[str, Callable[[Item], tuple[Item, tuple[Citation, ...] | None]]] 
     SEARCH_ITEM: _read_search,
     "code_interpreter_call": _read_code,
     "mcp_call": _read_mcp,
+    "image_generation_call": lambda item: ({"media_type": f"image/{text_at(item, 'output_format') or 'png'}"}, None),
 }
 
 

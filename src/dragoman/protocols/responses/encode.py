@@ -319,6 +319,8 @@ class Encoder:
             self._ledger.note_approximated(f"/content/{block}", f"{item['type']} keeps input and results, nothing else")
         hosted_item = self._open[block] = HostedItem(self._next_index(), item)
         started = {**item, "status": "in_progress"} if "status" in item else item
+        if "result" in item:  # an image is sent once, when it is done
+            started = {**started, "result": None}
         frames = [*self._finish_item("completed"), self._encode_added(hosted_item.index, started)]
         if item.get("status") in (None, "completed"):
             frames += self._encode_steps(hosted_item, HOSTED_STEPS.get(str(item["type"]), ()))

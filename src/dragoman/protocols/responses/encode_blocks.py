@@ -261,6 +261,8 @@ def encode_hosted_item(block: HostedBlock, mint: Callable[[str], str], *, source
                 "error": block.output if block.failed else None,
                 "output": None if block.failed else block.output,
             }
+        case "image_generation":
+            return {"id": mint("ig_"), "type": "image_generation_call", "status": "completed", "result": block.output}
     return None
 
 
