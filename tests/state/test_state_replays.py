@@ -8,6 +8,7 @@ import openai
 import pytest
 from websockets.sync.client import connect
 
+from dragoman.admin.errors import AdminError
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.format import Capture
@@ -128,3 +129,40 @@ def test_a_parked_reply_whose_client_left_is_captured_whole(tmp_path: Path, stre
         assert capture.response is not None
         assert b"word" in b"".join(chunk.data for chunk in capture.response.chunks)
         assert_same(capture)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@upstreams
+def test_a_compaction_and_a_count_of_tokens_are_replayed(rig: StateRig, upstream: str, stream: bool) -> None:
+    rig.plays(upstream, HELLO, AGAIN, AGAIN)
+    model = MODELS[upstream]
+    first = rig.create(model=model, input="Hi")
+    trigger = [{"role": "user", "content": "Go on."}, {"type": "compaction_trigger"}]
+    fields = {"model": model, "previous_response_id": first.id}
+    replies = [
+        rig.http("POST", "/responses/compact", body={**fields, "input": "Go on."}),
+        rig.http("POST", "/responses", body={**fields, "input": trigger, "stream": stream}),
+        rig.http("POST", "/responses/input_tokens", body={**fields, "input": "Go on."}),
+    ]
+    assert [reply.status for reply in replies] == [200, 200, 200]
+    for reply in replies:
+        assert_same(rig.gateway.capture(reply.headers["x-request-id"]))
+
+
+def test_a_background_response_is_replayed(rig: StateRig) -> None:
+    rig.plays("messages", HELLO, stream=True)
+    made = rig.http("POST", "/responses", body={"model": MODELS["messages"], "input": "Hi", "background": True})
+    wait_until(lambda: rig.http("GET", f"/responses/{made.json['id']}").json["status"] == "completed")
+    wait_until(lambda: len(rig.gateway.capture(made.headers["x-request-id"]).upstream_requests) == 1)
+    capture = rig.gateway.capture(made.headers["x-request-id"])
+    assert_same(capture)
+
+
+def test_a_request_that_got_the_reply_of_another_one_is_not_replayed(rig: StateRig) -> None:
+    rig.plays("chat", HELLO)
+    body, key = {"model": "chat/m", "input": "Hi"}, {"idempotency-key": "once"}
+    rig.http("POST", "/responses", body=body, headers=key)
+    again = rig.http("POST", "/responses", body=body, headers=key)
+    wait_until(lambda: len(rig.gateway.outcomes) == 2)
+    with pytest.raises(AdminError, match="the reply of an earlier one"):
+        rerun(rig.gateway.capture(again.headers["x-request-id"]), replay_site)

@@ -100,6 +100,7 @@ class Compactor:
     async def _summarise(self) -> Summary:
         """Have the model of the request summarise its context. Raises RequestError if it does not."""
         call, context = self._call, self._state.context
+        note_state(call, self._state)
         if context.keeper:
             message = f"Provider {context.keeper!r} keeps this response, so its context cannot be compacted here."
             raise BadRequest("/previous_response_id", f"{message} Send the whole input instead.")
@@ -112,5 +113,13 @@ class Compactor:
         text = "".join(part.text for part in parts if part.type == "output_text")
         if not text.strip():
             raise RequestError(Failure(Kind.UPSTREAM, "The model wrote no summary, so the context is not compacted."))
-        token = seal_compaction(Compaction(text, call.model, owner_digest(call.tenant)))
+        token = seal_compaction(Compaction(text, call.model, owner_digest(self._state.owner)))
         return Summary({"id": mint("cmp_"), "type": "compaction", "encrypted_content": token}, reply.usage)
+
+
+def note_state(call: Call, state: KeptCall) -> None:
+    """Note in the capture of a call what it refers to, where the gateway does not see it."""
+    if call.record.recording is not None:
+        from dragoman.flow.capture.recording_runtime import record_state  # few requests are captured
+
+        record_state(state, call.record.recording)

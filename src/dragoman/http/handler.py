@@ -27,7 +27,7 @@ from dragoman.http.observed_request import ObservedRequest
 from dragoman.http.parked_runs import ParkedRuns, find_worker, read_cursor
 from dragoman.http.rejections import AuthBackoff, HostCheck, key_failure, transport_failure
 from dragoman.http.request_body import read_body, read_call
-from dragoman.http.responses import NO_SOCKET, AnswerCall, ResponsesApi, refuse_state
+from dragoman.http.responses import NO_SOCKET, AnswerCall, ReplayedResponses, ResponsesApi, RestoreState, refuse_state
 from dragoman.http.responses import PATH as SOCKET_PATH
 from dragoman.http.routes import (
     MODEL,
@@ -80,7 +80,7 @@ class RequestHandler:
         host_check: HostCheck,
         scrape: Callable[[], Awaitable[bytes]],
         api: AdminApi | None = None,
-        responses: ResponsesApi | None = None,
+        responses: ResponsesApi | ReplayedResponses | None = None,
     ) -> None:
         self._gateway = gateway
         self._keyring = keyring
@@ -385,10 +385,11 @@ class RequestHandler:
         return use_api_errors(client) if path.startswith((API, "/console")) else client
 
 
-def replay_site(gateway: Gateway, keyring: Keyring) -> RequestHandler:
+def replay_site(gateway: Gateway, keyring: Keyring, restore: RestoreState) -> RequestHandler:
     """Return the handler of a replayed request: only clients on this machine, and no metrics."""
 
     async def scrape() -> bytes:
         return b""
 
-    return RequestHandler(gateway, keyring, HostCheck("127.0.0.1", ()), scrape)
+    responses = ReplayedResponses(gateway, restore)
+    return RequestHandler(gateway, keyring, HostCheck("127.0.0.1", ()), scrape, responses=responses)

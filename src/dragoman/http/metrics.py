@@ -42,7 +42,7 @@ def make_metrics_reader(
         )
         for family, value in values:
             yield Reading(family.name, (), (value,))
-        yield from response_samples(site.responses)
+        yield from response_samples(site.responses if isinstance(site.responses, ResponsesApi) else None)
         for how, count in site.parked_runs.joined.items():
             yield Reading(catalogue.RUNS_JOINED.name, (how,), (count,))
         for result, count in reloads.items():

@@ -16,7 +16,7 @@ from dragoman.flow.gateway import Gateway
 from dragoman.flow.offload import run_off_loop
 from dragoman.flow.upstream import Keeper, relay_resource
 from dragoman.http.background import BackgroundApi
-from dragoman.http.compaction import Compactor
+from dragoman.http.compaction import Compactor, note_state
 from dragoman.http.routes import Role, Route, RoutedRequest, nothing_at, respond_json
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.request import Json
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 AnswerCall = Callable[[Exchange, Call], Awaitable[None]]
 Infer = Callable[[str, AnswerCall, RoutedRequest], Awaitable[None]]
+RestoreState = Callable[[bytes], KeptCall | None]  # of a captured request, by its body; None if it had no state
 
 PATH = "/responses"
 NO_SOCKET = Failure(
@@ -75,7 +76,8 @@ class ResponsesApi:
         """Answer a call with what it refers to; nothing is kept."""
         if self.service.uses_state(call.body):
             raw = await run_off_loop(len(call.body), partial(read_request, call.body))
-            call.state = await self.service.open_call(call.tenant, {**raw, "store": False}, len(call.body))
+            call.state = await self._open(call, {**raw, "store": False})
+            note_state(call, call.state)
         await answer(exchange, call)
 
     async def with_state(self, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
@@ -84,11 +86,7 @@ class ResponsesApi:
             await answer(exchange, call)
             return
         raw = await run_off_loop(len(call.body), partial(read_request, call.body))
-        try:
-            state = await self.service.open_call(call.tenant, raw, len(call.body))
-        except RequestError as refused:
-            _record_refusal(call, refused)
-            raise
+        state = await self._open(call, raw)
         if raw.get("background") and not await self._is_left_to_upstream(call, state):
             await self.background.accept(exchange, call, state, raw)
             return
@@ -118,8 +116,18 @@ class ResponsesApi:
     async def compact(self, exchange: Exchange, call: Call) -> None:
         """Answer POST /responses/compact; nothing is stored."""
         raw = await run_off_loop(len(call.body), partial(read_request, call.body))
-        state = await self.service.open_call(call.tenant, {**raw, "store": False}, len(call.body))
+        state = await self._open(call, {**raw, "store": False})
         await Compactor(self._gateway, exchange, call, state, raw).answer_compact()
+
+    async def _open(self, call: Call, raw: dict[str, Json]) -> KeptCall:
+        """Return the state of a call. A refusal is noted in the capture, too."""
+        try:
+            return await self.service.open_call(call.tenant, raw, len(call.body))
+        except RequestError as refused:
+            if call.record.recording is not None:
+                failure = {"refused": msgspec.to_builtins(refused.failure)}
+                call.record.recording.note_lookup(NO_PROVIDER, LookupName.STATE, lambda: failure)
+            raise
 
     async def _open_socket(self, infer: Infer, request: RoutedRequest) -> None:
         from dragoman.http.websocket import ResponsesSocket, SocketServices  # few clients use it
@@ -210,17 +218,43 @@ def _read_cursor(parameters: list[tuple[str, str]]) -> int | None:
     return max(-1, int(after)) if stream in ("true", "1") else None
 
 
-def _record_refusal(call: Call, refused: RequestError) -> None:
-    """Note in the capture why the state of a call could not be opened."""
-    if call.record.recording is not None:
-        failure = {"refused": msgspec.to_builtins(refused.failure)}
-        call.record.recording.note_lookup(NO_PROVIDER, LookupName.STATE, lambda: failure)
-
-
 def _record_storing(call: Call, state: KeptCall) -> None:
     """Note in the capture that a response could not be stored."""
     if call.record.recording is not None and state.committed is False:
         call.record.recording.note_lookup(NO_PROVIDER, LookupName.NOT_STORED, lambda: {"value": True})
+
+
+class ReplayedResponses:
+    """Answers a captured request with the state that was recorded with it."""
+
+    protocol = NAME
+
+    def __init__(self, gateway: Gateway, restore: RestoreState) -> None:
+        self._gateway = gateway
+        self._restore = restore
+
+    def routes(self, infer: Infer, infer_here: Infer) -> Iterator[Route]:
+        yield Route("POST", f"{PATH}/compact", Role.CLIENT, partial(infer, NAME, self._compact))
+        yield from refuse_state()
+
+    async def with_context(self, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
+        call.state = self._restore(call.body)
+        await answer(exchange, call)
+
+    async def with_state(self, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
+        state, raw = self._restore(call.body), read_request(call.body)
+        if state is not None and check_trigger(raw):
+            await Compactor(self._gateway, exchange, call, state, raw).answer_trigger()
+        else:
+            call.state = state
+            await answer(exchange, call)
+
+    async def _compact(self, exchange: Exchange, call: Call) -> None:
+        state = self._restore(call.body)
+        if state is None:
+            message = "The capture does not have the context of this request: it was made by an older version."
+            raise RequestError(Failure(Kind.BUG, message))
+        await Compactor(self._gateway, exchange, call, state, read_request(call.body)).answer_compact()
 
 
 def refuse_state() -> Iterator[Route]:

@@ -122,6 +122,10 @@ class KeptCall:
         return self.context.has_stored or self.context.conversation is not None
 
     @property
+    def owner(self) -> str:
+        return self._terms.owner
+
+    @property
     def keeps(self) -> bool:
         return self._terms.keeps
 
@@ -177,6 +181,7 @@ class KeptCall:
             "is_remembered": self.memory is not None,
             "in_background": self.in_background,
             "created": self.created,
+            "owner": self.owner,
         }
 
     def locate(self, path: str) -> str:

@@ -10,6 +10,7 @@ import selectors
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -25,11 +26,9 @@ from dragoman.flow.call import Call
 from dragoman.flow.capture.files import to_json
 from dragoman.flow.capture.format import (
     CLIENT_LEFT,
-    NO_PROVIDER,
     Capture,
     Chunk,
     ClientResponse,
-    LookupName,
     TimedEvent,
     UpstreamRequest,
 )
@@ -44,8 +43,10 @@ from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
 from dragoman.net.request_head import RequestHead
 from dragoman.net.tasks import spawn
+from dragoman.responses.kept_call import KeptCall
 
 HOST = "127.0.0.1"
+RUN_HEADER = "x-dragoman-run"
 UNLIMITED_BYTES = 1 << 62
 KEY = "dgm_replayed-requests-come-with-this"
 STORED_KEY = KeyId("key_replayed")
@@ -55,7 +56,7 @@ REPLACED_HEADERS = frozenset(
 
 
 Handler = Callable[[Exchange], Coroutine[object, object, None]]
-MakeHandler = Callable[[Gateway, Keyring], Handler]
+MakeHandler = Callable[[Gateway, Keyring, Callable[[bytes], KeptCall | None]], Handler]
 FIXTURES = Path("tests/fixtures/captures")
 FIXTURE_SUFFIX = ".json"
 MACHINE_ID = re.compile(r"[0-9a-f]{64}")
@@ -70,23 +71,34 @@ def rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
     """
     if capture.truncated:
         raise AdminError(f"The capture is incomplete ({', '.join(capture.truncated)}), so it cannot be replayed.")
+    if _was_given_another_reply(capture):
+        raise AdminError("This request got the reply of an earlier one, and called no upstream: replay that one.")
     with asyncio.Runner(loop_factory=_SimulatedLoop) as runner:
         return runner.run(_rerun(capture, make_handler))
+
+
+def _was_given_another_reply(capture: Capture) -> bool:
+    """Return whether a request was joined to another one or resumed its reply."""
+    response = capture.response
+    if response is None or response.status != 200 or capture.upstream_requests:
+        return False
+    return any(name == RUN_HEADER for name, _ in response.headers)
 
 
 async def _rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
     upstream = RecordedUpstream(capture.upstream_requests, time.time() - capture.started_at)
     lookups = Lookups(capture)
     gateway = _Gateway(make_runtime(capture, upstream, lookups), ReplayedMemory(lookups))
-    gateway.created, gateway.lookups = int(capture.started_at), lookups
+    gateway.created = int(capture.started_at)
     collector = _Collector()
     gateway.captures = RequestCapture(sink=collector)
     keyring = _Keyring(capture.settings.owner)
-    handler = make_handler(gateway, keyring)
+    handler = make_handler(gateway, keyring, partial(restore_state, lookups))
     exchange = Exchange(_make_head(capture), NoConnection(HOST), ByteBudget(UNLIMITED_BYTES))
     exchange.body_arrived(capture.request.body)
     await _serve(handler, exchange, capture)
-    assert collector.job is not None, "the request did not reach the gateway"
+    if collector.job is None:
+        raise AdminError(f"{capture.request.method} {capture.request.path} calls no model, so it cannot be replayed.")
     return mask_capture(collector.job.make_capture(), collector.job.secrets)
 
 
@@ -105,19 +117,15 @@ async def _serve(handler: Handler, exchange: Exchange, capture: Capture) -> None
 
 
 class _Gateway(Gateway):
-    """A gateway whose clock shows the time of the capture, whose ids are counted, and whose store is the capture."""
+    """A gateway whose clock shows the time of the capture, and whose ids are counted."""
 
     created = 0
     ids_made = 0
-    lookups: Lookups
-
-    async def answer(self, exchange: Exchange, call: Call) -> None:
-        if self.lookups.has(NO_PROVIDER, LookupName.STATE):
-            call.state = restore_state(self.lookups, call.body)
-        await super().answer(exchange, call)
 
     def _reply_context(self, call: Call) -> ReplyContext:
-        return replace(super()._reply_context(call), created=self.created, now=self._now, new_id=self._make_id)
+        context = super()._reply_context(call)
+        created = self.created if context.state is None else context.state.created
+        return replace(context, created=created, now=self._now, new_id=self._make_id)
 
     def _make_id(self, prefix: str) -> str:
         self.ids_made += 1

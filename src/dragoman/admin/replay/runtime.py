@@ -158,10 +158,16 @@ class _RecordedState(msgspec.Struct):
     is_remembered: bool
     in_background: bool
     created: int
+    owner: str = ""
 
 
-def restore_state(lookups: Lookups, body: bytes) -> KeptCall:
-    """Return the state of the captured request; raises RequestError if it referred to something that was not there."""
+def restore_state(lookups: Lookups, body: bytes) -> KeptCall | None:
+    """Return the state of the captured request; None if it had none.
+
+    Raises RequestError if the request referred to something that was not there.
+    """
+    if not lookups.has(NO_PROVIDER, LookupName.STATE):
+        return None
     recorded = msgspec.convert(lookups.next(NO_PROVIDER, LookupName.STATE), _RecordedState)
     row = ItemRow(b"", "", b"")
     context = Context(
@@ -171,8 +177,11 @@ def restore_state(lookups: Lookups, body: bytes) -> KeptCall:
         recorded.conversation,
         recorded.keeper,
     )
-    terms = Terms(owner="", keeps=recorded.keeps, retention_s=0, why_not=recorded.why_not)
-    state = KeptCall(None, terms, read_request(body), context, len(body))
+    terms = Terms(recorded.owner, keeps=recorded.keeps, retention_s=0, why_not=recorded.why_not)
+    raw = read_request(body)
+    if recorded.in_background:
+        raw["background"] = True  # what the client asked for; the process that ran the response did not
+    state = KeptCall(None, terms, raw, context, len(body))
     state.in_background, state.created = recorded.in_background, recorded.created
     state.memory = _forget if recorded.is_remembered else None
     state.committed = False if lookups.has(NO_PROVIDER, LookupName.NOT_STORED) else None
