@@ -1,4 +1,4 @@
-"""An inspector that is opened in the middle of a stream: it sees what comes, and the stream does not change."""
+"""Frames of a request under way: those of a recorded one are the whole timeline's, of others the last ones are kept."""
 
 import threading
 import time
@@ -10,6 +10,10 @@ import pytest
 
 from console.browser import Browser
 from console.test_feed import reading
+from dragoman.admin.timeline import FrameReader, TimelineEntry
+from dragoman.flow.capture.format import Chunk
+from dragoman.flow.capture.memory_bounds import TAIL_BYTES, HeadAndTail
+from dragoman.http.console.live_frames import hide_content
 from e2e import speak_chat
 from e2e.meaning import Meant, Say
 from e2e.raw_http import Answered, post
@@ -19,6 +23,7 @@ from gateway import KEY, Running, provider_section, running
 STREAM = speak_chat.stream(Meant((Say(" ".join(f"word-{number}" for number in range(40))),)))
 LAST = {"chat": "[DONE]", "messages": "message_stop"}
 PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages"}
+SSE = "text/event-stream"
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +67,34 @@ def test_a_stream_that_is_inspected_from_its_middle_on_does_not_change(gateway: 
         assert last in texts[-1], side
         assert not any(first in text or "malformed" in text for text in texts[:5]), side
     assert KEY not in str(feed.entries)
+
+
+def test_frames_are_the_same_however_the_bytes_are_cut() -> None:
+    data = b"event: a\ndata: 1\n\nevent: b\ndata: 2\n\n"
+    whole = FrameReader(SSE)
+    expected = [text for _, text in whole.feed(Chunk(0.0, data))]
+    for cut in range(len(data)):
+        reader = FrameReader(SSE)
+        frames = [*reader.feed(Chunk(0.0, data[:cut] or b":\n")), *reader.feed(Chunk(0.0, data[cut:] or b":\n"))]
+        assert [text for _, text in frames] == expected
+
+
+def test_parts_are_read_once_and_a_gap_stands_for_those_that_were_dropped() -> None:
+    stream: HeadAndTail[str] = HeadAndTail("gap")
+    stream.add("1")
+    assert stream.read_from(0) == (["1"], 1)
+    stream.add("2")
+    assert stream.read_from(1) == (["2"], 2)
+    stream.add_to_tail("3", 10)
+    assert stream.read_from(2) == (["3"], 3)
+    for number in range(4, 8):
+        stream.add_to_tail(str(number), TAIL_BYTES)
+    parts, position = stream.read_from(3)
+    assert (parts, position) == (["gap", "7"], 7)
+    assert stream.read_from(position) == ([], 7)
+
+
+def test_without_the_right_to_content_an_entry_has_a_name_and_a_size() -> None:
+    shown = hide_content(TimelineEntry(0.1, "client", 'content_block_delta {"text":"secret"}'))
+    assert shown.text == "content_block_delta, 37 characters"
+    assert hide_content(TimelineEntry(0.1, "hub", '{"secret":1}')).text == "frame, 12 characters"

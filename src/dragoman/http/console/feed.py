@@ -12,12 +12,11 @@ import msgspec
 from dragoman import __version__
 from dragoman.accounts.console_sessions import ConsoleSessions
 from dragoman.accounts.keys import KeyId, Keyring, KeyRow, Scope
-from dragoman.admin.live_timeline import MAX_ENTRIES, LiveTimeline, describe_recording, hide_content
 from dragoman.admin.timeline import TimelineEntry
 from dragoman.http.api.audit import AuditLog
 from dragoman.http.api.wire import PREFIX, Parameters, respond, respond_bytes, response_headers
-from dragoman.http.console.frame_ring import RingTimeline
 from dragoman.http.console.gateway_rows import GatewayRows, Watcher, read_position
+from dragoman.http.console.live_frames import MAX_ENTRIES, LiveTimeline, RingTimeline, describe_recording, hide_content
 from dragoman.http.console.live_requests import TICK_S, LiveRequest, LiveRequests
 from dragoman.http.routes import Role, Route, RoutedRequest
 from dragoman.hub.failure import Failure, Kind, RequestError

@@ -14,7 +14,7 @@ from msgspec import Struct
 from dragoman.flow.capture.recording import Recording
 from dragoman.flow.capture.writer import RequestCapture
 from dragoman.flow.request_record import RequestRecord
-from dragoman.http.console.frame_ring import FrameRing
+from dragoman.http.console.live_frames import FrameRing
 from dragoman.http.console.row_log import Row, RowLog
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.outcome import CLIENT_GONE, OK, Outcome, OutcomeObserver
