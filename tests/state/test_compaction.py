@@ -81,3 +81,16 @@ def test_a_broken_compaction_or_another_keys_is_refused_by_name(rig: StateRig) -
             body = {"model": "chat/m", "input": [bad, {"role": "user", "content": "Hi"}], "store": store}
             status, error = refusal(rig, body, key)
             assert (status, error["param"]) == (400, "input[0]")
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@upstreams
+def test_a_compaction_says_who_wrote_it_and_what_was_lost(rig: StateRig, upstream: str, stream: bool) -> None:
+    rig.plays(upstream, NOTE, NOTE)
+    trigger = [{"role": "user", "content": "I am Ada."}, {"type": "compaction_trigger"}]
+    for reply in (
+        rig.http("POST", "/responses/compact", body={"model": MODELS[upstream], "input": "I am Ada."}),
+        rig.http("POST", "/responses", body={"model": MODELS[upstream], "input": trigger, "stream": stream}),
+    ):
+        assert (reply.status, reply.headers["x-dragoman-route"]) == (200, MODELS[upstream])
+        assert int(reply.headers["x-dragoman-loss"]) == (1 if upstream == "messages" else 0)

@@ -11,7 +11,7 @@ from dragoman.hub.request import Json
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.detached import CollectedResponse, detached_exchange
 from dragoman.net.exchange import Exchange
-from dragoman.net.headers import JSON
+from dragoman.net.headers import JSON, Header
 from dragoman.protocols.responses.encode_response import Snapshot, encode_made, keep_made, stream_made
 from dragoman.protocols.responses.state_items import (
     TRIGGER,
@@ -27,6 +27,7 @@ from dragoman.responses.kept_call import KeptCall
 from dragoman.responses.service import now
 
 MAX_SUMMARY_BYTES = 64 * 1024 * 1024
+OWN_HEADERS = b"x-dragoman-"
 
 
 class _Part(Struct):
@@ -47,6 +48,7 @@ class _Reply(Struct):
 class Summary(Struct, frozen=True):
     item: Item  # the compaction
     usage: Raw
+    headers: list[Header]  # who wrote it, and what was lost on the way
 
 
 class Compactor:
@@ -69,7 +71,7 @@ class Compactor:
         output, usage, time = [summary.item], summary.usage, now()
         state.reply.take(keep_made(snapshot, output, usage, time))
         is_kept = await state.commit()
-        headers = id_headers(call.client, call.id, [])
+        headers = [*id_headers(call.client, call.id, []), *summary.headers]
         if stream:
             done = self._gateway.runtime.config.server.responses_done
             data = stream_made(snapshot, output, usage, time, done=done)
@@ -95,7 +97,8 @@ class Compactor:
             "output": [*user_messages, summary.item],
             "usage": summary.usage,
         }
-        self._exchange.respond(200, [JSON, *id_headers(call.client, call.id, [])], msgspec.json.encode(body))
+        head = [JSON, *id_headers(call.client, call.id, []), *summary.headers]
+        self._exchange.respond(200, head, msgspec.json.encode(body))
 
     async def _summarise(self) -> Summary:
         """Have the model of the request summarise its context. Raises RequestError if it does not."""
@@ -114,7 +117,9 @@ class Compactor:
         if not text.strip():
             raise RequestError(Failure(Kind.UPSTREAM, "The model wrote no summary, so the context is not compacted."))
         token = seal_compaction(Compaction(text, call.model, owner_digest(self._state.owner)))
-        return Summary({"id": mint("cmp_"), "type": "compaction", "encrypted_content": token}, reply.usage)
+        item: Item = {"id": mint("cmp_"), "type": "compaction", "encrypted_content": token}
+        headers = [field for field in collected.headers if field[0].startswith(OWN_HEADERS)]
+        return Summary(item, reply.usage, headers)
 
 
 def note_state(call: Call, state: KeptCall) -> None:
