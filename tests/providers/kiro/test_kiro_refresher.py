@@ -195,6 +195,25 @@ def test_a_truncated_refresh_token_is_reported_and_not_tried(tmp_path: Path, ref
     assert "aorFAKE" not in str(refused.value)
 
 
+def test_a_short_refresh_token_is_tried_if_the_user_or_the_issuer_gave_it(tmp_path: Path) -> None:
+    """Only what another program has written to its file can be truncated."""
+
+    async def rejected_once(rig: Rig) -> tuple[str, bool, str]:
+        first = await rig.refresher.get()
+        return first.access_token, await rig.refresher.renew(), (await rig.refresher.get()).access_token
+
+    path = ide_file(tmp_path / "kiro-auth-token.json")
+    for credentials in (path, "env:KIRO_REFRESH"):
+        with FakeKiro() as fake:
+            for number in (1, 2):
+                tokens = {"accessToken": f"aoaFAKE-{number}", "refreshToken": f"aorFAKE-{number}", "expiresIn": 3600}
+                fake.script(REFRESH, json_answer(tokens))
+            environ = {"KIRO_REFRESH": "aorFAKE-short", "DRAGOMAN_DATA": str(tmp_path)}
+            found = asyncio.run(make_rig(fake, section(credentials), rejected_once, environ))
+            assert found == ("aoaFAKE-1", True, "aoaFAKE-2")
+            assert fake.counts[REFRESH] == 2
+
+
 @pytest.mark.parametrize("refresh", ["aorFAKE-cut", token("cut") + "..."], ids=["short", "with an ellipsis"])
 def test_an_access_token_with_a_truncated_refresh_token_is_used_until_it_expires(tmp_path: Path, refresh: str) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", access="aoaFAKE-alive", refresh=refresh, life_s=60.0)

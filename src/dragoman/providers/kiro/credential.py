@@ -41,6 +41,7 @@ class Credential(Struct, frozen=True):
     issuer_url: str = ""
     scopes: tuple[str, ...] = ()
     builder_id: bool = False
+    is_given: bool = False  # by the user, as a value, or by the issuer: no other program can have cut its refresh token
 
     @property
     def account(self) -> str:
@@ -71,7 +72,7 @@ def describe_truncation(credential: Credential) -> str:
     if credential.method not in (Method.DESKTOP, Method.OIDC):
         return ""
     length = len(credential.refresh_token)
-    if "..." in credential.refresh_token or 0 < length < MIN_TOKEN_LENGTH:
+    if "..." in credential.refresh_token or (0 < length < MIN_TOKEN_LENGTH and not credential.is_given):
         return f"its refresh token is truncated ({length} characters): sign in again, so that a complete one is written"
     return ""
 
@@ -130,10 +131,11 @@ class TokenIssuers:
         self._service = service
         self._region = region
         self._auth = auth
+        self._issued = ""  # the newest refresh token; read back from a file, nothing else says that it is whole
 
     async def renew(self, old: Credential) -> Credential:
         """Raise TokenRejected if the refresh token is not accepted, CredentialError if that is not known."""
-        if describe_truncation(old):
+        if old.refresh_token != self._issued and describe_truncation(old):
             raise TokenRejected("truncated", is_permanent=True)
         match old.method:
             case Method.DESKTOP:
@@ -145,7 +147,9 @@ class TokenIssuers:
                 response = await self._renew_external(old)
             case Method.API_KEY:
                 raise TokenRejected("api_key")
-        return self._merge(old, read_tokens(response))
+        fresh = self._merge(old, read_tokens(response))
+        self._issued = fresh.refresh_token
+        return fresh
 
     def describe_rejection(self, credential: Credential, rejected: TokenRejected) -> str:
         if rejected.code in EXPIRED_CLIENT:
@@ -181,6 +185,7 @@ class TokenIssuers:
             refresh_token=new.refreshToken or new.refresh_token or old.refresh_token,
             expires_at=self._service.clock.now() + min(max(life, 0.0), MAX_LIFE_S),
             profile_arn=new.profileArn or old.profile_arn,
+            is_given=True,
         )
 
 

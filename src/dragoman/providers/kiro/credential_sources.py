@@ -10,6 +10,7 @@ from typing import TypeVar
 import apsw
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.accounts import credential as accounts
 from dragoman.accounts.credential import (
@@ -311,8 +312,9 @@ class RefreshToken:
     def read(self) -> Credential:
         kept = self._file()
         if kept is not None and kept.is_file():
-            return JsonFile(kept).read()
-        return check_credential(Credential(Method.DESKTOP, refresh_token=self._read()), self.location)
+            return replace(JsonFile(kept).read(), is_given=True)
+        given = Credential(Method.DESKTOP, refresh_token=self._read(), is_given=True)
+        return check_credential(given, self.location)
 
     def write(self, consumed: Credential, fresh: Credential) -> bool:
         kept = self._file()
