@@ -218,6 +218,13 @@ def test_all_reasoning_of_a_step_rides_on_its_first_call() -> None:
     assert found == [(first,), (first, second), None, None]
 
 
+def test_reasoning_after_the_text_of_a_whole_reply_is_sent_with_it() -> None:
+    events: list[Event] = [START, *text(0, "t"), *think(1, "a", SEAL), END]
+    (part,) = whole(events, reasoning=None)["candidates"][0]["content"]["parts"]
+    assert part["text"] == "t"
+    assert unseal_thoughts(part["thoughtSignature"]) == (Thought("a", SEAL),)
+
+
 def test_thoughts_are_shown_only_if_the_client_requested_them() -> None:
     events = REPLIES["thoughts"]
     assert [part for part in parts(encode(events)) if part.get("thought")] == [{"text": "Hm.", "thought": True}]

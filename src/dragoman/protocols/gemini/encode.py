@@ -314,12 +314,17 @@ def _encode_pieces(reply: Reply, grounding: Grounding, context: ReplyContext, le
 
 
 def _carry_rest(parts: list[Wire], signature: Wire, ledger: Ledger) -> None:
-    """Add reasoning that nothing follows: an empty part that carries it may not stand beside others."""
+    """Add reasoning that nothing follows to the last part, where Gemini's own replies have it too.
+
+    An empty part that carries it may not stand beside others.
+    """
     if not signature:
         return
     if not parts:
         parts.append({**_EMPTY, **signature})
-    elif "thought" in parts[-1]:
+    elif "text" in parts[-1] and not signature.keys() & parts[-1].keys():
+        if "thought" not in parts[-1]:
+            ledger.note_approximated("/content", "reasoning after the last part of a reply is sent with it")
         parts[-1] = {**parts[-1], **signature}
     else:
         ledger.note_dropped("/content", "reasoning after the last part of a reply has no place")
