@@ -1,4 +1,4 @@
-"""Timestamps of Kiro's tools, and a clock that is corrected by servers."""
+"""Timestamps in credential files, and a clock that is corrected by servers."""
 
 from email.utils import formatdate
 
