@@ -50,14 +50,15 @@ class KnownModels(Struct, frozen=True):
 def find_configured_targets(
     name: str, routes: tuple[ModelRoute, ...], providers: Mapping[str, HasCatalogue]
 ) -> tuple[Route, ...]:
-    """Return the targets of `provider/model` and of `[[models]]`, whatever the catalogues contain."""
+    """Return the targets of `provider/model` and of `[[models]]`, whatever the catalogues contain.
+
+    For `provider/model` only a configured name that is spelled the same comes first: `*` must not hide every provider.
+    """
     outright = _parse_explicit(name, providers)
-    if outright is not None:
-        return (_rename_target(outright, providers),)
     for route in routes:
-        if fnmatchcase(name, route.name):
+        if route.name == name if outright is not None else fnmatchcase(name, route.name):
             return tuple(_rename_target(_parse_target(text, name), providers) for text in route.to)
-    return ()
+    return () if outright is None else (_rename_target(outright, providers),)
 
 
 def find_listed_targets(name: str, catalogues: Mapping[str, KnownModels]) -> tuple[Route, ...]:

@@ -29,7 +29,9 @@ ROUTES = (
     ModelRoute("claude-*", ("claude/*", "openai/gpt-5-mini")),
     ModelRoute("gpt-5-mini", ("claude/claude-opus-4-1-20250805",)),
     ModelRoute("claude-opus", ("never/reached",)),
+    ModelRoute("openai/gpt-5", ("openai/gpt-5-mini", "claude/claude-opus-4-1-20250805")),
 )
+CATCH_ALL = (ModelRoute("*", ("claude/*",)),)
 
 
 class FakeProvider(Struct, frozen=True):
@@ -42,11 +44,18 @@ def found(name: str) -> list[str]:
     return [str(route) for route in configured or find_listed_targets(name, BOTH)]
 
 
+def test_a_glob_does_not_hide_a_provider_that_is_named_outright() -> None:
+    providers = dict.fromkeys(BOTH, FakeProvider())
+    assert find_configured_targets("openai/x", CATCH_ALL, providers) == (Route("openai", "x"),)
+    assert find_configured_targets("nobody/x", CATCH_ALL, providers) == (Route("claude", "nobody/x"),)
+
+
 @pytest.mark.parametrize(
     ("name", "targets"),
     [
         ("openai/gpt-5-mini", ["openai/gpt-5-mini"]),
         ("openai/anything/at-all", ["openai/anything/at-all"]),
+        ("openai/gpt-5", ["openai/gpt-5-mini", "claude/claude-opus-4-1-20250805"]),  # configured by its whole name
         ("fast", ["openai/gpt-5-mini"]),
         ("claude-new", ["claude/claude-new", "openai/gpt-5-mini"]),
         ("claude-opus", ["claude/claude-opus", "openai/gpt-5-mini"]),  # the first that matches
