@@ -1,7 +1,9 @@
 """Responses over a WebSocket, judged by the `websockets` client that OpenAI's SDK uses."""
 
+import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from websockets.exceptions import InvalidStatus
@@ -185,3 +187,17 @@ def test_the_handshake_carries_a_request_id(rig: StateRig) -> None:
     with socket(rig) as opened:
         assert opened.response is not None
         assert opened.response.headers["x-request-id"].startswith("req_")
+
+
+def test_a_key_that_is_revoked_starts_no_more_requests_on_its_connections(tmp_path: Path) -> None:
+    with state_rigged(tmp_path) as rig:
+        fake = rig.plays("chat", HELLO, stream=True)
+        with socket(rig, "bob") as opened:
+            assert run(opened)[-1]["type"] == "response.completed"
+            revoking = rig.gateway.app.keyring.revoke("bob")
+            asyncio.run_coroutine_threadsafe(revoking, rig.gateway.loop).result(60)
+            for generate in (True, False):
+                refused = run(opened, generate=generate)
+                assert (refused[-1]["status"], error(refused)["code"]) == (401, "invalid_api_key")
+                assert refused[-1]["headers"]["x-should-retry"] == "false"
+        assert len(fake.calls) == 1

@@ -23,6 +23,7 @@ from dragoman.hub.request import Json
 from dragoman.net.errors import ClientDisconnected
 from dragoman.net.exchange import Exchange
 from dragoman.net.tasks import spawn
+from dragoman.protocols import find_client_keys
 from dragoman.protocols.responses.errors import render_error
 from dragoman.protocols.responses.state_items import read_request
 from dragoman.protocols.responses.wire import NAME
@@ -57,7 +58,7 @@ class ResponsesApi:
         self._gateway = gateway
         self.service = service
         self.background = background
-        self._tenant = keyring.tenant
+        self._keyring, self._tenant = keyring, keyring.tenant
         self._conversations = ConversationsApi(Conversations(service), keyring.tenant)
         self._sockets: set[ResponsesSocket] = set()
         self._is_stopping = False
@@ -136,7 +137,7 @@ class ResponsesApi:
         if not wants_websocket(request.exchange.headers):
             await refuse_websocket(request)
             return
-        services = SocketServices(self._gateway, self.service, NAME, infer)
+        services = SocketServices(self._gateway, self.service, NAME, infer, self._is_authorised)
         socket = ResponsesSocket(services, request, self._tenant(request.key))
         socket.is_retired = self._is_stopping
         self._sockets.add(socket)
@@ -144,6 +145,10 @@ class ResponsesApi:
             await socket.run()
         finally:
             self._sockets.discard(socket)
+
+    def _is_authorised(self, exchange: Exchange) -> bool:
+        """Return whether the key of a request is still valid: it may have been revoked, or have expired."""
+        return any(map(self._keyring.check, find_client_keys(exchange.headers.lasting, exchange.query)))
 
     def begin_stop(self) -> None:
         """Take no more background responses, and close every WebSocket once no request is under way on it."""

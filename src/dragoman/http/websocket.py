@@ -16,6 +16,7 @@ from dragoman.flow.gateway import Gateway
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.http.compaction import Compactor
 from dragoman.http.parked_runs import KEY, LAST_EVENT, PARK, RESUME
+from dragoman.http.rejections import key_failure
 from dragoman.http.routes import RoutedRequest, id_header
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.ports import Client
@@ -71,6 +72,7 @@ class SocketServices(Struct, frozen=True):
     service: ResponseService
     protocol: str
     infer: Infer
+    is_authorised: Callable[[Exchange], bool]  # whether the key of the handshake is still valid
 
 
 class LaneConnection(NoConnection):
@@ -219,6 +221,8 @@ class ResponsesSocket:
         if fields.get("type") != "response.create":
             shown = msgspec.json.encode(fields.get("type")).decode()[:80]
             raise BadRequest("/type", f"type must be response.create, got {shown}.")
+        if not self._services.is_authorised(self._request.exchange):
+            raise RequestError(key_failure(self._request.exchange))
         if fields.get("background"):
             raise BadRequest("/background", "background is not possible over a WebSocket: POST the request.")
         if self._waiting >= MAX_WAITING:
