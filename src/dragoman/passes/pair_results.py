@@ -57,7 +57,7 @@ class _CallIndex:
                 case ToolCall() if turn.role is Role.ASSISTANT:
                     parts.append(self._call(part, index, added))
                 case ToolCall():
-                    parts.append(call_to_text(part, self._ledger))
+                    parts.append(_call_to_text(part, self._ledger))
                 case ToolResult():
                     parts += self._result(part, index)
                 case _:
@@ -74,7 +74,7 @@ class _CallIndex:
     def _result(self, result: ToolResult, index: int) -> list[Part]:
         slots = self._open.get(result.call_id)
         if slots is None:
-            return result_to_text(result, None, self._ledger)
+            return _result_to_text(result, None, self._ledger)
         slot = next((slot for slot in slots if slot.result is None), slots[-1])
         if slot.result is not None:
             self._ledger.note_dropped(slot.result.at, "a call has several results: only the last one is sent")
@@ -151,15 +151,15 @@ def _flatten_turn(turn: Turn, names: dict[str, str], ledger: Ledger) -> Turn:
         match part:
             case ToolCall():
                 names[part.id] = part.name
-                parts.append(call_to_text(part, ledger))
+                parts.append(_call_to_text(part, ledger))
             case ToolResult():
-                parts += result_to_text(part, names.get(part.call_id), ledger)
+                parts += _result_to_text(part, names.get(part.call_id), ledger)
             case _:
                 parts.append(part)
     return replace(turn, parts=tuple(parts))
 
 
-def call_to_text(call: ToolCall, ledger: Ledger) -> Text:
+def _call_to_text(call: ToolCall, ledger: Ledger) -> Text:
     """Return a call as text that cannot be confused with a call."""
     ledger.note_approximated(call.at, "a call that cannot be sent as one is sent as text")
     if call.cache is not None:
@@ -167,7 +167,7 @@ def call_to_text(call: ToolCall, ledger: Ledger) -> Text:
     return Text(f"(The tool {call.name} was called with these arguments: {call.arguments or '{}'})", call.at)
 
 
-def result_to_text(result: ToolResult, name: str | None, ledger: Ledger) -> list[Part]:
+def _result_to_text(result: ToolResult, name: str | None, ledger: Ledger) -> list[Part]:
     """Return the content of a result, after a line that names its call."""
     ledger.note_approximated(result.at, "a result that cannot be sent as one is sent as text")
     if result.cache is not None:

@@ -41,7 +41,7 @@ class CallSyntax(Struct, frozen=True):
     read: Callable[[re.Match[str], Tools], CallReader]
 
 
-def prefix_pattern(*parts: str) -> str:
+def _prefix_pattern(*parts: str) -> str:
     """Return a pattern that matches every prefix of what the parts match in sequence."""
     pattern = ""
     for part in reversed(parts):
@@ -98,7 +98,7 @@ class _Bracket:
 
 BRACKET = CallSyntax(
     head=re.compile(rf"\[Called{_SPACE}{_NAME}{_SPACE}with{_SPACE}args:\s{{0,4}}(?=\{{)"),
-    prefix=re.compile(prefix_pattern(r"\[", *"Called", _SPACE, _NAME, _SPACE, *"with", _SPACE, *"args:", r"\s{1,4}")),
+    prefix=re.compile(_prefix_pattern(r"\[", *"Called", _SPACE, _NAME, _SPACE, *"with", _SPACE, *"args:", r"\s{1,4}")),
     read=_Bracket,
 )
 
@@ -121,7 +121,7 @@ def _any_of(*ways: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _any_prefix_of(*ways: tuple[str, ...], after: tuple[str, ...] = ()) -> re.Pattern[str]:
-    return re.compile("|".join(prefix_pattern(*after, _GAP, *way) for way in ways))
+    return re.compile("|".join(_prefix_pattern(*after, _GAP, *way) for way in ways))
 
 
 _NEXT_CALL = _any_of(_INVOKE, _CALLS_END)
@@ -201,7 +201,7 @@ class _Invokes:
 
     def _end_call(self, name: str) -> None:
         assert self._calls is not None
-        self._calls.append((name, convert_arguments(self._values, self._tools[name])))
+        self._calls.append((name, _convert_arguments(self._values, self._tools[name])))
         self._name, self._values = None, {}
 
     def _read_value(self, key: str, text: str, at: int) -> int | None:
@@ -233,7 +233,7 @@ def _find_text_end(text: str, at: int) -> int:
 
 TAGS = CallSyntax(
     head=re.compile("".join((*_CALLS, _GAP, *_INVOKE))),
-    prefix=re.compile(prefix_pattern(*_CALLS, _GAP, *_INVOKE)),
+    prefix=re.compile(_prefix_pattern(*_CALLS, _GAP, *_INVOKE)),
     read=_Invokes,
 )
 
@@ -249,7 +249,7 @@ _JSON_TYPES: dict[type, frozenset[str]] = {
 }
 
 
-def convert_arguments(values: dict[str, str], schema: Json) -> str:
+def _convert_arguments(values: dict[str, str], schema: Json) -> str:
     """Return arguments as JSON. A value is parsed where the schema requires another type than text."""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     known = properties if isinstance(properties, dict) else {}

@@ -121,7 +121,7 @@ def render_error(failure: Failure, request_id: str) -> ErrorResponse:
     status = _RENDERED[failure.kind][0]
     if failure.kind is Kind.UPSTREAM and failure.status == 500:
         status = 500
-    return ErrorResponse(status, encode_error(failure))
+    return ErrorResponse(status, _encode_error(failure))
 
 
 def render_stream_error(failure: Failure, started: Started | None, frames: int, stream_type: bytes) -> bytes:
@@ -130,10 +130,10 @@ def render_stream_error(failure: Failure, started: Started | None, frames: int, 
 
 
 def encode_error_event(failure: Failure) -> bytes:
-    return encode_event(encode_error(failure))
+    return encode_event(_encode_error(failure))
 
 
-def encode_error(failure: Failure) -> bytes:
+def _encode_error(failure: Failure) -> bytes:
     error_type = _RENDERED[failure.kind][1]
     error = {
         "message": failure.message,

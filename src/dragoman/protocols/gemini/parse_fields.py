@@ -12,7 +12,7 @@ _LETTER = re.compile(r"_([a-z0-9])")
 
 
 @lru_cache(maxsize=1024)
-def to_camel_case(key: str) -> str:
+def _to_camel_case(key: str) -> str:
     """Return a key in the spelling of Google's documentation."""
     return _LETTER.sub(lambda found: found[1].upper(), key)
 
@@ -35,7 +35,7 @@ class ProtoFields(Fields):
     def _rename(self, raw: dict[str, object]) -> dict[str, object]:
         renamed: dict[str, object] = {}
         for key, value in raw.items():
-            name = to_camel_case(key)
+            name = _to_camel_case(key)
             if name == key or name in raw:
                 renamed[key] = value
             else:
@@ -162,7 +162,7 @@ def _read_json_node(schema: _Schema) -> _Schema:
 def _read_dialect_node(schema: _Schema) -> _Schema:
     node: _Schema = {}
     for key, value in schema.items():
-        name = key if to_camel_case(key) in schema else to_camel_case(key)
+        name = key if _to_camel_case(key) in schema else _to_camel_case(key)
         if value is not None and name not in ("nullable", "example", "propertyOrdering"):
             node[name] = _read_keyword(name, value)
     if node.get("type") == _UNSPECIFIED:

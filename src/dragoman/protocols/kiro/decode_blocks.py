@@ -210,7 +210,7 @@ def cite_quotation(event: CitationEvent) -> Iterator[Citation]:
     yield Citation(event.citation_link, event.citation_text, None, span.start, span.end, record)
 
 
-def place_citation(citation: Citation, base: int, length: int) -> Citation:
+def _place_citation(citation: Citation, base: int, length: int) -> Citation:
     """Return the citation with positions within its block; one outside the block applies to the whole block."""
     start, end = citation.start, citation.end
     if start is None or end is None or not base <= start <= end <= base + length:
@@ -307,7 +307,7 @@ class Blocks:
         return [*closed, Opened(self._take_number(), what)]
 
     def _place(self, citation: Citation) -> CitationAdded:
-        return CitationAdded(self._next - 1, place_citation(citation, self._base, self._length))
+        return CitationAdded(self._next - 1, _place_citation(citation, self._base, self._length))
 
     def _opaque(self, form: Form, payload: str) -> Opaque:
         return Opaque(self._issuer.name, form, payload, self._issuer.model)

@@ -36,7 +36,7 @@ _UNSUPPORTED: dict[str, object] = {
 }
 
 
-def clean_schema(schema: object) -> object:
+def _clean_schema(schema: object) -> object:
     """Return a schema that Anthropic accepts: objects are closed, and limits move into descriptions."""
     if not isinstance(schema, dict):
         return schema
@@ -51,9 +51,9 @@ def clean_schema(schema: object) -> object:
         elif key in _NAMED:
             clean[key] = _clean_each(value)
         elif key in _CHOICES and isinstance(value, list) and _CHOICES[key] not in clean:
-            clean[_CHOICES[key]] = [clean_schema(choice) for choice in value]
+            clean[_CHOICES[key]] = [_clean_schema(choice) for choice in value]
         elif key == "items" and isinstance(value, dict):
-            clean[key] = clean_schema(value)
+            clean[key] = _clean_schema(value)
         elif key not in _MEANINGLESS or isinstance(value, dict):  # the type of a map's values is described
             described[key] = value
     if schema.get("type") == "object" or "properties" in schema:
@@ -64,7 +64,7 @@ def clean_schema(schema: object) -> object:
 def _clean_each(schemas: object) -> object:
     if not isinstance(schemas, dict):
         return schemas
-    return {name: clean_schema(schema) for name, schema in schemas.items()}
+    return {name: _clean_schema(schema) for name, schema in schemas.items()}
 
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
@@ -142,7 +142,7 @@ def _build_output_config(request: Request, thinking: ThinkingPlan, ledger: Ledge
 
 def _clean_format_schema(format: Format) -> object:
     try:
-        return clean_schema(format.schema)
+        return _clean_schema(format.schema)
     except RecursionError as error:
         raise BadRequest(format.at, "The schema of the response format is nested too deeply.") from error
 

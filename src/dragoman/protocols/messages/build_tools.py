@@ -21,21 +21,21 @@ _NATIVE: dict[str, Wire] = {
 _CHOICES = {Pick.AUTO: "auto", Pick.NONE: "none", Pick.REQUIRED: "any", Pick.NAMED: "tool"}
 
 
-def has_equivalent(tool: Hosted, deferred: bool) -> bool:
+def _has_equivalent(tool: Hosted, deferred: bool) -> bool:
     """Return whether Anthropic has an equivalent; its tool search needs deferred tools and is run by the vendor."""
     if tool.kind != "tool_search":
         return tool.kind in _EQUIVALENT_KINDS
     return deferred and not (isinstance(tool.raw, dict) and tool.raw.get("execution") == "client")
 
 
-def is_chosen_by_name(tool: Tool, choice: ToolChoice) -> bool:
+def _is_chosen_by_name(tool: Tool, choice: ToolChoice) -> bool:
     """Return whether a named choice means this tool."""
     if isinstance(tool, Hosted):
         return tool.kind == choice.hosted or (choice.name is not None and hosted_name(tool) == choice.name)
     return tool.name == choice.name
 
 
-def build_hosted(tool: Hosted, request: Request, content: ContentBuilder) -> Wire:
+def _build_hosted(tool: Hosted, request: Request, content: ContentBuilder) -> Wire:
     """Build a vendor-run tool for `tools`."""
     if content.same_protocol:
         return dict(tool.raw) if isinstance(tool.raw, dict) else {"type": tool.kind}
@@ -52,7 +52,7 @@ def build_hosted(tool: Hosted, request: Request, content: ContentBuilder) -> Wir
     return wire
 
 
-def build_server(tool: Hosted, content: ContentBuilder) -> Wire:
+def _build_server(tool: Hosted, content: ContentBuilder) -> Wire:
     """Build an entry of `mcp_servers`."""
     raw = tool.raw if isinstance(tool.raw, dict) else {}
     if content.same_protocol:
@@ -115,10 +115,10 @@ def build_tools(request: Request, profile: Profile, thinking: bool, content: Con
             case Function():
                 offered.tools.append(_build_function(tool, searchable or content.same_protocol, content))
             case Hosted(kind="mcp"):
-                offered.servers.append(build_server(tool, content))
+                offered.servers.append(_build_server(tool, content))
                 offered.tools += _build_toolsets(tool, tools, content)
             case Hosted():
-                offered.tools.append(build_hosted(tool, request, content))
+                offered.tools.append(_build_hosted(tool, request, content))
             case Custom():
                 raise BadRequest(tool.at, "A Messages upstream has no custom tools. Use a function.")
     _note_call_limit(request, tools, content)
@@ -131,7 +131,7 @@ def _drop_unsupported(tools: Sequence[Tool], choice: ToolChoice | None, content:
     if Hosted not in map(type, tools):
         return tuple(tools)
     deferred = any(isinstance(tool, Function) and tool.deferred for tool in tools)
-    kept = tuple(tool for tool in tools if not isinstance(tool, Hosted) or has_equivalent(tool, deferred))
+    kept = tuple(tool for tool in tools if not isinstance(tool, Hosted) or _has_equivalent(tool, deferred))
     for tool in tools:
         if not isinstance(tool, Hosted) or tool in kept:
             continue
@@ -158,7 +158,7 @@ def _apply_choice(
     if profile.forced_choice and (profile.forced_choice_while_thinking or not thinking):
         return tools, choice
     if choice.pick is Pick.NAMED:
-        tools = _keep_chosen(tools, lambda tool: is_chosen_by_name(tool, choice), content)
+        tools = _keep_chosen(tools, lambda tool: _is_chosen_by_name(tool, choice), content)
     content.ledger.note_approximated(choice.at, "this model cannot be forced to call a tool")
     return tools, ToolChoice(Pick.AUTO, choice.at)
 
@@ -175,7 +175,7 @@ def _check_choice(tools: Sequence[Tool], choice: ToolChoice) -> None:
         raise BadRequest(
             choice.at, "tool_choice requires a tool call, but no tool is offered. Add a tool or remove tool_choice."
         )
-    if choice.pick is Pick.NAMED and not any(is_chosen_by_name(tool, choice) for tool in tools):
+    if choice.pick is Pick.NAMED and not any(_is_chosen_by_name(tool, choice) for tool in tools):
         raise BadRequest(
             choice.at, f"tool_choice names {choice.name or choice.hosted!r}, which is not among the tools."
         )

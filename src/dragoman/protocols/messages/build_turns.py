@@ -20,7 +20,7 @@ _OPENING = "(continue)"
 _NO_RESULT = "[no result]"
 
 
-class CallIds:
+class _CallIds:
     """Give each call of a request its own id in Anthropic's alphabet; equal requests get equal ids."""
 
     __slots__ = ("_counts", "_taken")
@@ -190,7 +190,7 @@ def _merge_runs(runs: Iterable[_Run]) -> Iterator[_Run]:
 
 def _pair_calls(runs: Sequence[_Run], content: ContentBuilder) -> list[list[_PairedCall]]:
     """Return the calls of each run with their results, and remove the results from where they stood."""
-    ids = CallIds()
+    ids = _CallIds()
     open_pairs: dict[str, _PairedCall] = {}
     pairs: list[list[_PairedCall]] = []
     for run in runs:

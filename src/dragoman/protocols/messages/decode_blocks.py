@@ -300,8 +300,8 @@ class Blocks:
         self, kind: str, id: str, as_object: list[dict[str, object]], results: tuple[Citation, ...] | None
     ) -> Sequence[Event]:
         number = self._numbers.take()
-        output, failed = read_outcome(as_object[-1])
-        hosted = HostedBlock(id, kind, read_hosted_input(kind, as_object[0]), results, as_object, output, failed)
+        output, failed = _read_outcome(as_object[-1])
+        hosted = HostedBlock(id, kind, _read_hosted_input(kind, as_object[0]), results, as_object, output, failed)
         return (Opened(number, hosted), Closed(number))
 
 
@@ -353,7 +353,7 @@ def _read_page(content: Raw) -> Iterator[Citation]:
 _RESULT_READERS = {"web_search": _read_search_hits, "web_fetch": _read_page}
 
 
-def read_hosted_input(kind: str, use: Wire) -> Wire:
+def _read_hosted_input(kind: str, use: Wire) -> Wire:
     """Return the input of a vendor-run tool, with the hub's keys."""
     given = use.get("input")
     given_input: Wire = {str(key): value for key, value in given.items()} if isinstance(given, dict) else {}
@@ -364,7 +364,7 @@ def read_hosted_input(kind: str, use: Wire) -> Wire:
     return given_input
 
 
-def read_outcome(result: Wire) -> tuple[str | None, bool]:
+def _read_outcome(result: Wire) -> tuple[str | None, bool]:
     """Return what a tool printed or returned, and whether that is an error."""
     content = result.get("content")
     if isinstance(content, list):

@@ -45,7 +45,7 @@ _call_item = msgspec.json.Decoder(wire.CallItem)
 _object = msgspec.json.Decoder(dict[str, object])
 
 
-def read_hosted(type_: str, item: Item) -> HostedBlock:
+def _read_hosted(type_: str, item: Item) -> HostedBlock:
     """Return the block of a finished hosted item; `raw` is for clients of this protocol."""
     id_ = item.get("id")
     read = _READERS.get(type_)
@@ -367,7 +367,7 @@ class Decoder:
             case "function_call" | "custom_tool_call":
                 return self._finish_call(index, _CALLS[type_], _call_item.decode(raw))
             case _ if type_ in wire.HOSTED_ITEMS:
-                hosted = read_hosted(type_, _object.decode(raw))
+                hosted = _read_hosted(type_, _object.decode(raw))
                 self._searches += hosted.kind == SEARCH and not hosted.failed
                 self._pages += hosted.kind == FETCH and not hosted.failed
                 number = next(self._block_numbers)

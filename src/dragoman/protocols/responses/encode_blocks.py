@@ -63,7 +63,7 @@ FUNCTION = ItemEvents(
 CUSTOM = ItemEvents("ctc_", "response.custom_tool_call_input.delta", "response.custom_tool_call_input.done", "input")
 
 
-def choose_events(what: Block) -> ItemEvents:
+def _choose_events(what: Block) -> ItemEvents:
     match what:
         case TextBlock():
             return TEXT
@@ -100,7 +100,7 @@ class OpenItem:
         if type(what) is CallBlock and not what.id:
             what = replace(what, id=mint("call_"))  # a client cannot answer a call without an id
         self.what = what
-        self.events = choose_events(what)
+        self.events = _choose_events(what)
         self.index = index
         self.id = mint(self.events.prefix)
         self.text: list[str] = []

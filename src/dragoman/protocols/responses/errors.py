@@ -107,7 +107,7 @@ _body_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 def read_failure(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
     """Return the failure that an error response reports."""
-    error = find_error(body)
+    error = _find_error(body)
     message = clean_message(error.message or "") if error else strip_html(body)
     message = message or f"the upstream answered HTTP {status} without a message"
     kind = _choose_kind(error, status, message)
@@ -118,7 +118,7 @@ def read_failure(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Fa
     return Failure(kind, message, status=status, code=_error_code(error), retry_after=retry, resets_at=resets_at)
 
 
-def find_error(body: bytes) -> wire.Error | None:
+def _find_error(body: bytes) -> wire.Error | None:
     """Return the error in a body: nested, flat, a bare string, or FastAPI's `detail`."""
     try:
         fields = _body_decoder.decode(body)
@@ -218,7 +218,7 @@ def _retry_delay(error: wire.Error | None, message: str) -> float | None:
 
 def read_unusable(body: bytes, why: str, code: str | None = None) -> Failure:
     """Return the failure of a reply that cannot be read: the error in its body, or `why` it cannot."""
-    error = find_error(body)
+    error = _find_error(body)
     if error is not None:
         return read_stream_error(error)
     seen = "it is HTML" if body.lstrip()[:1] == b"<" else why
