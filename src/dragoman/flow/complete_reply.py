@@ -42,12 +42,13 @@ from dragoman.passes.truncation_notice import digest_conversation, make_lost_cal
 from dragoman.providers.provider import Attempt
 from dragoman.stages.hold_end import HoldTruncatedCall
 
+log = logging.getLogger(__name__)
+
 INSTRUCTION = (
     "Your reply was interrupted after the text above. Write {marker} and then, directly after it, continue the reply "
     "from exactly where it stops, even in the middle of a word: do not repeat anything, do not apologise, do not "
     "comment on the interruption."
 )
-log = logging.getLogger(__name__)
 
 TIMEOUT_S = 60.0
 MAX_BYTES = 4 * 1024 * 1024

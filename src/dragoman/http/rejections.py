@@ -24,11 +24,12 @@ from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header, Headers
 from dragoman.protocols import PROTOCOLS, find_client_keys
 
+log = logging.getLogger(__name__)
+
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 # As RFC 6454 serialises an origin: scheme "://" host [":" port], with an IPv6 address in brackets.
 _ORIGIN = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://(?:\[([0-9A-Fa-f:.]+)\]|([^\s/?#@:\[\]]*))(?::[0-9]{0,5})?/?")
 _SHOWN_CHARACTERS = 80
-log = logging.getLogger(__name__)
 
 FREE_FAILURES = 10  # of one address at once: a person who tries old keys notices nothing
 INTERVAL_S = 0.2  # from then on, one failure in so many seconds

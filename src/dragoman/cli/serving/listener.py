@@ -19,11 +19,12 @@ from dragoman.admin.errors import AdminError
 from dragoman.admin.running_gateway import read_version
 from dragoman.config import Server
 
+log = logging.getLogger(__name__)
+
 BACKLOG = 1024
 BIND_RETRY_S = 0.5
 BIND_PAUSE_S = 0.05
 MAX_SOCKET_PATH = 100  # bytes; macOS has the lowest limit, 103
-log = logging.getLogger(__name__)
 
 GREETING = b"dragoman listening socket 1\n"
 READY = b"ready\n"
