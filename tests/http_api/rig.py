@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from cli.shell import wait_for
 from dragoman.accounts.keys import Grant, KeyRole, Scope
 from gateway import KEY, Running
 from wire_json import Json
@@ -56,3 +57,8 @@ def make_token(gateway: Running, *scopes: Scope) -> str:
 
 def capture_all(directory: Path) -> str:
     return f'{ECHO}[debug]\ncapture = "all"\ndirectory = "{directory}/captures"\n'
+
+
+def wait_for_captures(gateway: Running, count: int) -> None:
+    """Wait until so many requests are captured: their files are written by a thread, after the responses."""
+    wait_for(lambda: len(call(gateway, "GET", "/api/v1/captures").json["captures"]) == count)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway import KEY, Running, running
-from http_api.rig import call, capture_all, chat
+from http_api.rig import call, capture_all, chat, wait_for_captures
 from wire_json import Json
 
 IDS = [f"req_own_{number}" for number in range(3)]
@@ -22,6 +22,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             assert chat(started, started.keys["alice"], request_id=request_id) == 200
         assert chat(started, started.keys["bob"], "=2+5", request_id="req_bob") == 404
         assert chat(started, KEY, request_id="req_environment") == 200
+        wait_for_captures(started, len(IDS) + 2)
         yield started
 
 

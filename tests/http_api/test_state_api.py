@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gateway import KEY, Running, running
-from http_api.rig import call, capture_all, chat
+from http_api.rig import call, capture_all, chat, wait_for_captures
 
 MORE = """
 [[models]]
@@ -26,6 +26,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     directory = Path(tmp_path_factory.mktemp("state"))
     with running(capture_all(directory) + MORE, directory, stored=["alice"]) as started:
         assert chat(started, started.keys["alice"], request_id="req_captured") == 200
+        wait_for_captures(started, 1)
         yield started
 
 
