@@ -47,7 +47,8 @@ from dragoman.hub.request import (
 from dragoman.hub.usage import Usage
 from dragoman.protocols.native import PROTOCOL
 from dragoman.protocols.native.build import build
-from dragoman.protocols.native.decode import Decoder, LineFramer, decode_whole, read_failure
+from dragoman.protocols.native.decode import Decoder, LineFramer, decode_whole
+from dragoman.protocols.native.errors import read_failure
 from laws import assert_any_cut_agrees, assert_linear, assert_total, run
 from replies import END, START, call, text
 
@@ -218,6 +219,7 @@ def test_an_error_body_is_read_and_an_unknown_one_is_read_by_its_status() -> Non
     limited = read_failure(429, {b"retry-after": b"3"}, b"<html>busy</html>")
     assert (limited.kind, limited.status, limited.retry_after) == (Kind.RATE_LIMITED, 429, 3.0)
     assert read_failure(500, {b"retry-after": b"soon"}, b"").kind is Kind.UPSTREAM
+    assert read_failure(500, {}, b'{"kind": "upstream", "message": "\xff"}').kind is Kind.UPSTREAM  # not UTF-8
 
 
 def test_no_client_uses_the_native_protocol() -> None:

@@ -1,4 +1,4 @@
-"""The hub's own values as JSON, for the built-in echo provider: nothing is lost."""
+"""Native: the hub's own requests and events as JSON, for the built-in echo provider, so that nothing is lost."""
 
 from dragoman.hub.deferred import Deferred
 from dragoman.hub.ports import (
@@ -44,7 +44,7 @@ def _decode_whole() -> DecodeWhole:
 
 @Deferred
 def _read_error() -> ReadError:
-    from dragoman.protocols.native.decode import read_failure
+    from dragoman.protocols.native.errors import read_failure
 
     return read_failure
 

@@ -1,57 +1,19 @@
-"""Decode a native reply, streamed or whole, into hub events, and its error responses into failures.
+"""Decode a native reply, streamed or whole, into hub events."""
 
-Each line of a stream is one event as JSON, its type under `type`.
-"""
+from collections.abc import Sequence
 
-from collections.abc import Mapping, Sequence
-
-import msgspec
-from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from dragoman.framing.error_text import describe_error_page, kind_for_status, retry_after
 from dragoman.framing.sse import Broken
-from dragoman.hub.events import (
-    CitationAdded,
-    Closed,
-    Delta,
-    Ended,
-    Event,
-    Failed,
-    OpaqueAdded,
-    Opened,
-    Started,
-    UsageReported,
-)
+from dragoman.hub.events import Ended, Event, Failed, OpaqueAdded, UsageReported
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer, Progress
 from dragoman.hub.usage import clamp_usage
+from dragoman.protocols.native.wire import LINE, LINES, Line, read_event
 
 _MAX_LINE_BYTES = 16 * 1024 * 1024
 _UNREADABLE = (ValueError, RecursionError)
-_failure = msgspec.json.Decoder(Failure)
-
-
-class _DeltaLine(Struct, frozen=True, tag="delta"):
-    """A Delta as it is read: msgspec cannot decode `Raw | None`."""
-
-    block: int
-    text: str
-    logprobs: Raw = Raw(b"null")
-
-
-_Line = Started | Opened | _DeltaLine | OpaqueAdded | CitationAdded | Closed | UsageReported | Ended | Failed
-
-_LINE = msgspec.json.Decoder(_Line)
-_LINES = msgspec.json.Decoder(list[_Line])
-
-
-def _read_event(line: _Line) -> Event:
-    if not isinstance(line, _DeltaLine):
-        return line
-    absent = bytes(line.logprobs) == b"null"
-    return Delta(line.block, line.text, None if absent else line.logprobs.copy())
 
 
 class LineFramer:
@@ -111,13 +73,13 @@ class Decoder:
         if not isinstance(frame, bytes):
             return self._fail(Kind.CORRUPT, f"the reply cannot be read: {getattr(frame, 'why', frame)}")
         try:
-            line = _LINE.decode(frame)
+            line = LINE.decode(frame)
         except _UNREADABLE:
             return self._fail(Kind.CORRUPT, "the reply has a line that is not an event")
         return (self.take(line),)
 
-    def take(self, line: _Line) -> Event:
-        event = _read_event(line)
+    def take(self, line: Line) -> Event:
+        event = read_event(line)
         self._is_over = isinstance(event, Ended | Failed)
         if isinstance(event, OpaqueAdded):
             return OpaqueAdded(event.block, replace(event.opaque, issuer=self._issuer.name, model=self._issuer.model))
@@ -136,7 +98,7 @@ class Decoder:
 def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     """Return the events of a reply that is one JSON array."""
     try:
-        lines = _LINES.decode(body)
+        lines = LINES.decode(body)
     except _UNREADABLE:
         return [Failed(Failure(Kind.CORRUPT, "the reply is not a list of events"))]
     decoder = Decoder(issuer, ledger)
@@ -146,11 +108,3 @@ def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
         if isinstance(events[-1], Ended | Failed):
             return events
     return [*events, *decoder.finish()]
-
-
-def read_failure(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
-    try:
-        failure = _failure.decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        failure = Failure(kind_for_status(status), describe_error_page(status, body))
-    return replace(failure, status=status, retry_after=failure.retry_after or retry_after(headers))

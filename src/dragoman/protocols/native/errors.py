@@ -1,0 +1,20 @@
+"""Read the error responses of a native upstream into failures."""
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.framing.error_text import describe_error_page, kind_for_status, retry_after
+from dragoman.hub.failure import Failure
+
+_failure = msgspec.json.Decoder(Failure)
+
+
+def read_failure(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
+    """Return the failure that a body is; a body that is none is described by its status and text."""
+    try:
+        failure = _failure.decode(body)
+    except (ValueError, RecursionError):
+        failure = Failure(kind_for_status(status), describe_error_page(status, body))
+    return replace(failure, status=status, retry_after=failure.retry_after or retry_after(headers))
