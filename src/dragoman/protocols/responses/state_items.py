@@ -239,7 +239,7 @@ def find_item_ids(body: bytes) -> list[str]:
     """Return the ids of the items of a whole reply."""
     try:
         return [item.id for item in _response.decode(body).output[:_MAX_IDS] if item.id]
-    except (msgspec.MsgspecError, RecursionError):
+    except (ValueError, RecursionError):
         return []
 
 
