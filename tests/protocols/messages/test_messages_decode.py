@@ -136,6 +136,16 @@ def test_inessential_fields_may_have_any_type() -> None:
     assert isinstance(events[-1], Ended)
 
 
+def test_two_messages_in_one_stream_are_never_merged() -> None:
+    text = fixture("text.sse")
+    start, rest = text[: text.index(b"event: content_block_start")], text[text.index(b"event: content_block_start") :]
+    other = start.replace(b"msg_01fake", b"msg_02fake")
+    failed = decode(start + other + rest)[-1]
+    assert isinstance(failed, Failed)
+    assert failed.failure.kind is Kind.CORRUPT
+    assert decode(start + start + rest) == decode(text)
+
+
 def iterated(*types: str) -> Usage:
     """What is counted where a reply of 10 and 5 took these passes, each of them 100, 20 and 3 from the cache."""
     one = {"input_tokens": 100, "output_tokens": 20, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 0}

@@ -58,7 +58,7 @@ _BEFORE, _DURING, _STOPPED, _OVER = _Phase
 class Decoder:
     """Decode a stream, also to observe one that passes through unchanged."""
 
-    __slots__ = ("_blocks", "_ending", "_ledger", "_phase", "_readers", "_totals")
+    __slots__ = ("_blocks", "_ending", "_id", "_ledger", "_phase", "_readers", "_totals")
 
     def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -66,6 +66,7 @@ class Decoder:
         self._totals = _Totals()
         self._ending: Ended | None = None
         self._phase = _BEFORE
+        self._id = ""  # of the message
         self._readers: dict[str, Callable[[StreamEvent], Sequence[Event]]] = {
             "message_start": self._read_start,
             "content_block_start": self._open_block,
@@ -115,12 +116,15 @@ class Decoder:
             return self._fail_with(Failure(Kind.CORRUPT, f"the upstream sent an event that cannot be read: {error}"))
 
     def _read_start(self, event: StreamEvent) -> Sequence[Event]:
-        if self._phase is not _BEFORE:
-            return ()
-        self._phase = _DURING
         head = event.message
+        if self._phase is not _BEFORE:
+            if head is None or head.id in ("", self._id) or not self._id:
+                return ()
+            return self._fail_with(Failure(Kind.CORRUPT, "the upstream began another message within its stream"))
+        self._phase = _DURING
         if head is None:
             return (Started("", ""),)
+        self._id = head.id
         self._totals.merge(head.usage)
         return (Started(head.id, head.model, self._totals.usage(self._ledger)),)
 
