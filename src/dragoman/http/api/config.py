@@ -1,11 +1,12 @@
-"""The configuration: every value with its origin, and the file itself, which can be checked, compared and written."""
+"""The configuration: of the gateway, with each value's origin and the file, which can be edited; and of its clients."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
+from dragoman.admin.clients import RECIPES, Recipe
 from dragoman.admin.config_file import (
     CannotShow,
     ShownFile,
@@ -15,9 +16,11 @@ from dragoman.admin.config_file import (
     plan_write,
     show_file,
 )
-from dragoman.admin.configuration import describe_source, list_settings
+from dragoman.admin.configuration import Target, describe_source, list_settings
+from dragoman.admin.launching import choose_model, find_window
 from dragoman.config import Config, ConfigError
 from dragoman.flow.gateway import Gateway
+from dragoman.flow.runtime import list_known_models
 from dragoman.framing.redaction import redact
 from dragoman.http.api.audit import AuditLog
 from dragoman.http.api.every_worker import EveryWorker
@@ -25,6 +28,7 @@ from dragoman.http.api.wire import IF_MATCH, Parameters, convert_errors, read_bo
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.headers import Header
+from dragoman.routing import list_names
 
 
 class NewText(Struct, frozen=True, forbid_unknown_fields=True):
@@ -143,3 +147,33 @@ def _check_version(request: RoutedRequest, shown: ShownFile) -> None:
     if given.strip() != _etag(shown)[1]:
         message = "The file was changed since you read it: read it again, and repeat your change."
         raise RequestError(Failure(Kind.CONFLICT, message, code="version_mismatch", at=f"/{IF_MATCH}"))
+
+
+async def list_clients(gateway: Gateway, request: RoutedRequest) -> None:
+    """Respond with the clients and the lines to paste for each."""
+    Parameters(request.exchange.query, ())
+    headers = request.exchange.headers
+    scheme = "https" if headers.get(b"x-forwarded-proto") == b"https" else "http"
+    root = f"{scheme}://{(headers.get(b'host') or b'').decode('latin-1')}"
+    runtime = gateway.runtime
+    models = list_names(runtime.config.models, list_known_models(runtime))
+    clients = [_describe_client(name, root, runtime.config, models) for name in RECIPES]
+    respond(request, {"clients": clients})
+
+
+def _describe_client(name: str, root: str, config: Config, models: Sequence[str]) -> dict[str, object]:
+    recipe = RECIPES[name]
+    return {
+        "name": name,
+        "title": recipe.title,
+        "protocol": recipe.protocol,
+        "lines": recipe.lines(_choose_target(recipe, root, config, models)),
+        "writes": recipe.file is not None,
+        "is_file": recipe.lines_are_file,
+        "notes": [*recipe.notes, *(recipe.notes_on_file if recipe.lines_are_file else ())],
+    }
+
+
+def _choose_target(recipe: Recipe, root: str, config: Config, models: Sequence[str]) -> Target:
+    model = choose_model(recipe, config, None, lambda: models)
+    return Target(root, model, None if model is None else find_window(config, model))

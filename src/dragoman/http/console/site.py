@@ -116,7 +116,7 @@ class SignIn(Struct, forbid_unknown_fields=True):
 
 @Deferred
 def _list_clients() -> Callable[[Gateway, RoutedRequest], Awaitable[None]]:
-    from dragoman.http.console.connect import list_clients
+    from dragoman.http.api.config import list_clients
 
     return list_clients
 
