@@ -1,5 +1,6 @@
-"""A tool call that is not whole is a failure for clients of every protocol, streamed and whole; nothing is invented."""
+"""A tool call that is not whole is a failure; clients that get arguments as text get them as they are."""
 
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -13,6 +14,9 @@ from fakes.upstream import Answer
 
 JSON = "application/json"
 CROSSED = [(client, *broken) for client in PROTOCOLS for broken in BROKEN if broken[0] != client]
+ARGUMENTS = re.compile(rb'"arguments":"((?:[^"\\]|\\.)*)"')
+RAW = [case for case in CROSSED if case[0] != "messages" and case[2].startswith("arguments")]
+FAILED = [case for case in CROSSED if case not in RAW]
 # What stands in a stream that failed, and what would make a client take it for whole.
 ERROR = {"chat": b'data: {"error":', "responses": b"event: response.failed\n", "messages": b"event: error\n"}
 GOOD_END = {"chat": b'"finish_reason":"', "responses": b"event: response.completed\n", "messages": b"message_stop"}
@@ -33,7 +37,7 @@ def body(client: str, model: str, *, stream: bool) -> bytes:
     return msgspec.json.encode(fields)
 
 
-@pytest.mark.parametrize(("client", "upstream", "how"), CROSSED)
+@pytest.mark.parametrize(("client", "upstream", "how"), FAILED)
 def test_a_streamed_half_call_ends_in_the_error_event_of_the_client(
     rig: Rig, client: str, upstream: str, how: str
 ) -> None:
@@ -46,12 +50,29 @@ def test_a_streamed_half_call_ends_in_the_error_event_of_the_client(
     assert rig.gateway.outcome(request_id).outcome == "corrupt"
 
 
-@pytest.mark.parametrize(("client", "upstream", "how"), [case for case in CROSSED if BROKEN[case[1:]].whole])
+@pytest.mark.parametrize(("client", "upstream", "how"), [case for case in FAILED if BROKEN[case[1:]].whole])
 def test_a_half_call_in_a_whole_reply_is_a_502(rig: Rig, client: str, upstream: str, how: str) -> None:
     rig.plays(upstream, Answer(BROKEN[upstream, how].whole or b"", content_type=JSON))
     answered = post(rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=False))
     assert answered.status == 502
     assert msgspec.json.decode(answered.body)["error"]["message"]
+
+
+@pytest.mark.parametrize(("client", "upstream", "how"), RAW)
+def test_arguments_that_are_text_for_the_client_pass_as_they_are(
+    rig: Rig, client: str, upstream: str, how: str
+) -> None:
+    meant = {"break off": '{"city":"Z', "are a list": "[1]", "are text": "city=Bonn", "are a number": "7"}
+    arguments = next(text for words, text in meant.items() if how.endswith(words))
+    rig.plays(upstream, Answer(BROKEN[upstream, how].streamed))
+    answered = post(rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=True))
+    assert GOOD_END[client] in answered.body
+    assert msgspec.json.encode(arguments)[1:-1] in b"".join(ARGUMENTS.findall(answered.body))
+    whole = BROKEN[upstream, how].whole
+    if whole is not None:
+        rig.plays(upstream, Answer(whole, content_type=JSON))
+        answered = post(rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=False))
+        assert b'"arguments":' + msgspec.json.encode(arguments) in answered.body
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

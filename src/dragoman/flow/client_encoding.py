@@ -43,12 +43,14 @@ class ClientEncoding:
         serial: bool,
         joins: bool,
         cites_apart: bool = False,  # a cited link is a block of its own
+        any_arguments: bool = False,  # the arguments of calls need not be valid JSON
     ) -> None:
         self._make_encoder = make_encoder
         self._on_guard_trip = on_guard_trip
         self._serial = serial
         self._joint = JoinReplies() if joins else None
         self._cites_apart = cites_apart
+        self._any_arguments = any_arguments
         self._rounds: JoinRounds | None = None  # where the gateway runs tools
         self.sources = Sources()  # what those tools have shown the model
         self._watch = _CurrentWatch()  # of the turn that is read now
@@ -159,7 +161,11 @@ class ClientEncoding:
 
     def _make_stages(self) -> Sequence[Stage[Event, Event]]:
         serialise = (SerialiseBlocks(),) if self._serial else ()
-        checks = (CheckCalls(), *serialise, Guard(self._on_guard_trip, self._watch.fail))
+        checks = (
+            CheckCalls(any_arguments=self._any_arguments),
+            *serialise,
+            Guard(self._on_guard_trip, self._watch.fail),
+        )
         if self._joint is None:
             return checks
         self._joint = JoinReplies()

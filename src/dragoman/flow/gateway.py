@@ -131,6 +131,7 @@ class Gateway:
                 serial=client.serial_blocks,
                 joins=call.continues,
                 cites_apart=client.cites_apart,
+                any_arguments=client.arguments_are_text,
             )
             return StreamWriter(exchange, call, encoding, keep_alive_s)
         return WholeWriter(exchange, call, on_guard_trip, partial(self._encode_whole, call))

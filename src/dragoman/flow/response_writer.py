@@ -245,6 +245,7 @@ class WholeWriter:
                 serial=False,
                 joins=False,
                 cites_apart=self._call.client.cites_apart,
+                any_arguments=self._call.client.arguments_are_text,
             )
         return self._encoding
 

@@ -303,6 +303,7 @@ class Client(Struct, frozen=True):
     read_tool_uses: ReadToolUses = lambda parts: {}
     knows_pause: bool = False  # its replies may end with a pause, after which the client itself continues
     cites_apart: bool = False  # a cited link is a text block of its own
+    arguments_are_text: bool = False  # in its replies; whoever runs a call sees whether they are valid JSON
     has_conflicts: bool = True  # 409 means that a request contradicts an earlier one; else that is a bad request
     id_header: bytes = b"x-request-id"  # the response header that its SDK reads the request id from
     envelope_start: bytes = b'"' + ENVELOPE_PREFIX.encode()  # how a JSON string begins that is an envelope of ours

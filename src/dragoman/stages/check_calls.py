@@ -1,9 +1,9 @@
 """Replace a call that no client could run by a failure, and pass everything else.
 
-Such a call has no name, or arguments that are not a JSON object. Whether invalid arguments are the model's mistake, or
-were cut off by a limit or a filter, is known only from the following events: until then the end of the call is held.
-A reply with more blocks, calls or citations than `hub/events.py` allows fails as well. Custom tools take any text. A
-call without any arguments is valid: the tool has no parameters.
+Such a call has no name, or arguments that are not a JSON object, unless the client gets them as text. Whether invalid
+arguments are the model's mistake, or were cut off by a limit or a filter, is known only from the following events:
+until then the end of the call is held. A reply with more blocks, calls or citations than `hub/reply.py` allows fails
+as well. Custom tools take any text. A call without any arguments is valid: the tool has no parameters.
 """
 
 from collections.abc import Sequence
@@ -65,9 +65,10 @@ _COUNTED = frozenset((Opened, CitationAdded))
 
 
 class CheckCalls(RunStage):
-    __slots__ = ("_arguments", "_idle", "_names", "_pending", "_size")
+    __slots__ = ("_any_arguments", "_arguments", "_idle", "_names", "_pending", "_size")
 
-    def __init__(self) -> None:
+    def __init__(self, *, any_arguments: bool = False) -> None:
+        self._any_arguments = any_arguments  # they are passed on as they are, without leading blanks
         self._names: dict[int, str] = {}  # of the tools of open calls
         self._arguments: dict[int, list[str]] = {}
         self._pending: PendingCallEnd | None = None  # of a call with invalid arguments
@@ -89,7 +90,8 @@ class CheckCalls(RunStage):
         if type(event) is Opened and type(event.what) is CallBlock:
             return (self._open(event.block, event.what) or event,)
         if type(event) is Closed and event.block in self._arguments:
-            if not _is_object("".join(self._arguments.pop(event.block))):
+            arguments = self._arguments.pop(event.block)
+            if not self._any_arguments and not _is_object("".join(arguments)):
                 self._pending = PendingCallEnd(self._names[event.block], event, "input that is not a JSON object")
                 return ()
             self._idle = not self._arguments

@@ -133,3 +133,10 @@ def test_a_schema_that_is_nested_too_deeply_is_refused() -> None:
 @pytest.mark.parametrize("odd", [None, [], "x", 3, {"type": 3}, {"properties": []}, {"allOf": [True]}, {"enum": "a"}])
 def test_what_is_no_schema_breaks_nothing(odd: object) -> None:
     clean(odd)
+
+
+def test_properties_of_merged_schemas_keep_their_order() -> None:
+    parts: list[JsonObject] = [{"properties": {"z": {}}}, {"properties": {"b": {}, "z": {}}}, {"properties": {"a": {}}}]
+    merged = clean_schema({"type": "object", "allOf": parts}, "/x", Ledger())
+    assert isinstance(merged, dict)
+    assert list(merged["properties"]) == ["z", "b", "a"]

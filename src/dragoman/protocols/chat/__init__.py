@@ -120,6 +120,7 @@ PROTOCOL = Protocol(
         render_error=errors.render_error,
         render_stream_error=errors.render_stream_error,
         serial_blocks=False,
+        arguments_are_text=True,
         end_markers=(b"[DONE]", b'{"error"'),
         keep_alive=KEEP_ALIVE,
         body_protocol=_body_protocol,

@@ -171,7 +171,7 @@ class _Cleaner:
         if key in ("properties", *_DEFINITIONS) and isinstance(present, dict) and isinstance(value, dict):
             if any(present[name] != value[name] for name in present.keys() & value.keys()):
                 self._note(_MERGED)
-            return {**value, **present}
+            return {**present, **value, **present}  # in the order in which they are written
         if present != value:
             self._note(_MERGED)
         return present

@@ -119,6 +119,7 @@ PROTOCOL = Protocol(
         render_error=errors.render_error,
         render_stream_error=_render_stream_error,
         serial_blocks=False,
+        arguments_are_text=True,
         read_tool_uses=_read_tool_uses,
         end_markers=(b"response.completed", b"response.incomplete", b"response.failed"),
         keep_alive=KEEP_ALIVE,
