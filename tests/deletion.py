@@ -77,7 +77,7 @@ def vanishing(client: str, target: str, body: Json, at_most: int | None = None) 
             continue
         if any(is_kin(loss, where) for loss in losses):
             continue
-        after = outcome(client, target, removed(body, path))
+        after = outcome(client, target, remove_value(body, path))
         if isinstance(after, Built) and (after.body, after.path) == (before.body, before.path):
             yield Vanished(where, value)
 
@@ -89,7 +89,7 @@ def without_refused(client: str, target: str, body: Json) -> tuple[Json, Built]:
         if isinstance(found, Built):
             return body, found
         assert found.at, f"a refusal that names nothing: {found.message}"
-        body = removed(body, blamed(body, found.at))
+        body = remove_value(body, blamed(body, found.at))
 
 
 def blamed(body: Json, at: str) -> Path:
@@ -122,7 +122,7 @@ def leaves(value: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
         yield path, value
 
 
-def removed(body: Json, path: Path) -> Json:
+def remove_value(body: Json, path: Path) -> Json:
     """The body without one value; what is not on the way there is shared."""
     return expect(dict, _without(body, path))
 

@@ -21,7 +21,7 @@ def make_request(*parts: Part, **fields: object) -> Request:
     return replace(Request(protocol="chat", model="echo", turns=(Turn(Role.USER, parts),)), **fields)
 
 
-def replied(request: Request) -> Reply:
+def read_echo(request: Request) -> Reply:
     """What the request is answered with, over the wire and past the guard."""
     return collect(legal(asyncio.run(events_of(request))))
 
@@ -29,7 +29,7 @@ def replied(request: Request) -> Reply:
 async def events_of(request: Request) -> list[Event]:
     upstream = PROTOCOL.upstream
     assert upstream is not None
-    answer = await sent(request)
+    answer = await send_request(request)
     body = await answer.read(1 << 20, 1.0)
     issuer = Issuer("echo", request.model)
     assert answer.status == 200
@@ -39,7 +39,7 @@ async def events_of(request: Request) -> list[Event]:
     return run(decoder, upstream.framer().feed(body))
 
 
-async def sent(request: Request, word_s: float = 0.0) -> EchoResponse:
+async def send_request(request: Request, word_s: float = 0.0) -> EchoResponse:
     upstream = PROTOCOL.upstream
     assert upstream is not None
     body = upstream.build(request, Target(request.model, "echo"), Ledger())

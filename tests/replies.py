@@ -22,7 +22,7 @@ def split_delta(event: Event, at: int) -> tuple[Event, Event] | None:
     return Delta(event.block, event.text[:at]), Delta(event.block, event.text[at:])
 
 
-def joined(events: Iterable[Event]) -> list[Event]:
+def join_deltas(events: Iterable[Event]) -> list[Event]:
     """The same events with neighbouring deltas of one block as one."""
     out: list[Event] = []
     for event in events:

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 Scrape = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def scraped(text: bytes) -> Scrape:
+def scrape_metrics(text: bytes) -> Scrape:
     found: Scrape = {}
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
@@ -20,7 +20,7 @@ def scraped(text: bytes) -> Scrape:
 def scrape(url: str) -> Scrape:
     with urllib.request.urlopen(f"{url}/metrics", timeout=20) as answer:
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-        return scraped(answer.read())
+        return scrape_metrics(answer.read())
 
 
 def value(scrape: Scrape, name: str, **labels: str) -> float:

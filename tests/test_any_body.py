@@ -71,7 +71,7 @@ def holder_of(body: Json, at: Path_) -> Json:
 
 
 @st.composite
-def mutated(draw: st.DrawFn) -> tuple[str, Json]:
+def mutate(draw: st.DrawFn) -> tuple[str, Json]:
     """A real body with one to three things wrong with it."""
     client, body = draw(st.sampled_from(BODIES))
     body = copy.deepcopy(body)
@@ -115,7 +115,7 @@ def found_at(body: Json, pointer: str) -> bool:
 
 @pytest.mark.parametrize("upstream", UPSTREAMS)
 @settings(max_examples=100)
-@given(broken=mutated(), model=st.sampled_from(MODELS))
+@given(broken=mutate(), model=st.sampled_from(MODELS))
 def test_a_body_is_built_or_rejected_and_only_its_fields_are_reported(
     upstream: str, broken: tuple[str, Json], model: str
 ) -> None:
@@ -131,14 +131,16 @@ def test_a_body_is_built_or_rejected_and_only_its_fields_are_reported(
                 assert loss.how is LossKind.INVENTED or found_at(body, loss.path), (loss.path, loss.why)
 
 
-def nested(depth: int) -> bytes:
+def nest_value(depth: int) -> bytes:
     return b'{"type":"object","properties":{"a":' * depth + b'{"type":"string"}' + b"}}" * depth
 
 
 @pytest.mark.parametrize("upstream", UPSTREAMS)
 @pytest.mark.parametrize("depth", [50, 400, 5000])
 def test_a_deep_schema_is_built_or_refused(upstream: str, depth: int) -> None:
-    raw = b'{"model":"m","input":"a","text":{"format":{"type":"json_schema","name":"n","schema":%b}}}' % nested(depth)
+    raw = b'{"model":"m","input":"a","text":{"format":{"type":"json_schema","name":"n","schema":%b}}}' % nest_value(
+        depth
+    )
     match build("responses", raw, upstream, "vendor-model"):
         case Failure(message=message):
             assert "deeply" in message

@@ -54,7 +54,7 @@ def context_for(client: str) -> ReplyContext:
     return ReplyContext(request, "model-1", 1, lambda prefix: f"{prefix}{next(numbers)}", lambda: 1.0)
 
 
-def staged(events: list[Event], serial: bool) -> list[Event]:
+def run_stages(events: list[Event], serial: bool) -> list[Event]:
     trips: list[str] = []
     for stage in (EstimateUsage(len, 1), CheckCalls(), *((SerialiseBlocks(),) if serial else ()), Guard(trips.append)):
         events = run(stage, events)
@@ -67,7 +67,7 @@ def write_whole(events: list[Event], client: str) -> None:
     if isinstance(events[-1], Failed):
         assert events[-1].failure.kind is not Kind.BUG
         return
-    assert failure_of_writing(staged(events, False), client) is not Kind.BUG
+    assert failure_of_writing(run_stages(events, False), client) is not Kind.BUG
 
 
 def failure_of_writing(events: list[Event], client: str) -> Kind | None:
@@ -145,7 +145,7 @@ def event_places(frames: list[Frame]) -> Iterator[tuple[int, Json, Place]]:
 def translate(protocol: str, frames: Sequence[Frame | Broken], client: str) -> None:
     decoder = upstream_of(protocol).decoder(ISSUER, Ledger())
     encoder = client_of(client).encoder(context_for(client), Ledger())
-    events = staged(run(decoder, frames), client_of(client).serial_blocks)
+    events = run_stages(run(decoder, frames), client_of(client).serial_blocks)
     assert not any(isinstance(event, Failed) and event.failure.kind is Kind.BUG for event in events)
     assert run(encoder, events)
 

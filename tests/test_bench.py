@@ -41,7 +41,7 @@ def reading(cpu_us: float, others: float = 0.0, first_s: float | None = None) ->
     return Reading(outcome, cpu_us, "counted", others)
 
 
-def measured() -> Results:
+def make_results() -> Results:
     results = Results(MACHINE, 1)
     for case in CASES:
         results.cell("dragoman", case.name, 32).readings.append(reading(100.0, first_s=0.007))
@@ -89,7 +89,7 @@ def test_disturbed_readings_count_only_where_none_was_calm() -> None:
 
 
 def test_figures_are_judged_against_nginx_in_the_same_run() -> None:
-    verdicts = {target.title: (target.found, target.verdict) for target in judge(measured())}
+    verdicts = {target.title: (target.found, target.verdict) for target in judge(make_results())}
     assert verdicts["passthrough, JSON reply"] == (5.0, "reached")
     assert verdicts["passthrough, paced stream"] == (5.0, "MISSED")
     assert verdicts["translated, paced stream"] == (5.0, "within the bound")
@@ -97,7 +97,7 @@ def test_figures_are_judged_against_nginx_in_the_same_run() -> None:
 
 
 def test_streams_are_held_against_litellm_beside_nginx_which_bounds_them() -> None:
-    results = measured()
+    results = make_results()
     assert "as a multiple" in as_markdown(results)
     assert "LiteLLM takes only" not in as_markdown(results)
     for case in CASES:
@@ -111,12 +111,12 @@ def test_streams_are_held_against_litellm_beside_nginx_which_bounds_them() -> No
 
 
 def test_time_to_the_first_token_is_what_the_gateway_adds() -> None:
-    added = measured().added_ms("dragoman", "messages>chat/paced", "chat>chat/paced", 32)
+    added = make_results().added_ms("dragoman", "messages>chat/paced", "chat>chat/paced", 32)
     assert added == pytest.approx((2.0, 2.0))
 
 
 def test_a_crowd_is_judged_by_its_errors_and_by_what_is_added_between_two_events() -> None:
-    results = measured()
+    results = make_results()
     for name, gap_s, errors in (("direct", 0.1, 0), ("dragoman", 0.13, 2)):
         outcome = Outcome(998, 7.0, errors, 6.4, 6.5, 0.1, 0.1, gap_s)
         results.cell(name, "chat>chat/slow", 1000).readings.append(Reading(outcome, 100.0, "counted", 0.0))
@@ -134,7 +134,7 @@ def test_the_gaps_of_a_paced_stream_are_its_pace() -> None:
 
 
 def test_the_reports_name_every_case_and_the_chart_is_well_formed() -> None:
-    results = measured()
+    results = make_results()
     text, page = as_text(results), as_markdown(results)
     chart = ElementTree.fromstring(draw(results))
     shown = {element.text for element in chart.iter() if element.text}
@@ -167,7 +167,7 @@ def _runs(pid: int) -> bool:
 
 
 def test_a_second_python_has_a_table_of_its_own() -> None:
-    results = measured()
+    results = make_results()
     assert "another Python" not in as_markdown(results)
     results.machine = replace(MACHINE, other_python="Python 3.11.2 of /usr/bin/python3, with PGO")
     results.cell(OTHER_PYTHON, "chat>chat/whole", 32).readings.append(reading(82.0))

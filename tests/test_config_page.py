@@ -42,7 +42,7 @@ KINDS = (
 NO_KEYS = ("name", "extra_credentials", "preset")
 
 
-def documented(heading: str) -> dict[str, str]:
+def read_documented(heading: str) -> dict[str, str]:
     """Key -> default, as the page has them."""
     section = re.split(r"^##", PAGE.partition(f"{heading}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
     return dict(ROW.findall(section))
@@ -58,17 +58,17 @@ def keys(model: type[msgspec.Struct]) -> dict[str, object]:
     return dict(found.items() - common.items())
 
 
-def shown(default: bool | int | float | str | Path) -> str:
+def show_default(default: bool | int | float | str | Path) -> str:
     return msgspec.json.encode(str(default) if isinstance(default, Path) else default).decode()
 
 
 @pytest.mark.parametrize("heading", SECTIONS)
 def test_each_section_of_the_page_has_the_keys_and_defaults_of_its_table(heading: str) -> None:
-    written, there = documented(heading), keys(SECTIONS[heading])
+    written, there = read_documented(heading), keys(SECTIONS[heading])
     assert written.keys() == there.keys()
     for name, default in there.items():
         if isinstance(default, bool | int | float | str | Path) and name != "client_id":
-            assert written[name] == f"`{shown(default)}`"
+            assert written[name] == f"`{show_default(default)}`"
 
 
 def test_every_variable_is_on_the_page() -> None:

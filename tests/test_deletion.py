@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from clients.captured import captured
+from clients.captured import list_captured
 from deletion import Built, Turned, Vanished, outcome, vanishing
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -16,7 +16,7 @@ CLIENTS = TARGETS = (*PROTOCOLS, "gemini")
 OWN = {f"{name}/request": (name, FIXTURES / name / "request.json") for name in CLIENTS} | {
     file.stem: (file.stem.partition("-")[0], file) for file in sorted((FIXTURES / "deletion").glob("*.json"))
 }
-CAPTURED = {found.name: found for found in captured()}
+CAPTURED = {found.name: found for found in list_captured()}
 MOST_OF_A_SHAPE = 2  # in captured conversations
 
 
@@ -152,7 +152,7 @@ QUIET = (
 )
 
 
-def unexplained(client: str, target: str, body: dict[str, object], at_most: int | None = None) -> list[Vanished]:
+def find_unexplained(client: str, target: str, body: dict[str, object], at_most: int | None = None) -> list[Vanished]:
     return [
         gone
         for gone in vanishing(client, target, body, at_most)
@@ -164,7 +164,7 @@ def unexplained(client: str, target: str, body: dict[str, object], at_most: int 
 @pytest.mark.parametrize("name", OWN)
 def test_no_leaf_of_a_request_vanishes_quietly(name: str, target: str) -> None:
     client, file = OWN[name]
-    assert unexplained(client, target, msgspec.json.decode(file.read_bytes())) == []
+    assert find_unexplained(client, target, msgspec.json.decode(file.read_bytes())) == []
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -181,7 +181,7 @@ def test_no_leaf_of_what_real_clients_send_vanishes_quietly(name: str) -> None:
     found = CAPTURED[name]
     assert found.protocol is not None
     for target in TARGETS:
-        assert unexplained(found.protocol, target, found.json, MOST_OF_A_SHAPE) == []
+        assert find_unexplained(found.protocol, target, found.json, MOST_OF_A_SHAPE) == []
 
 
 def test_every_exception_is_needed() -> None:

@@ -67,7 +67,7 @@ NOT_LOADED = (  # each costs up to a megabyte, in every gateway
 )
 
 
-def imported_until(command: list[str], directory: Path, last_line: str) -> set[str]:
+def import_until(command: list[str], directory: Path, last_line: str) -> set[str]:
     """Run a command until it prints a line, and return the names of all modules that it has imported."""
     environ = {"HOME": str(directory), "PYTHONUNBUFFERED": "1"}
     with (
@@ -90,7 +90,7 @@ def imported_until(command: list[str], directory: Path, last_line: str) -> set[s
 
 
 def test_serving_loads_nothing_that_is_not_used(tmp_path: Path) -> None:
-    loaded = imported_until(["serve", "--port", "0"], tmp_path, "dragoman connect")
+    loaded = import_until(["serve", "--port", "0"], tmp_path, "dragoman connect")
     assert "dragoman.app" in loaded
     assert loaded.isdisjoint(NOT_LOADED), loaded.intersection(NOT_LOADED)
     protocols = {name for name in loaded if name.startswith("dragoman.protocols.")}
@@ -99,5 +99,5 @@ def test_serving_loads_nothing_that_is_not_used(tmp_path: Path) -> None:
 
 def test_version_and_help_load_no_command(tmp_path: Path) -> None:
     for option, last_line in (("--version", "version"), ("--help", "completion")):
-        loaded = imported_until([option], tmp_path, last_line)
+        loaded = import_until([option], tmp_path, last_line)
         assert {name for name in loaded if name.startswith("dragoman.")} == {"dragoman.cli", "dragoman.cli.main"}

@@ -79,7 +79,7 @@ def split(event: Delta, after: int) -> tuple[Delta, Delta] | None:
     return ((kind, text[:after]), (kind, text[after:])) if 0 < after < len(text) else None
 
 
-def joined(events: Iterable[Delta]) -> str:
+def join_text(events: Iterable[Delta]) -> str:
     return "".join(text for _, text in events)
 
 
@@ -98,7 +98,7 @@ def test_equal_points_give_an_empty_piece() -> None:
 
 def test_recuts_keep_the_text_and_cover_every_single_cut() -> None:
     made = list(recuts([("text", "abcd"), ("text", "ef")], split))
-    assert all(joined(events) == "abcdef" for events in made)
+    assert all(join_text(events) == "abcdef" for events in made)
     assert [("text", "abc"), ("text", "d"), ("text", "ef")] in made
     assert [("text", letter) for letter in "abcdef"] in made
 
@@ -111,9 +111,9 @@ def test_the_law_of_cuts_catches_a_machine_that_forgets_between_reads() -> None:
 
 def test_the_law_of_recuts_catches_a_marker_split_over_deltas() -> None:
     events = [("text", "a**b"), ("text", "c*")]
-    assert_any_recut_agrees(lambda: Bold(hold=True), events, split, joined)
+    assert_any_recut_agrees(lambda: Bold(hold=True), events, split, join_text)
     with pytest.raises(AssertionError, match="re-cut as"):
-        assert_any_recut_agrees(lambda: Bold(hold=False), events, split, joined)
+        assert_any_recut_agrees(lambda: Bold(hold=False), events, split, join_text)
 
 
 def test_the_law_of_identity_catches_an_altered_byte() -> None:

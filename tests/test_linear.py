@@ -67,7 +67,7 @@ def parallel_texts(size: int) -> Iterable[Event]:
     return chain((START,), opened, words, map(Closed, range(size)), (END,))
 
 
-def cited_text(size: int) -> Iterable[Event]:
+def make_cited_text(size: int) -> Iterable[Event]:
     cited = ((Delta(0, "word "), CitationAdded(0, citation(place))) for place in range(size))
     return chain((START, Opened(0, TextBlock())), chain.from_iterable(cited), (Closed(0), END))
 
@@ -105,7 +105,7 @@ REPLIES: dict[str, tuple[Events, int]] = {
     "parallel calls": (parallel_calls, 1500),
     "successive texts": (successive_texts, 2000),
     "parallel texts": (parallel_texts, 2000),
-    "cited text": (cited_text, 1500),
+    "cited text": (make_cited_text, 1500),
     "sealed thoughts": (sealed_thoughts, 1000),
     "hosted blocks": (hosted_blocks, 1000),
     "logprobs": (likely_words, 1000),

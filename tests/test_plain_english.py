@@ -35,8 +35,18 @@ NAME_PARTS = frozenset(
 # In comments, docstrings and messages, of which a message has at least two words.
 PHRASES = re.compile(
     r"\b(?:told|heed(?:s|ed)?|righted|mend(?:s|ed|ing)?|shelf|crew|outlet|discretion|detours?|stanzas?|whom|hearsay|nobody"
-    r"|somebody|fell silent|falls silent|comes? in;|goes out\b|go out\b)",
+    r"|somebody|everybody|anybody|fell silent|falls silent|comes? in;|goes out\b|go out\b)",
     re.IGNORECASE,
+)
+# What people read besides the code.
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(SOURCES / "console").rglob("*.js")])
+# Participles that alone are no name for a function: it is called for what it does, not for what its result is.
+PARTICIPLES = re.compile(
+    r"_*(?:answered|asked|begun|broken|built|called|captured|changed|checked|chosen|closed|completed|continued|counted|"
+    r"decoded|described|done|encoded|ended|estimated|expected|failed|fed|fetched|filled|fixed|folded|framed|given|"
+    r"guarded|held|joined|kept|known|listed|loaded|lost|made|moved|named|noted|offered|opened|parsed|prepared|ran|"
+    r"raised|received|recorded|refused|relayed|released|removed|renamed|rendered|renewed|said|seen|sent|served|"
+    r"settled|shown|signed|spoken|stored|streamed|taken|told|translated|used|watched|wrapped|written)_*"
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -76,6 +86,32 @@ def private_parts(name: str) -> frozenset[str]:
     return NAME_PARTS & (parts - {"whose"} if name.startswith("test_") else parts)
 
 
+def participle_functions(path: Path) -> list[str]:
+    """Return the functions of a module that are named by a participle alone; properties and fixtures may be."""
+    return [
+        f"{path.name}:{node.lineno}: {node.name}"
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and PARTICIPLES.fullmatch(node.name)
+        and not any("property" in ast.unparse(one) or "fixture" in ast.unparse(one) for one in node.decorator_list)
+    ]
+
+
+def test_a_function_is_not_named_by_a_participle_alone() -> None:
+    roots = (SOURCES, ROOT / "tests", ROOT / "bench", ROOT / "tools")
+    assert [name for root in roots for path in sorted(root.rglob("*.py")) for name in participle_functions(path)] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_document_has_no_private_words(path: Path) -> None:
+    found = [
+        (number, phrase[0])
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for phrase in PHRASES.finditer(line)
+    ]
+    assert found == []
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_has_no_private_words(package: str) -> None:
     paths = sorted((SOURCES / package).rglob("*.py"))
@@ -108,6 +144,14 @@ def test_a_private_word_is_found(tmp_path: Path, source: str, word: str) -> None
     module = tmp_path / "module.py"
     module.write_text(source)
     assert any(found.endswith(f": {word}") for found in private_words(module))
+
+
+def test_a_participle_is_found_as_the_name_of_a_function_and_not_of_a_property(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(
+        "def _shown(): ...\n\nclass A:\n    @property\n    def sent(self): ...\n\n    def show_sent(self): ...\n"
+    )
+    assert participle_functions(module) == ["module.py:1: _shown"]
 
 
 def test_names_that_a_module_only_uses_do_not_count(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""What one hostile request, upstream or reader costs everybody else, measured against a real gateway process."""
+"""What one hostile request, upstream or reader costs other clients, measured against a real gateway process."""

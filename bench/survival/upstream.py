@@ -73,7 +73,7 @@ async def pace(writer: asyncio.StreamWriter) -> None:
 
 @cache
 def make_packed_reply() -> bytes:
-    """A reply of 200 MB, packed into a fraction; made before anybody waits for it."""
+    """A reply of 200 MB, packed into a fraction; made before the measurement begins."""
     return gzip.compress(completion("0" * (200 << 20)), 1)
 
 
@@ -106,7 +106,7 @@ async def answer_large(writer: asyncio.StreamWriter) -> None:
 
 
 async def flood(writer: asyncio.StreamWriter) -> None:
-    """Stream as fast as anybody reads, for ever."""
+    """Stream as fast as the gateway reads, without end."""
     writer.write(SSE_HEAD)
     burst = chunk(b"".join(event({"content": "word " * 20}) for _ in range(100)))
     while True:

@@ -42,13 +42,13 @@ def outcome(number: int = 0, usage: Usage | None = USAGE) -> Outcome:
     )
 
 
-async def stored(store: Store) -> list[str]:
+async def list_stored_ids(store: Store) -> list[str]:
     return [row.request_id for row in await store.usage_rows(EVER)]
 
 
 async def wait_for_rows(store: Store, count: int) -> None:
     for _ in range(1000):
-        if len(await stored(store)) >= count:
+        if len(await list_stored_ids(store)) >= count:
             return
         await asyncio.sleep(0.01)
     raise AssertionError("the rows did not come")
@@ -112,7 +112,7 @@ def test_rows_arrive_shortly_after_they_are_observed(store_url: str) -> None:
         await wait_for_rows(store, 3)
         writer.observe(outcome(3))
         await writer.stop()
-        assert await stored(store) == [f"req_{number}" for number in range(4)]
+        assert await list_stored_ids(store) == [f"req_{number}" for number in range(4)]
         assert (writer.dropped, writer.pending) == (0, 0)
         await store.close()
 
@@ -141,7 +141,7 @@ def test_a_failing_store_loses_only_rows_beyond_the_limit(
         in_the_way.unlink()
         await wait_for_rows(store, 1200)
         await writer.stop()
-        assert await stored(store) == [f"req_{number}" for number in range(1200)]
+        assert await list_stored_ids(store) == [f"req_{number}" for number in range(1200)]
         await store.close()
 
     asyncio.run(scenario())
@@ -180,9 +180,9 @@ def test_no_unusual_outcome_prevents_others_from_being_stored(
 
     async def scenario() -> None:
         store = await open_store(store_url)
-        before = len(await stored(store))
+        before = len(await list_stored_ids(store))
         await store.append_usage([make_row(odd, PRICING, before), make_row(outcome(), PRICING, before + 1)])
-        assert len(await stored(store)) == before + 2
+        assert len(await list_stored_ids(store)) == before + 2
         await store.usage_sums(SumQuery(EVER.since_ms, EVER.until_ms, by="model"))
         await store.close()
 

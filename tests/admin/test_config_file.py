@@ -110,7 +110,7 @@ def test_a_kind_is_a_vendor_or_one_of_ours() -> None:
         find_vendor("grog")
 
 
-def shown(directory: Path, toml: str = TOML) -> ShownFile:
+def show_toml(directory: Path, toml: str = TOML) -> ShownFile:
     file = directory / "dragoman.toml"
     file.write_text(toml)
     read = partial(load, str(file), {}, directory, directory, {}, ())
@@ -118,7 +118,7 @@ def shown(directory: Path, toml: str = TOML) -> ShownFile:
 
 
 def test_no_secret_is_shown_and_all_are_put_back(tmp_path: Path) -> None:
-    file = shown(tmp_path)
+    file = show_toml(tmp_path)
     assert not any(secret in file.text for secret in SECRETS)
     assert 'api_key = "env:OTHER_KEY"' in file.text
     assert restore_secrets(file.text, file.hidden) == TOML
@@ -126,7 +126,7 @@ def test_no_secret_is_shown_and_all_are_put_back(tmp_path: Path) -> None:
 
 
 def test_a_change_is_written_with_the_secrets_and_shown_without(tmp_path: Path) -> None:
-    file = shown(tmp_path)
+    file = show_toml(tmp_path)
     text = file.text.replace(":9/v1", ":10/v1").replace("x-extra", "x-other")
     diff = describe_change(file, text)
     assert '+endpoint = "http://127.0.0.1:10/v1"' in diff
@@ -135,11 +135,11 @@ def test_a_change_is_written_with_the_secrets_and_shown_without(tmp_path: Path) 
     assert edit.new == TOML.replace(":9/v1", ":10/v1").replace("x-extra", "x-other")
     backup = edit.apply()
     assert backup.read_text() == TOML
-    assert shown(tmp_path, edit.new).version != file.version
+    assert show_toml(tmp_path, edit.new).version != file.version
 
 
 def test_an_unknown_number_is_an_error(tmp_path: Path) -> None:
-    file = shown(tmp_path)
+    file = show_toml(tmp_path)
     for number in (0, 99):
         with pytest.raises(InvalidArgument, match=f"<hidden {number}>"):
             plan_write(file, f'{file.text}\n# "<hidden {number}>"')
@@ -156,7 +156,7 @@ def test_an_unknown_number_is_an_error(tmp_path: Path) -> None:
 )
 def test_a_file_whose_secrets_cannot_be_identified_is_not_shown(tmp_path: Path, toml: str) -> None:
     with pytest.raises(CannotShow) as refused:
-        shown(tmp_path, toml)
+        show_toml(tmp_path, toml)
     assert "0123456789" not in str(refused.value)
 
 

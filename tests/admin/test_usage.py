@@ -121,7 +121,7 @@ def test_without_a_gateway_and_a_store_nothing_was_used_and_no_file_is_made(tmp_
     assert not (tmp_path / "store.db").exists()
 
 
-def loaded_from(gateway: Running, directory: Path, key: str, span: UsageSpan = EVER) -> LoadedUsage:
+def load_from(gateway: Running, directory: Path, key: str, span: UsageSpan = EVER) -> LoadedUsage:
     return asyncio.run(load_usage(config_in(directory, port=gateway.port), key, span, "all"))
 
 
@@ -129,23 +129,23 @@ def test_the_running_gateway_is_used_first(tmp_path: Path, tmp_path_factory: pyt
     with running('[providers.echo]\nkind = "echo"\n', tmp_path, stored=("laptop",)) as gateway:
         send_request(gateway)
         send_request(gateway, gateway.keys["laptop"])
-        owner = loaded_from(gateway, tmp_path_factory.mktemp("owner"), KEY)
+        owner = load_from(gateway, tmp_path_factory.mktemp("owner"), KEY)
         assert (owner.source, owner.report.whole) == ("gateway", True)
         assert sum(part.requests for part in owner.report.sums) == 2
-        own = loaded_from(gateway, tmp_path_factory.mktemp("elsewhere"), gateway.keys["laptop"])
+        own = load_from(gateway, tmp_path_factory.mktemp("elsewhere"), gateway.keys["laptop"])
         assert (own.source, own.report.whole) == ("gateway", False)
         assert sum(part.requests for part in own.report.sums) == 1
 
 
 def test_a_gateway_that_rejects_the_key_is_an_error_only_without_a_store(tmp_path: Path) -> None:
     with running('[providers.echo]\nkind = "echo"\n', tmp_path, stored=("laptop",)) as gateway:
-        loaded = loaded_from(gateway, tmp_path, "dgm_wrong")
+        loaded = load_from(gateway, tmp_path, "dgm_wrong")
         assert loaded.source == "store"
         assert "rejects the key" in loaded.gateway_problem
         elsewhere = tmp_path / "elsewhere"
         elsewhere.mkdir()
         with pytest.raises(AdminError, match="rejects the key"):
-            loaded_from(gateway, elsewhere, "dgm_wrong")
+            load_from(gateway, elsewhere, "dgm_wrong")
 
 
 def test_quotas_come_from_the_accounts(tmp_path: Path) -> None:

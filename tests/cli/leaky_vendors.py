@@ -11,7 +11,7 @@ from fakes.codex import FakeCodex
 from fakes.copilot import FakeCopilot
 from fakes.eventstream import exception
 from fakes.google import FakeGoogle
-from fakes.kiro import FakeKiro, framed, words
+from fakes.kiro import FakeKiro, make_framed, words
 from fakes.service import json_answer, stream
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from wire_json import JsonObject
@@ -68,7 +68,7 @@ def repeat_secrets(mode: str, request: ReceivedRequest, usual: Callable[[], Answ
 def _cut(path: str, secrets: str) -> Answer:
     """Return a reply that ends with an error after its first words."""
     if path.endswith("/generateAssistantResponse"):
-        return framed(words("Hel"), exception("InternalServerException", {"message": secrets}))
+        return make_framed(words("Hel"), exception("InternalServerException", {"message": secrets}))
     error = {"type": "api_error", "message": secrets, "code": secrets}
     if path.endswith("GenerateContent"):
         opened: JsonObject = {"candidates": [{"content": {"role": "model", "parts": [{"text": "Hel"}]}, "index": 0}]}

@@ -162,7 +162,7 @@ def test_a_fixture_expects_the_current_result(shell: Shell) -> None:
 
 
 @contextmanager
-def served(shell: Shell, file: str) -> Iterator[str]:
+def serve_replay(shell: Shell, file: str) -> Iterator[str]:
     """Yield the section that a replayed upstream prints, while it listens."""
     process = shell.start("replay", file, "--serve")
     try:
@@ -186,23 +186,23 @@ def test_a_replayed_upstream_names_a_port_that_is_in_use_and_what_to_do(shell: S
     assert shell.run("replay", str(FIXTURE), "--serve", "--port", "70000").code == 2
 
 
-def connected(section: str) -> HTTPConnection:
+def connect_to(section: str) -> HTTPConnection:
     found = re.search(r"http://127\.0\.0\.1:(\d+)", section)
     assert found is not None
     return HTTPConnection("127.0.0.1", int(found[1]), timeout=20)
 
 
 def test_a_replayed_upstream_sends_the_same_bytes_at_the_same_pace(shell: Shell) -> None:
-    with served(shell, str(FIXTURE)) as section:
+    with serve_replay(shell, str(FIXTURE)) as section:
         for method, path in (("GET", "/v1/models"), ("POST", "/ListAvailableProfiles")):
-            connection = connected(section)
+            connection = connect_to(section)
             connection.request(method, path)
             assert connection.getresponse().status == 404
             connection.close()
         for question in capture().upstream_requests * 2:
             assert question.response is not None
             began = time.monotonic()
-            connection = connected(section)
+            connection = connect_to(section)
             connection.request("POST", "/generateAssistantResponse", b"{}")
             answer = connection.getresponse()
             assert answer.status == 200
@@ -215,7 +215,7 @@ def test_a_replayed_upstream_sends_the_same_bytes_at_the_same_pace(shell: Shell)
 def test_a_gateway_with_the_printed_section_gets_the_recorded_reply_and_needs_no_account(
     shell: Shell, tmp_path: Path
 ) -> None:
-    with served(shell, str(FIXTURE)) as section, running(section, tmp_path) as gateway:
+    with serve_replay(shell, str(FIXTURE)) as section, running(section, tmp_path) as gateway:
         client = anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0)
         message = client.messages.create(
             model="replayed/claude-sonnet-4.5", max_tokens=100, messages=[{"role": "user", "content": "Again."}]

@@ -39,7 +39,7 @@ def reply(*blocks: bytes, stop: str = "end_turn") -> Answer:
     return Answer(head + b"".join(blocks) + end + event("message_stop"))
 
 
-def pointed_at(shell: Shell, upstream: FakeUpstream) -> None:
+def point_at(shell: Shell, upstream: FakeUpstream) -> None:
     section = f'[providers.up]\nkind = "anthropic"\nendpoint = "{upstream.url}"\napi_key = "sk-fake"\nmodels = ["m"]\n'
     shell.write("dragoman.toml", section)
 
@@ -112,7 +112,7 @@ def test_no_colour_is_honoured(shell: Shell) -> None:
 
 def test_control_sequences_of_a_reply_are_not_printed(shell: Shell) -> None:
     with FakeUpstream([reply(text_block(0, "a\x1b[31mb\x07\x9b2Jc"))]) as upstream:
-        pointed_at(shell, upstream)
+        point_at(shell, upstream)
         assert on_a_terminal(shell, "chat", "-m", "up/m", "hi", TERM="xterm") == "a[31mb2Jc\n"
         assert shell.run("chat", "-m", "up/m", "hi").out == "a\x1b[31mb\x07\x9b2Jc\n"
 
@@ -124,7 +124,7 @@ def test_tool_calls_are_shown_with_their_arguments(shell: Shell) -> None:
         {"type": "input_json_delta", "partial_json": '{"city":"Paris"}'},
     )
     with FakeUpstream([reply(text_block(0, "Looking."), call, stop="tool_use")]) as upstream:
-        pointed_at(shell, upstream)
+        point_at(shell, upstream)
         done = shell.run("chat", "-m", "up/m", "weather?")
         report = shell.run("chat", "-m", "up/m", "weather?", "--json").out
     assert done.out == "Looking.\n"
@@ -165,7 +165,7 @@ def test_a_broken_reply_keeps_its_text_and_fails(shell: Shell) -> None:
 
 def test_a_truncated_reply_is_marked(shell: Shell) -> None:
     with FakeUpstream([reply(text_block(0, "Once upon"), stop="max_tokens")]) as upstream:
-        pointed_at(shell, upstream)
+        point_at(shell, upstream)
         done = shell.run("chat", "-m", "up/m", "a tale")
     assert (done.code, done.out) == (0, "Once upon\n")
     assert "(stopped: length)" in done.err

@@ -75,7 +75,7 @@ def test_concurrent_requests_renew_an_expired_token_once(shell: Shell, kind: str
     fake = StrictKiro() if kind == "kiro" else StrictCodex()
     with fake:
         path = shell.home / "account.json"
-        path.write_bytes(msgspec.json.encode(_expired(fake)))
+        path.write_bytes(msgspec.json.encode(_make_expired(fake)))
         config = shell.write("crowd.toml", fake.section(str(path)))
         model = "kiro/auto" if kind == "kiro" else "codex/gpt-5.5"
         served = shell.serve("--config", str(config), "--workers", str(PROCESSES), DRAGOMAN_API_KEY=KEY)
@@ -89,7 +89,7 @@ def test_concurrent_requests_renew_an_expired_token_once(shell: Shell, kind: str
     assert kept in fake.refresh
 
 
-def _expired(fake: StrictKiro | StrictCodex) -> dict[str, object]:
+def _make_expired(fake: StrictKiro | StrictCodex) -> dict[str, object]:
     if isinstance(fake, StrictCodex):
         return fake.auth_file(-60)
     tokens = fake.issue()

@@ -30,7 +30,7 @@ class Value(msgspec.Struct):
     origin: str
 
 
-def shown(shell: Shell, **environ: str) -> dict[str, Value]:
+def read_values(shell: Shell, **environ: str) -> dict[str, Value]:
     done = shell.run("config", "show", "--json", **environ)
     values = msgspec.json.decode(done.out, type=list[Value])
     by_key = {value.key: value for value in values}
@@ -40,7 +40,7 @@ def shown(shell: Shell, **environ: str) -> dict[str, Value]:
 
 def test_every_value_has_its_origin(shell: Shell) -> None:
     path = shell.write("dragoman.toml", CONFIG)
-    values = shown(shell, MAX_RETRIES="7", DRAGOMAN_API_KEY="fake-key-from-outside")
+    values = read_values(shell, MAX_RETRIES="7", DRAGOMAN_API_KEY="fake-key-from-outside")
     assert (values["server.port"].value, values["server.port"].origin) == (9123, f"{path}:2")
     assert values["server.host"].origin == "default"
     assert (values["retry.attempts"].value, values["retry.attempts"].origin) == (7, "environment MAX_RETRIES")
@@ -94,13 +94,15 @@ def test_completion_scripts_are_printed(shell: Shell) -> None:
 def test_every_credential_of_a_list_is_shown_masked(shell: Shell) -> None:
     section = '[providers.p]\nkind = "openai"\napi_key = ["env:KEY_A", "sk-fake-literal-key", "sk-fake-other-key"]\n'
     path = shell.write("dragoman.toml", section)
-    value = shown(shell)["providers.p.api_key"]
+    value = read_values(shell)["providers.p.api_key"]
     assert (value.value, value.origin) == (["env:KEY_A", "***", "***"], f"{path}:3")
     assert "sk-fake" not in shell.run("config", "show").out
 
 
 def test_the_environments_proxies_are_shown_without_their_passwords(shell: Shell) -> None:
-    values = shown(shell, HTTPS_PROXY="https://me:fake-proxy-password@box.test:3128", NO_PROXY="a.test,10.0.0.0/8")
+    values = read_values(
+        shell, HTTPS_PROXY="https://me:fake-proxy-password@box.test:3128", NO_PROXY="a.test,10.0.0.0/8"
+    )
     assert values["proxy to https://"].value == "https://me:***@box.test:3128"
     assert values["no proxy to"].value == ["this machine", "a.test", "10.0.0.0/8"]
     assert "proxy to http://" not in values

@@ -129,7 +129,7 @@ def test_codex_gets_a_provider_that_names_the_variable_of_the_key(shell: Shell) 
     }
 
 
-def written_model(shell: Shell, client: str) -> object:
+def find_model(shell: Shell, client: str) -> object:
     text = shell.read(FILES[client])
     if client == "codex":
         return tomllib.loads(text).get("model")
@@ -163,7 +163,7 @@ def test_a_model_is_chosen_if_none_is_given(
         write_provider(shell, fake.url, more)
         done = shell.run("connect", client, "--write")
     assert done.code == 0, done.err
-    assert written_model(shell, client) == chosen[client]
+    assert find_model(shell, client) == chosen[client]
 
 
 @pytest.mark.parametrize("present", ["mine", "any-thing", "up/mine"])
@@ -172,7 +172,7 @@ def test_a_model_that_the_settings_name_and_the_gateway_serves_is_kept(shell: Sh
     with FakeUpstream(models=("m", "mine")) as fake:
         write_provider(shell, fake.url, CONFIGURED)
         assert shell.run("connect", "codex", "--write").code == 0
-    assert written_model(shell, "codex") == present
+    assert find_model(shell, "codex") == present
 
 
 @pytest.mark.parametrize("client", ["claude-code", "codex"])

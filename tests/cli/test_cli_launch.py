@@ -37,7 +37,7 @@ def add_program(shell: Shell, name: str, script: str) -> None:
     shell.environ["PATH"] = f"{shell.home / 'bin'}:{shell.environ['PATH']}"
 
 
-def started_with(shell: Shell) -> tuple[dict[str, str], list[str]]:
+def read_start(shell: Shell) -> tuple[dict[str, str], list[str]]:
     lines = shell.read("environment").splitlines()
     environ = dict(line.partition("=")[::2] for line in lines)
     return environ, shell.read("arguments").splitlines()
@@ -48,7 +48,7 @@ def test_the_exit_code_and_the_clients_own_arguments_pass_through(shell: Shell, 
     add_program(shell, client, SHOW)
     done = shell.run("launch", client, "-m", "echo", "--", "-p", "--model", "two words")
     assert done.code == 7, done.err
-    environ, arguments = started_with(shell)
+    environ, arguments = read_start(shell)
     assert arguments[-3:] == ["-p", "--model", "two words"]
     assert environ["HOME"] == str(shell.home)
     created = {path.name for path in shell.home.iterdir()} - {"bin", "environment", "arguments"}
@@ -58,7 +58,7 @@ def test_the_exit_code_and_the_clients_own_arguments_pass_through(shell: Shell, 
 def test_options_that_are_not_ours_need_no_dashes(shell: Shell) -> None:
     add_program(shell, "claude", SHOW)
     assert shell.run("launch", "claude", "--model", "echo", "-p", "Hi", "--verbose").code == 7
-    environ, arguments = started_with(shell)
+    environ, arguments = read_start(shell)
     assert arguments[-3:] == ["-p", "Hi", "--verbose"]
     assert environ["ANTHROPIC_MODEL"] == "echo"
 
@@ -69,7 +69,7 @@ def test_claude_code_gets_address_key_model_and_window(shell: Shell) -> None:
         "dragoman.toml", '[providers.echo]\nkind = "echo"\n[[models]]\nname = "big"\nto = ["echo/claude-opus-5-5"]\n'
     )
     shell.run("launch", "claude", ANTHROPIC_API_KEY="sk-fake-vendor")
-    environ, arguments = started_with(shell)
+    environ, arguments = read_start(shell)
     assert environ["ANTHROPIC_BASE_URL"].startswith("http://127.0.0.1:")
     assert len(environ["ANTHROPIC_AUTH_TOKEN"]) >= 32
     assert "ANTHROPIC_API_KEY" not in environ
@@ -88,7 +88,7 @@ def test_with_a_key_the_running_gateway_is_used(shell: Shell) -> None:
         without = shell.run("launch", "opencode")
         assert f"A gateway runs at {gateway.url}, but $DRAGOMAN_API_KEY is not set" in without.err
         shell.run("launch", "opencode", "--url", f"{gateway.url}/v1", "--key", gateway.key)
-    environ, _ = started_with(shell)
+    environ, _ = read_start(shell)
     config = msgspec.json.decode(environ["OPENCODE_CONFIG_CONTENT"], type=dict[str, object])
     assert config["model"] == "dragoman/echo"
     assert gateway.url in environ["OPENCODE_CONFIG_CONTENT"]

@@ -185,7 +185,7 @@ def test_workers_that_keep_dying_are_not_restarted(shell: Shell) -> None:
             os.kill(victim, signal.SIGKILL)
             buried.add(victim)
         assert served.wait() == 1
-    assert "workers keep dying" in served.err
+    assert "workers keep failing" in served.err
 
 
 def test_workers_do_not_outlive_their_parent(shell: Shell) -> None:

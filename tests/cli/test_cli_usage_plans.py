@@ -12,7 +12,7 @@ from fakes.kiro import ARN, FakeKiro
 from fakes.service import json_answer
 
 
-def signed_in(fake: FakeKiro, directory: Path, access: str | None = None) -> str:
+def write_sign_in(fake: FakeKiro, directory: Path, access: str | None = None) -> str:
     tokens = fake.issue()
     file = directory / "kiro-auth-token.json"
     table = {
@@ -28,7 +28,7 @@ def signed_in(fake: FakeKiro, directory: Path, access: str | None = None) -> str
 
 def test_a_plan_is_shown_with_what_is_used_of_it(shell: Shell, tmp_path: Path) -> None:
     with FakeKiro() as fake:
-        shell.write("dragoman.toml", signed_in(fake, tmp_path))
+        shell.write("dragoman.toml", write_sign_in(fake, tmp_path))
         done = shell.run("usage", "--plans")
     assert done.code == 0, done.err
     assert "KIRO FAKE" in done.out
@@ -39,7 +39,7 @@ def test_a_plan_is_shown_with_what_is_used_of_it(shell: Shell, tmp_path: Path) -
 
 def test_the_same_as_json(shell: Shell, tmp_path: Path) -> None:
     with FakeKiro() as fake:
-        shell.write("dragoman.toml", signed_in(fake, tmp_path))
+        shell.write("dragoman.toml", write_sign_in(fake, tmp_path))
         (quota,) = msgspec.json.decode(shell.run("usage", "--plans", "--json").out)
     assert quota == {
         "provider": "kiro",
@@ -100,7 +100,7 @@ def test_an_installation_has_no_plan_of_its_own(shell: Shell) -> None:
 
 def test_an_account_that_cannot_be_reached_is_reported_and_fails(shell: Shell, tmp_path: Path) -> None:
     with FakeKiro() as fake:
-        section = signed_in(fake, tmp_path, access="aoaFAKE-revoked")
+        section = write_sign_in(fake, tmp_path, access="aoaFAKE-revoked")
         fake.refresh.clear()
         shell.write("dragoman.toml", section)
         done = shell.run("usage", "--plans")

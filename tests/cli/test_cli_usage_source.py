@@ -30,13 +30,13 @@ def ask(served: Served, key: str, path: str = "/v1/chat/completions", body: byte
     return content
 
 
-def named(shell: Shell, name: str) -> str:
+def create_key(shell: Shell, name: str) -> str:
     made = shell.run("keys", "create", name, "--json").json
     assert isinstance(made, dict)
     return str(made["key"])
 
 
-def counted(done: Done) -> dict[str, int]:
+def count_by_group(done: Done) -> dict[str, int]:
     """Requests by group."""
     assert done.code == 0, done.err
     report = msgspec.json.decode(done.out, type=dict[str, object])
@@ -51,13 +51,16 @@ def at(served: Served, shell: Shell) -> Path:
 
 def test_the_owners_key_sees_the_usage_of_all_keys(shell: Shell, elsewhere: Shell) -> None:
     with shell.serve(DRAGOMAN_API_KEY=OWNERS) as served:
-        laptop = named(shell, "laptop")
+        laptop = create_key(shell, "laptop")
         at(served, elsewhere)
         for key in (OWNERS, laptop, laptop):
             ask(served, key)
         known = {"DRAGOMAN_API_KEY": OWNERS}
-        assert counted(elsewhere.run("usage", "--json", "--by", "key", **known)) == {"environment": 1, "laptop": 2}
-        assert counted(elsewhere.run("usage", "--json", "--by", "model", **known)) == {"echo/echo": 3}
+        assert count_by_group(elsewhere.run("usage", "--json", "--by", "key", **known)) == {
+            "environment": 1,
+            "laptop": 2,
+        }
+        assert count_by_group(elsewhere.run("usage", "--json", "--by", "model", **known)) == {"echo/echo": 3}
         rows = elsewhere.run("usage", "--rows", "--json", "--key", OWNERS).json
         assert isinstance(rows, list)
         assert [row["requested_model"] for row in rows] == ["echo"] * 3
@@ -66,12 +69,12 @@ def test_the_owners_key_sees_the_usage_of_all_keys(shell: Shell, elsewhere: Shel
 
 def test_any_other_key_sees_its_own_usage(shell: Shell, elsewhere: Shell) -> None:
     with shell.serve(DRAGOMAN_API_KEY=OWNERS) as served:
-        laptop, build = named(shell, "laptop"), named(shell, "build server")
+        laptop, build = create_key(shell, "laptop"), create_key(shell, "build server")
         at(served, elsewhere)
         for key in (OWNERS, laptop, build, build):
             ask(served, key)
         done = elsewhere.run("usage", "--json", "--by", "key", "--key", build)
-        assert counted(done) == {"build server": 2}
+        assert count_by_group(done) == {"build server": 2}
         assert "does not show it what other keys used" in done.err
         rows = elsewhere.run("usage", "--rows", "--json", "--key", laptop).json
         assert isinstance(rows, list)
@@ -80,13 +83,13 @@ def test_any_other_key_sees_its_own_usage(shell: Shell, elsewhere: Shell) -> Non
 
 def test_a_user_of_the_gateways_store_sees_everything_whatever_the_key(shell: Shell) -> None:
     with shell.serve(DRAGOMAN_API_KEY=OWNERS) as served:
-        laptop = named(shell, "laptop")
+        laptop = create_key(shell, "laptop")
         for key in (OWNERS, laptop):
             ask(served, key)
         ask(served, OWNERS, "/api/usage", None)  # now all that has ended is in the store
         for words in (("--key", laptop), ("--key", OWNERS), ()):
             done = shell.run("usage", "--json", "--by", "key", *words)
-            assert counted(done) == {"environment": 1, "laptop": 1}
+            assert count_by_group(done) == {"environment": 1, "laptop": 1}
             assert done.err == ""
 
 
@@ -95,7 +98,7 @@ def test_a_key_that_is_refused_leaves_the_store_and_without_one_it_is_an_error(s
         ask(served, OWNERS)
         ask(served, OWNERS, "/api/usage", None)
         done = shell.run("usage", "--json", "--by", "model", "--key", "fake-wrong-key")
-        assert counted(done) == {"echo/echo": 1}
+        assert count_by_group(done) == {"echo/echo": 1}
         assert "The store was read instead of the gateway: " in done.err
         assert "rejects the key" in done.err
         at(served, elsewhere)

@@ -35,7 +35,7 @@ class Captured(msgspec.Struct):
         return msgspec.json.decode(self.body, type=dict)
 
 
-def captured() -> Iterator[Captured]:
+def list_captured() -> Iterator[Captured]:
     """Return every request for a reply in one of the client protocols."""
     for folder in FOLDERS:
         for file in sorted(folder.glob("*/*.json")):

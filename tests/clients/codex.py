@@ -45,7 +45,7 @@ def search(rig: Rig, directory: Path) -> Ran:
     """Run Codex with its web search enabled."""
     ran = ask(rig, directory, "Search the web.", config='web_search = "live"\n' + CUSTOM)
     assert ran.code == 0, ran
-    assert completed(ran), ran
+    assert is_complete(ran), ran
     return ran
 
 
@@ -59,5 +59,5 @@ def items(ran: Ran) -> list[dict[str, object]]:
     return [event["item"] for event in events if event.get("type") == "item.completed"]
 
 
-def completed(ran: Ran) -> bool:
+def is_complete(ran: Ran) -> bool:
     return '"turn.completed"' in ran.out

@@ -11,7 +11,7 @@ import pytest
 
 from clients import install, proof, replay
 from clients.captured import ENDPOINTS
-from clients.rig import Rig, rigged
+from clients.rig import Rig, run_rig
 from fakes.agent import ChangeAnswer, Use
 from fakes.upstream import ReceivedRequest
 
@@ -28,17 +28,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return True  # it judges the page that this run is about to write
     if not collection_path.is_relative_to(REST):
         return None
-    return None if any(path.is_relative_to(REST) for path in _named(config)) else True
+    return None if any(path.is_relative_to(REST) for path in _find_named_paths(config)) else True
 
 
-def _named(config: pytest.Config) -> list[Path]:
+def _find_named_paths(config: pytest.Config) -> list[Path]:
     here = config.invocation_params.dir
     return [(here / str(word).partition("::")[0]).resolve() for word in config.invocation_params.args]
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """After a complete and successful run, write the page, or compare it with the proofs."""
-    whole = {SMOKE, REST} <= set(_named(session.config)) and not session.config.getoption("keyword")
+    whole = {SMOKE, REST} <= set(_find_named_paths(session.config)) and not session.config.getoption("keyword")
     if not whole or exitstatus != pytest.ExitCode.OK:
         return
     if os.environ.get(WRITE):
@@ -106,7 +106,7 @@ def rig(tmp_path: Path) -> Iterator[Rigging]:
     with ExitStack() as stack:
 
         def make(upstream: str, *script: Use, change: ChangeAnswer | None = None, settings: str = "") -> Rig:
-            made.append(stack.enter_context(rigged(tmp_path, upstream, *script, change=change, settings=settings)))
+            made.append(stack.enter_context(run_rig(tmp_path, upstream, *script, change=change, settings=settings)))
             return made[-1]
 
         yield make

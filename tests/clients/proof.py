@@ -92,7 +92,7 @@ NOTES = """
 def page(proven: Proven, reactions: Reactions) -> str:
     head = ["| client | version | protocols | " + " | ".join(f"on {NAMES[name]}" for name in UPSTREAMS) + " |"]
     rows = [
-        f"| {client} | {pinned(client)} | {CLIENTS[client][2]} | "
+        f"| {client} | {find_version(client)} | {CLIENTS[client][2]} | "
         + " | ".join(", ".join(sorted(proven.get((client, name), ()))) or "✗" for name in UPSTREAMS)
         + " |"
         for client in CLIENTS
@@ -110,7 +110,7 @@ def _reaction_table(reactions: Reactions) -> list[str]:
     return ["| client | " + " | ".join(TROUBLES) + " |", "|-" * (1 + len(TROUBLES)) + "|", *rows]
 
 
-def pinned(client: str) -> str:
+def find_version(client: str) -> str:
     table, package, _ = CLIENTS[client]
     return {**PINS["npm"], **PINS["python"]}[table][package] if table else version(package)
 

@@ -78,7 +78,7 @@ def _claude_code(rig: Rig, directory: Path, node: Path, key: str) -> bool:
 
 def _codex(rig: Rig, directory: Path, node: Path, key: str) -> bool:
     ran = codex.ask(rig, directory, "Write a file.", patience_s=PATIENCE_S, key=key)
-    return ran.code == 0 and codex.completed(ran) and "hello-from-tool" in codex.list_messages(ran)[-1]
+    return ran.code == 0 and codex.is_complete(ran) and "hello-from-tool" in codex.list_messages(ran)[-1]
 
 
 def _opencode(rig: Rig, directory: Path, node: Path, key: str) -> bool:

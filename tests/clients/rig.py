@@ -84,7 +84,7 @@ class Rig:
 
 
 @contextmanager
-def rigged(
+def run_rig(
     directory: Path, upstream: str, *script: Use, change: ChangeAnswer | None = None, settings: str = ""
 ) -> Iterator[Rig]:
     home, work, state = (directory / name for name in ("home", "work", "gateway"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from e2e.meaning import CallTool, Meant, Say, Stop
-from fakes.kiro import FakeKiro, framed, tail, tool, words
+from fakes.kiro import FakeKiro, make_framed, tail, tool, words
 from fakes.upstream import Answer, ReceivedRequest
 from state.state_rig import SPEAKERS, StateRig, state_rigged
 
@@ -53,5 +53,5 @@ def answer_as_kiro(request: ReceivedRequest) -> Answer | None:
         return None
     if b"get_weather" in request.body:
         called = tool(CALL.id, CALL.name, input=CALL.arguments) + tool(CALL.id, CALL.name, stop=True)
-        return framed(called, tail("TOOL_USE"))
-    return framed(words(TEXT), tail())
+        return make_framed(called, tail("TOOL_USE"))
+    return make_framed(words(TEXT), tail())

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from console.screen import screen
-from console.traffic import captured
+from console.traffic import make_capturing_config
 from gateway import KEY, Running, provider_section, running
 
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -67,7 +67,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with (
         hostile_upstream() as url,
         running(
-            captured(directory / "captures") + provider_section("chat", url, "evil"),
+            make_capturing_config(directory / "captures") + provider_section("chat", url, "evil"),
             directory,
             stored=[MARKUP, "=cmd()"],
         ) as started,

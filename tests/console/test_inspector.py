@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from console.screen import screen
-from console.traffic import captured
+from console.traffic import make_capturing_config
 from gateway import KEY, Running, provider_section, running
 
 RETRY = "[retry]\nattempts = 3\nbase_s = 0.4\n"
@@ -40,7 +40,12 @@ PARTS: dict[str, list[object]] = {
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     directory = Path(tmp_path_factory.mktemp("inspector"))
     routes = '[[models]]\nname = "second-choice"\nto = ["up/model", "echo/echo"]\n'
-    toml = captured(directory / "captures") + provider_section("chat", "http://127.0.0.1:9/v1") + RETRY + routes
+    toml = (
+        make_capturing_config(directory / "captures")
+        + provider_section("chat", "http://127.0.0.1:9/v1")
+        + RETRY
+        + routes
+    )
     with running(toml, directory, stored=["laptop"]) as started:
         for path, parts in PARTS.items():
             send(started, path, "echo", parts, f"image-{path.rpartition('/')[2]}")

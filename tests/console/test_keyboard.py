@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from console.screen import screen
-from console.traffic import ask, captured
+from console.traffic import ask, make_capturing_config
 from fakes.kiro import FakeKiro
 from gateway import Running, running
 
@@ -15,7 +15,7 @@ from gateway import Running, running
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     directory = Path(tmp_path_factory.mktemp("keyboard"))
-    with running(captured(directory / "captures"), directory, stored=["someone"]) as started:
+    with running(make_capturing_config(directory / "captures"), directory, stored=["someone"]) as started:
         ask(started, "Fine", "echo", "fine-1")
         ask(started, "Not fine", "no-such-model", "failed-1")
         started.capture("failed-1")

@@ -10,7 +10,7 @@ import pytest
 
 from console.browser import Browser
 from console.feed_reader import FeedReader
-from console.traffic import captured
+from console.traffic import make_capturing_config
 from dragoman.admin.timeline import build_timeline
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import KEY, Running, provider_section, running
@@ -66,7 +66,7 @@ def test_a_fault_is_shown_live_as_its_capture_shows_it(
         route = '[retry]\nbase_s = 0.01\n[[models]]\nname = "both"\nto = ["one/m"'
         route += ', "two/m"]\n' if second is not None else "]\n"
         sections = provider_section("chat", one.url, "one") + provider_section("chat", two.url, "two")
-        toml = captured(tmp_path / "captures").partition("[[models]]")[0] + sections + route
+        toml = make_capturing_config(tmp_path / "captures").partition("[[models]]")[0] + sections + route
         with running(toml, tmp_path, stored=["someone"]) as gateway:
             browser = Browser(gateway)
             browser.sign_in(KEY)

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from console.screen import screen
-from console.traffic import ECHO, ask, captured
+from console.traffic import ECHO, ask, make_capturing_config
 from gateway import KEY, Running, running, running_workers
 
 LONG = " ".join(f"word{number}" for number in range(150))
@@ -18,7 +18,7 @@ LONG = " ".join(f"word{number}" for number in range(150))
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     directory = Path(tmp_path_factory.mktemp("live"))
-    with running(captured(directory / "captures"), directory, stored=["someone"]) as started:
+    with running(make_capturing_config(directory / "captures"), directory, stored=["someone"]) as started:
         yield started
 
 
@@ -152,7 +152,7 @@ def test_one_page_shows_inspects_and_ends_what_two_workers_do(chromium: Browser,
 
 
 def test_the_page_shows_that_its_gateway_has_stopped(chromium: Browser, tmp_path: Path) -> None:
-    with running(captured(tmp_path / "captures"), tmp_path, stored=["someone"]) as gateway:
+    with running(make_capturing_config(tmp_path / "captures"), tmp_path, stored=["someone"]) as gateway:
         ask(gateway)
         context = chromium.new_context()
         page = context.new_page()

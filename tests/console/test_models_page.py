@@ -7,14 +7,14 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from console.screen import screen
-from console.traffic import captured
+from console.traffic import make_capturing_config
 from gateway import Running, provider_section, running
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     directory = Path(tmp_path_factory.mktemp("models"))
-    toml = captured(directory / "captures") + provider_section("messages", "http://127.0.0.1:9/v1")
+    toml = make_capturing_config(directory / "captures") + provider_section("messages", "http://127.0.0.1:9/v1")
     with running(toml, directory, stored=["someone"]) as started:
         yield started
 

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Download, Request, expect
 
 from console.screen import screen
-from console.traffic import ECHO, ask, captured
+from console.traffic import ECHO, ask, make_capturing_config
 from gateway import KEY, Running, running
 
 PAGES = ("live", "requests", "usage", "models", "accounts", "keys", "settings", "doctor", "connect", "help")
@@ -19,7 +19,7 @@ SETTLED = "() => !document.querySelector('[aria-busy=true]')"
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     directory = Path(tmp_path_factory.mktemp("pages"))
-    with running(captured(directory / "captures"), directory, stored=["someone", "laptop"]) as started:
+    with running(make_capturing_config(directory / "captures"), directory, stored=["someone", "laptop"]) as started:
         for number in range(3):
             ask(started, f"Request {number}", "claude-sonnet-4-5", f"page-{number}", started.keys["laptop"])
         ask(started, model="no-such-model", request_id="page-failed")

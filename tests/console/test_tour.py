@@ -8,7 +8,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, expect
 
 from console.screen import screen
-from console.traffic import ask, captured
+from console.traffic import ask, make_capturing_config
 from gateway import running
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -23,7 +23,7 @@ def test_the_console_is_photographed_for_the_readme(chromium: Browser, tmp_path:
         (DOCS if WRITE else tmp_path) / "console-light.png",
         (DOCS if WRITE else tmp_path) / "console-dark.png",
     )
-    with running(captured(tmp_path / "captures"), tmp_path, stored=["laptop"]) as gateway:
+    with running(make_capturing_config(tmp_path / "captures"), tmp_path, stored=["laptop"]) as gateway:
         for number, model in enumerate(("claude-sonnet-4-5", "echo", "claude-opus-4-5", "no-such-model")):
             agent = "claude-cli/2.1" if number % 2 == 0 else "OpenAI/Python 3.4"
             ask(gateway, "What is a dragoman?", model, f"req_tour{number}", agent=agent, inference_geo="eu")

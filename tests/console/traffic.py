@@ -15,7 +15,7 @@ output = 15.0
 """
 
 
-def captured(directory: object) -> str:
+def make_capturing_config(directory: object) -> str:
     """Return a configuration with echo that captures every request."""
     routes = '[[models]]\nname = "claude-*"\nto = ["echo/echo"]\n'
     return f'{ECHO}{PRICED}[debug]\ncapture = "all"\ndirectory = "{directory}"\n{routes}'

@@ -50,7 +50,7 @@ def build_image(wheels: Path) -> None:
 
 
 @contextmanager
-def started_container(port: int) -> Iterator[str]:
+def start_container(port: int) -> Iterator[str]:
     name = run(*RUN, "--volume", "/data", IMAGE, "serve", "--host", "127.0.0.1", "--port", str(port)).strip()
     try:
         yield name
@@ -75,7 +75,7 @@ def test_the_image_is_built_and_answers_as_an_ordinary_user(tmp_path: Path) -> N
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
-    with started_container(port) as name:
+    with start_container(port) as name:
         wait_until_ready(port)
         body = b'{"model":"echo","messages":[{"role":"user","content":"Hello"}]}'
         answer = post(port, "/v1/chat/completions", body, key=KEY)

@@ -52,7 +52,7 @@ class Prometheus:
 
 
 @contextmanager
-def started_prometheus(directory: Path, targets: list[str]) -> Iterator[Prometheus]:
+def start_prometheus(directory: Path, targets: list[str]) -> Iterator[Prometheus]:
     """Start Prometheus with our configuration, but other addresses and a shorter interval."""
     text = CONFIG.read_text()
     assert '["gateway:8484"]' in text
@@ -86,7 +86,7 @@ def prometheus(rig: Rig, after_a_search: Scrape, tmp_path_factory: pytest.TempPa
         account.fake.plays(codex.reply("Hello", headers=ALLOWANCE))
         account.sdk.openai.responses.create(model="codex/gpt-5.5", input="Hi")
         targets = [f"127.0.0.1:{gateway.port}" for gateway in (rig.gateway, account.gateway)]
-        with started_prometheus(directory, targets) as started:
+        with start_prometheus(directory, targets) as started:
             scraped_often = "min(count_over_time(up[5m])) >= 4 and count(up == 1) == 2"
             wait_until(lambda: bool(started.query(scraped_often)), SCRAPES_S)
             yield started

@@ -32,7 +32,7 @@ def codex_rigged(directory: Path, life_s: float = 7200, settings: str = "") -> I
     def sign_in(fake: FakeCodex, file: Path) -> None:
         file.write_bytes(msgspec.json.encode(fake.auth_file(life_s)))
 
-    with _rigged(FakeCodex(), directory, sign_in, settings) as rig:
+    with _run_rig(FakeCodex(), directory, sign_in, settings) as rig:
         yield rig
 
 
@@ -41,12 +41,12 @@ def copilot_rigged(directory: Path, token: str = EDITOR_TOKEN, settings: str = "
     def sign_in(fake: FakeCopilot, file: Path) -> None:
         file.write_bytes(msgspec.json.encode({"github.com:Iv1.fake": {"oauth_token": token, "user": "fake"}}))
 
-    with _rigged(FakeCopilot(), directory, sign_in, settings) as rig:
+    with _run_rig(FakeCopilot(), directory, sign_in, settings) as rig:
         yield rig
 
 
 @contextmanager
-def _rigged(made: F, directory: Path, sign_in: Callable[[F, Path], None], settings: str) -> Iterator[AccountRig[F]]:
+def _run_rig(made: F, directory: Path, sign_in: Callable[[F, Path], None], settings: str) -> Iterator[AccountRig[F]]:
     file = directory / "account.json"
     with ExitStack() as stack:
         fake = stack.enter_context(made)

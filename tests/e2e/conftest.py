@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterator
 import pytest
 
 from e2e.proof import record
-from e2e.rig import Rig, rigged
+from e2e.rig import Rig, run_rig
 
 
 @pytest.hookimpl(wrapper=True)
@@ -21,5 +21,5 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(tmp_path_factory.mktemp("gateway")) as shared:
+    with run_rig(tmp_path_factory.mktemp("gateway")) as shared:
         yield shared

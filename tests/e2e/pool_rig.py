@@ -91,7 +91,9 @@ def make_section(protocol: str, url: str, keys: list[str]) -> str:
 
 
 @contextmanager
-def pooled(directory: Path, protocol: str = "chat", keys: list[str] | None = None, more: str = "") -> Iterator[PoolRig]:
+def run_pool(
+    directory: Path, protocol: str = "chat", keys: list[str] | None = None, more: str = ""
+) -> Iterator[PoolRig]:
     keyed = Keyed(protocol)
     with FakeUpstream(choose=keyed) as upstream:
         toml = QUICK + make_section(protocol, upstream.url, keys or keys_of(2)) + more

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from deletion import Built, Turned, outcome, removed
+from deletion import Built, Turned, outcome, remove_value
 from deletion import blamed as blamed_part
 from e2e.cases import BROKEN, CASES
 from e2e.meaning import NO_REFUSALS, Refuse, Stop, sayable
@@ -140,7 +140,7 @@ def _find_losses(client: str, upstream: str) -> list[tuple[str, str, str]]:
         while isinstance(found := outcome(client, upstream, body), Turned):
             assert found.at
             response[(_shape(found.at), "refused", _plain(found.message, found.at))] = None
-            body = removed(body, blamed_part(body, found.at))
+            body = remove_value(body, blamed_part(body, found.at))
         assert isinstance(found, Built)
         for loss in found.ledger:
             response[(_shape(loss.path), loss.how.value, _plain(loss.why, loss.path))] = None

@@ -85,7 +85,7 @@ def write_as_kiro(meant: Meant) -> Answer:
                 frames += [kiro.tool(id, name, input=arguments), kiro.tool(id, name, stop=True)]
             case _:
                 frames.append(kiro.words(part.text))
-    return kiro.framed(*frames, kiro.tail("TOOL_USE" if meant.of(CallTool) else "END_TURN"))
+    return kiro.make_framed(*frames, kiro.tail("TOOL_USE" if meant.of(CallTool) else "END_TURN"))
 
 
 @contextmanager
@@ -130,6 +130,6 @@ def searches(response: Response) -> list[ResponseFunctionWebSearch]:
     return [item for item in response.output if isinstance(item, ResponseFunctionWebSearch)]
 
 
-def offered(request: JsonObject) -> list[str]:
+def list_offered(request: JsonObject) -> list[str]:
     """The names of the functions in a Chat or Responses request."""
     return [tool.get("function", tool)["name"] for tool in request.get("tools") or ()]

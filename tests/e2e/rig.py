@@ -44,7 +44,7 @@ class Rig:
 
 
 @contextmanager
-def rigged(directory: Path, settings: str = ONCE, models: tuple[str, ...] = ()) -> Iterator[Rig]:
+def run_rig(directory: Path, settings: str = ONCE, models: tuple[str, ...] = ()) -> Iterator[Rig]:
     with ExitStack() as stack:
         # Where one attempt is all, a kept connection that ends just then would be it.
         keep = settings != ONCE

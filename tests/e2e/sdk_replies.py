@@ -359,11 +359,11 @@ STOPS = {
 ORDER = {Say: "text", Refuse: "text", Think: "thinking", CallTool: "call"}
 
 
-def expected_for(client: str, upstream: str, meant: Meant) -> SdkReply:
+def expect_for(client: str, upstream: str, meant: Meant) -> SdkReply:
     """Return what a client of this protocol must read of what an upstream of that protocol can send."""
     reply_text = sayable(meant, upstream)
     same = client == upstream
-    text, refusal = _joined(reply_text, Say), _joined(reply_text, Refuse)
+    text, refusal = _join_text(reply_text, Say), _join_text(reply_text, Refuse)
     stop = reply_text.stop
     order = tuple(ORDER[type(part)] for part in reply_text.parts)
     if client == "messages":
@@ -376,7 +376,7 @@ def expected_for(client: str, upstream: str, meant: Meant) -> SdkReply:
     return SdkReply(
         text=text,
         refusal=refusal,
-        thinking=_joined(reply_text, Think),
+        thinking=_join_text(reply_text, Think),
         seals=seals if same else (ENVELOPE,) * len(seals),
         calls=calls,
         stop=STOPS[client][stop],
@@ -386,5 +386,5 @@ def expected_for(client: str, upstream: str, meant: Meant) -> SdkReply:
     )
 
 
-def _joined(meant: Meant, kind: type[Say] | type[Refuse] | type[Think]) -> str:
+def _join_text(meant: Meant, kind: type[Say] | type[Refuse] | type[Think]) -> str:
     return "".join(part.text for part in meant.of(kind))

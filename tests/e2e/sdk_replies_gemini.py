@@ -101,10 +101,10 @@ def _tokens(usage: types.GenerateContentResponseUsageMetadata | None) -> Tokens 
     return Tokens(usage.prompt_token_count or 0, output, read, 0, thoughts)
 
 
-def expected_for(client: str, upstream: str, meant: Meant) -> SdkReply:
+def expect_for(client: str, upstream: str, meant: Meant) -> SdkReply:
     """Return what a client must read; Gemini's reads refusals and withheld replies as text."""
     if client != "gemini":
-        return sdk_replies.expected_for(client, upstream, meant)
+        return sdk_replies.expect_for(client, upstream, meant)
     sent = sayable(meant, upstream)
     text = "".join(part.text for part in sent.parts if isinstance(part, Say | Refuse))
     stop = Stop.FILTERED if sent.of(Refuse) else sent.stop

@@ -20,13 +20,13 @@ def stream(meant: Meant) -> bytes:
 
 def whole(meant: Meant) -> bytes:
     if _is_blocked(meant):
-        return msgspec.json.encode(_blocked(meant))
+        return msgspec.json.encode(_make_blocked(meant))
     return msgspec.json.encode(_chunk(list(_parts(meant, cut=False)), meant, FINISH[meant.stop]))
 
 
 def _chunks(meant: Meant) -> Iterator[Wire]:
     if _is_blocked(meant):
-        yield _blocked(meant)
+        yield _make_blocked(meant)
         return
     for part in _parts(meant, cut=True):
         yield _chunk([part], None, None)
@@ -40,7 +40,7 @@ def _is_blocked(meant: Meant) -> bool:
     return meant.stop is Stop.FILTERED and not meant.parts
 
 
-def _blocked(meant: Meant) -> Wire:
+def _make_blocked(meant: Meant) -> Wire:
     feedback = {"blockReason": "SAFETY", "blockReasonMessage": meant.explanation}
     return {"promptFeedback": feedback, "usageMetadata": _usage(meant.tokens), **HEAD}
 
@@ -54,13 +54,13 @@ def _parts(meant: Meant, cut: bool) -> Iterator[Wire]:
                 seal = part.seal
             case Say(text) | Refuse(text):
                 for piece in _pieces(text, cut):
-                    yield {"text": piece, **_signed(seal)}
+                    yield {"text": piece, **_make_signature(seal)}
                     seal = ""
             case CallTool():
                 call: Wire = {"id": part.id, "name": part.name}
                 if part.arguments:
                     call["args"] = msgspec.json.decode(part.arguments)
-                yield {"functionCall": call, **_signed(seal)}
+                yield {"functionCall": call, **_make_signature(seal)}
                 seal = ""
 
 
@@ -68,7 +68,7 @@ def _pieces(text: str, cut: bool) -> list[str]:
     return pieces(text) if cut else [text] if text else []
 
 
-def _signed(seal: str) -> Wire:
+def _make_signature(seal: str) -> Wire:
     return {"thoughtSignature": seal} if seal else {}
 
 

@@ -70,19 +70,19 @@ def _message(place: int, part: Part, kind: str, text: str) -> Iterator[Json]:
     at = {"item_id": f"msg_{place}", "output_index": place, "content_index": 0}
     field = "text" if kind == "output_text" else "refusal"
     extra: dict[str, list[object]] = {"logprobs": []} if kind == "output_text" else {}
-    yield _added(place, {**_item(place, part), "status": "in_progress", "content": []})
+    yield _make_added_event(place, {**_item(place, part), "status": "in_progress", "content": []})
     yield {"type": "response.content_part.added", **at, "part": _part(part, "")}
     for piece in pieces(text):
         yield {"type": f"response.{kind}.delta", **at, "delta": piece, **extra}
     yield {"type": f"response.{kind}.done", **at, field: text, **extra}
     yield {"type": "response.content_part.done", **at, "part": _part(part, text)}
-    yield _done(place, _item(place, part))
+    yield _make_done_event(place, _item(place, part))
 
 
 def _reasoning(place: int, part: Part) -> Iterator[Json]:
     assert isinstance(part, Think)
     at = {"item_id": f"rs_{place}", "output_index": place, "summary_index": 0}
-    yield _added(place, {"id": f"rs_{place}", "type": "reasoning", "summary": []})
+    yield _make_added_event(place, {"id": f"rs_{place}", "type": "reasoning", "summary": []})
     if part.text:
         yield {"type": "response.reasoning_summary_part.added", **at, "part": {"type": "summary_text", "text": ""}}
         for piece in pieces(part.text):
@@ -90,12 +90,12 @@ def _reasoning(place: int, part: Part) -> Iterator[Json]:
         yield {"type": "response.reasoning_summary_text.done", **at, "text": part.text}
         done = {"type": "summary_text", "text": part.text}
         yield {"type": "response.reasoning_summary_part.done", **at, "part": done}
-    yield _done(place, _item(place, part))
+    yield _make_done_event(place, _item(place, part))
 
 
 def _calls(first: int, run: list[Part]) -> Iterator[Json]:
     for place, call in enumerate(run, first):
-        yield _added(place, {**_item(place, call), "status": "in_progress", "arguments": ""})
+        yield _make_added_event(place, {**_item(place, call), "status": "in_progress", "arguments": ""})
     for offset, piece in woven(run):
         at = {"item_id": f"fc_{first + offset}", "output_index": first + offset}
         yield {"type": "response.function_call_arguments.delta", **at, "delta": piece}
@@ -103,7 +103,7 @@ def _calls(first: int, run: list[Part]) -> Iterator[Json]:
         assert isinstance(call, CallTool)
         at = {"item_id": f"fc_{place}", "output_index": place}
         yield {"type": "response.function_call_arguments.done", **at, "name": call.name, "arguments": call.arguments}
-        yield _done(place, _item(place, call))
+        yield _make_done_event(place, _item(place, call))
 
 
 def _end(meant: Meant) -> Iterator[Json]:
@@ -142,11 +142,11 @@ def _part(part: Part, text: str) -> Json:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _added(place: int, item: Json) -> Json:
+def _make_added_event(place: int, item: Json) -> Json:
     return {"type": "response.output_item.added", "output_index": place, "item": item}
 
 
-def _done(place: int, item: Json) -> Json:
+def _make_done_event(place: int, item: Json) -> Json:
     return {"type": "response.output_item.done", "output_index": place, "item": item}
 
 

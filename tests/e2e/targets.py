@@ -47,7 +47,7 @@ class Site:
     def answers(self, streamed: bool) -> Answer:
         """Return a complete reply."""
         if self.kind == "kiro":
-            return kiro.framed(kiro.words(self.name[:7]), kiro.words(self.name[7:]), kiro.tail())
+            return kiro.make_framed(kiro.words(self.name[:7]), kiro.words(self.name[7:]), kiro.tail())
         if self.kind == "codex":
             return codex.reply(self.name)
         speak, meant = SPEAKERS[self.kind], Meant((Say(self.name),))
@@ -65,10 +65,12 @@ class Site:
         response = {"message": "Your quota is used up.", "type": "insufficient_quota", "code": "insufficient_quota"}
         match self.kind:
             case "kiro":
-                return kiro.framed(exception("ServiceQuotaExceededException", {"message": response["message"]}))
+                return kiro.make_framed(exception("ServiceQuotaExceededException", {"message": response["message"]}))
             case "codex":
                 failed = {**codex.snapshot("failed"), "error": {**response, "code": "usage_limit_reached"}}
-                return stream(*codex.numbered(codex.begun(), {"type": "response.failed", "response": failed}))
+                return stream(
+                    *codex.number_events(codex.make_created(), {"type": "response.failed", "response": failed})
+                )
             case "messages":
                 error: dict[str, object] = {"type": "error", "error": {**response, "type": "billing_error"}}
                 return stream(error) if streamed else json_answer(error)
@@ -103,7 +105,7 @@ class Targets:
 
 
 @contextmanager
-def targeted(directory: Path, settings: str) -> Iterator[Targets]:
+def run_targets(directory: Path, settings: str) -> Iterator[Targets]:
     with ExitStack() as stack:
         keyed = {name: stack.enter_context(FakeUpstream()) for name in PROTOCOLS}
         aws = FakeKiro()
@@ -123,12 +125,12 @@ def targeted(directory: Path, settings: str) -> Iterator[Targets]:
         gateway.settle()
         sdk = Sdk(gateway.url, KEY)
         stack.callback(sdk.close)
-        sites = [_keyed(target, keyed[target.partition("/")[0]]) for target in ROUTES["by key"]]
+        sites = [_make_site(target, keyed[target.partition("/")[0]]) for target in ROUTES["by key"]]
         sites += [_kiro(aws), _codex(chatgpt)]
         yield Targets(gateway, sdk, {site.target: site for site in sites})
 
 
-def _keyed(target: str, fake: FakeUpstream) -> Site:
+def _make_site(target: str, fake: FakeUpstream) -> Site:
     def plays(*answers: Answer) -> None:
         fake.requests.clear()
         fake.answers = list(answers)

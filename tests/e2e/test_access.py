@@ -9,7 +9,7 @@ import pytest
 from e2e.cases import CASES, request_for
 from e2e.faults import assert_error
 from e2e.raw_http import ask, get, post
-from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
+from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, Rig, run_rig
 from e2e.sdk_replies import WHOLE, Sdk
 from fakes.upstream import Answer
 from gateway import KEY
@@ -89,7 +89,7 @@ def test_an_unknown_model_is_not_found_and_similar_names_are_suggested(listing: 
 
 @pytest.fixture(scope="module")
 def listing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(tmp_path_factory.mktemp("listing"), models=("vendor-model", "vendor-mini")) as shared:
+    with run_rig(tmp_path_factory.mktemp("listing"), models=("vendor-model", "vendor-mini")) as shared:
         yield shared
 
 

@@ -70,7 +70,7 @@ class Accounts:
         pool_of(self.gateway, self.model.partition("/")[0]).clock = lambda: time.time() + seconds
 
 
-def watched(fake: FakeUpstream, path: str, refusals: Answers, seen: list[str]) -> None:
+def refuse_bearers(fake: FakeUpstream, path: str, refusals: Answers, seen: list[str]) -> None:
     """Requests to the path are noted, and refused where their bearer is."""
 
     def refuse(request: ReceivedRequest) -> Answer | None:
@@ -89,7 +89,7 @@ def accounts(
     refusals: Answers = {}
     seen: list[str] = []
     with ExitStack() as stack:
-        watched(fake, path, refusals, seen)
+        refuse_bearers(fake, path, refusals, seen)
         gateway = stack.enter_context(running(QUICK + section, folder))
         gateway.settle()
         sdk = Sdk(gateway.url, KEY)
@@ -101,7 +101,7 @@ def accounts(
 def kiro_accounts(folder: Path) -> Iterator[Accounts]:
     with kiro.FakeKiro() as upstream:
         assert isinstance(upstream, kiro.FakeKiro)
-        upstream.replies = [kiro.framed(kiro.words("Hello"), kiro.tail())]
+        upstream.replies = [kiro.make_framed(kiro.words("Hello"), kiro.tail())]
         bearers = []
         for name in ("a.json", "b.json"):
             tokens = upstream.issue()
@@ -141,7 +141,7 @@ def copilot_accounts(folder: Path) -> Iterator[Accounts]:
             yield own
 
 
-def used_up(resets_in_s: float) -> dict[str, object]:
+def make_limit_error(resets_in_s: float) -> dict[str, object]:
     return {
         "type": "usage_limit_reached",
         "message": "The usage limit has been reached",
@@ -152,7 +152,7 @@ def used_up(resets_in_s: float) -> dict[str, object]:
 
 USED_UP: dict[str, Callable[[], Answer]] = {
     "kiro": lambda: kiro.refusal(402, "You have reached the limit.", "MONTHLY_REQUEST_COUNT", "ServiceQuotaExceeded"),
-    "codex": lambda: json_answer({"error": used_up(DAYS_4_S)}, 429),
+    "codex": lambda: json_answer({"error": make_limit_error(DAYS_4_S)}, 429),
     "copilot": lambda: json_answer({"error": {"code": "quota_exceeded", "message": "No quota left."}}, 402),
 }
 KINDS: dict[str, Callable[[Path], AbstractContextManager[Accounts]]] = {
@@ -247,8 +247,8 @@ def test_a_quota_inside_a_good_stream_goes_to_the_next_account(tmp_path: Path) -
     with codex_accounts(tmp_path) as rig:
         first, second = rig.bearers
         opening = rig.falls_to(first)
-        trouble = {"type": "error", "status_code": 429, "error": used_up(600), "headers": {}}
-        rig.refusals[first] = stream(*codex.numbered(codex.begun(), trouble))
+        trouble = {"type": "error", "status_code": 429, "error": make_limit_error(600), "headers": {}}
+        rig.refusals[first] = stream(*codex.number_events(codex.make_created(), trouble))
         assert rig.streams(opening) == "Hello"
         assert rig.taken() == [first, second]
         assert rig.says(opening) == "Hello"
@@ -260,8 +260,8 @@ def test_a_stream_that_ends_for_lack_of_quota_starts_its_accounts_cooldown(tmp_p
     with codex_accounts(tmp_path) as rig:
         first, second = rig.bearers
         opening = rig.falls_to(first)
-        trouble = {"type": "error", "status_code": 429, "error": used_up(600), "headers": {}}
-        rig.refusals[first] = stream(*codex.numbered(codex.begun(), *codex.text_events("Hel")[:3], trouble))
+        trouble = {"type": "error", "status_code": 429, "error": make_limit_error(600), "headers": {}}
+        rig.refusals[first] = stream(*codex.number_events(codex.make_created(), *codex.text_events("Hel")[:3], trouble))
         with pytest.raises(openai.APIError):
             rig.streams(opening)
         assert rig.taken() == [first]

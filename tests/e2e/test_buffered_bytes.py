@@ -10,7 +10,7 @@ import pytest
 
 from e2e.cases import CASES
 from e2e.raw_http import Answered, dial, post, read_answer, request_bytes
-from e2e.rig import CROSSED, ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
+from e2e.rig import CROSSED, ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, run_rig
 from fakes.upstream import Answer, End
 
 MEBIBYTE = 1 << 20
@@ -23,7 +23,7 @@ pairs = pytest.mark.parametrize(("client", "upstream"), CROSSED + [(name, name) 
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(tmp_path_factory.mktemp("gateway"), SETTINGS) as shared:
+    with run_rig(tmp_path_factory.mktemp("gateway"), SETTINGS) as shared:
         yield shared
 
 
@@ -39,13 +39,13 @@ def whole(upstream: str, size: int = 0) -> Answer:
     return Answer(body[:1] + b" " * size + body[1:], content_type="application/json")
 
 
-def held(rig: Rig) -> int:
+def count_held(rig: Rig) -> int:
     return rig.gateway.app.server._service.budget.held
 
 
 def wait_until_free(rig: Rig) -> None:
     patience = time.monotonic() + 20.0
-    while held(rig):
+    while count_held(rig):
         assert time.monotonic() < patience
         time.sleep(0.01)
 
@@ -86,7 +86,7 @@ def test_uploads_share_the_budget(rig: Rig) -> None:
     data = request_bytes(PATHS["chat"], body_of("chat", "chat/m", MEBIBYTE + MEBIBYTE // 2))
     with dial(rig.gateway.port) as sock:
         sock.sendall(data[:-1])
-        while held(rig) < MEBIBYTE:
+        while count_held(rig) < MEBIBYTE:
             time.sleep(0.01)
         assert_busy("chat", post(rig.gateway.port, PATHS["chat"], body_of("chat", "chat/m", MEBIBYTE)))
         sock.sendall(data[-1:])
@@ -106,7 +106,7 @@ def test_many_large_replies_at_once_stay_within_the_budget(rig: Rig) -> None:
 
 @pairs
 def test_a_trickled_reply_ends_in_its_time(rig: Rig, client: str, upstream: str) -> None:
-    rig.plays(upstream, trickled(200))
+    rig.plays(upstream, trickle(200))
     began = time.monotonic()
     answer = post(rig.gateway.port, PATHS[client], body_of(client, rig.model(upstream)))
     assert answer.status == 504, answer.body
@@ -117,14 +117,14 @@ def test_a_trickled_reply_ends_in_its_time(rig: Rig, client: str, upstream: str)
 def test_a_trickled_error_ends_in_its_time(tmp_path: Path, streamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.flow.upstream.ERROR_BODY_S", 1.0)
     settings = ONCE + "[server]\nfirst_token_timeout_s = 20\nidle_timeout_s = 20\n"
-    with rigged(tmp_path, settings) as rig:
-        rig.plays("messages", trickled(500))
+    with run_rig(tmp_path, settings) as rig:
+        rig.plays("messages", trickle(500))
         began = time.monotonic()
         body = body_of("chat", "messages/m")[:-1] + (b',"stream":true}' if streamed else b"}")
         assert post(rig.gateway.port, PATHS["chat"], body).status == 504
         assert time.monotonic() - began < 15.0
 
 
-def trickled(status: int) -> Answer:
+def trickle(status: int) -> Answer:
     body = b"{" + b" " * 2_000
     return Answer(body, status, "application/json", cut=1, pause_s=0.1, end=End.HANG)

@@ -17,7 +17,7 @@ from e2e.raw_http import post
 from e2e.rig import PATHS, PROTOCOLS
 from e2e.sdk_replies import STREAMS, WHOLE
 from e2e.test_replays import Kept, assert_same, debug
-from fakes.kiro import framed, tail, words
+from fakes.kiro import make_framed, tail, words
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import provider_section, running
 
@@ -27,7 +27,7 @@ TURN = [{"role": "user", "content": "My keys are " + " ".join([SECRET] * 4)}]
 PLAIN_NAMES = {"request_body.json", "kiro_request_body.json", "response_stream_raw.txt", "response_stream_modified.txt"}
 
 
-def captured(directory: Path, fake: FakeUpstream, path: str, body: bytes, settings: str = "") -> Capture:
+def capture_request(directory: Path, fake: FakeUpstream, path: str, body: bytes, settings: str = "") -> Capture:
     with running(debug(directory / "captures") + settings + provider_section("chat", fake.url), directory) as gateway:
         assert post(gateway.port, path, body).status == 200
         [capture] = Kept(directory / "captures", gateway).fresh(1)
@@ -38,7 +38,7 @@ def captured(directory: Path, fake: FakeUpstream, path: str, body: bytes, settin
 def test_an_exported_reply_of_kiro_has_plain_names_whole_or_streamed(tmp_path: Path, client: str) -> None:
     with kiro_rigged(tmp_path, settings=debug(tmp_path / "captures")) as shared:
         kept = Kept(tmp_path / "captures", shared.gateway)
-        shared.plays(framed(words("Hello"), tail()))
+        shared.plays(make_framed(words("Hello"), tail()))
         for listen in (WHOLE[client], STREAMS[client][0]):
             listen(shared.sdk, request_for(client, MODEL))
             [capture] = kept.fresh(1)
@@ -55,7 +55,7 @@ def test_a_whole_reply_that_was_requested_twice_has_plain_names(tmp_path: Path, 
     answers = [Answer(b'{"error": {"message": "Later."}}', status=503, content_type="application/json"), chat_reply()]
     retry = "[retry]\nattempts = 2\nbase_s = 0.01\n"
     with FakeUpstream(answers) as fake:
-        capture = captured(tmp_path, fake, PATHS[client], body_of(client, "up/m", stream=False), retry)
+        capture = capture_request(tmp_path, fake, PATHS[client], body_of(client, "up/m", stream=False), retry)
     written = {file.name: file.read_bytes() for file in export_capture(capture, tmp_path / "out")}
     assert b"Later." in written["response_stream_raw_1.txt"]
     assert b"You said" in written["response_stream_raw.txt"]
@@ -102,7 +102,7 @@ def test_a_masked_capture_replays_the_same_though_its_estimates_differ(
     tmp_path: Path, client: str, stream: bool
 ) -> None:
     with FakeUpstream(choose=answer_for) as fake:
-        capture = captured(tmp_path, fake, PATHS[client], body_of(client, "up/m", stream))
+        capture = capture_request(tmp_path, fake, PATHS[client], body_of(client, "up/m", stream))
     assert SECRET.encode() not in capture.request.body
     assert capture.masked
     assert_same([capture])
@@ -111,7 +111,7 @@ def test_a_masked_capture_replays_the_same_though_its_estimates_differ(
 def test_a_masked_count_replays_the_same(tmp_path: Path) -> None:
     body = json.dumps({"model": "up/m", "messages": TURN}).encode()
     with FakeUpstream() as fake:
-        assert_same([captured(tmp_path, fake, "/v1/messages/count_tokens", body)])
+        assert_same([capture_request(tmp_path, fake, "/v1/messages/count_tokens", body)])
 
 
 def test_without_masks_another_estimate_is_a_difference(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_without_masks_another_estimate_is_a_difference(tmp_path: Path) -> None:
     reply = chat_reply()
     reply = Answer(reply.body.replace(SECRET.encode(), b"no secret"), content_type=reply.content_type)
     with FakeUpstream([reply]) as fake:
-        capture = captured(tmp_path, fake, PATHS["messages"], plain)
+        capture = capture_request(tmp_path, fake, PATHS["messages"], plain)
     assert not capture.masked
     assert_same([capture])
     assert capture.response is not None

@@ -24,7 +24,7 @@ from e2e.cases import CASES
 from e2e.kiro_rig import sign
 from e2e.raw_http import Answered, dial, post, request_bytes
 from e2e.rig import PATHS, SPEAKERS
-from fakes.kiro import FakeKiro, framed, refusal, tail, words
+from fakes.kiro import FakeKiro, make_framed, refusal, tail, words
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import KEY, Running, provider_section, running
 
@@ -62,7 +62,7 @@ def ask(gateway: Running, body: bytes, *fields: str, query: str = "") -> Answere
     return post(gateway.port, PATHS["chat"] + query, body, "content-type: application/json", *fields)
 
 
-def settled(gateway: Running, written: int) -> None:
+def wait_until_settled(gateway: Running, written: int) -> None:
     wait_for(lambda: gateway.app.gateway.captures.counts.written >= written)
 
 
@@ -70,7 +70,7 @@ GOOD = Answer(SPEAKERS["chat"].stream(CASES["text"].meant), cut=64)
 
 
 @contextmanager
-def captured(directory: Path, settings: str, *answers: Answer) -> Iterator[tuple[Running, FakeUpstream]]:
+def run_capturing(directory: Path, settings: str, *answers: Answer) -> Iterator[tuple[Running, FakeUpstream]]:
     with FakeUpstream(answers=list(answers or (GOOD,))) as up:
         retry = "[retry]\nattempts = 1\n"
         with running("\n".join([settings, retry, provider_section("chat", up.url)]), directory) as gateway:
@@ -78,12 +78,12 @@ def captured(directory: Path, settings: str, *answers: Answer) -> Iterator[tuple
 
 
 def test_nothing_is_captured_until_an_edit_switches_it_on(tmp_path: Path) -> None:
-    with captured(tmp_path, "") as (gateway, up):
+    with run_capturing(tmp_path, "") as (gateway, up):
         assert ask(gateway, make_body()).status == 200
         assert not (tmp_path / "captures").exists()
         gateway.adopt(debug(tmp_path) + provider_section("chat", up.url))
         assert ask(gateway, make_body()).status == 200
-        settled(gateway, 1)
+        wait_until_settled(gateway, 1)
     assert len(files(tmp_path)) == 1
 
 
@@ -94,21 +94,21 @@ def test_with_errors_each_failed_request_is_captured_and_no_other(tmp_path: Path
         Answer(stream[: len(stream) // 2]),
         Answer(stream[: len(stream) // 2], end=End.RESET),
     ]
-    with captured(tmp_path, debug(tmp_path, "errors"), GOOD, *bad, GOOD) as (gateway, _):
+    with run_capturing(tmp_path, debug(tmp_path, "errors"), GOOD, *bad, GOOD) as (gateway, _):
         for _ in range(2 + len(bad)):
             ask(gateway, make_body())
         assert ask(gateway, b'{"model":').status == 400
         assert ask(gateway, make_body(model="up/m") + b"]").status == 400
-        settled(gateway, len(bad) + 2)
+        wait_until_settled(gateway, len(bad) + 2)
     kept = captures(tmp_path)
     assert [capture.outcome for capture in kept] == ["bad_request", "truncated", "lost", "bad_request", "bad_request"]
     assert [len(capture.upstream_requests) for capture in kept] == [1, 1, 1, 0, 0]
 
 
 def test_a_capture_notes_that_the_body_was_not_read(tmp_path: Path) -> None:
-    with captured(tmp_path, debug(tmp_path, "errors") + "[server]\nmax_body_mb = 0.001\n") as (gateway, _):
+    with run_capturing(tmp_path, debug(tmp_path, "errors") + "[server]\nmax_body_mb = 0.001\n") as (gateway, _):
         assert ask(gateway, make_body("word " * 1000)).status == 413
-        settled(gateway, 1)
+        wait_until_settled(gateway, 1)
     [capture] = captures(tmp_path)
     assert (capture.outcome, capture.request.body) == ("too_large", b"")
     assert capture.truncated
@@ -116,7 +116,7 @@ def test_a_capture_notes_that_the_body_was_not_read(tmp_path: Path) -> None:
 
 def test_a_client_that_disconnects_is_no_error(tmp_path: Path) -> None:
     slow = Answer(GOOD.body, cut=40, pause_s=0.05)
-    with captured(tmp_path, debug(tmp_path, "errors"), slow) as (gateway, up):
+    with run_capturing(tmp_path, debug(tmp_path, "errors"), slow) as (gateway, up):
         with dial(gateway.port) as sock:
             sock.sendall(request_bytes(PATHS["chat"], make_body()))
             assert sock.recv(100)
@@ -126,19 +126,19 @@ def test_a_client_that_disconnects_is_no_error(tmp_path: Path) -> None:
 
 
 def test_files_are_accessible_to_their_owner_only(tmp_path: Path) -> None:
-    with captured(tmp_path, debug(tmp_path)) as (gateway, _):
+    with run_capturing(tmp_path, debug(tmp_path)) as (gateway, _):
         ask(gateway, make_body())
-        settled(gateway, 1)
+        wait_until_settled(gateway, 1)
     [file] = files(tmp_path)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
 
 
 def test_the_oldest_captures_are_removed_first(tmp_path: Path) -> None:
-    with captured(tmp_path, debug(tmp_path, keep=3)) as (gateway, _):
+    with run_capturing(tmp_path, debug(tmp_path, keep=3)) as (gateway, _):
         for number in range(6):
             ask(gateway, make_body(), f"x-request-id: number-{number}")
-        settled(gateway, 6)
+        wait_until_settled(gateway, 6)
     assert [capture.request_id for capture in captures(tmp_path)] == ["number-3", "number-4", "number-5"]
 
 
@@ -155,32 +155,32 @@ def test_several_processes_share_one_limit(tmp_path: Path) -> None:
 
 
 def test_the_total_size_of_captures_is_bounded(tmp_path: Path) -> None:
-    with captured(tmp_path, debug(tmp_path, max_mb=0.02)) as (gateway, _):
+    with run_capturing(tmp_path, debug(tmp_path, max_mb=0.02)) as (gateway, _):
         for _ in range(8):
             ask(gateway, make_body(os.urandom(4096).hex()))
-        settled(gateway, 8)
+        wait_until_settled(gateway, 8)
     assert 1 <= len(files(tmp_path)) < 8
     assert sum(file.stat().st_size for file in files(tmp_path)) <= 0.02 * 1024 * 1024
 
 
 def test_old_captures_are_removed_at_the_next_start(tmp_path: Path) -> None:
-    with captured(tmp_path, debug(tmp_path)) as (gateway, _):
+    with run_capturing(tmp_path, debug(tmp_path)) as (gateway, _):
         for _ in range(2):
             ask(gateway, make_body())
-        settled(gateway, 2)
+        wait_until_settled(gateway, 2)
     old, new = files(tmp_path)
     (tmp_path / "captures" / "killed.part").touch()
     for file in (old, tmp_path / "captures" / "killed.part"):
         os.utime(file, (0, 0))
-    with captured(tmp_path, debug(tmp_path, "off")):
+    with run_capturing(tmp_path, debug(tmp_path, "off")):
         wait_for(lambda: list((tmp_path / "captures").iterdir()) == [new])
 
 
 def test_a_part_that_is_too_large_is_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recordings, "MAX_BYTES", 2000)
-    with captured(tmp_path, debug(tmp_path)) as (gateway, _):
+    with run_capturing(tmp_path, debug(tmp_path)) as (gateway, _):
         answer = ask(gateway, make_body("word " * 300))
-        settled(gateway, 1)
+        wait_until_settled(gateway, 1)
     assert answer.status == 200
     assert b"[DONE]" in answer.body
     [capture] = captures(tmp_path)
@@ -192,9 +192,9 @@ def test_of_a_part_that_is_too_large_the_end_is_kept_too(tmp_path: Path, monkeyp
     monkeypatch.setattr(recordings, "MAX_BYTES", 40_000)
     response = b'data: {"choices":[{"delta":{"content":"word"}}]}\n\n'
     long = Answer(response * 8000 + b'data: {"choices":[{"delta":{"content":"la', cut=1000)
-    with captured(tmp_path, debug(tmp_path, "errors"), long) as (gateway, _):
+    with run_capturing(tmp_path, debug(tmp_path, "errors"), long) as (gateway, _):
         answer = ask(gateway, make_body())
-        settled(gateway, 1)
+        wait_until_settled(gateway, 1)
         wait_for(lambda: gateway.app.gateway.captures.memory_left == MEMORY_BYTES)
     [capture] = captures(tmp_path)
     assert set(capture.truncated) == {"upstream reply", "events", "sent"}
@@ -224,7 +224,7 @@ def test_a_directory_that_cannot_be_written_affects_no_stream(
         place.write_text("a file is in the way")
     else:
         place.symlink_to("/dev/full")
-    with captured(tmp_path, debug(tmp_path)) as (gateway, _):
+    with run_capturing(tmp_path, debug(tmp_path)) as (gateway, _):
         for _ in range(3):
             answer = ask(gateway, make_body())
             assert answer.status == 200
@@ -272,7 +272,7 @@ def test_an_error_in_the_recording_affects_no_stream(tmp_path: Path, monkeypatch
 
     for method in ("elapsed", "reserve"):
         monkeypatch.setattr(Recording, method, fail)
-        with captured(tmp_path, debug(tmp_path)) as (gateway, _):
+        with run_capturing(tmp_path, debug(tmp_path)) as (gateway, _):
             assert b"[DONE]" in ask(gateway, make_body()).body
 
 
@@ -295,7 +295,7 @@ def test_no_secret_reaches_a_capture(tmp_path: Path) -> None:
             for _ in range(5):
                 ask(gateway, body, *fields, query=f"?key={CANARIES['query']}&token={CANARIES['query']}")
             ask(gateway, make_body(model=f"up/{CANARIES['model']}"))
-            settled(gateway, 6)
+            wait_until_settled(gateway, 6)
     assert [file for file in files(tmp_path) for canary in CANARIES.values() if canary in file.name] == []
     for capture in captures(tmp_path):
         readable = to_json(capture).decode() + msgspec.json.encode(msgspec.to_builtins(capture)).decode()
@@ -310,11 +310,11 @@ def test_no_token_of_an_account_reaches_a_capture(tmp_path: Path) -> None:
         tokens = fake.issue()
         access = str(tokens["accessToken"])
         sign(file, access, str(tokens["refreshToken"]), 7200)
-        fake.replies = [refusal(400, f"The token {access} is odd."), framed(words(f"It is {access}."), tail())]
+        fake.replies = [refusal(400, f"The token {access} is odd."), make_framed(words(f"It is {access}."), tail())]
         with running(debug(tmp_path) + fake.section(str(file)), tmp_path) as gateway:
             for _ in range(2):
                 ask(gateway, make_body(model="kiro/claude-sonnet-4.5"))
-            settled(gateway, 2)
+            wait_until_settled(gateway, 2)
     for capture in captures(tmp_path):
         raw = b"".join(chunk.data for q in capture.upstream_requests if q.response for chunk in q.response.chunks)
         assert access.encode() not in raw
@@ -331,7 +331,7 @@ def test_captures_beyond_the_queue_are_dropped_and_counted(tmp_path: Path, monke
 
     monkeypatch.setattr(CaptureDirectory, "write", hang)
     monkeypatch.setattr("dragoman.flow.capture.writer.MAX_WAITING", 2)
-    with captured(tmp_path, debug(tmp_path)) as (gateway, _):
+    with run_capturing(tmp_path, debug(tmp_path)) as (gateway, _):
         for _ in range(6):
             assert ask(gateway, make_body()).status == 200
         wait_for(lambda: gateway.app.gateway.captures.counts.dropped >= 3)

@@ -13,7 +13,18 @@ from e2e.account_rig import AccountRig, codex_rigged
 from e2e.cases import request_for
 from e2e.raw_http import get
 from e2e.sdk_replies import STREAMS, WHOLE, Broke, Reply, SdkReply, status_error
-from fakes.codex import ACCOUNT, RESPONSES, TOKEN, FakeCodex, begun, done, ended, numbered, reply, text_events
+from fakes.codex import (
+    ACCOUNT,
+    RESPONSES,
+    TOKEN,
+    FakeCodex,
+    make_completed,
+    make_created,
+    make_item_done,
+    number_events,
+    reply,
+    text_events,
+)
 from fakes.service import json_answer, plain, stream
 from gateway import KEY
 from wire_json import Json, JsonObject
@@ -41,7 +52,7 @@ def ask(rig: Rig, client: str, streamed: bool = False) -> Reply:
         return Broke("", error)
 
 
-def exhausted(now: float) -> dict[str, object]:
+def make_limit_error(now: float) -> dict[str, object]:
     return {
         "type": "usage_limit_reached",
         "message": "The usage limit has been reached",
@@ -191,7 +202,7 @@ def test_a_request_identifies_the_client_and_keeps_its_session(rig: Rig) -> None
 @clients
 @modes
 def test_an_exhausted_plan_is_reported_with_its_reset_and_not_retried(rig: Rig, client: str, streamed: bool) -> None:
-    rig.fake.plays(json_answer({"error": exhausted(time.time())}, 429))
+    rig.fake.plays(json_answer({"error": make_limit_error(time.time())}, 429))
     error = status_error(ask(rig, client, streamed))
     assert isinstance(error, openai.RateLimitError | anthropic.APIStatusError)
     assert error.status_code == 429
@@ -207,8 +218,8 @@ def test_an_exhausted_plan_is_reported_with_its_reset_and_not_retried(rig: Rig, 
 @modes
 def test_a_quota_inside_a_stream_is_a_real_error(rig: Rig, client: str, streamed: bool) -> None:
     limits: JsonObject = {"type": "codex.rate_limits", "rate_limits": {"limit_reached": True}}
-    trouble = {"type": "error", "status_code": 429, "error": exhausted(time.time()), "headers": {}}
-    rig.fake.plays(stream(*numbered(begun(), limits, trouble)))
+    trouble = {"type": "error", "status_code": 429, "error": make_limit_error(time.time()), "headers": {}}
+    rig.fake.plays(stream(*number_events(make_created(), limits, trouble)))
     error = status_error(ask(rig, client, streamed))
     assert isinstance(error, openai.RateLimitError | anthropic.APIStatusError)
     assert error.status_code == 429
@@ -220,7 +231,7 @@ def test_a_quota_inside_a_stream_is_a_real_error(rig: Rig, client: str, streamed
 @modes
 def test_a_limit_that_is_reached_by_this_very_reply_does_not_end_it(rig: Rig, client: str, streamed: bool) -> None:
     limits: JsonObject = {"type": "codex.rate_limits", "rate_limits": {"limit_reached": True}}
-    rig.fake.plays(stream(*numbered(begun(), limits, *text_events("All of it."), ended())))
+    rig.fake.plays(stream(*number_events(make_created(), limits, *text_events("All of it."), make_completed())))
     client_reply = ask(rig, client, streamed)
     assert isinstance(client_reply, SdkReply), client_reply
     assert client_reply.text == "All of it."
@@ -229,7 +240,9 @@ def test_a_limit_that_is_reached_by_this_very_reply_does_not_end_it(rig: Rig, cl
 @clients
 def test_an_empty_last_output_is_filled_in_order(rig: Rig, client: str) -> None:
     """For clients that want a whole reply."""
-    rig.fake.plays(stream(*numbered(begun(), done(1, " two"), done(0, "one"), ended())))
+    rig.fake.plays(
+        stream(*number_events(make_created(), make_item_done(1, " two"), make_item_done(0, "one"), make_completed()))
+    )
     client_reply = ask(rig, client)
     assert isinstance(client_reply, SdkReply), client_reply
     assert client_reply.text == "one two"
@@ -237,7 +250,9 @@ def test_an_empty_last_output_is_filled_in_order(rig: Rig, client: str) -> None:
 
 def test_an_empty_last_output_is_filled_in_order_for_clients_of_the_same_protocol(rig: Rig) -> None:
     """Where the bytes pass."""
-    rig.fake.plays(stream(*numbered(begun(), done(1, " two"), done(0, "one"), ended())))
+    rig.fake.plays(
+        stream(*number_events(make_created(), make_item_done(1, " two"), make_item_done(0, "one"), make_completed()))
+    )
     body: JsonObject = {**CODEX_BODY}
     del body["stream"], body["client_metadata"]
     with rig.sdk.openai.responses.create(**body, stream=True) as events:
@@ -275,7 +290,7 @@ def test_cloudflare_is_no_reason_to_sign_in_again(rig: Rig) -> None:
 
 @clients
 def test_a_stream_without_its_end_is_no_success(rig: Rig, client: str) -> None:
-    rig.fake.plays(stream(*numbered(begun(), *text_events("It was"))))
+    rig.fake.plays(stream(*number_events(make_created(), *text_events("It was"))))
     client_reply = ask(rig, client, streamed=True)
     assert isinstance(client_reply, Broke), client_reply
 
@@ -308,7 +323,9 @@ def test_the_models_of_the_plan_are_listed(rig: Rig) -> None:
 def test_a_second_turn_brings_back_the_backends_own_reasoning(rig: Rig) -> None:
     thought = {"type": "reasoning", "id": "rs_0", "summary": [], "encrypted_content": "ZmFrZS1zZWFs"}
     response = {"type": "response.output_item.done", "output_index": 0, "item": thought}
-    rig.fake.plays(stream(*numbered(begun(), response, *text_events("Yes.", 1), ended())), reply("Again."))
+    rig.fake.plays(
+        stream(*number_events(make_created(), response, *text_events("Yes.", 1), make_completed())), reply("Again.")
+    )
     first = rig.sdk.openai.responses.create(model=MODEL, input="hi", include=["reasoning.encrypted_content"])
     given: list[Json] = [item.model_dump(exclude_none=True) for item in first.output]
     rig.sdk.openai.responses.create(model=MODEL, input=[*given, {"role": "user", "content": "more"}])

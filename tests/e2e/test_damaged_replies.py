@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from e2e.raw_http import post
-from e2e.rig import ONCE, PATHS, PROTOCOLS, Rig, rigged
+from e2e.rig import ONCE, PATHS, PROTOCOLS, Rig, run_rig
 from e2e.test_half_calls import JSON, body
 from fakes.upstream import Answer
 from mutations import VALUES, places, spoil_bytes, with_value
@@ -30,7 +30,7 @@ SHOWN = {
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(tmp_path_factory.mktemp("gateway"), ONCE) as shared:
+    with run_rig(tmp_path_factory.mktemp("gateway"), ONCE) as shared:
         yield shared
 
 

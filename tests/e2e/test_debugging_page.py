@@ -13,7 +13,7 @@ from anthropic.types import ToolParam
 from cli.shell import Shell, wait_for
 from e2e.kiro_rig import sign
 from fakes.eventstream import event
-from fakes.kiro import FakeKiro, framed, tail, tool, words
+from fakes.kiro import FakeKiro, make_framed, tail, tool, words
 from gateway import KEY, running
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,8 +42,8 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         sign(file, str(tokens["accessToken"]), str(tokens["refreshToken"]), 7200)
         cut = (words("I will"), words(" write it."), tool("t1", "write"), tool("t1", input='{"path": "notes/to'))
         fake.replies = [
-            framed(event("messageMetadataEvent", {"conversationId": "fake"}), *cut, cut=200, pause_s=0.03),
-            framed(words("What do you mean?"), tail()),
+            make_framed(event("messageMetadataEvent", {"conversationId": "fake"}), *cut, cut=200, pause_s=0.03),
+            make_framed(words("What do you mean?"), tail()),
         ]
         with running(debug + fake.section(str(file)), tmp_path) as gateway:
             client = anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0)

@@ -8,7 +8,7 @@ import pytest
 
 from e2e.meaning import CallTool, Meant, Say, Stop
 from e2e.raw_http import post
-from e2e.rig import ONCE, PATHS, SPEAKERS, Rig, rigged
+from e2e.rig import ONCE, PATHS, SPEAKERS, Rig, run_rig
 from fakes.upstream import Answer
 
 PATCH = '*** Begin Patch\n+é "x" \\ 🙂\n'
@@ -20,7 +20,7 @@ CHAT_FUNCTION = {"type": "function", "function": {"name": "apply_patch", "parame
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(tmp_path_factory.mktemp("gateway"), ONCE) as shared:
+    with run_rig(tmp_path_factory.mktemp("gateway"), ONCE) as shared:
         yield shared
 
 

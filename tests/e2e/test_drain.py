@@ -13,8 +13,8 @@ import pytest
 from e2e.cases import CASES, request_for
 from e2e.meaning import Ending, Meant, Say
 from e2e.raw_http import dial, get, read_answer, request_bytes
-from e2e.rig import FEW_PAIRS, ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
-from e2e.sdk_replies import STREAMS, Broke, Halted, SdkReply, expected_for
+from e2e.rig import FEW_PAIRS, ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, run_rig
+from e2e.sdk_replies import STREAMS, Broke, Halted, SdkReply, expect_for
 from fakes.upstream import Answer, End
 
 few_pairs = pytest.mark.parametrize(("client", "upstream"), FEW_PAIRS)
@@ -24,7 +24,7 @@ BEGUN = Meant((Say("It was a dark"),), ending=Ending.NONE)
 
 @pytest.fixture
 def impatient(tmp_path: Path) -> Iterator[Rig]:
-    with rigged(tmp_path, ONCE + "[server]\ndrain_s = 2\n") as shared:
+    with run_rig(tmp_path, ONCE + "[server]\ndrain_s = 2\n") as shared:
         yield shared
 
 
@@ -59,14 +59,14 @@ class Listener(threading.Thread):
 def test_a_stream_in_flight_ends_well(tmp_path: Path, client: str, upstream: str) -> None:
     meant = CASES["text"].meant
     body = SPEAKERS[upstream].stream(meant)
-    with rigged(tmp_path) as rig:
+    with run_rig(tmp_path) as rig:
         rig.plays(upstream, Answer(body, cut=len(body) // 4, pause_s=0.1))
         listener = Listener(rig, client, upstream)
         listener.begin()
         stopping = rig.gateway.stop_soon(accept_s=1.5)
         assert get(rig.gateway.port, "/ready").status == 503
         stopping.result(timeout=PATIENCE_S)
-        assert listener.end() == expected_for(client, upstream, meant)
+        assert listener.end() == expect_for(client, upstream, meant)
         with pytest.raises(ConnectionRefusedError):
             get(rig.gateway.port, "/health")
 

@@ -10,8 +10,8 @@ import pytest
 
 from e2e.cases import CASES, request_for
 from e2e.faults import ACCIDENTS, ALWAYS_AGAIN, FAULTS, SECRET, Fault, assert_error, body_of, refusal
-from e2e.rig import PROTOCOLS, SPEAKERS, Rig, rigged
-from e2e.sdk_replies import STREAMS, WHOLE, Broke, Sdk, SdkReply, expected_for
+from e2e.rig import PROTOCOLS, SPEAKERS, Rig, run_rig
+from e2e.sdk_replies import STREAMS, WHOLE, Broke, Sdk, SdkReply, expect_for
 from fakes.upstream import Answer
 from gateway import provider_section, running
 
@@ -24,7 +24,7 @@ modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"]
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(tmp_path_factory.mktemp("gateway"), RETRIES) as shared:
+    with run_rig(tmp_path_factory.mktemp("gateway"), RETRIES) as shared:
         yield shared
 
 
@@ -105,7 +105,7 @@ def test_the_reply_of_the_second_attempt_is_returned(rig: Rig, client: str, upst
     bad = Fault(429, ("rate_limit_error", None), "rate_limit_error", headers=(("retry-after-ms", "20"),))
     fake = rig.plays(upstream, refusal(upstream, bad), ACCIDENTS["reset before the first byte"], good)
     listen = STREAMS[client][0] if stream else WHOLE[client]
-    assert listen(rig.sdk, request_for(client, rig.model(upstream))) == expected_for(client, upstream, meant)
+    assert listen(rig.sdk, request_for(client, rig.model(upstream))) == expect_for(client, upstream, meant)
     assert len(fake.calls) == ALWAYS_AGAIN
     assert "x-should-retry" not in rig.sdk.headers
 
@@ -137,13 +137,13 @@ def unreachable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sdk]:
 def test_the_next_target_answers_for_a_dead_one(tmp_path_factory: pytest.TempPathFactory) -> None:
     meant = CASES["text"].meant
     routes = '[[models]]\nname = "any"\nto = ["chat/one", "messages/two"]\n'
-    with rigged(tmp_path_factory.mktemp("gateway"), RETRIES + routes) as rig:
+    with run_rig(tmp_path_factory.mktemp("gateway"), RETRIES + routes) as rig:
         chat = rig.plays("chat", refusal("chat", FAULTS["401"]))
         rig.plays("messages", Answer(SPEAKERS["messages"].stream(meant)))
         for client in PROTOCOLS:
             reply = STREAMS[client][0](rig.sdk, request_for(client, "any"))
             assert isinstance(reply, SdkReply)
-            assert reply == expected_for(client, "messages", meant)
+            assert reply == expect_for(client, "messages", meant)
             assert rig.sdk.headers["x-dragoman-route"] == "messages/two"
         assert len(chat.calls) == len(PROTOCOLS)
         rig.plays("chat", refusal("chat", FAULTS["400"]))

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from e2e.cases import CASES
-from e2e.pool_rig import keys_of, pooled
+from e2e.pool_rig import keys_of, run_pool
 from e2e.raw_http import dial, post, request_bytes
-from e2e.rig import PATHS, SPEAKERS, Rig, rigged
+from e2e.rig import PATHS, SPEAKERS, Rig, run_rig
 from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
 
 LARGE = 300_000
@@ -54,7 +54,7 @@ streams = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream
 @pytest.fixture(scope="module", params=["plain", "captured"])
 def rig(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Rig]:
     captures = CAPTURED.format(tmp_path_factory.mktemp("captures")) if request.param == "captured" else ""
-    with rigged(tmp_path_factory.mktemp("gateway"), SETTINGS + captures) as shared:
+    with run_rig(tmp_path_factory.mktemp("gateway"), SETTINGS + captures) as shared:
         yield shared
 
 
@@ -163,7 +163,7 @@ def test_a_stream_without_a_continuation_leaves_no_body(rig: Rig, fault: str) ->
 @pytest.mark.parametrize("status", [401, 429, 500])
 def test_refused_credentials_leave_no_body(tmp_path: Path, stream: bool, status: int) -> None:
     refusal = Answer(ERROR, status=status, content_type="application/json")
-    with pooled(tmp_path, "chat") as pool:
+    with run_pool(tmp_path, "chat") as pool:
         pool.keyed.refusals = dict.fromkeys(keys_of(2), refusal)
         with no_body_in_cycles(pool.upstream):
             answer = post(pool.gateway.port, PATHS["messages"], body_of("up/m", stream=stream))

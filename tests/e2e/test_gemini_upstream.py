@@ -11,7 +11,7 @@ import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
 from e2e.cases import CASES, request_for
-from e2e.rig import PROTOCOLS, Rig, rigged
+from e2e.rig import PROTOCOLS, Rig, run_rig
 from e2e.sdk_replies import STREAMS, WHOLE, Broke, Halted, Reply, SdkReply, status_error
 from e2e.test_opaque import TURNS, ask_again
 from fakes.upstream import Answer
@@ -52,7 +52,7 @@ def ask(rig: Rig, client: str, stream: bool, **fields: object) -> Reply:
     return read(rig.sdk, request_for(client, rig.model("gemini")) | fields)
 
 
-def failed_status(rig: Rig, client: str, stream: bool) -> tuple[int, bool]:
+def find_failed_status(rig: Rig, client: str, stream: bool) -> tuple[int, bool]:
     """Return the status of a reply that failed before its first byte, and whether its message names the reason."""
     try:
         broken = ask(rig, client, stream)
@@ -148,13 +148,13 @@ def test_a_reply_without_output_that_failed_is_tried_again(
     tmp_path: Path, client: str, stream: bool, finish: str
 ) -> None:
     failed = reply(stream, chunk(finish=finish))
-    with rigged(tmp_path, "[retry]\nattempts = 2\nbase_s = 0.01\n") as rig:
+    with run_rig(tmp_path, "[retry]\nattempts = 2\nbase_s = 0.01\n") as rig:
         fake = rig.plays("gemini", failed, reply(stream, chunk({"text": "Now."}, finish="STOP")))
         answer = ask(rig, client, stream)
         assert isinstance(answer, SdkReply), answer
         assert (answer.text, len(fake.calls)) == ("Now.", 2)
         rig.plays("gemini", failed)
-        assert failed_status(rig, client, stream) == (502, True)
+        assert find_failed_status(rig, client, stream) == (502, True)
 
 
 @clients

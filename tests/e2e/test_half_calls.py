@@ -9,7 +9,7 @@ import pytest
 from e2e.broken_calls import BROKEN
 from e2e.meaning import CallTool, Meant, Stop
 from e2e.raw_http import post
-from e2e.rig import ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
+from e2e.rig import ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, run_rig
 from fakes.upstream import Answer
 
 JSON = "application/json"
@@ -24,7 +24,7 @@ GOOD_END = {"chat": b'"finish_reason":"', "responses": b"event: response.complet
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(tmp_path_factory.mktemp("gateway"), ONCE) as shared:
+    with run_rig(tmp_path_factory.mktemp("gateway"), ONCE) as shared:
         yield shared
 
 

@@ -14,7 +14,7 @@ from dragoman.hub.usage import MAX_COUNT
 from dragoman.prices.pricing import Pricing
 from dragoman.telemetry.otlp import span_attributes, span_message
 from e2e.raw_http import get, post
-from e2e.rig import ONCE, PATHS, PROTOCOLS, Rig, rigged
+from e2e.rig import ONCE, PATHS, PROTOCOLS, Rig, run_rig
 from e2e.test_half_calls import JSON, body
 from fakes.upstream import Answer
 from mutations import places, with_value
@@ -59,7 +59,7 @@ def whole(upstream: str, usage: bytes) -> bytes:
             return b'{"type":"message","content":[%b],"stop_reason":"end_turn","usage":%b}' % (text, usage)
 
 
-def streamed(upstream: str, usage: bytes) -> bytes:
+def make_stream(upstream: str, usage: bytes) -> bytes:
     match upstream:
         case "chat":
             chunk = b'{"id":"c","choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":"stop"}]}'
@@ -75,7 +75,7 @@ def streamed(upstream: str, usage: bytes) -> bytes:
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(tmp_path_factory.mktemp("gateway"), ONCE) as shared:
+    with run_rig(tmp_path_factory.mktemp("gateway"), ONCE) as shared:
         yield shared
 
 
@@ -101,7 +101,7 @@ def usages_in(client: str, answered: bytes) -> Iterator[object]:
 def test_clients_rows_and_metrics_have_plausible_counts_whatever_an_upstream_reports(
     rig: Rig, upstream: str, stream: bool
 ) -> None:
-    write = streamed if stream else whole
+    write = make_stream if stream else whole
     for turn, (at, value) in enumerate(product(places(USAGE[upstream]), IMPOSSIBLE)):
         client = PROTOCOLS[turn % 3]
         usage = with_value(USAGE[upstream], at, value)

@@ -11,12 +11,12 @@ import pytest
 from e2e.cases import request_for
 from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged, sign
 from e2e.sdk_replies import STREAMS, WHOLE, Broke, Reply, SdkReply, StatusError, status_error
-from fakes.kiro import INVALID_BEARER, FakeKiro, framed, json_answer, refusal, tail, words
+from fakes.kiro import INVALID_BEARER, FakeKiro, json_answer, make_framed, refusal, tail, words
 from fakes.upstream import Answer
 from narrowing import expect
 
 CHAT = "/generateAssistantResponse"
-HELLO = framed(words("Hello"), tail())
+HELLO = make_framed(words("Hello"), tail())
 CAPACITY = refusal(
     429,
     "I am experiencing high traffic, try again shortly.",
@@ -46,7 +46,7 @@ def ask(rig: KiroRig, client: str, stream: bool = False) -> SdkReply | Broke:
     return reply
 
 
-def refused(reply: Reply, status: int) -> StatusError:
+def expect_refusal(reply: Reply, status: int) -> StatusError:
     """The exception, which must be of the SDK's class for this status."""
     error = status_error(reply)
     assert error.status_code == status, error
@@ -73,7 +73,7 @@ def test_a_rejected_renewed_token_is_the_gateways_failure(rig: KiroRig, client: 
     """Behaviour 24: one refresh, one replay, then 502 with the command that fixes it."""
     rig.plays(HELLO)
     rig.fake.script(CHAT, *[INVALID_BEARER] * 9)
-    error = refused(ask(rig, client, stream), 502)
+    error = expect_refusal(ask(rig, client, stream), 502)
     assert "dragoman login kiro" in str(error)
     assert "'kiro'" in str(error)
     assert rig.fake.counts["/refreshToken"] == 1
@@ -85,7 +85,7 @@ def test_a_suspended_account_is_not_renewed(rig: KiroRig, client: str) -> None:
     message = "Your User ID (d-fake.123) temporarily is suspended. We've locked it as a security precaution."
     rig.fake.script(CHAT, *[refusal(403, message, kind="AccessDeniedException")] * 9)
     rig.plays(HELLO)
-    error = refused(ask(rig, client), 403)
+    error = expect_refusal(ask(rig, client), 403)
     assert isinstance(error, openai.PermissionDeniedError | anthropic.PermissionDeniedError)
     assert "suspended" in str(error)
     assert rig.fake.counts["/refreshToken"] == 0
@@ -109,7 +109,7 @@ def test_too_little_capacity_is_waited_for(rig: KiroRig, client: str, stream: bo
 def test_lasting_overload_is_reported(rig: KiroRig, client: str) -> None:
     rig.fake.script(CHAT, *[CAPACITY] * 9)
     rig.plays(HELLO)
-    refused(ask(rig, client), 529 if client == "messages" else 503)
+    expect_refusal(ask(rig, client), 529 if client == "messages" else 503)
     assert rig.fake.counts[CHAT] == 3
 
 
@@ -120,7 +120,7 @@ def test_a_used_up_month_is_not_tried_again(rig: KiroRig, client: str, status: i
     full = refusal(status, "You have reached the limit.", "MONTHLY_REQUEST_COUNT", "ServiceQuotaExceededException")
     rig.fake.script(CHAT, *[full] * 9)
     rig.plays(HELLO)
-    error = refused(ask(rig, client), 402 if client == "messages" else 429)
+    error = expect_refusal(ask(rig, client), 402 if client == "messages" else 429)
     if client == "messages":
         assert expect(anthropic.APIStatusError, error).type == "billing_error"
     else:
@@ -133,7 +133,7 @@ def test_a_used_up_month_is_not_tried_again(rig: KiroRig, client: str, status: i
 def test_a_conversation_that_is_too_long_is_reported_as_such(rig: KiroRig, client: str) -> None:
     rig.fake.script(CHAT, *[refusal(400, "Input is too long.", "CONTENT_LENGTH_EXCEEDS_THRESHOLD")] * 9)
     rig.plays(HELLO)
-    error = refused(ask(rig, client), 400)
+    error = expect_refusal(ask(rig, client), 400)
     if client == "messages":
         assert "prompt is too long" in str(error)
     else:
@@ -154,7 +154,7 @@ def test_a_request_that_lacked_a_profile_is_repeated_with_one(rig: KiroRig, clie
 def test_a_misread_tool_use_is_replayed_once(rig: KiroRig, client: str) -> None:
     rig.fake.script(CHAT, *[refusal(400, "Invalid tool use format.")] * 9)
     rig.plays(HELLO)
-    refused(ask(rig, client), 400)
+    expect_refusal(ask(rig, client), 400)
     assert rig.fake.counts[CHAT] == 2
 
 
@@ -204,7 +204,7 @@ def test_an_account_that_the_ide_renews_stays_usable(rig: KiroRig, client: str) 
 def test_an_account_that_cannot_be_renewed_is_the_gateways_failure(tmp_path: Path, client: str, stream: bool) -> None:
     bad = json_answer({"message": "Bad credentials"}, 401)
     with kiro_rigged(tmp_path, life_s=-60, prepare=lambda fake: fake.script("/refreshToken", *[bad] * 9)) as rig:
-        error = refused(ask(rig, client, stream), 502)
+        error = expect_refusal(ask(rig, client, stream), 502)
         assert "dragoman login kiro" in str(error)
         assert rig.fake.counts[CHAT] == 0
 

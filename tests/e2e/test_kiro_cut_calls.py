@@ -9,7 +9,7 @@ import pytest
 from anthropic.types import MessageParam, ToolParam
 
 from e2e.kiro_rig import QUICK, KiroRig, kiro_rigged, sign
-from fakes.kiro import FakeKiro, framed, tail, tool, words
+from fakes.kiro import FakeKiro, make_framed, tail, tool, words
 from fakes.upstream import Answer
 from gateway import KEY, running
 
@@ -23,7 +23,7 @@ WRITE: ToolParam = {
         "required": ["path", "lines"],
     },
 }
-CUT = framed(words("I will write it."), tool("t1", "write", input='{"path": "notes/to'))
+CUT = make_framed(words("I will write it."), tool("t1", "write", input='{"path": "notes/to'))
 QUESTION: MessageParam = {"role": "user", "content": "Write my notes."}
 
 
@@ -52,11 +52,11 @@ def current(rig: KiroRig, index: int) -> str:
 @pytest.mark.parametrize(
     "rest",
     [
-        framed(words('day.md", '), words('"lines": 3}'), tail()),
-        framed(words('```json\nday.md", "lines": 3}\n```'), tail()),
-        framed(tool("t9", "write", input='{"path": "notes/today.md", "lines": 3}', stop=True), tail()),
-        framed(words('[Called write with args: {"path": "notes/today.md", "lines": 3}]'), tail()),
-        framed(words("<thinking>Where was I?</thinking>\n\n"), words('day.md", "lines": 3}'), tail()),
+        make_framed(words('day.md", '), words('"lines": 3}'), tail()),
+        make_framed(words('```json\nday.md", "lines": 3}\n```'), tail()),
+        make_framed(tool("t9", "write", input='{"path": "notes/today.md", "lines": 3}', stop=True), tail()),
+        make_framed(words('[Called write with args: {"path": "notes/today.md", "lines": 3}]'), tail()),
+        make_framed(words("<thinking>Where was I?</thinking>\n\n"), words('day.md", "lines": 3}'), tail()),
     ],
     ids=["as text", "as fenced text", "as a fresh call", "as a call written into the text", "after tagged thoughts"],
 )
@@ -76,7 +76,7 @@ def test_the_missing_arguments_are_requested_once_and_the_call_is_complete(rig: 
 
 
 def test_the_request_for_missing_arguments_disables_thinking(rig: KiroRig) -> None:
-    rig.plays(CUT, framed(words('day.md", "lines": 3}'), tail()))
+    rig.plays(CUT, make_framed(words('day.md", "lines": 3}'), tail()))
     client = anthropic.Anthropic(base_url=rig.gateway.url, api_key=KEY, max_retries=0)
     message = client.messages.create(
         model=MODEL,
@@ -90,7 +90,7 @@ def test_the_request_for_missing_arguments_disables_thinking(rig: KiroRig) -> No
 
 
 def test_the_request_for_missing_arguments_is_a_separate_request(rig: KiroRig) -> None:
-    rig.plays(CUT, framed(words('day.md", "lines": 3}'), tail()))
+    rig.plays(CUT, make_framed(words('day.md", "lines": 3}'), tail()))
     assert ask(rig).stop_reason == "tool_use"
     first, second = rig.fake.chats
     assert first.headers["amz-sdk-invocation-id"] != second.headers["amz-sdk-invocation-id"]
@@ -100,9 +100,9 @@ def test_the_request_for_missing_arguments_is_a_separate_request(rig: KiroRig) -
 @pytest.mark.parametrize(
     "rest",
     [
-        framed(words('day.md", "lines": "three"}'), tail()),
-        framed(words("I would rather not."), tail()),
-        framed(words('day.md", "lin'), tail()),
+        make_framed(words('day.md", "lines": "three"}'), tail()),
+        make_framed(words("I would rather not."), tail()),
+        make_framed(words('day.md", "lin'), tail()),
         Answer(b"{}", status=500, content_type="application/json"),
     ],
     ids=["against the schema", "prose", "cut again", "an error"],
@@ -122,8 +122,8 @@ def test_missing_arguments_that_do_not_fit_are_not_used(rig: KiroRig, rest: Answ
 def test_the_usage_of_both_requests_counts_whatever_the_second_returned(
     rig: KiroRig, first: bytes, rest: bytes
 ) -> None:
-    cut = framed(words("I will write it."), tool("t1", "write", input='{"path": "notes/to'), first)
-    rig.plays(cut, framed(rest, tail(percentage=2.0)))
+    cut = make_framed(words("I will write it."), tool("t1", "write", input='{"path": "notes/to'), first)
+    rig.plays(cut, make_framed(rest, tail(percentage=2.0)))
     ask(rig)
     usage = rig.gateway.outcome(rig.sdk.headers["x-request-id"]).usage
     assert usage is not None
@@ -133,7 +133,7 @@ def test_the_usage_of_both_requests_counts_whatever_the_second_returned(
 
 def test_the_next_request_of_the_conversation_names_the_lost_call(rig: KiroRig) -> None:
     question: MessageParam = {"role": "user", "content": "Write my diary."}
-    rig.plays(CUT, framed(words("No."), tail()), framed(words("Sorry."), tail()))
+    rig.plays(CUT, make_framed(words("No."), tail()), make_framed(words("Sorry."), tail()))
     first = ask(rig, question)
     assert first.stop_reason == "max_tokens"
     reply_text: MessageParam = {"role": "assistant", "content": "I will write it."}
@@ -153,13 +153,13 @@ def test_without_repair_no_further_request_is_made(rig: KiroRig) -> None:
 
 
 def test_the_client_gets_keep_alives_while_a_call_is_completed(tmp_path: Path) -> None:
-    slow_call = framed(
+    slow_call = make_framed(
         tool("t1", "write"),
         *(tool("t1", input=piece) for piece in ('{"path"', ': "no', "tes/to")),
         cut=160,
         pause_s=0.3,
     )
-    slow_rest = framed(words('day.md", "lines": 3}'), tail(), delay_s=2.5)
+    slow_rest = make_framed(words('day.md", "lines": 3}'), tail(), delay_s=2.5)
     file = tmp_path / "kiro-auth-token.json"
     with FakeKiro() as fake:
         tokens = fake.issue()

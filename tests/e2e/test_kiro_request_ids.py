@@ -9,7 +9,7 @@ import pytest
 from e2e.cases import request_for
 from e2e.kiro_rig import MODEL, kiro_rigged
 from e2e.sdk_replies import WHOLE
-from fakes.kiro import framed, refusal, tail, words
+from fakes.kiro import make_framed, refusal, tail, words
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_kiros_request_ids_are_logged(
     with caplog.at_level(level, "dragoman"), kiro_rigged(tmp_path) as rig:
         rig.plays(
             replace(overloaded, headers=(("x-amzn-requestid", "fake-request-1"),)),
-            framed(words("Hello"), tail(), headers=(("x-amzn-requestid", "fake-request-2"),)),
+            make_framed(words("Hello"), tail(), headers=(("x-amzn-requestid", "fake-request-2"),)),
         )
         WHOLE["chat"](rig.sdk, request_for("chat", MODEL))
     ids = ("fake-request-1", "fake-request-2")

@@ -6,7 +6,7 @@ import openai
 
 from e2e.kiro_rig import MODEL, QUICK, sign
 from fakes.eventstream import event
-from fakes.kiro import FakeKiro, framed, tail, words
+from fakes.kiro import FakeKiro, make_framed, tail, words
 from gateway import KEY, running
 
 
@@ -15,7 +15,7 @@ def test_operations_named_in_a_header_are_all_posted_to_the_root(tmp_path: Path)
     with FakeKiro() as fake:
         tokens = fake.issue()
         sign(file, str(tokens["accessToken"]), str(tokens["refreshToken"]), 7200)
-        fake.replies = [framed(event("initial-response", {}), words("Hello"), tail())]
+        fake.replies = [make_framed(event("initial-response", {}), words("Hello"), tail())]
         with running("\n".join([QUICK, fake.section(str(file), operations_by="target")]), tmp_path) as gateway:
             client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=KEY, max_retries=0)
             listed = {model.id for model in client.models.list()}

@@ -10,7 +10,7 @@ import pytest
 from dragoman.flow import offload
 from e2e.cases import CASES
 from e2e.raw_http import Answered, post
-from e2e.rig import ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
+from e2e.rig import ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, run_rig
 from fakes.upstream import Answer
 
 VALUES = 60_000
@@ -25,7 +25,7 @@ pairs = pytest.mark.parametrize(("client", "upstream"), CROSSED, ids=[">".join(p
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     settings = ONCE + f"[server]\nmax_body_values = {VALUES}\n"
-    with rigged(tmp_path_factory.mktemp("gateway"), settings) as shared:
+    with run_rig(tmp_path_factory.mktemp("gateway"), settings) as shared:
         yield shared
 
 

@@ -11,7 +11,7 @@ import zstandard
 
 from e2e.cases import CASES
 from e2e.raw_http import Answered, ask, post, request_bytes
-from e2e.rig import ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
+from e2e.rig import ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, run_rig
 from fakes.upstream import Answer
 
 MEBIBYTE = 1 << 20
@@ -28,7 +28,7 @@ upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(tmp_path_factory.mktemp("gateway"), ONCE + "[server]\nmax_body_mb = 1\n") as shared:
+    with run_rig(tmp_path_factory.mktemp("gateway"), ONCE + "[server]\nmax_body_mb = 1\n") as shared:
         yield shared
 
 

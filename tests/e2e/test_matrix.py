@@ -9,7 +9,7 @@ from e2e.cases import BROKEN, CASES, PHOTO, PICTURE, WORDS, pictures_in, request
 from e2e.meaning import Meant, Say, sayable
 from e2e.rig import CLIENTS, CROSSED, SPEAKERS, UPSTREAMS, Rig
 from e2e.sdk_replies import Broke, Halted, SdkReply
-from e2e.sdk_replies_gemini import STREAMS, WHOLE, expected_for
+from e2e.sdk_replies_gemini import STREAMS, WHOLE, expect_for
 from fakes.upstream import Answer, End
 
 ERRORS: dict[str, type[Exception]] = {
@@ -25,7 +25,7 @@ upstreams = pytest.mark.parametrize("upstream", UPSTREAMS)
 cuts = pytest.mark.parametrize("cut", CUTS)
 
 
-def streamed(upstream: str, meant: Meant, cut: str, end: End = End.CLEAN) -> Answer:
+def make_stream_answer(upstream: str, meant: Meant, cut: str, end: End = End.CLEAN) -> Answer:
     return Answer(SPEAKERS[upstream].stream(sayable(meant, upstream)), cut=CUTS[cut], end=end)
 
 
@@ -41,7 +41,7 @@ def test_a_whole_reply_arrives_unchanged_in_meaning(rig: Rig, client: str, upstr
     meant = CASES[case].meant
     rig.plays(upstream, whole(upstream, meant))
     reply = WHOLE[client](rig.sdk, request_for(client, rig.model(upstream), CASES[case]))
-    assert reply == expected_for(client, upstream, meant)
+    assert reply == expect_for(client, upstream, meant)
 
 
 @clients
@@ -50,10 +50,10 @@ def test_a_whole_reply_arrives_unchanged_in_meaning(rig: Rig, client: str, upstr
 @pytest.mark.parametrize("case", CASES)
 def test_a_stream_arrives_unchanged_in_meaning(rig: Rig, client: str, upstream: str, case: str, cut: str) -> None:
     meant = CASES[case].meant
-    rig.plays(upstream, streamed(upstream, meant, cut))
+    rig.plays(upstream, make_stream_answer(upstream, meant, cut))
     for listen in STREAMS[client]:
         reply = listen(rig.sdk, request_for(client, rig.model(upstream), CASES[case]))
-        expected = expected_for(client, upstream, meant)
+        expected = expect_for(client, upstream, meant)
         assert reply == (Halted(expected.text, expected.stop) if isinstance(reply, Halted) else expected)
 
 
@@ -66,7 +66,7 @@ def test_a_broken_stream_never_ends_cleanly(
     rig: Rig, client: str, upstream: str, case: str, cut: str, end: End
 ) -> None:
     meant = BROKEN[case]
-    rig.plays(upstream, streamed(upstream, meant, cut, end))
+    rig.plays(upstream, make_stream_answer(upstream, meant, cut, end))
     for listen in STREAMS[client]:
         reply = listen(rig.sdk, request_for(client, rig.model(upstream)))
         assert isinstance(reply, Broke), reply
@@ -81,9 +81,11 @@ def test_a_broken_stream_never_ends_cleanly(
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_images_reach_the_upstream_in_its_own_shape(rig: Rig, client: str, upstream: str, stream: bool) -> None:
     meant = CASES["text"].meant
-    fake = rig.plays(upstream, streamed(upstream, meant, "in one piece") if stream else whole(upstream, meant))
+    fake = rig.plays(
+        upstream, make_stream_answer(upstream, meant, "in one piece") if stream else whole(upstream, meant)
+    )
     listen = STREAMS[client][0] if stream else WHOLE[client]
-    assert listen(rig.sdk, request_with_pictures(client, rig.model(upstream))) == expected_for(client, upstream, meant)
+    assert listen(rig.sdk, request_with_pictures(client, rig.model(upstream))) == expect_for(client, upstream, meant)
     assert pictures_in(upstream, fake.calls[-1].json) == [PICTURE, PHOTO]
 
 
@@ -94,7 +96,7 @@ def test_a_chat_stream_that_finished_needs_no_done(rig: Rig, client: str, cut: s
     sent = SPEAKERS["chat"].stream(meant).removesuffix(b"data: [DONE]\n\n")
     rig.plays("chat", Answer(sent, cut=CUTS[cut]))
     for listen in STREAMS[client]:
-        assert listen(rig.sdk, request_for(client, rig.model("chat"))) == expected_for(client, "chat", meant)
+        assert listen(rig.sdk, request_for(client, rig.model("chat"))) == expect_for(client, "chat", meant)
 
 
 @pytest.mark.parametrize("client", ["responses", "messages"])
@@ -105,7 +107,7 @@ def test_a_chat_stream_that_finished_is_whole_though_its_connection_breaks(rig: 
     rig.plays("chat", Answer(sent[: sent.index(b'"choices":[]')], cut=CUTS[cut], end=End.CUT))  # in its counts
     for listen in STREAMS[client]:
         reply = listen(rig.sdk, request_for(client, rig.model("chat")))
-        expected = expected_for(client, "chat", meant)
+        expected = expect_for(client, "chat", meant)
         assert isinstance(reply, SdkReply), reply
         assert (reply.calls, reply.stop) == (expected.calls, expected.stop)
 
@@ -128,12 +130,12 @@ def test_a_whole_answer_to_a_stream_request_is_streamed(rig: Rig, client: str, u
     rig.plays(upstream, whole(upstream, meant))
     for listen in STREAMS[client]:
         reply = listen(rig.sdk, request_for(client, rig.model(upstream), CASES["one tool call"]))
-        assert reply == expected_for(client, upstream, meant)
+        assert reply == expect_for(client, upstream, meant)
 
 
 @pytest.mark.parametrize(("client", "upstream"), CROSSED)
 def test_a_streamed_answer_to_a_whole_request_is_sent_whole(rig: Rig, client: str, upstream: str) -> None:
     meant = CASES["parallel interleaved tool calls"].meant
-    rig.plays(upstream, streamed(upstream, meant, "in one piece"))
+    rig.plays(upstream, make_stream_answer(upstream, meant, "in one piece"))
     reply = WHOLE[client](rig.sdk, request_for(client, rig.model(upstream), CASES["one tool call"]))
-    assert reply == expected_for(client, upstream, meant)
+    assert reply == expect_for(client, upstream, meant)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from e2e.raw_http import post
-from e2e.rig import ONCE, PATHS, PROTOCOLS, Rig, rigged
+from e2e.rig import ONCE, PATHS, PROTOCOLS, Rig, run_rig
 from fakes.upstream import Answer
 from media_files import png
 
@@ -26,7 +26,7 @@ UNCOUNTED = {  # replies that tell no usage
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(tmp_path_factory.mktemp("gateway"), ONCE) as shared:
+    with run_rig(tmp_path_factory.mktemp("gateway"), ONCE) as shared:
         yield shared
 
 

@@ -33,7 +33,7 @@ HIT: JsonObject = {
 TEXT: JsonObject = {"type": "text", "text": "So."}
 
 
-def used(kind: str, given: JsonObject, content: object) -> list[JsonObject]:
+def make_use(kind: str, given: JsonObject, content: object) -> list[JsonObject]:
     return [
         {"type": "server_tool_use", "id": "srvtoolu_1", "name": kind, "input": given},
         {"type": f"{kind}_tool_result", "tool_use_id": "srvtoolu_1", "content": content},
@@ -69,18 +69,26 @@ def respond(scene: SearchScene) -> Response:
     ("blocks", "status", "action"),
     [
         (
-            used("web_search", {"query": "q"}, [HIT]),
+            make_use("web_search", {"query": "q"}, [HIT]),
             "completed",
             {"type": "search", "query": "q", "queries": ["q"], "sources": [{"type": "url", "url": HIT["url"]}]},
         ),
         (
-            used("web_search", {"query": "q"}, {"type": "web_search_tool_result_error", "error_code": "unavailable"}),
+            make_use(
+                "web_search", {"query": "q"}, {"type": "web_search_tool_result_error", "error_code": "unavailable"}
+            ),
             "failed",
             {"type": "search", "query": "q", "queries": ["q"]},
         ),
-        (used("web_fetch", {"url": "https://v.example"}, PAGE), "completed", {"type": "open_page", "url": PAGE["url"]}),
         (
-            used("web_fetch", {"url": "https://v.example"}, {"type": "web_fetch_tool_result_error", "error_code": "x"}),
+            make_use("web_fetch", {"url": "https://v.example"}, PAGE),
+            "completed",
+            {"type": "open_page", "url": PAGE["url"]},
+        ),
+        (
+            make_use(
+                "web_fetch", {"url": "https://v.example"}, {"type": "web_fetch_tool_result_error", "error_code": "x"}
+            ),
             "failed",
             {"type": "open_page", "url": "https://v.example"},
         ),

@@ -11,7 +11,7 @@ from dragoman.hub.usage import Source
 from e2e.cases import CASES, request_for
 from e2e.faults import FAULTS, refusal
 from e2e.raw_http import dial, post, request_bytes
-from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
+from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, Rig, run_rig
 from e2e.sdk_replies import STREAMS, WHOLE
 from fakes.upstream import Answer, End
 from wire_json import JsonObject
@@ -24,7 +24,7 @@ upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(tmp_path_factory.mktemp("gateway"), "[retry]\nattempts = 2\nbase_s = 0.01\n") as rig:
+    with run_rig(tmp_path_factory.mktemp("gateway"), "[retry]\nattempts = 2\nbase_s = 0.01\n") as rig:
         yield rig
 
 

@@ -6,20 +6,20 @@ from e2e.cases import BROKEN, CASES, PHOTO, PICTURE, pictures_in, request_for, r
 from e2e.proof import CAPABILITIES, CONSOLE_LOSSES, IMAGES, PAGE, PAIRS, PROVEN, Cell, console_losses, page
 from e2e.rig import Rig
 from e2e.sdk_replies import Broke, Halted
-from e2e.sdk_replies_gemini import STREAMS, WHOLE, expected_for
-from e2e.test_matrix import streamed, whole
+from e2e.sdk_replies_gemini import STREAMS, WHOLE, expect_for
+from e2e.test_matrix import make_stream_answer, whole
 
 
 def prove(rig: Rig, client: str, upstream: str, capability: str) -> bool:
     """The short proof of one cell, for runs without the matrix itself."""
     model = rig.model(upstream)
     if capability in BROKEN:
-        rig.plays(upstream, streamed(upstream, BROKEN[capability], "in one piece"))
+        rig.plays(upstream, make_stream_answer(upstream, BROKEN[capability], "in one piece"))
         return isinstance(STREAMS[client][0](rig.sdk, request_for(client, model)), Broke)
     case = CASES["text" if capability == IMAGES else capability]
     request = request_with_pictures(client, model) if capability == IMAGES else request_for(client, model, case)
-    expected = expected_for(client, upstream, case.meant)
-    fake = rig.plays(upstream, streamed(upstream, case.meant, "in one piece"))
+    expected = expect_for(client, upstream, case.meant)
+    fake = rig.plays(upstream, make_stream_answer(upstream, case.meant, "in one piece"))
     reply = STREAMS[client][0](rig.sdk, request)
     right = reply == (Halted(expected.text, expected.stop) if isinstance(reply, Halted) else expected)
     if capability == IMAGES:

@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.accounts.pool import MemberState
 from dragoman.hub.outcome import FailedAttempt, Outcome
-from e2e.pool_rig import QUICK, PoolRig, error, keys_of, make_section, pooled
+from e2e.pool_rig import QUICK, PoolRig, error, keys_of, make_section, run_pool
 from e2e.raw_http import post
 from fakes.upstream import Answer, ReceivedRequest
 from gateway import running
@@ -25,7 +25,7 @@ REVOKED = error(401, "Incorrect API key provided.", "invalid_api_key")
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[PoolRig]:
-    with pooled(tmp_path) as own:
+    with run_pool(tmp_path) as own:
         yield own
 
 
@@ -61,7 +61,7 @@ def test_a_conversation_keeps_its_key_over_all_turns(rig: PoolRig) -> None:
 
 
 def test_conversations_are_spread_over_the_keys(tmp_path: Path) -> None:
-    with pooled(tmp_path, keys=keys_of(3)) as rig:
+    with run_pool(tmp_path, keys=keys_of(3)) as rig:
         for number in range(60):
             chat(rig, f"conversation {number}")
         counts = Counter(rig.keyed.taken())
@@ -81,7 +81,7 @@ def test_conversations_are_spread_over_the_keys(tmp_path: Path) -> None:
 )
 def test_a_clients_own_session_id_is_used(tmp_path: Path, own: JsonObject) -> None:
     """The text changes, but a session that compacts its history stays where its cache is."""
-    with pooled(tmp_path, "messages", keys_of(5)) as rig:
+    with run_pool(tmp_path, "messages", keys_of(5)) as rig:
         for number in range(6):
             turn = {"role": "user", "content": f"something else {number}"}
             body = {"model": "up/claude-sonnet-4-5", "max_tokens": 9, "messages": [turn], **own.get("body", {})}
@@ -91,7 +91,7 @@ def test_a_clients_own_session_id_is_used(tmp_path: Path, own: JsonObject) -> No
 
 
 def test_a_users_id_that_names_no_session_does_not_crowd_one_key(tmp_path: Path) -> None:
-    with pooled(tmp_path, "messages", keys_of(2)) as rig:
+    with run_pool(tmp_path, "messages", keys_of(2)) as rig:
         for number in range(24):
             turn = {"role": "user", "content": f"something else {number}"}
             body = {"model": "up/m", "max_tokens": 9, "messages": [turn], "metadata": {"user_id": "somebody"}}
@@ -100,7 +100,7 @@ def test_a_users_id_that_names_no_session_does_not_crowd_one_key(tmp_path: Path)
 
 
 def test_a_response_is_continued_by_the_credential_that_created_it(tmp_path: Path) -> None:
-    with pooled(tmp_path, "responses", keys_of(5)) as rig:
+    with run_pool(tmp_path, "responses", keys_of(5)) as rig:
         for number in range(5):
             body: dict[str, object] = {"model": "up/gpt-4.1", "input": f"conversation {number}"}
             answer = post(rig.gateway.port, "/v1/responses", msgspec.json.encode(body))
@@ -159,7 +159,7 @@ def test_a_short_wait_is_waited_for_only_where_no_key_is_free(rig: PoolRig) -> N
 
 def test_every_key_is_tried_before_the_next_target_of_a_route(tmp_path: Path) -> None:
     more = '[providers.echo]\nkind = "echo"\n[[models]]\nname = "m"\nto = ["up/gpt-4.1", "echo/echo"]\n'
-    with pooled(tmp_path, keys=keys_of(3), more=more) as rig:
+    with run_pool(tmp_path, keys=keys_of(3), more=more) as rig:
         for key in keys_of(3):
             rig.keyed.refusals[key] = error(429, "Slow down.", retry_after="90")
         reply_text = rig.sdk.openai.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
@@ -235,7 +235,7 @@ def test_failures_that_no_other_key_can_fix_are_not_retried(rig: PoolRig, status
 def test_a_good_answer_that_used_up_its_key_starts_a_cooldown(
     tmp_path: Path, protocol: str, headers: dict[str, str]
 ) -> None:
-    with pooled(tmp_path, protocol) as rig:
+    with run_pool(tmp_path, protocol) as rig:
         rig.keyed.headers = tuple(headers.items())
         path = {"chat": "/v1/chat/completions", "messages": "/v1/messages"}[protocol]
         body = {"model": "up/m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
@@ -308,7 +308,7 @@ def test_an_edit_keeps_what_is_known_of_the_keys_that_stay(rig: PoolRig) -> None
 
 
 def test_a_variable_that_is_not_set_is_one_key_less(tmp_path: Path) -> None:
-    with pooled(tmp_path, keys=["env:NOT_SET_HERE", TWO]) as rig:
+    with run_pool(tmp_path, keys=["env:NOT_SET_HERE", TWO]) as rig:
         for number in range(8):
             chat(rig, f"conversation {number}")
         assert rig.keyed.taken() == [TWO] * 8
@@ -319,7 +319,7 @@ def test_a_variable_that_is_not_set_is_one_key_less(tmp_path: Path) -> None:
 
 
 def test_tokens_are_counted_with_a_key_that_is_free(tmp_path: Path) -> None:
-    with pooled(tmp_path, "messages") as rig:
+    with run_pool(tmp_path, "messages") as rig:
         rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="90")
         request = {"model": "up/claude-sonnet-4-5", "messages": [{"role": "user", "content": "Hi"}]}
         for number in range(8):
@@ -339,7 +339,7 @@ def test_a_list_of_one_key_is_no_pool(tmp_path: Path) -> None:
 
 def test_reasoning_that_another_account_cannot_read_is_left_out_once(tmp_path: Path) -> None:
     """Passed through and translated: the conversation continues, and the ledger lists the losses."""
-    with pooled(tmp_path, "responses") as rig:
+    with run_pool(tmp_path, "responses") as rig:
         unreadable = error(400, "The encrypted content could not be verified.", "invalid_encrypted_content")
         thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "fake-sealed"}
         items = [
@@ -368,7 +368,7 @@ def test_reasoning_that_another_account_cannot_read_is_left_out_once(tmp_path: P
 
 
 def test_a_messages_client_gets_a_limit_in_its_own_error_format(tmp_path: Path) -> None:
-    with pooled(tmp_path, "messages") as rig:
+    with run_pool(tmp_path, "messages") as rig:
         rig.keyed.refusals = dict.fromkeys((ONE, TWO), error(429, "Slow down.", retry_after="90"))
         with pytest.raises(anthropic.RateLimitError):
             rig.sdk.anthropic.messages.create(
@@ -379,7 +379,7 @@ def test_a_messages_client_gets_a_limit_in_its_own_error_format(tmp_path: Path) 
 
 def test_many_at_once_lose_nothing_when_a_key_is_limited(tmp_path: Path) -> None:
     """Each request is refused by that key at most once, and answered by the other."""
-    with pooled(tmp_path) as rig:
+    with run_pool(tmp_path) as rig:
         rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="90")
         with ThreadPoolExecutor(12) as threads:
             outcomes = list(threads.map(lambda number: chat(rig, f"conversation {number}"), range(48)))

@@ -20,12 +20,12 @@ from e2e.cases import BROKEN, CASES, request_for
 from e2e.faults import ACCIDENTS, FAULTS, refusal
 from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged
 from e2e.raw_http import ask, post, request_bytes
-from e2e.rig import PROTOCOLS, Rig, rigged
+from e2e.rig import PROTOCOLS, Rig, run_rig
 from e2e.sdk_replies import STREAMS, WHOLE, SdkReply
-from e2e.test_matrix import streamed, whole
-from fakes.codex import begun, done, ended, numbered
+from e2e.test_matrix import make_stream_answer, whole
+from fakes.codex import make_completed, make_created, make_item_done, number_events
 from fakes.eventstream import event, exception
-from fakes.kiro import framed, tail, tool, words
+from fakes.kiro import make_framed, tail, tool, words
 from fakes.kiro import refusal as kiro_refusal
 from fakes.service import stream
 from fakes.upstream import Answer, End, FakeUpstream
@@ -69,7 +69,7 @@ def assert_same(captures: list[Capture]) -> None:
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rig, Kept]]:
     directory = tmp_path_factory.mktemp("captured")
     settings = debug(directory / "captures") + "[retry]\nattempts = 2\nbase_s = 0.01\n"
-    with rigged(directory, settings, models=("vendor-model",)) as shared:
+    with run_rig(directory, settings, models=("vendor-model",)) as shared:
         for fake in shared.fakes.values():
             fake.keep_alive = False
         yield shared, Kept(directory / "captures", shared.gateway)
@@ -90,7 +90,7 @@ def test_a_reply_replays_the_same(rig: tuple[Rig, Kept], client: str, upstream: 
     request = request_for(client, shared.model(upstream), CASES[case])
     shared.plays(upstream, whole(upstream, CASES[case].meant))
     WHOLE[client](shared.sdk, request)
-    shared.plays(upstream, streamed(upstream, CASES[case].meant, "in pieces of seven"))
+    shared.plays(upstream, make_stream_answer(upstream, CASES[case].meant, "in pieces of seven"))
     STREAMS[client][-1](shared.sdk, request)
     assert_same(kept.fresh(2))
 
@@ -101,7 +101,7 @@ def test_a_reply_replays_the_same(rig: tuple[Rig, Kept], client: str, upstream: 
 def test_a_broken_stream_replays_the_same(rig: tuple[Rig, Kept], client: str, upstream: str, end: End) -> None:
     shared, kept = rig
     for meant in BROKEN.values():
-        shared.plays(upstream, streamed(upstream, meant, "in one piece", end))
+        shared.plays(upstream, make_stream_answer(upstream, meant, "in one piece", end))
         STREAMS[client][0](shared.sdk, request_for(client, shared.model(upstream)))
     captures = kept.fresh(len(BROKEN))
     assert all(summarize(capture).outcome != "ok" for capture in captures)
@@ -135,15 +135,15 @@ def test_a_request_that_reached_no_upstream_replays_the_same(rig: tuple[Rig, Kep
 
 
 KIRO = {
-    "text": framed(words("é日"), words("😀 ha"), tail(), cut=11),
-    "a call": framed(words("Look."), tool("t1", "weather", input='{"city":"Oslo"}', stop=True), tail("TOOL_USE")),
-    "thinking": framed(words("<thinking>hm</thinking>Yes."), tail()),
-    "a bracket call": framed(words('[Called weather with args: {"city":"Oslo"}]'), tail()),
-    "a late exception": framed(words("Hel"), exception("InternalServerException", {"message": "It broke."})),
-    "no tail": framed(words("Hel")),
-    "a cut frame": framed(words("Hel"), words("lo")[:20]),
+    "text": make_framed(words("é日"), words("😀 ha"), tail(), cut=11),
+    "a call": make_framed(words("Look."), tool("t1", "weather", input='{"city":"Oslo"}', stop=True), tail("TOOL_USE")),
+    "thinking": make_framed(words("<thinking>hm</thinking>Yes."), tail()),
+    "a bracket call": make_framed(words('[Called weather with args: {"city":"Oslo"}]'), tail()),
+    "a late exception": make_framed(words("Hel"), exception("InternalServerException", {"message": "It broke."})),
+    "no tail": make_framed(words("Hel")),
+    "a cut frame": make_framed(words("Hel"), words("lo")[:20]),
     "a refusal": kiro_refusal(400, "Input is too long.", "CONTENT_LENGTH_EXCEEDS_THRESHOLD"),
-    "quiet": framed(event("messageMetadataEvent", {"conversationId": "fake"}), tail()),
+    "quiet": make_framed(event("messageMetadataEvent", {"conversationId": "fake"}), tail()),
 }
 
 
@@ -161,9 +161,9 @@ def test_a_kiro_reply_replays_the_same(kiro: tuple[KiroRig, Kept], client: str, 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_completed_call_replays_the_same(kiro: tuple[KiroRig, Kept], client: str) -> None:
     shared, kept = kiro
-    cut = framed(words("Look."), tool("t1", "weather", input='{"city":"Os'))
+    cut = make_framed(words("Look."), tool("t1", "weather", input='{"city":"Os'))
     for listen in (WHOLE[client], STREAMS[client][-1]):
-        shared.plays(cut, framed(words('lo","days":3}'), tail()))
+        shared.plays(cut, make_framed(words('lo","days":3}'), tail()))
         reply = listen(shared.sdk, request_for(client, MODEL, CASES["one tool call"]))
         assert isinstance(reply, SdkReply)
         assert [call[2] for call in reply.calls] == [{"city": "Oslo", "days": 3}]
@@ -172,7 +172,7 @@ def test_a_completed_call_replays_the_same(kiro: tuple[KiroRig, Kept], client: s
     assert_same(captures)
 
 
-def linked(model: str, url: str) -> bytes:
+def make_linked_request(model: str, url: str) -> bytes:
     parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": url}}]
     return msgspec.json.encode({"model": model, "messages": [{"role": "user", "content": parts}]})
 
@@ -183,10 +183,10 @@ def test_a_fetched_picture_is_not_fetched_again(tmp_path: Path, monkeypatch: pyt
     with FakeUpstream(pages={"/photo.png": picture}) as pages, kiro_rigged(tmp_path, settings=settings) as shared:
         kept = Kept(tmp_path / "captures", shared.gateway)
         url = f"http://127.0.0.1:{pages.port}/photo.png"
-        shared.plays(framed(words("A fake."), tail()))
-        refused = post(shared.gateway.port, "/v1/chat/completions", linked(MODEL, url))
+        shared.plays(make_framed(words("A fake."), tail()))
+        refused = post(shared.gateway.port, "/v1/chat/completions", make_linked_request(MODEL, url))
         monkeypatch.setattr("dragoman.tools.guarded_fetch.is_public", lambda address: True)
-        answered = post(shared.gateway.port, "/v1/chat/completions", linked(MODEL, url))
+        answered = post(shared.gateway.port, "/v1/chat/completions", make_linked_request(MODEL, url))
         captures = kept.fresh(2)
     assert (refused.status, answered.status) == (400, 200)
     assert b"iVBORyBmYWtl"[:4] in captures[1].upstream_requests[0].body
@@ -195,7 +195,7 @@ def test_a_fetched_picture_is_not_fetched_again(tmp_path: Path, monkeypatch: pyt
 
 def test_a_pool_of_keys_is_used_in_the_same_order(tmp_path: Path) -> None:
     limited = refusal("chat", FAULTS["429"])
-    good = streamed("chat", CASES["text"].meant, "in one piece")
+    good = make_stream_answer("chat", CASES["text"].meant, "in one piece")
     with FakeUpstream(answers=[limited, good]) as up:
         keys = provider_section("chat", up.url).replace('"sk-fake-upstream"', '["sk-fake-first", "sk-fake-second"]')
         with running(debug(tmp_path / "captures") + keys, tmp_path) as gateway:
@@ -234,7 +234,9 @@ def test_an_estimate_of_a_long_text_and_a_count_that_is_refused_replay_the_same(
 @clients
 def test_the_incomplete_end_of_codex_is_captured_as_received(tmp_path: Path, client: str) -> None:
     with codex_rigged(tmp_path, settings=debug(tmp_path / "captures")) as codex:
-        answer = stream(*numbered(begun(), done(1, " two"), done(0, "one"), ended()))
+        answer = stream(
+            *number_events(make_created(), make_item_done(1, " two"), make_item_done(0, "one"), make_completed())
+        )
         codex.fake.plays(answer)
         reply = WHOLE[client](codex.sdk, request_for(client, "codex/gpt-5.5"))
         [capture] = Kept(tmp_path / "captures", codex.gateway).fresh(1)

@@ -7,14 +7,14 @@ import pytest
 
 from dragoman.hub.events import MAX_BLOCKS, MAX_CALLS, MAX_CITATIONS
 from e2e.raw_http import post
-from e2e.rig import ONCE, PATHS, PROTOCOLS, Rig, rigged
+from e2e.rig import ONCE, PATHS, PROTOCOLS, Rig, run_rig
 from e2e.test_half_calls import ERROR, GOOD_END, JSON, body
 from fakes.upstream import Answer
 
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(tmp_path_factory.mktemp("gateway"), ONCE) as shared:
+    with run_rig(tmp_path_factory.mktemp("gateway"), ONCE) as shared:
         yield shared
 
 

@@ -14,7 +14,7 @@ from dragoman.hub.failure import Kind
 from dragoman.hub.outcome import CLIENT_GONE, OK
 from dragoman.observers.metrics_catalogue import CATALOGUE, Family, Type
 from e2e.meaning import CallTool, Meant, Say, Stop, Tokens
-from e2e.rig import PATHS, SPEAKERS, Rig, rigged
+from e2e.rig import PATHS, SPEAKERS, Rig, run_rig
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY
 from scraping import Scrape, scrape, total, value
@@ -65,7 +65,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     with FakeUpstream() as searxng:
         searxng.intercept = lambda request: Answer(FOUND, content_type="application/json")
         tools = f'[tools.web_search]\nbackend = "searxng"\nendpoint = "{searxng.url}"\n'
-        with rigged(tmp_path_factory.mktemp("scraped"), tools + SETTINGS, ("vendor-model",)) as shared:
+        with run_rig(tmp_path_factory.mktemp("scraped"), tools + SETTINGS, ("vendor-model",)) as shared:
             yield shared
 
 
@@ -224,7 +224,7 @@ def dashboard() -> Dashboard:
     return msgspec.json.decode(DASHBOARD.read_bytes(), type=Dashboard)
 
 
-def used(expression: str) -> Iterator[tuple[str, set[str]]]:
+def find_metrics(expression: str) -> Iterator[tuple[str, set[str]]]:
     """Each metric in a query, with the labels that the query uses."""
     grouped = {label for group in GROUPED.findall(expression) for label in re.split(r",\s*", group)}
     metrics = [match for match in NAME.finditer(expression) if f"({match[0]})" not in GROUPED.findall(expression)]
@@ -250,7 +250,7 @@ def test_every_metric_and_label_of_the_dashboard_is_in_a_scrape(after_a_search: 
     for panel in panels:
         assert panel.targets, panel.title
         for target in panel.targets:
-            expected = list(used(target.expr))
+            expected = list(find_metrics(target.expr))
             assert expected, f"{panel.title}: {target.expr} asks for nothing of ours"
             for name, labels in expected:
                 if name in ONLY_REPORTED:
@@ -295,10 +295,10 @@ def test_outcomes_that_the_dashboard_names_exist() -> None:
 
 def test_the_page_lists_every_metric_of_the_catalogue() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) \| (.*?) \|$", PAGE.read_text(), re.MULTILINE)
-    assert rows == [described(family) for family in CATALOGUE.values()]
+    assert rows == [describe_family(family) for family in CATALOGUE.values()]
 
 
-def described(family: Family) -> tuple[str, str, str, str]:
+def describe_family(family: Family) -> tuple[str, str, str, str]:
     labels = ", ".join(f"`{label}`" for label in family.labels) or "–"
     return family.name, family.type.value, labels, family.help
 

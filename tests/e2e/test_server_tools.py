@@ -33,7 +33,7 @@ def ask(**more: object) -> JsonObject:
     return {"model": "up/m", "max_tokens": 100, "messages": [user], "tools": [TOOL], **more}
 
 
-def streamed(scene: SearchScene, **more: object) -> tuple[list[str], Message]:
+def stream_reply(scene: SearchScene, **more: object) -> tuple[list[str], Message]:
     with scene.sdk.anthropic.messages.stream(**ask(**more)) as stream:
         return [event.type for event in stream], stream.get_final_message()
 
@@ -54,7 +54,7 @@ def outcomes(message: Message) -> list[object]:
 
 def test_a_stream_has_use_result_and_cited_text_in_one_message(scene: SearchScene) -> None:
     scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
-    types, message = streamed(scene)
+    types, message = stream_reply(scene)
     assert types.count("message_start") == 1
     assert kinds(message) == ["text", "server_tool_use", "web_search_tool_result", "text", "text", "text"]
     assert message.stop_reason == "end_turn"
@@ -81,7 +81,7 @@ def test_a_stream_has_use_result_and_cited_text_in_one_message(scene: SearchScen
 
 def test_a_whole_reply_has_the_same_content_as_a_stream(scene: SearchScene) -> None:
     scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
-    _, message = streamed(scene)
+    _, message = stream_reply(scene)
     scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
     whole = scene.sdk.anthropic.messages.create(**ask())
     assert isinstance(whole, Message)
@@ -92,7 +92,7 @@ def test_a_whole_reply_has_the_same_content_as_a_stream(scene: SearchScene) -> N
 
 def test_usage_is_summed_over_rounds_and_counts_the_search(scene: SearchScene) -> None:
     scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
-    _, message = streamed(scene)
+    _, message = stream_reply(scene)
     assert (message.usage.input_tokens, message.usage.output_tokens) == (40, 12)
     assert message.usage.server_tool_use is not None
     assert message.usage.server_tool_use.web_search_requests == 1
@@ -100,7 +100,7 @@ def test_usage_is_summed_over_rounds_and_counts_the_search(scene: SearchScene) -
 
 def test_the_next_round_repeats_the_reply_as_it_came_and_adds_the_results(scene: SearchScene) -> None:
     scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
-    streamed(scene)
+    stream_reply(scene)
     first, second = scene.sent
     assert second["messages"][:1] == first["messages"]
     call, result = second["messages"][1:]
@@ -112,7 +112,7 @@ def test_the_next_round_repeats_the_reply_as_it_came_and_adds_the_results(scene:
 
 def test_a_forced_search_is_forced_in_the_first_round_only(scene: SearchScene) -> None:
     scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
-    streamed(scene, tool_choice={"type": "tool", "name": "web_search"})
+    stream_reply(scene, tool_choice={"type": "tool", "name": "web_search"})
     first, second = scene.sent
     assert first["tool_choice"] == {"type": "function", "function": {"name": "web_search"}}
     assert second.get("tool_choice", "auto") == "auto"
@@ -122,20 +122,20 @@ def test_a_function_of_the_client_with_the_same_name_is_never_taken_for_the_sear
     own = {"name": "web_search", "input_schema": {"type": "object", "properties": {"q": {"type": "string"}}}}
     hosted = {**TOOL, "name": "search"}
     scene.plays(chat_calls(("call_1", "web_search", '{"q": "x"}')))
-    _, message = streamed(scene, tools=[own, hosted])
+    _, message = stream_reply(scene, tools=[own, hosted])
     names = [tool["function"]["name"] for tool in scene.sent[0]["tools"]]
     assert names == ["web_search", "gateway_web_search"]
     assert kinds(message) == ["text", "tool_use"]
     assert scene.searxng.requests == []
     scene.plays(chat_calls(("call_1", "gateway_web_search", '{"query": "x"}')), CHAT_ANSWERS)
-    _, message = streamed(scene, tools=[own, hosted])
+    _, message = stream_reply(scene, tools=[own, hosted])
     assert kinds(message)[:3] == ["text", "server_tool_use", "web_search_tool_result"]
 
 
 def test_two_searches_of_one_round_come_out_in_the_order_of_their_calls(scene: SearchScene) -> None:
     both = (("call_1", "web_search", '{"query": "first"}'), ("call_2", "web_search", '{"query": "second"}'))
     scene.plays(chat_calls(*both), CHAT_ANSWERS)
-    _, message = streamed(scene)
+    _, message = stream_reply(scene)
     assert kinds(message)[1:5] == ["server_tool_use", "web_search_tool_result"] * 2
     queries = [block.input["query"] for block in message.content if isinstance(block, ServerToolUseBlock)]
     assert queries == ["first", "second"]
@@ -146,7 +146,7 @@ def test_two_searches_of_one_round_come_out_in_the_order_of_their_calls(scene: S
 def test_a_search_beside_a_call_of_the_client_ends_the_turn_and_both_come_back_later(scene: SearchScene) -> None:
     both = (("call_1", "web_search", '{"query": "x"}'), ("call_2", "get_weather", '{"city": "Rome"}'))
     scene.plays(chat_calls(*both))
-    _, message = streamed(scene, tools=[TOOL, WEATHER])
+    _, message = stream_reply(scene, tools=[TOOL, WEATHER])
     assert kinds(message) == ["text", "server_tool_use", "web_search_tool_result", "tool_use"]
     assert message.stop_reason == "tool_use"
     assert message.usage.server_tool_use is not None
@@ -156,7 +156,7 @@ def test_a_search_beside_a_call_of_the_client_ends_the_turn_and_both_come_back_l
     content = [block.model_dump(exclude_none=True) for block in message.content]
     result = {"type": "tool_result", "tool_use_id": content[-1]["id"], "content": "sunny"}
     history = [*ask()["messages"], {"role": "assistant", "content": content}, {"role": "user", "content": [result]}]
-    streamed(scene, messages=history, tools=[TOOL, WEATHER])
+    stream_reply(scene, messages=history, tools=[TOOL, WEATHER])
     _, call, *results = scene.sent[0]["messages"]
     assert [item["function"]["name"] for item in call["tool_calls"]] == ["web_search", "get_weather"]
     assert [item["role"] for item in results] == ["tool", "tool"]
@@ -167,7 +167,7 @@ def test_a_search_beside_a_call_of_the_client_ends_the_turn_and_both_come_back_l
 def test_a_call_beyond_max_uses_is_an_error_result_and_the_next_round_has_no_search(scene: SearchScene) -> None:
     again = chat_calls(("call_2", "web_search", '{"query": "again"}'))
     scene.plays(CHAT_SEARCHES, again, CHAT_ANSWERS)
-    _, message = streamed(scene, tools=[{**TOOL, "max_uses": 1}])
+    _, message = stream_reply(scene, tools=[{**TOOL, "max_uses": 1}])
     assert outcomes(message) == [["https://a.example/1", "https://b.example/2"], "max_uses_exceeded"]
     first, second, third = scene.sent
     assert [bool(request.get("tools")) for request in (first, second, third)] == [True, True, False]
@@ -179,7 +179,7 @@ def test_a_call_beyond_max_uses_is_an_error_result_and_the_next_round_has_no_sea
 def test_a_failure_of_the_search_service_is_a_result(scene: SearchScene, status: int, code: str) -> None:
     scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
     scene.finds(Answer(b"{}", status=status, content_type="application/json"))
-    _, message = streamed(scene)
+    _, message = stream_reply(scene)
     assert outcomes(message) == [code]
     assert message.stop_reason == "end_turn"
     assert message.usage.server_tool_use is None
@@ -196,18 +196,18 @@ def test_a_failure_of_the_search_service_is_a_result(scene: SearchScene, status:
 )
 def test_a_bad_query_is_an_error_result_and_is_not_sent(scene: SearchScene, arguments: str, code: str) -> None:
     scene.plays(chat_calls(("call_1", "web_search", arguments)), CHAT_ANSWERS)
-    _, message = streamed(scene)
+    _, message = stream_reply(scene)
     assert outcomes(message) == [code]
     assert scene.searxng.requests == []
 
 
 def test_a_reply_that_searches_comes_back_as_call_and_result(scene: SearchScene) -> None:
     scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
-    _, message = streamed(scene)
+    _, message = stream_reply(scene)
     content = [block.model_dump(exclude_none=True) for block in message.content]
     history = [*ask()["messages"], {"role": "assistant", "content": content}, {"role": "user", "content": "more"}]
     scene.plays(CHAT_ANSWERS)
-    streamed(scene, messages=history)
+    stream_reply(scene, messages=history)
     _, call, result, rest, _ = scene.sent[0]["messages"]
     assert call["tool_calls"][0]["function"]["name"] == "web_search"
     assert "Text of one." in result["content"]
@@ -216,6 +216,6 @@ def test_a_reply_that_searches_comes_back_as_call_and_result(scene: SearchScene)
 
 def test_a_request_without_the_tool_passes_no_search_to_the_model(scene: SearchScene) -> None:
     scene.plays(CHAT_ANSWERS)
-    _, message = streamed(scene, tools=[WEATHER])
+    _, message = stream_reply(scene, tools=[WEATHER])
     assert [tool["function"]["name"] for tool in scene.sent[0]["tools"]] == ["get_weather"]
     assert kinds(message) == ["text"]

@@ -40,7 +40,7 @@ def reply_of(scene: SearchScene, model: str, *tools: JsonObject) -> Message:
         return events.get_final_message()
 
 
-def offered(request: JsonObject) -> list[str]:
+def list_offered(request: JsonObject) -> list[str]:
     """The functions and the tools of Google's own in a request."""
     names: list[str] = []
     for entry in request["tools"]:
@@ -62,7 +62,7 @@ def test_googles_own_search_is_used_where_it_works(
 ) -> None:
     scene.plays(ANSWERS)
     reply_of(scene, model, *tools)
-    assert offered(scene.sent[0]) == sent
+    assert list_offered(scene.sent[0]) == sent
     assert scene.searxng.requests == []
 
 
@@ -73,7 +73,7 @@ def test_beside_functions_the_gateway_searches_for_a_model_that_cannot(
     scene.plays(SEARCHES, ANSWERS)
     ended = len(scene.gateway.outcomes)
     reply = reply_of(scene, "gemini-2.5-flash", SEARCH, WEATHER, *also)
-    assert offered(scene.sent[0]) == sorted(["get_weather", "web_search", *(tool["name"] for tool in also)])
+    assert list_offered(scene.sent[0]) == sorted(["get_weather", "web_search", *(tool["name"] for tool in also)])
     assert outcomes(reply) == [["https://a.example/1", "https://b.example/2"]]
     assert (reply.usage.input_tokens, reply.usage.output_tokens) == (40, 12)
     assert len(scene.searxng.requests) == 1
@@ -90,6 +90,6 @@ def test_without_a_service_a_search_beside_functions_is_a_loss(tmp_path: Path) -
     with search_scene(tmp_path, "gemini", searches=False) as scene:
         scene.plays(ANSWERS)
         reply_of(scene, "gemini-2.5-flash", SEARCH, WEATHER)
-        assert offered(scene.sent[0]) == ["get_weather"]
+        assert list_offered(scene.sent[0]) == ["get_weather"]
         wait_until(lambda: bool(scene.gateway.outcomes))
         assert scene.gateway.outcomes[-1].losses > 0

@@ -16,7 +16,7 @@ from dragoman.flow.capture.format import Capture, LookupName
 from dragoman.http.handler import replay_site
 from e2e.kiro_rig import MODEL, KiroRig, kiro_rigged
 from fakes.eventstream import event
-from fakes.kiro import ARN, SEARCH_TOOL, framed, json_answer, refusal, tail, tool, words
+from fakes.kiro import ARN, SEARCH_TOOL, json_answer, make_framed, refusal, tail, tool, words
 from fakes.upstream import Answer, ReceivedRequest
 from wire_json import JsonObject
 
@@ -39,14 +39,14 @@ FOUND: JsonObject = {
     "query": "pandas",
     "error": None,
 }
-SEARCHES = framed(
+SEARCHES = make_framed(
     words("Let me look. "),
     tool("tooluse_1", "web_search", input='{"query": "pa'),
     tool("tooluse_1", "web_search", input='ndas"}'),
     tool("tooluse_1", "web_search", stop=True),
     tail("TOOL_USE"),
 )
-ANSWERS = framed(words("See [One"), words("](https://a.example/1)."), tail())
+ANSWERS = make_framed(words("See [One"), words("](https://a.example/1)."), tail())
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def ask(**more: object) -> JsonObject:
     return {"model": MODEL, "max_tokens": 1000, "messages": [user], "tools": [TOOL], **more}
 
 
-def streamed(rig: KiroRig, **more: object) -> Message:
+def stream_reply(rig: KiroRig, **more: object) -> Message:
     with rig.sdk.anthropic.messages.stream(**ask(**more)) as stream:
         return stream.get_final_message()
 
@@ -95,7 +95,7 @@ def user_turns(request: ReceivedRequest) -> list[JsonObject]:
 
 def test_the_accounts_own_search_is_used_without_configuration(rig: KiroRig) -> None:
     rig.plays(SEARCHES, ANSWERS)
-    reply = streamed(rig, tool_choice={"type": "tool", "name": "web_search"})
+    reply = stream_reply(rig, tool_choice={"type": "tool", "name": "web_search"})
     assert [block.type for block in reply.content] == [
         "text",
         "server_tool_use",
@@ -116,7 +116,7 @@ def test_the_accounts_own_search_is_used_without_configuration(rig: KiroRig) -> 
     assert reply.usage.server_tool_use.web_search_requests == 1
 
 
-def declared(request: ReceivedRequest) -> tuple[str, str]:
+def read_declared(request: ReceivedRequest) -> tuple[str, str]:
     """What the model is sent about the search and its argument."""
     [offered] = user_turns(request)[-1]["userInputMessageContext"]["tools"]
     specification = offered["toolSpecification"]
@@ -129,15 +129,15 @@ def test_the_model_reads_kiros_own_text_about_the_search(tmp_path: Path) -> None
         rig.fake.found = FOUND
         own = (SEARCH_TOOL["description"], "The search query to execute")
         rig.plays(SEARCHES, ANSWERS)
-        streamed(rig)
+        stream_reply(rig)
         assert own not in [
-            declared(request) for request in rig.fake.chats
+            read_declared(request) for request in rig.fake.chats
         ]  # an account without search costs no request
         assert len(operations(rig)) == 1
         rig.plays(SEARCHES, ANSWERS, SEARCHES, ANSWERS)
-        streamed(rig)
-        streamed(rig)
-        assert {declared(request) for request in rig.fake.chats} == {own}
+        stream_reply(rig)
+        stream_reply(rig)
+        assert {read_declared(request) for request in rig.fake.chats} == {own}
         assert len(rig.fake.chats) == 4
         [listed] = [request for request in operations(rig) if request.json["method"] == "tools/list"]
         assert (listed.json["params"], listed.json["profileArn"]) == ({}, ARN)
@@ -148,9 +148,9 @@ def test_a_capture_replays_with_kiros_text_and_its_results(tmp_path: Path) -> No
     with kiro_rigged(tmp_path, settings=settings) as rig:
         rig.fake.found = FOUND
         rig.plays(SEARCHES, ANSWERS, SEARCHES, ANSWERS)
-        streamed(rig)
+        stream_reply(rig)
         wait_for_capture(tmp_path / "captures", 1)
-        streamed(rig)
+        stream_reply(rig)
         capture = wait_for_capture(tmp_path / "captures", 2)
     assert LookupName.TOOL_TEXT.value in [lookup.name for lookup in capture.lookups]
     shown = "\n".join(render_timeline(capture, full=True))
@@ -174,14 +174,14 @@ def test_without_such_a_text_the_gateways_own_is_declared(tmp_path: Path, tools:
         rig.fake.found, rig.fake.tools = FOUND, tools
         rig.plays(SEARCHES, ANSWERS, ANSWERS)
         for _ in range(2):
-            assert streamed(rig).stop_reason == "end_turn"
+            assert stream_reply(rig).stop_reason == "end_turn"
         assert [request.json["method"] for request in operations(rig)] == ["tools/call", "tools/list"]
-        assert declared(rig.fake.chats[-1])[0].startswith("Search the web.")
+        assert read_declared(rig.fake.chats[-1])[0].startswith("Search the web.")
 
 
 def test_the_models_query_is_searched_and_not_the_users_sentence(rig: KiroRig) -> None:
     rig.plays(SEARCHES, ANSWERS)
-    streamed(rig)
+    stream_reply(rig)
     [request] = searches(rig)
     assert request.path == "/"
     assert request.headers["x-amz-target"] == "KiroRuntimeService.InvokeMCP"
@@ -192,7 +192,7 @@ def test_the_models_query_is_searched_and_not_the_users_sentence(rig: KiroRig) -
 
 def test_the_result_goes_back_to_the_model_under_its_call(rig: KiroRig) -> None:
     rig.plays(SEARCHES, ANSWERS)
-    streamed(rig)
+    stream_reply(rig)
     first, second = rig.fake.chats
     offered = user_turns(first)[-1]["userInputMessageContext"]["tools"]
     assert [item["toolSpecification"]["name"] for item in offered] == ["web_search"]
@@ -209,7 +209,7 @@ def test_the_result_goes_back_to_the_model_under_its_call(rig: KiroRig) -> None:
 def test_a_host_without_the_operation_gets_the_request_at_its_path(rig: KiroRig) -> None:
     rig.plays(SEARCHES, ANSWERS)
     rig.fake.has_operations = False
-    reply = streamed(rig)
+    reply = stream_reply(rig)
     assert [block.type for block in reply.content][1:3] == ["server_tool_use", "web_search_tool_result"]
     request = searches(rig)[-1]
     assert request.path == "/mcp"
@@ -223,7 +223,7 @@ def test_an_expired_token_is_renewed_once(rig: KiroRig) -> None:
     rig.fake.before["/invokeMCP"] = rig.fake.access.clear  # all are revoked before the first search
     rig.fake.before["/refreshToken"] = lambda: rig.fake.before.pop("/invokeMCP")
     try:
-        reply = streamed(rig)
+        reply = stream_reply(rig)
     finally:
         rig.fake.before.clear()
     assert [block.type for block in reply.content][2] == "web_search_tool_result"
@@ -238,7 +238,7 @@ def test_a_token_that_stays_rejected_is_an_error_result(rig: KiroRig) -> None:
     rig.plays(SEARCHES, ANSWERS)
     invalid = refusal(403, "The bearer token included in the request is invalid.", kind="AccessDeniedException")
     rig.fake.script("/invokeMCP", invalid, invalid)
-    reply = streamed(rig)
+    reply = stream_reply(rig)
     assert error_code(reply) == "unavailable"
     assert len(searches(rig)) == 2
     assert reply.stop_reason == "end_turn"
@@ -267,7 +267,7 @@ def result_of(text: str, *, is_error: bool = False) -> JsonObject:
 def test_a_failed_operation_is_an_error_result(rig: KiroRig, answer: Answer, code: str) -> None:
     rig.plays(SEARCHES, ANSWERS)
     rig.fake.script("/invokeMCP", answer)
-    reply = streamed(rig)
+    reply = stream_reply(rig)
     assert error_code(reply) == code
     assert len(searches(rig)) == 1
     assert reply.stop_reason == "end_turn"
@@ -289,7 +289,7 @@ def test_an_error_inside_the_result_is_never_taken_for_no_results(rig: KiroRig, 
     rig.plays(SEARCHES, ANSWERS)
     rig.fake.intercept = answer
     try:
-        assert error_code(streamed(rig)) == "unavailable"
+        assert error_code(stream_reply(rig)) == "unavailable"
     finally:
         rig.fake.intercept = None
 
@@ -297,7 +297,7 @@ def test_an_error_inside_the_result_is_never_taken_for_no_results(rig: KiroRig, 
 def test_a_search_that_finds_nothing_is_an_empty_list(rig: KiroRig) -> None:
     rig.plays(SEARCHES, ANSWERS)
     rig.fake.found = {**FOUND, "results": [], "totalResults": 0}
-    reply = streamed(rig)
+    reply = stream_reply(rig)
     result = reply.content[2]
     assert isinstance(result, WebSearchToolResultBlock)
     assert result.content == []
@@ -306,14 +306,14 @@ def test_a_search_that_finds_nothing_is_an_empty_list(rig: KiroRig) -> None:
 def test_thinking_and_its_signature_reach_the_next_round_unchanged(rig: KiroRig) -> None:
     thought = event("reasoningContentEvent", {"text": "Hm, pandas.", "signature": "sig-1"})
     rig.plays(
-        framed(
+        make_framed(
             thought,
             tool("tooluse_1", "web_search", input='{"query": "pandas"}', stop=True),
             tail("TOOL_USE"),
         ),
         ANSWERS,
     )
-    reply = streamed(rig, model="kiro/claude-opus-4-6", thinking={"type": "adaptive"}, max_tokens=4000)
+    reply = stream_reply(rig, model="kiro/claude-opus-4-6", thinking={"type": "adaptive"}, max_tokens=4000)
     assert [block.type for block in reply.content][:3] == ["thinking", "server_tool_use", "web_search_tool_result"]
     assert isinstance(reply.content[0], ThinkingBlock)
     assert reply.content[0].thinking == "Hm, pandas."
@@ -350,10 +350,10 @@ def test_text_flows_before_the_search_has_returned(rig: KiroRig) -> None:
 
 def test_a_search_of_the_history_is_declared_though_it_is_not_offered_again(rig: KiroRig) -> None:
     rig.plays(SEARCHES, ANSWERS)
-    content = [block.model_dump(exclude_unset=True) for block in streamed(rig).content]
+    content = [block.model_dump(exclude_unset=True) for block in stream_reply(rig).content]
     rig.plays(ANSWERS)
     history = [*ask()["messages"], {"role": "assistant", "content": content}, {"role": "user", "content": "more"}]
-    streamed(rig, messages=history, tools=[])
+    stream_reply(rig, messages=history, tools=[])
     [request] = rig.fake.chats
     offered = user_turns(request)[-1]["userInputMessageContext"]["tools"]
     assert [item["toolSpecification"]["name"] for item in offered] == ["web_search"]

@@ -48,7 +48,7 @@ def ask(*history: JsonObject, **more: object) -> JsonObject:
     return {"model": "up/m", "max_tokens": 100, "messages": [USER, *history], "tools": [TOOL], **more}
 
 
-def streamed(scene: SearchScene, *history: JsonObject, **more: object) -> Message:
+def stream_reply(scene: SearchScene, *history: JsonObject, **more: object) -> Message:
     with scene.sdk.anthropic.messages.stream(**ask(*history, **more)) as stream:
         return stream.get_final_message()
 
@@ -68,7 +68,7 @@ def content_of(reply: Message) -> JsonObject:
 
 def test_results_and_citations_carry_tokens_and_never_null_titles(chat: SearchScene) -> None:
     chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
-    reply = streamed(chat)
+    reply = stream_reply(chat)
     [result] = [block for block in reply.content if isinstance(block, WebSearchToolResultBlock)]
     assert isinstance(result.content, list)
     assert [item.title for item in result.content] == ["One", "https://b.example/2"]
@@ -91,13 +91,13 @@ def test_a_search_that_the_gateway_runs_is_no_loss(chat: SearchScene) -> None:
 @pytest.mark.parametrize("version", ["web_search_20250305", "web_search_20260209", "web_search_20260318"])
 def test_every_version_of_web_search_is_run(chat: SearchScene, version: str) -> None:
     chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
-    reply = streamed(chat, tools=[{**TOOL, "type": version, "allowed_callers": ["direct"]}])
+    reply = stream_reply(chat, tools=[{**TOOL, "type": version, "allowed_callers": ["direct"]}])
     assert [block.type for block in reply.content][1:3] == ["server_tool_use", "web_search_tool_result"]
 
 
 def test_two_versions_of_one_tool_are_offered_once(chat: SearchScene) -> None:
     chat.plays(CHAT_ANSWERS)
-    streamed(chat, tools=[{**TOOL, "type": "web_search_20260209"}, TOOL])
+    stream_reply(chat, tools=[{**TOOL, "type": "web_search_20260209"}, TOOL])
     assert [tool["function"]["name"] for tool in chat.sent[0]["tools"]] == ["web_search"]
 
 
@@ -106,7 +106,7 @@ def test_two_versions_of_one_tool_are_offered_once(chat: SearchScene) -> None:
 )
 def test_every_version_of_web_fetch_is_offered(chat: SearchScene, version: str) -> None:
     chat.plays(CHAT_ANSWERS)
-    streamed(chat, tools=[{**FETCH, "type": version, "max_uses": 2, "allowed_domains": ["a.example"]}])
+    stream_reply(chat, tools=[{**FETCH, "type": version, "max_uses": 2, "allowed_domains": ["a.example"]}])
     [tool] = chat.sent[0]["tools"]
     assert tool["function"]["name"] == "web_fetch"
     assert list(tool["function"]["parameters"]["properties"]) == ["url"]
@@ -143,14 +143,14 @@ def test_allowed_and_blocked_domains_together_are_refused(chat: SearchScene, too
     chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
     both = {**tool, "allowed_domains": ["a.example"], "blocked_domains": ["b.example"]}
     with pytest.raises(BadRequestError) as refused:
-        streamed(chat, tools=[both])
+        stream_reply(chat, tools=[both])
     assert "allowed_domains" in str(refused.value)
     assert chat.upstream.calls == chat.searxng.requests == []
 
 
 def test_domain_lists_filter_what_is_shown(chat: SearchScene) -> None:
     chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
-    reply = streamed(chat, tools=[{**TOOL, "blocked_domains": ["a.example"]}])
+    reply = stream_reply(chat, tools=[{**TOOL, "blocked_domains": ["a.example"]}])
     [result] = [block for block in reply.content if isinstance(block, WebSearchToolResultBlock)]
     assert isinstance(result.content, list)
     assert [item.url for item in result.content] == ["https://b.example/2"]
@@ -162,9 +162,9 @@ def test_domain_lists_filter_what_is_shown(chat: SearchScene) -> None:
 
 def test_our_own_search_reaches_the_vendor_as_text_without_a_token(chat: SearchScene, native: SearchScene) -> None:
     chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
-    history = content_of(streamed(chat))
+    history = content_of(stream_reply(chat))
     native.plays(PLAIN)
-    streamed(native, history, {"role": "user", "content": "more"})
+    stream_reply(native, history, {"role": "user", "content": "more"})
     [request] = native.upstream.calls
     assert b"dgm1." not in request.body
     blocks = request.json["messages"][1]["content"]
@@ -177,7 +177,7 @@ def test_our_own_search_reaches_the_vendor_as_text_without_a_token(chat: SearchS
 
 def test_our_own_search_sent_to_the_vendor_is_in_the_ledger(chat: SearchScene, native: SearchScene) -> None:
     chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
-    history = content_of(streamed(chat))
+    history = content_of(stream_reply(chat))
     native.plays(PLAIN)
     noted = losses(native, messages=[USER, history, {"role": "user", "content": "more"}])
     assert noted == [("/messages/1/content/1", "approximated"), ("/messages/1/content/4/citations", "dropped")]
@@ -193,10 +193,10 @@ def test_the_vendors_own_search_passes_byte_for_byte(native: SearchScene) -> Non
 
 def test_beside_ours_the_vendors_own_search_stays_as_it_was(chat: SearchScene, native: SearchScene) -> None:
     chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
-    ours = content_of(streamed(chat))
+    ours = content_of(stream_reply(chat))
     theirs = {"role": "assistant", "content": [VENDOR_USE, VENDOR_RESULT, {"type": "text", "text": "So."}]}
     native.plays(PLAIN)
-    streamed(native, theirs, USER, ours, USER)
+    stream_reply(native, theirs, USER, ours, USER)
     assert native.sent[0]["messages"][1] == theirs
 
 
@@ -216,26 +216,26 @@ def test_an_error_result_of_the_history_is_an_error_text(chat: SearchScene) -> N
     failed = {"type": "web_search_tool_result_error", "error_code": "too_many_requests"}
     result = {**VENDOR_RESULT, "content": failed}
     history = {"role": "assistant", "content": [VENDOR_USE, result, {"type": "text", "text": "So."}]}
-    streamed(chat, history, USER)
+    stream_reply(chat, history, USER)
     assert "too_many_requests" in chat.sent[0]["messages"][2]["content"]
 
 
 def test_the_split_is_the_same_bytes_every_time(chat: SearchScene) -> None:
     chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
-    history = content_of(streamed(chat))
+    history = content_of(stream_reply(chat))
     chat.plays(CHAT_ANSWERS)
-    streamed(chat, history, USER)
+    stream_reply(chat, history, USER)
     first = json.dumps(chat.sent[0]["messages"])
     chat.plays(CHAT_ANSWERS)
-    streamed(chat, history, USER, {"role": "assistant", "content": "Yes."}, USER)
+    stream_reply(chat, history, USER, {"role": "assistant", "content": "Yes."}, USER)
     assert json.dumps(chat.sent[0]["messages"]).startswith(first[:-1])
 
 
 def test_a_later_reply_may_cite_what_an_earlier_search_has_found(chat: SearchScene) -> None:
     chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
-    history = content_of(streamed(chat))
+    history = content_of(stream_reply(chat))
     chat.plays(CHAT_ANSWERS)
-    reply = streamed(chat, history, USER)
+    reply = stream_reply(chat, history, USER)
     cited = [block for block in reply.content if isinstance(block, TextBlock) and block.citations]
     assert [block.text for block in cited] == ["[One](https://a.example/1)"]
     assert [citation.cited_text for block in cited for citation in block.citations or ()] == ["Text of one."]

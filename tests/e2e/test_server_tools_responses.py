@@ -20,7 +20,7 @@ from e2e.responses_tools_rig import (
     Scene,
     ask,
     calls,
-    offered,
+    list_offered,
     searches,
     tools_rigged,
 )
@@ -180,7 +180,7 @@ def test_every_type_of_the_tool_is_run(scene: Scene, type_: str) -> None:
 def test_a_client_function_of_the_same_name_is_never_taken_for_the_search(scene: Scene) -> None:
     scene.plays("chat", calls(CallTool("call_1", "gateway_web_search", '{"query": "x"}')), ANSWERS)
     _, response = scene.stream("chat", tools=[OWN, {"type": "web_search"}])
-    assert offered(scene.sent("chat")[0]) == ["web_search", "gateway_web_search"]
+    assert list_offered(scene.sent("chat")[0]) == ["web_search", "gateway_web_search"]
     assert len(searches(response)) == 1
     scene.plays("chat", calls(CallTool("call_1", "web_search", "{}")))
     _, response = scene.stream("chat", tools=[OWN, {"type": "web_search"}])
@@ -213,7 +213,7 @@ def test_the_last_round_names_no_tool_that_it_is_not_offered(scene: Scene) -> No
     choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}]}
     scene.stream("responses", tools=[OWN, {"type": "web_search"}], tool_choice=choice, max_tool_calls=1)
     last = scene.sent("responses")[2]
-    assert offered(last) == ["web_search"]
+    assert list_offered(last) == ["web_search"]
     assert last["tool_choice"] == "none"
 
 

@@ -50,7 +50,7 @@ def ask(**more: object) -> JsonObject:
     return {"model": "up/m", "max_tokens": 100, "messages": [USER], "tools": [TOOL], **more}
 
 
-def streamed(scene: SearchScene, **more: object) -> Message:
+def stream_reply(scene: SearchScene, **more: object) -> Message:
     with scene.sdk.anthropic.messages.stream(**ask(**more)) as stream:
         return stream.get_final_message()
 
@@ -62,7 +62,7 @@ def events_of(body: bytes) -> list[JsonObject]:
 def test_text_between_rounds_keeps_its_place(chat: SearchScene) -> None:
     again = chat_calls(("call_2", "web_search", '{"query": "more"}'), text="Once more. ")
     chat.plays(CHAT_SEARCHES, again, chat_text("Done."))
-    reply = streamed(chat)
+    reply = stream_reply(chat)
     shown = [block.text if isinstance(block, TextBlock) else block.type for block in reply.content]
     pair = ["server_tool_use", "web_search_tool_result"]
     assert shown == ["Let me look. ", *pair, "Once more. ", *pair, "Done."]
@@ -73,7 +73,7 @@ def test_text_between_rounds_keeps_its_place(chat: SearchScene) -> None:
 def test_what_is_left_of_max_tokens_bounds_each_round(chat: SearchScene) -> None:
     again = chat_calls(("call_2", "web_search", '{"query": "more"}'))
     chat.plays(CHAT_SEARCHES, again, chat_text("Done."))
-    streamed(chat)
+    stream_reply(chat)
     assert [request["max_completion_tokens"] for request in chat.sent] == [100, 95, 90]
 
 
@@ -122,7 +122,7 @@ def test_a_failure_of_a_later_round_is_an_error_status_for_a_whole_reply(chat: S
     assert failed.value.status_code >= 500
 
 
-def _closed_within(closed: list[float], seconds: float) -> bool:
+def _is_closed_within(closed: list[float], seconds: float) -> bool:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if closed:
@@ -157,7 +157,7 @@ def test_a_search_ends_when_its_client_leaves(chat: SearchScene, stream: bool) -
     chat.finds(Answer(json.dumps(FOUND).encode(), end=End.HANG, headless=True))
     chat.searxng.closed.clear()
     _leave_when(chat, lambda: bool(chat.searxng.requests), stream=stream)
-    assert _closed_within(chat.searxng.closed, 1.0)
+    assert _is_closed_within(chat.searxng.closed, 1.0)
     assert len(chat.upstream.calls) == 1
 
 
@@ -166,7 +166,7 @@ def test_a_later_round_ends_when_its_client_leaves(chat: SearchScene, stream: bo
     chat.plays(CHAT_SEARCHES, replace(Answer(chunk({"role": "assistant", "content": "So it"})), end=End.HANG))
     chat.upstream.closed.clear()
     _leave_when(chat, lambda: len(chat.upstream.calls) == 2, stream=stream)
-    assert _closed_within(chat.upstream.closed, 1.0)
+    assert _is_closed_within(chat.upstream.closed, 1.0)
 
 
 def test_another_target_is_not_tried_after_the_first_round(tmp_path: Path) -> None:
@@ -186,12 +186,12 @@ def test_the_timeout_of_the_first_token_holds_in_the_first_round_only(tmp_path: 
     settings = "[server]\nfirst_token_timeout_s = 0.5\nidle_timeout_s = 20\n"
     with search_scene(tmp_path, "chat", settings=settings) as scene:
         scene.plays(CHAT_SEARCHES, replace(Answer(CHAT_ANSWERS), delay_s=1.2))
-        assert streamed(scene).stop_reason == "end_turn"
+        assert stream_reply(scene).stop_reason == "end_turn"
 
 
 def test_a_search_that_the_choice_forbids_is_not_offered(chat: SearchScene) -> None:
     chat.plays(CHAT_ANSWERS)
-    reply = streamed(chat, tool_choice={"type": "none"})
+    reply = stream_reply(chat, tool_choice={"type": "none"})
     assert reply.stop_reason == "end_turn"
     assert "tools" not in chat.sent[0]
     assert "tool_choice" not in chat.sent[0]

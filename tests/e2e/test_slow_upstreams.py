@@ -17,9 +17,9 @@ from dragoman.config import load
 from e2e.cases import request_for
 from e2e.meaning import Meant, Say
 from e2e.raw_http import Answered, dial, post, request_bytes
-from e2e.rig import FEW_PAIRS, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
+from e2e.rig import FEW_PAIRS, PATHS, PROTOCOLS, SPEAKERS, Rig, run_rig
 from e2e.sdk_replies import STREAMS, Sdk, SdkReply
-from e2e.targets import Targets, targeted
+from e2e.targets import Targets, run_targets
 from fakes.upstream import Answer, End, ReceivedRequest
 from gateway import KEY
 
@@ -44,7 +44,7 @@ def test_the_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     times = "[server]\nfirst_token_timeout_s = 1.5\nkeep_alive_s = 0.3\n"
-    with rigged(tmp_path_factory.mktemp("gateway"), times) as shared:
+    with run_rig(tmp_path_factory.mktemp("gateway"), times) as shared:
         yield shared
 
 
@@ -93,7 +93,7 @@ def test_the_next_target_answers_though_the_client_was_kept_alive(first: str, se
     """Of the same protocol as the first target, as the second, and as neither; all of them at the same time."""
     routes = "".join(f'[[models]]\nname = "{way}"\nto = ["{first}/{way}", "{second}/good"]\n' for way in SLOW)
     cases = list(product(PROTOCOLS, SLOW))
-    with rigged(tmp_path, LIMITS + routes) as rig, ThreadPoolExecutor(len(cases)) as pool:
+    with run_rig(tmp_path, LIMITS + routes) as rig, ThreadPoolExecutor(len(cases)) as pool:
         play_by_name(rig)
         sdks = [Sdk(rig.gateway.url, KEY) for _ in cases]
         reply = list(pool.map(lambda sdk, case: STREAMS[case[0]][0](sdk, request_for(*case)), sdks, cases))
@@ -110,7 +110,7 @@ def test_the_next_target_answers_though_the_client_was_kept_alive(first: str, se
 
 
 def test_the_trailers_name_who_answered_after_all(tmp_path: Path) -> None:
-    with rigged(tmp_path, LIMITS + TWO.format(first="chat", second="responses")) as rig:
+    with run_rig(tmp_path, LIMITS + TWO.format(first="chat", second="responses")) as rig:
         rig.plays("chat", SLOW["silence"])
         rig.plays("responses", good("responses"))
         body = msgspec.json.encode({**request_for("messages", "two"), "stream": True})
@@ -123,7 +123,7 @@ def test_the_trailers_name_who_answered_after_all(tmp_path: Path) -> None:
 
 def test_without_any_reply_the_stream_ends_with_one_error(tmp_path: Path) -> None:
     cases = [(client, upstream, way) for (client, upstream), way in product(FEW_PAIRS, SLOW)]
-    with rigged(tmp_path, LIMITS) as rig, ThreadPoolExecutor(len(cases)) as pool:
+    with run_rig(tmp_path, LIMITS) as rig, ThreadPoolExecutor(len(cases)) as pool:
         play_by_name(rig)
 
         def ask(case: tuple[str, str, str]) -> Answered:
@@ -153,7 +153,7 @@ def without_keep_alives(body: bytes) -> bytes:
 def test_a_provider_may_set_its_own_time(
     tmp_path: Path, client: str, upstream: str, stream: bool, headless: bool
 ) -> None:
-    with rigged(tmp_path, "[retry]\nattempts = 3\n") as rig:
+    with run_rig(tmp_path, "[retry]\nattempts = 3\n") as rig:
         config = (tmp_path / "dragoman.toml").read_text()
         own = config.replace(f"[providers.{upstream}]", f"[providers.{upstream}]\nfirst_token_timeout_s = 1")
         rig.gateway.adopt(own)
@@ -169,7 +169,7 @@ def test_a_provider_may_set_its_own_time(
 @pytest.fixture
 def kiro_first(tmp_path: Path) -> Iterator[Targets]:
     settings = "[server]\nfirst_token_timeout_s = 1\n[retry]\nattempts = 3\nbase_s = 0.01\n"
-    with targeted(tmp_path, settings) as rig:
+    with run_targets(tmp_path, settings) as rig:
         yield rig
 
 

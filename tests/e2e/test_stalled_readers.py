@@ -12,7 +12,7 @@ from dragoman.net.inbound import ClientConnection
 from dragoman.net.outbound import STREAM_RECEIVE_BYTES, UpstreamConnection
 from e2e.cases import CASES
 from e2e.raw_http import request_bytes
-from e2e.rig import FEW_PAIRS, ONCE, PATHS, SPEAKERS, Rig, rigged
+from e2e.rig import FEW_PAIRS, ONCE, PATHS, SPEAKERS, Rig, run_rig
 from fakes.upstream import Answer
 
 MOST = 256 * 1024
@@ -22,7 +22,7 @@ pairs = pytest.mark.parametrize(("client", "upstream"), FEW_PAIRS, ids=[">".join
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(tmp_path_factory.mktemp("gateway"), ONCE) as shared:
+    with run_rig(tmp_path_factory.mktemp("gateway"), ONCE) as shared:
         yield shared
 
 

@@ -14,8 +14,8 @@ from e2e.cases import CASES, request_for
 from e2e.faults import assert_error
 from e2e.meaning import Ending, Meant, Say
 from e2e.raw_http import dial, request_bytes
-from e2e.rig import FEW_PAIRS, ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
-from e2e.sdk_replies import STREAMS, WHOLE, Broke, expected_for
+from e2e.rig import FEW_PAIRS, ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, run_rig
+from e2e.sdk_replies import STREAMS, WHOLE, Broke, expect_for
 from fakes.upstream import Answer, End, FakeUpstream
 
 TIMES = """
@@ -51,30 +51,30 @@ few_pairs = pytest.mark.parametrize(("client", "upstream"), FEW_PAIRS)
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """A rig whose upstreams send no token, or a reply at once and nothing more."""
-    with rigged(tmp_path_factory.mktemp("gateway"), ONCE + TIMES.format(first=0.5, idle=0.8)) as shared:
+    with run_rig(tmp_path_factory.mktemp("gateway"), ONCE + TIMES.format(first=0.5, idle=0.8)) as shared:
         yield shared
 
 
 @pytest.fixture(scope="module")
 def begins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """A rig whose upstreams begin, however busy the machine is, and then send nothing more."""
-    with rigged(tmp_path_factory.mktemp("begins"), ONCE + TIMES.format(first=PATIENCE_S, idle=0.8)) as shared:
+    with run_rig(tmp_path_factory.mktemp("begins"), ONCE + TIMES.format(first=PATIENCE_S, idle=0.8)) as shared:
         yield shared
 
 
 @pytest.fixture(scope="module")
 def lively(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(tmp_path_factory.mktemp("lively"), ONCE + "[server]\nkeep_alive_s = 0.05\n") as shared:
+    with run_rig(tmp_path_factory.mktemp("lively"), ONCE + "[server]\nkeep_alive_s = 0.05\n") as shared:
         yield shared
 
 
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(tmp_path_factory.mktemp("patient")) as shared:
+    with run_rig(tmp_path_factory.mktemp("patient")) as shared:
         yield shared
 
 
-def begun(upstream: str, end: End = End.HANG) -> Answer:
+def make_begun_reply(upstream: str, end: End = End.HANG) -> Answer:
     """A reply whose beginning was sent, and no more."""
     return Answer(SPEAKERS[upstream].stream(BEGUN), end=end)
 
@@ -104,7 +104,7 @@ def wait_for_close(fake: FakeUpstream) -> None:
 @clients
 @upstreams
 def test_the_first_words_arrive_while_the_upstream_is_still_sending(patient: Rig, client: str, upstream: str) -> None:
-    patient.plays(upstream, begun(upstream))
+    patient.plays(upstream, make_begun_reply(upstream))
     with dial(patient.gateway.port, PATIENCE_S) as sock:
         sock.sendall(request_of(client, patient.model(upstream)))
         seen = read_until(sock, WORDS[-3:].encode())
@@ -117,7 +117,7 @@ def test_the_first_words_arrive_while_the_upstream_is_still_sending(patient: Rig
 def test_the_first_words_of_a_stream_that_is_called_a_document_arrive_no_later(
     patient: Rig, client: str, upstream: str, kind: str
 ) -> None:
-    patient.plays(upstream, replace(begun(upstream), content_type=kind))
+    patient.plays(upstream, replace(make_begun_reply(upstream), content_type=kind))
     with dial(patient.gateway.port, PATIENCE_S) as sock:
         sock.sendall(request_of(client, patient.model(upstream)))
         seen = read_until(sock, WORDS[-3:].encode())
@@ -131,7 +131,7 @@ def test_pauses_are_bridged_by_the_protocols_own_keep_alives(
     if client == upstream:
         assert_silence_passes_unaltered(begins, client)
         return
-    lively.plays(upstream, begun(upstream))
+    lively.plays(upstream, make_begun_reply(upstream))
     with dial(lively.gateway.port, PATIENCE_S) as sock:
         sock.sendall(request_of(client, lively.model(upstream)))
         read_until(sock, WORDS[-3:].encode())
@@ -139,7 +139,7 @@ def test_pauses_are_bridged_by_the_protocols_own_keep_alives(
 
 
 def assert_silence_passes_unaltered(begins: Rig, protocol: str) -> None:
-    answer = begun(protocol)
+    answer = make_begun_reply(protocol)
     begins.plays(protocol, answer)
     with dial(begins.gateway.port, PATIENCE_S) as sock:
         sock.sendall(request_of(protocol, begins.model(protocol)))
@@ -154,12 +154,12 @@ def test_keep_alives_do_not_disturb_the_sdk(lively: Rig, client: str, upstream: 
     body = SPEAKERS[upstream].stream(meant)
     lively.plays(upstream, Answer(body, cut=len(body) // 3, pause_s=0.12))
     reply = STREAMS[client][0](lively.sdk, request_for(client, lively.model(upstream), CASES["one tool call"]))
-    assert reply == expected_for(client, upstream, meant)
+    assert reply == expect_for(client, upstream, meant)
 
 
 @few_pairs
 def test_an_upstream_that_stops_sending_is_reported_as_an_error(begins: Rig, client: str, upstream: str) -> None:
-    fake = begins.plays(upstream, begun(upstream))
+    fake = begins.plays(upstream, make_begun_reply(upstream))
     fake.closed.clear()
     started = time.monotonic()
     reply = STREAMS[client][0](begins.sdk, request_for(client, begins.model(upstream)))
@@ -186,7 +186,7 @@ def test_a_stall_before_the_first_token_is_a_gateway_timeout(
 
 @pytest.fixture(scope="module")
 def thoughtful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(tmp_path_factory.mktemp("thoughtful"), ONCE + TIMES.format(first=1.5, idle=2.0)) as shared:
+    with run_rig(tmp_path_factory.mktemp("thoughtful"), ONCE + TIMES.format(first=1.5, idle=2.0)) as shared:
         yield shared
 
 
@@ -218,7 +218,7 @@ def test_a_stall_before_the_first_byte_is_an_http_status_and_not_retried(
 @pytest.fixture(scope="module")
 def stern(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     settings = "[retry]\nattempts = 2\nbase_s = 0.01\n[server]\nfirst_token_timeout_s = 1\n"
-    with rigged(tmp_path_factory.mktemp("stern"), settings) as shared:
+    with run_rig(tmp_path_factory.mktemp("stern"), settings) as shared:
         for fake in shared.fakes.values():
             fake.keep_alive = False
         yield shared
@@ -238,7 +238,7 @@ def test_a_whole_reply_that_never_comes_is_a_gateway_timeout(rig: Rig, client: s
 def test_a_client_that_leaves_takes_the_upstream_with_it(
     patient: Rig, client: str, upstream: str, stream: bool
 ) -> None:
-    fake = patient.plays(upstream, begun(upstream) if stream else Answer(headless=True, end=End.HANG))
+    fake = patient.plays(upstream, make_begun_reply(upstream) if stream else Answer(headless=True, end=End.HANG))
     fake.closed.clear()
     with dial(patient.gateway.port) as sock:
         sock.sendall(request_of(client, patient.model(upstream), stream))
@@ -271,7 +271,7 @@ def test_a_slow_reader_holds_the_upstream_back(patient: Rig, client: str, upstre
         sock.settimeout(PATIENCE_S)
         sock.connect(("127.0.0.1", patient.gateway.port))
         sock.sendall(request_of(client, patient.model(upstream)))
-        sent = settled(fake)
+        sent = wait_until_settled(fake)
         assert 0 < sent < MAX_IN_FLIGHT
         read_until(sock, b"aaaa")
     wait_for_close(fake)
@@ -295,7 +295,7 @@ def test_a_flood_of_bytes_after_the_end_is_not_waited_for(begins: Rig, client: s
     fake = begins.plays(upstream, Answer(COMMENT, opening=SPEAKERS[upstream].stream(meant), floods=True))
     fake.closed.clear()
     reply = STREAMS[client][0](begins.sdk, request_for(client, begins.model(upstream)))
-    assert reply == expected_for(client, upstream, meant)
+    assert reply == expect_for(client, upstream, meant)
     wait_for_close(fake)
 
 
@@ -310,7 +310,7 @@ def torrent(upstream: str) -> Answer:
     return Answer(line, opening=opening, floods=True)
 
 
-def settled(fake: FakeUpstream) -> int:
+def wait_until_settled(fake: FakeUpstream) -> int:
     """Return how much was sent once the gateway takes no more."""
     before = -1
     for _ in range(100):

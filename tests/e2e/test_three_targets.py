@@ -19,9 +19,9 @@ from e2e.cases import request_for
 from e2e.faults import OPENAI_OVERLOADED, Fault, assert_error
 from e2e.meaning import Meant, Say, Stop
 from e2e.raw_http import post
-from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, rigged
+from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, run_rig
 from e2e.sdk_replies import STOPS, STREAMS, WHOLE, Broke, Halted, Sdk, SdkReply
-from e2e.targets import ROUTES, Site, Targets, targeted
+from e2e.targets import ROUTES, Site, Targets, run_targets
 from fakes.upstream import Answer, End, ReceivedRequest
 from gateway import KEY
 from narrowing import expect
@@ -75,7 +75,7 @@ TROUBLES: dict[str, Trouble] = {
 
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Targets]:
-    with targeted(tmp_path_factory.mktemp("targets"), SETTINGS) as rig:
+    with run_targets(tmp_path_factory.mktemp("targets"), SETTINGS) as rig:
         yield rig
 
 
@@ -227,7 +227,7 @@ def test_a_stalled_target_times_out_and_the_next_one_is_tried(tmp_path: Path) ->
         f"[retry]\nattempts = {TWICE}\nbase_s = 0.002\n"
     )
     routes = "".join(f'[[models]]\nname = "{case.name}"\nto = {case.targets}\n' for case in STALLS)
-    with rigged(tmp_path, settings + routes) as rig, ThreadPoolExecutor(len(STALLS)) as pool:
+    with run_rig(tmp_path, settings + routes) as rig, ThreadPoolExecutor(len(STALLS)) as pool:
         for kind, fake in rig.fakes.items():
             fake.choose = stalling(kind)
         sdks = [Sdk(rig.gateway.url, KEY, timeout_s=60) for _ in STALLS]
@@ -265,7 +265,7 @@ def stalling(kind: str) -> Callable[[ReceivedRequest], Answer]:
 
 def test_a_stall_after_the_first_token_is_one_error_and_no_other_target_answers(tmp_path: Path) -> None:
     settings = f"[server]\nidle_timeout_s = {PATIENCE_S}\n{SETTINGS}"
-    with targeted(tmp_path, settings) as rig, ThreadPoolExecutor(len(PROTOCOLS)) as pool:
+    with run_targets(tmp_path, settings) as rig, ThreadPoolExecutor(len(PROTOCOLS)) as pool:
         first, *others = rig.on("by key")
         for site in others:
             site.plays(site.answers(True))

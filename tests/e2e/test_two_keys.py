@@ -15,15 +15,15 @@ import pytest
 from e2e.kiro_rig import QUICK, sign
 from e2e.pool_rig import Keyed, keys_of, make_section
 from fakes.codex import RESPONSES, FakeCodex
-from fakes.kiro import FakeKiro, framed, tail, tool, words
+from fakes.kiro import FakeKiro, make_framed, tail, tool, words
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, provider_section, running
 
 STORED = ("alice", "bob")
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 PRIVATE = '{"path": "private-notes.txt'
-CUT = framed(words("I will write it."), tool("t1", "write", input=PRIVATE))
-SORRY = framed(words("Sorry."), tail())
+CUT = make_framed(words("I will write it."), tool("t1", "write", input=PRIVATE))
+SORRY = make_framed(words("Sorry."), tail())
 WRITE = {"name": "write", "description": "Writes a file.", "input_schema": {"type": "object", "required": ["text"]}}
 REPLY = (
     b'{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":'

@@ -116,7 +116,7 @@ class Agent:
         self.requests.append(request)
         reply = self._reply(request)
         self.replies.append(reply)
-        answer = _streamed(self.protocol.stream(reply)) if request.streams else _json(self.protocol.whole(reply))
+        answer = _make_stream(self.protocol.stream(reply)) if request.streams else _json(self.protocol.whole(reply))
         if self.change is None or not self._plays(request):
             return answer
         self.answered[request.model] += 1
@@ -189,7 +189,7 @@ def _payload(use: Use, tool: Tool) -> str:
     return use.given if isinstance(use.given, str) else msgspec.json.encode(use.given).decode()
 
 
-def _streamed(body: bytes) -> Answer:
+def _make_stream(body: bytes) -> Answer:
     return Answer(body, cut=419)
 
 

@@ -68,20 +68,20 @@ def snapshot(status: str, output: list[object] | None = None) -> dict[str, objec
     }
 
 
-def numbered(*events: dict[str, object]) -> list[dict[str, object]]:
+def number_events(*events: dict[str, object]) -> list[dict[str, object]]:
     return [{**event, "sequence_number": number} for number, event in enumerate(events)]
 
 
-def begun() -> dict[str, object]:
+def make_created() -> dict[str, object]:
     return {"type": "response.created", "response": snapshot("in_progress")}
 
 
-def ended(output: list[object] | None = None) -> dict[str, object]:
+def make_completed(output: list[object] | None = None) -> dict[str, object]:
     """This backend leaves its last output empty."""
     return {"type": "response.completed", "response": snapshot("completed", output)}
 
 
-def done(index: int, text: str) -> dict[str, object]:
+def make_item_done(index: int, text: str) -> dict[str, object]:
     return {"type": "response.output_item.done", "output_index": index, "item": item(text, f"msg_{index}")}
 
 
@@ -95,12 +95,12 @@ def text_events(text: str, index: int = 0) -> list[dict[str, object]]:
         {"type": "response.output_text.delta", **place, "delta": text, "logprobs": []},
         {"type": "response.output_text.done", **place, "text": text, "logprobs": []},
         {"type": "response.content_part.done", **place, "part": {**part, "text": text}},
-        done(index, text),
+        make_item_done(index, text),
     ]
 
 
 def reply(text: str, headers: tuple[tuple[str, str], ...] = ()) -> Answer:
-    return stream(*numbered(begun(), *text_events(text), ended()), headers=headers)
+    return stream(*number_events(make_created(), *text_events(text), make_completed()), headers=headers)
 
 
 class FakeCodex(FakeService):

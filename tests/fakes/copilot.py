@@ -177,12 +177,12 @@ def _responses(body: dict[str, object]) -> Answer:
     if not body.get("stream"):
         return json_answer(codex.snapshot("completed", [codex.item("Hello", "a")]))
     names = iter("abcdefgh")
-    events = [_renamed(event, next(names)) for event in codex.text_events("Hello")]
-    last = codex.ended([codex.item("Hello", next(names))])
-    return stream(*codex.numbered(codex.begun(), *events, last))
+    events = [_replace_item_id(event, next(names)) for event in codex.text_events("Hello")]
+    last = codex.make_completed([codex.item("Hello", next(names))])
+    return stream(*codex.number_events(codex.make_created(), *events, last))
 
 
-def _renamed(event: dict[str, object], id_: str) -> dict[str, object]:
+def _replace_item_id(event: dict[str, object], id_: str) -> dict[str, object]:
     item = event.get("item")
     if isinstance(item, dict):
         return {**event, "item": {**item, "id": id_}}

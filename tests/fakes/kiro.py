@@ -84,7 +84,7 @@ def refusal(status: int, message: str, reason: str | None = None, kind: str = "V
 INVALID_BEARER = refusal(403, "The bearer token included in the request is invalid.", kind="AccessDeniedException")
 
 
-def framed(*frames: bytes, **how: Unpack[Delivery]) -> Answer:
+def make_framed(*frames: bytes, **how: Unpack[Delivery]) -> Answer:
     """A reply made of these frames."""
     return Answer(b"".join(frames), content_type=EVENT_STREAM, **how)
 
@@ -321,7 +321,7 @@ def _demonstration(request: ReceivedRequest) -> Answer:
     state = request.json["conversationState"]
     reply_text = state["currentMessage"]["userInputMessage"]["content"]
     pieces = [words(f"{word} ") for word in ("You said:", *str(reply_text).split()[-40:])]
-    body = framed(event("messageMetadataEvent", {"conversationId": "fake"}), *pieces, tail(percentage=1.0))
+    body = make_framed(event("messageMetadataEvent", {"conversationId": "fake"}), *pieces, tail(percentage=1.0))
     return replace(body, cut=160, pause_s=0.02)
 
 

@@ -18,7 +18,7 @@ def on_both_loops(test: Callable[..., Coroutine[None, None, None]]) -> Callable[
         unheard: list[dict[str, object]] = []
         with asyncio.Runner(loop_factory=FACTORIES[loop_kind]) as runner:
             runner.get_loop().set_exception_handler(lambda _, context: unheard.append(context))
-            runner.run(_bounded(test, given))
+            runner.run(_run_bounded(test, given))
         assert unheard == [], unheard
 
     functools.update_wrapper(run, test)
@@ -29,7 +29,7 @@ def on_both_loops(test: Callable[..., Coroutine[None, None, None]]) -> Callable[
     return pytest.mark.parametrize("loop_kind", FACTORIES)(run)
 
 
-async def _bounded(test: Callable[..., Coroutine[None, None, None]], given: dict[str, object]) -> None:
+async def _run_bounded(test: Callable[..., Coroutine[None, None, None]], given: dict[str, object]) -> None:
     async with asyncio.timeout(60):
         await test(**given)
         for _ in range(1000):

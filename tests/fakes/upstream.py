@@ -120,7 +120,7 @@ class FakeUpstream(ThreadedServer):
 
     def _answer(self, request: ReceivedRequest) -> Answer:
         if request.method == "GET":
-            return self.pages.get(request.path) or _listed(self.models)
+            return self.pages.get(request.path) or _make_model_list(self.models)
         if self.choose is not None:
             return self.choose(request)
         place = len(self.calls) - 1
@@ -166,7 +166,7 @@ class FakeUpstream(ThreadedServer):
         return False
 
 
-def _listed(models: tuple[str, ...]) -> Answer:
+def _make_model_list(models: tuple[str, ...]) -> Answer:
     if not models:
         return Answer(b"", status=404, content_type="application/json")
     dated = {"created": 1794700000, "created_at": "2026-11-15T00:00:00Z"}

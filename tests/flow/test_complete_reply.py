@@ -23,7 +23,7 @@ from dragoman.hub.request import Function, Reasoning, Request, Role, Text, Turn
 from dragoman.net.client import HttpClient
 from dragoman.net.headers import Header, Headers
 from dragoman.providers.provider import Attempt, ReplyRules, RequestRules
-from fakes.kiro import framed, tail, tool, words
+from fakes.kiro import make_framed, tail, tool, words
 from fakes.upstream import Answer, End, FakeUpstream
 from flow.in_memory import make_call, make_provider, prepare_for, run
 from replies import END, START, call, text
@@ -169,9 +169,9 @@ def complete(*answers: Answer) -> tuple[Completion, FakeUpstream, Translated]:
 @pytest.mark.parametrize(
     "answer",
     [
-        framed(words('day.md", "lines": 3}'), tail()),
-        framed(tool("t9", "write", input=WHOLE, stop=True), tail("TOOL_USE")),
-        framed(words('day.md", "lines": 3}'), tail(), cut=7),
+        make_framed(words('day.md", "lines": 3}'), tail()),
+        make_framed(tool("t9", "write", input=WHOLE, stop=True), tail("TOOL_USE")),
+        make_framed(words('day.md", "lines": 3}'), tail(), cut=7),
     ],
     ids=["as text", "as a call", "in small pieces"],
 )
@@ -189,7 +189,7 @@ def test_the_rest_is_requested_once_and_its_usage_reported(answer: Answer) -> No
 def test_it_is_another_request_with_an_id_of_its_own_that_a_replay_repeats() -> None:
     ids = []
     for _ in range(2):
-        _, fake, prepared = complete(framed(words("?"), tail()))
+        _, fake, prepared = complete(make_framed(words("?"), tail()))
         ids.append(fake.calls[0].headers["x-invocation"])
         assert dict(prepared.out.headers)[b"x-invocation"].decode() != ids[-1]
     assert ids[0] == ids[1]
@@ -199,9 +199,9 @@ def test_it_is_another_request_with_an_id_of_its_own_that_a_replay_repeats() -> 
     "answer",
     [
         Answer(b'{"message":"no"}', status=500, content_type="application/json"),
-        framed(words('day.md", '), end=End.CUT),
+        make_framed(words('day.md", '), end=End.CUT),
         Answer(headless=True, end=End.RESET),
-        framed(words("I am sorry."), tail()),
+        make_framed(words("I am sorry."), tail()),
     ],
     ids=["an error", "cut in the middle", "no answer", "an excuse"],
 )
@@ -213,11 +213,11 @@ def test_without_a_usable_answer_the_call_stays_cut(answer: Answer) -> None:
 
 def test_an_answer_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "TIMEOUT_S", 0.2)
-    completion, _, _ = complete(framed(words("day"), end=End.HANG))
+    completion, _, _ = complete(make_framed(words("day"), end=End.HANG))
     assert completion == Completion()
 
 
 def test_an_answer_may_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "MAX_BYTES", 100)
-    completion, _, _ = complete(framed(words("x" * 200), tail()))
+    completion, _, _ = complete(make_framed(words("x" * 200), tail()))
     assert completion == Completion()

@@ -37,7 +37,7 @@ def round_of(
     return CredentialRound(provider, "m", session, excluded, spares=spares)
 
 
-def used(round: CredentialRound, failure: Failure) -> list[int]:
+def list_used_slots(round: CredentialRound, failure: Failure) -> list[int]:
     """Return the slots of all credentials that are used while each is refused alike."""
     slots = []
     while (member := round.next()) is not None:
@@ -48,13 +48,13 @@ def used(round: CredentialRound, failure: Failure) -> list[int]:
 
 def test_each_credential_is_used_once() -> None:
     provider = make_pooled(make_provider(), 3)
-    assert sorted(used(round_of(provider), Failure(Kind.NOT_FOUND, "which?"))) == [0, 1, 2]
+    assert sorted(list_used_slots(round_of(provider), Failure(Kind.NOT_FOUND, "which?"))) == [0, 1, 2]
 
 
 def test_a_single_credential_is_used_once() -> None:
     for provider in (make_provider(), make_resting(make_provider())):
         for spares in (False, True):
-            assert used(round_of(provider, spares=spares), Failure(Kind.QUOTA, "spent")) == [0]
+            assert list_used_slots(round_of(provider, spares=spares), Failure(Kind.QUOTA, "spent")) == [0]
 
 
 def test_a_conversation_stays_with_the_credential_that_answered_it() -> None:
@@ -81,7 +81,7 @@ def test_the_first_token_binds_the_conversation_and_the_reply_to_the_credential(
 
 def test_excluded_credentials_are_left_out() -> None:
     provider = make_pooled(make_provider(), 3)
-    assert used(round_of(provider, excluded=(0, 2)), Failure(Kind.NOT_FOUND, "which?")) == [1]
+    assert list_used_slots(round_of(provider, excluded=(0, 2)), Failure(Kind.NOT_FOUND, "which?")) == [1]
     exhausted = round_of(provider, excluded=(0, 1, 2))
     assert exhausted.next() is None
     assert exhausted.describe_exhaustion().failure.kind is Kind.QUOTA
@@ -144,7 +144,7 @@ def test_a_single_credential_cools_down_only_where_another_target_can_answer_and
     failure: Failure, spares: bool, rests: bool
 ) -> None:
     provider = make_resting(make_provider())
-    used(round_of(provider, spares=spares), failure)
+    list_used_slots(round_of(provider, spares=spares), failure)
     assert pool_of(provider).is_cooling_down("m", NOW) is rests
 
 
@@ -201,7 +201,7 @@ def test_a_credential_that_was_skipped_because_it_is_limited_counts_for_the_fina
     pool.record_success(0, "m", SESSION)
     pool.start_cooldown(1, "m", NOW + 40, Kind.RATE_LIMITED.value, NOW)
     round = round_of(provider)
-    assert used(round, Failure(Kind.CREDENTIAL, "expired")) == [0]
+    assert list_used_slots(round, Failure(Kind.CREDENTIAL, "expired")) == [0]
     final = round.verdict(NoReply(Failure(Kind.CREDENTIAL, "expired"))).failure
     assert (final.kind, final.status, final.retry_after) == (Kind.RATE_LIMITED, 429, 40.0)
     assert "'up'" in final.message
@@ -213,7 +213,7 @@ def test_a_permanent_refusal_does_not_promise_a_retry() -> None:
     pool_of(provider).start_cooldown(1, ALL_MODELS, NOW + 40, Kind.CREDENTIAL.value, NOW)
     round = round_of(provider)
     expired = Failure(Kind.CREDENTIAL, "expired")
-    used(round, expired)
+    list_used_slots(round, expired)
     assert round.verdict(NoReply(expired)).failure is expired
 
 

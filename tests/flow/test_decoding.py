@@ -49,7 +49,7 @@ CUSTOM_TOOL = (
 )
 
 
-def translated(provider: Provider | None = None, body: bytes = MESSAGES) -> Translated:
+def translate(provider: Provider | None = None, body: bytes = MESSAGES) -> Translated:
     """A Messages client's request to a Chat upstream."""
     prepared = run(prepare_for(make_call("messages", body), provider or make_provider()))
     assert isinstance(prepared, Translated)
@@ -64,19 +64,19 @@ def passing() -> Passthrough:
 
 @pytest.mark.parametrize(("body", "streamed"), [(WHOLE, False), (STREAM, True)])
 def test_a_body_means_the_same_as_a_document_and_as_a_stream(body: bytes, streamed: bool) -> None:
-    events = read_events(translated(), body, Ledger(), streamed)
+    events = read_events(translate(), body, Ledger(), streamed)
     assert isinstance(events[0], Started)
     assert text_of(events, 0) == "Hello"
     assert events[-1] == Ended(Stop.END)
 
 
 def test_a_stream_that_just_ends_is_truncated() -> None:
-    events = read_events(translated(), STREAM[:120], Ledger(), streamed=True)
+    events = read_events(translate(), STREAM[:120], Ledger(), streamed=True)
     assert isinstance(events[-1], Failed)
 
 
 def test_the_source_reads_with_the_upstreams_own_framer_and_decoder() -> None:
-    source = make_source(translated(), Ledger())
+    source = make_source(translate(), Ledger())
     events = [event for byte in STREAM for event in source.feed(bytes([byte]))] + source.finish()
     assert text_of(events, 0) == "Hello"
     assert source.frames == 3
@@ -90,12 +90,12 @@ def test_a_translated_reply_goes_through_those_of_its_provider_and_then_ours() -
     provider = make_provider(replies=ReplyRules(stages=lambda request: [ThinkingTags()]))
     tools = run(prepare_for(make_call("chat", CUSTOM_TOOL), make_provider(protocols=("messages",))))
     assert isinstance(tools, Translated)
-    assert [type(stage) for stage in make_stages(translated(provider))] == [ThinkingTags, EstimateUsage]
+    assert [type(stage) for stage in make_stages(translate(provider))] == [ThinkingTags, EstimateUsage]
     assert [type(stage) for stage in make_stages(tools)] == [RestoreTools, EstimateUsage]
 
 
 def test_usage_that_was_not_reported_is_estimated_from_the_request_and_the_reply() -> None:
-    prepared = translated()
+    prepared = translate()
     [estimate] = make_stages(prepared)
     given = [out for event in read_events(prepared, WHOLE, Ledger(), streamed=False) for out in estimate.feed(event)]
     [used] = [event for event in given if isinstance(event, UsageReported)]
@@ -155,7 +155,7 @@ def upstream(name: str) -> Upstream:
 CHAT_UPSTREAM, KIRO_UPSTREAM = upstream("chat"), upstream("kiro")
 
 
-def named(content_type: bytes | None) -> Headers:
+def make_headers(content_type: bytes | None) -> Headers:
     return Headers([] if content_type is None else [(b"content-type", content_type)])
 
 
@@ -173,7 +173,7 @@ def named(content_type: bytes | None) -> Headers:
     ],
 )
 def test_a_document_is_known_by_its_name(content_type: bytes | None, is_one: bool) -> None:
-    assert is_named_stream(named(content_type)) is is_one
+    assert is_named_stream(make_headers(content_type)) is is_one
 
 
 @pytest.mark.parametrize(
@@ -212,4 +212,4 @@ def test_binary_frames_begin_with_anything() -> None:
     ],
 )
 def test_where_name_and_bytes_disagree_the_bytes_are_believed(content_type: bytes, body: bytes, streamed: bool) -> None:
-    assert is_stream(CHAT_UPSTREAM, named(content_type), body) is streamed
+    assert is_stream(CHAT_UPSTREAM, make_headers(content_type), body) is streamed

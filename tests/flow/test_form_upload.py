@@ -13,14 +13,14 @@ FILE = b'--XX\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r
 FORM = b'--XX\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper\r\n' + FILE + b"--XX--\r\n"
 
 
-def arrived(body: bytes, declares: bool = True) -> Exchange:
+def make_upload(body: bytes, declares: bool = True) -> Exchange:
     headers = [(b"content-length", b"%d" % len(body))] if declares else []
     exchange = make_exchange(MemoryWire(), "/v1/audio/transcriptions", headers)
     exchange.body_arrived(body)
     return exchange
 
 
-async def sent(form: FormUpload, model: str | None) -> bytes:
+async def read_sent(form: FormUpload, model: str | None) -> bytes:
     upload = await form.prepare(model)
     body = b"".join([piece async for piece in upload.pieces()])
     assert len(body) == upload.length
@@ -32,11 +32,11 @@ async def sent(form: FormUpload, model: str | None) -> bytes:
 def test_only_the_model_changes_and_each_attempt_gets_the_whole_form(size: int, declares: bool) -> None:
     async def scene() -> None:
         body = FORM % (b"x" * size)
-        form = FormUpload(arrived(body, declares), TYPE)
+        form = FormUpload(make_upload(body, declares), TYPE)
         try:
             assert await form.read_model(needs_model=True) == "whisper"
-            assert await sent(form, None) == body
-            assert await sent(form, "large-v3") == body.replace(b"whisper", b"large-v3")
+            assert await read_sent(form, None) == body
+            assert await read_sent(form, "large-v3") == body.replace(b"whisper", b"large-v3")
             assert form.read_all(len(body)) == body
             assert form.read_all(len(body) - 1) is None
         finally:
@@ -47,7 +47,7 @@ def test_only_the_model_changes_and_each_attempt_gets_the_whole_form(size: int, 
 
 def test_a_form_without_a_model_is_refused_where_one_is_needed() -> None:
     async def scene() -> None:
-        form = FormUpload(arrived(FILE % b"x" + b"--XX--\r\n"), TYPE)
+        form = FormUpload(make_upload(FILE % b"x" + b"--XX--\r\n"), TYPE)
         assert await form.read_model(needs_model=False) == ""
         with pytest.raises(RequestError) as refused:
             await form.read_model(needs_model=True)
@@ -60,7 +60,7 @@ def test_a_form_without_a_model_is_refused_where_one_is_needed() -> None:
 def test_a_form_without_a_boundary_is_refused() -> None:
     async def scene() -> None:
         with pytest.raises(RequestError) as refused:
-            FormUpload(arrived(FORM % b"x"), b"multipart/form-data")
+            FormUpload(make_upload(FORM % b"x"), b"multipart/form-data")
         assert refused.value.failure.kind is Kind.BAD_REQUEST
 
     run(scene())
@@ -68,7 +68,7 @@ def test_a_form_without_a_boundary_is_refused() -> None:
 
 def test_a_model_that_is_no_text_is_refused() -> None:
     async def scene() -> None:
-        form = FormUpload(arrived((FORM % b"x").replace(b"whisper", b"\xff\xfe")), TYPE)
+        form = FormUpload(make_upload((FORM % b"x").replace(b"whisper", b"\xff\xfe")), TYPE)
         with pytest.raises(RequestError, match="not valid UTF-8"):
             await form.read_model(needs_model=True)
         form.close()

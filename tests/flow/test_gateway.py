@@ -15,7 +15,7 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.outcome import FailedAttempt
 from dragoman.hub.usage import Usage
 from dragoman.providers.provider import ReplyRules
-from fakes.kiro import framed, tail, tool, words
+from fakes.kiro import make_framed, tail, tool, words
 from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
 from flow.chat_wire import HALF, STREAM, WHOLE, chunk, document, refusal
 from flow.gateway_rig import AT_ONCE, Rig
@@ -112,7 +112,7 @@ def test_a_refused_credential_is_renewed_and_its_refusal_noted_once() -> None:
 # A reply that another upstream continues
 
 
-def continued(request: ReceivedRequest) -> Answer:
+def make_continuation(request: ReceivedRequest) -> Answer:
     """Write the marker that the request asks for, and then the rest of the reply."""
     text = str(request.json["messages"][-1]["content"])
     marker = text[text.index("[[continue:") : text.index("]]") + 2]
@@ -136,7 +136,7 @@ def test_another_upstream_continues_the_reply(protocol: str) -> None:
             assert outcome.usage is not None
             assert rig.gateway.guard_trips == 0
 
-    with FakeUpstream([Answer(HALF, end=End.CUT)]) as one, FakeUpstream(choose=continued) as two:
+    with FakeUpstream([Answer(HALF, end=End.CUT)]) as one, FakeUpstream(choose=make_continuation) as two:
         run(scene(one, two))
 
 
@@ -160,7 +160,7 @@ def test_a_stream_is_not_continued_unless_the_configuration_says_so() -> None:
             assert b"event: error\n" in (await rig.asks("messages", MESSAGES_STREAM).answered()).body
             assert two.calls == []
 
-    with FakeUpstream([Answer(HALF, end=End.CUT)]) as one, FakeUpstream(choose=continued) as two:
+    with FakeUpstream([Answer(HALF, end=End.CUT)]) as one, FakeUpstream(choose=make_continuation) as two:
         run(scene(one, two))
 
 
@@ -170,7 +170,7 @@ WRITE = {
     "name": "write",
     "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
 }
-CUT = framed(words("I write."), tool("t1", "write", input='{"path": "notes/to'))
+CUT = make_framed(words("I write."), tool("t1", "write", input='{"path": "notes/to'))
 KIRO = ReplyRules(withholds_cut_calls=True, completes_cut_calls=True)
 KIRO_AS_IT_IS = ReplyRules(withholds_cut_calls=True)
 
@@ -196,8 +196,8 @@ def test_a_cut_call_is_completed_and_its_usage_summed(stream: bool) -> None:
             assert outcome.usage.credits == pytest.approx(0.02)
             assert rig.gateway.guard_trips == 0
 
-    metered = framed(words("I write."), tool("t1", "write", input='{"path": "notes/to'), tail("MAX_TOKENS"))
-    with FakeUpstream([metered, framed(words('day.md"}'), tail())]) as fake:
+    metered = make_framed(words("I write."), tool("t1", "write", input='{"path": "notes/to'), tail("MAX_TOKENS"))
+    with FakeUpstream([metered, make_framed(words('day.md"}'), tail())]) as fake:
         run(scene(fake))
 
 
@@ -212,7 +212,7 @@ def test_a_call_that_stays_cut_ends_the_reply_and_the_next_request_notes_it(stre
             await rig.asks("messages", request_body(stream)).answered()
             assert b"was not executed" in fake.calls[2].body.replace(b"\\n", b" ")
 
-    with FakeUpstream([CUT, framed(words("Sorry."), tail()), framed(words("Again."), tail())]) as fake:
+    with FakeUpstream([CUT, make_framed(words("Sorry."), tail()), make_framed(words("Again."), tail())]) as fake:
         run(scene(fake))
 
 

@@ -72,16 +72,16 @@ class Names:
         return found
 
 
-async def fetched(url: str, wire: Wire, resolve: Resolve, bounds: Fetch | None = None) -> Inline:
+async def fetch_page(url: str, wire: Wire, resolve: Resolve, bounds: Fetch | None = None) -> Inline:
     try:
         return await Fetcher(wire.send, bounds or Fetch(enabled=True, timeout_s=20.0), resolve).fetch(url)
     finally:
         await wire.close()
 
 
-async def refused(url: str, wire: Wire, resolve: Resolve = resolve_name, bounds: Fetch | None = None) -> str:
+async def expect_refusal(url: str, wire: Wire, resolve: Resolve = resolve_name, bounds: Fetch | None = None) -> str:
     with pytest.raises(RequestError) as caught:
-        await fetched(url, wire, resolve, bounds)
+        await fetch_page(url, wire, resolve, bounds)
     assert caught.value.failure.kind is Kind.BAD_REQUEST
     return caught.value.failure.message
 
@@ -93,7 +93,7 @@ async def refused(url: str, wire: Wire, resolve: Resolve = resolve_name, bounds:
 async def test_media_on_a_public_address_becomes_data() -> None:
     async with RawServer(reply(b"image/png; q=1", PNG)) as server:
         wire, resolve = Wire(), Names(media_example=[PUBLIC])
-        found = await fetched(f"http://media.example:{server.port}/a.png?x=1#part", wire, resolve)
+        found = await fetch_page(f"http://media.example:{server.port}/a.png?x=1#part", wire, resolve)
         assert found == Inline("image/png", base64.b64encode(PNG).decode())
         assert wire.dialled == [PUBLIC]
         assert resolve.requests == ["media.example"]
@@ -110,10 +110,10 @@ async def test_tls_is_checked_for_the_name_and_not_for_the_address(tmp_path: Pat
     assert isinstance(context, ssl.SSLContext)
     async with RawServer(reply(b"application/pdf", b"%PDF-1.7"), tls=context) as server:
         resolve = Names(page_example=[PUBLIC], other_example=[PUBLIC])
-        found = await fetched(f"https://page.example:{server.port}/a.pdf", Wire(ca_file=ca_file), resolve)
+        found = await fetch_page(f"https://page.example:{server.port}/a.pdf", Wire(ca_file=ca_file), resolve)
         assert found.media_type == "application/pdf"
         assert names == ["page.example"]
-        why = await refused(f"https://other.example:{server.port}/a.pdf", Wire(ca_file=ca_file), resolve)
+        why = await expect_refusal(f"https://other.example:{server.port}/a.pdf", Wire(ca_file=ca_file), resolve)
         assert "other.example" in why
 
 
@@ -156,7 +156,7 @@ async def test_an_address_that_is_not_public_is_not_requested_through_a_proxy_ei
 async def test_the_next_checked_address_is_tried_when_the_first_is_dead() -> None:
     async with RawServer(reply(b"image/gif", b"GIF89a")) as server:
         wire = Wire(dead=frozenset({OTHER}))
-        await fetched(f"http://media.example:{server.port}/", wire, Names(media_example=[OTHER, PUBLIC]))
+        await fetch_page(f"http://media.example:{server.port}/", wire, Names(media_example=[OTHER, PUBLIC]))
         assert wire.dialled == [OTHER, PUBLIC]
 
 
@@ -167,7 +167,7 @@ async def test_a_redirect_is_resolved_and_checked_anew() -> None:
         RawServer(redirect(f"http://cdn.example:{goal.port}/b")) as start,
     ):
         wire, resolve = Wire(), Names(media_example=[PUBLIC], cdn_example=[OTHER])
-        await fetched(f"http://media.example:{start.port}/a", wire, resolve)
+        await fetch_page(f"http://media.example:{start.port}/a", wire, resolve)
         assert resolve.requests == ["media.example", "cdn.example"]
         assert wire.dialled == [PUBLIC, OTHER]
 
@@ -216,7 +216,7 @@ HOSTILE = (
 @pytest.mark.parametrize("url", HOSTILE)
 def test_no_spelling_of_an_inner_address_is_dialled(url: str) -> None:
     wire = Wire()
-    why = asyncio.run(refused(url, wire))
+    why = asyncio.run(expect_refusal(url, wire))
     assert wire.dialled == []
     assert "public address" in why or "resolved" in why
 
@@ -239,7 +239,7 @@ def test_no_spelling_of_an_inner_address_is_dialled(url: str) -> None:
 )
 def test_a_url_that_is_not_plain_http_is_refused_without_being_quoted(url: str) -> None:
     wire = Wire()
-    why = asyncio.run(refused(url, wire, Names(media_example=[PUBLIC])))
+    why = asyncio.run(expect_refusal(url, wire, Names(media_example=[PUBLIC])))
     assert wire.dialled == []
     assert "sk-fake" not in why
     assert "passwd" not in why
@@ -251,7 +251,7 @@ def test_a_url_that_is_not_plain_http_is_refused_without_being_quoted(url: str) 
 )
 def test_a_name_with_one_inner_address_among_its_addresses_is_refused(addresses: list[str]) -> None:
     wire = Wire()
-    why = asyncio.run(refused("http://media.example/a.png", wire, Names(media_example=addresses)))
+    why = asyncio.run(expect_refusal("http://media.example/a.png", wire, Names(media_example=addresses)))
     assert wire.dialled == []
     assert "media.example" in why
 
@@ -266,7 +266,7 @@ def test_a_redirect_inwards_is_refused(location: str) -> None:
             resolve = Names(
                 media_example=[PUBLIC], inner_example=["10.0.0.7"], **{"127_0_0_1": ["127.0.0.1"], "::1": ["::1"]}
             )
-            await refused(f"http://media.example:{server.port}/", wire, resolve)
+            await expect_refusal(f"http://media.example:{server.port}/", wire, resolve)
             assert wire.dialled == [PUBLIC]
 
     asyncio.run(run())
@@ -281,7 +281,7 @@ def test_a_name_that_changes_its_address_is_dialled_where_it_was_checked() -> No
     async def run() -> None:
         async with RawServer(reply(b"image/png", PNG)) as server:
             wire = Wire()
-            await fetched(f"http://media.example:{server.port}/", wire, rebinding)
+            await fetch_page(f"http://media.example:{server.port}/", wire, rebinding)
             assert wire.dialled == [PUBLIC]
         assert answers == [["127.0.0.1"]]  # the second answer was never used
 
@@ -296,9 +296,9 @@ def test_public_addresses_are_public(address: str) -> None:
 # Bounds
 
 
-async def answered(script: Script, bounds: Fetch | None = None) -> str:
+async def answer_call(script: Script, bounds: Fetch | None = None) -> str:
     async with RawServer(script) as server:
-        return await refused(
+        return await expect_refusal(
             f"http://media.example:{server.port}/secret?sig=1", Wire(), Names(media_example=[PUBLIC]), bounds
         )
 
@@ -317,7 +317,7 @@ async def answered(script: Script, bounds: Fetch | None = None) -> str:
     ],
 )
 def test_errors_of_linked_media_name_the_host_and_not_the_path(script: Script, why: str) -> None:
-    message = asyncio.run(answered(script))
+    message = asyncio.run(answer_call(script))
     assert why in message
     assert "media.example" in message
     assert "secret" not in message
@@ -325,7 +325,7 @@ def test_errors_of_linked_media_name_the_host_and_not_the_path(script: Script, w
 
 def test_a_body_beyond_the_limit_is_refused() -> None:
     bounds = Fetch(enabled=True, max_mb=0.25, timeout_s=20.0)
-    assert "more than 0.25 MB" in asyncio.run(answered(reply(b"image/png", b"x" * 300_000), bounds))
+    assert "more than 0.25 MB" in asyncio.run(answer_call(reply(b"image/png", b"x" * 300_000), bounds))
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_a_body_beyond_the_limit_is_refused() -> None:
 )
 def test_a_silent_server_costs_no_more_than_the_time_allowed(script: Script) -> None:
     bounds = Fetch(enabled=True, timeout_s=0.1)
-    assert asyncio.run(answered(script, bounds))
+    assert asyncio.run(answer_call(script, bounds))
 
 
 def test_several_links_are_fetched_and_one_bad_one_refuses_all() -> None:

@@ -8,7 +8,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Hosted, Json, Request
 
 
-def noted(tool: Hosted, *located_by: str) -> list[str]:
+def list_noted_paths(tool: Hosted, *located_by: str) -> list[str]:
     ledger = Ledger()
     note_settings(tool, located_by, ledger)
     return [loss.path for loss in ledger]
@@ -38,7 +38,7 @@ def test_a_tool_cannot_both_allow_and_block_domains(kind: str) -> None:
     ],
 )
 def test_a_setting_without_effect_is_no_loss(key: str, value: Json) -> None:
-    assert noted(search(**{key: value})) == []
+    assert list_noted_paths(search(**{key: value})) == []
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_setting_without_effect_is_no_loss(key: str, value: Json) -> None:
     [("defer_loading", True), ("url_sources", {"user_messages": {"type": "none"}})],
 )
 def test_a_setting_that_is_not_followed_is_noted(key: str, value: Json) -> None:
-    assert noted(search(**{key: value})) == [f"/tools/0/{key}"]
+    assert list_noted_paths(search(**{key: value})) == [f"/tools/0/{key}"]
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,4 @@ def test_a_location_is_noted_unless_the_service_uses_all_of_it(
     location: Json, located_by: tuple[str, ...], losses: int
 ) -> None:
     tool = Hosted("web_search", {}, "/tools/0", location=location)
-    assert len(noted(tool, *located_by)) == losses
+    assert len(list_noted_paths(tool, *located_by)) == losses

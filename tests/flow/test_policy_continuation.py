@@ -19,7 +19,7 @@ AT_FAULT = (Kind.RATE_LIMITED, Kind.CREDENTIAL, Kind.FORBIDDEN, Kind.QUOTA, Kind
 CONTINUED = (Kind.LOST, Kind.TIMEOUT, Kind.OVERLOADED, Kind.UPSTREAM, Kind.TRUNCATED, Kind.CORRUPT, *AT_FAULT)
 
 
-def interrupted(trial: Trial, failure: Failure = BROKEN, text: str | None = TEXT) -> Step:
+def interrupt_reply(trial: Trial, failure: Failure = BROKEN, text: str | None = TEXT) -> Step:
     trial.policy.note_first_token(Headers([]), None)
     return trial.after(Interrupted(failure, text))
 
@@ -42,7 +42,7 @@ def test_which_target_continues_a_reply_that_broke_off(
     trial = Trial(targets=targets, credentials=credentials, continues=allowed)
     first = trial.asks(trial.begin())
     failure = Failure(kind, "broke off")
-    step = interrupted(trial, failure, text)
+    step = interrupt_reply(trial, failure, text)
     if row == "!":
         assert step == GiveUp(failure)
         return
@@ -57,7 +57,7 @@ def test_which_target_continues_a_reply_that_broke_off(
 def test_another_credential_continues_first_where_the_credential_is_at_fault_else_another_target(kind: Kind) -> None:
     trial = Trial(targets=2, credentials=2, continues=True)
     trial.begin()
-    first = trial.asks(interrupted(trial, Failure(kind, "broke off")))
+    first = trial.asks(interrupt_reply(trial, Failure(kind, "broke off")))
     second = trial.asks(trial.after(NoReply(Failure(Kind.QUOTA, "spent"))))
     assert [first.route, second.route] == ([ONE, TWO] if kind in AT_FAULT else [TWO, ONE])
     slots = [ask.provider.account.slot for ask in trial.requests if ask.route == ONE]
@@ -67,14 +67,14 @@ def test_another_credential_continues_first_where_the_credential_is_at_fault_els
 def test_the_client_gets_the_first_failure_where_no_target_continues() -> None:
     trial = Trial(targets=2, continues=True)
     trial.begin()
-    interrupted(trial)
+    interrupt_reply(trial)
     assert trial.after(NoReply(Failure(Kind.QUOTA, "spent"))) == GiveUp(BROKEN)
 
 
 def test_a_target_that_continues_is_retried_like_any_other() -> None:
     trial = Trial(targets=2, continues=True)
     trial.begin()
-    interrupted(trial)
+    interrupt_reply(trial)
     step = trial.after(NoReply(Failure(Kind.OVERLOADED, "busy")))
     assert (trial.asks(step).route, trial.waits) == (TWO, [1.0])
 
@@ -91,7 +91,7 @@ def test_the_request_of_a_continuation_holds_the_text_so_far_after_all_other_cha
     trial = Trial(targets=2, continues=True, first=make_provider("one", requests=RequestRules(adjust=adjust_seed)))
     trial.begin()
     trial.after(NoReply(Failure(Kind.BAD_REQUEST, "no seed, please")))
-    ask = trial.asks(interrupted(trial))
+    ask = trial.asks(interrupt_reply(trial))
     assert ask.changes[0] is drop_seed
     request = Request("chat", "m", (Turn(Role.USER, (Text("Go on."),)),), seed=7)
     for change in ask.changes:
@@ -104,18 +104,18 @@ def test_the_request_of_a_continuation_holds_the_text_so_far_after_all_other_cha
 def test_credentials_that_broke_off_the_reply_are_not_used_for_it_again() -> None:
     trial = Trial(credentials=3, continues=True)
     slots = [trial.asks(trial.begin()).provider.account.slot]
-    slots.append(trial.asks(interrupted(trial)).provider.account.slot)
-    slots.append(trial.asks(interrupted(trial, text="Half a loaf")).provider.account.slot)
+    slots.append(trial.asks(interrupt_reply(trial)).provider.account.slot)
+    slots.append(trial.asks(interrupt_reply(trial, text="Half a loaf")).provider.account.slot)
     assert sorted(slots) == [0, 1, 2]
     last = Failure(Kind.TRUNCATED, "the stream just ended")
-    assert interrupted(trial, last, "Half a loaf is") == GiveUp(last)
+    assert interrupt_reply(trial, last, "Half a loaf is") == GiveUp(last)
 
 
 def test_a_second_interruption_continues_from_all_that_was_sent() -> None:
     trial = Trial(targets=2, credentials=2, continues=True)
     trial.begin()
-    interrupted(trial, Failure(Kind.QUOTA, "spent"))  # the other credential continues
-    ask = trial.asks(interrupted(trial, text="Half a loaf"))
+    interrupt_reply(trial, Failure(Kind.QUOTA, "spent"))  # the other credential continues
+    ask = trial.asks(interrupt_reply(trial, text="Half a loaf"))
     assert ask.route == TWO
     assert ask.continuation is not None
     assert ask.continuation.text == "Half a loaf"
@@ -124,17 +124,17 @@ def test_a_second_interruption_continues_from_all_that_was_sent() -> None:
 def test_an_interruption_starts_a_cooldown() -> None:
     trial = Trial(credentials=2, continues=False)
     first = trial.asks(trial.begin()).provider.account.slot
-    interrupted(trial, Failure(Kind.QUOTA, "spent"))
+    interrupt_reply(trial, Failure(Kind.QUOTA, "spent"))
     assert trial.asks(trial.begin()).provider.account.slot == 1 - first
 
 
 def test_another_credential_continues_after_all_targets_have_broken_off_too() -> None:
     trial = Trial(targets=2, credentials=2, continues=True)
     first = trial.asks(trial.begin())
-    assert trial.asks(interrupted(trial)).route == TWO
-    last = trial.asks(interrupted(trial, text="Half a loaf"))
+    assert trial.asks(interrupt_reply(trial)).route == TWO
+    last = trial.asks(interrupt_reply(trial, text="Half a loaf"))
     assert (last.route, last.provider.account.slot) == (ONE, 1 - first.provider.account.slot)
-    assert isinstance(interrupted(trial, text="Half a loaf is"), GiveUp)
+    assert isinstance(interrupt_reply(trial, text="Half a loaf is"), GiveUp)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in CONTINUED])
@@ -142,4 +142,4 @@ def test_no_target_continues_after_a_bad_request_a_too_long_context_or_a_refusal
     trial = Trial(targets=2, credentials=2, continues=True)
     trial.begin()
     failure = Failure(kind, "no")
-    assert interrupted(trial, failure) == GiveUp(failure)
+    assert interrupt_reply(trial, failure) == GiveUp(failure)

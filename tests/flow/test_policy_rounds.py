@@ -13,7 +13,7 @@ PAUSED = Paused([Ended(Stop.PAUSE)], Ended(Stop.PAUSE), Usage(output=3))
 BROKEN = Failure(Kind.UPSTREAM, "broken")
 
 
-def paused_once(targets: int = 1, attempts: int = 3) -> Trial:
+def pause_once(targets: int = 1, attempts: int = 3) -> Trial:
     """Return a call whose first turn was paused, and whose second has just begun."""
     trial = Trial(targets=targets, attempts=attempts)
     trial.begin()
@@ -27,18 +27,18 @@ def paused_once(targets: int = 1, attempts: int = 3) -> Trial:
 
 
 def test_a_paused_turn_is_continued_by_the_same_target() -> None:
-    trial = paused_once(targets=2)
+    trial = pause_once(targets=2)
     assert [ask.route for ask in trial.requests] == [ONE, ONE]
     assert [ask.number for ask in trial.requests] == [1, 2]
 
 
 @pytest.mark.parametrize("end", [PauseContinued(is_finished=True), ToolsRan(is_finished=True)])
 def test_a_reply_that_is_finished_ends(end: TurnEnd) -> None:
-    assert isinstance(paused_once().after(end), Finish)
+    assert isinstance(pause_once().after(end), Finish)
 
 
 def test_a_later_round_is_repeated_by_the_same_target_alone() -> None:
-    trial = paused_once(targets=2, attempts=2)
+    trial = pause_once(targets=2, attempts=2)
     again = trial.after(NoReply(BROKEN))
     assert isinstance(again, Ask)
     assert (again.route, again.rounds) == (ONE, trial.requests[1].rounds)
@@ -48,4 +48,4 @@ def test_a_later_round_is_repeated_by_the_same_target_alone() -> None:
 
 
 def test_the_client_gets_the_failure_of_a_later_round() -> None:
-    assert isinstance(paused_once(targets=2).after(Interrupted(BROKEN)), GiveUp)
+    assert isinstance(pause_once(targets=2).after(Interrupted(BROKEN)), GiveUp)

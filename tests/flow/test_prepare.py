@@ -36,7 +36,7 @@ KEY = b"sk-secret-0123456789"
 ODD_CHAT = b'{ "messages":[{"role":"user","content":"Hi"}],  "zzz":1, "model" : "up/m","seed": 7 }'
 
 
-def prepared(
+def prepare_call(
     call: Call, provider: Provider, model: str = "m", changes: Sequence[Change] = (), number: int = 1
 ) -> Prepared:
     return run(prepare(call, Route(provider.name, model), provider, make_fitting(), number, changes))
@@ -59,16 +59,16 @@ def fields_of(prepared: Prepared) -> dict[bytes, bytes]:
 
 
 def test_the_same_protocol_passes_with_nothing_but_the_model_changed() -> None:
-    ready = passes(prepared(make_call("chat", ODD_CHAT), make_provider(), "the-model"))
+    ready = passes(prepare_call(make_call("chat", ODD_CHAT), make_provider(), "the-model"))
     assert ready.out.body == ODD_CHAT.replace(b'"up/m"', b'"the-model"')
     assert ready.out.url == "http://127.0.0.1:9/v1/chat/completions"
     same = make_call("chat", CHAT)
-    assert passes(prepared(same, make_provider())).out.body is CHAT
+    assert passes(prepare_call(same, make_provider())).out.body is CHAT
 
 
 def test_another_protocol_is_built_anew_and_losses_are_counted() -> None:
     call = make_call("chat", b'{"model":"x","messages":[{"role":"user","content":"Hi"}],"seed":7}')
-    ready = is_built(prepared(call, make_provider(protocols=("messages",)), "claude"))
+    ready = is_built(prepare_call(call, make_provider(protocols=("messages",)), "claude"))
     body = msgspec.json.decode(ready.out.body)
     assert (body["model"], body["messages"][0]["role"]) == ("claude", "user")
     assert ready.out.url == "http://127.0.0.1:9/v1/messages"
@@ -96,13 +96,13 @@ def test_the_same_protocol_is_built_anew_where_it_must_be(
 ) -> None:
     call = make_call("chat", ODD_CHAT)
     call.continues = continues
-    ready = is_built(prepared(call, make_provider(requests=requests, replies=replies), changes=changes))
+    ready = is_built(prepare_call(call, make_provider(requests=requests, replies=replies), changes=changes))
     assert msgspec.json.decode(ready.out.body)["seed"] == 7
 
 
 def test_a_provider_may_change_the_bytes_that_pass() -> None:
     provider = make_provider(requests=RequestRules(passthrough_body=lambda protocol, body: body.replace(b"Hi", b"Ho")))
-    assert b"Ho" in passes(prepared(make_call("chat", ODD_CHAT), provider, "up/m")).out.body
+    assert b"Ho" in passes(prepare_call(make_call("chat", ODD_CHAT), provider, "up/m")).out.body
 
 
 def set_seed(seed: int) -> Change:
@@ -111,7 +111,7 @@ def set_seed(seed: int) -> Change:
 
 def test_changes_come_before_the_passes_of_the_provider() -> None:
     provider = make_provider(requests=RequestRules(passes=(set_seed(2),)))
-    ready = is_built(prepared(make_call("chat", ODD_CHAT), provider, changes=(set_seed(1),)))
+    ready = is_built(prepare_call(make_call("chat", ODD_CHAT), provider, changes=(set_seed(1),)))
     assert ready.request.seed == 2
     assert msgspec.json.decode(ready.out.body)["seed"] == 2
 
@@ -119,7 +119,7 @@ def test_changes_come_before_the_passes_of_the_provider() -> None:
 def test_a_call_may_be_prepared_again_without_what_was_lost_before() -> None:
     call = make_call("chat", b'{"model":"x","messages":[{"role":"user","content":"Hi"}],"seed":7}')
     provider = make_provider(protocols=("messages",))
-    first, second = is_built(prepared(call, provider)), is_built(prepared(call, provider))
+    first, second = is_built(prepare_call(call, provider)), is_built(prepare_call(call, provider))
     assert len(first.ledger) == len(second.ledger)
     assert first.ledger is not second.ledger
 
@@ -131,11 +131,11 @@ def test_strict_mode_refuses_what_would_be_lost() -> None:
     body = b'{"model":"x","messages":[{"role":"user","content":"Hi"}],"seed":7}'
     call = make_call("chat", body, [(b"x-dragoman-strict", b"1")])
     with pytest.raises(RequestError) as refused:
-        prepared(call, make_provider(protocols=("messages",)))
+        prepare_call(call, make_provider(protocols=("messages",)))
     failure = refused.value.failure
     assert (failure.kind, failure.code) == (Kind.BAD_REQUEST, "translation_loss")
     assert "/seed dropped" in failure.message
-    passes(prepared(call, make_provider()))
+    passes(prepare_call(call, make_provider()))
 
 
 def test_a_refusal_lists_what_it_can_and_counts_the_rest() -> None:
@@ -170,7 +170,7 @@ CLIENT_HEADERS: tuple[Header, ...] = (
 @pytest.mark.parametrize(("key", "choices"), [("key_1", set()), (ENVIRONMENT_KEY, {b"openai-organization"})])
 def test_headers_for_the_gateway_are_not_forwarded(key: str, choices: set[bytes]) -> None:
     call = make_call("chat", CHAT, CLIENT_HEADERS, key=key)
-    ready = passes(prepared(call, make_provider(key=KEY)))
+    ready = passes(prepare_call(call, make_provider(key=KEY)))
     fields = fields_of(ready)
     assert set(fields) == {b"content-type", b"accept-encoding", b"authorization", b"x-stainless-lang", *choices}
     assert fields[b"authorization"] == b"Bearer " + KEY
@@ -180,7 +180,7 @@ def test_headers_for_the_gateway_are_not_forwarded(key: str, choices: set[bytes]
 
 def test_a_provider_decides_which_of_the_clients_headers_pass() -> None:
     call = make_call("chat", CHAT, CLIENT_HEADERS)
-    ready = prepared(
+    ready = prepare_call(
         call, make_provider(requests=RequestRules(forwards_header=lambda name: not name.startswith(b"x-stainless")))
     )
     assert b"x-stainless-lang" not in fields_of(ready)
@@ -188,7 +188,7 @@ def test_a_provider_decides_which_of_the_clients_headers_pass() -> None:
 
 def test_the_headers_of_a_provider_win_over_a_clients() -> None:
     call = make_call("chat", CHAT, [(b"x-team", b"client")])
-    ready = prepared(
+    ready = prepare_call(
         call, make_provider(endpoint=Endpoint(URL, ("chat",), send_nothing, headers=((b"x-team", b"ours"),)))
     )
     assert fields_of(ready)[b"x-team"] == b"ours"
@@ -196,14 +196,14 @@ def test_the_headers_of_a_provider_win_over_a_clients() -> None:
 
 def test_a_client_that_names_no_version_of_messages_gets_one() -> None:
     provider = make_provider(protocols=("messages",))
-    assert fields_of(prepared(make_call("messages", MESSAGES), provider))[b"anthropic-version"] == b"2023-06-01"
+    assert fields_of(prepare_call(make_call("messages", MESSAGES), provider))[b"anthropic-version"] == b"2023-06-01"
     named = make_call("messages", MESSAGES, [(b"anthropic-version", b"2099-01-01")])
-    assert fields_of(prepared(named, provider))[b"anthropic-version"] == b"2099-01-01"
+    assert fields_of(prepare_call(named, provider))[b"anthropic-version"] == b"2099-01-01"
 
 
 def test_the_query_passes_without_the_clients_key() -> None:
     def query_of(query: str) -> str:
-        return prepared(make_call("chat", CHAT, query=query), make_provider()).out.url.partition("/completions")[2]
+        return prepare_call(make_call("chat", CHAT, query=query), make_provider()).out.url.partition("/completions")[2]
 
     assert query_of("api-version=1&key=secret") == "?api-version=1"
     assert query_of("key=secret") == query_of("") == ""
@@ -211,7 +211,7 @@ def test_the_query_passes_without_the_clients_key() -> None:
 
 def test_the_accept_header_of_a_translated_request_names_the_requested_mode() -> None:
     for body, accept in ((MESSAGES, b"application/json"), (MESSAGES_STREAM, b"text/event-stream")):
-        ready = is_built(prepared(make_call("messages", body), make_provider()))
+        ready = is_built(prepare_call(make_call("messages", body), make_provider()))
         assert fields_of(ready)[b"accept"] == accept
         assert ready.streams is (accept == b"text/event-stream")
 
@@ -226,7 +226,7 @@ def test_a_provider_describes_each_request_by_its_number_and_an_id_that_stays() 
 
     call, provider = make_call("chat", CHAT, tenant="them"), make_provider(requests=RequestRules(headers=describe))
     for number in (1, 2):
-        assert fields_of(prepared(call, provider, number=number))[b"x-attempt"] == str(number).encode()
+        assert fields_of(prepare_call(call, provider, number=number))[b"x-attempt"] == str(number).encode()
     assert [trial.number for trial in seen] == [1, 2]
     assert {(trial.id, trial.tenant) for trial in seen} == {(call.uuid, "them")}
 
@@ -236,7 +236,7 @@ def test_a_credential_that_cannot_be_had_is_the_gateways_fault() -> None:
         raise ConfigError([Problem("environment", None, "LOCAL_KEY", "LOCAL_KEY is not set")])
 
     with pytest.raises(RequestError) as refused:
-        prepared(make_call(), make_provider(auth=Auth(authorize)))
+        prepare_call(make_call(), make_provider(auth=Auth(authorize)))
     assert refused.value.failure.kind is Kind.CREDENTIAL
     assert "'up'" in refused.value.failure.message
     assert "LOCAL_KEY is not set" in refused.value.failure.message
@@ -244,7 +244,7 @@ def test_a_credential_that_cannot_be_had_is_the_gateways_fault() -> None:
 
 def test_a_path_may_be_the_providers_own() -> None:
     provider = make_provider(endpoint=Endpoint(URL, ("chat",), send_nothing, paths={"chat": "/openai/chat"}))
-    assert prepared(make_call(), provider).out.url == "http://127.0.0.1:9/v1/openai/chat"
+    assert prepare_call(make_call(), provider).out.url == "http://127.0.0.1:9/v1/openai/chat"
 
 
 def test_a_model_may_use_other_protocols_than_its_provider() -> None:
@@ -252,8 +252,8 @@ def test_a_model_may_use_other_protocols_than_its_provider() -> None:
         return ("messages",) if model.startswith("claude") else ("chat",)
 
     provider = make_provider(endpoint=Endpoint(URL, ("chat",), send_nothing, find_protocols=speaks))
-    assert prepared(make_call(), provider, "claude-x").protocol.name == "messages"
-    assert prepared(make_call(), provider, "gpt").protocol.name == "chat"
+    assert prepare_call(make_call(), provider, "claude-x").protocol.name == "messages"
+    assert prepare_call(make_call(), provider, "gpt").protocol.name == "chat"
 
 
 def test_the_decoder_knows_which_provider_answers() -> None:
@@ -263,7 +263,7 @@ def test_the_decoder_knows_which_provider_answers() -> None:
     catalogue = Catalogue(context_window=lambda model: 1000)
     requests = RequestRules(options=make_options, quirks=frozenset({"plain"}))
     provider = replace(make_provider(catalogue=catalogue, requests=requests), issuer="vendor")
-    issuer = prepared(make_call(), provider).issuer
+    issuer = prepare_call(make_call(), provider).issuer
     assert (issuer.name, issuer.model, issuer.window) == ("vendor", "m", 1000)
     assert issuer.options == "options for m"
     assert issuer.quirks == {"plain"}

@@ -79,13 +79,13 @@ def test_a_failures_code_and_details_are_redacted_like_its_message() -> None:
     assert redact_failure(innocent, SECRETS) is innocent
 
 
-def escaped(key: str, which: list[bool]) -> str:
+def escape_text(key: str, which: list[bool]) -> str:
     return "".join(f"\\u{ord(c):04x}" if which[place % len(which)] else c for place, c in enumerate(key))
 
 
 @pytest.mark.parametrize("which", [[True], [True, False], [False, False, True]], ids=["all", "half", "some"])
 def test_an_escaped_secret_is_hidden_wherever_the_stream_is_cut(which: list[bool]) -> None:
-    text = f'data: {{"a":"fake {escaped(KEY, which)}, fak\\\\u00"}}\n\ndata: \\u00'.encode()
+    text = f'data: {{"a":"fake {escape_text(KEY, which)}, fak\\\\u00"}}\n\ndata: \\u00'.encode()
     assert redact_known(text, SECRETS).count(MASK_BYTES) == 1
     for size in range(1, len(text)):
         redactor = StreamRedactor(SECRETS)
@@ -100,7 +100,7 @@ WORDS = st.lists(st.sampled_from(["fake", "/", "key", " ", "f", "fa", "\\", "\\u
 def test_deltas_hold_no_secret_however_they_are_cut_and_lose_nothing_else(
     words: list[str], sizes: list[int], which: list[bool]
 ) -> None:
-    text = "".join(escaped(word, which) if word == KEY else word for word in words) + " end."
+    text = "".join(escape_text(word, which) if word == KEY else word for word in words) + " end."
     redactor, out, at, turn = EventRedactor(SECRETS), "", 0, 0
     redactor.feed(Opened(0, TextBlock()))
     while at < len(text):
@@ -131,7 +131,7 @@ def test_a_delta_without_the_beginning_of_a_secret_passes_as_it_is() -> None:
 
 @pytest.mark.parametrize("which", [[True], [True, False], [False, True], [False, False, True]])
 def test_arguments_are_still_json_when_an_escaped_secret_in_them_was_hidden(which: list[bool]) -> None:
-    text = f'{{"a": "{escaped(KEY.replace(chr(34), "_"), which)}", "b": "\\u0066ine\\n"}}'
+    text = f'{{"a": "{escape_text(KEY.replace(chr(34), "_"), which)}", "b": "\\u0066ine\\n"}}'
     secrets = list_secrets(((b"authorization", b"Bearer " + KEY.replace('"', "_").encode()),))
     for size in range(1, 20):
         redactor, out = EventRedactor(secrets), ""

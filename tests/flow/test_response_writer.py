@@ -22,7 +22,7 @@ from flow.in_memory import (
     prepare_for,
     run,
 )
-from flow.writer_rig import Rig, encoded, play
+from flow.writer_rig import Rig, encode_events, play
 from replies import END, START, text
 
 BROKEN = Failure(Kind.LOST, "the connection broke")
@@ -247,7 +247,7 @@ def test_a_translated_body_is_the_fold_of_its_events_and_counts_all_losses() -> 
     assert isinstance(prepared, Translated)
     writer.begin_turn(prepared)
     writer.encoding.begin_turn(prepared.ledger, None, ReplyMonitor(lambda: 0.0))
-    encoded(writer, START, *text(0, "Hel", "lo"), END)
+    encode_events(writer, START, *text(0, "Hel", "lo"), END)
     prepared.ledger.note_dropped("/reply", "something of the reply")
     run(writer.finish())
     reply = wire.reply
@@ -264,7 +264,7 @@ def test_another_turn_forgets_the_body_of_the_one_before() -> None:
     other = run(prepare_for(call, make_provider("other", ("messages",))))
     writer.begin_turn(other)
     writer.encoding.begin_turn(Ledger(), None, ReplyMonitor(lambda: 0.0))
-    encoded(writer, START, *text(0, "Hi"), END)
+    encode_events(writer, START, *text(0, "Hi"), END)
     run(writer.finish())
     assert msgspec.json.decode(wire.reply.body)["choices"][0]["message"]["content"] == "Hi"
     assert wire.reply.headers.get(b"x-dragoman-route") == b"other/m"

@@ -17,7 +17,7 @@ def listing(name: str, *models: ModelInfo) -> Provider:
     return make_provider(name, catalogue=Catalogue(list_models=list_models))
 
 
-def unlisted(name: str) -> Provider:
+def make_unlisted(name: str) -> Provider:
     async def list_models() -> tuple[ModelInfo, ...]:
         raise ValueError("no list today")
 
@@ -25,7 +25,7 @@ def unlisted(name: str) -> Provider:
 
 
 def test_a_configured_name_needs_no_list() -> None:
-    world = make_world(unlisted("one"), models=(ModelRoute("claude-*", ("one/auto", "two/*")),))
+    world = make_world(make_unlisted("one"), models=(ModelRoute("claude-*", ("one/auto", "two/*")),))
     assert run(find_targets(world, "claude-x")) == (Route("one", "auto"), Route("two", "claude-x"))
     assert run(find_targets(world, "one/anything")) == (Route("one", "anything"),)
 
@@ -47,7 +47,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_ones() -> None:
 
 
 def test_a_provider_whose_models_could_not_be_listed_is_named() -> None:
-    world = make_world(unlisted("one"), listing("two", ModelInfo("b")))
+    world = make_world(make_unlisted("one"), listing("two", ModelInfo("b")))
     with pytest.raises(RequestError) as refused:
         run(find_targets(world, "a"))
     assert "'one'" in refused.value.failure.message
@@ -69,7 +69,7 @@ def test_what_is_listed_and_learnt_decides_what_a_request_is_fitted_to() -> None
 
 
 def test_the_names_that_are_known() -> None:
-    world = make_world(listing("one", ModelInfo("a")), unlisted("two"))
+    world = make_world(listing("one", ModelInfo("a")), make_unlisted("two"))
     for catalogue in world.catalogues.values():
         run(catalogue.wait_for_list())
     found = list_known_models(world)

@@ -21,7 +21,7 @@ from dragoman.net.client import HttpClient
 from dragoman.passes.truncation_notice import LostCall, digest_conversation
 from dragoman.protocols.messages.parse import parse
 from dragoman.providers.provider import ReplyRules
-from fakes.kiro import framed, tail, tool, words
+from fakes.kiro import make_framed, tail, tool, words
 from fakes.upstream import Answer, End, FakeUpstream
 from flow.chat_wire import BEGUN, ERROR, HALF, STOPPED, STREAM, WHOLE, document, refusal
 from flow.in_memory import MESSAGES, make_renewing, run
@@ -278,7 +278,7 @@ def test_a_whole_reply_is_all_or_nothing(scene: Scene, answer: Answer, kind: Kin
 
 # Upstreams that stream whatever the request says, and withhold calls that are cut
 
-CUT = framed(words("I will write it."), tool("t1", "write", input='{"path": "notes/to'))
+CUT = make_framed(words("I will write it."), tool("t1", "write", input='{"path": "notes/to'))
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -293,7 +293,7 @@ def test_a_cut_call_is_the_end_of_its_turn_and_is_not_written(stream: bool) -> N
 
 def test_a_reply_that_always_streams_is_folded_for_a_client_that_wants_a_document() -> None:
     played = play(
-        Scene("messages", False, "kiro", replies=KIRO), framed(words("Half a "), words("loaf"), tail(), cut=9)
+        Scene("messages", False, "kiro", replies=KIRO), make_framed(words("Half a "), words("loaf"), tail(), cut=9)
     )
     assert played.end == Completed()
     assert msgspec.json.decode(played.reply.body)["content"] == [{"type": "text", "text": "Half a loaf"}]
@@ -309,7 +309,7 @@ def test_a_cut_inside_a_frame_is_an_interruption_only_where_something_was_writte
 
 def test_a_reply_that_is_collected_may_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn, "MAX_REPLY_BYTES", 2000)
-    long = framed(*(words("x" * 100) for _ in range(50)), tail(), cut=500)
+    long = make_framed(*(words("x" * 100) for _ in range(50)), tail(), cut=500)
     played = play(Scene("messages", False, "kiro", replies=KIRO), long)
     assert isinstance(played.end, NoReply)
     assert played.end.failure.kind is Kind.UPSTREAM
@@ -317,7 +317,7 @@ def test_a_reply_that_is_collected_may_be_too_large(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_reply_for_which_there_is_no_room_is_refused_for_a_while() -> None:
-    long = framed(*(words("x" * 1000) for _ in range(200)), tail())
+    long = make_framed(*(words("x" * 1000) for _ in range(200)), tail())
     played = play(Scene("messages", False, "kiro", replies=KIRO, budget=1000), long)
     assert isinstance(played.end, NoReply)
     assert played.end.failure.kind is Kind.BUSY
@@ -358,7 +358,7 @@ def test_the_next_request_names_what_the_last_reply_lost() -> None:
     body = msgspec.json.encode(request)
     for replies, is_noted in ((KIRO, True), (PLAIN, False)):
         scene = Scene("messages", False, "kiro", body=body, memory=memory, replies=replies)
-        played = play(scene, framed(words("Again."), tail()))
+        played = play(scene, make_framed(words("Again."), tail()))
         assert (b"was not executed" in played.requests[0].body.replace(b"\\n", b" ")) is is_noted
 
 

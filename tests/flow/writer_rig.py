@@ -48,10 +48,10 @@ class Rig:
         return prepared
 
     def encoded(self, *events: Event) -> bytes:
-        return encoded(self.writer, *events)
+        return encode_events(self.writer, *events)
 
 
-def encoded(writer: StreamWriter | WholeWriter, *events: Event) -> bytes:
+def encode_events(writer: StreamWriter | WholeWriter, *events: Event) -> bytes:
     given = list(events)
     for stage in writer.encoding.stages:
         given = [out for event in given for out in stage.feed(event)]

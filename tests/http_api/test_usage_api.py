@@ -1,4 +1,4 @@
-"""GET /api/v1/usage with steps and time zones, and the speed of routes: everybody's for the owner, else one's own."""
+"""GET /api/v1/usage with steps and time zones, and the speed of routes: of all keys for the owner, else of one."""
 
 from collections.abc import Iterator
 from pathlib import Path

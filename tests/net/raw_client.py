@@ -115,7 +115,7 @@ class RawClient:
 
 
 @contextlib.asynccontextmanager
-async def connected(server: Server) -> AsyncIterator[RawClient]:
+async def connect_raw(server: Server) -> AsyncIterator[RawClient]:
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     try:
         yield RawClient(reader, writer)

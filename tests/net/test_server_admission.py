@@ -9,7 +9,7 @@ import pytest
 from dragoman.net.admission import Admission, network_of
 from dragoman.net.exchange import Exchange
 from dragoman.net.server import Server
-from net.raw_client import GET, RawClient, Witness, connected, eventually, limits, serving
+from net.raw_client import GET, RawClient, Witness, connect_raw, eventually, limits, serving
 from net.scenarios import Play
 
 UNAUTHENTICATED = GET.replace(b"/first", b"/health")
@@ -45,7 +45,7 @@ def test_a_connection_too_many_gets_503_and_those_with_a_key_stay(play: Play) ->
                 clients += await open_idle(server, 1, stack)
                 clients[-1].send(GET)
                 assert (await clients[-1].reply()).status == 200
-            async with connected(server) as third:
+            async with connect_raw(server) as third:
                 reply = await third.reply()
                 assert (reply.status, reply.headers[b"connection"]) == (503, b"close")
                 assert await third.closed()
@@ -61,8 +61,8 @@ def test_a_connection_without_a_key_is_kept_a_shorter_time_between_requests(play
         settings = limits(unauthenticated_keep_alive_s=0.3)
         async with (
             serving(KeyedWitness(), settings) as server,
-            connected(server) as stranger,
-            connected(server) as known,
+            connect_raw(server) as stranger,
+            connect_raw(server) as known,
         ):
             known.send(GET)
             assert (await known.reply()).status == 200
@@ -80,14 +80,14 @@ def test_idle_connections_without_a_key_give_way_to_new_ones(play: Play, caplog:
     async def scenario() -> None:
         async with (
             serving(KeyedWitness(), limits(max_connections=20)) as server,
-            connected(server) as known,
+            connect_raw(server) as known,
             AsyncExitStack() as stack,
         ):
             known.send(GET)
             assert (await known.reply()).status == 200
             await open_idle(server, 60, stack)
             for _ in range(3):
-                async with connected(server) as newcomer:
+                async with connect_raw(server) as newcomer:
                     newcomer.send(GET)
                     assert (await newcomer.reply()).status == 200
             known.send(GET)
@@ -130,7 +130,7 @@ def test_half_a_request_that_is_evicted_gets_an_error(play: Play) -> None:
     async def scenario() -> None:
         async with (
             serving(KeyedWitness(), limits(max_connections=4)) as server,
-            connected(server) as half,
+            connect_raw(server) as half,
             AsyncExitStack() as stack,
         ):
             half.send(b"POST /first HTTP/1.1\r\nHost")

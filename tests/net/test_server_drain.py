@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.net.exchange import Exchange
 from dragoman.net.server import Limits, Server
-from net.raw_client import GET, PATIENCE_S, Witness, connected, limits, render, serving
+from net.raw_client import GET, PATIENCE_S, Witness, connect_raw, limits, render, serving
 from net.scenarios import Play
 
 
@@ -21,7 +21,7 @@ async def slow_stream(exchange: Exchange) -> None:
 
 def test_streams_in_flight_finish_and_the_listener_is_gone(play: Play) -> None:
     async def scenario() -> None:
-        async with serving(slow_stream) as server, connected(server) as client:
+        async with serving(slow_stream) as server, connect_raw(server) as client:
             client.send(GET)
             await client.head()
             draining = asyncio.create_task(server.drain(PATIENCE_S))
@@ -45,7 +45,7 @@ def test_a_reply_that_begins_while_draining_says_that_the_connection_closes(play
         exchange.respond(200, [], b"late")
 
     async def scenario() -> None:
-        async with serving(handler) as server, connected(server) as client:
+        async with serving(handler) as server, connect_raw(server) as client:
             client.send(GET)
             await entered.wait()
             draining = asyncio.create_task(server.drain(PATIENCE_S))
@@ -60,7 +60,7 @@ def test_a_reply_that_begins_while_draining_says_that_the_connection_closes(play
 
 def test_idle_connections_are_closed_at_once(play: Play) -> None:
     async def scenario() -> None:
-        async with serving(Witness(), limits(keep_alive_s=2 * PATIENCE_S)) as server, connected(server) as client:
+        async with serving(Witness(), limits(keep_alive_s=2 * PATIENCE_S)) as server, connect_raw(server) as client:
             client.send(GET)
             await client.reply()
             started = asyncio.get_running_loop().time()
@@ -85,7 +85,7 @@ def test_after_the_grace_handlers_are_cancelled_and_may_send_a_last_error(play: 
             raise
 
     async def scenario() -> None:
-        async with serving(endless) as server, connected(server) as client:
+        async with serving(endless) as server, connect_raw(server) as client:
             client.send(GET)
             await client.head()
             started = asyncio.get_running_loop().time()
@@ -105,7 +105,7 @@ def test_a_handler_cancelled_before_its_first_byte_becomes_503(play: Play) -> No
         await asyncio.sleep(30)
 
     async def scenario() -> None:
-        async with serving(never) as server, connected(server) as client:
+        async with serving(never) as server, connect_raw(server) as client:
             client.send(GET)
             await entered.wait()
             await server.drain(0.05)
@@ -123,7 +123,7 @@ def test_draining_waits_for_what_handlers_do_after_their_reply(play: Play) -> No
         rows.append("usage")
 
     async def scenario() -> None:
-        async with serving(handler) as server, connected(server) as client:
+        async with serving(handler) as server, connect_raw(server) as client:
             client.send(GET)
             await client.reply()
             await server.drain(PATIENCE_S)
@@ -165,7 +165,7 @@ def test_closing_ends_everything_now(play: Play) -> None:
     async def scenario() -> None:
         server = Server(never, Limits(), render)
         await server.start("127.0.0.1", 0)
-        async with connected(server) as client:
+        async with connect_raw(server) as client:
             client.send(GET)
             await entered.wait()
             await asyncio.wait_for(server.close(), PATIENCE_S)
@@ -181,7 +181,7 @@ def test_a_bound_socket_can_be_handed_over(play: Play) -> None:
             server = Server(Witness(), Limits(), render)
             await server.start("ignored", 0, sock=listening.dup())
             assert server.port == listening.getsockname()[1]
-            async with connected(server) as client:
+            async with connect_raw(server) as client:
                 client.send(GET)
                 assert (await client.reply()).status == 200
             await server.close()

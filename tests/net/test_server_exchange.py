@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.net.exchange import Exchange
 from dragoman.net.server import BodyTooLarge
-from net.raw_client import GET, Witness, connected, limits, serving
+from net.raw_client import GET, Witness, connect_raw, limits, serving
 from net.scenarios import Play
 
 POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
@@ -27,7 +27,7 @@ async def stream_words(exchange: Exchange) -> None:
 def test_a_connection_serves_one_request_after_the_other(play: Play) -> None:
     async def scenario() -> None:
         witness = Witness()
-        async with serving(witness) as server, connected(server) as client:
+        async with serving(witness) as server, connect_raw(server) as client:
             for _ in range(3):
                 client.send(POST + b"Content-Length: 4\r\n\r\nbody")
                 reply = await client.reply()
@@ -50,7 +50,7 @@ def test_pipelined_requests_are_answered_in_order_one_at_a_time(play: Play) -> N
         exchange.respond(200, [], exchange.path.encode() + await exchange.body())
 
     async def scenario() -> None:
-        async with serving(slow_first) as server, connected(server) as client:
+        async with serving(slow_first) as server, connect_raw(server) as client:
             with_body = POST.replace(b"/first", b"/b") + b"Content-Length: 2\r\n\r\nxy"
             in_chunks = POST.replace(b"/first", b"/c") + b"Transfer-Encoding: chunked\r\n\r\n1\r\nz\r\n0\r\n\r\n"
             client.send(get(b"/a") + with_body + in_chunks + get(b"/d") * 500)
@@ -65,7 +65,7 @@ def test_a_flood_of_pipelined_requests_is_not_read_ahead(play: Play) -> None:
         await asyncio.sleep(30)
 
     async def scenario() -> None:
-        async with serving(never) as server, connected(server) as client:
+        async with serving(never) as server, connect_raw(server) as client:
             client.writer.transport.set_write_buffer_limits(high=0)
             client.send(GET)
             flood = GET * 200_000
@@ -78,7 +78,7 @@ def test_a_flood_of_pipelined_requests_is_not_read_ahead(play: Play) -> None:
 
 def test_connection_close_is_honoured(play: Play) -> None:
     async def scenario() -> None:
-        async with serving(Witness()) as server, connected(server) as client:
+        async with serving(Witness()) as server, connect_raw(server) as client:
             client.send(get(b"/a", b"Connection: keep-alive, Close") + GET)
             assert (await client.reply()).headers[b"connection"] == b"close"
             assert await client.closed()
@@ -88,7 +88,7 @@ def test_connection_close_is_honoured(play: Play) -> None:
 
 def test_http_1_0_gets_a_stream_that_ends_with_the_connection(play: Play) -> None:
     async def scenario() -> None:
-        async with serving(stream_words) as server, connected(server) as client:
+        async with serving(stream_words) as server, connect_raw(server) as client:
             client.send(b"GET / HTTP/1.0\r\n\r\n")
             reply = await client.reply()
             assert reply.body == b"onetwothree"
@@ -100,7 +100,7 @@ def test_http_1_0_gets_a_stream_that_ends_with_the_connection(play: Play) -> Non
 
 def test_a_streamed_reply_is_chunked_as_sent_and_leaves_the_connection_usable(play: Play) -> None:
     async def scenario() -> None:
-        async with serving(stream_words) as server, connected(server) as client:
+        async with serving(stream_words) as server, connect_raw(server) as client:
             for _ in range(2):
                 client.send(GET)
                 status, headers = await client.head()
@@ -139,7 +139,7 @@ def test_a_stream_without_any_byte_is_still_a_whole_reply(play: Play) -> None:
         exchange.finish()
 
     async def scenario() -> None:
-        async with serving(handler) as server, connected(server) as client:
+        async with serving(handler) as server, connect_raw(server) as client:
             client.send(GET + GET)
             for _ in range(2):
                 reply = await client.reply()
@@ -150,7 +150,7 @@ def test_a_stream_without_any_byte_is_still_a_whole_reply(play: Play) -> None:
 
 def test_head_gets_the_headers_of_get_and_no_body(play: Play) -> None:
     async def scenario() -> None:
-        async with serving(Witness()) as server, connected(server) as client:
+        async with serving(Witness()) as server, connect_raw(server) as client:
             client.send(b"HEAD /first HTTP/1.1\r\nHost: gateway\r\n\r\n" + GET)
             assert (await client.reply(bodiless=True)).headers[b"content-length"] == b"6"
             assert (await client.reply()).body == b"/first"
@@ -160,7 +160,7 @@ def test_head_gets_the_headers_of_get_and_no_body(play: Play) -> None:
 
 def test_head_of_a_stream_gets_no_chunks(play: Play) -> None:
     async def scenario() -> None:
-        async with serving(stream_words) as server, connected(server) as client:
+        async with serving(stream_words) as server, connect_raw(server) as client:
             client.send(b"HEAD /first HTTP/1.1\r\nHost: gateway\r\n\r\n" + GET)
             assert (await client.reply(bodiless=True)).headers[b"transfer-encoding"] == b"chunked"
             assert (await client.reply()).body == b"onetwothree"
@@ -173,7 +173,7 @@ def test_no_content_has_neither_body_nor_length(play: Play) -> None:
         exchange.respond(204, [], b"")
 
     async def scenario() -> None:
-        async with serving(handler) as server, connected(server) as client:
+        async with serving(handler) as server, connect_raw(server) as client:
             client.send(GET + GET)
             for _ in range(2):
                 assert (await client.reply()).headers == {}
@@ -186,7 +186,7 @@ def test_an_unusual_status_is_sent_as_it_is(play: Play) -> None:
         exchange.respond(529, [], b"overloaded")
 
     async def scenario() -> None:
-        async with serving(handler) as server, connected(server) as client:
+        async with serving(handler) as server, connect_raw(server) as client:
             client.send(GET)
             assert (await client.reply()).status == 529
 
@@ -200,7 +200,7 @@ def test_a_reply_header_cannot_break_out_of_its_line(evil: bytes, play: Play) ->
         exchange.respond(200, headers, b"whole")
 
     async def scenario() -> None:
-        async with serving(handler) as server, connected(server) as client:
+        async with serving(handler) as server, connect_raw(server) as client:
             client.send(GET)
             reply = await client.reply()
             assert reply.headers == {b"x-good": b"1", b"content-length": b"5"}
@@ -212,7 +212,7 @@ def test_a_reply_header_cannot_break_out_of_its_line(evil: bytes, play: Play) ->
 def test_expect_100_continue_is_answered_when_the_handler_wants_the_body(play: Play) -> None:
     async def scenario() -> None:
         witness = Witness()
-        async with serving(witness) as server, connected(server) as client:
+        async with serving(witness) as server, connect_raw(server) as client:
             client.send(POST + b"Expect: 100-continue\r\nContent-Length: 4\r\n\r\n")
             assert (await client.reply()).status == 100
             client.send(b"body")
@@ -227,7 +227,7 @@ def test_a_refusal_before_the_body_spares_the_client_from_sending_it(play: Play)
         exchange.respond(401, [], b"no")
 
     async def scenario() -> None:
-        async with serving(refuse) as server, connected(server) as client:
+        async with serving(refuse) as server, connect_raw(server) as client:
             client.send(POST + b"Expect: 100-continue\r\nContent-Length: 4\r\n\r\n")
             reply = await client.reply()
             assert (reply.status, reply.headers[b"connection"]) == (401, b"close")
@@ -241,7 +241,7 @@ def test_a_client_that_is_still_sending_its_body_gets_to_read_the_refusal(play: 
         exchange.respond(401, [], b"no")
 
     async def scenario() -> None:
-        async with serving(refuse, limits(linger_s=2)) as server, connected(server) as client:
+        async with serving(refuse, limits(linger_s=2)) as server, connect_raw(server) as client:
             client.send(POST + b"Content-Length: 20000000\r\n\r\n" + b"x" * 19_999_000 + GET * 20)
             assert (await client.reply()).status == 401
             assert await client.closed()
@@ -254,7 +254,7 @@ def test_a_body_that_came_whole_lets_an_early_reply_keep_the_connection(play: Pl
         exchange.respond(401, [], b"no")
 
     async def scenario() -> None:
-        async with serving(ignore_body) as server, connected(server) as client:
+        async with serving(ignore_body) as server, connect_raw(server) as client:
             client.send(POST + b"Content-Length: 4\r\n\r\nbody" + GET)
             assert b"connection" not in (await client.reply()).headers
             assert (await client.reply()).status == 401
@@ -267,7 +267,7 @@ def test_the_body_may_be_read_twice(play: Play) -> None:
         exchange.respond(200, [], await exchange.body() + await exchange.body())
 
     async def scenario() -> None:
-        async with serving(handler) as server, connected(server) as client:
+        async with serving(handler) as server, connect_raw(server) as client:
             client.send(POST + b"Content-Length: 2\r\n\r\n")
             await asyncio.sleep(0.02)
             client.send(b"ab")
@@ -283,7 +283,7 @@ def test_a_declared_body_that_is_too_large_is_known_before_it_is_read(play: Play
         exchange.respond(413, [], b"in the words of the protocol")
 
     async def scenario() -> None:
-        async with serving(handler, limits(max_body_bytes=1000)) as server, connected(server) as client:
+        async with serving(handler, limits(max_body_bytes=1000)) as server, connect_raw(server) as client:
             client.send(POST + b"Content-Length: 1001\r\n\r\n")
             assert (await client.reply()).body == b"in the words of the protocol"
             assert await client.closed()
@@ -299,7 +299,7 @@ def test_a_large_body_arrives_whole(play: Play) -> None:
         exchange.respond(200, [], await exchange.body())
 
     async def scenario() -> None:
-        async with serving(handler) as server, connected(server) as client:
+        async with serving(handler) as server, connect_raw(server) as client:
             client.send(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body + GET)
             assert (await client.reply()).body == body
             assert (await client.reply()).body == b""

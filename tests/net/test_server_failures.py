@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.net.exchange import Exchange
 from dragoman.net.server import ClientDisconnected, ResponseOrderError
-from net.raw_client import GET, PATIENCE_S, connected, eventually, serving
+from net.raw_client import GET, PATIENCE_S, connect_raw, eventually, serving
 from net.scenarios import Play
 
 POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
@@ -21,7 +21,7 @@ def test_a_failing_handler_costs_one_500_and_shows_no_secret(play: Play, caplog:
         raise ValueError("sk-fake-secret")
 
     async def scenario() -> None:
-        async with serving(handler) as server, connected(server) as client:
+        async with serving(handler) as server, connect_raw(server) as client:
             client.send(GET + GET)
             for _ in range(2):
                 reply = await client.reply()
@@ -39,7 +39,7 @@ def test_a_failure_before_the_first_byte_of_a_stream_is_still_a_real_error(play:
         raise ValueError
 
     async def scenario() -> None:
-        async with serving(handler) as server, connected(server) as client:
+        async with serving(handler) as server, connect_raw(server) as client:
             client.send(GET)
             reply = await client.reply()
             assert (reply.status, reply.headers[b"content-type"]) == (500, b"text/plain")
@@ -52,7 +52,7 @@ def test_a_handler_that_forgets_to_reply_costs_a_500(play: Play) -> None:
         await asyncio.sleep(0)
 
     async def scenario() -> None:
-        async with serving(handler) as server, connected(server) as client:
+        async with serving(handler) as server, connect_raw(server) as client:
             client.send(GET)
             assert (await client.reply()).status == 500
 
@@ -68,7 +68,7 @@ def test_a_stream_that_fails_in_the_middle_never_looks_whole(version: bytes, pla
         raise ValueError
 
     async def scenario() -> None:
-        async with serving(handler) as server, connected(server) as client:
+        async with serving(handler) as server, connect_raw(server) as client:
             client.send(b"GET / HTTP/" + version + b"\r\nHost: gateway\r\n\r\n")
             with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
                 await client.reply()
@@ -100,7 +100,7 @@ def test_a_reply_out_of_order_is_refused_by_name(misuse: str, play: Play) -> Non
             raise
 
     async def scenario() -> None:
-        async with serving(handler) as server, connected(server) as client:
+        async with serving(handler) as server, connect_raw(server) as client:
             client.send(GET)
             await client.head()
         assert raised == [ResponseOrderError]
@@ -132,7 +132,7 @@ def test_a_client_that_leaves_cancels_its_handler_at_once(farewell: str, moment:
                 cancelled.set()
                 raise
 
-        async with serving(handler) as server, connected(server) as client:
+        async with serving(handler) as server, connect_raw(server) as client:
             client.send(POST + b"Content-Length: 4\r\n\r\nbo" if moment == "in the body" else GET)
             await entered.wait()
             await asyncio.sleep(0.02)
@@ -158,7 +158,7 @@ def test_a_client_that_leaves_after_its_reply_does_not_cancel_what_the_handler_s
             written.set()
 
         async with serving(handler) as server:
-            async with connected(server) as client:
+            async with connect_raw(server) as client:
                 client.send(GET)
                 await client.reply()
             await asyncio.wait_for(written.wait(), PATIENCE_S)
@@ -172,7 +172,7 @@ def test_the_next_request_does_not_wait_for_what_the_last_handler_still_does(pla
         await asyncio.sleep(2 * PATIENCE_S)
 
     async def scenario() -> None:
-        async with serving(handler) as server, connected(server) as client:
+        async with serving(handler) as server, connect_raw(server) as client:
             started = asyncio.get_running_loop().time()
             for _ in range(3):
                 client.send(GET)
@@ -189,7 +189,7 @@ def test_abort_drops_the_connection(play: Play) -> None:
             await exchange.send(b"x")
 
     async def scenario() -> None:
-        async with serving(handler) as server, connected(server) as client:
+        async with serving(handler) as server, connect_raw(server) as client:
             client.send(GET)
             assert await client.closed()
 

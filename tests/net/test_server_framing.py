@@ -2,7 +2,7 @@
 
 import pytest
 
-from net.raw_client import GET, Witness, connected, limits, serving
+from net.raw_client import GET, Witness, connect_raw, limits, serving
 from net.scenarios import Play
 
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: gateway\r\n\r\n"
@@ -90,7 +90,7 @@ def test_an_ambiguous_head_is_refused_and_nothing_after_it_is_served(name: str, 
 
     async def scenario() -> None:
         witness = Witness()
-        async with serving(witness) as server, connected(server) as client:
+        async with serving(witness) as server, connect_raw(server) as client:
             client.send(attack + SMUGGLED)
             reply = await client.reply()
             assert reply.status == status
@@ -106,7 +106,7 @@ def test_an_ambiguous_head_is_refused_and_nothing_after_it_is_served(name: str, 
 def test_a_broken_chunked_body_is_refused_and_nothing_after_it_is_served(name: str, play: Play) -> None:
     async def scenario() -> None:
         witness = Witness()
-        async with serving(witness) as server, connected(server) as client:
+        async with serving(witness) as server, connect_raw(server) as client:
             client.send(POST + b"Transfer-Encoding: chunked\r\n\r\n" + CHUNK_ATTACKS[name] + SMUGGLED)
             assert (await client.reply()).status == 400
             assert await client.closed()
@@ -121,7 +121,7 @@ def test_a_broken_chunked_body_is_refused_and_nothing_after_it_is_served(name: s
 )
 def test_an_ordinary_host_is_accepted(host: bytes, play: Play) -> None:
     async def scenario() -> None:
-        async with serving(Witness()) as server, connected(server) as client:
+        async with serving(Witness()) as server, connect_raw(server) as client:
             client.send(LINE + b"Host: " + host + b"\r\n\r\n")
             assert (await client.reply()).status == 200
 
@@ -142,7 +142,7 @@ def test_an_ordinary_host_is_accepted(host: bytes, play: Play) -> None:
 def test_the_target_is_taken_apart(target: bytes, path: str, query: str, play: Play) -> None:
     async def scenario() -> None:
         witness = Witness()
-        async with serving(witness) as server, connected(server) as client:
+        async with serving(witness) as server, connect_raw(server) as client:
             client.send(b"GET " + target + b" HTTP/1.1\r\nHost: gateway\r\n\r\n")
             assert (await client.reply()).status == 200
         exchange = witness.seen[0]
@@ -155,7 +155,7 @@ def test_the_target_is_taken_apart(target: bytes, path: str, query: str, play: P
 def test_header_names_are_lowered_values_trimmed_and_equal_headers_kept(play: Play) -> None:
     async def scenario() -> None:
         witness = Witness()
-        async with serving(witness) as server, connected(server) as client:
+        async with serving(witness) as server, connect_raw(server) as client:
             client.send(GET[:-2] + b"User-Agent:one\r\nUSER-AGENT: \t two \t\r\nX-Empty:\r\nX-Latin: \xe9\r\n\r\n")
             assert (await client.reply()).status == 200
         headers = witness.seen[0].headers
@@ -174,7 +174,7 @@ def test_header_names_are_lowered_values_trimmed_and_equal_headers_kept(play: Pl
 def test_an_upgrade_reaches_the_handler_as_a_request_and_nothing_after_it_is_http(upgrade: bytes, play: Play) -> None:
     async def scenario() -> None:
         witness = Witness()
-        async with serving(witness) as server, connected(server) as client:
+        async with serving(witness) as server, connect_raw(server) as client:
             fields = b"Connection: Upgrade\r\nUpgrade: " + upgrade + b"\r\nContent-Length: 4\r\n\r\nbody"
             client.send(POST + fields + SMUGGLED)
             reply = await client.reply()
@@ -190,7 +190,7 @@ def test_an_upgrade_reaches_the_handler_as_a_request_and_nothing_after_it_is_htt
 def test_connect_reaches_the_handler_and_its_tunnel_is_never_parsed(play: Play) -> None:
     async def scenario() -> None:
         witness = Witness()
-        async with serving(witness) as server, connected(server) as client:
+        async with serving(witness) as server, connect_raw(server) as client:
             client.send(b"CONNECT other:443 HTTP/1.1\r\nHost: other\r\n\r\n" + SMUGGLED)
             assert (await client.reply()).headers[b"connection"] == b"close"
             assert await client.closed()
@@ -201,7 +201,7 @@ def test_connect_reaches_the_handler_and_its_tunnel_is_never_parsed(play: Play) 
 
 def test_empty_lines_before_a_request_are_ignored(play: Play) -> None:
     async def scenario() -> None:
-        async with serving(Witness()) as server, connected(server) as client:
+        async with serving(Witness()) as server, connect_raw(server) as client:
             for lead in (b"\r\n", b"\r\n\r\n", b""):
                 client.send(lead + GET)
                 assert (await client.reply()).status == 200
@@ -217,7 +217,7 @@ def test_a_request_survives_any_cut(size: int, play: Play) -> None:
         witness = Witness()
         async with (
             serving(witness, limits(header_timeout_s=5, body_gap_timeout_s=5)) as server,
-            connected(server) as client,
+            connect_raw(server) as client,
         ):
             await client.send_cut(request + GET, size)
             assert (await client.reply()).status == 200
@@ -229,7 +229,7 @@ def test_a_request_survives_any_cut(size: int, play: Play) -> None:
 
 def test_the_refusal_names_the_path_so_that_its_protocol_can_word_it(play: Play) -> None:
     async def scenario() -> None:
-        async with serving(Witness()) as server, connected(server) as client:
+        async with serving(Witness()) as server, connect_raw(server) as client:
             client.send(b"POST /v1/messages?beta=true HTTP/1.1\r\n\r\n")
             reply = await client.reply()
             assert (reply.status, reply.headers[b"x-path"]) == (400, b"/v1/messages")

@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.net.exchange import Exchange
 from dragoman.net.server import BodyTimeout
-from net.raw_client import GET, PATIENCE_S, Received, Witness, connected, eventually, limits, serving
+from net.raw_client import GET, PATIENCE_S, Received, Witness, connect_raw, eventually, limits, serving
 from net.scenarios import Play
 
 POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
@@ -25,7 +25,7 @@ async def never(exchange: Exchange) -> None:
 def test_a_slow_header_is_closed_in_time_however_it_drips(play: Play) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        async with serving(Witness(), limits(header_timeout_s=1)) as server, connected(server) as client:
+        async with serving(Witness(), limits(header_timeout_s=1)) as server, connect_raw(server) as client:
             started = loop.time()
             client.send(GET[:-2])
 
@@ -47,7 +47,7 @@ def test_a_slow_header_is_closed_in_time_however_it_drips(play: Play) -> None:
 def test_a_slow_header_on_a_kept_connection_is_closed_in_time(play: Play) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        async with serving(Witness(), limits(header_timeout_s=1)) as server, connected(server) as client:
+        async with serving(Witness(), limits(header_timeout_s=1)) as server, connect_raw(server) as client:
             client.send(GET)
             await client.reply()
             await asyncio.sleep(0.05)
@@ -61,7 +61,7 @@ def test_a_slow_header_on_a_kept_connection_is_closed_in_time(play: Play) -> Non
 
 def test_a_connection_that_sends_nothing_is_closed_without_a_response(play: Play) -> None:
     async def scenario() -> None:
-        async with serving(Witness(), limits(header_timeout_s=0.1)) as server, connected(server) as client:
+        async with serving(Witness(), limits(header_timeout_s=0.1)) as server, connect_raw(server) as client:
             assert await client.closed()
             await eventually(lambda: server.connections == 0)
 
@@ -71,7 +71,7 @@ def test_a_connection_that_sends_nothing_is_closed_without_a_response(play: Play
 def test_an_idle_connection_is_closed_after_its_keep_alive_time(play: Play) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        async with serving(Witness(), limits(keep_alive_s=2)) as server, connected(server) as client:
+        async with serving(Witness(), limits(keep_alive_s=2)) as server, connect_raw(server) as client:
             for _ in range(4):
                 await asyncio.sleep(0.6)
                 started = loop.time()
@@ -86,7 +86,7 @@ def test_an_idle_connection_is_closed_after_its_keep_alive_time(play: Play) -> N
 @pytest.mark.parametrize("endless", [b"a" * 65536, b"X-A: " + b"b" * 1000 + b"\r\n", b"/"])
 def test_an_endless_header_is_refused_in_bounded_memory(endless: bytes, play: Play) -> None:
     async def scenario() -> None:
-        async with serving(Witness()) as server, connected(server) as client:
+        async with serving(Witness()) as server, connect_raw(server) as client:
             before = resident_bytes()
             client.send(b"GET /" if endless == b"/" else GET[:-2] + b"X-Long: ")
             flood = endless * max(1, 65536 // len(endless))
@@ -108,7 +108,7 @@ def test_a_header_of_exactly_the_limit_passes_and_one_byte_more_does_not(play: P
         async with serving(Witness(), limits(max_header_bytes=2000)) as server:
             for size, status in ((2000, 200), (2001, 431)):
                 for cut in (2001, 500):
-                    async with connected(server) as client:
+                    async with connect_raw(server) as client:
                         await client.send_cut(padded(size), cut)
                         assert (await client.reply()).status == status
 
@@ -119,7 +119,7 @@ def test_a_hundred_fields_pass_and_one_more_does_not(play: Play) -> None:
     async def scenario() -> None:
         async with serving(Witness()) as server:
             for count, status in ((99, 200), (100, 431)):
-                async with connected(server) as client:
+                async with connect_raw(server) as client:
                     client.send(GET[:-2] + b"X-A: b\r\n" * count + b"\r\n")
                     assert (await client.reply()).status == status
 
@@ -134,7 +134,7 @@ def test_a_body_over_the_limit_gets_413_even_from_a_client_that_sends_it_all_fir
 
     async def scenario() -> None:
         settings = limits(max_body_bytes=1_000_000)
-        async with serving(Witness(), settings) as server, connected(server) as client:
+        async with serving(Witness(), settings) as server, connect_raw(server) as client:
             client.send(POST + framing)
             client.send(body)
             await client.writer.drain()
@@ -147,7 +147,7 @@ def test_a_body_over_the_limit_gets_413_even_from_a_client_that_sends_it_all_fir
 
 def test_a_body_of_exactly_the_limit_passes(play: Play) -> None:
     async def scenario() -> None:
-        async with serving(Witness(), limits(max_body_bytes=10)) as server, connected(server) as client:
+        async with serving(Witness(), limits(max_body_bytes=10)) as server, connect_raw(server) as client:
             client.send(POST + b"Content-Length: 10\r\n\r\n0123456789")
             assert (await client.reply()).status == 200
             client.send(POST + b"Transfer-Encoding: chunked\r\n\r\na\r\n0123456789\r\n0\r\n\r\n")
@@ -161,7 +161,7 @@ def test_a_body_of_exactly_the_limit_passes(play: Play) -> None:
 def test_a_gap_in_the_body_times_out_but_a_slow_steady_body_does_not(play: Play) -> None:
     async def scenario() -> None:
         settings = limits(body_gap_timeout_s=1.5)
-        async with serving(Witness(), settings) as server, connected(server) as client:
+        async with serving(Witness(), settings) as server, connect_raw(server) as client:
             client.send(POST + b"Content-Length: 6\r\n\r\n")
             for _ in range(6):
                 await asyncio.sleep(0.3)
@@ -183,7 +183,7 @@ def test_the_handler_may_word_the_body_timeout_itself(play: Play) -> None:
             exchange.respond(408, [], b"in the words of the protocol")
 
     async def scenario() -> None:
-        async with serving(handler, limits(body_gap_timeout_s=0.1)) as server, connected(server) as client:
+        async with serving(handler, limits(body_gap_timeout_s=0.1)) as server, connect_raw(server) as client:
             client.send(POST + b"Content-Length: 6\r\n\r\nxx")
             assert (await client.reply()).body == b"in the words of the protocol"
 
@@ -192,7 +192,7 @@ def test_the_handler_may_word_the_body_timeout_itself(play: Play) -> None:
 
 def test_a_body_that_the_handler_does_not_read_is_not_read_ahead(play: Play) -> None:
     async def scenario() -> None:
-        async with serving(never, limits(body_gap_timeout_s=0.1)) as server, connected(server) as client:
+        async with serving(never, limits(body_gap_timeout_s=0.1)) as server, connect_raw(server) as client:
             client.writer.transport.set_write_buffer_limits(high=0)
             client.send(POST + b"Content-Length: 20000000\r\n\r\n" + b"x" * 20_000_000)
             with pytest.raises(TimeoutError):
@@ -318,7 +318,7 @@ def test_pipelined_replies_that_are_not_read_stop_the_next_handler(play: Play) -
         exchange.respond(200, [], b"x" * 1_000_000)
 
     async def scenario() -> None:
-        async with serving(handler, limits()) as server, connected(server) as client:
+        async with serving(handler, limits()) as server, connect_raw(server) as client:
             client.pause_reading()
             for _ in range(50):
                 client.send(GET * 2)

@@ -6,7 +6,7 @@ import pytest
 
 from dragoman.net.deadline import UploadTimer
 from dragoman.net.server import Limits
-from net.raw_client import PATIENCE_S, Witness, connected, limits, serving
+from net.raw_client import PATIENCE_S, Witness, connect_raw, limits, serving
 from net.scenarios import Play
 
 POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
@@ -17,7 +17,7 @@ def test_a_body_that_trickles_is_refused_in_time_however_steadily_it_comes(chunk
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         settings = limits(body_timeout_s=1.0, min_body_bytes_per_s=1000.0)
-        async with serving(Witness(), settings) as server, connected(server) as client:
+        async with serving(Witness(), settings) as server, connect_raw(server) as client:
             framing = b"Transfer-Encoding: chunked\r\n\r\n" if chunked else b"Content-Length: 1000\r\n\r\n"
             client.send(POST + framing)
             started = loop.time()
@@ -45,7 +45,7 @@ def test_a_large_body_over_a_slow_line_has_the_time_that_its_bytes_earn(chunked:
         loop = asyncio.get_running_loop()
         witness = Witness()
         settings = limits(body_timeout_s=1.0, min_body_bytes_per_s=500.0)
-        async with serving(witness, settings) as server, connected(server) as client:
+        async with serving(witness, settings) as server, connect_raw(server) as client:
             framing = b"Transfer-Encoding: chunked\r\n\r\n" if chunked else b"Content-Length: 15000\r\n\r\n"
             client.send(POST + framing)
             started = loop.time()

@@ -11,7 +11,7 @@ from dragoman.net.outbound import UpstreamConnection
 from dragoman.net.write_batch import QUIET_S, WriteBatch
 from fakes.loops import on_both_loops
 from fakes.raw import Hold, RawServer, Request, Until
-from net.raw_client import GET, connected, serving
+from net.raw_client import GET, connect_raw, serving
 from net.scenarios import Play
 
 
@@ -45,7 +45,7 @@ def test_what_was_written_just_before_a_break_reaches_the_client(play: Play) -> 
         exchange.abort()
 
     async def scenario() -> None:
-        async with serving(breaks_off) as server, connected(server) as client:
+        async with serving(breaks_off) as server, connect_raw(server) as client:
             client.send(GET)
             assert b"half a" in await client.reader.read()
 
@@ -63,7 +63,7 @@ def test_a_handler_that_never_waits_learns_at_once_that_the_client_is_too_slow(p
         exchange.abort()
 
     async def scenario() -> None:
-        async with serving(floods) as server, connected(server) as client:
+        async with serving(floods) as server, connect_raw(server) as client:
             client.send(GET)
             await client.reader.read(1)
         assert 0 < written < 64 << 20

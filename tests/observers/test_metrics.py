@@ -16,14 +16,14 @@ from dragoman.observers.metrics_catalogue import (
     Type,
 )
 from dragoman.observers.metrics_text import Reading, drop_gauges, merge_readings, render_text
-from scraping import Scrape, scraped, value
+from scraping import Scrape, scrape_metrics, value
 
 
 def scrape_of(*outcomes: Outcome) -> Scrape:
     metrics = RequestMetrics({"gemini": "generate_content"})
     for outcome in outcomes:
         metrics.observe(outcome)
-    return scraped(render_text(metrics.readings()))
+    return scrape_metrics(render_text(metrics.readings()))
 
 
 def outcome(**given: object) -> Outcome:
@@ -173,7 +173,7 @@ def test_the_readings_of_two_workers_are_merged() -> None:
             Reading("process_start_time_seconds", (), (seconds,)),
             Reading("dragoman_pool_credentials", ("kiro", "available"), (seconds,)),
         ]
-    scrape = scraped(render_text(workers))
+    scrape = scrape_metrics(render_text(workers))
     assert value(scrape, "dragoman_requests_total") == 2
     assert value(scrape, "gen_ai_server_request_duration_seconds_sum") == 3.3
     assert value(scrape, "gen_ai_server_request_duration_seconds_bucket", le="0.32") == 1

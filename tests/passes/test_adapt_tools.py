@@ -28,7 +28,7 @@ from dragoman.protocols import PROTOCOLS
 from dragoman.stages.restore_tools import RestoreTools
 from laws import assert_any_recut_agrees, run
 from narrowing import expect, expect_all
-from replies import END, START, joined, split_delta
+from replies import END, START, join_deltas, split_delta
 
 CHAT = ToolLimits(custom=True, namespaces=False, name_max=64)
 MESSAGES = ToolLimits(custom=False, namespaces=False, name_max=128)
@@ -40,19 +40,19 @@ def make_request(*tools: Tool, turns: tuple[Turn, ...] = (), choice: ToolChoice 
     return Request("responses", "m", turns or (Turn(Role.USER, (Text("hi"),)),), tools=tools, tool_choice=choice)
 
 
-def lowered(request: Request, limits: ToolLimits) -> tuple[Request, ToolMap, list[Loss]]:
+def adapt(request: Request, limits: ToolLimits) -> tuple[Request, ToolMap, list[Loss]]:
     ledger = Ledger()
     return *adapt_tools(request, limits, ledger), list(ledger)
 
 
-def raised(tool_map: ToolMap, *events: Event) -> list[Event]:
+def restore(tool_map: ToolMap, *events: Event) -> list[Event]:
     return run(RestoreTools(tool_map), (START, *events, END))[1:-1]
 
 
 def test_a_request_that_fits_comes_back_itself() -> None:
     call = Turn(Role.ASSISTANT, (ToolCall("c", "f", "{}"),))
     request = make_request(Function("f", deferred=True), Hosted("web_search", {}), turns=(call,))
-    found, tool_map, losses = lowered(request, MESSAGES)
+    found, tool_map, losses = adapt(request, MESSAGES)
     assert found is request
     assert not tool_map
     assert losses == []
@@ -60,7 +60,7 @@ def test_a_request_that_fits_comes_back_itself() -> None:
 
 def test_custom_tools_and_namespaces_stay_where_the_protocol_has_them() -> None:
     request = make_request(Custom("apply_patch", grammar=Grammar("lark", "start: x")), Function("f", namespace="mcp"))
-    found, tool_map, losses = lowered(request, RESPONSES)
+    found, tool_map, losses = adapt(request, RESPONSES)
     assert found is request
     assert not tool_map.tools
     assert tool_map.kinds == {(None, "apply_patch"): True, ("mcp", "f"): False}
@@ -76,38 +76,38 @@ def test_a_namespace_is_flattened_everywhere_and_restored_on_the_call() -> None:
     request = make_request(
         Function("read", namespace="fs", description="d"), Function("read"), turns=turns, choice=choice
     )
-    found, tool_map, losses = lowered(request, CHAT)
+    found, tool_map, losses = adapt(request, CHAT)
     assert found.tools == (Function("fs__read", description="d"), Function("read"))
     assert found.turns[0].parts[1] == ToolCall("c1", "fs__read", "{}")
     assert found.turns[1] is turns[1]
     assert found.tool_choice == ToolChoice(Pick.NAMED, "/tool_choice", name="fs__read")
     assert losses == []
-    out = raised(tool_map, Opened(0, CallBlock("c", "fs__read")), Opened(1, CallBlock("d", "read")))
+    out = restore(tool_map, Opened(0, CallBlock("c", "fs__read")), Opened(1, CallBlock("d", "read")))
     assert out == [Opened(0, CallBlock("c", "read", namespace="fs")), Opened(1, CallBlock("d", "read"))]
 
 
 def test_names_that_flatten_to_the_same_stay_apart() -> None:
     tools = (Function("b__c", namespace="a"), Function("c", namespace="a__b"), Function("a__b__c"))
-    found, tool_map, _ = lowered(make_request(*tools), CHAT)
+    found, tool_map, _ = adapt(make_request(*tools), CHAT)
     names = [tool.name for tool in found.tools if isinstance(tool, Function)]
     assert names[2] == "a__b__c"
     assert len(set(names)) == 3
     for name, tool in zip(names[:2], tools[:2], strict=True):
-        (opened,) = raised(tool_map, Opened(0, CallBlock("c", name)))
+        (opened,) = restore(tool_map, Opened(0, CallBlock("c", name)))
         assert opened == Opened(0, CallBlock("c", tool.name, namespace=tool.namespace))
 
 
 def test_an_allowed_subset_follows_the_new_names() -> None:
     choice = ToolChoice(Pick.REQUIRED, "/tool_choice", allowed=("get.time", "plain"))
-    found, _, _ = lowered(make_request(Function("get.time"), Function("plain"), choice=choice), MESSAGES)
+    found, _, _ = adapt(make_request(Function("get.time"), Function("plain"), choice=choice), MESSAGES)
     assert found.tool_choice is not None
     assert found.tool_choice.allowed == (expect(Function, found.tools[0]).name, "plain")
 
 
 def test_a_name_that_is_too_long_or_foreign_gets_the_same_alias_each_time() -> None:
     long = "x" * 70
-    first, tool_map, _ = lowered(make_request(Function(long), Function("wetter.für-heute")), CHAT)
-    again, _, _ = lowered(make_request(Function("other"), Function("wetter.für-heute"), Function(long)), CHAT)
+    first, tool_map, _ = adapt(make_request(Function(long), Function("wetter.für-heute")), CHAT)
+    again, _, _ = adapt(make_request(Function("other"), Function("wetter.für-heute"), Function(long)), CHAT)
     names = {tool.name for tool in expect_all(Function, first.tools)}
     assert names <= {tool.name for tool in expect_all(Function, again.tools)}
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in names)
@@ -155,7 +155,7 @@ def test_a_custom_tool_becomes_a_function_with_one_string_and_is_noted() -> None
         turns=turns,
         choice=choice,
     )
-    found, tool_map, losses = lowered(request, MESSAGES)
+    found, tool_map, losses = adapt(request, MESSAGES)
     patch, say = found.tools
     assert patch == Function(
         "apply_patch",
@@ -180,18 +180,25 @@ WRAPPED = ToolMap({"apply_patch": ToolId("apply_patch", custom=True)}, frozenset
 WIRE = '{"input": "*** Begin Patch\\n+\\u00e9 \\"x\\" \\\\ \\ud83d\\ude42\\n"}'
 
 
-def wrapped_call(block: int, arguments: str) -> list[Event]:
+def make_wrapped_call(block: int, arguments: str) -> list[Event]:
     return [Opened(block, CallBlock("c", "apply_patch")), Delta(block, arguments), Closed(block)]
 
 
 def test_a_wrapped_call_comes_back_as_the_raw_text_it_is() -> None:
-    out = joined(raised(WRAPPED, *wrapped_call(0, WIRE)))
+    out = join_deltas(restore(WRAPPED, *make_wrapped_call(0, WIRE)))
     assert out == [Opened(0, CallBlock("c", "apply_patch", custom=True)), Delta(0, PATCH), Closed(0)]
 
 
 def test_a_wrapped_call_survives_any_recut() -> None:
-    reply = [START, *wrapped_call(0, WIRE), Opened(1, CallBlock("d", "g")), Delta(1, '{"input":1}'), Closed(1), END]
-    assert_any_recut_agrees(lambda: RestoreTools(WRAPPED), reply, split_delta, joined)
+    reply = [
+        START,
+        *make_wrapped_call(0, WIRE),
+        Opened(1, CallBlock("d", "g")),
+        Delta(1, '{"input":1}'),
+        Closed(1),
+        END,
+    ]
+    assert_any_recut_agrees(lambda: RestoreTools(WRAPPED), reply, split_delta, join_deltas)
 
 
 def test_the_raw_text_streams_before_the_call_is_whole() -> None:
@@ -202,7 +209,7 @@ def test_the_raw_text_streams_before_the_call_is_whole() -> None:
 
 
 def test_interleaved_wrapped_calls_are_unwrapped_apart() -> None:
-    out = raised(
+    out = restore(
         WRAPPED,
         Opened(0, CallBlock("c", "apply_patch")),
         Opened(1, CallBlock("d", "apply_patch")),
@@ -213,7 +220,7 @@ def test_interleaved_wrapped_calls_are_unwrapped_apart() -> None:
         Delta(1, 'y"}'),
         Closed(1),
     )
-    assert [event for event in joined(out) if isinstance(event, Delta)] == [
+    assert [event for event in join_deltas(out) if isinstance(event, Delta)] == [
         Delta(0, "a"),
         Delta(1, "x"),
         Delta(0, "b"),
@@ -223,7 +230,9 @@ def test_interleaved_wrapped_calls_are_unwrapped_apart() -> None:
 
 def test_arguments_in_another_shape_still_give_their_input() -> None:
     def text_for(arguments: str) -> str:
-        return "".join(event.text for event in raised(WRAPPED, *wrapped_call(0, arguments)) if isinstance(event, Delta))
+        return "".join(
+            event.text for event in restore(WRAPPED, *make_wrapped_call(0, arguments)) if isinstance(event, Delta)
+        )
 
     assert text_for('{"why":"x","input":"raw"}') == "raw"
     assert text_for("{}") == ""
@@ -234,10 +243,10 @@ def test_arguments_in_another_shape_still_give_their_input() -> None:
 
 def test_lowering_and_raising_a_call_is_the_identity() -> None:
     request = make_request(Custom("näme with spaces", namespace="a.b"), Function("x" * 200, namespace="n"))
-    found, tool_map, _ = lowered(request, MESSAGES)
+    found, tool_map, _ = adapt(request, MESSAGES)
     for tool, original in zip(expect_all(Function, found.tools), request.tools, strict=True):
         assert isinstance(original, Custom | Function)
-        (opened,) = raised(tool_map, Opened(0, CallBlock("c", tool.name)))
+        (opened,) = restore(tool_map, Opened(0, CallBlock("c", tool.name)))
         custom = isinstance(original, Custom)
         assert opened == Opened(0, CallBlock("c", original.name, custom=custom, namespace=original.namespace))
 

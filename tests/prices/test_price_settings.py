@@ -10,7 +10,7 @@ from dragoman.config import Config, ConfigError, PriceOverride, load
 ROOT = Path(__file__).parents[2]
 
 
-def loaded(directory: Path, toml: str) -> Config:
+def load_config(directory: Path, toml: str) -> Config:
     (directory / "dragoman.toml").write_text(toml)
     return load(None, {}, directory, directory)
 
@@ -22,7 +22,7 @@ def test_the_price_sheet_is_up_to_date() -> None:
 
 def test_prices_are_read(tmp_path: Path) -> None:
     toml = '[[prices]]\nmodel = "local/*"\ninput = 0.5\noutput = 2\n[[prices]]\nmodel = "a"\ninput = 1\noutput = 1\n'
-    config = loaded(tmp_path, toml + "cache_read = 0.1\ncache_write = 1.25\n")
+    config = load_config(tmp_path, toml + "cache_read = 0.1\ncache_write = 1.25\n")
     assert config.prices == (PriceOverride("local/*", 0.5, 2.0), PriceOverride("a", 1.0, 1.0, 0.1, 1.25))
 
 
@@ -38,6 +38,6 @@ def test_prices_are_read(tmp_path: Path) -> None:
 )
 def test_an_invalid_price_is_named(tmp_path: Path, toml: str, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        loaded(tmp_path, toml)
+        load_config(tmp_path, toml)
     assert message in str(refused.value)
     assert "dragoman.toml" in str(refused.value)

@@ -44,7 +44,7 @@ from dragoman.hub.request import (
 from dragoman.hub.usage import Source, Usage
 from dragoman.net.client import HttpClient
 from dragoman.providers.echo import LISTED, MODELS, make_echo, split_words, write_script
-from echoing import calls_of, counting, make_request, replied, sent, text_of
+from echoing import calls_of, counting, make_request, read_echo, send_request, text_of
 
 WEATHER = Function(
     "get_weather",
@@ -65,7 +65,7 @@ def test_the_last_user_text_is_repeated_and_counted(stream: bool) -> None:
         Turn(Role.ASSISTANT, (Text("first"),)),
         Turn(Role.USER, (Text("grüß dich,  👩‍👩‍👧\n schöne Welt "),)),
     )
-    reply = replied(Request("chat", "echo", turns, stream=stream))
+    reply = read_echo(Request("chat", "echo", turns, stream=stream))
     assert text_of(reply) == "grüß dich,  👩‍👩‍👧\n schöne Welt "
     assert reply.end == Ended(Stop.END)
     assert reply.usage == Usage(input=2 + 1 + 1 + 5, output=5, source=Source.REPORTED)
@@ -81,7 +81,7 @@ def test_any_text_comes_back_word_by_word_and_whole(text: str) -> None:
 
 def test_a_stream_comes_one_word_at_a_time() -> None:
     async def chunks() -> list[bytes]:
-        answer = await sent(make_request(Text("one two three"), stream=True), word_s=0.001)
+        answer = await send_request(make_request(Text("one two three"), stream=True), word_s=0.001)
         return [chunk for _ in range(5) if (chunk := await answer.chunk(1.0))]
 
     pieces = asyncio.run(chunks())
@@ -90,7 +90,7 @@ def test_a_stream_comes_one_word_at_a_time() -> None:
 
 def test_images_and_files_are_described_in_place() -> None:
     png = Inline("image/png", base64.b64encode(b"x" * 68).decode())
-    reply = replied(
+    reply = read_echo(
         make_request(Text("see"), Image(png), Image(Link("https://a.example/a.png")), Document("text", title="a.txt"))
     )
     assert (
@@ -99,31 +99,31 @@ def test_images_and_files_are_described_in_place() -> None:
 
 
 def test_an_empty_message_gets_a_reply() -> None:
-    assert text_of(replied(Request("chat", "echo", ()))) == "Nothing was said."
+    assert text_of(read_echo(Request("chat", "echo", ()))) == "Nothing was said."
 
 
 def test_max_tokens_cut_the_reply_by_words() -> None:
-    reply = replied(make_request(Text("one two three"), max_tokens=2))
+    reply = read_echo(make_request(Text("one two three"), max_tokens=2))
     assert text_of(reply) == "one two "
     assert reply.end == Ended(Stop.LENGTH)
-    assert replied(make_request(Text("one two"), max_tokens=2)).end == Ended(Stop.END)
-    assert replied(make_request(Text("one"), max_tokens=0)).pieces == ()
+    assert read_echo(make_request(Text("one two"), max_tokens=2)).end == Ended(Stop.END)
+    assert read_echo(make_request(Text("one"), max_tokens=0)).pieces == ()
 
 
 def test_the_first_stop_sequence_ends_the_reply_before_itself() -> None:
-    reply = replied(make_request(Text("one STOP two END"), stop=("END", "STOP")))
+    reply = read_echo(make_request(Text("one STOP two END"), stop=("END", "STOP")))
     assert text_of(reply) == "one "
     assert reply.end == Ended(Stop.STOP_SEQUENCE, "STOP")
 
 
 def test_a_requested_format_is_used() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 3}}, "required": ["n"]}
-    assert text_of(replied(make_request(Text("hi"), format=Format(Shape.SCHEMA, "/f", schema=schema)))) == '{"n":3}'
-    assert text_of(replied(make_request(Text("hi"), format=Format(Shape.JSON, "/f")))) == '{"echo":"hi"}'
+    assert text_of(read_echo(make_request(Text("hi"), format=Format(Shape.SCHEMA, "/f", schema=schema)))) == '{"n":3}'
+    assert text_of(read_echo(make_request(Text("hi"), format=Format(Shape.JSON, "/f")))) == '{"echo":"hi"}'
     assert (
-        text_of(replied(make_request(Text('{"n":9}'), format=Format(Shape.SCHEMA, "/f", schema=schema)))) == '{"n":9}'
+        text_of(read_echo(make_request(Text('{"n":9}'), format=Format(Shape.SCHEMA, "/f", schema=schema)))) == '{"n":9}'
     )
-    assert text_of(replied(make_request(Text("hi"), format=Format(Shape.TEXT, "/f")))) == "hi"
+    assert text_of(read_echo(make_request(Text("hi"), format=Format(Shape.TEXT, "/f")))) == "hi"
 
 
 # Thinking
@@ -142,13 +142,13 @@ def test_a_requested_format_is_used() -> None:
     ],
 )
 def test_echo_thinks_if_requested(reasoning: Reasoning | None, thinks: bool) -> None:
-    reply = replied(make_request(Text("two words"), reasoning=reasoning))
+    reply = read_echo(make_request(Text("two words"), reasoning=reasoning))
     assert isinstance(reply.pieces[0].what, ThinkingBlock) is thinks
     assert text_of(reply) == "two words"
 
 
 def test_thoughts_are_signed_and_counted_as_reasoning() -> None:
-    reply = replied(make_request(Text("two words"), model="echo-think"))
+    reply = read_echo(make_request(Text("two words"), model="echo-think"))
     thoughts = reply.pieces[0]
     assert thoughts.text == "The user said: two words"
     assert thoughts.opaque is not None
@@ -157,7 +157,7 @@ def test_thoughts_are_signed_and_counted_as_reasoning() -> None:
 
 
 def test_hidden_thoughts_have_a_signature_and_no_text() -> None:
-    reply = replied(make_request(Text("hi"), reasoning=Reasoning("/r", effort="low", show="omitted")))
+    reply = read_echo(make_request(Text("hi"), reasoning=Reasoning("/r", effort="low", show="omitted")))
     assert reply.pieces[0].text == ""
     assert reply.pieces[0].opaque is not None
 
@@ -167,7 +167,7 @@ def test_hidden_thoughts_have_a_signature_and_no_text() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_tool_is_called_with_the_arguments_given(stream: bool) -> None:
-    reply = replied(
+    reply = read_echo(
         make_request(Text('call get_weather {"city": "Paris, \\"FR\\""}'), tools=(TIME, WEATHER), stream=stream)
     )
     assert calls_of(reply) == [("get_weather", '{"city": "Paris, \\"FR\\""}')]
@@ -175,44 +175,45 @@ def test_a_tool_is_called_with_the_arguments_given(stream: bool) -> None:
 
 
 def test_without_arguments_the_schema_gives_them() -> None:
-    assert calls_of(replied(make_request(Text("Please call get_weather."), tools=(WEATHER,)))) == [
+    assert calls_of(read_echo(make_request(Text("Please call get_weather."), tools=(WEATHER,)))) == [
         ("get_weather", '{"city":"echo"}')
     ]
-    assert calls_of(replied(make_request(Text("call get_time {broken"), tools=(TIME,)))) == [("get_time", "{}")]
+    assert calls_of(read_echo(make_request(Text("call get_time {broken"), tools=(TIME,)))) == [("get_time", "{}")]
 
 
 def test_several_lines_make_parallel_calls_unless_that_is_forbidden() -> None:
     text = Text('call get_weather {"city":"A"}\ncall get_weather {"city":"B"}')
-    assert calls_of(replied(make_request(text, tools=(WEATHER,)))) == [
+    assert calls_of(read_echo(make_request(text, tools=(WEATHER,)))) == [
         ("get_weather", '{"city":"A"}'),
         ("get_weather", '{"city":"B"}'),
     ]
-    assert len(calls_of(replied(make_request(text, tools=(WEATHER,), parallel=False)))) == 1
+    assert len(calls_of(read_echo(make_request(text, tools=(WEATHER,), parallel=False)))) == 1
     ids = [
         piece.what.id
-        for piece in replied(make_request(text, tools=(WEATHER,))).pieces
+        for piece in read_echo(make_request(text, tools=(WEATHER,))).pieces
         if isinstance(piece.what, CallBlock)
     ]
     assert len(set(ids)) == 2
 
 
 def test_a_custom_tool_gets_raw_text() -> None:
-    reply = replied(make_request(Text("call apply_patch *** Begin Patch {}"), tools=(PATCH,)))
+    reply = read_echo(make_request(Text("call apply_patch *** Begin Patch {}"), tools=(PATCH,)))
     assert calls_of(reply) == [("apply_patch", "*** Begin Patch {}")]
     assert isinstance(reply.pieces[0].what, CallBlock)
     assert reply.pieces[0].what.custom
 
 
 def test_a_namespace_comes_back_with_the_call() -> None:
-    reply = replied(make_request(Text("call fs__read"), tools=(Function("read", namespace="fs"),)))
+    reply = read_echo(make_request(Text("call fs__read"), tools=(Function("read", namespace="fs"),)))
     assert isinstance(reply.pieces[0].what, CallBlock)
     assert (reply.pieces[0].what.name, reply.pieces[0].what.namespace) == ("read", "fs")
 
 
 def test_tools_that_are_not_offered_are_not_called() -> None:
-    assert text_of(replied(make_request(Text("call get_weather"), tools=(TIME,)))) == "call get_weather"
+    assert text_of(read_echo(make_request(Text("call get_weather"), tools=(TIME,)))) == "call get_weather"
     assert (
-        text_of(replied(make_request(Text("call web_search"), tools=(Hosted("web_search", {}),)))) == "call web_search"
+        text_of(read_echo(make_request(Text("call web_search"), tools=(Hosted("web_search", {}),))))
+        == "call web_search"
     )
 
 
@@ -227,13 +228,13 @@ def test_tools_that_are_not_offered_are_not_called() -> None:
     ],
 )
 def test_the_tool_choice_is_obeyed(choice: ToolChoice, called: list[str]) -> None:
-    reply = replied(make_request(Text("hi"), tools=(TIME, WEATHER), tool_choice=choice))
+    reply = read_echo(make_request(Text("hi"), tools=(TIME, WEATHER), tool_choice=choice))
     assert [name for name, _ in calls_of(reply)] == called
 
 
 def test_no_tool_is_called_where_the_choice_forbids_it() -> None:
     request = make_request(Text("call get_time"), tools=(TIME,), tool_choice=ToolChoice(Pick.NONE, "/c"))
-    assert calls_of(replied(request)) == []
+    assert calls_of(read_echo(request)) == []
 
 
 def test_tool_results_are_repeated() -> None:
@@ -244,12 +245,12 @@ def test_tool_results_are_repeated() -> None:
         Turn(Role.USER, (ToolResult("b", (Text("no such city"),), is_error=True),)),
     )
     choice = ToolChoice(Pick.REQUIRED, "/c")
-    reply = replied(Request("chat", "echo", turns, tools=(TIME, WEATHER), tool_choice=choice))
+    reply = read_echo(Request("chat", "echo", turns, tools=(TIME, WEATHER), tool_choice=choice))
     assert text_of(reply) == "get_time returned: noon\nget_weather failed: no such city"
 
 
 def test_a_call_truncated_by_max_tokens_stays_truncated() -> None:
-    reply = replied(make_request(Text('call get_weather {"city": "Paris"}'), tools=(WEATHER,), max_tokens=1))
+    reply = read_echo(make_request(Text('call get_weather {"city": "Paris"}'), tools=(WEATHER,), max_tokens=1))
     assert calls_of(reply) == [("get_weather", '{"city": ')]
     assert reply.end == Ended(Stop.LENGTH)
 
@@ -262,7 +263,7 @@ def test_every_listed_model_replies_or_fails_as_documented() -> None:
     assert provider.endpoint.protocols == ("native",)
     assert [model.id for model in provider.catalogue.models] == list(LISTED)
     for name, _ in MODELS:
-        answer = asyncio.run(sent(make_request(Text("hi"), model=name)))
+        answer = asyncio.run(send_request(make_request(Text("hi"), model=name)))
         assert (answer.status == 200) is (
             not name.startswith("error-") or name.split("-")[1] in ("mid", "cut", "stall")
         )

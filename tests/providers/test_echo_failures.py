@@ -15,7 +15,7 @@ from dragoman.hub.request import (
 from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.protocols.native import PROTOCOL
 from dragoman.providers.echo import Echo, Finish, write_script
-from echoing import counting, events_of, make_request, sent
+from echoing import counting, events_of, make_request, send_request
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ from echoing import counting, events_of, make_request, sent
 )
 def test_errors_come_as_statuses_that_the_protocol_reads(model: str, status: int, kind: Kind) -> None:
     async def failed() -> tuple[int, dict[bytes, bytes], bytes]:
-        answer = await sent(make_request(Text("hi"), model=model, stream=True))
+        answer = await send_request(make_request(Text("hi"), model=model, stream=True))
         return answer.status, dict(answer.headers), await answer.read(1 << 20, 1.0)
 
     found, headers, body = asyncio.run(failed())
@@ -61,7 +61,7 @@ def test_a_reply_fails_or_is_truncated_in_its_middle(stream: bool) -> None:
 
 def test_a_stalled_reply_begins_and_then_sends_no_data() -> None:
     async def stalled() -> list[bytes]:
-        answer = await sent(make_request(Text("one two"), model="error-stall", stream=True))
+        answer = await send_request(make_request(Text("one two"), model="error-stall", stream=True))
         chunks = [await answer.chunk(1.0), await answer.chunk(1.0)]
         for _ in range(2):  # the silence goes on however often one asks
             with pytest.raises(UpstreamTimeout):
@@ -74,7 +74,7 @@ def test_a_stalled_reply_begins_and_then_sends_no_data() -> None:
 
 def test_a_slow_piece_is_not_lost_after_a_timeout() -> None:
     async def patient() -> bytes:
-        answer = await sent(make_request(Text("one"), stream=True), word_s=0.02)
+        answer = await send_request(make_request(Text("one"), stream=True), word_s=0.02)
         with pytest.raises(UpstreamTimeout):
             await answer.chunk(0.001)
         return await answer.chunk(1.0)
@@ -84,7 +84,7 @@ def test_a_slow_piece_is_not_lost_after_a_timeout() -> None:
 
 def test_a_closed_or_oversized_response_fails_like_any_other() -> None:
     async def misused() -> None:
-        answer = await sent(make_request(Text("one two three")))
+        answer = await send_request(make_request(Text("one two three")))
         with pytest.raises(SizeLimitExceeded):
             await answer.read(10, 1.0)
         answer.close()

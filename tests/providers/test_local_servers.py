@@ -38,7 +38,7 @@ def page(value: object, status: int = 200) -> Answer:
     return Answer(msgspec.json.encode(value), status=status, content_type="application/json")
 
 
-def owned_by(owner: str) -> dict[str, Answer]:
+def make_owner_page(owner: str) -> dict[str, Answer]:
     return {"/v1/models": page({"object": "list", "data": [{"id": "m", "object": "model", "owned_by": owner}]})}
 
 
@@ -61,14 +61,14 @@ def test_a_server_that_lists_models_is_found_with_its_quirks(name: str, quirks: 
 def test_a_server_on_another_ones_port_is_identified_by_its_list(
     owner: str, name: str, quirks: tuple[str, ...]
 ) -> None:
-    with FakeUpstream(pages=owned_by(owner)) as fake:
+    with FakeUpstream(pages=make_owner_page(owner)) as fake:
         (server,) = found({"ollama": fake.port})
     assert (server.name, server.quirks) == (name, quirks)
 
 
 @pytest.mark.usefixtures("patient")
 def test_two_servers_of_one_name_are_distinguished_by_port() -> None:
-    with FakeUpstream(pages=owned_by("me")) as first, FakeUpstream(pages=owned_by("me")) as second:
+    with FakeUpstream(pages=make_owner_page("me")) as first, FakeUpstream(pages=make_owner_page("me")) as second:
         names = [server.name for server in found({"llamacpp": first.port, "vllm": second.port})]
     assert names == ["llamacpp", f"llamacpp-{second.port}"]
 
@@ -99,7 +99,7 @@ def test_servers_that_hang_do_not_delay_the_start(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_list_that_trickles_does_not_delay_the_start() -> None:
-    listed = owned_by("vllm")["/v1/models"]
+    listed = make_owner_page("vllm")["/v1/models"]
     trickle = Answer(listed.body, content_type="application/json", cut=1, pause_s=0.05)
     with FakeUpstream(pages={"/v1/models": trickle}) as fake:
         assert found({"vllm": fake.port}) == ()

@@ -23,22 +23,22 @@ REPLY = (
 )
 
 
-def configured(tmp_path: Path, text: str) -> frozenset[str]:
+def read_quirks(tmp_path: Path, text: str) -> frozenset[str]:
     (tmp_path / "dragoman.toml").write_text(text)
     return expand_quirks(load(None, {}, tmp_path, tmp_path).providers["p"].quirks)
 
 
 def problem_of(tmp_path: Path, text: str) -> str:
     with pytest.raises(ConfigError) as failed:
-        configured(tmp_path, text)
+        read_quirks(tmp_path, text)
     (problem,) = failed.value.problems
     return f"{problem.line}: {problem.key}: {problem.message}"
 
 
 def test_a_server_and_further_quirks_are_named_together(tmp_path: Path) -> None:
-    assert configured(tmp_path, COMPATIBLE) == frozenset()
-    assert configured(tmp_path, COMPATIBLE + 'quirks = "deepseek"') == {"replay_reasoning", "no_custom_tools"}
-    both = configured(tmp_path, COMPATIBLE + 'quirks = ["deepseek", "plain"]')
+    assert read_quirks(tmp_path, COMPATIBLE) == frozenset()
+    assert read_quirks(tmp_path, COMPATIBLE + 'quirks = "deepseek"') == {"replay_reasoning", "no_custom_tools"}
+    both = read_quirks(tmp_path, COMPATIBLE + 'quirks = ["deepseek", "plain"]')
     assert both == {"replay_reasoning", "no_custom_tools", "plain"}
 
 

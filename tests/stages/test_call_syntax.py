@@ -10,7 +10,7 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.stages.guard import Guard
 from dragoman.stages.text_calls import MAX_CALL_CHARS, TextCalls
 from laws import assert_any_recut_agrees, assert_linear, recut, run
-from replies import END, START, call, joined, split_delta, text
+from replies import END, START, call, join_deltas, split_delta, text
 
 LOST = Failed(Failure(Kind.LOST, "gone"))
 F = '<invoke name="f">\n<parameter name="s">a</parameter>\n</invoke>'
@@ -43,7 +43,7 @@ def after(*events: Event, end: Event = END) -> list[Event]:
 
 def parts(written: str, *more: Event) -> list[tuple[str, str]]:
     """What a text becomes: `text`, or a call's name, each with its text."""
-    events = joined(after(*text(0, written), *more))
+    events = join_deltas(after(*text(0, written), *more))
     names = {
         event.block: event.what.name if isinstance(event.what, CallBlock) else "text"
         for event in events
@@ -227,7 +227,7 @@ ODD = (
 
 def test_any_recut_of_the_deltas_agrees() -> None:
     reply = [START, *text(0, ODD), *call(1, "g", "{}"), END]
-    assert_any_recut_agrees(lambda: TextCalls(TOOLS), reply, split_delta, joined)
+    assert_any_recut_agrees(lambda: TextCalls(TOOLS), reply, split_delta, join_deltas)
 
 
 ATOMS = [
@@ -240,9 +240,9 @@ ATOMS = [
 @given(st.lists(st.sampled_from(ATOMS), max_size=14))
 def test_any_text_in_any_cut_is_taken_alike_and_legal(pieces: list[str]) -> None:
     whole = after(*text(0, "".join(pieces)))
-    assert joined(after(*text(0, *pieces))) == joined(whole)
+    assert join_deltas(after(*text(0, *pieces))) == join_deltas(whole)
     single = [piece for event in text(0, "".join(pieces)) for piece in recut(event, 1, split_delta)]
-    assert joined(after(*single)) == joined(whole)
+    assert join_deltas(after(*single)) == join_deltas(whole)
     trips: list[str] = []
     run(Guard(trips.append), whole)
     assert trips == []

@@ -7,13 +7,13 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.usage import Usage
 from dragoman.stages.check_calls import CheckCalls
 from laws import assert_any_recut_agrees, run
-from replies import END, START, call, joined, split_delta, text
+from replies import END, START, call, join_deltas, split_delta, text
 
 BROKEN = call(1, "weather", '{"a": ', "oops}")
 GOOD = [START, *text(0, "Let me."), *call(1, "weather", '{"a":', "1}"), *call(2, "clock"), UsageReported(Usage()), END]
 
 
-def checked(*events: Event) -> list[Event]:
+def run_check(*events: Event) -> list[Event]:
     return run(CheckCalls(), events)
 
 
@@ -25,7 +25,7 @@ def test_whole_calls_pass_at_once() -> None:
 @pytest.mark.parametrize("arguments", ['{"a": oops}', "[1]", '"text"', "null", "{}{}", '{"a":', "[" * 10_000])
 def test_arguments_that_are_no_object_are_the_end(arguments: str) -> None:
     *before, closed = call(0, "weather", arguments)
-    *passed, last = checked(START, *before, closed, UsageReported(Usage()), Ended(Stop.TOOL))
+    *passed, last = run_check(START, *before, closed, UsageReported(Usage()), Ended(Stop.TOOL))
     assert passed == [START, *before]
     assert isinstance(last, Failed)
     assert last.failure.kind is Kind.CORRUPT
@@ -35,11 +35,11 @@ def test_arguments_that_are_no_object_are_the_end(arguments: str) -> None:
 @pytest.mark.parametrize("stop", [Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED])
 def test_incomplete_input_is_passed_on_as_far_as_it_was_received(stop: Stop) -> None:
     reply = [START, *call(0, "weather", '{"a": "unfin'), UsageReported(Usage()), Ended(stop)]
-    assert checked(*reply) == reply
+    assert run_check(*reply) == reply
 
 
 def test_a_block_after_an_invalid_call_shows_that_it_was_not_cut_off() -> None:
-    out = checked(START, *BROKEN, *text(2, "Done."), Ended(Stop.LENGTH))
+    out = run_check(START, *BROKEN, *text(2, "Done."), Ended(Stop.LENGTH))
     assert out[:4] == [START, *BROKEN[:-1]]
     assert isinstance(out[4], Failed)
 
@@ -48,23 +48,23 @@ def test_parallel_calls_that_end_together_wait_for_the_end() -> None:
     closed = Closed(2)
     *second, _ = call(2, "clock", "{}")
     reply = [START, *BROKEN[:-1], *second, BROKEN[-1], closed, UsageReported(Usage()), Ended(Stop.LENGTH)]
-    assert checked(*reply) == reply
+    assert run_check(*reply) == reply
 
 
 def test_a_failure_of_the_upstream_goes_first() -> None:
     lost = Failed(Failure(Kind.LOST, "gone"))
-    assert checked(START, *BROKEN, lost) == [START, *BROKEN[:-1], lost]
+    assert run_check(START, *BROKEN, lost) == [START, *BROKEN[:-1], lost]
 
 
 def test_custom_tools_take_any_text() -> None:
     opened = Opened(0, CallBlock("call-0", "patch", custom=True))
     reply = [START, opened, *call(0, "patch", "*** Begin")[1:], Ended(Stop.TOOL)]
-    assert checked(*reply) == reply
+    assert run_check(*reply) == reply
 
 
 def test_blank_arguments_are_none() -> None:
     opened, *_, closed = call(0, "clock", " ", "\n")
-    assert checked(START, opened, Delta(0, " "), Delta(0, "\n"), closed, END) == [START, opened, closed, END]
+    assert run_check(START, opened, Delta(0, " "), Delta(0, "\n"), closed, END) == [START, opened, closed, END]
 
 
 def test_any_recut_of_the_deltas_agrees() -> None:
@@ -75,4 +75,4 @@ def test_any_recut_of_the_deltas_agrees() -> None:
         [START, Delta(9, "x"), END],
     )
     for reply in replies:
-        assert_any_recut_agrees(CheckCalls, reply, split_delta, joined)
+        assert_any_recut_agrees(CheckCalls, reply, split_delta, join_deltas)

@@ -12,7 +12,7 @@ from dragoman.hub.request import CitedDocument
 from dragoman.hub.server_tools import Page, SearchFound, SearchResult, ToolErrorCode, ToolFailure
 from dragoman.stages.cite_links import MAX_LINK, MAX_QUOTED, CiteLinks, Sources
 from laws import assert_any_recut_agrees, assert_bounded, assert_linear, assert_linear_function, run
-from replies import END, START, call, joined, split_delta, text
+from replies import END, START, call, join_deltas, split_delta, text
 
 ONE = "https://a.example/one"
 PARENS = "https://a.example/Foo_(bar)"
@@ -36,7 +36,7 @@ def make(*, apart: bool = True) -> CiteLinks:
 
 
 def after(*events: Event, apart: bool = True) -> list[Event]:
-    return joined(run(make(apart=apart), [START, *events, END]))[1:-1]
+    return join_deltas(run(make(apart=apart), [START, *events, END]))[1:-1]
 
 
 def blocks(written: str) -> list[tuple[str, str | None]]:
@@ -180,9 +180,9 @@ def test_text_without_a_bracket_is_not_held() -> None:
 def test_a_bracket_is_held_only_as_long_as_it_may_begin_a_link() -> None:
     machine = make()
     list(machine.feed(Opened(0, TextBlock())))
-    assert joined(machine.feed(Delta(0, "a[0] b"))) == [Opened(0, TextBlock()), Delta(0, "a[0] b")]
+    assert join_deltas(machine.feed(Delta(0, "a[0] b"))) == [Opened(0, TextBlock()), Delta(0, "a[0] b")]
     assert list(machine.feed(Delta(0, "[one](ht"))) == []
-    assert joined(machine.feed(Delta(0, "ml)"))) == [Delta(0, "[one](html)")]
+    assert join_deltas(machine.feed(Delta(0, "ml)"))) == [Delta(0, "[one](html)")]
 
 
 def test_blocks_of_other_kinds_keep_their_place() -> None:
@@ -199,8 +199,8 @@ def test_an_empty_block_stays_one() -> None:
 def test_what_is_held_comes_out_before_a_failure_and_at_the_end() -> None:
     failed = Failed(Failure(Kind.LOST, "gone"))
     begun: list[Event] = [START, Opened(0, TextBlock()), Delta(0, "see [on")]
-    assert joined(run(make(), [*begun, failed]))[1:] == [Opened(0, TextBlock()), Delta(0, "see [on"), failed]
-    assert joined(run(make(), begun))[1:] == [Opened(0, TextBlock()), Delta(0, "see [on")]
+    assert join_deltas(run(make(), [*begun, failed]))[1:] == [Opened(0, TextBlock()), Delta(0, "see [on"), failed]
+    assert join_deltas(run(make(), begun))[1:] == [Opened(0, TextBlock()), Delta(0, "see [on")]
 
 
 # Laws
@@ -217,7 +217,7 @@ REPLIES = (
 @pytest.mark.parametrize("reply", REPLIES)
 def test_any_cut_of_the_deltas_gives_the_same_citations(reply: str, apart: bool) -> None:
     events = [START, *text(0, reply), *text(1, "more"), END]
-    assert_any_recut_agrees(lambda: make(apart=apart), events, split_delta, joined)
+    assert_any_recut_agrees(lambda: make(apart=apart), events, split_delta, join_deltas)
 
 
 PIECES = st.sampled_from(["[", "]", "(", ")", "[one](", ONE, BRACKETS, "](", "https://", " ", '"', "x", ")[", "\n"])

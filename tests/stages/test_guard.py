@@ -40,7 +40,7 @@ SEAL = Opaque("echo", Form.SIGNATURE, "signed")
 OVERLOADED = Failed(Failure(Kind.OVERLOADED, "busy"))
 
 
-def guarded(*events: Event) -> tuple[list[Event], list[str]]:
+def run_guard(*events: Event) -> tuple[list[Event], list[str]]:
     trips: list[str] = []
     return run(Guard(trips.append), events), trips
 
@@ -55,13 +55,13 @@ def test_a_legal_reply_passes_unchanged() -> None:
     ]
     hosted: list[Event] = [Opened(2, HostedBlock("h", "web_search")), Closed(2)]
     reply = [START, *thinking, *cited, *hosted, *call(3, "f", "{}"), UsageReported(Usage(1, 2)), END]
-    assert guarded(*reply) == (reply, [])
+    assert run_guard(*reply) == (reply, [])
 
 
 def test_interleaved_blocks_are_legal() -> None:
     (open_a, a, close_a), (open_b, b, close_b) = text(0, "a"), call(1, "f", "{}")
     reply = [START, open_a, open_b, b, a, close_b, close_a, END]
-    assert guarded(*reply) == (reply, [])
+    assert run_guard(*reply) == (reply, [])
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_interleaved_blocks_are_legal() -> None:
     ],
 )
 def test_an_illegal_order_becomes_one_counted_failure_and_nothing_follows(events: list[Event], why: str) -> None:
-    out, trips = guarded(*events, Delta(0, "late"), END)
+    out, trips = run_guard(*events, Delta(0, "late"), END)
     assert trips == [why]
     (last,) = [event for event in out if isinstance(event, Failed)]
     assert out[-1] is last
@@ -97,14 +97,14 @@ def test_an_illegal_order_becomes_one_counted_failure_and_nothing_follows(events
 
 
 def test_blocks_left_open_at_the_end_are_closed_and_counted() -> None:
-    out, trips = guarded(START, Opened(0, TextBlock()), Opened(1, CallBlock("c", "f")), Delta(0, "a"), END)
+    out, trips = run_guard(START, Opened(0, TextBlock()), Opened(1, CallBlock("c", "f")), Delta(0, "a"), END)
     assert out[-3:] == [Closed(0), Closed(1), END]
     assert trips == ["Ended with a block open"]
 
 
 def test_an_empty_delta_is_dropped_in_silence_unless_it_carries_logprobs() -> None:
     logprobs = Delta(0, "", Raw(b"[]"))
-    out, trips = guarded(START, Opened(0, TextBlock()), Delta(0, ""), logprobs, Closed(0), END)
+    out, trips = run_guard(START, Opened(0, TextBlock()), Delta(0, ""), logprobs, Closed(0), END)
     assert out == [START, Opened(0, TextBlock()), logprobs, Closed(0), END]
     assert trips == []
 
@@ -112,25 +112,25 @@ def test_an_empty_delta_is_dropped_in_silence_unless_it_carries_logprobs() -> No
 def test_usage_at_any_time_is_sent_once_just_before_the_end() -> None:
     opened, delta, closed = text(0, "a")
     early, late = UsageReported(Usage(1, 1)), UsageReported(Usage(1, 2))
-    assert guarded(START, early, opened, late, delta, closed, END) == ([START, opened, delta, closed, late, END], [])
-    assert guarded(START, opened, late, OVERLOADED) == ([START, opened, late, OVERLOADED], [])
+    assert run_guard(START, early, opened, late, delta, closed, END) == ([START, opened, delta, closed, late, END], [])
+    assert run_guard(START, opened, late, OVERLOADED) == ([START, opened, late, OVERLOADED], [])
 
 
 def test_a_reply_without_its_end_is_truncated() -> None:
-    out, trips = guarded(START, *text(0, "a"))
+    out, trips = run_guard(START, *text(0, "a"))
     assert isinstance(out[-1], Failed)
     assert out[-1].failure.kind is Kind.TRUNCATED
     assert trips == ["the input ended without Ended or Failed"]
 
 
 def test_a_failure_may_come_first_and_leaves_blocks_open() -> None:
-    assert guarded(OVERLOADED, START) == ([OVERLOADED], [])
-    assert guarded(START, Opened(0, TextBlock()), OVERLOADED, OVERLOADED)[0][-1] == OVERLOADED
+    assert run_guard(OVERLOADED, START) == ([OVERLOADED], [])
+    assert run_guard(START, Opened(0, TextBlock()), OVERLOADED, OVERLOADED)[0][-1] == OVERLOADED
 
 
 def test_what_follows_the_end_is_counted_once_and_never_sent() -> None:
     reply = [START, *text(0, "a"), END]
-    assert guarded(*reply, Delta(0, "late"), Delta(0, "later"), END) == (reply, ["Delta after Ended"])
+    assert run_guard(*reply, Delta(0, "late"), Delta(0, "later"), END) == (reply, ["Delta after Ended"])
 
 
 BLOCKS: st.SearchStrategy[Block] = st.sampled_from(
@@ -153,8 +153,8 @@ ANY_EVENT: st.SearchStrategy[Event] = st.one_of(
 @settings(max_examples=100)
 @given(st.lists(ANY_EVENT, max_size=14))
 def test_any_order_comes_out_legal(events: list[Event]) -> None:
-    out, _ = guarded(*events)
-    again, trips = guarded(*out)
+    out, _ = run_guard(*events)
+    again, trips = run_guard(*out)
     assert (again, trips) == (out, [])
     assert [type(event) for event in out].count(Started) <= 1
     assert isinstance(out[-1], Ended | Failed)
@@ -187,4 +187,4 @@ def _seconds(guard: Guard, delta: Delta, times: int) -> float:
 
 def test_a_stop_is_kept_as_it_came() -> None:
     end = Ended(Stop.FILTERED, category="cyber", explanation="no")
-    assert guarded(START, end) == ([START, end], [])
+    assert run_guard(START, end) == ([START, end], [])

@@ -39,7 +39,7 @@ def feed_all(joint: JoinReplies, *events: Event) -> list[Event]:
     return [out for event in events for out in joint.feed(event)]
 
 
-def begun(*after: Event) -> JoinReplies:
+def make_begun(*after: Event) -> JoinReplies:
     joint = JoinReplies()
     feed_all(joint, Started("a", "m"), Opened(0, TextBlock()), Delta(0, TEXT), *after)
     return joint
@@ -55,7 +55,7 @@ def pieces(text: str, cuts: list[int]) -> list[str]:
     return [text[start:end] for start, end in pairwise(places)]
 
 
-def continued(first: str, continuation: list[str], end: Event = CLEAN) -> tuple[str, Ledger]:
+def read_continued(first: str, continuation: list[str], end: Event = CLEAN) -> tuple[str, Ledger]:
     """What a client reads in all where the first upstream breaks off after `first`."""
     joint, ledger = JoinReplies(), Ledger()
     events = feed_all(joint, Started("a", "m"), Opened(0, TextBlock()), Delta(0, first))
@@ -72,7 +72,7 @@ def text_of(events: list[Event]) -> str:
 
 
 def test_a_reply_with_text_can_be_continued() -> None:
-    joint = begun()
+    joint = make_begun()
     assert joint.can_be_continued
     assert joint.text == TEXT
 
@@ -85,19 +85,19 @@ def test_a_reply_without_text_cannot_be_continued() -> None:
 
 @pytest.mark.parametrize("closed", [(), (Closed(1),)], ids=["open", "closed"])
 def test_a_reply_with_a_tool_call_cannot_be_continued(closed: tuple[Event, ...]) -> None:
-    joint = begun(Opened(1, CallBlock("c", "tool")), Delta(1, "{}"), *closed)
+    joint = make_begun(Opened(1, CallBlock("c", "tool")), Delta(1, "{}"), *closed)
     assert not joint.can_be_continued
 
 
 def test_the_next_upstreams_words_join_the_open_block() -> None:
-    joint = begun()
+    joint = make_begun()
     resume(joint)
     events = feed_all(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST), Closed(0), Ended(Stop.END))
     assert events == [Delta(0, REST), Closed(0), Ended(Stop.END)]
 
 
 def test_new_blocks_get_new_numbers() -> None:
-    joint = begun(Closed(0))
+    joint = make_begun(Closed(0))
     resume(joint)
     call = (Opened(1, CallBlock("c", "tool")), Delta(1, "{}"), Closed(1))
     events = feed_all(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST), Closed(0), *call)
@@ -106,7 +106,7 @@ def test_new_blocks_get_new_numbers() -> None:
 
 
 def test_a_thought_that_broke_off_is_closed() -> None:
-    joint = begun(Opened(1, ThinkingBlock()), Delta(1, "Hm"))
+    joint = make_begun(Opened(1, ThinkingBlock()), Delta(1, "Hm"))
     resume(joint)
     events = feed_all(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST))
     assert events == [Closed(1), Delta(0, REST)]
@@ -114,7 +114,7 @@ def test_a_thought_that_broke_off_is_closed() -> None:
 
 def test_the_next_upstreams_thoughts_are_left_out() -> None:
     """A message that ends with a thought is refused by its vendor when the client sends it back."""
-    joint = begun()
+    joint = make_begun()
     resume(joint)
     thought = (
         Opened(0, ThinkingBlock()),
@@ -128,7 +128,7 @@ def test_the_next_upstreams_thoughts_are_left_out() -> None:
 
 
 def test_a_continued_reply_can_break_off_again() -> None:
-    joint = begun()
+    joint = make_begun()
     resume(joint)
     feed_all(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST))
     assert joint.text == TEXT + REST
@@ -138,7 +138,7 @@ def test_a_continued_reply_can_break_off_again() -> None:
 
 
 def test_usage_is_summed_and_has_the_least_reliable_source() -> None:
-    joint = begun()
+    joint = make_begun()
     resume(joint)
     assert joint.used_before is None  # no upstream has continued yet
     joint.accept_continuation(Ledger())
@@ -151,12 +151,12 @@ def test_usage_is_summed_and_has_the_least_reliable_source() -> None:
 
 
 def test_a_failure_without_a_continuation_is_passed_on() -> None:
-    joint = begun()
+    joint = make_begun()
     assert feed_all(joint, LOST) == [LOST]
 
 
 def test_an_end_while_text_is_held_loses_none_of_it() -> None:
-    joint = begun()
+    joint = make_begun()
     resume(joint)
     events = feed_all(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, "The"), Ended(Stop.END))
     assert text_of(events) == "The"
@@ -195,7 +195,7 @@ cuts_of = st.lists(st.integers(1, 60), max_size=8)
 def test_an_exact_continuation_loses_nothing_wherever_the_reply_broke_off(text: str, size: int) -> None:
     for place in range(1, len(text)):
         rest = text[place:]
-        whole, ledger = continued(text[:place], [rest[at : at + size] for at in range(0, len(rest), size)])
+        whole, ledger = read_continued(text[:place], [rest[at : at + size] for at in range(0, len(rest), size)])
         assert whole == text, place
         assert list(ledger) == []
 
@@ -203,7 +203,7 @@ def test_an_exact_continuation_loses_nothing_wherever_the_reply_broke_off(text: 
 @given(repetitive, st.integers(1), cuts_of)
 def test_an_exact_continuation_of_any_repetitive_text_loses_nothing(text: str, place: int, cuts: list[int]) -> None:
     place %= len(text)
-    whole, ledger = continued(text[:place] or "x", pieces(text[place:], cuts))
+    whole, ledger = read_continued(text[:place] or "x", pieces(text[place:], cuts))
     assert whole == (text[:place] or "x") + text[place:]
     assert list(ledger) == []
 
@@ -211,14 +211,14 @@ def test_an_exact_continuation_of_any_repetitive_text_loses_nothing(text: str, p
 @given(repetitive, st.integers(1), cuts_of)
 def test_an_exact_continuation_after_the_marker_loses_nothing(text: str, place: int, cuts: list[int]) -> None:
     place = place % len(text) or 1
-    whole, ledger = continued(text[:place], pieces(MARKER + text[place:], cuts))
+    whole, ledger = read_continued(text[:place], pieces(MARKER + text[place:], cuts))
     assert whole == text
     assert list(ledger) == []
 
 
 @given(st.integers(1, len(TEXT)), cuts_of)
 def test_a_repetition_before_the_marker_is_left_out_and_noted(size: int, cuts: list[int]) -> None:
-    whole, ledger = continued(TEXT, pieces(TEXT[-size:] + MARKER + REST, cuts))
+    whole, ledger = read_continued(TEXT, pieces(TEXT[-size:] + MARKER + REST, cuts))
     assert whole == TEXT + REST
     [loss] = ledger
     assert (loss.path, loss.how.value) == ("/text", "dropped")
@@ -229,39 +229,39 @@ def test_a_repetition_before_the_marker_is_left_out_and_noted(size: int, cuts: l
 def test_a_repetition_without_the_marker_is_kept(size: int, cuts: list[int]) -> None:
     """It may as well be what the reply goes on with."""
     again = TEXT[-size:] + REST
-    whole, ledger = continued(TEXT, pieces(again, cuts))
+    whole, ledger = read_continued(TEXT, pieces(again, cuts))
     assert whole == TEXT + again
     assert list(ledger) == []
 
 
 @given(cuts_of)
 def test_other_words_before_the_marker_are_kept(cuts: list[int]) -> None:
-    whole, ledger = continued(TEXT, pieces(f"Sure, I go on: {MARKER}{REST}", cuts))
+    whole, ledger = read_continued(TEXT, pieces(f"Sure, I go on: {MARKER}{REST}", cuts))
     assert whole == f"{TEXT}Sure, I go on: {REST}"
     assert list(ledger) == []
 
 
 @given(st.integers(1, len(ROWS)), cuts_of)
 def test_a_marker_at_the_end_makes_nothing_a_repetition(size: int, cuts: list[int]) -> None:
-    whole, _ = continued(ROWS, pieces(ROWS[-size:] + MARKER, cuts))
+    whole, _ = read_continued(ROWS, pieces(ROWS[-size:] + MARKER, cuts))
     assert whole == ROWS + ROWS[-size:]
 
 
 @given(cuts_of)
 def test_the_beginning_of_a_marker_at_the_end_is_kept(cuts: list[int]) -> None:
-    whole, _ = continued(TEXT, pieces(REST + MARKER[:9], cuts))
+    whole, _ = read_continued(TEXT, pieces(REST + MARKER[:9], cuts))
     assert whole == TEXT + REST + MARKER[:9]
 
 
 def test_held_text_is_passed_on_before_a_final_failure() -> None:
-    joint = begun()
+    joint = make_begun()
     resume(joint)
     feed_all(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, "The"))
     assert feed_all(joint, LOST) == [Delta(0, "The"), LOST]
 
 
 def test_an_upstream_that_failed_before_its_first_word_leaves_nothing_behind() -> None:
-    joint = begun(Opened(1, ThinkingBlock()), Delta(1, "Hm"))
+    joint = make_begun(Opened(1, ThinkingBlock()), Delta(1, "Hm"))
     resume(joint)
     assert feed_all(joint, Started("b", "n"), Opened(0, ThinkingBlock())) == []
     joint.begin_continuation(MARKER)  # the next target gets the same request
@@ -270,7 +270,7 @@ def test_an_upstream_that_failed_before_its_first_word_leaves_nothing_behind() -
 
 
 def test_thoughts_that_are_left_out_are_noted() -> None:
-    joint, ledger = begun(), Ledger()
+    joint, ledger = make_begun(), Ledger()
     resume(joint)
     feed_all(joint, Started("b", "n"), Opened(0, ThinkingBlock()), Delta(0, "Hm"), Closed(0))
     joint.accept_continuation(ledger)  # which is known once the first token is there

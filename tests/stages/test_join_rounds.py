@@ -20,7 +20,7 @@ from dragoman.hub.server_tools import Page, SearchFound, ToolErrorCode, ToolFail
 from dragoman.hub.usage import Usage
 from dragoman.stages.join_replies import JoinRounds
 from laws import assert_any_recut_agrees
-from replies import END, START, joined, split_delta, text
+from replies import END, START, join_deltas, split_delta, text
 
 FOUND = SearchFound(())
 PAGE = Page("https://a.example/", "A")
@@ -31,12 +31,14 @@ def feed(machine: JoinRounds, *events: Event) -> list[Event]:
     return [out for event in events for out in machine.feed(event)]
 
 
-def used(input: int, output: int, later_input: int = 0, web_searches: int = 0, web_fetches: int = 0) -> UsageReported:
+def make_usage(
+    input: int, output: int, later_input: int = 0, web_searches: int = 0, web_fetches: int = 0
+) -> UsageReported:
     searched = Usage(web_searches=web_searches, web_fetches=web_fetches)
     return UsageReported(Usage(input, output, later_input=later_input) + searched)
 
 
-def ran(block: int, *outcomes: ToolOutcome) -> list[Event]:
+def make_runs(block: int, *outcomes: ToolOutcome) -> list[Event]:
     hosted = HostedBlock("id", "web_search", is_ours=True)
     return [
         event
@@ -46,7 +48,7 @@ def ran(block: int, *outcomes: ToolOutcome) -> list[Event]:
 
 
 def test_one_round_passes_unchanged() -> None:
-    events = [START, *text(0, "hi"), used(10, 5), END]
+    events = [START, *text(0, "hi"), make_usage(10, 5), END]
     assert feed(JoinRounds(), *events) == events
 
 
@@ -59,7 +61,7 @@ def test_only_the_first_round_has_a_start() -> None:
 
 def test_blocks_of_later_rounds_follow_in_one_sequence() -> None:
     machine = JoinRounds()
-    feed(machine, START, *text(0, "a"), *ran(1, FOUND))
+    feed(machine, START, *text(0, "a"), *make_runs(1, FOUND))
     machine.begin_round()
     opaque, citation = Opaque("up", Form.SIGNATURE, "c2ln", "model-1"), Citation("https://a.example/")
     thought: list[Event] = [Opened(0, ThinkingBlock()), Delta(0, "hm"), OpaqueAdded(0, opaque), Closed(0)]
@@ -80,31 +82,31 @@ def test_a_round_without_blocks_takes_no_number() -> None:
 
 def test_usage_is_the_sum_of_all_rounds_and_the_last_report_of_a_round_counts() -> None:
     machine = JoinRounds()
-    assert feed(machine, START, used(10, 1), used(10, 5)) == [START, used(10, 1), used(10, 5)]
+    assert feed(machine, START, make_usage(10, 1), make_usage(10, 5)) == [START, make_usage(10, 1), make_usage(10, 5)]
     assert machine.used_before is None
-    feed(machine, *ran(0, FOUND))
+    feed(machine, *make_runs(0, FOUND))
     machine.begin_round()
     assert machine.used_before == Usage(10, 5, web_searches=1)
-    assert feed(machine, used(30, 2), used(30, 7), END) == [
-        used(40, 7, later_input=30, web_searches=1),
-        used(40, 12, later_input=30, web_searches=1),
+    assert feed(machine, make_usage(30, 2), make_usage(30, 7), END) == [
+        make_usage(40, 7, later_input=30, web_searches=1),
+        make_usage(40, 12, later_input=30, web_searches=1),
         END,
     ]
 
 
 def test_runs_are_counted_and_failed_ones_are_not() -> None:
     machine = JoinRounds()
-    feed(machine, START, used(10, 5), *ran(0, FOUND, FAILED, FOUND, PAGE))
+    feed(machine, START, make_usage(10, 5), *make_runs(0, FOUND, FAILED, FOUND, PAGE))
     machine.begin_round()
-    assert feed(machine, used(1, 1))[0] == used(11, 6, later_input=1, web_searches=2, web_fetches=1)
+    assert feed(machine, make_usage(1, 1))[0] == make_usage(11, 6, later_input=1, web_searches=2, web_fetches=1)
 
 
 def test_runs_after_the_last_usage_are_reported_before_the_end() -> None:
     machine = JoinRounds()
-    feed(machine, START, used(10, 5), *ran(0, FOUND))
-    assert feed(machine, END) == [used(10, 5, web_searches=1), END]
+    feed(machine, START, make_usage(10, 5), *make_runs(0, FOUND))
+    assert feed(machine, END) == [make_usage(10, 5, web_searches=1), END]
 
 
 def test_any_cut_of_the_deltas_agrees() -> None:
-    events = [START, *text(0, "hello"), *ran(1, FOUND), *text(2, "world"), used(1, 1), END]
-    assert_any_recut_agrees(JoinRounds, events, split_delta, joined)
+    events = [START, *text(0, "hello"), *make_runs(1, FOUND), *text(2, "world"), make_usage(1, 1), END]
+    assert_any_recut_agrees(JoinRounds, events, split_delta, join_deltas)

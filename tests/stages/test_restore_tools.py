@@ -8,7 +8,7 @@ from dragoman.hub.usage import Usage
 from dragoman.passes.adapt_tools import ToolId, ToolMap
 from dragoman.stages.restore_tools import RestoreTools
 from laws import assert_any_recut_agrees, run
-from replies import START, joined, split_delta
+from replies import START, join_deltas, split_delta
 
 TOOLS = ToolMap(kinds={(None, "patch"): True, (None, "f"): False, ("mcp", "patch"): False})
 RENAMED = ToolMap({"patch_1a2b": ToolId("pätch", custom=True), "f_1a2b": ToolId("f")})
@@ -19,12 +19,12 @@ def reply(call: CallBlock, *pieces: str, end: Ended = END) -> list[Event]:
     return [START, Opened(0, call), *(Delta(0, piece) for piece in pieces), Closed(0), UsageReported(Usage()), end]
 
 
-def raised(call: CallBlock, *pieces: str, tools: ToolMap = TOOLS, end: Ended = END) -> list[Event]:
-    return joined(run(RestoreTools(tools), reply(call, *pieces, end=end)))
+def restore(call: CallBlock, *pieces: str, tools: ToolMap = TOOLS, end: Ended = END) -> list[Event]:
+    return join_deltas(run(RestoreTools(tools), reply(call, *pieces, end=end)))
 
 
 def test_a_custom_tool_called_as_a_function_is_a_custom_call_with_its_raw_text() -> None:
-    out = raised(CallBlock("c", "patch"), '{"in', 'put": "*** Begin\\n+\\u00e9', ' \\"x\\""}')
+    out = restore(CallBlock("c", "patch"), '{"in', 'put": "*** Begin\\n+\\u00e9', ' \\"x\\""}')
     assert out == reply(CallBlock("c", "patch", custom=True), '*** Begin\n+é "x"')
 
 
@@ -49,13 +49,13 @@ def test_its_text_streams_before_the_call_is_whole() -> None:
     ],
 )
 def test_whatever_shape_the_arguments_have_their_text_is_found(arguments: str, text: str) -> None:
-    out = raised(CallBlock("c", "patch"), arguments)
+    out = restore(CallBlock("c", "patch"), arguments)
     assert "".join(event.text for event in out if isinstance(event, Delta)) == text
     assert out[1] == Opened(0, CallBlock("c", "patch", custom=True))
 
 
 def test_a_function_called_as_a_custom_tool_is_a_function_call() -> None:
-    assert raised(CallBlock("c", "f", custom=True), '{"a":1}') == reply(CallBlock("c", "f"), '{"a":1}')
+    assert restore(CallBlock("c", "f", custom=True), '{"a":1}') == reply(CallBlock("c", "f"), '{"a":1}')
 
 
 def test_calls_of_the_declared_kind_and_of_unknown_tools_pass_untouched() -> None:
@@ -66,25 +66,25 @@ def test_calls_of_the_declared_kind_and_of_unknown_tools_pass_untouched() -> Non
         CallBlock("c", "unknown", custom=True),
         CallBlock("c", "patch", namespace="mcp"),
     ):
-        assert raised(call, '{"input":"x"}') == reply(call, '{"input":"x"}')
+        assert restore(call, '{"input":"x"}') == reply(call, '{"input":"x"}')
 
 
 def test_a_renamed_tool_gets_its_name_and_kind_back() -> None:
-    out = raised(CallBlock("c", "patch_1a2b"), '{"input":"x"}', tools=RENAMED)
+    out = restore(CallBlock("c", "patch_1a2b"), '{"input":"x"}', tools=RENAMED)
     assert out == reply(CallBlock("c", "pätch", custom=True), "x")
-    out = raised(CallBlock("c", "patch_1a2b", custom=True), "x", tools=RENAMED)
+    out = restore(CallBlock("c", "patch_1a2b", custom=True), "x", tools=RENAMED)
     assert out == reply(CallBlock("c", "pätch", custom=True), "x")
-    out = raised(CallBlock("c", "f_1a2b", custom=True), "{}", tools=RENAMED)
+    out = restore(CallBlock("c", "f_1a2b", custom=True), "{}", tools=RENAMED)
     assert out == reply(CallBlock("c", "f"), "{}")
 
 
 def test_an_input_that_breaks_off_is_a_failure_unless_a_limit_cut_it() -> None:
-    last = raised(CallBlock("c", "patch"), '{"input":"*** Beg')[-1]
+    last = restore(CallBlock("c", "patch"), '{"input":"*** Beg')[-1]
     assert isinstance(last, Failed)
     assert last.failure.kind is Kind.CORRUPT
     assert "'patch'" in last.failure.message
     cut = Ended(Stop.LENGTH)
-    out = raised(CallBlock("c", "patch"), '{"input":"*** Beg', end=cut)
+    out = restore(CallBlock("c", "patch"), '{"input":"*** Beg', end=cut)
     assert out == reply(CallBlock("c", "patch", custom=True), "*** Beg", end=cut)
 
 
@@ -95,4 +95,4 @@ def test_any_recut_of_the_deltas_agrees() -> None:
         (CallBlock("c", "patch"), '{"input": "cut'),
         (CallBlock("c", "f", custom=True), '{"a":1}'),
     ):
-        assert_any_recut_agrees(lambda: RestoreTools(TOOLS), reply(call, arguments), split_delta, joined)
+        assert_any_recut_agrees(lambda: RestoreTools(TOOLS), reply(call, arguments), split_delta, join_deltas)

@@ -9,12 +9,12 @@ from dragoman.hub.usage import Usage
 from dragoman.stages.guard import Guard
 from dragoman.stages.serialise_blocks import SerialiseBlocks
 from laws import assert_any_recut_agrees, assert_linear, run
-from replies import END, START, call, joined, split_delta, text, text_of
+from replies import END, START, call, join_deltas, split_delta, text, text_of
 
 LOST = Failed(Failure(Kind.LOST, "gone"))
 
 
-def straightened(*events: Event) -> list[Event]:
+def straighten(*events: Event) -> list[Event]:
     return run(SerialiseBlocks(), events)
 
 
@@ -27,7 +27,7 @@ def test_blocks_in_sequence_pass_at_once() -> None:
 def test_interleaved_calls_leave_one_after_the_other() -> None:
     open_a, a1, a2, close_a = call(0, "f", '{"a":', "1}")
     open_b, b1, b2, close_b = call(1, "g", "{", "}")
-    out = straightened(START, open_a, a1, open_b, b1, a2, b2, close_a, close_b, END)
+    out = straighten(START, open_a, a1, open_b, b1, a2, b2, close_a, close_b, END)
     assert out == [START, open_a, a1, a2, close_a, open_b, b1, b2, close_b, END]
 
 
@@ -42,29 +42,29 @@ def test_the_next_block_passes_live_once_the_first_has_closed() -> None:
 
 def test_a_whole_block_that_waited_makes_room_for_the_one_after_it() -> None:
     a, b, c = text(0, "a"), call(1, "g", "{}"), text(2, "c")
-    out = straightened(START, a[0], *b, c[0], c[1], a[1], a[2], c[2], END)
+    out = straighten(START, a[0], *b, c[0], c[1], a[1], a[2], c[2], END)
     assert out == [START, *a, *b, *c, END]
 
 
 def test_a_failure_lets_whole_blocks_pass_and_one_cut_block_last() -> None:
     a, b, c, d = text(0, "a"), call(1, "f", '{"x"'), call(2, "g", "{}"), call(3, "h", "{")
-    out = straightened(START, *a[:2], *b[:2], *c, *d[:2], LOST)
+    out = straighten(START, *a[:2], *b[:2], *c, *d[:2], LOST)
     assert out == [START, *a, *c, *b[:2], LOST]
 
 
 def test_a_cut_call_is_never_closed_to_let_others_pass() -> None:
     a, b = call(0, "rm", ""), call(1, "g", "{}")
-    assert straightened(START, a[0], *b, LOST) == [START, a[0], LOST]
+    assert straighten(START, a[0], *b, LOST) == [START, a[0], LOST]
 
 
 def test_waiting_events_are_passed_on_when_the_input_ends() -> None:
     a, b = text(0, "a"), call(1, "g", "{}")
-    assert straightened(START, *a[:2], *b) == [START, *a, *b]
+    assert straighten(START, *a[:2], *b) == [START, *a, *b]
 
 
 def test_an_end_that_comes_too_early_loses_nothing() -> None:
     a, b, c = text(0, "a"), text(1, "b"), text(2, "c")
-    out = straightened(START, *a[:2], *b[:2], *c[:2], END)
+    out = straighten(START, *a[:2], *b[:2], *c[:2], END)
     assert out == [START, *a, *b, *c[:2], END]
 
 
@@ -72,7 +72,7 @@ REPLY = [START, *call(0, "f", '{"a":1}')[:2], *call(1, "g", '{"b":22}'), Closed(
 
 
 def test_any_recut_of_the_deltas_agrees() -> None:
-    assert_any_recut_agrees(SerialiseBlocks, REPLY, split_delta, joined)
+    assert_any_recut_agrees(SerialiseBlocks, REPLY, split_delta, join_deltas)
 
 
 @st.composite
@@ -92,7 +92,7 @@ def interleavings(draw: st.DrawFn) -> list[Event]:
 @settings(max_examples=100)
 @given(interleavings())
 def test_every_interleaving_comes_out_straight_whole_and_legal(events: list[Event]) -> None:
-    out = straightened(START, *events, END)
+    out = straighten(START, *events, END)
     live: int | None = None
     for event in out[1:-1]:
         if isinstance(event, Opened):

@@ -21,7 +21,7 @@ def reader() -> StringProperty:
     return StringProperty("input")
 
 
-def unwrapped(text: str) -> tuple[str, bool, bool]:
+def unwrap_item(text: str) -> tuple[str, bool, bool]:
     machine = reader()
     out = "".join(run(machine, [text]))
     return out, machine.complete, machine.fallback
@@ -83,14 +83,14 @@ def test_the_fallback_is_known_as_soon_as_the_shape_is() -> None:
 
 
 def test_a_string_cut_off_by_the_end_gives_what_was_certain() -> None:
-    assert unwrapped('{"input": "abc') == ("abc", False, False)
-    assert unwrapped('{"input": "abc\\') == ("abc", False, False)
-    assert unwrapped('{"input": "abc\\u00') == ("abc", False, False)
-    assert unwrapped('{"input": "') == ("", False, False)
+    assert unwrap_item('{"input": "abc') == ("abc", False, False)
+    assert unwrap_item('{"input": "abc\\') == ("abc", False, False)
+    assert unwrap_item('{"input": "abc\\u00') == ("abc", False, False)
+    assert unwrap_item('{"input": "') == ("", False, False)
 
 
 def test_an_empty_string_is_complete() -> None:
-    assert unwrapped('{"input":""}') == ("", True, False)
+    assert unwrap_item('{"input":""}') == ("", True, False)
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,9 @@ def test_an_empty_string_is_complete() -> None:
     ],
 )
 def test_half_a_surrogate_pair_becomes_a_replacement_character(escaped: str, text: str) -> None:
-    assert unwrapped('{"input":"' + escaped + '"}') == (text, True, False)
+    assert unwrap_item('{"input":"' + escaped + '"}') == (text, True, False)
     assert_any_cut_agrees(reader, '{"input":"' + escaped + '"}')
-    assert unwrapped('{"input":"' + escaped) == (text, False, False)
+    assert unwrap_item('{"input":"' + escaped) == (text, False, False)
     assert_any_cut_agrees(reader, '{"input":"' + escaped)
 
 
@@ -126,7 +126,7 @@ def test_half_a_surrogate_pair_becomes_a_replacement_character(escaped: str, tex
     ],
 )
 def test_what_json_does_not_allow_in_a_string_is_kept_as_written(escaped: str, text: str) -> None:
-    assert unwrapped('{"input":"' + escaped + '"}') == (text, True, False)
+    assert unwrap_item('{"input":"' + escaped + '"}') == (text, True, False)
     assert_any_cut_agrees(reader, '{"input":"' + escaped + '"}')
 
 

@@ -22,7 +22,7 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.stages.guard import Guard
 from dragoman.stages.text_calls import MAX_CALL_CHARS, TextCalls
 from laws import assert_any_recut_agrees, assert_linear, recut, run
-from replies import END, START, call, joined, split_delta, text
+from replies import END, START, call, join_deltas, split_delta, text
 
 LOST = Failed(Failure(Kind.LOST, "gone"))
 CALL = '[Called f with args: {"s":"}]"}]'
@@ -34,7 +34,7 @@ def after(*events: Event, end: Event = END, names: tuple[str, ...] = ("f", "g"))
 
 def parts(written: str, *more: Event) -> list[tuple[str, str]]:
     """What a text becomes: `text`, or a call's name, each with its text."""
-    events = joined(after(*text(0, written), *more))
+    events = join_deltas(after(*text(0, written), *more))
     names = {
         event.block: event.what.name if isinstance(event.what, CallBlock) else "text"
         for event in events
@@ -129,7 +129,7 @@ def test_an_incomplete_call_stays_text() -> None:
     half = 'ok [Called f with args: {"path":"x'
     assert parts(half) == [("text", half)]
     events = after(Opened(0, TextBlock()), Delta(0, half), end=LOST, names=("f",))
-    assert joined(events) == [START, Opened(0, TextBlock()), Delta(0, half), LOST]
+    assert join_deltas(events) == [START, Opened(0, TextBlock()), Delta(0, half), LOST]
 
 
 def test_arguments_without_end_are_given_up() -> None:
@@ -156,7 +156,7 @@ def test_a_call_that_is_also_native_is_made_once_in_either_order() -> None:
     assert [name for name, _ in parts(CALL, *native)] == ["f"]
     events = after(*call(0, "f", '{"s":"}]"}'), *text(1, f"a{CALL}b"))
     assert sum(isinstance(event, Opened) and isinstance(event.what, CallBlock) for event in events) == 1
-    assert [event.text for event in joined(events) if isinstance(event, Delta)][1:] == ["ab"]
+    assert [event.text for event in join_deltas(events) if isinstance(event, Delta)][1:] == ["ab"]
 
 
 def test_other_native_calls_pass_and_keep_their_order() -> None:
@@ -187,7 +187,7 @@ ODD = (
 
 def test_any_recut_of_the_deltas_agrees() -> None:
     reply = [START, *text(0, ODD), *call(1, "g", "{}"), END]
-    assert_any_recut_agrees(lambda: TextCalls({"f": None, "g": None}), reply, split_delta, joined)
+    assert_any_recut_agrees(lambda: TextCalls({"f": None, "g": None}), reply, split_delta, join_deltas)
 
 
 ATOMS = ["[", "[Called f", " with args: ", "{", "}", "]", '"', "\\", "`", "```", "\n", "x", " ", "{}]", '{"a":1}]']
@@ -197,9 +197,9 @@ ATOMS = ["[", "[Called f", " with args: ", "{", "}", "]", '"', "\\", "`", "```",
 @given(st.lists(st.sampled_from(ATOMS), max_size=14))
 def test_any_text_in_any_cut_is_taken_alike_and_legal(pieces: list[str]) -> None:
     whole = after(*text(0, "".join(pieces)))
-    assert joined(after(*text(0, *pieces))) == joined(whole)
+    assert join_deltas(after(*text(0, *pieces))) == join_deltas(whole)
     single = [piece for event in text(0, "".join(pieces)) for piece in recut(event, 1, split_delta)]
-    assert joined(after(*single)) == joined(whole)
+    assert join_deltas(after(*single)) == join_deltas(whole)
     trips: list[str] = []
     run(Guard(trips.append), whole)
     assert trips == []

@@ -21,7 +21,7 @@ from dragoman.hub.request import Citation
 from dragoman.stages.guard import Guard
 from dragoman.stages.thinking_tags import NAMES, Mode, ThinkingTags
 from laws import assert_any_recut_agrees, assert_bounded, assert_linear, run
-from replies import END, START, call, joined, split_delta, text
+from replies import END, START, call, join_deltas, split_delta, text
 
 LOST = Failed(Failure(Kind.LOST, "gone"))
 
@@ -32,7 +32,7 @@ def after(mode: Mode, *events: Event) -> list[Event]:
 
 def parts(written: str, mode: Mode = Mode.AS_REASONING) -> list[tuple[str, str]]:
     """What a text becomes: kinds of blocks and their texts."""
-    events = joined(after(mode, *text(0, written)))
+    events = join_deltas(after(mode, *text(0, written)))
     kinds = {event.block: type(event.what) for event in events if isinstance(event, Opened)}
     names = {TextBlock: "text", ThinkingBlock: "thought"}
     return [(names[kinds[event.block]], event.text) for event in events if isinstance(event, Delta)]
@@ -48,7 +48,7 @@ def test_every_name_of_the_tag_is_known(name: str) -> None:
 
 def test_a_tag_split_over_deltas_is_found() -> None:
     events = after(Mode.AS_REASONING, *text(0, "<thin", "king>x</think", "ing>\n\nHi"))
-    assert joined(events) == [
+    assert join_deltas(events) == [
         Opened(0, ThinkingBlock()),
         Delta(0, "x"),
         Closed(0),
@@ -181,7 +181,7 @@ def test_native_thoughts_go_too_when_they_are_removed_and_stay_otherwise() -> No
 def test_other_blocks_keep_their_order_and_get_new_numbers() -> None:
     events = after(Mode.AS_REASONING, *text(0, "<think>x</think>Hi"), *call(1, "f", "{}"), *text(2, "end"))
     assert [event.block for event in events if isinstance(event, Opened)] == [0, 1, 2, 3]
-    assert joined(events)[-3:] == [Opened(3, TextBlock()), Delta(3, "end"), Closed(3)]
+    assert join_deltas(events)[-3:] == [Opened(3, TextBlock()), Delta(3, "end"), Closed(3)]
     trips: list[str] = []
     run(Guard(trips.append), [START, *events, END])
     assert trips == []
@@ -194,7 +194,7 @@ def test_tags_after_native_reasoning_and_blank_text_still_begin_the_reply() -> N
         OpaqueAdded(0, Opaque("kiro", Form.SIGNATURE, "S")),
         Closed(0),
     ]
-    events = joined(after(Mode.AS_REASONING, *native, *text(1, "\n"), *text(2, "<think>x</think>Hi")))
+    events = join_deltas(after(Mode.AS_REASONING, *native, *text(1, "\n"), *text(2, "<think>x</think>Hi")))
     assert [event.text for event in events if isinstance(event, Delta)] == ["n", "\n", "x", "Hi"]
     assert [type(event.what) for event in events if isinstance(event, Opened)] == [
         ThinkingBlock, TextBlock, ThinkingBlock, TextBlock,
@@ -248,15 +248,15 @@ ATOMS = ["<think>", "</think>", "`", "```", "\n", '"', "x", " ", "<", "</th", "~
 @pytest.mark.parametrize("mode", list(Mode))
 @pytest.mark.parametrize("written", WRITTEN)
 def test_any_recut_of_the_deltas_agrees(mode: Mode, written: str) -> None:
-    assert_any_recut_agrees(lambda: ThinkingTags(mode), [START, *text(0, written), END], split_delta, joined)
+    assert_any_recut_agrees(lambda: ThinkingTags(mode), [START, *text(0, written), END], split_delta, join_deltas)
 
 
 @settings(max_examples=100)
 @given(st.lists(st.sampled_from(ATOMS), max_size=14))
 def test_any_text_in_any_cut_is_taken_alike(pieces: list[str]) -> None:
-    whole = joined(after(Mode.AS_REASONING, *text(0, "<think>" + "".join(pieces))))
-    assert joined(after(Mode.AS_REASONING, *text(0, "<think>", *pieces))) == whole
-    assert joined(after(Mode.AS_REASONING, *text(0, *("<think>" + "".join(pieces))))) == whole
+    whole = join_deltas(after(Mode.AS_REASONING, *text(0, "<think>" + "".join(pieces))))
+    assert join_deltas(after(Mode.AS_REASONING, *text(0, "<think>", *pieces))) == whole
+    assert join_deltas(after(Mode.AS_REASONING, *text(0, *("<think>" + "".join(pieces))))) == whole
     kept = "".join(event.text for event in after(Mode.PASS, *text(0, *pieces)) if isinstance(event, Delta))
     assert kept == "".join(pieces)
 

@@ -17,7 +17,7 @@ from e2e import speak_chat, speak_messages, speak_responses
 from e2e.kiro_rig import sign
 from e2e.meaning import CallTool, Meant, Part, Say, Stop, Think
 from fakes.eventstream import event
-from fakes.kiro import FakeKiro, framed, tail, tool, words
+from fakes.kiro import FakeKiro, make_framed, tail, tool, words
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import Running, provider_section, running
 from narrowing import expect
@@ -108,7 +108,7 @@ class StateRig:
 
 def _answer(upstream: str, parts: Sequence[Part], stream: bool) -> Answer:
     if upstream == "kiro":
-        return framed(*(_frame(part) for part in parts), tail("TOOL_USE" if _calls(parts) else "END_TURN"))
+        return make_framed(*(_frame(part) for part in parts), tail("TOOL_USE" if _calls(parts) else "END_TURN"))
     meant = Meant(tuple(parts), Stop.TOOL if _calls(parts) else Stop.NATURAL)
     speaker = SPEAKERS[upstream]
     return Answer(speaker.stream(meant)) if stream else Answer(speaker.whole(meant), content_type="application/json")
@@ -158,6 +158,6 @@ THOUGHT = (Think("She greets me.", "sig-1"), Say("Hello Ada."))
 CALL = (CallTool("call_1", "weather", '{"city": "Oslo"}'),)
 
 
-def stored(response: Response) -> object:
+def read_store_field(response: Response) -> object:
     """Return what a response says about its storage; the SDK's type has no field for it."""
     return response.model_dump()["store"]

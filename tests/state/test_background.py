@@ -23,7 +23,7 @@ from state.background_rig import (
     wait_until,
 )
 from state.state_rig import CALL, HELLO, MODELS, STATELESS, WEATHER, StateRig, state_rigged
-from store.test_both_stores import opened
+from store.test_both_stores import open_at
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +188,7 @@ def test_a_stream_that_is_dropped_at_once_does_not_stay_queued(rig: StateRig) ->
     connection.close()
 
     async def read_statuses() -> set[str]:
-        async with opened(f"sqlite:///{rig.directory}/store.db") as store:
+        async with open_at(f"sqlite:///{rig.directory}/store.db") as store:
             return {row.status for row in await store.responses.list_responses(None, 1000, 0)}
 
     wait_until(lambda: not {"queued", "in_progress"} & asyncio.run(read_statuses()), "a response stays queued")
@@ -288,7 +288,7 @@ def test_events_that_are_too_old_cannot_be_followed_and_the_response_stays(rig: 
     id = read_events(rig.http("POST", "/responses", body=body))[0]["response"]["id"]
 
     async def remove() -> None:
-        async with opened(f"sqlite:///{rig.directory}/store.db") as store:
+        async with open_at(f"sqlite:///{rig.directory}/store.db") as store:
             assert await remove_old_events(store.runs) == 0
             await store.runs.remove_events(int(time.time()) + 9, 100)
 

@@ -16,7 +16,7 @@ from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, provider_section, running
 from state.background_rig import endless, read_events, slow, wait_until
 from state.state_rig import Reply
-from store.test_both_stores import opened
+from store.test_both_stores import open_at
 from wire_json import JsonObject
 
 SETTINGS = """
@@ -167,7 +167,7 @@ def test_a_response_whose_key_was_revoked_is_not_run(pair: Pair, tmp_path: Path)
         pair.ask(pair.second, "POST", f"/responses/{one}/cancel")
 
     async def read_status() -> str:
-        async with opened(f"sqlite:///{tmp_path}/store.db") as store:
+        async with open_at(f"sqlite:///{tmp_path}/store.db") as store:
             return next(row.status for row in await store.responses.list_responses(None, 9, 0) if row.id == id)
 
     wait_until(lambda: asyncio.run(read_status()) == "failed", "it did not fail")

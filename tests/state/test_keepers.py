@@ -16,7 +16,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
         yield shared
 
 
-def kept(request: ReceivedRequest) -> Answer | None:
+def answer_kept(request: ReceivedRequest) -> Answer | None:
     return keeper(request) if "/responses" in request.path else None
 
 
@@ -36,7 +36,7 @@ def keeper(request: ReceivedRequest) -> Answer:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_bytes_pass_and_later_requests_go_to_the_keeper_alone(rig: StateRig, stream: bool) -> None:
-    rig.fakes["openai"].intercept = kept
+    rig.fakes["openai"].intercept = answer_kept
     first = {"model": "openai/m", "input": "Hi", "stream": stream}
     reply = rig.http("POST", "/responses", body=first)
     assert reply.status == 200
@@ -78,7 +78,7 @@ def test_an_item_that_the_vendor_keeps_is_referred_to_by_its_owner_alone(rig: St
 
 
 def test_a_keeper_runs_background_responses_itself(rig: StateRig) -> None:
-    rig.fakes["openai"].intercept = kept
+    rig.fakes["openai"].intercept = answer_kept
     started = rig.http("POST", "/responses", body={"model": "openai/m", "input": "Hi", "background": True})
     assert (started.status, started.json["id"]) == (200, "resp_up")
     assert rig.calls("openai")[-1].json["background"] is True
@@ -87,7 +87,7 @@ def test_a_keeper_runs_background_responses_itself(rig: StateRig) -> None:
 
 
 def test_what_one_provider_keeps_cannot_be_continued_by_another(rig: StateRig) -> None:
-    rig.fakes["openai"].intercept = kept
+    rig.fakes["openai"].intercept = answer_kept
     rig.http("POST", "/responses", body={"model": "openai/m", "input": "Hi"})
     with pytest.raises(openai.BadRequestError) as refused:
         rig.create(model="chat/m", input="Go on", previous_response_id="resp_up")

@@ -5,7 +5,18 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from state.state_rig import AGAIN, CALL, HELLO, MODELS, STATELESS, THOUGHT, WEATHER, StateRig, state_rigged, stored
+from state.state_rig import (
+    AGAIN,
+    CALL,
+    HELLO,
+    MODELS,
+    STATELESS,
+    THOUGHT,
+    WEATHER,
+    StateRig,
+    read_store_field,
+    state_rigged,
+)
 
 upstreams = pytest.mark.parametrize("upstream", STATELESS)
 modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -25,11 +36,15 @@ def test_a_later_turn_sends_what_a_client_without_state_would_have_sent(
     model = MODELS[upstream]
     rig.plays(upstream, HELLO, AGAIN, AGAIN, stream=stream)
     first = rig.create(stream=stream, model=model, instructions="Be brief.", input="I am Ada.", store=True)
-    assert (stored(first), first.previous_response_id, first.output_text) == (True, None, "Hello Ada.")
+    assert (read_store_field(first), first.previous_response_id, first.output_text) == (True, None, "Hello Ada.")
     second = rig.create(
         stream=stream, model=model, instructions="Be kind.", input="Who am I?", previous_response_id=first.id
     )
-    assert (stored(second), second.previous_response_id, second.output_text) == (True, first.id, "Your name is Ada.")
+    assert (read_store_field(second), second.previous_response_id, second.output_text) == (
+        True,
+        first.id,
+        "Your name is Ada.",
+    )
     whole = [
         {"role": "user", "content": "I am Ada."},
         {"role": "assistant", "content": "Hello Ada."},
@@ -162,7 +177,7 @@ def test_tokens_of_the_whole_context_are_counted(rig: StateRig) -> None:
 def test_a_request_that_is_not_to_be_stored_leaves_nothing_on_the_disk(rig: StateRig) -> None:
     rig.plays("chat", HELLO)
     made = rig.create(model="chat/m", input="unmistakable-canary", store=False)
-    assert stored(made) is False
+    assert read_store_field(made) is False
     with pytest.raises(openai.NotFoundError):
         rig.sdk.responses.retrieve(made.id)
     files = [file for file in rig.directory.rglob("*") if file.is_file()]

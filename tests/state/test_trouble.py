@@ -11,7 +11,7 @@ import pytest
 from e2e import speak_chat
 from e2e.meaning import Ending, Meant, Say, Stop
 from fakes.upstream import Answer, End
-from state.state_rig import HELLO, SETTINGS, StateRig, state_rigged, stored
+from state.state_rig import HELLO, SETTINGS, StateRig, read_store_field, state_rigged
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_nothing_is_kept_where_the_configuration_says_so(tmp_path_factory: pytes
     with state_rigged(tmp_path_factory.mktemp("off"), SETTINGS + "[responses]\nstore = false\n") as rig:
         rig.plays("chat", HELLO)
         made = rig.create(model="chat/m", input="unmistakable-canary")
-        assert stored(made) is False
+        assert read_store_field(made) is False
         with pytest.raises(openai.NotFoundError):
             rig.sdk.responses.retrieve(made.id)
         items = [{"role": "user", "content": "unmistakable-canary"}]
@@ -79,7 +79,7 @@ def test_a_store_that_fails_costs_no_reply_and_is_reported(
         kept = rig.create(stream=stream, model="chat/m", input="Hi")
         rig.break_store()
         made = rig.create(stream=stream, model="chat/m", input="Hi")
-        assert (stored(made), made.output_text) == (False, "Hello Ada.")
+        assert (read_store_field(made), made.output_text) == (False, "Hello Ada.")
         later = rig.http("POST", "/responses", body={"model": "chat/m", "input": "Hi", "stream": stream})
         assert int(later.headers["x-dragoman-loss"]) >= 1
         needs = rig.http("POST", "/responses", body={"model": "chat/m", "input": "?", "previous_response_id": kept.id})

@@ -76,7 +76,7 @@ def test_a_client_that_answers_no_ping_is_disconnected(tmp_path_factory: pytest.
         assert pings
         assert all(isinstance(ping, Ping) for ping in pings)
         assert isinstance(closed, CloseConnection)
-        assert (closed.code, closed.reason) == (1001, "no sign of the client for 0.7 s")
+        assert (closed.code, closed.reason) == (1001, "nothing received from the client for 0.7 s")
 
 
 def test_a_client_that_answers_pings_stays_connected(tmp_path_factory: pytest.TempPathFactory) -> None:

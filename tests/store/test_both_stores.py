@@ -22,7 +22,7 @@ Story = Callable[[Store], Awaitable[None]]
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Store]:
+async def open_at(url: str) -> AsyncIterator[Store]:
     store = await open_store(url)
     try:
         yield store
@@ -32,7 +32,7 @@ async def opened(url: str) -> AsyncIterator[Store]:
 
 def run_with_store(url: str, use: Story) -> None:
     async def run() -> None:
-        async with opened(url) as store:
+        async with open_at(url) as store:
             await use(store)
 
     asyncio.run(run())
@@ -117,7 +117,7 @@ def test_an_id_takes_precedence_over_a_name(store_url: str) -> None:
 
 def test_the_first_key_is_added_once_even_if_several_gateways_start(store_url: str) -> None:
     async def use(store: Store) -> None:
-        async with opened(store_url) as other:
+        async with open_at(store_url) as other:
             made = await asyncio.gather(
                 store.add_first_key(key(1, "first"), b"1"), other.add_first_key(key(2, "first"), b"2")
             )
@@ -139,7 +139,7 @@ def test_the_last_use_of_a_key_is_stored(store_url: str) -> None:
 
 def test_the_version_changes_if_another_process_changes_the_keys(store_url: str) -> None:
     async def use(store: Store) -> None:
-        async with opened(store_url) as other:
+        async with open_at(store_url) as other:
             seen = [await store.version()]
             await other.add_key(key(1, "one"), b"1")
             seen.append(await store.version())

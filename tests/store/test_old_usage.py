@@ -13,11 +13,11 @@ from dragoman.store.usage_rows import UsageRow
 from store.rows import EVER, row, row_at
 
 
-def aged(number: int, days: float) -> UsageRow:
+def make_old_row(number: int, days: float) -> UsageRow:
     return row_at(int(time.time() * 1000 - days * DAY_MS), number)
 
 
-async def kept(store: Store) -> list[str]:
+async def list_kept(store: Store) -> list[str]:
     return [one.request_id for one in await store.usage_rows(EVER)]
 
 
@@ -27,10 +27,10 @@ def test_the_oldest_rows_are_removed_first_up_to_a_limit(store_url: str) -> None
         await store.append_usage([row(number) for number in (5, 3, 1, 2, 4)])
         before_ms = row(4).time_ms
         assert await store.remove_usage(before_ms, 2) == 2
-        assert await kept(store) == ["req_3", "req_4", "req_5"]
+        assert await list_kept(store) == ["req_3", "req_4", "req_5"]
         assert await store.remove_usage(before_ms, 2) == 1
         assert await store.remove_usage(before_ms, 2) == 0
-        assert await kept(store) == ["req_4", "req_5"]
+        assert await list_kept(store) == ["req_4", "req_5"]
         await store.close()
 
     asyncio.run(story())
@@ -40,10 +40,10 @@ def test_more_than_one_batch_is_removed_and_logged(store_url: str, caplog: pytes
     async def story() -> None:
         store = await open_store(store_url)
         await store.append_usage(
-            [*(aged(number, 31) for number in range(REMOVE_BATCH + 1)), aged(REMOVE_BATCH + 1, 29)]
+            [*(make_old_row(number, 31) for number in range(REMOVE_BATCH + 1)), make_old_row(REMOVE_BATCH + 1, 29)]
         )
         await remove_old_usage(store, 30)
-        assert await kept(store) == [f"req_{REMOVE_BATCH + 1}"]
+        assert await list_kept(store) == [f"req_{REMOVE_BATCH + 1}"]
         await store.close()
 
     with caplog.at_level(logging.INFO):
@@ -54,12 +54,12 @@ def test_more_than_one_batch_is_removed_and_logged(store_url: str, caplog: pytes
 def test_two_gateways_may_remove_at_once(store_url: str) -> None:
     async def story() -> None:
         first, second = await open_store(store_url), await open_store(store_url)
-        await first.append_usage([aged(number, 9 + number % 5) for number in range(500)])
+        await first.append_usage([make_old_row(number, 9 + number % 5) for number in range(500)])
         before_ms = int(time.time() * 1000 - 8 * DAY_MS)
         removed = await asyncio.gather(*(store.remove_usage(before_ms, 100) for store in (first, second) * 10))
         await remove_old_usage(first, 8)
         assert sum(removed) <= 500
-        assert await kept(second) == []
+        assert await list_kept(second) == []
         await first.close()
         await second.close()
 
@@ -69,7 +69,7 @@ def test_two_gateways_may_remove_at_once(store_url: str) -> None:
 def test_an_edited_setting_applies_and_without_it_nothing_is_removed(tmp_path: Path) -> None:
     async def story() -> None:
         store = await open_store(f"sqlite:///{tmp_path}/usage.db")
-        await store.append_usage([aged(1, 4000)])
+        await store.append_usage([make_old_row(1, 4000)])
         days: list[float | None] = [None]
         reads = 0
 
@@ -85,10 +85,10 @@ def test_an_edited_setting_applies_and_without_it_nothing_is_removed(tmp_path: P
         async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(remove_old_usage_forever(store, read_setting, every_s=0.01))
             await wait_until_read(3)
-            assert await kept(store) == ["req_1"]
+            assert await list_kept(store) == ["req_1"]
             days[0] = 1.0
             await wait_until_read(reads + 2)
-            assert await kept(store) == []
+            assert await list_kept(store) == []
             watching.cancel()
         await store.close()
 

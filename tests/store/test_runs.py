@@ -18,19 +18,19 @@ from dragoman.store.response_rows import (
     Run,
     RunEvents,
 )
-from store.test_both_stores import opened, run_with_store
+from store.test_both_stores import open_at, run_with_store
 from store.test_stored_responses import FAR, HELLO, NOW, REPLY, response
 
 MOST = 100
 
 
-def queued(id: str, owner: str = "alice") -> ResponseRow:
+def make_queued_row(id: str, owner: str = "alice") -> ResponseRow:
     return replace(response(id, [HELLO], [], owner), status="queued", mode=BACKGROUND_STREAM)
 
 
 async def queue(store: Store, id: str, owner: str = "alice", most: int = MOST) -> bool:
     run = QueuedRun(b"request of " + id.encode(), b"first\n\nsecond\n\n", 1)
-    return await store.runs.queue_run(queued(id, owner), [HELLO], run, most)
+    return await store.runs.queue_run(make_queued_row(id, owner), [HELLO], run, most)
 
 
 async def claim(store: Store, token: str, per_owner: int = MOST) -> Run | None:
@@ -120,7 +120,7 @@ def test_claims_of_many_processes_never_meet(store_url: str) -> None:
             await queue(store, f"resp_{number}", owner="alice" if number % 2 else "bob")
 
         async def take(name: str) -> list[str]:
-            async with opened(store_url) as own:
+            async with open_at(store_url) as own:
                 taken: list[str] = []
                 while runs := await own.runs.claim_runs([f"{name}{len(taken)}{n}" for n in range(3)], NOW + 10, MOST):
                     taken += [run.row.id for run in runs]
@@ -135,7 +135,7 @@ def test_claims_of_many_processes_never_meet(store_url: str) -> None:
 def test_a_conversation_is_locked_until_its_background_response_ends(store_url: str) -> None:
     async def use(store: Store) -> None:
         await store.responses.add_conversation(ConversationRow("alice", "conv_1", NOW, b"{}"), [])
-        row = replace(queued("resp_1"), conversation="conv_1")
+        row = replace(make_queued_row("resp_1"), conversation="conv_1")
         await store.runs.queue_run(row, [HELLO], QueuedRun(b""), MOST)
         lock = ConversationLock("x", NOW + 60)
         assert not await store.responses.lock_conversation("alice", "conv_1", lock, NOW)

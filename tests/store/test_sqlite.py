@@ -17,7 +17,7 @@ from store.rows import row
 
 
 @asynccontextmanager
-async def opened(path: Path) -> AsyncIterator[SqliteStore]:
+async def open_at(path: Path) -> AsyncIterator[SqliteStore]:
     store = await open_store(f"sqlite:///{path}")
     assert isinstance(store, SqliteStore)
     try:
@@ -51,7 +51,7 @@ def test_file_and_directory_are_accessible_to_their_owner_only(tmp_path: Path) -
     path = tmp_path / "share" / "dragoman" / "dragoman.db"
 
     async def scenario() -> None:
-        async with opened(path) as store:
+        async with open_at(path) as store:
             await store.write(insert)
             names = {file.name for file in path.parent.iterdir()}
             assert names == {"dragoman.db", "dragoman.db-wal", "dragoman.db-shm"}
@@ -67,7 +67,7 @@ def test_a_file_that_others_could_read_is_made_private(tmp_path: Path) -> None:
     path.chmod(0o644)
 
     async def scenario() -> None:
-        async with opened(path):
+        async with open_at(path):
             assert mode(path) == 0o600
 
     asyncio.run(scenario())
@@ -75,7 +75,7 @@ def test_a_file_that_others_could_read_is_made_private(tmp_path: Path) -> None:
 
 def test_the_store_uses_write_ahead_logging_and_normal_synchronisation(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with opened(tmp_path / "dragoman.db") as store:
+        async with open_at(tmp_path / "dragoman.db") as store:
             assert await store.read(lambda connection: connection.pragma("journal_mode")) == "wal"
             assert await store.read(lambda connection: connection.pragma("synchronous")) == 1
 
@@ -85,7 +85,7 @@ def test_the_store_uses_write_ahead_logging_and_normal_synchronisation(tmp_path:
 def test_the_schema_is_created_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         for _ in range(2):
-            async with opened(tmp_path / "dragoman.db") as store:
+            async with open_at(tmp_path / "dragoman.db") as store:
                 version = await store.read(lambda connection: connection.pragma("user_version"))
                 assert version == len(MIGRATIONS)
 
@@ -102,7 +102,7 @@ def test_cut_calls_that_name_no_tenant_are_dropped_and_everything_else_stays(tmp
         older.execute("INSERT INTO cut_calls (digest, lost, expires_at) VALUES (x'01', x'02', 9999999999)")
 
     async def scenario() -> None:
-        async with opened(path) as store:
+        async with open_at(path) as store:
             assert not await store.has_cuts(0)
             await store.remember_cut("a", b"\x01", b"lost", 1000)
             assert await store.recall_cut("a", (b"\x01",), 1001) == b"lost"
@@ -155,7 +155,7 @@ def test_a_failed_write_is_rolled_back_and_the_store_stays_usable(tmp_path: Path
         raise LookupError("changed my mind")
 
     async def scenario() -> None:
-        async with opened(tmp_path / "dragoman.db") as store:
+        async with open_at(tmp_path / "dragoman.db") as store:
             with pytest.raises(LookupError):
                 await store.write(insert_and_fail)
             assert await store.read(count) == 0
@@ -183,7 +183,7 @@ def test_the_event_loop_runs_while_the_store_waits_for_a_lock(tmp_path: Path) ->
         other.close()
 
     async def run() -> None:
-        async with opened(path) as store:
+        async with open_at(path) as store:
             await scenario(store)
 
     asyncio.run(run())
@@ -192,7 +192,7 @@ def test_the_event_loop_runs_while_the_store_waits_for_a_lock(tmp_path: Path) ->
 def test_the_version_changes_with_the_keys_only(tmp_path: Path) -> None:
     async def scenario() -> None:
         path = tmp_path / "dragoman.db"
-        async with opened(path) as mine, opened(path) as theirs:
+        async with open_at(path) as mine, open_at(path) as theirs:
             before = await mine.version()
             await theirs.write(insert)
             after = await mine.version()

@@ -78,10 +78,10 @@ class Outside:
         self.plays(upstream, answer)
         response = self.ask(client, f"{upstream}/m", stream, **fields)
         assert response.status == 200, response.body
-        return folded(client, response.body) if stream else GRAMMARS[client].whole(response.body)
+        return fold_events(client, response.body) if stream else GRAMMARS[client].whole(response.body)
 
 
-def folded(client: str, body: bytes) -> JsonObject:
+def fold_events(client: str, body: bytes) -> JsonObject:
     """Return the reply of a stream; raises Illegal if it violates the grammar."""
     return grammar_chat.fold(body, usage_requested=True) if client == "chat" else GRAMMARS[client].fold(body)
 

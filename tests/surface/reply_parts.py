@@ -14,7 +14,7 @@ STOPPED = {"type": "message_stop"}
 TOOL_ENDS = {"chat": "tool_calls", "messages": "tool_use", "responses": "completed"}
 
 
-def called(*pieces: JsonObject) -> JsonObject:
+def make_call_chunk(*pieces: JsonObject) -> JsonObject:
     return chunk({"tool_calls": list(pieces)})
 
 
@@ -76,7 +76,7 @@ def text_in(client: str, reply: JsonObject) -> str | None:
     return "".join(part["text"] for part in parts) or None
 
 
-def broken(client: str, body: bytes) -> str:
+def read_broken_text(client: str, body: bytes) -> str:
     """Return the text of a stream before its error; raises Illegal if it ends otherwise."""
     text: str = GRAMMARS[client].fold_broken(body)[0]
     return text

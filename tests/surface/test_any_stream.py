@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fakes.upstream import Answer
 from grammar_sse import Illegal
-from surface.outside import GRAMMARS, PROTOCOLS, Outside, folded, sse
+from surface.outside import GRAMMARS, PROTOCOLS, Outside, fold_events, sse
 from surface.vendor_replies import CHAT_END, MESSAGES_USAGE, chunk, message, response, text_item
 from wire_json import JsonObject
 
@@ -42,30 +42,30 @@ CHAT: list[Event] = [
 ]
 
 
-def opened(index: int, **block: object) -> JsonObject:
+def make_block_start(index: int, **block: object) -> JsonObject:
     return {"type": "content_block_start", "index": index, "content_block": block}
 
 
-def grown(index: int, **delta: object) -> JsonObject:
+def make_block_delta(index: int, **delta: object) -> JsonObject:
     return {"type": "content_block_delta", "index": index, "delta": delta}
 
 
 MESSAGES: list[Event] = [
     {"type": "message_start", "message": message()},
     {"type": "ping"},
-    opened(0, type="text", text=""),
-    grown(0, type="text_delta", text="é👍"),
+    make_block_start(0, type="text", text=""),
+    make_block_delta(0, type="text_delta", text="é👍"),
     {"type": "content_block_stop", "index": 0},
-    opened(1, type="thinking", thinking="", signature=""),
-    grown(1, type="thinking_delta", thinking="hm"),
-    grown(1, type="signature_delta", signature="s"),
+    make_block_start(1, type="thinking", thinking="", signature=""),
+    make_block_delta(1, type="thinking_delta", thinking="hm"),
+    make_block_delta(1, type="signature_delta", signature="s"),
     {"type": "content_block_stop", "index": 1},
-    opened(2, type="tool_use", id="toolu_1", name="weather", input={}),
-    grown(2, type="input_json_delta", partial_json='{"a":1}'),
+    make_block_start(2, type="tool_use", id="toolu_1", name="weather", input={}),
+    make_block_delta(2, type="input_json_delta", partial_json='{"a":1}'),
     {"type": "content_block_stop", "index": 2},
-    opened(3, type="server_tool_use", id="srvtoolu_1", name="web_search", input={"query": "q"}),
-    opened(4, type="web_search_tool_result", tool_use_id="srvtoolu_1", content=[]),
-    opened(5, type="redacted_thinking", data="r"),
+    make_block_start(3, type="server_tool_use", id="srvtoolu_1", name="web_search", input={"query": "q"}),
+    make_block_start(4, type="web_search_tool_result", tool_use_id="srvtoolu_1", content=[]),
+    make_block_start(5, type="redacted_thinking", data="r"),
     {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": MESSAGES_USAGE},
     {"type": "message_delta", "delta": {"stop_reason": "max_tokens"}, "usage": {"output_tokens": 9}},
     {"type": "message_stop"},
@@ -113,7 +113,7 @@ def pieces(upstream: str) -> st.SearchStrategy[list[Event]]:
 
 def is_legal(client: str, body: bytes) -> bool:
     readers: tuple[Callable[[], object], ...] = (
-        lambda: folded(client, body),
+        lambda: fold_events(client, body),
         lambda: GRAMMARS[client].fold_broken(body),
     )
     for read in readers:

@@ -22,7 +22,7 @@ CALLS = [
 ]
 
 
-def called(stream: bool) -> Answer:
+def make_call_answer(stream: bool) -> Answer:
     if not stream:
         return Answer(json.dumps(chat({"tool_calls": CALLS}, "tool_calls")).encode(), content_type=JSON)
     deltas = [
@@ -48,7 +48,7 @@ def history(client: str, reply: JsonObject) -> JsonObject:
 @pytest.mark.parametrize("client", ["messages", "responses"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_the_signature_of_a_call_returns_to_it(gate: Outside, client: str, stream: bool) -> None:
-    reply = gate.read_reply(client, "chat", called(stream), stream)
+    reply = gate.read_reply(client, "chat", make_call_answer(stream), stream)
     fake = gate.plays("chat", Answer(WHOLE["chat"], content_type=JSON))
     answer = gate.ask(client, "chat/m", **history(client, reply))
     assert answer.status == 200, answer.body
@@ -59,7 +59,7 @@ def test_the_signature_of_a_call_returns_to_it(gate: Outside, client: str, strea
 
 @pytest.mark.parametrize("client", ["messages", "responses"])
 def test_another_upstream_does_not_get_it(gate: Outside, client: str) -> None:
-    reply = gate.read_reply(client, "chat", called(True))
+    reply = gate.read_reply(client, "chat", make_call_answer(True))
     other = "responses" if client == "messages" else "messages"
     fake = gate.plays(other, Answer(WHOLE[other], content_type=JSON))
     answer = gate.ask(client, f"{other}/m", **history(client, reply))

@@ -6,7 +6,7 @@ import pytest
 
 from fakes.upstream import Answer
 from grammar_sse import Illegal
-from surface.outside import JSON, PROTOCOLS, Outside, folded
+from surface.outside import JSON, PROTOCOLS, Outside, fold_events
 from surface.vendor_replies import STREAM, WHOLE
 
 clients = pytest.mark.parametrize("client", PROTOCOLS)
@@ -41,4 +41,4 @@ def test_the_grammars_refuse_a_stream_from_which_any_event_is_missing(gate: Outs
             continue
         rest = b"".join(other + b"\n\n" for other in (*blocks[:place], *blocks[place + 1 :]))
         with pytest.raises((Illegal, KeyError, IndexError, AttributeError)):
-            folded(client, rest)
+            fold_events(client, rest)

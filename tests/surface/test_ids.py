@@ -12,7 +12,7 @@ from surface.vendor_replies import CHAT_END, WHOLE, chat, chunk
 ODD = ["functions.weather:0", "call|x/y+z=", "aufruf-ß", "{}", "a b"]
 
 
-def called(id: str, stream: bool) -> Answer:
+def make_call_answer(id: str, stream: bool) -> Answer:
     call = {"id": id, "type": "function", "function": {"name": "weather", "arguments": "{}"}}
     if not stream:
         return Answer(json.dumps(chat({"tool_calls": [call]}, "tool_calls")).encode(), content_type=JSON)
@@ -23,7 +23,7 @@ def called(id: str, stream: bool) -> Answer:
 @pytest.mark.parametrize("id", ODD)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_an_odd_id_is_legal_for_the_client_and_returns_as_it_was(gate: Outside, id: str, stream: bool) -> None:
-    reply = gate.read_reply("messages", "chat", called(id, stream), stream)
+    reply = gate.read_reply("messages", "chat", make_call_answer(id, stream), stream)
     seen = reply["content"][0]["id"]
     assert re.fullmatch(r"[A-Za-z0-9_-]+", seen)
     fake = gate.plays("chat", Answer(WHOLE["chat"], content_type=JSON))

@@ -15,14 +15,14 @@ from surface.reply_parts import (
     STOPPED,
     TOOL_ENDS,
     block,
-    broken,
-    called,
     calls_in,
     chat,
     end_in,
     ending,
+    make_call_chunk,
     messages,
     piece,
+    read_broken_text,
     text,
     text_in,
 )
@@ -48,7 +48,9 @@ def test_a_head_repeated_in_every_chunk_is_sent_once(gate: Outside, client: str)
     head = {"id": "t0", "type": "function", "name": "weather"}
     chunks = [chunk({"role": "assistant", "content": letter}) for letter in "Hello"]
     reply = gate.read_reply(
-        client, "chat", chat(*chunks, called(piece(0, '{"a":', **head)), called(piece(0, "1}", **head)))
+        client,
+        "chat",
+        chat(*chunks, make_call_chunk(piece(0, '{"a":', **head)), make_call_chunk(piece(0, "1}", **head))),
     )
     assert text_in(client, reply) == "Hello"
     assert calls_in(client, reply) == [("t0", "weather", {"a": 1})]
@@ -61,23 +63,23 @@ def test_indices_may_start_anywhere_skip_or_be_missing(
 ) -> None:
     chunks = []
     for number, place in enumerate(places):
-        chunks.append(called(piece(place, "{", id=f"t{number}", type="function", name="weather")))
-        chunks.append(called(piece(place, f'"a":{number}}}', **({} if place else {"id": f"t{number}"}))))
+        chunks.append(make_call_chunk(piece(place, "{", id=f"t{number}", type="function", name="weather")))
+        chunks.append(make_call_chunk(piece(place, f'"a":{number}}}', **({} if place else {"id": f"t{number}"}))))
     reply = gate.read_reply(client, "chat", chat(*chunks, finish="tool_calls"))
     assert calls_in(client, reply) == [("t0", "weather", {"a": 0}), ("t1", "weather", {"a": 1})]
 
 
 @others
 def test_interleaved_calls_come_apart(gate: Outside, client: str) -> None:
-    opened = [called(piece(place, id=f"t{place}", type="function", name="weather")) for place in (0, 1)]
-    pieces = [called(piece(place, text)) for place, text in ((0, '{"a":'), (1, "{"), (0, "1}"), (1, "}"))]
+    opened = [make_call_chunk(piece(place, id=f"t{place}", type="function", name="weather")) for place in (0, 1)]
+    pieces = [make_call_chunk(piece(place, text)) for place, text in ((0, '{"a":'), (1, "{"), (0, "1}"), (1, "}"))]
     reply = gate.read_reply(client, "chat", chat(*opened, *pieces, finish="tool_calls"))
     assert calls_in(client, reply) == [("t0", "weather", {"a": 1}), ("t1", "weather", {})]
 
 
 @others
 def test_two_entries_for_one_call_and_a_null_delta(gate: Outside, client: str) -> None:
-    both = called(piece(0, '{"a"', id="t0", type="function", name="weather"), piece(0, ":1}"))
+    both = make_call_chunk(piece(0, '{"a"', id="t0", type="function", name="weather"), piece(0, ":1}"))
     null = {**chunk({}), "choices": [{"index": 0, "delta": None, "finish_reason": None}]}
     reply = gate.read_reply(client, "chat", chat(null, both, null, finish="tool_calls"))
     assert calls_in(client, reply) == [("t0", "weather", {"a": 1})]
@@ -102,7 +104,9 @@ def test_no_arguments_are_an_empty_object_and_an_object_is_serialised(
         start = {"type": "tool_use", "id": "t0", "name": "weather", "input": arguments or {}}
         answer = messages(*block(0, start), stop="tool_use")
     else:
-        answer = chat(called(piece(0, arguments, id="t0", type="function", name="weather")), finish="tool_calls")
+        answer = chat(
+            make_call_chunk(piece(0, arguments, id="t0", type="function", name="weather")), finish="tool_calls"
+        )
     reply = gate.read_reply(client, "messages" if client == "chat" else "chat", answer)
     assert calls_in(client, reply) == [("t0", "weather", arguments or {})]
 
@@ -150,7 +154,9 @@ def test_usage_is_requested_even_if_the_client_does_not_want_it(gate: Outside) -
 
 @others
 def test_a_natural_end_after_a_call_is_an_end_for_the_call(gate: Outside, client: str) -> None:
-    reply = gate.read_reply(client, "chat", chat(called(piece(0, "{}", id="t0", type="function", name="weather"))))
+    reply = gate.read_reply(
+        client, "chat", chat(make_call_chunk(piece(0, "{}", id="t0", type="function", name="weather")))
+    )
     assert end_in(client, reply) == TOOL_ENDS[client]
 
 
@@ -260,13 +266,13 @@ def test_an_end_without_done_is_a_success_and_one_before_the_finish_is_none(gate
     reply = gate.read_reply(client, "chat", Answer(sse(ROLE, chunk({"content": "Hi"}), chunk({}, "stop"))))
     assert text_in(client, reply) == "Hi"
     gate.plays("chat", Answer(sse(ROLE, chunk({"content": "Hi"}))))
-    assert broken(client, gate.ask(client, "chat/m", True).body) == "Hi"
+    assert read_broken_text(client, gate.ask(client, "chat/m", True).body) == "Hi"
 
 
 @elsewhere
 def test_a_message_that_never_stops_is_an_error(gate: Outside, client: str) -> None:
     gate.plays("messages", Answer(sse(STARTED, *text(0, "Hi"), ending())))
-    assert broken(client, gate.ask(client, "messages/m", True).body) == "Hi"
+    assert read_broken_text(client, gate.ask(client, "messages/m", True).body) == "Hi"
 
 
 def test_a_misplaced_done_and_what_follows_are_ignored(gate: Outside) -> None:
@@ -288,7 +294,7 @@ def test_an_error_is_a_status_before_the_first_word_and_an_event_after_it(gate: 
     gate.plays("chat", Answer(sse(ROLE, chunk({"content": "Hi"}), error)))
     reply = gate.ask(client, "chat/m", True)
     assert reply.status == 200
-    assert broken(client, reply.body) == "Hi"
+    assert read_broken_text(client, reply.body) == "Hi"
     assert b"Slow down." in reply.body
 
 
@@ -303,7 +309,7 @@ def test_a_filter_in_mid_stream_keeps_the_text_so_far(gate: Outside, client: str
 def test_another_id_or_model_in_mid_stream_is_an_error(gate: Outside, client: str) -> None:
     for change in ({"id": "chatcmpl-2"}, {"model": "x"}):
         gate.plays("chat", Answer(sse(ROLE, chunk({"content": "a"}), chunk({"content": "b"}, **change), *CHAT_END)))
-        assert broken(client, gate.ask(client, "chat/m", True).body) == "a"
+        assert read_broken_text(client, gate.ask(client, "chat/m", True).body) == "a"
     late: list[JsonObject | str] = [
         {**ROLE, "id": "", "model": ""},
         chunk({"content": "Hi"}),

@@ -104,7 +104,7 @@ def whole(upstream: str, text: str, arguments: str, id: str) -> bytes:
     return json.dumps(visible_text).encode()
 
 
-def unescaped(body: bytes) -> bytes:
+def unescape_text(body: bytes) -> bytes:
     """What a client reads that resolves every escape, however often it does."""
     for _ in range(3):
         for character in set(SECRET):
@@ -158,8 +158,8 @@ def test_escapes_do_not_hide_it_from_us_in_a_translated_stream(
     gate.plays(upstream, Answer(stream(upstream, f"You sent {written}.", arguments, size)))
     answer = gate.ask(client, f"{upstream}/m", True)
     assert answer.status == 200
-    assert SECRET.encode() not in unescaped(visible_text(client, answer.body).encode())
-    assert SECRET.encode() not in unescaped(answer.body)
+    assert SECRET.encode() not in unescape_text(visible_text(client, answer.body).encode())
+    assert SECRET.encode() not in unescape_text(answer.body)
 
 
 @crossed
@@ -170,7 +170,7 @@ def test_a_translated_whole_reply_does_not_repeat_it(gate: Outside, client: str,
     answer = gate.ask(client, f"{upstream}/m")
     assert answer.status == 200, answer.body
     assert b"You sent ***, I think." in answer.body
-    assert SECRET.encode() not in unescaped(answer.body)
+    assert SECRET.encode() not in unescape_text(answer.body)
 
 
 @crossed
@@ -195,7 +195,7 @@ def test_escapes_do_not_hide_it_from_us_in_bytes_that_pass(
     answer = gate.ask(upstream, f"{upstream}/m", streamed)
     assert answer.status == 200
     assert b"I think" in answer.body
-    assert SECRET.encode() not in unescaped(answer.body)
+    assert SECRET.encode() not in unescape_text(answer.body)
 
 
 @clients
@@ -213,7 +213,7 @@ def test_escapes_do_not_hide_it_from_us_in_an_error(
     answer = gate.ask(client, f"{upstream}/m", streamed)
     assert answer.status >= 400
     assert b"out of luck" in answer.body
-    assert SECRET.encode() not in unescaped(answer.body)
+    assert SECRET.encode() not in unescape_text(answer.body)
 
 
 @pytest.mark.parametrize("written", [SECRET, ESCAPED], ids=["as it is", "escaped"])
@@ -232,5 +232,5 @@ def test_a_list_of_models_does_not_repeat_it(tmp_path: Path, written: str) -> No
     for answer in answers:
         assert answer.status == 200, answer.body
         assert b"m" in answer.body
-        assert SECRET.encode() not in unescaped(answer.body)
+        assert SECRET.encode() not in unescape_text(answer.body)
     assert b"The ***" in answers[1].body

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fakes.upstream import Answer
-from surface.outside import GRAMMARS, JSON, PROTOCOLS, Outside, folded
+from surface.outside import GRAMMARS, JSON, PROTOCOLS, Outside, fold_events
 from surface.vendor_replies import STREAM, WHOLE
 
 KINDS = ["text/event-stream", "application/json", "text/plain", "application/octet-stream", "text/html", ""]
@@ -23,7 +23,7 @@ def test_a_document_becomes_the_requested_stream(gate: Outside, client: str, ups
     answer = gate.ask(client, f"{upstream}/m", True)
     assert answer.status == 200, answer.body
     assert answer.headers["content-type"].startswith("text/event-stream")
-    assert "Hello" in json.dumps(folded(client, answer.body))
+    assert "Hello" in json.dumps(fold_events(client, answer.body))
 
 
 @clients
@@ -46,7 +46,7 @@ def test_a_stream_under_a_wrong_name_is_a_stream(gate: Outside, client: str, ups
     assert answer.status == 200, answer.body
     assert b"Hel" in answer.body
     if client != upstream:
-        assert "Hello" in json.dumps(folded(client, answer.body))
+        assert "Hello" in json.dumps(fold_events(client, answer.body))
 
 
 @clients

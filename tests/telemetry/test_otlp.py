@@ -44,7 +44,7 @@ def span(given: Outcome) -> Span | None:
     return found
 
 
-def recorded(given: Outcome) -> Span:
+def read_span(given: Outcome) -> Span:
     found = span(given)
     assert found is not None
     return found
@@ -52,7 +52,9 @@ def recorded(given: Outcome) -> Span:
 
 def test_a_request_is_a_span_with_the_attributes_of_the_convention() -> None:
     usage = Usage(input=10, output=7, cache_read=4, cache_write=2, reasoning=3)
-    found = recorded(outcome(stream=True, ttft_s=0.5, usage=usage, reported_model="qwen-3-32b", client="cli", losses=2))
+    found = read_span(
+        outcome(stream=True, ttft_s=0.5, usage=usage, reported_model="qwen-3-32b", client="cli", losses=2)
+    )
     assert (found.name, found.kind) == ("chat qwen", Span.SPAN_KIND_CLIENT)
     assert found.start_time_unix_nano == 1763200000_250000000
     assert found.end_time_unix_nano == 1763200001_750000000
@@ -82,7 +84,7 @@ def test_a_request_is_a_span_with_the_attributes_of_the_convention() -> None:
 
 def test_a_failed_span_has_an_error_and_the_failed_attempts() -> None:
     steps = (FailedAttempt("a/m", "overloaded"), FailedAttempt("b/m", "lost"))
-    found = recorded(outcome(provider="", model="", upstream_protocol="", outcome="lost", failed_attempts=steps))
+    found = read_span(outcome(provider="", model="", upstream_protocol="", outcome="lost", failed_attempts=steps))
     known = attributes(list(found.attributes))
     assert found.status.code == Status.STATUS_CODE_ERROR
     assert (known["error.type"], known["gen_ai.provider.name"], known["gen_ai.request.model"]) == ("lost", "b", "m")
@@ -91,7 +93,7 @@ def test_a_failed_span_has_an_error_and_the_failed_attempts() -> None:
 
 
 def test_the_clients_span_is_the_parent() -> None:
-    found = recorded(outcome(traceparent=f"00-{TRACE}-{PARENT}-01"))
+    found = read_span(outcome(traceparent=f"00-{TRACE}-{PARENT}-01"))
     assert (found.trace_id.hex(), found.parent_span_id.hex()) == (TRACE, PARENT)
     assert len(found.span_id) == 8
 
@@ -113,7 +115,7 @@ def test_a_request_that_the_client_does_not_sample_has_no_span() -> None:
     ],
 )
 def test_a_malformed_traceparent_is_ignored(trace: str) -> None:
-    found = recorded(outcome(traceparent=trace))
+    found = read_span(outcome(traceparent=trace))
     assert len(found.trace_id) == 16
     assert found.trace_id.hex() != TRACE
     assert found.parent_span_id == b""
@@ -122,7 +124,7 @@ def test_a_malformed_traceparent_is_ignored(trace: str) -> None:
 @given(st.text(max_size=300))
 @settings(max_examples=60, deadline=None)
 def test_any_name_gives_a_valid_span(text: str) -> None:
-    found = recorded(
+    found = read_span(
         outcome(
             model=text,
             reported_model=text,

@@ -68,7 +68,7 @@ def redirect(location: str) -> Script:
     return (Request(), f"HTTP/1.1 302 Found\r\n{fields}\r\n".encode(), Hold())
 
 
-async def served(script: Script, rules: FetchRules = RULES) -> tuple[World, Fetched | ToolFailure]:
+async def fetch_from(script: Script, rules: FetchRules = RULES) -> tuple[World, Fetched | ToolFailure]:
     async with RawServer(script) as server:
         world = World(server.port)
         return world, await world.get("http://page.example/", rules)
@@ -260,7 +260,7 @@ def test_domain_lists_hold_at_every_hop() -> None:
 
 
 def test_a_redirect_without_end_is_given_up() -> None:
-    world, outcome = asyncio.run(served(redirect("/again")))
+    world, outcome = asyncio.run(fetch_from(redirect("/again")))
     assert isinstance(outcome, ToolFailure)
     assert outcome.code is ACCESSIBLE
     assert len(world.dialled) == 6
@@ -286,7 +286,7 @@ FLOOD = Flood(b"x" * 65536)
 )
 def test_a_body_beyond_the_limit_is_given_up(script: Script) -> None:
     begun = time.monotonic()
-    _, outcome = asyncio.run(served(script))
+    _, outcome = asyncio.run(fetch_from(script))
     assert isinstance(outcome, ToolFailure)
     assert outcome.code in (ToolErrorCode.CONTENT_TOO_LARGE, ACCESSIBLE), outcome
     assert "took longer" not in outcome.message
@@ -329,7 +329,7 @@ def test_of_a_body_of_10_gb_little_more_than_the_limit_is_read_and_kept(fields: 
 )
 def test_a_slow_server_is_given_up_after_the_time_allowed(script: Script) -> None:
     begun = time.monotonic()
-    _, outcome = asyncio.run(served(script, replace(RULES, timeout_s=0.5)))
+    _, outcome = asyncio.run(fetch_from(script, replace(RULES, timeout_s=0.5)))
     assert isinstance(outcome, ToolFailure)
     assert outcome.code is ACCESSIBLE
     assert time.monotonic() - begun < 2
@@ -351,7 +351,7 @@ def test_a_slow_server_is_given_up_after_the_time_allowed(script: Script) -> Non
     ],
 )
 def test_what_is_wrong_there_has_a_code(script: Script, code: ToolErrorCode) -> None:
-    _, outcome = asyncio.run(served(script))
+    _, outcome = asyncio.run(fetch_from(script))
     assert isinstance(outcome, ToolFailure)
     assert outcome.code is code
     assert "page.example" in outcome.message

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from fakes.eventstream import event
-from fakes.kiro import FakeKiro, framed, refusal, words
+from fakes.kiro import FakeKiro, make_framed, refusal, words
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 
 NUMBER = re.compile(rb"n=(\d+)=")
@@ -99,7 +99,7 @@ class CountingKiro(FakeKiro):
             "cacheWriteInputTokens": counts.written,
             "outputTokens": counts.output,
         }
-        return framed(
+        return make_framed(
             words(TEXT),
             event("metadataEvent", {"stopReason": "END_TURN", "tokenUsage": usage}),
             event("meteringEvent", {"unit": "credit", "unitPlural": "credits", "usage": counts.credits}),

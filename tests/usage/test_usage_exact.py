@@ -18,7 +18,7 @@ EVER = UsageSpan(0, 2**62)
 CLIENTS = ("curl", "claude-cli", "OpenAI/Python")
 
 
-async def stored(url: str) -> tuple[tuple[UsageRow, ...], tuple[UsageSum, ...]]:
+async def read_stored(url: str) -> tuple[tuple[UsageRow, ...], tuple[UsageSum, ...]]:
     store = await open_store(url)
     try:
         return await store.usage_rows(EVER), await store.usage_sums(
@@ -92,7 +92,7 @@ def test_ten_thousand_rows_match_what_the_upstreams_reported(store_url: str, tmp
         served.end(signal.SIGINT)
         assert "Traceback" not in served.log
     assert len(statuses) == COUNT
-    rows, sums = asyncio.run(stored(store_url))
+    rows, sums = asyncio.run(read_stored(store_url))
     by_request = {row.request_id: row for row in rows}
     assert len(rows) == len(by_request) == COUNT
     for request in requests:

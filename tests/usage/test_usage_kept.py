@@ -13,7 +13,7 @@ from usage.gateway_process import start_upstreams, wait_for
 DAY_MS = 86_400_000
 
 
-async def prepared(url: str) -> None:
+async def prepare_store(url: str) -> None:
     store = await open_store(url)
     now_ms = int(time.time() * 1000)
     ages = (400, 31, 29, 0)
@@ -30,7 +30,7 @@ async def requests(url: str) -> list[str]:
 
 
 def test_a_start_removes_rows_older_than_the_setting_and_none_without_it(store_url: str, tmp_path: Path) -> None:
-    asyncio.run(prepared(store_url))
+    asyncio.run(prepare_store(store_url))
     with start_upstreams(tmp_path) as rig:
         with rig.serve(store_url) as served:
             wait_for(lambda: "listens on http" in served.log)

@@ -47,7 +47,7 @@ async def requests_stored(url: str) -> list[str]:
         await store.close()
 
 
-def stored_on(disk: Disk, served: GatewayProcess, directory: Path) -> list[str]:
+def list_stored_on(disk: Disk, served: GatewayProcess, directory: Path) -> list[str]:
     copy = disk.copy_files(served.pid, directory / "copy")
     found = asyncio.run(requests_stored(f"sqlite:///{copy}/dragoman.db"))
     shutil.rmtree(copy)
@@ -63,7 +63,7 @@ def test_a_full_disk_affects_no_stream_and_loses_no_row(way: str, tmp_path: Path
     url = f"sqlite:///{disk.directory}/dragoman.db"
     with start_upstreams(tmp_path) as rig, rig.serve(url, before=disk.before) as served:
         go_through(served, lambda: disk.fill(served.pid), lambda: disk.empty(served.pid))
-        wait_for(lambda: stored_on(disk, served, tmp_path) == ALL)
+        wait_for(lambda: list_stored_on(disk, served, tmp_path) == ALL)
         assert served.log.count("usage cannot be stored") == 1
         assert "Traceback" not in served.log
 

@@ -146,7 +146,7 @@ async def wait_for_browser_code(
             async with asyncio.timeout(callback.timeout_s):
                 return await arrived, back
         except TimeoutError:
-            raise LoginFailed("the browser did not come back in time: start again") from None
+            raise LoginFailed("the browser was not redirected here in time: start again") from None
 
 
 async def _listen(listener: "_Listener", ports: Sequence[int]) -> asyncio.Server:

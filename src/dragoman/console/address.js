@@ -41,7 +41,7 @@ export function inspectAddress(id) {
 
 const SINGLE_KEYS = "dragoman-single-keys";
 
-/** Whether single letters are commands; somebody who dictates text switches them off. */
+/** Whether single letters are commands; people who dictate text switch them off. */
 export const singleKeys = {
   get on() { return localStorage.getItem(SINGLE_KEYS) !== "off"; },
   /** @param {boolean} on */

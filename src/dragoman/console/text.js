@@ -29,7 +29,7 @@ export function lines(text) {
 }
 
 /**
- * Somebody else's word in a line of ours; its writing direction stays inside.
+ * A foreign word in a line of ours; its writing direction stays inside.
  * @param {unknown} text
  * @param {number} [longest] characters
  */
@@ -40,7 +40,7 @@ export function quote(text, longest = 200) {
 }
 
 /**
- * A block of somebody else's text; what is longer than 4 kB is folded.
+ * A block of foreign text; what is longer than 4 kB is folded.
  * @param {string} text
  * @param {string} [label]
  */

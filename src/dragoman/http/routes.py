@@ -19,7 +19,7 @@ ID = "{id}"  # within a path: any text without a slash
 
 
 class Role(Enum):
-    PUBLIC = "public"  # anybody
+    PUBLIC = "public"  # needs no key
     SESSION = "session"  # a browser that is signed in to the console or signs in, which the handler checks
     CLIENT = "client"  # the owner and client keys
     OWN = "own"  # any key; a client key sees only what belongs to it, an admin token needs the scope

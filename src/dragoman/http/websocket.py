@@ -189,7 +189,7 @@ class ResponsesSocket:
             left = started + settings.socket_max_s - time.monotonic()
             await asyncio.sleep(max(0.0, min(settings.socket_ping_s, left)))
             if time.monotonic() - self._socket.received_at > settings.socket_silence_s:
-                self._socket.close(GOING_AWAY, f"no sign of the client for {settings.socket_silence_s:g} s")
+                self._socket.close(GOING_AWAY, f"nothing received from the client for {settings.socket_silence_s:g} s")
             elif time.monotonic() - started >= settings.socket_max_s:
                 limit = f"Responses websocket connection limit reached ({settings.socket_max_s / 60:g} minutes)."
                 message = f"{limit} Create a new websocket connection to continue."

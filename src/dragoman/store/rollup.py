@@ -1,6 +1,6 @@
 """Sums of usage by quarter of an hour, hour and day (UTC), kept beside the rows so that no query has to add those up.
 
-Every row is counted under several dimensions: all, model, key and client for everybody, and model and client for the
+Every row is counted under several dimensions: all, model, key and client for all keys, and model and client for the
 key that made the request.
 """
 

@@ -36,7 +36,7 @@ def fixture() -> Capture:
     return read_capture(FIXTURE.read_bytes())
 
 
-def recorded(**changes: object) -> RecordedUpstream:
+def make_recorded_upstream(**changes: object) -> RecordedUpstream:
     request = fixture().upstream_requests[0]
     chunks = (Chunk(0.0, b"one"), Chunk(0.01, b"two"))
     response = UpstreamResponse(status=200, headers=(), at=0.0, chunks=chunks, end="whole", ended_at=0.02)
@@ -46,7 +46,7 @@ def recorded(**changes: object) -> RecordedUpstream:
 
 def test_chunks_come_in_order_and_a_further_request_fails() -> None:
     async def run() -> None:
-        upstream = recorded()
+        upstream = make_recorded_upstream()
         response = await upstream.send(POST, DialOptions(), head_timeout_s=5.0)
         assert await response.read(100, 5.0) == b"onetwo"
         with pytest.raises(ConnectionLost):
@@ -58,8 +58,8 @@ def test_chunks_come_in_order_and_a_further_request_fails() -> None:
 def test_a_response_that_is_slower_than_the_timeout_times_out() -> None:
     async def run() -> None:
         with pytest.raises(UpstreamTimeout):
-            await recorded(at=60.0).send(POST, DialOptions(), head_timeout_s=0.01)
-        response = await recorded(chunks=(), end="closed").send(POST, DialOptions(), head_timeout_s=5.0)
+            await make_recorded_upstream(at=60.0).send(POST, DialOptions(), head_timeout_s=0.01)
+        response = await make_recorded_upstream(chunks=(), end="closed").send(POST, DialOptions(), head_timeout_s=5.0)
         with pytest.raises(UpstreamTimeout):
             await response.chunk(0.01)
 
@@ -69,7 +69,7 @@ def test_a_response_that_is_slower_than_the_timeout_times_out() -> None:
 def test_a_date_to_retry_at_is_as_far_ahead_as_it_was() -> None:
     async def run() -> bytes | None:
         headers = (("retry-after", "Sun, 15 Nov 2026 12:00:00 GMT"),)
-        response = await recorded(headers=headers).send(POST, DialOptions(), head_timeout_s=5.0)
+        response = await make_recorded_upstream(headers=headers).send(POST, DialOptions(), head_timeout_s=5.0)
         return response.headers.get(b"retry-after")
 
     assert asyncio.run(run()) == b"Sun, 15 Nov 2026 13:00:00 GMT"
@@ -124,7 +124,7 @@ def found(url: str) -> SearchFound:
     return SearchFound((SearchResult(url, "One"),))
 
 
-def noted(tool: str, given: str, outcome: ToolOutcome | None) -> Lookup:
+def make_tool_lookup(tool: str, given: str, outcome: ToolOutcome | None) -> Lookup:
     run = ToolRun(tool, "index", given, outcome, 0.0, 0.01)
     return Lookup("up", LookupName.TOOL_RUN.value, {"value": msgspec.to_builtins(run)})
 
@@ -142,7 +142,8 @@ def plan_of(*lookups: Lookup) -> ToolPlan:
 
 def test_a_run_is_found_by_its_input_and_used_once() -> None:
     plan = plan_of(
-        noted("web_search", "a", found("https://a.example/")), noted("web_search", "b", found("https://b.example/"))
+        make_tool_lookup("web_search", "a", found("https://a.example/")),
+        make_tool_lookup("web_search", "b", found("https://b.example/")),
     )
     assert plan.search is not None
     assert plan.search_settings.results == 3
@@ -157,13 +158,13 @@ def test_a_run_is_found_by_its_input_and_used_once() -> None:
 
 
 def test_a_page_is_returned_with_its_time() -> None:
-    plan = plan_of(noted("web_fetch", PAGE.url, PAGE))
+    plan = plan_of(make_tool_lookup("web_fetch", PAGE.url, PAGE))
     assert plan.fetch is not None
     assert run(plan.fetch.fetch(PAGE.url, DomainRules())) == PAGE
 
 
 def test_a_run_that_was_given_up_never_ends() -> None:
-    plan = plan_of(noted("web_search", "a", None))
+    plan = plan_of(make_tool_lookup("web_search", "a", None))
 
     async def scenario() -> bool:
         assert plan.search is not None

@@ -8,7 +8,7 @@ import pytest
 
 from clients import proof
 from clients.refusals import ASKERS, SDKS, SETTINGS, TABLES, TROUBLES, requests_made
-from clients.rig import rigged
+from clients.rig import run_rig
 
 SIDE_BY_SIDE = 5
 # Two clients read no `x-should-retry`: at most so many requests.
@@ -37,7 +37,7 @@ def test_a_client_retries_only_where_that_helps(
         trouble, own = TROUBLES[label], tmp_path / label.replace(" ", "-")
         own.mkdir()
         change = trouble.change(asker.upstream)
-        with rigged(own, asker.upstream, asker.use, change=change, settings=SETTINGS) as rig:
+        with run_rig(own, asker.upstream, asker.use, change=change, settings=SETTINGS) as rig:
             done = asker.ask(rig, directory, node, trouble.key)
             return done, requests_made(rig) - done  # the last one contains the result of the tool
 

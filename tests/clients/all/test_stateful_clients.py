@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from clients.codex import LAST, SOCKET, ask, completed, list_messages
+from clients.codex import LAST, SOCKET, ask, is_complete, list_messages
 from clients.driven import DRIVERS, outcomes
 from clients.node_sdks import drive
 from clients.proof import Proves
@@ -114,7 +114,7 @@ def test_codex_uses_tools_over_a_websocket_and_resumes_its_session_over_another(
     here = rig(upstream, COMMANDS[0], Use("apply_patch", PATCH), COMMANDS[1], settings=captures)
     ran = ask(here, client("codex"), "Write three files.", config=SOCKET)
     assert ran.code == 0, ran
-    assert completed(ran), ran
+    assert is_complete(ran), ran
     resumed = ask(here, client("codex"), "And now?", config=SOCKET, session=LAST)
     assert resumed.code == 0, resumed
     for shown in (ran, resumed):

@@ -32,14 +32,14 @@ def talk(way: str, mode: str) -> str:
     speaking = MODELS[protocol](model(mode)).bind_tools([write])
     messages: list[BaseMessage] = [SystemMessage("Be brief."), HumanMessage(PROMPT)]
     while True:
-        reply = _streamed(speaking, messages) if streaming else speaking.invoke(messages)
+        reply = _stream_reply(speaking, messages) if streaming else speaking.invoke(messages)
         messages.append(reply)
         if not reply.tool_calls:
             return str(reply.text)
         messages += [ToolMessage(write.invoke(call["args"]), tool_call_id=call["id"]) for call in reply.tool_calls]
 
 
-def _streamed(speaking: Runnable, messages: list[BaseMessage]) -> AIMessage:
+def _stream_reply(speaking: Runnable, messages: list[BaseMessage]) -> AIMessage:
     whole = None
     for chunk in speaking.stream(messages):
         whole = chunk if whole is None else whole + chunk

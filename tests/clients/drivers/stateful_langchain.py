@@ -21,7 +21,7 @@ def talk(way: str, mode: str) -> str:
     for prompt in (PROMPT, QUESTION):
         messages.append(HumanMessage(prompt))
         while True:
-            reply = _streamed(speaking, messages) if way == "response-stream" else speaking.invoke(messages)
+            reply = _stream_reply(speaking, messages) if way == "response-stream" else speaking.invoke(messages)
             messages.append(reply)
             if not reply.tool_calls:
                 break
@@ -29,7 +29,7 @@ def talk(way: str, mode: str) -> str:
     return str(messages[-1].text)
 
 
-def _streamed(speaking: Runnable, messages: list[BaseMessage]) -> AIMessage:
+def _stream_reply(speaking: Runnable, messages: list[BaseMessage]) -> AIMessage:
     whole = None
     for chunk in speaking.stream(messages):
         whole = chunk if whole is None else whole + chunk

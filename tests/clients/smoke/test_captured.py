@@ -2,10 +2,10 @@
 
 import pytest
 
-from clients.captured import Captured, captured
+from clients.captured import Captured, list_captured
 from clients.replay import UPSTREAMS, check
 
-CAPTURED = {request.name: request for request in captured()}
+CAPTURED = {request.name: request for request in list_captured()}
 
 
 @pytest.mark.parametrize("upstream", UPSTREAMS)

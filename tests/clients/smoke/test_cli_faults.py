@@ -9,7 +9,7 @@ import pytest
 from clients import claude_code, codex
 from clients.faults import CUTS, REFUSALS, SETTINGS, always, cuts, once
 from clients.proof import Proves
-from clients.rig import UPSTREAMS, Rig, rigged
+from clients.rig import UPSTREAMS, Rig, run_rig
 from fakes.agent import ChangeAnswer, Use
 
 BASH = Use("Bash", {"command": "echo hello-from-tool > out.txt && cat out.txt", "description": "write a file"})
@@ -32,7 +32,7 @@ def try_each(
     def one(fault: str) -> str:
         own = directory / fault
         own.mkdir()
-        with rigged(own, upstream, use, change=change(upstream, fault), settings=SETTINGS) as rig:
+        with run_rig(own, upstream, use, change=change(upstream, fault), settings=SETTINGS) as rig:
             try:
                 do(rig)
             except AssertionError as problem:
@@ -67,7 +67,7 @@ def test_codex_recovers(upstream: str, client: Callable[[str], Path], tmp_path: 
     def recovers(rig: Rig) -> None:
         ran = codex.ask(rig, directory, "Write a file.")
         assert ran.code == 0, ran
-        assert codex.completed(ran), ran
+        assert codex.is_complete(ran), ran
         assert "hello-from-tool" in codex.list_messages(ran)[-1], ran
         check_done(rig)
 
@@ -107,7 +107,7 @@ def test_codex_never_takes_a_cut_reply_for_a_whole_one(
     def fails(rig: Rig) -> None:
         ran = codex.ask(rig, directory, "Write a file.", config=codex.CUSTOM + "stream_max_retries = 1\n")
         assert ran.code != 0, ran
-        assert not codex.completed(ran), ran
+        assert not codex.is_complete(ran), ran
 
     try_each(FOR_EVER, tmp_path, upstream, EXEC, always, fails)
     proves("Codex", upstream, "detects cuts")

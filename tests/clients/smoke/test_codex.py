@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from clients.codex import BUILT_IN, SOCKET, ask, completed, list_messages
+from clients.codex import BUILT_IN, SOCKET, ask, is_complete, list_messages
 from clients.proof import Proves
 from clients.rig import UPSTREAMS, Rig
 from fakes.agent import AgentRequest, Use
@@ -25,7 +25,7 @@ def test_codex_runs_a_command_and_applies_a_freeform_patch(
     here = rig(upstream, RUN, Use("apply_patch", PATCH))
     ran = ask(here, client("codex"), "Write two files.")
     assert ran.code == 0, ran
-    assert completed(ran), ran
+    assert is_complete(ran), ran
     assert "Success. Updated the following files" in list_messages(ran)[-1], ran
     assert (tmp_path / "work" / "out.txt").read_text() == "hello-from-tool\n"
     assert (tmp_path / "work" / "patched.txt").read_text() == "Grüße 👋 from apply_patch\n"
@@ -62,7 +62,7 @@ def test_codex_applies_a_freeform_patch_that_a_chat_upstream_calls_as_a_function
     here = rig("chat", Use("apply_patch", PATCH), change=call_as_function)
     ran = ask(here, client("codex"), "Write a file.")
     assert ran.code == 0, ran
-    assert completed(ran), ran
+    assert is_complete(ran), ran
     assert (tmp_path / "work" / "patched.txt").read_text() == "Grüße 👋 from apply_patch\n"
     assert here.agent.complaints == []
 
@@ -74,7 +74,7 @@ def test_codex_uses_tools_that_came_as_an_input_item(
     here = rig(upstream, Use("exec", SCRIPT))
     ran = ask(here, client("codex"), "Write a file.", model="gpt-5.6-sol")
     assert ran.code == 0, ran
-    assert completed(ran), ran
+    assert is_complete(ran), ran
     assert "hello-from-tool" in list_messages(ran)[-1], ran
     assert (tmp_path / "work" / "out.txt").read_text() == "hello-from-tool\n"
     assert here.agent.complaints == []
@@ -89,7 +89,7 @@ def test_codex_works_over_a_websocket(
     here = rig(upstream, RUN)
     ran = ask(here, client("codex"), "Write a file.", config=config)
     assert ran.code == 0, ran
-    assert completed(ran), ran
+    assert is_complete(ran), ran
     assert (tmp_path / "work" / "out.txt").read_text() == "hello-from-tool\n"
     assert ("GET", "/v1/responses") in here.door.requests
     assert 101 in here.door.answered

@@ -48,7 +48,7 @@ def test_codex_runs_a_command_and_applies_a_freeform_patch(
     here = rig("gemini", EXEC, Use("apply_patch", PATCH))
     ran = codex.ask(here, client("codex"), "Write two files.")
     assert ran.code == 0, ran
-    assert codex.completed(ran), ran
+    assert codex.is_complete(ran), ran
     assert "Success. Updated the following files" in codex.list_messages(ran)[-1], ran
     assert (tmp_path / "work" / "patched.txt").read_text() == "Grüße 👋 from apply_patch\n"
     assert here.agent.complaints == []

@@ -41,7 +41,7 @@ def read_request(body: Json) -> AgentRequest:
     responses = [part["functionResponse"] for part in _parts(contents) if "functionResponse" in part]
     return AgentRequest(
         model=str(body["model"]),
-        tools=tuple(_tool(tool) for entry in objects(body.get("tools")) for tool in _declared(entry)),
+        tools=tuple(_tool(tool) for entry in objects(body.get("tools")) for tool in _list_declared(entry)),
         results=tuple(_result(response) for response in objects(responses)),
         streams=bool(body.get("stream")),
         thinks=isinstance(thinking, dict) and thinking.get("includeThoughts") is True,
@@ -52,7 +52,7 @@ def _parts(contents: list[Json]) -> list[Json]:
     return [part for content in contents for part in objects(content.get("parts"))]
 
 
-def _declared(entry: Json) -> list[Json]:
+def _list_declared(entry: Json) -> list[Json]:
     return objects(entry.get("functionDeclarations"))
 
 

@@ -86,7 +86,7 @@ def stream(reply: Reply) -> bytes:
 
 def whole(reply: Reply) -> bytes:
     content = [block for block, _ in _blocks(reply)]
-    usage = {**_begun(reply), "output_tokens": reply.output_tokens}
+    usage = {**_make_first_usage(reply), "output_tokens": reply.output_tokens}
     return msgspec.json.encode({**_message(reply), "content": content, **_stop(reply), "usage": usage})
 
 
@@ -117,7 +117,13 @@ def _blocks(reply: Reply) -> Iterator[tuple[Json, list[Json]]]:
 
 
 def _events(reply: Reply) -> Iterator[Json]:
-    begun = {**_message(reply), "content": [], "stop_reason": None, "stop_sequence": None, "usage": _begun(reply)}
+    begun = {
+        **_message(reply),
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": _make_first_usage(reply),
+    }
     yield {"type": "message_start", "message": begun}
     empty: Json = {"text": "", "thinking": "", "signature": "", "input": {}}
     for index, (block, deltas) in enumerate(_blocks(reply)):
@@ -140,6 +146,6 @@ def _stop(reply: Reply) -> Json:
     return {"stop_reason": "end_turn" if reply.call is None else "tool_use", "stop_sequence": None}
 
 
-def _begun(reply: Reply) -> Json:
+def _make_first_usage(reply: Reply) -> Json:
     caches = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
     return {"input_tokens": reply.input_tokens, **caches, "output_tokens": 1, "service_tier": "standard"}

@@ -19,6 +19,6 @@ def make_recording(room: int = ROOM_BYTES, on_finished: Callable[[Recording], No
     return Recording(make_exchange(MemoryWire()), 0.0, MemoryBudget(room), on_finished)
 
 
-def looked_up(recording: Recording, provider: str, name: LookupName) -> list[Json]:
+def look_up(recording: Recording, provider: str, name: LookupName) -> list[Json]:
     """Return the values that were noted under this name, in order."""
     return [lookup.value for lookup in recording.lookups if (lookup.provider, lookup.name) == (provider, name.value)]

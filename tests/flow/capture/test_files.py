@@ -47,7 +47,7 @@ def write(directory: CaptureDirectory, *ids: str) -> list[Path]:
     return [directory.write(make_capture(name, second)) for second, name in enumerate(ids)]
 
 
-def kept(directory: CaptureDirectory) -> list[str]:
+def list_kept(directory: CaptureDirectory) -> list[str]:
     return [capture.summary.request_id for capture in directory.list_captures()]
 
 
@@ -70,8 +70,8 @@ def test_captures_are_listed_oldest_first_without_files_that_cannot_be_read(tmp_
     directory = open_directory(tmp_path)
     write(directory, "one", "two")
     (directory.path / "0.capture").write_bytes(b"not a capture")
-    assert kept(directory) == ["one", "two"]
-    assert kept(open_directory(tmp_path / "missing")) == []
+    assert list_kept(directory) == ["one", "two"]
+    assert list_kept(open_directory(tmp_path / "missing")) == []
 
 
 def test_a_capture_is_found_by_its_id_or_a_part_of_it(tmp_path: Path) -> None:
@@ -96,10 +96,10 @@ def test_of_several_captures_with_one_id_the_newest_is_found(tmp_path: Path) -> 
 def test_the_oldest_captures_are_removed_beyond_the_bounds(tmp_path: Path) -> None:
     few = open_directory(tmp_path / "few", keep=2)
     write(few, "one", "two", "three")
-    assert kept(few) == ["two", "three"]
+    assert list_kept(few) == ["two", "three"]
     small = open_directory(tmp_path / "small", max_bytes=1)
     write(small, "one")
-    assert kept(small) == []
+    assert list_kept(small) == []
 
 
 def test_old_captures_and_forgotten_partial_files_are_removed(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_old_captures_and_forgotten_partial_files_are_removed(tmp_path: Path) ->
     for file in (old, part):
         os.utime(file, (time.time() - 7200,) * 2)
     open_directory(tmp_path, max_age_s=60).prune()
-    assert kept(directory) == ["new"]
+    assert list_kept(directory) == ["new"]
     assert not part.exists()
 
 
@@ -120,14 +120,14 @@ def test_captures_of_other_processes_count_too(tmp_path: Path, monkeypatch: pyte
     mine.write(make_capture("one", 1))
     theirs.write(make_capture("two", 2))
     mine.write(make_capture("three", 3))
-    assert kept(mine) == ["two", "three"]
+    assert list_kept(mine) == ["two", "three"]
 
 
 def test_the_settings_name_directory_and_bounds(tmp_path: Path) -> None:
     directory = capture_directory(Debug(directory=tmp_path, keep=1))
     write(directory, "one", "two")
     assert directory.path == tmp_path
-    assert kept(directory) == ["two"]
+    assert list_kept(directory) == ["two"]
 
 
 def test_both_forms_of_an_old_capture_are_read_alike() -> None:

@@ -21,7 +21,7 @@ def make_outcome(outcome: str = OK) -> Outcome:
     return Outcome(request_id="req_1", started_at=0.0, client_protocol="chat", outcome=outcome)
 
 
-def sent(capture: Capture) -> tuple[bytes, ...]:
+def list_sent(capture: Capture) -> tuple[bytes, ...]:
     assert capture.response is not None
     return tuple(chunk.data for chunk in capture.response.chunks)
 
@@ -37,7 +37,7 @@ def test_the_clients_request_and_response_are_noted() -> None:
     capture = recording.make_capture()
     assert (capture.request.method, capture.request.path) == ("POST", "/v1/chat/completions")
     assert capture.request.body == b'{"model":"m"}'
-    assert sent(capture) == (b"one", b"two")
+    assert list_sent(capture) == (b"one", b"two")
     assert capture.truncated == ()
 
 
@@ -55,7 +55,7 @@ def test_of_a_response_beyond_the_bounds_the_beginning_and_the_end_are_kept(monk
     for piece in (b"first", b"much longer", b"last"):
         recording.on_body(piece)
     capture = recording.make_capture()
-    assert sent(capture) == (b"first", GAP.data, b"much longer", b"last")
+    assert list_sent(capture) == (b"first", GAP.data, b"much longer", b"last")
     assert "sent" in capture.truncated
 
 
@@ -65,7 +65,7 @@ def test_a_recording_takes_no_more_than_the_budget_of_all() -> None:
     recording.on_head(200, [])
     recording.on_body(b"four")
     capture = recording.make_capture()
-    assert (capture.request.body, sent(capture)) == (b"", ())
+    assert (capture.request.body, list_sent(capture)) == (b"", ())
     assert capture.truncated == ("request", "sent")
     assert recording.size == 0
 

@@ -21,7 +21,7 @@ from dragoman.net.client import (
 from dragoman.net.headers import Header, Headers
 from dragoman.net.response_body import BodySink, read_chunks
 from dragoman.providers.provider import Auth, Catalogue, Endpoint, ReplyRules, RequestRules
-from flow.capture.recordings import looked_up, make_recording
+from flow.capture.recordings import look_up, make_recording
 from flow.in_memory import URL, make_pooled, make_provider, run
 
 OUT = OutgoingRequest("POST", f"{URL}/chat/completions", ((b"x", b"y"),), b"{}")
@@ -193,7 +193,7 @@ def test_what_a_provider_returns_is_noted() -> None:
         LookupName.CONTEXT_WINDOW: 1000,
     }
     for name, value in expected.items():
-        assert looked_up(recording, "up", name) == [{"value": value}]
+        assert look_up(recording, "up", name) == [{"value": value}]
     assert KEY in recording.secrets
 
 
@@ -218,7 +218,7 @@ def test_a_credential_that_cannot_be_had_is_noted_with_the_reason() -> None:
             await provider.auth.authorize("messages")
 
     run(story())
-    refused, misconfigured = looked_up(recording, "up", LookupName.AUTHORIZE)
+    refused, misconfigured = look_up(recording, "up", LookupName.AUTHORIZE)
     assert isinstance(refused, dict)
     assert "signed out" in str(refused["refused"])
     assert misconfigured == {"misconfigured": ["it is empty"]}

@@ -30,7 +30,7 @@ from dragoman.providers.provider import Catalogue, ModelInfo
 from dragoman.tools.addresses import DomainRules
 from dragoman.tools.backends import McpServers, ToolPlan, make_plan
 from dragoman.tools.web_search import SearchQuery
-from flow.capture.recordings import looked_up, make_recording
+from flow.capture.recordings import look_up, make_recording
 from flow.in_memory import NOW, make_call, make_pooled, make_provider, make_world, run
 
 URL = "https://example.com/cat.png"
@@ -64,8 +64,8 @@ def test_a_catalogue_notes_what_it_returns_about_a_model() -> None:
     assert run(catalogue.wait_for_list()) == catalogue.list_known() == (ModelInfo("m", max_output=9),)
     assert catalogue.complete
     assert (catalogue.max_output("m"), catalogue.max_output("n"), catalogue.list_problem()) == (9, None, "")
-    assert looked_up(recording, "up", LookupName.MAX_OUTPUT) == [{"value": 9}, {"value": None}]
-    assert looked_up(recording, "up", LookupName.LIST_PROBLEM) == []
+    assert look_up(recording, "up", LookupName.MAX_OUTPUT) == [{"value": 9}, {"value": None}]
+    assert look_up(recording, "up", LookupName.LIST_PROBLEM) == []
 
 
 def test_a_catalogue_notes_why_its_list_could_not_be_read() -> None:
@@ -73,7 +73,7 @@ def test_a_catalogue_notes_why_its_list_could_not_be_read() -> None:
     catalogue = RecordingCatalogue(make_catalogue(fails=True), "up", recording)
     run(catalogue.wait_for_list())
     assert catalogue.list_problem() == "HTTP 500"
-    assert looked_up(recording, "up", LookupName.LIST_PROBLEM) == [{"value": "HTTP 500"}]
+    assert look_up(recording, "up", LookupName.LIST_PROBLEM) == [{"value": "HTTP 500"}]
 
 
 def test_choices_of_credentials_are_made_by_the_pool_and_noted() -> None:
@@ -85,8 +85,8 @@ def test_choices_of_credentials_are_made_by_the_pool_and_noted() -> None:
     assert first.member == 0
     assert chooser.choose(None, "m", {0, 1}, NOW) is None
     assert chooser.soonest_free("m", NOW) == 0
-    assert looked_up(recording, "up", LookupName.CREDENTIAL) == [{"value": 0}, {"value": None}]
-    assert looked_up(recording, "up", LookupName.SOONEST_CREDENTIAL) == [{"value": 0}]
+    assert look_up(recording, "up", LookupName.CREDENTIAL) == [{"value": 0}, {"value": None}]
+    assert look_up(recording, "up", LookupName.SOONEST_CREDENTIAL) == [{"value": 0}]
 
 
 def test_fetched_media_are_noted_and_so_is_a_failure() -> None:
@@ -95,7 +95,7 @@ def test_fetched_media_are_noted_and_so_is_a_failure() -> None:
     assert run(fetcher.fetch_all([URL])) == {URL: CAT}
     with pytest.raises(RequestError):
         run(fetcher.fetch_all([]))
-    found, failed = looked_up(recording, NO_PROVIDER, LookupName.MEDIA)
+    found, failed = look_up(recording, NO_PROVIDER, LookupName.MEDIA)
     assert found == {"value": {URL: msgspec.to_builtins(CAT)}}
     assert isinstance(failed, dict)
     assert "no such picture" in str(failed["refused"])
@@ -104,7 +104,7 @@ def test_fetched_media_are_noted_and_so_is_a_failure() -> None:
 def test_media_that_do_not_fit_into_the_recording_are_left_out() -> None:
     recording = make_recording(room=1)
     assert run(RecordingFetcher(Album(), recording).fetch_all([URL])) == {URL: CAT}
-    assert looked_up(recording, NO_PROVIDER, LookupName.MEDIA) == []
+    assert look_up(recording, NO_PROVIDER, LookupName.MEDIA) == []
     assert "fetched media" in recording.make_capture().truncated
 
 
@@ -117,7 +117,7 @@ def test_recalled_calls_are_noted_and_what_is_remembered_is_passed_on() -> None:
         assert await memory.recall("t", (b"digest",)) == lost
         assert await recorder.recall("t", (b"digest",)) == lost
         assert await recorder.recall("t", (b"other",)) == ()
-        first, second = looked_up(recording, NO_PROVIDER, LookupName.CUT_CALLS)
+        first, second = look_up(recording, NO_PROVIDER, LookupName.CUT_CALLS)
         assert "search" in str(first)
         assert second == {"value": ()}
 
@@ -172,7 +172,7 @@ def test_runs_are_noted_without_secrets() -> None:
     page = run(plan.fetch.fetch("https://a.example/", DomainRules()))
     assert isinstance(page, Page)
     assert page.retrieved_at
-    first, second = looked_up(recording, "up", LookupName.TOOL_RUN)
+    first, second = look_up(recording, "up", LookupName.TOOL_RUN)
     assert isinstance(first, dict)
     assert isinstance(second, dict)
     assert (first["value"]["tool"], first["value"]["backend"], first["value"]["input"]) == (
@@ -191,7 +191,7 @@ def test_a_services_text_is_noted_for_the_replay(text: ToolText | None) -> None:
     plan = record_plan(replace(plan_with_secret(), describe_search=describe), "up", recording)
     assert plan.describe_search is not None
     assert run(plan.describe_search(True)) == text
-    [noted] = looked_up(recording, "up", LookupName.TOOL_TEXT)
+    [noted] = look_up(recording, "up", LookupName.TOOL_TEXT)
     assert isinstance(noted, dict)
     assert msgspec.convert(noted["value"], ToolText | None) == text
 
@@ -207,7 +207,7 @@ def test_a_run_that_is_given_up_is_noted_without_an_outcome() -> None:
                 await plan.search.search(SearchQuery("forever", 3), 1.0)
 
     run(scenario())
-    [noted] = looked_up(recording, "up", LookupName.TOOL_RUN)
+    [noted] = look_up(recording, "up", LookupName.TOOL_RUN)
     assert isinstance(noted, dict)
     assert noted["value"]["outcome"] is None
 

@@ -48,24 +48,24 @@ def request(*turns: Turn, protocol: str = "messages", **fields: object) -> Reque
     return msgspec.structs.replace(Request(protocol, "asked", turns or (user(Text("hi")),)), **fields)
 
 
-def built(expected: Request, target: Target = OPENAI) -> tuple[Wire, list[tuple[str, LossKind]]]:
+def build_body(expected: Request, target: Target = OPENAI) -> tuple[Wire, list[tuple[str, LossKind]]]:
     ledger = Ledger()
     body = msgspec.json.decode(build(expected, target, ledger))
     return body, [(loss.path, loss.how) for loss in ledger]
 
 
 def messages(*turns: Turn, target: Target = OPENAI, protocol: str = "messages") -> list[Wire]:
-    body, _ = built(request(*turns, protocol=protocol), target)
+    body, _ = build_body(request(*turns, protocol=protocol), target)
     return expect_all(dict, body["messages"])
 
 
 def losses(expected: Request, target: Target = OPENAI) -> list[tuple[str, LossKind]]:
-    return built(expected, target)[1]
+    return build_body(expected, target)[1]
 
 
-def refused_at(expected: Request, target: Target = OPENAI) -> str | None:
+def expect_refusal_at(expected: Request, target: Target = OPENAI) -> str | None:
     with pytest.raises(RequestError) as caught:
-        built(expected, target)
+        build_body(expected, target)
     return caught.value.failure.at
 
 

@@ -130,7 +130,7 @@ def sdk(answer: bytes, kind: str = "text/event-stream", status: int = 200) -> op
     )
 
 
-def accumulated(frames: list[bytes]) -> ParsedChatCompletion[object]:
+def accumulate(frames: list[bytes]) -> ParsedChatCompletion[object]:
     with sdk(b"".join(frames)).chat.completions.stream(model="gpt-x", messages=[]) as stream:
         for _ in stream:
             pass
@@ -138,7 +138,7 @@ def accumulated(frames: list[bytes]) -> ParsedChatCompletion[object]:
         return stream.current_completion_snapshot
 
 
-def completed(body: bytes) -> ChatCompletion:
+def read_completion(body: bytes) -> ChatCompletion:
     return sdk(body, "application/json").chat.completions.create(model="gpt-x", messages=[])
 
 

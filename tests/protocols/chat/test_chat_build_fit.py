@@ -31,7 +31,7 @@ F = Function("f", "/tools/0", parameters={"type": "object"})
 Losses = list[tuple[str, LossKind]]
 
 
-def built(
+def build_body(
     *turns: Turn, target: Target = TARGET, client: str = "messages", **fields: object
 ) -> tuple[JsonObject, Losses]:
     assert PROTOCOL.upstream
@@ -42,7 +42,9 @@ def built(
 
 
 def test_a_call_without_a_result_gets_one_before_anything_else_is_sent() -> None:
-    body, losses = built(HI, CALLS, Turn(Role.USER, (ToolResult("b", (Text("ok"),), "/r"), Text("Go on", "/t")), "/2"))
+    body, losses = build_body(
+        HI, CALLS, Turn(Role.USER, (ToolResult("b", (Text("ok"),), "/r"), Text("Go on", "/t")), "/2")
+    )
     assert body["messages"][2:] == [
         {"role": "tool", "tool_call_id": "b", "content": "ok"},
         {"role": "tool", "tool_call_id": "a", "content": "[no result]"},
@@ -52,50 +54,50 @@ def test_a_call_without_a_result_gets_one_before_anything_else_is_sent() -> None
 
 
 def test_a_last_call_gets_a_result_too() -> None:
-    body, losses = built(HI, CALLS)
+    body, losses = build_body(HI, CALLS)
     assert [message.get("tool_call_id") for message in body["messages"][2:]] == ["a", "b"]
     assert losses == [("/a", LossKind.INVENTED), ("/b", LossKind.INVENTED)]
 
 
 def test_an_item_that_chat_cannot_represent_leaves_no_empty_message() -> None:
     update = Turn(Role.USER, (Foreign("configuration_update", {"x": 1}, "/1"),), "/1")
-    body, losses = built(HI, update, HI, client="responses")
+    body, losses = build_body(HI, update, HI, client="responses")
     assert body["messages"] == [{"role": "user", "content": "hi"}] * 2
     assert losses == [("/1", LossKind.DROPPED)]
 
 
 def test_a_long_name_of_the_end_user_is_sent_as_its_digest() -> None:
-    body, losses = built(user="u" * 65)
+    body, losses = build_body(user="u" * 65)
     assert len(body["user"]) == 64
     assert body["user"] != "u" * 64
     assert losses == [("/user", LossKind.APPROXIMATED)]
-    assert built(user="u" * 64)[0]["user"] == "u" * 64
-    assert built(user="u" * 65, client="responses")[0]["user"] == "u" * 65
+    assert build_body(user="u" * 64)[0]["user"] == "u" * 64
+    assert build_body(user="u" * 65, client="responses")[0]["user"] == "u" * 65
 
 
 def test_warming_a_cache_requests_one_token() -> None:
-    body, losses = built(max_tokens=0)
+    body, losses = build_body(max_tokens=0)
     assert body["max_completion_tokens"] == 1
     assert losses == [("/max_tokens", LossKind.APPROXIMATED)]
 
 
 def test_a_budget_is_one_loss() -> None:
     reasoning = Reasoning("/thinking", budget=5000, budget_at="/b", switch=Switch.ENABLED, switch_at="/thinking")
-    body, losses = built(reasoning=reasoning)
+    body, losses = build_body(reasoning=reasoning)
     assert body["reasoning_effort"] == "medium"
     assert losses == [("/b", LossKind.APPROXIMATED)]
 
 
 def test_adaptive_thinking_is_sent_beside_its_effort() -> None:
     reasoning = Reasoning("/e", effort="low", switch=Switch.ADAPTIVE, switch_at="/s")
-    body, losses = built(reasoning=reasoning)
+    body, losses = build_body(reasoning=reasoning)
     assert body["reasoning_effort"] == "low"
     assert losses == [("/s", LossKind.APPROXIMATED), ("/e", LossKind.APPROXIMATED)]
 
 
 def test_thinking_switched_off_loses_its_effort() -> None:
     reasoning = Reasoning("/e", effort="high", switch=Switch.DISABLED, switch_at="/s")
-    body, losses = built(reasoning=reasoning)
+    body, losses = build_body(reasoning=reasoning)
     assert body["reasoning_effort"] == "none"
     assert losses == [("/e", LossKind.DROPPED), ("/s", LossKind.APPROXIMATED)]
 
@@ -108,33 +110,33 @@ def test_thinking_switched_off_loses_its_effort() -> None:
 def test_a_model_that_thinks_takes_no_temperature(effort: str | None, sent: bool) -> None:
     target = Target("gpt-5.2", "openai", Profile(sampling_while_thinking=False))
     reasoning = Reasoning("/e", effort=effort) if effort else None
-    body, losses = built(target=target, client="responses", temperature=0.3, top_p=1, reasoning=reasoning)
+    body, losses = build_body(target=target, client="responses", temperature=0.3, top_p=1, reasoning=reasoning)
     assert body.get("temperature") == (0.3 if sent else None)
     assert losses == ([] if sent else [("/temperature", LossKind.DROPPED)])
 
 
 def test_what_both_apis_of_one_vendor_know_passes() -> None:
     ext = {"moderation": {"model": "m"}, "prompt_cache_options/mode": "explicit", "truncation": "auto"}
-    body, losses = built(client="responses", ext=ext)
+    body, losses = build_body(client="responses", ext=ext)
     assert body["moderation"] == {"model": "m"}
     assert body["prompt_cache_options"] == {"mode": "explicit"}
     assert losses == [("/truncation", LossKind.DROPPED)]
 
 
 def test_a_lifetime_that_chat_lacks_is_dropped() -> None:
-    body, losses = built(client="responses", ext={"prompt_cache_options/ttl": "12h"})
+    body, losses = build_body(client="responses", ext={"prompt_cache_options/ttl": "12h"})
     assert "prompt_cache_options" not in body
     assert losses == [("/prompt_cache_options/ttl", LossKind.DROPPED)]
 
 
 def test_a_tool_without_documentation_never_costs_a_refusal() -> None:
-    body, losses = built(tools=(Hosted("frobnicate_20270101", {}, "/tools/0", known=False),))
+    body, losses = build_body(tools=(Hosted("frobnicate_20270101", {}, "/tools/0", known=False),))
     assert "tools" not in body
     assert losses == [("/tools/0", LossKind.DROPPED)]
     with pytest.raises(RequestError):
-        built(tools=(Hosted("bash_20250124", {}, "/tools/0"),))
+        build_body(tools=(Hosted("bash_20250124", {}, "/tools/0"),))
 
 
 def test_a_dropped_tool_is_one_loss_however_many_fields_it_has() -> None:
     search = Hosted("web_search", {}, "/tools/1", context_size="low", ext={"cache_control": {"type": "ephemeral"}})
-    assert built(tools=(F, search))[1] == [("/tools/1", LossKind.DROPPED)]
+    assert build_body(tools=(F, search))[1] == [("/tools/1", LossKind.DROPPED)]

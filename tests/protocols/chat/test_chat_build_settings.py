@@ -37,9 +37,9 @@ from protocols.chat.chat_building import (
     STRICT,
     Wire,
     assistant,
-    built,
+    build_body,
+    expect_refusal_at,
     losses,
-    refused_at,
     request,
     result,
     user,
@@ -53,7 +53,7 @@ C = Custom("c", "/tools/1", description="writes", grammar=Grammar("lark", "start
 
 
 def test_functions_and_custom_tools_are_nested() -> None:
-    body, lost = built(request(tools=(F, C), parallel=False))
+    body, lost = build_body(request(tools=(F, C), parallel=False))
     assert body["tools"] == [
         {
             "type": "function",
@@ -96,22 +96,22 @@ def test_functions_and_custom_tools_are_nested() -> None:
     ],
 )
 def test_each_choice_is_sent(choice: ToolChoice, wire: object) -> None:
-    assert built(request(tools=(F, C), tool_choice=choice))[0]["tool_choice"] == wire
+    assert build_body(request(tools=(F, C), tool_choice=choice))[0]["tool_choice"] == wire
 
 
 def test_a_choice_without_tools_is_left_out_or_refused() -> None:
-    assert "tool_choice" not in built(request(tool_choice=ToolChoice(Pick.AUTO, "/t")))[0]
-    assert refused_at(request(tool_choice=ToolChoice(Pick.REQUIRED, "/t"))) == "/t"
+    assert "tool_choice" not in build_body(request(tool_choice=ToolChoice(Pick.AUTO, "/t")))[0]
+    assert expect_refusal_at(request(tool_choice=ToolChoice(Pick.REQUIRED, "/t"))) == "/t"
 
 
 def test_a_hosted_tool_beside_others_is_dropped_and_else_refused() -> None:
     search = Hosted("web_search", {}, "/tools/9")
-    body, lost = built(request(tools=(F, search)))
+    body, lost = build_body(request(tools=(F, search)))
     assert len(body["tools"]) == 1
     assert lost == [("/tools/9", LossKind.DROPPED)]
-    assert refused_at(request(tools=(search,))) == "/tools/9"
+    assert expect_refusal_at(request(tools=(search,))) == "/tools/9"
     forced = ToolChoice(Pick.NAMED, "/t", hosted="web_search")
-    assert refused_at(request(tools=(F, search), tool_choice=forced)) == "/tools/9"
+    assert expect_refusal_at(request(tools=(F, search), tool_choice=forced)) == "/tools/9"
 
 
 def test_a_deferred_tool_is_offered_at_once() -> None:
@@ -120,15 +120,15 @@ def test_a_deferred_tool_is_offered_at_once() -> None:
 
 
 def test_the_cap_has_the_name_that_the_server_uses() -> None:
-    assert built(request(max_tokens=9))[0]["max_completion_tokens"] == 9
+    assert build_body(request(max_tokens=9))[0]["max_completion_tokens"] == 9
     older = Target("m", "local", quirks=frozenset({"max_tokens"}))
-    assert built(request(max_tokens=9), older)[0]["max_tokens"] == 9
+    assert build_body(request(max_tokens=9), older)[0]["max_tokens"] == 9
 
 
 def test_a_stream_is_always_requested_its_usage() -> None:
-    body, _ = built(request(stream=True, include_usage=False))
+    body, _ = build_body(request(stream=True, include_usage=False))
     assert (body["stream"], body["stream_options"]) == (True, {"include_usage": True})
-    assert "stream_options" not in built(request())[0]
+    assert "stream_options" not in build_body(request())[0]
 
 
 def test_settings_that_chat_lacks_are_dropped_by_name() -> None:
@@ -138,13 +138,13 @@ def test_settings_that_chat_lacks_are_dropped_by_name() -> None:
 
 def test_a_model_without_sampling_gets_none() -> None:
     fixed = Target("o9", "openai", Profile(sampling=False))
-    body, lost = built(request(temperature=0.5, top_p=0.9), fixed)
+    body, lost = build_body(request(temperature=0.5, top_p=0.9), fixed)
     assert body.keys() == {"model", "messages"}
     assert lost == [("/temperature", LossKind.DROPPED), ("/top_p", LossKind.DROPPED)]
 
 
 def test_more_answers_than_one_are_requested() -> None:
-    assert built(request(n=2))[0]["n"] == 2
+    assert build_body(request(n=2))[0]["n"] == 2
 
 
 VENDORS = {
@@ -158,35 +158,35 @@ VENDORS = {
 
 def test_a_server_that_refuses_unknown_fields_is_spared_openais_own() -> None:
     expected = request(protocol="responses", **VENDORS)
-    body, lost = built(expected)
+    body, lost = build_body(expected)
     assert body["prompt_cache_key"] == "k"
     assert {key: body[key] for key in ("verbosity", "safety_identifier", "metadata", "service_tier")} == {
         key: VENDORS[key] for key in ("verbosity", "safety_identifier", "metadata", "service_tier")
     }
     assert lost == []
-    assert built(expected, LOCAL)[1] == []
-    body, lost = built(expected, STRICT)
+    assert build_body(expected, LOCAL)[1] == []
+    body, lost = build_body(expected, STRICT)
     assert body.keys() == {"model", "messages"}
     assert {path for path, _ in lost} == {"/" + key for key in VENDORS}
 
 
 def test_an_end_user_of_another_vendor_is_nearly_the_same() -> None:
-    body, lost = built(request(user="someone", where={"user": "/metadata/user_id"}))
+    body, lost = build_body(request(user="someone", where={"user": "/metadata/user_id"}))
     assert body["user"] == "someone"
     assert lost == [("/metadata/user_id", LossKind.APPROXIMATED)]
 
 
 def test_openai_takes_four_stop_sequences() -> None:
     expected = request(stop=("a", "b", "c", "d", "e"), where={"stop": "/stop_sequences"})
-    body, lost = built(expected)
+    body, lost = build_body(expected)
     assert body["stop"] == ["a", "b", "c", "d"]
     assert lost == [("/stop_sequences", LossKind.DROPPED)]
-    assert built(expected, LOCAL)[0]["stop"] == ["a", "b", "c", "d", "e"]
+    assert build_body(expected, LOCAL)[0]["stop"] == ["a", "b", "c", "d", "e"]
 
 
 def test_a_schema_without_a_name_gets_one() -> None:
     expected = request(format=Format(Shape.SCHEMA, "/format", schema={"type": "object"}))
-    body, lost = built(expected)
+    body, lost = build_body(expected)
     assert body["response_format"] == {
         "type": "json_schema",
         "json_schema": {"name": "reply", "schema": {"type": "object"}},
@@ -195,7 +195,7 @@ def test_a_schema_without_a_name_gets_one() -> None:
 
 
 def test_json_mode_is_requested() -> None:
-    assert built(request(format=Format(Shape.JSON, "/format")))[0]["response_format"] == {"type": "json_object"}
+    assert build_body(request(format=Format(Shape.JSON, "/format")))[0]["response_format"] == {"type": "json_object"}
 
 
 @pytest.mark.parametrize(
@@ -219,13 +219,13 @@ def test_effort_is_fitted_to_the_model(
     reasoning: Reasoning, efforts: tuple[str, ...], effort: str | None, lost: list[tuple[str, LossKind]]
 ) -> None:
     target = Target("gpt-x", "openai", Profile(efforts=efforts))
-    body, recorded = built(request(protocol="responses", reasoning=reasoning), target)
+    body, recorded = build_body(request(protocol="responses", reasoning=reasoning), target)
     assert body.get("reasoning_effort") == effort
     assert recorded == lost
 
 
 def test_openais_chat_has_no_maximal_effort() -> None:
-    assert built(request(reasoning=Reasoning("/e", effort="max")))[0]["reasoning_effort"] == "xhigh"
+    assert build_body(request(reasoning=Reasoning("/e", effort="max")))[0]["reasoning_effort"] == "xhigh"
 
 
 def test_a_prefill_of_another_vendor_is_only_history() -> None:
@@ -300,14 +300,14 @@ def test_no_leaf_vanishes_quietly(protocol: str, issuer: str) -> None:
 
 def test_ids_that_every_step_uses_again_still_find_their_results() -> None:
     steps = [turn for n in "12" for turn in (assistant(CALLS[0]), user(result("a", Text(n))))]
-    body, lost = built(request(*steps))
+    body, lost = build_body(request(*steps))
     assert [message.get("content") for message in body["messages"]] == [None, "1", None, "2"]
     assert lost == []
 
 
 def test_a_reasoning_item_of_responses_has_no_place_in_chat() -> None:
     item = Thinking("", "/t", Opaque("local", Form.ENCRYPTED, "ZW5j"))
-    body, lost = built(request(assistant(item, Text("Yes.")), user(Text("so?")), protocol="responses"), LOCAL)
+    body, lost = build_body(request(assistant(item, Text("Yes.")), user(Text("so?")), protocol="responses"), LOCAL)
     assert body["messages"][0] == {"role": "assistant", "content": "Yes."}
     assert lost == [("/t", LossKind.DROPPED)]
 

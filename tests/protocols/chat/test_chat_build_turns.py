@@ -29,10 +29,10 @@ from protocols.chat.chat_building import (
     STRICT,
     WIRE_CALLS,
     assistant,
-    built,
+    build_body,
+    expect_refusal_at,
     losses,
     messages,
-    refused_at,
     request,
     result,
     system,
@@ -99,7 +99,7 @@ def test_calls_that_are_items_of_their_own_share_one_message() -> None:
 def test_a_result_that_comes_late_is_moved_up_to_its_call() -> None:
     turns = assistant(*CALLS), user(result("a", Text("1"))), assistant(Text("x")), user(result("b", Text("2")))
     expected = request(*turns, protocol="responses")
-    body, lost = built(expected)
+    body, lost = build_body(expected)
     assert body["messages"] == [
         {"role": "assistant", "content": None, "tool_calls": WIRE_CALLS},
         tool("a", "1"),
@@ -111,13 +111,13 @@ def test_a_result_that_comes_late_is_moved_up_to_its_call() -> None:
 
 def test_a_second_result_for_one_call_is_dropped() -> None:
     expected = request(assistant(CALLS[0]), user(result("a", Text("1")), result("a", Text("again"))))
-    body, lost = built(expected)
+    body, lost = build_body(expected)
     assert body["messages"] == [{"role": "assistant", "content": None, "tool_calls": WIRE_CALLS[:1]}, tool("a", "1")]
     assert lost == [("/r/a", LossKind.DROPPED)]
 
 
 def test_a_result_without_its_call_is_sent_as_the_users_text() -> None:
-    body, lost = built(request(user(result("lost", Text("42")), Text("so?"))))
+    body, lost = build_body(request(user(result("lost", Text("42")), Text("so?"))))
     assert body["messages"] == [
         {
             "role": "user",
@@ -133,14 +133,14 @@ def test_a_result_without_its_call_is_sent_as_the_users_text() -> None:
 
 def test_an_error_is_described_in_the_text() -> None:
     expected = request(assistant(CALLS[0]), user(result("a", Text("no such file"), is_error=True)))
-    body, lost = built(expected)
+    body, lost = build_body(expected)
     assert body["messages"][1] == tool("a", "[tool error] no such file")
     assert lost == [("/r/a/is_error", LossKind.APPROXIMATED)]
 
 
 def test_pictures_in_results_follow_all_results_as_one_user_message() -> None:
     shots = result("a", Text("shot:"), Image(PNG, "/i")), result("b", Text("2"))
-    body, lost = built(request(assistant(*CALLS), user(*shots, Text("see"))))
+    body, lost = build_body(request(assistant(*CALLS), user(*shots, Text("see"))))
     assert body["messages"][1:] == [
         tool("a", "shot:\n\n[image: see the user message that follows]"),
         tool("b", "2"),
@@ -189,14 +189,14 @@ WANTS_REASONING = Target("r1", "local", quirks=frozenset({"replay_reasoning"}))
 
 @pytest.mark.parametrize("thought", [SIGNED, PLAIN, DETAIL], ids=["signed", "plain", "detail"])
 def test_openai_gets_no_reasoning(thought: Thinking) -> None:
-    body, lost = built(request(assistant(thought, Text("Yes.")), user(Text("so?"))))
+    body, lost = build_body(request(assistant(thought, Text("Yes.")), user(Text("so?"))))
     assert body["messages"][0] == {"role": "assistant", "content": "Yes."}
     assert lost == [("/t", LossKind.DROPPED)]
 
 
 def test_a_server_that_wants_its_reasoning_gets_the_text_and_never_anothers_signature() -> None:
     for thought, lost in ((PLAIN, []), (SIGNED, [("/t", LossKind.APPROXIMATED)])):
-        body, recorded = built(request(assistant(thought, Text("Yes.")), user(Text("so?"))), WANTS_REASONING)
+        body, recorded = build_body(request(assistant(thought, Text("Yes.")), user(Text("so?"))), WANTS_REASONING)
         assert body["messages"][0] == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
         assert recorded == lost
     assert losses(request(assistant(PLAIN, Text("Yes.")), user(Text("so?"))), LOCAL) == [("/t", LossKind.DROPPED)]
@@ -222,13 +222,13 @@ def test_documents_go_out_as_files_and_an_absent_name_is_invented() -> None:
     named = Document(Inline("application/pdf", "cGRm"), "/d", title="a.pdf")
     file = {"filename": "a.pdf", "file_data": "data:application/pdf;base64,cGRm"}
     assert messages(user(named))[0]["content"] == [{"type": "file", "file": file}]
-    body, lost = built(request(user(Document(Inline("application/pdf", "cGRm"), "/d"))))
+    body, lost = build_body(request(user(Document(Inline("application/pdf", "cGRm"), "/d"))))
     assert body["messages"][0]["content"][0]["file"]["filename"] == "document.pdf"
     assert lost == [("/d", LossKind.INVENTED)]
 
 
 def test_a_text_document_is_sent_as_text() -> None:
-    body, lost = built(request(user(Document("words", "/d", title="Notes"))))
+    body, lost = build_body(request(user(Document("words", "/d", title="Notes"))))
     assert body["messages"] == [{"role": "user", "content": "Notes\n\nwords"}]
     assert lost == [("/d", LossKind.APPROXIMATED)]
 
@@ -239,21 +239,21 @@ def test_linked_images_stay_links() -> None:
 
 
 def test_what_chat_cannot_be_given_is_refused_by_name() -> None:
-    assert refused_at(request(user(Document(Link("https://a.example/b.pdf"), "/d")))) == "/d"
-    assert refused_at(request(user(Document(FileId("file_1"), "/d")))) == "/d"
-    assert refused_at(request(user(Image(FileId("file_1"), "/d")))) == "/d"
+    assert expect_refusal_at(request(user(Document(Link("https://a.example/b.pdf"), "/d")))) == "/d"
+    assert expect_refusal_at(request(user(Document(FileId("file_1"), "/d")))) == "/d"
+    assert expect_refusal_at(request(user(Image(FileId("file_1"), "/d")))) == "/d"
 
 
 def test_a_file_of_the_same_vendor_keeps_its_id() -> None:
     expected = request(user(Document(FileId("file-1"), "/d")), protocol="responses")
     for target in (OPENAI, LOCAL):
         content = [{"type": "file", "file": {"file_id": "file-1"}}]
-        assert built(expected, target)[0]["messages"] == [{"role": "user", "content": content}]
+        assert build_body(expected, target)[0]["messages"] == [{"role": "user", "content": content}]
 
 
 def test_foreign_parts_are_dropped_by_name() -> None:
     expected = request(user(Text("a"), Foreign("search_result", {"x": 1}, "/f")))
-    assert built(expected) == (
+    assert build_body(expected) == (
         {"model": "gpt-x", "messages": [{"role": "user", "content": "a"}]},
         [("/f", LossKind.DROPPED)],
     )
@@ -261,7 +261,7 @@ def test_foreign_parts_are_dropped_by_name() -> None:
 
 def test_breakpoints_stand_on_parts_and_lifetimes_are_fitted() -> None:
     expected = request(user(Text("a", cache=Cache("/k", "1h")), Image(PNG, cache=Cache("/k2"))))
-    body, lost = built(expected)
+    body, lost = build_body(expected)
     content = body["messages"][0]["content"]
     assert [part["prompt_cache_breakpoint"] for part in content] == [
         {"mode": "explicit", "ttl": "12h"},

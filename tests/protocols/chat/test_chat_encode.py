@@ -35,14 +35,14 @@ from protocols.chat.chat_encoding import (
     REDACTED,
     REPLIES,
     SIGNED,
-    accumulated,
+    accumulate,
     block,
     chunks,
-    completed,
     deltas,
     encode,
     make_context,
     meaning,
+    read_completion,
     reply,
     sdk,
 )
@@ -50,8 +50,8 @@ from protocols.chat.chat_encoding import (
 
 @pytest.mark.parametrize("name", REPLIES)
 def test_the_sdks_accumulator_reads_the_stream_as_the_whole_reply(name: str) -> None:
-    streamed = meaning(accumulated(encode(REPLIES[name])))
-    assert streamed == meaning(completed(encode_whole(REPLIES[name], make_context(), Ledger())))
+    streamed = meaning(accumulate(encode(REPLIES[name])))
+    assert streamed == meaning(read_completion(encode_whole(REPLIES[name], make_context(), Ledger())))
 
 
 @pytest.mark.parametrize("name", REPLIES)
@@ -67,7 +67,7 @@ def test_a_plain_stream_ends_with_one_reason_and_the_usage(name: str) -> None:
     stream = sdk(b"".join(encode(REPLIES[name]))).chat.completions.create(model="gpt-x", messages=[], stream=True)
     got = list(stream)
     assert [choice.finish_reason for chunk in got for choice in chunk.choices if choice.finish_reason] == [
-        meaning(accumulated(encode(REPLIES[name])))["finish"]
+        meaning(accumulate(encode(REPLIES[name])))["finish"]
     ]
     assert (got[-1].choices, got[-1].usage is not None) == ([], True)
     assert {(chunk.id, chunk.created, chunk.model) for chunk in got} == {("chatcmpl-up", 1700000000, "gpt-x")}
@@ -124,7 +124,7 @@ def test_ids_and_names_of_calls_are_sent_once_and_indices_count_calls_only() -> 
 
 
 def test_a_call_without_arguments_gets_an_empty_object() -> None:
-    assert meaning(accumulated(encode(REPLIES["empty_arguments"])))["calls"] == [("now", "{}")]
+    assert meaning(accumulate(encode(REPLIES["empty_arguments"])))["calls"] == [("now", "{}")]
 
 
 def test_a_custom_call_is_sent_as_one() -> None:
@@ -132,18 +132,18 @@ def test_a_custom_call_is_sent_as_one() -> None:
     first, *more = [delta["tool_calls"][0] for delta in deltas(encode(events)) if "tool_calls" in delta]
     assert first == {"index": 0, "id": "call_a", "type": "custom", "custom": {"name": "patch", "input": ""}}
     assert more == [{"index": 0, "custom": {"input": "*** Be"}}, {"index": 0, "custom": {"input": "gin"}}]
-    (call,) = completed(encode_whole(events, make_context(), Ledger())).choices[0].message.tool_calls or []
+    (call,) = read_completion(encode_whole(events, make_context(), Ledger())).choices[0].message.tool_calls or []
     assert call.type == "custom"
     assert call.custom.input == "*** Begin"
 
 
 def test_a_custom_call_does_not_break_the_sdks_helper() -> None:
     events = reply(block(0, CallBlock("call_a", "patch", custom=True), "*** Be", "gin"), end=Ended(Stop.TOOL))
-    assert accumulated(encode(events)).choices[0].finish_reason == "tool_calls"
+    assert accumulate(encode(events)).choices[0].finish_reason == "tool_calls"
 
 
 def test_opaque_reasoning_is_sent_in_the_envelope_with_the_signed_text() -> None:
-    details = meaning(accumulated(encode(REPLIES["redacted"])))["details"]
+    details = meaning(accumulate(encode(REPLIES["redacted"])))["details"]
     assert isinstance(details, list)
     assert [detail["index"] for detail in details] == [0, 1]
     assert decode_envelope(details[0]["data"]) == REDACTED
@@ -164,28 +164,28 @@ def test_opaque_reasoning_is_sent_in_the_envelope_with_the_signed_text() -> None
 )
 def test_each_stop_has_its_reason(stop: Stop, finish: str) -> None:
     events = reply(block(0, TextBlock(), "x"), end=Ended(stop))
-    assert meaning(accumulated(encode(events)))["finish"] == finish
-    assert meaning(completed(encode_whole(events, make_context(), Ledger())))["finish"] == finish
+    assert meaning(accumulate(encode(events)))["finish"] == finish
+    assert meaning(read_completion(encode_whole(events, make_context(), Ledger())))["finish"] == finish
 
 
 def test_calls_make_the_reason_tool_calls() -> None:
     events = reply(block(0, CallBlock("call_a", "f"), "{}"), end=Ended(Stop.END))
-    assert meaning(accumulated(encode(events)))["finish"] == "tool_calls"
+    assert meaning(accumulate(encode(events)))["finish"] == "tool_calls"
 
 
 def test_a_refusal_without_text_is_explained_in_the_refusal() -> None:
     events = reply(end=Ended(Stop.FILTERED, category="bio", explanation="Not that."))
     ledger = Ledger()
-    got = meaning(accumulated(encode(events, ledger)))
+    got = meaning(accumulate(encode(events, ledger)))
     assert (got["refusal"], got["text"], got["finish"]) == ("Not that.", "", "content_filter")
     assert [(loss.path, loss.how) for loss in ledger] == [("/stop_details/category", LossKind.DROPPED)]
-    assert meaning(completed(encode_whole(events, make_context(), Ledger()))) == got
+    assert meaning(read_completion(encode_whole(events, make_context(), Ledger()))) == got
 
 
 def test_a_refusal_after_text_keeps_the_text() -> None:
     events = reply(block(0, TextBlock(), "Well"), end=Ended(Stop.FILTERED, explanation="Not that."))
     ledger = Ledger()
-    got = meaning(accumulated(encode(events, ledger)))
+    got = meaning(accumulate(encode(events, ledger)))
     assert (got["refusal"], got["text"], got["finish"]) == (None, "Well", "content_filter")
     assert [loss.path for loss in ledger] == ["/stop_details/explanation"]
 
@@ -211,7 +211,7 @@ def test_losses_of_a_reply_are_named() -> None:
 
 
 def test_citations_point_into_the_joined_text() -> None:
-    got = meaning(accumulated(encode(REPLIES["cited"])))["annotations"]
+    got = meaning(accumulate(encode(REPLIES["cited"])))["annotations"]
     assert got == [
         {
             "type": "url_citation",
@@ -236,7 +236,7 @@ def test_a_failure_is_one_error_chunk_and_nothing_more() -> None:
     assert b'finish_reason":"' not in b"".join(frames)
     assert b"[DONE]" not in b"".join(frames)
     with pytest.raises(openai.APIError, match="busy"):
-        accumulated(frames)
+        accumulate(frames)
 
 
 def test_a_failure_before_anything_is_an_error_chunk_too() -> None:
@@ -253,10 +253,10 @@ def test_a_cut_passthrough_stream_is_ended_by_an_error_the_sdk_raises() -> None:
         Failure(Kind.TRUNCATED, "cut off"), None, 3, EVENT_STREAM
     )
     with pytest.raises(openai.APIError, match="cut off"):
-        accumulated([cut])
+        accumulate([cut])
 
 
-def decoded(frames: list[bytes]) -> list[Event]:
+def decode_all(frames: list[bytes]) -> list[Event]:
     decoder = Decoder(Issuer("us", "gpt-x"), Ledger())
     events = [event for frame in SseFramer().feed(b"".join(frames)) for event in decoder.feed(frame)]
     return events + list(decoder.finish())
@@ -264,7 +264,7 @@ def decoded(frames: list[bytes]) -> list[Event]:
 
 @pytest.mark.parametrize("name", ["text", "tools", "refusal", "filtered", "length", "logprobs", "empty_arguments"])
 def test_what_was_encoded_decodes_to_the_same_reply(name: str) -> None:
-    expected, got = collect(REPLIES[name]), collect(decoded(encode(REPLIES[name])))
+    expected, got = collect(REPLIES[name]), collect(decode_all(encode(REPLIES[name])))
     pieces = [
         msgspec.structs.replace(piece, text=piece.text or "{}") if isinstance(piece.what, CallBlock) else piece
         for piece in expected.pieces
@@ -282,5 +282,5 @@ def split(event: Event, at: int) -> tuple[Event, Event] | None:
 @pytest.mark.parametrize("name", ["text", "thinking", "tools", "cited", "redacted"])
 def test_any_recut_of_the_deltas_means_the_same(name: str) -> None:
     assert_any_recut_agrees(
-        lambda: Encoder(make_context(), Ledger()), REPLIES[name], split, lambda frames: collect(decoded(frames))
+        lambda: Encoder(make_context(), Ledger()), REPLIES[name], split, lambda frames: collect(decode_all(frames))
     )

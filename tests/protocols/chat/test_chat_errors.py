@@ -33,7 +33,7 @@ CLASSES: dict[Kind, tuple[int, type[openai.APIStatusError]]] = {
 }
 
 
-def raised(failure: Failure) -> openai.APIStatusError:
+def catch_failure(failure: Failure) -> openai.APIStatusError:
     rendered = render_error(failure, "req_1")
     answer = httpx2.Response(rendered.status, content=rendered.body, headers={"content-type": "application/json"})
     transport = httpx2.MockTransport(lambda request: answer)
@@ -51,21 +51,24 @@ def raised(failure: Failure) -> openai.APIStatusError:
 @pytest.mark.parametrize("kind", Kind)
 def test_every_kind_raises_its_class_in_the_sdk(kind: Kind) -> None:
     status, expected = CLASSES[kind]
-    error = raised(Failure(kind, "so it goes"))
+    error = catch_failure(Failure(kind, "so it goes"))
     assert error.status_code == status
     assert isinstance(error, expected)
     assert "so it goes" in str(error)
 
 
 def test_codes_that_clients_look_for() -> None:
-    assert raised(Failure(Kind.CONTEXT_TOO_LONG, "x", code="invalid_request_error")).code == "context_length_exceeded"
-    assert raised(Failure(Kind.QUOTA, "x")).code == "insufficient_quota"
-    assert raised(Failure(Kind.NOT_FOUND, "x", status=404)).code == "model_not_found"
-    assert raised(Failure(Kind.BAD_REQUEST, "x", code="unsupported_value")).code == "unsupported_value"
+    assert (
+        catch_failure(Failure(Kind.CONTEXT_TOO_LONG, "x", code="invalid_request_error")).code
+        == "context_length_exceeded"
+    )
+    assert catch_failure(Failure(Kind.QUOTA, "x")).code == "insufficient_quota"
+    assert catch_failure(Failure(Kind.NOT_FOUND, "x", status=404)).code == "model_not_found"
+    assert catch_failure(Failure(Kind.BAD_REQUEST, "x", code="unsupported_value")).code == "unsupported_value"
 
 
 def test_the_field_at_fault_is_written_as_openai_writes_it() -> None:
-    error = raised(Failure(Kind.BAD_REQUEST, "x", at="/messages/0/content/2/image_url"))
+    error = catch_failure(Failure(Kind.BAD_REQUEST, "x", at="/messages/0/content/2/image_url"))
     assert error.param == "messages[0].content[2].image_url"
 
 

@@ -51,7 +51,7 @@ def parts(content: object, role: str = "user", **more: object) -> tuple[Part, ..
     return turn.parts
 
 
-def refused(body: object) -> tuple[str | None, str]:
+def expect_refusal(body: object) -> tuple[str | None, str]:
     data = body if isinstance(body, bytes) else msgspec.json.encode(body)
     with pytest.raises(RequestError) as caught:
         parse(data, Ledger())
@@ -373,11 +373,11 @@ def user(*content: object) -> object:
     ],
 )  # fmt: skip
 def test_a_wrong_request_is_refused_by_the_name_of_its_field(body: object, at: str) -> None:
-    assert refused(body)[0] == at
+    assert expect_refusal(body)[0] == at
 
 
 def test_a_body_for_responses_is_directed_to_where_it_belongs() -> None:
-    assert "/v1/responses" in refused({"model": "m", "input": "hi"})[1]
+    assert "/v1/responses" in expect_refusal({"model": "m", "input": "hi"})[1]
 
 
 def test_half_a_surrogate_pair_in_a_body_costs_one_character() -> None:

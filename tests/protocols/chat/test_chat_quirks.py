@@ -43,7 +43,7 @@ SCHEMA: JsonObject = {"type": "object", "properties": {"a": {"type": "integer"}}
 HI = (Turn(Role.USER, (Text("Hi", "/m"),), "/u"),)
 
 
-def built(turns: tuple[Turn, ...] = HI, **settings: object) -> tuple[JsonObject, list[tuple[str, LossKind]]]:
+def build_body(turns: tuple[Turn, ...] = HI, **settings: object) -> tuple[JsonObject, list[tuple[str, LossKind]]]:
     request = replace(Request("messages", "m", turns), **settings)
     ledger = Ledger()
     body = msgspec.json.decode(build(request, LOCAL, ledger), type=JsonObject)
@@ -51,14 +51,14 @@ def built(turns: tuple[Turn, ...] = HI, **settings: object) -> tuple[JsonObject,
 
 
 def test_a_schema_is_sent_beside_json_object_and_its_name_is_recorded_as_lost() -> None:
-    body, lost = built(format=Format(Shape.SCHEMA, "/format", name="answer", schema=SCHEMA, strict=True))
+    body, lost = build_body(format=Format(Shape.SCHEMA, "/format", name="answer", schema=SCHEMA, strict=True))
     assert body["response_format"] == {"type": "json_object", "schema": SCHEMA}
     assert lost == [("/format", LossKind.APPROXIMATED)]
 
 
 def test_json_mode_is_the_same_for_such_a_server() -> None:
-    assert built(format=Format(Shape.JSON, "/format")) == (
-        built()[0] | {"response_format": {"type": "json_object"}},
+    assert build_body(format=Format(Shape.JSON, "/format")) == (
+        build_body()[0] | {"response_format": {"type": "json_object"}},
         [],
     )
 
@@ -75,26 +75,26 @@ def test_json_mode_is_the_same_for_such_a_server() -> None:
 def test_a_call_that_must_be_made_is_requested_by_name_where_one_tool_is_left(
     tools: tuple[Tool, ...], choice: ToolChoice, wire: object
 ) -> None:
-    body, lost = built(tools=tools, tool_choice=choice)
+    body, lost = build_body(tools=tools, tool_choice=choice)
     assert body["tool_choice"] == wire
     assert lost == []
 
 
 def test_a_tool_that_the_vendor_runs_leaves_the_other_one_to_name() -> None:
-    body, lost = built(tools=(F, SEARCH), tool_choice=ToolChoice(Pick.REQUIRED, "/t"))
+    body, lost = build_body(tools=(F, SEARCH), tool_choice=ToolChoice(Pick.REQUIRED, "/t"))
     assert body["tool_choice"] == {"type": "function", "function": {"name": "f"}}
     assert lost == [("/tools/3", LossKind.DROPPED)]
 
 
 def test_a_choice_among_several_is_recorded_as_a_preference() -> None:
-    body, lost = built(tools=(F, G), tool_choice=ToolChoice(Pick.REQUIRED, "/t"))
+    body, lost = build_body(tools=(F, G), tool_choice=ToolChoice(Pick.REQUIRED, "/t"))
     assert body["tool_choice"] == "required"
     assert lost == [("/t", LossKind.APPROXIMATED)]
 
 
 def test_content_is_one_string_and_never_null() -> None:
     marked = Text("a", "/a", cache=Cache("/a/cache_control"))
-    body, lost = built(
+    body, lost = build_body(
         (
             Turn(Role.USER, (marked, Text("b", "/b")), "/u"),
             Turn(Role.ASSISTANT, (ToolCall("c1", "f", "{}", "/c"),), "/v"),
@@ -107,7 +107,7 @@ def test_content_is_one_string_and_never_null() -> None:
 
 
 def test_a_tool_without_parameters_gets_none_by_name() -> None:
-    body, lost = built(tools=(F,))
+    body, lost = build_body(tools=(F,))
     function = {"name": "f", "parameters": {"type": "object", "properties": {}}}
     assert body["tools"] == [{"type": "function", "function": function}]
     assert lost == []
@@ -116,7 +116,7 @@ def test_a_tool_without_parameters_gets_none_by_name() -> None:
 # Replies
 
 
-def decoded(*frames: bytes, quirks: frozenset[str] = frozenset({"cut_then_done"})) -> list[Event]:
+def decode_all(*frames: bytes, quirks: frozenset[str] = frozenset({"cut_then_done"})) -> list[Event]:
     decoder = Decoder(Issuer("local", "llama", quirks=quirks), Ledger())
     return [event for data in frames for event in decoder.feed(Frame("", data))] + decoder.finish()
 
@@ -127,11 +127,11 @@ def chunk(delta: bytes, finish: bytes = b"null") -> bytes:
 
 def test_a_stream_that_is_done_without_a_reason_was_cut() -> None:
     text, done = chunk(b'{"content":"The sun"}'), b"[DONE]"
-    *_, end = decoded(text, done)
+    *_, end = decode_all(text, done)
     assert isinstance(end, Failed)
     assert end.failure.kind is Kind.TRUNCATED
-    assert decoded(text, chunk(b"{}", b'"stop"'), done)[-1] == Ended(Stop.END)
-    assert decoded(text, done, quirks=frozenset())[-1] == Ended(Stop.END), "other servers never give a reason"
+    assert decode_all(text, chunk(b"{}", b'"stop"'), done)[-1] == Ended(Stop.END)
+    assert decode_all(text, done, quirks=frozenset())[-1] == Ended(Stop.END), "other servers never give a reason"
 
 
 def test_a_call_sent_twice_and_named_in_every_piece_is_one_call() -> None:
@@ -142,7 +142,7 @@ def test_a_call_sent_twice_and_named_in_every_piece_is_one_call() -> None:
 
     first = chunk(b'{"role":"assistant","content":null,"function_call":null,"tool_calls":null}')
     last = chunk(b'{"content":null,"function_call":null,"tool_calls":null}', b'"tool_calls"')
-    events = decoded(first, piece(b"{"), piece(b"}"), piece(b""), last, b"[DONE]")
+    events = decode_all(first, piece(b"{"), piece(b"}"), piece(b""), last, b"[DONE]")
     assert events == [
         Started("chatcmpl-1", "llama"),
         Opened(0, CallBlock("call_0", "f")),

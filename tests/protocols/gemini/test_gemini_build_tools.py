@@ -21,7 +21,7 @@ SEARCH: JsonObject = {"type": "web_search_20250305", "name": "web_search"}
 OWN: JsonObject = {"name": "look", "input_schema": {"type": "object", "properties": {"at": {"type": "string"}}}}
 
 
-def named(name: str) -> JsonObject:
+def make_named_choice(name: str) -> JsonObject:
     return {"type": "function", "function": {"name": name}}
 
 
@@ -51,7 +51,7 @@ def test_a_function_without_arguments_has_no_schema(schema: JsonObject) -> None:
         ("auto", {"mode": "AUTO"}),
         ("none", {"mode": "NONE"}),
         ("required", {"mode": "ANY"}),
-        (named("clock"), {"mode": "ANY", "allowedFunctionNames": ["clock"]}),
+        (make_named_choice("clock"), {"mode": "ANY", "allowedFunctionNames": ["clock"]}),
     ],
 )
 def test_a_choice_becomes_a_mode(choice: object, sent: JsonObject) -> None:
@@ -62,7 +62,7 @@ def test_a_choice_becomes_a_mode(choice: object, sent: JsonObject) -> None:
 
 @pytest.mark.parametrize(("mode", "sent"), [("auto", "VALIDATED"), ("required", "ANY")])
 def test_a_subset_of_tools_keeps_its_names(mode: str, sent: str) -> None:
-    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [named("clock")]}}
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [make_named_choice("clock")]}}
     calling = from_chat(tools=TWO, tool_choice=allowed)["toolConfig"]["functionCallingConfig"]
     assert calling == {"mode": sent, "allowedFunctionNames": ["clock"]}
     lost = {"/tool_choice": "approximated"} if mode == "auto" else {}

@@ -107,7 +107,7 @@ def test_a_conversation_that_begins_with_the_model_gets_a_user_first() -> None:
 # Signatures
 
 
-def thought(signature: str, issuer: str = "gemini", text: str = "Hm.") -> JsonObject:
+def make_thinking(signature: str, issuer: str = "gemini", text: str = "Hm.") -> JsonObject:
     token = encode_envelope(Opaque(issuer, Form.SIGNATURE, signature, "gemini-3.5-flash"))
     return {"type": "thinking", "thinking": text, "signature": token}
 
@@ -121,8 +121,8 @@ def result(id: str) -> JsonObject:
 
 
 def test_a_signature_returns_byte_for_byte_on_the_first_call_of_its_step() -> None:
-    first = {"role": "assistant", "content": [thought("AB+/=="), {"type": "text", "text": "So."}, use("a")]}
-    second = {"role": "assistant", "content": [thought("CD-_", text=""), use("b")]}
+    first = {"role": "assistant", "content": [make_thinking("AB+/=="), {"type": "text", "text": "So."}, use("a")]}
+    second = {"role": "assistant", "content": [make_thinking("CD-_", text=""), use("b")]}
     [_, one, _, two, _] = from_messages(first, result("a"), second, result("b"))
     assert one["parts"] == [
         {"text": "Hm.", "thought": True},
@@ -133,13 +133,13 @@ def test_a_signature_returns_byte_for_byte_on_the_first_call_of_its_step() -> No
 
 
 def test_a_signature_of_text_returns_on_the_text() -> None:
-    turn = {"role": "assistant", "content": [thought("AB=="), {"type": "text", "text": "So."}]}
+    turn = {"role": "assistant", "content": [make_thinking("AB=="), {"type": "text", "text": "So."}]}
     [_, one, _] = from_messages(turn, {"role": "user", "content": "And?"})
     assert one["parts"] == [{"text": "Hm.", "thought": True}, {"text": "So.", "thoughtSignature": "AB=="}]
 
 
 def test_another_vendors_reasoning_is_replaced_by_the_placeholder() -> None:
-    other = {"role": "assistant", "content": [thought("AB==", issuer="anthropic"), use("a")]}
+    other = {"role": "assistant", "content": [make_thinking("AB==", issuer="anthropic"), use("a")]}
     [_, one, _] = from_messages(other, result("a"))
     assert one["parts"] == [{"functionCall": {"id": "a", "name": "look", "args": {}}, "thoughtSignature": DUMMY}]
 

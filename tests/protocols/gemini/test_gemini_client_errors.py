@@ -10,7 +10,7 @@ from dragoman.protocols.gemini.wire import ARRAY_STREAM
 from wire_json import JsonObject
 
 
-def rendered(failure: Failure) -> JsonObject:
+def render(failure: Failure) -> JsonObject:
     response = render_error(failure, "req_1")
     error: JsonObject = msgspec.json.decode(response.body)["error"]
     assert error["code"] == response.status
@@ -35,28 +35,28 @@ def rendered(failure: Failure) -> JsonObject:
     ],
 )
 def test_each_kind_has_a_code_and_a_status(kind: Kind, code: int, status: str) -> None:
-    error = rendered(Failure(kind, "x"))
+    error = render(Failure(kind, "x"))
     assert (error["code"], error["status"], error["message"]) == (code, status, "x")
 
 
 def test_a_known_wait_is_retry_info() -> None:
-    details = rendered(Failure(Kind.RATE_LIMITED, "slow down", retry_after=6.1))["details"]
+    details = render(Failure(Kind.RATE_LIMITED, "slow down", retry_after=6.1))["details"]
     assert details == [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7s"}]
 
 
 def test_a_spent_allowance_names_the_day_so_that_clients_stop_retrying() -> None:
-    (detail,) = rendered(Failure(Kind.QUOTA, "spent"))["details"]
+    (detail,) = render(Failure(Kind.QUOTA, "spent"))["details"]
     assert "PerDay" in detail["violations"][0]["quotaId"]
 
 
 def test_the_field_at_fault_and_the_code_are_details() -> None:
-    info, fields = rendered(Failure(Kind.BAD_REQUEST, "wrong", code="bad_thing", at="/contents/0/role"))["details"]
+    info, fields = render(Failure(Kind.BAD_REQUEST, "wrong", code="bad_thing", at="/contents/0/role"))["details"]
     assert info["reason"] == "BAD_THING"
     assert fields["fieldViolations"] == [{"field": "contents[0].role", "description": "wrong"}]
 
 
 def test_a_context_that_is_too_long_has_googles_message() -> None:
-    assert "exceeds the maximum number of tokens" in rendered(Failure(Kind.CONTEXT_TOO_LONG, "200k"))["message"]
+    assert "exceeds the maximum number of tokens" in render(Failure(Kind.CONTEXT_TOO_LONG, "200k"))["message"]
 
 
 def test_what_ends_a_broken_stream() -> None:

@@ -26,7 +26,7 @@ from protocols.gemini.gemini_replies import (
     read_whole,
     stream,
 )
-from replies import joined
+from replies import join_deltas
 from wire_json import JsonObject
 
 MODEL = "gemini-3.5-flash"
@@ -36,13 +36,13 @@ def fixture(name: str, ledger: Ledger | None = None) -> bytes:
     return (FIXTURES / f"{name}.sse").read_bytes()
 
 
-def signed(payload: str, *, of_call: bool = False) -> Opaque:
+def make_signature(payload: str, *, of_call: bool = False) -> Opaque:
     return Opaque("gemini", Form.SIGNATURE, payload, MODEL, of_call=of_call)
 
 
 @pytest.mark.parametrize("path", STREAMS, ids=lambda path: path.stem)
 def test_any_cut_of_the_bytes_gives_the_same_reply(path: Path) -> None:
-    assert_any_cut_agrees(ByteDecoder, path.read_bytes(), joined)
+    assert_any_cut_agrees(ByteDecoder, path.read_bytes(), join_deltas)
     assert_total(ByteDecoder, path.read_bytes())
 
 
@@ -61,7 +61,7 @@ def test_calls_thoughts_and_every_count() -> None:
         (CallBlock("fc1", "weather"), '{"city":"Zürich","days":3}'),
         (CallBlock("call_r1_1", "clock"), "{}"),
     ]
-    assert [piece.opaque for piece in reply.pieces if piece.opaque] == [signed("QUIr", of_call=True)]
+    assert [piece.opaque for piece in reply.pieces if piece.opaque] == [make_signature("QUIr", of_call=True)]
     assert end_of(reply).stop is Stop.TOOL
     assert reply.usage == Usage(input=24, output=16, cache_read=8, reasoning=9)
 
@@ -70,7 +70,7 @@ def test_a_signature_stands_before_the_text_that_it_signs() -> None:
     ledger = Ledger()
     reply = collect(decode(fixture("signed_text"), ledger))
     assert [(piece.what, piece.text, piece.opaque) for piece in reply.pieces] == [
-        (ThinkingBlock(), "Hm.", signed("U0lH")),
+        (ThinkingBlock(), "Hm.", make_signature("U0lH")),
         (TextBlock(), "Yes, indeed.", None),
     ]
     assert [loss.path for loss in ledger] == ["/candidates/0/content/parts/thoughtSignature"]
@@ -216,7 +216,7 @@ def test_a_part_of_a_reply_ends_with_the_token_for_the_rest() -> None:
 def test_the_whole_reply_equals_the_stream(name: str) -> None:
     """An array of chunks is what a stream is without `alt=sse`."""
     chunks = [msgspec.json.decode(line.removeprefix(b"data: ")) for line in fixture(name).splitlines() if line]
-    whole = read_whole(_merged(chunks))
+    whole = read_whole(_merge_parts(chunks))
     streamed = collect(decode(fixture(name)))
     assert [(piece.what, piece.text, piece.opaque, piece.citations) for piece in whole.pieces] == [
         (piece.what, piece.text, piece.opaque, piece.citations) for piece in streamed.pieces
@@ -224,7 +224,7 @@ def test_the_whole_reply_equals_the_stream(name: str) -> None:
     assert (whole.end, whole.usage) == (streamed.end, streamed.usage)
 
 
-def _merged(chunks: list[JsonObject]) -> JsonObject:
+def _merge_parts(chunks: list[JsonObject]) -> JsonObject:
     parts = [part for each in chunks for part in each["candidates"][0].get("content", {}).get("parts", [])]
     last = chunks[-1]
     return {**last, "candidates": [{**last["candidates"][0], "content": {"role": "model", "parts": parts}}]}

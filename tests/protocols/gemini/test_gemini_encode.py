@@ -40,7 +40,7 @@ from dragoman.protocols.gemini.decode import Decoder
 from dragoman.protocols.gemini.encode import WITHHELD, Encoder, encode_whole, is_keep_alive
 from dragoman.protocols.gemini.wire import ARRAY_STREAM
 from laws import assert_any_recut_agrees, run
-from replies import START, call, joined, split_delta, text
+from replies import START, call, join_deltas, split_delta, text
 from wire_json import JsonObject
 
 END = Ended(Stop.END)
@@ -163,7 +163,7 @@ def test_decoding_gives_the_same_text_and_calls_back(stream_type: bytes) -> None
     stream = b"".join(run(Encoder(context(stream_type), Ledger()), events))
     framer = SseFramer() if stream_type == EVENT_STREAM else ArrayFramer()
     decoded = run(Decoder(Issuer("up", "m"), Ledger()), run(framer, [stream]))
-    reply, expected = collect(joined(decoded)), collect(joined(events))
+    reply, expected = collect(join_deltas(decoded)), collect(join_deltas(events))
     assert [(piece.what, piece.text or "{}") for piece in reply.pieces] == [
         (piece.what, piece.text or "{}") for piece in expected.pieces
     ]

@@ -152,7 +152,7 @@ class Translation:
         return b"".join(piece for event in events for piece in self._encoder.feed(event))
 
 
-def translated(client: str, stream: bytes, tools: tuple[str, ...] = ()) -> bytes:
+def translate(client: str, stream: bytes, tools: tuple[str, ...] = ()) -> bytes:
     line = Translation(client, tools)
     return line.feed(stream) + line.finish()
 
@@ -170,7 +170,7 @@ class SdkReply(msgspec.Struct):
 def read_with_sdk(client: str, stream: bytes, tools: tuple[str, ...] = ()) -> SdkReply:
     """The reply as the official SDK's accumulator ends with it; raises the SDK's exception for an error event."""
     answer = httpx2.Response(
-        200, headers={"content-type": "text/event-stream"}, content=translated(client, stream, tools)
+        200, headers={"content-type": "text/event-stream"}, content=translate(client, stream, tools)
     )
     http = httpx2.Client(transport=httpx2.MockTransport(lambda request: answer))
     return {"chat": _read_chat, "messages": _read_messages, "responses": _read_responses}[client](http)

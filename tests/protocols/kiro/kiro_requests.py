@@ -56,7 +56,7 @@ class Built:
         return self.lost(LossKind.INVENTED)
 
 
-def parsed(protocol: str, body: Wire, ledger: Ledger) -> Request:
+def parse_body(protocol: str, body: Wire, ledger: Ledger) -> Request:
     client = PROTOCOLS[protocol].client
     assert client is not None
     return client.parse(msgspec.json.encode(body), ledger)
@@ -64,7 +64,7 @@ def parsed(protocol: str, body: Wire, ledger: Ledger) -> Request:
 
 def ask(protocol: str, body: Wire, options: KiroOptions = OPTIONS, budgets: dict[str, int] | None = None) -> Built:
     ledger = Ledger()
-    return send(parsed(protocol, body, ledger), options, ledger, budgets)
+    return send(parse_body(protocol, body, ledger), options, ledger, budgets)
 
 
 def send(
@@ -96,7 +96,7 @@ def assistant(text: str) -> Wire:
     return {"role": "assistant", "content": text}
 
 
-def called(*ids: str, name: str = "look") -> Wire:
+def make_calls(*ids: str, name: str = "look") -> Wire:
     """An assistant's turn in Messages that only calls."""
     return {
         "role": "assistant",
@@ -113,7 +113,7 @@ def tool(name: str = "look", **fields: object) -> Wire:
     return {"name": name, "description": "Looks.", "input_schema": {"type": "object", "properties": {}}, **fields}
 
 
-def refused(call: Callable[[], object]) -> Failure:
+def expect_refusal(call: Callable[[], object]) -> Failure:
     with pytest.raises(RequestError) as raised:
         call()
     return raised.value.failure

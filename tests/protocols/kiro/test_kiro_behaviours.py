@@ -21,7 +21,7 @@ from protocols.kiro.kiro_replies import (
     read_with_sdk,
     text_event,
     thinks,
-    translated,
+    translate,
     uses,
 )
 from wire_json import JsonObject
@@ -34,7 +34,7 @@ each_client = pytest.mark.parametrize("client", CLIENTS)
 
 
 def frames(client: str, stream: bytes, tools: tuple[str, ...] = ()) -> list[JsonObject]:
-    read = run(SseFramer(), [translated(client, stream, tools)])
+    read = run(SseFramer(), [translate(client, stream, tools)])
     decoded = [frame.data for frame in read if isinstance(frame, Frame) and frame.data != b"[DONE]"]
     return [msgspec.json.decode(data) for data in decoded]
 
@@ -44,7 +44,7 @@ def test_01_a_frame_fed_byte_by_byte_is_one_event_with_its_text_intact(client: s
     stream = text_event("é日😀") + TAIL
     line = Translation(client)
     bytewise = b"".join(line.feed(byte) for byte in pieces_of(stream, 1)) + line.finish()
-    assert bytewise == translated(client, stream)
+    assert bytewise == translate(client, stream)
     assert read_with_sdk(client, stream).text == "é日😀"
 
 
@@ -69,7 +69,7 @@ def test_03_corruption_is_sent_at_once_and_never_passed_on(client: str) -> None:
     assert b"error" in line.feed(bytes(bad[:12]))
     flipped = bytearray(text_event("lo"))
     flipped[-6] ^= 1
-    out = translated(client, good + bytes(flipped) + TAIL)
+    out = translate(client, good + bytes(flipped) + TAIL)
     assert b"Hel" in out
     assert b"error" in out
     with pytest.raises((anthropic.APIError, openai.APIError)):
@@ -88,7 +88,7 @@ def test_04_an_exception_first_fails_before_anything_is_sent(client: str) -> Non
 @each_client
 def test_05_an_exception_after_text_is_an_error_event_and_no_normal_end(client: str) -> None:
     stream = text_event("Hel") + exception("InternalServerException", {"message": "it broke"}) + TAIL
-    out = translated(client, stream)
+    out = translate(client, stream)
     assert b"Hel" in out
     assert b"it broke" in out
     assert b'"stop"' not in out
@@ -102,7 +102,7 @@ def test_05_an_exception_after_text_is_an_error_event_and_no_normal_end(client: 
 def test_06_unknown_events_and_fields_change_nothing(client: str) -> None:
     odd = event("initial-response", {}) + event("fooEvent", {"content": "no"})
     words = event("assistantResponseEvent", {"content": "Hi", "brandNew": {"x": 1}})
-    assert translated(client, odd + words + TAIL) == translated(client, text_event("Hi") + TAIL)
+    assert translate(client, odd + words + TAIL) == translate(client, text_event("Hi") + TAIL)
 
 
 @each_client
@@ -161,7 +161,7 @@ def test_13_native_reasoning_is_sent_before_the_text_and_signed_once(client: str
     stream = thinks(text="a") + thinks(text="b") + thinks(signature="S") + text_event("Hi") + TAIL
     received = read_with_sdk(client, stream)
     assert (received.thinking, received.text) == ("ab", "Hi")
-    out = translated(client, stream)
+    out = translate(client, stream)
     token = out[out.index(b"dgm1.") :].split(b'"')[0].decode()
     opaque = decode_envelope(token)
     assert opaque is not None

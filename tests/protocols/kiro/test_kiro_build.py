@@ -15,10 +15,10 @@ from protocols.kiro.kiro_requests import (
     answer,
     ask,
     assistant,
-    called,
     chat,
+    expect_refusal,
+    make_calls,
     messages,
-    refused,
     send,
     tool,
     user,
@@ -120,26 +120,28 @@ def test_white_space_is_left_out_of_texts() -> None:
 
 
 def test_a_turn_of_calls_or_results_only_still_has_text() -> None:
-    built = ask("messages", messages(user("1"), called("c"), user(answer("c")), tools=[tool()]), OPTIONS)
+    built = ask("messages", messages(user("1"), make_calls("c"), user(answer("c")), tools=[tool()]), OPTIONS)
     assert built.history[1]["content"]
     assert built.current["content"]
     assert {"/messages/1", "/messages/2"} <= built.invented
 
 
 def test_text_after_a_call_is_sent_before_it() -> None:
-    turn = {**called("c"), "content": [*called("c")["content"], {"type": "text", "text": "late"}]}
+    turn = {**make_calls("c"), "content": [*make_calls("c")["content"], {"type": "text", "text": "late"}]}
     built = ask("messages", messages(user("1"), turn, user(answer("c")), tools=[tool()]))
     assert built.history[1]["content"] == "late"
     assert "/messages/1/content/1" in built.approximated
 
 
 def test_a_failed_tool_stays_failed() -> None:
-    built = ask("messages", messages(user("1"), called("c"), user(answer("c", "no", is_error=True)), tools=[tool()]))
+    built = ask(
+        "messages", messages(user("1"), make_calls("c"), user(answer("c", "no", is_error=True)), tools=[tool()])
+    )
     assert built.context["toolResults"][0]["status"] == "error"
 
 
 def test_an_empty_result_has_text() -> None:
-    built = ask("messages", messages(user("1"), called("c"), user(answer("c", "")), tools=[tool()]))
+    built = ask("messages", messages(user("1"), make_calls("c"), user(answer("c", "")), tools=[tool()]))
     assert built.context["toolResults"][0]["content"][0]["text"]
     assert "/messages/2/content/0" in built.invented
 
@@ -232,7 +234,7 @@ def test_a_message_holds_one_reasoning_block() -> None:
 def test_a_body_above_the_limit_is_refused_as_too_long() -> None:
     options = KiroOptions(conversation_id="c", max_payload_bytes=500)
     assert ask("chat", chat(user("x" * 100)), options)
-    failure = refused(lambda: ask("chat", chat(user("é" * 200)), options))
+    failure = expect_refusal(lambda: ask("chat", chat(user("é" * 200)), options))
     assert failure.kind is Kind.CONTEXT_TOO_LONG
     assert "500" in failure.message
 

@@ -8,7 +8,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Document, Image, Inline, Link, Text
 from dragoman.protocols.kiro.build_turns import needs_inline
 from dragoman.protocols.kiro.wire import MAX_IMAGE_BYTES, MAX_IMAGES
-from protocols.kiro.kiro_requests import answer, ask, called, chat, messages, parsed, refused, tool, user
+from protocols.kiro.kiro_requests import answer, ask, chat, expect_refusal, make_calls, messages, parse_body, tool, user
 from wire_json import JsonObject
 
 PNG = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aW1n"}}
@@ -43,7 +43,7 @@ def test_a_picture_without_text_gets_some() -> None:
 
 def test_a_linked_image_is_refused_by_name_and_with_advice_to_enable_fetching() -> None:
     body = chat(user({"type": "text", "text": "look"}, image_url("https://pictures.example/a.png")))
-    failure = refused(lambda: ask("chat", body))
+    failure = expect_refusal(lambda: ask("chat", body))
     assert failure.at == "/messages/0/content/1"
     assert needs_inline(Image(Link("https://pictures.example/a.png")))
     assert needs_inline(Document(Link("https://pictures.example/a.txt")))
@@ -54,13 +54,13 @@ def test_a_linked_image_is_refused_by_name_and_with_advice_to_enable_fetching() 
 @pytest.mark.parametrize("media_type", ["image/bmp", "image/svg+xml", ""])
 def test_an_image_of_another_format_is_refused_by_name(media_type: str) -> None:
     source = {"type": "base64", "media_type": media_type, "data": "AA=="}
-    failure = refused(lambda: ask("messages", messages(user({"type": "image", "source": source}))))
+    failure = expect_refusal(lambda: ask("messages", messages(user({"type": "image", "source": source}))))
     assert failure.at == "/messages/0/content/0"
 
 
 def test_an_image_in_a_result_is_attached_to_its_message() -> None:
     content = [{"type": "text", "text": "see"}, PNG]
-    built = ask("messages", messages(user("1"), called("c"), user(answer("c", content)), tools=[tool()]))
+    built = ask("messages", messages(user("1"), make_calls("c"), user(answer("c", content)), tools=[tool()]))
     assert built.current["images"] == [{"format": "png", "source": {"bytes": "aW1n"}}]
     [result] = built.context["toolResults"]
     assert result["content"][0] == {"text": "see"}
@@ -90,13 +90,13 @@ def test_the_level_of_detail_is_recorded_as_lost() -> None:
 
 def test_too_many_images_are_refused() -> None:
     assert ask("messages", messages(user(*[PNG] * MAX_IMAGES)))
-    assert refused(lambda: ask("messages", messages(user(*[PNG] * (MAX_IMAGES + 1))))).at == "/messages/0"
+    assert expect_refusal(lambda: ask("messages", messages(user(*[PNG] * (MAX_IMAGES + 1))))).at == "/messages/0"
 
 
 def test_too_large_an_image_is_refused() -> None:
     data = "A" * (MAX_IMAGE_BYTES * 4 // 3 + 8)
     big = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
-    assert refused(lambda: ask("messages", messages(user(big)))).at == "/messages/0/content/0"
+    assert expect_refusal(lambda: ask("messages", messages(user(big)))).at == "/messages/0/content/0"
 
 
 def test_a_text_document_is_sent_as_text() -> None:
@@ -108,21 +108,24 @@ def test_a_text_document_is_sent_as_text() -> None:
 
 
 def test_a_pdf_is_refused_by_name() -> None:
-    failure = refused(lambda: ask("messages", messages(user(document("application/pdf", b"%PDF")))))
+    failure = expect_refusal(lambda: ask("messages", messages(user(document("application/pdf", b"%PDF")))))
     assert failure.at == "/messages/0/content/0"
     assert "application/pdf" in failure.message
 
 
 def test_a_document_that_is_no_text_is_refused() -> None:
-    assert refused(lambda: ask("messages", messages(user(document("text/plain", b"\xff\xfe"))))).at
+    assert expect_refusal(lambda: ask("messages", messages(user(document("text/plain", b"\xff\xfe"))))).at
 
 
 def test_a_file_id_is_refused() -> None:
     body = chat(user({"type": "text", "text": "x"}, {"type": "file", "file": {"file_id": "file-1"}}))
-    assert parsed("chat", body, Ledger())
-    assert refused(lambda: ask("chat", body)).at == "/messages/0/content/1"
+    assert parse_body("chat", body, Ledger())
+    assert expect_refusal(lambda: ask("chat", body)).at == "/messages/0/content/1"
 
 
 def test_audio_is_refused() -> None:
     sound = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
-    assert refused(lambda: ask("chat", chat(user(sound, {"type": "text", "text": "x"})))).at == "/messages/0/content/0"
+    assert (
+        expect_refusal(lambda: ask("chat", chat(user(sound, {"type": "text", "text": "x"})))).at
+        == "/messages/0/content/0"
+    )

@@ -3,7 +3,7 @@
 import pytest
 
 from dragoman.protocols.kiro.wire import KiroOptions
-from protocols.kiro.kiro_requests import answer, ask, assistant, called, chat, messages, refused, tool, user
+from protocols.kiro.kiro_requests import answer, ask, assistant, chat, expect_refusal, make_calls, messages, tool, user
 from wire_json import JsonObject
 
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}
@@ -15,7 +15,7 @@ def build_with(**fields: object) -> JsonObject:
 
 
 def after_a_call(**fields: object) -> JsonObject:
-    return messages(user("1"), called("c"), user(answer("c")), assistant("A"), user("2"), **fields)
+    return messages(user("1"), make_calls("c"), user(answer("c")), assistant("A"), user("2"), **fields)
 
 
 def test_a_tool_is_offered_with_the_current_message_only() -> None:
@@ -60,13 +60,15 @@ def test_a_result_without_its_call_survives_as_text() -> None:
 
 def test_of_two_results_of_a_call_the_last_counts() -> None:
     turn = user(answer("c", "old"), answer("c", "new"))
-    built = ask("messages", messages(user("1"), called("c"), turn, tools=[tool()]))
+    built = ask("messages", messages(user("1"), make_calls("c"), turn, tools=[tool()]))
     assert [result["content"] for result in built.context["toolResults"]] == [[{"text": "new"}]]
     assert "/messages/2/content/0" in built.dropped
 
 
 def test_a_call_that_was_never_answered_is_answered() -> None:
-    built = ask("messages", messages(user("1"), called("c", "d"), user(answer("d"), {"type": "text", "text": "go"})))
+    built = ask(
+        "messages", messages(user("1"), make_calls("c", "d"), user(answer("d"), {"type": "text", "text": "go"}))
+    )
     first, second = built.context["toolResults"]
     assert (first["toolUseId"], first["status"]) == ("c", "error")
     assert (second["toolUseId"], second["status"]) == ("d", "success")
@@ -74,12 +76,12 @@ def test_a_call_that_was_never_answered_is_answered() -> None:
 
 
 def test_a_conversation_that_ends_with_a_call_is_answered_too() -> None:
-    built = ask("messages", messages(user("1"), called("c")))
+    built = ask("messages", messages(user("1"), make_calls("c")))
     assert [result["toolUseId"] for result in built.context["toolResults"]] == ["c"]
 
 
 def test_a_late_result_moves_to_its_call() -> None:
-    turns = (user("1"), called("c"), user("wait"), assistant("A"), user(answer("c")), assistant("B"), user("2"))
+    turns = (user("1"), make_calls("c"), user("wait"), assistant("A"), user(answer("c")), assistant("B"), user("2"))
     built = ask("messages", messages(*turns, tools=[tool()]))
     assert built.history[2]["userInputMessageContext"]["toolResults"][0]["toolUseId"] == "c"
     assert built.history[3]["content"] == "A\n\nB"
@@ -87,7 +89,7 @@ def test_a_late_result_moves_to_its_call() -> None:
 
 
 def test_calls_with_one_id_get_ids_of_their_own() -> None:
-    turns = (user("1"), called("c"), user(answer("c", "x")), called("c"), user(answer("c", "y")))
+    turns = (user("1"), make_calls("c"), user(answer("c", "x")), make_calls("c"), user(answer("c", "y")))
     built = ask("messages", messages(*turns, tools=[tool()]))
     assert built.history[1]["toolUses"][0]["toolUseId"] == "c"
     assert built.history[3]["toolUses"][0]["toolUseId"] == "c-2"
@@ -134,9 +136,9 @@ def test_a_choice_of_auto_is_no_loss() -> None:
 
 
 def test_a_forced_call_without_that_tool_is_refused() -> None:
-    assert refused(lambda: ask("chat", chat(user("1"), tool_choice="required"))).at == "/tool_choice"
+    assert expect_refusal(lambda: ask("chat", chat(user("1"), tool_choice="required"))).at == "/tool_choice"
     body = build_with(tools=[tool()], tool_choice={"type": "tool", "name": "gone"})
-    assert refused(lambda: ask("messages", body)).at == "/tool_choice"
+    assert expect_refusal(lambda: ask("messages", body)).at == "/tool_choice"
 
 
 def test_one_call_at_a_time_is_requested_in_the_prompt() -> None:
@@ -164,9 +166,9 @@ def test_a_vendors_tool_beside_others_is_dropped() -> None:
 
 
 def test_a_vendors_tool_alone_or_forced_is_refused() -> None:
-    assert refused(lambda: ask("messages", build_with(tools=[SEARCH]))).at == "/tools/0"
+    assert expect_refusal(lambda: ask("messages", build_with(tools=[SEARCH]))).at == "/tools/0"
     body = {"model": "m", "input": "1", "tools": [HOSTED, {"type": "function", "name": "f"}], "tool_choice": HOSTED}
-    assert refused(lambda: ask("responses", body)).at == "/tools/0"
+    assert expect_refusal(lambda: ask("responses", body)).at == "/tools/0"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from protocols.kiro.kiro_replies import (
     thinks,
     uses,
 )
-from replies import joined
+from replies import join_deltas
 
 
 def pieces(stream: bytes) -> list[tuple[object, str]]:
@@ -113,7 +113,7 @@ def test_native_reasoning_is_sealed_once_and_closed_before_the_text() -> None:
     decoded = read(thinks(text="a") + thinks(text="b") + thinks(signature="S") + text_event("Hi") + TAIL)
     sealed = [event for event in decoded if isinstance(event, OpaqueAdded)]
     assert sealed == [OpaqueAdded(0, Opaque("kiro", Form.SIGNATURE, "S", ISSUER.model))]
-    assert [type(event).__name__ for event in joined(decoded)][:8] == [
+    assert [type(event).__name__ for event in join_deltas(decoded)][:8] == [
         "Started", "Opened", "Delta", "OpaqueAdded", "Closed", "Opened", "Delta", "Closed",
     ]  # fmt: skip
 

@@ -13,7 +13,7 @@ from protocols.kiro.kiro_replies import text_event
 ARN = "arn:aws:codewhisperer:us-east-1:123456789012:profile/FAKE"
 
 
-def answered(status: int, message: object = None, reason: str | None = None, **headers: bytes) -> Failure:
+def read_answer(status: int, message: object = None, reason: str | None = None, **headers: bytes) -> Failure:
     body = msgspec.json.encode({"message": message, "reason": reason})
     return read_failure(status, {name.replace("_", "-").encode(): value for name, value in headers.items()}, body)
 
@@ -69,7 +69,7 @@ def answered(status: int, message: object = None, reason: str | None = None, **h
     ],
 )
 def test_what_an_answer_means(status: int, reason: str | None, message: str, kind: Kind) -> None:
-    failure = answered(status, message, reason)
+    failure = read_answer(status, message, reason)
     assert (failure.kind, failure.status, failure.code) == (kind, status, reason)
 
 
@@ -88,7 +88,7 @@ def test_what_an_answer_means(status: int, reason: str | None, message: str, kin
 )
 def test_the_class_decides_over_the_status_wherever_it_is_recorded(name: str, kind: Kind) -> None:
     spelled = f"com.amazon.aws.codewhisperer#{name}:http://internal.amazon.com/coral/"
-    in_header = answered(400, "x", x_amzn_errortype=spelled.encode())
+    in_header = read_answer(400, "x", x_amzn_errortype=spelled.encode())
     in_body = read_failure(400, {}, msgspec.json.encode({"__type": spelled, "Message": "x"}))
     in_code = read_failure(400, {}, msgspec.json.encode({"code": name, "errorMessage": "x"}))
     for failure in (in_header, in_body, in_code):
@@ -121,12 +121,12 @@ def test_the_error_may_be_wrapped() -> None:
 
 
 def test_a_wait_is_passed_on_and_never_too_short_for_a_limited_account() -> None:
-    assert answered(429, "x", "INSUFFICIENT_MODEL_CAPACITY", retry_after=b"3").retry_after == 3
-    assert answered(429, "x", "INSUFFICIENT_MODEL_CAPACITY").retry_after is None
-    assert answered(429, "x", "USER_REQUEST_RATE_EXCEEDED", retry_after=b"3").retry_after == 8
-    assert answered(429, "x", "USER_REQUEST_RATE_EXCEEDED", retry_after=b"60").retry_after == 60
-    assert answered(429, "Due to suspicious activity").retry_after == 300
-    assert answered(429, "x", retry_after=b"soon").retry_after is None
+    assert read_answer(429, "x", "INSUFFICIENT_MODEL_CAPACITY", retry_after=b"3").retry_after == 3
+    assert read_answer(429, "x", "INSUFFICIENT_MODEL_CAPACITY").retry_after is None
+    assert read_answer(429, "x", "USER_REQUEST_RATE_EXCEEDED", retry_after=b"3").retry_after == 8
+    assert read_answer(429, "x", "USER_REQUEST_RATE_EXCEEDED", retry_after=b"60").retry_after == 60
+    assert read_answer(429, "Due to suspicious activity").retry_after == 300
+    assert read_answer(429, "x", retry_after=b"soon").retry_after is None
 
 
 @pytest.mark.parametrize(
@@ -145,6 +145,6 @@ def test_a_body_that_is_no_error_still_reports_the_status(body: bytes) -> None:
 )
 def test_no_secret_is_echoed(secret: str) -> None:
     losses = f"User ID ({secret}) is odd" if secret.startswith("d-") else f"It was {secret}, Bearer {secret}"
-    for failure in (answered(403, losses), read_failure(500, {}, losses.encode())):
+    for failure in (read_answer(403, losses), read_failure(500, {}, losses.encode())):
         assert secret not in failure.message
         assert "[hidden]" in failure.message

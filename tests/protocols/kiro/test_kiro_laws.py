@@ -53,15 +53,15 @@ def takes(message: list[Turn]) -> bool:
 choices = st.none() | st.just(ToolChoice(Pick.NONE, "/tool_choice"))
 
 
-def located(turns: list[Turn]) -> tuple[Turn, ...]:
+def locate_turns(turns: list[Turn]) -> tuple[Turn, ...]:
     """The same turns, each part with a place of its own for the ledger, and words with that place in them."""
     return tuple(
-        Turn(turn.role, tuple(placed(part, f"/{i}/{j}") for j, part in enumerate(turn.parts)), f"/{i}")
+        Turn(turn.role, tuple(place_part(part, f"/{i}/{j}") for j, part in enumerate(turn.parts)), f"/{i}")
         for i, turn in enumerate(turns)
     )
 
 
-def placed(part: Part, at: str) -> Part:
+def place_part(part: Part, at: str) -> Part:
     if isinstance(part, Text) and part.text.strip():
         return Text(f"{part.text} {at}!", at)
     return msgspec.structs.replace(part, at=at)
@@ -72,7 +72,7 @@ def placed(part: Part, at: str) -> Part:
 def test_any_conversation_becomes_one_that_kiro_accepts(
     message: list[Turn], offered: tuple[Function, ...], choice: ToolChoice | None
 ) -> None:
-    request = Request("chat", "m", located(message), tools=offered, tool_choice=choice)
+    request = Request("chat", "m", locate_turns(message), tools=offered, tool_choice=choice)
     built = send(request)  # which judges by the rules
     sent = built.body.decode()
     for turn in request.turns:
@@ -89,7 +89,7 @@ def has_more_than_reasoning(turn: Turn) -> bool:
 @given(st.lists(turns.filter(has_more_than_reasoning), max_size=6).filter(takes))
 @settings(max_examples=50, deadline=None)
 def test_without_reasoning_nothing_else_changes(message: list[Turn]) -> None:
-    request = Request("chat", "m", located(message))
+    request = Request("chat", "m", locate_turns(message))
     dropped = send(drop_reasoning(request, Ledger()))
     assert b"reasoningContent" not in dropped.body
     kept = send(request, ledger=Ledger())

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.hub.failure import RequestError
 from dragoman.protocols.kiro.wire import KiroOptions
-from protocols.kiro.kiro_requests import Built, ask, chat, refused, user
+from protocols.kiro.kiro_requests import Built, ask, chat, expect_refusal, user
 from wire_json import Json, JsonObject
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -128,7 +128,7 @@ def test_a_setting_at_its_default_is_no_loss() -> None:
 
 
 def test_several_answers_at_once_are_refused() -> None:
-    assert refused(lambda: ask("chat", chat(user("hi"), n=2))).at == "/n"
+    assert expect_refusal(lambda: ask("chat", chat(user("hi"), n=2))).at == "/n"
 
 
 def test_a_shape_of_the_answer_is_requested_in_the_prompt() -> None:
@@ -163,6 +163,6 @@ def is_refused_by_name(body: JsonObject) -> bool:
 def test_what_a_real_client_sends_arrives_as_what_kiro_accepts(name: str, protocol: str, body: JsonObject) -> None:
     for options in (KiroOptions(), KiroOptions(tool_description_max=200), KiroOptions(thinking_by="off")):
         if is_refused_by_name(body):
-            assert refused(partial(ask, protocol, body, options)).at
+            assert expect_refusal(partial(ask, protocol, body, options)).at
         else:
             assert ask(protocol, body, options).current["content"]  # `ask` judges by the rules

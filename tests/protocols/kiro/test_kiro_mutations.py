@@ -79,7 +79,7 @@ def repeat(data: bytearray, chance: random.Random) -> None:
 MUTATIONS: tuple[Callable[[bytearray, random.Random], None], ...] = (flip, overwrite, delete, insert, truncate, repeat)
 
 
-def mutated(data: bytes, chance: random.Random) -> bytes:
+def mutate(data: bytes, chance: random.Random) -> bytes:
     mutant = bytearray(data)
     for _ in range(chance.randrange(1, 4)):
         if mutant:
@@ -87,7 +87,7 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
     return bytes(mutant)
 
 
-def reframed(frames: list[bytes], chance: random.Random) -> bytes:
+def reframe(frames: list[bytes], chance: random.Random) -> bytes:
     """Frames with good checksums around payloads that are damaged, missing, repeated or out of order."""
     out = list(frames)
     for _ in range(chance.randrange(1, 4)):
@@ -106,7 +106,7 @@ def reframed(frames: list[bytes], chance: random.Random) -> bytes:
                 name = chance.choice(
                     ("toolUseEvent", "assistantResponseEvent", "reasoningContentEvent", "metadataEvent")
                 )
-                payload = mutated(
+                payload = mutate(
                     b'{"toolUseId":"A","name":"f","input":"{\\"a\\":1}","stop":true,"content":"x"}', chance
                 )
                 out[index] = encode_message({":message-type": "event", ":event-type": name}, payload)
@@ -143,7 +143,7 @@ def test_damaged_frames_never_make_a_call_that_was_not_intended(seed: int) -> No
     chance = random.Random(seed)
     slowest = 0.0
     for run in range(RUNS // 6):
-        stream = mutated(b"".join(FRAMES[run % len(FRAMES)]), chance)
+        stream = mutate(b"".join(FRAMES[run % len(FRAMES)]), chance)
         start = time.process_time()
         events = decode_stream(stream, chance)
         slowest = max(slowest, time.process_time() - start)
@@ -157,5 +157,5 @@ def test_damaged_payloads_and_texts_never_make_half_a_call(seed: int) -> None:
     chance = random.Random(seed)
     for run in range(RUNS // 6):
         frames = FRAMES[run % len(FRAMES)]
-        stream = mutated(UNFRAMED, chance) if run % 3 == 0 else reframed(frames, chance)
+        stream = mutate(UNFRAMED, chance) if run % 3 == 0 else reframe(frames, chance)
         assert_sound(decode_stream(stream, chance))

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from protocols.kiro.kiro_requests import answer, ask, assistant, called, messages, tool, user
+from protocols.kiro.kiro_requests import answer, ask, assistant, make_calls, messages, tool, user
 from protocols.kiro.kiro_rules import broken_rules
 from wire_json import Json
 
-TURNS = (user("1"), called("c"), user(answer("c")), assistant("A"), user("2"))
+TURNS = (user("1"), make_calls("c"), user(answer("c")), assistant("A"), user("2"))
 
 
 def state(payload: Json) -> Json:

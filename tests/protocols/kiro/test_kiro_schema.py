@@ -11,7 +11,7 @@ from wire_json import JsonObject
 EMPTY = {"type": "object", "properties": {}}
 
 
-def cleaned(schema: object) -> tuple[JsonObject, list[str]]:
+def clean_and_explain(schema: object) -> tuple[JsonObject, list[str]]:
     reasons: list[str] = []
     return clean_schema(schema, reasons.append), reasons
 
@@ -31,41 +31,41 @@ def shape(**properties: object) -> JsonObject:
     ],
 )
 def test_a_missing_or_empty_schema_is_an_object_without_properties(schema: object) -> None:
-    assert cleaned(schema) == (EMPTY, [])
+    assert clean_and_explain(schema) == (EMPTY, [])
 
 
 def test_the_root_is_an_object_whatever_it_was() -> None:
-    assert cleaned({"type": "string"}) == (EMPTY, ["the input of a tool is an object"])
-    assert cleaned({"type": ["object", "null"], "properties": {"a": {}}})[0] == shape(a={})
+    assert clean_and_explain({"type": "string"}) == (EMPTY, ["the input of a tool is an object"])
+    assert clean_and_explain({"type": ["object", "null"], "properties": {"a": {}}})[0] == shape(a={})
 
 
 def test_closed_objects_and_empty_lists_go_at_every_depth() -> None:
     inner = {**shape(b={"type": "string"}), "required": [], "additionalProperties": False}
     schema = {**shape(a={"type": "array", "items": inner}), "required": ["a"], "additionalProperties": False}
-    clean, reasons = cleaned(schema)
+    clean, reasons = clean_and_explain(schema)
     assert clean == {**shape(a={"type": "array", "items": shape(b={"type": "string"})}), "required": ["a"]}
     assert reasons
 
 
 def test_open_objects_are_what_they_are_by_themselves() -> None:
-    assert cleaned({**EMPTY, "additionalProperties": True}) == (EMPTY, [])
+    assert clean_and_explain({**EMPTY, "additionalProperties": True}) == (EMPTY, [])
 
 
 def test_properties_named_like_keywords_are_data() -> None:
     names = ("additionalProperties", "required", "$ref", "$defs", "properties", "type", "definitions", "$schema")
     schema = shape(**{name: {"type": "string"} for name in names})
-    assert cleaned(schema) == (schema, [])
+    assert clean_and_explain(schema) == (schema, [])
 
 
 def test_a_property_named_properties_is_cleaned_as_a_schema() -> None:
     schema = shape(properties={**shape(x={"required": []}), "additionalProperties": False})
-    assert cleaned(schema)[0] == shape(properties=shape(x={}))
+    assert clean_and_explain(schema)[0] == shape(properties=shape(x={}))
 
 
 def test_values_are_data() -> None:
     value = {"required": [], "additionalProperties": False, "$ref": "#/nowhere", "x": None}
     schema = shape(a={"enum": [value, None], "default": value, "examples": [value]}, b={"const": value})
-    assert cleaned(schema) == (schema, [])
+    assert clean_and_explain(schema) == (schema, [])
 
 
 def test_references_are_written_out_before_definitions_go() -> None:
@@ -78,7 +78,7 @@ def test_references_are_written_out_before_definitions_go() -> None:
         "definitions": {"x/y": {"type": "boolean"}},
         "$schema": "https://json-schema.org/draft/2020-12/schema",
     }
-    clean, reasons = cleaned(schema)
+    clean, reasons = clean_and_explain(schema)
     array = {"type": "array", "items": {"type": "integer"}, "description": "mine"}
     assert clean == shape(a=array, b={"type": "boolean"})
     assert reasons
@@ -86,15 +86,17 @@ def test_references_are_written_out_before_definitions_go() -> None:
 
 def test_a_schema_that_refers_to_itself_ends() -> None:
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/N"}, "value": {"type": "string"}}}
-    clean, reasons = cleaned({**shape(head={"$ref": "#/$defs/N"}), "$defs": {"N": node}})
+    clean, reasons = clean_and_explain({**shape(head={"$ref": "#/$defs/N"}), "$defs": {"N": node}})
     assert clean == shape(head=shape(next={"type": "object"}, value={"type": "string"}))
     assert any("refers to itself" in reason for reason in reasons)
-    assert cleaned({**shape(me={"$ref": "#"})})[0] == shape(me=shape(me={"type": "object"}))
+    assert clean_and_explain({**shape(me={"$ref": "#"})})[0] == shape(me=shape(me={"type": "object"}))
 
 
 def test_references_that_double_at_every_step_are_cut() -> None:
     defs = {f"d{n}": shape(a={"$ref": f"#/$defs/d{n + 1}"}, b={"$ref": f"#/$defs/d{n + 1}"}) for n in range(40)}
-    clean, reasons = cleaned({**shape(a={"$ref": "#/$defs/d0"}), "$defs": {**defs, "d40": {"type": "string"}}})
+    clean, reasons = clean_and_explain(
+        {**shape(a={"$ref": "#/$defs/d0"}), "$defs": {**defs, "d40": {"type": "string"}}}
+    )
     assert clean["type"] == "object"
     assert any("cut" in reason for reason in reasons)
 
@@ -103,25 +105,25 @@ def test_a_schema_of_great_depth_is_cut() -> None:
     schema: JsonObject = {"type": "string"}
     for _ in range(500):
         schema = shape(a=schema)
-    assert cleaned(schema)[1]
+    assert clean_and_explain(schema)[1]
 
 
 @pytest.mark.parametrize("reference", ["https://example.com/s.json", "#/$defs/gone", "#anchor", "other"])
 def test_a_reference_that_has_no_target_leaves_what_stands_beside_it(reference: str) -> None:
-    clean, reasons = cleaned(shape(a={"$ref": reference, "description": "d"}))
+    clean, reasons = clean_and_explain(shape(a={"$ref": reference, "description": "d"}))
     assert clean == shape(a={"description": "d"})
     assert "has no target" in reasons[0]
 
 
 def test_types_of_further_properties_are_described_in_words() -> None:
-    clean, _ = cleaned(
+    clean, _ = clean_and_explain(
         shape(a={"type": "object", "description": "A map.", "additionalProperties": {"type": "integer"}})
     )
     assert clean["properties"]["a"]["description"] == 'A map.\n(additionalProperties: {"type":"integer"})'
 
 
 def test_alternatives_at_the_root_are_described_in_words() -> None:
-    clean, reasons = cleaned({**shape(a={}, b={}), "anyOf": [{"required": ["a"]}, {"required": ["b"]}]})
+    clean, reasons = clean_and_explain({**shape(a={}, b={}), "anyOf": [{"required": ["a"]}, {"required": ["b"]}]})
     assert "anyOf" not in clean
     assert '{"required":["a"]}' in clean["description"]
     assert reasons
@@ -129,7 +131,7 @@ def test_alternatives_at_the_root_are_described_in_words() -> None:
 
 def test_nulls_and_booleans_in_place_of_schemas_are_repaired() -> None:
     schema = shape(a=None, b=True, c=False, d={"items": None, "type": None, "default": None}, e={"const": None})
-    assert cleaned(schema)[0] == shape(a={}, b={}, c={"not": {}}, d={}, e={"type": "null"})
+    assert clean_and_explain(schema)[0] == shape(a={}, b={}, c={"not": {}}, d={}, e={"type": "null"})
 
 
 def test_the_ledger_names_the_schema_as_the_client_wrote_it() -> None:

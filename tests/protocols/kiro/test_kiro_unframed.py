@@ -21,7 +21,7 @@ from protocols.kiro.kiro_replies import (
     thinks,
     uses,
 )
-from replies import joined
+from replies import join_deltas
 
 RICH = b"".join(
     (
@@ -84,9 +84,9 @@ UNFRAMED = bare(
 
 
 def test_a_body_of_bare_json_is_the_same_reply_as_its_frames() -> None:
-    assert joined(read(UNFRAMED)) == joined(read(RICH))
-    assert joined(decode_whole(UNFRAMED, ISSUER, Ledger())) == joined(read(RICH))
-    assert joined(read(b"data: " + UNFRAMED.replace(b"\n", b"\n\ndata: "))) == joined(read(RICH))
+    assert join_deltas(read(UNFRAMED)) == join_deltas(read(RICH))
+    assert join_deltas(decode_whole(UNFRAMED, ISSUER, Ledger())) == join_deltas(read(RICH))
+    assert join_deltas(read(b"data: " + UNFRAMED.replace(b"\n", b"\n\ndata: "))) == join_deltas(read(RICH))
 
 
 def test_an_error_body_under_a_good_status_is_a_failure() -> None:
@@ -109,8 +109,8 @@ def test_a_text_cut_inside_an_object_is_truncation() -> None:
 
 
 def test_any_cut_of_the_bytes_gives_the_same_events() -> None:
-    assert_any_cut_agrees(Reader, RICH, joined)
-    assert_any_cut_agrees(Reader, UNFRAMED, joined)
+    assert_any_cut_agrees(Reader, RICH, join_deltas)
+    assert_any_cut_agrees(Reader, UNFRAMED, join_deltas)
 
 
 def test_the_whole_body_and_the_stream_agree() -> None:

@@ -111,7 +111,7 @@ def losses(ledger: Ledger) -> dict[str, LossKind]:
     return {loss.path: loss.how for loss in ledger}
 
 
-def built(
+def build_body(
     request: Request, profile: Profile | None = None, budgets: dict[str, int] | None = None
 ) -> tuple[JsonObject, dict[str, LossKind]]:
     """The body, and the losses without the invented cap."""

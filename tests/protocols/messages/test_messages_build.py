@@ -7,7 +7,7 @@ from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Format, Reasoning, Role, Shape, Text, Turn
 from dragoman.providers.models import find_profile
-from protocols.messages.messages_dialogue import UPSTREAM, built, chat, losses, parse, refusal_at
+from protocols.messages.messages_dialogue import UPSTREAM, build_body, chat, losses, parse, refusal_at
 from wire_json import JsonObject
 
 OLD = find_profile("claude-sonnet-4-5")
@@ -18,7 +18,7 @@ SONNET_5_5 = find_profile("claude-sonnet-5-5")
 
 
 def test_a_plain_request_is_plain() -> None:
-    body, recorded = built(chat(max_tokens=9, stream=True))
+    body, recorded = build_body(chat(max_tokens=9, stream=True))
     assert body == {
         "model": "claude-up",
         "max_tokens": 9,
@@ -30,11 +30,11 @@ def test_a_plain_request_is_plain() -> None:
 
 @pytest.mark.parametrize(("profile", "cap"), [(Profile(), 32_000), (OLD, 64_000), (OPUS_5_5, 128_000)])
 def test_a_missing_cap_is_the_models_own(profile: Profile, cap: int) -> None:
-    assert built(chat(), profile)[0]["max_tokens"] == cap
+    assert build_body(chat(), profile)[0]["max_tokens"] == cap
 
 
 def test_a_cap_beyond_the_model_is_lowered() -> None:
-    body, recorded = built(chat(max_tokens=200_000), OLD)
+    body, recorded = build_body(chat(max_tokens=200_000), OLD)
     assert (body["max_tokens"], recorded) == (64_000, {"/max_tokens": LossKind.APPROXIMATED})
 
 
@@ -47,13 +47,13 @@ def test_a_cap_beyond_the_model_is_lowered() -> None:
     ],
 )
 def test_sampling_is_clamped(fields: JsonObject, sent: JsonObject, recorded: dict[str, LossKind]) -> None:
-    body, losses = built(chat(**fields))
+    body, losses = build_body(chat(**fields))
     assert {key: body.get(key) for key in sent} == sent
     assert losses == recorded
 
 
 def test_sampling_is_dropped_for_models_that_refuse_it() -> None:
-    body, recorded = built(chat(temperature=0.5, top_p=1.0), OPUS_5)
+    body, recorded = build_body(chat(temperature=0.5, top_p=1.0), OPUS_5)
     assert "temperature" not in body
     assert "top_p" not in body
     assert recorded == {"/temperature": LossKind.DROPPED}
@@ -61,13 +61,13 @@ def test_sampling_is_dropped_for_models_that_refuse_it() -> None:
 
 def test_a_model_that_thinks_with_a_budget_chooses_its_temperature() -> None:
     request = chat(temperature=0.5, reasoning=Reasoning("/reasoning_effort", "low"))
-    body, recorded = built(request, OLD)
+    body, recorded = build_body(request, OLD)
     assert "temperature" not in body
     assert recorded["/temperature"] is LossKind.DROPPED
 
 
 def test_temperature_and_top_p_go_on_to_models_that_take_sampling() -> None:
-    body, recorded = built(chat(temperature=0.5, top_p=0.9), OLD)
+    body, recorded = build_body(chat(temperature=0.5, top_p=0.9), OLD)
     assert (body["temperature"], body["top_p"], recorded) == (0.5, 0.9, {})
 
 
@@ -83,7 +83,7 @@ def test_settings_that_messages_lacks_are_dropped_with_a_loss() -> None:
         metadata={"a": "b"},
         where={"cache_key": "/prompt_cache_key"},
     )
-    _, recorded = built(request)
+    _, recorded = build_body(request)
     assert recorded == dict.fromkeys(
         [
             "/frequency_penalty",
@@ -101,7 +101,7 @@ def test_settings_that_messages_lacks_are_dropped_with_a_loss() -> None:
 
 def test_defaults_are_no_loss() -> None:
     request = chat(frequency_penalty=0, presence_penalty=0.0, logprobs=False, n=1, verbosity="medium", metadata={})
-    assert built(request)[1] == {}
+    assert build_body(request)[1] == {}
 
 
 def test_several_answers_are_refused() -> None:
@@ -109,12 +109,12 @@ def test_several_answers_are_refused() -> None:
 
 
 def test_stops_of_white_space_are_dropped() -> None:
-    body, recorded = built(chat(stop=("END", "\n")))
+    body, recorded = build_body(chat(stop=("END", "\n")))
     assert (body["stop_sequences"], recorded) == (["END"], {"/stop": LossKind.DROPPED})
 
 
 def test_the_end_user_is_named_in_the_metadata() -> None:
-    body, recorded = built(chat(user="u", safety_identifier="s"))
+    body, recorded = build_body(chat(user="u", safety_identifier="s"))
     assert body["metadata"] == {"user_id": "u"}
     assert recorded == {"/user": LossKind.APPROXIMATED, "/safety_identifier": LossKind.DROPPED}
 
@@ -129,12 +129,12 @@ def test_the_end_user_is_named_in_the_metadata() -> None:
     ],
 )
 def test_service_tiers_follow_the_table(tier: str, sent: str | None, recorded: dict[str, LossKind]) -> None:
-    body, losses = built(chat(service_tier=tier))
+    body, losses = build_body(chat(service_tier=tier))
     assert (body.get("service_tier"), losses) == (sent, recorded)
 
 
 def test_json_mode_is_requested_in_the_prompt() -> None:
-    body, recorded = built(chat(format=Format(Shape.JSON, "/response_format")))
+    body, recorded = build_body(chat(format=Format(Shape.JSON, "/response_format")))
     assert "JSON" in str(body["system"])
     assert recorded == {"/response_format": LossKind.APPROXIMATED}
 
@@ -152,7 +152,7 @@ def test_an_output_schema_is_cleaned_but_its_names_are_data() -> None:
         "$defs": {"pattern": {"type": "object", "properties": {"a": {"const": 1}}, "additionalProperties": True}},
     }
     request = chat(format=Format(Shape.SCHEMA, "/response_format", "n", "d", schema, True))
-    body, recorded = built(request)
+    body, recorded = build_body(request)
     assert body["output_config"] == {
         "format": {
             "type": "json_schema",
@@ -184,7 +184,7 @@ def test_an_output_schema_is_cleaned_but_its_names_are_data() -> None:
 
 def test_a_reference_at_the_root_keeps_what_it_refers_to() -> None:
     schema = {"$ref": "#/$defs/A", "$defs": {"A": {"type": "object", "properties": {}}}}
-    body, _ = built(chat(format=Format(Shape.SCHEMA, "/f", schema=schema)))
+    body, _ = build_body(chat(format=Format(Shape.SCHEMA, "/f", schema=schema)))
     assert body["output_config"]["format"]["schema"] == {
         "$ref": "#/$defs/A",
         "$defs": {"A": {"type": "object", "properties": {}, "additionalProperties": False}},
@@ -193,14 +193,14 @@ def test_a_reference_at_the_root_keeps_what_it_refers_to() -> None:
 
 def test_a_format_that_is_no_text_is_described_in_words() -> None:
     schema = {"type": "string", "format": ["date", "time"]}
-    body, _ = built(chat(format=Format(Shape.SCHEMA, "/f", schema=schema)))
+    body, _ = build_body(chat(format=Format(Shape.SCHEMA, "/f", schema=schema)))
     recorded = {"type": "string", "description": '(format: ["date","time"])'}
     assert body["output_config"]["format"]["schema"] == recorded
 
 
 def test_what_the_values_of_a_map_are_is_described_in_words() -> None:
     schema = {"type": "object", "additionalProperties": {"type": "string"}}
-    body, _ = built(chat(format=Format(Shape.SCHEMA, "/response_format", name="n", schema=schema)))
+    body, _ = build_body(chat(format=Format(Shape.SCHEMA, "/response_format", name="n", schema=schema)))
     assert body["output_config"]["format"]["schema"] == {
         "type": "object",
         "additionalProperties": False,

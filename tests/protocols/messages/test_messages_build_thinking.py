@@ -7,7 +7,7 @@ from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Reasoning, Role, Switch, Text, Thinking, ToolCall, ToolResult, Turn
 from dragoman.providers.models import find_profile
-from protocols.messages.messages_dialogue import build, built, chat, parse
+from protocols.messages.messages_dialogue import build, build_body, chat, parse
 
 OLD = find_profile("claude-sonnet-4-5")
 OPUS_4_6 = find_profile("claude-opus-4-6")
@@ -41,32 +41,35 @@ def effort(word: str) -> Reasoning:
 def test_an_effort_is_sent_in_the_models_own_terms(
     profile: Profile, word: str, thinking: object, sent: str | None
 ) -> None:
-    body, losses = built(chat(reasoning=effort(word)), profile)
+    body, losses = build_body(chat(reasoning=effort(word)), profile)
     assert body.get("thinking") == thinking
     assert body.get("output_config") == (None if sent is None else {"effort": sent})
     assert losses == {"/reasoning_effort": LossKind.APPROXIMATED}
 
 
 def test_an_effort_for_a_model_that_cannot_think_is_dropped() -> None:
-    body, losses = built(chat(reasoning=effort("high")), find_profile("claude-3-5-sonnet"))
+    body, losses = build_body(chat(reasoning=effort("high")), find_profile("claude-3-5-sonnet"))
     assert "thinking" not in body
     assert "/reasoning_effort" in losses
 
 
 def test_a_budget_is_what_the_configuration_sets_for_an_effort() -> None:
-    body, _ = built(chat(reasoning=effort("low")), OLD, {"low": 4000})
+    body, _ = build_body(chat(reasoning=effort("low")), OLD, {"low": 4000})
     assert body["thinking"] == {"type": "enabled", "budget_tokens": 4000}
 
 
 @pytest.mark.parametrize(("cap", "budget"), [(1100, 1024), (2000, 1500), (9000, 7976), (20_000, 16_384)])
 def test_a_budget_stays_below_the_cap_and_leaves_room_for_an_answer(cap: int, budget: int) -> None:
-    body, losses = built(chat(reasoning=effort("high"), max_tokens=cap), OLD)
+    body, losses = build_body(chat(reasoning=effort("high"), max_tokens=cap), OLD)
     assert body["thinking"] == {"type": "enabled", "budget_tokens": budget}
     assert losses == {"/reasoning_effort": LossKind.APPROXIMATED}
 
 
 def test_an_effort_that_is_unknown_is_the_usual_one() -> None:
-    assert built(chat(reasoning=effort("ultra")), OLD)[0]["thinking"] == {"type": "enabled", "budget_tokens": 16_384}
+    assert build_body(chat(reasoning=effort("ultra")), OLD)[0]["thinking"] == {
+        "type": "enabled",
+        "budget_tokens": 16_384,
+    }
 
 
 def test_thinking_without_room_is_dropped() -> None:
@@ -78,21 +81,21 @@ def test_thinking_without_room_is_dropped() -> None:
 
 def test_a_request_to_show_reasoning_asks_for_a_summary() -> None:
     requested = Reasoning("/reasoning/effort", "high", show="auto", show_at="/reasoning/summary")
-    body, losses = built(chat(reasoning=requested), OPUS_5)
+    body, losses = build_body(chat(reasoning=requested), OPUS_5)
     assert body["thinking"] == {"type": "adaptive", "display": "summarized"}
     assert body["output_config"] == {"effort": "high"}
     assert losses == {"/reasoning/effort": LossKind.APPROXIMATED, "/reasoning/summary": LossKind.APPROXIMATED}
 
 
-def thought(profile: Profile, **fields: object) -> tuple[object, object, dict[str, LossKind]]:
+def rebuild_thinking(profile: Profile, **fields: object) -> tuple[object, object, dict[str, LossKind]]:
     """What a client of Messages itself gets for its thinking on another model."""
     body = {"model": "m", "max_tokens": 20_000, "messages": [{"role": "user", "content": "hi"}], **fields}
-    out, losses = built(parse(body), profile)
+    out, losses = build_body(parse(body), profile)
     return out.get("thinking"), out.get("output_config"), losses
 
 
 def test_adaptive_thinking_becomes_a_budget_on_older_models() -> None:
-    assert thought(OLD, thinking={"type": "adaptive"}, output_config={"effort": "low"}) == (
+    assert rebuild_thinking(OLD, thinking={"type": "adaptive"}, output_config={"effort": "low"}) == (
         {"type": "enabled", "budget_tokens": 2048},
         None,
         {"/thinking": LossKind.APPROXIMATED},
@@ -100,7 +103,7 @@ def test_adaptive_thinking_becomes_a_budget_on_older_models() -> None:
 
 
 def test_a_budget_becomes_an_effort_on_newer_models() -> None:
-    assert thought(OPUS_5, thinking={"type": "enabled", "budget_tokens": 8192}) == (
+    assert rebuild_thinking(OPUS_5, thinking={"type": "enabled", "budget_tokens": 8192}) == (
         {"type": "adaptive"},
         {"effort": "medium"},
         {"/thinking/budget_tokens": LossKind.APPROXIMATED},
@@ -108,7 +111,7 @@ def test_a_budget_becomes_an_effort_on_newer_models() -> None:
 
 
 def test_an_effort_is_capped_while_thinking_is_off() -> None:
-    assert thought(OPUS_5, thinking={"type": "disabled"}, output_config={"effort": "max"}) == (
+    assert rebuild_thinking(OPUS_5, thinking={"type": "disabled"}, output_config={"effort": "max"}) == (
         {"type": "disabled"},
         {"effort": "high"},
         {"/output_config/effort": LossKind.APPROXIMATED},
@@ -116,7 +119,7 @@ def test_an_effort_is_capped_while_thinking_is_off() -> None:
 
 
 def test_thinking_that_cannot_be_switched_off_is_recorded() -> None:
-    assert thought(OPUS_5_5, thinking={"type": "disabled"}) == (
+    assert rebuild_thinking(OPUS_5_5, thinking={"type": "disabled"}) == (
         None,
         {"effort": "low"},
         {"/thinking": LossKind.APPROXIMATED},
@@ -125,12 +128,12 @@ def test_thinking_that_cannot_be_switched_off_is_recorded() -> None:
 
 def test_thinking_on_a_model_of_its_own_kind_is_exact() -> None:
     given = {"type": "enabled", "budget_tokens": 5000, "display": "omitted"}
-    assert thought(OPUS_4_6, thinking=given, output_config={"effort": "max"}) == (given, {"effort": "max"}, {})
+    assert rebuild_thinking(OPUS_4_6, thinking=given, output_config={"effort": "max"}) == (given, {"effort": "max"}, {})
 
 
 def test_a_switch_counts_over_an_effort() -> None:
     requested = Reasoning("/e", "high", switch=Switch.DISABLED, switch_at="/t")
-    assert built(chat(reasoning=requested), OPUS_4_6)[0]["thinking"] == {"type": "disabled"}
+    assert build_body(chat(reasoning=requested), OPUS_4_6)[0]["thinking"] == {"type": "disabled"}
 
 
 def loop(*thoughts: Thinking) -> list[Turn]:
@@ -146,7 +149,7 @@ def loop(*thoughts: Thinking) -> list[Turn]:
 def test_a_budget_is_not_requested_where_the_reasoning_before_the_last_calls_is_gone(
     thoughts: tuple[Thinking, ...],
 ) -> None:
-    body, losses = built(chat(loop(*thoughts), reasoning=effort("high"), temperature=0.5), OLD)
+    body, losses = build_body(chat(loop(*thoughts), reasoning=effort("high"), temperature=0.5), OLD)
     assert "thinking" not in body
     assert body["temperature"] == 0.5
     assert losses["/reasoning_effort"] is LossKind.DROPPED
@@ -154,19 +157,19 @@ def test_a_budget_is_not_requested_where_the_reasoning_before_the_last_calls_is_
 
 def test_a_budget_is_requested_where_the_reasoning_before_the_last_calls_came_back() -> None:
     thought = Thinking("", opaque=Opaque("anthropic", Form.REDACTED, "x", "m"))
-    body, _ = built(chat(loop(thought), reasoning=effort("low")), OLD)
+    body, _ = build_body(chat(loop(thought), reasoning=effort("low")), OLD)
     assert body["thinking"] == {"type": "enabled", "budget_tokens": 2048}
 
 
 def test_a_budget_is_requested_again_once_the_loop_is_over() -> None:
     turns = [*loop(), Turn(Role.ASSISTANT, (Text("so"),)), Turn(Role.USER, (Text("and?"),))]
-    body, _ = built(chat(turns, reasoning=effort("low")), OLD)
+    body, _ = build_body(chat(turns, reasoning=effort("low")), OLD)
     assert body["thinking"] == {"type": "enabled", "budget_tokens": 2048}
 
 
 def test_thinking_without_a_budget_needs_no_reasoning_back() -> None:
     requested = Reasoning("/reasoning/effort", "high", show="auto", show_at="/reasoning/summary")
-    assert built(chat(loop(), reasoning=requested), OPUS_4_6)[0]["thinking"] == {
+    assert build_body(chat(loop(), reasoning=requested), OPUS_4_6)[0]["thinking"] == {
         "type": "adaptive",
         "display": "summarized",
     }

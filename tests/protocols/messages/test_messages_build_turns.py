@@ -58,11 +58,11 @@ def messages(*turns: Turn, profile: Profile | None = None, ledger: Ledger | None
     return build(chat(turns), profile, ledger)["messages"]
 
 
-def used(id: str, input: object = None, name: str = "f") -> JsonObject:
+def make_tool_use(id: str, input: object = None, name: str = "f") -> JsonObject:
     return {"type": "tool_use", "id": id, "name": name, "input": input or {}}
 
 
-def answered(id: str, content: object = "ok") -> JsonObject:
+def make_tool_result(id: str, content: object = "ok") -> JsonObject:
     return {"type": "tool_result", "tool_use_id": id, "content": content}
 
 
@@ -104,22 +104,25 @@ def test_results_of_parallel_calls_are_one_turn_and_stand_before_text() -> None:
     )
     assert built == [
         {"role": "user", "content": "go"},
-        {"role": "assistant", "content": [{"type": "text", "text": "sure"}, used("a"), used("b")]},
-        {"role": "user", "content": [answered("a", "1"), answered("b", "2"), {"type": "text", "text": "and?"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "sure"}, make_tool_use("a"), make_tool_use("b")]},
+        {
+            "role": "user",
+            "content": [make_tool_result("a", "1"), make_tool_result("b", "2"), {"type": "text", "text": "and?"}],
+        },
     ]
 
 
 def test_text_that_came_before_a_result_follows_it() -> None:
     built = messages(user("go"), assistant(call("a")), user("wait", result("a")))
-    assert built[2]["content"] == [answered("a"), {"type": "text", "text": "wait"}]
+    assert built[2]["content"] == [make_tool_result("a"), {"type": "text", "text": "wait"}]
 
 
 def test_a_late_result_is_moved_to_its_call() -> None:
     built = messages(user("go"), assistant(call("a"), call("b")), user(result("b")), assistant("hm"), user(result("a")))
     assert built == [
         {"role": "user", "content": "go"},
-        {"role": "assistant", "content": [used("a"), used("b")]},
-        {"role": "user", "content": [answered("a"), answered("b")]},
+        {"role": "assistant", "content": [make_tool_use("a"), make_tool_use("b")]},
+        {"role": "user", "content": [make_tool_result("a"), make_tool_result("b")]},
         {"role": "assistant", "content": "hm"},
     ]
 
@@ -145,7 +148,7 @@ def test_the_last_of_two_results_counts() -> None:
         user(result("a", "old", "/messages/2"), result("a", "new", "/messages/3")),
         ledger=ledger,
     )
-    assert built[2]["content"] == [answered("a", "new")]
+    assert built[2]["content"] == [make_tool_result("a", "new")]
     assert losses(ledger)["/messages/2"] is LossKind.DROPPED
 
 
@@ -163,8 +166,12 @@ def test_ids_of_any_alphabet_are_distinguished() -> None:
         assistant(call("a.b"), call("a/b"), call("")),
         user(result("a/b", "2"), result("a.b", "1"), result("", "3")),
     )
-    assert built[1]["content"] == [used("a_b"), used("a_b-2"), used("call")]
-    assert built[2]["content"] == [answered("a_b", "1"), answered("a_b-2", "2"), answered("call", "3")]
+    assert built[1]["content"] == [make_tool_use("a_b"), make_tool_use("a_b-2"), make_tool_use("call")]
+    assert built[2]["content"] == [
+        make_tool_result("a_b", "1"),
+        make_tool_result("a_b-2", "2"),
+        make_tool_result("call", "3"),
+    ]
 
 
 def test_an_id_used_again_in_a_later_turn_is_another_call() -> None:
@@ -175,9 +182,9 @@ def test_an_id_used_again_in_a_later_turn_is_another_call() -> None:
         assistant(call("call_0")),
         user(result("call_0", "2")),
     )
-    assert built[2]["content"] == [answered("call_0", "1")]
-    assert built[3]["content"] == [used("call_0-2")]
-    assert built[4]["content"] == [answered("call_0-2", "2")]
+    assert built[2]["content"] == [make_tool_result("call_0", "1")]
+    assert built[3]["content"] == [make_tool_use("call_0-2")]
+    assert built[4]["content"] == [make_tool_result("call_0-2", "2")]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +200,7 @@ def test_an_id_used_again_in_a_later_turn_is_another_call() -> None:
 def test_arguments_are_objects(arguments: str, input: object, lost: bool) -> None:
     ledger = Ledger()
     built = messages(user("go"), assistant(call("a", arguments)), user(result("a")), ledger=ledger)
-    assert built[1]["content"] == [used("a", input)]
+    assert built[1]["content"] == [make_tool_use("a", input)]
     assert (losses(ledger).get("/messages/1/tool_calls/0") is LossKind.APPROXIMATED) == lost
 
 

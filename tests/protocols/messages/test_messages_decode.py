@@ -30,12 +30,12 @@ from dragoman.hub.usage import Usage
 from dragoman.stages.guard import Guard
 from laws import assert_any_cut_agrees, assert_linear, assert_total, random_cuts, run
 from protocols.messages.messages_dialogue import ISSUER, STREAMS, UPSTREAM, ByteDecoder, decode, fixture
-from replies import joined, text_of
+from replies import join_deltas, text_of
 
 SIGNATURE = Opaque("anthropic", Form.SIGNATURE, "c2lnbmF0dXJl", "claude-test")
 
 
-def guarded(events: list[Event]) -> list[Event]:
+def run_guard(events: list[Event]) -> list[Event]:
     trips: list[str] = []
     out = run(Guard(trips.append), events)
     assert trips == []
@@ -98,7 +98,7 @@ def test_deltas_win_over_an_input_in_the_start() -> None:
 
 
 def test_thinking_is_sealed_with_its_signature_before_it_closes() -> None:
-    assert joined(decode(fixture("thinking.sse")))[1:5] == [
+    assert join_deltas(decode(fixture("thinking.sse")))[1:5] == [
         Opened(0, ThinkingBlock()),
         Delta(0, "First, think."),
         OpaqueAdded(0, SIGNATURE),
@@ -146,7 +146,7 @@ def test_two_messages_in_one_stream_are_never_merged() -> None:
     assert decode(start + start + rest) == decode(text)
 
 
-def iterated(*types: str) -> Usage:
+def count_passes(*types: str) -> Usage:
     """What is counted where a reply of 10 and 5 took these passes, each of them 100, 20 and 3 from the cache."""
     one = {"input_tokens": 100, "output_tokens": 20, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 0}
     counts = {"input_tokens": 10, "output_tokens": 5, "iterations": [{"type": type_, **one} for type_ in types]}
@@ -160,9 +160,9 @@ def iterated(*types: str) -> Usage:
 
 
 def test_compactions_are_counted_beside_the_reply_that_they_made_room_for() -> None:
-    assert iterated("compaction", "message", "advisor_message") == Usage(113, 25, 3)
-    assert iterated("message", "advisor_message") == Usage(10, 5)
-    assert iterated("compaction", "fallback_message") == Usage(10, 5)
+    assert count_passes("compaction", "message", "advisor_message") == Usage(113, 25, 3)
+    assert count_passes("message", "advisor_message") == Usage(10, 5)
+    assert count_passes("compaction", "fallback_message") == Usage(10, 5)
 
 
 def test_cached_input_is_part_of_the_whole_and_the_last_count_wins() -> None:
@@ -304,7 +304,7 @@ def test_a_nesting_bomb_in_a_block_is_no_crash() -> None:
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_any_cut_of_the_bytes_gives_the_same_events(name: str) -> None:
-    assert_any_cut_agrees(ByteDecoder, fixture(f"{name}.sse"), joined)
+    assert_any_cut_agrees(ByteDecoder, fixture(f"{name}.sse"), join_deltas)
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -322,7 +322,7 @@ def test_characters_survive_any_cuts(pieces: list[bytes]) -> None:
 @pytest.mark.parametrize("name", STREAMS)
 def test_the_guard_finds_nothing_to_fix(name: str) -> None:
     events = decode(fixture(f"{name}.sse"))
-    assert guarded(events) == events
+    assert run_guard(events) == events
 
 
 def test_any_junk_is_taken_without_an_exception() -> None:
@@ -356,7 +356,7 @@ def test_a_whole_reply_equals_its_stream() -> None:
     assert text_of(events, 5) == ""
     assert OpaqueAdded(0, SIGNATURE) in events
     assert events[-2:] == [UsageReported(Usage(140, 9, 100, 30, reasoning=4, web_searches=1)), Ended(Stop.TOOL)]
-    assert guarded(events) == events
+    assert run_guard(events) == events
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ from protocols.messages.messages_dialogue import (
     make_context,
     whole,
 )
-from replies import START, call, joined, split_delta, text
+from replies import START, call, join_deltas, split_delta, text
 from wire_json import JsonObject
 
 ENCRYPTED = Opaque("openai", Form.ENCRYPTED, "gAAAA", "gpt-test")
@@ -347,11 +347,11 @@ def test_any_cut_of_the_deltas_gives_the_same_message(name: str) -> None:
     def make() -> Stage[Event, bytes]:
         return CLIENT.encoder(make_context(), Ledger())
 
-    events = joined(decode(fixture(f"{name}.sse")))
+    events = join_deltas(decode(fixture(f"{name}.sse")))
     assert_any_recut_agrees(make, events, split_delta, fold)
 
 
-def unsealed(events: list[Event]) -> list[Event]:
+def unseal(events: list[Event]) -> list[Event]:
     """With envelopes opened: a translated stream carries its opaque values inside them."""
 
     def opened(event: Event) -> Event:
@@ -364,14 +364,14 @@ def unsealed(events: list[Event]) -> list[Event]:
 
 @pytest.mark.parametrize("name", ENDED)
 def test_what_is_encoded_is_decoded_to_the_same_events(name: str) -> None:
-    events = joined(decode(fixture(f"{name}.sse")))
-    assert unsealed(joined(decode(encode(events)))) == unsealed(events)
+    events = join_deltas(decode(fixture(f"{name}.sse")))
+    assert unseal(join_deltas(decode(encode(events)))) == unseal(events)
 
 
 def test_a_whole_reply_survives_the_round_trip() -> None:
     events = UPSTREAM.decode_whole(fixture("whole.json"), ISSUER, Ledger())
     again = UPSTREAM.decode_whole(CLIENT.encode_whole(events, make_context(), Ledger()), ISSUER, Ledger())
-    assert unsealed(again) == unsealed(events)
+    assert unseal(again) == unseal(events)
 
 
 def test_a_call_of_a_wrapped_tool_is_written_like_any_other() -> None:

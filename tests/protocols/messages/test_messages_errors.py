@@ -20,7 +20,7 @@ def read(status: int, body: bytes, **headers: str) -> Failure:
     return UPSTREAM.read_error(status, named, body)
 
 
-def rendered(failure: Failure) -> tuple[int, JsonObject]:
+def render(failure: Failure) -> tuple[int, JsonObject]:
     out = CLIENT.render_error(failure, "req_7")
     return out.status, msgspec.json.decode(out.body, type=JsonObject)
 
@@ -95,7 +95,7 @@ def test_retry_after_is_read_in_seconds(headers: dict[str, str], seconds: float 
 
 def test_details_survive_both_ways() -> None:
     failure = read(400, body_of("invalid_request_error", "no", details={"error_code": "odd"}))
-    assert rendered(failure)[1]["error"] == {
+    assert render(failure)[1]["error"] == {
         "type": "invalid_request_error",
         "message": "no",
         "details": {"error_code": "odd"},
@@ -129,28 +129,28 @@ def test_details_survive_both_ways() -> None:
 )
 def test_every_failure_has_its_status_and_type(kind: Kind, status: int, name: str) -> None:
     answer = {"type": "error", "error": {"type": name, "message": "why"}, "request_id": "req_7"}
-    assert rendered(Failure(kind, "why")) == (status, answer)
+    assert render(Failure(kind, "why")) == (status, answer)
 
 
 def test_a_spent_allowance_with_a_reset_keeps_its_status() -> None:
     failure = Failure(Kind.QUOTA, "The usage limit has been reached", status=429, retry_after=600.0)
-    assert rendered(failure)[0] == 429
-    assert rendered(replace(failure, status=402))[0] == 402
-    assert rendered(replace(failure, retry_after=None))[0] == 402
+    assert render(failure)[0] == 429
+    assert render(replace(failure, status=402))[0] == 402
+    assert render(replace(failure, retry_after=None))[0] == 402
 
 
 def test_an_upstreams_500_stays_a_500() -> None:
-    assert rendered(Failure(Kind.UPSTREAM, "why", status=500))[0] == 500
+    assert render(Failure(Kind.UPSTREAM, "why", status=500))[0] == 500
 
 
 def test_a_context_too_long_begins_with_the_words_that_clients_look_for() -> None:
-    status, body = rendered(Failure(Kind.CONTEXT_TOO_LONG, "300000 tokens"))
+    status, body = render(Failure(Kind.CONTEXT_TOO_LONG, "300000 tokens"))
     assert status == 400
     assert body["error"]["message"] == "prompt is too long: 300000 tokens"
 
 
 def test_a_bad_request_names_the_field() -> None:
-    body = rendered(Failure(Kind.BAD_REQUEST, "must be 1", at="/messages/0/n"))[1]
+    body = render(Failure(Kind.BAD_REQUEST, "must be 1", at="/messages/0/n"))[1]
     assert body["error"]["message"] == "messages.0.n: must be 1"
 
 

@@ -47,7 +47,7 @@ def with_blocks(*blocks: object) -> JsonObject:
     return minimal(messages=[{"role": "user", "content": list(blocks)}])
 
 
-def refused(body: object) -> Failure:
+def expect_refusal(body: object) -> Failure:
     with pytest.raises(RequestError) as caught:
         parse(body)
     return caught.value.failure
@@ -263,14 +263,14 @@ def test_zero_tokens_warm_the_cache() -> None:
 def test_a_missing_cap_is_named() -> None:
     body = minimal()
     del body["max_tokens"]
-    failure = refused(body)
+    failure = expect_refusal(body)
     assert (failure.kind, failure.at) == (Kind.BAD_REQUEST, "/max_tokens")
     assert "max_tokens" in failure.message
 
 
 @pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}])
 def test_a_thread_is_refused_with_the_code_that_makes_the_sdk_resend_everything(thread: object) -> None:
-    failure = refused(minimal(thread=thread))
+    failure = expect_refusal(minimal(thread=thread))
     assert failure.detail == {"error_code": "thread_unsupported_request"}
     body = CLIENT.render_error(failure, "req_1").body
     assert msgspec.json.decode(body)["error"]["details"]["error_code"] == "thread_unsupported_request"
@@ -278,7 +278,7 @@ def test_a_thread_is_refused_with_the_code_that_makes_the_sdk_resend_everything(
 
 @pytest.mark.parametrize("container", ["container_1", {"id": "container_1"}])
 def test_a_container_of_the_vendor_is_refused(container: object) -> None:
-    assert refused(minimal(container=container)).at == "/container"
+    assert expect_refusal(minimal(container=container)).at == "/container"
 
 
 def test_a_container_without_an_id_is_kept() -> None:
@@ -302,7 +302,7 @@ def test_a_container_without_an_id_is_kept() -> None:
     ],
 )
 def test_a_wrong_field_is_named(body: object, at: str) -> None:
-    assert refused(body).at == at
+    assert expect_refusal(body).at == at
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"7", b"\xff", b'{"a":' * 100_000])

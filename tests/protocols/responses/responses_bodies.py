@@ -22,7 +22,7 @@ TARGET = Target("gpt-5.5", "openai")
 HI = Turn(Role.USER, (Text("hi", "/messages/0/content"),), "/messages/0")
 
 
-def built(request: Request, target: Target = TARGET, ledger: Ledger | None = None) -> JsonObject:
+def build_body(request: Request, target: Target = TARGET, ledger: Ledger | None = None) -> JsonObject:
     body = UPSTREAM.build(request, target, Ledger() if ledger is None else ledger)
     return msgspec.json.decode(body, type=JsonObject)
 
@@ -33,12 +33,12 @@ def request_of(*turns: Turn, protocol: str = "messages", **fields: object) -> Re
 
 def find_losses(request: Request, target: Target = TARGET) -> list[tuple[str, LossKind]]:
     ledger = Ledger()
-    built(request, target, ledger)
+    build_body(request, target, ledger)
     return [(loss.path, loss.how) for loss in ledger]
 
 
-def refused_at(request: Request) -> str | None:
+def expect_refusal_at(request: Request) -> str | None:
     with pytest.raises(RequestError) as caught:
-        built(request)
+        build_body(request)
     assert caught.value.failure.kind is Kind.BAD_REQUEST
     return caught.value.failure.at

@@ -56,7 +56,7 @@ def event_bytes(type_: str, **fields: object) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (type_.encode(), msgspec.json.encode({"type": type_, **fields}))
 
 
-def joined(events: Iterable[Event]) -> list[Event]:
+def join_deltas(events: Iterable[Event]) -> list[Event]:
     """Neighbouring deltas of one block as one; log probabilities stay with their own delta."""
     out: list[Event] = []
     for event in events:
@@ -87,12 +87,12 @@ def make_context(
     )
 
 
-def encoded(events: Iterable[Event], with_: ReplyContext | None = None, ledger: Ledger | None = None) -> bytes:
+def encode_events(events: Iterable[Event], with_: ReplyContext | None = None, ledger: Ledger | None = None) -> bytes:
     machine = CLIENT.encoder(with_ or make_context(), Ledger() if ledger is None else ledger)
     return b"".join(run(machine, events))
 
 
-def parsed(body: object, ledger: Ledger | None = None) -> Request:
+def parse_body(body: object, ledger: Ledger | None = None) -> Request:
     return CLIENT.parse(msgspec.json.encode(body), Ledger() if ledger is None else ledger)
 
 
@@ -109,7 +109,7 @@ def client_over(stream: bytes, content_type: str = "text/event-stream") -> OpenA
     return OpenAI(api_key="sk-fake-0", base_url="http://127.0.0.1:9/v1", http_client=transport, max_retries=0)
 
 
-def judged(stream: bytes) -> Response:
+def judge_reply(stream: bytes) -> Response:
     """The reply as the SDK's own accumulator ends with it."""
     with client_over(stream).responses.stream(model="gpt-x", input="hi") as accumulating:
         return accumulating.get_final_response()

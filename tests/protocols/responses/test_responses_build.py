@@ -24,8 +24,8 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from protocols.responses.responses_bodies import HI, TARGET, built, find_losses, refused_at, request_of
-from protocols.responses.responses_kit import fixture, parsed
+from protocols.responses.responses_bodies import HI, TARGET, build_body, expect_refusal_at, find_losses, request_of
+from protocols.responses.responses_kit import fixture, parse_body
 from wire_json import JsonObject
 
 FULL = msgspec.json.decode(fixture("request.json"))
@@ -42,28 +42,28 @@ def assistant(*parts: Part) -> Turn:
 
 
 def items(request: Request, target: Target = TARGET) -> list[JsonObject]:
-    value = built(request, target)["input"]
+    value = build_body(request, target)["input"]
     assert isinstance(value, list)
     return value
 
 
-def stripped(value: object) -> object:
+def strip_volatile(value: object) -> object:
     """A request without what a rebuilt one may leave out: items' ids, nulls and defaults."""
     if isinstance(value, dict):
-        kept = {key: stripped(inner) for key, inner in value.items() if inner is not None}
+        kept = {key: strip_volatile(inner) for key, inner in value.items() if inner is not None}
         if kept.get("type") != "web_search_call":
             kept.pop("id", None)
             kept.pop("status", None)
         return kept
-    return [stripped(inner) for inner in value] if isinstance(value, list) else value
+    return [strip_volatile(inner) for inner in value] if isinstance(value, list) else value
 
 
 def test_its_own_request_comes_back_without_a_loss() -> None:
-    expected = stripped(FULL)
+    expected = strip_volatile(FULL)
     assert isinstance(expected, dict)
-    got = stripped(built(parsed(FULL)))
+    got = strip_volatile(build_body(parse_body(FULL)))
     assert isinstance(got, dict)
-    assert find_losses(parsed(FULL)) == []
+    assert find_losses(parse_body(FULL)) == []
     for item in expected["input"]:
         item.setdefault("type", "message")
     expected["input"][1]["content"][2]["detail"] = "auto"  # left out, it means this
@@ -74,14 +74,14 @@ def test_its_own_request_comes_back_without_a_loss() -> None:
 
 
 def test_nothing_is_stored_and_reasoning_is_requested_in_its_portable_form() -> None:
-    body = built(request_of())
+    body = build_body(request_of())
     assert (body["model"], body["store"], body["include"]) == ("gpt-5.5", False, ["reasoning.encrypted_content"])
-    assert "include" not in built(request_of(), Target("gpt-4o", "openai", Profile(efforts=())))
+    assert "include" not in build_body(request_of(), Target("gpt-4o", "openai", Profile(efforts=())))
 
 
 def test_leading_system_text_becomes_the_instructions() -> None:
     system = Turn(Role.SYSTEM, (Text("One.", "/system/0"), Text("Two.", "/system/1")), "/system")
-    body = built(request_of(system, HI))
+    body = build_body(request_of(system, HI))
     assert body["instructions"] == "One.\n\nTwo."
     assert body["input"] == [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}]
 
@@ -90,7 +90,7 @@ def test_a_system_prompt_with_a_breakpoint_becomes_a_developer_item() -> None:
     cache = Cache("/system/0/cache_control", "1h")
     system = Turn(Role.SYSTEM, (Text("One.", "/system/0", cache=cache),), "/system")
     request = request_of(system, HI)
-    assert "instructions" not in built(request)
+    assert "instructions" not in build_body(request)
     assert items(request)[0] == {
         "type": "message",
         "role": "developer",
@@ -145,7 +145,7 @@ def test_an_assistant_turn_becomes_items_in_its_own_order() -> None:
 
 
 def test_only_messages_have_a_role() -> None:
-    for item in items(parsed(FULL)):
+    for item in items(parse_body(FULL)):
         assert ("role" in item) == (item["type"] == "message")
 
 
@@ -295,8 +295,10 @@ def test_a_nameless_pdf_gets_a_name_and_plain_text_documents_become_text() -> No
 
 
 def test_another_vendors_file_and_audio_are_refused_but_chats_files_are_the_same_vendors() -> None:
-    assert refused_at(request_of(user(Image(FileId("file_1"), "/messages/0/content/0")))) == "/messages/0/content/0"
-    assert refused_at(request_of(user(Audio(Inline("audio/wav", "aa"), "/a")), protocol="chat")) == "/a"
+    assert (
+        expect_refusal_at(request_of(user(Image(FileId("file_1"), "/messages/0/content/0")))) == "/messages/0/content/0"
+    )
+    assert expect_refusal_at(request_of(user(Audio(Inline("audio/wav", "aa"), "/a")), protocol="chat")) == "/a"
     assert items(request_of(user(Document(FileId("file-1"), "/f")), protocol="chat"))[0]["content"] == [
         {"type": "input_file", "file_id": "file-1"}
     ]

@@ -10,7 +10,7 @@ from dragoman.hub.request import (
     Shape,
     Switch,
 )
-from protocols.responses.responses_bodies import built, find_losses, refused_at, request_of
+from protocols.responses.responses_bodies import build_body, expect_refusal_at, find_losses, request_of
 
 
 def test_what_responses_does_not_have_is_dropped_and_recorded() -> None:
@@ -33,27 +33,27 @@ def test_what_responses_does_not_have_is_dropped_and_recorded() -> None:
 
 
 def test_several_answers_are_refused_and_one_is_fine() -> None:
-    assert refused_at(request_of(protocol="chat", n=2)) == "/n"
+    assert expect_refusal_at(request_of(protocol="chat", n=2)) == "/n"
     assert find_losses(request_of(protocol="chat", n=1)) == []
 
 
 def test_a_model_that_takes_no_sampling_gets_none() -> None:
     request = request_of(temperature=0.5, top_p=0.9)
-    assert built(request)["temperature"] == 0.5
+    assert build_body(request)["temperature"] == 0.5
     fixed = Target("o9", "openai", Profile(sampling=False))
-    assert "temperature" not in built(request, fixed)
+    assert "temperature" not in build_body(request, fixed)
     assert find_losses(request, fixed) == [("/temperature", LossKind.DROPPED), ("/top_p", LossKind.DROPPED)]
 
 
 @pytest.mark.parametrize(("requested", "sent"), [(1, 16), (16, 16), (500, 500)])
 def test_the_smallest_cap_is_sixteen(requested: int, sent: int) -> None:
     request = request_of(max_tokens=requested)
-    assert built(request)["max_output_tokens"] == sent
+    assert build_body(request)["max_output_tokens"] == sent
     assert find_losses(request) == ([("/max_tokens", LossKind.APPROXIMATED)] if requested != sent else [])
 
 
 def test_no_tokens_at_all_warm_the_cache() -> None:
-    body = built(request_of(max_tokens=0))
+    body = build_body(request_of(max_tokens=0))
     assert body["prompt_cache_options"] == {"prewarm": True}
     assert "max_output_tokens" not in body
 
@@ -64,18 +64,18 @@ def test_no_tokens_at_all_warm_the_cache() -> None:
 def test_a_budget_for_thinking_becomes_an_effort(budget: int, effort: str) -> None:
     reasoning = Reasoning("/thinking", budget=budget, budget_at="/thinking/budget_tokens")
     request = request_of(reasoning=reasoning)
-    assert built(request)["reasoning"] == {"effort": effort}
+    assert build_body(request)["reasoning"] == {"effort": effort}
     assert find_losses(request) == [("/thinking/budget_tokens", LossKind.APPROXIMATED)]
 
 
 def test_thinking_switched_off_is_no_effort_where_the_model_allows_it() -> None:
     reasoning = Reasoning("/thinking", switch=Switch.DISABLED, switch_at="/thinking/type")
-    assert built(request_of(reasoning=reasoning))["reasoning"] == {"effort": "none"}
+    assert build_body(request_of(reasoning=reasoning))["reasoning"] == {"effort": "none"}
     stubborn = Target("gpt-6-astra", "openai", Profile(efforts=("low", "medium", "high")))
-    assert built(request_of(reasoning=reasoning), stubborn)["reasoning"] == {"effort": "low"}
+    assert build_body(request_of(reasoning=reasoning), stubborn)["reasoning"] == {"effort": "low"}
     assert find_losses(request_of(reasoning=reasoning), stubborn) == [("/thinking/type", LossKind.APPROXIMATED)]
     thoughtless = Target("gpt-4o", "openai", Profile(efforts=()))
-    assert "reasoning" not in built(request_of(reasoning=reasoning), thoughtless)
+    assert "reasoning" not in build_body(request_of(reasoning=reasoning), thoughtless)
     assert find_losses(request_of(reasoning=reasoning), thoughtless) == []
 
 
@@ -92,7 +92,7 @@ def test_thinking_switched_off_is_no_effort_where_the_model_allows_it() -> None:
 def test_an_effort_that_the_model_lacks_becomes_its_neighbour(effort: str, efforts: tuple[str, ...], sent: str) -> None:
     request = request_of(protocol="chat", reasoning=Reasoning("/reasoning_effort", effort))
     target = Target("m", "openai", Profile(efforts=efforts))
-    assert built(request, target)["reasoning"] == {"effort": sent}
+    assert build_body(request, target)["reasoning"] == {"effort": sent}
     assert find_losses(request, target) == ([("/reasoning_effort", LossKind.APPROXIMATED)] if effort != sent else [])
 
 
@@ -106,24 +106,24 @@ def test_a_model_without_efforts_gets_none() -> None:
 def test_a_request_to_show_reasoning_becomes_a_summary() -> None:
     reasoning = Reasoning("/output_config/effort", "high", show="summarized", show_at="/thinking/display")
     request = request_of(reasoning=reasoning)
-    assert built(request)["reasoning"] == {"effort": "high", "summary": "auto"}
+    assert build_body(request)["reasoning"] == {"effort": "high", "summary": "auto"}
     assert ("/thinking/display", LossKind.APPROXIMATED) in find_losses(request)
 
 
 def test_a_schema_is_flat_and_gets_a_name_where_it_has_none() -> None:
     schema = {"type": "object"}
     named = Format(Shape.SCHEMA, "/response_format", "answer", schema=schema, strict=True)
-    assert built(request_of(format=named))["text"] == {
+    assert build_body(request_of(format=named))["text"] == {
         "format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}
     }
     nameless = request_of(format=Format(Shape.SCHEMA, "/output_config/format", schema=schema))
-    assert built(nameless)["text"]["format"]["name"] == "response"
+    assert build_body(nameless)["text"]["format"]["name"] == "response"
     assert find_losses(nameless) == [("/output_config/format", LossKind.INVENTED)]
-    assert built(request_of(format=Format(Shape.JSON, "/f")))["text"] == {"format": {"type": "json_object"}}
+    assert build_body(request_of(format=Format(Shape.JSON, "/f")))["text"] == {"format": {"type": "json_object"}}
 
 
 def test_logprobs_are_requested_by_inclusion() -> None:
-    body = built(request_of(protocol="chat", logprobs=True, top_logprobs=3))
+    body = build_body(request_of(protocol="chat", logprobs=True, top_logprobs=3))
     assert body["include"] == ["reasoning.encrypted_content", "message.output_text.logprobs"]
     assert body["top_logprobs"] == 3
 
@@ -139,7 +139,7 @@ def test_identity_and_tier_are_carried() -> None:
         verbosity="low",
         stream=True,
     )
-    body = built(request)
+    body = build_body(request)
     assert (body["user"], body["safety_identifier"], body["prompt_cache_key"]) == ("u", "s", "k")
     assert (body["metadata"], body["service_tier"], body["text"]) == ({"a": "b"}, "flex", {"verbosity": "low"})
     assert body["stream"] is True
@@ -148,15 +148,15 @@ def test_identity_and_tier_are_carried() -> None:
 
 def test_a_user_id_too_long_for_openai_is_hashed_and_recorded() -> None:
     request = request_of(user="x" * 129, where={"user": "/metadata/user_id"})
-    identifier = built(request)["safety_identifier"]
+    identifier = build_body(request)["safety_identifier"]
     assert len(identifier) == 64
-    assert identifier != built(request_of(user="y" * 129))["safety_identifier"]
+    assert identifier != build_body(request_of(user="y" * 129))["safety_identifier"]
     assert find_losses(request) == [("/metadata/user_id", LossKind.APPROXIMATED)]
 
 
 def test_the_user_of_a_messages_client_becomes_the_safety_identifier() -> None:
     request = request_of(user="u-1", where={"user": "/metadata/user_id"})
-    assert built(request)["safety_identifier"] == "u-1"
+    assert build_body(request)["safety_identifier"] == "u-1"
     assert find_losses(request) == [("/metadata/user_id", LossKind.APPROXIMATED)]
 
 

@@ -11,7 +11,7 @@ from dragoman.hub.request import (
     Pick,
     ToolChoice,
 )
-from protocols.responses.responses_bodies import built, find_losses, refused_at, request_of
+from protocols.responses.responses_bodies import build_body, expect_refusal_at, find_losses, request_of
 
 
 def test_tools_are_flat_and_strictness_is_explicit() -> None:
@@ -25,7 +25,7 @@ def test_tools_are_flat_and_strictness_is_explicit() -> None:
             Custom("q", "/tools/3"),
         ),
     )
-    assert built(request)["tools"] == [
+    assert build_body(request)["tools"] == [
         {"type": "function", "name": "f", "description": "F.", "parameters": schema, "strict": False},
         {"type": "function", "name": "g", "parameters": {"type": "object", "properties": {}}, "strict": True},
         {"type": "custom", "name": "p", "format": {"type": "grammar", "syntax": "lark", "definition": "start: x"}},
@@ -37,10 +37,10 @@ def test_tools_are_flat_and_strictness_is_explicit() -> None:
 def test_defer_loading_is_kept_only_where_tools_can_be_searched() -> None:
     late = Function("f", "/tools/0", deferred=True)
     alone = request_of(tools=(late, Function("g", "/tools/1")))
-    assert "defer_loading" not in built(alone)["tools"][0]
+    assert "defer_loading" not in build_body(alone)["tools"][0]
     assert find_losses(alone) == [("/tools/0/defer_loading", LossKind.APPROXIMATED)]
     searched = request_of(tools=(late, Hosted("tool_search", {}, "/tools/1")))
-    assert built(searched)["tools"][0]["defer_loading"] is True
+    assert build_body(searched)["tools"][0]["defer_loading"] is True
 
 
 def test_another_vendors_web_search_becomes_ours_with_its_domains_and_place() -> None:
@@ -54,7 +54,7 @@ def test_another_vendors_web_search_becomes_ours_with_its_domains_and_place() ->
         location={"type": "approximate", "country": "DE"},
     )
     request = request_of(tools=(search,))
-    assert built(request)["tools"] == [
+    assert build_body(request)["tools"] == [
         {
             "type": "web_search",
             "filters": {"allowed_domains": ["a.example"]},
@@ -75,7 +75,7 @@ def test_code_execution_and_mcp_become_their_likes() -> None:
             Hosted("mcp", {}, "/mcp_servers/0", server_url="https://m.example", server_name="m", authorization="t"),
         )
     )
-    assert built(request)["tools"] == [
+    assert build_body(request)["tools"] == [
         {"type": "code_interpreter", "container": {"type": "auto"}},
         {
             "type": "mcp",
@@ -91,9 +91,9 @@ def test_a_hosted_tool_without_a_like_is_dropped_beside_others_and_refused_alone
     memory = Hosted("memory", {"type": "memory"}, "/tools/0")
     beside = (memory, Function("f", "/tools/1"))
     assert find_losses(request_of(tools=beside)) == [("/tools/0", LossKind.DROPPED)]
-    assert refused_at(request_of(tools=(memory,))) == "/tools/0"
+    assert expect_refusal_at(request_of(tools=(memory,))) == "/tools/0"
     forced = ToolChoice(Pick.NAMED, "/tool_choice", hosted="memory")
-    assert refused_at(request_of(tools=beside, tool_choice=forced)) == "/tools/0"
+    assert expect_refusal_at(request_of(tools=beside, tool_choice=forced)) == "/tools/0"
 
 
 @pytest.mark.parametrize(
@@ -121,12 +121,12 @@ def test_a_hosted_tool_without_a_like_is_dropped_beside_others_and_refused_alone
 )
 def test_tool_choice_is_written_in_every_form(choice: ToolChoice, wire: object) -> None:
     tools = (Function("f", "/tools/0"), Custom("p", "/tools/1"), Hosted("web_search", {}, "/tools/2"))
-    assert built(request_of(tools=tools, tool_choice=choice))["tool_choice"] == wire
+    assert build_body(request_of(tools=tools, tool_choice=choice))["tool_choice"] == wire
 
 
 def test_a_demanded_call_without_tools_is_refused() -> None:
-    assert refused_at(request_of(tool_choice=ToolChoice(Pick.REQUIRED, "/tool_choice"))) == "/tool_choice"
+    assert expect_refusal_at(request_of(tool_choice=ToolChoice(Pick.REQUIRED, "/tool_choice"))) == "/tool_choice"
 
 
 def test_no_parallel_calls_is_carried() -> None:
-    assert built(request_of(parallel=False))["parallel_tool_calls"] is False
+    assert build_body(request_of(parallel=False))["parallel_tool_calls"] is False

@@ -28,7 +28,7 @@ from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.usage import Usage
 from narrowing import expect_all
-from protocols.responses.responses_kit import ISSUER, UPSTREAM, event_bytes, events_of, fixture, joined
+from protocols.responses.responses_kit import ISSUER, UPSTREAM, event_bytes, events_of, fixture, join_deltas
 from wire_json import JsonObject
 
 STARTED = Started("resp_0f1e2d3c", "gpt-5.5-2026-03-05")
@@ -37,7 +37,7 @@ CREATED = event_bytes("response.created", response={"id": "resp_1", "model": "m"
 
 
 def decode_fixture(name: str) -> list[Event]:
-    return joined(events_of(fixture(name)))
+    return join_deltas(events_of(fixture(name)))
 
 
 def failure_of(stream: bytes) -> Failed:
@@ -287,12 +287,12 @@ def test_unknown_events_are_ignored_whatever_they_carry() -> None:
     odd = event_bytes("codex.rate_limits", delta={"limit_reached": True}, response=[1], text=7)
     stream = fixture("text.sse").replace(CREATED, b"") + odd
     first, rest = stream.split(b"\n\n", 1)
-    assert joined(events_of(first + b"\n\n" + odd + rest)) == decode_fixture("text.sse")
+    assert join_deltas(events_of(first + b"\n\n" + odd + rest)) == decode_fixture("text.sse")
 
 
 def test_nothing_after_the_end_is_read() -> None:
     more = event_bytes("response.output_text.delta", output_index=5, content_index=0, delta="late")
-    assert joined(events_of(fixture("text.sse") + more + b"data: nonsense\n\n")) == decode_fixture("text.sse")
+    assert join_deltas(events_of(fixture("text.sse") + more + b"data: nonsense\n\n")) == decode_fixture("text.sse")
 
 
 def test_a_broken_framing_is_corruption() -> None:
@@ -304,12 +304,12 @@ def test_a_broken_framing_is_corruption() -> None:
 
 def test_half_a_surrogate_pair_costs_one_character_and_not_the_reply() -> None:
     stream = fixture("text.sse").replace(b'"delta":"world"', b'"delta":"w\\ud83dd"')
-    assert texts(joined(events_of(stream))) == [(TextBlock(), "Hello, w\ufffdd.")]
+    assert texts(join_deltas(events_of(stream))) == [(TextBlock(), "Hello, w\ufffdd.")]
 
 
 def test_event_names_may_be_missing() -> None:
     unnamed = b"\n".join(line for line in fixture("text.sse").split(b"\n") if not line.startswith(b"event:"))
-    assert joined(events_of(unnamed)) == decode_fixture("text.sse")
+    assert join_deltas(events_of(unnamed)) == decode_fixture("text.sse")
 
 
 def test_a_stream_that_never_sends_created_is_begun_all_the_same() -> None:
@@ -371,7 +371,7 @@ def test_frames_of_other_kinds_are_refused_without_raising() -> None:
     assert list(decoder.feed(Frame("x", b"[1,2]"))) != []
 
 
-def cited_in(*deltas: JsonObject) -> list[Event]:
+def make_cited_message(*deltas: JsonObject) -> list[Event]:
     """A message of which an annotation comes first, and the finished item last."""
     source = {"type": "url_citation", "url": "https://example.com", "title": "E", "start_index": 0, "end_index": 2}
     place = {"output_index": 0, "content_index": 0}
@@ -384,12 +384,12 @@ def cited_in(*deltas: JsonObject) -> list[Event]:
 
 
 def test_a_citation_that_comes_before_its_text_is_sent_with_it() -> None:
-    events = cited_in({"type": "response.output_text.delta", "delta": "Hi"})
+    events = make_cited_message({"type": "response.output_text.delta", "delta": "Hi"})
     assert [event.citation.url for event in events if isinstance(event, CitationAdded)] == ["https://example.com"]
     assert texts(events) == [(TextBlock(), "Hi")]
 
 
 def test_a_refusal_cites_nothing() -> None:
-    events = cited_in({"type": "response.refusal.delta", "delta": "No."})
+    events = make_cited_message({"type": "response.refusal.delta", "delta": "No."})
     assert not any(isinstance(event, CitationAdded) for event in events)
     assert isinstance(events[-1], Ended)

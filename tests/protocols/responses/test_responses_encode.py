@@ -27,10 +27,10 @@ from protocols.responses.responses_kit import (
     CLIENT,
     HELLO,
     STARTED,
-    encoded,
+    encode_events,
     losses,
     make_context,
-    parsed,
+    parse_body,
     payloads,
     terminal,
     types,
@@ -48,7 +48,7 @@ OPEN_RESPONSES_PRESENT = (
 
 
 def test_a_text_is_encoded_in_the_full_grammar() -> None:
-    assert types(encoded(HELLO)) == [
+    assert types(encode_events(HELLO)) == [
         "response.created",
         "response.in_progress",
         "response.output_item.added",
@@ -63,15 +63,15 @@ def test_a_text_is_encoded_in_the_full_grammar() -> None:
 
 
 def test_event_names_repeat_the_type_and_numbers_count_from_zero() -> None:
-    frames = expect_all(Frame, SseFramer().feed(encoded(HELLO)))
+    frames = expect_all(Frame, SseFramer().feed(encode_events(HELLO)))
     decoded = [(frame.event, msgspec.json.decode(frame.data)) for frame in frames[:-1]]
     assert all(name == payload["type"] for name, payload in decoded)
     assert [payload["sequence_number"] for _, payload in decoded] == list(range(len(decoded)))
 
 
 def test_the_trailing_done_can_be_switched_off() -> None:
-    assert encoded(HELLO).endswith(b"data: [DONE]\n\n")
-    assert b"[DONE]" not in encoded(HELLO, make_context(responses_done=False))
+    assert encode_events(HELLO).endswith(b"data: [DONE]\n\n")
+    assert b"[DONE]" not in encode_events(HELLO, make_context(responses_done=False))
 
 
 def test_each_item_of_the_encoder_is_one_whole_event() -> None:
@@ -83,7 +83,7 @@ def test_each_item_of_the_encoder_is_one_whole_event() -> None:
 
 
 def test_the_response_has_every_field_that_open_responses_requires() -> None:
-    for payload in payloads(encoded(HELLO)):
+    for payload in payloads(encode_events(HELLO)):
         if isinstance(response := payload.get("response"), dict):
             assert all(response[key] is not None for key in OPEN_RESPONSES_REQUIRED)
             assert all(key in response for key in OPEN_RESPONSES_PRESENT)
@@ -102,7 +102,7 @@ def test_the_response_repeats_what_the_client_requested() -> None:
         "metadata": {"a": "b"},
         "max_output_tokens": 99,
     }
-    response = terminal(encoded(HELLO, make_context(parsed(body))))
+    response = terminal(encode_events(HELLO, make_context(parse_body(body))))
     assert response["tools"] == [{"description": None, **tool}]
     assert response["text"] == {"format": {"type": "text"}, "verbosity": "low"}
     for key in ("instructions", "tool_choice", "temperature", "metadata", "max_output_tokens", "model"):
@@ -110,7 +110,7 @@ def test_the_response_repeats_what_the_client_requested() -> None:
 
 
 def test_the_terminal_response_repeats_every_item_and_never_has_null_usage() -> None:
-    response = terminal(encoded(HELLO))
+    response = terminal(encode_events(HELLO))
     assert response["status"] == "completed"
     assert [item["content"][0]["text"] for item in response["output"]] == ["Hello"]
     assert response["usage"] == {
@@ -124,7 +124,7 @@ def test_the_terminal_response_repeats_every_item_and_never_has_null_usage() -> 
 
 def test_usage_counts_cached_and_reasoning_tokens() -> None:
     usage = Usage(input=100, output=20, cache_read=60, cache_write=10, reasoning=5, web_searches=2)
-    response = terminal(encoded([*HELLO[:-1], UsageReported(usage), HELLO[-1]]))
+    response = terminal(encode_events([*HELLO[:-1], UsageReported(usage), HELLO[-1]]))
     assert response["usage"] == {
         "input_tokens": 100,
         "input_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 10},
@@ -136,9 +136,9 @@ def test_usage_counts_cached_and_reasoning_tokens() -> None:
 
 
 def test_the_response_id_is_minted_once_and_an_own_one_is_kept() -> None:
-    ids = {payload["response"]["id"] for payload in payloads(encoded(HELLO)) if "response" in payload}
+    ids = {payload["response"]["id"] for payload in payloads(encode_events(HELLO)) if "response" in payload}
     assert ids == {"resp_0001"}
-    assert terminal(encoded([Started("resp_up", "m"), *HELLO[1:]]))["id"] == "resp_up"
+    assert terminal(encode_events([Started("resp_up", "m"), *HELLO[1:]]))["id"] == "resp_up"
 
 
 def test_interleaved_calls_stream_side_by_side() -> None:
@@ -154,7 +154,7 @@ def test_interleaved_calls_stream_side_by_side() -> None:
         Closed(1),
         Ended(Stop.TOOL),
     ]
-    stream = encoded(events)
+    stream = encode_events(events)
     deltas = [payload for payload in payloads(stream) if payload["type"] == "response.function_call_arguments.delta"]
     assert [(delta["output_index"], delta["delta"]) for delta in deltas] == [
         (0, '{"a":'),
@@ -170,21 +170,21 @@ def test_interleaved_calls_stream_side_by_side() -> None:
 
 
 def test_empty_arguments_go_out_as_an_empty_object_in_deltas_and_items_alike() -> None:
-    stream = encoded([STARTED, Opened(0, CallBlock("c", "f")), Closed(0), Ended(Stop.TOOL)])
+    stream = encode_events([STARTED, Opened(0, CallBlock("c", "f")), Closed(0), Ended(Stop.TOOL)])
     decoded = [payload for payload in payloads(stream) if "arguments" in str(payload["type"])]
     assert [payload.get("delta", payload.get("arguments")) for payload in decoded] == ["{}", "{}"]
     assert terminal(stream)["output"][0]["arguments"] == "{}"
 
 
 def test_a_call_without_an_id_gets_one_and_keeps_it() -> None:
-    stream = encoded([STARTED, Opened(0, CallBlock("", "f")), Closed(0), Ended(Stop.TOOL)])
+    stream = encode_events([STARTED, Opened(0, CallBlock("", "f")), Closed(0), Ended(Stop.TOOL)])
     ids = {payload["item"]["call_id"] for payload in payloads(stream) if "item" in payload}
     assert len(ids) == 1
     assert ids != {""}
 
 
 def test_a_custom_call_streams_its_input_as_it_is() -> None:
-    stream = encoded(
+    stream = encode_events(
         [STARTED, Opened(0, CallBlock("c", "apply_patch", custom=True)), Delta(0, "*** x"), Closed(0), Ended(Stop.TOOL)]
     )
     assert "response.custom_tool_call_input.delta" in types(stream)
@@ -194,7 +194,7 @@ def test_a_custom_call_streams_its_input_as_it_is() -> None:
 
 def test_a_signature_returns_with_the_signed_text() -> None:
     opaque = Opaque("anthropic", Form.SIGNATURE, "c2ln", "claude-x")
-    stream = encoded(
+    stream = encode_events(
         [
             STARTED,
             Opened(0, ThinkingBlock()),
@@ -213,7 +213,7 @@ def test_a_signature_returns_with_the_signed_text() -> None:
 
 def test_redacted_thinking_is_a_reasoning_item_with_an_empty_summary() -> None:
     opaque = Opaque("anthropic", Form.REDACTED, "ZGF0YQ", "claude-x")
-    stream = encoded([STARTED, Opened(0, ThinkingBlock()), OpaqueAdded(0, opaque), Closed(0), Ended(Stop.END)])
+    stream = encode_events([STARTED, Opened(0, ThinkingBlock()), OpaqueAdded(0, opaque), Closed(0), Ended(Stop.END)])
     item = terminal(stream)["output"][0]
     assert item["summary"] == []
     assert decode_envelope(item["encrypted_content"]) == opaque
@@ -222,7 +222,7 @@ def test_redacted_thinking_is_a_reasoning_item_with_an_empty_summary() -> None:
 
 def test_its_own_vendors_encrypted_reasoning_is_sent_without_an_envelope() -> None:
     opaque = Opaque("openai", Form.ENCRYPTED, "gAAAA-x", "gpt-5.5")
-    stream = encoded([STARTED, Opened(0, ThinkingBlock()), OpaqueAdded(0, opaque), Closed(0), Ended(Stop.END)])
+    stream = encode_events([STARTED, Opened(0, ThinkingBlock()), OpaqueAdded(0, opaque), Closed(0), Ended(Stop.END)])
     assert terminal(stream)["output"][0]["encrypted_content"] == "gAAAA-x"
 
 
@@ -231,13 +231,13 @@ def test_opaque_reasoning_is_sent_though_it_was_not_to_be_included() -> None:
     request = Request(protocol="responses", model="m", turns=(), encrypted_reasoning=False)
     opaque = Opaque("anthropic", Form.SIGNATURE, "c2ln", text="hm")
     events: list[Event] = [STARTED, Opened(0, ThinkingBlock()), Delta(0, "hm"), OpaqueAdded(0, opaque), Closed(0)]
-    stream = encoded([*events, Ended(Stop.END)], make_context(request), ledger)
+    stream = encode_events([*events, Ended(Stop.END)], make_context(request), ledger)
     assert decode_envelope(terminal(stream)["output"][0]["encrypted_content"]) == opaque
     assert losses(ledger) == []
 
 
 def test_raw_reasoning_is_content_and_not_summary() -> None:
-    stream = encoded([STARTED, Opened(0, ThinkingBlock(raw=True)), Delta(0, "hm"), Closed(0), Ended(Stop.END)])
+    stream = encode_events([STARTED, Opened(0, ThinkingBlock(raw=True)), Delta(0, "hm"), Closed(0), Ended(Stop.END)])
     item = terminal(stream)["output"][0]
     assert (item["summary"], item["content"]) == ([], [{"type": "reasoning_text", "text": "hm"}])
     assert "response.reasoning_text.delta" in types(stream)
@@ -247,7 +247,7 @@ def test_a_web_search_passes_through_its_steps() -> None:
     search = HostedBlock("srvtoolu_1", "web_search", {"query": "tides"}, (Citation(url="https://t.example"),))
     ledger = Ledger()
     request = Request(protocol="responses", model="gpt-x", turns=(), search_sources=True)
-    stream = encoded([STARTED, Opened(0, search), Closed(0), *HELLO[1:]], make_context(request), ledger)
+    stream = encode_events([STARTED, Opened(0, search), Closed(0), *HELLO[1:]], make_context(request), ledger)
     assert types(stream)[2:7] == [
         "response.output_item.added",
         "response.web_search_call.in_progress",
@@ -267,14 +267,14 @@ def test_a_web_search_passes_through_its_steps() -> None:
 
 def test_hosted_activity_without_a_like_is_dropped_and_recorded() -> None:
     ledger = Ledger()
-    stream = encoded([STARTED, Opened(0, HostedBlock("x", "memory")), Closed(0), Ended(Stop.END)], ledger=ledger)
+    stream = encode_events([STARTED, Opened(0, HostedBlock("x", "memory")), Closed(0), Ended(Stop.END)], ledger=ledger)
     assert terminal(stream)["output"] == []
     assert losses(ledger) == [("/content/0", LossKind.DROPPED)]
 
 
 def test_a_citation_of_the_whole_block_has_the_bounds_of_the_block() -> None:
     events = [*HELLO[:3], CitationAdded(0, Citation(url="https://a.example", title="A")), *HELLO[3:]]
-    stream = encoded(events)
+    stream = encode_events(events)
     added = next(p for p in payloads(stream) if p["type"] == "response.output_text.annotation.added")
     annotation = {
         "type": "url_citation",
@@ -289,13 +289,13 @@ def test_a_citation_of_the_whole_block_has_the_bounds_of_the_block() -> None:
 
 def test_a_citation_without_an_address_is_dropped_and_recorded() -> None:
     ledger = Ledger()
-    encoded([*HELLO[:3], CitationAdded(0, Citation(quoted="words")), *HELLO[3:]], ledger=ledger)
+    encode_events([*HELLO[:3], CitationAdded(0, Citation(quoted="words")), *HELLO[3:]], ledger=ledger)
     assert losses(ledger) == [("/content/0/citations", LossKind.DROPPED)]
 
 
 def test_logprobs_are_sent_with_the_delta_and_at_the_end() -> None:
     logprobs = msgspec.Raw(b'[{"token":"Hel","logprob":-0.5,"bytes":[72],"top_logprobs":[]}]')
-    stream = encoded([*HELLO[:2], Delta(0, "Hel", logprobs), *HELLO[3:]])
+    stream = encode_events([*HELLO[:2], Delta(0, "Hel", logprobs), *HELLO[3:]])
     delta = next(payload for payload in payloads(stream) if payload["type"] == "response.output_text.delta")
     assert delta["logprobs"][0]["token"] == "Hel"
     part = terminal(stream)["output"][0]["content"][0]

@@ -22,7 +22,7 @@ from protocols.responses.responses_kit import (
     CLIENT,
     HELLO,
     STARTED,
-    encoded,
+    encode_events,
     losses,
     make_context,
     payloads,
@@ -41,7 +41,7 @@ from protocols.responses.responses_kit import (
 )
 def test_a_reply_that_was_cut_is_incomplete_and_so_is_its_last_item(stop: Stop, reason: str) -> None:
     call: list[Event] = [Opened(1, CallBlock("c", "f")), Delta(1, '{"a'), Closed(1)]
-    stream = encoded([*HELLO[:-1], *call, Ended(stop)])
+    stream = encode_events([*HELLO[:-1], *call, Ended(stop)])
     response = terminal(stream)
     assert types(stream)[-1] == "response.incomplete"
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": reason})
@@ -52,13 +52,13 @@ def test_a_reply_that_was_cut_is_incomplete_and_so_is_its_last_item(stop: Stop, 
 
 @pytest.mark.parametrize("stop", [Stop.END, Stop.STOP_SEQUENCE, Stop.TOOL, Stop.PAUSE])
 def test_every_other_end_is_completed(stop: Stop) -> None:
-    assert terminal(encoded([*HELLO[:-1], Ended(stop, sequence="###")]))["status"] == "completed"
+    assert terminal(encode_events([*HELLO[:-1], Ended(stop, sequence="###")]))["status"] == "completed"
 
 
 @pytest.mark.parametrize("stop", Stop)
 def test_only_a_completed_response_has_the_time_when_it_was_completed(stop: Stop) -> None:
     events = [*HELLO[:-1], Ended(stop)]
-    response = terminal(encoded(events))
+    response = terminal(encode_events(events))
     assert response["completed_at"] == (1794700002 if response["status"] == "completed" else None)
     assert (
         msgspec.json.decode(CLIENT.encode_whole(events, make_context(), Ledger()))["completed_at"]
@@ -67,7 +67,7 @@ def test_only_a_completed_response_has_the_time_when_it_was_completed(stop: Stop
 
 
 def test_a_response_under_way_or_failed_was_never_completed() -> None:
-    begun, *_, failed = payloads(encoded([*HELLO[:-1], Failed(Failure(Kind.LOST, "gone"))]))
+    begun, *_, failed = payloads(encode_events([*HELLO[:-1], Failed(Failure(Kind.LOST, "gone"))]))
     assert begun["response"]["completed_at"] is failed["response"]["completed_at"] is None
 
 
@@ -79,32 +79,32 @@ def test_the_clock_is_read_when_the_reply_ends() -> None:
 
 
 def test_a_clock_that_was_set_back_completes_nothing_before_it_began() -> None:
-    response = terminal(encoded(HELLO, make_context(now=lambda: 1794600000.0)))
+    response = terminal(encode_events(HELLO, make_context(now=lambda: 1794600000.0)))
     assert response["completed_at"] == response["created_at"] == 1794700000
 
 
 def test_a_pause_is_recorded_as_a_loss() -> None:
     ledger = Ledger()
-    encoded([*HELLO[:-1], Ended(Stop.PAUSE)], ledger=ledger)
+    encode_events([*HELLO[:-1], Ended(Stop.PAUSE)], ledger=ledger)
     assert losses(ledger) == [("/stop_reason", LossKind.APPROXIMATED)]
 
 
 def test_a_refusal_of_which_only_the_reason_is_sent_becomes_a_refusal_text() -> None:
     ledger = Ledger()
-    stream = encoded([STARTED, Ended(Stop.FILTERED, category="cyber", explanation="Not this.")], ledger=ledger)
+    stream = encode_events([STARTED, Ended(Stop.FILTERED, category="cyber", explanation="Not this.")], ledger=ledger)
     response = terminal(stream)
     assert response["output"][0]["content"] == [{"type": "refusal", "refusal": "Not this."}]
     assert losses(ledger) == [("/stop_details/category", LossKind.DROPPED)]
 
 
 def test_a_refusal_streams_as_refusal() -> None:
-    stream = encoded([STARTED, Opened(0, RefusalBlock()), Delta(0, "No."), Closed(0), Ended(Stop.END)])
+    stream = encode_events([STARTED, Opened(0, RefusalBlock()), Delta(0, "No."), Closed(0), Ended(Stop.END)])
     assert types(stream)[4:6] == ["response.refusal.delta", "response.refusal.done"]
 
 
 def test_a_failure_is_an_error_event_and_then_a_failed_response() -> None:
     failure = Failure(Kind.RATE_LIMITED, "Too many requests.", retry_after=12.0)
-    stream = encoded([*HELLO[:3], Failed(failure)])
+    stream = encode_events([*HELLO[:3], Failed(failure)])
     error, failed = payloads(stream)[-2:]
     assert error["error"] == {
         "type": "rate_limit_error",
@@ -122,7 +122,7 @@ def test_a_failure_is_an_error_event_and_then_a_failed_response() -> None:
 
 
 def test_items_finished_before_a_failure_are_announced_and_kept() -> None:
-    stream = encoded([*HELLO[:-1], Failed(Failure(Kind.LOST, "gone"))])
+    stream = encode_events([*HELLO[:-1], Failed(Failure(Kind.LOST, "gone"))])
     assert types(stream)[-3:] == ["response.output_item.done", "error", "response.failed"]
     assert len(terminal(stream)["output"]) == 1
 
@@ -140,12 +140,12 @@ def test_items_finished_before_a_failure_are_announced_and_kept() -> None:
     ],
 )
 def test_a_failed_response_has_the_code_that_codex_reads(kind: Kind, code: str) -> None:
-    stream = encoded([STARTED, Failed(Failure(kind, "x", code="overloaded_error_of_another_vendor"))])
+    stream = encode_events([STARTED, Failed(Failure(kind, "x", code="overloaded_error_of_another_vendor"))])
     assert terminal(stream)["error"]["code"] == code
 
 
 def test_a_failure_before_the_start_is_still_a_legal_stream() -> None:
-    assert types(encoded([Failed(Failure(Kind.LOST, "gone"))])) == [
+    assert types(encode_events([Failed(Failure(Kind.LOST, "gone"))])) == [
         "response.created",
         "response.in_progress",
         "error",
@@ -154,11 +154,11 @@ def test_a_failure_before_the_start_is_still_a_legal_stream() -> None:
 
 
 def test_empty_deltas_are_not_sent() -> None:
-    assert encoded([*HELLO[:3], Delta(0, ""), *HELLO[3:]]) == encoded(HELLO)
+    assert encode_events([*HELLO[:3], Delta(0, ""), *HELLO[3:]]) == encode_events(HELLO)
 
 
 def test_a_whole_body_is_the_response_with_which_the_stream_ends() -> None:
-    assert msgspec.json.decode(CLIENT.encode_whole(HELLO, make_context(), Ledger())) == terminal(encoded(HELLO))
+    assert msgspec.json.decode(CLIENT.encode_whole(HELLO, make_context(), Ledger())) == terminal(encode_events(HELLO))
 
 
 def test_a_whole_body_of_a_failed_reply_is_refused() -> None:

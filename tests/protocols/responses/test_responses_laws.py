@@ -38,11 +38,11 @@ from protocols.responses.responses_kit import (
     CLIENT,
     STREAMS,
     Reader,
-    encoded,
+    encode_events,
     event_bytes,
     events_of,
     fixture,
-    joined,
+    join_deltas,
     make_context,
     payloads,
 )
@@ -54,20 +54,20 @@ def split(event: Event, point: int) -> tuple[Event, Event] | None:
     return Delta(event.block, event.text[:point]), Delta(event.block, event.text[point:])
 
 
-def folded(frames: list[bytes]) -> list[Event]:
-    return joined(events_of(b"".join(frames)))
+def fold_events(frames: list[bytes]) -> list[Event]:
+    return join_deltas(events_of(b"".join(frames)))
 
 
 @pytest.mark.parametrize("name", ["unicode", "tools_interleaved", "reasoning", "error_nested", "truncated"])
 def test_any_cut_of_an_upstream_stream_gives_the_same_events(name: str) -> None:
-    assert_any_cut_agrees(Reader, fixture(f"{name}.sse"), joined)
+    assert_any_cut_agrees(Reader, fixture(f"{name}.sse"), join_deltas)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_random_cuts_of_every_fixture_give_the_same_events(data: st.DataObject) -> None:
     stream = fixture(data.draw(st.sampled_from(STREAMS)) + ".sse")
-    assert joined(run(Reader(), data.draw(random_cuts(stream)))) == joined(run(Reader(), [stream]))
+    assert join_deltas(run(Reader(), data.draw(random_cuts(stream)))) == join_deltas(run(Reader(), [stream]))
 
 
 @settings(max_examples=80, deadline=None)
@@ -88,7 +88,7 @@ def test_known_events_with_any_values_never_raise(value: object) -> None:
 @pytest.mark.parametrize("name", ["unicode", "tools_interleaved", "reasoning", "custom_call"])
 def test_any_recut_of_the_deltas_is_encoded_alike(name: str) -> None:
     events = events_of(fixture(f"{name}.sse"))
-    assert_any_recut_agrees(lambda: CLIENT.encoder(make_context(), Ledger()), events, split, folded)
+    assert_any_recut_agrees(lambda: CLIENT.encoder(make_context(), Ledger()), events, split, fold_events)
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -134,7 +134,7 @@ def replies(draw: st.DrawFn) -> Reply:
 @settings(max_examples=100, deadline=None)
 @given(replies())
 def test_what_is_encoded_decodes_to_the_same_reply(reply: Reply) -> None:
-    assert collect(events_of(encoded(explode(reply)))) == reply
+    assert collect(events_of(encode_events(explode(reply)))) == reply
 
 
 @settings(max_examples=60, deadline=None)
@@ -143,7 +143,7 @@ def test_the_stream_and_the_whole_body_mean_the_same(reply: Reply) -> None:
     events = list(explode(reply))
     assert (
         msgspec.json.decode(CLIENT.encode_whole(events, make_context(), Ledger()))
-        == payloads(encoded(events))[-1]["response"]
+        == payloads(encode_events(events))[-1]["response"]
     )
 
 
@@ -161,7 +161,7 @@ def test_interleaved_blocks_come_back_whole(decoded: list[Piece], data: st.DataO
     for i, piece in enumerate(decoded):
         events += [OpaqueAdded(i, piece.opaque)] if piece.opaque else []
         events.append(Closed(i))
-    back = collect(events_of(encoded([*events, UsageReported(Usage()), Ended(Stop.LENGTH)])))
+    back = collect(events_of(encode_events([*events, UsageReported(Usage()), Ended(Stop.LENGTH)])))
     assert sorted(map(repr, back.pieces)) == sorted(map(repr, decoded))
 
 
@@ -170,7 +170,7 @@ def test_every_item_added_is_done_before_the_terminal_event() -> None:
         events = events_of(fixture(f"{name}.sse"))
         if not isinstance(events[-1], Ended):
             continue
-        decoded = payloads(encoded(events))
+        decoded = payloads(encode_events(events))
         added = [payload["output_index"] for payload in decoded if payload["type"] == "response.output_item.added"]
         done = [payload["output_index"] for payload in decoded if payload["type"] == "response.output_item.done"]
         assert sorted(added) == sorted(done) == list(range(len(added)))
@@ -196,5 +196,5 @@ def test_a_long_stream_costs_as_much_per_event_at_its_end_as_at_its_beginning() 
 
 
 def test_frames_survive_our_own_framer() -> None:
-    frames = run(SseFramer(), [encoded(events_of(fixture("unicode.sse")))])
+    frames = run(SseFramer(), [encode_events(events_of(fixture("unicode.sse")))])
     assert expect(Frame, frames[-1]).data == b"[DONE]"

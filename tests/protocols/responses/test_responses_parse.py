@@ -22,26 +22,26 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from protocols.responses.responses_kit import fixture, parsed
+from protocols.responses.responses_kit import fixture, parse_body
 
 FULL = msgspec.json.decode(fixture("request.json"))
 
 
 def of(*items: object, **fields: object) -> Request:
-    return parsed({"model": "m", "input": list(items), **fields})
+    return parse_body({"model": "m", "input": list(items), **fields})
 
 
 def test_a_string_is_one_user_turn() -> None:
-    assert parsed({"model": "m", "input": "hi"}).turns == (Turn(Role.USER, (Text("hi", "/input"),), "/input"),)
+    assert parse_body({"model": "m", "input": "hi"}).turns == (Turn(Role.USER, (Text("hi", "/input"),), "/input"),)
 
 
 def test_instructions_lead_as_a_system_turn() -> None:
-    turns = parsed({"model": "m", "input": "hi", "instructions": "Be brief."}).turns
+    turns = parse_body({"model": "m", "input": "hi", "instructions": "Be brief."}).turns
     assert turns[0] == Turn(Role.SYSTEM, (Text("Be brief.", "/instructions"),), "/instructions")
 
 
 def test_every_kind_of_turn_is_read_in_order() -> None:
-    turns = parsed(FULL).turns
+    turns = parse_body(FULL).turns
     assert [turn.role for turn in turns] == [
         Role.SYSTEM,
         Role.DEVELOPER,
@@ -57,7 +57,7 @@ def test_every_kind_of_turn_is_read_in_order() -> None:
 
 
 def test_images_and_files_are_read_from_data_and_from_addresses() -> None:
-    parts = parsed(FULL).turns[2].parts
+    parts = parse_body(FULL).turns[2].parts
     at = "/input/1/content"
     assert parts == (
         Text("What is this?", f"{at}/0"),
@@ -91,13 +91,13 @@ def test_file_ids_and_bare_base64_are_read() -> None:
 
 
 def test_a_cache_breakpoint_is_read_with_its_time_to_live() -> None:
-    text = parsed(FULL).turns[1].parts[0]
+    text = parse_body(FULL).turns[1].parts[0]
     assert isinstance(text, Text)
     assert text.cache == Cache("/input/0/content/0/prompt_cache_breakpoint", "12h")
 
 
 def test_reasoning_is_read_with_its_vendors_own_opaque_value() -> None:
-    thought = parsed(FULL).turns[3].parts[0]
+    thought = parse_body(FULL).turns[3].parts[0]
     assert thought == Thinking("one\n\ntwo", "/input/2", Opaque("openai", Form.ENCRYPTED, "gAAAA-native"))
 
 
@@ -119,7 +119,7 @@ def test_raw_reasoning_content_is_read_as_raw() -> None:
 
 
 def test_calls_keep_id_name_namespace_and_kind() -> None:
-    calls = [part for part in parsed(FULL).turns[3].parts if isinstance(part, ToolCall)]
+    calls = [part for part in parse_body(FULL).turns[3].parts if isinstance(part, ToolCall)]
     assert [(call.id, call.name, call.arguments, call.custom, call.namespace) for call in calls] == [
         ("call_1", "look", '{"where":"here"}', False, None),
         ("call_2", "apply_patch", "*** Begin Patch", True, None),
@@ -140,7 +140,7 @@ def test_object_valued_and_empty_arguments_are_accepted() -> None:
 
 
 def test_outputs_hold_text_images_or_nothing() -> None:
-    results = [part for turn in parsed(FULL).turns for part in turn.parts if isinstance(part, ToolResult)]
+    results = [part for turn in parse_body(FULL).turns for part in turn.parts if isinstance(part, ToolResult)]
     assert [(result.call_id, result.custom, [type(part) for part in result.content]) for result in results] == [
         ("call_1", False, [Text, Image]),
         ("call_2", True, [Text]),
@@ -162,7 +162,7 @@ def test_of_two_outputs_of_one_call_the_last_counts_in_the_place_of_the_first() 
             {"type": "function_call_output", "call_id": "a", "output": "new"},
         ],
     }
-    turns = parsed(body, ledger).turns
+    turns = parse_body(body, ledger).turns
     assert [turn.role for turn in turns] == [Role.ASSISTANT, Role.USER, Role.USER]
     result = turns[1].parts[0]
     assert isinstance(result, ToolResult)
@@ -171,7 +171,7 @@ def test_of_two_outputs_of_one_call_the_last_counts_in_the_place_of_the_first() 
 
 
 def test_hosted_activity_in_history_is_kept_for_its_own_protocol() -> None:
-    part = parsed(FULL).turns[7].parts[0]
+    part = parse_body(FULL).turns[7].parts[0]
     assert part == Foreign("web_search_call", FULL["input"][10], "/input/10")
 
 

@@ -22,25 +22,25 @@ from dragoman.hub.request import (
     Text,
     ToolChoice,
 )
-from protocols.responses.responses_kit import CLIENT, fixture, parsed
+from protocols.responses.responses_kit import CLIENT, fixture, parse_body
 from wire_json import Json, JsonObject
 
 FULL = msgspec.json.decode(fixture("request.json"))
 
 
-def refused(body: object) -> RequestError:
+def expect_refusal(body: object) -> RequestError:
     with pytest.raises(RequestError) as caught:
-        parsed(body)
+        parse_body(body)
     assert caught.value.failure.kind is Kind.BAD_REQUEST
     return caught.value
 
 
 def of(*items: object, **fields: object) -> Request:
-    return parsed({"model": "m", "input": list(items) or "Hi", **fields})
+    return parse_body({"model": "m", "input": list(items) or "Hi", **fields})
 
 
 def test_tools_of_every_kind_are_read_and_namespaces_opened() -> None:
-    tools = parsed(FULL).tools
+    tools = parse_body(FULL).tools
     assert [type(tool) for tool in tools] == [Function, Function, Custom, Function, Hosted, Hosted]
     look, later, patch, wait, search, finder = tools
     assert isinstance(look, Function)
@@ -119,7 +119,7 @@ def test_tool_choice_is_read_in_every_form(choice: object, read: ToolChoice | No
 
 
 def test_every_request_level_field_has_its_value_and_its_pointer() -> None:
-    request = parsed(FULL)
+    request = parse_body(FULL)
     assert request.tool_choice == ToolChoice(Pick.REQUIRED, "/tool_choice", allowed=("look", "apply_patch"))
     assert (request.parallel, request.max_tokens, request.max_tool_calls) == (False, 2000, 5)
     assert (request.temperature, request.top_p, request.logprobs, request.top_logprobs) == (0.5, 0.9, True, 3)
@@ -136,7 +136,7 @@ def test_every_request_level_field_has_its_value_and_its_pointer() -> None:
 
 
 def test_what_only_this_protocol_has_is_kept_by_pointer() -> None:
-    assert set(parsed(FULL).ext) == {
+    assert set(parse_body(FULL).ext) == {
         "tools/3/description",
         "input/3/phase",
         "reasoning/context",
@@ -202,7 +202,7 @@ def test_warming_the_cache_is_a_request_for_no_tokens() -> None:
     ],
 )
 def test_what_cannot_be_had_here_is_refused_and_named(fields: JsonObject, at: str) -> None:
-    assert refused({"model": "m", "input": "hi", **fields}).failure.at == at
+    assert expect_refusal({"model": "m", "input": "hi", **fields}).failure.at == at
 
 
 @pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b'"x"', b"\xff", b'{"model":', b"[" * 200_000])
@@ -259,7 +259,7 @@ LEAVES = [path for path in leaves(FULL) if path not in INFERRED and path[-1] not
 @pytest.mark.parametrize("path", LEAVES, ids=str)
 def test_removing_any_leaf_changes_what_is_read_or_is_refused(path: tuple[object, ...]) -> None:
     try:
-        less = parsed(without(FULL, path))
+        less = parse_body(without(FULL, path))
     except RequestError:
         return
-    assert replace(less, raw={}) != replace(parsed(FULL), raw={})
+    assert replace(less, raw={}) != replace(parse_body(FULL), raw={})

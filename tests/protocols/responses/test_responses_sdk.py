@@ -15,10 +15,10 @@ from protocols.responses.responses_kit import (
     CLIENT,
     STREAMS,
     client_over,
-    encoded,
+    encode_events,
     events_of,
     fixture,
-    judged,
+    judge_reply,
     make_context,
     payloads,
 )
@@ -39,9 +39,9 @@ def plain(item: BaseModel) -> JsonObject:
 
 @pytest.mark.parametrize("name", COMPLETED)
 def test_the_accumulator_ends_with_the_very_response_that_was_sent(name: str) -> None:
-    stream = encoded(events_of(fixture(f"{name}.sse")))
+    stream = encode_events(events_of(fixture(f"{name}.sse")))
     sent = payloads(stream)[-1]["response"]
-    got = judged(stream)
+    got = judge_reply(stream)
     assert isinstance(sent, dict)
     assert [plain(item) for item in got.output] == sent["output"]
     assert got.id == sent["id"]
@@ -52,13 +52,13 @@ def test_the_accumulator_ends_with_the_very_response_that_was_sent(name: str) ->
 
 @pytest.mark.parametrize("name", ENDED)
 def test_raw_events_validate_against_the_sdks_own_types(name: str) -> None:
-    stream = encoded(events_of(fixture(f"{name}.sse")))
+    stream = encode_events(events_of(fixture(f"{name}.sse")))
     for event in client_over(stream).responses.create(model="gpt-x", input="hi", stream=True):
         type(event).model_validate(event.to_dict())
 
 
 def test_text_and_calls_accumulate_as_intended() -> None:
-    got = judged(encoded(events_of(fixture("tools_interleaved.sse"))))
+    got = judge_reply(encode_events(events_of(fixture("tools_interleaved.sse"))))
     assert got.output_text == "Let me look."
     assert [(item.call_id, item.name, item.arguments) for item in got.output if item.type == "function_call"] == [
         ("call_a", "weather", '{"city":"Paris"}'),
@@ -67,7 +67,7 @@ def test_text_and_calls_accumulate_as_intended() -> None:
 
 
 def test_reasoning_accumulates_with_its_encrypted_content() -> None:
-    got = judged(encoded(events_of(fixture("reasoning.sse"))))
+    got = judge_reply(encode_events(events_of(fixture("reasoning.sse"))))
     thought = got.output[0]
     assert thought.type == "reasoning"
     assert [part.text for part in thought.summary] == ["**Plan**\n\nThen act."]
@@ -78,11 +78,11 @@ def test_a_whole_body_reads_as_the_same_reply() -> None:
     events = events_of(fixture("tools_interleaved.sse"))
     client = client_over(CLIENT.encode_whole(events, make_context(), Ledger()), "application/json")
     whole = client.responses.create(model="gpt-x", input="hi")
-    assert [plain(item) for item in whole.output] == [plain(item) for item in judged(encoded(events)).output]
+    assert [plain(item) for item in whole.output] == [plain(item) for item in judge_reply(encode_events(events)).output]
 
 
 def test_the_accumulators_deltas_add_up_to_the_done_events() -> None:
-    stream = encoded(events_of(fixture("custom_call.sse")))
+    stream = encode_events(events_of(fixture("custom_call.sse")))
     text = ""
     for event in client_over(stream).responses.create(model="gpt-x", input="hi", stream=True):
         if event.type == "response.custom_tool_call_input.delta":
@@ -100,7 +100,7 @@ def test_an_error_in_mid_stream_raises_with_its_code() -> None:
         Failed(Failure(Kind.OVERLOADED, "busy")),
     ]
     with pytest.raises(openai.APIError) as raised:
-        list(client_over(encoded(events)).responses.create(model="gpt-x", input="hi", stream=True))
+        list(client_over(encode_events(events)).responses.create(model="gpt-x", input="hi", stream=True))
     assert raised.value.code == "server_error"
 
 
@@ -152,7 +152,7 @@ def test_a_call_that_was_cut_is_marked_incomplete_for_the_sdk() -> None:
         Closed(0),
         Ended(Stop.LENGTH),
     ]
-    last = list(client_over(encoded(events)).responses.create(model="gpt-x", input="hi", stream=True))[-1]
+    last = list(client_over(encode_events(events)).responses.create(model="gpt-x", input="hi", stream=True))[-1]
     assert last.type == "response.incomplete"
     assert last.response.incomplete_details
     assert last.response.incomplete_details.reason == "max_output_tokens"

@@ -20,7 +20,16 @@ from dragoman.hub.server_tools import (
 )
 from dragoman.hub.usage import Usage
 from narrowing import expect
-from protocols.responses.responses_kit import CLIENT, HELLO, STARTED, encoded, judged, make_context, parsed, types
+from protocols.responses.responses_kit import (
+    CLIENT,
+    HELLO,
+    STARTED,
+    encode_events,
+    judge_reply,
+    make_context,
+    parse_body,
+    types,
+)
 from wire_json import JsonObject
 
 SEARCH = HostedBlock("call_1", "web_search", {"query": "tides"}, is_ours=True)
@@ -30,15 +39,15 @@ FAILED = ToolFailure(ToolErrorCode.UNAVAILABLE, "no")
 PAGE = Page("https://t.example/moved", "Tides", "High.")
 
 
-def ran(*tools: tuple[HostedBlock, ToolOutcome]) -> list[Event]:
+def make_tool_runs(*tools: tuple[HostedBlock, ToolOutcome]) -> list[Event]:
     """A reply that runs these tools and says hello."""
     events: list[Event] = [STARTED]
     for number, (block, outcome) in enumerate(tools):
         events += [Opened(number, block), ToolReturned(number, outcome), Closed(number)]
-    return [*events, UsageReported(Usage(web_searches=1, web_fetches=1)), *moved(len(tools))]
+    return [*events, UsageReported(Usage(web_searches=1, web_fetches=1)), *move_blocks(len(tools))]
 
 
-def moved(by: int) -> list[Event]:
+def move_blocks(by: int) -> list[Event]:
     return [
         replace(event, block=event.block + by) if isinstance(event, Opened | Delta | Closed) else event
         for event in HELLO[1:]
@@ -54,13 +63,15 @@ ALL = ((SEARCH, FOUND), (FETCH, PAGE), (SEARCH, FAILED), (FETCH, FAILED))
 
 @pytest.mark.parametrize("sources", [True, False])
 def test_a_whole_reply_equals_the_fold_of_its_stream(sources: bool) -> None:
-    events = ran(*ALL)
+    events = make_tool_runs(*ALL)
     whole = CLIENT.encode_whole(events, context(sources), Ledger())
-    assert grammar_responses.whole(whole) == grammar_responses.fold(encoded(events, context(sources)))
+    assert grammar_responses.whole(whole) == grammar_responses.fold(encode_events(events, context(sources)))
 
 
 def test_the_sdk_reads_every_action_and_status() -> None:
-    items = [expect(ResponseFunctionWebSearch, item) for item in judged(encoded(ran(*ALL))).output[:4]]
+    items = [
+        expect(ResponseFunctionWebSearch, item) for item in judge_reply(encode_events(make_tool_runs(*ALL))).output[:4]
+    ]
     assert [item.status for item in items] == ["completed", "completed", "failed", "failed"]
     assert [item.action.model_dump(exclude_none=True) for item in items] == [
         {"type": "search", "query": "tides", "queries": ["tides"]},
@@ -85,7 +96,7 @@ def test_events_of_a_search_are_sent_as_it_runs() -> None:
 
 def test_a_call_without_a_query_has_none() -> None:
     empty = HostedBlock("call_1", "web_search", {}, is_ours=True)
-    [item, *_] = judged(encoded(ran((empty, FAILED)))).output
+    [item, *_] = judge_reply(encode_events(make_tool_runs((empty, FAILED)))).output
     assert expect(ResponseFunctionWebSearch, item).action.model_dump(exclude_none=True) == {
         "type": "search",
         "query": "",
@@ -94,18 +105,18 @@ def test_a_call_without_a_query_has_none() -> None:
 
 
 def test_pages_do_not_count_as_searches() -> None:
-    response = judged(encoded(ran((SEARCH, FOUND), (FETCH, PAGE))))
+    response = judge_reply(encode_events(make_tool_runs((SEARCH, FOUND), (FETCH, PAGE))))
     assert response.model_dump(warnings=False)["tool_usage"]["web_search"] == {"num_requests": 1}
 
 
 def test_a_reply_that_ends_with_a_search_is_complete() -> None:
     events: list[Event] = [STARTED, Opened(0, SEARCH), ToolReturned(0, FOUND), Closed(0), Ended(Stop.LENGTH)]
-    [item] = grammar_responses.fold(encoded(events))["output"]
+    [item] = grammar_responses.fold(encode_events(events))["output"]
     assert item["status"] == "completed"
 
 
 def uses(*items: JsonObject) -> list[ServerToolUse | None]:
-    request = parsed({"model": "m", "input": [{"role": "user", "content": "x"}, *items]})
+    request = parse_body({"model": "m", "input": [{"role": "user", "content": "x"}, *items]})
     return list(CLIENT.read_tool_uses(request.turns[1].parts).values())
 
 
@@ -169,7 +180,9 @@ def test_allowed_tools_distinguish_a_hosted_search_from_a_function_of_that_name(
     named = [{"type": "function", "name": "web_search"}]
     hosted = [{"type": "web_search_preview"}]
     choices = [
-        parsed({"model": "m", "input": "x", "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": tools}})
+        parse_body(
+            {"model": "m", "input": "x", "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": tools}}
+        )
         for tools in (named, hosted)
     ]
     assert [request.tool_choice for request in choices] == [

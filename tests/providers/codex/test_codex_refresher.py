@@ -14,7 +14,7 @@ from fakes.upstream import Answer
 from providers.codex.codex_kit import Rig, make_rig, read, tokens, write_file
 
 
-def kept(fake: FakeCodex, path: Path) -> Credential:
+def get_credential(fake: FakeCodex, path: Path) -> Credential:
     async def work(rig: Rig) -> Credential:
         return await rig.refresher.get()
 
@@ -25,7 +25,7 @@ def test_a_valid_token_is_used_and_nothing_is_written(tmp_path: Path) -> None:
     with FakeCodex() as fake:
         path = write_file(tmp_path / "auth.json", fake.auth_file())
         before = path.read_bytes()
-        credential = kept(fake, path)
+        credential = get_credential(fake, path)
     assert (credential.account, credential.plan) == (ACCOUNT, "plus")
     assert fake.counts[TOKEN] == 0
     assert path.read_bytes() == before
@@ -37,7 +37,7 @@ def test_a_renewal_without_a_new_refresh_token_keeps_the_old_one_and_unknown_fie
         table = fake.auth_file(-60, agent_identity={"x": 1})
         table["tokens"] = {**tokens(table), "of_tomorrow": "kept"}
         path = write_file(tmp_path / "auth.json", table)
-        fresh = kept(fake, path)
+        fresh = get_credential(fake, path)
     after = read(path)
     assert tokens(after)["refresh_token"] == tokens(table)["refresh_token"]
     assert tokens(after)["access_token"] == fresh.access_token != tokens(table)["access_token"]
@@ -221,7 +221,7 @@ def test_a_token_that_codex_renews_at_the_same_time_is_not_overwritten(tmp_path:
             theirs.append(path.read_bytes())
 
         fake.before[TOKEN] = codex_writes
-        assert kept(fake, path).access_token in fake.access
+        assert get_credential(fake, path).access_token in fake.access
     assert path.read_bytes() == theirs[0]
 
 
@@ -306,7 +306,7 @@ def test_half_a_file_is_read_again(tmp_path: Path) -> None:
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2])
         threading.Timer(0.05, lambda: path.write_bytes(whole)).start()
-        assert kept(fake, path).account == ACCOUNT
+        assert get_credential(fake, path).account == ACCOUNT
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_half_a_file_is_read_again(tmp_path: Path) -> None:
 )
 def test_a_file_without_a_usable_token_is_described(tmp_path: Path, table: dict[str, object], message: str) -> None:
     with FakeCodex() as fake, pytest.raises(RequestError, match=message) as refused:
-        kept(fake, write_file(tmp_path / "auth.json", table))
+        get_credential(fake, write_file(tmp_path / "auth.json", table))
     assert "sk-fake" not in str(refused.value)
 
 
@@ -346,4 +346,4 @@ def test_the_account_is_found_in_any_of_its_claims(tmp_path: Path) -> None:
     with FakeCodex() as fake:
         for claimed in places:
             table: dict[str, object] = {"tokens": {"access_token": jwt(exp=4_102_444_800), "id_token": jwt(**claimed)}}
-            assert kept(fake, write_file(tmp_path / "auth.json", table)).account == "acct-a"
+            assert get_credential(fake, write_file(tmp_path / "auth.json", table)).account == "acct-a"

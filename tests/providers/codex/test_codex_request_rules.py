@@ -37,7 +37,7 @@ def list_requests() -> list[tuple[str, str, bytes]]:
     return found
 
 
-def built(protocol: str, body: bytes) -> tuple[dict[str, object], Ledger]:
+def build_body(protocol: str, body: bytes) -> tuple[dict[str, object], Ledger]:
     client, upstream = PROTOCOLS[protocol].client, PROTOCOLS["responses"].upstream
     assert client is not None
     assert upstream is not None
@@ -51,7 +51,7 @@ def built(protocol: str, body: bytes) -> tuple[dict[str, object], Ledger]:
     ("protocol", "body"), [case[1:] for case in list_requests()], ids=[case[0] for case in list_requests()]
 )
 def test_requests_of_real_clients_are_accepted(protocol: str, body: bytes) -> None:
-    wire, _ = built(protocol, body)
+    wire, _ = build_body(protocol, body)
     assert objection_to(wire) is None
     sent = msgspec.json.encode(wire)
     assert passthrough_body("responses", sent) == sent
@@ -149,17 +149,17 @@ def test_fields_of_codex_pass(change: dict[str, object]) -> None:
 def test_default_values_are_no_loss() -> None:
     body = {"model": "m", "messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]}
     extra = {"temperature": 1, "top_p": 1, "service_tier": "auto", "logprobs": False, "parallel_tool_calls": True}
-    wire, ledger = built("chat", msgspec.json.encode({**body, **extra}))
+    wire, ledger = build_body("chat", msgspec.json.encode({**body, **extra}))
     assert list(ledger) == []
     assert wire.keys() <= {"model", "instructions", "input", "store", "stream", "include"}
 
 
 def test_the_effort_ultra_becomes_the_highest() -> None:
-    wire, ledger = built("responses", msgspec.json.encode({**GOOD, "reasoning": {"effort": "ultra"}}))
+    wire, ledger = build_body("responses", msgspec.json.encode({**GOOD, "reasoning": {"effort": "ultra"}}))
     assert wire["reasoning"] == {"effort": "max"}
     assert [loss.path for loss in ledger] == ["/reasoning/effort"]
 
 
 def test_a_preview_search_becomes_the_search() -> None:
-    wire, _ = built("responses", msgspec.json.encode({**GOOD, "tools": [{"type": "web_search_preview"}]}))
+    wire, _ = build_body("responses", msgspec.json.encode({**GOOD, "tools": [{"type": "web_search_preview"}]}))
     assert wire["tools"] == [{"type": "web_search"}]

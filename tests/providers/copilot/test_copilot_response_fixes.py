@@ -17,13 +17,13 @@ def choice(finish: str, **message: object) -> dict[str, object]:
     return {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish}
 
 
-def fixed(reply: object) -> object:
+def fix(reply: object) -> object:
     return msgspec.json.decode(fix_body(msgspec.json.encode(reply)))
 
 
 def test_text_and_calls_of_several_choices_are_merged() -> None:
     split = [choice("stop", content="Let me look."), choice("tool_calls", content=None, tool_calls=[CALL])]
-    result = fixed({**HEAD, "choices": split, "usage": {"total_tokens": 3}})
+    result = fix({**HEAD, "choices": split, "usage": {"total_tokens": 3}})
     joined = choice("tool_calls", content="Let me look.", tool_calls=[CALL])
     assert result == {**HEAD, "choices": [joined], "usage": {"total_tokens": 3}}
 
@@ -34,7 +34,7 @@ def test_thoughts_and_several_calls_are_kept() -> None:
         choice("tool_calls", content=None, tool_calls=[CALL], reasoning_text="Hm"),
         choice("tool_calls", content=None, tool_calls=[other], reasoning_opaque="b3Bx"),
     ]
-    result = fixed({**HEAD, "choices": split})
+    result = fix({**HEAD, "choices": split})
     thoughts = {"reasoning_text": "Hm", "reasoning_opaque": "b3Bx"}
     assert result == {**HEAD, "choices": [choice("tool_calls", content=None, tool_calls=[CALL, other], **thoughts)]}
 
@@ -44,7 +44,7 @@ def test_a_reply_in_the_shape_of_messages_becomes_one_of_chat() -> None:
     use = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}}
     usage = {"input_tokens": 3, "cache_read_input_tokens": 7, "output_tokens": 4}
     given_reply = {"id": "m", "type": "message", "role": "assistant", "model": "claude", "content": [text, use]}
-    result = fixed({**given_reply, "stop_reason": "tool_use", "usage": usage})
+    result = fix({**given_reply, "stop_reason": "tool_use", "usage": usage})
     call = {**CALL, "id": "toolu_1"}
     assert result == {
         **HEAD,

@@ -13,7 +13,7 @@ from dragoman.providers.kiro.credential_sources import ApiKey, JsonFile, Refresh
 from providers.kiro.kiro_kit import ide_file, read, section, token
 
 
-def renewed(old: Credential) -> Credential:
+def renew_token(old: Credential) -> Credential:
     return replace(old, access_token="aoaFAKE-new", refresh_token=token("new"), expires_at=4_102_444_800.0)
 
 
@@ -75,7 +75,7 @@ def test_a_write_changes_three_keys_and_keeps_the_rest(tmp_path: Path) -> None:
     path.chmod(0o644)
     file = JsonFile(path)
     old = file.read()
-    assert file.write(old, renewed(old))
+    assert file.write(old, renew_token(old))
     table = read(path)
     assert (table["accessToken"], table["refreshToken"]) == ("aoaFAKE-new", token("new"))
     assert table["expiresAt"] == "2100-01-01T00:00:00.000Z"
@@ -90,7 +90,7 @@ def test_a_file_that_another_program_renewed_is_not_overwritten(tmp_path: Path) 
     old = file.read()
     ide_file(path, refresh=token("by the IDE"))
     before = path.read_bytes()
-    assert not file.write(old, renewed(old))
+    assert not file.write(old, renew_token(old))
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == [path.name]
 
@@ -100,7 +100,7 @@ def test_a_symbolic_link_stays_one(tmp_path: Path) -> None:
     link = tmp_path / "link.json"
     link.symlink_to(real)
     file = JsonFile(link)
-    assert file.write(file.read(), renewed(file.read()))
+    assert file.write(file.read(), renew_token(file.read()))
     assert link.is_symlink()
     assert read(real)["accessToken"] == "aoaFAKE-new"
 
@@ -130,7 +130,7 @@ def test_the_successor_of_a_token_from_the_environment_is_kept_for_the_next_star
     environ = {"HOME": str(tmp_path), "REFRESH_TOKEN": token("seed")}
     source = find_source(section("env:REFRESH_TOKEN"), environ)()
     old = source.read()
-    assert source.write(old, renewed(old))
+    assert source.write(old, renew_token(old))
     again = find_source(section("env:REFRESH_TOKEN"), environ)().read()
     assert (again.access_token, again.refresh_token) == ("aoaFAKE-new", token("new"))
     another = find_source(section("env:REFRESH_TOKEN"), {**environ, "REFRESH_TOKEN": token("other")})().read()

@@ -23,7 +23,7 @@ async def once(rig: Rig) -> Credential:
     return await rig.refresher.get()
 
 
-async def settled(rig: Rig) -> Credential:
+async def wait_until_settled(rig: Rig) -> Credential:
     """Return a token, once the work in the background has ended."""
     given = await rig.refresher.get()
     for _ in range(2000):
@@ -71,7 +71,7 @@ def test_a_newer_token_in_the_file_is_adopted_without_a_refresh(tmp_path: Path) 
             first = await once(rig)
             ide_file(path, access="aoaFAKE-2", life_s=9000)  # the IDE renewed it meanwhile
             rig.ahead_s = 3500
-            await settled(rig)
+            await wait_until_settled(rig)
             return [first.access_token, (await once(rig)).access_token]
 
         assert asyncio.run(make_rig(fake, section(path), over_time)) == ["aoaFAKE-1", "aoaFAKE-2"]
@@ -86,7 +86,7 @@ def test_a_token_is_renewed_ten_minutes_early_while_the_old_one_is_used(tmp_path
 
         async def twice(rig: Rig) -> list[str]:
             rig.refresher._current = rig.refresher._source().read()
-            served = await settled(rig)
+            served = await wait_until_settled(rig)
             return [served.access_token, (await once(rig)).access_token]
 
         assert asyncio.run(make_rig(fake, section(path), twice)) == ["aoaFAKE-old", "aoaFAKE-access-token-1"]
@@ -96,7 +96,7 @@ def test_a_token_is_renewed_ten_minutes_early_while_the_old_one_is_used(tmp_path
 def test_a_token_that_is_valid_beyond_the_margin_is_not_renewed(tmp_path: Path) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", access="aoaFAKE-old", life_s=610)
     with FakeKiro() as fake:
-        assert asyncio.run(make_rig(fake, section(path), settled)).access_token == "aoaFAKE-old"
+        assert asyncio.run(make_rig(fake, section(path), wait_until_settled)).access_token == "aoaFAKE-old"
     assert fake.counts[REFRESH] == 0
 
 
@@ -107,7 +107,7 @@ def test_tokens_with_a_life_below_the_margin_are_not_renewed_at_every_request(tm
 
         async def many(rig: Rig) -> None:
             for _ in range(5):
-                await settled(rig)
+                await wait_until_settled(rig)
 
         asyncio.run(make_rig(fake, section(path), many))
     assert fake.counts[REFRESH] == 1
@@ -158,7 +158,7 @@ def test_a_valid_token_is_used_when_its_refresh_token_is_rejected(tmp_path: Path
         fake.refresh = set()
 
         async def thrice(rig: Rig) -> set[str]:
-            return {(await settled(rig)).access_token for _ in range(3)}
+            return {(await wait_until_settled(rig)).access_token for _ in range(3)}
 
         assert asyncio.run(make_rig(fake, section(path), thrice)) == {"aoaFAKE-alive"}
     assert fake.counts[REFRESH] == 1
@@ -380,8 +380,8 @@ def test_nothing_secret_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     path = ide_file(tmp_path / "kiro-auth-token.json", access="aoaFAKE-alive", refresh=token("r1"), life_s=120)
     with FakeKiro() as fake:
         fake.refresh = set()
-        asyncio.run(make_rig(fake, section(path), settled))
+        asyncio.run(make_rig(fake, section(path), wait_until_settled))
         fake.refresh = {token("r1")}
-        asyncio.run(make_rig(fake, section(path), settled))
+        asyncio.run(make_rig(fake, section(path), wait_until_settled))
     assert "still valid" in caplog.text
     assert "FAKE" not in caplog.text

@@ -108,7 +108,7 @@ class WorkerPool:
         is_crash_loop = len(self._replaced) == MAX_REPLACED and now - self._replaced[0] < WINDOW_S
         if not self._ready or is_crash_loop:
             if self._ready:
-                log.error("workers keep dying (%d within %.0f s): stopping", MAX_REPLACED + 1, WINDOW_S)
+                log.error("workers keep failing (%d within %.0f s): stopping", MAX_REPLACED + 1, WINDOW_S)
             self._code = 1
             self._forward(signal.SIGTERM)
             self._begin_stopping()

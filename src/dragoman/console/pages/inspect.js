@@ -186,7 +186,7 @@ class Inspector {
     this.showEnd();
   }
 
-  /** Whether somebody reads the details: they are not drawn anew under their eyes. */
+  /** Whether the details are in use, by focus or selection: then they are not drawn anew. */
   busy() {
     const reads = [this.losses, this.details].some((place) => place.contains(document.activeElement));
     return reads && this.row && this.row.state !== "ended";

@@ -273,7 +273,7 @@ class Console:
             await self._audit.record(request, action, changed.id, {"key": changed.key}, own.key)
 
     async def _visible(self, own: SessionRow) -> list[SessionRow]:
-        """Return all sessions for the owner, and for anybody else those of the same key."""
+        """Return all sessions for the owner, and for any other key its own sessions."""
         sees_all = self._keyring.access(KeyId(own.key)).role is KeyRole.OWNER
         return [row for row in await self.sessions.list_valid() if sees_all or row.key == own.key]
 

@@ -200,7 +200,7 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (owner, conversation, place)
     );
     """,
-    # Sums of usage, for everybody and for each key; those of the rows that there are already.
+    # Sums of usage, for all keys together and for each key; those of the rows that there are already.
     """
     SET LOCAL work_mem = '128MB';
     SET LOCAL maintenance_work_mem = '256MB';

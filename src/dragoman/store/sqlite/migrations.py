@@ -187,7 +187,7 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (owner, conversation, place)
     ) WITHOUT ROWID;
     """,
-    # Sums of usage, for everybody and for each key; those of the rows that there are already.
+    # Sums of usage, for all keys together and for each key; those of the rows that there are already.
     """
     CREATE TABLE usage_sums (
         dimension          TEXT NOT NULL,
