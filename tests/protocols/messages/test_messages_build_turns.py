@@ -58,11 +58,11 @@ def messages(*turns: Turn, profile: Profile | None = None, ledger: Ledger | None
     return build(chat(turns), profile, ledger)["messages"]
 
 
-def make_tool_use(id: str, input: object = None, name: str = "f") -> JsonObject:
+def use_of(id: str, input: object = None, name: str = "f") -> JsonObject:
     return {"type": "tool_use", "id": id, "name": name, "input": input or {}}
 
 
-def make_tool_result(id: str, content: object = "ok") -> JsonObject:
+def result_of(id: str, content: object = "ok") -> JsonObject:
     return {"type": "tool_result", "tool_use_id": id, "content": content}
 
 
@@ -104,25 +104,25 @@ def test_results_of_parallel_calls_are_one_turn_and_stand_before_text() -> None:
     )
     assert built == [
         {"role": "user", "content": "go"},
-        {"role": "assistant", "content": [{"type": "text", "text": "sure"}, make_tool_use("a"), make_tool_use("b")]},
+        {"role": "assistant", "content": [{"type": "text", "text": "sure"}, use_of("a"), use_of("b")]},
         {
             "role": "user",
-            "content": [make_tool_result("a", "1"), make_tool_result("b", "2"), {"type": "text", "text": "and?"}],
+            "content": [result_of("a", "1"), result_of("b", "2"), {"type": "text", "text": "and?"}],
         },
     ]
 
 
 def test_text_that_came_before_a_result_follows_it() -> None:
     built = messages(user("go"), assistant(call("a")), user("wait", result("a")))
-    assert built[2]["content"] == [make_tool_result("a"), {"type": "text", "text": "wait"}]
+    assert built[2]["content"] == [result_of("a"), {"type": "text", "text": "wait"}]
 
 
 def test_a_late_result_is_moved_to_its_call() -> None:
     built = messages(user("go"), assistant(call("a"), call("b")), user(result("b")), assistant("hm"), user(result("a")))
     assert built == [
         {"role": "user", "content": "go"},
-        {"role": "assistant", "content": [make_tool_use("a"), make_tool_use("b")]},
-        {"role": "user", "content": [make_tool_result("a"), make_tool_result("b")]},
+        {"role": "assistant", "content": [use_of("a"), use_of("b")]},
+        {"role": "user", "content": [result_of("a"), result_of("b")]},
         {"role": "assistant", "content": "hm"},
     ]
 
@@ -148,7 +148,7 @@ def test_the_last_of_two_results_counts() -> None:
         user(result("a", "old", "/messages/2"), result("a", "new", "/messages/3")),
         ledger=ledger,
     )
-    assert built[2]["content"] == [make_tool_result("a", "new")]
+    assert built[2]["content"] == [result_of("a", "new")]
     assert losses(ledger)["/messages/2"] is LossKind.DROPPED
 
 
@@ -166,11 +166,11 @@ def test_ids_of_any_alphabet_are_distinguished() -> None:
         assistant(call("a.b"), call("a/b"), call("")),
         user(result("a/b", "2"), result("a.b", "1"), result("", "3")),
     )
-    assert built[1]["content"] == [make_tool_use("a_b"), make_tool_use("a_b-2"), make_tool_use("call")]
+    assert built[1]["content"] == [use_of("a_b"), use_of("a_b-2"), use_of("call")]
     assert built[2]["content"] == [
-        make_tool_result("a_b", "1"),
-        make_tool_result("a_b-2", "2"),
-        make_tool_result("call", "3"),
+        result_of("a_b", "1"),
+        result_of("a_b-2", "2"),
+        result_of("call", "3"),
     ]
 
 
@@ -182,9 +182,9 @@ def test_an_id_used_again_in_a_later_turn_is_another_call() -> None:
         assistant(call("call_0")),
         user(result("call_0", "2")),
     )
-    assert built[2]["content"] == [make_tool_result("call_0", "1")]
-    assert built[3]["content"] == [make_tool_use("call_0-2")]
-    assert built[4]["content"] == [make_tool_result("call_0-2", "2")]
+    assert built[2]["content"] == [result_of("call_0", "1")]
+    assert built[3]["content"] == [use_of("call_0-2")]
+    assert built[4]["content"] == [result_of("call_0-2", "2")]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_an_id_used_again_in_a_later_turn_is_another_call() -> None:
 def test_arguments_are_objects(arguments: str, input: object, lost: bool) -> None:
     ledger = Ledger()
     built = messages(user("go"), assistant(call("a", arguments)), user(result("a")), ledger=ledger)
-    assert built[1]["content"] == [make_tool_use("a", input)]
+    assert built[1]["content"] == [use_of("a", input)]
     assert (losses(ledger).get("/messages/1/tool_calls/0") is LossKind.APPROXIMATED) == lost
 
 
