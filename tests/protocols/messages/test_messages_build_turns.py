@@ -105,10 +105,7 @@ def test_results_of_parallel_calls_are_one_turn_and_stand_before_text() -> None:
     assert built == [
         {"role": "user", "content": "go"},
         {"role": "assistant", "content": [{"type": "text", "text": "sure"}, use_of("a"), use_of("b")]},
-        {
-            "role": "user",
-            "content": [result_of("a", "1"), result_of("b", "2"), {"type": "text", "text": "and?"}],
-        },
+        {"role": "user", "content": [result_of("a", "1"), result_of("b", "2"), {"type": "text", "text": "and?"}]},
     ]
 
 
@@ -167,11 +164,7 @@ def test_ids_of_any_alphabet_are_distinguished() -> None:
         user(result("a/b", "2"), result("a.b", "1"), result("", "3")),
     )
     assert built[1]["content"] == [use_of("a_b"), use_of("a_b-2"), use_of("call")]
-    assert built[2]["content"] == [
-        result_of("a_b", "1"),
-        result_of("a_b-2", "2"),
-        result_of("call", "3"),
-    ]
+    assert built[2]["content"] == [result_of("a_b", "1"), result_of("a_b-2", "2"), result_of("call", "3")]
 
 
 def test_an_id_used_again_in_a_later_turn_is_another_call() -> None:
