@@ -99,6 +99,7 @@ def test_a_bad_parameter_is_named(gateway: Running, query: str, field: str) -> N
     found = call(gateway, "GET", f"/api/v1/requests?{query}")
     assert (found.status, found.json["error"]["field"]) == (400, field)
     assert found.json["error"]["request_id"] == found.headers["x-request-id"]
+    assert (found.headers["cache-control"], found.headers["x-content-type-options"]) == ("no-store", "nosniff")
 
 
 def test_a_key_in_the_query_is_no_filter(gateway: Running) -> None:

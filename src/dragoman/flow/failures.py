@@ -6,7 +6,7 @@ as an HTTP error in the client's protocol.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
@@ -117,8 +117,13 @@ class AllTargetsFailed(RequestError):
         return AllTargetsFailed(self.failure, self.error_reply, observed=True)
 
 
-def respond_with_failure(exchange: Exchange, client: Client, refused: RequestError, request_id: str) -> None:
-    """Send the upstream's own error body if client and upstream use one protocol, else render the failure."""
+def respond_with_failure(
+    exchange: Exchange, client: Client, refused: RequestError, request_id: str, headers: Sequence[Header] = ()
+) -> None:
+    """Send the upstream's own error body if client and upstream use one protocol, else render the failure.
+
+    `headers` are sent with a failure that is rendered.
+    """
     if exchange.started:
         exchange.abort()  # the head was sent already: the stream has ended with its error event
         return
@@ -130,9 +135,8 @@ def respond_with_failure(exchange: Exchange, client: Client, refused: RequestErr
         exchange.respond(error.status, head, error.body)
         return
     rendered = client.render_error(failure, request_id)
-    exchange.respond(
-        rendered.status, [JSON, *id_headers(client, request_id, []), *retry_headers(failure)], rendered.body
-    )
+    head = [JSON, *id_headers(client, request_id, []), *headers, *retry_headers(failure)]
+    exchange.respond(rendered.status, head, rendered.body)
 
 
 def _without(fields: list[Header], failure: Failure) -> list[Header]:

@@ -21,7 +21,7 @@ from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_headers import id_headers
 from dragoman.http.api.table import AdminApi
 from dragoman.http.api.wire import PREFIX as API
-from dragoman.http.api.wire import use_api_errors
+from dragoman.http.api.wire import PRIVATE, use_api_errors
 from dragoman.http.models import ModelsApi
 from dragoman.http.observed_request import ObservedRequest
 from dragoman.http.parked_runs import ParkedRuns, find_worker, read_cursor
@@ -67,6 +67,7 @@ log = logging.getLogger(__name__)
 CONSOLE_CLIENT = "console"  # the name of the client of requests that the console sends
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 NO_KEY = KeyId("")
+OF_CONSOLE = (API, "/console")  # paths whose errors have the admin API's shape, and are not cached
 BUSY_S = 1.0  # when to try again where there is more to do than we take on
 
 
@@ -180,7 +181,8 @@ class RequestHandler:
                 exchange.listener.on_end()
 
     def _refuse(self, exchange: Exchange, path: str, refused: RequestError, request_id: str) -> None:
-        respond_with_failure(exchange, self._client(exchange, path), refused, request_id)
+        private = PRIVATE if path.startswith(OF_CONSOLE) else ()
+        respond_with_failure(exchange, self._client(exchange, path), refused, request_id, private)
 
     def _dispatch(self, exchange: Exchange, path: str, request_id: str) -> Awaitable[None]:
         """Return what handles a request. Raises RequestError if its key may not do this."""
@@ -382,7 +384,7 @@ class RequestHandler:
         if path.removeprefix("/") in RELAYED_PATHS:
             return RELAYED_CLIENT
         client = client_at(exchange.method, path, self._gateway.runtime.protocols, exchange.headers.get)
-        return use_api_errors(client) if path.startswith((API, "/console")) else client
+        return use_api_errors(client) if path.startswith(OF_CONSOLE) else client
 
 
 def replay_site(gateway: Gateway, keyring: Keyring, restore: RestoreState) -> RequestHandler:
