@@ -58,6 +58,7 @@ def test_a_capture_is_found_by_its_id_or_either_end_of_it(shell: Shell, kept: Ca
     assert isinstance(listed, list)
     assert [one["request_id"] for one in listed] == ["req_beef0", "req_beef1", "req_beef2"]
     assert {"route", "outcome", "size", "client", "protocols", "time", "duration_ms"} <= set(listed[0])
+    assert (listed[0]["client_protocol"], listed[0]["upstream_protocol"]) == ("messages", "kiro")
     for which, found in {"last": "req_beef2", "req_beef1": "req_beef1", "beef0": "req_beef0"}.items():
         assert shell.run("capture", "show", which).out.startswith(found)
     for which in ("req_", "nothing-like-it"):

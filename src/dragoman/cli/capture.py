@@ -8,7 +8,6 @@ from pathlib import Path
 from textwrap import wrap
 
 import click
-import msgspec
 
 from dragoman.admin.captures import export_capture, find_capture, list_captures, read_capture
 from dragoman.admin.timeline import Side, TimelineEntry, build_timeline, failure_message, shorten_frame
@@ -97,7 +96,7 @@ def _format_row(kept: CaptureFile) -> tuple[str, ...]:
 
 
 def _fields(kept: CaptureFile) -> dict[str, object]:
-    return {**msgspec.structs.asdict(kept.summary), "file": str(kept.file), "size": kept.size}
+    return {**kept.summary.list_fields(), "file": str(kept.file), "size": kept.size}
 
 
 def render_timeline(capture: Capture, full: bool = False, width: int = WIDTH) -> Iterator[str]:

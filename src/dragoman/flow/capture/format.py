@@ -200,6 +200,11 @@ class Summary(Struct, frozen=True, kw_only=True):
     attempts: int
     status: int | None
 
+    def list_fields(self) -> dict[str, object]:
+        """Return the fields for JSON; the two protocols also by their names in usage rows."""
+        client, _, upstream = self.protocols.replace(" = ", " > ").partition(" > ")
+        return {**msgspec.structs.asdict(self), "client_protocol": client, "upstream_protocol": upstream}
+
 
 def summarize(capture: Capture) -> Summary:
     return Summary(

@@ -184,7 +184,7 @@ class CapturesApi:
         older = [file for file in reversed(files) if position is None or file.file.name.encode() < position]
         page = older[:limit]
         following = make_cursor(page[-1].file.name.encode()) if len(older) > limit else None
-        listed = [msgspec.structs.asdict(file.summary) | {"bytes": file.size} for file in page]
+        listed = [file.summary.list_fields() | {"bytes": file.size} for file in page]
         respond(request, {"captures": listed, "next": following})
 
     async def read_capture(self, request: RoutedRequest) -> None:
