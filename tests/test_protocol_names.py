@@ -84,3 +84,14 @@ def test_a_module_names_no_protocol(path: Path) -> None:
 )
 def test_a_named_protocol_is_found(source: str, named: list[str]) -> None:
     assert list(find_names(source)) == named
+
+
+def test_every_protocol_has_files_of_the_same_names() -> None:
+    """A file is one step of the translation, or a part of one: `build.py`, `build_tools.py`."""
+    steps = ("wire", "parse", "build", "decode", "encode", "errors", "state")
+    for name in PROTOCOLS:
+        files = {path.stem for path in (SOURCES / "protocols" / name).glob("*.py")} - {"__init__"}
+        assert {file for file in files if file.split("_")[0] not in steps} == set()
+        sides = PROTOCOLS[name]
+        needed = {"wire", "errors"} | ({"parse", "encode"} if sides.client else set())
+        assert needed | ({"build", "decode"} if sides.upstream else set()) <= files
