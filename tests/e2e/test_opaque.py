@@ -163,7 +163,6 @@ def is_a_thought(client: str, path: str) -> bool:
 @pytest.mark.parametrize(
     "why",
     [
-        "messages.1.content.0: `thinking` block is bound to a different conversation",
         "messages.1.content.0: Invalid `signature` in `thinking` block",
         "messages.1.content.1: Invalid `data` in `redacted_thinking` block",
     ],
@@ -179,6 +178,20 @@ def test_thoughts_that_their_issuer_does_not_take_back_are_left_out_in_a_second_
     assert len(rig.fakes["messages"].calls) == 2
     losses = msgspec.json.decode(rig.sdk.headers["x-dragoman-loss-detail"])
     assert any(is_a_thought(client, entry["path"]) and entry["how"] == "dropped" for entry in losses), losses
+
+
+@pytest.mark.parametrize("client", ["chat", "responses"])
+def test_thoughts_of_another_conversation_are_left_to_their_issuer_in_a_second_try(rig: Rig, client: str) -> None:
+    request, turns = first_turns(rig, client, "messages", MEANT["signed"], False)
+    why = "messages.1.content.0: `thinking` block is bound to a different conversation"
+    response = {"type": "error", "error": {"type": "invalid_request_error", "message": why}}
+    refusal = Answer(msgspec.json.encode(response), status=400, content_type="application/json")
+    body = ask_again(rig, client, "messages", request, turns, refusal)
+    assert len(thoughts_in("messages", body)) == 1
+    assert body["thinking"]["block_binding"] == {"prefix_mismatch_behavior": "drop_block"}
+    first, second = rig.fakes["messages"].calls
+    assert first.headers.get("anthropic-beta") is None
+    assert second.headers["anthropic-beta"] == "thinking-binding-controls-2026-08-01"
 
 
 def test_a_foreign_envelope_is_taken_out_of_a_conversation_of_the_same_protocol(rig: Rig) -> None:

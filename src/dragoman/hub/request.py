@@ -336,6 +336,7 @@ class Request(Struct, frozen=True):
     max_tool_calls: int | None = None
     not_a_reply: tuple[str, str] | None = None  # (field, what): it requests this, which only its own vendor can make
     continuation: str | None = None  # the token that its upstream gave with the reply so far
+    drops_unbound: bool = False  # the upstream is to leave out reasoning that belongs to another conversation
     stream: bool = False
     include_usage: bool = True  # whether the client wants usage in its stream
     where: dict[str, str] = field(default_factory=dict)  # field of this struct -> its pointer in the client's body

@@ -16,6 +16,7 @@ from dragoman.hub.request import (
     Part,
     Request,
     Role,
+    Switch,
     Text,
     Thinking,
     ToolResult,
@@ -70,6 +71,15 @@ def drop_reasoning(request: Request, ledger: Ledger) -> Request:
         return request
     kept = tuple(new for new, old in zip(turns, request.turns, strict=True) if new.parts or not old.parts)
     return replace(request, turns=kept)
+
+
+def allow_unbound(request: Request, ledger: Ledger) -> Request:
+    """Return the request with leave to ignore reasoning of another conversation; without reasoning if it is off."""
+    reasoning = request.reasoning
+    if reasoning is not None and (reasoning.switch is Switch.DISABLED or reasoning.effort == "none"):
+        return drop_reasoning(request, ledger)
+    ledger.note_approximated(request.pointer("turns"), "the upstream leaves out reasoning of another conversation")
+    return replace(request, drops_unbound=True)
 
 
 def _drop_from_turn(turn: Turn, ledger: Ledger) -> Turn:

@@ -23,7 +23,7 @@ from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.client import IncomingResponse as IncomingResponse
 from dragoman.net.client import SendRequest as SendRequest
 from dragoman.net.headers import Header, Headers
-from dragoman.passes.adapt_turns import drop_reasoning
+from dragoman.passes.adapt_turns import allow_unbound, drop_reasoning
 from dragoman.providers.account_state import Finding, Limits, Quota, read_exhausted_until
 from dragoman.tools.web_search import AccountSearch
 
@@ -205,6 +205,7 @@ REASONING_REJECTED = re.compile(
     r"invalid `(signature|data)` in `(redacted_)?thinking`|\bthinking\b.*\b(bound to a different|cannot be modified)",
     re.I | re.S,
 )
+BOUND = "bound to a different"
 CHAT_TOOLS_REJECTED = re.compile(r"\btools?\b.*\bnot supported\b.*chat/completions.*\bv1/responses", re.I | re.S)
 # Some vendors answer 403 to a bad token: that is a rejected credential, not a missing entitlement.
 BAD_TOKEN_CODES = frozenset({"invalid_api_key", "token_expired", "token_invalidated", "invalid_token", "expired_token"})
@@ -234,6 +235,8 @@ def adjust_reasoning(failure: Failure) -> Adjustment | None:
     rejected = failure.kind is Kind.BAD_REQUEST and REASONING_REJECTED.search(failure.message)
     if not rejected and failure.code != "invalid_encrypted_content":
         return None
+    if rejected and (rejected[3] or "").lower() == BOUND:
+        return Adjustment("reasoning unbound", allow_unbound)
     return Adjustment("reasoning dropped", drop_reasoning)
 
 

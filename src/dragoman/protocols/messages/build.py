@@ -13,7 +13,7 @@ from dragoman.protocols.messages.build_content import ContentBuilder
 from dragoman.protocols.messages.build_thinking import ThinkingPlan, plan_thinking
 from dragoman.protocols.messages.build_tools import build_tools
 from dragoman.protocols.messages.build_turns import build_messages, build_system
-from dragoman.protocols.messages.wire import DEFAULT_MAX_TOKENS, MCP_BETA, NAME, Wire
+from dragoman.protocols.messages.wire import BINDING_BETA, DEFAULT_MAX_TOKENS, MCP_BETA, NAME, Wire
 
 # Not a set: a client's `format` may be a list, which is not hashable.
 _FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid")
@@ -83,7 +83,7 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
         "tools": offered.tools or None,
         "mcp_servers": offered.servers or None,
         "tool_choice": offered.choice,
-        "thinking": thinking.thinking,
+        "thinking": _with_binding(thinking.thinking) if request.drops_unbound else thinking.thinking,
         "output_config": _build_output_config(request, thinking, ledger),
         "stop_sequences": _build_stop_sequences(request, ledger) or None,
         **_build_sampling(request, profile, thinking, ledger),
@@ -97,6 +97,11 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     if content.same_protocol:
         restore(wire, request.ext)
     return msgspec.json.encode(wire)
+
+
+def _with_binding(thinking: Wire | None) -> Wire:
+    """Return the thinking settings with which reasoning of another conversation is left out instead of refused."""
+    return {**(thinking or {"type": "adaptive"}), "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
 
 
 def _drop_unsupported(request: Request, ledger: Ledger) -> None:
@@ -202,8 +207,9 @@ def _choose_service_tier(request: Request, ledger: Ledger) -> str | None:
 
 
 def request_headers(request: Request) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the beta that a request with MCP servers needs."""
-    if Hosted not in map(type, request.tools):
-        return ()
-    uses_mcp = any(type(tool) is Hosted and tool.kind == "mcp" for tool in request.tools)
-    return (MCP_BETA,) if uses_mcp else ()
+    """Return the betas that a request needs: for MCP servers, and to leave out reasoning of another conversation."""
+    uses_mcp = Hosted in map(type, request.tools) and any(
+        type(tool) is Hosted and tool.kind == "mcp" for tool in request.tools
+    )
+    betas = [*([MCP_BETA] if uses_mcp else ()), *([BINDING_BETA] if request.drops_unbound else ())]
+    return ((b"anthropic-beta", b",".join(betas)),) if betas else ()

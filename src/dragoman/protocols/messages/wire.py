@@ -11,7 +11,8 @@ from dragoman.hub.events import Stop
 from dragoman.hub.request import Hosted
 
 NAME = "messages"
-MCP_BETA = (b"anthropic-beta", b"mcp-client-2025-11-20")
+MCP_BETA = b"mcp-client-2025-11-20"
+BINDING_BETA = b"thinking-binding-controls-2026-08-01"
 ANTHROPIC_VERSION = (b"anthropic-version", b"2023-06-01")  # a required header
 VENDOR = "anthropic"  # the issuer of signatures that clients send without our envelope
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
