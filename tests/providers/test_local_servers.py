@@ -114,6 +114,7 @@ def test_a_list_that_trickles_does_not_delay_the_start() -> None:
         page({"object": "list", "data": [{"name": "m"}]}),
         page(["m"]),
         Answer(b"<html>hello</html>", content_type="text/html"),
+        Answer(b'{"data": [{"id": "\xff"}]}'),
         Answer(b'{"data":[{"id":"m"', content_type="application/json", end=End.RESET),
         page({"object": "list", "data": [{"id": "m"}]}, status=401),
     ],

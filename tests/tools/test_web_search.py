@@ -179,6 +179,10 @@ def test_domain_lists_hold_whatever_the_service_returns(name: str) -> None:
         (answer({}, 403), ToolErrorCode.UNAVAILABLE),
         (answer({}, 429), ToolErrorCode.TOO_MANY_REQUESTS),
         (answer(b"<html>"), ToolErrorCode.UNAVAILABLE),
+        (
+            answer(b'{"web": {"results": [{"title": "\xff"}]}, "results": [{"title": "\xff"}]}'),
+            ToolErrorCode.UNAVAILABLE,
+        ),
         (answer(b'{"results": 1, "web": 1}'), ToolErrorCode.UNAVAILABLE),
         ((Request(),), ToolErrorCode.UNAVAILABLE),
     ],

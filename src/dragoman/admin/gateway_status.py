@@ -12,6 +12,7 @@ from dragoman.admin.configuration import base_url
 from dragoman.admin.running_gateway import MAX_BODY_BYTES, PROBE_TIMEOUT_S, find_gateway
 from dragoman.admin.usage import load_usage, parse_span
 from dragoman.config import Config
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.net.client import ConnectionLost, HttpClient, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.observers.metrics_catalogue import COOLING_DOWN, IN_PROGRESS, POOL_CREDENTIALS, STREAMS
 from dragoman.store.usage_rows import UsageSum
@@ -96,7 +97,7 @@ async def _ask(root: str) -> tuple[_Health, bool, _Scrape]:
         ready, _ = await _get(http, f"{root}/ready")
         _, metrics = await _get(http, f"{root}/metrics")
         return msgspec.json.decode(health, type=_Health), ready == 200, _read_metrics(metrics.decode())
-    except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded, msgspec.MsgspecError):
+    except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded, *JSON_ERRORS):
         return _Health(), False, _Scrape()
     finally:
         await http.close()

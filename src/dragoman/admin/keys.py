@@ -14,6 +14,7 @@ from dragoman.accounts.keys import CLIENT_GRANT, CreatedKey, Grant, KeyId, Keyri
 from dragoman.admin.errors import AdminError, Conflict, InvalidArgument, NotFound
 from dragoman.admin.running_gateway import GatewayClient, GatewayRefused, accepts_key, find_running
 from dragoman.config import Config, Secret
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.net.client import ConnectionLost, HttpClient, SizeLimitExceeded, UpstreamTimeout
 from dragoman.store import open_store
 
@@ -219,7 +220,7 @@ async def _find_remote(config: Config, http: HttpClient) -> RemoteKeys | None:
         if refused.status in NO_ADMIN_STATUSES:
             return None
         raise
-    except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded, msgspec.MsgspecError):
+    except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded, *JSON_ERRORS):
         return None
     return remote
 

@@ -12,6 +12,7 @@ from dragoman.admin.configuration import base_url
 from dragoman.admin.errors import AdminError, InvalidArgument
 from dragoman.config import Config
 from dragoman.config.discovery import data_directory, home_directory
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.net.client import (
     ConnectionLost,
     HttpClient,
@@ -109,7 +110,7 @@ class GatewayClient(Struct, frozen=True):
             )
         try:
             message = msgspec.json.decode(body, type=_ErrorBody).error.message
-        except msgspec.MsgspecError:
+        except JSON_ERRORS:
             message = ""
         return f"{message or 'The gateway rejected the request.'} (HTTP {status})"
 
@@ -196,7 +197,7 @@ async def read_version(root: str) -> str | None:
             body = msgspec.json.decode(await response.read(MAX_BODY_BYTES, PROBE_TIMEOUT_S), type=_Root)
         finally:
             response.close()
-    except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded, msgspec.MsgspecError):
+    except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded, *JSON_ERRORS):
         return None
     finally:
         await http.close()

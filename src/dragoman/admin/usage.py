@@ -17,6 +17,7 @@ from dragoman.admin.errors import AdminError, InvalidArgument
 from dragoman.admin.running_gateway import GatewayClient, find_running
 from dragoman.config import Config, ConfigError
 from dragoman.config.providers import split_by_credential
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.framing.redaction import redact
 from dragoman.hub.failure import RequestError
 from dragoman.net.client import ConnectionLost, HttpClient, SizeLimitExceeded, UpstreamTimeout
@@ -155,7 +156,7 @@ async def _ask_gateway(config: Config, key: str | None, span: UsageSpan, by: str
     try:
         path = f"{PATH}?since_ms={span.since_ms}&until_ms={span.until_ms}&by={by}"
         return msgspec.json.decode(await GatewayClient(root, key, http).get(path), type=UsageReport), ""
-    except (AdminError, ConnectionLost, UpstreamTimeout, SizeLimitExceeded, msgspec.MsgspecError) as fault:
+    except (AdminError, ConnectionLost, UpstreamTimeout, SizeLimitExceeded, *JSON_ERRORS) as fault:
         if _is_absent(config.store.url):
             raise
         return None, redact(str(fault))

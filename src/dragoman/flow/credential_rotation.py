@@ -10,6 +10,7 @@ from msgspec import Struct
 from dragoman.accounts.pool import ALL_MODELS, Choice, Pool
 from dragoman.flow.call import Call
 from dragoman.flow.step import NoReply
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Request, Role, Text
 from dragoman.net.headers import Headers
@@ -260,7 +261,7 @@ def response_name(id: object) -> str | None:
 def _read_session_fields(body: bytes) -> _SessionFields:
     try:
         return _decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except JSON_ERRORS:
         return _SessionFields()
 
 
@@ -275,7 +276,7 @@ def _in_user_id(metadata: object) -> str | None:
         return None
     try:
         return msgspec.json.decode(user_id, type=_UserId).session_id
-    except (msgspec.MsgspecError, RecursionError):
+    except JSON_ERRORS:
         return user_id.rpartition(SESSION_MARK)[2] if SESSION_MARK in user_id else None
 
 

@@ -8,6 +8,9 @@ import msgspec
 
 _T = TypeVar("_T")
 
+# What decoding bytes that others wrote may raise: for no JSON or a wrong type, for invalid UTF-8, for deep nesting.
+JSON_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
 _MAX_WRONG_FIELDS = 8  # of wrong type that are ignored in one text before it is rejected
 _PLACE = re.compile(r"at `\$([^`]*)`")  # msgspec's path of an error: `$.choices[0].logprobs`
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")

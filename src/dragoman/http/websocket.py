@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 from dragoman.flow.call import Call
 from dragoman.flow.failures import respond_with_failure, retry_headers
 from dragoman.flow.gateway import Gateway
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.http.compaction import Compactor
 from dragoman.http.parked_runs import KEY, LAST_EVENT, PARK, RESUME
@@ -353,7 +354,7 @@ class ResponsesSocket:
     def _send_error(self, status: int, body: bytes, headers: Sequence[Header], lane: str) -> None:
         try:
             error = msgspec.json.decode(body, type=dict[str, dict[str, Json]])["error"]
-        except (msgspec.MsgspecError, KeyError):
+        except (KeyError, *JSON_ERRORS):
             error = {"type": "server_error", "code": None, "message": body.decode(errors="replace"), "param": None}
         fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
         frame: dict[str, Json] = {"type": "error", "status": status, "error": {**error, "headers": fields}}

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from dragoman.config.discovery import HOST, LocalServer
 from dragoman.config.settings import ServerName
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.net.client import (
     ConnectionLost,
     DialOptions,
@@ -68,7 +69,7 @@ async def _find_server(http: HttpClient, name: str, port: int) -> LocalServer | 
     body = await _get(http, f"http://{HOST}:{port}/v1/models", LIST_TIMEOUT_S)
     try:
         listed = msgspec.json.decode(body, type=_Listed)
-    except msgspec.MsgspecError:
+    except JSON_ERRORS:
         return None
     if not listed.data or await _is_dragoman(http, port):
         return None
@@ -80,7 +81,7 @@ async def _is_dragoman(http: HttpClient, port: int) -> bool:
     body = await _get(http, f"http://{HOST}:{port}/", ROOT_TIMEOUT_S)
     try:
         return msgspec.json.decode(body, type=_Root).message.startswith("dragoman")
-    except msgspec.MsgspecError:
+    except JSON_ERRORS:
         return False
 
 

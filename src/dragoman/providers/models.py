@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.config.problems import ConfigError
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.framing.known_secrets import Secrets, list_secrets, redact_known
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Upstream
@@ -165,7 +166,7 @@ def _parse_list(body: bytes) -> tuple[ModelInfo, ...]:
     """Read OpenAI's shape, or that of a vendor whose list is an array or has another key."""
     try:
         page = msgspec.json.decode(body, type=_Page | list[_Listed])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except JSON_ERRORS as error:
         raise NoModelList(f"not a list of models: {error}") from error
     if isinstance(page, list):
         named = [(model.id, model) for model in page]

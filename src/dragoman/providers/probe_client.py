@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.framing.error_text import clean_message
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
@@ -114,7 +115,7 @@ class ProbeClient:
                         return
             for item in _read_frames(framer.finish()):
                 yield item
-        except (ConnectionLost, UpstreamTimeout, msgspec.MsgspecError) as fault:
+        except (ConnectionLost, UpstreamTimeout, *JSON_ERRORS) as fault:
             yield ProbeReply("unclear", clean_message(str(fault)))
         finally:
             response.close()
@@ -129,7 +130,7 @@ class ProbeClient:
             return body
         try:
             reply = msgspec.json.decode(body, type=dict[str, object])
-        except msgspec.MsgspecError:
+        except JSON_ERRORS:
             reply = {}
         # An empty reply counts, too.
         is_reply = mark in reply and not reply.get("error")
@@ -179,7 +180,7 @@ async def _read_reply(response: IncomingResponse) -> ProbeReply:
         return body
     try:
         chunk = msgspec.json.decode(body, type=Chunk)
-    except msgspec.MsgspecError:
+    except JSON_ERRORS:
         return ProbeReply("rejected", "its response is not Chat")
     if not chunk.choices:
         failure = read_error(find_error(body))

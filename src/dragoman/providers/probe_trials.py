@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.config.settings import Quirk
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.providers.probe_client import ProbeReply, Wire
 
 CAP = 64  # the most tokens that a trial requests
@@ -98,7 +99,7 @@ def _is_json(reply: ProbeReply) -> bool | None:
     """Return whether the text is a JSON object; None if it was truncated before that is clear."""
     try:
         msgspec.json.decode(reply.text, type=dict[str, object])
-    except msgspec.MsgspecError:
+    except JSON_ERRORS:
         begun = reply.text.lstrip()
         return None if reply.finish_reason == "length" and (not begun or begun.startswith(("{", "<think"))) else False
     return True

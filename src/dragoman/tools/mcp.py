@@ -15,6 +15,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.request import Json
 from dragoman.hub.server_tools import ToolErrorCode, ToolFailure
@@ -327,7 +328,7 @@ class StdioMcpServer(McpServer):
     def _take(self, line: bytes) -> None:
         try:
             message = msgspec.json.decode(line, type=_Message)
-        except msgspec.MsgspecError:
+        except JSON_ERRORS:
             log.warning("%s wrote a line that is not JSON-RPC", self._name)
             return
         if message.method is not None:

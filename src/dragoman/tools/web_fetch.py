@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.config.settings import WebFetch
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.server_tools import FetchOutcome, Page, ToolErrorCode, ToolFailure
 from dragoman.net.client import OutgoingRequest
 from dragoman.net.dial import parse_url
@@ -136,7 +137,7 @@ class TavilyFetch:
             return self._service.failure_of_status(reply.status)
         try:
             found = msgspec.json.decode(reply.body, type=_Extraction).results
-        except msgspec.MsgspecError as error:
+        except JSON_ERRORS as error:
             return self._service.fail(f"its answer cannot be read: {error}")
         if not found or not found[0].raw_content:
             return ToolFailure(ToolErrorCode.URL_NOT_ACCESSIBLE, "tavily could not read the page.")

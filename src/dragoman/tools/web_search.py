@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.server_tools import SearchFound, SearchOutcome, SearchResult, ToolErrorCode, ToolFailure, ToolText
 from dragoman.net.client import OutgoingRequest
 from dragoman.net.headers import JSON, Header
@@ -108,7 +109,7 @@ class RestSearch:
             return self._service.failure_of_status(reply.status, self._api.hints.get(reply.status, ""))
         try:
             listed = self._api.read(reply.body)
-        except msgspec.MsgspecError as error:
+        except JSON_ERRORS as error:
             return self._service.fail(f"its answer cannot be read: {error}")
         return SearchFound(tuple(_result(item) for item in listed if item.url))
 

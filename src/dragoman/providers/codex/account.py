@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from dragoman.accounts.credential import CredentialError, format_timestamp
 from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.profile import EFFORTS
 from dragoman.net.headers import Header, Headers
@@ -151,7 +152,7 @@ class CodexAccount:
             raise RequestError(read_failure(response.status, {}, response.body))
         try:
             return msgspec.json.decode(response.body, type=kind)
-        except msgspec.MsgspecError as error:
+        except JSON_ERRORS as error:
             raise RequestError(
                 Failure(Kind.UPSTREAM, f"cannot parse the ChatGPT backend's response: {error}")
             ) from error

@@ -21,6 +21,7 @@ from dragoman.accounts.credential import (
     replace_file,
 )
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.failure import Kind
 
 REMEDY = "`codex login`, or `dragoman login codex`"
@@ -213,7 +214,7 @@ def read_tokens(response: ServiceResponse) -> Tokens:
     if response.status == 200:
         try:
             return msgspec.json.decode(response.body, type=Tokens)
-        except msgspec.MsgspecError:
+        except JSON_ERRORS:
             raise CredentialError("the token service's response cannot be parsed", Kind.UPSTREAM) from None
     code = read_error_code(response)
     if code in PERMANENT_ERRORS or response.status == 401:
@@ -226,7 +227,7 @@ def read_error_code(response: ServiceResponse) -> str:
     """Return OpenAI's error code from any of the three places that have contained it; else the status."""
     try:
         body = msgspec.json.decode(response.body, type=_ErrorBody)
-    except msgspec.MsgspecError:
+    except JSON_ERRORS:
         body = _ErrorBody()
     nested = body.error.get("code") if isinstance(body.error, dict) else body.error
     for word in (nested, body.code):

@@ -22,6 +22,7 @@ from dragoman.accounts.login import (
     wait_for_browser_code,
 )
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.failure import Kind
 from dragoman.providers.codex.credential import Credential, merge_tokens, read_error_code, read_tokens, token_fields
 
@@ -114,7 +115,7 @@ class DeviceLogin:
             raise LoginFailed(f"the sign-in service rejected the request ({read_error_code(response)})")
         try:
             return msgspec.json.decode(response.body, type=Prompt)
-        except msgspec.MsgspecError as error:
+        except JSON_ERRORS as error:
             raise LoginFailed("the sign-in service's response cannot be parsed") from error
 
     async def wait(self, prompt: Prompt, tick: Tick) -> Table:
@@ -165,7 +166,7 @@ def _read_confirmation(response: ServiceResponse) -> _Confirmed:
     if response.status == 200:
         try:
             return msgspec.json.decode(response.body, type=_Confirmed)
-        except msgspec.MsgspecError:
+        except JSON_ERRORS:
             raise CredentialError("the sign-in service's response cannot be parsed", Kind.UPSTREAM) from None
     code = read_error_code(response)
     if response.status == 429:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.framing.jsonscan import replace_value
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import (
@@ -84,7 +85,7 @@ def passthrough_body(protocol: str, body: bytes) -> bytes | None:
             fields.keys() <= FIELDS and _has_accepted_fields(fields) and _has_accepted_items(fields["input"], body)
         ):
             return None
-    except (KeyError, msgspec.MsgspecError, RecursionError):
+    except (KeyError, *JSON_ERRORS):
         return None
     sentence = msgspec.json.encode(DEFAULT_INSTRUCTIONS)
     match bytes(fields.get("instructions", b"")):

@@ -10,6 +10,7 @@ from msgspec import Raw, Struct
 
 from dragoman.accounts.credential import parse_timestamp
 from dragoman.accounts.service_client import ServiceResponse
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.headers import Headers
 from dragoman.protocols.chat.errors import read_failure as read_failure
@@ -116,7 +117,7 @@ def _parse_list(body: bytes) -> tuple[list[_Model], tuple[str, ...]]:
     for raw in msgspec.json.decode(body, type=_Page).data:
         try:
             model = msgspec.json.decode(raw, type=_Model)
-        except msgspec.MsgspecError:
+        except JSON_ERRORS:
             continue
         kind = model.capabilities.type if model.capabilities else None
         if not model.id or kind not in (None, "chat"):
@@ -179,7 +180,7 @@ def read_quotas(name: str, response: ServiceResponse) -> list[Quota]:
         raise RequestError(read_failure(response.status, {}, response.body))
     try:
         user = msgspec.json.decode(response.body, type=_User)
-    except msgspec.MsgspecError as error:
+    except JSON_ERRORS as error:
         raise RequestError(Failure(Kind.UPSTREAM, f"cannot parse GitHub's response: {error}")) from error
     plan, resets_on = user.copilot_plan or "unknown", user.quota_reset_date
     return [

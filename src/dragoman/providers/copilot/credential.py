@@ -30,6 +30,7 @@ from dragoman.accounts.credential import (
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.config.discovery import copilot_credential_paths, home_directory
 from dragoman.config.settings import CopilotProviderConfig
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.failure import Kind
 
 REMEDY = "`dragoman login copilot`"
@@ -267,7 +268,7 @@ class TokenExchange:
         response = await self._service.post_form(f"{self._places.login}/login/oauth/access_token", form)
         try:
             answer = msgspec.json.decode(response.body, type=TokenResponse)
-        except msgspec.MsgspecError:
+        except JSON_ERRORS:
             raise CredentialError(f"GitHub responded with HTTP {response.status}", Kind.UPSTREAM) from None
         if answer.error:
             raise TokenRejected(answer.error[:64], is_permanent=True)
@@ -304,7 +305,7 @@ def _read_token(response: ServiceResponse) -> _Token:
     if response.status == 200:
         try:
             token = msgspec.json.decode(response.body, type=_Token)
-        except msgspec.MsgspecError:
+        except JSON_ERRORS:
             token = _Token()
         if token.token:
             return token
@@ -318,7 +319,7 @@ def _read_token(response: ServiceResponse) -> _Token:
 def _read_refusal(response: ServiceResponse) -> TokenRejected | CredentialError:
     try:
         body = msgspec.json.decode(response.body, type=_Refusal)
-    except msgspec.MsgspecError:
+    except JSON_ERRORS:
         body = _Refusal()
     if body.error_details is None:
         if response.status == 403 and "rate limit" in (body.message or "").lower():

@@ -8,6 +8,7 @@ from msgspec import Struct
 from dragoman.accounts.credential import CredentialError, Table, TokenRejected
 from dragoman.accounts.login import DEVICE_CODE, AuthorizationPending, LoginFailed, PollPace, Sleep, Tick, poll
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.failure import Kind
 from dragoman.providers.copilot.credential import TokenResponse, renewable_fields
 
@@ -39,7 +40,7 @@ class DeviceLogin:
             raise LoginFailed(str(lost)) from lost
         try:
             return msgspec.json.decode(response.body, type=Prompt)
-        except msgspec.MsgspecError as error:
+        except JSON_ERRORS as error:
             refused = _read_error_code(response) or f"HTTP {response.status}"
             raise LoginFailed(
                 f"GitHub rejected the request ({refused}): is the client id right, and its device flow on?"
@@ -64,7 +65,7 @@ class DeviceLogin:
 def _read_token(response: ServiceResponse) -> TokenResponse:
     try:
         answer = msgspec.json.decode(response.body, type=TokenResponse)
-    except msgspec.MsgspecError:
+    except JSON_ERRORS:
         raise CredentialError(f"GitHub responded with HTTP {response.status}", Kind.OVERLOADED) from None
     if answer.access_token:
         return answer
@@ -78,5 +79,5 @@ def _read_token(response: ServiceResponse) -> TokenResponse:
 def _read_error_code(response: ServiceResponse) -> str:
     try:
         return msgspec.json.decode(response.body, type=TokenResponse).error
-    except msgspec.MsgspecError:
+    except JSON_ERRORS:
         return ""

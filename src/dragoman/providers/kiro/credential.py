@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from dragoman.accounts.credential import CredentialError, TokenRejected, is_sendable
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.failure import Kind
 
 MIN_TOKEN_LENGTH = 100  # real refresh tokens have several hundred characters; the IDE sometimes writes fewer
@@ -194,7 +195,7 @@ def read_tokens(response: ServiceResponse) -> TokenResponse:
     if response.status == 200:
         try:
             tokens = msgspec.json.decode(response.body, type=TokenResponse)
-        except msgspec.MsgspecError:
+        except JSON_ERRORS:
             tokens = TokenResponse()
         if tokens.accessToken or tokens.access_token:
             return tokens
@@ -209,7 +210,7 @@ def read_error_code(response: ServiceResponse) -> str:
     """Return the issuer's error code, such as `invalid_grant`, or the status."""
     try:
         body = msgspec.json.decode(response.body, type=ErrorBody)
-    except msgspec.MsgspecError:
+    except JSON_ERRORS:
         body = ErrorBody()
     for word in (body.error, body.code, body.type):
         if isinstance(word, str) and word:

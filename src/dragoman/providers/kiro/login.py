@@ -23,6 +23,7 @@ from dragoman.accounts.login import (
     wait_for_browser_code,
 )
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.failure import Kind
 from dragoman.providers.kiro.credential import BUILDER_ID_START, DEFAULT_LIFE_S, Method, read_error_code, read_tokens
 
@@ -128,7 +129,7 @@ def _parse_response(response: ServiceResponse, kind: type[T]) -> T:
         )
     try:
         return msgspec.json.decode(response.body, type=kind)
-    except msgspec.MsgspecError as error:
+    except JSON_ERRORS as error:
         raise LoginFailed("the sign-in service's response cannot be parsed") from error
 
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 import msgspec
 from msgspec import Raw, Struct
 
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.net.tasks import spawn
 from dragoman.providers.kiro.services import ListedModel
@@ -174,6 +175,6 @@ def _read_schema(model: ListedModel) -> Schema | None:
         value = msgspec.json.decode(raw)
         if isinstance(value, str):
             value = msgspec.json.decode(value)
-    except msgspec.MsgspecError:
+    except JSON_ERRORS:
         return None
     return value if isinstance(value, dict) and value else None

@@ -10,6 +10,7 @@ from msgspec import Raw, Struct
 
 from dragoman.accounts.credential import CredentialError
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.server_tools import SEARCH, SearchOutcome, ToolErrorCode, ToolFailure, ToolText
 from dragoman.net.headers import JSON, Header
@@ -136,7 +137,7 @@ def _read(response: ServiceResponse, message: dict[str, object], result_type: ty
         if answer.id != message["id"]:
             return ToolFailure(ToolErrorCode.UNAVAILABLE, "kiro: the answer belongs to another request")
         return msgspec.json.decode(answer.result, type=result_type)
-    except msgspec.MsgspecError as error:
+    except JSON_ERRORS as error:
         return ToolFailure(ToolErrorCode.UNAVAILABLE, f"kiro: its answer cannot be read: {error}")
 
 

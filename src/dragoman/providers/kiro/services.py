@@ -12,6 +12,7 @@ from dragoman.accounts.credential import CredentialError
 from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.config.settings import KiroProviderConfig
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.client import OutgoingRequest
 from dragoman.net.headers import JSON, Header
@@ -286,7 +287,7 @@ class ControlClient:
             raise RequestError(failure)
         try:
             return msgspec.json.decode(response.body, type=kind)
-        except msgspec.MsgspecError as error:
+        except JSON_ERRORS as error:
             raise RequestError(Failure(Kind.UPSTREAM, f"cannot parse Kiro's response: {error}")) from error
 
     async def _send(self, request: ControlRequest) -> ServiceResponse:
