@@ -115,6 +115,7 @@ def test_a_trickled_reply_ends_in_its_time(rig: Rig, client: str, upstream: str)
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_trickled_error_ends_in_its_time(tmp_path: Path, streamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.flow.reply_bounds.ERROR_BODY_S", 1.0)
     monkeypatch.setattr("dragoman.flow.upstream.ERROR_BODY_S", 1.0)
     settings = ONCE + "[server]\nfirst_token_timeout_s = 20\nidle_timeout_s = 20\n"
     with run_rig(tmp_path, settings) as rig:

@@ -237,12 +237,12 @@ FULL_DISK = """
 import resource, sys
 sys.path[:0] = sys.argv[2:]
 from pathlib import Path
-from e2e.test_captures_on_disk import ask, captured, debug, files, make_body
+from e2e.test_captures_on_disk import ask, debug, files, make_body, run_capturing
 from cli.shell import wait_for
 import signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 directory = Path(sys.argv[1])
-with captured(directory, debug(directory)) as (gateway, _):
+with run_capturing(directory, debug(directory)) as (gateway, _):
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
     assert all(b"[DONE]" in ask(gateway, make_body()).body for _ in range(3))
     wait_for(lambda: gateway.app.gateway.captures.counts.dropped == 3)
@@ -270,7 +270,7 @@ def test_an_error_in_the_recording_affects_no_stream(tmp_path: Path, monkeypatch
     def fail(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    for method in ("elapsed", "reserve"):
+    for method in ("elapsed_s", "reserve"):
         monkeypatch.setattr(Recording, method, fail)
         with run_capturing(tmp_path, debug(tmp_path)) as (gateway, _):
             assert b"[DONE]" in ask(gateway, make_body()).body

@@ -1,5 +1,6 @@
 """Assemble text, thinking, tool calls and citations of a Kiro reply into blocks."""
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -96,7 +97,8 @@ class Calls:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._partial: dict[str, _PartialCall] = {}
+        # Ordered: the first key of a dictionary from which others have been taken is slow to find.
+        self._partial: OrderedDict[str, _PartialCall] = OrderedDict()
         self._total_length = 0
         self._last = ""  # the id of the current call: pieces may come without one
         self._complete: dict[str, Call] = {}  # that wait for a call which began before them
@@ -150,9 +152,9 @@ class Calls:
 
     def _current_id(self, name: str | None) -> str:
         """Return the id for a piece without one: the last call's, or a new one if the piece has a name."""
-        if not name or self._last in self._partial:
+        if not name or (self._last in self._partial and self._last not in self._complete):
             return self._last
-        return f"tooluse_{len(self._released) + 1}"
+        return f"tooluse_{len(self._released) + len(self._complete) + 1}"
 
     def _add_piece(self, call: _PartialCall, use: ToolUse) -> None:
         raw = bytes(use.input)
@@ -172,8 +174,8 @@ class Calls:
         """Return the complete calls before which no other call has begun."""
         self._complete[call.id] = call
         calls: list[Call] = []
-        for id in list(self._partial):
-            complete = self._complete.pop(id, None)
+        while self._partial:
+            complete = self._complete.pop(next(iter(self._partial)), None)
             if complete is None:
                 break
             calls += self._release(complete)
