@@ -180,7 +180,7 @@ def restore_state(lookups: Lookups, body: bytes) -> KeptCall | None:
     terms = Terms(recorded.owner, keeps=recorded.keeps, retention_s=0, why_not=recorded.why_not)
     raw = read_request(body)
     if recorded.in_background:
-        raw["background"] = True  # what the client asked for; the process that ran the response did not
+        raw["background"] = True  # as the client requested it, unlike the process that ran the response
     state = KeptCall(None, terms, raw, context, len(body))
     state.in_background, state.created = recorded.in_background, recorded.created
     state.memory = _forget if recorded.is_remembered else None

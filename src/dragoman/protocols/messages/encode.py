@@ -171,7 +171,7 @@ class Encoder:
         return frames
 
     def _find_signature(self) -> str | None:
-        """Return the signature of the block; text without one is marked, so that its vendor is not asked to take it."""
+        """Return the signature of the block; text without one is marked, so that it is never sent to a vendor."""
         if self._opaque is not None:
             return encode_envelope(self._opaque)
         is_thinking = self._block_start is not None and self._block_start["type"] == "thinking"
