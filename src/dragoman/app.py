@@ -129,7 +129,7 @@ class App:
         self.usage = None if store is None else UsageWriter(store, _pricing(config))
         if self.usage is not None:
             observers.append(self.usage.observe)
-        self.gateway = Gateway(self._world(config, None), LostCalls(store), observers)
+        self.gateway = Gateway(self._build_runtime(config, None), LostCalls(store), observers)
         server = config.server
         self._host = server.host
         host_check = HostCheck(server.host, server.allowed_hosts)
@@ -245,7 +245,7 @@ class App:
     def adopt(self, config: Config) -> None:
         """Use a changed configuration from the next request on; requests in progress keep the old one."""
         old, new = self.gateway.runtime.config.server, config.server
-        self.gateway.adopt(self._world(config, self.gateway.runtime))
+        self.gateway.adopt(self._build_runtime(config, self.gateway.runtime))
         if self.usage is not None:
             self.usage.pricing = _pricing(config)
         self.site.host_check = HostCheck(self._host, new.allowed_hosts)
@@ -296,7 +296,7 @@ class App:
             self.settings.adopted()
             log.info("the edited configuration is in effect")
 
-    def _world(self, config: Config, old: Runtime | None) -> Runtime:
+    def _build_runtime(self, config: Config, old: Runtime | None) -> Runtime:
         providers, catalogues = {}, {}
         clock = asyncio.get_running_loop().time
         for name, section in config.providers.items():

@@ -34,11 +34,11 @@ def test_a_reader_that_comes_back_at_any_change_has_the_same_rows() -> None:
     log = RowLog()
     states = fill(log, random.Random(1))
     for number, rows in enumerate(states):
-        changes = log.since(number)
+        changes = log.list_changes_since(number)
         assert changes is not None
         assert apply(rows, changes) == log.rows
-    assert log.since(STEPS) == []
-    assert log.since(STEPS + 1) is None
+    assert log.list_changes_since(STEPS) == []
+    assert log.list_changes_since(STEPS + 1) is None
 
 
 def test_the_last_changes_have_changed_fields_only() -> None:
@@ -46,28 +46,30 @@ def test_the_last_changes_have_changed_fields_only() -> None:
     log.add({1: {"a": 1, "b": 2}}, [])
     for value in range(row_log.MAX_RECENT):
         log.add({1: {"a": value}}, [])
-    assert log.since(1) == [Change(2 + value, {1: {"a": value}}, []) for value in range(row_log.MAX_RECENT)]
-    assert log.since(0) == [Change(log.number, {1: {"a": row_log.MAX_RECENT - 1, "b": 2}}, [])]
+    assert log.list_changes_since(1) == [
+        Change(2 + value, {1: {"a": value}}, []) for value in range(row_log.MAX_RECENT)
+    ]
+    assert log.list_changes_since(0) == [Change(log.number, {1: {"a": row_log.MAX_RECENT - 1, "b": 2}}, [])]
 
 
 def test_a_copy_made_of_an_answer_continues_as_the_original_does() -> None:
     log = RowLog()
     states = fill(log, random.Random(2))
     for number in (0, 10, STEPS - 2):
-        changes = log.since(number)
+        changes = log.list_changes_since(number)
         assert changes is not None
         copy = RowLog(log.epoch, number, log.rows)
         for change in changes:
             copy.append(change)
         assert (copy.number, copy.rows) == (log.number, log.rows)
-        assert apply(states[number], copy.since(number) or []) == log.rows
-        assert copy.since(number - 1) is None
+        assert apply(states[number], copy.list_changes_since(number) or []) == log.rows
+        assert copy.list_changes_since(number - 1) is None
 
 
 def test_a_reader_begins_anew_when_it_is_not_known_any_more_what_has_gone() -> None:
     log = RowLog()
     for row in range(row_log.MAX_GONE + 10):
         log.add({row: {"a": 1}}, [row - 1])
-    assert log.since(0) is None
-    assert log.since(log.number - 10) is not None
+    assert log.list_changes_since(0) is None
+    assert log.list_changes_since(log.number - 10) is not None
     assert len(log.rows) == 1

@@ -88,7 +88,7 @@ class MemoryWire:
     def must_close(self, exchange: Exchange) -> bool:
         return False
 
-    def reply_ended(self, exchange: Exchange) -> None:
+    def end_reply(self, exchange: Exchange) -> None:
         self.ended = True
 
     def drop(self, exchange: Exchange) -> None:
@@ -97,10 +97,10 @@ class MemoryWire:
     def take_over(self, head: bytes, receive: Callable[[bytes], None]) -> None:
         self.writes.append(head)
 
-    async def writable(self) -> None:
+    async def wait_writable(self) -> None:
         self.blocked = False
 
-    async def body_arrival(self, exchange: Exchange, *, whole: bool) -> None:
+    async def wait_for_body(self, exchange: Exchange, *, whole: bool) -> None:
         return
 
     def mark_authenticated(self) -> None:

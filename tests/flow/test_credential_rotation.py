@@ -182,7 +182,7 @@ def test_the_final_failure_of_a_single_credential_is_its_refusal() -> None:
     round.next()
     end = NoReply(Failure(Kind.QUOTA, "spent"))
     round.note_refusal(end)
-    assert round.verdict(end) is end
+    assert round.choose_failure(end) is end
 
 
 def test_the_final_failure_of_several_is_the_one_that_ends_soonest() -> None:
@@ -192,7 +192,7 @@ def test_the_final_failure_of_several_is_the_one_that_ends_soonest() -> None:
     for end in ends:
         round.next()
         round.note_refusal(end)
-    assert round.verdict(ends[0]) is ends[1]
+    assert round.choose_failure(ends[0]) is ends[1]
 
 
 def test_a_credential_that_was_skipped_because_it_is_limited_counts_for_the_final_failure() -> None:
@@ -202,7 +202,7 @@ def test_a_credential_that_was_skipped_because_it_is_limited_counts_for_the_fina
     pool.start_cooldown(1, "m", NOW + 40, Kind.RATE_LIMITED.value, NOW)
     round = round_of(provider)
     assert list_used_slots(round, Failure(Kind.CREDENTIAL, "expired")) == [0]
-    final = round.verdict(NoReply(Failure(Kind.CREDENTIAL, "expired"))).failure
+    final = round.choose_failure(NoReply(Failure(Kind.CREDENTIAL, "expired"))).failure
     assert (final.kind, final.status, final.retry_after) == (Kind.RATE_LIMITED, 429, 40.0)
     assert "'up'" in final.message
 
@@ -214,7 +214,7 @@ def test_a_permanent_refusal_does_not_promise_a_retry() -> None:
     round = round_of(provider)
     expired = Failure(Kind.CREDENTIAL, "expired")
     list_used_slots(round, expired)
-    assert round.verdict(NoReply(expired)).failure is expired
+    assert round.choose_failure(NoReply(expired)).failure is expired
 
 
 def test_targets_that_cool_down_are_left_out_unless_all_do() -> None:

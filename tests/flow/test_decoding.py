@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from dragoman.flow.decoding import (
     begins_document,
     begins_events,
-    glance,
     is_named_stream,
     is_stream,
     make_source,
     make_stages,
+    peek_events,
     read_events,
 )
 from dragoman.flow.prepare import Passthrough, Translated
@@ -106,20 +106,20 @@ def test_usage_that_was_not_reported_is_estimated_from_the_request_and_the_reply
 
 def test_a_glance_sees_the_usage_and_the_failure_of_what_passes() -> None:
     used = WHOLE.replace(b'"id":"c1"', b'"id":"c1","usage":{"prompt_tokens":7,"completion_tokens":2}')
-    assert any(isinstance(event, UsageReported) and event.usage.input == 7 for event in glance(passing(), used))
-    [*_, last] = glance(passing(), b'{"error":{"message":"overloaded","type":"server_error"}}')
+    assert any(isinstance(event, UsageReported) and event.usage.input == 7 for event in peek_events(passing(), used))
+    [*_, last] = peek_events(passing(), b'{"error":{"message":"overloaded","type":"server_error"}}')
     assert isinstance(last, Failed)
 
 
 @pytest.mark.parametrize("body", [b"", b"Bad gateway", b"[1,2]"])
 def test_what_is_no_reply_at_all_is_a_failure(body: bytes) -> None:
-    [*_, last] = glance(passing(), body)
+    [*_, last] = peek_events(passing(), body)
     assert isinstance(last, Failed)
     assert last.failure.kind is Kind.CORRUPT
 
 
 def test_an_object_that_we_cannot_read_is_the_clients_to_read() -> None:
-    assert glance(passing(), b'{"choices":[{"message":{"role":"assistant","content":7}}]}') == []
+    assert peek_events(passing(), b'{"choices":[{"message":{"role":"assistant","content":7}}]}') == []
 
 
 def test_a_bug_in_reading_costs_no_byte(caplog: pytest.LogCaptureFixture) -> None:
@@ -129,7 +129,7 @@ def test_a_bug_in_reading_costs_no_byte(caplog: pytest.LogCaptureFixture) -> Non
     prepared = passing()
     prepared = replace(prepared, upstream=replace(prepared.upstream, decode_outline=broken))
     with caplog.at_level(logging.ERROR):
-        assert glance(prepared, WHOLE) == []
+        assert peek_events(prepared, WHOLE) == []
     assert "ZeroDivisionError" in caplog.text
     assert "Hello" not in caplog.text
 

@@ -8,10 +8,10 @@ import pytest
 from dragoman.flow.failures import (
     AllTargetsFailed,
     add_retry_advice,
+    adjust_reset_time,
     attribute_failure,
     clock_skew,
     redirect_failure,
-    resets_by_our_clock,
     respond_with_failure,
     should_retry,
 )
@@ -169,8 +169,8 @@ def test_a_date_is_judged_by_the_clock_of_whoever_wrote_it() -> None:
 def test_the_moment_in_an_error_body_is_turned_into_ours() -> None:
     theirs = Headers([(b"date", b"Sun, 15 Nov 2026 11:00:00 GMT")])
     failure = Failure(Kind.QUOTA, "used up", resets_at=NOW - 3000)
-    assert resets_by_our_clock(failure, theirs, NOW).resets_at == NOW + 600
-    assert resets_by_our_clock(LIMITED, theirs, NOW) is LIMITED
+    assert adjust_reset_time(failure, theirs, NOW).resets_at == NOW + 600
+    assert adjust_reset_time(LIMITED, theirs, NOW) is LIMITED
 
 
 @pytest.mark.parametrize("kind", list(Kind))

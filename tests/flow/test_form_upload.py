@@ -16,7 +16,7 @@ FORM = b'--XX\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper\r\n
 def make_upload(body: bytes, declares: bool = True) -> Exchange:
     headers = [(b"content-length", b"%d" % len(body))] if declares else []
     exchange = make_exchange(MemoryWire(), "/v1/audio/transcriptions", headers)
-    exchange.body_arrived(body)
+    exchange.set_body(body)
     return exchange
 
 

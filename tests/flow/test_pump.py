@@ -75,7 +75,7 @@ def test_a_client_of_a_translation_is_kept_alive_so_the_next_read_is_shorter() -
         pumped = await translating()
         assert pumped.pump.pass_on(EMPTY + WORD) == 15
         assert b'"text":"Hi"' in pumped.wire.reply.body
-        assert pumped.pump.patience() == 15
+        assert pumped.pump.choose_timeout() == 15
 
     play(scene)
 

@@ -66,8 +66,8 @@ def test_after_a_token_only_pauses_count() -> None:
 
 def test_the_time_left_is_never_zero() -> None:
     wait = ReplyDeadline("up", Timeouts(10, 25, 100), now=1000)
-    assert wait.left(1004) == 6
-    assert wait.left(1010) == wait.left(2000) == 0.001
+    assert wait.seconds_left(1004) == 6
+    assert wait.seconds_left(1010) == wait.seconds_left(2000) == 0.001
 
 
 @pytest.mark.parametrize(

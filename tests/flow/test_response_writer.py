@@ -136,7 +136,7 @@ def test_a_client_that_reads_slowly_is_waited_for() -> None:
         await rig.writer.commit(prepared, NONE, b"data: 1\n\n")
         rig.wire.blocked = True
         assert not rig.writer.write(b"data: 2\n\n")
-        await rig.writer.writable()
+        await rig.writer.wait_writable()
         assert rig.writer.write(b"data: 3\n\n")
 
     play(scene)
@@ -275,7 +275,7 @@ def test_a_whole_reply_has_nothing_to_send_before_its_end() -> None:
     prepared = run(prepare_for(call, make_provider()))
     run(writer.commit(prepared, NONE, b"data"))
     assert writer.write(b"data")
-    run(writer.writable())
+    run(writer.wait_writable())
     writer.keep_for_end(b"data")
     writer.resume_keep_alives()
     writer.close()

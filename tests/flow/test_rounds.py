@@ -106,5 +106,5 @@ def test_the_request_of_the_next_round_has_the_reply_so_far() -> None:
     rounds.add([START, *text(0, "One"), END], {}, 1)
     [*_, added] = rounds.extend(request, None).turns
     assert (added.role, [part.text for part in added.parts if isinstance(part, Text)]) == (Role.ASSISTANT, ["One"])
-    rounds.go_on_with("token")
+    rounds.continue_with("token")
     assert rounds.extend(request, None).continuation == "token"

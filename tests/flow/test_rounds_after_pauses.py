@@ -74,7 +74,7 @@ def test_a_reply_that_is_paused_too_often_ends(end: Ended, stop: bytes) -> None:
     async def scene() -> None:
         rig, rounds = Rig("messages", MESSAGES_STREAM), Rounds()
         for _ in range(MAX_PAUSES if end is PAUSE else MAX_CONTINUATIONS):
-            rounds.add(REPLY_SO_FAR, {}, 1) if end is PAUSE else rounds.go_on_with("next")
+            rounds.add(REPLY_SO_FAR, {}, 1) if end is PAUSE else rounds.continue_with("next")
         reply = await reply_of(rig, HoldPause())
         await rig.writer.commit(await rig.passing(), rig.call.headers, b"")
         rig.writer.encoding.in_use = True

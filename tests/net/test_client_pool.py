@@ -333,12 +333,12 @@ async def test_an_origin_without_connections_is_forgotten() -> None:
     client = HttpClient(idle_s=0.02)
     async with RawServer((Request(), OK, Hold())) as server:
         await fetch(client, server)
-        assert len(client._lanes) == 1
-        await eventually(lambda: client._lanes == {})
+        assert len(client._pools) == 1
+        await eventually(lambda: client._pools == {})
         await asyncio.wait_for(server.visits[0].gone.wait(), 20)
     with pytest.raises(ConnectionLost):
         await fetch(client, server)
-    assert client._lanes == {}
+    assert client._pools == {}
 
 
 @on_both_loops

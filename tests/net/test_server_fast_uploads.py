@@ -23,7 +23,7 @@ class Measure:
         reading = asyncio.create_task(exchange.body())
         held = 0
         while exchange.incoming is not None:
-            now = exchange.incoming.held()
+            now = exchange.incoming.buffered_bytes
             self.most_in_one_turn = max(self.most_in_one_turn, now - held)
             held = now
             await asyncio.sleep(0)

@@ -44,7 +44,7 @@ def test_the_upstream_waits_while_the_store_does_not_take_events() -> None:
         connection = RunConnection(output)
         output.on_body(b"data: " + b"x" * MAX_WAITING_BYTES + b"\n\n")
         assert connection.blocked
-        waiting = asyncio.create_task(connection.writable())
+        waiting = asyncio.create_task(connection.wait_writable())
         await asyncio.sleep(0)
         assert not waiting.done()
         output.begin_storing()

@@ -152,7 +152,7 @@ async def wait_for_browser_code(
 async def _listen(listener: "_Listener", ports: Sequence[int]) -> asyncio.Server:
     for port in ports:
         try:
-            return await asyncio.start_server(listener.welcome, "127.0.0.1", port, limit=MAX_HEAD)
+            return await asyncio.start_server(listener.answer_redirect, "127.0.0.1", port, limit=MAX_HEAD)
         except OSError:
             continue
     taken = " and ".join(str(port) for port in ports)
@@ -167,7 +167,7 @@ class _Listener:
         self._proof = proof
         self._arrived = arrived
 
-    async def welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer_redirect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(HEAD_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")

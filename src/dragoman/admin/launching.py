@@ -130,14 +130,14 @@ def choose_model(recipe: Recipe, config: Config, present: object, list_ids: Call
     ids = list_ids()
     if isinstance(present, str) and _is_served(present, ids, config):
         return present
-    return suggested or _most_suitable(ids, recipe.preferred_models)
+    return suggested or _choose_model(ids, recipe.preferred_models)
 
 
 def _is_served(name: str, ids: Sequence[str], config: Config) -> bool:
     return name in ids or bool(find_configured_targets(name, config.models, {}))
 
 
-def _most_suitable(ids: Sequence[str], preferred: Sequence[str]) -> str | None:
+def _choose_model(ids: Sequence[str], preferred: Sequence[str]) -> str | None:
     """Return the first model whose name contains the best of the preferred parts that any name contains."""
     for part in (*preferred, ""):
         matching = [id for id in ids if part in id.rpartition("/")[2]]

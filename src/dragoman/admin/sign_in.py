@@ -217,7 +217,7 @@ async def _sign_in(section: ProviderConfig, sign_in: SignIn, file: Path) -> Sign
         await http.close()
     save_login(file, table)
     configured = list_credentials(section)
-    if _reads(section, file):
+    if _uses_file(section, file):
         return SignedIn(section.name, file, CredentialUse.USED)
     if file == _own_file(file.name):
         return SignedIn(
@@ -226,7 +226,7 @@ async def _sign_in(section: ProviderConfig, sign_in: SignIn, file: Path) -> Sign
     return SignedIn(section.name, file, CredentialUse.NOT_LISTED)
 
 
-def _reads(section: ProviderConfig, file: Path) -> bool:
+def _uses_file(section: ProviderConfig, file: Path) -> bool:
     """Return whether the provider uses that file: one that it lists, or our own where it lists none."""
     configured = list_credentials(section)
     files = [_credential_file(source) for source in configured]

@@ -76,7 +76,7 @@ class TooMuchUsage(AdminError):
 
 def parse_span(since: str, until: str | None, now: datetime) -> UsageSpan:
     """Return the span from `since` to the end of the day `until`, in the days of this machine's time zone."""
-    end = now + timedelta(milliseconds=1) if until is None else _midnight(_parse_day(until) + timedelta(days=1))
+    end = now + timedelta(milliseconds=1) if until is None else _to_midnight(_parse_day(until) + timedelta(days=1))
     begin = _parse_begin(since, now)
     if begin >= end:
         raise InvalidArgument("--since is not before --until.")
@@ -194,12 +194,12 @@ def _parse_begin(since: str, now: datetime) -> datetime:
         return datetime.fromtimestamp(0)
     relative = RELATIVE_TIME.fullmatch(since)
     if relative is None:
-        return _midnight(_parse_day(since))
+        return _to_midnight(_parse_day(since))
     number = int(relative[1])
     if relative[2] == "h":
         return now - timedelta(hours=number)
     days = number * (7 if relative[2] == "w" else 1)
-    return _midnight(now.date() - timedelta(days=max(0, days - 1)))  # today is one of them
+    return _to_midnight(now.date() - timedelta(days=max(0, days - 1)))  # today is one of them
 
 
 def _parse_day(text: str) -> date:
@@ -209,7 +209,7 @@ def _parse_day(text: str) -> date:
         raise InvalidArgument(f'"{text}" is not a valid time: {TIME_FORMATS}.') from None
 
 
-def _midnight(day: date) -> datetime:
+def _to_midnight(day: date) -> datetime:
     return datetime.combine(day, time())
 
 
@@ -312,14 +312,20 @@ def as_record(totals: list[Total], by: str, span: UsageSpan) -> dict[str, object
     whole = add_totals(totals).as_row("total")
     whole.pop("total")
     rows = [total.as_row(by) for total in totals]
-    return {"since": _moment(span.since_ms), "until": _moment(span.until_ms), "by": by, "rows": rows, "total": whole}
+    return {
+        "since": _format_time(span.since_ms),
+        "until": _format_time(span.until_ms),
+        "by": by,
+        "rows": rows,
+        "total": whole,
+    }
 
 
 def _day(part: UsageSum) -> date:
     return datetime.fromtimestamp(part.slot * SLOT_MS / 1000).date()
 
 
-def _moment(ms: int) -> str:
+def _format_time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000).astimezone().isoformat("T", "seconds")
 
 

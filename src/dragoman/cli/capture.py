@@ -12,7 +12,7 @@ import click
 from dragoman.admin.captures import export_capture, find_capture, list_captures, read_capture
 from dragoman.admin.timeline import Side, TimelineEntry, build_timeline, failure_message, shorten_frame
 from dragoman.cli.completion import complete_captures
-from dragoman.cli.screen import count, fit, one_line, pad, remark, show_json, show_table
+from dragoman.cli.screen import count, fit, one_line, pad, print_note, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, read_settings
 from dragoman.flow.capture.files import CaptureFile
 from dragoman.flow.capture.format import Capture
@@ -49,7 +49,7 @@ def show_list(config_file: str | None, as_json: bool) -> None:
     elif captures:
         show_table(HEADINGS, [_format_row(kept) for kept in captures])
     else:
-        remark(f"There are no captures. {HOW_TO_CAPTURE}")
+        print_note(f"There are no captures. {HOW_TO_CAPTURE}")
 
 
 @command.command("show", short_help="Show an exchange as a timeline.")
@@ -105,7 +105,7 @@ def render_timeline(capture: Capture, full: bool = False, width: int = WIDTH) ->
     yield from (line if full else fit(line, width) for line in map(one_line, _summarise(capture)))
     yield from _explain_failure(capture, width)
     yield ""
-    yield from _one_below_the_other(entries) if full else _side_by_side(entries, _column_widths(width))
+    yield from _list_in_one_column(entries) if full else _side_by_side(entries, _column_widths(width))
 
 
 def _summarise(capture: Capture) -> Iterator[str]:
@@ -158,7 +158,7 @@ def _side_by_side(entries: list[TimelineEntry], widths: Sequence[int]) -> Iterat
             yield _row(_format_time(group[0].at) if index == 0 else "", cells, widths)
 
 
-def _one_below_the_other(entries: list[TimelineEntry]) -> Iterator[str]:
+def _list_in_one_column(entries: list[TimelineEntry]) -> Iterator[str]:
     for entry in entries:
         yield f"{_format_time(entry.at):>{TIME_WIDTH}}{GAP}{entry.side:8}{GAP}{one_line(entry.text)}"
 

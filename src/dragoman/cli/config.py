@@ -18,7 +18,7 @@ from dragoman.admin.config_file import (
 from dragoman.admin.configuration import ConfigSource, SettingValue, describe_source, list_settings
 from dragoman.admin.errors import AdminError, InvalidArgument
 from dragoman.admin.settings_file import FileEdit
-from dragoman.cli.screen import count, remark, show_json, show_table
+from dragoman.cli.screen import count, print_note, show_json, show_table
 from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings
 from dragoman.config import Config
 from dragoman.config.presets import Preset
@@ -47,8 +47,8 @@ def init(here: bool, yes: bool, config_file: str | None) -> None:
     FileEdit(path, None, render_config(choices, found.server.port, capture)).create()
     click.echo(f"\nWrote {path}.")
     for warning in config_source(str(path)).read().warnings:
-        remark(f"Warning: {warning}")
-    remark("Next: `dragoman serve`, or `dragoman launch claude`.")
+        print_note(f"Warning: {warning}")
+    print_note("Next: `dragoman serve`, or `dragoman launch claude`.")
 
 
 def _read_without_file(source: ConfigSource) -> Config:
@@ -104,7 +104,7 @@ def check(config_file: str | None) -> None:
     _show_warnings(config)
     for provider in list_providers(config, os.environ):
         if provider.problem:
-            remark(f'Warning: provider "{provider.name}" cannot be used here: {provider.problem}')
+            print_note(f'Warning: provider "{provider.name}" cannot be used here: {provider.problem}')
     click.echo(f"{describe_source(config)}: valid, {count(len(config.providers), 'provider')}.")
 
 
@@ -119,14 +119,14 @@ def show(config_file: str | None, as_json: bool) -> None:
     if as_json:
         show_json(settings)
         return
-    remark(f"# {describe_source(config)}")
+    print_note(f"# {describe_source(config)}")
     rows = [(setting.key, _format_value(setting.value), setting.origin) for setting in settings]
     show_table(("KEY", "VALUE", "SET BY"), rows)
 
 
 def _show_warnings(config: Config) -> None:
     for warning in config.warnings:
-        remark(f"Warning: {warning}")
+        print_note(f"Warning: {warning}")
 
 
 def _format_value(value: SettingValue) -> str:

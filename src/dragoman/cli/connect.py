@@ -13,7 +13,7 @@ from dragoman.admin.launching import choose_model, find_window
 from dragoman.admin.running_gateway import find_gateway
 from dragoman.admin.settings_file import CannotMerge, FileEdit, plan_edit, undo_newest
 from dragoman.cli.completion import complete_models
-from dragoman.cli.screen import remark, show_json
+from dragoman.cli.screen import print_note, show_json
 from dragoman.cli.settings import config_option, json_option, read_found_settings, url_option
 from dragoman.config import Config
 
@@ -53,16 +53,16 @@ def command(
 
 def _show(client: str, recipe: Recipe, target: Target, *, is_writing: bool) -> None:
     place = f", in {_path(recipe.file)}" if recipe.file is not None and recipe.lines_are_file else ""
-    remark(f"# {recipe.title}{place}")
+    print_note(f"# {recipe.title}{place}")
     click.echo("\n".join(recipe.lines(target)))
     for note in (*recipe.notes, *(recipe.notes_on_file if recipe.lines_are_file else ())):
-        remark(f"# {note}")
+        print_note(f"# {note}")
     if target.model is None:
-        remark("# `dragoman models` lists the models; --model fills one in for MODEL.")
+        print_note("# `dragoman models` lists the models; --model fills one in for MODEL.")
     if recipe.file is not None:
-        remark(f"# `dragoman connect {client} --write` writes it into {_path(recipe.file)}")
+        print_note(f"# `dragoman connect {client} --write` writes it into {_path(recipe.file)}")
     elif is_writing:
-        remark(f"Nothing was written. {recipe.why_no_file}")
+        print_note(f"Nothing was written. {recipe.why_no_file}")
 
 
 def _write(client: str, recipe: Recipe, file: SettingsFile, config: Config, target: Target) -> None:
@@ -76,7 +76,7 @@ def _write(client: str, recipe: Recipe, file: SettingsFile, config: Config, targ
     if target.model is None:
         if file.needs_model:
             raise click.UsageError(f"{recipe.title} needs a model: --model M. `dragoman models` lists them.")
-        remark("No model is known, so none is written: --model M names one.")
+        print_note("No model is known, so none is written: --model M names one.")
     if not edit.is_change:
         click.echo(f"{path} has these settings already.")
         return
@@ -84,7 +84,7 @@ def _write(client: str, recipe: Recipe, file: SettingsFile, config: Config, targ
     backup = edit.apply()
     click.echo(f"\nWrote {path}. The old file is {backup.name}; `dragoman connect {client} --undo` restores it.")
     for note in (*recipe.notes, *recipe.notes_on_file):
-        remark(note)
+        print_note(note)
 
 
 def _write_second(client: str, file: SettingsFile, target: Target) -> None:

@@ -6,7 +6,7 @@ import webbrowser
 import click
 
 from dragoman.admin.console_link import make_console_link
-from dragoman.cli.screen import remark
+from dragoman.cli.screen import print_note
 from dragoman.cli.settings import config_option, read_settings
 
 
@@ -18,4 +18,4 @@ def command(config_file: str | None, only_print: bool) -> None:
     address = asyncio.run(make_console_link(read_settings(config_file)))
     click.echo(address)
     if only_print or not webbrowser.open(address):
-        remark("Open this address within 60 seconds. It signs in once.")
+        print_note("Open this address within 60 seconds. It signs in once.")

@@ -21,7 +21,7 @@ from dragoman.admin.diagnosis import (
 )
 from dragoman.admin.errors import AdminError
 from dragoman.cli.completion import complete_providers
-from dragoman.cli.screen import count, fit, remark, remove_control, show_json, show_table
+from dragoman.cli.screen import count, fit, print_note, remove_control, show_json, show_table
 from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings
 from dragoman.config import Config, ConfigError
 from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding
@@ -55,7 +55,7 @@ def command(name: str | None, model: str | None, write: bool, config_file: str |
     if as_json:
         show_json({"ok": not broken, "checks": findings})
     else:
-        remark(f"\n{count(broken, 'problem')} found." if broken else "\nNo problems found.")
+        print_note(f"\n{count(broken, 'problem')} found." if broken else "\nNo problems found.")
     sys.exit(1 if broken else 0)
 
 
@@ -87,7 +87,7 @@ def _format_finding(finding: Finding) -> str:
 
 def _probe(config: Config, name: str, model: str | None, *, write: bool, as_json: bool) -> None:
     provider = choose_provider(config, name)
-    report = asyncio.run(probe_provider(provider, model, remark))
+    report = asyncio.run(probe_provider(provider, model, print_note))
     if as_json:
         profile = msgspec.structs.asdict(report.profile)
         undecided = sorted(report.profile.undecided)
@@ -99,7 +99,9 @@ def _probe(config: Config, name: str, model: str | None, *, write: bool, as_json
     if write:
         _write(config, report)
     elif not as_json:
-        remark(f"# `dragoman doctor {name} --write` writes this into {config_path(config, os.environ, Path.home())}")
+        print_note(
+            f"# `dragoman doctor {name} --write` writes this into {config_path(config, os.environ, Path.home())}"
+        )
 
 
 def _show_report(report: ProbeReport) -> None:
@@ -108,7 +110,7 @@ def _show_report(report: ProbeReport) -> None:
     click.echo(f"\n[providers.{report.provider.name}]")
     for key, value in report.settings.items():
         click.echo(f"{key} = {msgspec.json.encode(value).decode()}")
-    remark(f"\n# {count(report.profile.requests, 'request')} sent. Another model of this server may differ.")
+    print_note(f"\n# {count(report.profile.requests, 'request')} sent. Another model of this server may differ.")
 
 
 def _shorten(text: str) -> str:
@@ -118,8 +120,8 @@ def _shorten(text: str) -> str:
 def _write(config: Config, report: ProbeReport) -> None:
     edit = plan_probed_settings(config, report, os.environ)
     if not edit.is_change:
-        remark(f"{edit.path} has these settings already.")
+        print_note(f"{edit.path} has these settings already.")
         return
-    remark(edit.diff())
+    print_note(edit.diff())
     backup = edit.apply()
-    remark(f"\nWrote {edit.path}. The old file is {backup.name}.")
+    print_note(f"\nWrote {edit.path}. The old file is {backup.name}.")

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dragoman.admin.configuration import base_url
 from dragoman.admin.running_gateway import GatewayClient, find_running
-from dragoman.cli.screen import remark
+from dragoman.cli.screen import print_note
 from dragoman.config import Config, Secret
 from dragoman.net.client import HttpClient
 from dragoman.store import Store
@@ -28,7 +28,7 @@ async def open_gateway(config: Config, key: str | None) -> AsyncIterator[Gateway
             yield GatewayClient(root, key, http)
         else:
             if root is not None:
-                remark(f"A gateway runs at {root}, but $DRAGOMAN_API_KEY is not set: {WITHOUT_KEY}")
+                print_note(f"A gateway runs at {root}, but $DRAGOMAN_API_KEY is not set: {WITHOUT_KEY}")
             async with start_gateway(config) as (own_root, own_key):
                 yield GatewayClient(own_root, own_key, http)
     finally:

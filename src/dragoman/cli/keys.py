@@ -20,7 +20,7 @@ from dragoman.admin.keys import (
     wait_until_rejected,
 )
 from dragoman.cli.completion import complete_keys
-from dragoman.cli.screen import remark, show_json, show_table
+from dragoman.cli.screen import print_note, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, read_settings
 from dragoman.config import Config, Secret
 
@@ -88,7 +88,7 @@ def rotate(name_or_id: str, grace: int, config_file: str | None, as_json: bool) 
     created, acceptance = asyncio.run(_rotate(read_settings(config_file), name_or_id, grace))
     _show_created(created, acceptance, as_json)
     if not as_json:
-        remark(f"The old one is accepted until {_format_time(created.row.old_secret_until)}.")
+        print_note(f"The old one is accepted until {_format_time(created.row.old_secret_until)}.")
 
 
 @command.command("list")
@@ -104,9 +104,9 @@ def list_keys(config_file: str | None, as_json: bool) -> None:
     if rows:
         show_table(HEADINGS, [_format_row(row) for row in rows])
     else:
-        remark("There are no keys yet. `dragoman keys create NAME` makes one; so does the first `dragoman serve`.")
+        print_note("There are no keys yet. `dragoman keys create NAME` makes one; so does the first `dragoman serve`.")
     if config.client_key is not None:
-        remark(asyncio.run(_describe_environment_key(config, config.client_key)))
+        print_note(asyncio.run(_describe_environment_key(config, config.client_key)))
 
 
 @command.command("revoke")
@@ -122,21 +122,21 @@ def revoke(name_or_id: str, config_file: str | None, as_json: bool) -> None:
         return
     click.echo(f'Key "{row.name}" ({row.id}) is revoked.')
     if is_environment_key:
-        remark(f"${client_key_variable(os.environ)} in this shell holds this key: unset it, or set another.")
+        print_note(f"${client_key_variable(os.environ)} in this shell holds this key: unset it, or set another.")
 
 
 def _show_created(created: CreatedKey, acceptance: KeyAcceptance, as_json: bool) -> None:
     row, secret = created.row, created.secret.reveal()
     if acceptance.root is not None and not acceptance.is_accepted:
-        remark(f"The gateway at {acceptance.root} does not accept it: it uses another store.")
+        print_note(f"The gateway at {acceptance.root} does not accept it: it uses another store.")
     if as_json:
         show_json(_fields(row) | {"key": secret})
         return
     kind = "Admin token" if row.role == KeyRole.ADMIN else "Key"
-    remark(f'{kind} "{row.name}" ({row.id}), shown only this once:')
+    print_note(f'{kind} "{row.name}" ({row.id}), shown only this once:')
     click.echo(f"export {KEY_VARIABLE}={secret}")
     if acceptance.is_accepted:
-        remark(f"The gateway at {acceptance.root} accepts it from now on.")
+        print_note(f"The gateway at {acceptance.root} accepts it from now on.")
 
 
 async def _create(config: Config, name: str | None, grant: Grant) -> tuple[CreatedKey, KeyAcceptance]:

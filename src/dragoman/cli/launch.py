@@ -18,7 +18,7 @@ from dragoman.admin.running_gateway import GatewayClient, accepts_key, choose_ke
 from dragoman.cli.completion import complete_models
 from dragoman.cli.gateway import start_gateway
 from dragoman.cli.models import read_ids
-from dragoman.cli.screen import remark
+from dragoman.cli.screen import print_note
 from dragoman.cli.settings import config_option, key_option, read_found_settings, url_option
 from dragoman.config import Config
 from dragoman.net.client import HttpClient
@@ -73,9 +73,9 @@ def command(
 
 def _explain_own_gateway(root: str | None) -> None:
     if root is None:
-        remark("No gateway is running: one is started for this client, and ends with it.")
+        print_note("No gateway is running: one is started for this client, and ends with it.")
     else:
-        remark(
+        print_note(
             f"A gateway runs at {root}, but $DRAGOMAN_API_KEY is not set: "
             "another one is started for this client, and ends with it."
         )
@@ -101,10 +101,10 @@ async def _choose_target(config: Config, launch: Launch, gateway: GatewayClient,
         model = choose_model(RECIPES[launch.recipe], config, None, lambda: ids)
     if model is None:
         raise AdminError("No model is known: no provider lists any. Name one with -m, or run `dragoman doctor`.")
-    remark(f"{launch.program} uses {model} through {gateway.root}.")
+    print_note(f"{launch.program} uses {model} through {gateway.root}.")
     problem = launch.find_problem()
     if problem is not None:
-        remark(problem)
+        print_note(problem)
     return Target(gateway.root, model, find_window(config, model))
 
 
@@ -131,7 +131,7 @@ async def _open_store(config: Config) -> AsyncIterator[Store | None]:
         try:
             await store.open()
         except StoreError as error:
-            remark(f"Usage is not stored: {error}")
+            print_note(f"Usage is not stored: {error}")
             opened = None
         yield opened
     finally:

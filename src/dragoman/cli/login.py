@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.cli.screen import remark
+from dragoman.cli.screen import print_note
 from dragoman.cli.settings import config_option, read_settings
 
 if TYPE_CHECKING:
@@ -110,8 +110,8 @@ def _show(signed_in: "SignedIn") -> None:
     click.echo(f"Signed in. The credential is in {signed_in.file}, readable by you alone.")
     match signed_in.use:
         case CredentialUse.USED:
-            remark("A running gateway uses it from the next request on. `dragoman doctor` checks whether it works.")
+            print_note("A running gateway uses it from the next request on. `dragoman doctor` checks whether it works.")
         case CredentialUse.OVERRIDDEN:
-            remark(f"{section} uses {signed_in.overridden_by} instead: remove `credentials` there to use this one.")
+            print_note(f"{section} uses {signed_in.overridden_by} instead: remove `credentials` there to use this one.")
         case CredentialUse.NOT_LISTED:
-            remark(f'It is not used yet. List it in [{section}]: credentials = ["{signed_in.file}", …]')
+            print_note(f'It is not used yet. List it in [{section}]: credentials = ["{signed_in.file}", …]')

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dragoman.admin.errors import AdminError
 from dragoman.admin.running_gateway import GatewayClient, choose_key
 from dragoman.cli.gateway import open_gateway
-from dragoman.cli.screen import remark, show_json, show_table
+from dragoman.cli.screen import print_note, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, key_option, read_found_settings
 from dragoman.config import Config
 
@@ -38,13 +38,13 @@ def command(config_file: str | None, key: str | None, as_json: bool) -> None:
     log_to_stderr(RemarkFormatter(), logging.WARNING)
     page = asyncio.run(read_page(read_found_settings(config_file), key))
     for provider, problem in page.problems.items():
-        remark(f'Provider "{provider}" could not list its models: {problem}.')
+        print_note(f'Provider "{provider}" could not list its models: {problem}.')
     if as_json:
         show_json(page.data)
     elif page.data:
         show_table(("MODEL", "OWNED BY"), [(model.id, model.owned_by) for model in page.data])
     elif not page.problems:
-        remark("No models: no configured provider lists any. Name some in `models` of its section.")
+        print_note("No models: no configured provider lists any. Name some in `models` of its section.")
     if page.problems and not page.data:
         raise AdminError("No models could be listed. Run: dragoman doctor")
 

@@ -14,7 +14,7 @@ from dragoman.admin.config_file import (
 from dragoman.admin.errors import InvalidArgument
 from dragoman.admin.settings_file import FileEdit
 from dragoman.cli.completion import complete_kinds, complete_providers
-from dragoman.cli.screen import remark, show_json, show_table
+from dragoman.cli.screen import print_note, show_json, show_table
 from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings
 from dragoman.config.presets import Preset, load_presets
 
@@ -51,7 +51,7 @@ def presets(as_json: bool) -> None:
         for name, preset in load_presets().items()
     ]
     show_table(("KIND", "VENDOR", "KEY VARIABLE", "PROTOCOLS"), rows)
-    remark("# `dragoman providers add KIND` adds one.")
+    print_note("# `dragoman providers add KIND` adds one.")
 
 
 @command.command("add")
@@ -110,11 +110,11 @@ def remove(name: str, dry_run: bool, config_file: str | None) -> None:
 def _write(edit: FileEdit, *, is_dry_run: bool) -> None:
     click.echo(edit.diff())
     if is_dry_run:
-        remark("\nNothing was written.")
+        print_note("\nNothing was written.")
         return
     backup = edit.apply()
     old = f" The old file is {backup.name}." if edit.old is not None else ""
-    remark(f"\nWrote {edit.path}.{old} A running gateway uses it within a second.")
+    print_note(f"\nWrote {edit.path}.{old} A running gateway uses it within a second.")
 
 
 def _show_next_step(name: str, preset: Preset | None, api_key: str | None) -> None:
@@ -122,8 +122,8 @@ def _show_next_step(name: str, preset: Preset | None, api_key: str | None) -> No
     if api_key is None and preset is not None and preset.keys:
         variable = next((key for key in preset.keys if os.environ.get(key)), preset.keys[0])
     if variable is not None and not os.environ.get(variable):
-        remark(f"${variable} is not set here: set it where the gateway starts, and restart the gateway.")
-    remark(f"`dragoman doctor` checks it; `dragoman models` lists its models as {name}/….")
+        print_note(f"${variable} is not set here: set it where the gateway starts, and restart the gateway.")
+    print_note(f"`dragoman doctor` checks it; `dragoman models` lists its models as {name}/….")
 
 
 def _check_source(text: str) -> str:

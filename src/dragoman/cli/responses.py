@@ -6,7 +6,7 @@ from datetime import datetime
 import click
 
 from dragoman.admin.stored_responses import open_stored
-from dragoman.cli.screen import remark, show_json, show_table
+from dragoman.cli.screen import print_note, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, read_settings
 from dragoman.store.response_rows import ResponseRow
 
@@ -64,7 +64,7 @@ def delete(id: str, config_file: str | None) -> None:
             await stored.delete(id)
 
     asyncio.run(remove())
-    remark(f"Deleted {id}.")
+    print_note(f"Deleted {id}.")
 
 
 def _describe(row: ResponseRow) -> dict[str, object]:

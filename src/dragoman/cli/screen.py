@@ -36,7 +36,7 @@ def show_table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: 
         click.echo("  ".join(cells).rstrip())
 
 
-def remark(text: str) -> None:
+def print_note(text: str) -> None:
     """Print to stderr what the reader should know and what is not the result."""
     click.echo(text, err=True)
 

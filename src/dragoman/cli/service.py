@@ -16,7 +16,7 @@ from dragoman.admin.service import (
     uninstall_service,
     unit_path,
 )
-from dragoman.cli.screen import remark, show_json, show_table
+from dragoman.cli.screen import print_note, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, read_settings
 from dragoman.config.load import user_config_file
 
@@ -42,9 +42,9 @@ def install(only_print: bool, config_file: str | None) -> None:
         return
     state = install_service(unit_path(os.environ, Path.home()), text, os.environ)
     click.echo(f"{UNIT} is {state.active} ({state.unit}).")
-    remark(f"Its API keys: write NAME=VALUE lines into {environment}, then run: systemctl --user restart dragoman")
-    remark("Its log: journalctl --user -u dragoman -f")
-    remark("To start it at boot, without a login: loginctl enable-linger")
+    print_note(f"Its API keys: write NAME=VALUE lines into {environment}, then run: systemctl --user restart dragoman")
+    print_note("Its log: journalctl --user -u dragoman -f")
+    print_note("To start it at boot, without a login: loginctl enable-linger")
 
 
 @command.command("status")

@@ -8,7 +8,7 @@ import click
 
 from dragoman.admin.gateway_status import GatewayStatus, ProviderState, read_status
 from dragoman.admin.running_gateway import choose_key
-from dragoman.cli.screen import count, remark, show_json, show_table
+from dragoman.cli.screen import count, print_note, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, key_option, read_found_settings, url_option
 
 UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
@@ -36,7 +36,7 @@ def command(url: str | None, config_file: str | None, key: str | None, as_json: 
 
 def _show(status: GatewayStatus) -> None:
     if not status.running:
-        remark(f"No gateway is running at {status.address}. `dragoman serve` starts one.")
+        print_note(f"No gateway is running at {status.address}. `dragoman serve` starts one.")
     else:
         state = "running" if status.ready else "draining: it accepts no new requests"
         click.echo(f"dragoman {status.version or '(version unknown)'} at {status.address}: {state}")

@@ -28,7 +28,7 @@ from dragoman.admin.usage import (
     parse_span,
     read_quotas,
 )
-from dragoman.cli.screen import count, fit, pad, remark, remove_control, show_json, show_table
+from dragoman.cli.screen import count, fit, pad, print_note, remove_control, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, key_option, read_settings
 from dragoman.config import Config
 from dragoman.providers.account_state import Quota
@@ -101,9 +101,9 @@ def command(
 
 def _explain_source(loaded: LoadedUsage) -> None:
     if loaded.gateway_problem:
-        remark(f"The store was read instead of the gateway: {loaded.gateway_problem}")
+        print_note(f"The store was read instead of the gateway: {loaded.gateway_problem}")
     if not loaded.report.whole:
-        remark("This is what your key used; the gateway does not show it what other keys used.")
+        print_note("This is what your key used; the gateway does not show it what other keys used.")
 
 
 def _show_totals(report: UsageReport, by: str, span: UsageSpan, form: str) -> None:
@@ -118,7 +118,7 @@ def _show_totals(report: UsageReport, by: str, span: UsageSpan, form: str) -> No
     elif totals:
         click.echo("\n".join(render_page(totals, by, span)))
     else:
-        remark("No requests in this time. `dragoman usage --since all` shows all requests.")
+        print_note("No requests in this time. `dragoman usage --since all` shows all requests.")
 
 
 def _show_rows(rows: Sequence[UsageRow], form: str) -> None:
@@ -129,7 +129,7 @@ def _show_rows(rows: Sequence[UsageRow], form: str) -> None:
     elif rows:
         show_table(ROW_HEADINGS, [_format_row(row) for row in rows], ROW_HEADINGS[4:])
     else:
-        remark("No requests in this time.")
+        print_note("No requests in this time.")
 
 
 def _show_csv(rows: Sequence[Mapping[str, object]], names: Sequence[str]) -> None:
@@ -158,9 +158,9 @@ def _show_plans(config: Config, as_json: bool) -> int:
     elif report.quotas:
         show_table(PLAN_HEADINGS, [_format_quota(quota) for quota in report.quotas])
     for problem in report.problems:
-        remark(problem)
+        print_note(problem)
     if not report.quotas and not report.problems:
-        remark("No configured provider reports how much of its plan is used.")
+        print_note("No configured provider reports how much of its plan is used.")
     return 1 if report.problems else 0
 
 

@@ -109,9 +109,9 @@ def read_environment(
     reader = _Reader(environ, dotenv, cwd)
     client_key = reader.client_key()
     return EnvironmentSettings(
-        general=reader.general(),
+        general=reader.read_general_settings(),
         kiro=reader.kiro(),
-        apis=tuple(reader.apis(client_key)),
+        apis=tuple(reader.read_api_keys(client_key)),
         client_key=client_key,
         problems=tuple(reader.problems),
         warnings=tuple(reader.warnings),
@@ -149,7 +149,7 @@ class _Reader:
             return Secret(value.strip())
         return None
 
-    def general(self) -> tuple[Setting, ...]:
+    def read_general_settings(self) -> tuple[Setting, ...]:
         settings = (self._setting(name, model, key) for name, (model, key) in GENERAL_NAMES.items())
         return tuple(setting for setting in settings if setting)
 
@@ -189,7 +189,7 @@ class _Reader:
             self.warnings.append(f"{self._origin(name)}: ignored: {error}")
             return None
 
-    def apis(self, client_key: Secret | None) -> list[ApiKeyVariable]:
+    def read_api_keys(self, client_key: Secret | None) -> list[ApiKeyVariable]:
         found = []
         for kind, variable, base_variable in API_KEYS:
             if self._has_vendor_key(variable, client_key):

@@ -87,13 +87,13 @@ class CredentialRound:
         account = self._provider.account
         pool = account.pool
         if pool is None:
-            return self._next_alone()
+            return self._choose_only_member()
         chooser = account.chooser or pool
         self._choice = chooser.choose(self._session, self._model, {*self._excluded, *self._refusals}, pool.clock())
         self._member = None if self._choice is None else self._provider.members[self._choice.member]
         return self._member
 
-    def _next_alone(self) -> Provider | None:
+    def _choose_only_member(self) -> Provider | None:
         if self._refusals:
             return None
         if self._pool is not None:
@@ -106,7 +106,7 @@ class CredentialRound:
         if self._pool is not None and self._choice is not None:
             self._pool.record_success(self._choice.member, self._model, self._session, response)
             if self._provider.account.pool is not None:
-                self._rest_if_spent(self._pool, headers)
+                self._cool_down_if_spent(self._pool, headers)
         self.release()
 
     def note_refusal(self, end: NoReply) -> None:
@@ -119,7 +119,7 @@ class CredentialRound:
         """Note what a failure says about its credential."""
         if self._provider.account.pool is not None:
             start_cooldown(self.member, self._model, failure)
-        elif self._pool is not None and _says_how_long(failure, self._pool.clock()):
+        elif self._pool is not None and _has_account_reset(failure, self._pool.clock()):
             start_cooldown(self.member, self._model, failure)  # there is no other credential to use meanwhile
 
     def release(self) -> None:
@@ -128,7 +128,7 @@ class CredentialRound:
             self._pool.release(self._choice)
         self._choice = None
 
-    def verdict(self, last: NoReply) -> NoReply:
+    def choose_failure(self, last: NoReply) -> NoReply:
         """Return the failure for a client whose request every credential refused: the one that passes soonest."""
         pool, model, refusals = self._provider.account.pool, self._model, self._refusals
         if pool is None:
@@ -150,7 +150,7 @@ class CredentialRound:
         """Return the failure of a round in which no credential could be chosen at all."""
         return NoReply(Failure(Kind.QUOTA, f"No other credential of provider {self._provider.name!r} can be used now."))
 
-    def _rest_if_spent(self, pool: Pool, headers: Headers) -> None:
+    def _cool_down_if_spent(self, pool: Pool, headers: Headers) -> None:
         """Start a cooldown if a successful response says that the allowance is used up."""
         now = pool.clock()
         until = self.member.account.exhausted_until(headers, now)
@@ -195,7 +195,7 @@ def _is_cooling_down(route: Route, providers: Mapping[str, Provider]) -> bool:
     return pool is not None and pool.is_cooling_down(route.model, pool.clock())
 
 
-def _says_how_long(failure: Failure, now: float) -> bool:
+def _has_account_reset(failure: Failure, now: float) -> bool:
     """Whether the upstream itself says that the whole account must wait, and until when."""
     cooldown = COOLDOWNS.get(failure.kind)
     return cooldown is not None and cooldown.whole_account and _seconds_left(failure, now) is not None
@@ -241,7 +241,7 @@ def find_session(call: Call, known: Callable[[str], bool]) -> str | None:
         if isinstance(name, str) and name:
             return name
     try:
-        return _beginning(call.request())
+        return _digest_beginning(call.request())
     except RequestError:  # a body that only its own protocol can read
         return None
 
@@ -280,7 +280,7 @@ def _in_user_id(metadata: object) -> str | None:
         return user_id.rpartition(SESSION_MARK)[2] if SESSION_MARK in user_id else None
 
 
-def _beginning(request: Request) -> str:
+def _digest_beginning(request: Request) -> str:
     """Return everything up to the first user message: it stays the same from turn to turn."""
     digest = blake2b(digest_size=16)
     for turn in request.turns:

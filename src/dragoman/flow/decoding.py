@@ -59,7 +59,7 @@ def read_events(prepared: Prepared, body: bytes, ledger: Ledger, streamed: bool)
     return source.feed(body) + source.finish()
 
 
-def glance(prepared: Passthrough, body: bytes) -> list[Event]:
+def peek_events(prepared: Passthrough, body: bytes) -> list[Event]:
     """Return the events of a body that passes unchanged; none if it cannot be read, as the client may be able to."""
     upstream = prepared.upstream
     try:

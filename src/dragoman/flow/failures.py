@@ -70,7 +70,7 @@ def add_retry_advice(failure: Failure, headers: Headers, now: float, spent_until
     should = BOOLEANS.get((headers.get(b"x-should-retry") or b"").lower())
     wait = failure.retry_after
     if wait is None:
-        moment = _moment(headers.get(b"retry-after"))
+        moment = _parse_date(headers.get(b"retry-after"))
         wait = None if moment is None else max(0.0, float(round(moment - now + clock_skew(headers, now))))
     resets_at = failure.resets_at
     if resets_at is None and wait is None and failure.kind in LIMIT_KINDS:
@@ -82,18 +82,18 @@ def add_retry_advice(failure: Failure, headers: Headers, now: float, spent_until
 
 def clock_skew(headers: Headers, now: float) -> float:
     """Return the seconds by which the local clock is ahead of the upstream's; 0 if its response has no date."""
-    theirs = _moment(headers.get(b"date"))
+    theirs = _parse_date(headers.get(b"date"))
     return 0.0 if theirs is None else now - theirs
 
 
-def resets_by_our_clock(failure: Failure, headers: Headers, now: float) -> Failure:
+def adjust_reset_time(failure: Failure, headers: Headers, now: float) -> Failure:
     """Convert a time in an error body from the upstream's clock to the local one."""
     if failure.resets_at is None:
         return failure
     return replace(failure, resets_at=failure.resets_at + clock_skew(headers, now))
 
 
-def _moment(date: bytes | None) -> float | None:
+def _parse_date(date: bytes | None) -> float | None:
     if date is None:
         return None
     from email.utils import parsedate_to_datetime  # 2 MB, only for errors with a date

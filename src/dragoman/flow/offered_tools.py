@@ -33,7 +33,7 @@ class EarlierRounds(Protocol):
     """The rounds of a reply between which the gateway has run tools."""
 
     @property
-    def ran(self) -> Mapping[str, ToolResult]: ...  # by id, of uses that the client's history left without a result
+    def results(self) -> Mapping[str, ToolResult]: ...  # by id, of uses that the client's history left without a result
 
     def extend(self, request: Request, tools: ServerTools | None) -> Request: ...
 
@@ -83,7 +83,7 @@ async def offer_tools(
         names = {} if tools is None else tools.names
         if rounds is None:
             unrun = find_unrun_uses(request, read_uses, names)
-        request = write_earlier_uses(request, read_uses, names, ledger, None if rounds is None else rounds.ran)
+        request = write_earlier_uses(request, read_uses, names, ledger, None if rounds is None else rounds.results)
     if rounds is not None:
         request = rounds.extend(request, tools)
     return OfferedTools(request, tools, unrun)

@@ -329,7 +329,7 @@ class PassthroughPipe:
         return self._secrets
 
     def feed(self, chunk: bytes) -> bytes:
-        self._see(chunk)
+        self._observe(chunk)
         if self._unwatched and not self._ended_unseen:
             self._ended_unseen = any(ending in self._tail[-TAIL:] + chunk for ending in self._client.end_markers)
         self._tail = chunk if len(chunk) >= TAIL else (self._tail + chunk)[-TAIL:]
@@ -337,7 +337,7 @@ class PassthroughPipe:
 
     def drain(self) -> bytes:
         was_reported = self.watch.failure is not None  # the upstream's own error event has already passed
-        self._see(None)
+        self._observe(None)
         failure = TRUNCATED if self._unwatched else self.watch.failure
         return b"" if was_reported or failure is None else self.break_off(failure)
 
@@ -354,7 +354,7 @@ class PassthroughPipe:
     def finish(self) -> bytes:
         return self._redactor.finish()
 
-    def _see(self, chunk: bytes | None) -> None:
+    def _observe(self, chunk: bytes | None) -> None:
         """Observe a chunk. A bug here is logged, and the stream passes unobserved."""
         if self._unwatched:
             return

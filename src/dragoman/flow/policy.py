@@ -205,7 +205,7 @@ class Policy:
         if not AFTER[end.failure.kind].next_credential:
             return self._after_target_failed(end)
         another = self._round.next()
-        return self._after_target_failed(self._round.verdict(end)) if another is None else self._ask(another)
+        return self._after_target_failed(self._round.choose_failure(end)) if another is None else self._ask(another)
 
     def _after_target_failed(self, end: NoReply) -> Step:
         wait_s = self._retry_wait_s(end.failure)

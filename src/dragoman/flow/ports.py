@@ -89,5 +89,5 @@ class CallState(Protocol):
     async def commit(self) -> bool:
         """Store the reply, once it is complete or its keeper is known; return whether nothing is wrong."""
 
-    def disown(self, data: bytes) -> bytes:
+    def mark_unstored(self, data: bytes) -> bytes:
         """Return the last bytes of a reply that could not be stored, saying so."""

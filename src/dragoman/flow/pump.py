@@ -81,16 +81,16 @@ class Pump:
             wait.extend(now, has_token=False)
         if out and not self._writer.write(out):
             return None
-        return self.patience()
+        return self.choose_timeout()
 
     def _stop(self, failure: Failure) -> None:
         self.is_over = True
         self.failure = failure
 
-    def patience(self) -> float:
+    def choose_timeout(self) -> float:
         """Return how long the next bytes may take; shorter than the deadline where the client must be kept alive."""
         pause_s = LINGER_S if self._pipe.watch.ended else self._pause_s  # all of it may have come in the first read
-        return min(self._wait.left(self._clock()), pause_s)
+        return min(self._wait.seconds_left(self._clock()), pause_s)
 
 
 def is_answering(prepared: Prepared, pipe: Pipe) -> bool:

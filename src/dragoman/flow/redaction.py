@@ -76,9 +76,9 @@ class EventRedactor(RunStage):
             case UsageReported():
                 return (event,)
             case Failed(failure=failure):
-                return (*self._all_released(), Failed(redact_failure(failure, self.secrets)))
+                return (*self._release_all(), Failed(redact_failure(failure, self.secrets)))
             case Ended():
-                return (*self._all_released(), *self._clean_event(event))
+                return (*self._release_all(), *self._clean_event(event))
             case _:
                 return self._clean_event(event)
 
@@ -108,7 +108,7 @@ class EventRedactor(RunStage):
             return ()
         return (Delta(block, MASK if self._finder.partial_length(tail + held) >= SHORTEST else held),)
 
-    def _all_released(self) -> list[Event]:
+    def _release_all(self) -> list[Event]:
         return [event for block in list(self._held) for event in self._release(block)]
 
     def _clean_event(self, event: Event) -> Sequence[Event]:

@@ -167,7 +167,7 @@ class _Turns:
         self._watch = watch
         self._clock = asyncio.get_running_loop().time
         used = {route.provider: runtime.providers.get(route.provider) for route in routes}
-        providers = {name: _never_adjusted(provider) for name, provider in used.items() if provider is not None}
+        providers = {name: _disable_adjustments(provider) for name, provider in used.items() if provider is not None}
         limits = Limits(runtime.config.retry, False, lambda: random.uniform(0.75, 1.25))
         chances = SecondChances(runtime.learned_quirks, call.tenant)
         self._policy = Policy(routes, providers, limits, chances, {})
@@ -208,7 +208,7 @@ class _Turns:
         )
         wait.extend(self._clock(), has_token=True)  # the longest time without data is the only limit
         try:
-            answer = await send(prepared, wait.left(self._clock()), wait.failure)
+            answer = await send(prepared, wait.seconds_left(self._clock()), wait.failure)
         except asyncio.CancelledError:
             self._call.record.note_client_gone(ask.route)
             raise
@@ -245,10 +245,10 @@ class _Turns:
         )
 
 
-def _never_adjusted(provider: Provider) -> Provider:
+def _disable_adjustments(provider: Provider) -> Provider:
     """Return the provider without changes after a refusal: these requests are never built anew."""
     rules = replace(provider.requests, adjust=lambda failure: None)
-    return replace(provider, requests=rules, members=tuple(map(_never_adjusted, provider.members)))
+    return replace(provider, requests=rules, members=tuple(map(_disable_adjustments, provider.members)))
 
 
 class RelayedReply:
@@ -312,7 +312,7 @@ class RelayedReply:
 
     async def _next_piece(self, wait: ReplyDeadline) -> bytes | Failure:
         try:
-            piece = await self._answer.chunk(wait.left(self._clock()))
+            piece = await self._answer.chunk(wait.seconds_left(self._clock()))
         except UpstreamTimeout:
             return wait.failure()
         except ConnectionLost as fault:

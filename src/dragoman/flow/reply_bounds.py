@@ -61,7 +61,7 @@ class ReplyDeadline:
         else:
             self.deadline = min(now + self.timeouts.first_token_s, self._token_deadline)
 
-    def left(self, now: float) -> float:
+    def seconds_left(self, now: float) -> float:
         """Return the seconds until the deadline; never 0, which some timers read as no limit."""
         return max(0.001, self.deadline - now)
 

@@ -41,11 +41,11 @@ def headers_to_forward(headers: Headers, secrets: Secrets = ()) -> list[Header]:
 
 def drop_account_headers(headers: Headers) -> Headers:
     """Return an upstream's headers without those about the gateway's account."""
-    return Headers([field for field in headers if not _tells_of_account(field[0])])
+    return Headers([field for field in headers if not _describes_account(field[0])])
 
 
 @lru_cache(maxsize=1024)
-def _tells_of_account(name: bytes) -> bool:
+def _describes_account(name: bytes) -> bool:
     if name in NOT_OF_ACCOUNT:
         return False
     marked = any(mark in name for mark in ACCOUNT_MARKS)

@@ -111,8 +111,8 @@ class StreamWriter:
     def write(self, data: bytes) -> bool:
         return self._exchange.write(self._take_pending(data))
 
-    async def writable(self) -> None:
-        await self._exchange.writable()
+    async def wait_writable(self) -> None:
+        await self._exchange.wait_writable()
 
     async def send(self, data: bytes) -> None:
         await self._exchange.send(self._take_pending(data))
@@ -144,7 +144,7 @@ class StreamWriter:
     async def _finish(self, end: LastWrites) -> None:
         last, state = self._take_pending(end.joined), self._call.state
         if state is not None and not await state.commit():
-            last = state.disown(last)
+            last = state.mark_unstored(last)
         await self._end(LastWrites(last, end.apart))
 
     async def _end(self, end: LastWrites) -> None:
@@ -264,7 +264,7 @@ class WholeWriter:
     def write(self, data: bytes) -> bool:
         return True
 
-    async def writable(self) -> None:
+    async def wait_writable(self) -> None:
         return
 
     async def send(self, data: bytes) -> None:
@@ -294,7 +294,7 @@ class WholeWriter:
         if state is not None and self._unchanged is not None:
             state.observe(body, whole=True)
         if state is not None and not await state.commit() and self._unchanged is None:
-            body = state.disown(body)
+            body = state.mark_unstored(body)
         self._exchange.respond(200, [*fields, *own_headers(self._call, prepared, fields, whole=True)], body)
 
     async def fail(self, failure: Failure) -> None:

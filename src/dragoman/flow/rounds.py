@@ -58,7 +58,7 @@ class Rounds:
         self._servers: McpServers | None = None
         self.uses = {SEARCH: 0, FETCH: 0}
         self.shown: list[ShownText] = []  # what tools have returned in this reply
-        self.ran: dict[str, ToolResult] = {}  # by id, of uses that the client's history left without a result
+        self.results: dict[str, ToolResult] = {}  # by id, of uses that the client's history left without a result
         self._token: str | None = None  # with which the upstream continues
         self.continuations = 0  # how often it has continued
 
@@ -71,7 +71,7 @@ class Rounds:
         self._history.append((events, results))
         self._output_tokens += output_tokens
 
-    def go_on_with(self, token: str) -> None:
+    def continue_with(self, token: str) -> None:
         """Send the same request again, with this token: its reply is the rest of the one so far."""
         self._token = token
         self.continuations += 1
@@ -186,7 +186,7 @@ class RunTools(Struct, frozen=True):
             reply.call.record.awaits_round = False
             writer.keep_for_end(encoding.feed([hold.end]))
         elif called.is_earlier:
-            rounds.ran.update(results)
+            rounds.results.update(results)
         else:
             rounds.add(hold.events, results, called.output_tokens)
             reply.call.record.rounds += 1
@@ -347,7 +347,7 @@ class ContinuePause(Struct, frozen=True):
         if token is None:
             rounds.add(paused.events, {}, paused.used.output)
         else:
-            rounds.go_on_with(token)
+            rounds.continue_with(token)
             reply.writer.encoding.expect_rounds(paused.blocks, paused.used)
         reply.call.record.awaits_round = True
         reply.call.record.rounds += 1

@@ -15,11 +15,11 @@ from dragoman.flow.decoding import (
     begins_array,
     begins_document,
     begins_events,
-    glance,
     is_named_stream,
     is_stream,
     make_source,
     make_stages,
+    peek_events,
     read_events,
 )
 from dragoman.flow.failures import attribute_failure
@@ -105,7 +105,7 @@ class Turn:
         now = self._clock()
         timeouts = timeouts_for(provider.endpoint.first_token, self._server, is_later_round=ask.rounds is not None)
         self._wait = wait = ReplyDeadline(provider.name, timeouts, now)
-        answer = await send(prepared, wait.left(now), wait.failure)
+        answer = await send(prepared, wait.seconds_left(now), wait.failure)
         if type(answer) is NoReply:  # compared: `isinstance` of a struct that does not fit is slow
             return answer
         self._answer = answer
@@ -165,7 +165,7 @@ class Turn:
         begun = b""
         if not is_named_stream(answer.headers):
             self._wait.extend(self._clock(), has_token=False)
-            first = await receive(prepared, answer.chunk(self._wait.left(self._clock())), self._wait.failure)
+            first = await receive(prepared, answer.chunk(self._wait.seconds_left(self._clock())), self._wait.failure)
             if isinstance(first, Failure):
                 return NoReply(first)
             begun = first
@@ -219,7 +219,7 @@ class Turn:
             due_at = self._writer.pass_on_at(self._held)
         now = self._clock()
         try:
-            return await answer.chunk(min(self._wait.left(now), max(0.001, due_at - now)))
+            return await answer.chunk(min(self._wait.seconds_left(now), max(0.001, due_at - now)))
         except UpstreamTimeout:
             if self._clock() < self._wait.deadline:
                 return None
@@ -263,7 +263,7 @@ class Turn:
         pump = Pump(prepared, pipe, self._writer, self._wait, self._server, self._clock, count)
         while True:
             try:
-                if await answer.stream_to(pump.pass_on, pump.patience()):
+                if await answer.stream_to(pump.pass_on, pump.choose_timeout()):
                     self.ended = True
                     self._writer.keep_for_end(pipe.drain())
                     return
@@ -284,7 +284,7 @@ class Turn:
                     self._break_off(pipe, pump.failure)
                 if pump.is_over:
                     return
-                await self._writer.writable()
+                await self._writer.wait_writable()
 
     def _hold(self, size: int) -> Failure | None:
         """Count the bytes of a stream that is collected into one body; return the failure if there is no room."""
@@ -334,7 +334,7 @@ class Turn:
         body = begun + rest if begun else rest
         size, streamed = len(body), is_stream(prepared.upstream, answer.headers, body)
         if type(prepared) is Passthrough and isinstance(self._writer, WholeWriter) and not streamed:
-            work = partial(glance, prepared, body)
+            work = partial(peek_events, prepared, body)
             seen = work() if size <= LARGE_BYTES else await run_off_loop(size, work)
             return self._pass_document(prepared, answer, self._writer, body, seen)
         ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.config.problems import ConfigError
-from dragoman.flow.failures import add_retry_advice, attribute_failure, redirect_failure, resets_by_our_clock
+from dragoman.flow.failures import add_retry_advice, adjust_reset_time, attribute_failure, redirect_failure
 from dragoman.flow.prepare import IDENTITY, Passthrough, Prepared
 from dragoman.flow.reply_bounds import ERROR_BODY_S, read_error
 from dragoman.flow.response_headers import drop_account_headers, headers_to_forward
@@ -52,7 +52,7 @@ async def send(prepared: Prepared, head_timeout_s: float, late: Callable[[], Fai
 def _refusal(prepared: Prepared, answer: IncomingResponse, body: bytes) -> NoReply:
     now = time.time()
     failure = prepared.upstream.read_error(answer.status, dict(answer.headers), body)
-    failure = attribute_failure(prepared, resets_by_our_clock(failure, answer.headers, now))
+    failure = attribute_failure(prepared, adjust_reset_time(failure, answer.headers, now))
     failure = add_retry_advice(failure, answer.headers, now, prepared.provider.account.exhausted_until)
     if (
         isinstance(prepared, Passthrough)

@@ -166,7 +166,7 @@ class Fields:
     def objects(self, key: str) -> list[Self] | None:
         """Return an array of objects."""
         items = self.items(key)
-        return None if items is None else self._each(items, self.pointer(key))
+        return None if items is None else self._wrap_objects(items, self.pointer(key))
 
     def text_or_objects(self, key: str) -> str | list[Self] | None:
         """Return content, which all protocols allow as a string or an array of parts."""
@@ -177,7 +177,7 @@ class Fields:
         if isinstance(value, str):
             return value
         if isinstance(value, list):
-            return self._each(value, self.pointer(key))
+            return self._wrap_objects(value, self.pointer(key))
         raise self.bad(key, "must be a string or an array")
 
     def need_text(self, key: str) -> str:
@@ -194,7 +194,7 @@ class Fields:
             raise BadField(self.pointer(key), "is required")
         return value
 
-    def _each(self, items: list[object], at: str) -> list[Self]:
+    def _wrap_objects(self, items: list[object], at: str) -> list[Self]:
         fields: list[Self] = []
         for index, item in enumerate(items):
             if not isinstance(item, dict):

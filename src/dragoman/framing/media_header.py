@@ -39,9 +39,9 @@ def image_size(head: bytes) -> Size | None:
     """Return width and height in pixels of a PNG, JPEG, GIF or WebP; None if they cannot be determined."""
     size: Size | None = None
     if head.startswith(_PNG):
-        size = (_big(head, 16, 4), _big(head, 20, 4))
+        size = (_read_big_endian(head, 16, 4), _read_big_endian(head, 20, 4))
     elif head.startswith(_GIFS):
-        size = (_little(head, 6, 2), _little(head, 8, 2))
+        size = (_read_little_endian(head, 6, 2), _read_little_endian(head, 8, 2))
     elif head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         size = _webp_size(head)
     elif head.startswith(b"\xff\xd8"):
@@ -53,7 +53,7 @@ def wav_seconds(head: bytes, size: int) -> float | None:
     """Return the duration of a WAV file of `size` bytes; None if it is not a WAV file or lacks the rate."""
     if head[:4] != b"RIFF" or head[8:12] != b"WAVE" or head[12:16] != b"fmt ":
         return None
-    bytes_per_second = _little(head, 28, 4)
+    bytes_per_second = _read_little_endian(head, 28, 4)
     return size / bytes_per_second if bytes_per_second > 0 else None
 
 
@@ -73,31 +73,31 @@ def _jpeg_size(head: bytes) -> Size | None:
             return None
         marker = head[at + 1]
         if marker in _FRAMES:
-            return _big(head, at + 7, 2), _big(head, at + 5, 2)
+            return _read_big_endian(head, at + 7, 2), _read_big_endian(head, at + 5, 2)
         if marker == 0xFF:  # fill
             at += 1
         elif 0xD0 <= marker <= 0xD8 or marker == 0x01:  # no segment follows
             at += 2
         else:
-            at += 2 + max(2, _big(head, at + 2, 2))
+            at += 2 + max(2, _read_big_endian(head, at + 2, 2))
     return None
 
 
 def _webp_size(head: bytes) -> Size | None:
     match head[12:16]:
         case b"VP8X":
-            return 1 + _little(head, 24, 3), 1 + _little(head, 27, 3)
+            return 1 + _read_little_endian(head, 24, 3), 1 + _read_little_endian(head, 27, 3)
         case b"VP8L" if len(head) >= 25:
-            bits = _little(head, 21, 4)
+            bits = _read_little_endian(head, 21, 4)
             return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
         case b"VP8 ":
-            return _little(head, 26, 2) & 0x3FFF, _little(head, 28, 2) & 0x3FFF
+            return _read_little_endian(head, 26, 2) & 0x3FFF, _read_little_endian(head, 28, 2) & 0x3FFF
     return None
 
 
-def _big(data: bytes, at: int, size: int) -> int:
+def _read_big_endian(data: bytes, at: int, size: int) -> int:
     return int.from_bytes(data[at : at + size], "big")
 
 
-def _little(data: bytes, at: int, size: int) -> int:
+def _read_little_endian(data: bytes, at: int, size: int) -> int:
     return int.from_bytes(data[at : at + size], "little")

@@ -176,7 +176,7 @@ class BackgroundApi:
         exchange.listener = run.output
         fields: dict[str, Json] = msgspec.json.decode(request.fields, type=dict[str, Json])
         items: list[Json] = [one.item for one in state.context.items]
-        exchange.body_arrived(msgspec.json.encode({**fields, "background": False, "input": items}))
+        exchange.set_body(msgspec.json.encode({**fields, "background": False, "input": items}))
 
         async def answer(exchange: Exchange, call: Call) -> None:
             call.state = state

@@ -12,7 +12,7 @@ from dragoman.net.bodies import ByteBudget
 from dragoman.net.detached import CollectedResponse, detached_exchange
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
-from dragoman.protocols.responses.encode_response import Snapshot, encode_made, keep_made, stream_made
+from dragoman.protocols.responses.encode_response import Snapshot, encode_made, encode_stream, keep_made
 from dragoman.protocols.responses.state_items import (
     TRIGGER,
     Compaction,
@@ -64,7 +64,7 @@ class Compactor:
     async def answer_trigger(self) -> None:
         """Answer a request that ends with a trigger: its response is one compaction."""
         call, state, stream = self._call, self._state, self._call.stream
-        state.context = state.context.without(TRIGGER)
+        state.context = state.context.without_type(TRIGGER)
         summary = await self._summarise()
         call.record.stream = stream
         snapshot = Snapshot(state.id, call.model, state.created, self._raw, state.fields)
@@ -74,12 +74,12 @@ class Compactor:
         headers = [*id_headers(call.client, call.id, []), *summary.headers]
         if stream:
             done = self._gateway.runtime.config.server.responses_done
-            data = stream_made(snapshot, output, usage, time, done=done)
+            data = encode_stream(snapshot, output, usage, time, done=done)
             self._exchange.start(200, [(b"content-type", call.stream_type), *headers])
-            self._exchange.finish(data if is_kept else state.disown(data))
+            self._exchange.finish(data if is_kept else state.mark_unstored(data))
         else:
             data = encode_made(snapshot, output, usage, time)
-            self._exchange.respond(200, [JSON, *headers], data if is_kept else state.disown(data))
+            self._exchange.respond(200, [JSON, *headers], data if is_kept else state.mark_unstored(data))
 
     async def answer_compact(self) -> None:
         """Answer POST /responses/compact: the next input, which is the user's messages and one compaction."""

@@ -292,7 +292,7 @@ class RequestHandler:
         """Return what answers a call of this protocol: with what is kept, if it has such a state."""
         if self.responses is None or protocol != self.responses.protocol:
             return answer
-        return partial(self.responses.with_state if keeps else self.responses.with_context, answer)
+        return partial(self.responses.answer_with_state if keeps else self.responses.answer_with_context, answer)
 
     async def _relay(self, path: RelayedPath, request: RoutedRequest) -> None:
         from dragoman.flow.relay import RelayedCall

@@ -17,7 +17,7 @@ from dragoman.flow.offload import run_off_loop
 from dragoman.flow.upstream import Keeper, relay_resource
 from dragoman.http.background import BackgroundApi
 from dragoman.http.compaction import Compactor, note_state
-from dragoman.http.routes import Role, Route, RoutedRequest, nothing_at, respond_json
+from dragoman.http.routes import Role, Route, RoutedRequest, make_not_found, respond_json
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.request import Json
 from dragoman.net.errors import ClientDisconnected
@@ -73,7 +73,7 @@ class ResponsesApi:
         yield Route("DELETE", f"{PATH}/*", Role.CLIENT, self._delete)
         yield Route("POST", f"{PATH}/*", Role.CLIENT, self._post)
 
-    async def with_context(self, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
+    async def answer_with_context(self, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
         """Answer a call with what it refers to; nothing is kept."""
         if self.service.uses_state(call.body):
             raw = await run_off_loop(len(call.body), partial(read_request, call.body))
@@ -81,7 +81,7 @@ class ResponsesApi:
             note_state(call, call.state)
         await answer(exchange, call)
 
-    async def with_state(self, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
+    async def answer_with_state(self, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
         """Answer a call with what it refers to, and keep its reply if the request says so."""
         if not self.service.uses_state(call.body):
             await answer(exchange, call)
@@ -167,7 +167,7 @@ class ResponsesApi:
                 respond_json(request, await self.service.list_input(row, page))
             return
         if what:
-            raise nothing_at(request)
+            raise make_not_found(request)
         after = _read_cursor(parameters)
         row = await self._find(request, id)
         if await self._relay_to_keeper(request, row):
@@ -179,7 +179,7 @@ class ResponsesApi:
 
     async def _delete(self, request: RoutedRequest) -> None:
         if "/" in request.rest:
-            raise nothing_at(request)
+            raise make_not_found(request)
         row = await self._find(request, request.rest)
         if row.keeper:
             await self._relay_to_keeper(request, row)
@@ -193,7 +193,7 @@ class ResponsesApi:
     async def _post(self, request: RoutedRequest) -> None:
         id, _, what = request.rest.partition("/")
         if what != "cancel":
-            raise nothing_at(request)
+            raise make_not_found(request)
         row = await self._find(request, id)
         if not await self._relay_to_keeper(request, row, f"/{what}"):
             respond_json(request, await self.background.cancel(row))
@@ -242,11 +242,11 @@ class ReplayedResponses:
         yield Route("POST", f"{PATH}/compact", Role.CLIENT, partial(infer, NAME, self._compact))
         yield from refuse_state()
 
-    async def with_context(self, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
+    async def answer_with_context(self, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
         call.state = self._restore(call.body)
         await answer(exchange, call)
 
-    async def with_state(self, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
+    async def answer_with_state(self, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
         state, raw = self._restore(call.body), read_request(call.body)
         if state is not None and check_trigger(raw):
             await Compactor(self._gateway, exchange, call, state, raw).answer_trigger()
@@ -307,7 +307,7 @@ class ConversationsApi:
                 shows = includes_opaque(parameters)
                 respond_json(request, await self._conversations.item(owner, id, item, shows_hidden=shows))
             case _:
-                raise nothing_at(request)
+                raise make_not_found(request)
 
     async def _post(self, request: RoutedRequest) -> None:
         owner, raw = self._tenant(request.key), await _read_body(request)
@@ -317,7 +317,7 @@ class ConversationsApi:
             case [id, "items"]:
                 respond_json(request, await self._conversations.add(owner, id, raw))
             case _:
-                raise nothing_at(request)
+                raise make_not_found(request)
 
     async def _delete(self, request: RoutedRequest) -> None:
         owner = self._tenant(request.key)
@@ -327,7 +327,7 @@ class ConversationsApi:
             case [id, "items", item]:
                 respond_json(request, await self._conversations.delete_item(owner, id, item))
             case _:
-                raise nothing_at(request)
+                raise make_not_found(request)
 
 
 async def _read_body(request: RoutedRequest) -> dict[str, Json]:

@@ -73,7 +73,7 @@ def respond_json(request: RoutedRequest, body: bytes, status: int = 200) -> None
     request.exchange.respond(status, [JSON, id_header(request.request_id)], body)
 
 
-def nothing_at(request: RoutedRequest) -> RequestError:
+def make_not_found(request: RoutedRequest) -> RequestError:
     exchange = request.exchange
     return RequestError(Failure(Kind.NOT_FOUND, f"There is nothing at {exchange.method} {exchange.path}."))
 

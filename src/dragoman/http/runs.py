@@ -227,9 +227,9 @@ class RunConnection(NoConnection):
     def blocked(self) -> bool:
         return not self._client.gone and self._client.is_blocked
 
-    async def writable(self) -> None:
+    async def wait_writable(self) -> None:
         try:
-            await self._client.writable()
+            await self._client.wait_writable()
         except ClientDisconnected:
             return  # the run goes on without it
 

@@ -29,7 +29,7 @@ from dragoman.net.headers import Header
 from dragoman.net.request_head import RequestHead
 from dragoman.net.tasks import describe_fault, spawn
 from dragoman.net.websocket import WebSocket
-from dragoman.protocols.responses.encode_response import Snapshot, keep_made, stream_made
+from dragoman.protocols.responses.encode_response import Snapshot, encode_stream, keep_made
 from dragoman.protocols.responses.state_items import read_request
 from dragoman.responses.context import ContextItem
 from dragoman.responses.kept_call import KeptCall
@@ -87,8 +87,8 @@ class LaneConnection(NoConnection):
     def blocked(self) -> bool:
         return self._socket.blocked
 
-    async def writable(self) -> None:
-        await self._socket.writable()
+    async def wait_writable(self) -> None:
+        await self._socket.wait_writable()
 
 
 class EventSender:
@@ -177,7 +177,7 @@ class ResponsesSocket:
                 tasks.create_task(self._watch())
                 while (message := await self._socket.receive()) is not None:
                     if self._socket.blocked:  # a client that does not read is not read from
-                        await self._socket.writable()
+                        await self._socket.wait_writable()
                     self._take(message, tasks)
                 raise _Closed
         except* (_Closed, ClientDisconnected):
@@ -270,7 +270,7 @@ class ResponsesSocket:
         outer = self._request.exchange
         head = RequestHead(fields=_plain_headers(outer), method="POST", path=outer.path, raw_path=outer.raw_path)
         exchange = Exchange(head, LaneConnection(self._socket), outer.buffered.budget)
-        exchange.body_arrived(msgspec.json.encode(body))
+        exchange.set_body(msgspec.json.encode(body))
         sender = EventSender(partial(self._send, lane))
         exchange.listen(sender)
         request_id = f"{self._request.request_id}-{self._number}"
@@ -325,9 +325,9 @@ class ResponsesSocket:
         state = await self._open(lane, body, 0)
         snapshot = Snapshot(state.id, model, state.created, body, state.fields)
         state.reply.take(keep_made(snapshot, (), _NO_USAGE, now()))
-        data = stream_made(snapshot, (), _NO_USAGE, now(), done=False)
+        data = encode_stream(snapshot, (), _NO_USAGE, now(), done=False)
         if not await state.commit():
-            data = state.disown(data)
+            data = state.mark_unstored(data)
         await state.release()
         EventSender(partial(self._send, lane)).on_body(data)
 

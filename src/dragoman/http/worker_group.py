@@ -222,7 +222,7 @@ async def _relay(response: HttpResponse, exchange: Exchange) -> None:
 
     exchange.start(response.status, headers)
     while not await response.stream_to(write, NO_LIMIT_S):
-        await exchange.writable()
+        await exchange.wait_writable()
     exchange.finish()
 
 

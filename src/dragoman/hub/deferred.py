@@ -28,7 +28,7 @@ class Deferred(Generic[P, R]):
             force_setattr(record, name, function)
         return function(*args, **kwargs)
 
-    def stands_in(self, record: Struct, name: str) -> None:
+    def add_place(self, record: Struct, name: str) -> None:
         self._places.append((record, name))
 
 
@@ -36,6 +36,6 @@ def replace_when_called(record: Struct) -> None:
     """Have each deferred function in a record, and in the records that it holds, replaced at its first call."""
     for name, value in asdict(record).items():
         if isinstance(value, Deferred):
-            value.stands_in(record, name)
+            value.add_place(record, name)
         elif isinstance(value, Struct):
             replace_when_called(value)

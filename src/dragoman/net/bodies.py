@@ -62,11 +62,13 @@ class _CollectedBody:
         self._taken = 0
         self.done = False
 
-    def held(self) -> int:
+    @property
+    def buffered_bytes(self) -> int:
         """Return the number of bytes that were not taken yet."""
         return self._data.tell()
 
-    def received(self) -> int:
+    @property
+    def received_bytes(self) -> int:
         return self._taken + self._data.tell()
 
     def take(self) -> bytes:
@@ -75,7 +77,7 @@ class _CollectedBody:
         self._taken += len(data)
         return data
 
-    def content(self) -> bytes:
+    def peek(self) -> bytes:
         """Return all that was not taken."""
         return self._data.getvalue()  # no copy, however large
 
@@ -145,7 +147,7 @@ class ChunkedBody(_CollectedBody):
             raise MalformedBody("a line of the chunked coding is too long")
         self._line += data[at:end]
         self._overhead += end - at
-        if self._overhead > _MAX_OVERHEAD + self.received():
+        if self._overhead > _MAX_OVERHEAD + self.received_bytes:
             raise MalformedBody("the chunked coding outweighs its content")
         if newline >= 0:
             line = bytes(self._line)
@@ -174,7 +176,7 @@ class ChunkedBody(_CollectedBody):
         if match is None:
             raise MalformedBody("malformed chunk size")
         self._missing = int(match[1], 16)
-        if self.received() + self._missing > self._max_bytes:
+        if self.received_bytes + self._missing > self._max_bytes:
             raise BodyTooLarge(f"the body is larger than {self._max_bytes} bytes")
         self._expect = _Expect.CONTENT if self._missing else _Expect.TRAILER
 

@@ -91,14 +91,14 @@ class SendRequest(Protocol):
 class HttpResponse:
     """A response whose head has arrived; its body is read in chunks. It must be closed in every case."""
 
-    __slots__ = ("_connection", "_ended", "_lane", "_unpacking", "_where", "headers", "status")
+    __slots__ = ("_connection", "_ended", "_pool", "_unpacking", "_where", "headers", "status")
 
-    def __init__(self, connection: UpstreamConnection, lane: ConnectionPool) -> None:
+    def __init__(self, connection: UpstreamConnection, pool: ConnectionPool) -> None:
         self.status = connection.status
         self.headers = connection.headers
         self._where = connection.where
         self._connection: UpstreamConnection | None = connection
-        self._lane = lane
+        self._pool = pool
         self._ended = False
         self._unpacking: StreamDecompressor | None = None
         encoding = self.headers.get(b"content-encoding")
@@ -124,7 +124,7 @@ class HttpResponse:
     def stream_to(self, sink: BodySink, timeout_s: float) -> Coroutine[object, object, bool]:
         """Pass chunks to the sink as they arrive. Return True at the end of the body, False if the sink paused it."""
         if self._unpacking is None:
-            return self._pour_raw(sink, timeout_s)
+            return self._copy_raw(sink, timeout_s)
         return stream_chunks(self.chunk, sink, timeout_s)
 
     def read(self, limit: int, timeout_s: float) -> Coroutine[object, object, bytes]:
@@ -135,12 +135,12 @@ class HttpResponse:
         """Return the connection to the pool if the response is complete, else abort it."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._lane.release(connection)
+            self._pool.release(connection)
 
     async def _raw_chunk(self, timeout_s: float) -> bytes:
         connection = self._connection
         if connection is None:
-            return self._after_the_end()
+            return self._read_past_end()
         data = connection.take()
         while not data and connection.phase is not DONE:
             await connection.wait(timeout_s)
@@ -150,10 +150,10 @@ class HttpResponse:
             self.close()
         return data
 
-    async def _pour_raw(self, sink: BodySink, timeout_s: float) -> bool:
+    async def _copy_raw(self, sink: BodySink, timeout_s: float) -> bool:
         connection = self._connection
         if connection is None:
-            return not self._after_the_end()
+            return not self._read_past_end()
         while True:
             piece = connection.take()
             if piece:
@@ -168,7 +168,7 @@ class HttpResponse:
             elif await connection.stream_to(sink, timeout_s):
                 return False
 
-    def _after_the_end(self) -> bytes:
+    def _read_past_end(self) -> bytes:
         if self._ended:
             return b""
         raise ConnectionLost(f"{self._where}: closed by us", sent=True, received=True)
@@ -184,7 +184,7 @@ class HttpResponse:
             return data
         except (InvalidEncoding, SizeLimitExceeded) as error:
             self.close()
-            raise self._corrupt(error) from error
+            raise self._make_invalid_response(error) from error
 
     def _begin_unpacking(self, encoding: bytes) -> None:
         """Decompress the body: some servers compress it although we do not accept any encoding."""
@@ -192,13 +192,13 @@ class HttpResponse:
             chain = make_decoders(encoding)
         except InvalidEncoding as error:
             self.close()
-            raise self._corrupt(error) from error
+            raise self._make_invalid_response(error) from error
         if chain:
             self._unpacking = StreamDecompressor(chain)
         dropped = (b"content-encoding", b"content-length")
         self.headers = Headers([field for field in self.headers if field[0] not in dropped])
 
-    def _corrupt(self, error: Exception) -> InvalidResponse:
+    def _make_invalid_response(self, error: Exception) -> InvalidResponse:
         return InvalidResponse(f"{self._where}: {error}", sent=True, received=True)
 
 
@@ -208,7 +208,7 @@ class HttpClient:
     def __init__(self, *, max_per_host: int = 4096, idle_s: float = 55.0) -> None:
         self._max_per_host = max_per_host
         self._idle_s = idle_s
-        self._lanes: dict[_Origin, ConnectionPool] = {}
+        self._pools: dict[_Origin, ConnectionPool] = {}
         self._closed = False
 
     async def send(self, out: OutgoingRequest, dial: DialOptions = DIRECT, *, head_timeout_s: float) -> HttpResponse:
@@ -223,43 +223,43 @@ class HttpClient:
         if dial.environment_proxies is not None:
             dial = apply_environment_proxies(dial, target.scheme, target.host, target.port)
         head = write_head(out, target, dial.forwarder(target.scheme))
-        lane = self._lane(target, dial)
-        connection = lane.take_idle() or await lane.acquire(dial.connect_timeout_s)
+        pool = self._find_pool(target, dial)
+        connection = pool.take_idle() or await pool.acquire(dial.connect_timeout_s)
         try:
             await _exchange(connection, head, out, head_timeout_s)
         except ConnectionLost as lost:
             if lost.received or not connection.used or self._closed:
                 raise
-            lane.drop_idle()
+            pool.drop_idle()
             if lost.sent and out.method not in _REPEATABLE:
                 raise lost.as_stale() from lost
-            lane = self._lane(target, dial)
-            connection = await lane.acquire_fresh(dial.connect_timeout_s)
+            pool = self._find_pool(target, dial)
+            connection = await pool.acquire_fresh(dial.connect_timeout_s)
             await _exchange(connection, head, out, head_timeout_s)
-        return HttpResponse(connection, lane)
+        return HttpResponse(connection, pool)
 
     async def close(self) -> None:
         """Abort all connections; requests in progress raise ConnectionLost."""
         self._closed = True
-        await asyncio.gather(*(lane.close() for lane in tuple(self._lanes.values())))
+        await asyncio.gather(*(pool.close() for pool in tuple(self._pools.values())))
 
-    def _lane(self, target: ParsedUrl, dial: DialOptions) -> ConnectionPool:
+    def _find_pool(self, target: ParsedUrl, dial: DialOptions) -> ConnectionPool:
         if self._closed:
             raise ConnectionLost(f"{target.where}: the client is closed", sent=False, received=False)
         origin = (target.scheme, target.host, target.port, dial)
-        lane = self._lanes.get(origin)
-        if lane is None:
-            self._lanes[origin] = lane = ConnectionPool(
+        pool = self._pools.get(origin)
+        if pool is None:
+            self._pools[origin] = pool = ConnectionPool(
                 target.where,
                 partial(connect, target, dial),
                 limit=self._max_per_host,
                 idle_s=self._idle_s if dial.keeps_connections else 0.0,
                 on_empty=lambda: self._forget(origin),
             )
-        return lane
+        return pool
 
     def _forget(self, origin: _Origin) -> None:
-        self._lanes.pop(origin, None)
+        self._pools.pop(origin, None)
 
 
 async def _exchange(connection: UpstreamConnection, head: bytes, out: OutgoingRequest, timeout_s: float) -> None:
@@ -288,7 +288,7 @@ def write_head(out: OutgoingRequest, target: ParsedUrl, proxy: Proxy | None) -> 
     """Return the head of a request; raises ValueError, without the value, if a field contains a line break or NUL."""
     fields = _format_fields(out.headers)
     length = b"content-length: %d\r\n" % out.length if out.length or out.method in _WITH_BODY else b""
-    return _opening(out.method, target, proxy) + fields + length + b"\r\n"
+    return _encode_request_line(out.method, target, proxy) + fields + length + b"\r\n"
 
 
 @lru_cache(maxsize=256)
@@ -306,7 +306,7 @@ def _find_invalid_header(headers: tuple[Header, ...]) -> str:
 
 
 @lru_cache(maxsize=512)
-def _opening(method: str, target: ParsedUrl, proxy: Proxy | None) -> bytes:
+def _encode_request_line(method: str, target: ParsedUrl, proxy: Proxy | None) -> bytes:
     """Return the request line and the fields that depend only on the URL and the proxy."""
     verb = method.encode()
     if not _TOKEN.fullmatch(verb):

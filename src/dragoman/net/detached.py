@@ -25,7 +25,7 @@ class NoConnection:
     def must_close(self, exchange: Exchange) -> bool:
         return False
 
-    def reply_ended(self, exchange: Exchange) -> None:
+    def end_reply(self, exchange: Exchange) -> None:
         return
 
     def take_over(self, head: bytes, receive: Callable[[bytes], None]) -> None:
@@ -34,10 +34,10 @@ class NoConnection:
     def drop(self, exchange: Exchange) -> None:
         return
 
-    async def writable(self) -> None:
+    async def wait_writable(self) -> None:
         return
 
-    async def body_arrival(self, exchange: Exchange, *, whole: bool) -> None:
+    async def wait_for_body(self, exchange: Exchange, *, whole: bool) -> None:
         return
 
     def mark_authenticated(self) -> None:

@@ -33,11 +33,11 @@ class ExchangeConnection(Protocol):
     def blocked(self) -> bool: ...
     def write(self, data: bytes) -> bool: ...
     def must_close(self, exchange: "Exchange") -> bool: ...
-    def reply_ended(self, exchange: "Exchange") -> None: ...
+    def end_reply(self, exchange: "Exchange") -> None: ...
     def drop(self, exchange: "Exchange") -> None: ...
     def take_over(self, head: bytes, receive: Callable[[bytes], None]) -> None: ...
-    async def writable(self) -> None: ...
-    async def body_arrival(self, exchange: "Exchange", *, whole: bool) -> None: ...
+    async def wait_writable(self) -> None: ...
+    async def wait_for_body(self, exchange: "Exchange", *, whole: bool) -> None: ...
     def mark_authenticated(self) -> None: ...
 
 
@@ -135,7 +135,7 @@ class Exchange:
     async def body(self) -> bytes:
         """Return the whole body; raises BodyTooLarge, BodyTimeout, BodyMalformed or ClientDisconnected."""
         if self.body_open and self.refusal is None:
-            await self._wire.body_arrival(self, whole=True)
+            await self._wire.wait_for_body(self, whole=True)
         if self.refusal is not None:
             raise self.refusal.copy()
         if self.body_open:
@@ -158,7 +158,7 @@ class Exchange:
                 return piece
             if self.gone:
                 raise ClientDisconnected
-            await self._wire.body_arrival(self, whole=False)
+            await self._wire.wait_for_body(self, whole=False)
 
     @property
     def address(self) -> str:
@@ -178,7 +178,7 @@ class Exchange:
         self.buffered.held = len(content)
         self._body = content
 
-    def body_arrived(self, content: bytes) -> None:
+    def set_body(self, content: bytes) -> None:
         self._body = content
         self.incoming = None
         self.body_open = False
@@ -226,7 +226,7 @@ class Exchange:
     async def send(self, data: bytes) -> None:
         """Write, and wait while the client reads too slowly. Empty data sends only a head that is still held."""
         if not self.write(data):
-            await self.writable()
+            await self.wait_writable()
 
     def write(self, data: bytes) -> bool:
         """Write without waiting. After False, call `writable` before the next write."""
@@ -247,11 +247,11 @@ class Exchange:
         """Whether the client reads more slowly than we write."""
         return self._wire.blocked
 
-    async def writable(self) -> None:
+    async def wait_writable(self) -> None:
         """Wait until the client has read enough of what was written; raises ClientDisconnected."""
         if self.gone:
             raise ClientDisconnected
-        await self._wire.writable()
+        await self._wire.wait_writable()
 
     def finish(self, last: bytes = b"", trailers: Sequence[Header] = ()) -> None:
         """End a streamed response, with `last` in the same write. Trailers are sent only if it is chunked."""
@@ -286,7 +286,7 @@ class Exchange:
 
     def _end(self) -> None:
         self.reply = ResponseState.ENDED
-        self._wire.reply_ended(self)
+        self._wire.end_reply(self)
 
 
 def format_response_head(status: int, fields: Sequence[Header], framing: bytes) -> bytes:

@@ -192,18 +192,18 @@ class ClientConnection(asyncio.Protocol):
             self._refuse_body(exchange, refusal)
             return len(data)
         if incoming.done:
-            exchange.body_arrived(incoming.content())
+            exchange.set_body(incoming.peek())
             self._deadline.clear()
             if waiting is not None:
                 waiting.wake()
         elif waiting is not None and waiting.is_waiting:
-            waiting.note_arrival(incoming.received())
+            waiting.note_arrival(incoming.received_bytes)
             self._body_in_turn += taken
             if self._body_in_turn > _BODY_AT_ONCE:
                 self._body_in_turn = 0
                 self._pause_reading()
                 self._loop.call_soon(self._resume_reading)
-        elif incoming.held() > _UNREAD_HIGH:
+        elif incoming.buffered_bytes > _UNREAD_HIGH:
             self._pause_reading()
         return taken
 
@@ -214,7 +214,7 @@ class ClientConnection(asyncio.Protocol):
         if self._body_wait is not None:
             self._body_wait.wake()
 
-    async def body_arrival(self, exchange: Exchange, *, whole: bool) -> None:
+    async def wait_for_body(self, exchange: Exchange, *, whole: bool) -> None:
         if exchange.gone:
             return
         if exchange.expects_continue and not exchange.started:
@@ -223,7 +223,7 @@ class ClientConnection(asyncio.Protocol):
         self._resume_reading()
         if self._body_wait is None:
             self._body_wait = BodyWait(self._loop, self._deadline, self._limits, self._expire_body)
-        await self._body_wait.wait(0 if exchange.incoming is None else exchange.incoming.received(), whole=whole)
+        await self._body_wait.wait(0 if exchange.incoming is None else exchange.incoming.received_bytes, whole=whole)
 
     def _hold(self, data: bytes | bytearray) -> None:
         self._unread += data
@@ -270,7 +270,7 @@ class ClientConnection(asyncio.Protocol):
     def must_close(self, exchange: Exchange) -> bool:
         return not exchange.keep_alive or exchange.body_open or self._service.is_stopping
 
-    async def writable(self) -> None:
+    async def wait_writable(self) -> None:
         while self.blocked:
             waiter = self._loop.create_future()
             self._write_waiters.append(waiter)
@@ -284,7 +284,7 @@ class ClientConnection(asyncio.Protocol):
         for waiter in waiters:
             wake(waiter)
 
-    def reply_ended(self, exchange: Exchange) -> None:
+    def end_reply(self, exchange: Exchange) -> None:
         self._exchange = self._task = None
         if self._transport.is_closing():
             return
@@ -387,7 +387,7 @@ class ClientConnection(asyncio.Protocol):
     def _expire_body(self) -> None:
         exchange = self._exchange
         if exchange is not None and exchange.incoming is not None and self._body_wait is not None:
-            self._refuse_body(exchange, BodyTimeout(self._body_wait.timeout_message(exchange.incoming.received())))
+            self._refuse_body(exchange, BodyTimeout(self._body_wait.timeout_message(exchange.incoming.received_bytes)))
 
     def _watch_writing(self) -> None:
         self._unwritten = self._transport.get_write_buffer_size()

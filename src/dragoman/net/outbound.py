@@ -180,7 +180,7 @@ class UpstreamConnection(asyncio.Protocol):
             return False
         return not self._arrivals.poll(0)
 
-    def rest(self) -> bool:
+    def end_exchange(self) -> bool:
         """End a DONE exchange; return True if the connection can serve another."""
         transport = self._transport
         if (
@@ -199,7 +199,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Drop the connection at once."""
-        self._break(ConnectionLost(f"{self.where}: closed by us", sent=True, received=self._received))
+        self._break_connection(ConnectionLost(f"{self.where}: closed by us", sent=True, received=self._received))
 
     # Called by the event loop
 
@@ -238,7 +238,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._break(self._lost(exc))
+        self._break_connection(self._make_lost_error(exc))
         if self._timer is not None:
             self._timer.cancel()
         # The parser holds bound methods of this object: without this, only the garbage collector would free it.
@@ -275,11 +275,11 @@ class UpstreamConnection(asyncio.Protocol):
         self._keep_alive = self._parser.should_keep_alive()
         self._news = True
         if self._before_body > HEAD_LIMIT and sum(len(name) + len(value) for name, value in headers) > HEAD_LIMIT:
-            self._break(self._corrupt("the response head is too large"))
+            self._reject("the response head is too large")
             return
         coding = headers.get(b"transfer-encoding")
         if coding is not None and coding.lower() != b"chunked":
-            self._break(self._corrupt("the response uses a transfer-encoding we did not ask for"))
+            self._reject("the response uses a transfer-encoding we did not ask for")
             return
         self._headed = True
         self._ends_at_eof = coding is None and b"content-length" not in headers
@@ -368,7 +368,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Count bytes outside the body; endless heads, interim responses, extensions and trailers are an error."""
         self._overhead += size
         if self._overhead > HEAD_LIMIT and self.phase in (HEAD, BODY):
-            self._break(self._corrupt("the response has too many bytes outside its body"))
+            self._reject("the response has too many bytes outside its body")
 
     def _close_after_stray_bytes(self) -> None:
         self._keep_alive = False
@@ -379,11 +379,11 @@ class UpstreamConnection(asyncio.Protocol):
         if self.phase is DONE:
             self._keep_alive = False
         elif isinstance(error, httptools.HttpParserUpgrade):
-            self._break(self._corrupt("the server switched protocols, which was not requested"))
+            self._reject("the server switched protocols, which was not requested")
         else:
-            self._break(self._corrupt(f"the response is not valid HTTP ({error})"))
+            self._reject(f"the response is not valid HTTP ({error})")
 
-    def _break(self, failure: ConnectionLost) -> None:
+    def _break_connection(self, failure: ConnectionLost) -> None:
         if self.phase in (HEAD, BODY):
             self.phase = BROKEN
             self._failure = failure
@@ -391,10 +391,10 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.abort()
         self._wake()
 
-    def _lost(self, exc: Exception | None) -> ConnectionLost:
+    def _make_lost_error(self, exc: Exception | None) -> ConnectionLost:
         ended = "closed the connection" if exc is None else "broke the connection"
         when = "in the middle of its answer" if self._received else "before it answered"
         return ConnectionLost(f"{self.where} {ended} {when}", sent=not self._unsent, received=self._received)
 
-    def _corrupt(self, reason: str) -> InvalidResponse:
-        return InvalidResponse(f"{self.where}: {reason}", sent=True, received=True)
+    def _reject(self, reason: str) -> None:
+        self._break_connection(InvalidResponse(f"{self.where}: {reason}", sent=True, received=True))

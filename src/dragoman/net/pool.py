@@ -40,7 +40,7 @@ class ConnectionPool:
                 if connection is not None:
                     return connection
                 if len(self._live) < self._limit:
-                    return await self._fresh()
+                    return await self._open_connection()
                 await self._wait(timeout_s)
         finally:
             self._acquiring -= 1
@@ -54,14 +54,14 @@ class ConnectionPool:
                 if self._idle:
                     self._idle.pop(0).abort()
                 await self._wait(timeout_s)
-            return await self._fresh()
+            return await self._open_connection()
         finally:
             self._acquiring -= 1
             self._forget_if_unused()
 
     def release(self, connection: UpstreamConnection) -> None:
         """Take a connection back; it becomes idle if it can serve again, else it is aborted."""
-        if self._drained is not None or not self._idle_s or not connection.rest():
+        if self._drained is not None or not self._idle_s or not connection.end_exchange():
             connection.abort()
             return
         connection.idle_since = self._loop.time()
@@ -83,7 +83,7 @@ class ConnectionPool:
             self._sweep.cancel()
         for waiter in self._waiters:
             if not waiter.done():
-                waiter.set_exception(self._closed_by_us())
+                waiter.set_exception(self._make_closed_error())
         for connection in tuple(self._live):
             connection.abort()
         if self._live or self._acquiring:
@@ -99,23 +99,23 @@ class ConnectionPool:
             connection.abort()
         return None
 
-    async def _fresh(self) -> UpstreamConnection:
-        connection = UpstreamConnection(self._loop, self._where, self._outbox, self._lost)
+    async def _open_connection(self) -> UpstreamConnection:
+        connection = UpstreamConnection(self._loop, self._where, self._outbox, self._remove_lost)
         self._live.add(connection)
         try:
             await self._connect(connection)
             if self._drained is not None:
-                raise self._closed_by_us()
+                raise self._make_closed_error()
             return connection
         except BaseException:
             connection.abort()
-            self._lost(connection)
+            self._remove_lost(connection)
             raise
 
-    def _closed_by_us(self) -> ConnectionLost:
+    def _make_closed_error(self) -> ConnectionLost:
         return ConnectionLost(f"{self._where}: closed by us", sent=False, received=False)
 
-    def _lost(self, connection: UpstreamConnection) -> None:
+    def _remove_lost(self, connection: UpstreamConnection) -> None:
         if connection not in self._live:
             return
         self._live.remove(connection)

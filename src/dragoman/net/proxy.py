@@ -82,27 +82,27 @@ class _Handshake(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def _more(self) -> None:
+    async def _wait_for_data(self) -> None:
         if self._closed:
             raise ProxyRefused("the proxy closed the connection")
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
 
-    async def exactly(self, count: int) -> bytes:
+    async def read_exactly(self, count: int) -> bytes:
         while len(self._buffer) < count:
-            await self._more()
+            await self._wait_for_data()
         data = bytes(self._buffer[:count])
         del self._buffer[:count]
         return data
 
-    async def until(self, mark: bytes) -> bytes:
+    async def read_until(self, mark: bytes) -> bytes:
         start = 0
         while (found := self._buffer.find(mark, start)) < 0:
             if len(self._buffer) > _REPLY_LIMIT:
                 raise ProxyRefused("the proxy's reply is too large")
             start = max(0, len(self._buffer) - len(mark) + 1)
-            await self._more()
-        return await self.exactly(found + len(mark))
+            await self._wait_for_data()
+        return await self.read_exactly(found + len(mark))
 
     def hand_over(self) -> asyncio.Transport:
         if self._closed:
@@ -119,7 +119,7 @@ async def _request_http_tunnel(handshake: _Handshake, proxy: Proxy, host: str, p
     if secret is not None:
         lines.append(b"proxy-authorization: " + secret)
     handshake.transport.write(b"\r\n".join(lines) + b"\r\n\r\n")
-    reply = await handshake.until(b"\r\n\r\n")
+    reply = await handshake.read_until(b"\r\n\r\n")
     version, _, rest = reply.partition(b" ")
     if not version.startswith(b"HTTP/1."):
         raise ProxyRefused("the proxy does not speak HTTP/1")
@@ -134,25 +134,25 @@ async def _request_socks_tunnel(handshake: _Handshake, proxy: Proxy, host: str, 
     await _socks_login(handshake, proxy)
     address = await _socks_address(proxy, host, port)
     handshake.transport.write(b"\x05\x01\x00" + address + port.to_bytes(2, "big"))
-    version, reply, _, kind = await handshake.exactly(4)
+    version, reply, _, kind = await handshake.read_exactly(4)
     if version != 5:
         raise ProxyRefused("the proxy does not speak SOCKS5")
     if reply != 0:
         raise ProxyRefused(f"the proxy says: {_SOCKS_ERRORS.get(reply, f'error {reply}')}")
     match kind:
         case 1:
-            await handshake.exactly(4 + 2)
+            await handshake.read_exactly(4 + 2)
         case 3:
-            await handshake.exactly((await handshake.exactly(1))[0] + 2)
+            await handshake.read_exactly((await handshake.read_exactly(1))[0] + 2)
         case 4:
-            await handshake.exactly(16 + 2)
+            await handshake.read_exactly(16 + 2)
         case _:
             raise ProxyRefused("the proxy's SOCKS5 reply is malformed")
 
 
 async def _socks_login(handshake: _Handshake, proxy: Proxy) -> None:
     handshake.transport.write(b"\x05\x01\x00" if proxy.user is None else b"\x05\x02\x00\x02")
-    version, method = await handshake.exactly(2)
+    version, method = await handshake.read_exactly(2)
     if version != 5:
         raise ProxyRefused("the proxy does not speak SOCKS5")
     if method == 0:
@@ -161,7 +161,7 @@ async def _socks_login(handshake: _Handshake, proxy: Proxy) -> None:
         raise ProxyRefused("the proxy asks for other credentials")
     user, password = proxy.user.encode(), proxy.password.encode()
     handshake.transport.write(bytes((1, len(user))) + user + bytes((len(password),)) + password)
-    _, refused = await handshake.exactly(2)
+    _, refused = await handshake.read_exactly(2)
     if refused:
         raise ProxyRefused("the proxy refused user or password")
 

@@ -169,7 +169,7 @@ class Server:
                 wait.cancel()
 
     async def _wait_empty(self, seconds: float) -> None:
-        self._service.notice_empty()
+        self._service.signal_if_empty()
         try:
             async with asyncio.timeout(seconds):
                 await self._service.empty.wait()

@@ -77,16 +77,16 @@ class Service:
         self.connections.discard(connection)
         self._refused.discard(connection)
         self.admission.discard(connection)
-        self.notice_empty()
+        self.signal_if_empty()
 
-    def notice_empty(self) -> None:
+    def signal_if_empty(self) -> None:
         if self.draining and not self.connections and not self.tasks:
             self.empty.set()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
         log_fault(task)
-        self.notice_empty()
+        self.signal_if_empty()
 
     async def _serve(self, exchange: Exchange) -> None:
         try:
@@ -105,7 +105,7 @@ class Service:
             self._give_up(exchange, 500, "internal error")
         try:
             if exchange.buffered.held > UNCOUNTED_BYTES and not exchange.gone:
-                await exchange.writable()  # the response to a slow reader is still buffered
+                await exchange.wait_writable()  # the response to a slow reader is still buffered
         except ClientDisconnected:
             return
         finally:

@@ -71,8 +71,8 @@ class WebSocket:
         """Whether the client reads more slowly than we write."""
         return self._exchange.is_blocked
 
-    async def writable(self) -> None:
-        await self._exchange.writable()
+    async def wait_writable(self) -> None:
+        await self._exchange.wait_writable()
 
     def send(self, text: str) -> None:
         if self.is_open:

@@ -87,7 +87,7 @@ def _was_capped(reply: ProbeReply) -> bool | None:
     return True if reply.finish_reason == "length" else None
 
 
-def _called_a_tool(reply: ProbeReply) -> bool | None:
+def _has_tool_call(reply: ProbeReply) -> bool | None:
     """Return whether a tool was called; None if the reply ended while thinking, before a call."""
     if reply.calls:
         return True
@@ -169,7 +169,7 @@ ABOUT_TOOLS = (
         },  # there is nothing to look up: only the server can force a call
         "no_required",
         remedy={**LOOK_UP, "tool_choice": NAMED},
-        is_obeyed=_called_a_tool,
+        is_obeyed=_has_tool_call,
         others=({**GREET, "tools": [TOOL], "tool_choice": "required"}, {**LOOK_UP, "tool_choice": "required"}),
         proofs=3,
     ),

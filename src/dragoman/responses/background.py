@@ -17,7 +17,12 @@ from dragoman.hub.ports import KeptReply
 from dragoman.hub.request import Json
 from dragoman.net.exchange import Exchange
 from dragoman.net.tasks import describe_fault, spawn
-from dragoman.protocols.responses.encode_response import QUEUED_EVENTS, end_head, stream_ended, stream_queued
+from dragoman.protocols.responses.encode_response import (
+    QUEUED_EVENTS,
+    encode_queued_stream,
+    encode_stream_end,
+    end_head,
+)
 from dragoman.responses.kept_call import KeptCall
 from dragoman.responses.run_output import RunOutput
 from dragoman.responses.service import ResponseService, now
@@ -133,7 +138,7 @@ class BackgroundRuns:
         row = replace(row, mode=BACKGROUND_STREAM if stream else BACKGROUND)
         run = QueuedRun(msgspec.msgpack.encode(request))
         if stream:
-            run = replace(run, events=stream_queued(snapshot), last_event=QUEUED_EVENTS - 1)
+            run = replace(run, events=encode_queued_stream(snapshot), last_event=QUEUED_EVENTS - 1)
         if not await self._service.ask(self._runs.queue_run(row, items, run, most)):
             message = f"This key has {most} background responses that have not ended (see max_unfinished_per_key)."
             raise RequestError(Failure(Kind.RATE_LIMITED, message, retry_after=RETRY_AFTER_S))
@@ -173,7 +178,7 @@ class BackgroundRuns:
         ending = Ending(status, head, expired_at=expired_at)
         if row.mode == BACKGROUND_STREAM:
             response = await self._service.render(replace(row, status=status, head=head))
-            ending = replace(ending, make_event=lambda number: stream_ended(response, number))
+            ending = replace(ending, make_event=lambda number: encode_stream_end(response, number))
         return await self._runs.end_run(row.owner, row.id, ending, now())
 
     # Running

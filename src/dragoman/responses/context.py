@@ -68,7 +68,7 @@ class Context(Struct, frozen=True):
         if not self.has_stored:
             check_context((), [one.item for one in self.items])
 
-    def without(self, type: str) -> "Context":
+    def without_type(self, type: str) -> "Context":
         """Return the context without input items of this type."""
         return replace(self, items=tuple(one for one in self.items if type_of(one.item) != type))
 

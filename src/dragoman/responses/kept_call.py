@@ -208,7 +208,7 @@ class KeptCall:
 
     async def commit(self) -> bool:
         if self.committed is None and self.keeps and not self.in_background:
-            row = self._kept_elsewhere() or (None if self.taken is None else self.describe(self.taken))
+            row = self._describe_kept_elsewhere() or (None if self.taken is None else self.describe(self.taken))
             if row is not None:
                 self.committed = await self._save(*row)
                 await self.release()
@@ -222,7 +222,7 @@ class KeptCall:
         if lock is not None:
             await lock.release()
 
-    def disown(self, data: bytes) -> bytes:
+    def mark_unstored(self, data: bytes) -> bytes:
         before, found, after = data.rpartition(_STORED)
         return before + _NOT_STORED + after if found else data
 
@@ -255,7 +255,7 @@ class KeptCall:
             rows = (_output_row(item.id, item.body, item.hidden) for item in reply.items)
             self.memory(self.id, (*self.context.earlier, *self.context.items, *map(restore, rows)))
 
-    def _kept_elsewhere(self) -> "tuple[ResponseRow, Sequence[ItemRow], Sequence[bytes]] | None":
+    def _describe_kept_elsewhere(self) -> "tuple[ResponseRow, Sequence[ItemRow], Sequence[bytes]] | None":
         if self._keeper is None:
             return None
         provider, account, id = self._keeper

@@ -34,7 +34,7 @@ class RunOutput:
     def is_blocked(self) -> bool:
         return not self._can_write.is_set()
 
-    async def writable(self) -> None:
+    async def wait_writable(self) -> None:
         await self._can_write.wait()
 
     def on_head(self, status: int, headers: Sequence[Header]) -> None:
@@ -97,5 +97,5 @@ class RunConnection(NoConnection):
     def blocked(self) -> bool:
         return self._output.is_blocked
 
-    async def writable(self) -> None:
-        await self._output.writable()
+    async def wait_writable(self) -> None:
+        await self._output.wait_writable()

@@ -142,7 +142,7 @@ class CiteLinks:
         """Return the text that is held of blocks which will not be closed."""
         out: list[Event] = []
         for block, rest in self._held.items():
-            out += self._plain(block, rest)
+            out += self._pass_plain(block, rest)
         self._held.clear()
         return out
 
@@ -155,7 +155,7 @@ class CiteLinks:
             link = _LINK.match(text, start, end)
             source = None if link is None else self._sources.find(link.group(1))
             if link is not None and source is not None:
-                out += self._plain(block, text[place:start])
+                out += self._pass_plain(block, text[place:start])
                 out += self._cite(block, link.group(), source)
                 place = link.end()
             elif link is None and len(text) <= end and _BEGINNING.fullmatch(text, start):
@@ -163,9 +163,9 @@ class CiteLinks:
             start = text.find("[", max(place, start + 1))
         cut = len(text) if start < 0 else start
         self._held[block] = text[cut:]
-        return out + self._plain(block, text[place:cut])
+        return out + self._pass_plain(block, text[place:cut])
 
-    def _plain(self, block: int, text: str) -> list[Event]:
+    def _pass_plain(self, block: int, text: str) -> list[Event]:
         return [*self._reopen(block), self._pass(block, text)] if text else []
 
     def _cite(self, block: int, text: str, citation: Citation) -> list[Event]:

@@ -159,7 +159,7 @@ class Guard(RunStage):
             return ()
         phase = REPLY[self._phase][type(event)]
         if isinstance(phase, str):
-            return self._trip(phase)
+            return self._report_violation(phase)
         self._phase = phase
         # Types are compared: a struct's class pattern that does not fit is slow.
         if type(event) is Started:
@@ -189,7 +189,7 @@ class Guard(RunStage):
     def _step(self, event: Opened | Delta | OpaqueAdded | CitationAdded | ToolReturned | Closed) -> Sequence[Event]:
         state = BLOCKS[self._blocks.get(event.block, BlockState.UNKNOWN)][type(event)]
         if isinstance(state, str):
-            return self._trip(state)
+            return self._report_violation(state)
         if type(event) is Opened:
             state = KINDS[type(event.what)]
             self._open += 1
@@ -202,7 +202,7 @@ class Guard(RunStage):
         self._blocks[event.block] = state
         return (event,)
 
-    def _trip(self, why: str) -> Sequence[Event]:
+    def _report_violation(self, why: str) -> Sequence[Event]:
         self._on_trip(why)
         if self._phase is Phase.OVER:  # the client has already received the end
             self._phase = Phase.SILENT

@@ -101,7 +101,7 @@ class TagSplitter:
                 case _Phase.START:
                     text = self._start(text)
                 case _Phase.THINKING:
-                    text = self._think(text, segments)
+                    text = self._split_reasoning(text, segments)
                 case _Phase.GAP:
                     text = self._skip(text)
                 case _Phase.PLAIN:
@@ -134,7 +134,7 @@ class TagSplitter:
         self._phase = _Phase.PLAIN
         return text
 
-    def _think(self, text: str, segments: list[Segment]) -> str:
+    def _split_reasoning(self, text: str, segments: list[Segment]) -> str:
         """Add the reasoning up to the closing tag to `segments`; return the text after the tag."""
         closing = self._closing
         at = 0  # the code marks are processed up to here

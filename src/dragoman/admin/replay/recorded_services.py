@@ -97,7 +97,7 @@ class RecordedResponse:
     async def chunk(self, timeout_s: float) -> bytes:
         if self._is_closed:
             raise ConnectionLost("closed by the gateway", sent=True, received=True)
-        due = self._due()
+        due = self._find_due_time()
         wait_s = timeout_s + 1 if due is None else due - asyncio.get_running_loop().time()
         if wait_s > timeout_s:
             await asyncio.sleep(timeout_s)
@@ -121,7 +121,7 @@ class RecordedResponse:
     def close(self) -> None:
         self._is_closed = True
 
-    def _due(self) -> float | None:
+    def _find_due_time(self) -> float | None:
         """Return when the next chunk or the end arrives; None where the capture has nothing more."""
         if self._chunks:
             return self._began + self._chunks[-1].at

@@ -95,7 +95,7 @@ async def _rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
     keyring = _Keyring(capture.settings.owner)
     handler = make_handler(gateway, keyring, partial(restore_state, lookups))
     exchange = Exchange(_make_head(capture), NoConnection(HOST), ByteBudget(UNLIMITED_BYTES))
-    exchange.body_arrived(capture.request.body)
+    exchange.set_body(capture.request.body)
     await _serve(handler, exchange, capture)
     if collector.job is None:
         raise AdminError(f"{capture.request.method} {capture.request.path} calls no model, so it cannot be replayed.")

@@ -297,7 +297,7 @@ class FeedStream:
         watcher = self._watcher
         if not watcher.woken.is_set():
             return b""
-        if watcher.count_pending() * ROW_BYTES > self._left():
+        if watcher.count_pending() * ROW_BYTES > self._count_allowance():
             return self._event("rows", {"rows": [], "gone": [], "totals": watcher.totals, "behind": True})
         taken = watcher.take()
         about = {**self._about, "is_partial": taken.is_partial}
@@ -306,10 +306,10 @@ class FeedStream:
         return hello + self._event("rows", rows, watcher.position)
 
     def _render_frames(self) -> bytes:
-        taken = None if self._frames is None else self._frames.take(int(self._left()))
+        taken = None if self._frames is None else self._frames.take(int(self._count_allowance()))
         return b"" if taken is None else self._event("frames", taken)
 
-    def _left(self) -> float:
+    def _count_allowance(self) -> float:
         """Return how many bytes may be sent now."""
         now = time.monotonic()
         self._allowance = min(BURST_BYTES, self._allowance + (now - self._counted_at) * BYTES_PER_S)

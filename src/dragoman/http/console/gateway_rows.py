@@ -82,7 +82,7 @@ class Watcher:
         """Return how many rows have changed since the last call of `take`, or more."""
         pending = 0
         for log in self._rows.logs:
-            changes = log.since(self._seen[log.epoch]) if log.epoch in self._seen else None
+            changes = log.list_changes_since(self._seen[log.epoch]) if log.epoch in self._seen else None
             pending += len(log.rows) if changes is None else sum(len(change.changed) for change in changes)
         return pending
 
@@ -96,7 +96,7 @@ class Watcher:
         """Return what changed since the last call: whole rows or changed fields, each with its number."""
         self.woken.clear()
         logs = self._rows.logs
-        missed = {log.epoch: log.since(self._seen[log.epoch]) for log in logs if log.epoch in self._seen}
+        missed = {log.epoch: log.list_changes_since(self._seen[log.epoch]) for log in logs if log.epoch in self._seen}
         is_partial = self._rows.is_partial
         is_whole = not self._seen or None in missed.values() or not self._seen.keys() <= missed.keys()
         is_whole |= is_partial != self._is_partial
@@ -113,10 +113,10 @@ class Watcher:
             if log.epoch not in missed:
                 changed |= log.rows
         self._seen = {log.epoch: log.number for log in logs}
-        visible = [{"number": number, **row} for number, row in changed.items() if self._sees(number)]
+        visible = [{"number": number, **row} for number, row in changed.items() if self._shows_row(number)]
         return Taken(visible, sorted(gone), is_whole, is_partial)
 
-    def _sees(self, number: int) -> bool:
+    def _shows_row(self, number: int) -> bool:
         row = self._rows.find_row(number)
         return row is not None and self.key in (None, row["key"])
 
@@ -244,7 +244,7 @@ class GatewayRows:
         self._note_poll()
         log = self._live.log
         position, known = read_position(question["position"]), read_position(question["known"])
-        changes = log.since(position[log.epoch]) if log.epoch in position else None
+        changes = log.list_changes_since(position[log.epoch]) if log.epoch in position else None
         rows = None if changes is not None and log.epoch in known else log.rows
         totals = {
             key: self._live.count_totals(None if key == EVERY_KEY else key) for key in question["keys"].split(",")

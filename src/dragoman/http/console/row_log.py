@@ -52,7 +52,7 @@ class RowLog:
         while len(self._gone) > MAX_GONE:
             self._first = self._gone.popleft()[0]
 
-    def since(self, number: int) -> list[Change] | None:
+    def list_changes_since(self, number: int) -> list[Change] | None:
         """Return the changes after the one with this number, or one for all of them; None if they are not known."""
         if not self._first <= number <= self.number:
             return None

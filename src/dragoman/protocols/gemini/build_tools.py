@@ -43,7 +43,7 @@ def build_tools(request: Request, target: Target, ledger: Ledger) -> Offered:
     if request.protocol == NAME and any(tool.strict for tool in functions):
         config = _validate(config)
     if hosted and declared:
-        config = _mix(config)
+        config = _allow_mixed_tools(config)
     if config:
         body["toolConfig"] = config
     return Offered(body, bool(declared))
@@ -143,7 +143,7 @@ def _validate(config: Wire) -> Wire:
     return {**config, "functionCallingConfig": {**calling, "mode": "VALIDATED"}}
 
 
-def _mix(config: Wire) -> Wire:
+def _allow_mixed_tools(config: Wire) -> Wire:
     """Return the configuration with which functions and tools that Google runs may stand side by side."""
     calling = config.get("functionCallingConfig")
     calling = dict(calling) if isinstance(calling, dict) else {"mode": "AUTO"}

@@ -242,7 +242,7 @@ def _parse_choice(calling: ProtoFields | None, tools: tuple[Tool, ...]) -> tuple
     """Return the choice of functionCallingConfig, and the tools: those of a mode that validates calls are strict."""
     if calling is None:
         return None, tools
-    mode = calling.word("mode") or _UNSPECIFIED
+    mode = calling.enum_name("mode") or _UNSPECIFIED
     names = calling.texts("allowedFunctionNames")
     if mode == _UNSPECIFIED:
         return None, tools
@@ -275,7 +275,7 @@ def _parse_count(settings: ProtoFields) -> int | None:
 
 def _parse_thinking(thinking: ProtoFields) -> Reasoning:
     """Return the reasoning settings: a budget, where 0 is off and -1 leaves it to the model, or a level."""
-    budget, level = thinking.integer("thinkingBudget"), thinking.word("thinkingLevel")
+    budget, level = thinking.integer("thinkingBudget"), thinking.enum_name("thinkingLevel")
     shows = thinking.flag("includeThoughts")
     effort = level.lower() if level and level != "THINKING_LEVEL_UNSPECIFIED" else None
     if effort is not None and effort not in _LEVELS:
@@ -305,7 +305,7 @@ def _parse_format(settings: ProtoFields) -> Format | None:
         raise settings.bad(json_key, "cannot be set beside responseSchema: remove one of them")
     media_type = settings.text("responseMimeType", "")
     if media_type not in ("", _JSON_TYPE, _TEXT_TYPE):
-        settings.unread("responseMimeType")
+        settings.mark_unread("responseMimeType")
         return None
     key = json_key or "responseSchema"
     schema = settings.raw(key)
@@ -326,11 +326,11 @@ def _parse_modalities(settings: ProtoFields, start: int) -> Ext:
 
 
 def _parse_tier(top: ProtoFields) -> str | None:
-    tier = top.word("serviceTier")
+    tier = top.enum_name("serviceTier")
     if tier is None or tier.endswith("UNSPECIFIED"):
         return None
     if tier.removeprefix("SERVICE_TIER_") not in _TIERS:
-        top.unread("serviceTier")
+        top.mark_unread("serviceTier")
         return None
     return _TIERS[tier.removeprefix("SERVICE_TIER_")]
 

@@ -50,7 +50,7 @@ class ProtoFields(Fields):
         """Return a key in the client's spelling."""
         return self._written.get(key, key)
 
-    def unread(self, key: str) -> None:
+    def mark_unread(self, key: str) -> None:
         """Count a field as not read after all: it is lost unless its own protocol gets it."""
         self._read.discard(key)
 
@@ -80,7 +80,7 @@ class ProtoFields(Fields):
                 raise self.bad(key, "must be an integer") from None
         return default if value is None else super().integer(key)
 
-    def word(self, key: str) -> str | None:
+    def enum_name(self, key: str) -> str | None:
         """Return the value of an enum, which may be in any case, in upper case."""
         value = self.text(key)
         return None if value is None else value.upper()

@@ -63,13 +63,13 @@ class _PartialCall:
         if self._stops > MAX_EARLY_CHECKS and self.length < self._next_check:
             return None
         self._next_check = 2 * self.length
-        return self.whole()
+        return self.complete()
 
     @property
     def text(self) -> str:
         return "".join(self.pieces)
 
-    def whole(self) -> Call | None:
+    def complete(self) -> Call | None:
         text = self.text
         if self.stopped and not text.strip():
             text = EMPTY
@@ -143,7 +143,7 @@ class Calls:
         calls: list[Call] = []
         truncated: list[TruncatedCall] = []
         for partial in list(self._partial.values()):
-            whole = partial.whole()
+            whole = partial.complete()
             if whole is None:
                 truncated.append(TruncatedCall(partial.id, partial.name, partial.text))
             else:

@@ -59,7 +59,7 @@ class ToolBuilder:
                 )
             return None
         if choice.allowed is not None:
-            tools = [self._name_allowed(name) for name in choice.allowed]
+            tools = [self._encode_allowed(name) for name in choice.allowed]
             mode = "required" if choice.pick is Pick.REQUIRED else "auto"
             return {"type": "allowed_tools", "mode": mode, "tools": tools}
         if choice.pick is not Pick.NAMED:
@@ -73,7 +73,7 @@ class ToolBuilder:
         named: Wire = {"type": "custom" if choice.custom else "function", "name": choice.name}
         return named if choice.namespace is None else {**named, "namespace": choice.namespace}
 
-    def _name_allowed(self, name: str) -> Wire:
+    def _encode_allowed(self, name: str) -> Wire:
         return self._other_tools.get(name) or {"type": "function", "name": name}
 
     @cached_property

@@ -194,7 +194,7 @@ class Encoder:
         item = OpenItem(event.what, self._next_index(), self._context.new_id)
         self._open[event.block] = item
         self._has_text = self._has_text or type(event.what) in (TextBlock, RefusalBlock)
-        frames.append(self._encode_added(item.index, item.initial()))
+        frames.append(self._encode_added(item.index, item.encode_initial()))
         # A reasoning item without text has no part.
         if item.events.prefix != "rs_":
             frames += self._open_part(item)
@@ -296,7 +296,7 @@ class Encoder:
         if closed is None:
             return ()
         self._closed_item = None
-        final = closed.final(status if closed.index == self._indexes - 1 else "completed")
+        final = closed.encode_final(status if closed.index == self._indexes - 1 else "completed")
         state, hidden = self._context.state, None
         if state is not None and state.hides_opaque and "encrypted_content" in final:
             hidden = str(final.pop("encrypted_content"))

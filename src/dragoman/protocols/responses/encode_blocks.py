@@ -162,11 +162,11 @@ class OpenItem:
             return item
         return {"id": self.id, "type": "message", "status": status, "role": "assistant", "content": parts}
 
-    def initial(self) -> Item:
+    def encode_initial(self) -> Item:
         """Return the item as it is announced, without content."""
         return self.item("in_progress", "", [])
 
-    def final(self, status: str) -> Item:
+    def encode_final(self, status: str) -> Item:
         """Return the item as it ended; a reasoning item without text has an empty summary."""
         text = "".join(self.text)
         parts: list[Json] = [self.part(text)] if self.events.part and self.head is not None else []
@@ -204,7 +204,7 @@ class HostedItem:
         self.index = index
         self.item = item
 
-    def final(self, status: str) -> Item:
+    def encode_final(self, status: str) -> Item:
         return self.item
 
 

@@ -170,7 +170,7 @@ def encode_made(snapshot: Snapshot, items: Sequence[Item], usage: Raw | None, co
     return bytes(snapshot.response("completed", output, usage, completed=completed))
 
 
-def stream_made(snapshot: Snapshot, items: Sequence[Item], usage: Raw | None, completed: int, *, done: bool) -> bytes:
+def encode_stream(snapshot: Snapshot, items: Sequence[Item], usage: Raw | None, completed: int, *, done: bool) -> bytes:
     """Return the same as a stream of events; `done`: with [DONE] at its end."""
     begun = snapshot.response("in_progress")
     events: list[tuple[str, Item]] = [
@@ -185,13 +185,13 @@ def stream_made(snapshot: Snapshot, items: Sequence[Item], usage: Raw | None, co
     return b"".join([*frames, _DONE] if done else frames)
 
 
-def stream_queued(snapshot: Snapshot) -> bytes:
+def encode_queued_stream(snapshot: Snapshot) -> bytes:
     """Return the QUEUED_EVENTS events that announce a response that is queued."""
     queued: Item = {"response": snapshot.response("queued")}
     return _encode_event("response.created", queued, 0) + _encode_event("response.queued", queued, 1)
 
 
-def stream_ended(response: bytes, number: int) -> bytes:
+def encode_stream_end(response: bytes, number: int) -> bytes:
     """Return the last event of a response that failed or was cancelled, for which there is no event of its own."""
     return _encode_event("response.failed", {"response": Raw(response)}, number)
 

@@ -143,7 +143,7 @@ class Conversation:
         summary = open_compaction(item.need_text("encrypted_content"))
         if summary is None:
             raise BadRequest(item.at, f"{item.at} is {_COMPACTED_ELSEWHERE}.")
-        self._add_turn(Turn(Role.USER, (Text(summary.introduced, item.at),), item.at, unread_fields(item)))
+        self._add_turn(Turn(Role.USER, (Text(summary.text_for_model, item.at),), item.at, unread_fields(item)))
 
     def _read_foreign(self, type_: str, item: Fields) -> None:
         foreign = Foreign(type_, {"type": type_, **_read_whole(item)}, item.at)

@@ -285,7 +285,7 @@ class Compaction(Struct, frozen=True):
     owner: str  # digest of the tenant it was written for
 
     @property
-    def introduced(self) -> str:
+    def text_for_model(self) -> str:
         """Return the text that a model reads."""
         return _SUMMARY_INTRODUCTION + self.summary
 

@@ -176,11 +176,11 @@ def find_source(config: CodexProviderConfig, environ: Mapping[str, str]) -> Call
         return lambda: configured_file
     places = codex_credential_paths(environ, home) if home is not None else ()
 
-    def found() -> Source[Credential]:
+    def find_saved() -> Source[Credential]:
         path = next((path for path in places if path.is_file()), None)
         return NoCredential() if path is None else AuthFile(path)
 
-    return found
+    return find_saved
 
 
 class Codex:

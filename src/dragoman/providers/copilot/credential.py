@@ -156,17 +156,21 @@ def find_source(config: CopilotProviderConfig, environ: Mapping[str, str]) -> Ca
         return lambda: given
     places = copilot_credential_paths(environ, home) if home is not None else ()
 
-    def found() -> Source[Session]:
+    def find_saved() -> Source[Session]:
         own = next((path for path in places[:1] if path.is_file()), None)
         if own is None and environ.get(VARIABLE):
             return GithubToken(lambda: environ[VARIABLE].strip(), VARIABLE, mode)
         path = own or next((path for path in places if path.is_file() and _holds(path, domain)), None)
-        return GithubToken(_nothing, "no credential", mode) if path is None else TokenFile(path, domain, mode)
+        return (
+            GithubToken(_refuse_without_credential, "no credential", mode)
+            if path is None
+            else TokenFile(path, domain, mode)
+        )
 
-    return found
+    return find_saved
 
 
-def _nothing() -> str:
+def _refuse_without_credential() -> str:
     raise CredentialError(f"no credential found. Run {REMEDY}, or set ${VARIABLE} or `credentials`")
 
 

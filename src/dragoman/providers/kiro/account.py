@@ -55,7 +55,7 @@ class AccountProfile:
                 await self._fetch()
             if self._found is None:
                 if needed:
-                    raise RequestError(self._list_failure or self._missing())
+                    raise RequestError(self._list_failure or self._missing_profile())
                 return None
             self._hosts.update(credential, self._found)
         return self._check_region(known or self._found or "")
@@ -105,7 +105,7 @@ class AccountProfile:
             return None
         return next((profile.arn for profile in listed if read_region(profile.arn)), None)
 
-    def _missing(self) -> Failure:
+    def _missing_profile(self) -> Failure:
         now = self._hosts.current
         message = (
             f"the account has no profile, and {now.chat} rejects requests without one. Set `profile_arn`, or, "

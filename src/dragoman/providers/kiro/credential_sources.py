@@ -89,11 +89,11 @@ class _Row(Struct, frozen=True):
 
 class Database(FileSource):
     def read(self) -> Credential:
-        return self._with(self._credential)
+        return self._run_with_database(self._credential)
 
     def write(self, consumed: Credential, fresh: Credential) -> bool:
         """Write the new tokens; return False if another program has renewed the stored ones."""
-        return self._with(lambda connection: _replace_tokens(connection, consumed, fresh))
+        return self._run_with_database(lambda connection: _replace_tokens(connection, consumed, fresh))
 
     def _credential(self, connection: apsw.Connection) -> Credential:
         row = _find_row(connection)
@@ -121,7 +121,7 @@ class Database(FileSource):
         )
         return check_credential(credential, self.location)
 
-    def _with(self, work: Callable[[apsw.Connection], T]) -> T:
+    def _run_with_database(self, work: Callable[[apsw.Connection], T]) -> T:
         try:
             connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
             try:

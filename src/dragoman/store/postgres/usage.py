@@ -95,7 +95,7 @@ ORDER = "ORDER BY id DESC"
 
 async def search_requests(connection: asyncpg.Connection, search: RequestSearch) -> RequestPage:
     """Return a page of requests."""
-    last = await _last_examined(connection, search) if search.conditions else None
+    last = await _find_last_examined(connection, search) if search.conditions else None
     statement = filter_all(search, last, SEARCH_DIALECT)
     found = await connection.fetch(
         f"SELECT {', '.join(COLUMNS)} FROM dragoman.usage WHERE {statement.where}"  # noqa: S608 - names of our own fields
@@ -105,7 +105,7 @@ async def search_requests(connection: asyncpg.Connection, search: RequestSearch)
     return make_page(search, tuple(UsageRow(*columns) for columns in found), last)
 
 
-async def _last_examined(connection: asyncpg.Connection, search: RequestSearch) -> bytes | None:
+async def _find_last_examined(connection: asyncpg.Connection, search: RequestSearch) -> bytes | None:
     statement = narrow(search, SEARCH_DIALECT)
     found = await connection.fetchrow(
         f"SELECT id FROM dragoman.usage WHERE {statement.where} {ORDER} LIMIT 1 OFFSET {MAX_EXAMINED}",  # noqa: S608

@@ -97,7 +97,7 @@ def add_items(connection: apsw.Connection, owner: str, items: Sequence[ItemRow])
     return sum(_insert_items(connection, [(owner, item) for item in items]).values())
 
 
-def refer(connection: apsw.Connection, owner: str, digests: Iterable[bytes]) -> None:
+def add_references(connection: apsw.Connection, owner: str, digests: Iterable[bytes]) -> None:
     _count_references(connection, [(owner, digest) for digest in digests])
 
 
@@ -150,7 +150,7 @@ def extend_conversation(
 ) -> None:
     add_items(connection, owner, items)
     digests = (*digests, *(item.digest for item in items))
-    refer(connection, owner, digests)
+    add_references(connection, owner, digests)
     query = "SELECT coalesce(max(place), 0) FROM conversation_items WHERE owner = ? AND conversation = ?"
     [last] = only_row(connection.execute(query, (owner, conversation)))
     connection.executemany(
@@ -236,7 +236,7 @@ class SqliteResponses:
         def add(connection: apsw.Connection) -> None:
             if has_changed(connection, query, (output, owner, id)):
                 add_items(connection, owner, items)
-                refer(connection, owner, split_digests(output))
+                add_references(connection, owner, split_digests(output))
 
         await self._runner.write(add)
 

@@ -22,9 +22,9 @@ from dragoman.store.sqlite.responses import (
     COLUMNS,
     Save,
     add_items,
+    add_references,
     extend_conversation,
     has_conversation,
-    refer,
     save_response,
 )
 
@@ -126,7 +126,7 @@ class SqliteRuns:
             [queued] = connection.execute(reading, (row.owner, row.id))
             known = ResponseRow(*queued).digests
             added = add_items(connection, row.owner, finished.items)
-            refer(connection, row.owner, [digest for digest in row.digests if digest not in known])
+            add_references(connection, row.owner, [digest for digest in row.digests if digest not in known])
             ending = (
                 "UPDATE responses SET status = ?, route = ?, head = ?, output = ?, bytes = bytes + ?"
                 " WHERE owner = ? AND id = ?"

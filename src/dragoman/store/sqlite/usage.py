@@ -105,7 +105,7 @@ ORDER = "ORDER BY id DESC"
 
 def search_requests(connection: apsw.Connection, search: RequestSearch) -> RequestPage:
     """Return a page of requests."""
-    last = _last_examined(connection, search) if search.conditions else None
+    last = _find_last_examined(connection, search) if search.conditions else None
     statement = filter_all(search, last, SEARCH_DIALECT)
     found = connection.execute(
         f"SELECT {', '.join(COLUMNS)} FROM usage WHERE {statement.where} {ORDER} LIMIT {search.limit:d}",  # noqa: S608
@@ -114,7 +114,7 @@ def search_requests(connection: apsw.Connection, search: RequestSearch) -> Reque
     return make_page(search, make_rows(found), last)
 
 
-def _last_examined(connection: apsw.Connection, search: RequestSearch) -> bytes | None:
+def _find_last_examined(connection: apsw.Connection, search: RequestSearch) -> bytes | None:
     statement = narrow(search, SEARCH_DIALECT)
     found = connection.execute(
         f"SELECT id FROM usage WHERE {statement.where} {ORDER} LIMIT 1 OFFSET {MAX_EXAMINED}",  # noqa: S608
