@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import struct
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -23,6 +24,18 @@ class End(Enum):
 
 
 @dataclass(frozen=True)
+class Gate:
+    """Holds back the bytes of a body from `at` on until the event is set."""
+
+    opened: threading.Event
+    at: int = 0
+
+    async def wait(self) -> None:
+        while not self.opened.is_set():  # noqa: ASYNC110 - another thread sets it
+            await asyncio.sleep(0.002)
+
+
+@dataclass(frozen=True)
 class Answer:
     body: bytes = b""
     status: int = 200
@@ -40,6 +53,7 @@ class Answer:
     signs: int = 0  # signs of life after the head and before the body, each followed by `sign_pause_s`
     sign: bytes = b": alive\n\n"
     sign_pause_s: float = 0.1
+    gate: Gate | None = None
 
 
 class Delivery(TypedDict, total=False):
@@ -59,6 +73,7 @@ class Delivery(TypedDict, total=False):
     signs: int
     sign: bytes
     sign_pause_s: float
+    gate: Gate | None
 
 
 @dataclass
@@ -139,7 +154,11 @@ class FakeUpstream(ThreadedServer):
             writer.write(b"%x\r\n%b\r\n" % (len(answer.sign), answer.sign))
             await writer.drain()
             await asyncio.sleep(answer.sign_pause_s)
+        played = 0
         for piece in chain((answer.opening or answer.body,), repeat(answer.body)) if answer.floods else cuts(answer):
+            played += len(piece)
+            if answer.gate is not None and played > answer.gate.at:
+                await answer.gate.wait()
             writer.write(b"%x\r\n%b\r\n" % (len(piece), piece) if answer.chunked else piece)
             await writer.drain()
             self.sent += len(piece)

@@ -12,7 +12,7 @@ from fakes.upstream import Answer, End
 from state.state_rig import SETTINGS, Reply, StateRig
 from wire_json import JsonObject
 
-BACKGROUND_SETTINGS = SETTINGS + "[responses]\nbackground_lease_s = 5.0\n[server]\ndrain_s = 1\n"
+BACKGROUND_SETTINGS = SETTINGS + "[responses]\nbackground_lease_s = 60.0\n[server]\ndrain_s = 1\n"
 UNFINISHED = ("queued", "in_progress")
 
 

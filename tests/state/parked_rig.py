@@ -2,6 +2,7 @@
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from bench.resume.replies import without_signs
 from e2e import speak_chat, speak_gemini, speak_messages, speak_responses
 from e2e.meaning import Meant, Say
 from e2e.raw_http import Answered, ask, request_bytes
-from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
+from fakes.upstream import Answer, FakeUpstream, Gate, ReceivedRequest
 from gateway import Running, provider_section, running
 
 WORDS = Meant((Say(" ".join(f"word-{number}" for number in range(40))),))
@@ -76,6 +77,7 @@ DIALECTS = {
     "gemini-array": replace(GEMINI, path=GEMINI.path.partition("?")[0], stream=GEMINI_ARRAY),
 }
 UPSTREAMS = ("chat", "messages", "responses", "gemini")
+HELD_BYTES = 400  # of the end of a body, while replies are held back
 
 
 @dataclass
@@ -85,6 +87,21 @@ class Parking:
     gateway: Running
     upstreams: dict[str, FakeUpstream]
     pace: Answer = field(default_factory=lambda: Answer(cut=160, pause_s=0.004))  # how the upstreams send streams
+    opened: threading.Event = field(default_factory=threading.Event)  # unset: the ends of replies are held back
+
+    def __post_init__(self) -> None:
+        self.opened.set()
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Hold back the end of every reply, so that none is complete before the block ends."""
+        was_open = self.opened.is_set()
+        self.opened.clear()
+        try:
+            yield
+        finally:
+            if was_open:
+                self.opened.set()
 
     def request(self, client: str, upstream: str = "", *fields: str, key: str = "alice", **body: object) -> bytes:
         dialect, model = DIALECTS[client], f"{upstream or DIALECTS[client].protocol}/m"
@@ -109,8 +126,8 @@ class Parking:
         return ask(self.gateway.port, request_bytes(path, body, *fields, key=self.gateway.keys[key]))
 
     def leave_after(self, size: int, request: bytes) -> tuple[str, bytes]:
-        """Read so many bytes of a reply, then leave; return the run and the bytes of the body."""
-        with socket.create_connection(("127.0.0.1", self.gateway.port), timeout=60) as opened:
+        """Read so many bytes of a reply, then leave before its end; return the run and the bytes of the body."""
+        with self.hold(), socket.create_connection(("127.0.0.1", self.gateway.port), timeout=60) as opened:
             opened.sendall(request)
             received = b""
             while len(received) < size or b"\r\n\r\n" not in received:
@@ -127,11 +144,11 @@ class Parking:
 
     def wait_left(self, count: int = 1) -> None:
         """Wait until the gateway knows that so many clients have left."""
-        wait_until(lambda: self._lost() >= count)
+        wait_until(lambda: self.count_clients().count(0) >= count)
 
-    def _lost(self) -> int:
-        runs = self.gateway.app.site.parked_runs._index._runs.values()
-        return sum(run.clients == 0 for run in list(runs))
+    def count_clients(self) -> list[int]:
+        """Return how many clients each run has now."""
+        return [run.clients for run in list(self.gateway.app.site.parked_runs._index._runs.values())]
 
 
 @contextmanager
@@ -163,10 +180,9 @@ def make_choice(rig: Parking, upstream: str) -> Callable[[ReceivedRequest], Answ
         else:
             is_stream = "stream" in request.path
             dialect = dialect if "alt=sse" in request.path else DIALECTS["gemini-array"]
-        if not is_stream:
-            return replace(rig.pace, body=dialect.whole, content_type="application/json")
-        kind = "application/json" if dialect.is_array else "text/event-stream"
-        return replace(rig.pace, body=dialect.stream, content_type=kind)
+        body = dialect.stream if is_stream else dialect.whole
+        kind = "application/json" if dialect.is_array or not is_stream else "text/event-stream"
+        return replace(rig.pace, body=body, content_type=kind, gate=Gate(rig.opened, len(body) - HELD_BYTES))
 
     return choose
 

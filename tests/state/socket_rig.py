@@ -16,7 +16,7 @@ ASK = {"type": "response.create", "model": "chat/m", "input": "Hi", "store": Fal
 def socket(rig: StateRig, key: str = "alice") -> Iterator[ClientConnection]:
     url = f"ws://127.0.0.1:{rig.gateway.port}/v1/responses"
     headers = {"authorization": f"Bearer {rig.gateway.keys[key]}"}
-    with connect(url, additional_headers=headers, close_timeout=1) as opened:
+    with connect(url, additional_headers=headers, open_timeout=60, close_timeout=1) as opened:
         yield opened
 
 

@@ -125,6 +125,7 @@ def test_a_response_that_has_ended_or_was_not_queued_cannot_be_cancelled(rig: St
 
 
 def test_another_key_sees_nothing_of_it(rig: StateRig) -> None:
+    rig.fakes["chat"].requests.clear()
     rig.fakes["chat"].answers = [endless()]
     body = {"model": "chat/m", "input": "Hi", "background": True, "stream": True}
     follower = OpenStream(rig, "POST", "/responses", body)
@@ -141,6 +142,7 @@ def test_another_key_sees_nothing_of_it(rig: StateRig) -> None:
         reply = rig.http(method, path, "bob")
         assert (reply.status, reply.body) == (404, unknown), path
     assert rig.http("GET", f"/responses/{id}").json["status"] in ("queued", "in_progress")
+    wait_until(lambda: rig.calls("chat"), "the upstream was not called")
     follower.leave()
     assert rig.http("DELETE", f"/responses/{id}").json["deleted"] is True
     assert rig.http("GET", f"/responses/{id}").status == 404
@@ -150,8 +152,7 @@ def test_deleting_a_running_response_closes_its_upstream_request(rig: StateRig) 
     fake = rig.fakes["chat"]
     fake.answers = [endless()]
     fake.requests.clear()
-    body = {"model": "chat/m", "input": "Hi", "background": True, "stream": True}
-    id = rig.http("POST", "/responses", body={**body, "stream": False}).json["id"]
+    id = rig.http("POST", "/responses", body={"model": "chat/m", "input": "Hi", "background": True}).json["id"]
     wait_until(lambda: fake.calls, "the upstream was not called")
     fake.closed.clear()
     assert rig.http("DELETE", f"/responses/{id}").status == 200
@@ -207,10 +208,10 @@ def test_a_stream_that_is_dropped_at_once_does_not_stay_queued(rig: StateRig) ->
 def test_a_malformed_request_is_refused_at_once(
     rig: StateRig, fields: dict[str, object], status: int, param: bytes
 ) -> None:
-    rig.fakes["chat"].requests.clear()
-    reply = rig.http("POST", "/responses", body={"model": "chat/m", "input": "Hi", "background": True, **fields})
+    body = {"model": "chat/malformed", "input": "Hi", "background": True, **fields}
+    reply = rig.http("POST", "/responses", body=body)
     assert (reply.status, b'"param":"%b"' % param in reply.body) == (status, True), reply.body
-    assert not rig.calls("chat")
+    assert not any(b"malformed" in request.body for request in rig.calls("chat"))
 
 
 def test_a_strict_request_with_a_loss_is_refused_at_once(rig: StateRig) -> None:
@@ -332,5 +333,6 @@ def test_a_background_response_is_captured_like_any_other(tmp_path: Path) -> Non
         body = {"model": "chat/m", "input": "Hi", "background": True, "stream": True}
         reply = rig.http("POST", "/responses", body=body, headers={"x-request-id": "queued-1"})
         assert read_events(reply)[-1]["type"] == "response.completed"
+        wait_until(lambda: rig.gateway.capture("queued-1").upstream_requests, "its run was not captured")
         captured = rig.gateway.capture("queued-1")
         assert (captured.outcome, len(captured.upstream_requests)) == ("ok", 1)

@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -25,11 +25,30 @@ drain_s = 0.5
 [retry]
 attempts = 1
 [responses]
-background_lease_s = 5.0
+background_lease_s = 60.0
 max_background = {most}
 max_unfinished_per_key = 3
 """
 BODY: JsonObject = {"model": "up/m", "background": True, "stream": True}
+
+
+def ask(gateway: Running, method: str, path: str, body: object = None, key: str = KEY) -> Reply:
+    connection = HTTPConnection("127.0.0.1", gateway.port, timeout=60)
+    try:
+        content = None if body is None else json.dumps(body)
+        connection.request(method, f"/v1{path}", content, {"authorization": f"Bearer {key}"})
+        answer = connection.getresponse()
+        return Reply(answer.status, dict(answer.getheaders()), answer.read())
+    finally:
+        connection.close()
+
+
+@contextmanager
+def start(directory: Path, fake: FakeUpstream, most: int, key: str) -> Iterator[Running]:
+    """Start a gateway that runs so many background responses at a time."""
+    settings = SETTINGS.format(most=most) + provider_section("chat", fake.url)
+    with running(settings, directory, stored=(key,)) as gateway:
+        yield gateway
 
 
 @dataclass
@@ -40,18 +59,8 @@ class Pair:
     second: Running
     fake: FakeUpstream
 
-    def ask(self, gateway: Running, method: str, path: str, body: object = None, key: str = KEY) -> Reply:
-        connection = HTTPConnection("127.0.0.1", gateway.port, timeout=60)
-        try:
-            content = None if body is None else json.dumps(body)
-            connection.request(method, f"/v1{path}", content, {"authorization": f"Bearer {key}"})
-            answer = connection.getresponse()
-            return Reply(answer.status, dict(answer.getheaders()), answer.read())
-        finally:
-            connection.close()
-
     def queue(self, gateway: Running, text: str, key: str = KEY) -> str:
-        made = self.ask(gateway, "POST", "/responses", BODY | {"input": text, "stream": False}, key)
+        made = ask(gateway, "POST", "/responses", BODY | {"input": text, "stream": False}, key)
         assert made.status == 200, made.body
         return str(made.json["id"])
 
@@ -70,7 +79,7 @@ class Pair:
         found: JsonObject = {}
 
         def has_status() -> bool:
-            found.update(self.ask(gateway, "GET", f"/responses/{id}", key=key).json)
+            found.update(ask(gateway, "GET", f"/responses/{id}", key=key).json)
             return found["status"] in statuses
 
         wait_until(has_status, f"{id} did not become {statuses}")
@@ -79,11 +88,11 @@ class Pair:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
-    with ExitStack() as stack:
-        fake = stack.enter_context(FakeUpstream(keep_alive=False))
-        provider = provider_section("chat", fake.url)
-        first = stack.enter_context(running(SETTINGS.format(most=1) + provider, tmp_path, stored=("first",)))
-        second = stack.enter_context(running(SETTINGS.format(most=2) + provider, tmp_path, stored=("second",)))
+    with (
+        FakeUpstream(keep_alive=False) as fake,
+        start(tmp_path, fake, 1, "first") as first,
+        start(tmp_path, fake, 2, "second") as second,
+    ):
         yield Pair(first, second, fake)
 
 
@@ -93,17 +102,17 @@ def choose(request: ReceivedRequest) -> Answer:
 
 def test_a_response_is_followed_and_cancelled_through_another_gateway(pair: Pair) -> None:
     pair.fake.choose = choose
-    first = pair.ask(pair.first, "POST", "/responses", BODY | {"input": "Hi"})
+    first = ask(pair.first, "POST", "/responses", BODY | {"input": "Hi"})
     id = read_events(first)[0]["response"]["id"]
-    assert pair.ask(pair.second, "GET", f"/responses/{id}?stream=true").body == first.body
+    assert ask(pair.second, "GET", f"/responses/{id}?stream=true").body == first.body
     running = pair.queue(pair.first, "endless")
     wait_until(lambda: len(pair.fake.calls) == 2, "the upstream was not called")
     pair.fake.closed.clear()
     cancelled_at = time.monotonic()
-    assert pair.ask(pair.second, "POST", f"/responses/{running}/cancel").json["status"] == "cancelled"
+    assert ask(pair.second, "POST", f"/responses/{running}/cancel").json["status"] == "cancelled"
     wait_until(lambda: pair.fake.closed, "the upstream request stayed open")
-    assert time.monotonic() - cancelled_at < 5  # a second on a machine that is not busy
-    assert pair.ask(pair.first, "GET", f"/responses/{running}").json["status"] == "cancelled"
+    assert time.monotonic() - cancelled_at < 30  # half of the lease; a second on a machine that is not busy
+    assert ask(pair.first, "GET", f"/responses/{running}").json["status"] == "cancelled"
 
 
 def test_what_one_gateway_cannot_run_another_one_runs_once(pair: Pair) -> None:
@@ -113,16 +122,16 @@ def test_what_one_gateway_cannot_run_another_one_runs_once(pair: Pair) -> None:
         pair.wait_for(pair.second, id, "in_progress")
     wait_until(lambda: len(pair.fake.calls) >= 3, "the upstream was not called")
     assert len({request.body for request in pair.fake.calls}) == len(pair.fake.calls) == 3
-    refused = pair.ask(pair.first, "POST", "/responses", BODY | {"input": "Hi"})
+    refused = ask(pair.first, "POST", "/responses", BODY | {"input": "Hi"})
     assert (refused.status, "retry-after" in refused.headers, b"max_unfinished_per_key" in refused.body) == (
         *(429, True),
         True,
     )
     other = pair.second.keys["second"]
     waiting = pair.queue(pair.second, "Hi", other)
-    assert pair.ask(pair.second, "GET", f"/responses/{waiting}", key=other).json["status"] == "queued"
+    assert ask(pair.second, "GET", f"/responses/{waiting}", key=other).json["status"] == "queued"
     for id in ids:
-        pair.ask(pair.second, "POST", f"/responses/{id}/cancel")
+        ask(pair.second, "POST", f"/responses/{id}/cancel")
     assert pair.wait_for(pair.second, waiting, "completed", key=other)["usage"] is not None
 
 
@@ -130,32 +139,35 @@ def test_a_response_that_waits_can_be_cancelled_and_is_never_run(pair: Pair) -> 
     running = pair.fill()
     key = pair.first.keys["first"]
     waiting = pair.queue(pair.first, "waiting", key)
-    assert pair.ask(pair.second, "POST", f"/responses/{waiting}/cancel", key=key).json["status"] == "cancelled"
+    assert ask(pair.second, "POST", f"/responses/{waiting}/cancel", key=key).json["status"] == "cancelled"
     for id in running:
-        pair.ask(pair.second, "POST", f"/responses/{id}/cancel")
+        ask(pair.second, "POST", f"/responses/{id}/cancel")
     last = pair.queue(pair.first, "last", key)
     pair.wait_for(pair.first, last, "completed", key=key)
     assert not any(b"waiting" in request.body for request in pair.fake.calls)
 
 
-def test_a_gateway_that_stops_fails_what_it_runs_and_leaves_what_waits_to_others(pair: Pair) -> None:
-    pair.fake.choose = choose
-    key = pair.first.keys["first"]
-    with ThreadPoolExecutor(1) as threads:
-        following = threads.submit(pair.ask, pair.first, "POST", "/responses", BODY | {"input": "endless 0"})
-        wait_until(lambda: len(pair.fake.calls) == 1, "the upstream was not called")
-        running = [pair.queue(pair.second, f"endless {number}") for number in (1, 2)]
-        wait_until(lambda: len(pair.fake.calls) == 3, "the upstream was not called")
-        waiting = pair.queue(pair.first, "Hi", key)
-        pair.first.stop_soon().result(timeout=60)
+def test_a_gateway_that_stops_fails_what_it_runs_and_leaves_what_waits_to_others(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        fake = stack.enter_context(FakeUpstream(keep_alive=False, choose=choose))
+        first = stack.enter_context(start(tmp_path, fake, 1, "first"))
+        threads = stack.enter_context(ThreadPoolExecutor(1))
+        following = threads.submit(ask, first, "POST", "/responses", BODY | {"input": "endless 0"})
+        wait_until(lambda: len(fake.calls) == 1, "the upstream was not called")
+        second = stack.enter_context(start(tmp_path, fake, 2, "second"))  # not sooner: it might run the response itself
+        pair, key = Pair(first, second, fake), first.keys["first"]
+        running = [pair.queue(second, f"endless {number}") for number in (1, 2)]
+        wait_until(lambda: len(fake.calls) == 3, "the upstream was not called")
+        waiting = pair.queue(first, "Hi", key)
+        first.stop_soon().result(timeout=60)
         *_, last = read_events(following.result(timeout=60))
-    assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
-    ended = pair.ask(pair.second, "GET", f"/responses/{last['response']['id']}").json
-    assert (ended["error"]["code"], ended["error"]) == ("server_error", last["response"]["error"])
-    assert pair.ask(pair.second, "GET", f"/responses/{waiting}", key=key).json["status"] == "queued"
-    pair.ask(pair.second, "POST", f"/responses/{running[0]}/cancel")
-    pair.wait_for(pair.second, waiting, "completed", key=key)
-    assert len(pair.fake.calls) == 4
+        assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
+        ended = ask(second, "GET", f"/responses/{last['response']['id']}").json
+        assert (ended["error"]["code"], ended["error"]) == ("server_error", last["response"]["error"])
+        assert ask(second, "GET", f"/responses/{waiting}", key=key).json["status"] == "queued"
+        ask(second, "POST", f"/responses/{running[0]}/cancel")
+        pair.wait_for(second, waiting, "completed", key=key)
+        assert len(fake.calls) == 4
 
 
 def test_a_response_whose_key_was_revoked_is_not_run(pair: Pair, tmp_path: Path) -> None:
@@ -164,7 +176,7 @@ def test_a_response_whose_key_was_revoked_is_not_run(pair: Pair, tmp_path: Path)
     revoking = pair.second.app.keyring.revoke("second")
     asyncio.run_coroutine_threadsafe(revoking, pair.second.loop).result(60)
     for one in running:
-        pair.ask(pair.second, "POST", f"/responses/{one}/cancel")
+        ask(pair.second, "POST", f"/responses/{one}/cancel")
 
     async def read_status() -> str:
         async with open_at(f"sqlite:///{tmp_path}/store.db") as store:

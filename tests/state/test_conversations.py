@@ -2,11 +2,12 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import openai
 import pytest
 
-from fakes.upstream import Answer
+from fakes.upstream import Answer, Gate
 from state.state_rig import AGAIN, CALL, HELLO, MODELS, STATELESS, StateRig, state_rigged
 
 
@@ -106,8 +107,8 @@ def test_a_failed_reply_adds_nothing_and_frees_the_conversation(rig: StateRig) -
 
 def test_one_request_at_a_time_works_on_a_conversation(rig: StateRig) -> None:
     rig.plays("chat", HELLO, AGAIN)
-    slow = rig.fakes["chat"].answers[0]
-    rig.fakes["chat"].answers[0] = Answer(slow.body, content_type=slow.content_type, delay_s=2.0)
+    answers, is_refused = rig.fakes["chat"].answers, threading.Event()
+    answers[0] = replace(answers[0], gate=Gate(is_refused))
     conversation = rig.sdk.conversations.create().id
     running = threading.Thread(
         target=rig.create, kwargs={"model": "chat/m", "input": "one", "conversation": conversation}
@@ -118,6 +119,7 @@ def test_one_request_at_a_time_works_on_a_conversation(rig: StateRig) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         rig.create(model="chat/m", input="two", conversation=conversation)
     assert (refused.value.code, refused.value.param) == ("conversation_locked", "conversation")
+    is_refused.set()
     running.join()
     rig.create(model="chat/m", input="two", conversation=conversation)
     assert texts(rig, conversation) == ["one", "Hello Ada.", "two", "Your name is Ada."]
@@ -125,8 +127,8 @@ def test_one_request_at_a_time_works_on_a_conversation(rig: StateRig) -> None:
 
 def test_a_conversation_that_is_deleted_in_the_middle_gets_nothing_and_the_reply_stays(rig: StateRig) -> None:
     rig.plays("chat", CALL)
-    slow = rig.fakes["chat"].answers[0]
-    rig.fakes["chat"].answers[0] = Answer(slow.body, content_type=slow.content_type, delay_s=1.0)
+    answers, is_deleted = rig.fakes["chat"].answers, threading.Event()
+    answers[0] = replace(answers[0], gate=Gate(is_deleted))
     conversation, made = rig.sdk.conversations.create().id, []
     running = threading.Thread(
         target=lambda: made.append(rig.create(model="chat/m", input="one", conversation=conversation).id)
@@ -135,5 +137,6 @@ def test_a_conversation_that_is_deleted_in_the_middle_gets_nothing_and_the_reply
     while not rig.calls("chat"):
         threading.Event().wait(0.01)
     rig.sdk.conversations.delete(conversation)
+    is_deleted.set()
     running.join()
     assert rig.sdk.responses.retrieve(made[0]).id == made[0]

@@ -10,7 +10,6 @@ from bench.resume.replies import without_signs
 from dragoman.accounts.usage_writer import make_row
 from dragoman.prices.pricing import Pricing
 from e2e.raw_http import Answered, dial, get
-from fakes.upstream import Answer
 from state.parked_rig import DIALECTS, Parking, parking, wait_until
 
 clients = pytest.mark.parametrize("client", DIALECTS)
@@ -19,17 +18,18 @@ FIRST, RETRY = "x-stainless-retry-count: 0", "x-stainless-retry-count: 1"
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Parking]:
-    with parking(tmp_path, '[responses]\non_disconnect = "park"\npark_s = 20\n') as opened:
+    with parking(tmp_path, '[responses]\non_disconnect = "park"\npark_s = 600\n') as opened:
         yield opened
 
 
 def leave_before_reply(rig: Parking, request: bytes) -> None:
     """Send a request and leave once it has reached the gateway."""
     calls = sum(map(rig.calls, rig.upstreams))
-    with dial(rig.gateway.port) as opened:
-        opened.sendall(request)
-        wait_until(lambda: sum(map(rig.calls, rig.upstreams)) > calls)
-    rig.wait_left()
+    with rig.hold():
+        with dial(rig.gateway.port) as opened:
+            opened.sendall(request)
+            wait_until(lambda: sum(map(rig.calls, rig.upstreams)) > calls)
+        rig.wait_left()
 
 
 @clients
@@ -55,7 +55,6 @@ def test_a_retry_gets_the_stream_from_its_first_event(rig: Parking, client: str)
 @clients
 def test_a_retry_gets_the_whole_reply_that_its_first_try_did_not_wait_for(rig: Parking, client: str) -> None:
     dialect = DIALECTS[client]
-    rig.pace = Answer(delay_s=0.7)
     leave_before_reply(rig, rig.request(client, "", FIRST, stream=False))
     retried = rig.send(client, "", RETRY, stream=False)
     assert (retried.status, retried.body) == (200, dialect.whole)

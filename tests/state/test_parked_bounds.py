@@ -53,12 +53,16 @@ def test_a_stream_that_grows_too_large_without_a_client_is_cancelled(rig: Parkin
 
 
 def test_runs_are_removed_when_their_time_is_over(tmp_path: Path) -> None:
-    with parking(tmp_path, "[responses]\npark_s = 0.3\n") as rig:
-        run = rig.send("chat", "", PARK).get("x-dragoman-run")
+    with parking(tmp_path, "[responses]\npark_s = 600\n") as rig:
+        kept, parked = rig.send("chat", "", PARK).get("x-dragoman-run"), rig.gateway.app.site.parked_runs
+        size = parked.size
         assert b"dragoman_runs_parked 1" in get(rig.gateway.port, "/metrics").body
-        wait_until(lambda: rig.gateway.app.site.parked_runs.count == 0)
-        assert rig.gateway.app.site.parked_runs.size == 0
-        assert rig.resume("chat", f"{run}:-1").status == 404
+        settings = tmp_path / "dragoman.toml"
+        rig.gateway.adopt(settings.read_text().replace("park_s = 600", "park_s = 0.3"))
+        run = rig.send("chat", "", PARK).get("x-dragoman-run")
+        wait_until(lambda: parked.count == 1)
+        assert parked.size == size
+        assert [rig.resume("chat", f"{id}:-1").status for id in (kept, run)] == [200, 404]
 
 
 def test_requests_over_a_websocket_are_not_parked(tmp_path: Path) -> None:

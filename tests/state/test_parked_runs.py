@@ -5,14 +5,15 @@ import random
 import re
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from bench.resume.replies import whole_part, without_signs
 
 from e2e.raw_http import Answered
-from fakes.upstream import Answer, End
+from fakes.upstream import Answer, End, Gate
 from state.parked_rig import DIALECTS, Parking, parking, wait_until
 
 clients = pytest.mark.parametrize("client", DIALECTS)
@@ -105,6 +106,7 @@ def test_a_client_that_does_not_come_back_has_its_request_cancelled(tmp_path: Pa
         rig.upstreams["chat"].choose = lambda request: Answer(DIALECTS["chat"].stream[:1500], end=End.HANG)
         run, _ = rig.leave_after(300, rig.request("chat", "", PARK))
         wait_until(lambda: bool(rig.upstreams["chat"].closed))
+        wait_until(lambda: len(rig.gateway.outcomes) == 1)
         assert rig.resume("chat", f"{run}:0").status == 404
         assert rig.gateway.outcomes[0].outcome == "client_gone"
 
@@ -132,10 +134,10 @@ def test_a_request_decides_against_the_configuration(tmp_path: Path, client: str
     header, policy = ("0", "park") if wish == "cancel" else ("drain", "cancel")
     upstream = DIALECTS[client].protocol
     with parking(tmp_path, f'[responses]\non_disconnect = "{policy}"\npark_s = 0\n') as rig:
-        rig.pace = replace(rig.pace, pause_s=0.02)
         request = rig.request(client, "", f"x-dragoman-park: {header}", "idempotency-key: one")
-        rig.leave_after(300, request)
-        wait_until(lambda: len(rig.gateway.outcomes) == 1)
+        with rig.hold() if wish == "cancel" else nullcontext():
+            rig.leave_after(300, request)
+            wait_until(lambda: len(rig.gateway.outcomes) == 1)
         assert rig.gateway.outcomes[0].outcome == ("client_gone" if wish == "cancel" else "ok")
         if wish == "cancel":
             wait_until(lambda: len(rig.upstreams[upstream].closed) == 1)
@@ -184,28 +186,29 @@ def test_a_failure_is_not_kept_for_a_retry(tmp_path: Path) -> None:
 def test_two_requests_with_one_key_fail_alike(tmp_path: Path) -> None:
     with parking(tmp_path) as rig:
         rig.upstreams["chat"].choose = lambda request: Answer(
-            b'{"error":{"message":"no"}}', status=429, content_type="application/json", delay_s=0.5
+            b'{"error":{"message":"no"}}', status=429, content_type="application/json", gate=Gate(rig.opened)
         )
-        replies: list[Answered] = []
-        threads = [
-            threading.Thread(target=lambda: replies.append(rig.send("chat", "", "idempotency-key: both")))
-            for _ in range(2)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert [reply.status for reply in replies] == [429, 429]
+        with ThreadPoolExecutor(2) as threads:
+            with rig.hold():
+                asked = [threads.submit(rig.send, "chat", "", "idempotency-key: both") for _ in range(2)]
+                wait_until(lambda: rig.count_clients() == [2])
+            assert [reply.result(timeout=60).status for reply in asked] == [429, 429]
         assert rig.calls("chat") == 1
 
 
 def test_a_resumed_stream_gets_keep_alives_but_not_with_ids(tmp_path: Path) -> None:
     with parking(tmp_path) as rig:
-        signs = b"".join(b": alive\n\n" for _ in range(4))
+        signs = b": alive\n\n" * 450  # enough of them that not all arrive with the end
         events = DIALECTS["chat"].stream.replace(b"data: [DONE]", signs + b"data: [DONE]")
-        rig.upstreams["chat"].choose = lambda request: Answer(events, cut=9, pause_s=0.001)
-        run, begun = rig.leave_after(600, rig.request("chat", "", PARK))
-        count, _ = whole_part("chat", begun)
-        assert b": alive\n\n" in rig.resume("chat", f"{run}:{count - 1}").body
-        run, begun = rig.leave_after(600, rig.request("chat", "", PARK))
-        assert b": alive" not in rig.resume("chat", "", f"last-event-id: {run}:{count - 1}").body
+        gate = Gate(rig.opened, events.index(signs))
+        rig.upstreams["chat"].choose = lambda request: Answer(events, cut=90, pause_s=0.008, gate=gate)
+        for with_ids in (False, True):
+            with ThreadPoolExecutor(1) as threads:
+                with rig.hold():
+                    run, begun = rig.leave_after(600, rig.request("chat", "", PARK))
+                    rig.wait_left(2 if with_ids else 1)
+                    cursor = f"{run}:{whole_part('chat', begun)[0] - 1}"
+                    fields = (f"last-event-id: {cursor}",) if with_ids else ()
+                    resumed = threads.submit(rig.resume, "chat", cursor, *fields)
+                    wait_until(lambda: 1 in rig.count_clients())
+                assert (b": alive\n\n" in resumed.result(timeout=60).body) is not with_ids

@@ -2,14 +2,17 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from fakes.upstream import Answer
+from fakes.upstream import Answer, Gate
+from state.parked_rig import wait_until
 from state.socket_rig import ASK, error, receive, response, run, socket
 from state.state_rig import AGAIN, CALL, HELLO, MODELS, STATELESS, WEATHER, StateRig, state_rigged
 
@@ -135,12 +138,11 @@ def test_a_bad_message_costs_an_error_frame_and_not_the_connection(rig: StateRig
 
 def test_lanes_run_side_by_side_and_name_their_events(rig: StateRig) -> None:
     rig.plays("chat", HELLO, AGAIN, stream=True)
-    slow = rig.fakes["chat"].answers[0]
-    rig.fakes["chat"].answers[0] = Answer(slow.body, delay_s=1.5)
+    answers, quick_has_ended = rig.fakes["chat"].answers, threading.Event()
+    answers[0] = replace(answers[0], gate=Gate(quick_has_ended))
     with socket(rig) as opened:
         opened.send(json.dumps({**ASK, "stream_id": "slow"}))
-        while not rig.calls("chat"):
-            pass
+        wait_until(lambda: bool(rig.calls("chat")))
         opened.send(json.dumps({**ASK, "stream_id": "quick"}))
         ended: list[object] = []
         while len(ended) < 2:
@@ -148,6 +150,7 @@ def test_lanes_run_side_by_side_and_name_their_events(rig: StateRig) -> None:
             assert event["stream_id"] in ("slow", "quick")
             if event["type"] == "response.completed":
                 ended.append(event["stream_id"])
+                quick_has_ended.set()
     assert ended == ["quick", "slow"]
 
 
