@@ -7,8 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from dragoman.cli.main import main
-from dragoman.flow.observer_queue import ObserverQueue
-from dragoman.flow.request_record import RequestRecord
+from dragoman.flow.request_record import ObserverQueue, RequestRecord
 from dragoman.hub.outcome import OutcomeObserver
 
 MODULES = {

@@ -2,8 +2,7 @@
 
 import random
 
-from dragoman.http.console import row_log
-from dragoman.http.console.row_log import Change, Row, RowLog
+from dragoman.http.console.live_requests import KEPT_CHANGES, KEPT_GONE, Change, Row, RowLog
 
 STEPS = 60
 
@@ -44,12 +43,10 @@ def test_a_reader_that_comes_back_at_any_change_has_the_same_rows() -> None:
 def test_the_last_changes_have_changed_fields_only() -> None:
     log = RowLog()
     log.add({1: {"a": 1, "b": 2}}, [])
-    for value in range(row_log.MAX_RECENT):
+    for value in range(KEPT_CHANGES):
         log.add({1: {"a": value}}, [])
-    assert log.list_changes_since(1) == [
-        Change(2 + value, {1: {"a": value}}, []) for value in range(row_log.MAX_RECENT)
-    ]
-    assert log.list_changes_since(0) == [Change(log.number, {1: {"a": row_log.MAX_RECENT - 1, "b": 2}}, [])]
+    assert log.list_changes_since(1) == [Change(2 + value, {1: {"a": value}}, []) for value in range(KEPT_CHANGES)]
+    assert log.list_changes_since(0) == [Change(log.number, {1: {"a": KEPT_CHANGES - 1, "b": 2}}, [])]
 
 
 def test_a_copy_made_of_an_answer_continues_as_the_original_does() -> None:
@@ -68,7 +65,7 @@ def test_a_copy_made_of_an_answer_continues_as_the_original_does() -> None:
 
 def test_a_reader_begins_anew_when_it_is_not_known_any_more_what_has_gone() -> None:
     log = RowLog()
-    for row in range(row_log.MAX_GONE + 10):
+    for row in range(KEPT_GONE + 10):
         log.add({row: {"a": 1}}, [row - 1])
     assert log.list_changes_since(0) is None
     assert log.list_changes_since(log.number - 10) is not None

@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from dragoman.net.admission import Admission, network_of
 from dragoman.net.exchange import Exchange
 from dragoman.net.server import Server
+from dragoman.net.service import Admission, network_of
 from net.raw_client import GET, RawClient, Witness, connect_raw, eventually, limits, serving
 from net.scenarios import Play
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from dragoman.net.deadline import UploadTimer
+from dragoman.net.limits import UploadTimer
 from dragoman.net.server import Limits
 from net.raw_client import PATIENCE_S, Witness, connect_raw, limits, serving
 from net.scenarios import Play

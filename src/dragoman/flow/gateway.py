@@ -14,11 +14,11 @@ from dragoman.flow.capture.writer import RequestCapture
 from dragoman.flow.client_encoding import ClientEncoding
 from dragoman.flow.credential_rotation import available_targets, find_session, response_name, tenant_session
 from dragoman.flow.failures import AllTargetsFailed
-from dragoman.flow.observer_queue import ObserverQueue
 from dragoman.flow.offload import run_off_loop
 from dragoman.flow.policy import Limits, Policy, SecondChances
 from dragoman.flow.ports import CallState, LostCallMemory
 from dragoman.flow.prepare import Passthrough, Prepared
+from dragoman.flow.request_record import ObserverQueue
 from dragoman.flow.response_writer import OpenReply, ResponseWriter, StreamWriter, WholeWriter
 from dragoman.flow.runtime import Runtime, find_targets
 from dragoman.flow.step import (

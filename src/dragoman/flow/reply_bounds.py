@@ -8,10 +8,9 @@ from msgspec import Struct
 from dragoman.config.settings import Server
 from dragoman.flow.call import Call
 from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.net.bodies import BudgetShare
+from dragoman.net.bodies import BudgetShare, read_chunks
 from dragoman.net.client import IncomingResponse
 from dragoman.net.errors import BufferBudgetExceeded
-from dragoman.net.response_body import read_chunks
 from dragoman.providers.provider import FirstTokenWait
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024

@@ -3,8 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from dragoman.flow.observer_queue import ObserverQueue
-from dragoman.flow.request_record import RequestRecord
+from dragoman.flow.request_record import ObserverQueue, RequestRecord
 from dragoman.hub.failure import RequestError
 from dragoman.net.exchange import Exchange
 

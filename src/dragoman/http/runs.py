@@ -11,11 +11,11 @@ from typing import Literal, Protocol
 
 from dragoman.framing.jsonscan import IN_BYTES, BraceCounter
 from dragoman.hub.failure import Failure
-from dragoman.net.deadline import wake
 from dragoman.net.detached import NoConnection
 from dragoman.net.errors import ClientDisconnected
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
+from dragoman.net.limits import wake
 
 RUN = b"x-dragoman-run"
 NOT_COUNTED = -1  # the number of blocks that every client gets: [DONE], and the parts of a whole body

@@ -10,13 +10,13 @@ from typing import Protocol
 import msgspec
 
 from dragoman.config.proxies import Proxy
+from dragoman.net.bodies import BodySink, read_chunks, stream_chunks
 from dragoman.net.dial import DialOptions, ParsedUrl, apply_environment_proxies, connect, parse_url
 from dragoman.net.encoding import StreamDecompressor, make_decoders
 from dragoman.net.errors import ConnectionLost, InvalidEncoding, InvalidResponse, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import Header, Headers
 from dragoman.net.outbound import DONE, UpstreamConnection
 from dragoman.net.pool import ConnectionPool
-from dragoman.net.response_body import BodySink, read_chunks, stream_chunks
 
 __all__ = [
     "ConnectionLost",

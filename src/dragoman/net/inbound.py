@@ -6,12 +6,11 @@ import struct
 from typing import cast
 
 from dragoman.net.bodies import UNCOUNTED_BYTES, ChunkedBody, SizedBody
-from dragoman.net.deadline import BodyWait, Deadline, wake
 from dragoman.net.errors import BodyTimeout, ClientDisconnected, HeadRejected, RequestRejected
 from dragoman.net.exchange import CONTINUE, Exchange, format_response_head
+from dragoman.net.limits import BodyWait, Deadline, wake
 from dragoman.net.request_head import RequestHead, check_incomplete_head, parse_head, path_of
-from dragoman.net.service import Service
-from dragoman.net.upgraded import ReceiveBytes, UpgradedConnection
+from dragoman.net.service import ReceiveBytes, Service, UpgradedConnection
 
 _HEAD_END = b"\r\n\r\n"
 _WRITE_HIGH = 32 * 1024

@@ -12,9 +12,9 @@ from typing import cast
 
 import httptools
 
+from dragoman.net.bodies import BodySink
 from dragoman.net.errors import ConnectionLost, InvalidResponse, UpstreamTimeout
 from dragoman.net.headers import Header, Headers
-from dragoman.net.response_body import BodySink
 from dragoman.net.write_batch import WriteBatch
 
 HEAD_LIMIT = 64 << 10

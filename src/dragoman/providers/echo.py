@@ -33,9 +33,9 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.request import Custom, Request, Shape
 from dragoman.hub.usage import Usage
+from dragoman.net.bodies import BodySink, read_chunks, stream_chunks
 from dragoman.net.client import ConnectionLost, DialOptions, OutgoingRequest, UpstreamTimeout
 from dragoman.net.headers import JSON, Header, Headers
-from dragoman.net.response_body import BodySink, read_chunks, stream_chunks
 from dragoman.providers.connection import read_dial, read_headers, read_secrets
 from dragoman.providers.echo_request import (
     RequestedCall,

@@ -3,9 +3,9 @@
 import asyncio
 
 from dragoman.hub.ports import Stage
+from dragoman.net.bodies import BodySink, stream_chunks
 from dragoman.net.client import IncomingResponse
 from dragoman.net.headers import Headers
-from dragoman.net.response_body import BodySink, stream_chunks
 
 
 class FixedResponse:

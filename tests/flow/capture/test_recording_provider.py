@@ -10,6 +10,7 @@ from dragoman.config.problems import ConfigError, Problem
 from dragoman.flow.capture.format import CANCELLED, CLOSED, WHOLE, LookupName
 from dragoman.flow.capture.recording_provider import credential_name, describe_error, record_provider
 from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.net.bodies import BodySink, read_chunks
 from dragoman.net.client import (
     ConnectionLost,
     DialOptions,
@@ -19,7 +20,6 @@ from dragoman.net.client import (
     UpstreamTimeout,
 )
 from dragoman.net.headers import Header, Headers
-from dragoman.net.response_body import BodySink, read_chunks
 from dragoman.providers.provider import Auth, Catalogue, Endpoint, ReplyRules, RequestRules
 from flow.capture.recordings import look_up, make_recording
 from flow.in_memory import URL, make_pooled, make_provider, run

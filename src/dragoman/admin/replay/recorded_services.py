@@ -39,11 +39,11 @@ from dragoman.hub.server_tools import (
     ToolOutcome,
     ToolText,
 )
+from dragoman.net.bodies import BodySink, read_chunks, stream_chunks
 from dragoman.net.client import ConnectionLost, DialOptions, InvalidResponse, OutgoingRequest, UpstreamTimeout
 from dragoman.net.errors import TimeoutPhase
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header, Headers
-from dragoman.net.response_body import BodySink, read_chunks, stream_chunks
 from dragoman.providers.provider import Provider
 from dragoman.tools.addresses import DomainRules
 from dragoman.tools.backends import McpServers, ToolPlan, make_plan

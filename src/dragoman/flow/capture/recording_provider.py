@@ -14,6 +14,7 @@ from dragoman.flow.capture.recording import Recording, UpstreamExchange
 from dragoman.framing.known_secrets import list_secrets
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.request import Json
+from dragoman.net.bodies import BodySink, read_chunks
 from dragoman.net.client import (
     ConnectionLost,
     DialOptions,
@@ -23,7 +24,6 @@ from dragoman.net.client import (
     UpstreamTimeout,
 )
 from dragoman.net.headers import Header, Headers
-from dragoman.net.response_body import BodySink, read_chunks
 from dragoman.providers.provider import Provider
 
 T = TypeVar("T")

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from dragoman.http.console.live_requests import ENDED_ROWS, MANY, SLOW_TICK_S, TICK_S, LiveRequests
-from dragoman.http.console.row_log import Change, Row, RowLog
+from dragoman.http.console.live_requests import ENDED_ROWS, MANY, SLOW_TICK_S, TICK_S, Change, LiveRequests, Row, RowLog
 from dragoman.net.tasks import spawn
 
 if TYPE_CHECKING:

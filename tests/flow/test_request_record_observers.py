@@ -13,8 +13,7 @@ import pytest
 from dragoman.accounts.keys import Keyring
 from dragoman.app import App
 from dragoman.config import Secret, load
-from dragoman.flow.observer_queue import MAX_QUEUED, ObserverQueue
-from dragoman.flow.request_record import RequestRecord
+from dragoman.flow.request_record import MAX_QUEUED, ObserverQueue, RequestRecord
 from dragoman.hub.outcome import Outcome
 from dragoman.net.headers import Headers
 from dragoman.net.tasks import request_id
