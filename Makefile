@@ -78,8 +78,9 @@ chromium:
 test-console: $(DEV_STAMP) chromium
 	@$(BIN)/python -m pytest tests/console
 
+# What a request costs here, with nginx and with LiteLLM; BESIDE=commit measures dragoman of another commit in turn.
 bench: $(DEV_STAMP)
-	@$(BIN)/python -m bench --crowd
+	@$(BIN)/python -m bench --crowd $(if $(BESIDE),--beside $(BESIDE))
 	@$(BIN)/python -m bench.start
 	@$(BIN)/python -m bench.observers
 	@$(BIN)/python -m bench.admin_queries
@@ -127,7 +128,7 @@ lock: $(DEV_STAMP)
 	@$(BIN)/$(COMPILE) --group dev -o requirements-dev.lock
 
 clean:
-	rm -rf $(VENV) .venv-bench .venv-bench-python .clients dist build
+	rm -rf $(VENV) .venv-bench .venv-bench-python .venv-bench-beside .clients dist build
 
 $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)

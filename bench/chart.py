@@ -4,6 +4,7 @@ import subprocess
 from html import escape
 from math import log10
 
+from bench.beside import MOST_CPU, Comparison, compare_cpu
 from bench.cases import CASES
 from bench.results import Results
 
@@ -15,6 +16,10 @@ GAP = 5
 GROUP_GAP = 16
 TOP = 84
 COLOURS = {"nginx": "#8a9199", "dragoman": "#1f6feb", "litellm": "#d1742f"}
+WORSE = "#cf222e"
+LEFT_BESIDE = 260
+SPAN = 30  # percent to either side
+LEGEND_BESIDE = "Line: lowest to highest of the rounds. Red: more than 5 % more CPU."
 NAMES = {"nginx": "nginx, copying bytes", "dragoman": "dragoman", "litellm": "LiteLLM proxy"}
 
 
@@ -33,7 +38,45 @@ def draw(results: Results) -> str:
             marks.append(_bar(name, value, y, decades))
             y += BAR + GAP
         y += GROUP_GAP
-    return _page(_grid(decades, y) + _legend(groups) + "\n".join(marks), y + 16, connections)
+    title = f"Gateway CPU per request, {connections} connections (logarithmic; less is better)"
+    return _page(_grid(decades, y) + _legend(groups) + "\n".join(marks), y + 16, title)
+
+
+def draw_beside(results: Results) -> str:
+    """Draw a bar for each case that both commits serve, from 1.0 to the ratio, with a line over that of each round."""
+    rows = [(f"{case.title}, {connections}", found) for case, connections, found in compare_cpu(results)]
+    y = TOP
+    marks = []
+    for title, found in rows:
+        marks.append(f'<text x="{LEFT_BESIDE - 12}" y="{y + BAR - 3}" text-anchor="end">{escape(title)}</text>')
+        marks.append(_ratio_bar(found, y))
+        y += BAR + GAP + 2
+    grid = []
+    for percent in range(-SPAN, SPAN + 1, 10):
+        x = _x_of_ratio(1 + percent / 100)
+        grid.append(f'<line x1="{x:.1f}" y1="{TOP - 8}" x2="{x:.1f}" y2="{y}" class="grid"/>')
+        label = f"{percent:+d} %" if percent else "same"
+        grid.append(f'<text x="{x:.1f}" y="{y + 14}" text-anchor="middle" class="value">{label}</text>')
+    title = f"CPU per request compared with commit {results.machine.beside} (bars to the left: less CPU)"
+    legend = f'<text x="16" y="52" class="value">Number of connections after each case. {LEGEND_BESIDE}</text>'
+    return _page("\n".join([*grid, legend, *marks]), y + 24, title)
+
+
+def _ratio_bar(found: Comparison, y: float) -> str:
+    end, start = _x_of_ratio(found.ratio), _x_of_ratio(1.0)
+    colour = WORSE if found.ratio > MOST_CPU else COLOURS["dragoman"]
+    low, high, middle = _x_of_ratio(found.lowest), _x_of_ratio(found.highest), y + BAR / 2
+    return (
+        f'<rect x="{min(start, end):.1f}" y="{y}" width="{abs(end - start):.1f}" height="{BAR}" fill="{colour}"/>'
+        f'<line x1="{low:.1f}" y1="{middle}" x2="{high:.1f}" y2="{middle}" stroke="#24292f"/>'
+        f'<text x="{WIDTH - 12}" y="{y + BAR - 3}" text-anchor="end" class="value">{found.ratio - 1:+.1%}</text>'
+    )
+
+
+def _x_of_ratio(ratio: float) -> float:
+    """Return the place of a ratio; one beyond the scale is drawn at its end."""
+    share = min(max((ratio - 1) * 100 / SPAN, -1.0), 1.0)
+    return LEFT_BESIDE + (WIDTH - LEFT_BESIDE - RIGHT) * (share + 1) / 2
 
 
 def as_png(svg: str) -> bytes:
@@ -89,8 +132,7 @@ def _legend(groups: list[tuple[str, list[tuple[str, float]]]]) -> str:
     return "\n".join(parts)
 
 
-def _page(content: str, height: float, connections: int) -> str:
-    title = f"Gateway CPU per request, {connections} connections (logarithmic; less is better)"
+def _page(content: str, height: float, title: str) -> str:
     return f"""<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height:.0f}"
  viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{title}">
 <style>

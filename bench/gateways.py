@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.cases import CASES, CROWD_CASES, UPSTREAMS, Case
-from bench.tools import LITELLM, OTHER_VENV
+from bench.tools import LITELLM, OTHER_VENV, python_of_commit
 
 KEY = "sk-fake-client-key-for-the-benchmark-only"
 UPSTREAM_KEY = "sk-fake-upstream"
 OTHER_PYTHON = "other-python"  # dragoman on the interpreter of --python
+BESIDE = "beside"  # dragoman of the commit of --beside
 PARTLY = ("bench.partly",)  # dragoman with some of its observers
 
 
@@ -34,11 +35,13 @@ class Gateway:
     prepare: Callable[[Site], list[str]]
     takes: Callable[[Case], bool]
     patience_s: float = 20.0
+    isolated: bool = False  # imports nothing but what its own environment has
     heavy: bool = False  # costs so much that the load generator's speed does not matter, and one round must do
 
     def environ(self, site: Site) -> dict[str, str]:
         """As it is here, less what could send a gateway anywhere but to the fake upstream."""
-        kept = {name: os.environ[name] for name in ("PATH", "LANG", "VIRTUAL_ENV", "PYTHONPATH") if name in os.environ}
+        names = ("PATH", "LANG", *(() if self.isolated else ("VIRTUAL_ENV", "PYTHONPATH")))
+        kept = {name: os.environ[name] for name in names if name in os.environ}
         own = {
             "HOME": str(site.directory),
             "XDG_DATA_HOME": str(site.directory),
@@ -104,10 +107,12 @@ def provider_section(protocol: str, root: str) -> str:
     return "\n".join([f"[providers.{protocol}]", *own])
 
 
-def _prepare_dragoman(site: Site, *module: str, python: str = sys.executable) -> list[str]:
+def _prepare_dragoman(
+    site: Site, *module: str, python: str = sys.executable, upstreams: tuple[str, ...] = UPSTREAMS
+) -> list[str]:
     config = site.directory / "dragoman.toml"
     root = f"http://127.0.0.1:{site.upstream}"
-    sections = [provider_section(protocol, root) for protocol in UPSTREAMS]
+    sections = [provider_section(protocol, root) for protocol in upstreams]
     sections.append(f'[store]\nurl = "sqlite:///{site.directory}/dragoman.db"')
     config.write_text("\n\n".join(sections) + "\n")
     return [
@@ -124,6 +129,18 @@ def _prepare_dragoman(site: Site, *module: str, python: str = sys.executable) ->
 
 def _prepare_on_other_python(site: Site) -> list[str]:
     return _prepare_dragoman(site, python=str(OTHER_VENV / "bin" / "python"))
+
+
+def dragoman_of(commit: str, upstreams: tuple[str, ...]) -> Gateway:
+    """Return dragoman of another commit, which may know fewer providers than the present tree."""
+    python = str(python_of_commit(commit))
+    return Gateway(
+        BESIDE,
+        "/health",
+        lambda site: _prepare_dragoman(site, python=python, upstreams=upstreams),
+        lambda case: case.upstream in upstreams,
+        isolated=True,
+    )
 
 
 LITELLM_MAKERS = {"chat": "openai", "messages": "anthropic"}

@@ -1,12 +1,12 @@
 """Check, load and measure every gateway in turn, as a plan says, and return the results."""
 
+import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import uvloop
 
 from bench.cases import CROWD_SPREAD_S, Case
-from bench.gateways import GATEWAYS
 from bench.load import Outcome, run_counted, run_wrk
 from bench.results import Cell, Memory, Reading, Results
 from bench.rig import DIRECT, Rig, Running, ask_once
@@ -21,6 +21,7 @@ MANY = 10_000
 PACED_STREAMS = {1: 8}  # for other numbers of connections, this many waves:
 PACED_WAVES = 4
 CROWD_WAVES = 1
+RESPONSE_ID = re.compile(rb'"id": ?"(resp_[^"]+)"')
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,11 @@ class WrongAnswer(Exception):
 
 def measure(rig: Rig, plan: Plan, results: Results) -> None:
     for name in plan.gateways:
-        results.memory[name] = _serve_many(rig.running[name])
+        results.memory[name] = _serve_many(rig.running[name], MANY // 50 if rig.gateways[name].heavy else MANY)
     for turn in range(plan.rounds):
         for case, connections in plan.loads:
-            for name in (DIRECT, *plan.gateways):
+            # Every second round in reverse: the place in the order favours none.
+            for name in (DIRECT, *(reversed(plan.gateways) if turn % 2 else plan.gateways)):
                 _visit(rig, plan, results.cell(name, _case_for(name, case).name, connections), (turn, case))
     for name, memory in results.memory.items():
         end = rig.running[name].child.rss_mb()
@@ -60,7 +62,7 @@ def _visit(rig: Rig, plan: Plan, cell: Cell, now: tuple[int, Case]) -> None:
     """One gateway's turn in one round; several cases may share a baseline, which is read once per round."""
     turn, case = now
     case = _case_for(cell.gateway, case)
-    gateway = GATEWAYS.get(cell.gateway)
+    gateway = rig.gateways.get(cell.gateway)
     if cell.problem or len(cell.readings) > turn:
         return
     if gateway is not None and (not gateway.takes(case) or (gateway.heavy and turn > 0)):
@@ -100,7 +102,7 @@ class Trial:
 
     @property
     def heavy(self) -> bool:
-        return self.running.name != DIRECT and GATEWAYS[self.running.name].heavy
+        return self.running.name != DIRECT and self.rig.gateways[self.running.name].heavy
 
     def calm_reading(self) -> Reading:
         """Reads again where other processes took much of the gateway's core; the calmest reading counts."""
@@ -121,7 +123,18 @@ class Trial:
             status, body = ask_once(shot)
             if status != 200 or self.case.proof not in body:
                 raise WrongAnswer(f"status {status}: {body[-200:].decode(errors='replace')}")
-        return (self.running.child.cpu_s() - before) / probes
+        cost_s = (self.running.child.cpu_s() - before) / probes
+        if self.case.stored:
+            self._read_stored(body)
+        return cost_s
+
+    def _read_stored(self, reply: bytes) -> None:
+        """See that the response was stored: a gateway without this feature ignores `store` and answers."""
+        found = RESPONSE_ID.search(reply)
+        path = f"{self.case.path}/{found[1].decode() if found else 'none'}"
+        status, body = ask_once(replace(self.running.shot(self.case), path=path, body=b""), "GET")
+        if status != 200:
+            raise WrongAnswer(f"GET {path}: status {status}: {body[-200:].decode(errors='replace')}")
 
     def _read(self, cost_s: float) -> Reading:
         child = self.running.child
@@ -150,11 +163,10 @@ class Trial:
         return PACED_STREAMS.get(self.connections, self.connections * waves)
 
 
-def _serve_many(running: Running) -> Memory:
+def _serve_many(running: Running, many: int) -> Memory:
     """Warms the gateway up with many requests, and sees what that does to its memory."""
     started = running.child.rss_mb()
     shot = running.shot(Case("chat", "chat", "whole"))
-    many = MANY // 50 if GATEWAYS[running.name].heavy else MANY
     outcome = uvloop.run(run_counted(shot, 32, many, LIMIT_S))
     after = running.child.rss_mb()
     say(f"  {running.name}: {started:.1f} MB at start, {after:.1f} MB after {outcome.requests:,} requests")

@@ -2,16 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from statistics import median
 
 from msgspec import Struct
 
+from bench import beside
 from bench.cases import CASES, CROWD_CASES, CROWDS, STORED_CASES, Case
-from bench.gateways import OTHER_PYTHON
-from bench.results import Results
+from bench.gateways import BESIDE, OTHER_PYTHON
+from bench.results import NONE, Results, format_number
 from bench.wire import EVENTS
-
-NONE = "–"
 
 
 class Target(Struct, frozen=True):
@@ -42,7 +40,6 @@ class Target(Struct, frozen=True):
 def judge(results: Results) -> list[Target]:
     """The worst of all measured numbers of connections counts."""
     ratio = "× nginx's CPU"
-    cold = results.cold_start_s.get("dragoman")
     memory = results.memory.get("dragoman")
     return [
         Target("passthrough, JSON reply", ratio, 8, 12, _worst(results, _select_cases(False, "whole"))),
@@ -64,7 +61,7 @@ def judge(results: Results) -> list[Target]:
             memory.after_many if memory else None,
         ),
         Target("memory at start", "MB", 40, 40, memory.started if memory else None),
-        Target("cold start to a healthy /health", "s", 0.2, 0.2, median(cold) if cold else None),
+        Target("cold start to a healthy /health", "s", 0.2, 0.2, results.cold_start_s("dragoman")),
         Target(f"{CROWDS[-1]:,} streams at once: an event's delay, p99", "ms", 50, 50, _crowd_delay(results)),
         Target(f"{CROWDS[-1]:,} streams at once: errors", "errors", 0, 0, _crowd_errors(results)),
     ]
@@ -74,7 +71,7 @@ def _storing_cost(results: Results) -> float | None:
     """Return what storing a stream costs: the CPU of one that is stored, over that of the same one that is not."""
     found = []
     for case in STORED_CASES:
-        for connections in _connections(results) if case.mode == "paced" else ():
+        for connections in results.connections if case.mode == "paced" else ():
             stored = results.cpu_us("dragoman", case.name, connections)
             plain = results.cpu_us("dragoman", replace(case, stored=False).name, connections)
             if stored is not None and plain:
@@ -100,7 +97,7 @@ def _worst(results: Results, cases: Iterable[Case]) -> float | None:
     found = [
         ratio
         for case in cases
-        for connections in _connections(results)
+        for connections in results.connections
         if (ratio := results.ratio(case.name, case.baseline.name, connections)) is not None
     ]
     return max(found, default=None)
@@ -110,14 +107,10 @@ def _least(results: Results) -> float | None:
     found = [
         over
         for case in _select_cases(True, "burst")
-        for connections in _connections(results)
+        for connections in results.connections
         if (over := results.over("dragoman", case, connections)) is not None
     ]
     return min(found, default=None)
-
-
-def _connections(results: Results) -> list[int]:
-    return sorted({cell.connections for cell in results.cells})
 
 
 def targets_table(results: Results) -> list[list[str]]:
@@ -141,11 +134,11 @@ def cpu_table(results: Results, connections: int) -> list[list[str]]:
         rows.append(
             [
                 case.title,
-                _number(copy),
-                _number(ours),
+                format_number(copy),
+                format_number(ours),
                 NONE if ours is None or case.mode == "whole" else f"{ours / EVENTS:.1f}",
                 NONE if ratio is None else f"{ratio:.2f}",
-                "fails" if theirs.problem else _number(theirs.cpu_us),
+                "fails" if theirs.problem else format_number(theirs.cpu_us),
                 NONE if ours is None or theirs.cpu_us is None else f"{theirs.cpu_us / ours:,.0f}",
             ]
         )
@@ -157,11 +150,13 @@ def python_table(results: Results) -> list[list[str]]:
     machine = results.machine
     rows = [["case", "connections", f"Python {machine.python}, µs", f"{machine.other_python}, µs", "ratio"]]
     for case in (*CASES, *CROWD_CASES):
-        for connections in _connections(results):
+        for connections in results.connections:
             here = results.cpu_us("dragoman", case.name, connections)
             other = results.cpu_us(OTHER_PYTHON, case.name, connections)
             if here is not None and other is not None:
-                rows.append([case.title, str(connections), _number(here), _number(other), f"{other / here:.2f}"])
+                rows.append(
+                    [case.title, str(connections), format_number(here), format_number(other), f"{other / here:.2f}"]
+                )
     return rows
 
 
@@ -169,10 +164,10 @@ def litellm_table(results: Results) -> list[list[str]]:
     """How many times more CPU LiteLLM takes for a stream than nginx and dragoman do."""
     rows = [["stream", "connections", "LiteLLM / nginx", "LiteLLM / dragoman"]]
     for case in (case for mode in ("burst", "paced", "slow") for case in (*CASES, *CROWD_CASES) if case.mode == mode):
-        for connections in _connections(results):
+        for connections in results.connections:
             ours, copy = (results.over(name, case, connections) for name in ("dragoman", "nginx"))
             if ours is not None:
-                rows.append([case.title, str(connections), _number(copy), _number(ours)])
+                rows.append([case.title, str(connections), format_number(copy), format_number(ours)])
     return rows
 
 
@@ -181,7 +176,7 @@ def first_token_table(results: Results) -> list[list[str]]:
     names = [name for name in ("nginx", "dragoman", "litellm") if any(cell.gateway == name for cell in results.cells)]
     rows = [["case", "connections", *names]]
     for case in (*CASES, *CROWD_CASES):
-        for connections in _connections(results):
+        for connections in results.connections:
             added = [
                 results.added_ms(
                     name, (case.baseline if name == "nginx" else case).name, case.baseline.name, connections
@@ -199,7 +194,7 @@ def delay_table(results: Results) -> list[list[str]]:
     names = [name for name in ("nginx", "dragoman", "litellm") if any(cell.gateway == name for cell in results.cells)]
     rows = [["case", "connections", *names]]
     for case in (*CASES, *CROWD_CASES):
-        for connections in _connections(results):
+        for connections in results.connections:
             delays = [
                 results.delay_ms(
                     name, (case.baseline if name == "nginx" else case).name, case.baseline.name, connections
@@ -215,15 +210,15 @@ def delay_table(results: Results) -> list[list[str]]:
 def footprint_table(results: Results) -> list[list[str]]:
     rows = [["gateway", "MB at start", "MB after", "requests", "MB at the end", "cold start s"]]
     for name, memory in results.memory.items():
-        cold = results.cold_start_s.get(name)
+        cold = results.cold_start_s(name)
         rows.append(
             [
-                name,
+                f"dragoman {results.machine.beside}" if name == BESIDE else name,
                 f"{memory.started:.1f}",
                 f"{memory.after_many:.1f}",
                 f"{memory.many:,}",
                 f"{memory.at_end:.1f}",
-                f"{median(cold):.2f}" if cold else NONE,
+                NONE if cold is None else f"{cold:.2f}",
             ]
         )
     return rows
@@ -244,17 +239,26 @@ def sections(results: Results) -> list[tuple[str, list[list[str]]]]:
     """Every table with its heading, in the order of interest."""
     cpu = [
         (f"CPU per request, {connections} connection{'s' * (connections > 1)}", cpu_table(results, connections))
-        for connections in _connections(results)
+        for connections in results.connections
     ]
     return [
         ("Targets", targets_table(results)),
         *cpu,
         *([("CPU per request on another Python", python_table(results))] if results.machine.other_python else []),
+        *(_sections_beside(results) if results.machine.beside else []),
         (LITELLM, litellm_table(results)),
         ("Time added before the first token of a stream, ms, p50 / p99", first_token_table(results)),
         ("Delay added between two events of a stream, ms, p99", delay_table(results)),
         ("Memory and start", footprint_table(results)),
         ("Calibration: upstream and load generator without a gateway", direct_table(results)),
+    ]
+
+
+def _sections_beside(results: Results) -> list[tuple[str, list[list[str]]]]:
+    commit = results.machine.beside
+    return [
+        (f"CPU per request beside commit {commit}", beside.cpu_table(results)),
+        (f"Memory and start beside commit {commit}", beside.footprint_table(results)),
     ]
 
 
@@ -278,10 +282,10 @@ def _range(found: list[float]) -> str:
 def notes(results: Results) -> list[str]:
     cells = [cell for cell in results.cells if cell.gateway != "direct" and cell.readings]
     restless = sum(not any(reading.calm for reading in cell.readings) for cell in cells)
-    if not restless:
-        return results.notes
     busy = f"other processes kept the gateways' core busy throughout {restless} of {len(cells)} measured cells."
-    return [*results.notes, busy]
+    left_out = beside.list_left_out(results) if results.machine.beside else []
+    absent = f"{results.machine.beside} does not serve {'; '.join(left_out)}."
+    return [*results.notes, *([absent] if left_out else []), *([busy] if restless else [])]
 
 
 def as_text(results: Results) -> str:
@@ -308,6 +312,8 @@ def as_markdown(results: Results) -> str:
         f"Python {machine.python}; {versions}; medians of {results.rounds} rounds.",
         "![CPU per request](performance.svg)",
     ]
+    if machine.beside:
+        parts.append(f"![CPU per request divided by that of commit {machine.beside}](performance-beside.svg)")
     for title, rows in sections(results):
         bar = ["---", *["---:"] * (len(rows[0]) - 1)]
         lines = ["| " + " | ".join(row) + " |" for row in (rows[0], bar, *rows[1:])]
@@ -377,10 +383,7 @@ upstream and load generator share another.
 - **First token** is when the first piece of text reaches the client, because a gateway may hold the head of a stream
   until then.
 - **An event's delay** is the additional time since the event before it, compared with no gateway.
+- **Another commit** (`--beside COMMIT`) is installed with the dependencies that it locks, and takes turns with the
+  present tree in every case of every round. The ratio is that of the medians, followed by the lowest and the highest
+  ratio within a round.
 - **Correctness** is checked first: a gateway with a wrong answer is listed as failing, not as fast."""
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return NONE
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"

@@ -8,6 +8,7 @@ from bench.cases import Case
 from bench.load import Outcome
 
 CALM = 0.1
+NONE = "–"
 
 
 class Reading(Struct, frozen=True):
@@ -57,6 +58,14 @@ class Cell(Struct):
         return sum(reading.outcome.errors for reading in self.readings)
 
 
+class Start(Struct, frozen=True):
+    """One start of a gateway, until its path of health answers."""
+
+    seconds: float
+    cpu_s: float
+    idle_mb: float  # the resident set, soon after
+
+
 class Memory(Struct, frozen=True):
     """The resident set of a gateway's processes, in MB."""
 
@@ -76,6 +85,7 @@ class Machine(Struct, frozen=True):
     python: str
     versions: dict[str, str]
     other_python: str = ""  # the second interpreter, where there is one
+    beside: str = ""  # the other commit, where there is one
 
 
 class Results(Struct):
@@ -85,7 +95,7 @@ class Results(Struct):
     rounds: int
     cells: list[Cell] = field(default_factory=list)
     memory: dict[str, Memory] = field(default_factory=dict)
-    cold_start_s: dict[str, list[float]] = field(default_factory=dict)
+    starts: dict[str, list[Start]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def cell(self, gateway: str, case: str, connections: int) -> Cell:
@@ -102,8 +112,17 @@ class Results(Struct):
                 return cell
         return Cell(gateway, case, connections)
 
+    @property
+    def connections(self) -> list[int]:
+        """The numbers of connections that were measured."""
+        return sorted({cell.connections for cell in self.cells})
+
     def cpu_us(self, gateway: str, case: str, connections: int) -> float | None:
         return self.found(gateway, case, connections).cpu_us
+
+    def cold_start_s(self, gateway: str) -> float | None:
+        starts = self.starts.get(gateway)
+        return median(start.seconds for start in starts) if starts else None
 
     def ratio(self, case: str, baseline: str, connections: int) -> float | None:
         """dragoman's CPU over nginx's."""
@@ -130,3 +149,9 @@ class Results(Struct):
         through = self.found(gateway, case, connections).gap_ms
         direct = self.found("direct", baseline, connections).gap_ms
         return None if through is None or direct is None else through - direct
+
+
+def format_number(value: float | None) -> str:
+    if value is None:
+        return NONE
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"

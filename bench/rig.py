@@ -13,11 +13,13 @@ from tempfile import TemporaryDirectory
 from bench.cases import Case
 from bench.gateways import GATEWAYS, Gateway, Site, headers
 from bench.load import Shot
+from bench.results import Start
 from bench.tools import ROOT
 from bench.tree import GATEWAY_CORES, LOAD_CORES, Child
 
 DIRECT = "direct"
 POLL_S = 0.005
+IDLE_S = 0.5  # from the first answer until the memory of an idle gateway is read
 
 
 class NotStarted(Exception):
@@ -26,12 +28,16 @@ class NotStarted(Exception):
 
 @dataclass(frozen=True)
 class Running:
-    """A gateway that answers; `start_s` is how long it took to get there."""
+    """A gateway that answers; `start_s` is how long it took to get there, `start_cpu_s` the CPU time of that."""
 
     name: str
     port: int
     child: Child
     start_s: float
+    start_cpu_s: float
+
+    def describe_start(self) -> Start:
+        return Start(self.start_s, self.start_cpu_s, self.child.rss_mb())
 
     def shot(self, case: Case) -> Shot:
         return Shot(self.port, case.path, headers(case.client), case.body)
@@ -41,7 +47,9 @@ class Rig:
     """Everything that runs; leaving the context stops all of it, whatever happened."""
 
     def __enter__(self) -> "Rig":
+        self.gateways = dict(GATEWAYS)
         self.running: dict[str, Running] = {}
+        self._launched = 0
         with ExitStack() as stack:
             self.directory = Path(stack.enter_context(TemporaryDirectory(prefix="dragoman-bench-")))
             self._start_upstream(stack)
@@ -54,26 +62,28 @@ class Rig:
         environ = {**os.environ, "PYTHONPATH": str(ROOT)}
         child = stack.enter_context(Child(command, LOAD_CORES, self.directory / "upstream.log", environ))
         took = wait_healthy(child, port, "/v1/models", 20.0)
-        self.running[DIRECT] = Running(DIRECT, port, child, took)
+        self.running[DIRECT] = Running(DIRECT, port, child, took, child.cpu_s())
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def start(self, name: str) -> Running:
         """Keeps the gateway running until the rig is left."""
-        child, running = self._launch(GATEWAYS[name], len(self.running))
+        child, running = self._launch(self.gateways[name])
         self._stack.enter_context(child)
         self.running[name] = running
         return running
 
-    def cold_start_s(self, name: str, turn: int) -> float:
-        """Starts, waits until healthy, stops."""
-        child, running = self._launch(GATEWAYS[name], 100 + turn)
+    def try_start(self, gateway: Gateway) -> Start:
+        """Start, wait until healthy, and stop."""
+        child, running = self._launch(gateway)
         with child:
-            return running.start_s
+            time.sleep(IDLE_S)
+            return running.describe_start()
 
-    def _launch(self, gateway: Gateway, number: int) -> tuple[Child, Running]:
-        directory = self.directory / f"{gateway.name}-{number}"
+    def _launch(self, gateway: Gateway) -> tuple[Child, Running]:
+        self._launched += 1
+        directory = self.directory / f"{gateway.name}-{self._launched}"
         directory.mkdir()
         site = Site(free_port(), self.running[DIRECT].port, directory)
         command = gateway.prepare(site)
@@ -83,7 +93,7 @@ class Rig:
         except NotStarted:
             with child:
                 raise
-        return child, Running(gateway.name, site.port, child, took)
+        return child, Running(gateway.name, site.port, child, took, child.cpu_s())
 
 
 def free_port() -> int:
@@ -116,11 +126,11 @@ def answers(port: int, path: str) -> bool:
         connection.close()
 
 
-def ask_once(shot: Shot) -> tuple[int, bytes]:
+def ask_once(shot: Shot, method: str = "POST") -> tuple[int, bytes]:
     """One request with its whole answer."""
     connection = http.client.HTTPConnection("127.0.0.1", shot.port, timeout=30)
     try:
-        connection.request("POST", shot.path, shot.body, shot.headers)
+        connection.request(method, shot.path, shot.body, shot.headers)
         answer = connection.getresponse()
         return answer.status, answer.read()
     except (OSError, http.client.HTTPException) as problem:

@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv-bench"
 OTHER_VENV = ROOT / ".venv-bench-python"  # dragoman on another interpreter
+COMMITS = ROOT / ".venv-bench-beside"  # dragoman of other commits, a directory each
 LITELLM = VENV / "bin" / "litellm"
 LITELLM_VERSION = "1.106.2"
 PY_SPY_VERSION = "0.4.3"
@@ -76,18 +77,59 @@ def install_on_other_python(python: str) -> bool:
     if is_current and stamp.read_text() == python:
         return True
     say(f"Installing dragoman for {python} into {OTHER_VENV.name} (once; may take minutes) ...")
-    pip = [str(OTHER_VENV / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
-    for step in (
-        [python, "-m", "venv", "--clear", str(OTHER_VENV)],
-        [*pip, "--progress-bar=off", "--require-hashes", "-r", str(lock)],
-        [*pip, "--progress-bar=off", "--no-deps", "--no-build-isolation", "-e", str(ROOT)],
-    ):
-        if not _run_visibly(step):
-            say(f"dragoman could not be installed for {python}.")
-            return False
+    if not _install_tree(ROOT, python, OTHER_VENV):
+        say(f"dragoman could not be installed for {python}.")
+        return False
     (OTHER_VENV / ".gitignore").write_text("*\n")
     stamp.write_text(python)
     return True
+
+
+def find_commit(revision: str) -> str | None:
+    """Return the abbreviated hash of a commit of this repository, or None if there is no such commit."""
+    command = ["git", "-C", str(ROOT), "rev-parse", "--verify", "--quiet", "--short", f"{revision}^{{commit}}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return done.stdout.strip() or None
+
+
+def extract_commit(revision: str, directory: Path) -> None:
+    """Write the files of a commit into a directory."""
+    archive = subprocess.run(["git", "-C", str(ROOT), "archive", revision], stdout=subprocess.PIPE, check=True)
+    subprocess.run(["tar", "-x", "-C", str(directory)], input=archive.stdout, check=True)
+
+
+def python_of_commit(commit: str) -> Path:
+    return COMMITS / commit / "python" / "bin" / "python"
+
+
+def install_commit(commit: str) -> bool:
+    """Install dragoman of another commit with the dependencies that it locks, on the interpreter of this process."""
+    directory = COMMITS / commit
+    stamp = directory / ".python"
+    if stamp.exists() and stamp.read_text() == sys.base_prefix:
+        return True
+    say(f"Installing dragoman of {commit} into {COMMITS.name} (once; may take minutes) ...")
+    shutil.rmtree(directory, ignore_errors=True)
+    tree = directory / "tree"
+    tree.mkdir(parents=True)
+    (COMMITS / ".gitignore").write_text("*\n")
+    extract_commit(commit, tree)
+    if not _install_tree(tree, sys.executable, directory / "python"):
+        say(f"dragoman of {commit} could not be installed.")
+        return False
+    stamp.write_text(sys.base_prefix)
+    return True
+
+
+def _install_tree(tree: Path, python: str, venv: Path) -> bool:
+    """Install dragoman of a source tree, and its locked dependencies, into a new environment."""
+    pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar=off"]
+    steps = (
+        [python, "-m", "venv", "--clear", str(venv)],
+        [*pip, "--require-hashes", "-r", str(tree / "requirements.lock")],
+        [*pip, "--no-deps", "--no-build-isolation", "-e", str(tree)],
+    )
+    return all(_run_visibly(step) for step in steps)
 
 
 VERSION_CODE = """

@@ -15,7 +15,7 @@ from bench.chart import draw
 from bench.gateways import OTHER_PYTHON, headers
 from bench.load import Outcome, Shot, run_counted
 from bench.report import as_markdown, as_text, judge
-from bench.results import Machine, Memory, Reading, Results
+from bench.results import Machine, Memory, Reading, Results, Start
 from bench.tools import describe_python
 from bench.tree import CORES, Child
 from bench.upstream import Desk, Script
@@ -48,7 +48,7 @@ def make_results() -> Results:
         for name, cost in (("nginx", 20.0), ("direct", 0.0)):
             results.cell(name, case.baseline.name, 32).readings[:] = [reading(cost, first_s=0.005)]
     results.memory["dragoman"] = Memory(40.0, 45.0, 10_000, 46.0)
-    results.cold_start_s["dragoman"] = [0.2, 0.3, 0.9]
+    results.starts["dragoman"] = [Start(seconds, 0.2, 39.0) for seconds in (0.2, 0.3, 0.9)]
     return results
 
 

@@ -1,7 +1,6 @@
 """A gateway process of any checkout, with its memory as the kernel sees it."""
 
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.rig import free_port, wait_healthy
-from bench.tools import ROOT
+from bench.tools import ROOT, extract_commit
 from bench.tree import Child
 
 KEY = "sk-fake-client-key-for-the-benchmark-only"
@@ -88,10 +87,5 @@ def start_gateway(src: Path, patience_s: float) -> Iterator[Gateway]:
 def checkout(revision: str) -> Iterator[Path]:
     """The package directory of an earlier commit, checked out beside this one."""
     with tempfile.TemporaryDirectory(prefix="dragoman-before-") as directory:
-        place = Path(directory) / "tree"
-        git = ["git", "-C", str(ROOT), "worktree"]
-        subprocess.run([*git, "add", "--quiet", "--detach", str(place), revision], check=True)
-        try:
-            yield place / "src"
-        finally:
-            subprocess.run([*git, "remove", "--force", str(place)], check=True)
+        extract_commit(revision, Path(directory))
+        yield Path(directory) / "src"

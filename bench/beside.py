@@ -1,0 +1,124 @@
+"""Compare dragoman of another commit with that of the present tree, both measured in the same run."""
+
+from collections.abc import Iterator
+from statistics import median
+
+from msgspec import Struct
+
+from bench.cases import CASES, CROWD_CASES, STORED_CASES, UPSTREAMS, Case
+from bench.gateways import BESIDE, dragoman_of
+from bench.results import NONE, Results, format_number
+from bench.rig import NotStarted, Rig
+from bench.tools import say
+
+NAMES = (BESIDE, "dragoman")
+MOST_CPU = 1.05  # times that of the other commit
+MOST_ELSE = 1.0
+
+
+def add_commit(rig: Rig, commit: str) -> tuple[str, ...]:
+    """Let the rig start dragoman of a commit, and return the upstreams whose provider section that commit accepts."""
+    upstreams = tuple(protocol for protocol in UPSTREAMS if _accepts(rig, commit, protocol))
+    rig.gateways[BESIDE] = dragoman_of(commit, upstreams)
+    return upstreams
+
+
+def _accepts(rig: Rig, commit: str, protocol: str) -> bool:
+    try:
+        rig.try_start(dragoman_of(commit, (protocol,)))
+    except NotStarted as problem:
+        say(f"{commit} does not start with a provider of {protocol}: {problem}")
+        return False
+    return True
+
+
+class Comparison(Struct, frozen=True):
+    """A figure of both trees. Less is better; a ratio above 1 means that the present tree needs more."""
+
+    before: float
+    now: float
+    rounds: list[float]  # the ratio within each round
+    most: float
+
+    @property
+    def ratio(self) -> float:
+        return self.now / self.before
+
+    @property
+    def lowest(self) -> float:
+        return min(self.rounds, default=self.ratio)
+
+    @property
+    def highest(self) -> float:
+        return max(self.rounds, default=self.ratio)
+
+    @property
+    def verdict(self) -> str:
+        if self.ratio <= self.most:
+            return ""
+        return "WORSE" if self.lowest > self.most else "worse, not in every round"
+
+    def format(self, digits: int | None = None) -> list[str]:
+        figures = (self.before, self.now)
+        shown = [format_number(figure) if digits is None else f"{figure:.{digits}f}" for figure in figures]
+        scatter = f"{self.lowest:.2f}–{self.highest:.2f}" if self.rounds else NONE
+        return [*shown, f"{self.ratio:.3f}", scatter, self.verdict]
+
+
+def compare_cpu(results: Results) -> Iterator[tuple[Case, int, Comparison]]:
+    """Compare µs of CPU per request, for each case and number of connections that both were measured with."""
+    for case in (*CASES, *STORED_CASES, *CROWD_CASES):
+        for connections in results.connections:
+            before, now = (results.found(name, case.name, connections) for name in NAMES)
+            if before.cpu_us and now.cpu_us:
+                ratios = _divide([one.cpu_us for one in now.readings], [one.cpu_us for one in before.readings])
+                yield case, connections, Comparison(before.cpu_us, now.cpu_us, ratios, MOST_CPU)
+
+
+def compare_footprint(results: Results) -> Iterator[tuple[str, Comparison]]:
+    """Compare start and memory, where both have been started."""
+    before, now = (results.starts.get(name, []) for name in NAMES)
+    if before and now:
+        yield "cold start, s", _compare([one.seconds for one in before], [one.seconds for one in now])
+        yield "cold start, s of CPU", _compare([one.cpu_s for one in before], [one.cpu_s for one in now])
+        yield "memory when idle, MB", _compare([one.idle_mb for one in before], [one.idle_mb for one in now])
+    if all(name in results.memory for name in NAMES):
+        old, new = (results.memory[name] for name in NAMES)
+        title = f"memory after {new.many:,} requests, MB"
+        yield title, Comparison(old.after_many, new.after_many, [], MOST_ELSE)
+        yield "memory after all cases, MB", Comparison(old.at_end, new.at_end, [], MOST_ELSE)
+
+
+def _compare(before: list[float], now: list[float]) -> Comparison:
+    return Comparison(median(before), median(now), _divide(now, before), MOST_ELSE)
+
+
+def _divide(now: list[float], before: list[float]) -> list[float]:
+    return [new / old for new, old in zip(now, before, strict=False) if old]
+
+
+def cpu_table(results: Results) -> list[list[str]]:
+    rows = [["case", "connections", *_columns(results, " µs"), "over +5 %"]]
+    rows += [[case.title, str(number), *found.format()] for case, number, found in compare_cpu(results)]
+    return rows
+
+
+def footprint_table(results: Results) -> list[list[str]]:
+    return [
+        ["", *_columns(results), "higher"],
+        *([title, *found.format(2)] for title, found in compare_footprint(results)),
+    ]
+
+
+def _columns(results: Results, unit: str = "") -> list[str]:
+    return [f"{results.machine.beside}{unit}", f"here{unit}", "ratio", "ratio of each round"]
+
+
+def list_left_out(results: Results) -> list[str]:
+    """Return the cases of the present tree that the other commit does not serve."""
+    return [
+        case.title
+        for case in (*CASES, *STORED_CASES, *CROWD_CASES)
+        if any(results.found(NAMES[1], case.name, number).readings for number in results.connections)
+        and not any(results.found(BESIDE, case.name, number).readings for number in results.connections)
+    ]
