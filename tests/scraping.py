@@ -18,7 +18,7 @@ def scrape_metrics(text: bytes) -> Scrape:
 
 
 def scrape(url: str) -> Scrape:
-    with urllib.request.urlopen(f"{url}/metrics", timeout=20) as answer:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
         return scrape_metrics(answer.read())
 

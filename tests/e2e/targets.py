@@ -25,7 +25,6 @@ ROUTES: dict[str, tuple[str, ...]] = {
     "by key": ("chat/one", "messages/two", "responses/three"),
     "by account": ("kiro/claude-sonnet-4.5", "codex/gpt-5.5", "chat/one"),
 }
-LINGER_S = 0.15  # a reset overtakes bytes that were not read yet
 
 
 @dataclass
@@ -88,7 +87,7 @@ class Site:
             kept = kiro.words(after)
         elif after and streamed:
             kept = body[: body.index(b"\n\n", len(kept)) + 2]
-        return replace(self.answers(streamed), body=kept, end=End.RESET, linger_s=LINGER_S if after else 0.0)
+        return replace(self.answers(streamed), body=kept, end=End.RESET)
 
 
 @dataclass

@@ -15,10 +15,10 @@ from e2e.meaning import Ending, Meant, Say
 from e2e.raw_http import dial, get, read_answer, request_bytes
 from e2e.rig import FEW_PAIRS, ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, run_rig
 from e2e.sdk_replies import STREAMS, Broke, Halted, SdkReply, expect_for
-from fakes.upstream import Answer, End
+from fakes.upstream import Answer, End, Gate
 
 few_pairs = pytest.mark.parametrize(("client", "upstream"), FEW_PAIRS)
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 BEGUN = Meant((Say("It was a dark"),), ending=Ending.NONE)
 
 
@@ -60,11 +60,13 @@ def test_a_stream_in_flight_ends_well(tmp_path: Path, client: str, upstream: str
     meant = CASES["text"].meant
     body = SPEAKERS[upstream].stream(meant)
     with run_rig(tmp_path) as rig:
-        rig.plays(upstream, Answer(body, cut=len(body) // 4, pause_s=0.1))
+        answered = threading.Event()
+        rig.plays(upstream, Answer(body, cut=len(body) // 4, pause_s=0.02, gate=Gate(answered, at=len(body) - 1)))
         listener = Listener(rig, client, upstream)
         listener.begin()
-        stopping = rig.gateway.stop_soon(accept_s=1.5)
+        stopping = rig.gateway.stop_soon(accept_s=PATIENCE_S)
         assert get(rig.gateway.port, "/ready").status == 503
+        answered.set()
         stopping.result(timeout=PATIENCE_S)
         assert listener.end() == expect_for(client, upstream, meant)
         with pytest.raises(ConnectionRefusedError):

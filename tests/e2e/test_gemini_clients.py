@@ -87,7 +87,7 @@ def test_streams_of_the_same_protocol_pass_to_the_byte_in_both_framings(site: Si
 def test_an_array_passes_while_it_is_generated(site: Site) -> None:
     chunk = speak_gemini.stream(TEXT).split(b"\r\n\r\n")[0][6:]
     site.plays("gemini", Answer(b"[" + chunk, content_type=JSON, end=End.HANG))
-    with dial(site.gateway.port, 10) as sock:
+    with dial(site.gateway.port) as sock:
         sock.sendall(request_bytes(f"/v1beta/models/gemini/m:{STREAM}", BODY))
         seen = b""
         while chunk not in seen:
@@ -142,7 +142,7 @@ def test_a_broken_array_ends_with_the_error_as_its_last_element(site: Site) -> N
 def test_a_pause_is_bridged_by_empty_chunks_but_not_before_the_first_token(site: Site) -> None:
     stream = speak_chat.stream(TEXT)
     half = stream.index(b"\n\n", stream.index(b"The q")) + 2
-    site.plays("chat", Answer(stream, opening=b"", cut=half, pause_s=0.45))
+    site.plays("chat", Answer(stream, opening=b"", cut=half, pause_s=1.0))
     chunks = [
         chunk
         for chunk in site.sdk.models.generate_content_stream(model="chat/m", contents="x")

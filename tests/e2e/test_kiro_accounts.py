@@ -257,5 +257,5 @@ def test_a_model_that_kiro_does_not_list_is_requested_by_its_bare_name(tmp_path:
     with kiro_rigged(tmp_path, prepare=list_one) as rig:
         rig.plays(HELLO)
         assert WHOLE["chat"](rig.sdk, request_for("chat", name)).text == "Hello"
-        sent = rig.fake.calls[-1]
+        sent = rig.fake.chats[-1]
         assert sent.json["conversationState"]["currentMessage"]["userInputMessage"]["modelId"] == id

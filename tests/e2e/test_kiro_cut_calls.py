@@ -30,6 +30,7 @@ QUESTION: MessageParam = {"role": "user", "content": "Write my notes."}
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
     with kiro_rigged(tmp_path_factory.mktemp("mending")) as shared:
+        shared.gateway.settle()
         yield shared
 
 

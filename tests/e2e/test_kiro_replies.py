@@ -40,6 +40,7 @@ RATE_LIMIT_ERRORS: dict[str, type[openai.APIStatusError | anthropic.APIStatusErr
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
     with kiro_rigged(tmp_path_factory.mktemp("kiro")) as shared:
+        shared.gateway.settle()
         yield shared
 
 
@@ -47,6 +48,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
     settings = "[server]\nfirst_token_timeout_s = 1.5\nidle_timeout_s = 30\n"
     with kiro_rigged(tmp_path_factory.mktemp("hasty"), settings=settings) as shared:
+        shared.gateway.settle()
         yield shared
 
 

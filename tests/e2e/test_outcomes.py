@@ -1,11 +1,11 @@
 """However a request ends, its observers get it once, with the counts that the upstream reported."""
 
-import time
 from collections.abc import Iterator
 
 import msgspec
 import pytest
 
+from cli.shell import wait_for
 from dragoman.hub.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome
 from dragoman.hub.usage import Source
 from e2e.cases import CASES, request_for
@@ -151,9 +151,7 @@ def test_a_client_that_disconnects_before_the_reply_has_a_provider_in_its_outcom
     question = {"model": rig.model("responses"), "max_tokens": 9, "messages": plain_messages(), "input": "Well?"}
     with dial(rig.gateway.port) as sock:
         sock.sendall(request_bytes(PATHS[client], msgspec.json.encode(question), f"x-request-id: soon-{client}"))
-        patience = time.monotonic() + 10.0
-        while not upstream.calls and time.monotonic() < patience:
-            time.sleep(0.01)
+        wait_for(lambda: bool(upstream.calls))
     outcome = rig.gateway.outcome(f"soon-{client}")
     assert outcome.outcome == CLIENT_GONE
     assert outcome.failed_attempts == (FailedAttempt("responses/vendor-model", CLIENT_GONE),)

@@ -116,7 +116,7 @@ def test_a_response_is_continued_by_the_credential_that_created_it(tmp_path: Pat
 
 def test_a_limited_key_is_left_at_once_and_used_again_later(rig: PoolRig) -> None:
     opening = falls_to(rig, ONE)
-    rig.keyed.refusals[ONE] = error(429, "Slow down.", "rate_limit_exceeded", retry_after="20")
+    rig.keyed.refusals[ONE] = error(429, "Slow down.", "rate_limit_exceeded", retry_after="200")
     outcome = chat(rig, opening, "Hello", "Go on")
     assert rig.keyed.taken() == [ONE, TWO]
     assert outcome.failed_attempts == (FailedAttempt("up/gpt-4.1", "rate_limited"),)
@@ -125,7 +125,7 @@ def test_a_limited_key_is_left_at_once_and_used_again_later(rig: PoolRig) -> Non
         chat(rig, f"another conversation {number}")
     assert rig.keyed.taken() == [TWO] * 6
     del rig.keyed.refusals[ONE]
-    rig.later(21)
+    rig.later(201)
     falls_to(rig, ONE)
     chat(rig, opening, "Hello", "Go on")
     assert rig.keyed.taken() == [TWO], "where its cache is now"

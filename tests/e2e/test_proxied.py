@@ -35,11 +35,11 @@ def elsewhere(open: Callable[[], AbstractAsyncContextManager[T]]) -> Iterator[T]
     thread.start()
     servers = open()
     try:
-        yield asyncio.run_coroutine_threadsafe(servers.__aenter__(), loop).result(10)
-        asyncio.run_coroutine_threadsafe(servers.__aexit__(None, None, None), loop).result(10)
+        yield asyncio.run_coroutine_threadsafe(servers.__aenter__(), loop).result(60)
+        asyncio.run_coroutine_threadsafe(servers.__aexit__(None, None, None), loop).result(60)
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(60)
         loop.close()
 
 

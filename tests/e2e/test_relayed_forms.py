@@ -3,10 +3,9 @@
 import asyncio
 import os
 import random
-import socket
+import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -15,6 +14,7 @@ import msgspec
 import openai
 import pytest
 
+from cli.shell import wait_for
 from e2e.raw_http import Answered, dial, read_answer
 from fakes.threaded import ThreadedServer
 from fakes.upstream import Answer, FakeUpstream
@@ -202,30 +202,25 @@ def resident_mb(pid: int, name: str = "VmHWM") -> float:
     return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1]) / 1024
 
 
-def wait_for(port: int) -> None:
-    patience = time.monotonic() + 30
-    while time.monotonic() < patience:
-        try:
-            dial(port).close()
-            return
-        except OSError:
-            time.sleep(0.05)
+def read_port(process: "subprocess.Popen[str]") -> int:
+    """Wait until the gateway listens, and return its port."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if found := re.search(r"listens on http://\S+:(\d+)", line):
+            return int(found[1])
     raise AssertionError("the gateway did not start")
 
 
 @pytest.mark.parametrize("capture", ["off", "all"])
 def test_a_transcription_of_25_mb_takes_no_memory(tmp_path: Path, capture: str) -> None:
-    with Counting() as up, socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        free.close()
+    with Counting() as up:
         debug = f'[debug]\ncapture = "{capture}"\ndirectory = "captures"\n'
         (tmp_path / "dragoman.toml").write_text(debug + SECTION.format(url=f"http://127.0.0.1:{up.port}/v1"))
         environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "DRAGOMAN_API_KEY": KEY}
-        command = [sys.executable, "-m", "dragoman", "serve", "--port", str(port)]
-        with subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL) as process:
+        command = [sys.executable, "-u", "-m", "dragoman", "serve", "--port", "0"]
+        with subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True) as process:
             try:
-                wait_for(port)
+                port = read_port(process)
                 with openai.OpenAI(api_key=KEY, base_url=f"http://127.0.0.1:{port}/v1", max_retries=0) as sdk:
                     small = sdk.audio.transcriptions.create(model="up/whisper-1", file=("a.wav", b"RIFF"))
                     before = resident_mb(process.pid)
@@ -251,9 +246,7 @@ def test_the_upstream_gets_the_file_while_the_client_still_sends_it(tmp_path: Pa
         body = form(field("model", b"up/whisper-1"), field("file", sound(2 * MB), '; filename="a"'))
         with dial(gateway.port) as sock:
             sock.sendall(head_of(len(body)) + body[:MB])
-            patience = time.monotonic() + 30
-            while up.received < MB // 2 and time.monotonic() < patience:
-                time.sleep(0.01)
+            wait_for(lambda: up.received >= MB // 2)
             early = up.received
             sock.sendall(body[MB:])
             assert read_answer(sock).status == 200
@@ -265,10 +258,7 @@ def test_a_client_that_leaves_ends_the_upload(tmp_path: Path) -> None:
     with Counting() as up, running(SECTION.format(url=f"http://127.0.0.1:{up.port}/v1"), tmp_path) as gateway:
         with dial(gateway.port) as sock:
             sock.sendall(head_of(2 * MB) + field("model", b"up/whisper-1") + field("file", b"x" * 100_000))
-            patience = time.monotonic() + 30
-            while not up.received and time.monotonic() < patience:
-                time.sleep(0.01)
-        while gateway.app.site.under_way and time.monotonic() < patience:
-            time.sleep(0.01)
+            wait_for(lambda: up.received > 0)
+        wait_for(lambda: bool(gateway.outcomes))
         assert gateway.app.site.under_way == 0
         assert gateway.outcomes[-1].outcome == "client_gone"

@@ -79,6 +79,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rig, Kept]]:
 def kiro(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KiroRig, Kept]]:
     directory = tmp_path_factory.mktemp("captured-kiro")
     with kiro_rigged(directory, settings=debug(directory / "captures")) as shared:
+        shared.gateway.settle()
         yield shared, Kept(directory / "captures", shared.gateway)
 
 

@@ -1,6 +1,7 @@
 """A running gateway's metrics after mixed requests, its dashboard and its page: each name in them is really there."""
 
 import re
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -15,7 +16,7 @@ from dragoman.hub.outcome import CLIENT_GONE, OK
 from dragoman.observers.metrics_catalogue import CATALOGUE, Family, Type
 from e2e.meaning import CallTool, Meant, Say, Stop, Tokens
 from e2e.rig import PATHS, SPEAKERS, Rig, run_rig
-from fakes.upstream import Answer, FakeUpstream
+from fakes.upstream import Answer, FakeUpstream, Gate
 from gateway import KEY
 from scraping import Scrape, scrape, total, value
 
@@ -51,7 +52,7 @@ def ask(rig: Rig, client: str, model: str, *, stream: bool = False, key: str = K
     headers = {"authorization": f"Bearer {key}", "content-type": "application/json", "anthropic-version": "2023-06-01"}
     url = f"{rig.gateway.url}{PATHS[client]}"
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, msgspec.json.encode(body), headers), timeout=20) as got:
+        with urllib.request.urlopen(urllib.request.Request(url, msgspec.json.encode(body), headers), timeout=60) as got:
             got.read()
             return int(got.status)
     except urllib.error.HTTPError as error:
@@ -70,7 +71,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)
@@ -161,15 +162,18 @@ def test_requests_in_progress_and_versions_are_shown(after: Scrape) -> None:
 
 def test_a_stream_is_counted_while_it_lasts(rig: Rig, after: Scrape) -> None:
     speaker = SPEAKERS["chat"]
-    rig.plays("chat", Answer(speaker.stream(MEANT), linger_s=3.0))
+    counted = threading.Event()
+    stream = speaker.stream(MEANT)
+    rig.plays("chat", Answer(stream, gate=Gate(counted, at=len(stream))))
     before = value(scrape(rig.gateway.url), "dragoman_requests_answered_total")
     body = {"model": "chat/vendor-model", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
     request = urllib.request.Request(
         f"{rig.gateway.url}{PATHS['chat']}", msgspec.json.encode(body), {"authorization": f"Bearer {KEY}"}
     )
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.read(10)
         during = scrape(rig.gateway.url)
+        counted.set()
         answer.read()
     assert value(during, "dragoman_streams_live") == 1
     assert value(during, "dragoman_requests_under_way") == 1

@@ -1,14 +1,15 @@
 """What is kept of a request with server tools: its usage row, its log line, its capture and the replay of that."""
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from anthropic import APIError
 
+from cli.shell import wait_for
 from dragoman.accounts.usage_writer import make_row
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
@@ -22,7 +23,7 @@ from dragoman.prices.pricing import Pricing
 from dragoman.providers.token_count import count_text
 from e2e.search_scene import CHAT_ANSWERS, CHAT_SEARCHES, FOUND, SearchScene, chat_calls, search_scene
 from e2e.test_server_tools import ask
-from fakes.upstream import Answer
+from fakes.upstream import Answer, End
 
 SEARCH_KEY = "bsk-canary-of-a-search-service"
 DONE = b"data: [DONE]\n\n"
@@ -35,38 +36,38 @@ class Scene(SearchScene):
 
     def run(self, *, stream: bool = True, **more: object) -> tuple[Outcome, Capture]:
         """Send a request; return its outcome and its capture."""
-        ended = len(self.gateway.outcomes)
         if stream:
             with self.sdk.anthropic.messages.stream(**ask(**more)) as events:
                 events.get_final_message()
         else:
             self.sdk.anthropic.messages.create(**ask(**more))
-        wait_until(lambda: len(self.gateway.outcomes) > ended)
-        outcome = self.gateway.outcomes[-1]
+        outcome = self.last_outcome()
         return outcome, self.capture_of(outcome)
 
+    def last_outcome(self) -> Outcome:
+        """Wait for the outcome of the SDK's last request."""
+        return self.gateway.outcome(self.sdk.headers["x-request-id"])
+
     def capture_of(self, outcome: Outcome) -> Capture:
-        wait_until(lambda: any(outcome.request_id in file.name for file in self.files()))
+        wait_for(lambda: any(outcome.request_id in file.name for file in self.files()))
         return load_capture(next(file for file in self.files() if outcome.request_id in file.name))
 
     def files(self) -> list[Path]:
         return CaptureDirectory(self.directory, Bounds(10_000, 1 << 30, 86_400.0)).files()
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
+@contextmanager
+def run_scene(directory: Path, search_settings: str) -> Iterator[Scene]:
+    captures = f'[debug]\ncapture = "all"\ndirectory = "{directory}/captures"'
+    with search_scene(directory, "chat", settings=captures, search_settings=search_settings) as there:
+        yield Scene(there.gateway, there.sdk, there.upstream, there.searxng, directory / "captures")
 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    directory = tmp_path_factory.mktemp("records")
-    captures = f'[debug]\ncapture = "all"\ndirectory = "{directory}/captures"'
-    search = f'timeout_s = 1\napi_key = "{SEARCH_KEY}"'
-    with search_scene(directory, "chat", settings=captures, search_settings=search) as there:
-        yield Scene(there.gateway, there.sdk, there.upstream, there.searxng, directory / "captures")
+    settings = f'timeout_s = 300\napi_key = "{SEARCH_KEY}"'
+    with run_scene(tmp_path_factory.mktemp("records"), settings) as shared:
+        yield shared
 
 
 def assert_replays(capture: Capture) -> None:
@@ -101,11 +102,9 @@ def test_a_failed_search_costs_nothing_and_shows_in_the_log_line(scene: Scene) -
 def test_a_later_round_that_fails_is_one_more_attempt(scene: Scene) -> None:
     scene.plays(CHAT_SEARCHES)
     scene.upstream.answers.append(Answer(b"{}", 500, "application/json"))
-    ended = len(scene.gateway.outcomes)
     with pytest.raises(APIError), scene.sdk.anthropic.messages.stream(**ask()) as events:
         events.get_final_message()
-    wait_until(lambda: len(scene.gateway.outcomes) > ended)
-    outcome = scene.gateway.outcomes[-1]
+    outcome = scene.last_outcome()
     assert (outcome.rounds, outcome.attempts, len(outcome.failed_attempts)) == (2, 2, 1)
     scrape = RequestMetrics()
     scrape.observe(outcome)
@@ -156,10 +155,11 @@ def test_searches_that_end_in_another_order_replay_the_same(scene: Scene) -> Non
     assert_replays(capture)
 
 
-def test_a_search_that_takes_too_long_replays_the_same(scene: Scene) -> None:
-    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
-    scene.finds(Answer(b"{}", content_type="application/json", delay_s=3.0))
-    outcome, capture = scene.run()
+def test_a_search_that_takes_too_long_replays_the_same(tmp_path: Path) -> None:
+    with run_scene(tmp_path, "timeout_s = 0.5") as scene:
+        scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+        scene.finds(Answer(headless=True, end=End.HANG))
+        outcome, capture = scene.run()
     assert outcome.tool_runs[0].result == "unavailable"
     assert_replays(capture)
 
@@ -168,14 +168,13 @@ def test_a_key_that_a_search_service_repeats_goes_nowhere(scene: Scene) -> None:
     scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
     leaked = {"results": [{"url": "https://a.example/1", "title": f"key {SEARCH_KEY}", "content": f"is {SEARCH_KEY}"}]}
     scene.finds(Answer(json.dumps(leaked).encode(), content_type="application/json"))
-    ended = len(scene.gateway.outcomes)
     with scene.sdk.anthropic.messages.stream(**ask()) as events:
         message = events.get_final_message()
-    wait_until(lambda: len(scene.gateway.outcomes) > ended)
+    outcome = scene.last_outcome()
     assert any(("authorization", f"Bearer {SEARCH_KEY}") in request.fields for request in scene.searxng.requests)
     assert SEARCH_KEY not in message.model_dump_json()
     assert not [request for request in scene.upstream.calls if SEARCH_KEY.encode() in request.body]
-    capture = scene.capture_of(scene.gateway.outcomes[-1])
+    capture = scene.capture_of(outcome)
     assert_replays(capture)
     for file in scene.files():
         assert SEARCH_KEY not in str(load_capture(file))
@@ -183,16 +182,12 @@ def test_a_key_that_a_search_service_repeats_goes_nowhere(scene: Scene) -> None:
 
 def test_a_client_that_leaves_during_a_search_replays_the_same(scene: Scene) -> None:
     scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
-    scene.finds(Answer(b"{}", content_type="application/json", delay_s=0.9))
-    ended = len(scene.gateway.outcomes)
-
+    scene.finds(Answer(headless=True, end=End.HANG))
     with scene.sdk.anthropic.messages.stream(**ask()) as events:
         for event in events:
             if event.type == "content_block_start" and event.content_block.type == "server_tool_use":
                 break
-    wait_until(lambda: len(scene.gateway.outcomes) > ended)
-    outcome = scene.gateway.outcomes[-1]
+    outcome = scene.last_outcome()
     assert outcome.outcome == "client_gone"
-    assert outcome.duration_s < 0.9
     assert [(run.tool, run.result) for run in outcome.tool_runs] == [("web_search", "cancelled")]
     assert_replays(scene.capture_of(outcome))

@@ -1,6 +1,7 @@
 """Searches and pages for Gemini clients: grounding metadata, one reply over all rounds, judged by google-genai."""
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,17 +21,17 @@ from e2e.search_scene import (
     message,
     search_scene,
 )
-from e2e.test_server_tool_records import wait_until
 from e2e.test_server_tools_kiro import ANSWERS as KIRO_ANSWERS
 from e2e.test_server_tools_kiro import FOUND as KIRO_FOUND
 from e2e.test_server_tools_kiro import SEARCHES as KIRO_SEARCHES
 from e2e.test_server_tools_pauses import FIRST, LAST
-from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
+from fakes.upstream import Answer, FakeUpstream, Gate, ReceivedRequest
 from gateway import KEY
 from wire_json import JsonObject
 
 ANSWERS = chat_text("🐼 See [One", "](https://a.example/1) and [x](https://no.example/).")
 URL = "https://a.example/1"
+SEARCH = types.Tool(google_search=types.GoogleSearch())
 Reply = list[types.GenerateContentResponse]
 
 
@@ -47,13 +48,22 @@ def _extract(request: ReceivedRequest) -> Answer:
     return Answer(json.dumps({"results": [found]}).encode(), content_type=JSON)
 
 
-def reply_of(scene: SearchScene, *, stream: bool, tool: str = "googleSearch", text: str = "pandas?") -> Reply:
+def reply_of(
+    scene: SearchScene, *, stream: bool, tool: str = "googleSearch", text: str = "pandas?", id: str | None = None
+) -> Reply:
     models = google_client(scene.gateway.url, KEY).models
-    search, fetch = types.Tool(google_search=types.GoogleSearch()), types.Tool(url_context=types.UrlContext())
-    config = types.GenerateContentConfig(tools=[search if tool == "googleSearch" else fetch])
+    fetch = types.Tool(url_context=types.UrlContext())
+    options = None if id is None else types.HttpOptions(headers={"x-request-id": id})
+    config = types.GenerateContentConfig(tools=[SEARCH if tool == "googleSearch" else fetch], http_options=options)
     if stream:
         return list(models.generate_content_stream(model="up/m", contents=text, config=config))
     return [models.generate_content(model="up/m", contents=text, config=config)]
+
+
+def stream_of(scene: SearchScene) -> Iterator[types.GenerateContentResponse]:
+    models = google_client(scene.gateway.url, KEY).models
+    config = types.GenerateContentConfig(tools=[SEARCH])
+    yield from models.generate_content_stream(model="up/m", contents="pandas?", config=config)
 
 
 def text_of(reply: Reply) -> str:
@@ -100,14 +110,13 @@ def test_a_search_is_grounding_metadata_on_the_last_chunk(scene: SearchScene, st
 @pytest.mark.parametrize("stream", [True, False])
 def test_what_later_rounds_read_is_counted_as_the_prompt_of_tool_use(scene: SearchScene, stream: bool) -> None:
     scene.plays(CHAT_SEARCHES, ANSWERS)
-    ended = len(scene.gateway.outcomes)
-    usage = reply_of(scene, stream=stream)[-1].usage_metadata
+    usage = reply_of(scene, stream=stream, id=f"counted-{stream}")[-1].usage_metadata
     assert usage is not None
     assert (usage.prompt_token_count, usage.tool_use_prompt_token_count) == (10, 30)
     assert (usage.candidates_token_count, usage.total_token_count) == (12, 52)
-    wait_until(lambda: len(scene.gateway.outcomes) > ended)
-    assert scene.gateway.outcomes[-1].usage is not None
-    assert scene.gateway.outcomes[-1].usage.input == 40
+    counted = scene.gateway.outcome(f"counted-{stream}").usage
+    assert counted is not None
+    assert counted.input == 40
 
 
 def test_the_search_is_offered_as_a_function_and_is_no_loss(scene: SearchScene) -> None:
@@ -162,10 +171,13 @@ def test_a_search_that_fails_leaves_a_reply_without_sources(scene: SearchScene) 
 def test_an_empty_chunk_keeps_the_stream_alive_while_a_search_runs(tmp_path: Path) -> None:
     with search_scene(tmp_path, "chat", settings="[server]\nkeep_alive_s = 0.1") as scene:
         scene.plays(CHAT_SEARCHES, ANSWERS)
-        scene.finds(Answer(json.dumps(FOUND).encode(), content_type=JSON, delay_s=1.0))
-        reply = reply_of(scene, stream=True)
-    empty = [chunk for chunk in reply[:-1] if text_of([chunk]) == ""]
-    assert len(empty) >= 3
+        kept_alive = threading.Event()
+        scene.finds(Answer(json.dumps(FOUND).encode(), content_type=JSON, gate=Gate(kept_alive)))
+        reply: Reply = []
+        for chunk in stream_of(scene):
+            reply.append(chunk)
+            if len([each for each in reply if text_of([each]) == ""]) >= 3:
+                kept_alive.set()
     assert text_of(reply).startswith("Let me look. 🐼 See")
 
 

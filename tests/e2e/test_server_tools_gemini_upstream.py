@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from anthropic.types import Message
 
+from cli.shell import wait_for
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.files import Bounds, CaptureDirectory, load_capture
@@ -13,7 +14,6 @@ from dragoman.http.handler import replay_site
 from e2e.meaning import CallTool, Meant, Say, Stop, Tokens
 from e2e.search_scene import SearchScene, search_scene
 from e2e.speak_gemini import stream
-from e2e.test_server_tool_records import wait_until
 from e2e.test_server_tools import WEATHER, ask, outcomes
 from wire_json import JsonObject
 
@@ -71,16 +71,14 @@ def test_beside_functions_the_gateway_searches_for_a_model_that_cannot(
     scene: SearchScene, directory: Path, also: list[JsonObject]
 ) -> None:
     scene.plays(SEARCHES, ANSWERS)
-    ended = len(scene.gateway.outcomes)
     reply = reply_of(scene, "gemini-2.5-flash", SEARCH, WEATHER, *also)
     assert list_offered(scene.sent[0]) == sorted(["get_weather", "web_search", *(tool["name"] for tool in also)])
     assert outcomes(reply) == [["https://a.example/1", "https://b.example/2"]]
     assert (reply.usage.input_tokens, reply.usage.output_tokens) == (40, 12)
     assert len(scene.searxng.requests) == 1
-    wait_until(lambda: len(scene.gateway.outcomes) > ended)
-    id = scene.gateway.outcomes[-1].request_id
+    id = scene.sdk.headers["x-request-id"]
     files = CaptureDirectory(directory / "captures", Bounds(100, 1 << 30, 86_400.0))
-    wait_until(lambda: any(id in file.name for file in files.files()))
+    wait_for(lambda: any(id in file.name for file in files.files()))
     capture = load_capture(next(file for file in files.files() if id in file.name))
     parts = compare_captures(capture, rerun(capture, replay_site))
     assert [(part.name, change) for part in parts for change in part.changes] == []
@@ -91,5 +89,4 @@ def test_without_a_service_a_search_beside_functions_is_a_loss(tmp_path: Path) -
         scene.plays(ANSWERS)
         reply_of(scene, "gemini-2.5-flash", SEARCH, WEATHER)
         assert list_offered(scene.sent[0]) == ["get_weather"]
-        wait_until(lambda: bool(scene.gateway.outcomes))
-        assert scene.gateway.outcomes[-1].losses > 0
+        assert scene.gateway.outcome(scene.sdk.headers["x-request-id"]).losses > 0

@@ -1,7 +1,7 @@
 """Web search and fetch that the gateway runs for Responses clients, judged by OpenAI's SDK and the stream's grammar."""
 
 import json
-import time
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -24,7 +24,7 @@ from e2e.responses_tools_rig import (
     searches,
     tools_rigged,
 )
-from fakes.upstream import Answer
+from fakes.upstream import Answer, Gate
 from narrowing import expect
 from wire_json import JsonObject
 
@@ -63,14 +63,17 @@ def test_a_search_passes_through_its_lifecycle_between_two_messages(scene: Scene
 
 def test_the_client_sees_a_search_begin_before_it_has_ended(scene: Scene) -> None:
     scene.plays("chat", SEARCHES, ANSWERS)
-    scene.finds(Answer(json.dumps(FOUND).encode(), content_type="application/json", delay_s=0.5))
-    times: dict[str, float] = {}
+    shown = threading.Event()
+    scene.finds(Answer(json.dumps(FOUND).encode(), content_type="application/json", gate=Gate(shown)))
+    types: list[str] = []
     with scene.sdk.openai.responses.stream(**ask("chat")) as stream:
         for event in stream:
-            times.setdefault(event.type, time.monotonic())
-    begun, ended = times["response.web_search_call.searching"], times["response.web_search_call.completed"]
-    assert ended - begun > 0.3
-    assert times["response.output_text.delta"] < begun
+            types.append(event.type)
+            if event.type == "response.web_search_call.searching":
+                shown.set()  # else the search would not return
+    begun, ended = (types.index(f"response.web_search_call.{step}") for step in ("searching", "completed"))
+    assert types.index("response.output_text.delta") < begun < ended
+    assert "response.web_search_call.failed" not in types
 
 
 @over_all

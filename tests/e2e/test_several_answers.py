@@ -77,7 +77,7 @@ def test_a_chat_client_gets_every_candidate_of_a_whole_reply(site: Site) -> None
     site.gemini.requests.clear()
     site.gemini.answers = [Answer(msgspec.json.encode(body), content_type=JSON)]
     reply = site.openai.chat.completions.create(model="gemini/m", messages=[{"role": "user", "content": "x"}], n=2)
-    sent = msgspec.json.decode(site.gemini.requests[0].body, type=JsonObject)
+    sent = msgspec.json.decode(site.gemini.calls[0].body, type=JsonObject)
     assert sent["generationConfig"] == {"candidateCount": 2}
     first, second = reply.choices
     assert (first.index, first.message.content, first.finish_reason) == (0, "A", "stop")
@@ -106,7 +106,7 @@ def test_a_gemini_client_gets_every_choice_of_a_whole_reply(site: Site) -> None:
     site.chat.requests.clear()
     site.chat.answers = [Answer(msgspec.json.encode(body), content_type=JSON)]
     reply = msgspec.json.decode(site.post(GENERATE).body, type=JsonObject)
-    assert msgspec.json.decode(site.chat.requests[0].body, type=JsonObject)["n"] == 2
+    assert msgspec.json.decode(site.chat.calls[0].body, type=JsonObject)["n"] == 2
     assert [(one["index"], one["content"]["parts"], one["finishReason"]) for one in reply["candidates"]] == [
         (0, [{"text": "A"}], "STOP"),
         (1, [{"text": "B"}], "MAX_TOKENS"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cli.shell import wait_for
 from e2e.kiro_rig import QUICK, sign
 from e2e.pool_rig import Keyed, keys_of, make_section
 from fakes.codex import RESPONSES, FakeCodex
@@ -196,6 +197,7 @@ def test_usage_is_shown_to_the_key_that_caused_it(tmp_path: Path) -> None:
         running(provider_section("chat", fake.url), tmp_path, stored=STORED) as gateway,
     ):
         ask(gateway, gateway.keys["alice"], "chat", body)
+        wait_for(lambda: bool(gateway.outcomes))
         rows = {}
         for who, key in (("alice", gateway.keys["alice"]), ("bob", gateway.keys["bob"]), ("owner", KEY)):
             connection = HTTPConnection("127.0.0.1", gateway.port, timeout=60)

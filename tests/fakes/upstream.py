@@ -1,9 +1,12 @@
 """An upstream that sends prepared answers over real sockets and records every request."""
 
 import asyncio
+import fcntl
 import socket
 import struct
+import termios
 import threading
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -25,7 +28,7 @@ class End(Enum):
 
 @dataclass(frozen=True)
 class Gate:
-    """Holds back the bytes of a body from `at` on until the event is set."""
+    """Holds back the bytes of a body from `at` on, and its end, until the event is set."""
 
     opened: threading.Event
     at: int = 0
@@ -126,8 +129,9 @@ class FakeUpstream(ThreadedServer):
                 answer = self.intercept(request) if self.intercept is not None else None
                 if not await self._play(answer or self._answer(request), reader, writer) or not self.keep_alive:
                     return
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except (ConnectionError, asyncio.IncompleteReadError) as error:
             self.closed.append(self._loop.time())
+            traceback.clear_frames(error.__traceback__)  # the reader refers to it: a cycle would keep the answer's body
         except asyncio.CancelledError:
             return
         finally:
@@ -164,6 +168,8 @@ class FakeUpstream(ThreadedServer):
             self.sent += len(piece)
             await asyncio.sleep(answer.pause_s)
         await asyncio.sleep(answer.linger_s)
+        if answer.gate is not None:
+            await answer.gate.wait()
         return await self._end(answer, reader, writer)
 
     async def _end(self, answer: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -176,13 +182,20 @@ class FakeUpstream(ThreadedServer):
                 await reader.read()
                 self.closed.append(self._loop.time())
             case End.RESET:
-                await writer.drain()
                 raw = writer.get_extra_info("socket")
+                while not writer.is_closing() and _has_undelivered(writer, raw):  # noqa: ASYNC110 - the system tells it to nobody
+                    await asyncio.sleep(0.001)
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 writer.transport.abort()
             case End.CUT:
                 await writer.drain()
         return False
+
+
+def _has_undelivered(writer: asyncio.StreamWriter, raw: socket.socket) -> bool:
+    """Return whether a reset would discard bytes that the other side's system has not received yet."""
+    unacknowledged = struct.unpack("i", fcntl.ioctl(raw.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
+    return bool(writer.transport.get_write_buffer_size() or unacknowledged)
 
 
 def _make_model_list(models: tuple[str, ...]) -> Answer:
