@@ -23,6 +23,7 @@ from dragoman.providers.probe import ProbeResult
 from fakes.compatible import Body, Server
 from fakes.upstream import FakeUpstream
 from gateway import running
+from ports import find_free_port
 
 KEY = "sk-fake-0123456789"
 
@@ -41,13 +42,8 @@ def collect(config: Config) -> dict[str, Finding]:
     return {finding.what: finding for finding in asyncio.run(run())}
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
-
-
 def test_a_fresh_machine_has_no_problem(tmp_path: Path) -> None:
-    found = collect(config_in(tmp_path, '[providers.echo]\nkind = "echo"\n', free_port()))
+    found = collect(config_in(tmp_path, '[providers.echo]\nkind = "echo"\n', find_free_port()))
     assert list(found) == ["configuration", "address", "store", "client keys", "provider echo", "clock"]
     assert BROKEN not in {finding.state for finding in found.values()}
     assert not (tmp_path / "data").exists()
@@ -82,7 +78,7 @@ def test_a_running_gateway_is_named_with_its_version(tmp_path: Path) -> None:
 
 
 def test_an_open_address_without_a_key_is_a_problem(tmp_path: Path) -> None:
-    toml = f'[providers.echo]\nkind = "echo"\n[server]\nhost = "0.0.0.0"\nport = {free_port()}\n'
+    toml = f'[providers.echo]\nkind = "echo"\n[server]\nhost = "0.0.0.0"\nport = {find_free_port()}\n'
     keys = collect(config_in(tmp_path, toml))["client keys"]
     assert (keys.state, "keys create" in keys.to_do) == (BROKEN, True)
 

@@ -86,10 +86,12 @@ class Shell:
         return Served(self, self.start("serve", "--port", "0", *words, **environ))
 
     def write(self, name: str, text: str) -> Path:
+        """Write a file at once: a gateway that follows it never reads half of it."""
         path = self.home / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
+        unfinished = path.with_name(f".{path.name}.new")
+        unfinished.write_text(text)
+        return unfinished.replace(path)
 
     def read(self, name: str) -> str:
         return (self.home / name).read_text()

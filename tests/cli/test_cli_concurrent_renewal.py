@@ -57,7 +57,7 @@ def send_requests(served: Served, model: str) -> Counter[int]:
     head = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
 
     def one(_: int) -> int:
-        connection = HTTPConnection("127.0.0.1", served.port, timeout=30)
+        connection = HTTPConnection("127.0.0.1", served.port, timeout=120)
         try:
             connection.request("POST", "/v1/chat/completions", body, head)
             answer = connection.getresponse()

@@ -112,7 +112,7 @@ def models(served: Served) -> str:
 
 
 def ask(served: Served, method: str, path: str, body: object) -> tuple[int, dict[str, str], bytes]:
-    connection = HTTPConnection("127.0.0.1", served.port, timeout=20)
+    connection = HTTPConnection("127.0.0.1", served.port, timeout=60)
     try:
         connection.request(method, path, None if body is None else msgspec.json.encode(body), HEADERS)
         answer = connection.getresponse()

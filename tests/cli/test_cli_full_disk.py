@@ -1,7 +1,6 @@
 """A gateway whose output cannot be written, to a full disk or a closed pipe, still serves."""
 
 import signal
-import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -9,13 +8,9 @@ import urllib.request
 import pytest
 
 from cli.shell import PROGRAM, Shell, wait_for
+from ports import find_free_port
 
 PATIENCE_S = 60.0
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def is_healthy(port: int) -> bool:
@@ -29,7 +24,7 @@ def is_healthy(port: int) -> bool:
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("redirection", [">/dev/full", "2>/dev/full", ">/dev/full 2>&1", ">&-", "2>&-", ">&- 2>&-"])
 def test_a_gateway_runs_without_its_output(shell: Shell, redirection: str, workers: int) -> None:
-    port = free_port()
+    port = find_free_port()
     words = ("serve", "--port", str(port), "--workers", str(workers))
     process = subprocess.Popen(
         ["sh", "-c", f'exec "$@" {redirection}', "sh", *PROGRAM, *words],
@@ -52,7 +47,7 @@ def test_a_gateway_runs_without_its_output(shell: Shell, redirection: str, worke
 
 
 def test_the_log_reports_that_the_banner_and_its_key_are_lost(shell: Shell) -> None:
-    port = free_port()
+    port = find_free_port()
     process = subprocess.Popen(
         ["sh", "-c", 'exec "$@" >/dev/full', "sh", *PROGRAM, "serve", "--port", str(port)],
         stderr=subprocess.PIPE,

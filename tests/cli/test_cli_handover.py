@@ -13,7 +13,7 @@ import pytest
 
 from cli.shell import Served, Shell, wait_for
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 SLOW = {"model": "echo/slow", "max_tokens": 99, "stream": True}
 
 
@@ -156,7 +156,7 @@ def test_a_second_signal_ends_streams_with_an_error_event_and_leaves_their_rows(
         connection, stream = start_stream(served, served.key, " ".join(["word"] * 2000))
         assert stream.read(10)
         served.send_signal(sign)
-        time.sleep(0.3)
+        wait_for(lambda: "a second signal" in served.err)  # two signals at once would be one
         begun = time.monotonic()
         served.send_signal(sign)
         rest = stream.read()

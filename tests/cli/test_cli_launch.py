@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import msgspec
@@ -107,7 +106,6 @@ def test_a_signal_ends_the_client_first_and_its_code_is_ours(shell: Shell, numbe
     add_program(shell, "claude", WAIT)
     process = shell.start("launch", "claude", "-m", "echo")
     wait_for(lambda: (shell.home / "started").exists())
-    time.sleep(0.1)
     if number is signal.SIGINT:  # a terminal sends it to the whole group
         os.killpg(process.pid, number)
     else:

@@ -200,10 +200,10 @@ def test_an_edited_configuration_is_taken_over_and_a_bad_edit_is_not(shell: Shel
     echo = '[providers.echo]\nkind = "echo"\n'
     path = shell.write("edited.toml", echo)
     with shell.serve("--config", str(path)) as served:
-        path.write_text(f'{echo}[[models]]\nname = "parrot"\nto = ["echo/echo"]\n')
+        shell.write("edited.toml", f'{echo}[[models]]\nname = "parrot"\nto = ["echo/echo"]\n')
         wait_for(lambda: "the edited configuration is in effect" in served.err)
         assert "parrot" in shell.run("models", "--key", served.key).out
-        path.write_text("[servr]\n")
+        shell.write("edited.toml", "[servr]\n")
         wait_for(lambda: 'did you mean "server"?' in served.err)
         assert "parrot" in shell.run("models", "--key", served.key).out
 
@@ -229,7 +229,7 @@ def test_an_edit_with_an_unknown_provider_is_reported(shell: Shell) -> None:
     echo = '[providers.echo]\nkind = "echo"\n'
     path = shell.write("edited.toml", echo)
     with shell.serve("--config", str(path)) as served:
-        path.write_text(f'{echo}[[models]]\nname = "parrot"\nto = ["ecko/echo"]\n')
+        shell.write("edited.toml", f'{echo}[[models]]\nname = "parrot"\nto = ["ecko/echo"]\n')
         wait_for(lambda: 'models[0].to: there is no provider "ecko"' in served.err)
 
 
@@ -246,7 +246,7 @@ def test_a_replacement_worker_uses_the_edited_configuration(shell: Shell) -> Non
     path = shell.write("edited.toml", echo)
     with shell.serve("--config", str(path), "--workers", "2") as served:
         wait_for(lambda: len(children(served.pid)) == 2)
-        path.write_text(f'{echo}[[models]]\nname = "parrot"\nto = ["echo/echo"]\n')
+        shell.write("edited.toml", f'{echo}[[models]]\nname = "parrot"\nto = ["echo/echo"]\n')
         first = children(served.pid)
         for victim in first:
             os.kill(victim, signal.SIGKILL)

@@ -39,16 +39,16 @@ def test_a_worker_that_replaces_another_serves_the_last_good_configuration(shell
     path = shell.write("edited.toml", ECHO)
     with shell.serve("--config", str(path), "--workers", "2") as served:
         wait_for(lambda: len(children(served.pid)) == 2)
-        path.write_text(PARROT)
+        shell.write("edited.toml", PARROT)
         wait_for(lambda: served.err.count(ADOPTED) == 2)
-        path.write_text("[servr]\n")
+        shell.write("edited.toml", "[servr]\n")
         wait_for(lambda: served.err.count('did you mean "server"?') == 2)
         before = children(served.pid)
         for victim in before:
             os.kill(victim, signal.SIGKILL)
         wait_for(lambda: len(children(served.pid) - before) == 2)
         assert all("parrot" in models(served) for _ in range(REQUESTS))
-        path.write_text(PARROT.replace("parrot", "cuckoo"))
+        shell.write("edited.toml", PARROT.replace("parrot", "cuckoo"))
         wait_for(lambda: all("cuckoo" in models(served) for _ in range(REQUESTS)))
         assert served.end() == 0
 
@@ -57,7 +57,7 @@ def test_an_edit_that_would_cost_a_provider_its_secret_is_not_taken_over_by_a_ne
     path = shell.write("edited.toml", PARROT)
     with shell.serve("--config", str(path), "--workers", "2") as served:
         wait_for(lambda: len(children(served.pid)) == 2)
-        path.write_text(f'{ECHO}[providers.p]\nkind = "openai"\napi_key = "env:NOT_SET"\n')
+        shell.write("edited.toml", f'{ECHO}[providers.p]\nkind = "openai"\napi_key = "env:NOT_SET"\n')
         wait_for(lambda: served.err.count("environment variable NOT_SET is not set") >= 2)
         before = children(served.pid)
         for victim in before:
@@ -92,7 +92,7 @@ def test_an_edit_while_the_gateway_starts_is_in_force_before_it_listens(tmp_path
 def test_an_edit_right_after_the_start_reaches_every_worker(shell: Shell) -> None:
     path = shell.write("edited.toml", ECHO)
     with shell.serve("--config", str(path), "--workers", "2") as served:
-        path.write_text(PARROT)
+        shell.write("edited.toml", PARROT)
         wait_for(lambda: all("parrot" in models(served) for _ in range(REQUESTS)))
 
 
@@ -101,7 +101,7 @@ def test_an_account_that_signs_in_while_the_gateway_runs_becomes_a_provider_of_e
     with shell.serve("--workers", "2", HTTPS_PROXY="http://127.0.0.1:9") as served:
         wait_for(lambda: len(children(served.pid)) == 2)
         assert "kiro/auto" not in models(served)
-        file = shell.home / ".local" / "share" / "dragoman" / "kiro.json"
-        file.write_text('{"accessToken": "aoaFAKE", "refreshToken": "aorFAKE", "expiresAt": "2099-01-01T00:00:00Z"}')
+        tokens = '{"accessToken": "aoaFAKE", "refreshToken": "aorFAKE", "expiresAt": "2099-01-01T00:00:00Z"}'
+        shell.write(".local/share/dragoman/kiro.json", tokens)
         wait_for(lambda: all("kiro/auto" in models(served) for _ in range(REQUESTS)))
         assert served.end() == 0

@@ -65,6 +65,7 @@ def test_a_worker_that_is_killed_breaks_its_replies_and_the_one_that_replaces_it
             for opened, _ in begun:
                 assert not read_to_end(opened).endswith(b"0\r\n\r\n")
             fake.answers = [Answer(STREAM)]
+            wait_for(lambda: len(children(served.pid) - {victim}) == 2)
             replies = [send(served, "idempotency-key: one") for _ in range(REQUESTS)]
             assert {(reply.status, reply.body) for reply in replies} == {(200, STREAM)}
             assert send(served, f"x-dragoman-resume: {run}:-1", body=b"").status == 404

@@ -73,7 +73,7 @@ def test_if_no_target_answers_the_last_refusal_is_raised_with_its_own_body(body:
 
 def test_once_the_head_is_out_the_failure_is_an_event() -> None:
     async def scene(fake: FakeUpstream) -> None:
-        hurried = Server(keep_alive_s=0.05, first_token_timeout_s=0.4)
+        hurried = Server(keep_alive_s=0.05, first_token_timeout_s=1.0)
         async with Rig({"one": fake}, server=hurried) as rig:
             client = rig.asks("messages", MESSAGES_STREAM)
             reply = await client.answered()

@@ -23,7 +23,7 @@ STARTED = (
     b'"text":"Half a"}}\n\n'
 )
 BODY = b'{"model":"up/m","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"Go on."}]}'
-IMPATIENT = "[server]\nidle_timeout_s = 0.2\n[retry]\nattempts = 1\n"
+IMPATIENT = "[server]\nidle_timeout_s = 1.0\n[retry]\nattempts = 1\n"
 
 
 def ask(gateway: Running) -> bytes:

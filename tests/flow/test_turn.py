@@ -37,7 +37,7 @@ KIRO, PLAIN = ReplyRules(withholds_cut_calls=True), ReplyRules()
 
 def server_for(answer: Answer) -> Server:
     """Use a short timeout only after the first token, so that a slow machine does not matter."""
-    return Server(idle_timeout_s=0.2) if answer.end is End.HANG else Server()
+    return Server(idle_timeout_s=0.6) if answer.end is End.HANG else Server()
 
 
 def with_server(scene: Scene, server: Server) -> Scene:
@@ -388,7 +388,7 @@ def test_the_connection_of_a_finished_reply_is_used_again(monkeypatch: pytest.Mo
 
 def test_the_upstream_of_a_closed_turn_is_closed() -> None:
     with FakeUpstream([Answer(HALF, end=End.HANG)]) as fake:
-        played = play_with(with_server(TRANSLATED, Server(idle_timeout_s=0.2)), fake)
+        played = play_with(with_server(TRANSLATED, Server(idle_timeout_s=1.0)), fake)
         assert isinstance(played.end, Interrupted)
         until = time.monotonic() + 20
         while not fake.closed and time.monotonic() < until:

@@ -53,7 +53,7 @@ class Door:
     upstream: FakeUpstream
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, JsonObject]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=60)
         fields = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, None if body is None else msgspec.json.encode(body), fields)
         answer = connection.getresponse()

@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from dragoman.cli.serving.listener import make_socket_directory
 from e2e import speak_chat
 from e2e.meaning import Meant, Say
 from e2e.raw_http import Answered, ask, dial, read_answer, request_bytes
-from fakes.upstream import Answer, End, FakeUpstream
+from fakes.upstream import Answer, End, FakeUpstream, Gate
 from gateway import Running, provider_section, running_workers
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
@@ -35,18 +36,28 @@ def fake() -> Iterator[FakeUpstream]:
 
 @pytest.fixture
 def workers(fake: FakeUpstream, tmp_path: Path) -> Iterator[Workers]:
-    toml = f"[retry]\nattempts = 1\n[responses]\npark_s = 1\n{provider_section('chat', fake.url)}"
-    with running_workers(toml, tmp_path) as both:
+    with running_workers(make_settings(fake, park_s=600), tmp_path) as both:
         yield both
+
+
+def make_settings(fake: FakeUpstream, park_s: float) -> str:
+    return f"[retry]\nattempts = 1\n[responses]\npark_s = {park_s}\n{provider_section('chat', fake.url)}"
+
+
+def open_reply(worker: Running, *fields: str, size: int = 600) -> tuple[socket.socket, bytes]:
+    """Return the connection of a reply, and the bytes that were read of it."""
+    opened = dial(worker.port)
+    opened.sendall(request_bytes(CHAT, BODY, *fields))
+    received = b""
+    while len(received) < size:
+        received += opened.recv(64)
+    return opened, received
 
 
 def begin(worker: Running, *fields: str, size: int = 600) -> tuple[str, bytes]:
     """Read so many bytes of a reply, then leave; return its run and what was read."""
-    with dial(worker.port) as opened:
-        opened.sendall(request_bytes(CHAT, BODY, *fields))
-        received = b""
-        while len(received) < size:
-            received += opened.recv(64)
+    opened, received = open_reply(worker, *fields, size=size)
+    opened.close()
     head = received.partition(b"\r\n\r\n")[0]
     [run] = [line.split(b": ")[1].decode() for line in head.split(b"\r\n") if line.startswith(b"x-dragoman-run")]
     return run, received
@@ -103,15 +114,19 @@ def test_an_idempotency_key_on_both_workers_is_one_upstream_call(workers: Worker
     assert {str(reply.get("x-dragoman-run"))[:6] for reply in replies} == {"run_00", "run_01"}
     ids = [reply.get("x-request-id") for reply in replies]
     assert len(set(ids)) == 16
+    wait_until(lambda: sum(len(worker.outcomes) for worker in workers) >= 16)
     observed = [outcome.request_id for worker in workers for outcome in worker.outcomes]
     assert sorted(observed) == sorted(map(str, ids))
 
 
 def test_a_retry_without_a_key_is_joined_on_the_worker_that_has_its_run(workers: Workers, fake: FakeUpstream) -> None:
     first, other = workers
+    has_left = threading.Event()
+    fake.answers = [Answer(STREAM, cut=250, gate=Gate(has_left, len(STREAM) - 500))]
     retry = request_bytes(CHAT, BODY, "x-dragoman-park: 1", "x-stainless-retry-count: 1")
     run, _ = begin(first, "x-dragoman-park: 1")
     wait_until(lambda: first.app.server.connections == 0)  # it knows that the client has left
+    has_left.set()
     joined = ask(other.port, retry)
     assert (joined.get("x-dragoman-run"), joined.body) == (run, STREAM)
     assert len(fake.calls) == 1
@@ -145,11 +160,16 @@ def test_a_whole_reply_and_its_request_id_pass_through_the_other_worker(workers:
 
 def test_a_client_that_leaves_through_the_other_worker_is_missed_there(workers: Workers, fake: FakeUpstream) -> None:
     fake.answers = [Answer(STREAM[:1500], end=End.HANG)]
+    staying = []
     for key in ("a", "b", "c", "d"):
-        for worker in workers:
-            begin(worker, f"idempotency-key: {key}", size=300)
+        staying.append(open_reply(workers[0], f"idempotency-key: {key}", size=300)[0])
+        begin(workers[1], f"idempotency-key: {key}", size=300)
     assert not fake.closed
-    wait_until(lambda: len(fake.closed) == 4)  # a second later no client has come back
+    for worker in workers:
+        worker.adopt(make_settings(fake, park_s=0.5))
+    for one in staying:
+        one.close()
+    wait_until(lambda: len(fake.closed) == 4)  # half a second later no client has come back
 
 
 def test_a_client_that_reads_slowly_through_the_other_worker_slows_down_the_upstream(

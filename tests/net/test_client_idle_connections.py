@@ -12,7 +12,7 @@ from fakes.loops import on_both_loops
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 EVIL = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil"
-PATIENCE_S = 8.0
+PATIENCE_S = 30.0
 
 
 class Hasty(threading.Thread):

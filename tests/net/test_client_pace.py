@@ -12,7 +12,7 @@ from fakes.raw import Flood, Hold, Pause, RawServer, Request, Until, bytewise
 STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-async def ask(client: HttpClient, server: RawServer, head_timeout_s: float = 2) -> HttpResponse:
+async def ask(client: HttpClient, server: RawServer, head_timeout_s: float = 20) -> HttpResponse:
     return await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=head_timeout_s)
 
 

@@ -25,8 +25,8 @@ async def never(exchange: Exchange) -> None:
 def test_a_slow_header_is_closed_in_time_however_it_drips(play: Play) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
+        started = loop.time()  # the time begins with the connection, not with its first byte
         async with serving(Witness(), limits(header_timeout_s=1)) as server, connect_raw(server) as client:
-            started = loop.time()
             client.send(GET[:-2])
 
             async def drip() -> None:

@@ -72,6 +72,11 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
+async def wait_until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - `run` bounds it
+        await asyncio.sleep(0.005)
+
+
 def test_listed_models_replace_assumed_ones() -> None:
     async def work() -> None:
         models = catalogue(Lister(), FakeClock())
@@ -107,7 +112,7 @@ def test_a_stale_list_is_fetched_again_and_served_meanwhile() -> None:
         assert lister.requests == 1
         hour.now = 3601
         assert ids(models.list_known()) == ["listed", "configured"]
-        await asyncio.sleep(0.05)
+        await wait_until(lambda: lister.requests == 2)
 
     run(work)
     assert lister.requests == 2
@@ -123,9 +128,7 @@ def test_a_provider_that_cannot_be_listed_keeps_its_fallback_models() -> None:
         models.list_known()
         assert lister.requests == 1
         hour.now, lister.refuses = 31, False
-        models.list_known()
-        await asyncio.sleep(0.05)
-        assert ids(models.list_known()) == ["listed", "configured"]
+        await wait_until(lambda: ids(models.list_known()) == ["listed", "configured"])
         assert models.list_known()[1].name == "from the provider"
 
     run(work)

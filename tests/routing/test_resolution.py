@@ -124,7 +124,7 @@ def test_an_unknown_name_is_an_error_in_the_clients_protocol(
         request = json.dumps({**body, "model": "qwen3-codr"}).encode()
         head = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(urllib.request.Request(gateway.url + path, request, head), timeout=10)
+            urllib.request.urlopen(urllib.request.Request(gateway.url + path, request, head), timeout=60)
         error = json.loads(refused.value.read())
     assert refused.value.code == 404
     assert error[code[0]][code[1]] == code[2]

@@ -82,7 +82,7 @@ def test_an_edited_setting_applies_and_without_it_nothing_is_removed(tmp_path: P
             while reads < times:  # noqa: ASYNC110 - it raises no event
                 await asyncio.sleep(0.005)
 
-        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(remove_old_usage_forever(store, read_setting, every_s=0.01))
             await wait_until_read(3)
             assert await list_kept(store) == ["req_1"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.upstream import Answer
+from fakes.upstream import Answer, Gate
 from surface.outside import ONCE, PROTOCOLS, outside
 from surface.vendor_replies import STREAM
 
@@ -14,7 +14,8 @@ from surface.vendor_replies import STREAM
 @pytest.mark.parametrize("client", PROTOCOLS)
 def test_over_capacity_is_reported_with_a_retry_time(tmp_path: Path, client: str) -> None:
     with outside(tmp_path, ONCE + "[server]\nmax_requests = 2\n") as gate:
-        fake = gate.plays("chat", Answer(STREAM["chat"], delay_s=2.0))
+        is_rejected = threading.Event()
+        fake = gate.plays("chat", Answer(STREAM["chat"], gate=Gate(is_rejected)))
         statuses: list[int] = []
         busy = [
             threading.Thread(target=lambda: statuses.append(gate.ask(client, "chat/m", True).status)) for _ in range(2)
@@ -25,6 +26,7 @@ def test_over_capacity_is_reported_with_a_retry_time(tmp_path: Path, client: str
             time.sleep(0.01)
         answer = gate.ask(client, "chat/m", True)
         assert statuses == []  # the others are still waited for
+        is_rejected.set()
         for thread in busy:
             thread.join()
         assert statuses == [200, 200]
@@ -32,7 +34,7 @@ def test_over_capacity_is_reported_with_a_retry_time(tmp_path: Path, client: str
         assert answer.headers["retry-after"] == "1"
         assert len(fake.calls) == 2
         gate.plays("chat", Answer(STREAM["chat"]))
-        until = time.monotonic() + 10.0  # a client may have its whole reply before its place is free again
+        until = time.monotonic() + 60.0  # a client may have its whole reply before its place is free again
         while (status := gate.ask(client, "chat/m", True).status) != 200 and time.monotonic() < until:
             time.sleep(0.05)
         assert status == 200

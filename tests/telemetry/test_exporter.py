@@ -18,7 +18,7 @@ from dragoman.telemetry.exporter import MAX_WAITING, Exporter, make_exporter
 from fakes.otlp import FakeCollector, attributes
 from gateway import KEY, Running, running
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 QUICK = {"OTEL_BSP_SCHEDULE_DELAY": "20", "OTEL_METRIC_EXPORT_INTERVAL": "100", "OTEL_EXPORTER_OTLP_TIMEOUT": "20000"}
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 

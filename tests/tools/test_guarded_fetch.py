@@ -23,7 +23,7 @@ ACCESSIBLE = ToolErrorCode.URL_NOT_ACCESSIBLE
 ALLOWED = ToolErrorCode.URL_NOT_ALLOWED
 INVALID = ToolErrorCode.INVALID_INPUT
 MB = 1024 * 1024
-RULES = FetchRules(headers=(), max_bytes=MB, timeout_s=5.0, accepts=is_readable)
+RULES = FetchRules(headers=(), max_bytes=MB, timeout_s=60.0, accepts=is_readable)
 
 
 class World:
@@ -40,7 +40,7 @@ class World:
         self.dialled.append(dial.address)
         assert not dial.keeps_connections
         here = OutgoingRequest(out.method, f"http://127.0.0.1:{self._port}/", out.headers)
-        return await self._client.send(here, DialOptions(connect_timeout_s=2.0), head_timeout_s=head_timeout_s)
+        return await self._client.send(here, DialOptions(connect_timeout_s=20.0), head_timeout_s=head_timeout_s)
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
         self.resolved.append(host)
@@ -290,7 +290,7 @@ def test_a_body_beyond_the_limit_is_given_up(script: Script) -> None:
     assert isinstance(outcome, ToolFailure)
     assert outcome.code in (ToolErrorCode.CONTENT_TOO_LARGE, ACCESSIBLE), outcome
     assert "took longer" not in outcome.message
-    assert time.monotonic() - begun < 4
+    assert time.monotonic() - begun < 30
 
 
 @pytest.mark.parametrize(
@@ -322,8 +322,8 @@ def test_of_a_body_of_10_gb_little_more_than_the_limit_is_read_and_kept(fields: 
     [
         (Request(), Hold()),
         (Request(), HEAD + b"content-length: 9\r\n\r\n", Hold()),
-        (Request(), HEAD + b"content-length: 900\r\n\r\n", *(b"x", Pause(0.05)) * 100),
-        (Request(), HEAD, *(b"x-more: 1\r\n", Pause(0.05)) * 100),
+        (Request(), HEAD + b"content-length: 900\r\n\r\n", *(b"x", Pause(0.05)) * 800),
+        (Request(), HEAD, *(b"x-more: 1\r\n", Pause(0.05)) * 800),
     ],
     ids=["no head", "no body", "slow body", "slow head"],
 )
@@ -332,7 +332,7 @@ def test_a_slow_server_is_given_up_after_the_time_allowed(script: Script) -> Non
     _, outcome = asyncio.run(fetch_from(script, replace(RULES, timeout_s=0.5)))
     assert isinstance(outcome, ToolFailure)
     assert outcome.code is ACCESSIBLE
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 20
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from dragoman.tools.mcp import HttpMcpServer, McpServer, StdioMcpServer, ToolRes
 from dragoman.tools.service import Service
 from dragoman.tools.tool_results import read_page, read_search
 from fakes.raw import Hold, RawServer, Request
+from ports import find_free_port
 
 SERVER = Path(__file__).parent.parent / "fakes" / "mcp_server.py"
 WAYS = ("stdio", "events", "json")
@@ -27,9 +27,7 @@ async def reach(way: str) -> AsyncIterator[McpServer]:
         yield stdio
         await stdio.close()
         return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = find_free_port()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         str(SERVER),

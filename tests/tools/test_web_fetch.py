@@ -1,7 +1,6 @@
 """Fetching through a service: what is refused before a request is sent, and how long it may take."""
 
 import asyncio
-import time
 
 import pytest
 
@@ -19,12 +18,14 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d
 BODY = b'{"results":[{"url":"https://page.example/a","raw_content":"hello"}]}'
 
 
-async def extract(script: Script, url: str = URL, domains: DomainRules | None = None) -> tuple[int, FetchOutcome]:
+async def extract(
+    script: Script, url: str = URL, domains: DomainRules | None = None, timeout_s: float = 20.0
+) -> tuple[int, FetchOutcome]:
     """Return how many requests came, and the outcome."""
     async with RawServer(script) as server:
         client = HttpClient()
         service = Service("tavily", client.send, DialOptions())
-        backend = TavilyFetch(server.url, "tvly-fake", service, WebFetch(timeout_s=0.5))
+        backend = TavilyFetch(server.url, "tvly-fake", service, WebFetch(timeout_s=timeout_s))
         try:
             outcome = await fetch(backend, url, domains or DomainRules())
             return len(server.requests), outcome
@@ -40,11 +41,9 @@ def test_a_page_has_the_time_at_which_it_was_fetched() -> None:
 
 
 def test_a_service_has_the_time_allowed_for_head_and_body_together() -> None:
-    slow: Script = (Request(), Pause(0.35), HEAD % len(BODY), Pause(0.35), BODY)
-    begun = time.monotonic()
-    _, outcome = asyncio.run(extract(slow))
+    slow: Script = (Request(), Pause(0.35), HEAD % len(BODY), Pause(0.35), BODY)  # each part in time, not both
+    _, outcome = asyncio.run(extract(slow, timeout_s=0.5))
     assert outcome == ToolFailure(ToolErrorCode.UNAVAILABLE, "tavily did not answer within 0.5 s.")
-    assert time.monotonic() - begun < 0.68
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from gateway import provider_section
 from usage.client_requests import KEY, PATHS
 from usage.counting_upstreams import CountingKiro, CountingUpstream
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 PROGRAM = (sys.executable, "-m", "dragoman")
 
 

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import sys
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -141,11 +142,18 @@ async def _open_store(config: Config) -> AsyncIterator[Store | None]:
 async def _run(words: Sequence[str], environ: dict[str, str]) -> int:
     """Run a command to its end. Ctrl-C is the client's own: the terminal sends it to both."""
     loop = asyncio.get_running_loop()
+    started: asyncio.Future[Process] = loop.create_future()
     loop.add_signal_handler(signal.SIGINT, lambda: None)
+    # Before the client starts, so that a signal in that moment ends the client too.
+    loop.add_signal_handler(signal.SIGTERM, lambda: started.add_done_callback(_terminate))
     client = await asyncio.create_subprocess_exec(*words, env=environ)
-    loop.add_signal_handler(signal.SIGTERM, client.terminate)
+    started.set_result(client)
     code = await client.wait()
     return 128 - code if code < 0 else code
+
+
+def _terminate(started: "asyncio.Future[Process]") -> None:
+    started.result().terminate()
 
 
 def _replace_process(words: Sequence[str], environ: dict[str, str]) -> None:

@@ -112,7 +112,7 @@ def test_an_account_without_codes_is_pointed_to_the_browser() -> None:
 
 
 def in_browser(
-    fake: FakeCodex, person: Callable[[str], None], ports: tuple[int, ...] = (0,), timeout_s: float = 10.0
+    fake: FakeCodex, person: Callable[[str], None], ports: tuple[int, ...] = (0,), timeout_s: float = 60.0
 ) -> Table:
     async def sign_in() -> Table:
         http = HttpClient()

@@ -136,7 +136,7 @@ def test_an_unreachable_service_is_reported() -> None:
         by_code(fake, FakeSleep())
 
 
-def through_browser(fake: FakeKiro, person: Callable[[str], None], timeout_s: float = 10.0) -> Table:
+def through_browser(fake: FakeKiro, person: Callable[[str], None], timeout_s: float = 60.0) -> Table:
     """`person` is given the link in a thread of its own, as a browser would be."""
 
     async def sign_in() -> Table:
