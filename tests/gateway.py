@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 
 from dragoman.accounts.keys import Keyring
+from dragoman.admin import NotFound
 from dragoman.admin.captures import find_capture
-from dragoman.admin.errors import NotFound
 from dragoman.app import App, Settings
 from dragoman.config import Secret, load
 from dragoman.flow.capture.format import Capture

@@ -6,7 +6,7 @@ import pytest
 
 from dragoman.config import ConfigError, load
 from dragoman.config.proxies import EnvironmentProxies, parse_proxy, read_proxies
-from dragoman.providers.connection import read_dial
+from dragoman.providers.section import read_dial
 from fakes.certificate import server_context
 
 HTTP = "http://plain.test:3128"

@@ -34,7 +34,7 @@ EXEMPT = {
     "admin/replay/runtime.py": STATE,
     "hub/ports.py": "OpenTelemetry's name for a request to a model is chat",
     "observers/metrics.py": "OpenTelemetry's names of vendors",
-    "prices/pricing.py": "names of vendors and models",
+    "prices/__init__.py": "names of vendors and models",
     **dict.fromkeys((f"http/{name}.py" for name in ("background", "compaction", "responses", "websocket")), STATE),
 }
 

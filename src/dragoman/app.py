@@ -44,10 +44,9 @@ from dragoman.net.server import Server
 from dragoman.net.tasks import spawn
 from dragoman.prices import Pricing
 from dragoman.protocols import PROTOCOLS
-from dragoman.providers.connection import USER_AGENT
 from dragoman.providers.models import CachedCatalogue
-from dragoman.providers.pooled import make_provider
 from dragoman.providers.provider import Provider
+from dragoman.providers.section import USER_AGENT, make_provider
 from dragoman.responses.background import BackgroundRuns
 from dragoman.responses.service import ResponseService, remove_old_responses_forever
 from dragoman.store import Store, StoreError

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from dragoman.admin import AdminError, NotFound
 from dragoman.admin.captures import export_capture, find_capture, list_captures, read_capture
-from dragoman.admin.errors import AdminError, NotFound
 from dragoman.config.settings import Debug
 from dragoman.flow.capture.files import capture_directory
 from dragoman.flow.capture.files import read_capture as read

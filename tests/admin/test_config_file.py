@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.admin import AdminError, InvalidArgument
 from dragoman.admin.config_file import (
     CannotShow,
     ShownFile,
@@ -23,7 +24,6 @@ from dragoman.admin.config_file import (
     show_file,
 )
 from dragoman.admin.configuration import ConfigSource
-from dragoman.admin.errors import AdminError, InvalidArgument
 from dragoman.config import LocalServer, load
 
 TOML = """\

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dragoman.admin import AdminError, InvalidArgument, NotFound
 from dragoman.admin.diagnosis import (
     choose_provider,
     choose_settings,
@@ -16,7 +17,6 @@ from dragoman.admin.diagnosis import (
     probe_provider,
     report_config_errors,
 )
-from dragoman.admin.errors import AdminError, InvalidArgument, NotFound
 from dragoman.config import Config, ConfigError, load
 from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding
 from dragoman.providers.probe import ProbeResult

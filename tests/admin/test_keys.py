@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.accounts.keys import Grant, KeyRole, Scope
-from dragoman.admin.errors import AdminError, Conflict, InvalidArgument, NotFound
+from dragoman.admin import AdminError, Conflict, InvalidArgument, NotFound
 from dragoman.admin.keys import (
     RemoteKeys,
     StoredKeys,

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dragoman.accounts.pool import Member, Pool
-from dragoman.admin.errors import NotFound
+from dragoman.admin import NotFound
 from dragoman.admin.provider_state import describe_models, end_cooldowns, list_accounts, read_quotas
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.client import HttpClient

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dragoman.admin.errors import InvalidArgument
+from dragoman.admin import InvalidArgument
 from dragoman.admin.request_filter import parse_filter
 from dragoman.store.usage_rows import Condition, RequestSearch
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.admin.errors import AdminError, InvalidArgument
+from dragoman.admin import AdminError, InvalidArgument
 from dragoman.admin.running_gateway import (
     GatewayClient,
     accepts_key,

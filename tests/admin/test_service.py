@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.admin.errors import AdminError
+from dragoman.admin import AdminError
 from dragoman.admin.service import (
     STOP_MARGIN_S,
     find_program,

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.admin.errors import AdminError
+from dragoman.admin import AdminError
 from dragoman.admin.sign_in import (
     CredentialUse,
     KiroOptions,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
-from dragoman.admin.errors import NotFound
+from dragoman.admin import NotFound
 from dragoman.admin.stored_responses import open_stored
 from dragoman.config import Config, load
 from gateway import running

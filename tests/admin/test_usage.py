@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dragoman.admin.errors import AdminError, InvalidArgument
+from dragoman.admin import AdminError, InvalidArgument
 from dragoman.admin.usage import (
     LoadedUsage,
     TooMuchUsage,

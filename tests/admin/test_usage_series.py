@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from msgspec.structs import replace
 
-from dragoman.admin.errors import InvalidArgument
+from dragoman.admin import InvalidArgument
 from dragoman.admin.usage_series import find_percentile, find_zone, read_series, read_speed, split_at_offsets
 from dragoman.store import open_store
 from dragoman.store.usage_rows import SLOT_MS, UsageRow, UsageSpan

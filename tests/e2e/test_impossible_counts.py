@@ -11,7 +11,7 @@ from dragoman.accounts.usage_writer import make_row
 from dragoman.config.settings import PriceOverride
 from dragoman.hub.outcome import Outcome
 from dragoman.hub.usage import MAX_COUNT
-from dragoman.prices.pricing import Pricing
+from dragoman.prices import Pricing
 from dragoman.telemetry.otlp import span_attributes, span_message
 from e2e.raw_http import get, post
 from e2e.rig import ONCE, PATHS, PROTOCOLS, Rig, run_rig

@@ -19,7 +19,7 @@ from dragoman.http.handler import replay_site
 from dragoman.hub.outcome import Outcome
 from dragoman.observers.metrics import RequestMetrics
 from dragoman.observers.request_log import format_json, format_text
-from dragoman.prices.pricing import Pricing
+from dragoman.prices import Pricing
 from dragoman.providers.token_count import count_text
 from e2e.search_scene import CHAT_ANSWERS, CHAT_SEARCHES, FOUND, SearchScene, chat_calls, search_scene
 from e2e.test_server_tools import ask

@@ -8,14 +8,21 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dragoman.hub.outcome import CLIENT_GONE, FailedAttempt, Outcome, ToolRun
 from dragoman.hub.usage import Source, Usage
-from dragoman.observers.metrics import MAX_MODELS, MAX_NAME, RequestMetrics
+from dragoman.observers.metrics import (
+    MAX_MODELS,
+    MAX_NAME,
+    Reading,
+    RequestMetrics,
+    drop_gauges,
+    merge_readings,
+    render_text,
+)
 from dragoman.observers.metrics_catalogue import (
     CATALOGUE,
     DURATION_BOUNDS,
     TOKEN_BOUNDS,
     Type,
 )
-from dragoman.observers.metrics_text import Reading, drop_gauges, merge_readings, render_text
 from scraping import Scrape, scrape_metrics, value
 
 

@@ -15,8 +15,7 @@ from dragoman.config import PriceOverride, ProviderConfig
 from dragoman.config.settings import ProviderKind
 from dragoman.hub.outcome import Outcome
 from dragoman.hub.usage import Usage
-from dragoman.prices import Pricing
-from dragoman.prices.pricing import Model, Rates, cost_nano, list_models, load_sheet, utc_datetime
+from dragoman.prices import Model, Pricing, Rates, cost_nano, list_models, load_sheet, utc_datetime
 
 NOW = 1_800_000_000.0
 MOMENTS = (NOW, 1_700_000_000.0, 1_760_000_000.0 + 3 * 3600)
@@ -152,7 +151,7 @@ def test_more_cached_tokens_than_input_never_cost_less_than_zero() -> None:
 
 def test_the_gateway_does_not_import_the_price_package() -> None:
     code = (
-        "import sys; import dragoman.app; from dragoman.prices.pricing import find_model"
+        "import sys; import dragoman.app; from dragoman.prices import find_model"
         "; assert find_model('openai', 'gpt-5');"
         "print([name for name in sys.modules if name.partition('.')[0] in ('genai_prices', 'pydantic')])"
     )

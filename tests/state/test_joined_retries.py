@@ -8,7 +8,7 @@ import pytest
 from bench.resume.replies import without_signs
 
 from dragoman.accounts.usage_writer import make_row
-from dragoman.prices.pricing import Pricing
+from dragoman.prices import Pricing
 from e2e.raw_http import Answered, dial, get
 from state.parked_rig import DIALECTS, Parking, parking, wait_until
 

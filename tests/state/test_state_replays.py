@@ -8,7 +8,7 @@ import openai
 import pytest
 from websockets.sync.client import connect
 
-from dragoman.admin.errors import AdminError
+from dragoman.admin import AdminError
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.format import Capture

@@ -11,8 +11,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from dragoman.hub.outcome import FailedAttempt, Outcome
 from dragoman.hub.usage import Usage
-from dragoman.observers.metrics import RequestMetrics
-from dragoman.observers.metrics_text import Reading
+from dragoman.observers.metrics import Reading, RequestMetrics
 from dragoman.telemetry import otlp
 from dragoman.telemetry.exporter import Collector, InvalidSetting, find_collector, resource_attributes
 from fakes.otlp import attributes, metrics_of, spans_of

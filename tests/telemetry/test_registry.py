@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dragoman.observers.metrics_text import Reading, merge_readings
+from dragoman.observers.metrics import Reading, merge_readings
 from dragoman.telemetry import registry as module
 from dragoman.telemetry.registry import SharedCounters
 

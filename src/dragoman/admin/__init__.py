@@ -1,5 +1,21 @@
 """The operations of an administrator, as functions that need no terminal and no socket.
 
 Every function returns typed values; progress and prompts go through callbacks and iterators. The commands in `cli/`
-turn these values into text.
+turn these values into text. The message of an error names what is wrong, why, and what to do next.
 """
+
+
+class AdminError(Exception):
+    """The operation failed."""
+
+
+class InvalidArgument(AdminError):
+    """An argument cannot be used as it is."""
+
+
+class NotFound(AdminError):
+    """What the argument names does not exist."""
+
+
+class Conflict(AdminError):
+    """What should be created exists already."""

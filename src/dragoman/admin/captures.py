@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from dragoman.admin.errors import AdminError, NotFound
+from dragoman.admin import AdminError, NotFound
 from dragoman.admin.timeline import TimelineEntry, build_timeline, failure_message
 from dragoman.config.settings import Debug
 from dragoman.flow.capture.files import (

@@ -23,8 +23,8 @@ from dragoman.net.headers import Header
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers import KINDS
 from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding
-from dragoman.providers.connection import USER_AGENT
 from dragoman.providers.provider import Provider
+from dragoman.providers.section import USER_AGENT
 from dragoman.tools.backends import McpFetch, McpSearch, Network, make_backends
 from dragoman.tools.web_search import SEARCH_APIS, SearchBackend, SearchQuery, search
 

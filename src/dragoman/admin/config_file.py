@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
+from dragoman.admin import AdminError, InvalidArgument
 from dragoman.admin.configuration import PASSWORD_PARAMETER, URL_PASSWORD, ConfigSource
-from dragoman.admin.errors import AdminError, InvalidArgument
 from dragoman.admin.settings_file import (
     OTHERS_KEY,
     CannotMerge,

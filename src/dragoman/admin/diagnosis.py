@@ -14,10 +14,10 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.accounts.keys import Keyring
+from dragoman.admin import AdminError, InvalidArgument, NotFound
 from dragoman.admin.checks import check_account_search, check_provider, check_tools, find_readable_secrets
 from dragoman.admin.config_file import config_path
 from dragoman.admin.configuration import base_url, describe_source, find_short_key
-from dragoman.admin.errors import AdminError, InvalidArgument, NotFound
 from dragoman.admin.running_gateway import read_version
 from dragoman.admin.settings_file import CannotMerge, FileEdit, merge_toml, plan_edit
 from dragoman.config import Config, ConfigError, ProviderConfig
@@ -32,11 +32,11 @@ from dragoman.observers.metrics_catalogue import COOLING_DOWN, FALLBACKS, POOL_C
 from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding
 from dragoman.providers.api_key import expand_quirks, make_compatible
 from dragoman.providers.models import CachedCatalogue
-from dragoman.providers.pooled import credential_labels
 from dragoman.providers.probe import ProbeResult, Trait, probe
 from dragoman.providers.probe_client import ProbeClient
 from dragoman.providers.probe_trials import CAP, MAX_REQUESTS
 from dragoman.providers.provider import ModelInfo, Provider
+from dragoman.providers.section import credential_labels
 from dragoman.store import StoreError, make_store, open_store
 from dragoman.store.store import SQLITE
 

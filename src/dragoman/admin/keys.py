@@ -1,8 +1,12 @@
-"""Create, list, rotate and revoke client keys, in the configured store or through the gateway that runs here."""
+"""Create, list, rotate and revoke client keys, in the configured store or through the gateway that runs here.
+
+The owner's key also makes the link that opens the console of that gateway.
+"""
 
 import asyncio
+import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Protocol
 from urllib.parse import quote
@@ -10,10 +14,13 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct, field
 
+from dragoman.accounts.console_sessions import ConsoleSessions, console_address
 from dragoman.accounts.keys import CLIENT_GRANT, CreatedKey, Grant, KeyId, Keyring, KeyRow, NameTaken, UnknownKey
-from dragoman.admin.errors import AdminError, Conflict, InvalidArgument, NotFound
+from dragoman.admin import AdminError, Conflict, InvalidArgument, NotFound
+from dragoman.admin.configuration import base_url
 from dragoman.admin.running_gateway import GatewayClient, GatewayRefused, accepts_key, find_running
 from dragoman.config import Config, Secret
+from dragoman.config.settings import CONSOLE_VARIABLE, find_console_state, is_loopback
 from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.net.client import ConnectionLost, HttpClient, SizeLimitExceeded, UpstreamTimeout
 from dragoman.store import open_store
@@ -25,6 +32,10 @@ DEFAULT_GRACE_S = 86_400
 REVOKE_S = 0.8  # longer than the pause between two reads of the store by a gateway
 PATH = "/api/v1/keys"
 NO_ADMIN_STATUSES = (401, 403, 404)  # the key in this shell is not an admin's there, or the gateway has no such path
+NO_OWNER = (
+    "Signing in needs the owner's key. Set $DRAGOMAN_API_KEY to the key that the gateway was started with, "
+    "or open {root}/console and sign in with a key."
+)
 
 
 class KeyAcceptance(Struct, frozen=True):
@@ -259,3 +270,26 @@ class _Listed(Struct):
 def _parse_created(body: bytes) -> CreatedKey:
     key = msgspec.json.decode(body, type=_Key)
     return CreatedKey(key.row, Secret(key.secret))
+
+
+async def make_console_link(config: Config, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the address that signs the owner in once, within 60 s; raises AdminError if there is no console."""
+    root = await find_running(config)
+    if root is None:
+        address = base_url(config.server.host, config.server.port)
+        raise NotFound(f"No gateway is running at {address}. Start one: dragoman serve")
+    state = find_console_state(config, environ)
+    if not state.is_on:
+        raise AdminError(state.problem or f"The console is off: console.enabled is false, or ${CONSOLE_VARIABLE} is 0.")
+    if not is_loopback(config.server.host):
+        raise AdminError("Open the console at the address of your reverse proxy, and sign in there with a key.")
+    store = await open_store(config.store.url)
+    try:
+        keyring = Keyring(store, config.client_key)
+        await keyring.refresh()
+        token = await ConsoleSessions(store, keyring).make_link()
+    finally:
+        await store.close()
+    if token is None:
+        raise AdminError(NO_OWNER.format(root=root))
+    return console_address(root, token)

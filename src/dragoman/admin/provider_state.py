@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.admin.errors import NotFound
+from dragoman.admin import NotFound
 from dragoman.flow.runtime import Runtime, list_known_models
 from dragoman.hub.failure import RequestError
 from dragoman.net.client import ConnectionLost, UpstreamTimeout
-from dragoman.prices import Pricing
-from dragoman.prices.pricing import UsdPerMillion
+from dragoman.prices import Pricing, UsdPerMillion
 from dragoman.providers.account_state import Limits, Quota
 from dragoman.providers.provider import Provider
 from dragoman.routing import list_names

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
-from dragoman.admin.errors import InvalidArgument
+from dragoman.admin import InvalidArgument
 from dragoman.store.usage_rows import Comparison, Condition, RequestSearch, Value
 
 MAX_CHARACTERS = 2000

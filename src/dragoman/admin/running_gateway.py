@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from dragoman.admin import AdminError, InvalidArgument
 from dragoman.admin.configuration import base_url
-from dragoman.admin.errors import AdminError, InvalidArgument
 from dragoman.config import Config
 from dragoman.config.discovery import data_directory, home_directory
 from dragoman.framing.jsonread import JSON_ERRORS
@@ -22,7 +22,7 @@ from dragoman.net.client import (
     UpstreamTimeout,
 )
 from dragoman.net.headers import JSON, Header, Headers
-from dragoman.providers.connection import USER_AGENT
+from dragoman.providers.section import USER_AGENT
 
 PROBE_TIMEOUT_S = 3.0  # a port on which nothing listens is refused at once
 RESPONSE_TIMEOUT_S = 60.0

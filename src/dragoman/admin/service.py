@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dragoman.admin.errors import AdminError
+from dragoman.admin import AdminError
 
 UNIT = "dragoman.service"
 TIMEOUT_S = 60.0

@@ -11,7 +11,7 @@ from msgspec import Struct
 from dragoman.accounts.credential import Table, find_named_file
 from dragoman.accounts.login import LoginFailed, save_login
 from dragoman.accounts.service_client import ServiceClient
-from dragoman.admin.errors import AdminError
+from dragoman.admin import AdminError
 from dragoman.config import (
     CodexProviderConfig,
     Config,

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from dragoman.admin.errors import NotFound
+from dragoman.admin import NotFound
 from dragoman.config import Config
 from dragoman.hub.request import Json
 from dragoman.responses.service import ResponseService

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.accounts.keys import Keyring
-from dragoman.admin.errors import AdminError, InvalidArgument
+from dragoman.admin import AdminError, InvalidArgument
 from dragoman.admin.running_gateway import GatewayClient, find_running
 from dragoman.config import Config, ConfigError
 from dragoman.config.providers import split_by_credential

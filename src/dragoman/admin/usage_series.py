@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.admin.errors import InvalidArgument
+from dragoman.admin import InvalidArgument
 from dragoman.admin.usage import make_query
 from dragoman.store import Store
 from dragoman.store.rollup import DAY_MS, HOUR_MS, SumQuery, bucket_ms, merge

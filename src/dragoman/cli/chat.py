@@ -11,7 +11,7 @@ import click
 import msgspec
 from msgspec import Struct
 
-from dragoman.admin.errors import AdminError
+from dragoman.admin import AdminError
 from dragoman.admin.running_gateway import GatewayClient, choose_key
 from dragoman.cli.completion import complete_models
 from dragoman.cli.gateway import open_gateway

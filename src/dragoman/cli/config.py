@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from dragoman.admin import AdminError, InvalidArgument
 from dragoman.admin.config_file import (
     Choice,
     find_choices,
@@ -16,7 +17,6 @@ from dragoman.admin.config_file import (
     render_config,
 )
 from dragoman.admin.configuration import ConfigSource, SettingValue, describe_source, list_settings
-from dragoman.admin.errors import AdminError, InvalidArgument
 from dragoman.admin.settings_file import FileEdit
 from dragoman.cli.screen import count, print_note, show_json, show_table
 from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
+from dragoman.admin import AdminError
 from dragoman.admin.clients import RECIPES, Recipe, SettingsFile
 from dragoman.admin.configuration import Target, base_url, suggest_model
-from dragoman.admin.errors import AdminError
 from dragoman.admin.launching import choose_model, find_window
 from dragoman.admin.running_gateway import find_gateway
 from dragoman.admin.settings_file import CannotMerge, FileEdit, plan_edit, undo_newest

@@ -5,7 +5,7 @@ import webbrowser
 
 import click
 
-from dragoman.admin.console_link import make_console_link
+from dragoman.admin.keys import make_console_link
 from dragoman.cli.screen import print_note
 from dragoman.cli.settings import config_option, read_settings
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from dragoman.admin import AdminError
 from dragoman.admin.config_file import config_path
 from dragoman.admin.diagnosis import (
     ProbeReport,
@@ -19,7 +20,6 @@ from dragoman.admin.diagnosis import (
     probe_provider,
     report_config_errors,
 )
-from dragoman.admin.errors import AdminError
 from dragoman.cli.completion import complete_providers
 from dragoman.cli.screen import count, fit, print_note, remove_control, show_json, show_table
 from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings

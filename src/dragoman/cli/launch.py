@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 
 import click
 
+from dragoman.admin import AdminError
 from dragoman.admin.clients import RECIPES
 from dragoman.admin.configuration import Target
-from dragoman.admin.errors import AdminError
 from dragoman.admin.launching import LAUNCHES, Launch, choose_model, find_program, find_window, make_command
 from dragoman.admin.running_gateway import GatewayClient, accepts_key, choose_key, find_gateway
 from dragoman.cli.completion import complete_models

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.admin.errors import AdminError
+from dragoman.admin import AdminError
 from dragoman.admin.running_gateway import GatewayClient, choose_key
 from dragoman.cli.gateway import open_gateway
 from dragoman.cli.screen import print_note, show_json, show_table

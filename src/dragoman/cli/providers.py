@@ -4,6 +4,7 @@ import os
 
 import click
 
+from dragoman.admin import InvalidArgument
 from dragoman.admin.config_file import (
     Section,
     find_vendor,
@@ -11,7 +12,6 @@ from dragoman.admin.config_file import (
     plan_addition,
     plan_removal,
 )
-from dragoman.admin.errors import InvalidArgument
 from dragoman.admin.settings_file import FileEdit
 from dragoman.cli.completion import complete_kinds, complete_providers
 from dragoman.cli.screen import print_note, show_json, show_table

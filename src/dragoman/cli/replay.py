@@ -8,7 +8,7 @@ import sys
 import click
 import msgspec
 
-from dragoman.admin.errors import AdminError
+from dragoman.admin import AdminError
 from dragoman.admin.replay.difference import Change, Part, compare_captures
 from dragoman.admin.replay.recorded_services import HOST, UpstreamServer, config_for_upstream
 from dragoman.admin.replay.rerun import rerun, write_fixture

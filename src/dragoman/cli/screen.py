@@ -85,7 +85,7 @@ def one_line(text: str) -> str:
 
 def explain_error(error: BaseException) -> str:
     """Return what went wrong and what to do; an unexpected exception is reported as a bug, with its place."""
-    from dragoman.admin.errors import AdminError
+    from dragoman.admin import AdminError
     from dragoman.config import ConfigError
     from dragoman.framing.redaction import redact
     from dragoman.net.errors import ConnectionLost, UpstreamTimeout

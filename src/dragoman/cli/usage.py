@@ -10,7 +10,7 @@ from typing import get_args
 import click
 from msgspec import Struct
 
-from dragoman.admin.errors import InvalidArgument
+from dragoman.admin import InvalidArgument
 from dragoman.admin.running_gateway import choose_key
 from dragoman.admin.usage import (
     COUNTS,

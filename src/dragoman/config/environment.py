@@ -8,8 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.config.discovery import LocalServer
-from dragoman.config.endpoints import normalise_endpoint, points_to
-from dragoman.config.presets import find_vendor_keys
+from dragoman.config.presets import find_vendor_keys, normalise_endpoint, points_to
 from dragoman.config.problems import Key, Problem
 from dragoman.config.secret import Secret, is_placeholder
 from dragoman.config.settings import Debug, KiroProviderConfig, Retry, Server

@@ -11,8 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.config.check import build_struct, expand, expand_source, read_fields, table_at
-from dragoman.config.endpoints import DEFAULT_ENDPOINTS, normalise_endpoint, split_url
-from dragoman.config.presets import apply_preset, load_presets
+from dragoman.config.presets import DEFAULT_ENDPOINTS, apply_preset, load_presets, normalise_endpoint, split_url
 from dragoman.config.problems import Key, format_key, quote_choices, suggest
 from dragoman.config.proxies import NO_PROXY, parse_proxy
 from dragoman.config.secret import SecretSource

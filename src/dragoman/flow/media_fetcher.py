@@ -10,7 +10,7 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Inline
 from dragoman.hub.server_tools import ToolFailure
 from dragoman.net.client import SendRequest
-from dragoman.providers.connection import USER_AGENT
+from dragoman.providers.section import USER_AGENT
 from dragoman.tools.guarded_fetch import FetchRules, GuardedFetcher, Resolve, resolve_name
 
 MAX_LINKS = 20  # of one request

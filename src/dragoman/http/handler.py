@@ -53,7 +53,7 @@ from dragoman.net.errors import (
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header, Headers, asks_for_websocket
 from dragoman.net.tasks import describe_fault
-from dragoman.observers.metrics_text import CONTENT_TYPE
+from dragoman.observers.metrics import CONTENT_TYPE
 from dragoman.protocols import find_client_keys
 from dragoman.protocols.relayed_paths import CLIENT as RELAYED_CLIENT
 from dragoman.protocols.relayed_paths import RELAYED_PATHS, RelayedPath

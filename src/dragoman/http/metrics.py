@@ -10,7 +10,7 @@ from dragoman.http.handler import RequestHandler
 from dragoman.http.responses import ResponsesApi
 from dragoman.net.server import Server
 from dragoman.observers import metrics_catalogue as catalogue
-from dragoman.observers.metrics_text import Reading
+from dragoman.observers.metrics import Reading
 from dragoman.providers.provider import Provider
 from dragoman.responses.background import STATUSES
 

@@ -12,7 +12,6 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import Stage
 from dragoman.hub.request import Request
 from dragoman.net.headers import Header
-from dragoman.providers.connection import api_key_reader, read_catalogue, read_endpoint, read_secrets
 from dragoman.providers.provider import (
     Adjustment,
     Auth,
@@ -23,6 +22,7 @@ from dragoman.providers.provider import (
     adjust_chat_tools,
     adjust_reasoning,
 )
+from dragoman.providers.section import api_key_reader, read_catalogue, read_endpoint, read_secrets
 
 
 def make_openai(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:

@@ -36,7 +36,6 @@ from dragoman.hub.usage import Usage
 from dragoman.net.bodies import BodySink, read_chunks, stream_chunks
 from dragoman.net.client import ConnectionLost, DialOptions, OutgoingRequest, UpstreamTimeout
 from dragoman.net.headers import JSON, Header, Headers
-from dragoman.providers.connection import read_dial, read_headers, read_secrets
 from dragoman.providers.echo_request import (
     RequestedCall,
     count_input_words,
@@ -47,6 +46,7 @@ from dragoman.providers.echo_request import (
     results_text,
 )
 from dragoman.providers.provider import Auth, Catalogue, Endpoint, FirstTokenWait, ModelInfo, Provider, SendRequest
+from dragoman.providers.section import read_dial, read_headers, read_secrets
 
 
 class Pace(Struct, frozen=True):

@@ -2,9 +2,10 @@
 
 Each vendor's folder builds these records from its section of the configuration. The records contain values and
 functions of the vendor; nothing is looked up by the vendor's name anywhere else. The functions at the end
-interpret failures that several vendors report alike.
+interpret failures that several vendors report alike, and correct the bytes of a response.
 """
 
+import asyncio
 import math
 import re
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
@@ -19,6 +20,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Stage
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Request
+from dragoman.net.bodies import BodySink, stream_chunks
 from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.client import IncomingResponse as IncomingResponse
 from dragoman.net.client import SendRequest as SendRequest
@@ -170,7 +172,7 @@ class Account(Struct, frozen=True):
 
 
 class Provider(Struct, frozen=True):
-    """One upstream. With several credentials, `members` holds one provider for each (see providers/pooled.py)."""
+    """One upstream. With several credentials, `members` holds one provider for each (see providers/section.py)."""
 
     name: str
     kind: str
@@ -243,3 +245,50 @@ def adjust_reasoning(failure: Failure) -> Adjustment | None:
 def is_bad_token(failure: Failure) -> bool:
     """Return whether an HTTP 403 is about the credential itself."""
     return failure.code in BAD_TOKEN_CODES or BAD_TOKEN.search(failure.message) is not None
+
+
+class FixedResponse:
+    """An IncomingResponse whose bytes pass through a stage."""
+
+    def __init__(self, response: IncomingResponse, stage: Stage[bytes, bytes]) -> None:
+        self._response = response
+        self._stage = stage
+        self._over = False
+
+    @property
+    def status(self) -> int:
+        return self._response.status
+
+    @property
+    def headers(self) -> Headers:
+        return self._response.headers
+
+    async def chunk(self, timeout_s: float) -> bytes:
+        """Return the next bytes, b"" only at the end; wait while the stage holds bytes back."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout_s
+        while not self._over:
+            chunk = await self._response.chunk(max(0.001, deadline - clock()))
+            self._over = not chunk
+            out = b"".join(self._stage.feed(chunk) if chunk else self._stage.finish())
+            if out:
+                return out
+        return b""
+
+    def take_whole(self) -> bytes | None:
+        return None  # read by chunks
+
+    async def stream_to(self, sink: BodySink, timeout_s: float) -> bool:
+        return await stream_chunks(self.chunk, sink, timeout_s)
+
+    async def read(self, limit: int, timeout_s: float) -> bytes:
+        body = await self._response.read(limit, timeout_s)
+        return b"".join([*self._stage.feed(body), *self._stage.finish()])
+
+    def close(self) -> None:
+        self._response.close()
+
+
+def is_event_stream(response: IncomingResponse) -> bool:
+    kind = response.headers.get(b"content-type") or b""
+    return response.status == 200 and kind.partition(b";")[0].strip().lower() == b"text/event-stream"

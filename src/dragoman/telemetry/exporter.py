@@ -21,7 +21,7 @@ from msgspec import Struct
 from dragoman import __version__
 from dragoman.hub.outcome import Outcome
 from dragoman.observers import metrics_catalogue as catalogue
-from dragoman.observers.metrics_text import Reading
+from dragoman.observers.metrics import Reading
 from dragoman.telemetry import otlp
 
 PREFIX = "OTEL_EXPORTER_OTLP_"

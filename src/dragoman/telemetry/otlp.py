@@ -9,9 +9,8 @@ from itertools import groupby
 from dragoman.framing.redaction import one_line
 from dragoman.hub.outcome import OK, Outcome
 from dragoman.hub.ports import OPERATION
-from dragoman.observers.metrics import PROVIDER_NAMES
+from dragoman.observers.metrics import PROVIDER_NAMES, Reading, merge_readings
 from dragoman.observers.metrics_catalogue import CATALOGUE, Family, Type
-from dragoman.observers.metrics_text import Reading, merge_readings
 from dragoman.protocols import OPERATIONS
 
 Attribute = str | int | float | bool | tuple[str, ...]

@@ -20,8 +20,7 @@ from dragoman import __version__
 from dragoman.hub.outcome import OutcomeObserver
 from dragoman.net.tasks import describe_fault, spawn
 from dragoman.observers import metrics_catalogue as catalogue
-from dragoman.observers.metrics import Histogram, RequestMetrics
-from dragoman.observers.metrics_text import Reading, drop_gauges, merge_readings, render_text
+from dragoman.observers.metrics import Histogram, Reading, RequestMetrics, drop_gauges, merge_readings, render_text
 from dragoman.protocols import OPERATIONS
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dragoman.admin.errors import AdminError
+from dragoman.admin import AdminError
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import FIXTURES, choose_file, make_fixture, rerun, write_fixture
 from dragoman.flow.capture.files import read_capture as read

@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.accounts.keys import KeyId, Keyring
-from dragoman.admin.errors import AdminError
+from dragoman.admin import AdminError
 from dragoman.admin.replay.recorded_services import RecordedUpstream, encode_headers
 from dragoman.admin.replay.runtime import Lookups, ReplayedMemory, make_runtime, restore_state
 from dragoman.config.secret import Secret

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.accounts.pool import Choice, Member, Pool
-from dragoman.admin.errors import AdminError
+from dragoman.admin import AdminError
 from dragoman.admin.replay.recorded_services import RecordedUpstream, encode_headers, replay_plans
 from dragoman.config.problems import ConfigError, Problem
 from dragoman.config.providers import SECTION_TYPES

@@ -14,8 +14,8 @@ from contextlib import suppress
 
 from msgspec import Struct
 
+from dragoman.admin import AdminError
 from dragoman.admin.configuration import base_url
-from dragoman.admin.errors import AdminError
 from dragoman.admin.running_gateway import read_version
 from dragoman.config import Server
 

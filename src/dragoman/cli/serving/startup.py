@@ -14,8 +14,8 @@ from msgspec import Struct
 from dragoman import __version__
 from dragoman.accounts.console_sessions import ConsoleSessions, console_address
 from dragoman.accounts.keys import Keyring
+from dragoman.admin import AdminError
 from dragoman.admin.configuration import KEY_VARIABLE, UNSPECIFIED, Target, find_short_key
-from dragoman.admin.errors import AdminError
 from dragoman.admin.running_gateway import forget_gateway, note_gateway
 from dragoman.config import Config, ProviderConfig, Secret
 from dragoman.config.discovery import data_directory, home_directory

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from dragoman.accounts.credential import CredentialError
 from dragoman.accounts.usage_writer import UsageWriter
-from dragoman.admin.errors import AdminError
+from dragoman.admin import AdminError
 from dragoman.admin.provider_state import describe_models, read_quotas
 from dragoman.flow.gateway import Gateway
 from dragoman.framing.redaction import redact

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.admin.errors import AdminError, Conflict, InvalidArgument, NotFound
+from dragoman.admin import AdminError, Conflict, InvalidArgument, NotFound
 from dragoman.http.models import read_parameters
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError

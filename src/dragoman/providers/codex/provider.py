@@ -28,8 +28,6 @@ from dragoman.providers.codex.account import (
 )
 from dragoman.providers.codex.credential import ISSUER_URL, AuthFile, Credential, NoCredential, TokenIssuer
 from dragoman.providers.codex.request_rules import fit_request, passthrough_body
-from dragoman.providers.connection import configured_models, read_dial, read_headers, read_secrets, read_user_agent
-from dragoman.providers.fixed_response import FixedResponse, is_event_stream
 from dragoman.providers.provider import (
     Account,
     Attempt,
@@ -37,13 +35,16 @@ from dragoman.providers.provider import (
     Catalogue,
     Endpoint,
     FirstTokenWait,
+    FixedResponse,
     IncomingResponse,
     Provider,
     ReplyRules,
     RequestRules,
     SendRequest,
     adjust_reasoning,
+    is_event_stream,
 )
+from dragoman.providers.section import configured_models, read_dial, read_headers, read_secrets, read_user_agent
 
 ITEM_DONE = b'"response.output_item.done"'
 FINAL_EVENTS = (b'"response.completed"', b'"response.incomplete"')

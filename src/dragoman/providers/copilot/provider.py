@@ -15,14 +15,6 @@ from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.headers import Header, Headers
 from dragoman.protocols.chat.errors import read_failure as read_failure
 from dragoman.providers.account_state import BROKEN, OK, Finding, Limits, Quota
-from dragoman.providers.connection import (
-    USER_AGENT,
-    configured_models,
-    read_dial,
-    read_headers,
-    read_secrets,
-    read_user_agent,
-)
 from dragoman.providers.copilot.account import (
     PLAN_PATH,
     SETTINGS,
@@ -33,7 +25,6 @@ from dragoman.providers.copilot.account import (
 )
 from dragoman.providers.copilot.credential import Addresses, Session, TokenExchange, find_addresses, find_source
 from dragoman.providers.copilot.response_fixes import ChoiceMerger, finish_calls, stabilize_ids
-from dragoman.providers.fixed_response import FixedResponse, is_event_stream
 from dragoman.providers.provider import (
     Account,
     Attempt,
@@ -41,12 +32,22 @@ from dragoman.providers.provider import (
     Catalogue,
     Endpoint,
     FirstTokenWait,
+    FixedResponse,
     IncomingResponse,
     Provider,
     ReplyRules,
     RequestRules,
     SendRequest,
     adjust_reasoning,
+    is_event_stream,
+)
+from dragoman.providers.section import (
+    USER_AGENT,
+    configured_models,
+    read_dial,
+    read_headers,
+    read_secrets,
+    read_user_agent,
 )
 
 PROTOCOLS = ("messages", "responses", "chat")

@@ -17,14 +17,6 @@ from dragoman.net.headers import Header
 from dragoman.passes.adapt_turns import drop_reasoning
 from dragoman.protocols.gemini.wire import VERTEX
 from dragoman.providers.account_state import BROKEN, OK, Finding
-from dragoman.providers.connection import (
-    api_key_reader,
-    configured_models,
-    read_dial,
-    read_endpoint,
-    read_secrets,
-    read_user_agent,
-)
 from dragoman.providers.gemini.credential import REMEDY, TOKEN_URL, TokenIssuer, find_source
 from dragoman.providers.provider import (
     Account,
@@ -37,6 +29,14 @@ from dragoman.providers.provider import (
     Provider,
     RequestRules,
     SendRequest,
+)
+from dragoman.providers.section import (
+    api_key_reader,
+    configured_models,
+    read_dial,
+    read_endpoint,
+    read_secrets,
+    read_user_agent,
 )
 
 LIST_TIMEOUT_S = 10.0

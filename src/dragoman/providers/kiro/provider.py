@@ -27,7 +27,6 @@ from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.headers import Header, Headers
 from dragoman.passes.adapt_turns import drop_reasoning
 from dragoman.protocols.kiro.wire import NAME, KiroOptions
-from dragoman.providers.connection import configured_headers, configured_models, read_dial, read_secrets
 from dragoman.providers.kiro.account import AccountProfile, KiroAccount
 from dragoman.providers.kiro.credential import Credential, TokenIssuers, describe_truncation
 from dragoman.providers.kiro.credential_sources import find_source
@@ -48,6 +47,7 @@ from dragoman.providers.provider import (
     RequestRules,
     SendRequest,
 )
+from dragoman.providers.section import configured_headers, configured_models, read_dial, read_secrets
 from dragoman.stages.text_calls import TextCalls
 from dragoman.stages.thinking_tags import Mode, ThinkingTags
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.admin.console_link import make_console_link
-from dragoman.admin.errors import AdminError
+from dragoman.admin import AdminError
+from dragoman.admin.keys import make_console_link
 from dragoman.config import Config, load
 from gateway import running
 
