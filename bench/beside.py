@@ -71,7 +71,9 @@ def compare_cpu(results: Results) -> Iterator[tuple[Case, int, Comparison]]:
         for connections in results.connections:
             before, now = (results.found(name, case.name, connections) for name in NAMES)
             if before.cpu_us and now.cpu_us:
-                ratios = _divide([one.cpu_us for one in now.readings], [one.cpu_us for one in before.readings])
+                rounds = list(zip(before.readings, now.readings, strict=False))
+                calm = [(old, new) for old, new in rounds if old.calm and new.calm]
+                ratios = [new.cpu_us / old.cpu_us for old, new in calm or rounds if old.cpu_us]
                 yield case, connections, Comparison(before.cpu_us, now.cpu_us, ratios, MOST_CPU)
 
 
@@ -86,15 +88,13 @@ def compare_footprint(results: Results) -> Iterator[tuple[str, Comparison]]:
         old, new = (results.memory[name] for name in NAMES)
         title = f"memory after {new.many:,} requests, MB"
         yield title, Comparison(old.after_many, new.after_many, [], MOST_ELSE)
-        yield "memory after all cases, MB", Comparison(old.at_end, new.at_end, [], MOST_ELSE)
+        if not list_left_out(results):  # else the present tree has served more
+            yield "memory after all cases, MB", Comparison(old.at_end, new.at_end, [], MOST_ELSE)
 
 
 def _compare(before: list[float], now: list[float]) -> Comparison:
-    return Comparison(median(before), median(now), _divide(now, before), MOST_ELSE)
-
-
-def _divide(now: list[float], before: list[float]) -> list[float]:
-    return [new / old for new, old in zip(now, before, strict=False) if old]
+    ratios = [new / old for old, new in zip(before, now, strict=False) if old]
+    return Comparison(median(before), median(now), ratios, MOST_ELSE)
 
 
 def cpu_table(results: Results) -> list[list[str]]:

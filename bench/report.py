@@ -305,11 +305,12 @@ def _align(row: list[str], widths: list[int]) -> Iterable[str]:
 def as_markdown(results: Results) -> str:
     machine = results.machine
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
+    rounds = f"medians of {results.rounds} rounds" if results.rounds > 1 else "one round"
     parts = [
         "# Performance",
         "Run `make bench` to print these tables; `.venv/bin/python -m bench --publish` writes this page.",
         f"Measured {machine.date} on {machine.cores} cores of {machine.cpu}, {machine.kernel}, "
-        f"Python {machine.python}; {versions}; medians of {results.rounds} rounds.",
+        f"Python {machine.python}; {versions}; {rounds}.",
         "![CPU per request](performance.svg)",
     ]
     if machine.beside:

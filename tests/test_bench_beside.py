@@ -16,6 +16,7 @@ from bench.measure import Plan, Trial, WrongAnswer
 from bench.report import as_markdown, as_text
 from bench.results import Machine, Memory, Reading, Results, Start
 from bench.rig import Rig
+from msgspec.structs import replace
 
 WHOLE, GEMINI = Case("chat", "chat", "whole"), Case("chat", "gemini", "whole")
 STORED = Case("responses", "chat", "whole", stored=True)
@@ -70,6 +71,13 @@ def test_a_case_is_marked_from_five_percent_more_cpu_on(now: list[float], row: s
     assert f"| Chat as is, whole | 32 {row}" in page
 
 
+def test_disturbed_rounds_count_only_where_none_was_calm() -> None:
+    results = make_results({WHOLE: [100, 100]}, {WHOLE: [102, 200]})
+    readings = results.found("dragoman", WHOLE.name, 32).readings
+    readings[1] = replace(readings[1], others=0.5)
+    assert "| Chat as is, whole | 32 | 100 | 102 | 1.020 | 1.02–1.02 |  |" in as_markdown(results)
+
+
 def test_memory_and_start_are_marked_where_they_are_higher() -> None:
     page = as_markdown(make_results({WHOLE: [100]}, {WHOLE: [100]}))
     assert "| cold start, s | 0.20 | 0.20 | 1.000 | 0.50–1.50 |  |" in page
@@ -82,6 +90,7 @@ def test_cases_that_the_other_commit_does_not_serve_are_named_and_not_compared()
     results = make_results({WHOLE: [100]}, {WHOLE: [100], GEMINI: [50], STORED: [70]})
     text = as_text(results)
     assert "Note: 0123abc does not serve Chat → Gemini, whole; Responses → Chat, whole, stored." in text
+    assert "memory after all cases" not in text  # the present tree has served more of them
     table = text.partition("beside commit 0123abc")[2].partition("Memory and start beside")[0]
     assert "Chat as is, whole" in table
     assert "Gemini" not in table
