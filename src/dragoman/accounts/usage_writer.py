@@ -127,17 +127,18 @@ def make_row(outcome: Outcome, pricing: Pricing, number: int) -> UsageRow:
     counts, tools = _counts(usage), outcome if usage is None else usage
     cost = pricing.cost_nano(outcome)
     credits = None if usage is None else usage.credits
+    key, client, model, requested_model = _known_texts(outcome.key, outcome.client, model, outcome.requested_model)
     return UsageRow(  # positional, since every request pays for it: keywords take half as long again
         make_id(time_ms, number),
         time_ms,
         _text(outcome.request_id),
-        _known_text(outcome.key),
-        _known_text(outcome.client),
+        key,
+        client,
         outcome.client_protocol,
         outcome.upstream_protocol,
         provider,
-        _known_text(model),
-        _known_text(outcome.requested_model),
+        model,
+        requested_model,
         outcome.stream,
         counts[0],  # input
         counts[1],  # cached
@@ -178,7 +179,10 @@ def _text(text: str) -> str:
     return text.replace("\0", "").encode(errors="replace").decode()
 
 
-_known_text = lru_cache(maxsize=1024)(_text)  # for values that repeat
+@lru_cache(maxsize=1024)
+def _known_texts(key: str, client: str, model: str, requested_model: str) -> tuple[str, str, str, str]:
+    """Do the same to texts that repeat."""
+    return _text(key), _text(client), _text(model), _text(requested_model)
 
 
 DAY_MS = 86_400_000

@@ -62,6 +62,11 @@ class SecretSource:
         self.line = line
 
     @property
+    def is_literal(self) -> bool:
+        """Whether the secret itself is in the configuration, so that it changes only with it."""
+        return self.scheme not in ("env", "file")
+
+    @property
     def text(self) -> str:
         """The text in the configuration, which may be a literal secret. Do not print it."""
         return self._text

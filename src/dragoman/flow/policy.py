@@ -184,7 +184,7 @@ class Policy:
     def _ask(self, member: Provider, renew_after: Failure | None = None) -> Ask:
         self._member = member
         self._number += 1
-        changes: tuple[Change, ...] = tuple(self._chances.changes)
+        changes = self._chances.changes
         if self._continuation is not None:
             changes = (*changes, self._continuation.change)
         return Ask(self._queue[0], member, self._number, changes, self._continuation, self._rounds, renew_after)
@@ -303,10 +303,10 @@ class SecondChances:
     """What may be changed after a refusal, each once: a renewed credential, an adjusted request."""
 
     def __init__(self, learned_quirks: LearnedQuirks, tenant: str) -> None:
-        self._taken: set[tuple[str, int, str]] = set()
+        self._taken: frozenset[tuple[str, int, str]] = frozenset()
         self._learnt = learned_quirks
         self._tenant = tenant
-        self.changes: list[Change] = []
+        self.changes: tuple[Change, ...] = ()
 
     def take(self, provider: Provider, model: str, end: NoReply) -> SecondChance | None:
         """Return the change with which the same provider is tried again at once; None: it is not."""
@@ -322,14 +322,14 @@ class SecondChances:
             quirk = f"{adjustment.quirk}:{model}" if adjustment.of_model else adjustment.quirk
             self._learnt.add(self._tenant, provider.name, quirk)
         if adjustment.change is not None:
-            self.changes.append(adjustment.change)
+            self.changes += (adjustment.change,)
         return SecondChance.CHANGED_REQUEST
 
     def _is_first(self, provider: Provider, name: str) -> bool:
         chance = (provider.name, provider.account.slot, name)
         if chance in self._taken:
             return False
-        self._taken.add(chance)
+        self._taken |= {chance}
         return True
 
 

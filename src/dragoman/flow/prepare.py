@@ -16,12 +16,12 @@ from dragoman.flow.ports import MediaFetcher
 from dragoman.framing.known_secrets import Secrets, list_secrets
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Issuer, Location, Protocol, Upstream
+from dragoman.hub.ports import Issuer, Protocol, Upstream
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Hosted, Request
 from dragoman.hub.server_tools import ServerToolUse
 from dragoman.net.client import OutgoingRequest
-from dragoman.net.headers import JSON, Header, Headers, names_in_connection
+from dragoman.net.headers import JSON, Header, Headers, LastingFields, names_in_connection
 from dragoman.passes.adapt_tools import ToolMap, adapt_tools
 from dragoman.passes.adapt_turns import find_links, inline_links
 from dragoman.passes.server_tools import ServerTools
@@ -183,7 +183,8 @@ class _Message(Struct, frozen=True):
 
     body: bytes
     headers: tuple[Header, ...]
-    location: Location
+    path: str
+    query: str
     request: Callable[[], Request]  # parsed only where the provider's own headers depend on it
 
 
@@ -199,9 +200,9 @@ async def _pass_unchanged(
             body = upstream.put_model(passing, route.model)
         else:
             body = await run_off_loop(len(passing), partial(upstream.put_model, passing, route.model))
-    location = Location(upstream.locate(route.model, call.stream).path, client_query(call.query))
+    path, query = upstream.locate(route.model, call.stream).path, client_query(call.query)
     headers = client_headers(call.headers, call.is_owner, provider, upstream)
-    message = _Message(body, headers, location, call.request)
+    message = _Message(body, headers, path, query, call.request)
     out, secrets = await _address(message, call, provider, protocol, number)
     return Passthrough(
         route=route,
@@ -248,10 +249,11 @@ async def _translate(
         raise RequestError(strict_refusal(ledger))
     headers = _headers_for(request, upstream)
     location = upstream.locate(route.model, request.stream or upstream.always_streams)
+    query = location.query
     if request.protocol == protocol.name == call.protocol.name:  # headers such as betas belong to the body
         headers = client_headers(call.headers, call.is_owner, provider, upstream)
-        location = Location(location.path, _merge_queries(location.query, client_query(call.query)))
-    return request, tools, _Message(body, headers, location, lambda: request)
+        query = _merge_queries(query, client_query(call.query))
+    return request, tools, _Message(body, headers, location.path, query, lambda: request)
 
 
 async def _address(
@@ -265,7 +267,7 @@ async def _address(
         described = provider.requests.headers(message.request, call.headers, Attempt(call.uuid, number, call.tenant))
     own = (JSON, IDENTITY, *provider.endpoint.headers, *described, *credentials)
     fields = join_fields(own, message.headers)
-    path, query = provider.endpoint.paths.get(protocol.name, message.location.path), message.location.query
+    path, query = provider.endpoint.paths.get(protocol.name, message.path), message.query
     base = provider.endpoint.urls.get(protocol.name, provider.endpoint.url)
     url = f"{base}{path}?{query}" if query else base + path
     out = OutgoingRequest("POST", url, fields, message.body)
@@ -329,16 +331,16 @@ def client_headers(headers: Headers, is_owner: bool, provider: Provider, upstrea
 
 @lru_cache(maxsize=256)
 def _select_fields(
-    fields: tuple[Header, ...],
+    sent: LastingFields,
     kept_back: frozenset[bytes],
     forwards: Callable[[bytes], bool],
     required: tuple[Header, ...],
 ) -> tuple[Header, ...]:
     """Return which of these headers of a client are forwarded; a client sends the same ones again and again."""
-    of_connection = names_in_connection(Headers(list(fields)))
+    of_connection = names_in_connection(Headers(list(sent.fields)))
     kept = [
         field
-        for field in fields
+        for field in sent.fields
         if field[0] not in KEPT_BACK
         and field[0] not in kept_back
         and field[0] not in of_connection

@@ -6,7 +6,7 @@ bytes, so characters may be cut by a read: no byte of a multi-byte character loo
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import AnyStr, Generic, NamedTuple
 
@@ -287,10 +287,11 @@ def replace_string(body: bytes, key: str, new: bytes) -> bytes:
     If the quoted name occurs once in the whole body, and there are no escapes, that occurrence must be the key.
     """
     quoted = _quote(key)
-    at = _find(body, quoted, 0)
+    find = body.find if len(body) <= WINDOW else partial(_find_in_windows, body)
+    at = find(quoted)
     after = at + len(quoted)
-    has_escapes = _find(body, b"\\", 0) >= 0 and _find(body, rb"\u", 0) >= 0  # most bodies have no backslash at all
-    if at < 0 or has_escapes or _find(body, quoted, after) >= 0:
+    has_escapes = find(b"\\") >= 0 and find(rb"\u") >= 0  # most bodies have no backslash at all
+    if at < 0 or has_escapes or find(quoted, after) >= 0:
         return replace_value(body, key, new)
     found = _STRING.match(body, after)
     if found is None:
@@ -308,10 +309,8 @@ def _quote(text: str) -> bytes:
     return msgspec.json.encode(text)
 
 
-def _find(body: bytes, text: bytes, start: int) -> int:
+def _find_in_windows(body: bytes, text: bytes, start: int = 0) -> int:
     """Return where `text` occurs next; looked for in windows, so that other threads get their turn between two."""
-    if len(body) <= WINDOW:
-        return body.find(text, start)
     beyond = len(text) - 1
     found = (body.find(text, at, at + WINDOW + beyond) for at in range(start, len(body), WINDOW))
     return next((at for at in found if at >= 0), -1)

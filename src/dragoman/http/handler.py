@@ -25,7 +25,7 @@ from dragoman.http.api.wire import PRIVATE, use_api_errors
 from dragoman.http.models import ModelsApi
 from dragoman.http.observed_request import ObservedRequest
 from dragoman.http.parked_runs import ParkedRuns, find_worker, read_cursor
-from dragoman.http.rejections import AuthBackoff, HostCheck, key_failure, transport_failure
+from dragoman.http.rejections import AuthBackoff, HostCheck, find_keys, key_failure, transport_failure
 from dragoman.http.request_body import read_body, read_call
 from dragoman.http.responses import NO_SOCKET, AnswerCall, ReplayedResponses, ResponsesApi, RestoreState, refuse_state
 from dragoman.http.responses import PATH as SOCKET_PATH
@@ -54,7 +54,6 @@ from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header, Headers, asks_for_websocket
 from dragoman.net.tasks import describe_fault
 from dragoman.observers.metrics import CONTENT_TYPE
-from dragoman.protocols import find_client_keys
 from dragoman.protocols.relayed_paths import CLIENT as RELAYED_CLIENT
 from dragoman.protocols.relayed_paths import RELAYED_PATHS, RelayedPath
 
@@ -225,7 +224,7 @@ class RequestHandler:
         if key is not None:
             await self._dispatch_with_key(exchange, path, request_id, found, key, via_console=True)
             return
-        had_key = bool(find_client_keys(exchange.headers.lasting, exchange.query))
+        had_key = bool(find_keys(exchange.headers.lasting, exchange.query))
         await self.auth_backoff.reject(exchange.address, path, had_key=had_key)
         raise RequestError(key_failure(exchange), observed=True)  # by the backoff, which logs many in one line
 
@@ -253,7 +252,7 @@ class RequestHandler:
 
     def _key(self, exchange: Exchange) -> KeyId | None:
         """Return the id of the valid key that the request carries; None if it carries none."""
-        for presented in find_client_keys(exchange.headers.lasting, exchange.query):
+        for presented in find_keys(exchange.headers.lasting, exchange.query):
             key = self._keyring.check(presented)
             if key is not None:
                 exchange.mark_authenticated()

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import lru_cache
 
 from dragoman.config.settings import is_loopback
 from dragoman.flow.reply_bounds import no_room_failure
@@ -21,7 +22,7 @@ from dragoman.http.routes import client_at, plain_path
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.errors import BodyTooLarge, BufferBudgetExceeded, RequestRejected
 from dragoman.net.exchange import Exchange
-from dragoman.net.headers import JSON, Header, Headers
+from dragoman.net.headers import JSON, Header, Headers, LastingFields
 from dragoman.protocols import PROTOCOLS, find_client_keys
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class HostCheck:
 
     def find_error(self, headers: Headers) -> tuple[int, Failure] | None:
         """Return the status and the failure for a request that is rejected; None if it is accepted."""
-        host = host_name((headers.get(b"host") or b"").decode("latin-1"))
+        host = host_name(headers.get(b"host") or b"")
         if not self._any_host and host not in self._hosts:
             reason = f"This gateway does not answer for the host {host!r}; server.allowed_hosts adds names."
             return 421, Failure(Kind.FORBIDDEN, reason)
@@ -68,8 +69,10 @@ class HostCheck:
         return None
 
 
-def host_name(host: str) -> str:
+@lru_cache(maxsize=64)
+def host_name(header: bytes) -> str:
     """Return a Host header without its port."""
+    host = header.decode("latin-1")
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()
@@ -155,9 +158,15 @@ def _source_of(address: str) -> str:
     return str(ipaddress.ip_network((parsed, 64), strict=False)) if not parsed.is_loopback else str(parsed)
 
 
+@lru_cache(maxsize=256)
+def find_keys(sent: LastingFields, query: str) -> tuple[bytes, ...]:
+    """Return the keys that a request carries; a client sends the same ones again and again."""
+    return find_client_keys(sent.fields, query)
+
+
 def key_failure(exchange: Exchange) -> Failure:
     """Return what is wrong with the key of a request that is not authenticated."""
-    if not find_client_keys(exchange.headers.lasting, exchange.query):
+    if not find_keys(exchange.headers.lasting, exchange.query):
         return Failure(Kind.AUTH, "No API key was given: send it as a bearer token or in x-api-key.")
     return Failure(Kind.AUTH, "The API key is not valid here; `dragoman keys create` makes one.")
 

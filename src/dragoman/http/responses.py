@@ -148,7 +148,7 @@ class ResponsesApi:
 
     def _is_authorised(self, exchange: Exchange) -> bool:
         """Return whether the key of a request is still valid: it may have been revoked, or have expired."""
-        return any(map(self._keyring.check, find_client_keys(exchange.headers.lasting, exchange.query)))
+        return any(map(self._keyring.check, find_client_keys(exchange.headers.fields, exchange.query)))
 
     def begin_stop(self) -> None:
         """Take no more background responses, and close every WebSocket once no request is under way on it."""

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from enum import Enum
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -156,6 +157,7 @@ class RouteTable:
                 yield route, rest
 
 
+@lru_cache(maxsize=256)
 def plain_path(path: str) -> str:
     """Return a path without `/v1` (also repeated), repeated slashes and a trailing slash."""
     if "//" in path:

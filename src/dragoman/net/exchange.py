@@ -112,7 +112,7 @@ class Exchange:
         self.path = head.path
         self.raw_path = head.raw_path
         self.query = head.query
-        self.headers = Headers(head.fields, head.lasting)
+        self.headers = Headers(head.fields, head.lasting, head.by_name)
         self.started = False  # the head of the response was sent: no other response is possible
         self.gone = False  # the client has disconnected
         self.on_gone: Callable[[], None] | None = None  # called then; None: the handler is cancelled

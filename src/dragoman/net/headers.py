@@ -1,6 +1,8 @@
 """Header fields as they came off the wire, looked up by lower-case name."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec import Struct
 
 Header = tuple[bytes, bytes]
 
@@ -15,26 +17,44 @@ def names_in_connection(headers: "Headers") -> frozenset[bytes]:
     return frozenset(name.strip().lower() for name in values.split(b","))
 
 
+def first_values(fields: Sequence[Header]) -> dict[bytes, bytes]:
+    """Return the first value of each field."""
+    return dict(reversed(fields))
+
+
+class LastingFields(Struct, frozen=True, cache_hash=True):
+    """The fields of many messages, but for the value of content-length: a key for what is computed once for them."""
+
+    fields: tuple[Header, ...]
+
+
 class Headers:
     """The fields of one message in their order; a name may occur more than once. `get` returns its first value."""
 
-    __slots__ = ("_fields", "get", "lasting")
+    __slots__ = ("_lasting", "fields", "get")
 
-    def __init__(self, fields: list[Header], lasting: tuple[Header, ...] = ()) -> None:
-        self._fields = fields
-        # The same fields but for the value of content-length: a key for what is computed once for many requests.
-        self.lasting = lasting or tuple(fields)
+    def __init__(
+        self, fields: list[Header], lasting: LastingFields | None = None, by_name: dict[bytes, bytes] | None = None
+    ) -> None:
+        self.fields = fields
+        self._lasting = lasting
         # The dictionary's own method, not one of ours: a request looks up a dozen names.
-        self.get: Callable[[bytes], bytes | None] = dict(reversed(fields)).get
+        self.get: Callable[[bytes], bytes | None] = (by_name or first_values(fields)).get
+
+    @property
+    def lasting(self) -> LastingFields:
+        if self._lasting is None:
+            self._lasting = LastingFields(tuple(self.fields))
+        return self._lasting
 
     def __contains__(self, name: bytes) -> bool:
         return self.get(name) is not None
 
     def __iter__(self) -> Iterator[Header]:
-        return iter(self._fields)
+        return iter(self.fields)
 
     def __len__(self) -> int:
-        return len(self._fields)
+        return len(self.fields)
 
 
 def asks_for_websocket(headers: Headers) -> bool:

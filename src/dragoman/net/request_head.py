@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.net.errors import HeadRejected
-from dragoman.net.headers import Header
+from dragoman.net.headers import Header, LastingFields, first_values
 
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\])(?::[0-9]{1,5})?")
 _METHOD = re.compile(rb"[A-Z][A-Z_-]{0,31}")
@@ -25,7 +25,8 @@ class RequestHead(Struct):
     """A request line and its fields, with the framing of the body."""
 
     fields: list[Header] = []
-    lasting: tuple[Header, ...] = ()  # the fields of all heads that differ in length alone; may be empty
+    lasting: LastingFields | None = None  # the fields of all heads that differ in length alone; None: not made yet
+    by_name: dict[bytes, bytes] | None = None  # the first value of each field; None: not made yet
     method: str = ""
     path: str = ""
     raw_path: bytes = b""
@@ -54,18 +55,18 @@ def parse_head(raw: bytes, max_fields: int) -> RequestHead:
     found = _LENGTH.search(raw) if len(raw) <= _MAX_KEPT_BYTES else None
     if found is None:
         return _parse(raw, max_fields)
-    known, place = _parse_known(raw[: found.start(1)] + b"1" + raw[found.end(1) :], max_fields)
-    fields = known.fields.copy()
-    fields[place] = (b"content-length", found[1])
-    return replace(known, fields=fields, length=int(found[1]))
+    known, by_name, place = _parse_known(raw[: found.start(1)] + b"1" + raw[found.end(1) :], max_fields)
+    fields, length = known.fields.copy(), found[1]
+    fields[place] = (b"content-length", length)
+    return replace(known, fields=fields, by_name={**by_name, b"content-length": length}, length=int(length))
 
 
 @lru_cache(maxsize=256)
-def _parse_known(raw: bytes, max_fields: int) -> tuple[RequestHead, int]:
-    """Return a head with a content-length, and the place of that field."""
+def _parse_known(raw: bytes, max_fields: int) -> tuple[RequestHead, dict[bytes, bytes], int]:
+    """Return a head with a content-length, the first value of each field, and the place of that field."""
     head = _parse(raw, max_fields)
-    head.lasting = tuple(head.fields)
-    return head, [name for name, _ in head.fields].index(b"content-length")
+    head.lasting = LastingFields(tuple(head.fields))
+    return head, first_values(head.fields), [name for name, _ in head.fields].index(b"content-length")
 
 
 def _parse(raw: bytes, max_fields: int) -> RequestHead:

@@ -1,6 +1,6 @@
 """The registry of protocols. A new one is a folder and a line here."""
 
-from functools import lru_cache
+from collections.abc import Sequence
 from urllib.parse import unquote_to_bytes
 
 from dragoman.hub.deferred import replace_when_called
@@ -38,8 +38,7 @@ OPERATIONS = {name: protocol.operation for name, protocol in PROTOCOLS.items()} 
 OPERATIONS |= {name: path.operation for name, path in RELAYED_PATHS.items()}
 
 
-@lru_cache(maxsize=256)
-def find_client_keys(fields: tuple[Header, ...], query: str) -> tuple[bytes, ...]:
+def find_client_keys(fields: Sequence[Header], query: str) -> tuple[bytes, ...]:
     """Return the keys in a request, in any place that one of the protocols uses.
 
     Some clients send two, one of them for another server: either may be the right one.

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from dragoman import __version__
 from dragoman.accounts.credential import PATH_ENDS, find_named_file
 from dragoman.accounts.pool import Member, Pool
+from dragoman.config.problems import ConfigError
 from dragoman.config.providers import Credential, list_credentials, split_by_credential
 from dragoman.config.proxies import NO_PROXY, parse_proxy, read_proxies
 from dragoman.config.secret import SecretSource, resolve_secret
@@ -146,11 +147,19 @@ def read_secrets(config: ProviderConfig, environ: Mapping[str, str]) -> tuple[by
 def api_key_reader(config: ProviderConfig, environ: Mapping[str, str]) -> Callable[[], bytes | None]:
     """Return a function that reads the configured key at each use, so that a rotated key is noticed."""
     source = config.api_key
+    if source is None:
+        return lambda: None
 
-    def read() -> bytes | None:
-        return resolve_secret(source, environ).reveal().encode() if source else None
+    def read() -> bytes:
+        return resolve_secret(source, environ).reveal().encode()
 
-    return read
+    if not source.is_literal:
+        return read
+    try:
+        literal = read()
+    except ConfigError:
+        return read  # it fails at each use
+    return lambda: literal
 
 
 def configured_models(config: ProviderConfig) -> tuple[ModelInfo, ...]:

@@ -71,7 +71,7 @@ class RequestCapture:
         if debug.capture == "off" and self.live_left <= 0:
             return None
         recording = Recording(exchange, started_at, self._budget, lambda ended: self._finish(ended, debug))
-        recording.secrets.update(find_client_keys(exchange.headers.lasting, exchange.query))
+        recording.secrets.update(find_client_keys(exchange.headers.fields, exchange.query))
         exchange.listen(recording)
         return recording
 

@@ -194,7 +194,7 @@ class FrameRing:
         self._entries: deque[TimelineEntry] = deque(maxlen=MAX_ENTRIES)
         self._added = 0
         self._tapped: object = None
-        self._secrets: set[bytes] = set(find_client_keys(exchange.headers.lasting, exchange.query))
+        self._secrets: set[bytes] = set(find_client_keys(exchange.headers.fields, exchange.query))
         self._client: FrameReader | None = None
         if exchange.listener is None:
             exchange.listener = self

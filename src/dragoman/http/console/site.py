@@ -82,7 +82,7 @@ class BrowserCheck(Struct, frozen=True):
 
     def find_exposure(self, exchange: Exchange) -> Failure | None:
         """Return that others could listen, or None."""
-        host = host_name((exchange.headers.get(b"host") or b"").decode("latin-1"))
+        host = host_name(exchange.headers.get(b"host") or b"")
         if self._has_tls(exchange) or (self.is_local and host in LOCAL_NAMES):
             return None
         return Failure(Kind.FORBIDDEN, NO_TLS, code="tls_required")
