@@ -92,6 +92,7 @@ def screen(chromium: Browser, gateway: Running, key: str | None = KEY) -> Iterat
     """Open a tab in a browser of its own, signed in with a key."""
     permissions = ["clipboard-read", "clipboard-write"]
     context = chromium.new_context(viewport={"width": 1280, "height": 800}, permissions=permissions)
+    context.set_default_timeout(60_000)
     try:
         made = Screen(context.new_page(), gateway)
         if key is not None:

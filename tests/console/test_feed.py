@@ -3,7 +3,7 @@
 import http.client
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,18 +12,34 @@ import pytest
 
 from console.browser import Browser
 from console.feed_reader import FeedReader
+from console.traffic import make_stream
 from dragoman.admin.timeline import build_timeline
-from gateway import KEY, Running, running
+from fakes.upstream import FakeUpstream, Gate
+from gateway import KEY, Running, provider_section, running
 from wire_json import JsonObject
 
 WORDS = " ".join(f"word{number}" for number in range(40))  # echo sends one word in 20 ms
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def fake() -> Iterator[FakeUpstream]:
+    with FakeUpstream(keep_alive=False) as upstream:
+        yield upstream
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory, fake: FakeUpstream) -> Iterator[Running]:
     directory = Path(tmp_path_factory.mktemp("feed"))
-    with running('[providers.echo]\nkind = "echo"\n', directory, stored=["someone"]) as started:
+    toml = '[providers.echo]\nkind = "echo"\n' + provider_section("chat", fake.url)
+    with running(toml, directory, stored=["someone"]) as started:
         yield started
+
+
+def hold(fake: FakeUpstream) -> threading.Event:
+    """Let the fake's streams stop in the middle until the event is set."""
+    opened = threading.Event()
+    fake.answers = [make_stream(WORDS.split(), Gate(opened, at=2000))]
+    return opened
 
 
 @pytest.fixture
@@ -43,20 +59,31 @@ def reading(browser: Browser, query: str = "watch=live", last_id: str = "") -> I
 
 
 class Client(threading.Thread):
-    """Sends a streamed Messages request to echo, and keeps the response."""
+    """Sends a streamed Messages request, and keeps the response."""
 
-    def __init__(self, gateway: Running, request_id: str, key: str = KEY, text: str = WORDS) -> None:
+    def __init__(
+        self, gateway: Running, request_id: str, key: str = KEY, text: str = WORDS, model: str = "echo"
+    ) -> None:
         super().__init__(daemon=True)
-        self._gateway, self._id, self._key, self._text = gateway, request_id, key, text
+        self._gateway, self._id, self._key, self._text, self._model = gateway, request_id, key, text, model
         self.response = b""
 
     def run(self) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self._gateway.port, timeout=60)
         messages = [{"role": "user", "content": self._text}]
-        body = {"model": "echo", "max_tokens": 100, "stream": True, "messages": messages, "metadata": {"user_id": "u"}}
+        body = {"model": self._model, "max_tokens": 100, "stream": True, "messages": messages}
         headers = {"x-api-key": self._key, "content-type": "application/json", "x-request-id": self._id}
         connection.request("POST", "/v1/messages", msgspec.json.encode(body), headers)
-        self.response = connection.getresponse().read()
+        answer = connection.getresponse()
+        while piece := answer.read1():
+            self.response += piece
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def as_tuples(entries: list[JsonObject]) -> list[tuple[object, ...]]:
@@ -70,16 +97,18 @@ def test_without_watching_the_feed_is_a_snapshot(browser: Browser) -> None:
     assert [line for line in reply.body.split(b"\n") if line.startswith(b"event")] == [b"event: hello", b"event: rows"]
 
 
-def test_a_row_changes_while_its_request_is_answered(gateway: Running, browser: Browser) -> None:
+def test_a_row_changes_while_its_request_is_answered(gateway: Running, browser: Browser, fake: FakeUpstream) -> None:
+    opened = hold(fake)
     with reading(browser) as feed:
-        client = Client(gateway, "live-1")
+        client = Client(gateway, "live-1", model="up/m")
         client.start()
         feed.wait_for(lambda: feed.row("live-1").get("state") == "streaming")
         under_way = dict(feed.row("live-1"))
+        opened.set()
         feed.wait_for(lambda: feed.row("live-1").get("state") == "ended")
         ended = feed.row("live-1")
     assert under_way["usage_source"] == "estimated"
-    assert (ended["outcome"], ended["route"], ended["key"]) == ("ok", "echo/echo", "environment")
+    assert (ended["outcome"], ended["route"], ended["key"]) == ("ok", "up/m", "environment")
     assert ended["output_tokens"] != under_way["output_tokens"]
     totals = feed.events[-1][1]["totals"]
     assert isinstance(totals, dict)
@@ -108,7 +137,7 @@ def test_the_frames_of_a_live_request_are_those_of_its_capture(tmp_path: Path) -
         client = Client(gateway, "same-1", text=f"{WORDS} {KEY}")
         with reading(browser, "watch=live") as rows:
             client.start()
-            rows.wait_for(lambda: rows.row("same-1").get("state") == "streaming")
+            rows.wait_for(lambda: rows.row("same-1").get("state") in ("streaming", "ended"))
             with reading(browser, "watch=live&frames=same-1") as feed:
                 feed.wait_for(lambda: any("message_stop" in str(entry["text"]) for entry in feed.entries))
                 described = browser.send("GET", "/api/v1/live/same-1").json["description"]
@@ -122,11 +151,16 @@ def test_the_frames_of_a_live_request_are_those_of_its_capture(tmp_path: Path) -
     assert KEY not in str(described)
 
 
-def test_a_request_that_began_before_the_tab_was_open_is_shown_from_then_on(gateway: Running, browser: Browser) -> None:
-    client = Client(gateway, "early-1")
+def test_a_request_that_began_before_the_tab_was_open_is_shown_from_then_on(
+    gateway: Running, browser: Browser, fake: FakeUpstream
+) -> None:
+    opened, client = hold(fake), Client(gateway, "early-1", model="up/m")
     client.start()
-    time.sleep(0.3)
+    wait_until(lambda: b"word5" in client.response)
     with reading(browser, "watch=live&frames=early-1") as feed, reading(browser, "watch=live&frames=early-1") as other:
+        feed.wait_for(lambda: bool(feed.events))
+        other.wait_for(lambda: bool(other.events))
+        opened.set()
         feed.wait_for(lambda: any("message_stop" in str(entry["text"]) for entry in feed.entries))
         other.wait_for(lambda: any("message_stop" in str(entry["text"]) for entry in other.entries))
         assert browser.send("GET", "/api/v1/live/early-1").json["description"] is None
@@ -166,10 +200,7 @@ def test_nothing_is_recorded_without_a_subscriber(gateway: Running, browser: Bro
     captures = gateway.app.gateway.captures
     with reading(browser) as feed:
         feed.wait_for(lambda: captures.live_left > 0)
-    deadline = time.monotonic() + 30
-    while captures.live_left:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: captures.live_left == 0)
     left = captures.memory_left
     client = Client(gateway, "nobody-1")
     client.start()

@@ -11,16 +11,24 @@ import pytest
 
 from console.browser import Browser
 from console.feed_reader import FeedReader
-from console.test_feed import WORDS, Client, reading
-from gateway import KEY, Running, running_workers
+from console.test_feed import WORDS, Client, hold, reading
+from fakes.upstream import FakeUpstream
+from gateway import KEY, Running, provider_section, running_workers
 
 Workers = tuple[Running, Running]
 
 
 @pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+def fake() -> Iterator[FakeUpstream]:
+    with FakeUpstream(keep_alive=False) as upstream:
+        yield upstream
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory, fake: FakeUpstream) -> Iterator[Workers]:
     directory = Path(tmp_path_factory.mktemp("feeds"))
-    with running_workers('[providers.echo]\nkind = "echo"\n', directory, stored=["someone"]) as both:
+    toml = '[providers.echo]\nkind = "echo"\n' + provider_section("chat", fake.url)
+    with running_workers(toml, directory, stored=["someone"]) as both:
         yield both
 
 
@@ -49,12 +57,19 @@ def has_counted(reader: FeedReader, requests: int) -> bool:
     return all_totals(reader)[-1]["requests_last_hour"] == requests
 
 
-def test_a_tab_on_either_worker_shows_the_requests_of_both(workers: Workers) -> None:
-    browser = sign_in(workers[0])
+def has_both_under_way(reader: FeedReader) -> bool:
+    return any(totals["under_way"] == 2 for totals in all_totals(reader))
+
+
+def test_a_tab_on_either_worker_shows_the_requests_of_both(workers: Workers, fake: FakeUpstream) -> None:
+    browser, opened = sign_in(workers[0]), hold(fake)
     with reading(browser) as feed, reading(at(workers[1], browser)) as other:
-        clients = [Client(worker, f"both-{number}") for number, worker in enumerate(workers)]
+        clients = [Client(worker, f"both-{number}", model="up/m") for number, worker in enumerate(workers)]
         for client in clients:
             client.start()
+        for reader in (feed, other):
+            reader.wait_for(partial(has_both_under_way, reader))
+        opened.set()
         for reader in (feed, other):
             reader.wait_for(partial(have_ended, reader, "both-0", "both-1"))
             reader.wait_for(partial(has_counted, reader, 2))

@@ -1,7 +1,6 @@
 """Frames of a request under way: those of a recorded one are the whole timeline's, of others the last ones are kept."""
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import msgspec
 import pytest
 
 from console.browser import Browser
-from console.test_feed import reading
+from console.test_feed import reading, wait_until
 from dragoman.admin.timeline import FrameReader, TimelineEntry
 from dragoman.flow.capture.format import Chunk
 from dragoman.flow.capture.memory_bounds import TAIL_BYTES, HeadAndTail
@@ -17,7 +16,7 @@ from dragoman.http.console.live_frames import hide_content
 from e2e import speak_chat
 from e2e.meaning import Meant, Say
 from e2e.raw_http import Answered, post
-from fakes.upstream import Answer, FakeUpstream
+from fakes.upstream import Answer, FakeUpstream, Gate
 from gateway import KEY, Running, provider_section, running
 
 STREAM = speak_chat.stream(Meant((Say(" ".join(f"word-{number}" for number in range(40))),)))
@@ -27,11 +26,16 @@ SSE = "text/event-stream"
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with FakeUpstream(keep_alive=False, answers=[Answer(STREAM, cut=100, pause_s=0.01)]) as fake:
-        directory = Path(tmp_path_factory.mktemp("ring"))
-        with running(provider_section("chat", fake.url), directory, stored=["someone"]) as started:
-            yield started
+def fake() -> Iterator[FakeUpstream]:
+    with FakeUpstream(keep_alive=False) as upstream:
+        yield upstream
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory, fake: FakeUpstream) -> Iterator[Running]:
+    directory = Path(tmp_path_factory.mktemp("ring"))
+    with running(provider_section("chat", fake.url), directory, stored=["someone"]) as started:
+        yield started
 
 
 def stream(gateway: Running, client: str, request_id: str, replies: list[Answered]) -> None:
@@ -40,18 +44,27 @@ def stream(gateway: Running, client: str, request_id: str, replies: list[Answere
 
 
 @pytest.mark.parametrize("client", PATHS)
-def test_a_stream_that_is_inspected_from_its_middle_on_does_not_change(gateway: Running, client: str) -> None:
+def test_a_stream_that_is_inspected_from_its_middle_on_does_not_change(
+    gateway: Running, fake: FakeUpstream, client: str
+) -> None:
     browser = Browser(gateway)
     browser.sign_in(KEY)
     replies: list[Answered] = []
+    fake.answers = [Answer(STREAM)]
     stream(gateway, client, f"{client}-unseen", replies)
+    is_seen, is_seen_again = threading.Event(), threading.Event()
+    end = Gate(is_seen_again, at=len(STREAM) // 2)
+    fake.answers = [Answer(STREAM, cut=100, pause_s=0.005, gate=Gate(is_seen, at=len(STREAM) // 4, then=end))]
     running_client = threading.Thread(target=stream, args=(gateway, client, f"{client}-seen", replies))
     running_client.start()
-    time.sleep(0.3)
+    wait_until(lambda: b'"state":"streaming"' in browser.send("GET", "/api/v1/feed").body)
     query = f"watch=live&frames={client}-seen"
     with reading(browser, query) as short:
+        is_seen.set()
         short.wait_for_entries(3)
     with reading(browser, query) as feed:
+        feed.wait_for(lambda: bool(feed.events))
+        is_seen_again.set()
         running_client.join(60)
         feed.wait_for(lambda: any(LAST[client] in str(entry["text"]) for entry in feed.entries))
     unseen, seen = (reply.body for reply in replies)

@@ -9,16 +9,24 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from console.screen import screen
-from console.traffic import ECHO, ask, make_capturing_config
-from gateway import KEY, Running, running, running_workers
+from console.traffic import ECHO, ask, make_capturing_config, make_stream
+from fakes.upstream import FakeUpstream, Gate
+from gateway import KEY, Running, provider_section, running, running_workers
 
 LONG = " ".join(f"word{number}" for number in range(150))
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def fake() -> Iterator[FakeUpstream]:
+    with FakeUpstream(keep_alive=False) as upstream:
+        yield upstream
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory, fake: FakeUpstream) -> Iterator[Running]:
     directory = Path(tmp_path_factory.mktemp("live"))
-    with running(make_capturing_config(directory / "captures"), directory, stored=["someone"]) as started:
+    toml = make_capturing_config(directory / "captures") + provider_section("chat", fake.url)
+    with running(toml, directory, stored=["someone"]) as started:
         yield started
 
 
@@ -65,10 +73,14 @@ def test_a_second_tab_needs_no_second_sign_in_and_signing_out_ends_both(chromium
         other.get_by_label("Client key").wait_for()
 
 
-def test_the_live_page_follows_a_stream_and_the_inspector_shows_its_frames(chromium: Browser, gateway: Running) -> None:
+def test_the_live_page_follows_a_stream_and_the_inspector_shows_its_frames(
+    chromium: Browser, gateway: Running, fake: FakeUpstream
+) -> None:
+    is_followed = threading.Event()
+    fake.answers = [make_stream(LONG.split(), Gate(is_followed, at=8000))]
     with screen(chromium, gateway) as tab:
         tab.open("live")
-        client = threading.Thread(target=ask, args=(gateway, LONG, "claude-sonnet-4-5", "shown-1"))
+        client = threading.Thread(target=ask, args=(gateway, LONG, "up/claude-sonnet-4-5", "shown-1"))
         client.start()
         row = tab.page.get_by_role("row").filter(has_text="streaming")
         expect(row).to_contain_text("claude-sonnet-4-5")
@@ -83,6 +95,7 @@ def test_the_live_page_follows_a_stream_and_the_inspector_shows_its_frames(chrom
         expect(tab.page.locator("main")).to_contain_text("streaming")
         tab.keep("inspector-live")
         tab.page.get_by_role("button", name="Follow the end").click()
+        is_followed.set()
         client.join(60)
         expect(tab.page.locator("main")).to_contain_text("Nothing was lost in translation")
         expect(timeline).to_contain_text("message_stop")
@@ -113,20 +126,21 @@ def test_freezing_keeps_the_rows_and_a_stream_can_be_ended(chromium: Browser, ga
         expect(tab.page.get_by_role("row").nth(1)).to_contain_text("someone")
         tab.page.keyboard.press("f")
         expect(tab.page.get_by_role("button", name="Frozen: continue")).to_be_visible()
-        client = threading.Thread(target=ask, args=(gateway, LONG * 5, "echo", "ended-1"))
+        endless = {"text": LONG * 40, "request_id": "ended-1", "max_tokens": 5000}
+        client = threading.Thread(target=ask, args=(gateway,), kwargs=endless)
         client.start()
         tab.page.wait_for_timeout(600)
         assert tab.page.get_by_role("row").filter(has_text="streaming").count() == 0
         tab.page.keyboard.press("f")
         tab.page.get_by_role("button", name="End", exact=True).click()
         tab.page.get_by_role("dialog").get_by_role("button", name="End it").click()
-        client.join(30)
+        client.join(60)
         expect(tab.page.get_by_role("row").filter(has_text="ended by operator")).to_be_visible()
 
 
 def test_one_page_shows_inspects_and_ends_what_two_workers_do(chromium: Browser, tmp_path: Path) -> None:
     with running_workers(ECHO, tmp_path) as workers:
-        long = {"text": LONG * 5, "max_tokens": 5000}
+        long = {"text": LONG * 40, "max_tokens": 5000}
         clients = [
             threading.Thread(target=ask, args=(worker,), kwargs={**long, "request_id": f"worker-{number}"})
             for number, worker in enumerate(workers)
@@ -148,7 +162,7 @@ def test_one_page_shows_inspects_and_ends_what_two_workers_do(chromium: Browser,
                 tab.page.get_by_role("dialog").get_by_role("button", name="End it").click()
                 expect(tab.page.get_by_role("row").filter(has_text="forbidden")).to_have_count(ended)
         for client in clients:
-            client.join(30)
+            client.join(60)
 
 
 def test_the_page_shows_that_its_gateway_has_stopped(chromium: Browser, tmp_path: Path) -> None:

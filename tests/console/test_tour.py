@@ -7,15 +7,16 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, expect
 
+from console.browser import Browser as ApiBrowser
 from console.screen import screen
 from console.traffic import ask, make_capturing_config
-from gateway import running
+from gateway import KEY, running
 
 DOCS = Path(__file__).parents[2] / "docs"
 WRITE = os.environ.get("DRAGOMAN_WRITE_PAGES")
 SIZE = (1100, 560)
 MAX_BYTES = 120_000
-LONG = " ".join(["A dragoman was an interpreter between parties who shared no language."] * 20)
+LONG = " ".join(["A dragoman was an interpreter between parties who shared no language."] * 400)
 
 
 def test_the_console_is_photographed_for_the_readme(chromium: Browser, tmp_path: Path) -> None:
@@ -38,11 +39,15 @@ def test_the_console_is_photographed_for_the_readme(chromium: Browser, tmp_path:
             tab.page.screenshot(path=light)
             tab.page.emulate_media(color_scheme="dark")
             tab.open("live")
-            client = threading.Thread(target=ask, args=(gateway, LONG, "claude-sonnet-4-5", "req_tour9"), daemon=True)
+            long = {"text": LONG, "model": "claude-sonnet-4-5", "request_id": "req_tour9", "max_tokens": 5000}
+            client = threading.Thread(target=ask, args=(gateway,), kwargs=long, daemon=True)
             client.start()
             expect(tab.page.get_by_role("row").filter(has_text="streaming")).to_be_visible()
             tab.page.wait_for_timeout(1500)
             tab.page.screenshot(path=dark)
+            owner = ApiBrowser(gateway)
+            owner.sign_in(KEY)
+            assert owner.send("DELETE", "/api/v1/live/req_tour9").status == 200
             client.join(60)
     for file in (light, dark, DOCS / light.name, DOCS / dark.name):
         data = file.read_bytes()

@@ -4,6 +4,7 @@ import http.client
 
 import msgspec
 
+from fakes.upstream import Answer, Gate
 from gateway import KEY, Running
 
 ECHO = '[providers.echo]\nkind = "echo"\n'
@@ -19,6 +20,16 @@ def make_capturing_config(directory: object) -> str:
     """Return a configuration with echo that captures every request."""
     routes = '[[models]]\nname = "claude-*"\nto = ["echo/echo"]\n'
     return f'{ECHO}{PRICED}[debug]\ncapture = "all"\ndirectory = "{directory}"\n{routes}'
+
+
+def make_stream(words: list[str], gate: Gate) -> Answer:
+    """Return a Chat stream with one event for each word; the bytes after the gate wait until it is opened."""
+    deltas: list[object] = [{"role": "assistant"}, *({"content": f"{word} "} for word in words)]
+    choices: list[dict[str, object]] = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    choices.append({"index": 0, "delta": {}, "finish_reason": "stop"})
+    head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    events = [b"data: %b\n\n" % msgspec.json.encode({**head, "choices": [choice]}) for choice in choices]
+    return Answer(b"".join([*events, b"data: [DONE]\n\n"]), cut=len(events[1]), gate=gate)
 
 
 def ask(

@@ -32,10 +32,14 @@ class Gate:
 
     opened: threading.Event
     at: int = 0
+    then: "Gate | None" = None  # further on
 
-    async def wait(self) -> None:
-        while not self.opened.is_set():  # noqa: ASYNC110 - another thread sets it
+    async def wait(self, played: int) -> None:
+        """Wait until so many bytes may have been sent."""
+        while played > self.at and not self.opened.is_set():  # noqa: ASYNC110 - another thread sets it
             await asyncio.sleep(0.002)
+        if self.then is not None:
+            await self.then.wait(played)
 
 
 @dataclass(frozen=True)
@@ -161,15 +165,15 @@ class FakeUpstream(ThreadedServer):
         played = 0
         for piece in chain((answer.opening or answer.body,), repeat(answer.body)) if answer.floods else cuts(answer):
             played += len(piece)
-            if answer.gate is not None and played > answer.gate.at:
-                await answer.gate.wait()
+            if answer.gate is not None:
+                await answer.gate.wait(played)
             writer.write(b"%x\r\n%b\r\n" % (len(piece), piece) if answer.chunked else piece)
             await writer.drain()
             self.sent += len(piece)
             await asyncio.sleep(answer.pause_s)
         await asyncio.sleep(answer.linger_s)
         if answer.gate is not None:
-            await answer.gate.wait()
+            await answer.gate.wait(max(played, answer.gate.at) + 1)
         return await self._end(answer, reader, writer)
 
     async def _end(self, answer: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
