@@ -28,8 +28,7 @@ from dragoman.flow.gateway import Gateway
 from dragoman.flow.media_fetcher import Fetcher
 from dragoman.flow.policy import LearnedQuirks
 from dragoman.flow.runtime import Runtime
-from dragoman.http.api.audit import AuditLog
-from dragoman.http.api.every_worker import EveryWorker
+from dragoman.http.api.operations import AuditLog, EveryWorker
 from dragoman.http.api.table import AdminApi
 from dragoman.http.background import BackgroundApi
 from dragoman.http.handler import RequestHandler

@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.config.check import build_struct, expand, expand_source, read_fields, read_section, table_at
 from dragoman.config.discovery import DATA_VARIABLE, LocalServer, data_directory, find_credentials
 from dragoman.config.environment import (
     DOTENV,
@@ -44,7 +43,17 @@ from dragoman.config.settings import (
     WebFetch,
     WebSearch,
 )
-from dragoman.config.tree import Origin, Tree, key_lines
+from dragoman.config.tree import (
+    Origin,
+    Tree,
+    build_struct,
+    expand,
+    expand_source,
+    key_lines,
+    read_fields,
+    read_section,
+    table_at,
+)
 
 FILE_NAME = "dragoman.toml"
 SECTIONS = (

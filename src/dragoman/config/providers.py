@@ -10,7 +10,6 @@ from typing import get_args
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.config.check import build_struct, expand, expand_source, read_fields, table_at
 from dragoman.config.presets import DEFAULT_ENDPOINTS, apply_preset, load_presets, normalise_endpoint, split_url
 from dragoman.config.problems import Key, format_key, quote_choices, suggest
 from dragoman.config.proxies import NO_PROXY, parse_proxy
@@ -25,7 +24,7 @@ from dragoman.config.settings import (
     ProviderConfig,
     ProviderKind,
 )
-from dragoman.config.tree import Raw, Tree
+from dragoman.config.tree import Raw, Tree, build_struct, expand, expand_source, read_fields, table_at
 
 KINDS: tuple[str, ...] = get_args(ProviderKind)
 INTERNAL_FIELDS = frozenset({"name", "extra_credentials", "preset"})

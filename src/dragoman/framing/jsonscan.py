@@ -1,4 +1,4 @@
-"""Scan JSON without decoding it: find objects in text, count values, and replace the value of a top-level key.
+"""Scan JSON without decoding it: find objects in text, count values, replace a top-level value, split a list.
 
 Only braces, strings and escapes are recognised: what is between two braces may still be invalid JSON. The scan works on
 bytes, so characters may be cut by a read: no byte of a multi-byte character looks like a brace or a quote.
@@ -22,6 +22,10 @@ _OPENING = re.compile(rb"\{")
 _NEXT = re.compile(rb"[^ \t\r\n]")
 
 _object = msgspec.json.Decoder(dict[str, object])
+_raw_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_raw_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+_raw_list = msgspec.json.Decoder(list[msgspec.Raw])
+_ZERO = msgspec.Raw(b"0")
 
 
 def validate_object(text: str) -> str | None:
@@ -337,3 +341,31 @@ def _values(body: bytes) -> dict[_Key, msgspec.Raw]:
         return read_json(_values_by_key, body)
     except RecursionError as error:
         raise ValueError("JSON nests too deeply") from error
+
+
+def split_by_index(json: bytes, field: str, count: int) -> list[bytes]:
+    """Return `count` documents: each has one index of the list `field`, where it is number 0, and all other fields.
+
+    A document that is a list is split item by item. One without such a field is returned for each index.
+    """
+    try:
+        if json.lstrip()[:1] == b"[":
+            split = [split_by_index(bytes(item), field, count) for item in _raw_list.decode(json)]
+            return [b"[" + b",".join(parts) + b"]" for parts in zip(*split, strict=True)] if split else [json] * count
+        whole = _raw_object.decode(json)
+        items = _raw_objects.decode(whole[field])
+        numbers = [int(bytes(item.get("index", _ZERO))) for item in items]
+    except (KeyError, ValueError, RecursionError):
+        return [json] * count
+    parts: list[bytes] = []
+    for number in range(count):
+        own = [{**item, "index": _ZERO} for item, index in zip(items, numbers, strict=True) if index == number]
+        parts.append(msgspec.json.encode({**whole, field: own}))
+    return parts
+
+
+def split_frame(item: object, field: str, count: int) -> list[object]:
+    """Split the data of a frame likewise; what is no frame is returned for each index."""
+    if type(item) is not Frame:
+        return [item] * count
+    return [Frame(item.event, part) for part in split_by_index(item.data, field, count)]

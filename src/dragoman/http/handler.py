@@ -26,7 +26,6 @@ from dragoman.http.models import ModelsApi
 from dragoman.http.observed_request import ObservedRequest
 from dragoman.http.parked_runs import ParkedRuns, find_worker, read_cursor
 from dragoman.http.rejections import AuthBackoff, HostCheck, find_keys, key_failure, transport_failure
-from dragoman.http.request_body import read_body, read_call
 from dragoman.http.responses import NO_SOCKET, AnswerCall, ReplayedResponses, ResponsesApi, RestoreState, refuse_state
 from dragoman.http.responses import PATH as SOCKET_PATH
 from dragoman.http.routes import (
@@ -41,6 +40,8 @@ from dragoman.http.routes import (
     client_at,
     id_header,
     plain_path,
+    read_body,
+    read_call,
     respond_json,
 )
 from dragoman.hub.failure import Failure, Kind, RequestError

@@ -1,15 +1,27 @@
-"""The route table: method, path, role and handler. A new path is one line and one function."""
+"""Routes and the requests to them.
+
+The route table has method, path, role and handler; a new path is one line and one function. The body of a
+request is read and decompressed, and for a model request the call that it makes.
+"""
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from msgspec import Struct
 
 from dragoman.accounts.keys import CLIENT, Access, KeyId, KeyRole, Scope
+from dragoman.config.settings import Server
+from dragoman.flow.call import Call
+from dragoman.flow.offload import LARGE_BYTES, run_off_loop
+from dragoman.flow.request_record import RequestRecord
+from dragoman.flow.runtime import Runtime
+from dragoman.framing.jsonscan import exceeds_value_count
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Client, GetHeader, Protocol
+from dragoman.net.encoding import decompress
+from dragoman.net.errors import InvalidEncoding, SizeLimitExceeded
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
 
@@ -187,3 +199,45 @@ def _serves(client: Client, method: str, path: str) -> bool:
     if method == "POST":  # only this protocol's clients post to a model, whatever verb they write after it
         return path.startswith(tuple(pattern.partition(MODEL)[0] for pattern in patterns))
     return any(fits_pattern(path, pattern) for pattern in patterns)
+
+
+async def read_body(exchange: Exchange, record: RequestRecord, server: Server) -> bytes:
+    """Return the whole body; raises RequestError, or as `Exchange.body` does."""
+    body = await exchange.body()
+    encoding = exchange.headers.get(b"content-encoding")
+    if encoding:
+        # However small it is packed, it may unpack to the limit.
+        limit = server.max_body_bytes
+        body = await run_off_loop(limit, partial(_unpack, encoding, body, limit))
+        exchange.buffered.hold(len(body))
+    if record.recording is not None:
+        record.recording.note_body(body)
+    return body
+
+
+async def read_call(request: RoutedRequest, name: str, record: RequestRecord, runtime: Runtime) -> Call:
+    """Return the call of a request to the protocol of this name; raises as `read_body` does."""
+    exchange = request.exchange
+    body, most = await read_body(exchange, record, runtime.config.server), runtime.config.server.max_body_values
+    if len(body) > most and await run_off_loop(len(body), partial(exceeds_value_count, body, most)):
+        message = f"The body holds more than {most} JSON values (server.max_body_values): shorten the conversation."
+        raise RequestError(Failure(Kind.TOO_LARGE, message))
+    protocol = runtime.protocols[name]
+    assert protocol.client is not None
+    written_in = protocol.client.body_protocol(body)
+    other = None if written_in is None else runtime.protocols[written_in].client
+    parse = None if other is None else other.parse
+    if len(body) <= LARGE_BYTES:
+        return Call(protocol, body, exchange, request, record, parse)
+    # It looks through the body for the model.
+    return await run_off_loop(len(body), partial(Call, protocol, body, exchange, request, record, parse))
+
+
+def _unpack(encoding: bytes, body: bytes, limit: int) -> bytes:
+    try:
+        return decompress(encoding, body, limit)
+    except SizeLimitExceeded:
+        message = f"The decompressed body exceeds the limit of {limit} bytes (server.max_body_mb)."
+        raise RequestError(Failure(Kind.TOO_LARGE, message)) from None
+    except InvalidEncoding as bad:
+        raise RequestError(Failure(Kind.BAD_REQUEST, f"The body cannot be decompressed: {bad}")) from None

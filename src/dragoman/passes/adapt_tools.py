@@ -1,11 +1,11 @@
-"""Adapt the tools of a request to what an upstream's protocol can express.
+"""Adapt the tools of a request, and the schemas of their inputs, to what an upstream's protocol can express.
 
 `stages/restore_tools.py` uses the returned map to undo every change in the reply.
 """
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 import msgspec
@@ -29,6 +29,9 @@ from dragoman.hub.request import (
 _LEGAL = re.compile(r"[A-Za-z0-9_-]+")
 _BAD = re.compile(r"[^A-Za-z0-9_-]")
 _DIGEST_CHARACTERS = 8
+Schema = dict[str, object]
+
+_ALTERNATIVES = frozenset({"anyOf", "oneOf", "allOf"})
 
 
 class ToolId(Struct, frozen=True):
@@ -280,3 +283,25 @@ def _describe(tool: Custom) -> str | None:
         return tool.description
     rule = f"The input must match this {tool.grammar.syntax} grammar:\n{tool.grammar.definition}"
     return f"{tool.description}\n\n{rule}" if tool.description else rule
+
+
+def make_root_object(schema: object, approximate: Callable[[str], None]) -> Schema:
+    """Return the schema of a tool's input with a plain object as its root."""
+    if not isinstance(schema, dict):
+        return {"type": "object", "properties": {}}
+    moved = {key: value for key, value in schema.items() if key in _ALTERNATIVES}
+    if moved:
+        approximate("alternatives at the root of a tool's schema are moved into its description")
+    root = {key: value for key, value in schema.items() if key not in moved}
+    if root.get("type") != "object":
+        root = {"type": "object", **{key: value for key, value in root.items() if key != "type"}}
+    return add_to_description(root, moved)
+
+
+def add_to_description(schema: Schema, keywords: Schema) -> Schema:
+    """Return the schema with these keywords as text at the end of its description."""
+    if not keywords:
+        return schema
+    words = "; ".join(f"{key}: {msgspec.json.encode(value).decode()}" for key, value in keywords.items())
+    description = schema.get("description")
+    return {**schema, "description": f"{description}\n({words})" if description else f"({words})"}

@@ -22,8 +22,7 @@ from dragoman.config import Config, ConfigError
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.runtime import list_known_models
 from dragoman.framing.redaction import redact
-from dragoman.http.api.audit import AuditLog
-from dragoman.http.api.every_worker import EveryWorker
+from dragoman.http.api.operations import AuditLog, EveryWorker
 from dragoman.http.api.wire import IF_MATCH, Parameters, convert_errors, read_body, respond
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import Failure, Kind, RequestError

@@ -18,8 +18,7 @@ from dragoman.admin.keys import (
     revoke_key,
     rotate_key,
 )
-from dragoman.http.api.audit import AuditLog
-from dragoman.http.api.every_worker import EveryWorker
+from dragoman.http.api.operations import AuditLog, EveryWorker
 from dragoman.http.api.wire import (
     CURSOR,
     LIMIT,

@@ -15,8 +15,7 @@ from dragoman.admin import AdminError
 from dragoman.admin.provider_state import describe_models, read_quotas
 from dragoman.flow.gateway import Gateway
 from dragoman.framing.redaction import redact
-from dragoman.http.api.audit import AuditLog
-from dragoman.http.api.every_worker import EveryWorker
+from dragoman.http.api.operations import AuditLog, EveryWorker
 from dragoman.http.api.wire import Parameters, convert_errors, read_body, respond, response_headers
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import Failure, Kind, RequestError

@@ -17,7 +17,7 @@ from dragoman.admin.usage import format_csv_header, format_csv_rows
 from dragoman.flow.capture.files import to_json
 from dragoman.flow.capture.format import Capture
 from dragoman.flow.gateway import Gateway
-from dragoman.http.api.audit import AuditLog
+from dragoman.http.api.operations import AuditLog
 from dragoman.http.api.wire import (
     CURSOR,
     LIMIT,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from dragoman.accounts.keys import Keyring, Scope
 from dragoman.accounts.usage_writer import UsageWriter
 from dragoman.flow.gateway import Gateway
-from dragoman.http.api.audit import AuditLog
-from dragoman.http.api.every_worker import EveryWorker
+from dragoman.http.api.operations import AuditLog, EveryWorker
 from dragoman.http.api.wire import PREFIX
 from dragoman.http.routes import Handler, Role, Route, RoutedRequest
 

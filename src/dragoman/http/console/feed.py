@@ -13,7 +13,7 @@ from dragoman import __version__
 from dragoman.accounts.console_sessions import ConsoleSessions
 from dragoman.accounts.keys import KeyId, Keyring, KeyRow, Scope
 from dragoman.admin.timeline import TimelineEntry
-from dragoman.http.api.audit import AuditLog
+from dragoman.http.api.operations import AuditLog
 from dragoman.http.api.wire import PREFIX, Parameters, respond, respond_bytes, response_headers
 from dragoman.http.console.gateway_rows import GatewayRows, Watcher, read_position
 from dragoman.http.console.live_frames import MAX_ENTRIES, LiveTimeline, RingTimeline, describe_recording, hide_content

@@ -15,7 +15,7 @@ from dragoman.accounts.console_sessions import Browser, ConsoleSessions, MemoryS
 from dragoman.accounts.keys import KeyId, Keyring, KeyRole, Scope
 from dragoman.config.settings import Config, is_loopback
 from dragoman.flow.gateway import Gateway
-from dragoman.http.api.audit import AuditLog
+from dragoman.http.api.operations import AuditLog
 from dragoman.http.api.wire import PREFIX as API
 from dragoman.http.api.wire import convert_errors, respond
 from dragoman.http.console.feed import FeedApi

@@ -4,7 +4,7 @@ from functools import partial
 
 from dragoman.framing.error_text import strip_html
 from dragoman.framing.jsonread import read_json_leniently, replace_invalid_utf8
-from dragoman.framing.split_list import split_by_index, split_frame
+from dragoman.framing.jsonscan import split_by_index, split_frame
 from dragoman.hub.answers import AnswersDecoder, merge_answers
 from dragoman.hub.events import Ended, Event, Failed, Started, Stop, UsageReported
 from dragoman.hub.failure import NO_REPLY, Failure, Kind

@@ -6,9 +6,9 @@ Only positions that hold schemas are changed: a property that happens to be name
 import math
 from collections.abc import Callable, Iterable
 
-from dragoman.framing.json_schema import Schema, add_to_description
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
+from dragoman.passes.adapt_tools import Schema, add_to_description
 
 Note = Callable[[str], None]  # why the schema is approximated
 

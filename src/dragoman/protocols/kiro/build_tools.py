@@ -6,7 +6,6 @@ from urllib.parse import unquote
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dragoman.framing.json_schema import Schema, add_to_description, make_root_object
 from dragoman.hub.ext import is_indispensable
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
@@ -24,6 +23,7 @@ from dragoman.hub.request import (
     Turn,
     split_pointer,
 )
+from dragoman.passes.adapt_tools import Schema, add_to_description, make_root_object
 from dragoman.passes.adapt_turns import split_leading_instructions
 from dragoman.protocols.kiro.wire import InputSchema, ToolEntry, ToolSpecification
 

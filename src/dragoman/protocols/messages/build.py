@@ -2,12 +2,12 @@
 
 import msgspec
 
-from dragoman.framing.json_schema import Schema, add_to_description
 from dragoman.hub.ext import note_foreign_fields, restore
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Format, Hosted, Request, Shape
+from dragoman.passes.adapt_tools import Schema, add_to_description
 from dragoman.passes.adapt_turns import split_leading_instructions
 from dragoman.protocols.messages.build_content import ContentBuilder
 from dragoman.protocols.messages.build_thinking import ThinkingPlan, plan_thinking

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
-from dragoman.framing.json_schema import make_root_object
 from dragoman.hub.ext import is_indispensable, note_unread_fields, restore
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Custom, Function, Hosted, Pick, Request, Tool, ToolChoice
+from dragoman.passes.adapt_tools import make_root_object
 from dragoman.protocols.messages.build_content import ContentBuilder
 from dragoman.protocols.messages.wire import NAME, Wire, hosted_name
 

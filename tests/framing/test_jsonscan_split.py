@@ -2,7 +2,7 @@
 
 import msgspec
 
-from dragoman.framing.split_list import split_by_index, split_frame
+from dragoman.framing.jsonscan import split_by_index, split_frame
 from dragoman.framing.sse import Broken, Frame
 
 
