@@ -69,7 +69,7 @@ def compare_cpu(results: Results) -> Iterator[tuple[Case, int, Comparison]]:
     """Compare µs of CPU per request, for each case and number of connections that both were measured with."""
     for case in (*CASES, *STORED_CASES, *CROWD_CASES):
         for connections in results.connections:
-            before, now = (results.found(name, case.name, connections) for name in NAMES)
+            before, now = (results.find_cell(name, case.name, connections) for name in NAMES)
             if before.cpu_us and now.cpu_us:
                 rounds = list(zip(before.readings, now.readings, strict=False))
                 calm = [(old, new) for old, new in rounds if old.calm and new.calm]
@@ -119,6 +119,6 @@ def list_left_out(results: Results) -> list[str]:
     return [
         case.title
         for case in (*CASES, *STORED_CASES, *CROWD_CASES)
-        if any(results.found(NAMES[1], case.name, number).readings for number in results.connections)
-        and not any(results.found(BESIDE, case.name, number).readings for number in results.connections)
+        if any(results.find_cell(NAMES[1], case.name, number).readings for number in results.connections)
+        and not any(results.find_cell(BESIDE, case.name, number).readings for number in results.connections)
     ]

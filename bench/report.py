@@ -85,7 +85,7 @@ def _crowd_delay(results: Results) -> float | None:
 
 
 def _crowd_errors(results: Results) -> float | None:
-    cells = [results.found("dragoman", case.name, CROWDS[-1]) for case in CROWD_CASES]
+    cells = [results.find_cell("dragoman", case.name, CROWDS[-1]) for case in CROWD_CASES]
     return sum(cell.errors for cell in cells) if any(cell.readings for cell in cells) else None
 
 
@@ -127,7 +127,7 @@ def cpu_table(results: Results, connections: int) -> list[list[str]]:
     for case in (*CASES, *STORED_CASES, *CROWD_CASES):
         ours = results.cpu_us("dragoman", case.name, connections)
         copy = results.cpu_us("nginx", case.baseline.name, connections)
-        theirs = results.found("litellm", case.name, connections)
+        theirs = results.find_cell("litellm", case.name, connections)
         if ours is None and theirs.cpu_us is None and (copy is None or case.translated):
             continue
         ratio = results.ratio(case.name, case.baseline.name, connections)

@@ -100,12 +100,12 @@ class Results(Struct):
 
     def cell(self, gateway: str, case: str, connections: int) -> Cell:
         """Return the cell, made when it is first needed."""
-        cell = self.found(gateway, case, connections)
+        cell = self.find_cell(gateway, case, connections)
         if cell not in self.cells:
             self.cells.append(cell)
         return cell
 
-    def found(self, gateway: str, case: str, connections: int) -> Cell:
+    def find_cell(self, gateway: str, case: str, connections: int) -> Cell:
         """The cell as it was measured, or an empty one."""
         for cell in self.cells:
             if (cell.gateway, cell.case, cell.connections) == (gateway, case, connections):
@@ -118,7 +118,7 @@ class Results(Struct):
         return sorted({cell.connections for cell in self.cells})
 
     def cpu_us(self, gateway: str, case: str, connections: int) -> float | None:
-        return self.found(gateway, case, connections).cpu_us
+        return self.find_cell(gateway, case, connections).cpu_us
 
     def cold_start_s(self, gateway: str) -> float | None:
         starts = self.starts.get(gateway)
@@ -138,16 +138,16 @@ class Results(Struct):
 
     def added_ms(self, gateway: str, case: str, baseline: str, connections: int) -> tuple[float, float] | None:
         """First token through the gateway less first token without it, p50 and p99."""
-        through = self.found(gateway, case, connections).first_token_ms
-        direct = self.found("direct", baseline, connections).first_token_ms
+        through = self.find_cell(gateway, case, connections).first_token_ms
+        direct = self.find_cell("direct", baseline, connections).first_token_ms
         if through is None or direct is None:
             return None
         return through[0] - direct[0], through[1] - direct[1]
 
     def delay_ms(self, gateway: str, case: str, baseline: str, connections: int) -> float | None:
         """By how much an event comes later after the one before than it does without a gateway, p99."""
-        through = self.found(gateway, case, connections).gap_ms
-        direct = self.found("direct", baseline, connections).gap_ms
+        through = self.find_cell(gateway, case, connections).gap_ms
+        direct = self.find_cell("direct", baseline, connections).gap_ms
         return None if through is None or direct is None else through - direct
 
 

@@ -61,7 +61,7 @@ def outcome(client: str, target: str, body: Json) -> Built | Turned:
     return Built(sent, location.path, tuple(ledger))
 
 
-def vanishing(client: str, target: str, body: Json, at_most: int | None = None) -> Iterator[Vanished]:
+def find_vanishing(client: str, target: str, body: Json, at_most: int | None = None) -> Iterator[Vanished]:
     """Return the leaves whose removal changes nothing and that are not in the ledger.
 
     `at_most` bounds how many leaves of one shape are tried: long conversations repeat themselves.
@@ -89,10 +89,10 @@ def without_refused(client: str, target: str, body: Json) -> tuple[Json, Built]:
         if isinstance(found, Built):
             return body, found
         assert found.at, f"a refusal that names nothing: {found.message}"
-        body = remove_value(body, blamed(body, found.at))
+        body = remove_value(body, find_blamed(body, found.at))
 
 
-def blamed(body: Json, at: str) -> Path:
+def find_blamed(body: Json, at: str) -> Path:
     """The element of a list that a pointer leads into, else the field at its top."""
     path: list[str | int] = []
     value: object = body

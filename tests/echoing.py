@@ -61,6 +61,6 @@ def calls_of(reply: Reply) -> list[tuple[str, str]]:
     return [(piece.what.name, piece.text) for piece in reply.pieces if isinstance(piece.what, CallBlock)]
 
 
-def counting() -> Callable[[str], str]:
+def make_counter() -> Callable[[str], str]:
     numbers = iter(range(1000))
     return lambda prefix: f"{prefix}{next(numbers)}"

@@ -157,13 +157,13 @@ class _Folding:
     def take(self, event: JsonObject) -> None:
         kind = event["type"]
         if kind == "response.output_item.added":
-            return self._added(event)
+            return self._check_added(event)
         item = self.items.get(event.get("output_index", -1))
         require(item is not None, f"{kind} of an item that was not added")
         assert item is not None
         require(item.done is None, f"{kind} after its item was done")
         if kind == "response.output_item.done":
-            return self._done(item, event["item"])
+            return self._check_done(item, event["item"])
         require(event["item_id"] == item.item["id"], f"{kind}: item_id changes")
         stem, _, verb = kind.rpartition(".")
         if kind == "response.output_text.annotation.added":
@@ -179,7 +179,7 @@ class _Folding:
             require(item.steps == [step for step in STEPS if step in item.steps], f"{kind} after {item.steps[:-1]}")
         return None
 
-    def _added(self, event: JsonObject) -> None:
+    def _check_added(self, event: JsonObject) -> None:
         index, item = event["output_index"], event["item"]
         require(index == len(self.items), f"output_index {index} after {len(self.items)} items")
         require(bool(item["id"]), "an item without an id")
@@ -232,7 +232,7 @@ class _Folding:
         require(verb == "done" and event[field] == item.text.get(place, ""), f"{stem}.done tells another text")
         item.received.add(place)
 
-    def _done(self, item: _Item, finished: JsonObject) -> None:
+    def _check_done(self, item: _Item, finished: JsonObject) -> None:
         require(finished["id"] == item.item["id"] and finished["type"] == item.item["type"], "another item is done")
         require(all(state == "closed" for state in item.parts.values()), f"done with a part open: {finished}")
         match finished["type"]:

@@ -138,14 +138,14 @@ def assert_linear(make: Callable[[], Machine[In, Out]], item: In, count: int, fa
 
     The best of three runs counts, and 2.5 times the share is allowed for noise; a run is given up once far beyond.
     """
-    _assert_linear_cost(lambda size: _feeding(make(), repeat(item, size)), count, factor)
+    _assert_linear_cost(lambda size: _make_feeder(make(), repeat(item, size)), count, factor)
 
 
 def assert_linear_run(
     make: Callable[[], Machine[In, Out]], items: Callable[[int], Iterable[In]], count: int, factor: int = 8
 ) -> None:
     """Law 4 for input whose items differ: `items(n)` gives input of size n, made before the time is taken."""
-    _assert_linear_cost(lambda size: _feeding(make(), list(items(size))), count, factor)
+    _assert_linear_cost(lambda size: _make_feeder(make(), list(items(size))), count, factor)
 
 
 def assert_linear_function(
@@ -166,7 +166,7 @@ def assert_linear_function(
     _assert_linear_cost(prepare, count, factor)
 
 
-def _feeding(machine: Machine[In, Out], items: Iterable[In]) -> Callable[[float], float]:
+def _make_feeder(machine: Machine[In, Out], items: Iterable[In]) -> Callable[[float], float]:
     """Return a function that feeds the items and gives the CPU seconds; it stops early after `enough` seconds."""
 
     def seconds(enough: float) -> float:

@@ -73,7 +73,7 @@ def test_a_case_is_marked_from_five_percent_more_cpu_on(now: list[float], row: s
 
 def test_disturbed_rounds_count_only_where_none_was_calm() -> None:
     results = make_results({WHOLE: [100, 100]}, {WHOLE: [102, 200]})
-    readings = results.found("dragoman", WHOLE.name, 32).readings
+    readings = results.find_cell("dragoman", WHOLE.name, 32).readings
     readings[1] = replace(readings[1], others=0.5)
     assert "| Chat as is, whole | 32 | 100 | 102 | 1.020 | 1.02–1.02 |  |" in as_markdown(results)
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from clients.captured import list_captured
-from deletion import Built, Turned, Vanished, outcome, vanishing
+from deletion import Built, Turned, Vanished, find_vanishing, outcome
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PROTOCOLS = ("chat", "responses", "messages")
@@ -155,7 +155,7 @@ QUIET = (
 def find_unexplained(client: str, target: str, body: dict[str, object], at_most: int | None = None) -> list[Vanished]:
     return [
         gone
-        for gone in vanishing(client, target, body, at_most)
+        for gone in find_vanishing(client, target, body, at_most)
         if not any(quiet.covers(client, gone) for quiet in QUIET)
     ]
 
@@ -187,7 +187,10 @@ def test_no_leaf_of_what_real_clients_send_vanishes_quietly(name: str) -> None:
 def test_every_exception_is_needed() -> None:
     requests = [(client, msgspec.json.decode(file.read_bytes())) for client, file in OWN.values()]
     gone = [
-        (client, leaf) for client, body in requests for target in TARGETS for leaf in vanishing(client, target, body)
+        (client, leaf)
+        for client, body in requests
+        for target in TARGETS
+        for leaf in find_vanishing(client, target, body)
     ]
     idle = [quiet for quiet in QUIET if not any(quiet.covers(*leaf) for leaf in gone)]
     assert idle == []

@@ -43,10 +43,10 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(SOURCE
 # Participles that alone are no name for a function: it is called for what it does, not for what its result is.
 PARTICIPLES = re.compile(
     r"_*(?:answered|asked|begun|broken|built|called|captured|changed|checked|chosen|closed|completed|continued|counted|"
-    r"decoded|described|done|encoded|ended|estimated|expected|failed|fed|fetched|filled|fixed|folded|framed|given|"
+    r"decoded|described|done|encoded|ended|estimated|expected|failed|fed|fetched|filled|fixed|folded|found|framed|given|"
     r"guarded|held|joined|kept|known|listed|loaded|lost|made|moved|named|noted|offered|opened|parsed|prepared|ran|"
     r"raised|received|recorded|refused|relayed|released|removed|renamed|rendered|renewed|said|seen|sent|served|"
-    r"settled|shown|signed|spoken|stored|streamed|taken|told|translated|used|watched|wrapped|written)_*"
+    r"settled|shown|signed|spent|spoken|stored|streamed|taken|told|translated|used|watched|wrapped|written)_*"
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -87,10 +87,10 @@ def private_parts(name: str) -> frozenset[str]:
 
 
 def participle_functions(path: Path) -> list[str]:
-    """Return the functions of a module that are named by a participle alone; properties and fixtures may be."""
+    """Return the functions and methods that are named by a participle alone; properties and fixtures may be."""
     return [
         f"{path.name}:{node.lineno}: {node.name}"
-        for node in ast.parse(path.read_text()).body
+        for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and PARTICIPLES.fullmatch(node.name)
         and not any("property" in ast.unparse(one) or "fixture" in ast.unparse(one) for one in node.decorator_list)
@@ -150,8 +150,9 @@ def test_a_participle_is_found_as_the_name_of_a_function_and_not_of_a_property(t
     module = tmp_path / "module.py"
     module.write_text(
         "def _shown(): ...\n\nclass A:\n    @property\n    def sent(self): ...\n\n    def show_sent(self): ...\n"
+        "    def held(self): ...\n"
     )
-    assert participle_functions(module) == ["module.py:1: _shown"]
+    assert participle_functions(module) == ["module.py:1: _shown", "module.py:8: held"]
 
 
 def test_names_that_a_module_only_uses_do_not_count(tmp_path: Path) -> None:

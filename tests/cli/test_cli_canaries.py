@@ -84,14 +84,14 @@ class Vendors:
             self.copilot.sessions.clear()
             self.google.valid.intersection_update({self.canaries.sung["GOOG_KEY"]})
 
-    def received(self) -> set[str]:
+    def list_received(self) -> set[str]:
         """Return the canaries that some vendor received: the others prove nothing."""
         everyone = [*self.vendors, self.collector]
         headers = [value for vendor in everyone for request in vendor.requests for value in request.headers.values()]
         bodies = [request.body for vendor in self.vendors for request in vendor.requests]
         return set(self.canaries.find_in(b"\n".join([*bodies, *(value.encode() for value in headers)])))
 
-    def issued(self) -> set[str]:
+    def list_issued(self) -> set[str]:
         """Return the tokens that the vendors issued."""
         return (
             self.kiro.access
@@ -224,13 +224,13 @@ def test_no_secret_leaves_in_any_form(vendors: Vendors) -> None:
         vendors.turn("good")
         outputs |= {f"`dragoman {line}`": text for line, text in run_commands(shell, at)}
         assert served.end() == 0
-    for number, token in enumerate(vendors.issued()):
+    for number, token in enumerate(vendors.list_issued()):
         canaries.sung[f"issued {number}"] = token
     outputs |= {f"span {number}": unpack(request.body) for number, request in enumerate(vendors.collector.requests)}
     outputs |= {"stdout": served.out.encode(), "stderr": served.err.encode(), **created_files(shell.home)}
     leaks = {where: found for where, text in outputs.items() if (found := canaries.find_in(text))}
     assert leaks == {}
-    assert {name for name in canaries.sung if "issued" not in name} - vendors.received() == KEPT_BACK
+    assert {name for name in canaries.sung if "issued" not in name} - vendors.list_received() == KEPT_BACK
     assert b"web_search_tool_result" in outputs["good search"]
     assert b"Hello" in b"".join(outputs.values())  # some requests were answered
     assert len([where for where in outputs if "captures" in where]) > len(MODELS)

@@ -33,21 +33,21 @@ PLAIN = {
 }
 
 
-def everything(home: Path) -> dict[str, bytes]:
+def read_files(home: Path) -> dict[str, bytes]:
     return {str(path.relative_to(home)): path.read_bytes() for path in home.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_every_client_gets_the_gateways_address_and_no_key(shell: Shell, client: str) -> None:
     shell.write("dragoman.toml", "[server]\nport = 9321\n")
-    before = everything(shell.home)
+    before = read_files(shell.home)
     done = shell.run("connect", client, "--model", "some-model", DRAGOMAN_API_KEY="fake-key-from-outside")
     assert done.code == 0
     assert "http://127.0.0.1:9321" in done.out
     assert "some-model" in done.out
     assert "DRAGOMAN_API_KEY" in done.out
     assert "fake-key-from-outside" not in done.out + done.err
-    assert everything(shell.home) == before
+    assert read_files(shell.home) == before
 
 
 @pytest.mark.parametrize("client", FILES)
@@ -57,10 +57,10 @@ def test_written_twice_is_written_once_and_the_rest_is_kept(shell: Shell, client
     first = shell.run("connect", client, "--write", "--model", "m", DRAGOMAN_API_KEY="fake-key-from-outside")
     assert first.code == 0, first.err
     assert f"+++ {path}" in first.out
-    written = everything(shell.home)
+    written = read_files(shell.home)
     second = shell.run("connect", client, "--write", "--model", "m")
     assert (second.code, second.out) == (0, f"{path} has these settings already.\n")
-    assert everything(shell.home) == written
+    assert read_files(shell.home) == written
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert b"fake-key-from-outside" not in b"".join(written.values())
     assert "http://127.0.0.1:8484" in path.read_text()
@@ -69,13 +69,13 @@ def test_written_twice_is_written_once_and_the_rest_is_kept(shell: Shell, client
 @pytest.mark.parametrize("client", FILES)
 def test_undo_restores_every_byte(shell: Shell, client: str) -> None:
     shell.write(FILES[client], KEPT[client])
-    before = everything(shell.home)
+    before = read_files(shell.home)
     shell.run("connect", client, "--write", "--model", "m")
     shell.run("connect", client, "--write", "--model", "n")
     assert shell.run("connect", client, "--undo").code == 0
     assert "m" in shell.read(FILES[client])
     assert shell.run("connect", client, "--undo").code == 0
-    assert everything(shell.home) == before
+    assert read_files(shell.home) == before
     done = shell.run("connect", client, "--undo")
     assert done.code == 1
     assert "no backup" in done.err
@@ -86,7 +86,7 @@ def test_a_file_that_was_not_there_is_made_private_and_undone_to_nothing(shell: 
     shell.run("connect", client, "--write", "--model", "m")
     assert stat.S_IMODE((shell.home / FILES[client]).stat().st_mode) == 0o600
     shell.run("connect", client, "--undo")
-    assert everything(shell.home) == {}
+    assert read_files(shell.home) == {}
 
 
 @pytest.mark.parametrize("client", PLAIN)
@@ -96,7 +96,7 @@ def test_a_file_that_cannot_be_read_is_left_alone(shell: Shell, client: str) -> 
     assert (done.code, done.out) == (1, "")
     assert f"{path} was not changed" in done.err
     assert f"dragoman connect {client}" in done.err
-    assert everything(shell.home) == {FILES[client]: PLAIN[client].encode()}
+    assert read_files(shell.home) == {FILES[client]: PLAIN[client].encode()}
 
 
 def test_claude_code_asks_for_the_key_and_keeps_its_other_settings(shell: Shell) -> None:
@@ -221,7 +221,7 @@ def test_for_clients_without_a_settings_file_the_reason_is_shown(shell: Shell, c
     done = shell.run("connect", client, "--write")
     assert done.code == 0
     assert "Nothing was written. " in done.err
-    assert everything(shell.home) == {}
+    assert read_files(shell.home) == {}
 
 
 def test_a_client_that_needs_a_model_is_not_given_a_guess(shell: Shell) -> None:

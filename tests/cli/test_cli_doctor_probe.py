@@ -13,7 +13,7 @@ from fakes.upstream import FakeUpstream
 KEY = "sk-fake-0123456789"
 
 
-def objecting(body: Body) -> str | None:
+def object_to_new_fields(body: Body) -> str | None:
     words = ('"developer"', '"max_completion_tokens"')
     return next((f"{KEY} may not send {word}" for word in words if word in msgspec.json.encode(body).decode()), None)
 
@@ -23,7 +23,7 @@ def make_section(url: str, more: str = "") -> str:
 
 
 def test_the_table_and_the_lines_to_write_are_shown(shell: Shell) -> None:
-    with FakeUpstream(choose=Server(objection=objecting), models=("tiny",)) as fake:
+    with FakeUpstream(choose=Server(objection=object_to_new_fields), models=("tiny",)) as fake:
         file = shell.write("dragoman.toml", make_section(fake.url))
         done = shell.run("doctor", "up")
     assert done.code == 0
@@ -37,7 +37,7 @@ def test_the_table_and_the_lines_to_write_are_shown(shell: Shell) -> None:
 
 
 def test_it_is_written_into_the_file_with_a_diff_and_a_backup(shell: Shell) -> None:
-    with FakeUpstream(choose=Server("messages", objection=objecting), models=("tiny",)) as fake:
+    with FakeUpstream(choose=Server("messages", objection=object_to_new_fields), models=("tiny",)) as fake:
         file = shell.write("dragoman.toml", make_section(fake.url, 'models = ["tiny"]\n\n[retry]\nattempts = 2\n'))
         before = file.read_text()
         done = shell.run("doctor", "up", "--write")
@@ -82,7 +82,7 @@ def test_a_discovered_server_gets_a_section(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("configured", "odd", "expected"),
     [
-        ('"ollama"', objecting, ["max_tokens", "no_developer"]),
+        ('"ollama"', object_to_new_fields, ["max_tokens", "no_developer"]),
         ('["deepseek", "plain"]', lambda body: None, ["replay_reasoning"]),
     ],
 )
@@ -137,13 +137,13 @@ HEADER_SECRET = "fake-tenant-7f3c9a51"
 @pytest.mark.parametrize("flags", [(), ("--json",)], ids=["table", "json"])
 @pytest.mark.parametrize("escaped", [False, True], ids=["as it is", "escaped"])
 def test_a_secret_of_the_headers_is_not_shown(shell: Shell, flags: tuple[str, ...], escaped: bool) -> None:
-    def repeating(body: Body) -> str | None:
+    def repeat_secrets(body: Body) -> str | None:
         if '"developer"' not in msgspec.json.encode(body).decode():
             return None
         shown = "".join(f"\\u{ord(c):04x}" for c in HEADER_SECRET) if escaped else HEADER_SECRET
         return f"{shown} and {KEY} may not send developer"
 
-    with FakeUpstream(choose=Server(objection=repeating), models=("tiny",)) as fake:
+    with FakeUpstream(choose=Server(objection=repeat_secrets), models=("tiny",)) as fake:
         shell.write("dragoman.toml", make_section(fake.url, f'headers = {{ x-tenant = "{HEADER_SECRET}" }}\n'))
         done = shell.run("doctor", "up", *flags)
     assert done.code == 0

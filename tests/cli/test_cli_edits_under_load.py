@@ -53,7 +53,7 @@ class Results:
 def test_edits_of_the_configuration_fail_no_request(shell: Shell) -> None:
     path = shell.write("edited.toml", "")
     results, over = Results(), threading.Event()
-    with FakeUpstream(choose=saying("one")) as one, FakeUpstream(choose=saying("two")) as two:
+    with FakeUpstream(choose=make_answers("one")) as one, FakeUpstream(choose=make_answers("two")) as two:
         replace_file(path, good(0, one, two))
         with shell.serve("--config", str(path), DRAGOMAN_API_KEY=KEY) as served:
             clients = [threading.Thread(target=send_requests, args=(served, results, over)) for _ in range(CLIENTS)]
@@ -155,7 +155,7 @@ def join_deltas(body: bytes) -> str:
     return "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
 
 
-def saying(name: str) -> Callable[[ReceivedRequest], Answer]:
+def make_answers(name: str) -> Callable[[ReceivedRequest], Answer]:
     head = {"id": "chatcmpl-1", "created": 1, "model": "m"}
 
     def chunk(delta: dict[str, str], finish: str | None = None) -> bytes:

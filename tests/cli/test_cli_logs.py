@@ -236,12 +236,12 @@ def test_lost_lines_are_counted_and_reported(pipe: tuple[TextIO, TextIO], monkey
 
 
 def test_lines_that_are_logged_during_a_request_have_its_id() -> None:
-    async def answering() -> tuple[str, str]:
+    async def format_in_request() -> tuple[str, str]:
         request_id.set("req_1")
         entry = record("broken")
         return TextFormatter().format(entry), JsonFormatter().format(entry)
 
-    line, coded = asyncio.run(answering())
+    line, coded = asyncio.run(format_in_request())
     assert line.endswith(" error dragoman.x: req_1 broken")
     assert msgspec.json.decode(coded, type=dict[str, str])["request_id"] == "req_1"
     assert "request_id" not in msgspec.json.decode(JsonFormatter().format(record("broken")), type=dict[str, str])

@@ -13,13 +13,13 @@ from pathlib import Path
 from websockets.sync.client import connect
 
 from cli.shell import Served, Shell
-from e2e import speak_chat, speak_gemini, speak_messages, speak_responses
-from e2e.meaning import Meant, Say
+from e2e import encode_chat, encode_gemini, encode_messages, encode_responses
 from e2e.raw_http import Answered, ask, dial, request_bytes
+from e2e.scripted_replies import ScriptedReply, Text
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, provider_section
 
-SPEAKERS = {"chat": speak_chat, "messages": speak_messages, "responses": speak_responses, "gemini": speak_gemini}
+ENCODERS = {"chat": encode_chat, "messages": encode_messages, "responses": encode_responses, "gemini": encode_gemini}
 UPSTREAMS = ("chat", "messages", "responses", "gemini")
 CANARY = re.compile(rb"canary-[0-9a-f]{24}")
 WORD = "xxxxx"  # the piece of text that an event has; each becomes the canary of the request
@@ -51,11 +51,11 @@ def answer(protocol: str, request: ReceivedRequest) -> Answer:
     canary = b"" if found is None else found[0]
     if b"refuse" in request.body:
         return Answer(b'{"error":{"message":"%b"}}' % canary, status=400, content_type="application/json")
-    speaker, meant = SPEAKERS[protocol], Meant((Say(WORD * 20),))
+    encoder, scripted = ENCODERS[protocol], ScriptedReply((Text(WORD * 20),))
     is_stream = "stream" in request.path or b'"stream":true' in request.body.replace(b" ", b"")
     if not is_stream:
-        return Answer(speaker.whole(meant).replace(WORD.encode(), canary), content_type="application/json")
-    return Answer(speaker.stream(meant).replace(WORD.encode(), canary), cut=400, pause_s=0.002)
+        return Answer(encoder.encode_whole(scripted).replace(WORD.encode(), canary), content_type="application/json")
+    return Answer(encoder.encode_stream(scripted).replace(WORD.encode(), canary), cut=400, pause_s=0.002)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Way:
 
 
 @contextmanager
-def serving(shell: Shell) -> Iterator[Served]:
+def serve(shell: Shell) -> Iterator[Served]:
     """Run a gateway in front of an upstream of each protocol."""
     fakes = {name: FakeUpstream(keep_alive=False) for name in UPSTREAMS}
     try:
@@ -147,7 +147,7 @@ def read_files(home: Path) -> dict[str, bytes]:
 
 def test_what_is_not_to_be_stored_is_in_no_file_and_no_log_line(shell: Shell) -> None:
     canaries, kept = Canaries(), Canaries()
-    with serving(shell) as served:
+    with serve(shell) as served:
         send_all(served.port, canaries)
         talk(served.port, canaries)
         for upstream in ("chat", "messages", "gemini"):

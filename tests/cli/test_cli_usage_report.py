@@ -136,16 +136,16 @@ def test_csv_is_for_spreadsheets(shell: Shell, rows: list[UsageRow]) -> None:
 
 
 def test_a_span_is_given_as_days_hours_or_dates(shell: Shell, rows: list[UsageRow]) -> None:
-    def counted(*words: str) -> object:
+    def count_requests(*words: str) -> object:
         total = read_report(shell, *words)["total"]
         assert isinstance(total, dict)
         return total["requests"]
 
     day = (NOON - timedelta(days=3)).date().isoformat()
-    assert counted("--since", "all") == 60
-    assert counted("--since", day, "--until", day) == 12
-    assert counted("--since", "4d", "--until", NOON.date().isoformat()) == 36
-    assert counted("--since", "2000-01-01", "--until", "2000-12-31") == 0
+    assert count_requests("--since", "all") == 60
+    assert count_requests("--since", day, "--until", day) == 12
+    assert count_requests("--since", "4d", "--until", NOON.date().isoformat()) == 36
+    assert count_requests("--since", "2000-01-01", "--until", "2000-12-31") == 0
     done = shell.run("usage", "--since", "2000-01-01", "--until", "2000-12-31")
     assert (done.code, done.out) == (0, "")
     assert "--since all" in done.err

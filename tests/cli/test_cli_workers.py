@@ -10,14 +10,14 @@ import pytest
 
 from cli.shell import Served, Shell, wait_for
 from cli.test_cli_worker_settings import children
-from e2e import speak_chat
-from e2e.meaning import Meant, Say
+from e2e import encode_chat
 from e2e.raw_http import Answered, ask, dial, request_bytes
+from e2e.scripted_replies import ScriptedReply, Text
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import provider_section
 
 CHAT = "/v1/chat/completions"
-STREAM = speak_chat.stream(Meant((Say(" ".join(f"word-{number}" for number in range(40))),)))
+STREAM = encode_chat.encode_stream(ScriptedReply((Text(" ".join(f"word-{number}" for number in range(40))),)))
 BODY = json.dumps({"model": "up/m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}).encode()
 REQUESTS = 12  # of which two workers get some each
 

@@ -85,7 +85,7 @@ def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
 @pytest.fixture(scope="session")
 def client(report: Callable[[str], None]) -> Callable[[str], Path]:
     """Return the directory of a client, which is installed at its first use."""
-    return lambda name: install.installed(name, report)
+    return lambda name: install.ensure_installed(name, report)
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ class NotInstalled(Exception):
     """A registry did not supply a package."""
 
 
-def installed(name: str, report: Report = print) -> Path:
+def ensure_installed(name: str, report: Report = print) -> Path:
     """The directory of one table of versions.toml, ready to use."""
     if name in PINS["npm"]:
         return ready(name, PINS["npm"][name], report, _npm_install)
@@ -48,7 +48,7 @@ def ready(
 ) -> Path:
     directory, stamp = ROOT / name, ROOT / f"{name}.ready"
     requirement = "".join(f"{package} {version}\n" for package, version in pins.items())
-    with _alone(name):
+    with _hold_lock(name):
         if not (stamp.exists() and stamp.read_text() == requirement and directory.exists()):
             stamp.unlink(missing_ok=True)
             shutil.rmtree(directory, ignore_errors=True)
@@ -59,7 +59,7 @@ def ready(
 
 
 @contextmanager
-def _alone(name: str) -> Iterator[None]:
+def _hold_lock(name: str) -> Iterator[None]:
     """One installation of a client at a time, whoever else runs tests in this checkout."""
     ROOT.mkdir(exist_ok=True)
     (ROOT / ".gitignore").write_text("*\n")
@@ -112,4 +112,4 @@ def _advice(command: list[str], output: str) -> str:
 
 if __name__ == "__main__":
     for requirement in sys.argv[1:] or (*PINS["npm"], *PINS["python"]):
-        installed(requirement)
+        ensure_installed(requirement)

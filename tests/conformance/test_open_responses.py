@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from e2e.meaning import CallTool, Meant, Say, Stop
+from e2e.scripted_replies import ScriptedReply, Stop, Text, ToolCall
 from fakes.kiro import FakeKiro, make_framed, tail, tool, words
 from fakes.upstream import Answer, ReceivedRequest
-from state.state_rig import SPEAKERS, StateRig, state_rigged
+from state.state_rig import ENCODERS, StateRig, state_rigged
 
 MODELS = {"chat": "chat/m", "messages": "messages/m", "openai": "openai/m", "kiro": "kiro/claude-sonnet-4.5"}
-CALL = CallTool("call_1", "get_weather", '{"location": "San Francisco"}')
+CALL = ToolCall("call_1", "get_weather", '{"location": "San Francisco"}')
 TEXT = "Hello there, my friend. One, two, three, four, five."
 
 
@@ -37,13 +37,13 @@ def prepare(rig: StateRig, upstream: str) -> None:
     if isinstance(fake, FakeKiro):
         fake.intercept = answer_as_kiro
         return
-    speaker = SPEAKERS[upstream]
+    encoder = ENCODERS[upstream]
 
     def answer(request: ReceivedRequest) -> Answer:
-        meant = Meant((CALL,), Stop.TOOL) if request.json.get("tools") else Meant((Say(TEXT),))
+        scripted = ScriptedReply((CALL,), Stop.TOOL) if request.json.get("tools") else ScriptedReply((Text(TEXT),))
         if request.json.get("stream"):
-            return Answer(speaker.stream(meant))
-        return Answer(speaker.whole(meant), content_type="application/json")
+            return Answer(encoder.encode_stream(scripted))
+        return Answer(encoder.encode_whole(scripted), content_type="application/json")
 
     fake.choose = answer
 

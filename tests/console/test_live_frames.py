@@ -13,13 +13,13 @@ from dragoman.admin.timeline import FrameReader, TimelineEntry
 from dragoman.flow.capture.format import Chunk
 from dragoman.flow.capture.memory_bounds import TAIL_BYTES, HeadAndTail
 from dragoman.http.console.live_frames import hide_content
-from e2e import speak_chat
-from e2e.meaning import Meant, Say
+from e2e import encode_chat
 from e2e.raw_http import Answered, post
+from e2e.scripted_replies import ScriptedReply, Text
 from fakes.upstream import Answer, FakeUpstream, Gate
 from gateway import KEY, Running, provider_section, running
 
-STREAM = speak_chat.stream(Meant((Say(" ".join(f"word-{number}" for number in range(40))),)))
+STREAM = encode_chat.encode_stream(ScriptedReply((Text(" ".join(f"word-{number}" for number in range(40))),)))
 LAST = {"chat": "[DONE]", "messages": "message_stop"}
 PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages"}
 SSE = "text/event-stream"

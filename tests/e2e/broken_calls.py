@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from e2e import speak_chat, speak_messages, speak_responses
-from e2e.meaning import CallTool, Meant, Say, Stop
+from e2e import encode_chat, encode_messages, encode_responses
+from e2e.scripted_replies import ScriptedReply, Stop, Text, ToolCall
 
-SPEAKERS = {"chat": speak_chat, "responses": speak_responses, "messages": speak_messages}
+ENCODERS = {"chat": encode_chat, "responses": encode_responses, "messages": encode_messages}
 
 
 @dataclass(frozen=True)
@@ -16,17 +16,19 @@ class BrokenCall:
     whole: bytes | None = None  # None: a whole reply cannot be broken like this
 
 
-def _calling(name: str, arguments: str, upstream: str) -> BrokenCall:
-    meant = Meant((Say("Let me look."), CallTool("call_a", name, arguments)), Stop.TOOL)
-    speaker = SPEAKERS[upstream]
-    return BrokenCall(speaker.stream(meant), speaker.whole(meant))
+def _make_call(name: str, arguments: str, upstream: str) -> BrokenCall:
+    scripted = ScriptedReply((Text("Let me look."), ToolCall("call_a", name, arguments)), Stop.TOOL)
+    encoder = ENCODERS[upstream]
+    return BrokenCall(encoder.encode_stream(scripted), encoder.encode_whole(scripted))
 
 
 def _messages_calling(name: str, arguments: str) -> BrokenCall:
     """As `_calling`; a whole Messages reply has the input as JSON, so only one that is no object can be written."""
-    meant = Meant((Say("Let me look."), CallTool("call_a", name, '{"a":1}')), Stop.TOOL)
-    streamed = speak_messages.stream(Meant((Say("Let me look."), CallTool("call_a", name, arguments)), Stop.TOOL))
-    whole = speak_messages.whole(meant)
+    scripted = ScriptedReply((Text("Let me look."), ToolCall("call_a", name, '{"a":1}')), Stop.TOOL)
+    streamed = encode_messages.encode_stream(
+        ScriptedReply((Text("Let me look."), ToolCall("call_a", name, arguments)), Stop.TOOL)
+    )
+    whole = encode_messages.encode_whole(scripted)
     try:
         msgspec.json.decode(arguments)
     except msgspec.DecodeError:
@@ -35,7 +37,7 @@ def _messages_calling(name: str, arguments: str) -> BrokenCall:
 
 
 def _messages_unclosed() -> BrokenCall:
-    body = speak_messages.stream(Meant((CallTool("call_a", "weather", ""),), Stop.TOOL))
+    body = encode_messages.encode_stream(ScriptedReply((ToolCall("call_a", "weather", ""),), Stop.TOOL))
     events = [
         event for event in body.split(b"\n\n") if b"content_block_stop" not in event and b"input_json" not in event
     ]
@@ -54,13 +56,13 @@ def _responses_unclosed(name: str = "weather") -> BrokenCall:
 
 
 BROKEN: dict[tuple[str, str], BrokenCall] = {
-    ("chat", "arguments that break off"): _calling("weather", '{"city":"Z', "chat"),
-    ("chat", "arguments that are a list"): _calling("weather", "[1]", "chat"),
-    ("chat", "arguments that are text"): _calling("weather", "city=Bonn", "chat"),
-    ("chat", "no name"): _calling("", "{}", "chat"),
-    ("responses", "arguments that break off"): _calling("weather", '{"city":"Z', "responses"),
-    ("responses", "arguments that are a list"): _calling("weather", "[1]", "responses"),
-    ("responses", "no name"): _calling("", "{}", "responses"),
+    ("chat", "arguments that break off"): _make_call("weather", '{"city":"Z', "chat"),
+    ("chat", "arguments that are a list"): _make_call("weather", "[1]", "chat"),
+    ("chat", "arguments that are text"): _make_call("weather", "city=Bonn", "chat"),
+    ("chat", "no name"): _make_call("", "{}", "chat"),
+    ("responses", "arguments that break off"): _make_call("weather", '{"city":"Z', "responses"),
+    ("responses", "arguments that are a list"): _make_call("weather", "[1]", "responses"),
+    ("responses", "no name"): _make_call("", "{}", "responses"),
     ("responses", "never finished"): _responses_unclosed(),
     ("responses", "never named nor finished"): _responses_unclosed(""),
     ("messages", "arguments that break off"): _messages_calling("weather", '{"city":"Z'),

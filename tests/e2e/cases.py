@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from e2e.meaning import CallTool, Ending, Meant, Refuse, Say, Stop, Think, Tokens
+from e2e.scripted_replies import Ending, Refusal, ScriptedReply, Stop, Text, Thinking, Tokens, ToolCall
 from wire_json import Json, JsonObject
 
 WORDS = "The quick brown fox jumps over the lazy dog."
@@ -19,42 +19,46 @@ TOOLS = ("weather", "clock")
 
 @dataclass(frozen=True)
 class Case:
-    meant: Meant
+    scripted: ScriptedReply
     tools: bool = False
     reasons: bool = False
 
 
-WEATHER = CallTool("call_a1", "weather", '{"city":"Zürich","days":3}')
-CLOCK = CallTool("call_b2", "clock", '{"city":"東京 🗼"}')
-MORE = CallTool("call_c3", "weather", '{"city":"a much longer name of a place","days":12}')
+WEATHER = ToolCall("call_a1", "weather", '{"city":"Zürich","days":3}')
+CLOCK = ToolCall("call_b2", "clock", '{"city":"東京 🗼"}')
+MORE = ToolCall("call_c3", "weather", '{"city":"a much longer name of a place","days":12}')
 
 CASES: dict[str, Case] = {
-    "text": Case(Meant((Say(WORDS),))),
-    "Unicode": Case(Meant((Say(UNICODE),))),
-    "one tool call": Case(Meant((Say("Let me look."), WEATHER), Stop.TOOL), tools=True),
-    "parallel interleaved tool calls": Case(Meant((Say("Both."), WEATHER, CLOCK, MORE), Stop.TOOL), tools=True),
-    "tool calls without text": Case(Meant((CLOCK, WEATHER), Stop.TOOL), tools=True),
-    "empty arguments": Case(Meant((CallTool("call_e", "clock", ""), WEATHER), Stop.TOOL), tools=True),
-    "reasoning": Case(Meant((Think("First this, then that."), Say("Done."))), reasons=True),
-    "sealed reasoning": Case(
-        Meant((Think("Weigh it 漢字 up.", "c2VhbC1vbmU="), Say("Yes."), WEATHER), Stop.TOOL), tools=True, reasons=True
+    "text": Case(ScriptedReply((Text(WORDS),))),
+    "Unicode": Case(ScriptedReply((Text(UNICODE),))),
+    "one tool call": Case(ScriptedReply((Text("Let me look."), WEATHER), Stop.TOOL), tools=True),
+    "parallel interleaved tool calls": Case(
+        ScriptedReply((Text("Both."), WEATHER, CLOCK, MORE), Stop.TOOL), tools=True
     ),
-    "hidden reasoning": Case(Meant((Think("", "aGlkZGVuLXNlYWw="), Say("Because."))), reasons=True),
-    "cached and reasoning tokens": Case(Meant((Say("Counted."),), tokens=Tokens(1234, 567, 1000, 34, 89))),
-    "stop: natural": Case(Meant((Say("Over."),))),
-    "stop: stop string": Case(Meant((Say("One, two"),), Stop.STOP_STRING, sequence="three")),
-    "stop: cap": Case(Meant((Say("And then"),), Stop.CAP)),
-    "stop: context full": Case(Meant((Say("So long"),), Stop.CONTEXT_FULL)),
-    "stop: tool": Case(Meant((WEATHER,), Stop.TOOL), tools=True),
-    "stop: filtered": Case(Meant((Say("It begins with"),), Stop.FILTERED)),
-    "stop: prompt blocked": Case(Meant((), Stop.FILTERED, explanation="This is about weapons.")),
-    "stop: refusal": Case(Meant((Refuse("I would rather not."),))),
-    "stop: pause": Case(Meant((Say("Searching"),), Stop.PAUSE)),
+    "tool calls without text": Case(ScriptedReply((CLOCK, WEATHER), Stop.TOOL), tools=True),
+    "empty arguments": Case(ScriptedReply((ToolCall("call_e", "clock", ""), WEATHER), Stop.TOOL), tools=True),
+    "reasoning": Case(ScriptedReply((Thinking("First this, then that."), Text("Done."))), reasons=True),
+    "sealed reasoning": Case(
+        ScriptedReply((Thinking("Weigh it 漢字 up.", "c2VhbC1vbmU="), Text("Yes."), WEATHER), Stop.TOOL),
+        tools=True,
+        reasons=True,
+    ),
+    "hidden reasoning": Case(ScriptedReply((Thinking("", "aGlkZGVuLXNlYWw="), Text("Because."))), reasons=True),
+    "cached and reasoning tokens": Case(ScriptedReply((Text("Counted."),), tokens=Tokens(1234, 567, 1000, 34, 89))),
+    "stop: natural": Case(ScriptedReply((Text("Over."),))),
+    "stop: stop string": Case(ScriptedReply((Text("One, two"),), Stop.STOP_STRING, sequence="three")),
+    "stop: cap": Case(ScriptedReply((Text("And then"),), Stop.CAP)),
+    "stop: context full": Case(ScriptedReply((Text("So long"),), Stop.CONTEXT_FULL)),
+    "stop: tool": Case(ScriptedReply((WEATHER,), Stop.TOOL), tools=True),
+    "stop: filtered": Case(ScriptedReply((Text("It begins with"),), Stop.FILTERED)),
+    "stop: prompt blocked": Case(ScriptedReply((), Stop.FILTERED, explanation="This is about weapons.")),
+    "stop: refusal": Case(ScriptedReply((Refusal("I would rather not."),))),
+    "stop: pause": Case(ScriptedReply((Text("Searching"),), Stop.PAUSE)),
 }
 
-BROKEN: dict[str, Meant] = {
-    "an error in mid-stream": Meant((Say("It was a dark"),), ending=Ending.ERROR),
-    "an end without terminator": Meant((Say("It was a stormy"),), ending=Ending.NONE),
+BROKEN: dict[str, ScriptedReply] = {
+    "an error in mid-stream": ScriptedReply((Text("It was a dark"),), ending=Ending.ERROR),
+    "an end without terminator": ScriptedReply((Text("It was a stormy"),), ending=Ending.NONE),
 }
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

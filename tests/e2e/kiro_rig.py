@@ -76,7 +76,7 @@ def kiro_rigged(
         yield KiroRig(gateway, fake, sdk, file)
 
 
-def everyone(rig: KiroRig, client: str, request: Kwargs) -> list[SdkReply | Broke | Halted]:
+def request_every_way(rig: KiroRig, client: str, request: Kwargs) -> list[SdkReply | Broke | Halted]:
     """The same request whole and through every way of streaming that this client's SDK has."""
     reply: list[SdkReply | Broke | Halted] = [WHOLE[client](rig.sdk, request)]
     return reply + [listen(rig.sdk, request) for listen in STREAMS[client]]

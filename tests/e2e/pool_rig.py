@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from dragoman.accounts.pool import Pool
-from e2e.meaning import Meant, Say
-from e2e.rig import SPEAKERS
+from e2e.rig import ENCODERS
+from e2e.scripted_replies import ScriptedReply, Text
 from e2e.sdk_replies import Sdk
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, running
@@ -47,12 +47,12 @@ class Keyed:
         self.seen.append(key)
         if key in self.refusals:
             return self.refusals[key]
-        speak, meant = SPEAKERS[self.protocol], Meant((Say("Hello"),))
+        encoder, scripted = ENCODERS[self.protocol], ScriptedReply((Text("Hello"),))
         if request.json.get("stream"):
-            return Answer(speak.stream(meant), headers=self.headers)
-        return Answer(speak.whole(meant), content_type="application/json", headers=self.headers)
+            return Answer(encoder.encode_stream(scripted), headers=self.headers)
+        return Answer(encoder.encode_whole(scripted), content_type="application/json", headers=self.headers)
 
-    def taken(self) -> list[str]:
+    def take_used(self) -> list[str]:
         """Return the credentials that were used since the last call."""
         seen, self.seen = self.seen, []
         return seen
@@ -70,7 +70,7 @@ class PoolRig:
     def pool(self) -> Pool:
         return pool_of(self.gateway, "up")
 
-    def later(self, seconds: float) -> None:
+    def advance_clock(self, seconds: float) -> None:
         """So much time has passed, as the pool sees it."""
         self.pool.clock = lambda: time.time() + seconds
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 
 from deletion import Built, Turned, outcome, remove_value
-from deletion import blamed as blamed_part
+from deletion import find_blamed as blamed_part
 from e2e.cases import BROKEN, CASES
-from e2e.meaning import NO_REFUSALS, Refuse, Stop, sayable
 from e2e.rig import CLIENTS, UPSTREAMS
+from e2e.scripted_replies import NO_REFUSALS, Refusal, Stop, limit_to_protocol
 from e2e.sdk_replies import STOPS
 
 Cell = tuple[str, str, str]  # client, upstream, capability
@@ -83,12 +83,17 @@ def _mark(proven: Mapping[Cell, bool], client: str, upstream: str, capability: s
     if not proven.get((client, upstream, capability), False):
         return "✗"
     case = CASES.get(capability)
-    text = None if case is None else sayable(case.meant, upstream)
-    if case is not None and text is not None and text.stop is not case.meant.stop and not case.meant.of(Refuse):
+    text = None if case is None else limit_to_protocol(case.scripted, upstream)
+    if (
+        case is not None
+        and text is not None
+        and text.stop is not case.scripted.stop
+        and not case.scripted.parts_of(Refusal)
+    ):
         return "–"
     if client == upstream:
         return "="
-    if text is not None and (_is_nearest(client, text.stop) or (client in NO_REFUSALS and text.of(Refuse))):
+    if text is not None and (_is_nearest(client, text.stop) or (client in NO_REFUSALS and text.parts_of(Refusal))):
         return "~"
     return "✓"
 

@@ -11,9 +11,9 @@ from openai.types.responses import Response, ResponseFunctionWebSearch
 
 import fakes.kiro as kiro
 from e2e.kiro_rig import sign
-from e2e.meaning import CallTool, Meant, Say, Stop, Think, Tokens
 from e2e.raw_http import post
-from e2e.rig import SPEAKERS
+from e2e.rig import ENCODERS
+from e2e.scripted_replies import ScriptedReply, Stop, Text, Thinking, Tokens, ToolCall
 from e2e.sdk_replies import Sdk
 from fakes.kiro import FakeKiro
 from fakes.service import json_answer
@@ -41,21 +41,21 @@ class Scene:
     kiro: FakeKiro
     searxng: FakeUpstream
 
-    def plays(self, upstream: str, *rounds: Meant) -> None:
+    def plays(self, upstream: str, *rounds: ScriptedReply) -> None:
         self.searxng.requests.clear()
         self.finds(Answer(json.dumps(FOUND).encode(), content_type="application/json"))
         if upstream == "kiro":
             self.kiro.requests.clear()
-            self.kiro.replies, self.kiro.played = [write_as_kiro(meant) for meant in rounds], 0
+            self.kiro.replies, self.kiro.played = [write_as_kiro(scripted) for scripted in rounds], 0
             return
         fake = self.fakes[upstream]
         fake.requests.clear()
-        fake.answers = [Answer(SPEAKERS[fake_protocol(upstream)].stream(meant)) for meant in rounds]
+        fake.answers = [Answer(ENCODERS[fake_protocol(upstream)].encode_stream(scripted)) for scripted in rounds]
 
     def finds(self, answer: Answer) -> None:
         self.searxng.intercept = lambda request: PAGE if request.path.endswith("/extract") else answer
 
-    def sent(self, upstream: str) -> list[JsonObject]:
+    def list_sent(self, upstream: str) -> list[JsonObject]:
         requests = self.kiro.chats if upstream == "kiro" else self.fakes[upstream].calls
         return [request.json for request in requests]
 
@@ -75,17 +75,17 @@ def fake_protocol(upstream: str) -> str:
     return "responses" if upstream == "openai" else upstream
 
 
-def write_as_kiro(meant: Meant) -> Answer:
+def write_as_kiro(scripted: ScriptedReply) -> Answer:
     frames: list[bytes] = []
-    for part in meant.parts:
+    for part in scripted.parts:
         match part:
-            case Think():
+            case Thinking():
                 continue
-            case CallTool(id=id, name=name, arguments=arguments):
+            case ToolCall(id=id, name=name, arguments=arguments):
                 frames += [kiro.tool(id, name, input=arguments), kiro.tool(id, name, stop=True)]
             case _:
                 frames.append(kiro.words(part.text))
-    return kiro.make_framed(*frames, kiro.tail("TOOL_USE" if meant.of(CallTool) else "END_TURN"))
+    return kiro.make_framed(*frames, kiro.tail("TOOL_USE" if scripted.parts_of(ToolCall) else "END_TURN"))
 
 
 @contextmanager
@@ -115,13 +115,13 @@ def ask(upstream: str, **more: object) -> JsonObject:
     return {"model": f"{upstream}/{model}", "input": "pandas?", "tools": [{"type": "web_search"}], **more}
 
 
-def calls(*parts: CallTool, text: str = "Let me look. ") -> Meant:
-    return Meant((Say(text), *parts), stop=Stop.TOOL, tokens=Tokens(10, 5))
+def calls(*parts: ToolCall, text: str = "Let me look. ") -> ScriptedReply:
+    return ScriptedReply((Text(text), *parts), stop=Stop.TOOL, tokens=Tokens(10, 5))
 
 
-SEARCHES = calls(CallTool("call_1", "web_search", '{"query": "pandas"}'))
-ANSWERS = Meant(
-    (Say("🐼 See [One](https://a.example/1) and [Two](https://b.example/2), [x](https://no.example/)."),),
+SEARCHES = calls(ToolCall("call_1", "web_search", '{"query": "pandas"}'))
+ANSWERS = ScriptedReply(
+    (Text("🐼 See [One](https://a.example/1) and [Two](https://b.example/2), [x](https://no.example/)."),),
     tokens=Tokens(30, 7),
 )
 

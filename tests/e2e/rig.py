@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from e2e import speak_chat, speak_gemini, speak_messages, speak_responses
+from e2e import encode_chat, encode_gemini, encode_messages, encode_responses
 from e2e.sdk_replies import Sdk
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, provider_section, running
 
 PROTOCOLS = ("chat", "responses", "messages")
 CLIENTS = UPSTREAMS = (*PROTOCOLS, "gemini")
-SPEAKERS: dict[str, ModuleType] = {
-    "chat": speak_chat,
-    "responses": speak_responses,
-    "messages": speak_messages,
-    "gemini": speak_gemini,
+ENCODERS: dict[str, ModuleType] = {
+    "chat": encode_chat,
+    "responses": encode_responses,
+    "messages": encode_messages,
+    "gemini": encode_gemini,
 }
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 # Each client with an upstream of its own protocol and of another one: enough where what is proved takes its time.

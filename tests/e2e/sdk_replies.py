@@ -13,7 +13,7 @@ from openai.types.chat import ChatCompletionMessage
 from openai.types.responses import Response, ResponseUsage
 
 from dragoman.hub.opaque import UNSIGNED
-from e2e.meaning import CallTool, Meant, Refuse, Say, Stop, Think, Tokens, sayable
+from e2e.scripted_replies import Refusal, ScriptedReply, Stop, Text, Thinking, Tokens, ToolCall, limit_to_protocol
 from wire_json import JsonObject
 
 ENVELOPE = "<envelope>"
@@ -356,27 +356,29 @@ STOPS = {
         Stop.PAUSE: "STOP",
     },
 }
-ORDER = {Say: "text", Refuse: "text", Think: "thinking", CallTool: "call"}
+ORDER = {Text: "text", Refusal: "text", Thinking: "thinking", ToolCall: "call"}
 
 
-def expect_for(client: str, upstream: str, meant: Meant) -> SdkReply:
+def expect_for(client: str, upstream: str, scripted: ScriptedReply) -> SdkReply:
     """Return what a client of this protocol must read of what an upstream of that protocol can send."""
-    reply_text = sayable(meant, upstream)
+    reply_text = limit_to_protocol(scripted, upstream)
     same = client == upstream
-    text, refusal = _join_text(reply_text, Say), _join_text(reply_text, Refuse)
+    text, refusal = _join_text(reply_text, Text), _join_text(reply_text, Refusal)
     stop = reply_text.stop
     order = tuple(ORDER[type(part)] for part in reply_text.parts)
     if client == "messages":
         text, refusal, stop = text + refusal, "", Stop.FILTERED if refusal else stop
     elif reply_text.stop is Stop.FILTERED and reply_text.explanation and not text:
         refusal, order = reply_text.explanation, (*order, "text")
-    seals = tuple(part.seal for part in reply_text.of(Think) if part.seal)
+    seals = tuple(part.seal for part in reply_text.parts_of(Thinking) if part.seal)
     none = "" if same and client != "messages" else {}
-    calls = tuple((part.id, part.name, read_arguments(part.arguments) or none) for part in reply_text.of(CallTool))
+    calls = tuple(
+        (part.id, part.name, read_arguments(part.arguments) or none) for part in reply_text.parts_of(ToolCall)
+    )
     return SdkReply(
         text=text,
         refusal=refusal,
-        thinking=_join_text(reply_text, Think),
+        thinking=_join_text(reply_text, Thinking),
         seals=seals if same else (ENVELOPE,) * len(seals),
         calls=calls,
         stop=STOPS[client][stop],
@@ -386,5 +388,5 @@ def expect_for(client: str, upstream: str, meant: Meant) -> SdkReply:
     )
 
 
-def _join_text(meant: Meant, kind: type[Say] | type[Refuse] | type[Think]) -> str:
-    return "".join(part.text for part in meant.of(kind))
+def _join_text(scripted: ScriptedReply, kind: type[Text] | type[Refusal] | type[Thinking]) -> str:
+    return "".join(part.text for part in scripted.parts_of(kind))

@@ -11,7 +11,7 @@ from google.genai import types
 from dragoman.hub.opaque import unseal_thoughts
 from dragoman.protocols.gemini.encode import WITHHELD
 from e2e import sdk_replies
-from e2e.meaning import CallTool, Meant, Refuse, Say, Stop, Think, Tokens, sayable
+from e2e.scripted_replies import Refusal, ScriptedReply, Stop, Text, Thinking, Tokens, ToolCall, limit_to_protocol
 from e2e.sdk_replies import ENVELOPE, ORDER, STOPS, Broke, Kwargs, Reply, Sdk, SdkReply
 
 
@@ -101,23 +101,23 @@ def _tokens(usage: types.GenerateContentResponseUsageMetadata | None) -> Tokens 
     return Tokens(usage.prompt_token_count or 0, output, read, 0, thoughts)
 
 
-def expect_for(client: str, upstream: str, meant: Meant) -> SdkReply:
+def expect_for(client: str, upstream: str, scripted: ScriptedReply) -> SdkReply:
     """Return what a client must read; Gemini's reads refusals and withheld replies as text."""
     if client != "gemini":
-        return sdk_replies.expect_for(client, upstream, meant)
-    sent = sayable(meant, upstream)
-    text = "".join(part.text for part in sent.parts if isinstance(part, Say | Refuse))
-    stop = Stop.FILTERED if sent.of(Refuse) else sent.stop
-    order = [ORDER[type(part)] for part in sent.parts if not isinstance(part, Think) or part.text]
+        return sdk_replies.expect_for(client, upstream, scripted)
+    sent = limit_to_protocol(scripted, upstream)
+    text = "".join(part.text for part in sent.parts if isinstance(part, Text | Refusal))
+    stop = Stop.FILTERED if sent.parts_of(Refusal) else sent.stop
+    order = [ORDER[type(part)] for part in sent.parts if not isinstance(part, Thinking) or part.text]
     if stop is Stop.FILTERED and not text:
         text, order = sent.explanation or WITHHELD, [*order, "text"]
-    seals = tuple(part.seal for part in sent.of(Think) if part.seal)
+    seals = tuple(part.seal for part in sent.parts_of(Thinking) if part.seal)
     return SdkReply(
         text=text,
-        thinking="".join(part.text for part in sent.of(Think)),
+        thinking="".join(part.text for part in sent.parts_of(Thinking)),
         seals=seals if client == upstream else (ENVELOPE,) * len(seals),
         calls=tuple(
-            (part.id, part.name, sdk_replies.read_arguments(part.arguments) or {}) for part in sent.of(CallTool)
+            (part.id, part.name, sdk_replies.read_arguments(part.arguments) or {}) for part in sent.parts_of(ToolCall)
         ),
         stop=STOPS[client][stop],
         tokens=replace(sent.tokens, written=0),

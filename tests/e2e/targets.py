@@ -11,8 +11,8 @@ import fakes.codex as codex
 import fakes.kiro as kiro
 from e2e.faults import Fault, refusal
 from e2e.kiro_rig import sign
-from e2e.meaning import Meant, Say
-from e2e.rig import PROTOCOLS, SPEAKERS
+from e2e.rig import ENCODERS, PROTOCOLS
+from e2e.scripted_replies import ScriptedReply, Text
 from e2e.sdk_replies import Sdk
 from fakes.codex import FakeCodex
 from fakes.eventstream import exception
@@ -49,8 +49,12 @@ class Site:
             return kiro.make_framed(kiro.words(self.name[:7]), kiro.words(self.name[7:]), kiro.tail())
         if self.kind == "codex":
             return codex.reply(self.name)
-        speak, meant = SPEAKERS[self.kind], Meant((Say(self.name),))
-        return Answer(speak.stream(meant)) if streamed else Answer(speak.whole(meant), content_type="application/json")
+        encoder, scripted = ENCODERS[self.kind], ScriptedReply((Text(self.name),))
+        return (
+            Answer(encoder.encode_stream(scripted))
+            if streamed
+            else Answer(encoder.encode_whole(scripted), content_type="application/json")
+        )
 
     def fails(self, fault: Fault) -> Answer:
         """Return an error answer."""

@@ -9,7 +9,7 @@ import pytest
 from e2e.cases import CASES, request_for
 from e2e.faults import assert_error
 from e2e.raw_http import ask, get, post
-from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, Rig, run_rig
+from e2e.rig import ENCODERS, PATHS, PROTOCOLS, Rig, run_rig
 from e2e.sdk_replies import WHOLE, Sdk
 from fakes.upstream import Answer
 from gateway import KEY
@@ -30,8 +30,10 @@ WAYS = {
 clients = pytest.mark.parametrize("client", PROTOCOLS)
 
 
-def willing(rig: Rig) -> None:
-    rig.plays("messages", Answer(SPEAKERS["messages"].whole(CASES["text"].meant), content_type="application/json"))
+def script_text(rig: Rig) -> None:
+    rig.plays(
+        "messages", Answer(ENCODERS["messages"].encode_whole(CASES["text"].scripted), content_type="application/json")
+    )
 
 
 def error_of(client: str, body: bytes) -> dict[str, object]:
@@ -46,7 +48,7 @@ def error_of(client: str, body: bytes) -> dict[str, object]:
 @clients
 @pytest.mark.parametrize("way", WAYS)
 def test_a_key_is_accepted_however_it_is_presented(rig: Rig, client: str, way: str) -> None:
-    willing(rig)
+    script_text(rig)
     query, field = WAYS[way]
     answer = post(rig.gateway.port, PATHS[client] + query, BODIES[client], field, key=None)
     assert answer.status == 200, answer.body
@@ -57,7 +59,7 @@ def test_a_key_is_accepted_however_it_is_presented(rig: Rig, client: str, way: s
 
 @clients
 def test_a_wrong_key_is_an_authentication_error(rig: Rig, client: str) -> None:
-    willing(rig)
+    script_text(rig)
     sdk = Sdk(rig.gateway.url, "dgm_fake-wrong-key")
     with pytest.raises(Exception) as raised:  # noqa: PT011
         WHOLE[client](sdk, request_for(client, "messages/m"))
@@ -105,7 +107,7 @@ def test_both_sdks_list_the_same_models(listing: Rig) -> None:
 @clients
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "evil.example:8484", ""])
 def test_another_host_is_misdirected(rig: Rig, client: str, host: str) -> None:
-    willing(rig)
+    script_text(rig)
     body = BODIES[client]
     head = (
         f"POST {PATHS[client]} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {KEY}\r\ncontent-length: {len(body)}"
@@ -119,7 +121,7 @@ def test_another_host_is_misdirected(rig: Rig, client: str, host: str) -> None:
 @clients
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost.evil.example"])
 def test_another_origin_is_forbidden(rig: Rig, client: str, origin: str) -> None:
-    willing(rig)
+    script_text(rig)
     answer = post(rig.gateway.port, PATHS[client], BODIES[client], f"origin: {origin}")
     assert answer.status == 403
     error_of(client, answer.body)
@@ -128,7 +130,7 @@ def test_another_origin_is_forbidden(rig: Rig, client: str, origin: str) -> None
 
 @clients
 def test_a_page_of_this_machine_may_send_requests(rig: Rig, client: str) -> None:
-    willing(rig)
+    script_text(rig)
     answer = post(rig.gateway.port, PATHS[client], BODIES[client], "origin: http://localhost:3000")
     assert answer.status == 200
     assert answer.get("access-control-allow-origin") is None
@@ -137,7 +139,7 @@ def test_a_page_of_this_machine_may_send_requests(rig: Rig, client: str) -> None
 @clients
 @pytest.mark.parametrize("prefix", ["", "/v1", "/v1/v1"])
 def test_the_version_in_a_path_may_be_missing_or_doubled(rig: Rig, client: str, prefix: str) -> None:
-    willing(rig)
+    script_text(rig)
     path = prefix + PATHS[client].removeprefix("/v1")
     assert post(rig.gateway.port, path, BODIES[client]).status == 200
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.meaning import Meant, Say
-from e2e.rig import ONCE, PATHS, PROTOCOLS, SPEAKERS
+from e2e.rig import ENCODERS, ONCE, PATHS, PROTOCOLS
+from e2e.scripted_replies import ScriptedReply, Text
 from e2e.test_replays import Kept, assert_same, debug
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, provider_section, running
@@ -42,7 +42,7 @@ modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"]
 
 
 @contextmanager
-def serving(directory: Path, protocol: str) -> Iterator[tuple[FakeUpstream, Running]]:
+def serve(directory: Path, protocol: str) -> Iterator[tuple[FakeUpstream, Running]]:
     with FakeUpstream() as fake:
         toml = f"{ONCE}\n{provider_section(protocol, fake.url)}"
         with running(toml, directory, stored=("alice",)) as gateway:
@@ -62,10 +62,10 @@ def ask(gateway: Running, key: str, protocol: str, stream: bool, **headers: str)
 
 
 def answer(protocol: str, stream: bool, *headers: tuple[str, str]) -> Answer:
-    speak, meant = SPEAKERS[protocol], Meant((Say("Hello"),))
+    encoder, scripted = ENCODERS[protocol], ScriptedReply((Text("Hello"),))
     if stream:
-        return Answer(speak.stream(meant), headers=headers)
-    return Answer(speak.whole(meant), content_type="application/json", headers=headers)
+        return Answer(encoder.encode_stream(scripted), headers=headers)
+    return Answer(encoder.encode_whole(scripted), content_type="application/json", headers=headers)
 
 
 def select_headers(answer: HTTPResponse, names: dict[str, str]) -> dict[str, str]:
@@ -77,7 +77,7 @@ def select_headers(answer: HTTPResponse, names: dict[str, str]) -> dict[str, str
 def test_account_headers_of_a_good_answer_pass_to_the_owners_key_only(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
-    with serving(tmp_path, protocol) as (fake, gateway):
+    with serve(tmp_path, protocol) as (fake, gateway):
         fake.answers = [answer(protocol, stream, *ACCOUNT.items(), *PLAIN.items())]
         owner = ask(gateway, KEY, protocol, stream)
         stored = ask(gateway, gateway.keys["alice"], protocol, stream)
@@ -93,7 +93,7 @@ def test_account_headers_of_a_refusal_pass_to_the_owners_key_only(tmp_path: Path
     error = {"type": "rate_limit_error", "message": "Slow down.", "param": None, "code": None}
     body = json.dumps({"type": "error", "error": error}).encode()
     headers = (*ACCOUNT.items(), *PLAIN.items(), ("retry-after", "7"))
-    with serving(tmp_path, protocol) as (fake, gateway):
+    with serve(tmp_path, protocol) as (fake, gateway):
         fake.answers = [Answer(body, 429, "application/json", headers)]
         owner = ask(gateway, KEY, protocol, stream)
         stored = ask(gateway, gateway.keys["alice"], protocol, stream)
@@ -109,7 +109,7 @@ def test_account_headers_of_a_refusal_pass_to_the_owners_key_only(tmp_path: Path
 def test_what_connection_names_does_not_pass_in_either_direction(tmp_path: Path, protocol: str, stream: bool) -> None:
     named = ("connection", "keep-alive, X-Hop-One , x-hop-two")
     hops = {"x-hop-one": "1", "x-hop-two": "2"}
-    with serving(tmp_path, protocol) as (fake, gateway):
+    with serve(tmp_path, protocol) as (fake, gateway):
         fake.answers = [answer(protocol, stream, named, *hops.items(), ("x-kept", "3"))]
         response = ask(gateway, KEY, protocol, stream, connection=named[1], x_hop_one="1", x_hop_two="2", x_kept="3")
     assert response.status == 200
@@ -121,7 +121,7 @@ def test_what_connection_names_does_not_pass_in_either_direction(tmp_path: Path,
 
 
 def test_a_version_that_connection_names_is_sent_all_the_same(tmp_path: Path) -> None:
-    with serving(tmp_path, "messages") as (fake, gateway):
+    with serve(tmp_path, "messages") as (fake, gateway):
         fake.answers = [answer("messages", False)]
         ask(gateway, KEY, "messages", False, connection="anthropic-version", anthropic_version="2023-06-01")
     assert fake.calls[0].headers["anthropic-version"] == "2023-06-01"
@@ -129,7 +129,7 @@ def test_a_version_that_connection_names_is_sent_all_the_same(tmp_path: Path) ->
 
 def test_only_the_owners_key_chooses_an_organisation_upstream(tmp_path: Path) -> None:
     chosen = {"openai_organization": "org-fake", "openai_project": "proj_fake"}
-    with serving(tmp_path, "chat") as (fake, gateway):
+    with serve(tmp_path, "chat") as (fake, gateway):
         fake.answers = [answer("chat", False)]
         ask(gateway, KEY, "chat", False, **chosen)
         ask(gateway, gateway.keys["alice"], "chat", False, **chosen)
@@ -148,7 +148,7 @@ def test_a_capture_of_a_stored_keys_request_replays_as_it_was(tmp_path: Path, st
     ):
         ask(gateway, gateway.keys["alice"], "chat", stream)
         ask(gateway, KEY, "chat", stream)
-        captures = Kept(directory, gateway).fresh(2)
+        captures = Kept(directory, gateway).take_new(2)
     shown = [sum(name in ACCOUNT for name, _ in capture.response.headers) for capture in captures if capture.response]
     assert sorted(shown) == [0, len(ACCOUNT)]
     assert_same(captures)

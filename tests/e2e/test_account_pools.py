@@ -50,7 +50,7 @@ class Accounts:
         )
         return "".join(chunk.choices[0].delta.content or "" for chunk in reply if chunk.choices)
 
-    def taken(self) -> list[str]:
+    def take_used(self) -> list[str]:
         seen = list(self.seen)
         self.seen.clear()
         return seen
@@ -59,14 +59,14 @@ class Accounts:
         """Return the first message of a new conversation that goes to that account."""
         for number in range(64):
             self.says(f"conversation {number} for {bearer[-4:]}")
-            if self.taken() == [bearer]:
+            if self.take_used() == [bearer]:
                 return f"conversation {number} for {bearer[-4:]}"
         raise AssertionError("none of 64 conversations falls to that account")
 
     def steps(self) -> tuple[FailedAttempt, ...]:
         return self.gateway.outcome(self.sdk.headers["x-request-id"]).failed_attempts
 
-    def later(self, seconds: float) -> None:
+    def advance_clock(self, seconds: float) -> None:
         pool_of(self.gateway, self.model.partition("/")[0]).clock = lambda: time.time() + seconds
 
 
@@ -169,7 +169,7 @@ def test_a_conversation_keeps_its_account(tmp_path: Path, kind: str) -> None:
         for bearer in rig.bearers:
             opening = rig.falls_to(bearer)
             assert [rig.says(opening), rig.streams(opening)] == ["Hello", "Hello"]
-            assert rig.taken() == [bearer] * 2
+            assert rig.take_used() == [bearer] * 2
 
 
 @kinds
@@ -179,10 +179,10 @@ def test_a_used_up_account_is_left_and_the_next_one_answers_at_once(tmp_path: Pa
         opening = rig.falls_to(first)
         rig.refusals[first] = USED_UP[kind]()
         assert rig.says(opening) == "Hello"
-        assert rig.taken() == [first, second]
+        assert rig.take_used() == [first, second]
         assert rig.steps() == (FailedAttempt(rig.model, "quota"),)
         assert rig.streams(opening) == "Hello"
-        assert rig.taken() == [second]
+        assert rig.take_used() == [second]
 
 
 @kinds
@@ -193,16 +193,16 @@ def test_a_long_cooldown_is_probed_once_and_ends_early_if_its_reset_was_wrong(tm
         opening = rig.falls_to(first)
         rig.refusals[first] = USED_UP[kind]()
         rig.says(opening)
-        rig.taken()
-        rig.later(PROBE_AFTER_S + 1)
+        rig.take_used()
+        rig.advance_clock(PROBE_AFTER_S + 1)
         for number in range(40):  # some of these fall to the first, and one finds out that it is still used up
             rig.says(f"soon after {number}")
-        assert rig.taken().count(first) == 1
+        assert rig.take_used().count(first) == 1
         del rig.refusals[first]
-        rig.later(3 * PROBE_AFTER_S + 2)  # doubts come half as often
+        rig.advance_clock(3 * PROBE_AFTER_S + 2)  # doubts come half as often
         for number in range(40):
             rig.says(f"later {number}")
-        assert rig.taken().count(first) > 1
+        assert rig.take_used().count(first) > 1
 
 
 @kinds
@@ -213,7 +213,7 @@ def test_if_all_accounts_are_exhausted_the_client_gets_the_error_of_one(tmp_path
             with pytest.raises(openai.APIStatusError) as caught:
                 rig.says("Hi")
             assert caught.value.status_code in (402, 429)
-            assert len(rig.taken()) == expected
+            assert len(rig.take_used()) == expected
 
 
 @pytest.mark.parametrize(
@@ -236,11 +236,11 @@ def test_another_account_is_tried_only_for_failures_of_the_first(
         rig.refusals[first] = kiro.refusal(status, "No.", reason)
         if moves:
             assert rig.says(opening) == "Hello"
-            assert rig.taken() == [first, second]
+            assert rig.take_used() == [first, second]
         else:
             with pytest.raises(openai.APIStatusError):
                 rig.says(opening)
-            assert set(rig.taken()) == {first}
+            assert set(rig.take_used()) == {first}
 
 
 def test_a_quota_inside_a_good_stream_goes_to_the_next_account(tmp_path: Path) -> None:
@@ -250,9 +250,9 @@ def test_a_quota_inside_a_good_stream_goes_to_the_next_account(tmp_path: Path) -
         trouble = {"type": "error", "status_code": 429, "error": make_limit_error(600), "headers": {}}
         rig.refusals[first] = stream(*codex.number_events(codex.make_created(), trouble))
         assert rig.streams(opening) == "Hello"
-        assert rig.taken() == [first, second]
+        assert rig.take_used() == [first, second]
         assert rig.says(opening) == "Hello"
-        assert rig.taken() == [second]
+        assert rig.take_used() == [second]
 
 
 def test_a_stream_that_ends_for_lack_of_quota_starts_its_accounts_cooldown(tmp_path: Path) -> None:
@@ -264,9 +264,9 @@ def test_a_stream_that_ends_for_lack_of_quota_starts_its_accounts_cooldown(tmp_p
         rig.refusals[first] = stream(*codex.number_events(codex.make_created(), *codex.text_events("Hel")[:3], trouble))
         with pytest.raises(openai.APIError):
             rig.streams(opening)
-        assert rig.taken() == [first]
+        assert rig.take_used() == [first]
         assert rig.says(opening) == "Hello"
-        assert rig.taken() == [second]
+        assert rig.take_used() == [second]
 
 
 def test_full_windows_keep_an_account_in_cooldown_until_they_reset(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_full_windows_keep_an_account_in_cooldown_until_they_reset(tmp_path: Pat
         rig.refusals[first] = codex.reply("The last one", headers=full)
         assert rig.says(opening) == "The last one"
         assert rig.says(opening) == "Hello"
-        assert rig.taken() == [first, second]
+        assert rig.take_used() == [first, second]
 
 
 def test_credits_step_in_for_a_full_window(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_credits_step_in_for_a_full_window(tmp_path: Path) -> None:
         )
         rig.refusals[first] = codex.reply("Paid for", headers=full)
         assert [rig.says(opening), rig.says(opening)] == ["Paid for", "Paid for"]
-        assert rig.taken() == [first] * 2
+        assert rig.take_used() == [first] * 2
 
 
 @kinds
@@ -310,7 +310,7 @@ def test_a_revoked_account_is_renewed_once_if_it_can_be_and_then_left(tmp_path: 
         opening = rig.falls_to(first)
         rig.refusals[first] = refused[kind]
         assert rig.says(opening) == "Hello"
-        seen = rig.taken()
+        seen = rig.take_used()
         assert seen[0] == first
         if kind == "copilot":  # a GitHub token is not renewed
             assert seen == [first, second]

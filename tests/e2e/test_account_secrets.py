@@ -16,7 +16,7 @@ from fakes.service import json_answer, plain
 CLIENTS = ("chat", "responses", "messages")
 
 
-def everything(sdk: Sdk, model: str) -> str:
+def read_every_reply(sdk: Sdk, model: str) -> str:
     """Return all bytes that every client gets, whole and streamed."""
     response: list[object] = []
     for client in CLIENTS:
@@ -32,14 +32,14 @@ def everything(sdk: Sdk, model: str) -> str:
 def test_codex_keeps_its_tokens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with codex_rigged(tmp_path) as rig:
-        text = everything(rig.sdk, "codex/gpt-5.5")
+        text = read_every_reply(rig.sdk, "codex/gpt-5.5")
         rig.fake.access.clear()  # refused, renewed, served
-        text += everything(rig.sdk, "codex/gpt-5.5")
+        text += read_every_reply(rig.sdk, "codex/gpt-5.5")
         rig.fake.script(codex.RESPONSES, *[json_answer({"detail": "Bad token eyJhbGciOi.eyJleHAiOi.c2ln"}, 400)] * 9)
-        text += everything(rig.sdk, "codex/gpt-5.5")
+        text += read_every_reply(rig.sdk, "codex/gpt-5.5")
         rig.fake.access.clear()
         rig.fake.refresh.clear()  # refused for good
-        text += everything(rig.sdk, "codex/gpt-5.5")
+        text += read_every_reply(rig.sdk, "codex/gpt-5.5")
         issued = len(rig.fake.at(codex.TOKEN))
     assert issued >= 2
     assert "dragoman login codex" in text
@@ -50,14 +50,14 @@ def test_codex_keeps_its_tokens(tmp_path: Path, caplog: pytest.LogCaptureFixture
 def test_copilot_keeps_its_tokens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with copilot_rigged(tmp_path) as rig:
-        text = everything(rig.sdk, "copilot/gpt-4.1")
+        text = read_every_reply(rig.sdk, "copilot/gpt-4.1")
         rig.fake.sessions.clear()
-        text += everything(rig.sdk, "copilot/gpt-4.1")
+        text += read_every_reply(rig.sdk, "copilot/gpt-4.1")
         rig.fake.script(copilot.CHAT, *[plain("unauthorized", 401)] * 40)
-        text += everything(rig.sdk, "copilot/gpt-4.1")
+        text += read_every_reply(rig.sdk, "copilot/gpt-4.1")
         rig.fake.github.clear()
         rig.fake.sessions.clear()
-        text += everything(rig.sdk, "copilot/gpt-4.1")
+        text += read_every_reply(rig.sdk, "copilot/gpt-4.1")
     assert "dragoman login copilot" in text
     for secret in ("tid=", "ghu_", "gho_"):
         assert secret not in text + caplog.text, secret

@@ -10,7 +10,7 @@ import pytest
 
 from e2e.cases import CASES
 from e2e.raw_http import Answered, dial, post, read_answer, request_bytes
-from e2e.rig import CROSSED, ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, run_rig
+from e2e.rig import CROSSED, ENCODERS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
 from fakes.upstream import Answer, End
 
 MEBIBYTE = 1 << 20
@@ -35,7 +35,7 @@ def body_of(client: str, model: str, size: int = 10) -> bytes:
 
 def whole(upstream: str, size: int = 0) -> Answer:
     """A good reply, as long as JSON's white space makes it."""
-    body = SPEAKERS[upstream].whole(CASES["text"].meant)
+    body = ENCODERS[upstream].encode_whole(CASES["text"].scripted)
     return Answer(body[:1] + b" " * size + body[1:], content_type="application/json")
 
 

@@ -30,7 +30,7 @@ PLAIN_NAMES = {"request_body.json", "kiro_request_body.json", "response_stream_r
 def capture_request(directory: Path, fake: FakeUpstream, path: str, body: bytes, settings: str = "") -> Capture:
     with running(debug(directory / "captures") + settings + provider_section("chat", fake.url), directory) as gateway:
         assert post(gateway.port, path, body).status == 200
-        [capture] = Kept(directory / "captures", gateway).fresh(1)
+        [capture] = Kept(directory / "captures", gateway).take_new(1)
     return capture
 
 
@@ -41,7 +41,7 @@ def test_an_exported_reply_of_kiro_has_plain_names_whole_or_streamed(tmp_path: P
         shared.plays(make_framed(words("Hello"), tail()))
         for listen in (WHOLE[client], STREAMS[client][0]):
             listen(shared.sdk, request_for(client, MODEL))
-            [capture] = kept.fresh(1)
+            [capture] = kept.take_new(1)
             files = export_capture(capture, tmp_path / f"export-{capture.request_id}")
             assert {file.name for file in files} == PLAIN_NAMES
             [answer] = [request.response for request in capture.upstream_requests]

@@ -23,7 +23,7 @@ from dragoman.flow.capture.writer import MEMORY_BYTES
 from e2e.cases import CASES
 from e2e.kiro_rig import sign
 from e2e.raw_http import Answered, dial, post, request_bytes
-from e2e.rig import PATHS, SPEAKERS
+from e2e.rig import ENCODERS, PATHS
 from fakes.kiro import FakeKiro, make_framed, refusal, tail, words
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import KEY, Running, provider_section, running
@@ -66,7 +66,7 @@ def wait_until_settled(gateway: Running, written: int) -> None:
     wait_for(lambda: gateway.app.gateway.captures.counts.written >= written)
 
 
-GOOD = Answer(SPEAKERS["chat"].stream(CASES["text"].meant), cut=64)
+GOOD = Answer(ENCODERS["chat"].encode_stream(CASES["text"].scripted), cut=64)
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def test_nothing_is_captured_until_an_edit_switches_it_on(tmp_path: Path) -> Non
 
 
 def test_with_errors_each_failed_request_is_captured_and_no_other(tmp_path: Path) -> None:
-    stream = SPEAKERS["chat"].stream(CASES["text"].meant)
+    stream = ENCODERS["chat"].encode_stream(CASES["text"].scripted)
     bad = [
         Answer(b'{"error":{"message":"No."}}', status=400, content_type="application/json", chunked=False),
         Answer(stream[: len(stream) // 2]),
@@ -283,7 +283,7 @@ def test_no_secret_reaches_a_capture(tmp_path: Path) -> None:
         Answer(msgspec.json.encode({"error": {"message": echoed}}), status=status, content_type="application/json")
         for status in (401, 429, 400)
     ]
-    response = SPEAKERS["chat"].stream(CASES["text"].meant).replace(b"quick", key.encode())
+    response = ENCODERS["chat"].encode_stream(CASES["text"].scripted).replace(b"quick", key.encode())
     own = f'headers = {{ x-own = "{CANARIES["own header"]}" }}\n'
     with FakeUpstream(answers=[*refusals, Answer(response, cut=7, headers=(("x-echo", key),)), GOOD]) as up:
         provider = provider_section("chat", up.url).replace("sk-fake-upstream", key) + own

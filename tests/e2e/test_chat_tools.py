@@ -8,9 +8,9 @@ from pathlib import Path
 import openai
 import pytest
 
-from e2e import speak_chat, speak_responses
-from e2e.meaning import Meant, Say
+from e2e import encode_chat, encode_responses
 from e2e.pool_rig import error
+from e2e.scripted_replies import ScriptedReply, Text
 from e2e.sdk_replies import Sdk
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, running
@@ -31,7 +31,7 @@ class Endpoints:
     upstream: FakeUpstream
     sdk: Sdk
 
-    def taken(self) -> list[str]:
+    def take_used(self) -> list[str]:
         paths = [request.path for request in self.upstream.calls]
         self.upstream.requests.clear()
         return paths
@@ -40,10 +40,10 @@ class Endpoints:
 def answer(request: ReceivedRequest) -> Answer:
     if request.path == CHAT and b'"tools"' in request.body and b"new-model" in request.body:
         return REFUSED
-    speak, meant = {CHAT: speak_chat, RESPONSES: speak_responses}[request.path], Meant((Say("Hello"),))
+    encoder, scripted = {CHAT: encode_chat, RESPONSES: encode_responses}[request.path], ScriptedReply((Text("Hello"),))
     if request.json.get("stream"):
-        return Answer(speak.stream(meant))
-    return Answer(speak.whole(meant), content_type="application/json")
+        return Answer(encoder.encode_stream(scripted))
+    return Answer(encoder.encode_whole(scripted), content_type="application/json")
 
 
 @contextmanager
@@ -72,9 +72,9 @@ def ask_for_text(rig: Endpoints, model: str, stream: bool, **more: Json) -> str:
 def test_a_model_with_a_known_limit_uses_the_other_endpoint_at_once(tmp_path: Path, stream: bool) -> None:
     with endpoints(tmp_path, "openai") as rig:
         assert ask_for_text(rig, "up/gpt-5.4", stream, tools=TOOLS) == "Hello"
-        assert rig.taken() == [RESPONSES]
+        assert rig.take_used() == [RESPONSES]
         assert ask_for_text(rig, "up/gpt-5.4", stream) == "Hello"
-        assert rig.taken() == [CHAT]
+        assert rig.take_used() == [CHAT]
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -82,12 +82,12 @@ def test_a_model_with_a_known_limit_uses_the_other_endpoint_at_once(tmp_path: Pa
 def test_a_refused_endpoint_is_not_tried_again_for_that_model(tmp_path: Path, kind: str, stream: bool) -> None:
     with endpoints(tmp_path, kind) as rig:
         assert ask_for_text(rig, "up/new-model", stream, tools=TOOLS) == "Hello"
-        assert rig.taken() == [CHAT, RESPONSES]
+        assert rig.take_used() == [CHAT, RESPONSES]
         assert ask_for_text(rig, "up/new-model", stream, tools=TOOLS) == "Hello"
-        assert rig.taken() == [RESPONSES]
+        assert rig.take_used() == [RESPONSES]
         assert ask_for_text(rig, "up/new-model", stream) == "Hello", "without tools, as before"
         assert ask_for_text(rig, "up/other-model", stream, tools=TOOLS) == "Hello", "another model, as before"
-        assert rig.taken() == [CHAT, CHAT]
+        assert rig.take_used() == [CHAT, CHAT]
 
 
 def test_without_another_endpoint_the_rejection_is_passed_on(tmp_path: Path) -> None:

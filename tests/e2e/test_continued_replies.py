@@ -12,9 +12,9 @@ import pytest
 from dragoman.hub.outcome import FailedAttempt
 from dragoman.hub.usage import Source
 from e2e.cases import WEATHER, request_for
-from e2e.meaning import Ending, Meant, Say, Stop, Tokens
 from e2e.raw_http import request_bytes
-from e2e.rig import PATHS, PROTOCOLS, SPEAKERS
+from e2e.rig import ENCODERS, PATHS, PROTOCOLS
+from e2e.scripted_replies import Ending, ScriptedReply, Stop, Text, Tokens
 from e2e.sdk_replies import STREAMS, Broke, Halted, Sdk, SdkReply
 from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, provider_section, running
@@ -73,13 +73,13 @@ def relay(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def says(protocol: str, text: str, ending: Ending = Ending.PROPER) -> Answer:
-    return Answer(SPEAKERS[protocol].stream(Meant((Say(text),), ending=ending)))
+    return Answer(ENCODERS[protocol].encode_stream(ScriptedReply((Text(text),), ending=ending)))
 
 
 def breaks(protocol: str, text: str, end: End) -> Answer:
     """Its words, and then not even the next event."""
-    meant = Meant((Say(text),), ending=Ending.NONE)
-    return Answer(SPEAKERS[protocol].stream(meant), end=end)
+    scripted = ScriptedReply((Text(text),), ending=Ending.NONE)
+    return Answer(ENCODERS[protocol].encode_stream(scripted), end=end)
 
 
 def read_reply(relay: Relay, client: str) -> SdkReply | Broke:
@@ -177,7 +177,7 @@ def test_a_reply_that_lacks_only_the_end_of_its_stream_is_not_continued(relay: R
 @clients
 def test_a_continuation_may_end_with_a_tool_call(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
-    calls = Answer(SPEAKERS[two].stream(Meant((Say(REST), WEATHER), Stop.TOOL)))
+    calls = Answer(ENCODERS[two].encode_stream(ScriptedReply((Text(REST), WEATHER), Stop.TOOL)))
     relay.plays(breaks(one, BEGUN, End.CUT), calls)
     reply = read_reply(relay, client)
     assert isinstance(reply, SdkReply), reply
@@ -218,7 +218,7 @@ def test_without_a_continuation_the_first_failure_is_reported(
 @clients
 def test_a_reply_with_a_tool_call_is_not_continued(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
-    stream = SPEAKERS[one].stream(Meant((Say(BEGUN), WEATHER), Stop.TOOL, ending=Ending.NONE))
+    stream = ENCODERS[one].encode_stream(ScriptedReply((Text(BEGUN), WEATHER), Stop.TOOL, ending=Ending.NONE))
     relay.plays(Answer(stream, end=End.CUT), says(two, REST))
     reply = read_reply(relay, client)
     assert isinstance(reply, Broke), reply
@@ -295,7 +295,7 @@ def test_a_repetition_without_a_marker_is_kept(relay: Relay, client: str) -> Non
 def test_a_target_that_fails_before_its_first_word_is_passed_over(relay: Relay, client: str) -> None:
     """Its failure comes inside a stream: it is no failure of the target that goes on after it."""
     one, two, three = relay.speaks
-    fails = Answer(SPEAKERS[two].stream(Meant((), ending=Ending.ERROR)))
+    fails = Answer(ENCODERS[two].encode_stream(ScriptedReply((), ending=Ending.ERROR)))
     relay.plays(breaks(one, BEGUN, End.CUT), fails, says(three, REST))
     reply = read_reply(relay, client)
     assert isinstance(reply, SdkReply), reply

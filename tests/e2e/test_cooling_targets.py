@@ -34,14 +34,14 @@ class Duo:
         assert rests is not None
         return rests
 
-    def later(self, seconds: float) -> None:
+    def advance_clock(self, seconds: float) -> None:
         self.rests.clock = lambda: time.time() + seconds
 
     def ask(self, model: str = "duo") -> tuple[int, list[str]]:
         """The status, and whose key was presented in which order."""
         request = {"model": model, "messages": [{"role": "user", "content": "Hi"}]}
         status = post(self.gateway.port, "/v1/chat/completions", msgspec.json.encode(request)).status
-        return status, self.upstream.taken()
+        return status, self.upstream.take_used()
 
 
 @pytest.fixture
@@ -70,11 +70,11 @@ def test_an_exhausted_account_is_not_tried_first_each_time(duo: Duo) -> None:
 def test_a_long_cooldown_is_probed_by_one_request_and_ends_with_a_success(duo: Duo) -> None:
     duo.upstream.refusals[FIRST] = SPENT
     duo.ask()
-    duo.later(PROBE_AFTER_S + 1)
+    duo.advance_clock(PROBE_AFTER_S + 1)
     assert duo.ask() == (200, [FIRST, SECOND])
     assert duo.ask() == (200, [SECOND])
     duo.upstream.refusals.clear()
-    duo.later(3 * PROBE_AFTER_S + 2)
+    duo.advance_clock(3 * PROBE_AFTER_S + 2)
     assert [duo.ask() for _ in range(2)] == [(200, [FIRST])] * 2
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from e2e.meaning import CallTool, Meant, Say, Stop
 from e2e.raw_http import post
-from e2e.rig import ONCE, PATHS, SPEAKERS, Rig, run_rig
+from e2e.rig import ENCODERS, ONCE, PATHS, Rig, run_rig
+from e2e.scripted_replies import ScriptedReply, Stop, Text, ToolCall
 from fakes.upstream import Answer
 
 PATCH = '*** Begin Patch\n+é "x" \\ 🙂\n'
-FUNCTION = CallTool("call_p", "apply_patch", json.dumps({"input": PATCH}))
+FUNCTION = ToolCall("call_p", "apply_patch", json.dumps({"input": PATCH}))
 RESPONSES_TOOL = {"type": "custom", "name": "apply_patch", "description": "Edits files."}
 CHAT_TOOL = {"type": "custom", "custom": {"name": "apply_patch", "description": "Edits files."}}
 CHAT_FUNCTION = {"type": "function", "function": {"name": "apply_patch", "parameters": {"type": "object"}}}
@@ -42,11 +42,11 @@ def events_of(stream: bytes) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("upstream", ["chat", "messages"])
 def test_a_responses_client_gets_its_custom_call_whole_and_streamed(rig: Rig, upstream: str) -> None:
-    meant = Meant((Say("So."), FUNCTION), Stop.TOOL)
-    rig.plays(upstream, Answer(SPEAKERS[upstream].whole(meant), content_type="application/json"))
+    scripted = ScriptedReply((Text("So."), FUNCTION), Stop.TOOL)
+    rig.plays(upstream, Answer(ENCODERS[upstream].encode_whole(scripted), content_type="application/json"))
     output = msgspec.json.decode(ask(rig, "responses", upstream, RESPONSES_TOOL, stream=False))["output"]
     assert (output[-1]["type"], output[-1]["input"]) == ("custom_tool_call", PATCH)
-    rig.plays(upstream, Answer(SPEAKERS[upstream].stream(meant)))
+    rig.plays(upstream, Answer(ENCODERS[upstream].encode_stream(scripted)))
     events = events_of(ask(rig, "responses", upstream, RESPONSES_TOOL, stream=True))
     deltas = [str(event["delta"]) for event in events if event["type"] == "response.custom_tool_call_input.delta"]
     assert "".join(deltas) == PATCH
@@ -55,12 +55,12 @@ def test_a_responses_client_gets_its_custom_call_whole_and_streamed(rig: Rig, up
 
 
 def test_a_chat_client_gets_its_custom_call_from_a_responses_upstream_that_calls_a_function(rig: Rig) -> None:
-    meant = Meant((FUNCTION,), Stop.TOOL)
-    rig.plays("responses", Answer(SPEAKERS["responses"].whole(meant), content_type="application/json"))
+    scripted = ScriptedReply((FUNCTION,), Stop.TOOL)
+    rig.plays("responses", Answer(ENCODERS["responses"].encode_whole(scripted), content_type="application/json"))
     response = msgspec.json.decode(ask(rig, "chat", "responses", CHAT_TOOL, stream=False))
     [call] = response["choices"][0]["message"]["tool_calls"]
     assert (call["type"], call["custom"]) == ("custom", {"name": "apply_patch", "input": PATCH})
-    rig.plays("responses", Answer(SPEAKERS["responses"].stream(meant)))
+    rig.plays("responses", Answer(ENCODERS["responses"].encode_stream(scripted)))
     stream = ask(rig, "chat", "responses", CHAT_TOOL, stream=True)
     assert b'"function"' not in stream
     assert b'"type":"custom"' in stream

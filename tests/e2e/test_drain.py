@@ -11,15 +11,15 @@ import openai
 import pytest
 
 from e2e.cases import CASES, request_for
-from e2e.meaning import Ending, Meant, Say
 from e2e.raw_http import dial, get, read_answer, request_bytes
-from e2e.rig import FEW_PAIRS, ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, run_rig
+from e2e.rig import ENCODERS, FEW_PAIRS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
+from e2e.scripted_replies import Ending, ScriptedReply, Text
 from e2e.sdk_replies import STREAMS, Broke, Halted, SdkReply, expect_for
 from fakes.upstream import Answer, End, Gate
 
 few_pairs = pytest.mark.parametrize(("client", "upstream"), FEW_PAIRS)
 PATIENCE_S = 60.0
-BEGUN = Meant((Say("It was a dark"),), ending=Ending.NONE)
+BEGUN = ScriptedReply((Text("It was a dark"),), ending=Ending.NONE)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ class Listener(threading.Thread):
         self.reply = STREAMS[self._client][0](self._rig.sdk, request_for(self._client, self._rig.model(self._upstream)))
 
     def begin(self) -> None:
-        """Returns once the upstream has begun to speak."""
+        """Returns once the upstream has begun to encoder."""
         fake = self._rig.fakes[self._upstream]
         fake.sent = 0
         self.start()
@@ -57,8 +57,8 @@ class Listener(threading.Thread):
 
 @few_pairs
 def test_a_stream_in_flight_ends_well(tmp_path: Path, client: str, upstream: str) -> None:
-    meant = CASES["text"].meant
-    body = SPEAKERS[upstream].stream(meant)
+    scripted = CASES["text"].scripted
+    body = ENCODERS[upstream].encode_stream(scripted)
     with run_rig(tmp_path) as rig:
         answered = threading.Event()
         rig.plays(upstream, Answer(body, cut=len(body) // 4, pause_s=0.02, gate=Gate(answered, at=len(body) - 1)))
@@ -68,14 +68,14 @@ def test_a_stream_in_flight_ends_well(tmp_path: Path, client: str, upstream: str
         assert get(rig.gateway.port, "/ready").status == 503
         answered.set()
         stopping.result(timeout=PATIENCE_S)
-        assert listener.end() == expect_for(client, upstream, meant)
+        assert listener.end() == expect_for(client, upstream, scripted)
         with pytest.raises(ConnectionRefusedError):
             get(rig.gateway.port, "/health")
 
 
 @few_pairs
 def test_a_stream_that_is_stopped_gets_the_reason(impatient: Rig, client: str, upstream: str) -> None:
-    fake = impatient.plays(upstream, Answer(SPEAKERS[upstream].stream(BEGUN), end=End.HANG))
+    fake = impatient.plays(upstream, Answer(ENCODERS[upstream].encode_stream(BEGUN), end=End.HANG))
     listener = Listener(impatient, client, upstream)
     listener.begin()
     impatient.gateway.stop_soon().result(timeout=PATIENCE_S)

@@ -10,7 +10,7 @@ import pytest
 
 from e2e.cases import CASES, request_for
 from e2e.faults import ACCIDENTS, ALWAYS_AGAIN, FAULTS, SECRET, Fault, assert_error, body_of, refusal
-from e2e.rig import PROTOCOLS, SPEAKERS, Rig, run_rig
+from e2e.rig import ENCODERS, PROTOCOLS, Rig, run_rig
 from e2e.sdk_replies import STREAMS, WHOLE, Broke, Sdk, SdkReply, expect_for
 from fakes.upstream import Answer
 from gateway import provider_section, running
@@ -99,13 +99,17 @@ def test_an_error_as_the_first_event_is_a_real_status(rig: Rig, client: str, ups
 @upstreams
 @modes
 def test_the_reply_of_the_second_attempt_is_returned(rig: Rig, client: str, upstream: str, stream: bool) -> None:
-    meant = CASES["text"].meant
-    speak = SPEAKERS[upstream]
-    good = Answer(speak.stream(meant)) if stream else Answer(speak.whole(meant), content_type="application/json")
+    scripted = CASES["text"].scripted
+    encoder = ENCODERS[upstream]
+    good = (
+        Answer(encoder.encode_stream(scripted))
+        if stream
+        else Answer(encoder.encode_whole(scripted), content_type="application/json")
+    )
     bad = Fault(429, ("rate_limit_error", None), "rate_limit_error", headers=(("retry-after-ms", "20"),))
     fake = rig.plays(upstream, refusal(upstream, bad), ACCIDENTS["reset before the first byte"], good)
     listen = STREAMS[client][0] if stream else WHOLE[client]
-    assert listen(rig.sdk, request_for(client, rig.model(upstream))) == expect_for(client, upstream, meant)
+    assert listen(rig.sdk, request_for(client, rig.model(upstream))) == expect_for(client, upstream, scripted)
     assert len(fake.calls) == ALWAYS_AGAIN
     assert "x-should-retry" not in rig.sdk.headers
 
@@ -135,19 +139,19 @@ def unreachable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sdk]:
 
 
 def test_the_next_target_answers_for_a_dead_one(tmp_path_factory: pytest.TempPathFactory) -> None:
-    meant = CASES["text"].meant
+    scripted = CASES["text"].scripted
     routes = '[[models]]\nname = "any"\nto = ["chat/one", "messages/two"]\n'
     with run_rig(tmp_path_factory.mktemp("gateway"), RETRIES + routes) as rig:
         chat = rig.plays("chat", refusal("chat", FAULTS["401"]))
-        rig.plays("messages", Answer(SPEAKERS["messages"].stream(meant)))
+        rig.plays("messages", Answer(ENCODERS["messages"].encode_stream(scripted)))
         for client in PROTOCOLS:
             reply = STREAMS[client][0](rig.sdk, request_for(client, "any"))
             assert isinstance(reply, SdkReply)
-            assert reply == expect_for(client, "messages", meant)
+            assert reply == expect_for(client, "messages", scripted)
             assert rig.sdk.headers["x-dragoman-route"] == "messages/two"
         assert len(chat.calls) == len(PROTOCOLS)
         rig.plays("chat", refusal("chat", FAULTS["400"]))
-        messages = rig.plays("messages", Answer(SPEAKERS["messages"].stream(meant)))
+        messages = rig.plays("messages", Answer(ENCODERS["messages"].encode_stream(scripted)))
         assert_error("chat", error_of(rig.sdk, "chat", "any", True), 400)
         assert messages.calls == []
 

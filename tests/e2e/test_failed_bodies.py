@@ -17,7 +17,7 @@ import pytest
 from e2e.cases import CASES
 from e2e.pool_rig import keys_of, run_pool
 from e2e.raw_http import dial, post, request_bytes
-from e2e.rig import PATHS, SPEAKERS, Rig, run_rig
+from e2e.rig import ENCODERS, PATHS, Rig, run_rig
 from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
 
 LARGE = 300_000
@@ -128,9 +128,9 @@ def test_a_failed_upstream_leaves_no_body(rig: Rig, client: str, upstream: str, 
 @pairs
 @streams
 def test_a_reply_leaves_no_body(rig: Rig, client: str, upstream: str, stream: bool) -> None:
-    speaker, case = SPEAKERS[upstream], CASES["text"]
-    whole = Answer(speaker.whole(case.meant), content_type="application/json")
-    rig.plays(upstream, Answer(speaker.stream(case.meant)) if stream else whole)
+    encoder, case = ENCODERS[upstream], CASES["text"]
+    whole = Answer(encoder.encode_whole(case.scripted), content_type="application/json")
+    rig.plays(upstream, Answer(encoder.encode_stream(case.scripted)) if stream else whole)
     with no_body_in_cycles(*rig.fakes.values()):
         assert post(rig.gateway.port, PATHS[client], body_of(rig.model(upstream), stream=stream)).status == 200
 
@@ -153,7 +153,7 @@ def test_an_upstream_that_is_down_leaves_no_body(rig: Rig, client: str, stream: 
 
 @pytest.mark.parametrize("fault", ["error", "reset", "limited"])
 def test_a_stream_without_a_continuation_leaves_no_body(rig: Rig, fault: str) -> None:
-    rig.plays("chat", Answer(SPEAKERS["chat"].stream(CASES["text"].meant)[:400], end=End.CUT))
+    rig.plays("chat", Answer(ENCODERS["chat"].encode_stream(CASES["text"].scripted)[:400], end=End.CUT))
     rig.plays("messages", FAULTS[fault]())
     with no_body_in_cycles(*rig.fakes.values()):
         assert b"error" in post(rig.gateway.port, PATHS["chat"], body_of("twice", stream=True)).body

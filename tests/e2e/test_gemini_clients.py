@@ -9,17 +9,17 @@ from google import genai
 from google.genai import types
 
 from dragoman.hub.usage import Source
-from e2e import speak_chat, speak_gemini, speak_messages
+from e2e import encode_chat, encode_gemini, encode_messages
 from e2e.cases import CASES, WEATHER, WORDS
-from e2e.meaning import CallTool, Ending, Meant, Say, Stop, Think
 from e2e.raw_http import Answered, dial, get, post, request_bytes
+from e2e.scripted_replies import Ending, ScriptedReply, Stop, Text, Thinking, ToolCall
 from e2e.sdk_replies_gemini import google_client
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import KEY, Running, provider_section, running
 from wire_json import JsonObject
 
 JSON = "application/json"
-TEXT = CASES["text"].meant
+TEXT = CASES["text"].scripted
 BODY = b'{ "contents" : [{"parts":[{"text":"hi"}]}], "futureField": {"a":[1, 2]} }'
 SETTINGS = "[server]\nkeep_alive_s = 0.25\n[retry]\nattempts = 1\n"
 GENERATE, STREAM, COUNT = "generateContent", "streamGenerateContent", "countTokens"
@@ -62,7 +62,7 @@ def json_of(answer: Answered) -> JsonObject:
     "path", ["/v1beta/models/gemini/m", "/v1/models/gemini/m", "/v1beta1/publishers/gemini/models/m"]
 )
 def test_a_whole_reply_of_the_same_protocol_passes_to_the_byte(site: Site, path: str) -> None:
-    reply = speak_gemini.whole(TEXT).replace(b"{", b'{ "futureField" : null , ', 1)
+    reply = encode_gemini.encode_whole(TEXT).replace(b"{", b'{ "futureField" : null , ', 1)
     fake = site.plays("gemini", Answer(reply, content_type=JSON))
     answer = site.post(f"{path}:{GENERATE}?key={KEY}", key=None)
     assert (answer.status, answer.body) == (200, reply)
@@ -72,7 +72,7 @@ def test_a_whole_reply_of_the_same_protocol_passes_to_the_byte(site: Site, path:
 
 @pytest.mark.parametrize("cut", [0, 1, 7])
 def test_streams_of_the_same_protocol_pass_to_the_byte_in_both_framings(site: Site, cut: int) -> None:
-    events = speak_gemini.stream(TEXT)
+    events = encode_gemini.encode_stream(TEXT)
     site.plays("gemini", Answer(events, cut=cut))
     answer = site.post(f"/v1beta/models/gemini/m:{STREAM}?alt=sse")
     assert (answer.get("content-type"), answer.body) == ("text/event-stream", events)
@@ -85,7 +85,7 @@ def test_streams_of_the_same_protocol_pass_to_the_byte_in_both_framings(site: Si
 
 
 def test_an_array_passes_while_it_is_generated(site: Site) -> None:
-    chunk = speak_gemini.stream(TEXT).split(b"\r\n\r\n")[0][6:]
+    chunk = encode_gemini.encode_stream(TEXT).split(b"\r\n\r\n")[0][6:]
     site.plays("gemini", Answer(b"[" + chunk, content_type=JSON, end=End.HANG))
     with dial(site.gateway.port) as sock:
         sock.sendall(request_bytes(f"/v1beta/models/gemini/m:{STREAM}", BODY))
@@ -114,9 +114,9 @@ def last_writes(site: Site, path: str) -> list[bytes]:
 
 @pytest.mark.parametrize("upstream", ["chat", "gemini"])
 def test_a_broken_stream_ends_with_the_error_as_an_event_and_then_alone(site: Site, upstream: str) -> None:
-    broken = Meant((Say("It was a dark"),), ending=Ending.NONE)
-    speaker = {"chat": speak_chat, "gemini": speak_gemini}[upstream]
-    site.plays(upstream, Answer(speaker.stream(broken), end=End.CUT))
+    broken = ScriptedReply((Text("It was a dark"),), ending=Ending.NONE)
+    encoder = {"chat": encode_chat, "gemini": encode_gemini}[upstream]
+    site.plays(upstream, Answer(encoder.encode_stream(broken), end=End.CUT))
     *before, bare = last_writes(site, f"/v1beta/models/{upstream}/m:{STREAM}?alt=sse")
     stream = b"".join(before)
     error = msgspec.json.decode(bare, type=JsonObject)["error"]
@@ -127,12 +127,12 @@ def test_a_broken_stream_ends_with_the_error_as_an_event_and_then_alone(site: Si
 
 
 def test_a_broken_array_ends_with_the_error_as_its_last_element(site: Site) -> None:
-    broken = Meant((Say("It was a dark"),), ending=Ending.NONE)
-    site.plays("chat", Answer(speak_chat.stream(broken)))
+    broken = ScriptedReply((Text("It was a dark"),), ending=Ending.NONE)
+    site.plays("chat", Answer(encode_chat.encode_stream(broken)))
     answer = site.post(f"/v1beta/models/chat/m:{STREAM}")
     *_, last = msgspec.json.decode(answer.body, type=list[JsonObject])
     assert last["error"]["code"] == 502
-    chunks = speak_gemini.stream(broken).split(b"\r\n\r\n")[:-1]
+    chunks = encode_gemini.encode_stream(broken).split(b"\r\n\r\n")[:-1]
     site.plays("gemini", Answer(b"[" + b",".join(chunk[6:] for chunk in chunks), content_type=JSON))
     answer = site.post(f"/v1beta/models/gemini/m:{STREAM}")
     *_, last = msgspec.json.decode(answer.body, type=list[JsonObject])
@@ -140,7 +140,7 @@ def test_a_broken_array_ends_with_the_error_as_its_last_element(site: Site) -> N
 
 
 def test_a_pause_is_bridged_by_empty_chunks_but_not_before_the_first_token(site: Site) -> None:
-    stream = speak_chat.stream(TEXT)
+    stream = encode_chat.encode_stream(TEXT)
     half = stream.index(b"\n\n", stream.index(b"The q")) + 2
     site.plays("chat", Answer(stream, opening=b"", cut=half, pause_s=1.0))
     chunks = [
@@ -171,7 +171,7 @@ def test_a_pause_is_bridged_by_empty_chunks_but_not_before_the_first_token(site:
     ids=["query", "header", "bearer", "empty header beside bearer"],
 )
 def test_a_key_is_taken_in_each_of_its_places(site: Site, query: str, fields: tuple[str, ...], key: str | None) -> None:
-    site.plays("chat", Answer(speak_chat.whole(TEXT), content_type=JSON))
+    site.plays("chat", Answer(encode_chat.encode_whole(TEXT), content_type=JSON))
     assert site.post(f"/v1beta/models/chat/m:{GENERATE}{query}", BODY, *fields, key=key).status == 200
 
 
@@ -213,7 +213,7 @@ def test_the_sdk_raises_the_right_class(site: Site, status: int, raised: type[Ex
 
 
 def test_a_loss_is_counted_explained_and_refused_in_strict_mode(site: Site) -> None:
-    site.plays("chat", Answer(speak_chat.whole(TEXT), content_type=JSON))
+    site.plays("chat", Answer(encode_chat.encode_whole(TEXT), content_type=JSON))
     answer = site.post(f"/v1beta/models/chat/m:{GENERATE}", BODY, "x-dragoman-explain: 1")
     assert answer.get("x-dragoman-loss") == "1"
     assert '"/futureField"' in (answer.get("x-dragoman-loss-detail") or "")
@@ -255,13 +255,13 @@ def test_tokens_are_counted_upstream_or_estimated(site: Site) -> None:
 
 @pytest.mark.parametrize("upstream", ["chat", "gemini"])
 def test_usage_is_noted_as_reported_with_thoughts_and_cached_tokens(site: Site, upstream: str) -> None:
-    meant = CASES["cached and reasoning tokens"].meant
-    speaker = {"chat": speak_chat, "gemini": speak_gemini}[upstream]
-    site.plays(upstream, Answer(speaker.stream(meant)))
+    scripted = CASES["cached and reasoning tokens"].scripted
+    encoder = {"chat": encode_chat, "gemini": encode_gemini}[upstream]
+    site.plays(upstream, Answer(encoder.encode_stream(scripted)))
     path = f"/v1beta/models/{upstream}/m:{STREAM}?alt=sse"
     assert site.post(path, BODY, f"x-request-id: usage-{upstream}").status == 200
     outcome = site.gateway.outcome(f"usage-{upstream}")
-    usage, tokens = outcome.usage, meant.tokens
+    usage, tokens = outcome.usage, scripted.tokens
     assert usage is not None
     assert (usage.input, usage.output, usage.cache_read) == (tokens.input, tokens.output, tokens.cached)
     assert (usage.reasoning, usage.source) == (tokens.reasoning, Source.REPORTED)
@@ -273,9 +273,11 @@ def test_usage_is_noted_as_reported_with_thoughts_and_cached_tokens(site: Site, 
 
 def test_signed_reasoning_comes_back_exact_through_the_sdks_own_chat(site: Site) -> None:
     seal = base64.b64encode(b"signed by the vendor").decode()
-    first = Meant((Think("Weigh it.", seal), Say("Let me look."), WEATHER), Stop.TOOL)
+    first = ScriptedReply((Thinking("Weigh it.", seal), Text("Let me look."), WEATHER), Stop.TOOL)
     fake = site.plays(
-        "messages", Answer(speak_messages.stream(first)), Answer(speak_messages.stream(Meant((Say("Sunny."),))))
+        "messages",
+        Answer(encode_messages.encode_stream(first)),
+        Answer(encode_messages.encode_stream(ScriptedReply((Text("Sunny."),)))),
     )
     chat = site.sdk.chats.create(
         model="messages/claude-sonnet-4-5",
@@ -296,8 +298,10 @@ def test_signed_reasoning_comes_back_exact_through_the_sdks_own_chat(site: Site)
 
 def test_reasoning_survives_a_client_that_keeps_only_the_signature_of_a_call(site: Site) -> None:
     seal = base64.b64encode(b"signed").decode()
-    first = Meant((Think("Weigh it.", seal), Say("Let me look."), CallTool("call_9", "weather", "{}")), Stop.TOOL)
-    fake = site.plays("messages", Answer(speak_messages.whole(first), content_type=JSON))
+    first = ScriptedReply(
+        (Thinking("Weigh it.", seal), Text("Let me look."), ToolCall("call_9", "weather", "{}")), Stop.TOOL
+    )
+    fake = site.plays("messages", Answer(encode_messages.encode_whole(first), content_type=JSON))
     path = f"/v1beta/models/messages/claude-sonnet-4-5:{GENERATE}"
     content = json_of(site.post(path))["candidates"][0]["content"]
     calls = [part for part in content["parts"] if "functionCall" in part]
@@ -313,15 +317,15 @@ def test_reasoning_survives_a_client_that_keeps_only_the_signature_of_a_call(sit
 
 def test_an_envelope_of_another_vendor_never_reaches_a_gemini_upstream(site: Site) -> None:
     seal = base64.b64encode(b"signed").decode()
-    first = Meant((Think("Weigh it.", seal), CallTool("call_9", "weather", "{}")), Stop.TOOL)
-    site.plays("messages", Answer(speak_messages.whole(first), content_type=JSON))
+    first = ScriptedReply((Thinking("Weigh it.", seal), ToolCall("call_9", "weather", "{}")), Stop.TOOL)
+    site.plays("messages", Answer(encode_messages.encode_whole(first), content_type=JSON))
     content = json_of(site.post(f"/v1beta/models/messages/claude-sonnet-4-5:{GENERATE}"))["candidates"][0]["content"]
     contents = [
         {"parts": [{"text": "hi"}]},
         content,
         {"parts": [{"functionResponse": {"id": "call_9", "name": "weather", "response": {}}}]},
     ]
-    fake = site.plays("gemini", Answer(speak_gemini.whole(TEXT), content_type=JSON))
+    fake = site.plays("gemini", Answer(encode_gemini.encode_whole(TEXT), content_type=JSON))
     assert site.post(f"/v1beta/models/gemini/m:{GENERATE}", msgspec.json.encode({"contents": contents})).status == 200
     assert b"ZGdtMS" not in fake.calls[-1].body
     assert b"functionCall" in fake.calls[-1].body

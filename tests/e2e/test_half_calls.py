@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from e2e.broken_calls import BROKEN
-from e2e.meaning import CallTool, Meant, Stop
 from e2e.raw_http import post
-from e2e.rig import ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, run_rig
+from e2e.rig import ENCODERS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
+from e2e.scripted_replies import ScriptedReply, Stop, ToolCall
 from fakes.upstream import Answer
 
 JSON = "application/json"
@@ -62,8 +62,8 @@ def test_a_half_call_in_a_whole_reply_is_a_502(rig: Rig, client: str, upstream: 
 def test_arguments_that_are_text_for_the_client_pass_as_they_are(
     rig: Rig, client: str, upstream: str, how: str
 ) -> None:
-    meant = {"break off": '{"city":"Z', "are a list": "[1]", "are text": "city=Bonn", "are a number": "7"}
-    arguments = next(text for words, text in meant.items() if how.endswith(words))
+    scripted = {"break off": '{"city":"Z', "are a list": "[1]", "are text": "city=Bonn", "are a number": "7"}
+    arguments = next(text for words, text in scripted.items() if how.endswith(words))
     rig.plays(upstream, Answer(BROKEN[upstream, how].streamed))
     answered = post(rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=True))
     assert GOOD_END[client] in answered.body
@@ -85,8 +85,8 @@ def test_the_same_protocol_passes_a_half_call_as_it_came(rig: Rig, protocol: str
 
 @pytest.mark.parametrize(("client", "upstream"), [(a, b) for a in PROTOCOLS for b in PROTOCOLS if a != b])
 def test_a_call_that_a_cap_has_cut_ends_as_cut_and_not_as_an_error(rig: Rig, client: str, upstream: str) -> None:
-    meant = Meant((CallTool("call_e", "clock", '{"city":"Z'),), Stop.CAP)
-    rig.plays(upstream, Answer(SPEAKERS[upstream].stream(meant)))
+    scripted = ScriptedReply((ToolCall("call_e", "clock", '{"city":"Z'),), Stop.CAP)
+    rig.plays(upstream, Answer(ENCODERS[upstream].encode_stream(scripted)))
     answered = post(rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=True))
     assert ERROR[client] not in answered.body
     cut = {"chat": b'"finish_reason":"length"', "responses": b"response.incomplete", "messages": b'"max_tokens"'}

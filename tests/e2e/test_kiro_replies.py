@@ -10,9 +10,9 @@ import pytest
 from google import genai
 
 from e2e.cases import Case, request_for
-from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, everyone, kiro_rigged
-from e2e.meaning import Meant, Stop, Tokens
+from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged, request_every_way
 from e2e.raw_http import post
+from e2e.scripted_replies import ScriptedReply, Stop, Tokens
 from e2e.sdk_replies import ENVELOPE, STOPS, Broke, Halted, SdkReply
 from e2e.sdk_replies_gemini import STREAMS, WHOLE
 from fakes.eventstream import event, exception
@@ -22,8 +22,8 @@ from narrowing import expect
 from wire_json import Json
 
 CUTS = {"in one piece": 0, "byte by byte": 1, "in pieces of eleven": 11}
-TOOLED = Case(Meant(()), tools=True)
-REASONING = Case(Meant(()), reasons=True)
+TOOLED = Case(ScriptedReply(()), tools=True)
+REASONING = Case(ScriptedReply(()), reasons=True)
 
 clients = pytest.mark.parametrize("client", [*CLIENTS, "gemini"])
 cuts = pytest.mark.parametrize("cut", CUTS)
@@ -61,7 +61,7 @@ def has_read(text: str, stop: str, reply: SdkReply | Broke | Halted) -> bool:
 @cuts
 def test_text_survives_any_cut_of_its_frames(rig: KiroRig, client: str, cut: str) -> None:
     rig.plays(make_framed(words("é日"), words("😀 ha"), words("ha"), words("ha"), tail(), cut=CUTS[cut]))
-    for reply in everyone(rig, client, request_for(client, MODEL)):
+    for reply in request_every_way(rig, client, request_for(client, MODEL)):
         assert has_read("é日😀 hahaha", STOPS[client][Stop.NATURAL], reply)
 
 
@@ -181,7 +181,7 @@ def test_fragments_of_a_call_become_one_call(rig: KiroRig, client: str, cut: str
             cut=CUTS[cut],
         )
     )
-    for reply in everyone(rig, client, request_for(client, MODEL, TOOLED)):
+    for reply in request_every_way(rig, client, request_for(client, MODEL, TOOLED)):
         assert isinstance(reply, SdkReply), reply
         assert reply.calls == (("tooluse_1", "weather", {"city": "Zürich"}),)
         assert reply.stop == STOPS[client][Stop.TOOL]
@@ -195,7 +195,7 @@ def test_interleaved_calls_come_out_in_order_and_apart(rig: KiroRig, client: str
     rest = {"a": tool("a", input='"A"}') + tool("a", stop=True), "b": tool("b", input='"}', stop=True)}
     earlier, later = (rest["a"], rest["b"]) if first_complete == "a" else (rest["b"], rest["a"])
     rig.plays(make_framed(begun, earlier, later, tail("TOOL_USE")))
-    for reply in everyone(rig, client, request_for(client, MODEL, TOOLED)):
+    for reply in request_every_way(rig, client, request_for(client, MODEL, TOOLED)):
         assert isinstance(reply, SdkReply), reply
         assert reply.calls == (("a", "weather", {"city": "A"}), ("b", "clock", {"city": "B"}))
 
@@ -206,7 +206,7 @@ def test_a_cut_call_is_never_executable(rig: KiroRig, client: str, provider: str
     """Behaviour 11, with and without a request for the rest, which is cut as well here."""
     rig.plays(make_framed(words("Writing."), tool("t", "weather", input='{"city":"x')))
     model = MODEL.replace("kiro/", f"{provider}/", 1)
-    for reply in everyone(rig, client, request_for(client, model, TOOLED)):
+    for reply in request_every_way(rig, client, request_for(client, model, TOOLED)):
         assert has_read("Writing.", STOPS[client][Stop.CAP], reply)
         assert isinstance(reply, Halted) or expect(SdkReply, reply).calls == ()
 
@@ -236,7 +236,7 @@ def test_native_reasoning_is_separate_and_its_signature_enveloped(rig: KiroRig, 
             cut=CUTS[cut],
         )
     )
-    for reply in everyone(rig, client, request_for(client, MODEL, REASONING)):
+    for reply in request_every_way(rig, client, request_for(client, MODEL, REASONING)):
         assert isinstance(reply, SdkReply), reply
         assert (reply.text, reply.thinking, reply.seals) == ("Then.", "ab", (ENVELOPE,))
         assert reply.order == (() if client == "chat" else ("thinking", "text"))
@@ -250,7 +250,7 @@ def test_thinking_in_tags_is_thinking_only_at_the_start(rig: KiroRig, client: st
             words("<thin"), words("king>x</think"), words("ing>\n\nHi"), words(" `<thinking>` is a tag."), tail()
         )
     )
-    for reply in everyone(rig, client, request_for(client, MODEL, REASONING)):
+    for reply in request_every_way(rig, client, request_for(client, MODEL, REASONING)):
         assert isinstance(reply, SdkReply), reply
         assert (reply.thinking, reply.text) == ("x", "Hi `<thinking>` is a tag.")
 
@@ -293,7 +293,7 @@ def test_reported_usage_is_marked_as_reported(rig: KiroRig, client: str) -> None
     """Behaviour 23."""
     counted = {"uncachedInputTokens": 10, "cacheReadInputTokens": 2, "cacheWriteInputTokens": 1, "outputTokens": 5}
     rig.plays(make_framed(words("Hi"), tail("END_TURN", 2.0, **counted)))
-    for reply in everyone(rig, client, request_for(client, MODEL)):
+    for reply in request_every_way(rig, client, request_for(client, MODEL)):
         assert isinstance(reply, SdkReply), reply
         written = 0 if client == "gemini" else 1  # Gemini's usage does not have this count
         assert reply.tokens == Tokens(13, 5, cached=2, written=written)
@@ -313,7 +313,7 @@ def test_credits_are_summed_and_sent_with_the_usage_of_chat(rig: KiroRig) -> Non
 @clients
 def test_usage_that_is_only_a_share_of_the_window_is_worked_out(rig: KiroRig, client: str) -> None:
     rig.plays(make_framed(words("Hi"), tail(percentage=10.0)))
-    for reply in everyone(rig, client, request_for(client, MODEL)):
+    for reply in request_every_way(rig, client, request_for(client, MODEL)):
         assert isinstance(reply, SdkReply), reply
         assert reply.tokens is not None
         assert reply.tokens.input + reply.tokens.output == 20_000
@@ -323,14 +323,14 @@ def test_usage_that_is_only_a_share_of_the_window_is_worked_out(rig: KiroRig, cl
 @clients
 def test_the_input_is_the_share_of_the_window_without_a_reported_output(rig: KiroRig, client: str) -> None:
     rig.plays(make_framed(words("Hi"), tail("END_TURN", 10.0, outputTokens=500)))
-    for reply in everyone(rig, client, request_for(client, MODEL)):
+    for reply in request_every_way(rig, client, request_for(client, MODEL)):
         assert expect(SdkReply, reply).tokens == Tokens(19_500, 500)
 
 
 @clients
 def test_text_without_its_tail_counts_as_cut(rig: KiroRig, client: str) -> None:
     rig.plays(make_framed(words("It was a")))
-    for reply in everyone(rig, client, request_for(client, MODEL)):
+    for reply in request_every_way(rig, client, request_for(client, MODEL)):
         assert has_read("It was a", STOPS[client][Stop.CAP], reply)
 
 

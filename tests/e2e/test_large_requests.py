@@ -10,7 +10,7 @@ import pytest
 from dragoman.flow import offload
 from e2e.cases import CASES
 from e2e.raw_http import Answered, post
-from e2e.rig import ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, run_rig
+from e2e.rig import ENCODERS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
 from fakes.upstream import Answer
 
 VALUES = 60_000
@@ -36,7 +36,9 @@ def body_of(client: str, model: str, turns: int, **fields: object) -> bytes:
 
 
 def send(rig: Rig, client: str, upstream: str, body: bytes, *fields: str) -> Answered:
-    rig.plays(upstream, Answer(SPEAKERS[upstream].whole(CASES["text"].meant), content_type="application/json"))
+    rig.plays(
+        upstream, Answer(ENCODERS[upstream].encode_whole(CASES["text"].scripted), content_type="application/json")
+    )
     return post(rig.gateway.port, PATHS[client], body, *fields)
 
 

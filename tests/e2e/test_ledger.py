@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from e2e.cases import CASES
-from e2e.meaning import Meant, Say, Stop
 from e2e.raw_http import Answered, post
-from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, Rig
+from e2e.rig import ENCODERS, PATHS, PROTOCOLS, Rig
+from e2e.scripted_replies import ScriptedReply, Stop, Text
 from fakes.upstream import Answer
 from wire_json import JsonObject
 
@@ -29,11 +29,15 @@ modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"]
 
 
 def asks(
-    rig: Rig, client: str, upstream: str, request: JsonObject, *fields: str, meant: Meant | None = None
+    rig: Rig, client: str, upstream: str, request: JsonObject, *fields: str, scripted: ScriptedReply | None = None
 ) -> Answered:
-    meant = meant or CASES["text"].meant
-    speak, stream = SPEAKERS[upstream], request.get("stream")
-    answer = Answer(speak.stream(meant)) if stream else Answer(speak.whole(meant), content_type="application/json")
+    scripted = scripted or CASES["text"].scripted
+    encoder, stream = ENCODERS[upstream], request.get("stream")
+    answer = (
+        Answer(encoder.encode_stream(scripted))
+        if stream
+        else Answer(encoder.encode_whole(scripted), content_type="application/json")
+    )
     rig.plays(upstream, answer)
     body = msgspec.json.encode({"model": rig.model(upstream), **request})
     return post(rig.gateway.port, PATHS[client], body, *fields)
@@ -106,16 +110,16 @@ def test_a_passthrough_has_no_losses(rig: Rig, protocol: str, stream: bool) -> N
 
 @pytest.mark.parametrize("client", ["chat", "responses"])
 def test_losses_of_a_whole_reply_are_sent_too(rig: Rig, client: str) -> None:
-    meant = Meant((Say("I will not."),), Stop.FILTERED, explanation="It is forbidden.")
-    answer = asks(rig, client, "messages", LOSSLESS[client], "x-dragoman-explain: 1", meant=meant)
+    scripted = ScriptedReply((Text("I will not."),), Stop.FILTERED, explanation="It is forbidden.")
+    answer = asks(rig, client, "messages", LOSSLESS[client], "x-dragoman-explain: 1", scripted=scripted)
     assert "/stop_details/category" in {entry["path"] for entry in losses(answer)}
 
 
 @pytest.mark.parametrize("client", ["chat", "responses"])
 def test_the_headers_of_a_stream_list_only_losses_of_the_request(rig: Rig, client: str) -> None:
-    meant = Meant((Say("I will not."),), Stop.FILTERED, explanation="It is forbidden.")
+    scripted = ScriptedReply((Text("I will not."),), Stop.FILTERED, explanation="It is forbidden.")
     request = {**LOSSLESS[client], "stream": True}
-    answer = asks(rig, client, "messages", request, "x-dragoman-explain: 1", meant=meant)
+    answer = asks(rig, client, "messages", request, "x-dragoman-explain: 1", scripted=scripted)
     assert losses(answer) == []
     assert answer.get("x-dragoman-loss") == "0"
     request_id = answer.get("x-request-id")

@@ -11,7 +11,7 @@ import zstandard
 
 from e2e.cases import CASES
 from e2e.raw_http import Answered, ask, post, request_bytes
-from e2e.rig import ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, run_rig
+from e2e.rig import ENCODERS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
 from fakes.upstream import Answer
 
 MEBIBYTE = 1 << 20
@@ -38,13 +38,15 @@ def body_of(client: str, model: str, text: str = "Go on.", **fields: object) -> 
     return msgspec.json.encode({"model": model, "max_tokens": 9, **response, **fields})
 
 
-def willing(rig: Rig, upstream: str) -> None:
-    rig.plays(upstream, Answer(SPEAKERS[upstream].whole(CASES["text"].meant), content_type="application/json"))
+def script_text(rig: Rig, upstream: str) -> None:
+    rig.plays(
+        upstream, Answer(ENCODERS[upstream].encode_whole(CASES["text"].scripted), content_type="application/json")
+    )
 
 
 def asks(rig: Rig, client: str, upstream: str, body: bytes, *fields: str) -> tuple[Answered, float]:
     """The answer, and the seconds of CPU that it cost this process: a busy machine does not lengthen them."""
-    willing(rig, upstream)
+    script_text(rig, upstream)
     started = time.process_time()
     answer = post(rig.gateway.port, PATHS[client], body, *fields)
     return answer, time.process_time() - started
@@ -171,7 +173,7 @@ def test_no_line_break_of_a_model_name_reaches_a_header(rig: Rig, client: str, u
 @clients
 @pytest.mark.parametrize("value", [b"a\rb", b"a\x00b", b"a\nb", b" folded\r\n more"], ids=["CR", "NUL", "LF", "fold"])
 def test_a_control_character_in_a_header_is_refused(rig: Rig, client: str, value: bytes) -> None:
-    willing(rig, "chat")
+    script_text(rig, "chat")
     data = request_bytes(PATHS[client], body_of(client, "chat/m"), "anthropic-beta: @")
     answer = ask(rig.gateway.port, data.replace(b"@", value, 1))
     assert answer.status == 400

@@ -6,8 +6,8 @@ import pytest
 from google import genai
 
 from e2e.cases import BROKEN, CASES, PHOTO, PICTURE, WORDS, pictures_in, request_for, request_with_pictures
-from e2e.meaning import Meant, Say, sayable
-from e2e.rig import CLIENTS, CROSSED, SPEAKERS, UPSTREAMS, Rig
+from e2e.rig import CLIENTS, CROSSED, ENCODERS, UPSTREAMS, Rig
+from e2e.scripted_replies import ScriptedReply, Text, limit_to_protocol
 from e2e.sdk_replies import Broke, Halted, SdkReply
 from e2e.sdk_replies_gemini import STREAMS, WHOLE, expect_for
 from fakes.upstream import Answer, End
@@ -25,12 +25,12 @@ upstreams = pytest.mark.parametrize("upstream", UPSTREAMS)
 cuts = pytest.mark.parametrize("cut", CUTS)
 
 
-def make_stream_answer(upstream: str, meant: Meant, cut: str, end: End = End.CLEAN) -> Answer:
-    return Answer(SPEAKERS[upstream].stream(sayable(meant, upstream)), cut=CUTS[cut], end=end)
+def make_stream_answer(upstream: str, scripted: ScriptedReply, cut: str, end: End = End.CLEAN) -> Answer:
+    return Answer(ENCODERS[upstream].encode_stream(limit_to_protocol(scripted, upstream)), cut=CUTS[cut], end=end)
 
 
-def whole(upstream: str, meant: Meant) -> Answer:
-    body = SPEAKERS[upstream].whole(sayable(meant, upstream))
+def whole(upstream: str, scripted: ScriptedReply) -> Answer:
+    body = ENCODERS[upstream].encode_whole(limit_to_protocol(scripted, upstream))
     return Answer(body, content_type="application/json", chunked=False)
 
 
@@ -38,10 +38,10 @@ def whole(upstream: str, meant: Meant) -> Answer:
 @upstreams
 @pytest.mark.parametrize("case", CASES)
 def test_a_whole_reply_arrives_unchanged_in_meaning(rig: Rig, client: str, upstream: str, case: str) -> None:
-    meant = CASES[case].meant
-    rig.plays(upstream, whole(upstream, meant))
+    scripted = CASES[case].scripted
+    rig.plays(upstream, whole(upstream, scripted))
     reply = WHOLE[client](rig.sdk, request_for(client, rig.model(upstream), CASES[case]))
-    assert reply == expect_for(client, upstream, meant)
+    assert reply == expect_for(client, upstream, scripted)
 
 
 @clients
@@ -49,11 +49,11 @@ def test_a_whole_reply_arrives_unchanged_in_meaning(rig: Rig, client: str, upstr
 @cuts
 @pytest.mark.parametrize("case", CASES)
 def test_a_stream_arrives_unchanged_in_meaning(rig: Rig, client: str, upstream: str, case: str, cut: str) -> None:
-    meant = CASES[case].meant
-    rig.plays(upstream, make_stream_answer(upstream, meant, cut))
+    scripted = CASES[case].scripted
+    rig.plays(upstream, make_stream_answer(upstream, scripted, cut))
     for listen in STREAMS[client]:
         reply = listen(rig.sdk, request_for(client, rig.model(upstream), CASES[case]))
-        expected = expect_for(client, upstream, meant)
+        expected = expect_for(client, upstream, scripted)
         assert reply == (Halted(expected.text, expected.stop) if isinstance(reply, Halted) else expected)
 
 
@@ -65,13 +65,13 @@ def test_a_stream_arrives_unchanged_in_meaning(rig: Rig, client: str, upstream: 
 def test_a_broken_stream_never_ends_cleanly(
     rig: Rig, client: str, upstream: str, case: str, cut: str, end: End
 ) -> None:
-    meant = BROKEN[case]
-    rig.plays(upstream, make_stream_answer(upstream, meant, cut, end))
+    scripted = BROKEN[case]
+    rig.plays(upstream, make_stream_answer(upstream, scripted, cut, end))
     for listen in STREAMS[client]:
         reply = listen(rig.sdk, request_for(client, rig.model(upstream)))
         assert isinstance(reply, Broke), reply
         assert isinstance(reply.error, ERRORS[client])
-        assert reply.text == "".join(part.text for part in meant.parts if isinstance(part, Say))
+        assert reply.text == "".join(part.text for part in scripted.parts if isinstance(part, Text))
         if case == "an error in mid-stream":
             assert "The engine overheated." in str(reply.error)
 
@@ -80,34 +80,34 @@ def test_a_broken_stream_never_ends_cleanly(
 @upstreams
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_images_reach_the_upstream_in_its_own_shape(rig: Rig, client: str, upstream: str, stream: bool) -> None:
-    meant = CASES["text"].meant
+    scripted = CASES["text"].scripted
     fake = rig.plays(
-        upstream, make_stream_answer(upstream, meant, "in one piece") if stream else whole(upstream, meant)
+        upstream, make_stream_answer(upstream, scripted, "in one piece") if stream else whole(upstream, scripted)
     )
     listen = STREAMS[client][0] if stream else WHOLE[client]
-    assert listen(rig.sdk, request_with_pictures(client, rig.model(upstream))) == expect_for(client, upstream, meant)
+    assert listen(rig.sdk, request_with_pictures(client, rig.model(upstream))) == expect_for(client, upstream, scripted)
     assert pictures_in(upstream, fake.calls[-1].json) == [PICTURE, PHOTO]
 
 
 @clients
 @cuts
 def test_a_chat_stream_that_finished_needs_no_done(rig: Rig, client: str, cut: str) -> None:
-    meant = CASES["one tool call"].meant
-    sent = SPEAKERS["chat"].stream(meant).removesuffix(b"data: [DONE]\n\n")
+    scripted = CASES["one tool call"].scripted
+    sent = ENCODERS["chat"].encode_stream(scripted).removesuffix(b"data: [DONE]\n\n")
     rig.plays("chat", Answer(sent, cut=CUTS[cut]))
     for listen in STREAMS[client]:
-        assert listen(rig.sdk, request_for(client, rig.model("chat"))) == expect_for(client, "chat", meant)
+        assert listen(rig.sdk, request_for(client, rig.model("chat"))) == expect_for(client, "chat", scripted)
 
 
 @pytest.mark.parametrize("client", ["responses", "messages"])
 @cuts
 def test_a_chat_stream_that_finished_is_whole_though_its_connection_breaks(rig: Rig, client: str, cut: str) -> None:
-    meant = CASES["one tool call"].meant
-    sent = SPEAKERS["chat"].stream(meant)
+    scripted = CASES["one tool call"].scripted
+    sent = ENCODERS["chat"].encode_stream(scripted)
     rig.plays("chat", Answer(sent[: sent.index(b'"choices":[]')], cut=CUTS[cut], end=End.CUT))  # in its counts
     for listen in STREAMS[client]:
         reply = listen(rig.sdk, request_for(client, rig.model("chat")))
-        expected = expect_for(client, "chat", meant)
+        expected = expect_for(client, "chat", scripted)
         assert isinstance(reply, SdkReply), reply
         assert (reply.calls, reply.stop) == (expected.calls, expected.stop)
 
@@ -115,7 +115,7 @@ def test_a_chat_stream_that_finished_is_whole_though_its_connection_breaks(rig: 
 @clients
 @cuts
 def test_a_message_without_its_stop_event_is_not_whole(rig: Rig, client: str, cut: str) -> None:
-    sent = SPEAKERS["messages"].stream(CASES["text"].meant)
+    sent = ENCODERS["messages"].encode_stream(CASES["text"].scripted)
     rig.plays("messages", Answer(sent[: sent.index(b"event: message_stop")], cut=CUTS[cut]))
     for listen in STREAMS[client]:
         reply = listen(rig.sdk, request_for(client, rig.model("messages")))
@@ -126,16 +126,16 @@ def test_a_message_without_its_stop_event_is_not_whole(rig: Rig, client: str, cu
 @clients
 @upstreams
 def test_a_whole_answer_to_a_stream_request_is_streamed(rig: Rig, client: str, upstream: str) -> None:
-    meant = CASES["parallel interleaved tool calls"].meant
-    rig.plays(upstream, whole(upstream, meant))
+    scripted = CASES["parallel interleaved tool calls"].scripted
+    rig.plays(upstream, whole(upstream, scripted))
     for listen in STREAMS[client]:
         reply = listen(rig.sdk, request_for(client, rig.model(upstream), CASES["one tool call"]))
-        assert reply == expect_for(client, upstream, meant)
+        assert reply == expect_for(client, upstream, scripted)
 
 
 @pytest.mark.parametrize(("client", "upstream"), CROSSED)
 def test_a_streamed_answer_to_a_whole_request_is_sent_whole(rig: Rig, client: str, upstream: str) -> None:
-    meant = CASES["parallel interleaved tool calls"].meant
-    rig.plays(upstream, make_stream_answer(upstream, meant, "in one piece"))
+    scripted = CASES["parallel interleaved tool calls"].scripted
+    rig.plays(upstream, make_stream_answer(upstream, scripted, "in one piece"))
     reply = WHOLE[client](rig.sdk, request_for(client, rig.model(upstream), CASES["one tool call"]))
-    assert reply == expect_for(client, upstream, meant)
+    assert reply == expect_for(client, upstream, scripted)

@@ -9,25 +9,25 @@ from pydantic import BaseModel
 
 from dragoman.hub.opaque import Form, Opaque, encode_envelope
 from e2e.cases import CASES, request_for
-from e2e.meaning import CallTool, Meant, Say, Stop, Think
 from e2e.raw_http import post
-from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, Rig
+from e2e.rig import ENCODERS, PATHS, PROTOCOLS, Rig
+from e2e.scripted_replies import ScriptedReply, Stop, Text, Thinking, ToolCall
 from fakes.upstream import Answer
 from wire_json import JsonObject
 
-CALL = CallTool("call_a1", "weather", '{"city":"Ulm"}')
-MEANT = {
-    "signed": Meant((Think("Weigh it 漢字 up.\n", "c2VhbC1vbmU="), Say("Yes."), CALL), Stop.TOOL),
-    "hidden": Meant((Think("", "aGlkZGVuLXNlYWw="), Say("Yes."), CALL), Stop.TOOL),
-    "signed and hidden": Meant(
-        (Think("First.", "c2lnbmVkLW9uZQ=="), Think("", "aGlkZGVuLXR3bw=="), Say("Yes."), CALL), Stop.TOOL
+CALL = ToolCall("call_a1", "weather", '{"city":"Ulm"}')
+SCRIPTED = {
+    "signed": ScriptedReply((Thinking("Weigh it 漢字 up.\n", "c2VhbC1vbmU="), Text("Yes."), CALL), Stop.TOOL),
+    "hidden": ScriptedReply((Thinking("", "aGlkZGVuLXNlYWw="), Text("Yes."), CALL), Stop.TOOL),
+    "signed and hidden": ScriptedReply(
+        (Thinking("First.", "c2lnbmVkLW9uZQ=="), Thinking("", "aGlkZGVuLXR3bw=="), Text("Yes."), CALL), Stop.TOOL
     ),
 }
 CROSSED = [(client, upstream) for client in PROTOCOLS for upstream in PROTOCOLS if client != upstream]
 
 crossed = pytest.mark.parametrize(("client", "upstream"), CROSSED)
 modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-cases = pytest.mark.parametrize("case", MEANT)
+cases = pytest.mark.parametrize("case", SCRIPTED)
 
 
 def chat_turns(rig: Rig, request: JsonObject, stream: bool) -> list[JsonObject]:
@@ -78,11 +78,15 @@ TURNS: dict[str, Callable[[Rig, JsonObject, bool], list[JsonObject]]] = {
 
 
 def first_turns(
-    rig: Rig, client: str, upstream: str, meant: Meant, stream: bool
+    rig: Rig, client: str, upstream: str, scripted: ScriptedReply, stream: bool
 ) -> tuple[JsonObject, list[JsonObject]]:
     """Have the upstream think and call a tool; return the client's request, and what it appends to its history."""
-    speak = SPEAKERS[upstream]
-    answer = Answer(speak.stream(meant)) if stream else Answer(speak.whole(meant), content_type="application/json")
+    encoder = ENCODERS[upstream]
+    answer = (
+        Answer(encoder.encode_stream(scripted))
+        if stream
+        else Answer(encoder.encode_whole(scripted), content_type="application/json")
+    )
     rig.plays(upstream, answer)
     request = request_for(client, rig.model(upstream), CASES["sealed reasoning"])
     return request, TURNS[client](rig, request, stream)
@@ -92,7 +96,7 @@ def ask_again(
     rig: Rig, client: str, upstream: str, request: JsonObject, turns: list[JsonObject], *refusals: Answer
 ) -> JsonObject:
     """Send the history, and return the last request that the upstream got."""
-    agrees = Answer(SPEAKERS[upstream].whole(CASES["text"].meant), content_type="application/json")
+    agrees = Answer(ENCODERS[upstream].encode_whole(CASES["text"].scripted), content_type="application/json")
     fake = rig.plays(upstream, *refusals, agrees)
     field = "input" if client == "responses" else "messages"
     again: JsonObject = {**request, "model": rig.model(upstream), field: [*request[field], *turns]}
@@ -129,10 +133,12 @@ def thoughts_in(upstream: str, body: JsonObject) -> list[tuple[str, str]]:
 def test_opaque_reasoning_returns_to_its_issuer_byte_for_byte(
     rig: Rig, client: str, upstream: str, stream: bool, case: str
 ) -> None:
-    meant = MEANT[case]
-    request, turns = first_turns(rig, client, upstream, meant, stream)
+    scripted = SCRIPTED[case]
+    request, turns = first_turns(rig, client, upstream, scripted, stream)
     body = ask_again(rig, client, upstream, request, turns)
-    assert thoughts_in(upstream, body) == [(part.text, part.seal) for part in meant.parts if isinstance(part, Think)]
+    assert thoughts_in(upstream, body) == [
+        (part.text, part.seal) for part in scripted.parts if isinstance(part, Thinking)
+    ]
 
 
 @crossed
@@ -141,9 +147,9 @@ def test_opaque_reasoning_returns_to_its_issuer_byte_for_byte(
 def test_another_issuer_gets_none_of_it_and_the_loss_is_noted(
     rig: Rig, client: str, upstream: str, stream: bool, case: str
 ) -> None:
-    meant = MEANT[case]
-    request, turns = first_turns(rig, client, upstream, meant, stream)
-    seals = [part.seal for part in meant.parts if isinstance(part, Think)]
+    scripted = SCRIPTED[case]
+    request, turns = first_turns(rig, client, upstream, scripted, stream)
+    seals = [part.seal for part in scripted.parts if isinstance(part, Thinking)]
     for other in PROTOCOLS:
         if other == upstream:
             continue
@@ -170,7 +176,7 @@ def is_a_thought(client: str, path: str) -> bool:
 def test_thoughts_that_their_issuer_does_not_take_back_are_left_out_in_a_second_try(
     rig: Rig, client: str, why: str
 ) -> None:
-    request, turns = first_turns(rig, client, "messages", MEANT["signed"], False)
+    request, turns = first_turns(rig, client, "messages", SCRIPTED["signed"], False)
     response = {"type": "error", "error": {"type": "invalid_request_error", "message": why}}
     refusal = Answer(msgspec.json.encode(response), status=400, content_type="application/json")
     body = ask_again(rig, client, "messages", request, turns, refusal)
@@ -182,7 +188,7 @@ def test_thoughts_that_their_issuer_does_not_take_back_are_left_out_in_a_second_
 
 @pytest.mark.parametrize("client", ["chat", "responses"])
 def test_thoughts_of_another_conversation_are_left_to_their_issuer_in_a_second_try(rig: Rig, client: str) -> None:
-    request, turns = first_turns(rig, client, "messages", MEANT["signed"], False)
+    request, turns = first_turns(rig, client, "messages", SCRIPTED["signed"], False)
     why = "messages.1.content.0: `thinking` block is bound to a different conversation"
     response = {"type": "error", "error": {"type": "invalid_request_error", "message": why}}
     refusal = Answer(msgspec.json.encode(response), status=400, content_type="application/json")
@@ -196,7 +202,7 @@ def test_thoughts_of_another_conversation_are_left_to_their_issuer_in_a_second_t
 
 def test_a_foreign_envelope_is_taken_out_of_a_conversation_of_the_same_protocol(rig: Rig) -> None:
     """A Messages client that was answered by a Responses upstream continues with a Messages upstream."""
-    request, turns = first_turns(rig, "messages", "responses", MEANT["signed"], False)
+    request, turns = first_turns(rig, "messages", "responses", SCRIPTED["signed"], False)
     body = ask_again(rig, "messages", "messages", request, turns)
     blocks = [block["type"] for block in body["messages"][1]["content"]]
     assert blocks == ["text", "tool_use"]
@@ -240,7 +246,9 @@ def test_a_broken_envelope_is_never_passed_on(rig: Rig, client: str, upstream: s
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_words_about_envelopes_are_no_envelope(rig: Rig, protocol: str) -> None:
     """A body that only mentions envelopes passes through unread."""
-    fake = rig.plays(protocol, Answer(SPEAKERS[protocol].whole(CASES["text"].meant), content_type="application/json"))
+    fake = rig.plays(
+        protocol, Answer(ENCODERS[protocol].encode_whole(CASES["text"].scripted), content_type="application/json")
+    )
     words = b'[{"role":"user","content":"What does dgm1.AAAA mean?"}]'
     body = b'{"odd" :1,"model":"%b/m","max_tokens":9,"messages":%b,"input":%b}' % (protocol.encode(), words, words)
     assert post(rig.gateway.port, PATHS[protocol], body).status == 200

@@ -11,12 +11,12 @@ from dragoman.hub.usage import Source
 from e2e.cases import CASES, request_for
 from e2e.faults import FAULTS, refusal
 from e2e.raw_http import dial, post, request_bytes
-from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, Rig, run_rig
+from e2e.rig import ENCODERS, PATHS, PROTOCOLS, Rig, run_rig
 from e2e.sdk_replies import STREAMS, WHOLE
 from fakes.upstream import Answer, End
 from wire_json import JsonObject
 
-COUNTED = CASES["cached and reasoning tokens"].meant
+COUNTED = CASES["cached and reasoning tokens"].scripted
 
 clients = pytest.mark.parametrize("client", PROTOCOLS)
 upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
@@ -43,7 +43,7 @@ def assert_counted(outcome: Outcome, upstream: str) -> None:
 @clients
 @upstreams
 def test_a_whole_reply_is_counted_as_reported(rig: Rig, client: str, upstream: str) -> None:
-    rig.plays(upstream, Answer(SPEAKERS[upstream].whole(COUNTED), content_type="application/json"))
+    rig.plays(upstream, Answer(ENCODERS[upstream].encode_whole(COUNTED), content_type="application/json"))
     WHOLE[client](rig.sdk, request_for(client, rig.model(upstream)))
     outcome = rig.gateway.outcome(rig.sdk.headers["x-request-id"])
     assert_counted(outcome, upstream)
@@ -53,7 +53,7 @@ def test_a_whole_reply_is_counted_as_reported(rig: Rig, client: str, upstream: s
 @clients
 @upstreams
 def test_a_stream_is_counted_as_reported(rig: Rig, client: str, upstream: str) -> None:
-    rig.plays(upstream, Answer(SPEAKERS[upstream].stream(COUNTED)))
+    rig.plays(upstream, Answer(ENCODERS[upstream].encode_stream(COUNTED)))
     STREAMS[client][0](rig.sdk, request_for(client, rig.model(upstream)))
     outcome = rig.gateway.outcome(rig.sdk.headers["x-request-id"])
     assert_counted(outcome, upstream)
@@ -102,7 +102,7 @@ def test_a_request_with_a_wrong_key_belongs_to_no_key(rig: Rig) -> None:
 
 @upstreams
 def test_a_client_that_disconnects_has_used_what_it_received(rig: Rig, upstream: str) -> None:
-    rig.plays(upstream, Answer(SPEAKERS[upstream].stream(CASES["text"].meant)[:-150], end=End.HANG))
+    rig.plays(upstream, Answer(ENCODERS[upstream].encode_stream(CASES["text"].scripted)[:-150], end=End.HANG))
     body = b'{"model": "%s", "stream": true, "messages": [{"role": "user", "content": "Go on."}]}'
     with dial(rig.gateway.port) as sock:
         asks = request_bytes(PATHS["chat"], body % rig.model(upstream).encode(), f"x-request-id: left-{upstream}")
@@ -158,6 +158,6 @@ def test_a_client_that_disconnects_before_the_reply_has_a_provider_in_its_outcom
 
 
 def test_an_error_in_mid_stream_is_the_outcome(rig: Rig) -> None:
-    rig.plays("messages", Answer(SPEAKERS["messages"].stream(CASES["text"].meant)[:-150], end=End.RESET))
+    rig.plays("messages", Answer(ENCODERS["messages"].encode_stream(CASES["text"].scripted)[:-150], end=End.RESET))
     STREAMS["chat"][0](rig.sdk, request_for("chat", rig.model("messages")))
     assert rig.gateway.outcome(rig.sdk.headers["x-request-id"]).outcome == "lost"

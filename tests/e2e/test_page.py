@@ -18,13 +18,13 @@ def prove(rig: Rig, client: str, upstream: str, capability: str) -> bool:
         return isinstance(STREAMS[client][0](rig.sdk, request_for(client, model)), Broke)
     case = CASES["text" if capability == IMAGES else capability]
     request = request_with_pictures(client, model) if capability == IMAGES else request_for(client, model, case)
-    expected = expect_for(client, upstream, case.meant)
-    fake = rig.plays(upstream, make_stream_answer(upstream, case.meant, "in one piece"))
+    expected = expect_for(client, upstream, case.scripted)
+    fake = rig.plays(upstream, make_stream_answer(upstream, case.scripted, "in one piece"))
     reply = STREAMS[client][0](rig.sdk, request)
     right = reply == (Halted(expected.text, expected.stop) if isinstance(reply, Halted) else expected)
     if capability == IMAGES:
         right = right and pictures_in(upstream, fake.calls[-1].json) == [PICTURE, PHOTO]
-    rig.plays(upstream, whole(upstream, case.meant))
+    rig.plays(upstream, whole(upstream, case.scripted))
     return right and WHOLE[client](rig.sdk, request) == expected
 
 

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from e2e.cases import CASES
-from e2e.meaning import Ending, Meant, Say
 from e2e.raw_http import post
-from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, Rig
+from e2e.rig import ENCODERS, PATHS, PROTOCOLS, Rig
+from e2e.scripted_replies import Ending, ScriptedReply, Text
 from fakes.upstream import Answer, End
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "passthrough"
@@ -28,15 +28,19 @@ def odd_body(protocol: str, stream: bool) -> bytes:
     return ODD_BODY % (protocol.encode(), b"true" if stream else b"false")
 
 
-def willing(protocol: str, stream: bool) -> Answer:
-    meant, speak = CASES["text"].meant, SPEAKERS[protocol]
-    return Answer(speak.stream(meant)) if stream else Answer(speak.whole(meant), content_type="application/json")
+def make_answer(protocol: str, stream: bool) -> Answer:
+    scripted, encoder = CASES["text"].scripted, ENCODERS[protocol]
+    return (
+        Answer(encoder.encode_stream(scripted))
+        if stream
+        else Answer(encoder.encode_whole(scripted), content_type="application/json")
+    )
 
 
 @protocols
 @modes
 def test_a_request_arrives_as_it_was_sent_but_for_its_model(rig: Rig, protocol: str, stream: bool) -> None:
-    fake = rig.plays(protocol, willing(protocol, stream))
+    fake = rig.plays(protocol, make_answer(protocol, stream))
     body = odd_body(protocol, stream)
     answer = post(rig.gateway.port, PATHS[protocol], body, "openai-beta: one=1, two=2", "anthropic-beta: odd-2026")
     assert answer.status == 200, answer.body
@@ -48,7 +52,7 @@ def test_a_request_arrives_as_it_was_sent_but_for_its_model(rig: Rig, protocol: 
 
 @protocols
 def test_a_query_arrives_and_the_key_in_it_does_not(rig: Rig, protocol: str) -> None:
-    fake = rig.plays(protocol, willing(protocol, False))
+    fake = rig.plays(protocol, make_answer(protocol, False))
     path = PATHS[protocol] + "?beta=true&key=dgm_fake-client-key-for-tests-only&x=a%20b"
     assert post(rig.gateway.port, path, odd_body(protocol, False), key=None).status == 200
     assert fake.calls[-1].path in (PATHS[protocol] + "?beta=true&x=a+b", PATHS[protocol] + "?beta=true&x=a%20b")
@@ -56,7 +60,7 @@ def test_a_query_arrives_and_the_key_in_it_does_not(rig: Rig, protocol: str) -> 
 
 @protocols
 def test_of_two_model_names_the_one_that_counts_is_replaced(rig: Rig, protocol: str) -> None:
-    fake = rig.plays(protocol, willing(protocol, False))
+    fake = rig.plays(protocol, make_answer(protocol, False))
     body = b'{"model":"first","model":"%b/vendor-model","input":"x","messages":[],"max_tokens":1}' % protocol.encode()
     assert post(rig.gateway.port, PATHS[protocol], body).status == 200
     assert msgspec.json.decode(fake.calls[-1].body)["model"] == "vendor-model"
@@ -80,7 +84,7 @@ def test_a_stream_arrives_as_it_was_sent(rig: Rig, protocol: str, cut: str) -> N
 @protocols
 @pytest.mark.parametrize("chunked", [False, True], ids=["with a length", "chunked"])
 def test_a_whole_reply_arrives_as_it_was_sent(rig: Rig, protocol: str, chunked: bool) -> None:
-    body = b" \r\n" + SPEAKERS[protocol].whole(CASES["Unicode"].meant).replace(b":", b" :\t", 9) + b"\n"
+    body = b" \r\n" + ENCODERS[protocol].encode_whole(CASES["Unicode"].scripted).replace(b":", b" :\t", 9) + b"\n"
     headers = (("x-ratelimit-remaining-tokens", "12"), ("request-id", "req_vendor"))
     kind = "application/json; charset=utf-8"
     rig.plays(protocol, Answer(body, headers=headers, content_type=kind, chunked=chunked, cut=7))
@@ -108,7 +112,7 @@ def test_headers_of_the_connection_and_of_other_sites_do_not_pass(rig: Rig, prot
 def test_a_truncated_stream_is_its_bytes_and_an_error_event(
     rig: Rig, protocol: str, cut: str, end: End, ragged: int
 ) -> None:
-    sent = SPEAKERS[protocol].stream(Meant((Say("It was a dark and"),), ending=Ending.NONE))
+    sent = ENCODERS[protocol].encode_stream(ScriptedReply((Text("It was a dark and"),), ending=Ending.NONE))
     sent = sent[: len(sent) - ragged]
     rig.plays(protocol, Answer(sent, cut=PIECES[cut], end=end))
     answer = post(rig.gateway.port, PATHS[protocol], odd_body(protocol, True))
@@ -122,7 +126,7 @@ def test_a_truncated_stream_is_its_bytes_and_an_error_event(
 
 @cuts
 def test_a_chat_stream_that_finished_gets_no_error_where_its_connection_breaks(rig: Rig, cut: str) -> None:
-    sent = SPEAKERS["chat"].stream(CASES["text"].meant)
+    sent = ENCODERS["chat"].encode_stream(CASES["text"].scripted)
     sent = sent[: sent.rindex(b"data:", 0, sent.index(b'"choices":[]'))]
     rig.plays("chat", Answer(sent, cut=PIECES[cut], end=End.CUT))
     assert post(rig.gateway.port, PATHS["chat"], odd_body("chat", True)).body == sent
@@ -154,13 +158,13 @@ ASSERT_ERROR = {"chat": assert_chat_error, "messages": assert_messages_error, "r
 
 
 def test_a_chat_stream_without_done_is_left_alone(rig: Rig) -> None:
-    sent = SPEAKERS["chat"].stream(CASES["text"].meant).removesuffix(b"data: [DONE]\n\n")
+    sent = ENCODERS["chat"].encode_stream(CASES["text"].scripted).removesuffix(b"data: [DONE]\n\n")
     rig.plays("chat", Answer(sent))
     assert post(rig.gateway.port, PATHS["chat"], odd_body("chat", True)).body == sent
 
 
 def test_a_message_without_its_stop_event_is_reported_as_truncated(rig: Rig) -> None:
-    whole = SPEAKERS["messages"].stream(CASES["text"].meant)
+    whole = ENCODERS["messages"].encode_stream(CASES["text"].scripted)
     sent = whole[: whole.index(b"event: message_stop")]
     rig.plays("messages", Answer(sent))
     answer = post(rig.gateway.port, PATHS["messages"], odd_body("messages", True))
@@ -169,6 +173,6 @@ def test_a_message_without_its_stop_event_is_reported_as_truncated(rig: Rig) -> 
 
 @protocols
 def test_an_error_of_the_upstream_is_not_sent_twice(rig: Rig, protocol: str) -> None:
-    sent = SPEAKERS[protocol].stream(Meant((Say("It was a dark and"),), ending=Ending.ERROR))
+    sent = ENCODERS[protocol].encode_stream(ScriptedReply((Text("It was a dark and"),), ending=Ending.ERROR))
     rig.plays(protocol, Answer(sent))
     assert post(rig.gateway.port, PATHS[protocol], odd_body(protocol, True)).body == sent

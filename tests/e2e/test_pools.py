@@ -45,7 +45,7 @@ def falls_to(rig: PoolRig, key: str) -> str:
     """Return the first message of a new conversation that goes to that key."""
     for number in range(64):
         chat(rig, f"conversation {number}")
-        if rig.keyed.taken() == [key]:
+        if rig.keyed.take_used() == [key]:
             return f"conversation {number}"
     raise AssertionError(f"none of 64 conversations falls to {key}")
 
@@ -54,17 +54,17 @@ def test_a_conversation_keeps_its_key_over_all_turns(rig: PoolRig) -> None:
     for number in range(4):
         opening = f"conversation {number}"
         chat(rig, opening)
-        (home,) = rig.keyed.taken()
+        (home,) = rig.keyed.take_used()
         for turn in range(1, 4):
             chat(rig, opening, *(["Hello", "Go on"] * turn), stream=turn % 2 == 0)
-        assert rig.keyed.taken() == [home] * 3
+        assert rig.keyed.take_used() == [home] * 3
 
 
 def test_conversations_are_spread_over_the_keys(tmp_path: Path) -> None:
     with run_pool(tmp_path, keys=keys_of(3)) as rig:
         for number in range(60):
             chat(rig, f"conversation {number}")
-        counts = Counter(rig.keyed.taken())
+        counts = Counter(rig.keyed.take_used())
     assert set(counts) == set(keys_of(3))
     assert min(counts.values()) >= 5
 
@@ -87,7 +87,7 @@ def test_a_clients_own_session_id_is_used(tmp_path: Path, own: JsonObject) -> No
             body = {"model": "up/claude-sonnet-4-5", "max_tokens": 9, "messages": [turn], **own.get("body", {})}
             headers: tuple[str, ...] = own.get("headers", ())
             assert post(rig.gateway.port, "/v1/messages", msgspec.json.encode(body), *headers).status == 200
-        assert len(set(rig.keyed.taken())) == 1
+        assert len(set(rig.keyed.take_used())) == 1
 
 
 def test_a_users_id_that_names_no_session_does_not_crowd_one_key(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_users_id_that_names_no_session_does_not_crowd_one_key(tmp_path: Path)
             turn = {"role": "user", "content": f"something else {number}"}
             body = {"model": "up/m", "max_tokens": 9, "messages": [turn], "metadata": {"user_id": "somebody"}}
             assert post(rig.gateway.port, "/v1/messages", msgspec.json.encode(body)).status == 200
-        assert len(set(rig.keyed.taken())) == 2
+        assert len(set(rig.keyed.take_used())) == 2
 
 
 def test_a_response_is_continued_by_the_credential_that_created_it(tmp_path: Path) -> None:
@@ -104,38 +104,38 @@ def test_a_response_is_continued_by_the_credential_that_created_it(tmp_path: Pat
         for number in range(5):
             body: dict[str, object] = {"model": "up/gpt-4.1", "input": f"conversation {number}"}
             answer = post(rig.gateway.port, "/v1/responses", msgspec.json.encode(body))
-            (home,) = rig.keyed.taken()
+            (home,) = rig.keyed.take_used()
             body = {
                 "model": "up/gpt-4.1",
                 "input": "Go on",
                 "previous_response_id": msgspec.json.decode(answer.body)["id"],
             }
             assert post(rig.gateway.port, "/v1/responses", msgspec.json.encode(body)).status == 200
-            assert rig.keyed.taken() == [home]
+            assert rig.keyed.take_used() == [home]
 
 
 def test_a_limited_key_is_left_at_once_and_used_again_later(rig: PoolRig) -> None:
     opening = falls_to(rig, ONE)
     rig.keyed.refusals[ONE] = error(429, "Slow down.", "rate_limit_exceeded", retry_after="200")
     outcome = chat(rig, opening, "Hello", "Go on")
-    assert rig.keyed.taken() == [ONE, TWO]
+    assert rig.keyed.take_used() == [ONE, TWO]
     assert outcome.failed_attempts == (FailedAttempt("up/gpt-4.1", "rate_limited"),)
     chat(rig, opening, "Hello", "Go on", "Hello", "And on")
     for number in range(5):
         chat(rig, f"another conversation {number}")
-    assert rig.keyed.taken() == [TWO] * 6
+    assert rig.keyed.take_used() == [TWO] * 6
     del rig.keyed.refusals[ONE]
-    rig.later(201)
+    rig.advance_clock(201)
     falls_to(rig, ONE)
     chat(rig, opening, "Hello", "Go on")
-    assert rig.keyed.taken() == [TWO], "where its cache is now"
+    assert rig.keyed.take_used() == [TWO], "where its cache is now"
 
 
 def test_a_streamed_request_is_moved_as_well(rig: PoolRig) -> None:
     opening = falls_to(rig, ONE)
     rig.keyed.refusals[ONE] = LIMITED
     chat(rig, opening, stream=True)
-    assert rig.keyed.taken() == [ONE, TWO]
+    assert rig.keyed.take_used() == [ONE, TWO]
 
 
 def test_exhausted_keys_are_each_tried_once_and_then_the_one_that_is_free_soonest(rig: PoolRig) -> None:
@@ -145,8 +145,8 @@ def test_exhausted_keys_are_each_tried_once_and_then_the_one_that_is_free_soones
         with pytest.raises(openai.RateLimitError) as caught:
             rig.sdk.openai.chat.completions.create(model="up/gpt-4.1", messages=[{"role": "user", "content": "Hi"}])
         assert caught.value.response.headers["retry-after"] == "60"
-        assert sorted(rig.keyed.taken()) in ([ONE, TWO], [TWO])
-    assert rig.keyed.taken() == []
+        assert sorted(rig.keyed.take_used()) in ([ONE, TWO], [TWO])
+    assert rig.keyed.take_used() == []
 
 
 def test_a_short_wait_is_waited_for_only_where_no_key_is_free(rig: PoolRig) -> None:
@@ -154,7 +154,7 @@ def test_a_short_wait_is_waited_for_only_where_no_key_is_free(rig: PoolRig) -> N
     rig.keyed.refusals = {ONE: LIMITED, TWO: LIMITED}
     with pytest.raises(openai.RateLimitError):
         rig.sdk.openai.chat.completions.create(model="up/gpt-4.1", messages=[{"role": "user", "content": "Hi"}])
-    assert Counter(rig.keyed.taken()) in ({ONE: 2, TWO: 2}, {ONE: 3, TWO: 1}, {ONE: 1, TWO: 3})
+    assert Counter(rig.keyed.take_used()) in ({ONE: 2, TWO: 2}, {ONE: 3, TWO: 1}, {ONE: 1, TWO: 3})
 
 
 def test_every_key_is_tried_before_the_next_target_of_a_route(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_every_key_is_tried_before_the_next_target_of_a_route(tmp_path: Path) ->
         reply_text = rig.sdk.openai.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
         assert reply_text.choices[0].message.content
         assert rig.sdk.headers["x-dragoman-route"] == "echo/echo"
-        assert sorted(rig.keyed.taken()) == keys_of(3)
+        assert sorted(rig.keyed.take_used()) == keys_of(3)
         steps = rig.gateway.outcome(rig.sdk.headers["x-request-id"]).failed_attempts
         assert [step.why for step in steps] == ["rate_limited"] * 3
 
@@ -175,14 +175,14 @@ def test_a_revoked_key_costs_one_attempt_and_is_named_without_its_value(rig: Poo
     rig.keyed.refusals[ONE] = REVOKED
     for _ in range(3):
         chat(rig, opening)
-    assert rig.keyed.taken() == [ONE, TWO, TWO, TWO]
+    assert rig.keyed.take_used() == [ONE, TWO, TWO, TWO]
     rig.keyed.refusals[TWO] = REVOKED
     with pytest.raises(openai.APIStatusError) as caught:
         rig.sdk.openai.chat.completions.create(model="up/gpt-4.1", messages=[{"role": "user", "content": "Hi"}])
     assert caught.value.status_code == 502
     assert "credential 2 of 2" in caught.value.message
     assert "sk-fake" not in caught.value.message
-    assert rig.keyed.taken() == [TWO]
+    assert rig.keyed.take_used() == [TWO]
 
 
 def test_a_log_names_the_credential_without_its_value(rig: PoolRig, caplog: pytest.LogCaptureFixture) -> None:
@@ -199,14 +199,14 @@ def test_a_rate_limit_is_reported_in_preference_to_a_revoked_key(rig: PoolRig) -
     rig.keyed.refusals = {ONE: REVOKED, TWO: error(429, "Slow down.", retry_after="70")}
     with pytest.raises(openai.RateLimitError):
         rig.sdk.openai.chat.completions.create(model="up/gpt-4.1", messages=[{"role": "user", "content": "Hi"}])
-    assert sorted(rig.keyed.taken()) == [ONE, TWO]
+    assert sorted(rig.keyed.take_used()) == [ONE, TWO]
 
 
 def test_a_key_without_the_model_hands_on_and_stays_in_use(rig: PoolRig) -> None:
     opening = falls_to(rig, ONE)
     rig.keyed.refusals[ONE] = error(404, "The model does not exist.", "model_not_found")
     chat(rig, opening)
-    assert rig.keyed.taken() == [ONE, TWO]
+    assert rig.keyed.take_used() == [ONE, TWO]
     assert rig.pool.states(rig.pool.clock()) == [MemberState("1 of 2"), MemberState("2 of 2")]
 
 
@@ -216,7 +216,7 @@ def test_failures_that_no_other_key_can_fix_are_not_retried(rig: PoolRig, status
     rig.keyed.refusals = dict.fromkeys((ONE, TWO), error(status, "No."))
     body = {"model": "up/gpt-4.1", "messages": [{"role": "user", "content": opening}]}
     assert post(rig.gateway.port, "/v1/chat/completions", msgspec.json.encode(body)).status >= 400
-    assert rig.keyed.taken() == [ONE] * (3 if status == 500 else 1)
+    assert rig.keyed.take_used() == [ONE] * (3 if status == 500 else 1)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_a_good_answer_that_used_up_its_key_starts_a_cooldown(
         body = {"model": "up/m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
         for _ in range(2):
             assert post(rig.gateway.port, path, msgspec.json.encode(body)).status == 200
-        assert sorted(rig.keyed.taken()) == [ONE, TWO]
+        assert sorted(rig.keyed.take_used()) == [ONE, TWO]
         assert all(state.reason in ("", "spent") for state in rig.pool.states(rig.pool.clock()))
 
 
@@ -250,9 +250,9 @@ def test_a_reset_that_only_the_vendors_headers_name_is_followed(rig: PoolRig) ->
     response = {"x_ratelimit_remaining_requests": "0", "x_ratelimit_reset_requests": "4m10s"}
     rig.keyed.refusals[ONE] = error(429, "Slow down.", "rate_limit_exceeded", **response)
     chat(rig, opening)
-    rig.later(60)
+    rig.advance_clock(60)
     assert {state.model for state in rig.pool.states(rig.pool.clock())} == {"", "gpt-4.1"}
-    rig.later(251)
+    rig.advance_clock(251)
     assert {state.model for state in rig.pool.states(rig.pool.clock())} == {""}
 
 
@@ -261,13 +261,13 @@ def test_a_cooldown_for_one_model_leaves_the_key_to_other_models(rig: PoolRig) -
     rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="60")
     chat(rig, opening)
     del rig.keyed.refusals[ONE]
-    rig.keyed.taken()
+    rig.keyed.take_used()
     body = {"model": "up/gpt-4.1-mini", "messages": [{"role": "user", "content": "conversation of another model"}]}
     request = Counter[str]()
     for number in range(20):
         body["messages"] = [{"role": "user", "content": f"conversation {number} of another model"}]
         post(rig.gateway.port, "/v1/chat/completions", msgspec.json.encode(body))
-        request.update(rig.keyed.taken())
+        request.update(rig.keyed.take_used())
     assert request[ONE] > 0
 
 
@@ -276,42 +276,42 @@ def test_a_key_that_is_free_soon_is_not_hidden_by_one_that_is_used_up_for_days(r
     opening = falls_to(rig, ONE)
     rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="120")
     chat(rig, opening)
-    rig.keyed.taken()
+    rig.keyed.take_used()
     rig.keyed.refusals[TWO] = error(429, "Used up.", "insufficient_quota", retry_after="360000")
     body = msgspec.json.encode({"model": "up/gpt-4.1", "messages": [{"role": "user", "content": opening}]})
     response = post(rig.gateway.port, "/v1/chat/completions", body)
-    assert (response.status, rig.keyed.taken()) == (429, [TWO])
+    assert (response.status, rig.keyed.take_used()) == (429, [TWO])
     assert 60 <= float(str(response.get("retry-after"))) <= 120
     assert response.get("x-should-retry") != "false"
     rig.keyed.refusals.clear()
-    rig.later(121)
+    rig.advance_clock(121)
     chat(rig, opening)
-    assert rig.keyed.taken() == [ONE]
+    assert rig.keyed.take_used() == [ONE]
 
 
 def test_an_edit_keeps_what_is_known_of_the_keys_that_stay(rig: PoolRig) -> None:
     opening = falls_to(rig, ONE)
     rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="200")
     chat(rig, opening)
-    assert rig.keyed.taken() == [ONE, TWO]
+    assert rig.keyed.take_used() == [ONE, TWO]
     keys = ["sk-fake-key-new", TWO, ONE]
     rig.gateway.adopt(QUICK + make_section("chat", rig.upstream.url, keys))
     chat(rig, opening, "Hello", "Go on")
-    assert rig.keyed.taken() == [TWO]
+    assert rig.keyed.take_used() == [TWO]
     for number in range(30):
         chat(rig, f"conversation {number} after the edit")
-    assert set(rig.keyed.taken()) == {"sk-fake-key-new", TWO}
+    assert set(rig.keyed.take_used()) == {"sk-fake-key-new", TWO}
     rig.gateway.adopt(QUICK + make_section("chat", rig.upstream.url, [ONE]))
     del rig.keyed.refusals[ONE]
     chat(rig, opening)
-    assert rig.keyed.taken() == [ONE]
+    assert rig.keyed.take_used() == [ONE]
 
 
 def test_a_variable_that_is_not_set_is_one_key_less(tmp_path: Path) -> None:
     with run_pool(tmp_path, keys=["env:NOT_SET_HERE", TWO]) as rig:
         for number in range(8):
             chat(rig, f"conversation {number}")
-        assert rig.keyed.taken() == [TWO] * 8
+        assert rig.keyed.take_used() == [TWO] * 8
         rig.keyed.refusals[TWO] = REVOKED
         with pytest.raises(openai.APIStatusError) as caught:
             rig.sdk.openai.chat.completions.create(model="up/gpt-4.1", messages=[{"role": "user", "content": "Hi"}])
@@ -326,9 +326,9 @@ def test_tokens_are_counted_with_a_key_that_is_free(tmp_path: Path) -> None:
             turn = {"role": "user", "content": f"conversation {number}"}
             body = {**request, "max_tokens": 9, "messages": [turn]}
             assert post(rig.gateway.port, "/v1/messages", msgspec.json.encode(body)).status == 200
-        rig.keyed.taken()
+        rig.keyed.take_used()
         post(rig.gateway.port, "/v1/messages/count_tokens", msgspec.json.encode(request))
-        assert rig.keyed.taken() == [TWO]
+        assert rig.keyed.take_used() == [TWO]
 
 
 def test_a_list_of_one_key_is_no_pool(tmp_path: Path) -> None:
@@ -361,7 +361,7 @@ def test_reasoning_that_another_account_cannot_read_is_left_out_once(tmp_path: P
         body = {"model": "up/gpt-5", "input": items, "store": False}
         answer = post(rig.gateway.port, "/v1/responses", msgspec.json.encode(body), "x-dragoman-explain: 1")
         assert answer.status == 200, answer.body
-        seen = rig.keyed.taken()
+        seen = rig.keyed.take_used()
         assert (seen[0], len(seen)) == ("sealed", 2)
         losses = msgspec.json.decode(answer.get("x-dragoman-loss-detail") or "[]")
         assert ("/input/1", "dropped") in [(loss["path"], loss["how"]) for loss in losses]
@@ -374,7 +374,7 @@ def test_a_messages_client_gets_a_limit_in_its_own_error_format(tmp_path: Path) 
             rig.sdk.anthropic.messages.create(
                 model="up/claude-sonnet-4-5", max_tokens=9, messages=[{"role": "user", "content": "Hi"}]
             )
-        assert sorted(rig.keyed.taken()) == [ONE, TWO]
+        assert sorted(rig.keyed.take_used()) == [ONE, TWO]
 
 
 def test_many_at_once_lose_nothing_when_a_key_is_limited(tmp_path: Path) -> None:
@@ -383,7 +383,7 @@ def test_many_at_once_lose_nothing_when_a_key_is_limited(tmp_path: Path) -> None
         rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="90")
         with ThreadPoolExecutor(12) as threads:
             outcomes = list(threads.map(lambda number: chat(rig, f"conversation {number}"), range(48)))
-        seen = Counter(rig.keyed.taken())
+        seen = Counter(rig.keyed.take_used())
         assert seen[TWO] == 48
         assert seen[ONE] == sum(len(outcome.failed_attempts) for outcome in outcomes)
         assert 1 <= seen[ONE] <= 12, "whoever came after the first refusal knew of it"

@@ -11,9 +11,9 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from e2e import speak_chat
-from e2e.meaning import Meant, Say
+from e2e import encode_chat
 from e2e.raw_http import post
+from e2e.scripted_replies import ScriptedReply, Text
 from fakes.certificate import server_context
 from fakes.proxies import FakeProxy, http, socks5
 from fakes.raw import Hold, RawServer, Request
@@ -21,7 +21,7 @@ from gateway import running
 
 T = TypeVar("T")
 
-REPLY = speak_chat.whole(Meant((Say("Through the proxy."),)))
+REPLY = encode_chat.encode_whole(ScriptedReply((Text("Through the proxy."),)))
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(REPLY) + REPLY
 SCRIPT = (*(Request(), ANSWER) * 5, Hold())
 BASIC = b"Basic " + base64.b64encode(b"me:fake-password")

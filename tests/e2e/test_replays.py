@@ -47,7 +47,7 @@ class Kept:
         self._gateway = gateway
         self._seen: set[Path] = set()
 
-    def fresh(self, count: int) -> list[Capture]:
+    def take_new(self, count: int) -> list[Capture]:
         wait_for(lambda: self._gateway.app.gateway.captures.counts.written >= len(self._seen) + count)
         files = [file for file in self._captures.files() if file not in self._seen]
         self._seen.update(files)
@@ -89,11 +89,11 @@ def kiro(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KiroRig, Ke
 def test_a_reply_replays_the_same(rig: tuple[Rig, Kept], client: str, upstream: str, case: str) -> None:
     shared, kept = rig
     request = request_for(client, shared.model(upstream), CASES[case])
-    shared.plays(upstream, whole(upstream, CASES[case].meant))
+    shared.plays(upstream, whole(upstream, CASES[case].scripted))
     WHOLE[client](shared.sdk, request)
-    shared.plays(upstream, make_stream_answer(upstream, CASES[case].meant, "in pieces of seven"))
+    shared.plays(upstream, make_stream_answer(upstream, CASES[case].scripted, "in pieces of seven"))
     STREAMS[client][-1](shared.sdk, request)
-    assert_same(kept.fresh(2))
+    assert_same(kept.take_new(2))
 
 
 @clients
@@ -101,10 +101,10 @@ def test_a_reply_replays_the_same(rig: tuple[Rig, Kept], client: str, upstream: 
 @pytest.mark.parametrize("end", [End.CLEAN, End.CUT], ids=["body ended", "connection closed"])
 def test_a_broken_stream_replays_the_same(rig: tuple[Rig, Kept], client: str, upstream: str, end: End) -> None:
     shared, kept = rig
-    for meant in BROKEN.values():
-        shared.plays(upstream, make_stream_answer(upstream, meant, "in one piece", end))
+    for scripted in BROKEN.values():
+        shared.plays(upstream, make_stream_answer(upstream, scripted, "in one piece", end))
         STREAMS[client][0](shared.sdk, request_for(client, shared.model(upstream)))
-    captures = kept.fresh(len(BROKEN))
+    captures = kept.take_new(len(BROKEN))
     assert all(summarize(capture).outcome != "ok" for capture in captures)
     assert_same(captures)
 
@@ -117,7 +117,7 @@ def test_errors_and_broken_connections_replay_the_same(rig: tuple[Rig, Kept], cl
     for answer in answers:
         shared.plays(upstream, answer)
         STREAMS[client][0](shared.sdk, request_for(client, shared.model(upstream)))
-    captures = kept.fresh(len(answers))
+    captures = kept.take_new(len(answers))
     assert all(summarize(capture).outcome != "ok" for capture in captures)
     assert_same(captures)
 
@@ -130,7 +130,7 @@ def test_a_request_that_reached_no_upstream_replays_the_same(rig: tuple[Rig, Kep
             WHOLE[client](shared.sdk, request_for(client, model))
     with pytest.raises((anthropic.BadRequestError, openai.BadRequestError)):
         WHOLE[client](shared.sdk, request_for(client, shared.model("chat")) | {"extra_body": {"stream": "yes"}})
-    captures = kept.fresh(3)
+    captures = kept.take_new(3)
     assert [len(capture.upstream_requests) for capture in captures] == [0, 0, 0]
     assert_same(captures)
 
@@ -156,7 +156,7 @@ def test_a_kiro_reply_replays_the_same(kiro: tuple[KiroRig, Kept], client: str, 
     for listen in (WHOLE[client], *STREAMS[client]):
         with suppress(anthropic.APIError, openai.APIError):
             listen(shared.sdk, request_for(client, MODEL, CASES["one tool call"]))
-    assert_same(kept.fresh(1 + len(STREAMS[client])))
+    assert_same(kept.take_new(1 + len(STREAMS[client])))
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -168,7 +168,7 @@ def test_a_completed_call_replays_the_same(kiro: tuple[KiroRig, Kept], client: s
         reply = listen(shared.sdk, request_for(client, MODEL, CASES["one tool call"]))
         assert isinstance(reply, SdkReply)
         assert [call[2] for call in reply.calls] == [{"city": "Oslo", "days": 3}]
-    captures = kept.fresh(2)
+    captures = kept.take_new(2)
     assert [capture.cut_calls for capture in captures] == [("weather",), ("weather",)]
     assert_same(captures)
 
@@ -188,7 +188,7 @@ def test_a_fetched_picture_is_not_fetched_again(tmp_path: Path, monkeypatch: pyt
         refused = post(shared.gateway.port, "/v1/chat/completions", make_linked_request(MODEL, url))
         monkeypatch.setattr("dragoman.tools.guarded_fetch.is_public", lambda address: True)
         answered = post(shared.gateway.port, "/v1/chat/completions", make_linked_request(MODEL, url))
-        captures = kept.fresh(2)
+        captures = kept.take_new(2)
     assert (refused.status, answered.status) == (400, 200)
     assert b"iVBORyBmYWtl"[:4] in captures[1].upstream_requests[0].body
     assert_same(captures)
@@ -196,13 +196,13 @@ def test_a_fetched_picture_is_not_fetched_again(tmp_path: Path, monkeypatch: pyt
 
 def test_a_pool_of_keys_is_used_in_the_same_order(tmp_path: Path) -> None:
     limited = refusal("chat", FAULTS["429"])
-    good = make_stream_answer("chat", CASES["text"].meant, "in one piece")
+    good = make_stream_answer("chat", CASES["text"].scripted, "in one piece")
     with FakeUpstream(answers=[limited, good]) as up:
         keys = provider_section("chat", up.url).replace('"sk-fake-upstream"', '["sk-fake-first", "sk-fake-second"]')
         with running(debug(tmp_path / "captures") + keys, tmp_path) as gateway:
             body = {"model": "up/m", "stream": True, "messages": [{"role": "user", "content": "Go on."}]}
             assert post(gateway.port, "/v1/chat/completions", msgspec.json.encode(body)).status == 200
-            captures = Kept(tmp_path / "captures", gateway).fresh(1)
+            captures = Kept(tmp_path / "captures", gateway).take_new(1)
     assert len(captures[0].upstream_requests) == 2
     assert "sk-fake-second" not in str(captures)
     assert_same(captures)
@@ -214,7 +214,7 @@ def test_a_count_replays_the_same(rig: tuple[Rig, Kept], status: int) -> None:
     shared.plays("messages", Answer(b'{"input_tokens": 4242}', status=status, content_type="application/json"))
     question = {"model": shared.model("messages"), "messages": [{"role": "user", "content": "How many?"}]}
     response = post(shared.gateway.port, "/v1/messages/count_tokens", msgspec.json.encode(question))
-    [capture] = kept.fresh(1)
+    [capture] = kept.take_new(1)
     assert (capture.outcome, capture.protocols, len(capture.upstream_requests)) == ("ok", "messages = messages", 1)
     assert capture.response is not None
     assert b"".join([chunk.data for chunk in capture.response.chunks]) == response.body
@@ -227,7 +227,7 @@ def test_an_estimate_of_a_long_text_and_a_count_that_is_refused_replay_the_same(
     long = {"model": shared.model("chat"), "input": "word " * 20_000}
     for body in (msgspec.json.encode(long), b'{"model": 3}'):
         post(shared.gateway.port, "/v1/responses/input_tokens", body)
-    estimated, refused = kept.fresh(2)
+    estimated, refused = kept.take_new(2)
     assert (estimated.outcome, refused.outcome) == ("ok", "bad_request")
     assert_same([estimated, refused])
 
@@ -240,7 +240,7 @@ def test_the_incomplete_end_of_codex_is_captured_as_received(tmp_path: Path, cli
         )
         codex.fake.plays(answer)
         reply = WHOLE[client](codex.sdk, request_for(client, "codex/gpt-5.5"))
-        [capture] = Kept(tmp_path / "captures", codex.gateway).fresh(1)
+        [capture] = Kept(tmp_path / "captures", codex.gateway).take_new(1)
     assert isinstance(reply, SdkReply)
     assert reply.text == "one two"
     assert raw(capture) == answer.body
@@ -251,7 +251,7 @@ def test_the_incomplete_end_of_codex_is_captured_as_received(tmp_path: Path, cli
 def test_the_changing_ids_of_copilot_are_captured_as_received(tmp_path: Path, client: str) -> None:
     with copilot_rigged(tmp_path, settings=debug(tmp_path / "captures")) as copilot:
         STREAMS[client][0](copilot.sdk, request_for(client, "copilot/gpt-5.5"))
-        [capture] = Kept(tmp_path / "captures", copilot.gateway).fresh(1)
+        [capture] = Kept(tmp_path / "captures", copilot.gateway).take_new(1)
     assert b'"item_id":"b"' in raw(capture).replace(b" ", b"")
     assert capture.response is not None
     assert b'"item_id":"b"' not in b"".join([chunk.data for chunk in capture.response.chunks])
@@ -284,7 +284,7 @@ def test_a_request_to_another_openai_path_replays_the_same(tmp_path: Path) -> No
             )
             assert ask(gateway.port, request).body == b'{"text":"Hi"}'
             assert post(gateway.port, "/v1/audio/speech", b'{"model":"up/tts","input":"x"}').body == b"RIFF" * 100
-            captures = kept.fresh(3)
+            captures = kept.take_new(3)
     assert {(capture.route, capture.client_protocol, capture.truncated) for capture in captures} == {
         ("up/e", "embeddings", ()),
         ("up/whisper", "audio/transcriptions", ()),

@@ -14,8 +14,8 @@ import pytest
 from dragoman.hub.failure import Kind
 from dragoman.hub.outcome import CLIENT_GONE, OK
 from dragoman.observers.metrics_catalogue import CATALOGUE, Family, Type
-from e2e.meaning import CallTool, Meant, Say, Stop, Tokens
-from e2e.rig import PATHS, SPEAKERS, Rig, run_rig
+from e2e.rig import ENCODERS, PATHS, Rig, run_rig
+from e2e.scripted_replies import ScriptedReply, Stop, Text, Tokens, ToolCall
 from fakes.upstream import Answer, FakeUpstream, Gate
 from gateway import KEY
 from scraping import Scrape, scrape, total, value
@@ -32,7 +32,7 @@ base_s = 0.01
 name = "either"
 to = ["chat/first", "messages/second"]
 """
-MEANT = Meant((Say("Hello there."),), tokens=Tokens(input=40, output=12, cached=8))
+SCRIPTED = ScriptedReply((Text("Hello there."),), tokens=Tokens(input=40, output=12, cached=8))
 FOUND = b'{"results":[{"url":"https://a.example/1","title":"One","content":"Text."}]}'
 BUSY = Answer(b'{"error":{"message":"busy","type":"server_error"}}', 503, "application/json")
 # What only a provider that tells of its allowances has, and what the scrape's own machine adds.
@@ -41,10 +41,10 @@ ADDED_BY_PROMETHEUS = {"job", "instance", "le"}
 
 
 def hello(upstream: str, *, stream: bool) -> Answer:
-    speaker = SPEAKERS[upstream]
+    encoder = ENCODERS[upstream]
     if stream:
-        return Answer(speaker.stream(MEANT))
-    return Answer(speaker.whole(MEANT), content_type="application/json")
+        return Answer(encoder.encode_stream(SCRIPTED))
+    return Answer(encoder.encode_whole(SCRIPTED), content_type="application/json")
 
 
 def ask(rig: Rig, client: str, model: str, *, stream: bool = False, key: str = KEY, **more: object) -> int:
@@ -98,8 +98,14 @@ def after(rig: Rig) -> Scrape:
 @pytest.fixture(scope="module")
 def after_a_search(rig: Rig, after: Scrape) -> Scrape:
     """The scrape after one more request, for which the gateway has searched."""
-    call = CallTool("call_1", "web_search", '{"query": "pandas"}')
-    rig.plays("chat", *(Answer(SPEAKERS["chat"].stream(meant)) for meant in (Meant((call,), Stop.TOOL), MEANT)))
+    call = ToolCall("call_1", "web_search", '{"query": "pandas"}')
+    rig.plays(
+        "chat",
+        *(
+            Answer(ENCODERS["chat"].encode_stream(scripted))
+            for scripted in (ScriptedReply((call,), Stop.TOOL), SCRIPTED)
+        ),
+    )
     ended = len(rig.gateway.outcomes)
     tool = {"type": "web_search_20250305", "name": "web_search"}
     assert ask(rig, "messages", "chat/vendor-model", stream=True, tools=[tool]) == 200
@@ -161,9 +167,9 @@ def test_requests_in_progress_and_versions_are_shown(after: Scrape) -> None:
 
 
 def test_a_stream_is_counted_while_it_lasts(rig: Rig, after: Scrape) -> None:
-    speaker = SPEAKERS["chat"]
+    encoder = ENCODERS["chat"]
     counted = threading.Event()
-    stream = speaker.stream(MEANT)
+    stream = encoder.encode_stream(SCRIPTED)
     rig.plays("chat", Answer(stream, gate=Gate(counted, at=len(stream))))
     before = value(scrape(rig.gateway.url), "dragoman_requests_answered_total")
     body = {"model": "chat/vendor-model", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}

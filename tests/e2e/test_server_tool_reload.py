@@ -64,7 +64,7 @@ def is_alive(process: int) -> bool:
     return True
 
 
-def found(message: Message) -> object:
+def read_results(message: Message) -> object:
     [block] = [block for block in message.content if isinstance(block, WebSearchToolResultBlock)]
     content = block.content
     return [item.url for item in content] if isinstance(content, list) else content.error_code
@@ -74,7 +74,7 @@ def search(gateway: Running) -> object:
     sdk = Sdk(gateway.url, KEY)
     try:
         with sdk.anthropic.messages.stream(**ask()) as stream:
-            return found(stream.get_final_message())
+            return read_results(stream.get_final_message())
     finally:
         sdk.close()
 

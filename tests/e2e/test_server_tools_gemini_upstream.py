@@ -11,14 +11,16 @@ from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.files import Bounds, CaptureDirectory, load_capture
 from dragoman.http.handler import replay_site
-from e2e.meaning import CallTool, Meant, Say, Stop, Tokens
+from e2e.encode_gemini import encode_stream
+from e2e.scripted_replies import ScriptedReply, Stop, Text, Tokens, ToolCall
 from e2e.search_scene import SearchScene, search_scene
-from e2e.speak_gemini import stream
 from e2e.test_server_tools import WEATHER, ask, outcomes
 from wire_json import JsonObject
 
-SEARCHES = stream(Meant((CallTool("call_1", "web_search", '{"query": "q"}'),), stop=Stop.TOOL, tokens=Tokens(10, 5)))
-ANSWERS = stream(Meant((Say("See [One](https://a.example/1)."),), tokens=Tokens(30, 7)))
+SEARCHES = encode_stream(
+    ScriptedReply((ToolCall("call_1", "web_search", '{"query": "q"}'),), stop=Stop.TOOL, tokens=Tokens(10, 5))
+)
+ANSWERS = encode_stream(ScriptedReply((Text("See [One](https://a.example/1)."),), tokens=Tokens(30, 7)))
 SEARCH: JsonObject = {"type": "web_search_20250305", "name": "web_search"}
 FETCH: JsonObject = {"type": "web_fetch_20250910", "name": "web_fetch"}
 

@@ -10,7 +10,6 @@ from openai.types.responses.response_function_web_search import ActionOpenPage, 
 from openai.types.responses.response_output_text import AnnotationURLCitation
 
 import grammar_responses
-from e2e.meaning import CallTool, Ending, Meant, Say
 from e2e.responses_tools_rig import (
     ANSWERS,
     FOUND,
@@ -24,6 +23,7 @@ from e2e.responses_tools_rig import (
     searches,
     tools_rigged,
 )
+from e2e.scripted_replies import Ending, ScriptedReply, Text, ToolCall
 from fakes.upstream import Answer, Gate
 from narrowing import expect
 from wire_json import JsonObject
@@ -143,7 +143,7 @@ def test_a_failed_search_has_the_status_failed_and_no_completed_event(scene: Sce
 
 
 def test_two_searches_of_one_round_are_two_items_in_the_order_of_the_calls(scene: Scene) -> None:
-    both = (CallTool("c1", "web_search", '{"query": "first"}'), CallTool("c2", "web_search", '{"query": "second"}'))
+    both = (ToolCall("c1", "web_search", '{"query": "first"}'), ToolCall("c2", "web_search", '{"query": "second"}'))
     scene.plays("chat", calls(*both), ANSWERS)
     _, response = scene.stream("chat")
     found = [expect(ActionSearch, item.action).query for item in searches(response)]
@@ -152,18 +152,18 @@ def test_two_searches_of_one_round_are_two_items_in_the_order_of_the_calls(scene
 
 
 def test_searches_of_two_rounds_are_two_items(scene: Scene) -> None:
-    again = calls(CallTool("call_2", "web_search", '{"query": "again"}'))
+    again = calls(ToolCall("call_2", "web_search", '{"query": "again"}'))
     scene.plays("chat", SEARCHES, again, ANSWERS)
     _, response = scene.stream("chat")
     assert [item.type for item in response.output] == ["message", "web_search_call"] * 2 + ["message"]
 
 
 def test_max_tool_calls_counts_searches_and_the_last_round_has_none(scene: Scene) -> None:
-    again = calls(CallTool("call_2", "web_search", '{"query": "again"}'))
+    again = calls(ToolCall("call_2", "web_search", '{"query": "again"}'))
     scene.plays("chat", SEARCHES, again, ANSWERS)
     _, response = scene.stream("chat", max_tool_calls=1)
     assert [item.status for item in searches(response)] == ["completed", "failed"]
-    assert [bool(request.get("tools")) for request in scene.sent("chat")] == [True, True, False]
+    assert [bool(request.get("tools")) for request in scene.list_sent("chat")] == [True, True, False]
     assert len(scene.searxng.requests) == 1
     assert scene.sdk.headers["x-dragoman-loss"] == "0"
 
@@ -175,17 +175,17 @@ def test_every_type_of_the_tool_is_run(scene: Scene, type_: str) -> None:
     scene.plays("chat", SEARCHES, ANSWERS)
     _, response = scene.stream("chat", tools=[{"type": type_}], tool_choice={"type": type_})
     assert len(searches(response)) == 1
-    first, second = scene.sent("chat")
+    first, second = scene.list_sent("chat")
     assert first["tool_choice"] == {"type": "function", "function": {"name": "web_search"}}
     assert second.get("tool_choice", "auto") == "auto"
 
 
 def test_a_client_function_of_the_same_name_is_never_taken_for_the_search(scene: Scene) -> None:
-    scene.plays("chat", calls(CallTool("call_1", "gateway_web_search", '{"query": "x"}')), ANSWERS)
+    scene.plays("chat", calls(ToolCall("call_1", "gateway_web_search", '{"query": "x"}')), ANSWERS)
     _, response = scene.stream("chat", tools=[OWN, {"type": "web_search"}])
-    assert list_offered(scene.sent("chat")[0]) == ["web_search", "gateway_web_search"]
+    assert list_offered(scene.list_sent("chat")[0]) == ["web_search", "gateway_web_search"]
     assert len(searches(response)) == 1
-    scene.plays("chat", calls(CallTool("call_1", "web_search", "{}")))
+    scene.plays("chat", calls(ToolCall("call_1", "web_search", "{}")))
     _, response = scene.stream("chat", tools=[OWN, {"type": "web_search"}])
     assert [item.type for item in response.output] == ["message", "function_call"]
     assert scene.searxng.requests == []
@@ -202,26 +202,26 @@ def test_a_client_function_of_the_same_name_is_never_taken_for_the_search(scene:
 def test_allowed_tools_and_the_name_of_the_search_move_together(
     scene: Scene, allowed: list[JsonObject], names: set[str]
 ) -> None:
-    scene.plays("responses", calls(CallTool("call_1", "gateway_web_search", '{"query": "x"}')), ANSWERS)
+    scene.plays("responses", calls(ToolCall("call_1", "gateway_web_search", '{"query": "x"}')), ANSWERS)
     choice = {"type": "allowed_tools", "mode": "required", "tools": allowed}
     scene.stream("responses", tools=[OWN, {"type": "web_search"}], tool_choice=choice)
-    first, second = (request["tool_choice"] for request in scene.sent("responses"))
+    first, second = (request["tool_choice"] for request in scene.list_sent("responses"))
     assert {tool["name"] for tool in first["tools"]} == {tool["name"] for tool in second["tools"]} == names
     assert (first["mode"], second["mode"]) == ("required", "auto")
 
 
 def test_the_last_round_names_no_tool_that_it_is_not_offered(scene: Scene) -> None:
-    again = calls(CallTool("call_2", "gateway_web_search", '{"query": "again"}'))
+    again = calls(ToolCall("call_2", "gateway_web_search", '{"query": "again"}'))
     scene.plays("responses", again, again, ANSWERS)
     choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}]}
     scene.stream("responses", tools=[OWN, {"type": "web_search"}], tool_choice=choice, max_tool_calls=1)
-    last = scene.sent("responses")[2]
+    last = scene.list_sent("responses")[2]
     assert list_offered(last) == ["web_search"]
     assert last["tool_choice"] == "none"
 
 
 def test_a_page_is_an_opened_page_and_counts_as_no_search(scene: Scene) -> None:
-    fetches = calls(CallTool("call_2", "web_fetch", '{"url": "https://a.example/1"}'))
+    fetches = calls(ToolCall("call_2", "web_fetch", '{"url": "https://a.example/1"}'))
     scene.plays("chat", SEARCHES, fetches, ANSWERS)
     events, response = scene.stream("chat", tools=[{"type": "web_search"}, {"type": "web_fetch"}])
     assert [item.action for item in searches(response)] == [
@@ -230,18 +230,18 @@ def test_a_page_is_an_opened_page_and_counts_as_no_search(scene: Scene) -> None:
     ]
     assert [event["type"] for event in events if event.get("output_index") == 3] == LIFECYCLE
     assert response.model_dump(warnings=False)["tool_usage"]["web_search"] == {"num_requests": 1}
-    assert "All of one." in scene.sent("chat")[2]["messages"][-1]["content"]
+    assert "All of one." in scene.list_sent("chat")[2]["messages"][-1]["content"]
 
 
 def test_a_page_that_the_conversation_does_not_name_is_not_opened(scene: Scene) -> None:
-    scene.plays("chat", calls(CallTool("call_1", "web_fetch", '{"url": "https://a.example/1"}')), ANSWERS)
+    scene.plays("chat", calls(ToolCall("call_1", "web_fetch", '{"url": "https://a.example/1"}')), ANSWERS)
     _, response = scene.stream("chat", tools=[{"type": "web_fetch"}])
     assert [item.status for item in searches(response)] == ["failed"]
     assert scene.searxng.requests == []
 
 
 def test_a_failure_after_the_search_ends_the_same_stream(scene: Scene) -> None:
-    broken = Meant((Say("So"),), ending=Ending.ERROR)
+    broken = ScriptedReply((Text("So"),), ending=Ending.ERROR)
     scene.plays("messages", SEARCHES, broken)
     text, error = grammar_responses.fold_broken(scene.post("messages", stream=True))
     assert text == "Let me look. So"
@@ -253,14 +253,14 @@ def test_the_context_size_decides_how_many_results_the_model_reads(scene: Scene,
     scene.plays("chat", SEARCHES, ANSWERS)
     tool = {"type": "web_search"} if size is None else {"type": "web_search", "search_context_size": size}
     scene.stream("chat", tools=[tool])
-    result = scene.sent("chat")[1]["messages"][-1]
+    result = scene.list_sent("chat")[1]["messages"][-1]
     assert result["content"].count("\nURL: ") == shown
 
 
 def test_only_allowed_domains_are_shown(scene: Scene) -> None:
     scene.plays("chat", SEARCHES, ANSWERS)
     scene.stream("chat", tools=[{"type": "web_search", "filters": {"allowed_domains": ["b.example"]}}])
-    result = scene.sent("chat")[1]["messages"][-1]["content"]
+    result = scene.list_sent("chat")[1]["messages"][-1]["content"]
     assert "https://b.example/2" in result
     assert "https://a.example/1" not in result
 

@@ -11,9 +11,9 @@ from openai.types.responses import Response
 import grammar_responses
 from clients.captured import ROOT, Captured
 from e2e.account_rig import codex_rigged
-from e2e.meaning import CallTool, Meant, Think
 from e2e.raw_http import post
 from e2e.responses_tools_rig import ANSWERS, SEARCHES, SOURCES, Scene, ask, calls, tools_rigged
+from e2e.scripted_replies import ScriptedReply, Thinking, ToolCall
 from fakes.codex import RESPONSES
 from narrowing import expect
 from wire_json import JsonObject
@@ -28,15 +28,15 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 def test_a_search_beside_a_call_of_the_client_comes_back_with_both_results(scene: Scene) -> None:
     weather = {"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {}}}
     tools = [{"type": "web_search"}, weather]
-    both = (CallTool("call_1", "web_search", '{"query": "x"}'), CallTool("call_2", "get_weather", "{}"))
+    both = (ToolCall("call_1", "web_search", '{"query": "x"}'), ToolCall("call_2", "get_weather", "{}"))
     scene.plays("chat", calls(*both))
     _, response = scene.stream("chat", tools=tools, include=[SOURCES])
     assert [item.type for item in response.output] == ["message", "web_search_call", "function_call"]
-    assert len(scene.sent("chat")) == 1
+    assert len(scene.list_sent("chat")) == 1
     scene.plays("chat", ANSWERS)
     output = {"type": "function_call_output", "call_id": "call_2", "output": "sunny"}
     scene.stream("chat", tools=tools, input=[*history(response), output])
-    _, call, *results = scene.sent("chat")[0]["messages"]
+    _, call, *results = scene.list_sent("chat")[0]["messages"]
     assert [item["function"]["name"] for item in call["tool_calls"]] == ["web_search", "get_weather"]
     assert [item["tool_call_id"] for item in results] == [item["id"] for item in call["tool_calls"]]
     assert "https://a.example/1" in results[0]["content"]
@@ -54,7 +54,7 @@ def test_an_earlier_search_is_a_call_and_its_result(scene: Scene, upstream: str,
     _, response = scene.stream(upstream, include=[SOURCES] if included else [])
     scene.plays(upstream, ANSWERS)
     scene.stream(upstream, input=[*history(response), {"role": "user", "content": "more"}])
-    request = scene.sent(upstream)[0]
+    request = scene.list_sent(upstream)[0]
     if upstream == "chat":
         _, call, result, rest, _ = request["messages"]
         assert call["content"] == "Let me look. "
@@ -75,7 +75,7 @@ def test_an_earlier_search_reaches_other_upstreams_too(scene: Scene, upstream: s
     _, response = scene.stream(upstream, include=[SOURCES])
     scene.plays(upstream, ANSWERS)
     scene.stream(upstream, input=[*history(response), {"role": "user", "content": "more"}])
-    body = json.dumps(scene.sent(upstream)[0])
+    body = json.dumps(scene.list_sent(upstream)[0])
     assert "https://a.example/1" in body
     assert '"pandas"' in body
     assert "web_search_call" not in body
@@ -83,18 +83,18 @@ def test_an_earlier_search_reaches_other_upstreams_too(scene: Scene, upstream: s
 
 def test_the_reasoning_of_each_round_stays_with_its_round(scene: Scene) -> None:
     rounds = [
-        Meant((Think(f"thought {number}", f"seal-{number}"), *meant.parts), meant.stop)
-        for number, meant in enumerate((SEARCHES, ANSWERS))
+        ScriptedReply((Thinking(f"thought {number}", f"seal-{number}"), *scripted.parts), scripted.stop)
+        for number, scripted in enumerate((SEARCHES, ANSWERS))
     ]
     scene.plays("messages", *rounds)
     _, response = scene.stream("messages", reasoning={"effort": "low"})
     kinds = [item.type for item in response.output]
     assert kinds == ["reasoning", "message", "web_search_call", "reasoning", "message"]
-    second = scene.sent("messages")[1]["messages"]
+    second = scene.list_sent("messages")[1]["messages"]
     scene.plays("messages", ANSWERS)
     more = {"role": "user", "content": "more"}
     scene.stream("messages", reasoning={"effort": "low"}, input=[*history(response), more])
-    later = scene.sent("messages")[0]["messages"]
+    later = scene.list_sent("messages")[0]["messages"]
     assert [[part["type"] for part in turn["content"]] for turn in later[1:4]] == [
         ["thinking", "text", "tool_use"],
         ["tool_result"],
@@ -107,18 +107,18 @@ def test_the_reasoning_of_each_round_stays_with_its_round(scene: Scene) -> None:
 
 def test_a_compatible_server_gets_its_own_reasoning_back_in_every_round(scene: Scene) -> None:
     rounds = [
-        Meant((Think(f"thought {number}", f"sealed-{number}"), *meant.parts), meant.stop)
-        for number, meant in enumerate((SEARCHES, ANSWERS))
+        ScriptedReply((Thinking(f"thought {number}", f"sealed-{number}"), *scripted.parts), scripted.stop)
+        for number, scripted in enumerate((SEARCHES, ANSWERS))
     ]
     scene.plays("responses", *rounds)
     included = ["reasoning.encrypted_content"]
     _, response = scene.stream("responses", include=included)
-    assert [item["type"] for item in scene.sent("responses")[1]["input"]] == [
+    assert [item["type"] for item in scene.list_sent("responses")[1]["input"]] == [
         *("message", "reasoning", "message", "function_call", "function_call_output"),
     ]
     scene.plays("responses", ANSWERS)
     scene.stream("responses", include=included, input=[*history(response), {"role": "user", "content": "more"}])
-    items = scene.sent("responses")[0]["input"]
+    items = scene.list_sent("responses")[0]["input"]
     assert [item["encrypted_content"] for item in items if item["type"] == "reasoning"] == ["sealed-0", "sealed-1"]
     kinds = [item["type"] for item in items]
     assert kinds.index("function_call_output") < len(kinds) - 1 - kinds[::-1].index("reasoning")
@@ -131,7 +131,7 @@ def test_an_earlier_search_without_the_tool_and_without_an_id_is_still_a_call(sc
     message = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Ok."}]}
     user = {"role": "user", "content": "more"}
     scene.stream("chat", tools=[], input=[user, item, message, user])
-    _, call, result, *_ = scene.sent("chat")[0]["messages"]
+    _, call, result, *_ = scene.list_sent("chat")[0]["messages"]
     assert call["tool_calls"][0]["id"] == result["tool_call_id"] != ""
 
 
@@ -147,7 +147,7 @@ def test_a_vendor_that_has_the_tool_is_sent_the_clients_bytes(scene: Scene) -> N
 def test_a_compatible_server_without_the_tool_is_offered_a_function(scene: Scene) -> None:
     scene.plays("responses", SEARCHES, ANSWERS)
     scene.stream("responses")
-    first, second = scene.sent("responses")
+    first, second = scene.list_sent("responses")
     assert [(tool["type"], tool["name"]) for tool in first["tools"]] == [("function", "web_search")]
     assert [item["type"] for item in second["input"]] == ["message", "message", "function_call", "function_call_output"]
 

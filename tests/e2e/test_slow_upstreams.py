@@ -15,9 +15,9 @@ import grammar_messages
 import grammar_responses
 from dragoman.config import load
 from e2e.cases import request_for
-from e2e.meaning import Meant, Say
 from e2e.raw_http import Answered, dial, post, request_bytes
-from e2e.rig import FEW_PAIRS, PATHS, PROTOCOLS, SPEAKERS, Rig, run_rig
+from e2e.rig import ENCODERS, FEW_PAIRS, PATHS, PROTOCOLS, Rig, run_rig
+from e2e.scripted_replies import ScriptedReply, Text
 from e2e.sdk_replies import STREAMS, Sdk, SdkReply
 from e2e.targets import Targets, run_targets
 from fakes.upstream import Answer, End, ReceivedRequest
@@ -33,7 +33,7 @@ few_pairs = pytest.mark.parametrize(("client", "upstream"), FEW_PAIRS)
 
 
 def good(kind: str) -> Answer:
-    return Answer(SPEAKERS[kind].stream(Meant((Say(REPLY),))))
+    return Answer(ENCODERS[kind].encode_stream(ScriptedReply((Text(REPLY),))))
 
 
 def test_the_defaults_are_those_of_the_contract(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from dragoman.net.inbound import ClientConnection
 from dragoman.net.outbound import STREAM_RECEIVE_BYTES, UpstreamConnection
 from e2e.cases import CASES
 from e2e.raw_http import request_bytes
-from e2e.rig import FEW_PAIRS, ONCE, PATHS, SPEAKERS, Rig, run_rig
+from e2e.rig import ENCODERS, FEW_PAIRS, ONCE, PATHS, Rig, run_rig
 from fakes.upstream import Answer
 
 MOST = 256 * 1024
@@ -34,7 +34,7 @@ def body_of(client: str, model: str) -> bytes:
 
 def split(upstream: str) -> tuple[bytes, bytes]:
     """A stream up to its first text, and that text over and over."""
-    events = SPEAKERS[upstream].stream(CASES["text"].meant).split(b"\n\n")
+    events = ENCODERS[upstream].encode_stream(CASES["text"].scripted).split(b"\n\n")
     first = next(at for at, event in enumerate(events) if b"The q" in event)
     return b"\n\n".join(events[: first + 1]) + b"\n\n", (events[first] + b"\n\n") * 200
 

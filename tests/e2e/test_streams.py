@@ -12,9 +12,9 @@ import pytest
 
 from e2e.cases import CASES, request_for
 from e2e.faults import assert_error
-from e2e.meaning import Ending, Meant, Say
 from e2e.raw_http import dial, request_bytes
-from e2e.rig import FEW_PAIRS, ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, run_rig
+from e2e.rig import ENCODERS, FEW_PAIRS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
+from e2e.scripted_replies import Ending, ScriptedReply, Text
 from e2e.sdk_replies import STREAMS, WHOLE, Broke, expect_for
 from fakes.upstream import Answer, End, FakeUpstream
 
@@ -27,7 +27,7 @@ idle_timeout_s = {idle}
 """
 PATIENCE_S = 20.0
 WORDS = "It was a dark"
-BEGUN = Meant((Say(WORDS),), ending=Ending.NONE)
+BEGUN = ScriptedReply((Text(WORDS),), ending=Ending.NONE)
 KEEP_ALIVE = {"chat": b":", "responses": b":", "messages": b"event: ping\n"}
 COMMENT = b": " + b"." * 50_000 + b"\n\n"  # long, for the SDKs are slow at short ones
 MAX_IN_FLIGHT = 32 << 20  # what the kernel's buffers of two connections may swallow, and then some
@@ -76,7 +76,7 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 def make_begun_reply(upstream: str, end: End = End.HANG) -> Answer:
     """A reply whose beginning was sent, and no more."""
-    return Answer(SPEAKERS[upstream].stream(BEGUN), end=end)
+    return Answer(ENCODERS[upstream].encode_stream(BEGUN), end=end)
 
 
 def request_of(client: str, model: str, stream: bool = True) -> bytes:
@@ -150,11 +150,11 @@ def assert_silence_passes_unaltered(begins: Rig, protocol: str) -> None:
 
 @few_pairs
 def test_keep_alives_do_not_disturb_the_sdk(lively: Rig, client: str, upstream: str) -> None:
-    meant = CASES["parallel interleaved tool calls"].meant
-    body = SPEAKERS[upstream].stream(meant)
+    scripted = CASES["parallel interleaved tool calls"].scripted
+    body = ENCODERS[upstream].encode_stream(scripted)
     lively.plays(upstream, Answer(body, cut=len(body) // 3, pause_s=0.12))
     reply = STREAMS[client][0](lively.sdk, request_for(client, lively.model(upstream), CASES["one tool call"]))
-    assert reply == expect_for(client, upstream, meant)
+    assert reply == expect_for(client, upstream, scripted)
 
 
 @few_pairs
@@ -291,18 +291,18 @@ def test_a_flood_of_comments_is_no_token(rig: Rig, client: str, upstream: str) -
 
 @few_pairs
 def test_a_flood_of_bytes_after_the_end_is_not_waited_for(begins: Rig, client: str, upstream: str) -> None:
-    meant = CASES["text"].meant
-    fake = begins.plays(upstream, Answer(COMMENT, opening=SPEAKERS[upstream].stream(meant), floods=True))
+    scripted = CASES["text"].scripted
+    fake = begins.plays(upstream, Answer(COMMENT, opening=ENCODERS[upstream].encode_stream(scripted), floods=True))
     fake.closed.clear()
     reply = STREAMS[client][0](begins.sdk, request_for(client, begins.model(upstream)))
-    assert reply == expect_for(client, upstream, meant)
+    assert reply == expect_for(client, upstream, scripted)
     wait_for_close(fake)
 
 
 def torrent(upstream: str) -> Answer:
     """The beginning of a reply once, then words without end."""
     line = LINE_OF[upstream] % (b"a" * 60_000)
-    opening = SPEAKERS[upstream].stream(BEGUN)
+    opening = ENCODERS[upstream].encode_stream(BEGUN)
     if upstream == "messages":
         opening = opening[: opening.index(b"event: content_block_stop")]
     elif upstream == "responses":

@@ -17,9 +17,9 @@ import grammar_messages
 import grammar_responses
 from e2e.cases import request_for
 from e2e.faults import OPENAI_OVERLOADED, Fault, assert_error
-from e2e.meaning import Meant, Say, Stop
 from e2e.raw_http import post
-from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, run_rig
+from e2e.rig import ENCODERS, PATHS, PROTOCOLS, run_rig
+from e2e.scripted_replies import ScriptedReply, Stop, Text
 from e2e.sdk_replies import STOPS, STREAMS, WHOLE, Broke, Halted, Sdk, SdkReply
 from e2e.targets import ROUTES, Site, Targets, run_targets
 from fakes.upstream import Answer, End, ReceivedRequest
@@ -49,17 +49,17 @@ def _all(status: int) -> dict[str, int]:
     return dict.fromkeys(PROTOCOLS, status)
 
 
-def _failing(status: int, code: str, kind: str, *headers: tuple[str, str]) -> Callable[[Site, bool], Answer]:
+def _make_failure(status: int, code: str, kind: str, *headers: tuple[str, str]) -> Callable[[Site, bool], Answer]:
     fault = Fault(status, (code, code), kind, headers=headers)
     return lambda site, streamed: site.fails(fault)
 
 
 LIMITED = ("rate_limit_exceeded", "rate_limit_error")
 TROUBLES: dict[str, Trouble] = {
-    "429, soon": Trouble(_failing(429, *LIMITED, ("retry-after-ms", "5")), ATTEMPTS, _all(429), ("1", None)),
-    "429, later": Trouble(_failing(429, *LIMITED, ("retry-after", "30")), 1, _all(429), ("30", None)),
-    "500": Trouble(_failing(500, "server_error", "api_error"), ATTEMPTS, _all(500), (None, None)),
-    "503": Trouble(_failing(503, "server_error", "overloaded_error"), ATTEMPTS, OPENAI_OVERLOADED, (None, None)),
+    "429, soon": Trouble(_make_failure(429, *LIMITED, ("retry-after-ms", "5")), ATTEMPTS, _all(429), ("1", None)),
+    "429, later": Trouble(_make_failure(429, *LIMITED, ("retry-after", "30")), 1, _all(429), ("30", None)),
+    "500": Trouble(_make_failure(500, "server_error", "api_error"), ATTEMPTS, _all(500), (None, None)),
+    "503": Trouble(_make_failure(503, "server_error", "overloaded_error"), ATTEMPTS, OPENAI_OVERLOADED, (None, None)),
     "reset before the first byte": Trouble(
         lambda site, streamed: Answer(headless=True, end=End.RESET), ATTEMPTS, _all(502), (None, None)
     ),
@@ -69,7 +69,7 @@ TROUBLES: dict[str, Trouble] = {
     "quota under a good status": Trouble(
         lambda site, streamed: site.is_out_of_quota(streamed), 1, QUOTA, (None, "false")
     ),
-    "unknown model": Trouble(_failing(404, "model_not_found", "not_found_error"), 1, _all(404), (None, None)),
+    "unknown model": Trouble(_make_failure(404, "model_not_found", "not_found_error"), 1, _all(404), (None, None)),
 }
 
 
@@ -229,7 +229,7 @@ def test_a_stalled_target_times_out_and_the_next_one_is_tried(tmp_path: Path) ->
     routes = "".join(f'[[models]]\nname = "{case.name}"\nto = {case.targets}\n' for case in STALLS)
     with run_rig(tmp_path, settings + routes) as rig, ThreadPoolExecutor(len(STALLS)) as pool:
         for kind, fake in rig.fakes.items():
-            fake.choose = stalling(kind)
+            fake.choose = stall_by_model(kind)
         sdks = [Sdk(rig.gateway.url, KEY, timeout_s=60) for _ in STALLS]
         reply = list(pool.map(lambda sdk, case: ask(sdk, case.client, case.name, case.streamed), sdks, STALLS))
         for sdk in sdks:
@@ -248,17 +248,17 @@ def test_a_stalled_target_times_out_and_the_next_one_is_tried(tmp_path: Path) ->
             assert "x-should-retry" not in sdk.headers
 
 
-def stalling(kind: str) -> Callable[[ReceivedRequest], Answer]:
+def stall_by_model(kind: str) -> Callable[[ReceivedRequest], Answer]:
     """The model's name decides whether it stalls: some send nothing, some only a head."""
-    meant, speak = Meant((Say(f"{kind} answers"),)), SPEAKERS[kind]
+    scripted, encoder = ScriptedReply((Text(f"{kind} answers"),)), ENCODERS[kind]
 
     def choose(request: ReceivedRequest) -> Answer:
         model = str(request.json["model"])
         if model.endswith("True"):
             return Answer(headless=len(model) % 2 == 0, end=End.HANG)
         if request.json.get("stream"):
-            return Answer(speak.stream(meant))
-        return Answer(speak.whole(meant), content_type="application/json")
+            return Answer(encoder.encode_stream(scripted))
+        return Answer(encoder.encode_whole(scripted), content_type="application/json")
 
     return choose
 

@@ -104,21 +104,21 @@ def test_one_key_does_not_move_another_keys_conversation_to_a_credential(tmp_pat
             gateway.settle()
             alice, bob = gateway.keys["alice"], gateway.keys["bob"]
             ask(gateway, alice, "chat", body, **headers)
-            (home,) = keyed.taken()
+            (home,) = keyed.take_used()
             others = [key for key in keys_of(8) if key != home]
             # All but one of the credentials refuse: bob's conversation moves to that one. Alice's must stay.
             limited = Answer(b'{"error":{"message":"slow down"}}', 429, "application/json", (("retry-after", "9"),))
             keyed.refusals = {key: limited for key in keys_of(8) if key != others[0]}
             ask(gateway, bob, "chat", body, **headers)
-            keyed.taken()
+            keyed.take_used()
             keyed.refusals = {}
             pool = gateway.app.gateway.runtime.providers["up"].account.pool
             assert pool is not None
             pool.clock = lambda: time.time() + 1000
             ask(gateway, alice, "chat", body, **headers)
-            assert keyed.taken() == [home]
+            assert keyed.take_used() == [home]
             ask(gateway, bob, "chat", body, **headers)
-            assert keyed.taken() == [others[0]]
+            assert keyed.take_used() == [others[0]]
 
 
 def test_a_kept_response_binds_only_the_key_that_got_it(tmp_path: Path) -> None:
@@ -133,14 +133,14 @@ def test_a_kept_response_binds_only_the_key_that_got_it(tmp_path: Path) -> None:
         with running(toml, tmp_path, stored=STORED) as gateway:
             gateway.settle()
             first = ask(gateway, gateway.keys["alice"], "responses", {"model": "up/m", "input": "Go on."})
-            (home,) = keyed.taken()
+            (home,) = keyed.take_used()
             body = {"model": "up/m", "input": "And now?", "previous_response_id": json.loads(first)["id"]}
             for number in range(12):
                 ask(gateway, gateway.keys["alice"], "responses", {**body, "prompt_cache_key": f"c-{number}"})
-                assert keyed.taken() == [home]
+                assert keyed.take_used() == [home]
                 with pytest.raises(AssertionError, match="previous_response_not_found"):
                     ask(gateway, gateway.keys["bob"], "responses", {**body, "prompt_cache_key": f"c-{number}"})
-                assert keyed.taken() == [], "bob's request is refused as if the id were unknown"
+                assert keyed.take_used() == [], "bob's request is refused as if the id were unknown"
 
 
 def picky(sent_request: ReceivedRequest) -> Answer:

@@ -60,7 +60,7 @@ class Scene:
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     with (
         FakeUpstream() as upstream,
-        FakeUpstream(intercept=lambda request: found(FOUND)) as searxng,
+        FakeUpstream(intercept=lambda request: make_json_answer(FOUND)) as searxng,
         FakeWeb() as web,
         pytest.MonkeyPatch.context() as patch,
     ):
@@ -80,7 +80,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             sdk.close()
 
 
-def found(value: object) -> Answer:
+def make_json_answer(value: object) -> Answer:
     return Answer(json.dumps(value).encode(), content_type="application/json")
 
 

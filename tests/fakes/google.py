@@ -61,10 +61,10 @@ class FakeGoogle(FakeService):
         second = parse_qs(urlsplit(request.path).query).get("pageToken") == ["two"]
         return json_answer({"models": MODELS[1:]} if second else {"models": MODELS[:1], "nextPageToken": "two"})
 
-    def _chosen(self, request: ReceivedRequest) -> Answer:
+    def _choose(self, request: ReceivedRequest) -> Answer:
         path = urlsplit(request.path).path
         if path in self.usual:
-            return super()._chosen(request)
+            return super()._choose(request)
         self.counts[path] += 1
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
         if not {bearer, request.headers.get("x-goog-api-key", "")} & self.valid:

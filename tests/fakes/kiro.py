@@ -226,9 +226,9 @@ class FakeKiro(FakeUpstream):
         used = request.json.get("refreshToken")
         if used not in self.refresh:
             return json_answer({"message": "Invalid refresh token provided"}, 400)
-        return self._renewed(str(used), profileArn=ARN)
+        return self._renew(str(used), profileArn=ARN)
 
-    def _renewed(self, used: str, **more: object) -> Answer:
+    def _renew(self, used: str, **more: object) -> Answer:
         tokens = {**self.issue(), **more}
         if self.rotates:
             self.refresh.discard(used)
@@ -244,7 +244,7 @@ class FakeKiro(FakeUpstream):
             used = str(question.get("refreshToken"))
             if used not in self.refresh:
                 return json_answer({"error": "invalid_grant", "error_description": "Invalid refresh token"}, 400)
-            return self._renewed(used)
+            return self._renew(used)
         if self.device:
             return json_answer({"error": self.device.popleft()}, 400)
         return json_answer(self.issue())

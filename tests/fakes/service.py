@@ -62,11 +62,11 @@ class FakeService(FakeUpstream):
         return [request for request in self.requests if urlsplit(request.path).path == path]
 
     def _answer(self, request: ReceivedRequest) -> Answer:
-        answer = self._chosen(request)
+        answer = self._choose(request)
         date = formatdate(time.time() + self.ahead_s, usegmt=True)
         return replace(answer, headers=(*answer.headers, ("date", date)))
 
-    def _chosen(self, request: ReceivedRequest) -> Answer:
+    def _choose(self, request: ReceivedRequest) -> Answer:
         path = urlsplit(request.path).path
         self.counts[path] += 1
         if path in self.before:

@@ -72,7 +72,7 @@ class ClientCall:
     exchange: Exchange
     call: Call
 
-    async def answered(self) -> ClientReply:
+    async def answer(self) -> ClientReply:
         await self.gateway.answer(self.exchange, self.call)
         assert self.wire.ended
         return self.wire.reply

@@ -58,11 +58,11 @@ T = TypeVar("T")
 def run(work: Coroutine[object, object, T]) -> T:
     """Run to the end; nothing in these tests may take longer than this, however busy the machine is."""
 
-    async def bounded() -> T:
+    async def run_bounded() -> T:
         async with asyncio.timeout(40):
             return await work
 
-    return asyncio.run(bounded())
+    return asyncio.run(run_bounded())
 
 
 class MemoryWire:

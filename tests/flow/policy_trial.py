@@ -48,21 +48,21 @@ class Trial:
         self.waits: list[float] = []
 
     def begin(self) -> Step:
-        return self._seen(self.policy.begin())
+        return self._note_step(self.policy.begin())
 
     def after(self, end: TurnEnd) -> Step:
-        return self._seen(self.policy.after(end))
+        return self._note_step(self.policy.after(end))
 
     def asks(self, step: Step) -> Ask:
         assert isinstance(step, Ask)
         return step
 
-    def _seen(self, step: Step) -> Step:
+    def _note_step(self, step: Step) -> Step:
         """Note a step; a wait is over at once, by a clock that shows the time after it."""
         if isinstance(step, Wait):
             self.waits.append(step.seconds)
             self.clock.now += step.seconds
-            return self._seen(self.policy.after(Waited()))
+            return self._note_step(self.policy.after(Waited()))
         if isinstance(step, Ask):
             self.requests.append(step)
         return step

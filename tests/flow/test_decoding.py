@@ -56,7 +56,7 @@ def translate(provider: Provider | None = None, body: bytes = MESSAGES) -> Trans
     return prepared
 
 
-def passing() -> Passthrough:
+def prepare_passthrough() -> Passthrough:
     prepared = run(prepare_for(make_call("chat", CHAT), make_provider()))
     assert isinstance(prepared, Passthrough)
     return prepared
@@ -83,7 +83,7 @@ def test_the_source_reads_with_the_upstreams_own_framer_and_decoder() -> None:
 
 
 def test_what_passes_unchanged_goes_through_no_stages() -> None:
-    assert make_stages(passing()) == []
+    assert make_stages(prepare_passthrough()) == []
 
 
 def test_a_translated_reply_goes_through_those_of_its_provider_and_then_ours() -> None:
@@ -106,28 +106,31 @@ def test_usage_that_was_not_reported_is_estimated_from_the_request_and_the_reply
 
 def test_a_glance_sees_the_usage_and_the_failure_of_what_passes() -> None:
     used = WHOLE.replace(b'"id":"c1"', b'"id":"c1","usage":{"prompt_tokens":7,"completion_tokens":2}')
-    assert any(isinstance(event, UsageReported) and event.usage.input == 7 for event in peek_events(passing(), used))
-    [*_, last] = peek_events(passing(), b'{"error":{"message":"overloaded","type":"server_error"}}')
+    assert any(
+        isinstance(event, UsageReported) and event.usage.input == 7
+        for event in peek_events(prepare_passthrough(), used)
+    )
+    [*_, last] = peek_events(prepare_passthrough(), b'{"error":{"message":"overloaded","type":"server_error"}}')
     assert isinstance(last, Failed)
 
 
 @pytest.mark.parametrize("body", [b"", b"Bad gateway", b"[1,2]"])
 def test_what_is_no_reply_at_all_is_a_failure(body: bytes) -> None:
-    [*_, last] = peek_events(passing(), body)
+    [*_, last] = peek_events(prepare_passthrough(), body)
     assert isinstance(last, Failed)
     assert last.failure.kind is Kind.CORRUPT
 
 
 def test_an_object_that_we_cannot_read_is_the_clients_to_read() -> None:
-    assert peek_events(passing(), b'{"choices":[{"message":{"role":"assistant","content":7}}]}') == []
+    assert peek_events(prepare_passthrough(), b'{"choices":[{"message":{"role":"assistant","content":7}}]}') == []
 
 
 def test_a_bug_in_reading_costs_no_byte(caplog: pytest.LogCaptureFixture) -> None:
-    def broken(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
+    def raise_error(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
         raise ZeroDivisionError(body)
 
-    prepared = passing()
-    prepared = replace(prepared, upstream=replace(prepared.upstream, decode_outline=broken))
+    prepared = prepare_passthrough()
+    prepared = replace(prepared, upstream=replace(prepared.upstream, decode_outline=raise_error))
     with caplog.at_level(logging.ERROR):
         assert peek_events(prepared, WHOLE) == []
     assert "ZeroDivisionError" in caplog.text

@@ -177,12 +177,12 @@ def test_the_moment_in_an_error_body_is_turned_into_ours() -> None:
 def test_spent_allowances_are_read_where_the_failure_is_about_them(kind: Kind) -> None:
     times: list[float] = []
 
-    def spent(headers: Headers, now: float) -> float | None:
+    def read_spent(headers: Headers, now: float) -> float | None:
         times.append(now)
         return now + 50
 
     headers = Headers([(b"date", b"Sun, 15 Nov 2026 11:00:00 GMT")])
-    failure = add_retry_advice(Failure(kind, "no"), headers, NOW, spent)
+    failure = add_retry_advice(Failure(kind, "no"), headers, NOW, read_spent)
     if kind in (Kind.RATE_LIMITED, Kind.QUOTA):
         assert times == [NOW - 3600]
         assert failure.resets_at == NOW + 50

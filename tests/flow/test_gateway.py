@@ -27,13 +27,13 @@ def test_a_call_is_answered_in_one_turn() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
             client = rig.asks("chat", CHAT_STREAM)
-            assert (await client.answered()).body == STREAM
+            assert (await client.answer()).body == STREAM
             outcome = client.outcome()
             assert (outcome.outcome, outcome.route, outcome.failed_attempts) == ("ok", "one/m", ())
             assert (rig.gateway.answered, rig.gateway.guard_trips, rig.gateway.streams) == (1, 0, 0)
             whole = rig.asks("chat", CHAT)
             fake.answers = [document(WHOLE)]
-            assert (await whole.answered()).body == WHOLE
+            assert (await whole.answer()).body == WHOLE
 
     with FakeUpstream([Answer(STREAM)]) as fake:
         run(scene(fake))
@@ -43,7 +43,7 @@ def test_a_target_is_retried_and_then_the_next_one_is_tried() -> None:
     async def scene(one: FakeUpstream, two: FakeUpstream) -> None:
         async with Rig({"one": one, "two": two}) as rig:
             client = rig.asks("messages", MESSAGES_STREAM)
-            reply = await client.answered()
+            reply = await client.answer()
             assert b"message_stop" in reply.body
             assert reply.headers.get(b"x-dragoman-route") == b"two/m"
             overloaded = FailedAttempt("one/m", "overloaded")
@@ -60,7 +60,7 @@ def test_if_no_target_answers_the_last_refusal_is_raised_with_its_own_body(body:
         async with Rig({"one": fake}) as rig:
             client = rig.asks("chat", body)
             with pytest.raises(AllTargetsFailed) as refused:
-                await client.answered()
+                await client.answer()
             assert refused.value.failure.kind is Kind.BAD_REQUEST
             assert refused.value.error_reply is not None
             assert refused.value.error_reply.body == refusal(400, "odd").body
@@ -76,7 +76,7 @@ def test_once_the_head_is_out_the_failure_is_an_event() -> None:
         hurried = Server(keep_alive_s=0.05, first_token_timeout_s=1.0)
         async with Rig({"one": fake}, server=hurried) as rig:
             client = rig.asks("messages", MESSAGES_STREAM)
-            reply = await client.answered()
+            reply = await client.answer()
             assert reply.status == 200
             assert reply.body.startswith(b"event: ping\n")
             assert reply.body.count(b"event: error\n") == 1
@@ -96,10 +96,10 @@ def test_a_refused_credential_is_renewed_and_its_refusal_noted_once() -> None:
 
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}, auth=make_renewing(renew)) as rig:
-            assert (await rig.asks("chat", CHAT_STREAM).answered()).body == STREAM
+            assert (await rig.asks("chat", CHAT_STREAM).answer()).body == STREAM
             client = rig.asks("chat", CHAT_STREAM)
             with pytest.raises(RequestError) as refused:
-                await client.answered()
+                await client.answer()
             assert refused.value.failure.kind is Kind.CREDENTIAL
             assert client.outcome().failed_attempts == (FailedAttempt("one/m", "credential"),)
             assert len(fake.calls) == 3
@@ -124,7 +124,7 @@ def test_another_upstream_continues_the_reply(protocol: str) -> None:
     async def scene(one: FakeUpstream, two: FakeUpstream) -> None:
         async with Rig({"one": one, "two": two}, retry=replace(AT_ONCE, continue_streams=True)) as rig:
             client = rig.asks(protocol, CHAT_STREAM if protocol == "chat" else MESSAGES_STREAM)
-            reply = await client.answered()
+            reply = await client.answer()
             assert b" loaf" in reply.body
             assert b"continue:" not in reply.body
             assert b"error" not in reply.body
@@ -144,7 +144,7 @@ def test_if_no_target_continues_the_client_gets_the_first_failure() -> None:
     async def scene(one: FakeUpstream, two: FakeUpstream) -> None:
         async with Rig({"one": one, "two": two}, retry=replace(AT_ONCE, continue_streams=True)) as rig:
             client = rig.asks("messages", MESSAGES_STREAM)
-            reply = await client.answered()
+            reply = await client.answer()
             assert reply.body.count(b"event: error\n") == 1
             assert b"one" in reply.body.partition(b"event: error\n")[2]
             assert client.outcome().outcome == "lost"
@@ -157,7 +157,7 @@ def test_if_no_target_continues_the_client_gets_the_first_failure() -> None:
 def test_a_stream_is_not_continued_unless_the_configuration_says_so() -> None:
     async def scene(one: FakeUpstream, two: FakeUpstream) -> None:
         async with Rig({"one": one, "two": two}) as rig:
-            assert b"event: error\n" in (await rig.asks("messages", MESSAGES_STREAM).answered()).body
+            assert b"event: error\n" in (await rig.asks("messages", MESSAGES_STREAM).answer()).body
             assert two.calls == []
 
     with FakeUpstream([Answer(HALF, end=End.CUT)]) as one, FakeUpstream(choose=make_continuation) as two:
@@ -185,7 +185,7 @@ def test_a_cut_call_is_completed_and_its_usage_summed(stream: bool) -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}, "kiro", replies=KIRO) as rig:
             client = rig.asks("messages", request_body(stream))
-            reply = await client.answered()
+            reply = await client.answer()
             assert len(fake.calls) == 2
             assert b"tool_use" in reply.body
             assert b"max_tokens" not in reply.body
@@ -205,11 +205,11 @@ def test_a_cut_call_is_completed_and_its_usage_summed(stream: bool) -> None:
 def test_a_call_that_stays_cut_ends_the_reply_and_the_next_request_notes_it(stream: bool) -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}, "kiro", replies=KIRO) as rig:
-            reply = await rig.asks("messages", request_body(stream)).answered()
+            reply = await rig.asks("messages", request_body(stream)).answer()
             assert b"max_tokens" in reply.body
             assert b"tool_use" not in reply.body
             assert len(fake.calls) == 2
-            await rig.asks("messages", request_body(stream)).answered()
+            await rig.asks("messages", request_body(stream)).answer()
             assert b"was not executed" in fake.calls[2].body.replace(b"\\n", b" ")
 
     with FakeUpstream([CUT, make_framed(words("Sorry."), tail()), make_framed(words("Again."), tail())]) as fake:
@@ -219,7 +219,7 @@ def test_a_call_that_stays_cut_ends_the_reply_and_the_next_request_notes_it(stre
 def test_a_provider_that_does_not_repair_gets_no_request_for_the_rest() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}, "kiro", replies=KIRO_AS_IT_IS) as rig:
-            assert b"max_tokens" in (await rig.asks("messages", request_body(True)).answered()).body
+            assert b"max_tokens" in (await rig.asks("messages", request_body(True)).answer()).body
             assert len(fake.calls) == 1
 
     with FakeUpstream([CUT]) as fake:
@@ -242,11 +242,11 @@ class Misbehaving:
 def test_the_grammar_guard_stands_in_front_of_streams_and_of_whole_replies() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}, replies=ReplyRules(stages=lambda request: [Misbehaving()])) as rig:
-            reply = await rig.asks("messages", MESSAGES_STREAM).answered()
+            reply = await rig.asks("messages", MESSAGES_STREAM).answer()
             assert reply.body.count(b"event: error\n") == 1
             assert rig.gateway.guard_trips == 1
             with pytest.raises(RequestError):
-                await rig.asks("messages", MESSAGES).answered()
+                await rig.asks("messages", MESSAGES).answer()
             assert rig.gateway.guard_trips == 2
 
     with FakeUpstream([Answer(STREAM)]) as fake:
@@ -262,10 +262,10 @@ def test_a_call_that_cannot_be_run_fails_in_streams_and_in_whole_replies() -> No
 
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
-            reply = await rig.asks("messages", request_body(True)).answered()
+            reply = await rig.asks("messages", request_body(True)).answer()
             assert reply.body.count(b"event: error\n") == 1
             with pytest.raises(RequestError) as refused:
-                await rig.asks("messages", request_body(False)).answered()
+                await rig.asks("messages", request_body(False)).answer()
             assert refused.value.failure.kind is Kind.CORRUPT
 
     with FakeUpstream([Answer(stream), document(msgspec.json.encode(body))]) as fake:
@@ -281,7 +281,7 @@ def test_a_gateway_that_stops_sends_an_error_to_a_client_that_is_still_connected
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
             client = rig.asks(protocol, CHAT_STREAM if protocol == "chat" else MESSAGES_STREAM)
-            answering = asyncio.create_task(client.answered())
+            answering = asyncio.create_task(client.answer())
             await soon(lambda: b"Half" in client.wire.written)
             assert rig.gateway.streams == 1
             client.exchange.gone = gone
@@ -303,7 +303,7 @@ def test_a_call_that_is_cancelled_with_a_failure_ends_with_that_failure() -> Non
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
             client = rig.asks("messages", MESSAGES_STREAM)
-            answering = asyncio.create_task(client.answered())
+            answering = asyncio.create_task(client.answer())
             await soon(lambda: b"Half" in client.wire.written)
             answering.cancel(Failure(Kind.QUOTA, "The budget of this key is spent."))
             with suppress(asyncio.CancelledError):
@@ -318,7 +318,7 @@ def test_a_client_that_leaves_before_the_first_token_is_noted() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
             client = rig.asks("chat", CHAT)
-            answering = asyncio.create_task(client.answered())
+            answering = asyncio.create_task(client.answer())
             await soon(lambda: bool(fake.calls))
             client.exchange.gone = True
             answering.cancel()
@@ -334,10 +334,10 @@ def test_a_client_that_leaves_before_the_first_token_is_noted() -> None:
 def test_a_new_configuration_holds_from_the_next_call_on() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
-            assert (await rig.asks("chat", CHAT_STREAM).answered()).body == STREAM
+            assert (await rig.asks("chat", CHAT_STREAM).answer()).body == STREAM
             rig.gateway.adopt(make_world())
             with pytest.raises(RequestError) as refused:
-                await rig.asks("chat", CHAT_STREAM).answered()
+                await rig.asks("chat", CHAT_STREAM).answer()
             assert refused.value.failure.kind is Kind.NOT_FOUND
 
     with FakeUpstream([Answer(STREAM)]) as fake:
@@ -351,7 +351,7 @@ def test_a_conversation_stays_with_its_credential() -> None:
             assert pool is not None
             header = [(b"session-id", b"s-1")]
             for _ in range(4):
-                await rig.asks("chat", CHAT_STREAM, header).answered()
+                await rig.asks("chat", CHAT_STREAM, header).answer()
             homes = {pool.last_member("t\0s-1"), pool.last_member("t\0response chatcmpl-1")}
             assert len(homes) == 1
             assert None not in homes
@@ -364,7 +364,7 @@ def test_the_outcome_has_the_usage() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
             client = rig.asks("messages", MESSAGES)
-            await client.answered()
+            await client.answer()
             assert client.outcome().usage == Usage(input=7, output=3)
 
     with FakeUpstream([document(WHOLE)]) as fake:

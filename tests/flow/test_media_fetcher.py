@@ -38,7 +38,7 @@ def redirect(location: str) -> Script:
 
 
 class Wire:
-    """The real client, with public addresses led to a server here, and every dial written down."""
+    """The real client, with public addresses redirected to a server here, and every dial recorded."""
 
     def __init__(self, *, dead: frozenset[str] = frozenset(), ca_file: str | None = None) -> None:
         self.dialled: list[str | None] = []
@@ -50,8 +50,8 @@ class Wire:
         self.dialled.append(dial.address)
         # Nothing listens on 127.0.0.2 at the server's port.
         here = "127.0.0.2" if dial.address in self._dead else "127.0.0.1"
-        led = msgspec.structs.replace(dial, address=here, ca_file=self._ca_file)
-        return await self._client.send(out, led, head_timeout_s=head_timeout_s)
+        local = msgspec.structs.replace(dial, address=here, ca_file=self._ca_file)
+        return await self._client.send(out, local, head_timeout_s=head_timeout_s)
 
     async def close(self) -> None:
         await self._client.close()
@@ -275,13 +275,13 @@ def test_a_redirect_inwards_is_refused(location: str) -> None:
 def test_a_name_that_changes_its_address_is_dialled_where_it_was_checked() -> None:
     answers = [[PUBLIC], ["127.0.0.1"]]
 
-    async def rebinding(host: str, port: int) -> Sequence[str]:
+    async def resolve_anew(host: str, port: int) -> Sequence[str]:
         return answers.pop(0)
 
     async def run() -> None:
         async with RawServer(reply(b"image/png", PNG)) as server:
             wire = Wire()
-            await fetch_page(f"http://media.example:{server.port}/", wire, rebinding)
+            await fetch_page(f"http://media.example:{server.port}/", wire, resolve_anew)
             assert wire.dialled == [PUBLIC]
         assert answers == [["127.0.0.1"]]  # the second answer was never used
 

@@ -38,17 +38,17 @@ class Pumped:
         self.pump = Pump(prepared, pipe, rig.writer, self.wait, SERVER, asyncio.get_running_loop().time, hold)
 
 
-async def passing(no_room: Failure | None = None) -> Pumped:
+async def start_passthrough(no_room: Failure | None = None) -> Pumped:
     rig = Rig()
-    prepared = await rig.passing()
+    prepared = await rig.begin_passthrough()
     await rig.writer.commit(prepared, Headers([]), b"")
     pipe = PassthroughPipe(make_source(prepared, Ledger()), rig.call.client, ReplyMonitor(lambda: 0.0))
     return Pumped(rig, prepared, pipe, no_room)
 
 
-async def translating() -> Pumped:
+async def start_translation() -> Pumped:
     rig = Rig("messages", MESSAGES_STREAM)
-    prepared = await rig.translating()
+    prepared = await rig.begin_translation()
     await rig.writer.commit(prepared, Headers([]), b"")
     pipe = TranslationPipe(
         make_source(prepared, Ledger()), make_stages(prepared), rig.writer.encoding, ReplyMonitor(lambda: 0.0)
@@ -58,7 +58,7 @@ async def translating() -> Pumped:
 
 def test_each_read_is_one_write_and_the_next_may_take_as_long_as_silence_may_last() -> None:
     async def scene() -> None:
-        pumped = await passing()
+        pumped = await start_passthrough()
         for _ in range(3):
             writes = len(pumped.wire.writes)
             assert pumped.pump.pass_on(WORD) == 40
@@ -72,7 +72,7 @@ def test_each_read_is_one_write_and_the_next_may_take_as_long_as_silence_may_las
 
 def test_a_client_of_a_translation_is_kept_alive_so_the_next_read_is_shorter() -> None:
     async def scene() -> None:
-        pumped = await translating()
+        pumped = await start_translation()
         assert pumped.pump.pass_on(EMPTY + WORD) == 15
         assert b'"text":"Hi"' in pumped.wire.reply.body
         assert pumped.pump.choose_timeout() == 15
@@ -82,7 +82,7 @@ def test_a_client_of_a_translation_is_kept_alive_so_the_next_read_is_shorter() -
 
 def test_a_read_that_gives_nothing_is_no_write() -> None:
     async def scene() -> None:
-        pumped = await translating()
+        pumped = await start_translation()
         pumped.pump.pass_on(EMPTY + WORD)
         writes = len(pumped.wire.writes)
         assert pumped.pump.pass_on(WORD[:10]) == 15
@@ -93,7 +93,7 @@ def test_a_read_that_gives_nothing_is_no_write() -> None:
 
 def test_a_client_that_reads_slowly_stops_the_reading_for_a_while() -> None:
     async def scene() -> None:
-        pumped = await passing()
+        pumped = await start_passthrough()
         pumped.wire.blocked = True
         assert pumped.pump.pass_on(WORD) is None
         assert not pumped.pump.is_over
@@ -104,7 +104,7 @@ def test_a_client_that_reads_slowly_stops_the_reading_for_a_while() -> None:
 
 def test_the_end_of_a_translated_reply_ends_the_reading() -> None:
     async def scene() -> None:
-        pumped = await translating()
+        pumped = await start_translation()
         pumped.pump.pass_on(EMPTY + WORD)
         assert pumped.pump.pass_on(STOP + DONE) is None
         assert pumped.pump.is_over
@@ -118,7 +118,7 @@ def test_the_end_of_a_translated_reply_ends_the_reading() -> None:
 
 def test_what_follows_the_terminal_event_passes_for_a_little_while() -> None:
     async def scene() -> None:
-        pumped = await passing()
+        pumped = await start_passthrough()
         pumped.pump.pass_on(WORD)
         wait_s = pumped.pump.pass_on(STOP + DONE)
         assert wait_s is not None
@@ -135,7 +135,7 @@ def test_what_follows_the_terminal_event_passes_for_a_little_while() -> None:
 
 def test_signs_of_life_extend_the_wait_until_the_time_for_a_token_is_over() -> None:
     async def scene() -> None:
-        pumped = await passing()
+        pumped = await start_passthrough()
         wait_s = pumped.pump.pass_on(b": alive\n\n")
         assert wait_s is not None
         assert 0 < wait_s <= 20
@@ -152,7 +152,7 @@ def test_signs_of_life_extend_the_wait_until_the_time_for_a_token_is_over() -> N
 def test_a_reply_that_is_collected_is_counted_and_ends_where_there_is_no_room() -> None:
     async def scene() -> None:
         full = Failure(Kind.BUSY, "no room")
-        pumped = await passing(full)
+        pumped = await start_passthrough(full)
         assert pumped.pump.pass_on(WORD) is None
         assert (pumped.pump.is_over, pumped.pump.failure) == (True, full)
         assert pumped.wire.reply.body == b""
@@ -162,7 +162,7 @@ def test_a_reply_that_is_collected_is_counted_and_ends_where_there_is_no_room() 
 
 def test_whether_the_model_answers() -> None:
     async def scene() -> None:
-        pumped = await passing()
+        pumped = await start_passthrough()
         assert not is_answering(pumped.prepared, pumped.pipe)
         pumped.pipe.feed(EMPTY)
         assert not is_answering(pumped.prepared, pumped.pipe)

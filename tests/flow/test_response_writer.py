@@ -33,7 +33,7 @@ COMMENT = b": working\n\n"
 def test_head_and_first_bytes_are_one_write() -> None:
     async def scene() -> None:
         rig = Rig()
-        prepared = await rig.translating()
+        prepared = await rig.begin_translation()
         assert not rig.writer.head_sent
         await rig.writer.commit(prepared, Headers([(b"x-vendor", b"1")]), b"data: 1\n\n")
         assert len(rig.wire.writes) == 1
@@ -53,7 +53,7 @@ def test_a_translated_stream_counts_the_losses_of_its_request() -> None:
     async def scene() -> None:
         body = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"Hi"}],"seed":7}'
         rig = Rig("chat", body)
-        prepared = await rig.translating()
+        prepared = await rig.begin_translation()
         assert isinstance(prepared, Translated)
         losses = len(prepared.ledger)
         assert losses
@@ -67,7 +67,7 @@ def test_a_translated_stream_counts_the_losses_of_its_request() -> None:
 def test_a_stream_that_passes_has_the_upstreams_headers_and_no_count_of_losses() -> None:
     async def scene() -> None:
         rig = Rig()
-        prepared = await rig.passing()
+        prepared = await rig.begin_passthrough()
         theirs = [
             (b"content-type", b"text/event-stream"),
             (b"x-vendor", b"1"),
@@ -87,7 +87,7 @@ def test_a_stream_that_passes_has_the_upstreams_headers_and_no_count_of_losses()
 def test_events_under_the_name_of_a_document_get_the_right_name() -> None:
     async def scene() -> None:
         rig = Rig()
-        prepared = await rig.passing()
+        prepared = await rig.begin_passthrough()
         await rig.writer.commit(prepared, Headers([(b"content-type", b"application/json")]), b"")
         assert rig.wire.reply.headers.get(b"content-type") == b"text/event-stream; charset=utf-8"
 
@@ -101,9 +101,9 @@ def test_the_head_is_sent_once_and_a_trailer_names_whoever_else_answered(
     async def scene() -> None:
         rig = Rig()
         for name, data in zip(names, (b"data: 1\n\n", b"data: 2\n\n"), strict=True):
-            prepared = await rig.translating(name)
+            prepared = await rig.begin_translation(name)
             await rig.writer.commit(prepared, NONE, data)
-        rig.encoded(START, *text(0, "Hi"), END)
+        rig.encode(START, *text(0, "Hi"), END)
         await rig.writer.finish()
         reply = rig.wire.reply
         assert reply.headers.get(b"x-dragoman-route") == b"one/m"
@@ -116,7 +116,7 @@ def test_the_head_is_sent_once_and_a_trailer_names_whoever_else_answered(
 def test_what_is_kept_for_the_end_goes_out_with_the_next_bytes_or_with_the_end() -> None:
     async def scene() -> None:
         rig = Rig()
-        prepared = await rig.passing()
+        prepared = await rig.begin_passthrough()
         await rig.writer.commit(prepared, NONE, b"data: 1\n\n")
         rig.writer.keep_for_end(b"data: 2\n\n")
         assert rig.writer.write(b"data: 3\n\n")
@@ -132,7 +132,7 @@ def test_what_is_kept_for_the_end_goes_out_with_the_next_bytes_or_with_the_end()
 def test_a_client_that_reads_slowly_is_waited_for() -> None:
     async def scene() -> None:
         rig = Rig()
-        prepared = await rig.passing()
+        prepared = await rig.begin_passthrough()
         await rig.writer.commit(prepared, NONE, b"data: 1\n\n")
         rig.wire.blocked = True
         assert not rig.writer.write(b"data: 2\n\n")
@@ -145,8 +145,8 @@ def test_a_client_that_reads_slowly_is_waited_for() -> None:
 def test_the_end_of_an_encoded_stream_is_what_its_stages_and_encoder_still_hold() -> None:
     async def scene() -> None:
         rig = Rig()
-        prepared = await rig.translating()
-        await rig.writer.commit(prepared, NONE, rig.encoded(START, *text(0, "Hi"), END))
+        prepared = await rig.begin_translation()
+        await rig.writer.commit(prepared, NONE, rig.encode(START, *text(0, "Hi"), END))
         await rig.writer.finish()
         assert rig.wire.reply.body.endswith(b"data: [DONE]\n\n")
 
@@ -159,7 +159,7 @@ def test_the_end_of_an_encoded_stream_is_what_its_stages_and_encoder_still_hold(
 def test_a_failure_after_the_head_alone_is_the_only_event() -> None:
     async def scene() -> None:
         rig = Rig()
-        prepared = await rig.passing()
+        prepared = await rig.begin_passthrough()
         await rig.writer.pass_on(prepared, NONE, COMMENT)
         await rig.writer.fail(BROKEN)
         reply = rig.wire.reply
@@ -175,7 +175,7 @@ def test_a_failure_of_a_request_that_only_its_own_protocol_can_parse_is_sent_too
         rig = Rig("chat", b'{"model":"m","stream":true,"messages":7}')
         with pytest.raises(RequestError):
             rig.call.request()
-        prepared = await rig.passing()
+        prepared = await rig.begin_passthrough()
         await rig.writer.pass_on(prepared, NONE, COMMENT)
         await rig.writer.fail(BROKEN)
         assert b"the connection broke" in rig.wire.reply.body
@@ -186,8 +186,8 @@ def test_a_failure_of_a_request_that_only_its_own_protocol_can_parse_is_sent_too
 def test_a_failure_after_a_part_of_the_reply_ends_it() -> None:
     async def scene() -> None:
         rig = Rig("messages", MESSAGES_STREAM)
-        prepared = await rig.translating()
-        begun = rig.encoded(START, *text(0, "Half a")[:-1])
+        prepared = await rig.begin_translation()
+        begun = rig.encode(START, *text(0, "Half a")[:-1])
         await rig.writer.commit(prepared, NONE, begun)
         await rig.writer.fail(BROKEN)
         reply = rig.wire.reply
@@ -202,7 +202,7 @@ def test_a_failure_after_a_part_of_the_reply_ends_it() -> None:
 def test_the_error_of_a_reply_that_passes_is_already_written() -> None:
     async def scene() -> None:
         rig = Rig()
-        prepared = await rig.passing()
+        prepared = await rig.begin_passthrough()
         await rig.writer.commit(prepared, NONE, b"data: 1\n\n")
         rig.writer.keep_for_end(b'data: {"error":{}}\n\n')
         await rig.writer.fail(BROKEN)

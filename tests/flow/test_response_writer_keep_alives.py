@@ -25,7 +25,7 @@ COMMENT = b": working\n\n"
 def test_a_client_of_a_translated_reply_is_kept_alive_until_it_begins(protocol: str, body: bytes, sign: bytes) -> None:
     async def scene() -> None:
         rig = Rig(protocol, body, SOON_S)
-        prepared = await rig.translating()
+        prepared = await rig.begin_translation()
         await soon(lambda: len(rig.wire.writes) >= 3)
         assert rig.wire.reply.body.startswith(sign)
         assert rig.writer.head_sent
@@ -43,7 +43,7 @@ def test_a_client_of_a_translated_reply_is_kept_alive_until_it_begins(protocol: 
 def test_keep_alives_begin_again_during_another_turn_of_the_same_reply() -> None:
     async def scene() -> None:
         rig = Rig(keep_alive_s=SOON_S)
-        prepared = await rig.translating()
+        prepared = await rig.begin_translation()
         await rig.writer.commit(prepared, NONE, b"data: 1\n\n")
         written = len(rig.wire.writes)
         rig.writer.resume_keep_alives()
@@ -60,11 +60,11 @@ def test_nothing_of_ours_is_put_into_what_passes_and_nothing_is_sent_before_a_tu
         rig = Rig(keep_alive_s=SOON_S)
         await asyncio.sleep(3 * SOON_S)
         assert rig.wire.writes == []
-        await rig.passing()
+        await rig.begin_passthrough()
         await asyncio.sleep(3 * SOON_S)
         assert rig.wire.writes == []
         assert rig.writer.keep_alive == b""
-        await rig.translating()
+        await rig.begin_translation()
         assert rig.writer.keep_alive == rig.call.client.keep_alive
         rig.writer.close()
 
@@ -74,7 +74,7 @@ def test_nothing_of_ours_is_put_into_what_passes_and_nothing_is_sent_before_a_tu
 def test_a_closed_writer_sends_no_keep_alives() -> None:
     async def scene() -> None:
         rig = Rig(keep_alive_s=SOON_S)
-        await rig.translating()
+        await rig.begin_translation()
         rig.writer.close()
         await asyncio.sleep(4 * SOON_S)
         assert rig.wire.writes == []
@@ -94,7 +94,7 @@ def test_a_closed_writer_sends_no_keep_alives() -> None:
 def test_an_upstreams_own_keep_alives_are_passed_on(held: bytes, passed: bytes, left: bytes) -> None:
     async def scene() -> None:
         rig = Rig()
-        prepared = await rig.passing()
+        prepared = await rig.begin_passthrough()
         assert await rig.writer.pass_on(prepared, Headers([(b"x-vendor", b"1")]), held) == left
         assert rig.wire.reply.body == passed
         assert rig.wire.reply.headers.get(b"x-vendor") == b"1"
@@ -107,7 +107,7 @@ def test_an_upstreams_own_keep_alives_are_passed_on(held: bytes, passed: bytes, 
 def test_pings_are_keep_alives_for_protocols_that_have_them() -> None:
     async def scene(protocol: str, body: bytes, is_one: bool) -> None:
         rig = Rig(protocol, body)
-        prepared = await rig.passing()
+        prepared = await rig.begin_passthrough()
         left = await rig.writer.pass_on(prepared, NONE, PING)
         assert left == (b"" if is_one else PING)
         assert rig.writer.head_sent is is_one
@@ -119,13 +119,13 @@ def test_pings_are_keep_alives_for_protocols_that_have_them() -> None:
 def test_what_is_no_keep_alive_is_held_back_with_all_that_follows() -> None:
     async def scene() -> None:
         rig = Rig()
-        prepared = await rig.passing()
+        prepared = await rig.begin_passthrough()
         held = COMMENT + b'data: {"choices":[]}\n\n'
         assert await rig.writer.pass_on(prepared, NONE, held) == held
         assert await rig.writer.pass_on(prepared, NONE, COMMENT) == COMMENT
         assert rig.wire.writes == []
         assert rig.writer.pass_on_at(b"") == math.inf
-        await rig.passing("another")  # the next target begins anew
+        await rig.begin_passthrough("another")  # the next target begins anew
         assert rig.writer.pass_on_at(b"") < math.inf
 
     play(scene)
@@ -134,7 +134,7 @@ def test_what_is_no_keep_alive_is_held_back_with_all_that_follows() -> None:
 def test_when_an_upstreams_keep_alives_must_be_passed_on() -> None:
     async def scene() -> None:
         rig = Rig(keep_alive_s=SOON_S)
-        prepared = await rig.passing()
+        prepared = await rig.begin_passthrough()
         now = asyncio.get_running_loop().time()
         assert rig.writer.pass_on_at(b"") <= now + SOON_S
         assert rig.writer.pass_on_at(COMMENT) < math.inf
@@ -159,12 +159,12 @@ def test_too_much_without_a_token_must_be_passed_on_at_once() -> None:
 def test_ours_do_not_follow_an_upstreams_own() -> None:
     async def scene() -> None:
         rig = Rig(keep_alive_s=SOON_S)
-        prepared = await rig.passing()
+        prepared = await rig.begin_passthrough()
         await rig.writer.pass_on(prepared, NONE, COMMENT)
         written = rig.wire.written
         await asyncio.sleep(4 * SOON_S)
         assert rig.wire.written == written
-        await rig.translating("another")  # whose reply is translated: there ours may stand
+        await rig.begin_translation("another")  # whose reply is translated: there ours may stand
         await soon(lambda: rig.wire.written != written)
         rig.writer.close()
 

@@ -59,7 +59,7 @@ def test_the_reply_continues_with_what_the_search_found() -> None:
         async with Rig({"one": fake}) as rig:
             service = SlowSearch()
             service.may_end.set()
-            reply = await ask(rig, service).answered()
+            reply = await ask(rig, service).answer()
             assert b"web_search_tool_result" in reply.body
             assert b"https://a.example/" in fake.calls[1].body
 
@@ -72,7 +72,7 @@ def test_a_client_that_has_left_ends_the_search_and_is_noticed_as_such() -> None
         async with Rig({"one": fake}) as rig:
             service = SlowSearch()
             client = ask(rig, service)
-            answering = asyncio.create_task(client.answered())
+            answering = asyncio.create_task(client.answer())
             await service.begun.wait()
             client.exchange.gone = True
             service.may_end.set()
@@ -89,7 +89,7 @@ def test_a_call_that_is_cancelled_cancels_its_search() -> None:
         async with Rig({"one": fake}) as rig:
             service = SlowSearch()
             client = ask(rig, service)
-            answering = asyncio.create_task(client.answered())
+            answering = asyncio.create_task(client.answer())
             await service.begun.wait()
             answering.cancel()
             with pytest.raises(asyncio.CancelledError):

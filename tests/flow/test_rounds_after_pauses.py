@@ -30,7 +30,7 @@ PAUSE, TOKEN = Ended(Stop.PAUSE), Ended(Stop.END, continuation="next")
 
 async def reply_of(rig: Rig, stage: Stage[Event, Event]) -> OpenReply:
     """Return a reply that has been paused, with its pipe."""
-    await rig.translating()
+    await rig.begin_translation()
     watch = ReplyMonitor(lambda: 0.0)
     encoding = rig.writer.encoding
     encoding.begin_turn(Ledger(), None, watch, has_rounds=isinstance(stage, HoldPause))
@@ -76,7 +76,7 @@ def test_a_reply_that_is_paused_too_often_ends(end: Ended, stop: bytes) -> None:
         for _ in range(MAX_PAUSES if end is PAUSE else MAX_CONTINUATIONS):
             rounds.add(REPLY_SO_FAR, {}, 1) if end is PAUSE else rounds.continue_with("next")
         reply = await reply_of(rig, HoldPause())
-        await rig.writer.commit(await rig.passing(), rig.call.headers, b"")
+        await rig.writer.commit(await rig.begin_passthrough(), rig.call.headers, b"")
         rig.writer.encoding.in_use = True
         reply.write(reply.translation.push(REPLY_SO_FAR))
         step = ContinuePause(Paused([], end, Usage()), rounds)

@@ -31,11 +31,11 @@ class Rig:
         self.call = make_call(protocol, body, exchange=exchange)
         self.writer = StreamWriter(exchange, self.call, make_encoding(self.call, joins=True), keep_alive_s)
 
-    async def passing(self, name: str = "up") -> Prepared:
+    async def begin_passthrough(self, name: str = "up") -> Prepared:
         """Begin a turn whose bytes pass unchanged."""
         return await self._begin(make_provider(name, (self.call.protocol.name,)).name, self.call.protocol.name)
 
-    async def translating(self, name: str = "up") -> Prepared:
+    async def begin_translation(self, name: str = "up") -> Prepared:
         """Begin a turn that is translated."""
         other = "messages" if self.call.protocol.name == "chat" else "chat"
         prepared = await self._begin(name, other)
@@ -47,7 +47,7 @@ class Rig:
         self.writer.begin_turn(prepared)
         return prepared
 
-    def encoded(self, *events: Event) -> bytes:
+    def encode(self, *events: Event) -> bytes:
         return encode_events(self.writer, *events)
 
 

@@ -265,12 +265,12 @@ def test_many_frames_and_one_frame_in_many_pieces_cost_linear_time() -> None:
     assert_linear(EventStreamFramer, TEXT, 2_000)
     frame = encode_message({}, bytes(2_000_000))
 
-    def begun() -> EventStreamFramer:
+    def start_framer() -> EventStreamFramer:
         framer = EventStreamFramer()
         framer.feed(frame[:12])
         return framer
 
-    assert_linear(begun, b"x", 20_000)
+    assert_linear(start_framer, b"x", 20_000)
 
 
 def test_eight_mebibytes_in_network_pieces_cost_at_most_100_ms() -> None:

@@ -61,7 +61,7 @@ class Door:
         connection.close()
         return answer.status, body
 
-    def sent(self) -> ReceivedRequest:
+    def last_request(self) -> ReceivedRequest:
         return self.upstream.calls[-1]
 
 
@@ -141,13 +141,13 @@ def test_a_model_may_be_requested_before_the_list_is_read(tmp_path: Path) -> Non
 
 def test_a_request_without_a_version_gets_the_one_that_every_server_knows(door: Door) -> None:
     assert door.ask("POST", "/v1/messages", make_body("vendor/writer", max_tokens=5), **BEARER)[0] == 200
-    assert [value for name, value in door.sent().fields if name == "anthropic-version"] == ["2023-06-01"]
+    assert [value for name, value in door.last_request().fields if name == "anthropic-version"] == ["2023-06-01"]
 
 
 def test_a_version_that_the_client_names_stays(door: Door) -> None:
     body = make_body("vendor/writer", max_tokens=5)
     door.ask("POST", "/v1/messages", body, anthropic_version="2026-10-21", **BEARER)
-    assert [value for name, value in door.sent().fields if name == "anthropic-version"] == ["2026-10-21"]
+    assert [value for name, value in door.last_request().fields if name == "anthropic-version"] == ["2026-10-21"]
 
 
 def test_betas_belong_to_the_body_even_where_it_is_opened_for_its_envelopes(door: Door) -> None:
@@ -156,7 +156,7 @@ def test_betas_belong_to_the_body_even_where_it_is_opened_for_its_envelopes(door
     body = make_body("vendor/writer", max_tokens=5, stop_sequences=["x"]) | {"messages": [*turns, turns[0]]}
     fields = {"anthropic_version": "2026-10-21", "anthropic_beta": "context-management-2025-06-27"}
     assert door.ask("POST", "/v1/messages?beta=true", body, **BEARER, **fields)[0] == 200
-    sent = door.sent()
+    sent = door.last_request()
     assert sent.path.endswith("/messages?beta=true")
     assert sent.headers["anthropic-version"] == "2026-10-21"
     assert sent.headers["anthropic-beta"] == "context-management-2025-06-27"
@@ -170,7 +170,7 @@ def test_betas_belong_to_the_body_even_where_it_is_opened_for_its_envelopes(door
 def test_a_missing_cap_is_the_most_that_the_model_writes(door: Door, model: str, cap: int) -> None:
     door.ask("GET", "/v1/models", **BEARER)
     door.ask("POST", "/v1/chat/completions", make_body(f"vendor/{model}"), **BEARER)
-    assert door.sent().json["max_tokens"] == cap
+    assert door.last_request().json["max_tokens"] == cap
 
 
 def test_a_cap_beyond_what_the_model_writes_is_lowered(door: Door) -> None:
@@ -196,12 +196,12 @@ def test_a_body_of_responses_on_chats_path_is_answered_as_chat_answers(
     assert status == 200
     assert reply["object"] == "chat.completion"
     assert reply["choices"][0]["message"]["content"] == "Hello."
-    assert door.sent().json["messages"] == [{"role": "user", "content": "Hi"}]
+    assert door.last_request().json["messages"] == [{"role": "user", "content": "Hi"}]
 
 
 def test_a_chat_body_may_use_input_too(door: Door) -> None:
     assert door.ask("POST", "/v1/chat/completions", make_body("local/m", input="x"), **BEARER)[0] == 200
-    assert door.sent().json["input"] == "x"
+    assert door.last_request().json["input"] == "x"
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"], ids=["translated", "passed through"])
@@ -209,4 +209,4 @@ def test_half_a_surrogate_pair_is_no_reason_to_refuse(door: Door, path: str) -> 
     body = msgspec.Raw(b'{"model":"vendor/m","max_tokens":9,"messages":[{"role":"user","content":"a \\ud83d b"}]}')
     assert door.ask("POST", path, body, **BEARER)[0] == 200
     translated = path == "/v1/chat/completions"
-    assert ("a \ufffd b".encode() if translated else b"a \\ud83d b") in door.sent().body
+    assert ("a \ufffd b".encode() if translated else b"a \\ud83d b") in door.last_request().body

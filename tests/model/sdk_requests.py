@@ -15,7 +15,7 @@ Each = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class Wish:
+class Question:
     prompt: str
     cap: int = 200
     tool: str = ""  # must be called
@@ -47,19 +47,19 @@ class Sdks:
         return cls(anthropic.Anthropic(base_url=url, **common), openai.OpenAI(base_url=f"{url}/v1", **common))
 
 
-def messages(sdks: Sdks, wish: Wish, each: Each | None) -> SdkReply:
+def messages(sdks: Sdks, question: Question, each: Each | None) -> SdkReply:
     """`each` is called with every piece of a stream; without it the whole reply is requested."""
     request: JsonObject = {
-        "model": wish.model,
-        "max_tokens": wish.cap,
-        "messages": [{"role": "user", "content": wish.prompt}],
+        "model": question.model,
+        "max_tokens": question.cap,
+        "messages": [{"role": "user", "content": question.prompt}],
         "extra_body": {"temperature": 0},
     }
-    if wish.tool:
-        request["tools"] = [{"name": wish.tool, "input_schema": wish.schema}]
+    if question.tool:
+        request["tools"] = [{"name": question.tool, "input_schema": question.schema}]
         request["tool_choice"] = {"type": "any"}
-    elif wish.schema:
-        request["output_config"] = {"format": {"type": "json_schema", "schema": wish.schema}}
+    elif question.schema:
+        request["output_config"] = {"format": {"type": "json_schema", "schema": question.schema}}
     if each is None:
         reply = sdks.anthropic.messages.create(**request)
     else:
@@ -76,13 +76,18 @@ def messages(sdks: Sdks, wish: Wish, each: Each | None) -> SdkReply:
     return SdkReply(text, calls, reply.stop_reason, reply.usage.input_tokens, reply.usage.output_tokens)
 
 
-def responses(sdks: Sdks, wish: Wish, each: Each | None) -> SdkReply:
-    request: JsonObject = {"model": wish.model, "max_output_tokens": wish.cap, "input": wish.prompt, "temperature": 0}
-    if wish.tool:
-        request["tools"] = [{"type": "function", "name": wish.tool, "parameters": wish.schema, "strict": False}]
-        request["tool_choice"] = {"type": "function", "name": wish.tool}
-    elif wish.schema:
-        request["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": wish.schema}}
+def responses(sdks: Sdks, question: Question, each: Each | None) -> SdkReply:
+    request: JsonObject = {
+        "model": question.model,
+        "max_output_tokens": question.cap,
+        "input": question.prompt,
+        "temperature": 0,
+    }
+    if question.tool:
+        request["tools"] = [{"type": "function", "name": question.tool, "parameters": question.schema, "strict": False}]
+        request["tool_choice"] = {"type": "function", "name": question.tool}
+    elif question.schema:
+        request["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": question.schema}}
     reply: Response | None = None
     if each is None:
         reply = sdks.openai.responses.create(**request)
@@ -102,14 +107,14 @@ def responses(sdks: Sdks, wish: Wish, each: Each | None) -> SdkReply:
     return SdkReply(reply.output_text, calls, stop or "", reply.usage.input_tokens, reply.usage.output_tokens)
 
 
-def chat(sdks: Sdks, wish: Wish, each: Each | None) -> SdkReply:
-    request: JsonObject = {"model": wish.model, "max_tokens": wish.cap, "temperature": 0}
-    request["messages"] = [{"role": "user", "content": wish.prompt}]
-    if wish.tool:
-        request["tools"] = [{"type": "function", "function": {"name": wish.tool, "parameters": wish.schema}}]
-        request["tool_choice"] = {"type": "function", "function": {"name": wish.tool}}
-    elif wish.schema:
-        form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": wish.schema}}
+def chat(sdks: Sdks, question: Question, each: Each | None) -> SdkReply:
+    request: JsonObject = {"model": question.model, "max_tokens": question.cap, "temperature": 0}
+    request["messages"] = [{"role": "user", "content": question.prompt}]
+    if question.tool:
+        request["tools"] = [{"type": "function", "function": {"name": question.tool, "parameters": question.schema}}]
+        request["tool_choice"] = {"type": "function", "function": {"name": question.tool}}
+    elif question.schema:
+        form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": question.schema}}
         request["response_format"] = form
     if each is not None:
         return _chunks(sdks, request, each)
@@ -145,7 +150,7 @@ def _chunks(sdks: Sdks, request: JsonObject, each: Each) -> SdkReply:
     return SdkReply(text, tuple(calls.values()), stop, *used)
 
 
-PROTOCOLS: dict[str, Callable[[Sdks, Wish, Each | None], SdkReply]] = {
+PROTOCOLS: dict[str, Callable[[Sdks, Question, Each | None], SdkReply]] = {
     "messages": messages,
     "responses": responses,
     "chat": chat,

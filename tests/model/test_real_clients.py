@@ -31,7 +31,7 @@ def rig(gateway: Running, tmp_path: Path) -> Iterator[Rig]:
 
 
 def test_claude_code_is_answered_by_a_real_model(rig: Rig, report: Show, show: Show) -> None:
-    binary = install.native(install.installed("claude-code", report), "@anthropic-ai/claude-code-*/claude")
+    binary = install.native(install.ensure_installed("claude-code", report), "@anthropic-ai/claude-code-*/claude")
     # The whole of its own instructions would not fit into so small a model's context.
     mode = ("--output-format", "stream-json", "--verbose", "--system-prompt", BRIEF, "--tools", "")
     words = (binary, "-p", SUN, "--model", "smollm2", *mode)
@@ -48,7 +48,7 @@ def test_codex_is_answered_by_a_real_model(rig: Rig, report: Show, show: Show) -
     brief = rig.home / "brief.md"
     brief.write_text(BRIEF)
     config = f'model_instructions_file = "{brief}"\n' + codex.CUSTOM
-    directory = install.installed("codex", report)
+    directory = install.ensure_installed("codex", report)
     ran = codex.ask(rig, directory, SUN, model="smollm2", config=config, patience_s=PATIENCE_S)
     show(codex.list_messages(ran))
     assert ran.code == 0, ran

@@ -8,7 +8,7 @@ import msgspec
 import openai
 import pytest
 
-from model.sdk_requests import PROTOCOLS, Broken, SdkReply, Sdks, Wish
+from model.sdk_requests import PROTOCOLS, Broken, Question, SdkReply, Sdks
 
 Show = Callable[[object], None]
 
@@ -43,9 +43,9 @@ class Pieces:
             self._do()
 
 
-def fetch_reply(sdks: Sdks, protocol: str, streaming: bool, wish: Wish) -> tuple[SdkReply, int]:
+def fetch_reply(sdks: Sdks, protocol: str, streaming: bool, question: Question) -> tuple[SdkReply, int]:
     pieces = Pieces()
-    return PROTOCOLS[protocol](sdks, wish, pieces if streaming else None), pieces.count
+    return PROTOCOLS[protocol](sdks, question, pieces if streaming else None), pieces.count
 
 
 def near(counted: int, true: int) -> bool:
@@ -56,7 +56,7 @@ def near(counted: int, true: int) -> bool:
 @every_protocol
 @whole_and_streaming
 def test_a_reply_stops_at_the_cap_with_that_reason(sdks: Sdks, protocol: str, streaming: bool, show: Show) -> None:
-    reply, pieces = fetch_reply(sdks, protocol, streaming, Wish(SUN, cap=CAP))
+    reply, pieces = fetch_reply(sdks, protocol, streaming, Question(SUN, cap=CAP))
     show(reply)
     assert reply.text
     assert reply.stop == CAPPED[protocol]
@@ -68,7 +68,7 @@ def test_a_reply_stops_at_the_cap_with_that_reason(sdks: Sdks, protocol: str, st
 @every_protocol
 @whole_and_streaming
 def test_a_complete_reply_has_that_stop_reason(sdks: Sdks, protocol: str, streaming: bool, show: Show) -> None:
-    reply, _ = fetch_reply(sdks, protocol, streaming, Wish(SUN))
+    reply, _ = fetch_reply(sdks, protocol, streaming, Question(SUN))
     show(reply)
     assert "sun" in reply.text.lower()
     assert reply.stop == ENDED[protocol]
@@ -76,8 +76,8 @@ def test_a_complete_reply_has_that_stop_reason(sdks: Sdks, protocol: str, stream
 
 @every_protocol
 def test_usage_that_a_stream_does_not_report_is_estimated(sdks: Sdks, protocol: str, show: Show) -> None:
-    expected, _ = fetch_reply(sdks, protocol, False, Wish(SUN))
-    estimated, _ = fetch_reply(sdks, protocol, True, Wish(SUN))
+    expected, _ = fetch_reply(sdks, protocol, False, Question(SUN))
+    estimated, _ = fetch_reply(sdks, protocol, True, Question(SUN))
     show(f"reported {expected.input}+{expected.output}, estimated {estimated.input}+{estimated.output}")
     assert estimated.text == expected.text
     assert near(estimated.output, expected.output)
@@ -87,8 +87,8 @@ def test_usage_that_a_stream_does_not_report_is_estimated(sdks: Sdks, protocol: 
 @every_protocol
 @whole_and_streaming
 def test_a_call_that_is_forced_is_made_once(sdks: Sdks, protocol: str, streaming: bool, show: Show) -> None:
-    wish = Wish("What will the weather be in Paris in the next 3 days?", tool="get_weather", schema=WEATHER)
-    reply, pieces = fetch_reply(sdks, protocol, streaming, wish)
+    question = Question("What will the weather be in Paris in the next 3 days?", tool="get_weather", schema=WEATHER)
+    reply, pieces = fetch_reply(sdks, protocol, streaming, question)
     show(reply)
     ((name, arguments),) = reply.calls
     assert name == "get_weather"
@@ -100,7 +100,7 @@ def test_a_call_that_is_forced_is_made_once(sdks: Sdks, protocol: str, streaming
 @every_protocol
 @whole_and_streaming
 def test_a_reply_follows_its_schema(sdks: Sdks, protocol: str, streaming: bool, show: Show) -> None:
-    reply, _ = fetch_reply(sdks, protocol, streaming, Wish("Which city is the capital of France?", schema=CITY))
+    reply, _ = fetch_reply(sdks, protocol, streaming, Question("Which city is the capital of France?", schema=CITY))
     show(reply)
     assert msgspec.json.decode(reply.text) in ({"city": "Paris"}, {"city": "London"})
 
@@ -115,7 +115,7 @@ def status_of(error: BaseException) -> int:
 def test_a_server_that_fails_at_a_schema_is_an_upstream_error(sdks: Sdks, protocol: str, streaming: bool) -> None:
     """Use the section without quirks."""
     with pytest.raises((anthropic.InternalServerError, openai.InternalServerError)) as refused:
-        fetch_reply(sdks, protocol, streaming, Wish("Where?", schema=CITY, model="plain/smollm2"))
+        fetch_reply(sdks, protocol, streaming, Question("Where?", schema=CITY, model="plain/smollm2"))
     assert status_of(refused.value) == 500
 
 
@@ -124,14 +124,14 @@ def test_a_stream_that_another_request_cuts_is_never_taken_for_whole(sdks: Sdks,
     intruder: list[SdkReply] = []
 
     def intrude() -> None:
-        other = Wish("Say hello.", cap=5)
+        other = Question("Say hello.", cap=5)
         thread = threading.Thread(target=lambda: intruder.append(PROTOCOLS["chat"](sdks, other, None)))
         thread.start()
         thread.join()
 
     pieces = Pieces(at=5, do=intrude)
     with pytest.raises((anthropic.APIError, openai.APIError, Broken)) as cut:
-        PROTOCOLS[protocol](sdks, Wish("Write a long story about a dragon and a knight.", cap=1500), pieces)
+        PROTOCOLS[protocol](sdks, Question("Write a long story about a dragon and a knight.", cap=1500), pieces)
     show(f"cut after {pieces.count} pieces: {cut.value!r}")
     assert intruder[0].text
     assert pieces.count >= 5
@@ -142,6 +142,6 @@ def test_a_stream_that_another_request_cuts_is_never_taken_for_whole(sdks: Sdks,
 def test_a_prompt_that_does_not_fit_is_refused(sdks: Sdks, protocol: str, streaming: bool, show: Show) -> None:
     """For a whole reply the server reports the reason; a stream is empty, which is not a reply either."""
     with pytest.raises((anthropic.APIStatusError, openai.APIStatusError)) as refused:
-        fetch_reply(sdks, protocol, streaming, Wish("dragon " * 5000))
+        fetch_reply(sdks, protocol, streaming, Question("dragon " * 5000))
     show(refused.value)
     assert status_of(refused.value) == (502 if streaming else 400)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from clients import claude_code
-from clients.install import installed, native
+from clients.install import ensure_installed, native
 from clients.rig import Rig
 from fakes.agent import Agent
 from fakes.agents import chat
@@ -71,7 +71,7 @@ def test_claude_code_is_answered_by_a_model_that_reads_for_40_s(
     prompt = LINE * min(lines, (CONTEXT - 1000) // TOKENS_OF_LINE) + "What does the fox jump over?"
     with running(SETTINGS.format(url=slow_server), state) as gateway, Doorway(gateway.port) as door:
         rig = Rig(gateway, FakeUpstream(), Agent(chat, ()), home, work, door)
-        binary = native(installed("claude-code", report), "@anthropic-ai/claude-code-*/claude")
+        binary = native(ensure_installed("claude-code", report), "@anthropic-ai/claude-code-*/claude")
         mode = ("--output-format", "stream-json", "--verbose", "--system-prompt", BRIEF, "--tools", "")
         words = (binary, "-p", prompt, "--model", "smollm2", *mode)
         ran = rig.run(*words, patience_s=PATIENCE_S, env=claude_code.settings(rig))

@@ -106,7 +106,7 @@ class RawClient:
     async def rest(self) -> bytes:
         return await asyncio.wait_for(self.reader.read(), PATIENCE_S)
 
-    async def closed(self) -> bool:
+    async def wait_closed(self) -> bool:
         """Waits for the end of the connection; False if the server sends anything before."""
         try:
             return await self.rest() == b""

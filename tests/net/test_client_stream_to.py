@@ -147,14 +147,14 @@ async def test_a_pause_is_reported_after_the_time_that_the_sink_allows() -> None
 
 @on_both_loops
 async def test_what_a_sink_raises_is_raised_to_the_caller_of_stream_to() -> None:
-    def broken(piece: bytes) -> float | None:
+    def raise_error(piece: bytes) -> float | None:
         raise ZeroDivisionError
 
     client = HttpClient()
     async with RawServer((Request(), STREAM, Pause(0.02), HELLO, Hold())) as server:
         answer = await ask(client, server)
         with pytest.raises(ZeroDivisionError):
-            await answer.stream_to(broken, 20)
+            await answer.stream_to(raise_error, 20)
         answer.close()
     await client.close()
 

@@ -48,7 +48,7 @@ def test_a_connection_too_many_gets_503_and_those_with_a_key_stay(play: Play) ->
             async with connect_raw(server) as third:
                 reply = await third.reply()
                 assert (reply.status, reply.headers[b"connection"]) == (503, b"close")
-                assert await third.closed()
+                assert await third.wait_closed()
             for client in clients:
                 client.send(GET)
                 assert (await client.reply()).status == 200
@@ -68,7 +68,7 @@ def test_a_connection_without_a_key_is_kept_a_shorter_time_between_requests(play
             assert (await known.reply()).status == 200
             stranger.send(UNAUTHENTICATED)
             assert (await stranger.reply()).status == 200
-            assert await stranger.closed()
+            assert await stranger.wait_closed()
             await asyncio.sleep(0.5)
             known.send(UNAUTHENTICATED)
             assert (await known.reply()).status == 200

@@ -29,7 +29,7 @@ def test_streams_in_flight_finish_and_the_listener_is_gone(play: Play) -> None:
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_connection("127.0.0.1", server.port)
             assert b"".join([piece async for piece in client.chunks()]) == b"0123456789"
-            assert await client.closed()
+            assert await client.wait_closed()
             await asyncio.wait_for(draining, PATIENCE_S)
             assert server.connections == 0
 
@@ -66,7 +66,7 @@ def test_idle_connections_are_closed_at_once(play: Play) -> None:
             started = asyncio.get_running_loop().time()
             await server.drain(PATIENCE_S)
             assert asyncio.get_running_loop().time() - started < PATIENCE_S / 2
-            assert await client.closed()
+            assert await client.wait_closed()
 
     play(scenario())
 
@@ -170,7 +170,7 @@ def test_closing_ends_everything_now(play: Play) -> None:
             await entered.wait()
             await asyncio.wait_for(server.close(), PATIENCE_S)
             assert ended.is_set()
-            assert await client.closed()
+            assert await client.wait_closed()
 
     play(scenario())
 

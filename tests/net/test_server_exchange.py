@@ -81,7 +81,7 @@ def test_connection_close_is_honoured(play: Play) -> None:
         async with serving(Witness()) as server, connect_raw(server) as client:
             client.send(get(b"/a", b"Connection: keep-alive, Close") + GET)
             assert (await client.reply()).headers[b"connection"] == b"close"
-            assert await client.closed()
+            assert await client.wait_closed()
 
     play(scenario())
 
@@ -231,7 +231,7 @@ def test_a_refusal_before_the_body_spares_the_client_from_sending_it(play: Play)
             client.send(POST + b"Expect: 100-continue\r\nContent-Length: 4\r\n\r\n")
             reply = await client.reply()
             assert (reply.status, reply.headers[b"connection"]) == (401, b"close")
-            assert await client.closed()
+            assert await client.wait_closed()
 
     play(scenario())
 
@@ -244,7 +244,7 @@ def test_a_client_that_is_still_sending_its_body_gets_to_read_the_refusal(play: 
         async with serving(refuse, limits(linger_s=2)) as server, connect_raw(server) as client:
             client.send(POST + b"Content-Length: 20000000\r\n\r\n" + b"x" * 19_999_000 + GET * 20)
             assert (await client.reply()).status == 401
-            assert await client.closed()
+            assert await client.wait_closed()
 
     play(scenario())
 
@@ -286,7 +286,7 @@ def test_a_declared_body_that_is_too_large_is_known_before_it_is_read(play: Play
         async with serving(handler, limits(max_body_bytes=1000)) as server, connect_raw(server) as client:
             client.send(POST + b"Content-Length: 1001\r\n\r\n")
             assert (await client.reply()).body == b"in the words of the protocol"
-            assert await client.closed()
+            assert await client.wait_closed()
 
     play(scenario())
 

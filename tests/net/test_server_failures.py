@@ -191,6 +191,6 @@ def test_abort_drops_the_connection(play: Play) -> None:
     async def scenario() -> None:
         async with serving(handler) as server, connect_raw(server) as client:
             client.send(GET)
-            assert await client.closed()
+            assert await client.wait_closed()
 
     play(scenario())

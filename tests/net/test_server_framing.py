@@ -96,7 +96,7 @@ def test_an_ambiguous_head_is_refused_and_nothing_after_it_is_served(name: str, 
             assert reply.status == status
             assert reply.headers[b"connection"] == b"close"
             assert reply.body
-            assert await client.closed()
+            assert await client.wait_closed()
         assert witness.seen == []
 
     play(scenario())
@@ -109,7 +109,7 @@ def test_a_broken_chunked_body_is_refused_and_nothing_after_it_is_served(name: s
         async with serving(witness) as server, connect_raw(server) as client:
             client.send(POST + b"Transfer-Encoding: chunked\r\n\r\n" + CHUNK_ATTACKS[name] + SMUGGLED)
             assert (await client.reply()).status == 400
-            assert await client.closed()
+            assert await client.wait_closed()
         assert witness.paths == ["/first"]
         assert witness.bodies == []
 
@@ -179,7 +179,7 @@ def test_an_upgrade_reaches_the_handler_as_a_request_and_nothing_after_it_is_htt
             client.send(POST + fields + SMUGGLED)
             reply = await client.reply()
             assert (reply.status, reply.headers[b"connection"]) == (200, b"close")
-            assert await client.closed()
+            assert await client.wait_closed()
         assert witness.paths == ["/first"]
         assert witness.bodies == [b"body"]
         assert witness.seen[0].headers.get(b"upgrade") == upgrade
@@ -193,7 +193,7 @@ def test_connect_reaches_the_handler_and_its_tunnel_is_never_parsed(play: Play) 
         async with serving(witness) as server, connect_raw(server) as client:
             client.send(b"CONNECT other:443 HTTP/1.1\r\nHost: other\r\n\r\n" + SMUGGLED)
             assert (await client.reply()).headers[b"connection"] == b"close"
-            assert await client.closed()
+            assert await client.wait_closed()
         assert [exchange.method for exchange in witness.seen] == ["CONNECT"]
 
     play(scenario())

@@ -39,7 +39,7 @@ def test_a_slow_header_is_closed_in_time_however_it_drips(play: Play) -> None:
             assert (reply.status, reply.headers[b"x-path"]) == (408, b"/first")
             assert 0.9 < loop.time() - started < PATIENCE_S / 2
             dripping.cancel()
-            assert await client.closed()
+            assert await client.wait_closed()
 
     play(scenario())
 
@@ -62,7 +62,7 @@ def test_a_slow_header_on_a_kept_connection_is_closed_in_time(play: Play) -> Non
 def test_a_connection_that_sends_nothing_is_closed_without_a_response(play: Play) -> None:
     async def scenario() -> None:
         async with serving(Witness(), limits(header_timeout_s=0.1)) as server, connect_raw(server) as client:
-            assert await client.closed()
+            assert await client.wait_closed()
             await eventually(lambda: server.connections == 0)
 
     play(scenario())
@@ -77,7 +77,7 @@ def test_an_idle_connection_is_closed_after_its_keep_alive_time(play: Play) -> N
                 started = loop.time()
                 client.send(GET)
                 assert (await client.reply()).status == 200
-            assert await client.closed()
+            assert await client.wait_closed()
             assert 1.9 < loop.time() - started < PATIENCE_S / 2
 
     play(scenario())
@@ -100,16 +100,16 @@ def test_an_endless_header_is_refused_in_bounded_memory(endless: bytes, play: Pl
 
 
 def test_a_header_of_exactly_the_limit_passes_and_one_byte_more_does_not(play: Play) -> None:
-    def padded(size: int) -> bytes:
+    def pad_head(size: int) -> bytes:
         return GET[:-2] + b"X-A: " + b"a" * (size - len(GET) - 7) + b"\r\n\r\n"
 
     async def scenario() -> None:
-        assert len(padded(2000)) == 2000
+        assert len(pad_head(2000)) == 2000
         async with serving(Witness(), limits(max_header_bytes=2000)) as server:
             for size, status in ((2000, 200), (2001, 431)):
                 for cut in (2001, 500):
                     async with connect_raw(server) as client:
-                        await client.send_cut(padded(size), cut)
+                        await client.send_cut(pad_head(size), cut)
                         assert (await client.reply()).status == status
 
     play(scenario())
@@ -140,7 +140,7 @@ def test_a_body_over_the_limit_gets_413_even_from_a_client_that_sends_it_all_fir
             await client.writer.drain()
             reply = await client.reply()
             assert (reply.status, reply.headers[b"connection"]) == (413, b"close")
-            assert await client.closed()
+            assert await client.wait_closed()
 
     play(scenario())
 
@@ -170,7 +170,7 @@ def test_a_gap_in_the_body_times_out_but_a_slow_steady_body_does_not(play: Play)
             client.send(POST + b"Content-Length: 6\r\n\r\nxx")
             reply = await client.reply()
             assert (reply.status, reply.headers[b"connection"]) == (408, b"close")
-            assert await client.closed()
+            assert await client.wait_closed()
 
     play(scenario())
 

@@ -32,7 +32,7 @@ def test_a_body_that_trickles_is_refused_in_time_however_steadily_it_comes(chunk
             trickling.cancel()
             assert (reply.status, reply.headers[b"connection"]) == (408, b"close")
             assert 0.9 < loop.time() - started < PATIENCE_S / 2
-            assert await client.closed()
+            assert await client.wait_closed()
 
     play(scenario())
 

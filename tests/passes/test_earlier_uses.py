@@ -49,7 +49,7 @@ def read_uses(parts: Sequence[Part]) -> Mapping[int, ServerToolUse | None]:
     return found
 
 
-def rewritten(*parts: Part, after: Sequence[Turn] = (), ledger: Ledger | None = None) -> list[Turn]:
+def rewrite(*parts: Part, after: Sequence[Turn] = (), ledger: Ledger | None = None) -> list[Turn]:
     given = request(USER, Turn(Role.ASSISTANT, parts), *after)
     names = {"web_search": "gateway_web_search"}
     return list(write_earlier_uses(given, read_uses, names, Ledger() if ledger is None else ledger).turns[1:])
@@ -73,13 +73,13 @@ def _short(part: Part) -> str:
 
 
 def test_a_turn_is_split_into_call_result_and_the_rest() -> None:
-    turns = rewritten(Text("Let me look."), use(1), RESULT, Text("Found."))
+    turns = rewrite(Text("Let me look."), use(1), RESULT, Text("Found."))
     assert outline(turns) == [["Let me look.", "gateway_web_search srv-1"], ["result srv-1"], ["Found."]]
     assert [turn.role for turn in turns] == [Role.ASSISTANT, Role.USER, Role.ASSISTANT]
 
 
 def test_searches_of_one_round_stay_in_one_turn_and_rounds_apart() -> None:
-    turns = rewritten(use(1), RESULT, use(2), RESULT, Text("More."), use(3), RESULT, Text("Done."))
+    turns = rewrite(use(1), RESULT, use(2), RESULT, Text("More."), use(3), RESULT, Text("Done."))
     assert outline(turns) == [
         ["gateway_web_search srv-1", "gateway_web_search srv-2"],
         ["result srv-1", "result srv-2"],
@@ -91,12 +91,12 @@ def test_searches_of_one_round_stay_in_one_turn_and_rounds_apart() -> None:
 
 def test_the_text_that_citations_had_cut_is_one_again() -> None:
     cited = Text("[One](https://a.example/1)", citations=(Citation("https://a.example/1"),))
-    turns = rewritten(use(1), RESULT, Text("See "), cited, Text(" now."))
+    turns = rewrite(use(1), RESULT, Text("See "), cited, Text(" now."))
     assert outline(turns)[-1] == ["See [One](https://a.example/1) now."]
 
 
 def test_thinking_stays_with_its_round() -> None:
-    turns = rewritten(Thinking("first"), use(1), RESULT, Thinking("second"), Text("Done."))
+    turns = rewrite(Thinking("first"), use(1), RESULT, Thinking("second"), Text("Done."))
     assert outline(turns) == [["Thinking", "gateway_web_search srv-1"], ["result srv-1"], ["Thinking", "Done."]]
 
 
@@ -105,7 +105,7 @@ def test_a_search_beside_a_call_of_the_client_has_its_result_in_the_next_turn(se
     own = ToolCall("call-1", "get_weather", "{}")
     parts: tuple[Part, ...] = (use(1), RESULT, own) if server_first else (own, use(1), RESULT)
     answer = Turn(Role.USER, (ToolResult("call-1", (Text("sunny"),)), Text("and?")))
-    turns = rewritten(*parts, after=[answer])
+    turns = rewrite(*parts, after=[answer])
     calls = ["gateway_web_search srv-1", "get_weather call-1"]
     results = ["result srv-1", "result call-1"]
     if not server_first:
@@ -115,25 +115,25 @@ def test_a_search_beside_a_call_of_the_client_has_its_result_in_the_next_turn(se
 
 def test_results_are_not_lost_where_no_turn_of_the_user_follows() -> None:
     own = ToolCall("call-1", "get_weather", "{}")
-    assert outline(rewritten(use(1), RESULT, own)) == [
+    assert outline(rewrite(use(1), RESULT, own)) == [
         ["gateway_web_search srv-1", "get_weather call-1"],
         ["result srv-1"],
     ]
-    turns = rewritten(use(1), RESULT, own, after=[Turn(Role.ASSISTANT, (Text("hm"),))])
+    turns = rewrite(use(1), RESULT, own, after=[Turn(Role.ASSISTANT, (Text("hm"),))])
     assert outline(turns) == [["gateway_web_search srv-1", "get_weather call-1"], ["result srv-1"], ["hm"]]
 
 
 def test_an_error_comes_back_as_an_error() -> None:
-    turns = rewritten(use(1, ToolFailure(ToolErrorCode.UNAVAILABLE, "no")), RESULT, Text("Sorry."))
+    turns = rewrite(use(1, ToolFailure(ToolErrorCode.UNAVAILABLE, "no")), RESULT, Text("Sorry."))
     assert outline(turns)[1] == ["error srv-1"]
 
 
 def test_only_the_titles_of_another_vendors_results_can_be_read_and_that_is_noted() -> None:
     ledger = Ledger()
-    rewritten(use(1, ours=False), RESULT, Text("x"), ledger=ledger)
+    rewrite(use(1, ours=False), RESULT, Text("x"), ledger=ledger)
     assert [loss.path for loss in ledger] == ["/messages/1/content/1"]
     ours = Ledger()
-    rewritten(use(2), RESULT, Text("x"), ledger=ours)
+    rewrite(use(2), RESULT, Text("x"), ledger=ours)
     assert list(ours) == []
 
 
@@ -151,7 +151,7 @@ def test_a_search_that_has_not_run_is_found_and_gets_the_result_of_its_run() -> 
 
 def test_the_same_history_gives_the_same_turns_and_another_is_not_copied() -> None:
     parts = (Text("a"), use(1), RESULT, Text("b"))
-    assert rewritten(*parts) == rewritten(*parts)
+    assert rewrite(*parts) == rewrite(*parts)
     plain = request(USER, Turn(Role.ASSISTANT, (Text("x"),)))
     assert write_earlier_uses(plain, read_uses, {}, Ledger()) is plain
 

@@ -68,7 +68,7 @@ def test_a_cost_equals_that_of_the_price_package(vendor: str) -> None:
             assert cost_nano(rates, usage) == theirs(vendor, model.id, usage, moment), (vendor, model.id, usage, moment)
 
 
-def found(kind: ProviderKind, model: str, endpoint: str | None = None) -> str | None:
+def find_price(kind: ProviderKind, model: str, endpoint: str | None = None) -> str | None:
     provider = ProviderConfig(name="up", kind=kind, endpoint=endpoint)
     known = Pricing({"up": provider})._find("up", model)
     return known.id if isinstance(known, Model) else None
@@ -102,7 +102,7 @@ def found(kind: ProviderKind, model: str, endpoint: str | None = None) -> str | 
 def test_a_model_is_found_by_address_kind_or_family(
     kind: ProviderKind, model: str, endpoint: str | None, expected: str | None
 ) -> None:
-    assert found(kind, model, endpoint) == expected
+    assert find_price(kind, model, endpoint) == expected
 
 
 def outcome(model: str, usage: Usage | None, provider: str = "up") -> Outcome:

@@ -44,7 +44,7 @@ from dragoman.hub.request import (
 from dragoman.hub.usage import Source, Usage
 from dragoman.net.client import HttpClient
 from dragoman.providers.echo import LISTED, MODELS, make_echo, split_words, write_script
-from echoing import calls_of, counting, make_request, read_echo, send_request, text_of
+from echoing import calls_of, make_counter, make_request, read_echo, send_request, text_of
 
 WEATHER = Function(
     "get_weather",
@@ -270,7 +270,7 @@ def test_every_listed_model_replies_or_fails_as_documented() -> None:
 
 
 def test_the_events_of_a_reply_come_in_order() -> None:
-    script = write_script(make_request(Text("hi"), model="echo-think"), counting())
+    script = write_script(make_request(Text("hi"), model="echo-think"), make_counter())
     assert [type(event) for event in script.events if not isinstance(event, Delta)][:3] == [
         Started,
         Opened,

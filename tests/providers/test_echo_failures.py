@@ -15,7 +15,7 @@ from dragoman.hub.request import (
 from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.protocols.native import PROTOCOL
 from dragoman.providers.echo import Echo, Finish, write_script
-from echoing import counting, events_of, make_request, send_request
+from echoing import events_of, make_counter, make_request, send_request
 
 
 @pytest.mark.parametrize(
@@ -34,11 +34,11 @@ from echoing import counting, events_of, make_request, send_request
     ],
 )
 def test_errors_come_as_statuses_that_the_protocol_reads(model: str, status: int, kind: Kind) -> None:
-    async def failed() -> tuple[int, dict[bytes, bytes], bytes]:
+    async def fetch_failure() -> tuple[int, dict[bytes, bytes], bytes]:
         answer = await send_request(make_request(Text("hi"), model=model, stream=True))
         return answer.status, dict(answer.headers), await answer.read(1 << 20, 1.0)
 
-    found, headers, body = asyncio.run(failed())
+    found, headers, body = asyncio.run(fetch_failure())
     assert found == status
     upstream = PROTOCOL.upstream
     assert upstream is not None
@@ -60,7 +60,7 @@ def test_a_reply_fails_or_is_truncated_in_its_middle(stream: bool) -> None:
 
 
 def test_a_stalled_reply_begins_and_then_sends_no_data() -> None:
-    async def stalled() -> list[bytes]:
+    async def read_stalled() -> list[bytes]:
         answer = await send_request(make_request(Text("one two"), model="error-stall", stream=True))
         chunks = [await answer.chunk(1.0), await answer.chunk(1.0)]
         for _ in range(2):  # the silence goes on however often one asks
@@ -68,8 +68,8 @@ def test_a_stalled_reply_begins_and_then_sends_no_data() -> None:
                 await answer.chunk(0.005)
         return chunks
 
-    assert b"one" in asyncio.run(stalled())[0]
-    assert write_script(make_request(Text("x"), model="error-stall"), counting()).finish is Finish.SILENCE
+    assert b"one" in asyncio.run(read_stalled())[0]
+    assert write_script(make_request(Text("x"), model="error-stall"), make_counter()).finish is Finish.SILENCE
 
 
 def test_a_slow_piece_is_not_lost_after_a_timeout() -> None:
@@ -83,7 +83,7 @@ def test_a_slow_piece_is_not_lost_after_a_timeout() -> None:
 
 
 def test_a_closed_or_oversized_response_fails_like_any_other() -> None:
-    async def misused() -> None:
+    async def misuse_response() -> None:
         answer = await send_request(make_request(Text("one two three")))
         with pytest.raises(SizeLimitExceeded):
             await answer.read(10, 1.0)
@@ -91,7 +91,7 @@ def test_a_closed_or_oversized_response_fails_like_any_other() -> None:
         with pytest.raises(ConnectionLost):
             await answer.chunk(1.0)
 
-    asyncio.run(misused())
+    asyncio.run(misuse_response())
 
 
 def test_an_unreadable_body_is_a_bad_request() -> None:

@@ -30,7 +30,7 @@ def be_patient(monkeypatch: pytest.MonkeyPatch, timeout_s: float) -> None:
     monkeypatch.setattr(local_servers, "DIAL", DialOptions(connect_timeout_s=timeout_s))
 
 
-def found(ports: dict[str, int], own_port: int = 0) -> tuple[LocalServer, ...]:
+def discover_servers(ports: dict[str, int], own_port: int = 0) -> tuple[LocalServer, ...]:
     return asyncio.run(discover(ports, besides=own_port))
 
 
@@ -48,7 +48,7 @@ def make_owner_page(owner: str) -> dict[str, Answer]:
 )
 def test_a_server_that_lists_models_is_found_with_its_quirks(name: str, quirks: tuple[str, ...]) -> None:
     with FakeUpstream(models=("m",)) as fake:
-        (server,) = found({name: fake.port})
+        (server,) = discover_servers({name: fake.port})
         assert [request.path for request in fake.requests] == ["/v1/models", "/"]
     assert (server.name, server.endpoint, server.quirks) == (name, fake.url, quirks)
 
@@ -62,14 +62,14 @@ def test_a_server_on_another_ones_port_is_identified_by_its_list(
     owner: str, name: str, quirks: tuple[str, ...]
 ) -> None:
     with FakeUpstream(pages=make_owner_page(owner)) as fake:
-        (server,) = found({"ollama": fake.port})
+        (server,) = discover_servers({"ollama": fake.port})
     assert (server.name, server.quirks) == (name, quirks)
 
 
 @pytest.mark.usefixtures("patient")
 def test_two_servers_of_one_name_are_distinguished_by_port() -> None:
     with FakeUpstream(pages=make_owner_page("me")) as first, FakeUpstream(pages=make_owner_page("me")) as second:
-        names = [server.name for server in found({"llamacpp": first.port, "vllm": second.port})]
+        names = [server.name for server in discover_servers({"llamacpp": first.port, "vllm": second.port})]
     assert names == ["llamacpp", f"llamacpp-{second.port}"]
 
 
@@ -82,7 +82,7 @@ def test_closed_ports_cost_almost_no_time() -> None:
             bound.bind(("127.0.0.1", 0))
             ports[name] = int(bound.getsockname()[1])
         began = time.monotonic()
-        assert found(ports) == ()
+        assert discover_servers(ports) == ()
         assert time.monotonic() - began < 10  # it did not wait
 
 
@@ -92,7 +92,7 @@ def test_servers_that_hang_do_not_delay_the_start(monkeypatch: pytest.MonkeyPatc
     pages = {"/v1/models": HANGS}
     with FakeUpstream(pages=pages) as one, FakeUpstream(pages=pages) as two, FakeUpstream(models=("m",)) as good:
         began = time.monotonic()
-        servers = found({"ollama": one.port, "lmstudio": two.port, "vllm": good.port})
+        servers = discover_servers({"ollama": one.port, "lmstudio": two.port, "vllm": good.port})
         took = time.monotonic() - began
     assert [server.name for server in servers] == ["vllm"]
     assert took < 10
@@ -102,7 +102,7 @@ def test_a_list_that_trickles_does_not_delay_the_start() -> None:
     listed = make_owner_page("vllm")["/v1/models"]
     trickle = Answer(listed.body, content_type="application/json", cut=1, pause_s=0.05)
     with FakeUpstream(pages={"/v1/models": trickle}) as fake:
-        assert found({"vllm": fake.port}) == ()
+        assert discover_servers({"vllm": fake.port}) == ()
 
 
 @pytest.mark.parametrize(
@@ -121,12 +121,12 @@ def test_a_list_that_trickles_does_not_delay_the_start() -> None:
 )
 def test_a_response_that_is_not_a_model_list_is_ignored(answer: Answer) -> None:
     with FakeUpstream(pages={"/v1/models": answer}) as fake:
-        assert found({"vllm": fake.port}) == ()
+        assert discover_servers({"vllm": fake.port}) == ()
 
 
 def test_our_own_port_is_not_tried() -> None:
     with FakeUpstream(models=("m",)) as fake:
-        assert found({"llamacpp": fake.port}, fake.port) == ()
+        assert discover_servers({"llamacpp": fake.port}, fake.port) == ()
         assert fake.requests == []
 
 
@@ -134,7 +134,7 @@ def test_our_own_port_is_not_tried() -> None:
 def test_another_dragoman_is_not_a_provider() -> None:
     root = page({"status": "ok", "message": "dragoman is running", "version": "0.1.0"})
     with FakeUpstream(models=("m",), pages={"/": root}) as fake:
-        assert found({"llamacpp": fake.port}) == ()
+        assert discover_servers({"llamacpp": fake.port}) == ()
 
 
 OLLAMA = LocalServer("ollama", 11434, ("ollama",))

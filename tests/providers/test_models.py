@@ -65,11 +65,11 @@ def ids(models: tuple[ModelInfo, ...]) -> list[str]:
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
+    async def run_bounded() -> None:
         async with asyncio.timeout(30):
             await work()
 
-    asyncio.run(bounded())
+    asyncio.run(run_bounded())
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:

@@ -33,7 +33,7 @@ def run_probe(choose: Callable[[ReceivedRequest], Answer]) -> ProbeResult:
     return profile
 
 
-def found(profile: ProbeResult, what: str) -> str:
+def read_trait(profile: ProbeResult, what: str) -> str:
     return next(trait.found for trait in profile.traits if trait.what == what)
 
 
@@ -114,25 +114,25 @@ def test_a_reply_that_is_all_thinking_does_not_decide_required() -> None:
     ],
 )
 def test_oddities_of_replies_are_reported_and_need_no_quirk(odd: str, what: str, word: str) -> None:
-    assert found(run_probe(Server()), what) != word
+    assert read_trait(run_probe(Server()), what) != word
     profile = run_probe(Server(odd))
-    assert (found(profile, what), profile.quirks) == (word, ())
+    assert (read_trait(profile, what), profile.quirks) == (word, ())
 
 
 @pytest.mark.parametrize("field", ["reasoning_effort", "parallel_tool_calls"])
 def test_a_rejection_without_a_quirk_is_reported(field: str) -> None:
     profile = run_probe(Server(objection=has(f'"{field}"')))
-    assert (found(profile, field), profile.quirks) == ("rejected", ())
+    assert (read_trait(profile, field), profile.quirks) == ("rejected", ())
 
 
 def test_a_quirk_whose_remedy_is_rejected_too_is_not_advised() -> None:
     profile = run_probe(Server(objection=has('"response_format"')))
-    assert (found(profile, "response_format json_schema"), profile.quirks) == ("rejected", ())
+    assert (read_trait(profile, "response_format json_schema"), profile.quirks) == ("rejected", ())
 
 
 def test_a_server_without_tools_gets_no_further_tool_trials() -> None:
     profile = run_probe(Server(objection=has('"tools"')))
-    assert (found(profile, "tools"), profile.quirks) == ("rejected", ())
+    assert (read_trait(profile, "tools"), profile.quirks) == ("rejected", ())
     assert {"no_required", "needs_parameters", "no_custom_tools"} <= profile.undecided
 
 
@@ -155,7 +155,7 @@ def test_a_busy_or_unreachable_server_decides_nothing(answer: Answer) -> None:
         return answer if b'"developer"' in request.body else server(request)
 
     profile = run_probe(choose)
-    assert (found(profile, "developer messages"), profile.quirks) == ("unclear", ())
+    assert (read_trait(profile, "developer messages"), profile.quirks) == ("unclear", ())
     assert "no_developer" in profile.undecided
 
 

@@ -38,7 +38,7 @@ class FakeProvider(Struct, frozen=True):
     catalogue: Catalogue = Catalogue()
 
 
-def found(name: str) -> list[str]:
+def find_targets(name: str) -> list[str]:
     """As the gateway asks: what is configured comes before what is listed."""
     configured = find_configured_targets(name, ROUTES, dict.fromkeys(BOTH, FakeProvider()))
     return [str(route) for route in configured or find_listed_targets(name, BOTH)]
@@ -71,16 +71,16 @@ def test_a_glob_does_not_hide_a_provider_that_is_named_outright() -> None:
     ],
 )
 def test_the_first_match_in_the_order_is_used(name: str, targets: list[str]) -> None:
-    assert found(name) == targets
+    assert find_targets(name) == targets
 
 
 @pytest.mark.parametrize(
-    ("requested", "meant"),
+    ("requested", "listed"),
     [("claude-sonnet-4.5", "claude-sonnet-4-5-20250929"), ("Claude-Opus-4_1@20250805", "claude-opus-4-1-20250805")],
 )
-def test_dots_dashes_case_and_dates_make_no_difference(requested: str, meant: str) -> None:
-    assert normalise_id(requested) == normalise_id(meant)
-    assert find_listed_targets(requested, BOTH) == (Route("claude", meant),)
+def test_dots_dashes_case_and_dates_make_no_difference(requested: str, listed: str) -> None:
+    assert normalise_id(requested) == normalise_id(listed)
+    assert find_listed_targets(requested, BOTH) == (Route("claude", listed),)
 
 
 def test_a_name_without_a_date_means_the_vendors_current_one() -> None:

@@ -96,7 +96,7 @@ def test_the_last_closing_tag_may_be_missing(end: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "written", "meant"),
+    ("name", "written", "expected"),
     [
         ("s", "5", "5"),
         ("s", ' "q" \n', ' "q" \n'),
@@ -129,9 +129,9 @@ def test_the_last_closing_tag_may_be_missing(end: str) -> None:
         ("l", "[" * 10_000, "[" * 10_000),
     ],
 )
-def test_a_value_is_text_unless_the_schema_wants_what_it_spells(name: str, written: str, meant: object) -> None:
+def test_a_value_is_text_unless_the_schema_wants_what_it_spells(name: str, written: str, expected: object) -> None:
     found = argument(name, written)
-    assert (found, type(found)) == (meant, type(meant))
+    assert (found, type(found)) == (expected, type(expected))
 
 
 def test_numbers_keep_every_digit() -> None:

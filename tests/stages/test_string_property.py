@@ -158,9 +158,9 @@ def test_unwrapping_takes_linear_time(piece: str) -> None:
 
 
 def test_a_long_string_in_small_pieces_takes_linear_time() -> None:
-    def opened() -> StringProperty:
+    def start_reader() -> StringProperty:
         machine = reader()
         machine.feed('{"input":"')
         return machine
 
-    assert_linear(opened, "word\\n", 8000)
+    assert_linear(start_reader, "word\\n", 8000)

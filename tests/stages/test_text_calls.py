@@ -209,10 +209,10 @@ def test_any_text_in_any_cut_is_taken_alike_and_legal(pieces: list[str]) -> None
     "piece", ["x", "[", "[Called f with args: {", '[Called f with args: {"a":"b"}]', "{", '"', "`"]
 )
 def test_searching_costs_linear_time(piece: str) -> None:
-    def begun() -> TextCalls:
+    def start_stage() -> TextCalls:
         stage = TextCalls({"f": None})
         stage.feed(START)
         stage.feed(Opened(0, TextBlock()))
         return stage
 
-    assert_linear(begun, Delta(0, piece), 500)
+    assert_linear(start_stage, Delta(0, piece), 500)

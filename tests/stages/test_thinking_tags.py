@@ -263,19 +263,19 @@ def test_any_text_in_any_cut_is_taken_alike(pieces: list[str]) -> None:
 
 @pytest.mark.parametrize("piece", ["x", "`", "</thinking", "`</thinking>", '"</thinking>" ', "\n"])
 def test_thinking_costs_linear_time_and_bounded_memory(piece: str) -> None:
-    def begun() -> ThinkingTags:
+    def start_stage() -> ThinkingTags:
         stage = ThinkingTags()
         for event in (START, Opened(0, TextBlock()), Delta(0, "<thinking>`")):
             stage.feed(event)
         return stage
 
-    assert_linear(begun, Delta(0, piece), 500)
+    assert_linear(start_stage, Delta(0, piece), 500)
 
     class Deaf:
         """Drops the output, so that only what is held counts."""
 
         def __init__(self) -> None:
-            self._stage = begun()
+            self._stage = start_stage()
 
         def feed(self, event: Event) -> list[Event]:
             self._stage.feed(event)

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
 
-from e2e import speak_chat
-from e2e.meaning import Ending, Meant, Say
+from e2e import encode_chat
+from e2e.scripted_replies import Ending, ScriptedReply, Text
 from fakes.upstream import Answer, End
 from state.state_rig import SETTINGS, Reply, StateRig
 from wire_json import JsonObject
@@ -37,12 +37,12 @@ def wait_until(condition: object, what: str) -> None:
 
 def endless(text: str = "Hello Ada.") -> Answer:
     """Return a reply that begins and never ends."""
-    return Answer(speak_chat.stream(Meant((Say(text),), ending=Ending.NONE)), end=End.HANG)
+    return Answer(encode_chat.encode_stream(ScriptedReply((Text(text),), ending=Ending.NONE)), end=End.HANG)
 
 
 def slow(*words: str, pause_s: float = 0.02) -> Answer:
     """Return a streamed reply whose bytes come bit by bit."""
-    body = speak_chat.stream(Meant((Say(" ".join(words)),)))
+    body = encode_chat.encode_stream(ScriptedReply((Text(" ".join(words)),)))
     return Answer(body, cut=max(40, len(body) // 40), pause_s=pause_s)
 
 

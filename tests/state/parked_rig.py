@@ -12,14 +12,14 @@ from pathlib import Path
 from bench.resume.clients import unchunk
 from bench.resume.replies import without_signs
 
-from e2e import speak_chat, speak_gemini, speak_messages, speak_responses
-from e2e.meaning import Meant, Say
+from e2e import encode_chat, encode_gemini, encode_messages, encode_responses
 from e2e.raw_http import Answered, ask, request_bytes
+from e2e.scripted_replies import ScriptedReply, Text
 from fakes.upstream import Answer, FakeUpstream, Gate, ReceivedRequest
 from gateway import Running, provider_section, running
 
-WORDS = Meant((Say(" ".join(f"word-{number}" for number in range(40))),))
-GEMINI_EVENTS = speak_gemini.stream(WORDS)
+WORDS = ScriptedReply((Text(" ".join(f"word-{number}" for number in range(40))),))
+GEMINI_EVENTS = encode_gemini.encode_stream(WORDS)
 GEMINI_ARRAY = b"[" + b"\n,\n".join(line[6:] for line in GEMINI_EVENTS.split(b"\r\n\r\n")[:-1]) + b"\n]\n"
 
 
@@ -51,26 +51,30 @@ GEMINI = Dialect(
     "/v1beta/models/{model}:streamGenerateContent?alt=sse",
     {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]},
     GEMINI_EVENTS,
-    speak_gemini.whole(WORDS),
+    encode_gemini.encode_whole(WORDS),
     "gemini",
 )
 HI = [{"role": "user", "content": "Hi"}]
 DIALECTS = {
     "chat": Dialect(
-        "/v1/chat/completions", {"messages": HI}, speak_chat.stream(WORDS), speak_chat.whole(WORDS), "chat"
+        "/v1/chat/completions",
+        {"messages": HI},
+        encode_chat.encode_stream(WORDS),
+        encode_chat.encode_whole(WORDS),
+        "chat",
     ),
     "messages": Dialect(
         "/v1/messages",
         {"max_tokens": 99, "messages": HI},
-        speak_messages.stream(WORDS),
-        speak_messages.whole(WORDS),
+        encode_messages.encode_stream(WORDS),
+        encode_messages.encode_whole(WORDS),
         "messages",
     ),
     "responses": Dialect(
         "/v1/responses",
         {"input": "Hi", "store": False},
-        speak_responses.stream(WORDS),
-        speak_responses.whole(WORDS),
+        encode_responses.encode_stream(WORDS),
+        encode_responses.encode_whole(WORDS),
         "responses",
     ),
     "gemini": GEMINI,

@@ -13,9 +13,9 @@ import msgspec
 from openai import OpenAI
 from openai.types.responses import Response, ResponseCompletedEvent, ResponseCreatedEvent
 
-from e2e import speak_chat, speak_messages, speak_responses
+from e2e import encode_chat, encode_messages, encode_responses
 from e2e.kiro_rig import sign
-from e2e.meaning import CallTool, Meant, Part, Say, Stop, Think
+from e2e.scripted_replies import Part, ScriptedReply, Stop, Text, Thinking, ToolCall
 from fakes.eventstream import event
 from fakes.kiro import FakeKiro, make_framed, tail, tool, words
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
@@ -30,7 +30,7 @@ MODELS = {
     "kiro": "kiro/claude-sonnet-4.5",
     "openai": "openai/m",
 }
-SPEAKERS = {"chat": speak_chat, "messages": speak_messages, "openai": speak_responses}
+ENCODERS = {"chat": encode_chat, "messages": encode_messages, "openai": encode_responses}
 WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}, "strict": False}
 NO_HEADERS: Mapping[str, str] = {}
 SETTINGS = "[retry]\nattempts = 1\n"
@@ -109,23 +109,27 @@ class StateRig:
 def _answer(upstream: str, parts: Sequence[Part], stream: bool) -> Answer:
     if upstream == "kiro":
         return make_framed(*(_frame(part) for part in parts), tail("TOOL_USE" if _calls(parts) else "END_TURN"))
-    meant = Meant(tuple(parts), Stop.TOOL if _calls(parts) else Stop.NATURAL)
-    speaker = SPEAKERS[upstream]
-    return Answer(speaker.stream(meant)) if stream else Answer(speaker.whole(meant), content_type="application/json")
+    scripted = ScriptedReply(tuple(parts), Stop.TOOL if _calls(parts) else Stop.NATURAL)
+    encoder = ENCODERS[upstream]
+    return (
+        Answer(encoder.encode_stream(scripted))
+        if stream
+        else Answer(encoder.encode_whole(scripted), content_type="application/json")
+    )
 
 
 def _calls(parts: Sequence[Part]) -> bool:
-    return any(isinstance(part, CallTool) for part in parts)
+    return any(isinstance(part, ToolCall) for part in parts)
 
 
 def _frame(part: Part) -> bytes:
     match part:
-        case Say(text):
+        case Text(text):
             return words(text)
-        case Think(text, seal):
+        case Thinking(text, seal):
             thought = event("reasoningContentEvent", {"text": text})
             return thought + event("reasoningContentEvent", {"signature": seal}) if seal else thought
-        case CallTool(id, name, arguments):
+        case ToolCall(id, name, arguments):
             return tool(id, name, input=arguments) + tool(id, name, stop=True)
         case _:
             raise AssertionError(f"the fake Kiro does not say {part}")
@@ -153,9 +157,9 @@ def state_rigged(directory: Path, settings: str = SETTINGS, openai: str = "") ->
         yield StateRig(gateway, fakes, clients, directory)
 
 
-HELLO, AGAIN = (Say("Hello Ada."),), (Say("Your name is Ada."),)
-THOUGHT = (Think("She greets me.", "sig-1"), Say("Hello Ada."))
-CALL = (CallTool("call_1", "weather", '{"city": "Oslo"}'),)
+HELLO, AGAIN = (Text("Hello Ada."),), (Text("Your name is Ada."),)
+THOUGHT = (Thinking("She greets me.", "sig-1"), Text("Hello Ada."))
+CALL = (ToolCall("call_1", "weather", '{"city": "Oslo"}'),)
 
 
 def read_store_field(response: Response) -> object:

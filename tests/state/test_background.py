@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.responses.service import remove_old_events
-from e2e import speak_chat
-from e2e.meaning import Meant, Say, Stop
+from e2e import encode_chat
+from e2e.scripted_replies import ScriptedReply, Stop, Text
 from fakes.upstream import Answer
 from state.background_rig import (
     BACKGROUND_SETTINGS,
@@ -174,7 +174,9 @@ def test_a_failure_of_the_upstream_is_a_failed_response(rig: StateRig) -> None:
 
 
 def test_a_reply_that_was_cut_off_is_incomplete(rig: StateRig) -> None:
-    rig.fakes["chat"].answers = [Answer(speak_chat.whole(Meant((Say("Hello"),), Stop.CAP)), 200, "application/json")]
+    rig.fakes["chat"].answers = [
+        Answer(encode_chat.encode_whole(ScriptedReply((Text("Hello"),), Stop.CAP)), 200, "application/json")
+    ]
     body = {"model": "chat/m", "input": "Hi", "background": True, "max_output_tokens": 16}
     ended = wait_for_end(rig, rig.http("POST", "/responses", body=body).json["id"])
     assert (ended["status"], ended["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
@@ -241,7 +243,7 @@ def test_a_conversation_is_locked_until_its_background_response_ends(rig: StateR
 
 
 def test_a_tool_turn_goes_on_from_a_background_response(rig: StateRig) -> None:
-    rig.plays("messages", CALL, (Say("It rains."),))
+    rig.plays("messages", CALL, (Text("It rains."),))
     body = {"model": MODELS["messages"], "input": "Weather?", "tools": [WEATHER], "background": True}
     first = wait_for_end(rig, rig.http("POST", "/responses", body=body).json["id"])
     output = {"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": "rain"}

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e import speak_chat
-from e2e.meaning import Meant, Say, Stop
+from e2e import encode_chat
+from e2e.scripted_replies import ScriptedReply, Stop, Text
 from fakes.upstream import Answer, End
 from state.parked_rig import wait_until
 from state.socket_rig import ASK, error, receive, response, run, socket
@@ -47,7 +47,7 @@ def test_every_event_has_the_same_response_id_and_every_item_one_id(rig: StateRi
 
 @upstreams
 def test_the_output_is_the_same_in_every_place(rig: StateRig, upstream: str) -> None:
-    rig.plays(upstream, (Say("Look."), *CALL), AGAIN, stream=True)
+    rig.plays(upstream, (Text("Look."), *CALL), AGAIN, stream=True)
     events = stream(rig, model=MODELS[upstream], tools=[WEATHER])
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
     assert events[-1]["response"]["output"] == done
@@ -81,7 +81,7 @@ def test_no_turn_of_a_list_input_gets_lost(rig: StateRig) -> None:
 
 @upstreams
 def test_every_item_of_a_long_chain_is_sent_once(rig: StateRig, upstream: str) -> None:
-    rig.plays(upstream, *[(Say(f"answer-{number};"),) for number in range(5)], stream=True)
+    rig.plays(upstream, *[(Text(f"answer-{number};"),) for number in range(5)], stream=True)
     previous = None
     for number in range(5):
         question = f"question-{number};"
@@ -96,7 +96,7 @@ def test_every_item_of_a_long_chain_is_sent_once(rig: StateRig, upstream: str) -
 def test_an_incomplete_response_without_output_can_be_continued(rig: StateRig) -> None:
     rig.plays("chat", HELLO, AGAIN)
     rig.fakes["chat"].answers[0] = Answer(
-        speak_chat.whole(Meant((), Stop.CAP)), content_type="application/json", chunked=False
+        encode_chat.encode_whole(ScriptedReply((), Stop.CAP)), content_type="application/json", chunked=False
     )
     first = rig.create(model="chat/m", input="I am Ada.", max_output_tokens=16)
     assert (first.status, first.output) == ("incomplete", [])
@@ -165,7 +165,7 @@ def test_a_connection_remembers_only_the_newest_response_of_a_lane(rig: StateRig
 
 
 def test_a_client_that_leaves_its_websocket_finds_its_response_cancelled(rig: StateRig) -> None:
-    begun = speak_chat.stream(Meant((Say("Hello Ada."),))).partition(b'"finish_reason":"stop"')[0]
+    begun = encode_chat.encode_stream(ScriptedReply((Text("Hello Ada."),))).partition(b'"finish_reason":"stop"')[0]
     rig.fakes["chat"].answers = [Answer(begun, end=End.HANG)]
     with socket(rig) as opened:
         opened.send(json.dumps({**ASK, "store": True}))

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from e2e.meaning import Say
+from e2e.scripted_replies import Text
 from state.state_rig import AGAIN, HELLO, MODELS, STATELESS, StateRig, state_rigged
 from wire_json import JsonObject
 
-NOTE = (Say("Ada greeted us. Next: answer her."),)
+NOTE = (Text("Ada greeted us. Next: answer her."),)
 upstreams = pytest.mark.parametrize("upstream", STATELESS)
 
 

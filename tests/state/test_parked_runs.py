@@ -128,18 +128,18 @@ def test_the_configuration_parks_every_stream(tmp_path: Path, client: str) -> No
         assert rig.calls(dialect.protocol) == 1
 
 
-@pytest.mark.parametrize("wish", ["cancel", "drain"])
+@pytest.mark.parametrize("requested", ["cancel", "drain"])
 @clients
-def test_a_request_decides_against_the_configuration(tmp_path: Path, client: str, wish: str) -> None:
-    header, policy = ("0", "park") if wish == "cancel" else ("drain", "cancel")
+def test_a_request_decides_against_the_configuration(tmp_path: Path, client: str, requested: str) -> None:
+    header, policy = ("0", "park") if requested == "cancel" else ("drain", "cancel")
     upstream = DIALECTS[client].protocol
     with parking(tmp_path, f'[responses]\non_disconnect = "{policy}"\npark_s = 0\n') as rig:
         request = rig.request(client, "", f"x-dragoman-park: {header}", "idempotency-key: one")
-        with rig.hold() if wish == "cancel" else nullcontext():
+        with rig.hold() if requested == "cancel" else nullcontext():
             rig.leave_after(300, request)
             wait_until(lambda: len(rig.gateway.outcomes) == 1)
-        assert rig.gateway.outcomes[0].outcome == ("client_gone" if wish == "cancel" else "ok")
-        if wish == "cancel":
+        assert rig.gateway.outcomes[0].outcome == ("client_gone" if requested == "cancel" else "ok")
+        if requested == "cancel":
             wait_until(lambda: len(rig.upstreams[upstream].closed) == 1)
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from e2e.meaning import CallTool, Part, Say, Think
+from e2e.scripted_replies import Part, Text, Thinking, ToolCall
 from state.socket_rig import response, run, socket
 from state.state_rig import MODELS, STATELESS, WEATHER, StateRig, state_rigged
 from wire_json import JsonObject
@@ -32,11 +32,15 @@ FIXED = {
     "reasoning": {"effort": "high", "summary": "auto"},
 }
 REPLIES: tuple[Sequence[Part], ...] = (
-    (Think("She asks about Oslo.", "sig-1"), Say("Let me look."), CallTool("call_1", "weather", '{"city": "Oslo"}')),
-    (Think("It rains.", "sig-2"), Say("It rains in Oslo.")),
-    (Think("Now Bergen.", "sig-3"), CallTool("call_2", "weather", '{"city":"Bergen"}')),
-    (Say("It pours in Bergen."),),
-    (Say("You are welcome."),),
+    (
+        Thinking("She asks about Oslo.", "sig-1"),
+        Text("Let me look."),
+        ToolCall("call_1", "weather", '{"city": "Oslo"}'),
+    ),
+    (Thinking("It rains.", "sig-2"), Text("It rains in Oslo.")),
+    (Thinking("Now Bergen.", "sig-3"), ToolCall("call_2", "weather", '{"city":"Bergen"}')),
+    (Text("It pours in Bergen."),),
+    (Text("You are welcome."),),
 )
 INPUTS: tuple[JsonObject, ...] = (
     {"role": "user", "content": "Weather in Oslo?"},

@@ -13,15 +13,15 @@ from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.format import Capture
 from dragoman.http.handler import replay_site
-from e2e.meaning import Part, Say, Think
 from e2e.raw_http import dial
+from e2e.scripted_replies import Part, Text, Thinking
 from fakes.upstream import Answer
 from state.parked_rig import parking, wait_until
 from state.state_rig import MODELS, SETTINGS, STATELESS, StateRig, state_rigged
 
 upstreams = pytest.mark.parametrize("upstream", STATELESS)
-HELLO: list[Part] = [Think("A greeting.", "seal"), Say("Hello.")]
-AGAIN: list[Part] = [Say("Hello again.")]
+HELLO: list[Part] = [Thinking("A greeting.", "seal"), Text("Hello.")]
+AGAIN: list[Part] = [Text("Hello again.")]
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from e2e import speak_chat
-from e2e.meaning import Ending, Meant, Say, Stop
+from e2e import encode_chat
+from e2e.scripted_replies import Ending, ScriptedReply, Stop, Text
 from fakes.upstream import Answer, End
 from state.state_rig import HELLO, SETTINGS, StateRig, read_store_field, state_rigged
 
@@ -21,7 +21,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
 
 
 def test_a_client_that_leaves_finds_its_response_cancelled(rig: StateRig) -> None:
-    begun = speak_chat.stream(Meant((Say("Hello Ada."),), ending=Ending.NONE))
+    begun = encode_chat.encode_stream(ScriptedReply((Text("Hello Ada."),), ending=Ending.NONE))
     rig.fakes["chat"].answers = [Answer(begun, end=End.HANG)]
     connection = http.client.HTTPConnection("127.0.0.1", rig.gateway.port, timeout=60)
     body = json.dumps({"model": "chat/m", "input": "Hi", "stream": True})
@@ -38,7 +38,9 @@ def test_a_client_that_leaves_finds_its_response_cancelled(rig: StateRig) -> Non
 
 
 def test_a_reply_that_breaks_off_is_stored_as_failed_before_its_last_event(rig: StateRig) -> None:
-    rig.fakes["chat"].answers = [Answer(speak_chat.stream(Meant((Say("Hello"),), ending=Ending.ERROR)))]
+    rig.fakes["chat"].answers = [
+        Answer(encode_chat.encode_stream(ScriptedReply((Text("Hello"),), ending=Ending.ERROR)))
+    ]
     reply = rig.http("POST", "/responses", body={"model": "chat/m", "input": "Hi", "stream": True})
     events = [json.loads(line[6:]) for line in reply.body.splitlines() if line.startswith(b"data: {")]
     assert events[-1]["type"] == "response.failed"
@@ -48,7 +50,7 @@ def test_a_reply_that_breaks_off_is_stored_as_failed_before_its_last_event(rig: 
 
 
 def test_an_incomplete_response_can_be_continued(rig: StateRig) -> None:
-    cut = speak_chat.whole(Meant((Say("Hello"),), Stop.CAP))
+    cut = encode_chat.encode_whole(ScriptedReply((Text("Hello"),), Stop.CAP))
     rig.plays("chat", HELLO, HELLO)
     rig.fakes["chat"].answers[0] = Answer(cut, content_type="application/json")
     first = rig.create(model="chat/m", input="Hi", max_output_tokens=16)

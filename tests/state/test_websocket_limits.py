@@ -12,8 +12,8 @@ from websockets.sync.client import ClientConnection
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Event, Ping, Request, TextMessage
 
-from e2e import speak_chat
-from e2e.meaning import Ending, Meant, Say
+from e2e import encode_chat
+from e2e.scripted_replies import Ending, ScriptedReply, Text
 from e2e.test_stalled_readers import split, wait_until_quiet
 from fakes.upstream import Answer, End
 from state.parked_rig import wait_until
@@ -123,7 +123,7 @@ def test_a_gateway_that_stops_lets_responses_end_first(tmp_path_factory: pytest.
 
 def test_a_response_that_outlasts_the_grace_period_is_cut_off(tmp_path_factory: pytest.TempPathFactory) -> None:
     with state_rigged(tmp_path_factory.mktemp("cut"), "[server]\ndrain_s = 0\n") as rig, socket(rig) as opened:
-        begun = speak_chat.stream(Meant((Say("Hello Ada."),), ending=Ending.NONE))
+        begun = encode_chat.encode_stream(ScriptedReply((Text("Hello Ada."),), ending=Ending.NONE))
         rig.fakes["chat"].answers = [Answer(begun, end=End.HANG)]
         opened.send(json.dumps(ASK))
         assert receive(opened)["type"] == "response.created"

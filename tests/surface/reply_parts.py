@@ -37,7 +37,7 @@ def text(index: int, *pieces: str) -> list[JsonObject]:
     return block(index, {"type": "text", "text": ""}, *({"type": "text_delta", "text": piece} for piece in pieces))
 
 
-def ending(stop: str = "end_turn", **fields: object) -> JsonObject:
+def make_message_end(stop: str = "end_turn", **fields: object) -> JsonObject:
     delta = {"stop_reason": stop, "stop_sequence": None, **fields}
     return {"type": "message_delta", "delta": delta, "usage": MESSAGES_USAGE}
 
@@ -47,7 +47,7 @@ def chat(*chunks: JsonObject, finish: str = "stop") -> Answer:
 
 
 def messages(*events: JsonObject, stop: str = "end_turn") -> Answer:
-    return Answer(sse(STARTED, *events, ending(stop), STOPPED))
+    return Answer(sse(STARTED, *events, make_message_end(stop), STOPPED))
 
 
 def calls_in(client: str, reply: JsonObject) -> list[tuple[str, str, object]]:

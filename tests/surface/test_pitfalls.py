@@ -18,8 +18,8 @@ from surface.reply_parts import (
     calls_in,
     chat,
     end_in,
-    ending,
     make_call_chunk,
+    make_message_end,
     messages,
     piece,
     read_broken_text,
@@ -184,7 +184,7 @@ def test_counts_stand_in_the_first_event_and_the_real_ones_in_the_last(gate: Out
 def test_usage_is_cumulative_and_keeps_what_is_not_repeated(gate: Outside, client: str) -> None:
     counted = {**MESSAGES_USAGE, "output_tokens": 1}
     begun = {"type": "message_start", "message": message(stop_reason=None, usage=counted)}
-    again = [{**ending(), "usage": {"output_tokens": 5}}] * 2
+    again = [{**make_message_end(), "usage": {"output_tokens": 5}}] * 2
     gate.plays("messages", Answer(sse(begun, *text(0, "x"), *again, STOPPED)))
     reply = gate.ask(client, "messages/m", True).body
     last = [json.loads(data) for data in reply.split(b"data: ")[1:] if b'"usage":{' in data][-1]
@@ -221,8 +221,8 @@ def test_a_signature_in_two_pieces_is_one(gate: Outside) -> None:
         deltas[0],
         {"type": "signature_delta", "signature": "abcd"},
     )
-    reply, meant = (gate.read_reply("responses", "messages", messages(*b, *text(1, "x"))) for b in (thought, whole))
-    assert reply["output"][0]["encrypted_content"] == meant["output"][0]["encrypted_content"]
+    reply, scripted = (gate.read_reply("responses", "messages", messages(*b, *text(1, "x"))) for b in (thought, whole))
+    assert reply["output"][0]["encrypted_content"] == scripted["output"][0]["encrypted_content"]
 
 
 @elsewhere
@@ -271,12 +271,12 @@ def test_an_end_without_done_is_a_success_and_one_before_the_finish_is_none(gate
 
 @elsewhere
 def test_a_message_that_never_stops_is_an_error(gate: Outside, client: str) -> None:
-    gate.plays("messages", Answer(sse(STARTED, *text(0, "Hi"), ending())))
+    gate.plays("messages", Answer(sse(STARTED, *text(0, "Hi"), make_message_end())))
     assert read_broken_text(client, gate.ask(client, "messages/m", True).body) == "Hi"
 
 
 def test_a_misplaced_done_and_what_follows_are_ignored(gate: Outside) -> None:
-    stray = Answer(sse(STARTED, "[DONE]", *text(0, "Hi"), ending(), STOPPED, "[DONE]"))
+    stray = Answer(sse(STARTED, "[DONE]", *text(0, "Hi"), make_message_end(), STOPPED, "[DONE]"))
     for client in ("chat", "responses"):
         assert text_in(client, gate.read_reply(client, "messages", stray)) == "Hi"
     after = Answer(sse(ROLE, chunk({"content": "Hi"}), chunk({}, "stop"), *CHAT_END, chunk({"content": "more"}), "?"))

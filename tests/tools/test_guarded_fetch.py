@@ -146,10 +146,10 @@ def test_a_name_that_changes_its_address_is_dialled_where_it_was_checked() -> No
         async with RawServer(page(b"text/plain", b"hello")) as server:
             world = World(server.port)
 
-            async def rebinding(host: str, port: int) -> Sequence[str]:
+            async def resolve_anew(host: str, port: int) -> Sequence[str]:
                 return answers.pop(0)
 
-            found = await GuardedFetcher(world.send, rebinding).get("http://page.example/", RULES)
+            found = await GuardedFetcher(world.send, resolve_anew).get("http://page.example/", RULES)
             assert isinstance(found, Fetched)
             assert world.dialled == [PUBLIC]
             assert answers == [["127.0.0.1"]]

@@ -37,7 +37,7 @@ def test_a_killed_process_loses_no_row_older_than_a_second(store_url: str, tmp_p
     def on_response(request: NumberedRequest, status: int) -> None:
         ended[request.id] = time.monotonic()
 
-    def promised() -> set[str]:
+    def list_promised() -> set[str]:
         """Measured by the last response, not by the clock: a busy machine may have stopped the gateway since."""
         times = ended.copy()
         last = max(times.values(), default=0.0)
@@ -54,11 +54,11 @@ def test_a_killed_process_loses_no_row_older_than_a_second(store_url: str, tmp_p
             with rig.serve(store_url) as served:
                 client_thread = threading.Thread(target=load, args=(served.port, kill * 10**6))
                 client_thread.start()
-                wait_for(lambda: len(promised()) > ENOUGH)
+                wait_for(lambda: len(list_promised()) > ENOUGH)
                 time.sleep(kill * 0.17)  # at different times between two writes
                 served.end(signal.SIGKILL)
                 client_thread.join()
-            kept |= promised()
+            kept |= list_promised()
             assert len(kept) > ENOUGH
             ended.clear()
             assert kept - asyncio.run(requests_stored(store_url)) == set()

@@ -120,7 +120,7 @@ def test_the_configuration_for_it_is_valid(tmp_path: Path, kind: str) -> None:
     assert encode_headers((("a", "b"),)) == [(b"a", b"b")]
 
 
-def found(url: str) -> SearchFound:
+def make_results(url: str) -> SearchFound:
     return SearchFound((SearchResult(url, "One"),))
 
 
@@ -142,8 +142,8 @@ def plan_of(*lookups: Lookup) -> ToolPlan:
 
 def test_a_run_is_found_by_its_input_and_used_once() -> None:
     plan = plan_of(
-        make_tool_lookup("web_search", "a", found("https://a.example/")),
-        make_tool_lookup("web_search", "b", found("https://b.example/")),
+        make_tool_lookup("web_search", "a", make_results("https://a.example/")),
+        make_tool_lookup("web_search", "b", make_results("https://b.example/")),
     )
     assert plan.search is not None
     assert plan.search_settings.results == 3
@@ -152,8 +152,8 @@ def test_a_run_is_found_by_its_input_and_used_once() -> None:
         assert plan.search is not None
         return await plan.search.search(SearchQuery(text, 3), 1.0)
 
-    assert run(search("b")) == found("https://b.example/")
-    assert run(search("a")) == found("https://a.example/")
+    assert run(search("b")) == make_results("https://b.example/")
+    assert run(search("a")) == make_results("https://a.example/")
     assert isinstance(run(search("a")), ToolFailure)
 
 

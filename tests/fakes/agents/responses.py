@@ -86,7 +86,7 @@ def _items(reply: Reply) -> list[Json]:
     message = {"id": f"msg_fake{reply.number}", "type": "message", "status": "completed", "role": "assistant"}
     items.append({**message, "content": [_part(reply.text)]})
     if (call := reply.call) is not None:
-        kind, field, prefix = _spelling(call.tool)
+        kind, field, prefix = _choose_spelling(call.tool)
         named: Json = {"call_id": call.id, "name": call.tool.name, field: call.payload}
         if call.tool.namespace is not None:
             named["namespace"] = call.tool.namespace
@@ -94,7 +94,7 @@ def _items(reply: Reply) -> list[Json]:
     return items
 
 
-def _spelling(tool: Tool) -> tuple[str, str, str]:
+def _choose_spelling(tool: Tool) -> tuple[str, str, str]:
     return ("custom_tool_call", "input", "ctc") if tool.freeform else ("function_call", "arguments", "fc")
 
 

@@ -131,16 +131,16 @@ def test_what_the_grammar_guard_corrects_is_noted_and_reported() -> None:
 
 
 def test_failures_are_distinguished_from_successes() -> None:
-    def failed(outcome: str, status: int = 200) -> bool:
+    def has_failed(outcome: str, status: int = 200) -> bool:
         recording = make_recording()
         recording.on_head(status, [])
         recording.note_outcome(make_outcome(outcome), Ledger())
         return recording.failed
 
-    assert not failed(OK)
-    assert not failed(CLIENT_GONE)
-    assert failed("timeout")
-    assert failed(OK, 400)
+    assert not has_failed(OK)
+    assert not has_failed(CLIENT_GONE)
+    assert has_failed("timeout")
+    assert has_failed(OK, 400)
     assert make_recording().failed
     cut = make_recording()
     cut.note_outcome(make_outcome(), None)

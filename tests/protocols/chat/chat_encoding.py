@@ -142,7 +142,7 @@ def read_completion(body: bytes) -> ChatCompletion:
     return sdk(body, "application/json").chat.completions.create(model="gpt-x", messages=[])
 
 
-def meaning(completion: ChatCompletion | ParsedChatCompletion[None]) -> JsonObject:
+def summarise(completion: ChatCompletion | ParsedChatCompletion[None]) -> JsonObject:
     """What a client reads of a completion, however it came."""
     choice = completion.choices[0]
     message = choice.message

@@ -15,12 +15,12 @@ FRAME = (Started, UsageReported, Ended, Failed)
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 
 
-def framing(events: list[Event]) -> list[Event]:
+def list_frames(events: list[Event]) -> list[Event]:
     return [event for event in events if isinstance(event, FRAME)]
 
 
 def assert_glance_agrees(body: bytes) -> None:
-    assert framing(decode_outline(body, ISSUER, Ledger())) == framing(decode_whole(body, ISSUER, Ledger()))
+    assert list_frames(decode_outline(body, ISSUER, Ledger())) == list_frames(decode_whole(body, ISSUER, Ledger()))
 
 
 _fields = st.fixed_dictionaries(

@@ -41,17 +41,17 @@ from protocols.chat.chat_encoding import (
     deltas,
     encode,
     make_context,
-    meaning,
     read_completion,
     reply,
     sdk,
+    summarise,
 )
 
 
 @pytest.mark.parametrize("name", REPLIES)
 def test_the_sdks_accumulator_reads_the_stream_as_the_whole_reply(name: str) -> None:
-    streamed = meaning(accumulate(encode(REPLIES[name])))
-    assert streamed == meaning(read_completion(encode_whole(REPLIES[name], make_context(), Ledger())))
+    streamed = summarise(accumulate(encode(REPLIES[name])))
+    assert streamed == summarise(read_completion(encode_whole(REPLIES[name], make_context(), Ledger())))
 
 
 @pytest.mark.parametrize("name", REPLIES)
@@ -67,7 +67,7 @@ def test_a_plain_stream_ends_with_one_reason_and_the_usage(name: str) -> None:
     stream = sdk(b"".join(encode(REPLIES[name]))).chat.completions.create(model="gpt-x", messages=[], stream=True)
     got = list(stream)
     assert [choice.finish_reason for chunk in got for choice in chunk.choices if choice.finish_reason] == [
-        meaning(accumulate(encode(REPLIES[name])))["finish"]
+        summarise(accumulate(encode(REPLIES[name])))["finish"]
     ]
     assert (got[-1].choices, got[-1].usage is not None) == ([], True)
     assert {(chunk.id, chunk.created, chunk.model) for chunk in got} == {("chatcmpl-up", 1700000000, "gpt-x")}
@@ -124,7 +124,7 @@ def test_ids_and_names_of_calls_are_sent_once_and_indices_count_calls_only() -> 
 
 
 def test_a_call_without_arguments_gets_an_empty_object() -> None:
-    assert meaning(accumulate(encode(REPLIES["empty_arguments"])))["calls"] == [("now", "{}")]
+    assert summarise(accumulate(encode(REPLIES["empty_arguments"])))["calls"] == [("now", "{}")]
 
 
 def test_a_custom_call_is_sent_as_one() -> None:
@@ -143,7 +143,7 @@ def test_a_custom_call_does_not_break_the_sdks_helper() -> None:
 
 
 def test_opaque_reasoning_is_sent_in_the_envelope_with_the_signed_text() -> None:
-    details = meaning(accumulate(encode(REPLIES["redacted"])))["details"]
+    details = summarise(accumulate(encode(REPLIES["redacted"])))["details"]
     assert isinstance(details, list)
     assert [detail["index"] for detail in details] == [0, 1]
     assert decode_envelope(details[0]["data"]) == REDACTED
@@ -164,28 +164,28 @@ def test_opaque_reasoning_is_sent_in_the_envelope_with_the_signed_text() -> None
 )
 def test_each_stop_has_its_reason(stop: Stop, finish: str) -> None:
     events = reply(block(0, TextBlock(), "x"), end=Ended(stop))
-    assert meaning(accumulate(encode(events)))["finish"] == finish
-    assert meaning(read_completion(encode_whole(events, make_context(), Ledger())))["finish"] == finish
+    assert summarise(accumulate(encode(events)))["finish"] == finish
+    assert summarise(read_completion(encode_whole(events, make_context(), Ledger())))["finish"] == finish
 
 
 def test_calls_make_the_reason_tool_calls() -> None:
     events = reply(block(0, CallBlock("call_a", "f"), "{}"), end=Ended(Stop.END))
-    assert meaning(accumulate(encode(events)))["finish"] == "tool_calls"
+    assert summarise(accumulate(encode(events)))["finish"] == "tool_calls"
 
 
 def test_a_refusal_without_text_is_explained_in_the_refusal() -> None:
     events = reply(end=Ended(Stop.FILTERED, category="bio", explanation="Not that."))
     ledger = Ledger()
-    got = meaning(accumulate(encode(events, ledger)))
+    got = summarise(accumulate(encode(events, ledger)))
     assert (got["refusal"], got["text"], got["finish"]) == ("Not that.", "", "content_filter")
     assert [(loss.path, loss.how) for loss in ledger] == [("/stop_details/category", LossKind.DROPPED)]
-    assert meaning(read_completion(encode_whole(events, make_context(), Ledger()))) == got
+    assert summarise(read_completion(encode_whole(events, make_context(), Ledger()))) == got
 
 
 def test_a_refusal_after_text_keeps_the_text() -> None:
     events = reply(block(0, TextBlock(), "Well"), end=Ended(Stop.FILTERED, explanation="Not that."))
     ledger = Ledger()
-    got = meaning(accumulate(encode(events, ledger)))
+    got = summarise(accumulate(encode(events, ledger)))
     assert (got["refusal"], got["text"], got["finish"]) == (None, "Well", "content_filter")
     assert [loss.path for loss in ledger] == ["/stop_details/explanation"]
 
@@ -211,7 +211,7 @@ def test_losses_of_a_reply_are_named() -> None:
 
 
 def test_citations_point_into_the_joined_text() -> None:
-    got = meaning(accumulate(encode(REPLIES["cited"])))["annotations"]
+    got = summarise(accumulate(encode(REPLIES["cited"])))["annotations"]
     assert got == [
         {
             "type": "url_citation",

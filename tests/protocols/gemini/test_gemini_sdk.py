@@ -8,9 +8,9 @@ from google.genai import types
 from pydantic import BaseModel
 
 from deletion import without_refused
-from e2e import speak_gemini
+from e2e import encode_gemini
 from e2e.cases import CASES
-from e2e.meaning import sayable
+from e2e.scripted_replies import limit_to_protocol
 from protocols.gemini.gemini_replies import STREAMS
 from protocols.gemini.gemini_requests import GEMMA, NEW, OLD, build_from
 from wire_json import JsonObject
@@ -51,10 +51,10 @@ def test_every_request_has_googles_shape(name: str, model: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_our_speaker_writes_googles_shape(case: str) -> None:
-    meant = sayable(CASES[case].meant, "gemini")
-    for event in speak_gemini.stream(meant).split(b"\r\n\r\n")[:-1]:
+    scripted = limit_to_protocol(CASES[case].scripted, "gemini")
+    for event in encode_gemini.encode_stream(scripted).split(b"\r\n\r\n")[:-1]:
         types.GenerateContentResponse.model_validate_json(event.removeprefix(b"data: "))
-    types.GenerateContentResponse.model_validate_json(speak_gemini.whole(meant))
+    types.GenerateContentResponse.model_validate_json(encode_gemini.encode_whole(scripted))
 
 
 @pytest.mark.parametrize("path", STREAMS, ids=lambda path: path.stem)

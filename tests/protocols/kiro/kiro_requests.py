@@ -40,20 +40,20 @@ class Built:
             tool["toolSpecification"]["name"]: tool["toolSpecification"] for tool in self.context.get("tools", [])
         }
 
-    def lost(self, how: LossKind) -> set[str]:
+    def list_losses(self, how: LossKind) -> set[str]:
         return {loss.path for loss in self.ledger if loss.how is how}
 
     @property
     def dropped(self) -> set[str]:
-        return self.lost(LossKind.DROPPED)
+        return self.list_losses(LossKind.DROPPED)
 
     @property
     def approximated(self) -> set[str]:
-        return self.lost(LossKind.APPROXIMATED)
+        return self.list_losses(LossKind.APPROXIMATED)
 
     @property
     def invented(self) -> set[str]:
-        return self.lost(LossKind.INVENTED)
+        return self.list_losses(LossKind.INVENTED)
 
 
 def parse_body(protocol: str, body: Wire, ledger: Ledger) -> Request:

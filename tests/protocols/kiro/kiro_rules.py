@@ -31,7 +31,7 @@ def broken_rules(body: bytes) -> list[str]:
         *_unknown(state, _STATE, "state"),
         *_order(entries),
         *(rule for entry in entries for rule in _entry(entry)),
-        *_pairing(entries),
+        *_check_pairing(entries),
         *_offer(entries),
         *_nothings(payload, ""),
     ]
@@ -69,7 +69,7 @@ def _entry(entry: Wire) -> Iterator[str]:
         yield "reasoning is both text and redacted"
 
 
-def _pairing(entries: list[Wire]) -> Iterator[str]:
+def _check_pairing(entries: list[Wire]) -> Iterator[str]:
     seen: set[str] = set()
     due: list[str] = []
     for index, entry in enumerate(entries):

@@ -70,18 +70,18 @@ def test_unknown_events_fields_and_message_types_change_nothing() -> None:
 
 
 def test_payloads_may_be_wrapped_in_the_events_name() -> None:
-    def wrapped(name: str, payload: object) -> bytes:
+    def wrap(name: str, payload: object) -> bytes:
         return event(name, {name: payload})
 
     stream = b"".join(
         (
-            wrapped("messageMetadataEvent", {"conversationId": "c", "utteranceId": "u"}),
-            wrapped("reasoningContentEvent", {"text": "t"}),
-            wrapped("assistantResponseEvent", {"content": "Hi"}),
-            wrapped("toolUseEvent", {"toolUseId": "A", "name": "f", "input": '{"a":1}', "stop": True}),
-            wrapped("metadataEvent", {"tokenUsage": {"uncachedInputTokens": 3, "outputTokens": 4}}),
-            wrapped("contextUsageEvent", {"contextUsagePercentage": 1}),
-            wrapped("meteringEvent", {"usage": 0.5}),
+            wrap("messageMetadataEvent", {"conversationId": "c", "utteranceId": "u"}),
+            wrap("reasoningContentEvent", {"text": "t"}),
+            wrap("assistantResponseEvent", {"content": "Hi"}),
+            wrap("toolUseEvent", {"toolUseId": "A", "name": "f", "input": '{"a":1}', "stop": True}),
+            wrap("metadataEvent", {"tokenUsage": {"uncachedInputTokens": 3, "outputTokens": 4}}),
+            wrap("contextUsageEvent", {"contextUsagePercentage": 1}),
+            wrap("meteringEvent", {"usage": 0.5}),
         )
     )
     got = reply(stream)

@@ -30,7 +30,7 @@ from protocols.kiro.kiro_replies import (
 )
 
 
-def ending(stream: bytes, issuer: Issuer = ISSUER) -> Ended:
+def read_ending(stream: bytes, issuer: Issuer = ISSUER) -> Ended:
     last = read(stream, issuer)[-1]
     assert isinstance(last, Ended)
     return last
@@ -59,7 +59,7 @@ def failure_kind(stream: bytes) -> Kind:
     ],
 )
 def test_the_stop_reason_is_passed_on(reason: str, stop: Stop) -> None:
-    assert ending(text_event("Hi") + metadata(reason)).stop is stop
+    assert read_ending(text_event("Hi") + metadata(reason)).stop is stop
 
 
 def test_an_unknown_stop_reason_is_in_the_ledger() -> None:
@@ -69,25 +69,25 @@ def test_an_unknown_stop_reason_is_in_the_ledger() -> None:
 
 
 def test_a_full_context_is_reported_unless_there_are_calls() -> None:
-    assert ending(text_event("Hi") + metadata() + context(100)).stop is Stop.CONTEXT_FULL
-    assert ending(text_event("Hi") + metadata("CONTENT_FILTERED") + context(100)).stop is Stop.FILTERED
-    assert ending(uses("A", "f", stop=True) + context(100)).stop is Stop.TOOL
-    assert ending(text_event("Hi") + metadata() + context(99.9)).stop is Stop.END
+    assert read_ending(text_event("Hi") + metadata() + context(100)).stop is Stop.CONTEXT_FULL
+    assert read_ending(text_event("Hi") + metadata("CONTENT_FILTERED") + context(100)).stop is Stop.FILTERED
+    assert read_ending(uses("A", "f", stop=True) + context(100)).stop is Stop.TOOL
+    assert read_ending(text_event("Hi") + metadata() + context(99.9)).stop is Stop.END
 
 
 @pytest.mark.parametrize("tail", [metadata(), context(1), metering(1)])
 def test_any_tail_event_makes_the_reply_whole(tail: bytes) -> None:
-    assert ending(text_event("Hi") + tail).stop is Stop.END
+    assert read_ending(text_event("Hi") + tail).stop is Stop.END
 
 
 def test_a_missing_tail_is_truncation_unless_switched_off() -> None:
-    assert ending(text_event("Hi")).stop is Stop.LENGTH
-    assert ending(thinks(text="Hm")).stop is Stop.LENGTH
-    assert ending(text_event("Hi"), LENIENT).stop is Stop.END
+    assert read_ending(text_event("Hi")).stop is Stop.LENGTH
+    assert read_ending(thinks(text="Hm")).stop is Stop.LENGTH
+    assert read_ending(text_event("Hi"), LENIENT).stop is Stop.END
 
 
 def test_whole_calls_win_over_a_missing_tail() -> None:
-    assert ending(uses("A", "f", input="{}", stop=True)) == Ended(Stop.TOOL)
+    assert read_ending(uses("A", "f", input="{}", stop=True)) == Ended(Stop.TOOL)
 
 
 def test_an_empty_stream_is_a_failure_that_may_be_tried_again() -> None:

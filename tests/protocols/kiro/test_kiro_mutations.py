@@ -42,7 +42,7 @@ FRAMES: list[list[bytes]] = [
     [uses("A", "f", input={"a": [1, {"b": None}]}), uses("A", stop=True), text_event("done"), TAIL],
     [text_event("Hi"), exception("InternalServerException", {"message": "oops"})],
 ]
-MEANT = {WRITE, '{"n":1}', '{"a":[1,{"b":null}]}', '{"x":"}]"}'}
+EXPECTED = {WRITE, '{"n":1}', '{"a":[1,{"b":null}]}', '{"x":"}]"}'}
 NAMES = ("toolUseEvent", "assistantResponseEvent", "reasoningContentEvent", "metadataEvent", "citationEvent")
 PAYLOAD = b'{"toolUseId":"A","name":"f","input":"{\\"a\\":1}","stop":true,"content":"x","text":"y","signature":"S"}'
 UNFRAMED = b'{"content":"Hi"}{"name":"f","toolUseId":"A","input":"{\\"a\\":"}{"input":"1}"}{"stop":true}{"usage":1}'
@@ -135,7 +135,7 @@ def test_the_streams_are_sound_to_begin_with() -> None:
     for frames in FRAMES:
         events = decode_stream(b"".join(frames), random.Random(0))
         assert_sound(events)
-        assert {arguments for _, _, arguments in calls_of(events)} <= MEANT
+        assert {arguments for _, _, arguments in calls_of(events)} <= EXPECTED
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -148,7 +148,7 @@ def test_damaged_frames_never_make_a_call_that_was_not_intended(seed: int) -> No
         events = decode_stream(stream, chance)
         slowest = max(slowest, time.process_time() - start)
         assert_sound(events)
-        assert {arguments for _, _, arguments in calls_of(events)} <= MEANT, stream
+        assert {arguments for _, _, arguments in calls_of(events)} <= EXPECTED, stream
     assert slowest < 0.5
 
 

@@ -226,9 +226,9 @@ def test_events_without_names_are_read_by_their_type() -> None:
 
 def test_a_search_is_one_block_with_its_hits_and_citations_cover_their_block() -> None:
     events = decode(fixture("web_search.sse"))
-    opened = events[1]
-    assert isinstance(opened, Opened)
-    hosted = opened.what
+    start_decoder = events[1]
+    assert isinstance(start_decoder, Opened)
+    hosted = start_decoder.what
     assert isinstance(hosted, HostedBlock)
     assert (hosted.id, hosted.kind, hosted.input) == ("srvtoolu_1", "web_search", {"query": "fact"})
     assert [(hit.url, hit.title) for hit in hosted.results or ()] == [("https://example.com/a", "A")]
@@ -243,9 +243,9 @@ def test_an_unfinished_search_is_still_sent() -> None:
     head, _, _ = stream.partition(b'event: content_block_start\ndata: {"type":"content_block_start","index":1')
     tail = b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"pause_turn"}}\n\n'
     events = decode(head + tail + b'event: message_stop\ndata: {"type":"message_stop"}\n\n')
-    opened = [event.what for event in events if isinstance(event, Opened)]
-    assert isinstance(opened[0], HostedBlock)
-    assert opened[0].results is None
+    start_decoder = [event.what for event in events if isinstance(event, Opened)]
+    assert isinstance(start_decoder[0], HostedBlock)
+    assert start_decoder[0].results is None
     assert events[-1] == Ended(Stop.PAUSE)
 
 
@@ -340,12 +340,12 @@ def test_many_deltas_cost_linear_time() -> None:
     delta = b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"word "}}'
     start = b'{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}'
 
-    def opened() -> Stage[object, Event]:
+    def start_decoder() -> Stage[object, Event]:
         decoder = UPSTREAM.decoder(ISSUER, Ledger())
         list(decoder.feed(Frame("", start)))
         return decoder
 
-    assert_linear(opened, Frame("", delta), 2000)
+    assert_linear(start_decoder, Frame("", delta), 2000)
 
 
 def test_a_whole_reply_equals_its_stream() -> None:

@@ -354,12 +354,12 @@ def test_any_cut_of_the_deltas_gives_the_same_message(name: str) -> None:
 def unseal(events: list[Event]) -> list[Event]:
     """With envelopes opened: a translated stream carries its opaque values inside them."""
 
-    def opened(event: Event) -> Event:
+    def unseal_event(event: Event) -> Event:
         if isinstance(event, OpaqueAdded):
             return OpaqueAdded(event.block, decode_envelope(event.opaque.payload) or event.opaque)
         return Started("", "", event.usage) if isinstance(event, Started) else event
 
-    return [opened(event) for event in events]
+    return [unseal_event(event) for event in events]
 
 
 @pytest.mark.parametrize("name", ENDED)

@@ -26,11 +26,11 @@ def client(answer: Callable[[], httpx2.Response]) -> anthropic.Anthropic:
     return anthropic.Anthropic(api_key="sk-fake-key", base_url="http://127.0.0.1:1", http_client=http, max_retries=0)
 
 
-def streaming(stream: bytes) -> anthropic.Anthropic:
+def make_stream_client(stream: bytes) -> anthropic.Anthropic:
     return client(lambda: httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=stream))
 
 
-def answering(status: int, body: bytes) -> anthropic.Anthropic:
+def make_client(status: int, body: bytes) -> anthropic.Anthropic:
     return client(lambda: httpx2.Response(status, headers={"content-type": "application/json"}, content=body))
 
 
@@ -50,7 +50,7 @@ def content_of(message: Message | BetaMessage) -> object:
 @pytest.mark.parametrize("beta", [False, True])
 def test_the_sdk_assembles_the_reply_that_was_intended(name: str, beta: bool) -> None:
     events = decode(fixture(f"{name}.sse"))
-    sdk = streaming(encode(events))
+    sdk = make_stream_client(encode(events))
     messages = sdk.beta.messages if beta else sdk.messages
     with messages.stream(**ASK) as stream:
         message = stream.get_final_message()
@@ -67,7 +67,7 @@ def test_the_sdk_assembles_the_reply_that_was_intended(name: str, beta: bool) ->
 
 
 def test_the_sdk_reads_cut_off_arguments_as_far_as_they_go() -> None:
-    with streaming(encode(decode(fixture("cut_arguments.sse")))).messages.stream(**ASK) as stream:
+    with make_stream_client(encode(decode(fixture("cut_arguments.sse")))).messages.stream(**ASK) as stream:
         message = stream.get_final_message()
     assert message.stop_reason == "max_tokens"
     assert message.content[0].model_dump()["input"] == {"path": "a.txt"}
@@ -75,7 +75,7 @@ def test_the_sdk_reads_cut_off_arguments_as_far_as_they_go() -> None:
 
 def test_the_sdk_reads_the_whole_reply() -> None:
     events = decode(fixture("tools.sse"))
-    message = answering(200, CLIENT.encode_whole(events, make_context(), Ledger())).messages.create(**ASK)
+    message = make_client(200, CLIENT.encode_whole(events, make_context(), Ledger())).messages.create(**ASK)
     assert expect(ToolUseBlock, message.content[1]).input == {"city": "Zürich"}
     assert message.stop_reason == "tool_use"
 
@@ -84,7 +84,7 @@ def test_an_error_in_mid_stream_is_the_sdks_exception() -> None:
     events: list[Event] = [START, *text(0, "Half"), Failed(Failure(Kind.OVERLOADED, "busy"))]
     with (
         pytest.raises(anthropic.APIStatusError, match="busy"),
-        streaming(encode(events)).messages.stream(**ASK) as stream,
+        make_stream_client(encode(events)).messages.stream(**ASK) as stream,
     ):
         stream.get_final_message()
 
@@ -108,4 +108,4 @@ def test_an_error_in_mid_stream_is_the_sdks_exception() -> None:
 def test_every_failure_is_the_right_exception_of_the_sdk(kind: Kind, exception: type[Exception]) -> None:
     rendered = CLIENT.render_error(Failure(kind, "why"), "req_1")
     with pytest.raises(exception, match="why"):
-        answering(rendered.status, rendered.body).messages.create(**ASK)
+        make_client(rendered.status, rendered.body).messages.create(**ASK)

@@ -198,17 +198,17 @@ def test_a_token_of_another_host_is_never_used(tmp_path: Path) -> None:
 def test_files_are_tried_in_order(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path)}
 
-    def found() -> str:
+    def read_token() -> str:
         return find_source(section(), environ)().read().access_token
 
     write_file(tmp_path / ".config/github-copilot/hosts.json", {"github.com": {"oauth_token": "gho_FAKEhosts"}})
-    assert found() == "gho_FAKEhosts"
+    assert read_token() == "gho_FAKEhosts"
     write_file(tmp_path / ".config/github-copilot/apps.json", {"github.com:x": {"oauth_token": "gho_FAKEapps"}})
-    assert found() == "gho_FAKEapps"
+    assert read_token() == "gho_FAKEapps"
     environ["COPILOT_GITHUB_TOKEN"] = "gho_FAKEvariable"
-    assert found() == "gho_FAKEvariable"
+    assert read_token() == "gho_FAKEvariable"
     write_file(tmp_path / ".local/share/dragoman/copilot.json", {"github.com": {"oauth_token": "gho_FAKEown"}})
-    assert found() == "gho_FAKEown"
+    assert read_token() == "gho_FAKEown"
 
 
 def test_other_tokens_in_the_environment_are_not_used(tmp_path: Path) -> None:

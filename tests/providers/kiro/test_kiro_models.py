@@ -82,10 +82,10 @@ def test_the_fallback_lists_each_model_once_with_a_window() -> None:
 
 
 def test_a_model_without_a_window_has_the_default_one_everywhere() -> None:
-    async def listed() -> list[ListedModel]:
+    async def list_models() -> list[ListedModel]:
         return [ListedModel("wide", token_limits=TokenLimits(max_input_tokens=1_000_000)), ListedModel("silent")]
 
-    cache = ModelCache(listed, WINDOW)
+    cache = ModelCache(list_models, WINDOW)
     windows = {model.id: model.max_input for model in asyncio.run(cache.fetch())}
     assert windows == {"wide": 1_000_000, "silent": WINDOW}
     assert [cache.context_window(id) for id in ("wide", "silent", "unheard-of")] == [1_000_000, WINDOW, WINDOW]

@@ -332,11 +332,11 @@ def test_a_database_row_is_renewed_in_place(tmp_path: Path) -> None:
 def test_an_api_key_is_used_unchanged_and_never_renewed() -> None:
     with FakeKiro() as fake:
 
-        async def refused(rig: Rig) -> tuple[str, bool]:
+        async def use_and_renew(rig: Rig) -> tuple[str, bool]:
             return (await once(rig)).access_token, await rig.refresher.renew()
 
         environ = {"KIRO_API_KEY": "ksk_fake"}
-        assert asyncio.run(make_rig(fake, section("env:KIRO_API_KEY"), refused, environ)) == ("ksk_fake", False)
+        assert asyncio.run(make_rig(fake, section("env:KIRO_API_KEY"), use_and_renew, environ)) == ("ksk_fake", False)
     assert not fake.requests
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from e2e.meaning import CallTool, Ending, Meant, Part, Refuse, Say, Stop, Think, Tokens, pieces
+from e2e.scripted_replies import Ending, Part, Refusal, ScriptedReply, Stop, Text, Thinking, Tokens, ToolCall, pieces
 from wire_json import JsonObject
 
 REASON = {
@@ -20,37 +20,37 @@ HEAD = {"id": "msg_01fake", "type": "message", "role": "assistant", "model": "ve
 ERROR = {"type": "api_error", "message": "The engine overheated."}
 
 
-def stream(meant: Meant) -> bytes:
+def encode_stream(scripted: ScriptedReply) -> bytes:
     return b"".join(
         b"event: %b\ndata: %b\n\n" % (str(event["type"]).encode(), msgspec.json.encode(event))
-        for event in _events(meant)
+        for event in _events(scripted)
     )
 
 
-def whole(meant: Meant) -> bytes:
-    content = [_block(part) for part in meant.parts]
-    return msgspec.json.encode({**HEAD, "content": content, **_stop(meant), "usage": _usage(meant.tokens)})
+def encode_whole(scripted: ScriptedReply) -> bytes:
+    content = [_block(part) for part in scripted.parts]
+    return msgspec.json.encode({**HEAD, "content": content, **_stop(scripted), "usage": _usage(scripted.tokens)})
 
 
-def _events(meant: Meant) -> Iterator[dict[str, object]]:
-    begun = {**_usage(meant.tokens), "output_tokens": 1}
+def _events(scripted: ScriptedReply) -> Iterator[dict[str, object]]:
+    begun = {**_usage(scripted.tokens), "output_tokens": 1}
     begun.pop("output_tokens_details")
     message: JsonObject = {**HEAD, "content": [], "stop_reason": None, "stop_sequence": None, "usage": begun}
     yield {"type": "message_start", "message": message}
-    for index, part in enumerate(meant.parts):
+    for index, part in enumerate(scripted.parts):
         yield {"type": "content_block_start", "index": index, "content_block": _empty(part)}
         if index == 0:
             yield {"type": "ping"}
         for delta in _deltas(part):
             yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
-    match meant.ending:
+    match scripted.ending:
         case Ending.PROPER:
             usage = {
-                "output_tokens": meant.tokens.output,
-                "output_tokens_details": {"thinking_tokens": meant.tokens.reasoning},
+                "output_tokens": scripted.tokens.output,
+                "output_tokens_details": {"thinking_tokens": scripted.tokens.reasoning},
             }
-            yield {"type": "message_delta", "delta": _stop(meant), "usage": usage}
+            yield {"type": "message_delta", "delta": _stop(scripted), "usage": usage}
             yield {"type": "message_stop"}
         case Ending.ERROR:
             yield {"type": "error", "error": ERROR, "request_id": "req_fake"}
@@ -60,44 +60,44 @@ def _events(meant: Meant) -> Iterator[dict[str, object]]:
 
 def _block(part: Part) -> dict[str, object]:
     match part:
-        case Say(text) | Refuse(text):
+        case Text(text) | Refusal(text):
             return {"type": "text", "text": text, "citations": None}
-        case Think("", seal):
+        case Thinking("", seal):
             return {"type": "redacted_thinking", "data": seal}
-        case Think(text, seal):
+        case Thinking(text, seal):
             return {"type": "thinking", "thinking": text, "signature": seal}
-        case CallTool(id, name, arguments):
+        case ToolCall(id, name, arguments):
             return {"type": "tool_use", "id": id, "name": name, "input": msgspec.json.decode(arguments or "{}")}
 
 
 def _empty(part: Part) -> dict[str, object]:
     match part:
-        case Say() | Refuse():
+        case Text() | Refusal():
             return {"type": "text", "text": ""}
-        case Think("", seal):
+        case Thinking("", seal):
             return {"type": "redacted_thinking", "data": seal}
-        case Think():
+        case Thinking():
             return {"type": "thinking", "thinking": "", "signature": ""}
-        case CallTool(id, name):
+        case ToolCall(id, name):
             return {"type": "tool_use", "id": id, "name": name, "input": {}}
 
 
 def _deltas(part: Part) -> Iterator[JsonObject]:
     match part:
-        case Say(text) | Refuse(text):
+        case Text(text) | Refusal(text):
             yield from ({"type": "text_delta", "text": piece} for piece in pieces(text))
-        case Think(text, seal) if text:
+        case Thinking(text, seal) if text:
             yield from ({"type": "thinking_delta", "thinking": piece} for piece in pieces(text))
             if seal:
                 yield {"type": "signature_delta", "signature": seal}
-        case CallTool(arguments=arguments):
+        case ToolCall(arguments=arguments):
             yield from ({"type": "input_json_delta", "partial_json": piece} for piece in pieces(arguments))
 
 
-def _stop(meant: Meant) -> dict[str, object]:
-    stop: dict[str, object] = {"stop_reason": REASON[meant.stop], "stop_sequence": meant.sequence}
-    if meant.explanation:
-        stop["stop_details"] = {"type": "refusal", "category": "cyber", "explanation": meant.explanation}
+def _stop(scripted: ScriptedReply) -> dict[str, object]:
+    stop: dict[str, object] = {"stop_reason": REASON[scripted.stop], "stop_sequence": scripted.sequence}
+    if scripted.explanation:
+        stop["stop_details"] = {"type": "refusal", "category": "cyber", "explanation": scripted.explanation}
     return stop
 
 

@@ -4,7 +4,20 @@ from collections.abc import Iterator
 
 import msgspec
 
-from e2e.meaning import CallTool, Ending, Meant, Part, Refuse, Say, Stop, Think, Tokens, pieces, runs, woven
+from e2e.scripted_replies import (
+    Ending,
+    Part,
+    Refusal,
+    ScriptedReply,
+    Stop,
+    Text,
+    Thinking,
+    Tokens,
+    ToolCall,
+    group_calls,
+    interleave,
+    pieces,
+)
 
 FINISH = {
     Stop.NATURAL: "stop",
@@ -16,73 +29,73 @@ HEAD = {"id": "chatcmpl-fake1", "created": 1794700000, "model": "vendor-model"}
 ERROR = {"message": "The engine overheated.", "type": "server_error", "param": None, "code": "server_error"}
 
 
-def stream(meant: Meant) -> bytes:
-    return b"".join(b"data: %b\n\n" % (data if isinstance(data, bytes) else _json(data)) for data in _data(meant))
+def encode_stream(scripted: ScriptedReply) -> bytes:
+    return b"".join(b"data: %b\n\n" % (data if isinstance(data, bytes) else _json(data)) for data in _data(scripted))
 
 
-def whole(meant: Meant) -> bytes:
+def encode_whole(scripted: ScriptedReply) -> bytes:
     message: dict[str, object] = {"role": "assistant", "content": None, "refusal": None}
-    message.update({name: "".join(texts) or None for name, texts in _texts(meant).items()})
-    details = [_detail(place, part) for place, part in enumerate(meant.of(Think)) if part.seal]
+    message.update({name: "".join(texts) or None for name, texts in _texts(scripted).items()})
+    details = [_detail(place, part) for place, part in enumerate(scripted.parts_of(Thinking)) if part.seal]
     if details:
         message["reasoning_details"] = details
     calls = [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in meant.of(CallTool)
+        for call in scripted.parts_of(ToolCall)
     ]
     if calls:
         message["tool_calls"] = calls
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": FINISH[meant.stop]}
-    return _json({**HEAD, "object": "chat.completion", "choices": [choice], "usage": _usage(meant.tokens)})
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": FINISH[scripted.stop]}
+    return _json({**HEAD, "object": "chat.completion", "choices": [choice], "usage": _usage(scripted.tokens)})
 
 
-def _texts(meant: Meant) -> dict[str, list[str]]:
+def _texts(scripted: ScriptedReply) -> dict[str, list[str]]:
     texts: dict[str, list[str]] = {"content": [], "refusal": [], "reasoning_content": []}
-    for part in meant.parts:
+    for part in scripted.parts:
         match part:
-            case Say(text):
+            case Text(text):
                 texts["content"].append(text)
-            case Refuse(text):
+            case Refusal(text):
                 texts["refusal"].append(text)
-            case Think(text):
+            case Thinking(text):
                 texts["reasoning_content"].append(text)
     return texts
 
 
-def _data(meant: Meant) -> Iterator[dict[str, object] | bytes]:
+def _data(scripted: ScriptedReply) -> Iterator[dict[str, object] | bytes]:
     yield _chunk({"role": "assistant", "content": ""})
     calls = thoughts = 0
-    for run in runs(meant.parts):
+    for run in group_calls(scripted.parts):
         match run[0]:
-            case Say(text):
+            case Text(text):
                 yield from (_chunk({"content": piece}) for piece in pieces(text))
-            case Refuse(text):
+            case Refusal(text):
                 yield from (_chunk({"refusal": piece}) for piece in pieces(text))
-            case Think(text, seal) as thought:
+            case Thinking(text, seal) as thought:
                 yield from (_chunk({"reasoning_content": piece}) for piece in pieces(text))
                 if seal:
                     yield _chunk({"reasoning_details": [_detail(thoughts, thought)]})
                 thoughts += 1
-            case CallTool():
+            case ToolCall():
                 yield from _calls(run, calls)
                 calls += len(run)
-    yield from _end(meant)
+    yield from _end(scripted)
 
 
 def _calls(run: list[Part], first: int) -> Iterator[dict[str, object]]:
     for place, call in enumerate(run):
-        assert isinstance(call, CallTool)
+        assert isinstance(call, ToolCall)
         opened = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
         yield _chunk({"tool_calls": [{"index": first + place, **opened}]})
-    for place, piece in woven(run):
+    for place, piece in interleave(run):
         yield _chunk({"tool_calls": [{"index": first + place, "function": {"arguments": piece}}]})
 
 
-def _end(meant: Meant) -> Iterator[dict[str, object] | bytes]:
-    match meant.ending:
+def _end(scripted: ScriptedReply) -> Iterator[dict[str, object] | bytes]:
+    match scripted.ending:
         case Ending.PROPER:
-            yield _chunk({}, FINISH[meant.stop])
-            yield {**HEAD, "object": "chat.completion.chunk", "choices": [], "usage": _usage(meant.tokens)}
+            yield _chunk({}, FINISH[scripted.stop])
+            yield {**HEAD, "object": "chat.completion.chunk", "choices": [], "usage": _usage(scripted.tokens)}
             yield b"[DONE]"
         case Ending.ERROR:
             yield {"error": ERROR}
@@ -96,7 +109,7 @@ def _chunk(delta: dict[str, object], finish: str | None = None) -> dict[str, obj
 
 
 def _detail(index: int, thought: Part) -> dict[str, object]:
-    assert isinstance(thought, Think)
+    assert isinstance(thought, Thinking)
     if not thought.text:
         return {"type": "reasoning.encrypted", "data": thought.seal, "format": "fake-v1", "index": index}
     signed = {"text": thought.text, "signature": thought.seal, "format": "fake-v1"}

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from e2e.meaning import CallTool, Ending, Meant, Refuse, Say, Stop, Think, Tokens, pieces
+from e2e.scripted_replies import Ending, Refusal, ScriptedReply, Stop, Text, Thinking, Tokens, ToolCall, pieces
 
 FINISH = {Stop.NATURAL: "STOP", Stop.CAP: "MAX_TOKENS", Stop.TOOL: "STOP", Stop.FILTERED: "SAFETY"}
 HEAD = {"modelVersion": "vendor-model", "responseId": "fake1"}
@@ -13,50 +13,50 @@ ERROR = {"code": 500, "message": "The engine overheated.", "status": "INTERNAL"}
 Wire = dict[str, object]
 
 
-def stream(meant: Meant) -> bytes:
+def encode_stream(scripted: ScriptedReply) -> bytes:
     # All but ASCII is escaped: the vendor's own SDK fails on a line separator inside of a string.
-    return b"".join(b"data: %b\r\n\r\n" % json.dumps(chunk).encode() for chunk in _chunks(meant))
+    return b"".join(b"data: %b\r\n\r\n" % json.dumps(chunk).encode() for chunk in _chunks(scripted))
 
 
-def whole(meant: Meant) -> bytes:
-    if _is_blocked(meant):
-        return msgspec.json.encode(_make_blocked(meant))
-    return msgspec.json.encode(_chunk(list(_parts(meant, cut=False)), meant, FINISH[meant.stop]))
+def encode_whole(scripted: ScriptedReply) -> bytes:
+    if _is_blocked(scripted):
+        return msgspec.json.encode(_make_blocked(scripted))
+    return msgspec.json.encode(_chunk(list(_parts(scripted, cut=False)), scripted, FINISH[scripted.stop]))
 
 
-def _chunks(meant: Meant) -> Iterator[Wire]:
-    if _is_blocked(meant):
-        yield _make_blocked(meant)
+def _chunks(scripted: ScriptedReply) -> Iterator[Wire]:
+    if _is_blocked(scripted):
+        yield _make_blocked(scripted)
         return
-    for part in _parts(meant, cut=True):
+    for part in _parts(scripted, cut=True):
         yield _chunk([part], None, None)
-    if meant.ending is Ending.ERROR:
+    if scripted.ending is Ending.ERROR:
         yield {"error": ERROR}
-    elif meant.ending is Ending.PROPER:
-        yield _chunk([], meant, FINISH[meant.stop])
+    elif scripted.ending is Ending.PROPER:
+        yield _chunk([], scripted, FINISH[scripted.stop])
 
 
-def _is_blocked(meant: Meant) -> bool:
-    return meant.stop is Stop.FILTERED and not meant.parts
+def _is_blocked(scripted: ScriptedReply) -> bool:
+    return scripted.stop is Stop.FILTERED and not scripted.parts
 
 
-def _make_blocked(meant: Meant) -> Wire:
-    feedback = {"blockReason": "SAFETY", "blockReasonMessage": meant.explanation}
-    return {"promptFeedback": feedback, "usageMetadata": _usage(meant.tokens), **HEAD}
+def _make_blocked(scripted: ScriptedReply) -> Wire:
+    feedback = {"blockReason": "SAFETY", "blockReasonMessage": scripted.explanation}
+    return {"promptFeedback": feedback, "usageMetadata": _usage(scripted.tokens), **HEAD}
 
 
-def _parts(meant: Meant, cut: bool) -> Iterator[Wire]:
+def _parts(scripted: ScriptedReply, cut: bool) -> Iterator[Wire]:
     seal = ""
-    for part in meant.parts:
+    for part in scripted.parts:
         match part:
-            case Think(text):
+            case Thinking(text):
                 yield from ({"text": piece, "thought": True} for piece in _pieces(text, cut))
                 seal = part.seal
-            case Say(text) | Refuse(text):
+            case Text(text) | Refusal(text):
                 for piece in _pieces(text, cut):
                     yield {"text": piece, **_make_signature(seal)}
                     seal = ""
-            case CallTool():
+            case ToolCall():
                 call: Wire = {"id": part.id, "name": part.name}
                 if part.arguments:
                     call["args"] = msgspec.json.decode(part.arguments)
@@ -72,11 +72,11 @@ def _make_signature(seal: str) -> Wire:
     return {"thoughtSignature": seal} if seal else {}
 
 
-def _chunk(parts: list[Wire], meant: Meant | None, finish: str | None) -> Wire:
+def _chunk(parts: list[Wire], scripted: ScriptedReply | None, finish: str | None) -> Wire:
     candidate: Wire = {"content": {"role": "model", "parts": parts}, "index": 0} if parts else {"index": 0}
     if finish is not None:
         candidate["finishReason"] = finish
-    usage = _usage(meant.tokens) if meant is not None else {"promptTokenCount": 11, "totalTokenCount": 11}
+    usage = _usage(scripted.tokens) if scripted is not None else {"promptTokenCount": 11, "totalTokenCount": 11}
     return {"candidates": [candidate], "usageMetadata": usage, **HEAD}
 
 

@@ -4,7 +4,20 @@ from collections.abc import Iterator
 
 import msgspec
 
-from e2e.meaning import CallTool, Ending, Meant, Part, Refuse, Say, Stop, Think, Tokens, pieces, runs, woven
+from e2e.scripted_replies import (
+    Ending,
+    Part,
+    Refusal,
+    ScriptedReply,
+    Stop,
+    Text,
+    Thinking,
+    Tokens,
+    ToolCall,
+    group_calls,
+    interleave,
+    pieces,
+)
 
 Json = dict[str, object]
 
@@ -12,21 +25,21 @@ INCOMPLETE = {Stop.CAP: "max_output_tokens", Stop.FILTERED: "content_filter"}
 ERROR = {"type": "server_error", "code": "server_error", "message": "The engine overheated.", "param": None}
 
 
-def stream(meant: Meant) -> bytes:
+def encode_stream(scripted: ScriptedReply) -> bytes:
     out = []
-    for number, event in enumerate(_events(meant)):
+    for number, event in enumerate(_events(scripted)):
         data = msgspec.json.encode({**event, "sequence_number": number})
         out.append(b"event: %b\ndata: %b\n\n" % (str(event["type"]).encode(), data))
     return b"".join(out)
 
 
-def whole(meant: Meant) -> bytes:
-    return msgspec.json.encode(_response(meant, [_item(place, part) for place, part in enumerate(meant.parts)]))
+def encode_whole(scripted: ScriptedReply) -> bytes:
+    return msgspec.json.encode(_response(scripted, [_item(place, part) for place, part in enumerate(scripted.parts)]))
 
 
-def _response(meant: Meant, output: list[Json] | None) -> Json:
+def _response(scripted: ScriptedReply, output: list[Json] | None) -> Json:
     """The response as it stands: under way without output, else as it ended."""
-    reason = INCOMPLETE.get(meant.stop)
+    reason = INCOMPLETE.get(scripted.stop)
     ended = output is not None
     return {
         "id": "resp_fake1",
@@ -44,26 +57,26 @@ def _response(meant: Meant, output: list[Json] | None) -> Json:
         "tool_choice": "auto",
         "tools": [],
         "top_p": 1.0,
-        "usage": _usage(meant.tokens) if ended else None,
+        "usage": _usage(scripted.tokens) if ended else None,
     }
 
 
-def _events(meant: Meant) -> Iterator[Json]:
-    yield {"type": "response.created", "response": _response(meant, None)}
-    yield {"type": "response.in_progress", "response": _response(meant, None)}
+def _events(scripted: ScriptedReply) -> Iterator[Json]:
+    yield {"type": "response.created", "response": _response(scripted, None)}
+    yield {"type": "response.in_progress", "response": _response(scripted, None)}
     place = 0
-    for run in runs(meant.parts):
+    for run in group_calls(scripted.parts):
         match run[0]:
-            case Say(text):
+            case Text(text):
                 yield from _message(place, run[0], "output_text", text)
-            case Refuse(text):
+            case Refusal(text):
                 yield from _message(place, run[0], "refusal", text)
-            case Think():
+            case Thinking():
                 yield from _reasoning(place, run[0])
-            case CallTool():
+            case ToolCall():
                 yield from _calls(place, run)
         place += len(run)
-    yield from _end(meant)
+    yield from _end(scripted)
 
 
 def _message(place: int, part: Part, kind: str, text: str) -> Iterator[Json]:
@@ -80,7 +93,7 @@ def _message(place: int, part: Part, kind: str, text: str) -> Iterator[Json]:
 
 
 def _reasoning(place: int, part: Part) -> Iterator[Json]:
-    assert isinstance(part, Think)
+    assert isinstance(part, Thinking)
     at = {"item_id": f"rs_{place}", "output_index": place, "summary_index": 0}
     yield _make_added_event(place, {"id": f"rs_{place}", "type": "reasoning", "summary": []})
     if part.text:
@@ -96,27 +109,27 @@ def _reasoning(place: int, part: Part) -> Iterator[Json]:
 def _calls(first: int, run: list[Part]) -> Iterator[Json]:
     for place, call in enumerate(run, first):
         yield _make_added_event(place, {**_item(place, call), "status": "in_progress", "arguments": ""})
-    for offset, piece in woven(run):
+    for offset, piece in interleave(run):
         at = {"item_id": f"fc_{first + offset}", "output_index": first + offset}
         yield {"type": "response.function_call_arguments.delta", **at, "delta": piece}
     for place, call in enumerate(run, first):
-        assert isinstance(call, CallTool)
+        assert isinstance(call, ToolCall)
         at = {"item_id": f"fc_{place}", "output_index": place}
         yield {"type": "response.function_call_arguments.done", **at, "name": call.name, "arguments": call.arguments}
         yield _make_done_event(place, _item(place, call))
 
 
-def _end(meant: Meant) -> Iterator[Json]:
-    match meant.ending:
+def _end(scripted: ScriptedReply) -> Iterator[Json]:
+    match scripted.ending:
         case Ending.PROPER:
-            ended = _response(meant, [_item(place, part) for place, part in enumerate(meant.parts)])
+            ended = _response(scripted, [_item(place, part) for place, part in enumerate(scripted.parts)])
             yield {"type": f"response.{ended['status']}", "response": ended}
         case Ending.ERROR:
             yield {"type": "error", "error": ERROR}
             failed = {"code": "server_error", "message": ERROR["message"]}
             yield {
                 "type": "response.failed",
-                "response": {**_response(meant, None), "status": "failed", "error": failed},
+                "response": {**_response(scripted, None), "status": "failed", "error": failed},
             }
         case Ending.NONE:
             return
@@ -124,20 +137,20 @@ def _end(meant: Meant) -> Iterator[Json]:
 
 def _item(place: int, part: Part) -> Json:
     match part:
-        case Say(text) | Refuse(text):
+        case Text(text) | Refusal(text):
             message = {"id": f"msg_{place}", "type": "message", "status": "completed", "role": "assistant"}
             return {**message, "content": [_part(part, text)]}
-        case Think(text, seal):
+        case Thinking(text, seal):
             summary = [{"type": "summary_text", "text": text}] if text else []
             item: Json = {"id": f"rs_{place}", "type": "reasoning", "summary": summary}
             return {**item, "encrypted_content": seal} if seal else item
-        case CallTool(id, name, arguments):
+        case ToolCall(id, name, arguments):
             call = {"id": f"fc_{place}", "type": "function_call", "status": "completed"}
             return {**call, "call_id": id, "name": name, "arguments": arguments}
 
 
 def _part(part: Part, text: str) -> Json:
-    if isinstance(part, Refuse):
+    if isinstance(part, Refusal):
         return {"type": "refusal", "refusal": text}
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 

@@ -6,29 +6,29 @@ from typing import TypeVar
 
 
 @dataclass(frozen=True)
-class Say:
+class Text:
     text: str
 
 
 @dataclass(frozen=True)
-class Refuse:
+class Refusal:
     text: str
 
 
 @dataclass(frozen=True)
-class Think:
+class Thinking:
     text: str
     seal: str = ""  # what only the upstream can read: a signature, or encrypted content
 
 
 @dataclass(frozen=True)
-class CallTool:
+class ToolCall:
     id: str
     name: str
     arguments: str  # JSON; "" as servers write it that were given none
 
 
-Part = Say | Refuse | Think | CallTool
+Part = Text | Refusal | Thinking | ToolCall
 
 
 class Stop(Enum):
@@ -62,7 +62,7 @@ Kind = TypeVar("Kind", bound=Part)
 
 
 @dataclass(frozen=True)
-class Meant:
+class ScriptedReply:
     parts: tuple[Part, ...]
     stop: Stop = Stop.NATURAL
     tokens: Tokens = Tokens()
@@ -70,7 +70,7 @@ class Meant:
     explanation: str | None = None  # of a refusal
     ending: Ending = Ending.PROPER
 
-    def of(self, kind: type[Kind]) -> list[Kind]:
+    def parts_of(self, kind: type[Kind]) -> list[Kind]:
         return [part for part in self.parts if isinstance(part, kind)]
 
 
@@ -78,38 +78,38 @@ NO_REFUSALS = ("messages", "gemini")  # their refusals are text
 ONLY_MESSAGES = {Stop.STOP_STRING: Stop.NATURAL, Stop.CONTEXT_FULL: Stop.CAP, Stop.PAUSE: Stop.NATURAL}
 
 
-def sayable(meant: Meant, upstream: str) -> Meant:
+def limit_to_protocol(scripted: ScriptedReply, upstream: str) -> ScriptedReply:
     """Return the part of a reply that an upstream of this protocol can express."""
-    if upstream in NO_REFUSALS and meant.of(Refuse):
-        parts = tuple(Say(part.text) if isinstance(part, Refuse) else part for part in meant.parts)
-        meant = replace(meant, parts=parts, stop=Stop.FILTERED)
+    if upstream in NO_REFUSALS and scripted.parts_of(Refusal):
+        parts = tuple(Text(part.text) if isinstance(part, Refusal) else part for part in scripted.parts)
+        scripted = replace(scripted, parts=parts, stop=Stop.FILTERED)
     if upstream == "messages":
-        return meant
+        return scripted
     if upstream == "gemini":
-        stop = ONLY_MESSAGES.get(meant.stop, meant.stop)
-        return replace(meant, stop=stop, sequence=None, tokens=replace(meant.tokens, written=0))
-    stop = ONLY_MESSAGES.get(meant.stop, meant.stop)
-    return replace(meant, stop=stop, sequence=None, explanation=None)
+        stop = ONLY_MESSAGES.get(scripted.stop, scripted.stop)
+        return replace(scripted, stop=stop, sequence=None, tokens=replace(scripted.tokens, written=0))
+    stop = ONLY_MESSAGES.get(scripted.stop, scripted.stop)
+    return replace(scripted, stop=stop, sequence=None, explanation=None)
 
 
 def pieces(text: str, size: int = 5) -> list[str]:
     return [text[at : at + size] for at in range(0, len(text), size)]
 
 
-def runs(parts: tuple[Part, ...]) -> list[list[Part]]:
+def group_calls(parts: tuple[Part, ...]) -> list[list[Part]]:
     """The parts in order, neighbouring calls together: they may be streamed side by side."""
     out: list[list[Part]] = []
     for part in parts:
-        if out and isinstance(part, CallTool) and isinstance(out[-1][-1], CallTool):
+        if out and isinstance(part, ToolCall) and isinstance(out[-1][-1], ToolCall):
             out[-1].append(part)
         else:
             out.append([part])
     return out
 
 
-def woven(calls: list[Part]) -> list[tuple[int, str]]:
+def interleave(calls: list[Part]) -> list[tuple[int, str]]:
     """The arguments of several calls in turns: (which call, the next piece of its arguments)."""
-    queues = [pieces(call.arguments) if isinstance(call, CallTool) else [] for call in calls]
+    queues = [pieces(call.arguments) if isinstance(call, ToolCall) else [] for call in calls]
     out: list[tuple[int, str]] = []
     while any(queues):
         out += [(place, queue.pop(0)) for place, queue in enumerate(queues) if queue]
