@@ -119,8 +119,8 @@ def _find_listed_id(name: str, known: KnownModels) -> str | None:
     if own in known.ids:
         return own
     normal, date = normalise_id(name), _read_date(name)
-    meant = [id for id in known.ids if normalise_id(id) == normal]
-    return max(meant, key=lambda id: (_read_date(id) == date, _read_date(id) == "", _read_date(id)), default=None)
+    matching = [id for id in known.ids if normalise_id(id) == normal]
+    return max(matching, key=lambda id: (_read_date(id) == date, _read_date(id) == "", _read_date(id)), default=None)
 
 
 def _read_date(id: str) -> str:

@@ -195,7 +195,7 @@ async def _kiro_in_browser(
 
 
 def _section(config: Config, default: P) -> P:
-    """Return the configured section of this kind of provider: its find_addresses and its proxy may be set there."""
+    """Return the configured section of this kind of provider: its addresses and its proxy may be set there."""
     return next((section for section in config.providers.values() if isinstance(section, type(default))), default)
 
 

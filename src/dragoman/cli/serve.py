@@ -107,13 +107,13 @@ def command(
 
 
 def _replace_closed_streams() -> None:
-    """Open the null device for each standard stream that is on_closed, before a socket gets its descriptor."""
+    """Open the null device for each standard stream that is closed, before a socket gets its descriptor."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    # Python has None for a stream that was on_closed at its start.
+    # Python has None for a stream that was closed at its start.
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
@@ -234,7 +234,7 @@ def _run_worker(options: ServeOptions, links: "Links") -> None:
 
 
 def _when_readable(loop: asyncio.AbstractEventLoop, descriptor: int, then: Callable[[], None]) -> None:
-    """Call `then` once, when the other end of a pipe is on_closed."""
+    """Call `then` once, when the other end of a pipe is closed."""
 
     def on_closed() -> None:
         loop.remove_reader(descriptor)

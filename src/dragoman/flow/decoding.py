@@ -93,12 +93,12 @@ def _is_document_type(content_type: bytes) -> bool:
 
 
 def begins_document(upstream: Upstream, begun: bytes) -> bool:
-    """No server-sent event begins with a brace or a bracket."""
+    """Return whether a body begins as JSON does: no server-sent event begins with a brace or a bracket."""
     return _reads_events(upstream.framer) and begun.lstrip()[:1] in (b"{", b"[", b"<")
 
 
 def begins_events(upstream: Upstream, begun: bytes) -> bool:
-    """No document that a model server sends begins with a field of server-sent events."""
+    """Return whether a body begins with a field of server-sent events, as no JSON document does."""
     return _reads_events(upstream.framer) and begun.removeprefix(BOM).lstrip().startswith(FIELDS)
 
 

@@ -1,4 +1,4 @@
-"""Failures on their way to the client.
+"""Turn failures of upstreams into responses to the client.
 
 An upstream's refusal is attributed: it names the provider and the next step. Before the first byte, a failure is sent
 as an HTTP error in the client's protocol.

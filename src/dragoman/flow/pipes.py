@@ -1,4 +1,4 @@
-"""Bring an upstream's bytes to the client: translated, or unchanged and only observed."""
+"""Convert an upstream's bytes to the client's: translated, or unchanged and only observed."""
 
 import logging
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """Decide what follows each upstream turn: retry, another credential or target, a continuation, or the end.
 
-No I/O: a `Policy` gets how a turn ended and returns the next step. What upstreams refuse teaches it their quirks.
+No I/O: a `Policy` gets how a turn ended and returns the next step. It learns quirks from refusals.
 """
 
 from collections import OrderedDict
@@ -270,7 +270,7 @@ class LearnedQuirks:
         self._entries: OrderedDict[tuple[str, str], frozenset[str]] = OrderedDict()
 
     def quirks(self, tenant: str, provider: str) -> frozenset[str]:
-        """Return what this tenant's requests to the provider have taught."""
+        """Return the quirks learned from this tenant's requests to the provider."""
         entry = (tenant, provider)
         own = self._entries.get(entry)
         if own is None:

@@ -58,7 +58,7 @@ class EventRedactor(RunStage):
         return self.feed_run((event,), event.text) if type(event) is Delta else self._clean(event)
 
     def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
-        """Deltas of one block that follow each other, and their text: they are searched as one."""
+        """Redact consecutive deltas of one block; `text` is their joined text, which is searched once."""
         block = run[0].block
         if block not in self._held:
             tail = self._tails.get(block)

@@ -222,7 +222,7 @@ class _Turns:
             answer.close()
 
     def _accept(self, prepared: Passthrough, reply: "RelayedReply") -> None:
-        """The reply has begun: no other target is tried from now on."""
+        """Note that the reply has begun: no other target is tried from now on."""
         self._policy.note_first_token(reply.headers, None)
         self._call.record.note_reply(prepared.route, self._call.path.name, None, reply)
 

@@ -122,7 +122,7 @@ class StreamWriter:
         self._last += data
 
     def resume_keep_alives(self) -> None:
-        """Another turn begins for a reply of which something was sent."""
+        """Send keep-alives again, for another turn of a reply of which something was sent."""
         if self._timer is None:
             self._timer = self._loop.call_later(self._interval_s, self._send_keep_alive)
 
@@ -256,10 +256,10 @@ class WholeWriter:
             self._encoding.in_use = False
 
     def keep_apart(self, data: bytes) -> None:
-        """A whole reply has no last write."""
+        """Do nothing: a whole reply has no last write."""
 
     async def commit(self, prepared: Prepared, headers: Headers, held: bytes) -> None:
-        """Nothing is sent before the end."""
+        """Do nothing: nothing is sent before the end."""
 
     def write(self, data: bytes) -> bool:
         return True
@@ -308,7 +308,7 @@ class WholeWriter:
 
 
 def own_headers(call: Call, prepared: Prepared, given: list[Header], *, whole: bool) -> list[Header]:
-    """Name who answers and what the translation lost: of a stream, the losses that its request had."""
+    """Return the headers that name the route and count the losses; for a stream, those of its request."""
     head: list[Header] = [
         *id_headers(call.client, call.id, given),
         (b"x-dragoman-route", str(prepared.route).encode("ascii", "replace")),

@@ -107,7 +107,7 @@ class Wait(Struct, frozen=True):
 
 @final
 class GiveUp(Struct, frozen=True):
-    """Tell the client this failure."""
+    """End the call with this failure."""
 
     failure: Failure
     error_reply: ErrorReply | None = None

@@ -336,7 +336,7 @@ def _spans(body: bytes, name: str) -> Iterator[_Span]:
 
 
 def _values(body: bytes) -> dict[_Key, msgspec.Raw]:
-    """Replacing lone surrogates keeps the length, so the spans are those of the original body."""
+    """Return the top-level values. Replacing lone surrogates keeps the length, so their spans stay the same."""
     try:
         return read_json(_values_by_key, body)
     except RecursionError as error:

@@ -111,11 +111,11 @@ class ParkedRuns:
 
         None: the reply is cancelled, and needs no run.
         """
-        key, wish, policy = headers.get(KEY), headers.get(PARK), self._settings().on_disconnect
+        key, requested, policy = headers.get(KEY), headers.get(PARK), self._settings().on_disconnect
         if key is None:
-            policy = POLICIES.get(wish or b"", policy)
+            policy = POLICIES.get(requested or b"", policy)
             return None if policy == "cancel" else policy
-        return POLICIES.get(wish or b"", "park" if policy == "cancel" else policy)
+        return POLICIES.get(requested or b"", "park" if policy == "cancel" else policy)
 
     def join_group(self, group: "WorkerGroup") -> None:
         """Give new runs the number of this worker, and answer other workers that look for a run."""

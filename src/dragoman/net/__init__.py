@@ -1,1 +1,1 @@
-"""HTTP/1.1 on asyncio: a server that hands out exchanges, and a client that gives back answers."""
+"""HTTP/1.1 on asyncio: a server that passes exchanges to a handler, and a client that returns responses."""

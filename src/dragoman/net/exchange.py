@@ -229,7 +229,7 @@ class Exchange:
             await self.wait_writable()
 
     def write(self, data: bytes) -> bool:
-        """Write without waiting. After False, call `writable` before the next write."""
+        """Write without waiting. After False, call `wait_writable` before the next write."""
         if self.gone:
             return False
         if self.reply is not ResponseState.STREAM:

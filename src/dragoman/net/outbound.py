@@ -44,8 +44,8 @@ _NO_HEADERS = Headers([])
 class UpstreamConnection(asyncio.Protocol):
     """Begin an exchange, `take` body bytes and `wait` for more until DONE, then make it idle or abort it.
 
-    One waiter, one wake per socket read; none while body bytes `pour` into a sink. The timer outlives single waits: it
-    is set anew only when it fires too early or would fire too late, so that a chunk costs no timer.
+    There is one waiter, woken once per socket read, and not at all while `stream_to` passes body bytes to a sink. The
+    timer outlives single waits: it is set again only if it fires too early or would fire too late.
     """
 
     def __init__(

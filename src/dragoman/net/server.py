@@ -244,7 +244,7 @@ class CarefulAcceptor:
         """Accept the connections that are queued by now: closing the last copy of the socket would reset them."""
         while self._accept_one():
             pass
-        await asyncio.sleep(0)  # protocols hear of what was accepted before in the next turn of the loop
+        await asyncio.sleep(0)  # protocols are called in the next turn of the loop for what was accepted before
         if self._handing_over:
             await asyncio.wait(self._handing_over)
 

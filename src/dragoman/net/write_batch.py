@@ -1,8 +1,8 @@
 """Send what many connections have to send together, at the end of the event loop's turn.
 
-A write wakes its receiver. One write after the other, with nothing between them, wakes a receiver of many of them
-once; with the work for the next request between them, each time anew. That was a quarter of all CPU time. Where there
-is but one now and then, to wait for the end of the turn would only be another turn.
+A write wakes its receiver. Several writes directly after each other wake a receiver of many of them once; with other
+work between them, each write wakes it again, which took a quarter of all CPU time. A single write after a pause is sent
+at once, because waiting would only delay it.
 """
 
 import asyncio

@@ -153,7 +153,7 @@ async def fetch_models(provider: Provider) -> tuple[ModelInfo, ...]:
 
 
 def _list_error(upstream: Upstream, status: int, body: bytes) -> Exception:
-    """A credential that may not list models (403) may still use them; a rejected one may not."""
+    """Return the error of a list that was refused: with 403, the credential may still use the models."""
     if status in NO_LIST_STATUSES:
         return NoModelList(f"HTTP {status}")
     failure = upstream.read_error(status, {}, body)

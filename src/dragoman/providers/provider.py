@@ -228,7 +228,7 @@ def adjust_chat_tools(failure: Failure, protocols: Collection[str]) -> Adjustmen
 
 
 def apply_learned_quirks(profile: Profile, quirks: frozenset[str], model: str) -> Profile:
-    """Return a model's profile with what its upstream has taught about it."""
+    """Return a model's profile with the quirks that its upstream has shown."""
     return replace(profile, no_tools_in=("chat",)) if f"{NO_CHAT_TOOLS}:{model}" in quirks else profile
 
 

@@ -2,7 +2,7 @@
 
 Such a call has no name, or arguments that are not a JSON object, unless the client gets them as text. Whether invalid
 arguments are the model's mistake, or were cut off by a limit or a filter, is known only from the following events:
-until then the end of the call is held. A reply with more blocks, calls or citations than `hub/reply.py` allows fails
+until then the end of the call is held. A reply with more blocks, calls or citations than `hub/events.py` allows fails
 as well. Custom tools take any text. A call without any arguments is valid: the tool has no parameters.
 """
 

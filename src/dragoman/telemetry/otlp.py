@@ -36,7 +36,7 @@ def metrics_message(resource: bytes, scope: bytes, metrics: Iterable[bytes]) -> 
 
 
 def _export_message(resource: bytes, scope: bytes, items: Iterable[bytes]) -> bytes:
-    """Traces and metrics are wrapped in the same way."""
+    """Return the message of an export request, which is wrapped in the same way for traces and metrics."""
     scoped = _message_field(1, scope) + b"".join(_message_field(2, item) for item in items)
     return _message_field(1, _message_field(1, resource) + _message_field(2, scoped))
 

@@ -189,7 +189,7 @@ def restore_state(lookups: Lookups, body: bytes) -> KeptCall | None:
 
 
 def _forget(id: str, items: tuple[ContextItem, ...]) -> None:
-    """The connection of a replayed request has no next one."""
+    """Keep nothing: the connection of a replayed request has no further request."""
 
 
 def make_runtime(capture: Capture, upstream: RecordedUpstream, lookups: Lookups) -> Runtime:

@@ -116,7 +116,7 @@ class SignInApi:
         request.exchange.finish()
 
     async def end_cooldowns(self, request: RoutedRequest) -> None:
-        """Ask a provider again with the next request, whatever its credentials are cooling down for."""
+        """End the cooldowns of a provider, so that its credentials are used from the next request on."""
         Parameters(request.exchange.query, ())
         async with self._audit.recording(request, "accounts.end_cooldowns", request.rest):
             with convert_errors("id"):

@@ -168,7 +168,7 @@ class FeedApi:
 
 
 class SessionCheck:
-    """Tells whether the key of a feed is still valid, and its session if it has one. Asks the store twice a second."""
+    """Checks whether the key of a feed, and its session if any, is still valid. Reads the store twice a second."""
 
     def __init__(self, sessions: ConsoleSessions, session: SessionRow | None, keyring: Keyring, key: KeyId) -> None:
         self._sessions = sessions

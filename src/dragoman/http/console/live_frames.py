@@ -63,7 +63,7 @@ class LiveTimeline:
         return [replace(entry, text=mask_text(shorten(entry.text), secrets)) for entry in entries[-MAX_ENTRIES:]]
 
     def close(self) -> None:
-        """The recording goes on without a reader."""
+        """Stop reading; the recording goes on."""
 
     def _read_all(self) -> Iterator[TimelineEntry]:
         exchanges = self._recording.upstream_exchanges

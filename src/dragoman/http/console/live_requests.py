@@ -72,7 +72,7 @@ class RowLog:
         self._recent: deque[Change] = deque(maxlen=KEPT_CHANGES)
 
     def add(self, changed: dict[int, Row], gone: Iterable[int]) -> None:
-        """Change rows, and remember that."""
+        """Change rows, and add the change to the log."""
         self.append(Change(self.number + 1, changed, list(gone)))
 
     def append(self, change: Change) -> None:
@@ -112,7 +112,7 @@ class LiveRequest(Struct, eq=False):
 
 
 class LiveRequests:
-    """Knows the requests under way and the last ENDED_ROWS that ended; `log` has their rows while a tab is open.
+    """Holds the requests under way and the last ENDED_ROWS that ended; `log` has their rows while a tab is open.
 
     Rows are numbered in the order of their requests, in steps of `step` from `first` on, so that all workers of a
     gateway have different numbers.

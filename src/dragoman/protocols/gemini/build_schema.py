@@ -121,7 +121,7 @@ class _Cleaner:
         return {name: self.clean(each) for name, each in schemas.items()}
 
     def _clean_reference(self, reference: str, schema: Schema) -> Schema:
-        """A reference may have siblings only if they begin with a dollar sign: with others it is written out."""
+        """Write a reference; one with siblings that do not begin with a dollar sign is replaced by its schema."""
         others = {key: value for key, value in schema.items() if key[0:1] != "$" and key not in _DEFINITIONS}
         found = self._find(reference) if others else None
         if found is not None and reference not in self._inlined:

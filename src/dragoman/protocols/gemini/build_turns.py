@@ -79,7 +79,7 @@ def build_conversation(request: Request, target: Target, ledger: Ledger, instruc
 
 
 def _require_results(request: Request) -> None:
-    """Gemini refuses a call without a result, and cannot say which one it is."""
+    """Raise BadRequest for a call without a result: Gemini refuses one without naming it."""
     answered = {part.call_id for turn in request.turns for part in turn.parts if isinstance(part, ToolResult)}
     for turn in request.turns:
         for part in turn.parts:
