@@ -1,4 +1,4 @@
-"""Free ports, for programs that are told theirs."""
+"""Free ports, for programs that get theirs as an argument."""
 
 import random
 import socket

@@ -187,7 +187,7 @@ class FakeUpstream(ThreadedServer):
                 self.closed.append(self._loop.time())
             case End.RESET:
                 raw = writer.get_extra_info("socket")
-                while not writer.is_closing() and _has_undelivered(writer, raw):  # noqa: ASYNC110 - the system tells it to nobody
+                while not writer.is_closing() and _has_undelivered(writer, raw):  # noqa: ASYNC110 - there is no event for it
                     await asyncio.sleep(0.001)
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 writer.transport.abort()

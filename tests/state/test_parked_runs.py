@@ -190,9 +190,9 @@ def test_two_requests_with_one_key_fail_alike(tmp_path: Path) -> None:
         )
         with ThreadPoolExecutor(2) as threads:
             with rig.hold():
-                asked = [threads.submit(rig.send, "chat", "", "idempotency-key: both") for _ in range(2)]
+                sent = [threads.submit(rig.send, "chat", "", "idempotency-key: both") for _ in range(2)]
                 wait_until(lambda: rig.count_clients() == [2])
-            assert [reply.result(timeout=60).status for reply in asked] == [429, 429]
+            assert [reply.result(timeout=60).status for reply in sent] == [429, 429]
         assert rig.calls("chat") == 1
 
 
