@@ -13,8 +13,9 @@ run: $(RUN_STAMP)
 
 # Many tests wait rather than compute: three processes keep two cores busy. PROCESSES=0 runs all tests in one process.
 PROCESSES ?= 3
+# Python's bytecode is written even where the environment says otherwise: every process would compile every test file.
 test: $(DEV_STAMP) chromium
-	@$(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 	@echo "NOT RUN: the container image and Prometheus. Run: make test-container test-monitoring" >&2
 
 # $(call install,PROGRAMS,PACKAGES): Debian's packages, unless the programs are there. Fails if that is not possible.

@@ -23,11 +23,36 @@ settings.register_profile(
 )
 settings.load_profile("patient")
 
+TESTS = Path(__file__).parent
 
-def pytest_configure() -> None:
+
+def pytest_configure(config: pytest.Config) -> None:
     """Handle SIGINT also where the shell that started the run ignores it: started processes would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "PYTEST_XDIST_WORKER" in os.environ and config.args == config.getini("testpaths"):
+        config.args = rotate_folders(
+            int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        )
+
+
+def rotate_folders(number: int, processes: int) -> list[str]:
+    """Return what `tests` contains, for each process from another place on.
+
+    Pytest rewrites the assertions of every test file, which takes longer than the rest of the collection. Processes
+    that begin at different files read what the others have written for the files that follow.
+    """
+    files = sorted(TESTS.rglob("test_*.py"))
+    entries = list(dict.fromkeys(TESTS / file.relative_to(TESTS).parts[0] for file in files))
+    first = entries.index(TESTS / files[len(files) * number // processes].relative_to(TESTS).parts[0])
+    return [str(entry) for entry in entries[first:] + entries[:first]]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests the same order in every process, wherever its collection began."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: str(item.path))
 
 
 def pytest_collection_finish() -> None:
