@@ -184,7 +184,6 @@ def _make_feeder(machine: Machine[In, Out], items: Iterable[In]) -> Callable[[fl
 
 
 def _assert_linear_cost(prepare: Callable[[int], Callable[[float], float]], count: int, factor: int) -> None:
-    gc.collect()
     gc.disable()  # its passes over all live objects are no cost of the machine
     try:
         short = min(prepare(count)(5.0) for _ in range(3))

@@ -1,6 +1,5 @@
 """Ways to spoil JSON bodies: values of other types in every place, and bytes flipped, dropped, inserted or cut off."""
 
-import copy
 import random
 from collections.abc import Iterator
 
@@ -30,6 +29,7 @@ VALUES: tuple[bytes, ...] = (
     *(b"[" * DEEP + b"]" * DEEP, b'{"a":' * DEEP + b"1" + b"}" * DEEP, b"[" * DEEP, b"NaN", b""),
 )
 _MARK = "\u2042mark\u2042"
+_ENCODED_MARK = msgspec.json.encode(_MARK)
 
 
 def places(value: Json, at: Place = ()) -> Iterator[Place]:
@@ -41,13 +41,13 @@ def places(value: Json, at: Place = ()) -> Iterator[Place]:
 
 def with_value(body: Json, at: Place, value: bytes) -> bytes:
     """Return the JSON of the body with this encoded value in that place."""
-    body = copy.deepcopy(body)
+    body = _copy(body)
     _holder(body, at)[at[-1]] = _MARK
-    return msgspec.json.encode(body).replace(msgspec.json.encode(_MARK), value)
+    return msgspec.json.encode(body).replace(_ENCODED_MARK, value)
 
 
 def without(body: Json, at: Place) -> bytes:
-    body = copy.deepcopy(body)
+    body = _copy(body)
     del _holder(body, at)[at[-1]]
     return msgspec.json.encode(body)
 
@@ -57,11 +57,16 @@ def with_twin_key(body: Json, at: Place, value: bytes) -> bytes:
     key = at[-1]
     if not isinstance(key, str):
         return with_value(body, at, value)
-    body = copy.deepcopy(body)
+    body = _copy(body)
     holder = _holder(body, at)
     holder[_MARK] = None
     twin = msgspec.json.encode(key) + b":" + value
-    return msgspec.json.encode(body).replace(msgspec.json.encode(_MARK) + b":null", twin)
+    return msgspec.json.encode(body).replace(_ENCODED_MARK + b":null", twin)
+
+
+def _copy(body: Json) -> Json:
+    """Return a deep copy; `copy.deepcopy` takes several times as long."""
+    return msgspec.json.decode(msgspec.json.encode(body))
 
 
 def _holder(body: Json, at: Place) -> Json:
