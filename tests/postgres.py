@@ -3,10 +3,8 @@
 import asyncio
 import importlib.util
 import os
-import random
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import tempfile
@@ -14,6 +12,8 @@ import time
 from pathlib import Path
 
 import asyncpg
+
+from ports import find_free_port
 
 PATIENCE_S = 120.0
 PLACES = ("/tmp", "/var/tmp", "/dev/shm")
@@ -32,7 +32,7 @@ class Postgres:
         self._bin = self._programs()
         self._process: subprocess.Popen[bytes] | None = None
         self._databases = 0
-        self.port = _port()
+        self.port = find_free_port()  # it must still be free after a restart
         if self._user is not None:
             os.chown(self._home, self._user, self._user)
         secret = self._home / "password"
@@ -155,18 +155,6 @@ class Postgres:
             timeout=PATIENCE_S,
         )
         assert done.returncode == 0, done.stderr
-
-
-def _port() -> int:
-    """Return a port outside the range of automatically assigned ports: it must still be free after a restart."""
-    for port in random.sample(range(20_000, 30_000), 100):
-        with socket.socket() as tried:
-            try:
-                tried.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no port is free")
 
 
 def _open_to_all(folder: Path) -> bool:

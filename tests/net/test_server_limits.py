@@ -295,14 +295,17 @@ def test_a_client_that_reads_slowly_but_steadily_is_kept(play: Play) -> None:
 
 @pytest.mark.parametrize("size", [30_000, 20_000_000])
 def test_a_finished_reply_that_is_not_read_does_not_keep_its_connection(size: int, play: Play) -> None:
+    served = asyncio.Event()
+
     async def handler(exchange: Exchange) -> None:
         exchange.respond(200, [], b"x" * size)
+        served.set()
 
     async def scenario() -> None:
         settings = limits(write_idle_timeout_s=0.5, keep_alive_s=0.5)
         async with serving(handler, settings) as server:
             deaf = deaf_client(server.port)
-            await eventually(lambda: server.connections == 1)
+            await asyncio.wait_for(served.wait(), PATIENCE_S)
             await eventually(lambda: server.connections == 0)
             deaf.close()
 

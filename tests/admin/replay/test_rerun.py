@@ -4,6 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -11,8 +12,9 @@ from dragoman.admin import AdminError
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import FIXTURES, choose_file, make_fixture, rerun, write_fixture
 from dragoman.flow.capture.files import read_capture as read
-from dragoman.flow.capture.format import Capture
+from dragoman.flow.capture.format import CLIENT_LEFT, Capture
 from dragoman.http.handler import replay_site
+from wire_json import JsonObject
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "captures" / "kiro-cut-call.json"
 
@@ -34,6 +36,15 @@ def test_an_hour_without_data_is_replayed_at_once() -> None:
     began = time.monotonic()
     rerun(replace(capture, upstream_requests=(late, *others)), replay_site)
     assert time.monotonic() - began < 60.0
+
+
+def test_a_client_that_left_does_not_interrupt_the_reading_of_its_large_request() -> None:
+    capture = fixture()
+    body = msgspec.json.decode(capture.request.body, type=JsonObject)
+    body["messages"] = [{"role": "user", "content": "word " * 200_000}, *body["messages"]]
+    request = replace(capture.request, body=msgspec.json.encode(body))
+    left = replace(capture, request=request, interrupted_by=CLIENT_LEFT, duration_ms=capture.duration_ms + 1000)
+    assert len(rerun(left, replay_site).upstream_requests) == len(capture.upstream_requests)
 
 
 def test_an_incomplete_capture_is_refused() -> None:

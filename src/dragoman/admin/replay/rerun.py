@@ -9,9 +9,11 @@ import re
 import selectors
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TypeVar, TypeVarTuple, Unpack
 from urllib.parse import unquote
 
 import msgspec
@@ -54,7 +56,8 @@ REPLACED_HEADERS = frozenset(
     {"host", "origin", "authorization", "x-api-key", "x-goog-api-key", "x-request-id", "content-length"}
 )
 
-
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
 Handler = Callable[[Exchange], Coroutine[object, object, None]]
 MakeHandler = Callable[[Gateway, Keyring, Callable[[bytes], KeptCall | None]], Handler]
 FIXTURES = Path("tests/fixtures/captures")
@@ -208,6 +211,17 @@ class _SimulatedLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._clock.now
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[Arguments]], Result], *args: *Arguments
+    ) -> asyncio.Future[Result]:
+        """Do the work at once: while a thread did it, the time would move forward to every timer."""
+        done: asyncio.Future[Result] = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:
+            done.set_exception(error)
+        return done
 
 
 def write_fixture(recorded: Capture, replayed: Capture, where: str) -> Path:
