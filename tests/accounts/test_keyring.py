@@ -52,7 +52,7 @@ def change_elsewhere(path: Path, statement: str) -> None:
     other.close()
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     for _ in range(2000):
         if condition():
             return
@@ -219,7 +219,7 @@ def test_a_revocation_by_another_process_takes_effect(tmp_path: Path) -> None:
             await asyncio.sleep(0.1)
             assert server.check(plain) == created.row.id
             change_elsewhere(tmp_path / "keys.db", "UPDATE client_keys SET revoked_at = 1 WHERE name = 'laptop'")
-            await until(lambda: server.check(plain) is None)
+            await wait_until(lambda: server.check(plain) is None)
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
@@ -243,7 +243,7 @@ def test_keys_made_by_other_processes_meanwhile_are_all_seen(tmp_path: Path) -> 
             mine = [(await server.create(f"c{number}")).secret.reveal().encode() for number in range(20)]
             plains = [plain for part in await elsewhere for plain in part]
             assert len(plains) == 6
-            await until(lambda: all(server.check(plain) for plain in [*mine, *plains]))
+            await wait_until(lambda: all(server.check(plain) for plain in [*mine, *plains]))
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
@@ -269,7 +269,7 @@ def test_known_keys_stay_valid_while_the_store_fails(tmp_path: Path, caplog: pyt
             watching = asyncio.create_task(keyring.watch(poll_s=0.01))
             await asyncio.sleep(0.05)
             change_elsewhere(tmp_path / "keys.db", "ALTER TABLE key_changes RENAME TO gone")
-            await until(lambda: bool(caplog.records))
+            await wait_until(lambda: bool(caplog.records))
             assert not watching.done()
             assert keyring.check(created.secret.reveal().encode()) == created.row.id
             watching.cancel()

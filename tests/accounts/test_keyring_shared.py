@@ -25,7 +25,7 @@ async def gateway(url: str) -> AsyncIterator[Keyring]:
         await store.close()
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     for _ in range(6000):
         if condition():
             return
@@ -38,9 +38,9 @@ def test_a_key_of_one_gateway_is_valid_at_the_other_until_revoked(store_url: str
         async with gateway(store_url) as mine, gateway(store_url) as theirs:
             created = await theirs.create("laptop")
             plain = created.secret.reveal().encode()
-            await until(lambda: mine.check(plain) == created.row.id)
+            await wait_until(lambda: mine.check(plain) == created.row.id)
             await theirs.revoke("laptop")
-            await until(lambda: mine.check(plain) is None)
+            await wait_until(lambda: mine.check(plain) is None)
 
     asyncio.run(scenario())
 
@@ -65,11 +65,11 @@ def test_known_keys_stay_valid_while_the_database_is_unreachable(
             created = await keyring.create("laptop")
             plain = created.secret.reveal().encode()
             await asyncio.to_thread(postgres.stop)
-            await until(lambda: "could not be read" in caplog.text)
+            await wait_until(lambda: "could not be read" in caplog.text)
             assert keyring.check(plain) == created.row.id
             await asyncio.to_thread(postgres.start)
             await theirs.revoke("laptop")
-            await until(lambda: keyring.check(plain) is None)
+            await wait_until(lambda: keyring.check(plain) is None)
 
     asyncio.run(scenario(postgres.database()))
     assert "sk-fake" not in caplog.text

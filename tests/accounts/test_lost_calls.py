@@ -27,7 +27,7 @@ class Clock:
 def test_a_lost_call_is_recalled_until_it_expires(stored: bool, tmp_path: Path) -> None:
     clock = Clock()
 
-    async def story() -> None:
+    async def scenario() -> None:
         store = await open_store(f"sqlite:///{tmp_path}/d.db") if stored else None
         memory = LostCalls(store, clock)
         await memory.remember("a", b"one", LOST)
@@ -38,20 +38,20 @@ def test_a_lost_call_is_recalled_until_it_expires(stored: bool, tmp_path: Path) 
         if store:
             await store.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_two_workers_share_lost_calls(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/d.db"
 
-    async def story() -> None:
+    async def scenario() -> None:
         first, second = await open_store(url), await open_store(url)
         await LostCalls(first).remember("a", b"one", LOST)
         assert await LostCalls(second).recall("a", (b"one",)) == LOST
         await first.close()
         await second.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 class CountingStore:
@@ -74,7 +74,7 @@ def test_the_store_is_queried_rarely_while_nothing_was_lost(tmp_path: Path) -> N
     url = f"sqlite:///{tmp_path}/d.db"
     clock = Clock()
 
-    async def story() -> None:
+    async def scenario() -> None:
         first, second = await open_store(url), await open_store(url)
         counting = CountingStore(second)
         memory = LostCalls(cast(Store, counting), clock)  # it has what is used here
@@ -93,7 +93,7 @@ def test_the_store_is_queried_rarely_while_nothing_was_lost(tmp_path: Path) -> N
         await first.close()
         await second.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def limit_cut_calls(monkeypatch: pytest.MonkeyPatch, total: int, per_tenant: int = 200) -> None:
@@ -107,7 +107,7 @@ def test_memory_use_is_bounded(stored: bool, tmp_path: Path, monkeypatch: pytest
     limit_cut_calls(monkeypatch, 3)
     clock = Clock()
 
-    async def story() -> None:
+    async def scenario() -> None:
         store = await open_store(f"sqlite:///{tmp_path}/d.db") if stored else None
         memory = LostCalls(store, clock)
         for name in (b"a", b"b", b"c", b"d", b"e"):
@@ -118,7 +118,7 @@ def test_memory_use_is_bounded(stored: bool, tmp_path: Path, monkeypatch: pytest
         if store:
             await store.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["in this process", "in the store"])
@@ -128,7 +128,7 @@ def test_a_tenant_neither_recalls_nor_evicts_calls_of_another(
     limit_cut_calls(monkeypatch, 4, per_tenant=2)
     clock = Clock()
 
-    async def story() -> None:
+    async def scenario() -> None:
         store = await open_store(f"sqlite:///{tmp_path}/d.db") if stored else None
         memory = LostCalls(store, clock)
         await memory.remember("a", b"one", LOST)
@@ -142,4 +142,4 @@ def test_a_tenant_neither_recalls_nor_evicts_calls_of_another(
         if store:
             await store.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())

@@ -44,7 +44,7 @@ def point_at(shell: Shell, upstream: FakeUpstream) -> None:
     shell.write("dragoman.toml", section)
 
 
-def on_a_terminal(shell: Shell, *words: str, **environ: str) -> str:
+def run_on_terminal(shell: Shell, *words: str, **environ: str) -> str:
     """What a terminal shows: both streams, in the order of writing."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -99,7 +99,7 @@ def test_thinking_goes_to_stderr_so_that_a_pipe_gets_only_the_reply(shell: Shell
 
 
 def test_thinking_is_dimmed_on_a_terminal(shell: Shell) -> None:
-    shown = on_a_terminal(shell, "chat", "--think", "hello", TERM="xterm")
+    shown = run_on_terminal(shell, "chat", "--think", "hello", TERM="xterm")
     dimmed, _, after = shown.removeprefix("\x1b[2m").partition("\x1b[0m")
     assert shown.startswith("\x1b[2m")
     assert dimmed.strip()
@@ -107,13 +107,13 @@ def test_thinking_is_dimmed_on_a_terminal(shell: Shell) -> None:
 
 
 def test_no_colour_is_honoured(shell: Shell) -> None:
-    assert "\x1b" not in on_a_terminal(shell, "chat", "--think", "hello", TERM="xterm", NO_COLOR="1")
+    assert "\x1b" not in run_on_terminal(shell, "chat", "--think", "hello", TERM="xterm", NO_COLOR="1")
 
 
 def test_control_sequences_of_a_reply_are_not_printed(shell: Shell) -> None:
     with FakeUpstream([reply(text_block(0, "a\x1b[31mb\x07\x9b2Jc"))]) as upstream:
         point_at(shell, upstream)
-        assert on_a_terminal(shell, "chat", "-m", "up/m", "hi", TERM="xterm") == "a[31mb2Jc\n"
+        assert run_on_terminal(shell, "chat", "-m", "up/m", "hi", TERM="xterm") == "a[31mb2Jc\n"
         assert shell.run("chat", "-m", "up/m", "hi").out == "a\x1b[31mb\x07\x9b2Jc\n"
 
 

@@ -54,7 +54,7 @@ def test_edits_of_the_configuration_fail_no_request(shell: Shell) -> None:
     path = shell.write("edited.toml", "")
     results, over = Results(), threading.Event()
     with FakeUpstream(choose=make_answers("one")) as one, FakeUpstream(choose=make_answers("two")) as two:
-        replace_file(path, good(0, one, two))
+        replace_file(path, make_config(0, one, two))
         with shell.serve("--config", str(path), DRAGOMAN_API_KEY=KEY) as served:
             clients = [threading.Thread(target=send_requests, args=(served, results, over)) for _ in range(CLIENTS)]
             for client in clients:
@@ -77,11 +77,11 @@ def test_edits_of_the_configuration_fail_no_request(shell: Shell) -> None:
 def edit(served: Served, path: Path, number: int, one: FakeUpstream, two: FakeUpstream) -> None:
     """Write an edit, every other one invalid, and wait until the log or the list of models shows it."""
     if number % 2 == 0:
-        replace_file(path, good(number, one, two))
+        replace_file(path, make_config(number, one, two))
         served.send_signal(signal.SIGHUP)
         wait_for(lambda: f"edit-{number}" in models(served))
         return
-    text = "\n" * number + BROKEN[number // 2 % len(BROKEN)] + "\n" + good(number, one, two)
+    text = "\n" * number + BROKEN[number // 2 % len(BROKEN)] + "\n" + make_config(number, one, two)
     line = next(place for place, words in enumerate(text.splitlines(), start=1) if MARK in words)
     replace_file(path, text)
     served.send_signal(signal.SIGHUP)
@@ -89,7 +89,7 @@ def edit(served: Served, path: Path, number: int, one: FakeUpstream, two: FakeUp
     assert f"edit-{number}" not in models(served)
 
 
-def good(number: int, one: FakeUpstream, two: FakeUpstream) -> str:
+def make_config(number: int, one: FakeUpstream, two: FakeUpstream) -> str:
     """Return a configuration with other providers, names and settings for each number."""
     first, second = (one, two) if number % 4 else (two, one)
     sections = [

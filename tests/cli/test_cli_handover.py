@@ -71,7 +71,7 @@ def start_stream(served: Served, key: str, text: str) -> tuple[http.client.HTTPC
     return connection, reply
 
 
-def listens(port: int) -> bool:
+def is_listening(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), timeout=5).close()
     except OSError:
@@ -132,7 +132,7 @@ def test_a_gateway_that_is_not_draining_keeps_its_port(shell: Shell, workers: in
         assert f"127.0.0.1:{first.port} is in use" in second.err
         assert "a gateway runs there already" in second.err
         assert "--port" in second.err
-        assert listens(first.port)
+        assert is_listening(first.port)
         assert first.end() == 0
 
 
@@ -141,7 +141,7 @@ def test_a_stopped_gateway_listens_no_more_while_its_streams_go_on(shell: Shell,
     with shell.serve("--workers", str(workers)) as served:
         connection, stream = start_stream(served, served.key, " ".join(["word"] * 40))
         served.send_signal(signal.SIGTERM)
-        wait_for(lambda: not listens(served.port))
+        wait_for(lambda: not is_listening(served.port))
         assert b"message_stop" in stream.read()
         connection.close()
         assert served.wait() == 0

@@ -92,12 +92,12 @@ def cuts(upstream: str) -> list[str]:
 SETTINGS = "[retry]\nattempts = 1\n[server]\nidle_timeout_s = 0.6\n"
 
 
-def once(upstream: str, fault: str) -> ChangeAnswer:
+def fail_once(upstream: str, fault: str) -> ChangeAnswer:
     """Let the first reply fail, and no later one."""
     return lambda answer, request, before: answer if before else FAULTS[fault](upstream, answer)
 
 
-def always(upstream: str, fault: str) -> ChangeAnswer:
+def fail_always(upstream: str, fault: str) -> ChangeAnswer:
     """Let every reply to the first request of a conversation fail."""
 
     def change(answer: Answer, request: AgentRequest, _: int) -> Answer:

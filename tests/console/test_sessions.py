@@ -192,7 +192,7 @@ def test_failed_sign_ins_are_slowed_down(tmp_path: Path) -> None:
 
 
 def test_workers_that_share_a_store_share_sessions_and_links(store_url: str) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         now = [1_800_000_000.0]
         stores = [await open_store(store_url) for _ in range(2)]
         keyrings = [Keyring(store, None, lambda: now[0]) for store in stores]
@@ -222,11 +222,11 @@ def test_workers_that_share_a_store_share_sessions_and_links(store_url: str) -> 
         for store in stores:
             await store.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_sessions_and_links_expire() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         now = [1_000_000.0]
         keyring = Keyring(None, Secret(KEY), lambda: now[0])
         sessions = ConsoleSessions(MemorySessions(), keyring, lambda: now[0])
@@ -246,4 +246,4 @@ def test_sessions_and_links_expire() -> None:
         now[0] += IDLE_S
         assert await sessions.find(again.cookie, again.token) is None
 
-    asyncio.run(story())
+    asyncio.run(scenario())

@@ -83,7 +83,7 @@ def prometheus(rig: Rig, after_a_search: Scrape, tmp_path_factory: pytest.TempPa
     """Prometheus, after it has scraped two gateways several times; one of them has an account with an allowance."""
     directory = tmp_path_factory.mktemp("prometheus")
     with codex_rigged(directory) as account:
-        account.fake.plays(codex.reply("Hello", headers=ALLOWANCE))
+        account.fake.play(codex.reply("Hello", headers=ALLOWANCE))
         account.sdk.openai.responses.create(model="codex/gpt-5.5", input="Hi")
         targets = [f"127.0.0.1:{gateway.port}" for gateway in (rig.gateway, account.gateway)]
         with start_prometheus(directory, targets) as started:

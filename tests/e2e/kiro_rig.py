@@ -27,7 +27,7 @@ class KiroRig:
     sdk: Sdk
     file: Path
 
-    def plays(self, *replies: Answer) -> None:
+    def play(self, *replies: Answer) -> None:
         """Prepares what chat requests are answered with from now on."""
         self.fake.replies, self.fake.played = list(replies), 0
         self.fake.counts.clear()

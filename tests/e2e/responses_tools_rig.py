@@ -41,9 +41,9 @@ class Scene:
     kiro: FakeKiro
     searxng: FakeUpstream
 
-    def plays(self, upstream: str, *rounds: ScriptedReply) -> None:
+    def play(self, upstream: str, *rounds: ScriptedReply) -> None:
         self.searxng.requests.clear()
-        self.finds(Answer(json.dumps(FOUND).encode(), content_type="application/json"))
+        self.script_search(Answer(json.dumps(FOUND).encode(), content_type="application/json"))
         if upstream == "kiro":
             self.kiro.requests.clear()
             self.kiro.replies, self.kiro.played = [write_as_kiro(scripted) for scripted in rounds], 0
@@ -52,7 +52,7 @@ class Scene:
         fake.requests.clear()
         fake.answers = [Answer(ENCODERS[fake_protocol(upstream)].encode_stream(scripted)) for scripted in rounds]
 
-    def finds(self, answer: Answer) -> None:
+    def script_search(self, answer: Answer) -> None:
         self.searxng.intercept = lambda request: PAGE if request.path.endswith("/extract") else answer
 
     def list_sent(self, upstream: str) -> list[JsonObject]:

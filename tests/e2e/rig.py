@@ -32,7 +32,7 @@ class Rig:
     fakes: dict[str, FakeUpstream]
     sdk: Sdk
 
-    def plays(self, upstream: str, *answers: Answer) -> FakeUpstream:
+    def play(self, upstream: str, *answers: Answer) -> FakeUpstream:
         """Prepare the upstream's next answers, and forget its requests so far."""
         fake = self.fakes[upstream]
         fake.requests.clear()

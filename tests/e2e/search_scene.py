@@ -28,14 +28,14 @@ class SearchScene:
     upstream: FakeUpstream
     searxng: FakeUpstream
 
-    def plays(self, *rounds: bytes | Answer) -> None:
+    def play(self, *rounds: bytes | Answer) -> None:
         """Prepare what upstream requests are answered with from now on."""
         self.upstream.requests.clear()
         self.searxng.requests.clear()
         self.upstream.answers = [Answer(each) if isinstance(each, bytes) else each for each in rounds]
-        self.finds(Answer(json.dumps(FOUND).encode(), content_type=JSON))
+        self.script_search(Answer(json.dumps(FOUND).encode(), content_type=JSON))
 
-    def finds(self, answer: Answer) -> None:
+    def script_search(self, answer: Answer) -> None:
         self.searxng.intercept = lambda request: answer
 
     @property

@@ -32,7 +32,7 @@ class Site:
     """One target. `plays` sets its answers, of which the last is repeated, and forgets its requests so far."""
 
     target: str
-    plays: Callable[..., None]
+    play: Callable[..., None]
     requests: Callable[[], list[ReceivedRequest]]
 
     @property
@@ -56,7 +56,7 @@ class Site:
             else Answer(encoder.encode_whole(scripted), content_type="application/json")
         )
 
-    def fails(self, fault: Fault) -> Answer:
+    def make_error(self, fault: Fault) -> Answer:
         """Return an error answer."""
         if self.kind == "kiro":
             answer = json_answer({"message": fault.message}, fault.status)
@@ -83,7 +83,7 @@ class Site:
                     Answer(b"data: %b\n\n" % body) if streamed else json_answer({"error": {**response, "param": None}})
                 )
 
-    def breaks(self, streamed: bool, after: str) -> Answer:
+    def make_reset(self, streamed: bool, after: str) -> Answer:
         """A reply that is reset just after these words; "" is before the first of them."""
         body = self.answers(streamed).body
         kept = body[: body.index(after.encode()) + len(after)] if after else body[:1]
@@ -134,20 +134,20 @@ def run_targets(directory: Path, settings: str) -> Iterator[Targets]:
 
 
 def _make_site(target: str, fake: FakeUpstream) -> Site:
-    def plays(*answers: Answer) -> None:
+    def play(*answers: Answer) -> None:
         fake.requests.clear()
         fake.answers = list(answers)
 
-    return Site(target, plays, lambda: fake.calls)
+    return Site(target, play, lambda: fake.calls)
 
 
 def _kiro(fake: FakeKiro) -> Site:
-    def plays(*answers: Answer) -> None:
+    def play(*answers: Answer) -> None:
         fake.requests.clear()
         fake.replies, fake.played = list(answers), 0
 
-    return Site(ROUTES["by account"][0], plays, lambda: fake.chats)
+    return Site(ROUTES["by account"][0], play, lambda: fake.chats)
 
 
 def _codex(fake: FakeCodex) -> Site:
-    return Site(ROUTES["by account"][1], fake.plays, lambda: fake.at(codex.RESPONSES))
+    return Site(ROUTES["by account"][1], fake.play, lambda: fake.at(codex.RESPONSES))

@@ -31,7 +31,7 @@ clients = pytest.mark.parametrize("client", PROTOCOLS)
 
 
 def script_text(rig: Rig) -> None:
-    rig.plays(
+    rig.play(
         "messages", Answer(ENCODERS["messages"].encode_whole(CASES["text"].scripted), content_type="application/json")
     )
 

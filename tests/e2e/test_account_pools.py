@@ -38,7 +38,7 @@ class Accounts:
     refusals: Answers
     seen: list[str]
 
-    def says(self, opening: str) -> str:
+    def send(self, opening: str) -> str:
         reply = self.sdk.openai.chat.completions.create(
             model=self.model, messages=[{"role": "user", "content": opening}]
         )
@@ -55,10 +55,10 @@ class Accounts:
         self.seen.clear()
         return seen
 
-    def falls_to(self, bearer: str) -> str:
+    def find_opening(self, bearer: str) -> str:
         """Return the first message of a new conversation that goes to that account."""
         for number in range(64):
-            self.says(f"conversation {number} for {bearer[-4:]}")
+            self.send(f"conversation {number} for {bearer[-4:]}")
             if self.take_used() == [bearer]:
                 return f"conversation {number} for {bearer[-4:]}"
         raise AssertionError("none of 64 conversations falls to that account")
@@ -167,8 +167,8 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 def test_a_conversation_keeps_its_account(tmp_path: Path, kind: str) -> None:
     with KINDS[kind](tmp_path) as rig:
         for bearer in rig.bearers:
-            opening = rig.falls_to(bearer)
-            assert [rig.says(opening), rig.streams(opening)] == ["Hello", "Hello"]
+            opening = rig.find_opening(bearer)
+            assert [rig.send(opening), rig.streams(opening)] == ["Hello", "Hello"]
             assert rig.take_used() == [bearer] * 2
 
 
@@ -176,9 +176,9 @@ def test_a_conversation_keeps_its_account(tmp_path: Path, kind: str) -> None:
 def test_a_used_up_account_is_left_and_the_next_one_answers_at_once(tmp_path: Path, kind: str) -> None:
     with KINDS[kind](tmp_path) as rig:
         first, second = rig.bearers
-        opening = rig.falls_to(first)
+        opening = rig.find_opening(first)
         rig.refusals[first] = USED_UP[kind]()
-        assert rig.says(opening) == "Hello"
+        assert rig.send(opening) == "Hello"
         assert rig.take_used() == [first, second]
         assert rig.steps() == (FailedAttempt(rig.model, "quota"),)
         assert rig.streams(opening) == "Hello"
@@ -190,18 +190,18 @@ def test_a_long_cooldown_is_probed_once_and_ends_early_if_its_reset_was_wrong(tm
     """A stale moment would block a usable account for days."""
     with KINDS[kind](tmp_path) as rig:
         first = rig.bearers[0]
-        opening = rig.falls_to(first)
+        opening = rig.find_opening(first)
         rig.refusals[first] = USED_UP[kind]()
-        rig.says(opening)
+        rig.send(opening)
         rig.take_used()
         rig.advance_clock(PROBE_AFTER_S + 1)
         for number in range(40):  # some of these fall to the first, and one finds out that it is still used up
-            rig.says(f"soon after {number}")
+            rig.send(f"soon after {number}")
         assert rig.take_used().count(first) == 1
         del rig.refusals[first]
         rig.advance_clock(3 * PROBE_AFTER_S + 2)  # doubts come half as often
         for number in range(40):
-            rig.says(f"later {number}")
+            rig.send(f"later {number}")
         assert rig.take_used().count(first) > 1
 
 
@@ -211,7 +211,7 @@ def test_if_all_accounts_are_exhausted_the_client_gets_the_error_of_one(tmp_path
         rig.refusals |= {bearer: USED_UP[kind]() for bearer in rig.bearers}
         for expected in (2, 1):
             with pytest.raises(openai.APIStatusError) as caught:
-                rig.says("Hi")
+                rig.send("Hi")
             assert caught.value.status_code in (402, 429)
             assert len(rig.take_used()) == expected
 
@@ -232,26 +232,26 @@ def test_another_account_is_tried_only_for_failures_of_the_first(
 ) -> None:
     with kiro_accounts(tmp_path) as rig:
         first, second = rig.bearers
-        opening = rig.falls_to(first)
+        opening = rig.find_opening(first)
         rig.refusals[first] = kiro.refusal(status, "No.", reason)
         if moves:
-            assert rig.says(opening) == "Hello"
+            assert rig.send(opening) == "Hello"
             assert rig.take_used() == [first, second]
         else:
             with pytest.raises(openai.APIStatusError):
-                rig.says(opening)
+                rig.send(opening)
             assert set(rig.take_used()) == {first}
 
 
 def test_a_quota_inside_a_good_stream_goes_to_the_next_account(tmp_path: Path) -> None:
     with codex_accounts(tmp_path) as rig:
         first, second = rig.bearers
-        opening = rig.falls_to(first)
+        opening = rig.find_opening(first)
         trouble = {"type": "error", "status_code": 429, "error": make_limit_error(600), "headers": {}}
         rig.refusals[first] = stream(*codex.number_events(codex.make_created(), trouble))
         assert rig.streams(opening) == "Hello"
         assert rig.take_used() == [first, second]
-        assert rig.says(opening) == "Hello"
+        assert rig.send(opening) == "Hello"
         assert rig.take_used() == [second]
 
 
@@ -259,42 +259,42 @@ def test_a_stream_that_ends_for_lack_of_quota_starts_its_accounts_cooldown(tmp_p
     """What was said cannot be taken back; the next request goes elsewhere."""
     with codex_accounts(tmp_path) as rig:
         first, second = rig.bearers
-        opening = rig.falls_to(first)
+        opening = rig.find_opening(first)
         trouble = {"type": "error", "status_code": 429, "error": make_limit_error(600), "headers": {}}
         rig.refusals[first] = stream(*codex.number_events(codex.make_created(), *codex.text_events("Hel")[:3], trouble))
         with pytest.raises(openai.APIError):
             rig.streams(opening)
         assert rig.take_used() == [first]
-        assert rig.says(opening) == "Hello"
+        assert rig.send(opening) == "Hello"
         assert rig.take_used() == [second]
 
 
 def test_full_windows_keep_an_account_in_cooldown_until_they_reset(tmp_path: Path) -> None:
     with codex_accounts(tmp_path) as rig:
         first, second = rig.bearers
-        opening = rig.falls_to(first)
+        opening = rig.find_opening(first)
         full = (
             ("x-codex-primary-used-percent", "100"),
             ("x-codex-primary-window-minutes", "300"),
             ("x-codex-primary-reset-at", str(int(time.time() + 120))),
         )
         rig.refusals[first] = codex.reply("The last one", headers=full)
-        assert rig.says(opening) == "The last one"
-        assert rig.says(opening) == "Hello"
+        assert rig.send(opening) == "The last one"
+        assert rig.send(opening) == "Hello"
         assert rig.take_used() == [first, second]
 
 
 def test_credits_step_in_for_a_full_window(tmp_path: Path) -> None:
     with codex_accounts(tmp_path) as rig:
         first, _ = rig.bearers
-        opening = rig.falls_to(first)
+        opening = rig.find_opening(first)
         full = (
             ("x-codex-primary-used-percent", "100"),
             ("x-codex-primary-reset-at", str(int(time.time() + 120))),
             ("x-codex-credits-has-credits", "True"),
         )
         rig.refusals[first] = codex.reply("Paid for", headers=full)
-        assert [rig.says(opening), rig.says(opening)] == ["Paid for", "Paid for"]
+        assert [rig.send(opening), rig.send(opening)] == ["Paid for", "Paid for"]
         assert rig.take_used() == [first] * 2
 
 
@@ -307,9 +307,9 @@ def test_a_revoked_account_is_renewed_once_if_it_can_be_and_then_left(tmp_path: 
     }
     with KINDS[kind](tmp_path) as rig:
         first, second = rig.bearers
-        opening = rig.falls_to(first)
+        opening = rig.find_opening(first)
         rig.refusals[first] = refused[kind]
-        assert rig.says(opening) == "Hello"
+        assert rig.send(opening) == "Hello"
         seen = rig.take_used()
         assert seen[0] == first
         if kind == "copilot":  # a GitHub token is not renewed

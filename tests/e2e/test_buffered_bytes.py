@@ -59,7 +59,7 @@ def assert_busy(client: str, answer: Answered) -> None:
 
 @clients
 def test_a_request_above_the_memory_limit_gets_a_retry_time(rig: Rig, client: str) -> None:
-    rig.plays("chat", whole("chat"))
+    rig.play("chat", whole("chat"))
     assert_busy(client, post(rig.gateway.port, PATHS[client], body_of(client, "chat/m", 3 * MEBIBYTE)))
     assert rig.fakes["chat"].calls == []
     wait_until_free(rig)
@@ -71,18 +71,18 @@ def test_a_request_above_the_memory_limit_gets_a_retry_time(rig: Rig, client: st
 def test_a_reply_above_the_memory_limit_gets_a_retry_time_after_one_attempt(
     rig: Rig, client: str, upstream: str
 ) -> None:
-    fake = rig.plays(upstream, whole(upstream, 3 * MEBIBYTE))
+    fake = rig.play(upstream, whole(upstream, 3 * MEBIBYTE))
     assert_busy(client, post(rig.gateway.port, PATHS[client], body_of(client, rig.model(upstream))))
     assert len(fake.calls) == 1
     wait_until_free(rig)
-    rig.plays(upstream, whole(upstream, MEBIBYTE))
+    rig.play(upstream, whole(upstream, MEBIBYTE))
     assert post(rig.gateway.port, PATHS[client], body_of(client, rig.model(upstream))).status == 200
     wait_until_free(rig)
 
 
 def test_uploads_share_the_budget(rig: Rig) -> None:
     """One upload holds most of it; the next is refused at once, and passes when the first has ended."""
-    rig.plays("chat", whole("chat"))
+    rig.play("chat", whole("chat"))
     data = request_bytes(PATHS["chat"], body_of("chat", "chat/m", MEBIBYTE + MEBIBYTE // 2))
     with dial(rig.gateway.port) as sock:
         sock.sendall(data[:-1])
@@ -95,7 +95,7 @@ def test_uploads_share_the_budget(rig: Rig) -> None:
 
 
 def test_many_large_replies_at_once_stay_within_the_budget(rig: Rig) -> None:
-    rig.plays("messages", whole("messages", MEBIBYTE + MEBIBYTE // 2))
+    rig.play("messages", whole("messages", MEBIBYTE + MEBIBYTE // 2))
     with ThreadPoolExecutor(8) as pool:
         request = [pool.submit(post, rig.gateway.port, PATHS["chat"], body_of("chat", "messages/m")) for _ in range(8)]
         statuses = [answer.result().status for answer in request]
@@ -106,7 +106,7 @@ def test_many_large_replies_at_once_stay_within_the_budget(rig: Rig) -> None:
 
 @pairs
 def test_a_trickled_reply_ends_in_its_time(rig: Rig, client: str, upstream: str) -> None:
-    rig.plays(upstream, trickle(200))
+    rig.play(upstream, trickle(200))
     began = time.monotonic()
     answer = post(rig.gateway.port, PATHS[client], body_of(client, rig.model(upstream)))
     assert answer.status == 504, answer.body
@@ -119,7 +119,7 @@ def test_a_trickled_error_ends_in_its_time(tmp_path: Path, streamed: bool, monke
     monkeypatch.setattr("dragoman.flow.upstream.ERROR_BODY_S", 1.0)
     settings = ONCE + "[server]\nfirst_token_timeout_s = 20\nidle_timeout_s = 20\n"
     with run_rig(tmp_path, settings) as rig:
-        rig.plays("messages", trickle(500))
+        rig.play("messages", trickle(500))
         began = time.monotonic()
         body = body_of("chat", "messages/m")[:-1] + (b',"stream":true}' if streamed else b"}")
         assert post(rig.gateway.port, PATHS["chat"], body).status == 504

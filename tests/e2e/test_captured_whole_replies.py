@@ -38,7 +38,7 @@ def capture_request(directory: Path, fake: FakeUpstream, path: str, body: bytes,
 def test_an_exported_reply_of_kiro_has_plain_names_whole_or_streamed(tmp_path: Path, client: str) -> None:
     with kiro_rigged(tmp_path, settings=debug(tmp_path / "captures")) as shared:
         kept = Kept(tmp_path / "captures", shared.gateway)
-        shared.plays(make_framed(words("Hello"), tail()))
+        shared.play(make_framed(words("Hello"), tail()))
         for listen in (WHOLE[client], STREAMS[client][0]):
             listen(shared.sdk, request_for(client, MODEL))
             [capture] = kept.take_new(1)

@@ -203,7 +203,7 @@ def test_a_request_identifies_the_client_and_keeps_its_session(rig: Rig) -> None
 @modes
 def test_an_exhausted_plan_is_reported_with_its_reset_and_not_retried(rig: Rig, client: str, streamed: bool) -> None:
     now = time.time()
-    rig.fake.plays(json_answer({"error": make_limit_error(now)}, 429))
+    rig.fake.play(json_answer({"error": make_limit_error(now)}, 429))
     error = status_error(ask(rig, client, streamed))
     assert isinstance(error, openai.RateLimitError | anthropic.APIStatusError)
     assert error.status_code == 429
@@ -220,7 +220,7 @@ def test_an_exhausted_plan_is_reported_with_its_reset_and_not_retried(rig: Rig, 
 def test_a_quota_inside_a_stream_is_a_real_error(rig: Rig, client: str, streamed: bool) -> None:
     limits: JsonObject = {"type": "codex.rate_limits", "rate_limits": {"limit_reached": True}}
     trouble = {"type": "error", "status_code": 429, "error": make_limit_error(time.time()), "headers": {}}
-    rig.fake.plays(stream(*number_events(make_created(), limits, trouble)))
+    rig.fake.play(stream(*number_events(make_created(), limits, trouble)))
     error = status_error(ask(rig, client, streamed))
     assert isinstance(error, openai.RateLimitError | anthropic.APIStatusError)
     assert error.status_code == 429
@@ -232,7 +232,7 @@ def test_a_quota_inside_a_stream_is_a_real_error(rig: Rig, client: str, streamed
 @modes
 def test_a_limit_that_is_reached_by_this_very_reply_does_not_end_it(rig: Rig, client: str, streamed: bool) -> None:
     limits: JsonObject = {"type": "codex.rate_limits", "rate_limits": {"limit_reached": True}}
-    rig.fake.plays(stream(*number_events(make_created(), limits, *text_events("All of it."), make_completed())))
+    rig.fake.play(stream(*number_events(make_created(), limits, *text_events("All of it."), make_completed())))
     client_reply = ask(rig, client, streamed)
     assert isinstance(client_reply, SdkReply), client_reply
     assert client_reply.text == "All of it."
@@ -241,7 +241,7 @@ def test_a_limit_that_is_reached_by_this_very_reply_does_not_end_it(rig: Rig, cl
 @clients
 def test_an_empty_last_output_is_filled_in_order(rig: Rig, client: str) -> None:
     """For clients that want a whole reply."""
-    rig.fake.plays(
+    rig.fake.play(
         stream(*number_events(make_created(), make_item_done(1, " two"), make_item_done(0, "one"), make_completed()))
     )
     client_reply = ask(rig, client)
@@ -251,7 +251,7 @@ def test_an_empty_last_output_is_filled_in_order(rig: Rig, client: str) -> None:
 
 def test_an_empty_last_output_is_filled_in_order_for_clients_of_the_same_protocol(rig: Rig) -> None:
     """Where the bytes pass."""
-    rig.fake.plays(
+    rig.fake.play(
         stream(*number_events(make_created(), make_item_done(1, " two"), make_item_done(0, "one"), make_completed()))
     )
     body: JsonObject = {**CODEX_BODY}
@@ -274,7 +274,7 @@ def test_an_empty_last_output_is_filled_in_order_for_clients_of_the_same_protoco
     ],
 )
 def test_failures_keep_their_meaning(rig: Rig, status: int, body: object, expected: int) -> None:
-    rig.fake.plays(json_answer(body, status))
+    rig.fake.play(json_answer(body, status))
     error = status_error(ask(rig, "chat"))
     assert error.status_code == expected, error
     assert rig.fake.counts[RESPONSES] == (3 if expected == 503 else 1)
@@ -291,7 +291,7 @@ def test_cloudflare_is_no_reason_to_sign_in_again(rig: Rig) -> None:
 
 @clients
 def test_a_stream_without_its_end_is_no_success(rig: Rig, client: str) -> None:
-    rig.fake.plays(stream(*number_events(make_created(), *text_events("It was"))))
+    rig.fake.play(stream(*number_events(make_created(), *text_events("It was"))))
     client_reply = ask(rig, client, streamed=True)
     assert isinstance(client_reply, Broke), client_reply
 
@@ -324,7 +324,7 @@ def test_the_models_of_the_plan_are_listed(rig: Rig) -> None:
 def test_a_second_turn_brings_back_the_backends_own_reasoning(rig: Rig) -> None:
     thought = {"type": "reasoning", "id": "rs_0", "summary": [], "encrypted_content": "ZmFrZS1zZWFs"}
     response = {"type": "response.output_item.done", "output_index": 0, "item": thought}
-    rig.fake.plays(
+    rig.fake.play(
         stream(*number_events(make_created(), response, *text_events("Yes.", 1), make_completed())), reply("Again.")
     )
     first = rig.sdk.openai.responses.create(model=MODEL, input="hi", include=["reasoning.encrypted_content"])
@@ -347,7 +347,7 @@ def test_reasoning_that_passed_as_it_was_comes_back_where_the_request_must_be_bu
 
 def test_reasoning_of_another_service_is_dropped_once_the_backend_rejects_it(rig: Rig) -> None:
     response = {"message": "The encrypted content could not be verified.", "code": "invalid_encrypted_content"}
-    rig.fake.plays(json_answer({"error": response}, 400), reply("Fine."))
+    rig.fake.play(json_answer({"error": response}, 400), reply("Fine."))
     text = rig.sdk.openai.responses.create(model=MODEL, input=TURNS)
     assert text.output_text == "Fine."
     kinds = [[item.get("type") for item in body["input"]] for body in rig.fake.bodies]

@@ -43,7 +43,7 @@ class Relay:
     speaks: tuple[str, ...]
     sdk: Sdk
 
-    def plays(self, *answers: Answer) -> None:
+    def play(self, *answers: Answer) -> None:
         for fake in self.fakes:
             fake.requests.clear()
         for fake, answer in zip(self.fakes, answers, strict=False):
@@ -72,11 +72,11 @@ def relay(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield Relay(gateway, fakes, speaks, sdk)
 
 
-def says(protocol: str, text: str, ending: Ending = Ending.PROPER) -> Answer:
+def make_reply(protocol: str, text: str, ending: Ending = Ending.PROPER) -> Answer:
     return Answer(ENCODERS[protocol].encode_stream(ScriptedReply((Text(text),), ending=ending)))
 
 
-def breaks(protocol: str, text: str, end: End) -> Answer:
+def make_broken_reply(protocol: str, text: str, end: End) -> Answer:
     """Its words, and then not even the next event."""
     scripted = ScriptedReply((Text(text),), ending=Ending.NONE)
     return Answer(ENCODERS[protocol].encode_stream(scripted), end=end)
@@ -92,7 +92,7 @@ def read_reply(relay: Relay, client: str) -> SdkReply | Broke:
 @pytest.mark.parametrize("end", [End.CLEAN, End.CUT, End.RESET, End.HANG])
 def test_a_broken_stream_is_continued_by_another_target(relay: Relay, client: str, end: End) -> None:
     one, two, _ = relay.speaks
-    relay.plays(breaks(one, BEGUN, end), says(two, MORE + REST))
+    relay.play(make_broken_reply(one, BEGUN, end), make_reply(two, MORE + REST))
     reply = read_reply(relay, client)
     assert isinstance(reply, SdkReply), reply
     assert reply.text == BEGUN + MORE + REST
@@ -103,7 +103,7 @@ def test_a_broken_stream_is_continued_by_another_target(relay: Relay, client: st
 @clients
 def test_a_stream_with_an_error_in_its_middle_is_continued_by_another_target(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
-    relay.plays(says(one, BEGUN, ending=Ending.ERROR), says(two, REST))
+    relay.play(make_reply(one, BEGUN, ending=Ending.ERROR), make_reply(two, REST))
     reply = read_reply(relay, client)
     assert isinstance(reply, SdkReply), reply
     assert reply.text == BEGUN + REST
@@ -112,7 +112,7 @@ def test_a_stream_with_an_error_in_its_middle_is_continued_by_another_target(rel
 @clients
 def test_a_reply_is_continued_twice(relay: Relay, client: str) -> None:
     one, two, three = relay.speaks
-    relay.plays(breaks(one, BEGUN, End.CUT), breaks(two, MORE, End.CUT), says(three, REST))
+    relay.play(make_broken_reply(one, BEGUN, End.CUT), make_broken_reply(two, MORE, End.CUT), make_reply(three, REST))
     reply = read_reply(relay, client)
     assert isinstance(reply, SdkReply), reply
     assert reply.text == BEGUN + MORE + REST
@@ -124,7 +124,7 @@ def test_a_reply_is_continued_twice(relay: Relay, client: str) -> None:
 @clients
 def test_the_next_target_gets_the_text_so_far(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
-    relay.plays(breaks(one, BEGUN, End.CUT), says(two, REST))
+    relay.play(make_broken_reply(one, BEGUN, End.CUT), make_reply(two, REST))
     read_reply(relay, client)
     assert BEGUN.strip().encode() in relay.fakes[1].calls[0].body
     assert BEGUN.strip().encode() not in relay.fakes[0].calls[0].body
@@ -133,7 +133,7 @@ def test_the_next_target_gets_the_text_so_far(relay: Relay, client: str) -> None
 @clients
 def test_usage_of_all_upstreams_is_summed_and_marked_as_estimated(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
-    relay.plays(breaks(one, BEGUN, End.CUT), says(two, REST))
+    relay.play(make_broken_reply(one, BEGUN, End.CUT), make_reply(two, REST))
     reply = read_reply(relay, client)
     assert isinstance(reply, SdkReply), reply
     assert reply.tokens is not None
@@ -150,8 +150,8 @@ def test_usage_of_all_upstreams_is_summed_and_marked_as_estimated(relay: Relay, 
 def test_without_a_continuation_only_the_actual_usage_is_reported(relay: Relay, client: str) -> None:
     refuses = Answer(b'{"error": {"message": "no"}}', status=401, content_type="application/json")
     used = []
-    for others in ((says(relay.speaks[1], REST), refuses), (refuses, refuses)):
-        relay.plays(breaks(relay.speaks[0], BEGUN, End.CUT), *others)
+    for others in ((make_reply(relay.speaks[1], REST), refuses), (refuses, refuses)):
+        relay.play(make_broken_reply(relay.speaks[0], BEGUN, End.CUT), *others)
         read_reply(relay, client)
         usage = relay.gateway.outcome(relay.sdk.headers["x-request-id"]).usage
         assert usage is not None
@@ -163,8 +163,8 @@ def test_without_a_continuation_only_the_actual_usage_is_reported(relay: Relay, 
 def test_a_reply_that_lacks_only_the_end_of_its_stream_is_not_continued(relay: Relay, client: str) -> None:
     """The text is complete, so nothing may be added. Only Responses has no stop before its end."""
     one, two, _ = relay.speaks
-    stream = says(one, BEGUN).body
-    relay.plays(Answer(stream[: stream.rindex(AFTER_STOP[one])], end=End.CUT), says(two, REST))
+    stream = make_reply(one, BEGUN).body
+    relay.play(Answer(stream[: stream.rindex(AFTER_STOP[one])], end=End.CUT), make_reply(two, REST))
     reply = read_reply(relay, client)
     if one == "responses":
         assert relay.calls == [1, 1, 0]
@@ -178,7 +178,7 @@ def test_a_reply_that_lacks_only_the_end_of_its_stream_is_not_continued(relay: R
 def test_a_continuation_may_end_with_a_tool_call(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
     calls = Answer(ENCODERS[two].encode_stream(ScriptedReply((Text(REST), WEATHER), Stop.TOOL)))
-    relay.plays(breaks(one, BEGUN, End.CUT), calls)
+    relay.play(make_broken_reply(one, BEGUN, End.CUT), calls)
     reply = read_reply(relay, client)
     assert isinstance(reply, SdkReply), reply
     assert reply.text == BEGUN + REST
@@ -188,7 +188,7 @@ def test_a_continuation_may_end_with_a_tool_call(relay: Relay, client: str) -> N
 @clients
 def test_blanks_are_no_beginning_that_a_vendor_would_take(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
-    relay.plays(breaks(one, "\n\n", End.CUT), says(two, REST))
+    relay.play(make_broken_reply(one, "\n\n", End.CUT), make_reply(two, REST))
     reply = read_reply(relay, client)
     assert isinstance(reply, SdkReply), reply
     assert reply.text == "\n\n" + REST
@@ -200,7 +200,7 @@ def test_without_a_continuation_the_first_failure_is_reported(
     relay: Relay, client: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     refuses = Answer(b'{"error": {"message": "no"}}', status=401, content_type="application/json")
-    relay.plays(breaks(relay.speaks[0], BEGUN, End.CUT), refuses, refuses)
+    relay.play(make_broken_reply(relay.speaks[0], BEGUN, End.CUT), refuses, refuses)
     reply = read_reply(relay, client)
     assert isinstance(reply, Broke), reply
     assert reply.text == BEGUN
@@ -219,7 +219,7 @@ def test_without_a_continuation_the_first_failure_is_reported(
 def test_a_reply_with_a_tool_call_is_not_continued(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
     stream = ENCODERS[one].encode_stream(ScriptedReply((Text(BEGUN), WEATHER), Stop.TOOL, ending=Ending.NONE))
-    relay.plays(Answer(stream, end=End.CUT), says(two, REST))
+    relay.play(Answer(stream, end=End.CUT), make_reply(two, REST))
     reply = read_reply(relay, client)
     assert isinstance(reply, Broke), reply
     assert relay.calls == [1, 0, 0]
@@ -227,7 +227,7 @@ def test_a_reply_with_a_tool_call_is_not_continued(relay: Relay, client: str) ->
 
 def test_the_trailer_names_everyone_who_answered(relay: Relay) -> None:
     one, two, _ = relay.speaks
-    relay.plays(breaks(one, BEGUN, End.CUT), says(two, REST))
+    relay.play(make_broken_reply(one, BEGUN, End.CUT), make_reply(two, REST))
     body = b'{"model": "three", "stream": true, "messages": [{"role": "user", "content": "Go on."}]}'
     with socket.create_connection(("127.0.0.1", relay.gateway.port), timeout=10) as sock:
         sock.sendall(request_bytes(PATHS["chat"], body, "connection: close"))
@@ -251,7 +251,7 @@ def marker_in(body: bytes) -> str:
 @pytest.mark.parametrize("place", [1, 17, 31, 45, 62, 100, 181])
 def test_an_exact_continuation_of_equal_rows_loses_nothing(relay: Relay, client: str, place: int) -> None:
     one, two, _ = relay.speaks
-    relay.plays(breaks(one, ROWS[:place], End.CUT), says(two, ROWS[place:]))
+    relay.play(make_broken_reply(one, ROWS[:place], End.CUT), make_reply(two, ROWS[place:]))
     reply = read_reply(relay, client)
     assert isinstance(reply, SdkReply), reply
     assert reply.text == ROWS
@@ -262,15 +262,15 @@ def test_an_exact_continuation_of_equal_rows_loses_nothing(relay: Relay, client:
 def test_a_repetition_before_the_marker_is_left_out_and_counted_as_a_loss(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
 
-    def repeats(sent_request: ReceivedRequest) -> Answer:
-        return says(two, BEGUN[-12:] + marker_in(sent_request.body) + REST)
+    def repeat_before_marker(sent_request: ReceivedRequest) -> Answer:
+        return make_reply(two, BEGUN[-12:] + marker_in(sent_request.body) + REST)
 
-    def obeys(sent_request: ReceivedRequest) -> Answer:
-        return says(two, marker_in(sent_request.body) + REST)
+    def obey_marker(sent_request: ReceivedRequest) -> Answer:
+        return make_reply(two, marker_in(sent_request.body) + REST)
 
     losses = []
-    for answer in (obeys, repeats):
-        relay.plays(breaks(one, BEGUN, End.CUT))
+    for answer in (obey_marker, repeat_before_marker):
+        relay.play(make_broken_reply(one, BEGUN, End.CUT))
         relay.fakes[1].choose = answer
         try:
             reply = read_reply(relay, client)
@@ -285,7 +285,7 @@ def test_a_repetition_before_the_marker_is_left_out_and_counted_as_a_loss(relay:
 @clients
 def test_a_repetition_without_a_marker_is_kept(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
-    relay.plays(breaks(one, BEGUN, End.CUT), says(two, BEGUN + REST))
+    relay.play(make_broken_reply(one, BEGUN, End.CUT), make_reply(two, BEGUN + REST))
     reply = read_reply(relay, client)
     assert isinstance(reply, SdkReply), reply
     assert reply.text == BEGUN + BEGUN + REST
@@ -296,7 +296,7 @@ def test_a_target_that_fails_before_its_first_word_is_passed_over(relay: Relay, 
     """Its failure comes inside a stream: it is no failure of the target that goes on after it."""
     one, two, three = relay.speaks
     fails = Answer(ENCODERS[two].encode_stream(ScriptedReply((), ending=Ending.ERROR)))
-    relay.plays(breaks(one, BEGUN, End.CUT), fails, says(three, REST))
+    relay.play(make_broken_reply(one, BEGUN, End.CUT), fails, make_reply(three, REST))
     reply = read_reply(relay, client)
     assert isinstance(reply, SdkReply), reply
     assert reply.text == BEGUN + REST
@@ -305,20 +305,22 @@ def test_a_target_that_fails_before_its_first_word_is_passed_over(relay: Relay, 
 
 
 QUOTA = b'data: {"error":{"message":"No more.","type":"quota","param":null,"code":"insufficient_quota"}}\n\n'
-SPENT = Answer(breaks("chat", BEGUN, End.CLEAN).body + QUOTA)
+SPENT = Answer(make_broken_reply("chat", BEGUN, End.CLEAN).body + QUOTA)
 NOWHERE = provider_section("chat", "http://127.0.0.1:9/v1", "other")  # a closed port
 
 
 @pytest.mark.parametrize(
     ("first", "more", "to"),
     [
-        pytest.param(breaks("chat", BEGUN, End.RESET), "", '"up/m"', id="where there is no other target"),
+        pytest.param(make_broken_reply("chat", BEGUN, End.RESET), "", '"up/m"', id="where there is no other target"),
         pytest.param(SPENT, NOWHERE, '"up/m", "other/m"', id="before the next target if the credential is at fault"),
-        pytest.param(breaks("chat", BEGUN, End.CUT), NOWHERE, '"up/m", "other/m"', id="after the next target, else"),
+        pytest.param(
+            make_broken_reply("chat", BEGUN, End.CUT), NOWHERE, '"up/m", "other/m"', id="after the next target, else"
+        ),
     ],
 )
 def test_another_credential_of_the_same_target_continues(tmp_path: Path, first: Answer, more: str, to: str) -> None:
-    answers = [first, says("chat", REST)]
+    answers = [first, make_reply("chat", REST)]
     settings = "[retry]\nattempts = 1\ncontinue_streams = true\n"
     with FakeUpstream(choose=lambda _: answers.pop(0)) as fake, ExitStack() as stack:
         pool = provider_section("chat", fake.url).replace('"sk-fake-upstream"', '["fake-key-1", "fake-key-2"]')

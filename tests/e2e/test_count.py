@@ -12,7 +12,7 @@ USER: list[MessageParam] = [{"role": "user", "content": "How many tokens are the
 
 
 def test_an_upstream_that_counts_tokens_is_used(rig: Rig) -> None:
-    fake = rig.plays("messages", Answer(b'{"input_tokens": 4242}', content_type="application/json"))
+    fake = rig.play("messages", Answer(b'{"input_tokens": 4242}', content_type="application/json"))
     counted = rig.sdk.anthropic.messages.count_tokens(model=rig.model("messages"), messages=USER)
     assert counted.input_tokens == 4242
     assert (fake.calls[-1].path, fake.calls[-1].json["model"]) == ("/v1/messages/count_tokens", "vendor-model")
@@ -21,7 +21,7 @@ def test_an_upstream_that_counts_tokens_is_used(rig: Rig) -> None:
 
 @pytest.mark.parametrize("upstream", ["chat", "responses"])
 def test_without_a_counting_upstream_the_gateway_estimates_and_marks_it(rig: Rig, upstream: str) -> None:
-    fake = rig.plays(upstream)
+    fake = rig.play(upstream)
     counted = rig.sdk.anthropic.messages.count_tokens(model=rig.model(upstream), messages=USER)
     assert 4 < counted.input_tokens < 40
     assert rig.sdk.headers["x-dragoman-estimate"] == "1"
@@ -31,7 +31,7 @@ def test_without_a_counting_upstream_the_gateway_estimates_and_marks_it(rig: Rig
 @pytest.mark.parametrize("status", [500, 200])
 def test_an_upstream_that_cannot_count_now_is_replaced_by_an_estimate(rig: Rig, status: int) -> None:
     error = b'{"type":"error","error":{"type":"api_error","message":"not now"}}'
-    rig.plays("messages", Answer(error, status=status, content_type="application/json"))
+    rig.play("messages", Answer(error, status=status, content_type="application/json"))
     counted = rig.sdk.anthropic.messages.count_tokens(model=rig.model("messages"), messages=USER)
     assert 4 < counted.input_tokens < 40
     assert rig.sdk.headers["x-dragoman-estimate"] == "1"
@@ -41,7 +41,7 @@ def test_only_the_log_names_who_counted(rig: Rig, caplog: pytest.LogCaptureFixtu
     answers = (Answer(b'{"input_tokens": 4242}', content_type="application/json"), Answer(b"{}", status=503))
     with caplog.at_level(logging.INFO, "dragoman.flow.count_tokens"):
         for answer in answers:
-            rig.plays("messages", answer)
+            rig.play("messages", answer)
             rig.sdk.anthropic.messages.count_tokens(model=rig.model("messages"), messages=USER)
         rig.sdk.anthropic.messages.count_tokens(model=rig.model("chat"), messages=USER)
     records = [record for record in caplog.records if record.name == "dragoman.flow.count_tokens"]

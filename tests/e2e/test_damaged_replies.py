@@ -37,7 +37,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 @pytest.mark.parametrize("upstream", PROTOCOLS)
 @pytest.mark.parametrize("client", PROTOCOLS)
 def test_a_byte_that_is_no_utf8_costs_one_character(rig: Rig, client: str, upstream: str) -> None:
-    rig.plays(upstream, Answer(SHOWN[upstream], content_type=JSON))
+    rig.play(upstream, Answer(SHOWN[upstream], content_type=JSON))
     answered = post(rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=False))
     assert answered.status == 200
     if client == upstream:
@@ -56,7 +56,7 @@ def test_a_damaged_whole_reply_is_a_reply_or_an_error(rig: Rig, client: str, ups
             spoilt = with_value(reply, chance.choice(list(places(reply))), chance.choice(VALUES))
         else:
             spoilt = spoil_bytes(msgspec.json.encode(reply), chance)
-        rig.plays(upstream, Answer(spoilt, content_type=JSON))
+        rig.play(upstream, Answer(spoilt, content_type=JSON))
         answered = post(rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=False))
         if client == upstream and answered.status == 200:
             assert answered.body == spoilt
@@ -74,6 +74,6 @@ def test_the_same_protocol_passes_a_field_of_a_wrong_type_as_it_came(rig: Rig, p
         if at[: len(beginning)] != beginning or len(at) <= len(beginning):
             continue
         spoilt = with_value(reply, at, b"5")
-        rig.plays(protocol, Answer(spoilt, content_type=JSON))
+        rig.play(protocol, Answer(spoilt, content_type=JSON))
         answered = post(rig.gateway.port, PATHS[protocol], body(protocol, rig.model(protocol), stream=False))
         assert (answered.status, answered.body) == (200, spoilt)

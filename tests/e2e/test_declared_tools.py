@@ -43,10 +43,10 @@ def events_of(stream: bytes) -> list[dict[str, object]]:
 @pytest.mark.parametrize("upstream", ["chat", "messages"])
 def test_a_responses_client_gets_its_custom_call_whole_and_streamed(rig: Rig, upstream: str) -> None:
     scripted = ScriptedReply((Text("So."), FUNCTION), Stop.TOOL)
-    rig.plays(upstream, Answer(ENCODERS[upstream].encode_whole(scripted), content_type="application/json"))
+    rig.play(upstream, Answer(ENCODERS[upstream].encode_whole(scripted), content_type="application/json"))
     output = msgspec.json.decode(ask(rig, "responses", upstream, RESPONSES_TOOL, stream=False))["output"]
     assert (output[-1]["type"], output[-1]["input"]) == ("custom_tool_call", PATCH)
-    rig.plays(upstream, Answer(ENCODERS[upstream].encode_stream(scripted)))
+    rig.play(upstream, Answer(ENCODERS[upstream].encode_stream(scripted)))
     events = events_of(ask(rig, "responses", upstream, RESPONSES_TOOL, stream=True))
     deltas = [str(event["delta"]) for event in events if event["type"] == "response.custom_tool_call_input.delta"]
     assert "".join(deltas) == PATCH
@@ -56,11 +56,11 @@ def test_a_responses_client_gets_its_custom_call_whole_and_streamed(rig: Rig, up
 
 def test_a_chat_client_gets_its_custom_call_from_a_responses_upstream_that_calls_a_function(rig: Rig) -> None:
     scripted = ScriptedReply((FUNCTION,), Stop.TOOL)
-    rig.plays("responses", Answer(ENCODERS["responses"].encode_whole(scripted), content_type="application/json"))
+    rig.play("responses", Answer(ENCODERS["responses"].encode_whole(scripted), content_type="application/json"))
     response = msgspec.json.decode(ask(rig, "chat", "responses", CHAT_TOOL, stream=False))
     [call] = response["choices"][0]["message"]["tool_calls"]
     assert (call["type"], call["custom"]) == ("custom", {"name": "apply_patch", "input": PATCH})
-    rig.plays("responses", Answer(ENCODERS["responses"].encode_stream(scripted)))
+    rig.play("responses", Answer(ENCODERS["responses"].encode_stream(scripted)))
     stream = ask(rig, "chat", "responses", CHAT_TOOL, stream=True)
     assert b'"function"' not in stream
     assert b'"type":"custom"' in stream
@@ -69,7 +69,7 @@ def test_a_chat_client_gets_its_custom_call_from_a_responses_upstream_that_calls
 def test_a_function_that_an_upstream_calls_as_a_custom_tool_is_a_function_call(rig: Rig) -> None:
     item = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "c1", "name": "apply_patch", "input": '{"a":1}'}
     body = {"id": "resp_1", "status": "completed", "output": [item]}
-    rig.plays("responses", Answer(msgspec.json.encode(body), content_type="application/json"))
+    rig.play("responses", Answer(msgspec.json.encode(body), content_type="application/json"))
     response = msgspec.json.decode(ask(rig, "chat", "responses", CHAT_FUNCTION, stream=False))
     [call] = response["choices"][0]["message"]["tool_calls"]
     assert (call["type"], call["function"]) == ("function", {"name": "apply_patch", "arguments": '{"a":1}'})

@@ -61,7 +61,7 @@ def test_a_stream_in_flight_ends_well(tmp_path: Path, client: str, upstream: str
     body = ENCODERS[upstream].encode_stream(scripted)
     with run_rig(tmp_path) as rig:
         answered = threading.Event()
-        rig.plays(upstream, Answer(body, cut=len(body) // 4, pause_s=0.02, gate=Gate(answered, at=len(body) - 1)))
+        rig.play(upstream, Answer(body, cut=len(body) // 4, pause_s=0.02, gate=Gate(answered, at=len(body) - 1)))
         listener = Listener(rig, client, upstream)
         listener.begin()
         stopping = rig.gateway.stop_soon(accept_s=PATIENCE_S)
@@ -75,7 +75,7 @@ def test_a_stream_in_flight_ends_well(tmp_path: Path, client: str, upstream: str
 
 @few_pairs
 def test_a_stream_that_is_stopped_gets_the_reason(impatient: Rig, client: str, upstream: str) -> None:
-    fake = impatient.plays(upstream, Answer(ENCODERS[upstream].encode_stream(BEGUN), end=End.HANG))
+    fake = impatient.play(upstream, Answer(ENCODERS[upstream].encode_stream(BEGUN), end=End.HANG))
     listener = Listener(impatient, client, upstream)
     listener.begin()
     impatient.gateway.stop_soon().result(timeout=PATIENCE_S)
@@ -95,7 +95,7 @@ def test_a_stream_that_is_stopped_gets_the_reason(impatient: Rig, client: str, u
 
 @pytest.mark.parametrize("client", PROTOCOLS)
 def test_a_whole_reply_that_is_cut_off_is_a_503_recorded_as_a_shutdown(impatient: Rig, client: str) -> None:
-    fake = impatient.plays("messages", Answer(b"", end=End.HANG))
+    fake = impatient.play("messages", Answer(b"", end=End.HANG))
     body = msgspec.json.encode(request_for(client, impatient.model("messages")) | {"stream": False})
     with dial(impatient.gateway.port) as sock:
         sock.sendall(request_bytes(PATHS[client], body))

@@ -45,7 +45,7 @@ def error_of(sdk: Sdk, client: str, model: str, stream: bool) -> Exception:
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_refusal_keeps_its_meaning(rig: Rig, client: str, upstream: str, stream: bool, name: str) -> None:
     fault = FAULTS[name]
-    fake = rig.plays(upstream, refusal(upstream, fault))
+    fake = rig.play(upstream, refusal(upstream, fault))
     error = error_of(rig.sdk, client, rig.model(upstream), stream)
     passed = client == upstream and fault.status not in (401, 403)
     assert_error(client, error, fault.status if passed else fault.seen.get(client, fault.status))
@@ -66,7 +66,7 @@ def test_a_refusal_keeps_its_meaning(rig: Rig, client: str, upstream: str, strea
 @modes
 @pytest.mark.parametrize("name", ACCIDENTS)
 def test_an_accident_is_a_bad_gateway(rig: Rig, client: str, upstream: str, stream: bool, name: str) -> None:
-    fake = rig.plays(upstream, ACCIDENTS[name])
+    fake = rig.play(upstream, ACCIDENTS[name])
     error = error_of(rig.sdk, client, rig.model(upstream), stream)
     assert_error(client, error, 502)
     assert "<" not in str(error)
@@ -79,7 +79,7 @@ def test_an_accident_is_a_bad_gateway(rig: Rig, client: str, upstream: str, stre
 @modes
 def test_an_error_under_a_good_status_is_an_error(rig: Rig, client: str, upstream: str, stream: bool) -> None:
     fault = Fault(200, ("rate_limit_error", "rate_limit_exceeded"), "rate_limit_error")
-    fake = rig.plays(upstream, refusal(upstream, fault))
+    fake = rig.play(upstream, refusal(upstream, fault))
     error = error_of(rig.sdk, client, rig.model(upstream), stream)
     assert_error(client, error, 429)
     assert fault.message in str(error)
@@ -91,7 +91,7 @@ def test_an_error_under_a_good_status_is_an_error(rig: Rig, client: str, upstrea
 def test_an_error_as_the_first_event_is_a_real_status(rig: Rig, client: str, upstream: str) -> None:
     fault = Fault(200, ("rate_limit_error", "rate_limit_exceeded"), "rate_limit_error")
     name = b"event: error\n" if upstream == "messages" else b""
-    rig.plays(upstream, Answer(b"%bdata: %b\n\n" % (name, body_of(upstream, fault))))
+    rig.play(upstream, Answer(b"%bdata: %b\n\n" % (name, body_of(upstream, fault))))
     assert_error(client, error_of(rig.sdk, client, rig.model(upstream), True), 429)
 
 
@@ -107,7 +107,7 @@ def test_the_reply_of_the_second_attempt_is_returned(rig: Rig, client: str, upst
         else Answer(encoder.encode_whole(scripted), content_type="application/json")
     )
     bad = Fault(429, ("rate_limit_error", None), "rate_limit_error", headers=(("retry-after-ms", "20"),))
-    fake = rig.plays(upstream, refusal(upstream, bad), ACCIDENTS["reset before the first byte"], good)
+    fake = rig.play(upstream, refusal(upstream, bad), ACCIDENTS["reset before the first byte"], good)
     listen = STREAMS[client][0] if stream else WHOLE[client]
     assert listen(rig.sdk, request_for(client, rig.model(upstream))) == expect_for(client, upstream, scripted)
     assert len(fake.calls) == ALWAYS_AGAIN
@@ -142,16 +142,16 @@ def test_the_next_target_answers_for_a_dead_one(tmp_path_factory: pytest.TempPat
     scripted = CASES["text"].scripted
     routes = '[[models]]\nname = "any"\nto = ["chat/one", "messages/two"]\n'
     with run_rig(tmp_path_factory.mktemp("gateway"), RETRIES + routes) as rig:
-        chat = rig.plays("chat", refusal("chat", FAULTS["401"]))
-        rig.plays("messages", Answer(ENCODERS["messages"].encode_stream(scripted)))
+        chat = rig.play("chat", refusal("chat", FAULTS["401"]))
+        rig.play("messages", Answer(ENCODERS["messages"].encode_stream(scripted)))
         for client in PROTOCOLS:
             reply = STREAMS[client][0](rig.sdk, request_for(client, "any"))
             assert isinstance(reply, SdkReply)
             assert reply == expect_for(client, "messages", scripted)
             assert rig.sdk.headers["x-dragoman-route"] == "messages/two"
         assert len(chat.calls) == len(PROTOCOLS)
-        rig.plays("chat", refusal("chat", FAULTS["400"]))
-        messages = rig.plays("messages", Answer(ENCODERS["messages"].encode_stream(scripted)))
+        rig.play("chat", refusal("chat", FAULTS["400"]))
+        messages = rig.play("messages", Answer(ENCODERS["messages"].encode_stream(scripted)))
         assert_error("chat", error_of(rig.sdk, "chat", "any", True), 400)
         assert messages.calls == []
 

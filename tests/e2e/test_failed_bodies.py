@@ -122,7 +122,7 @@ FAULTS: dict[str, Callable[[], Answer]] = {
 @streams
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_failed_upstream_leaves_no_body(rig: Rig, client: str, upstream: str, stream: bool, fault: str) -> None:
-    rig.plays(upstream, FAULTS[fault]())
+    rig.play(upstream, FAULTS[fault]())
     with no_body_in_cycles(*rig.fakes.values()):
         answer = post(rig.gateway.port, PATHS[client], body_of(rig.model(upstream), stream=stream))
         assert answer.status >= 400 or stream
@@ -133,7 +133,7 @@ def test_a_failed_upstream_leaves_no_body(rig: Rig, client: str, upstream: str, 
 def test_a_reply_leaves_no_body(rig: Rig, client: str, upstream: str, stream: bool) -> None:
     encoder, case = ENCODERS[upstream], CASES["text"]
     whole = Answer(encoder.encode_whole(case.scripted), content_type="application/json")
-    rig.plays(upstream, Answer(encoder.encode_stream(case.scripted)) if stream else whole)
+    rig.play(upstream, Answer(encoder.encode_stream(case.scripted)) if stream else whole)
     with no_body_in_cycles(*rig.fakes.values()):
         assert post(rig.gateway.port, PATHS[client], body_of(rig.model(upstream), stream=stream)).status == 200
 
@@ -142,7 +142,7 @@ def test_a_reply_leaves_no_body(rig: Rig, client: str, upstream: str, stream: bo
 @pytest.mark.parametrize("fault", ["error", "reset", "limited"])
 def test_two_failed_targets_leave_no_body(rig: Rig, stream: bool, fault: str) -> None:
     for upstream in ("chat", "messages"):
-        rig.plays(upstream, FAULTS[fault]())
+        rig.play(upstream, FAULTS[fault]())
     with no_body_in_cycles(*rig.fakes.values()):
         assert post(rig.gateway.port, PATHS["chat"], body_of("twice", stream=stream)).status >= 400
 
@@ -156,8 +156,8 @@ def test_an_upstream_that_is_down_leaves_no_body(rig: Rig, client: str, stream: 
 
 @pytest.mark.parametrize("fault", ["error", "reset", "limited"])
 def test_a_stream_without_a_continuation_leaves_no_body(rig: Rig, fault: str) -> None:
-    rig.plays("chat", Answer(ENCODERS["chat"].encode_stream(CASES["text"].scripted)[:400], end=End.CUT))
-    rig.plays("messages", FAULTS[fault]())
+    rig.play("chat", Answer(ENCODERS["chat"].encode_stream(CASES["text"].scripted)[:400], end=End.CUT))
+    rig.play("messages", FAULTS[fault]())
     with no_body_in_cycles(*rig.fakes.values()):
         assert b"error" in post(rig.gateway.port, PATHS["chat"], body_of("twice", stream=True)).body
 
@@ -192,7 +192,7 @@ def test_a_refused_request_leaves_no_body(rig: Rig, refusal: str) -> None:
 
 @streams
 def test_a_client_that_leaves_while_it_waits_leaves_no_body(rig: Rig, stream: bool) -> None:
-    fake = rig.plays("messages", Answer(headless=True, end=End.HANG))
+    fake = rig.play("messages", Answer(headless=True, end=End.HANG))
     with no_body_in_cycles(*rig.fakes.values()):
         with dial(rig.gateway.port) as sock:
             sock.sendall(request_bytes(PATHS["chat"], body_of("messages/m", stream=stream)))

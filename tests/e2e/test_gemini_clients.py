@@ -35,7 +35,7 @@ class Site:
     def post(self, path: str, body: bytes = BODY, *fields: str, key: str | None = KEY) -> Answered:
         return post(self.gateway.port, path, body, *fields, key=key)
 
-    def plays(self, upstream: str, *answers: Answer) -> FakeUpstream:
+    def play(self, upstream: str, *answers: Answer) -> FakeUpstream:
         fake = self.fakes[upstream]
         fake.requests.clear()
         fake.answers = list(answers)
@@ -63,7 +63,7 @@ def json_of(answer: Answered) -> JsonObject:
 )
 def test_a_whole_reply_of_the_same_protocol_passes_to_the_byte(site: Site, path: str) -> None:
     reply = encode_gemini.encode_whole(TEXT).replace(b"{", b'{ "futureField" : null , ', 1)
-    fake = site.plays("gemini", Answer(reply, content_type=JSON))
+    fake = site.play("gemini", Answer(reply, content_type=JSON))
     answer = site.post(f"{path}:{GENERATE}?key={KEY}", key=None)
     assert (answer.status, answer.body) == (200, reply)
     assert (fake.calls[-1].path, fake.calls[-1].body) == (f"/v1/models/m:{GENERATE}", BODY)
@@ -73,11 +73,11 @@ def test_a_whole_reply_of_the_same_protocol_passes_to_the_byte(site: Site, path:
 @pytest.mark.parametrize("cut", [0, 1, 7])
 def test_streams_of_the_same_protocol_pass_to_the_byte_in_both_framings(site: Site, cut: int) -> None:
     events = encode_gemini.encode_stream(TEXT)
-    site.plays("gemini", Answer(events, cut=cut))
+    site.play("gemini", Answer(events, cut=cut))
     answer = site.post(f"/v1beta/models/gemini/m:{STREAM}?alt=sse")
     assert (answer.get("content-type"), answer.body) == ("text/event-stream", events)
     array = b"[" + b"\n,\r\n".join(line[6:] for line in events.split(b"\r\n\r\n") if line) + b"\n]\n"
-    fake = site.plays("gemini", Answer(array, content_type=JSON, cut=cut))
+    fake = site.play("gemini", Answer(array, content_type=JSON, cut=cut))
     answer = site.post(f"/v1beta/models/gemini/m:{STREAM}")
     assert answer.body == array
     assert (answer.get("content-type") or "").startswith(JSON)
@@ -86,7 +86,7 @@ def test_streams_of_the_same_protocol_pass_to_the_byte_in_both_framings(site: Si
 
 def test_an_array_passes_while_it_is_generated(site: Site) -> None:
     chunk = encode_gemini.encode_stream(TEXT).split(b"\r\n\r\n")[0][6:]
-    site.plays("gemini", Answer(b"[" + chunk, content_type=JSON, end=End.HANG))
+    site.play("gemini", Answer(b"[" + chunk, content_type=JSON, end=End.HANG))
     with dial(site.gateway.port) as sock:
         sock.sendall(request_bytes(f"/v1beta/models/gemini/m:{STREAM}", BODY))
         seen = b""
@@ -116,7 +116,7 @@ def last_writes(site: Site, path: str) -> list[bytes]:
 def test_a_broken_stream_ends_with_the_error_as_an_event_and_then_alone(site: Site, upstream: str) -> None:
     broken = ScriptedReply((Text("It was a dark"),), ending=Ending.NONE)
     encoder = {"chat": encode_chat, "gemini": encode_gemini}[upstream]
-    site.plays(upstream, Answer(encoder.encode_stream(broken), end=End.CUT))
+    site.play(upstream, Answer(encoder.encode_stream(broken), end=End.CUT))
     *before, bare = last_writes(site, f"/v1beta/models/{upstream}/m:{STREAM}?alt=sse")
     stream = b"".join(before)
     error = msgspec.json.decode(bare, type=JsonObject)["error"]
@@ -128,12 +128,12 @@ def test_a_broken_stream_ends_with_the_error_as_an_event_and_then_alone(site: Si
 
 def test_a_broken_array_ends_with_the_error_as_its_last_element(site: Site) -> None:
     broken = ScriptedReply((Text("It was a dark"),), ending=Ending.NONE)
-    site.plays("chat", Answer(encode_chat.encode_stream(broken)))
+    site.play("chat", Answer(encode_chat.encode_stream(broken)))
     answer = site.post(f"/v1beta/models/chat/m:{STREAM}")
     *_, last = msgspec.json.decode(answer.body, type=list[JsonObject])
     assert last["error"]["code"] == 502
     chunks = encode_gemini.encode_stream(broken).split(b"\r\n\r\n")[:-1]
-    site.plays("gemini", Answer(b"[" + b",".join(chunk[6:] for chunk in chunks), content_type=JSON))
+    site.play("gemini", Answer(b"[" + b",".join(chunk[6:] for chunk in chunks), content_type=JSON))
     answer = site.post(f"/v1beta/models/gemini/m:{STREAM}")
     *_, last = msgspec.json.decode(answer.body, type=list[JsonObject])
     assert last["error"]["code"] == 502
@@ -142,7 +142,7 @@ def test_a_broken_array_ends_with_the_error_as_its_last_element(site: Site) -> N
 def test_a_pause_is_bridged_by_empty_chunks_but_not_before_the_first_token(site: Site) -> None:
     stream = encode_chat.encode_stream(TEXT)
     half = stream.index(b"\n\n", stream.index(b"The q")) + 2
-    site.plays("chat", Answer(stream, opening=b"", cut=half, pause_s=1.0))
+    site.play("chat", Answer(stream, opening=b"", cut=half, pause_s=1.0))
     chunks = [
         chunk
         for chunk in site.sdk.models.generate_content_stream(model="chat/m", contents="x")
@@ -152,7 +152,7 @@ def test_a_pause_is_bridged_by_empty_chunks_but_not_before_the_first_token(site:
     assert "" in texts
     assert "".join(filter(None, texts)) == WORDS
     assert len({(chunk.response_id, chunk.model_version) for chunk in chunks}) == 1
-    site.plays("chat", Answer(b'{"error":{"message":"slow"}}', 429, JSON, (("retry-after", "30"),), delay_s=0.9))
+    site.play("chat", Answer(b'{"error":{"message":"slow"}}', 429, JSON, (("retry-after", "30"),), delay_s=0.9))
     answer = site.post(f"/v1beta/models/chat/m:{STREAM}?alt=sse")
     assert answer.status == 429
 
@@ -171,7 +171,7 @@ def test_a_pause_is_bridged_by_empty_chunks_but_not_before_the_first_token(site:
     ids=["query", "header", "bearer", "empty header beside bearer"],
 )
 def test_a_key_is_taken_in_each_of_its_places(site: Site, query: str, fields: tuple[str, ...], key: str | None) -> None:
-    site.plays("chat", Answer(encode_chat.encode_whole(TEXT), content_type=JSON))
+    site.play("chat", Answer(encode_chat.encode_whole(TEXT), content_type=JSON))
     assert site.post(f"/v1beta/models/chat/m:{GENERATE}{query}", BODY, *fields, key=key).status == 200
 
 
@@ -198,7 +198,7 @@ def test_errors_have_googles_shape(site: Site, path: str, key: str, status: int,
     [(429, genai.errors.ClientError, 429), (400, genai.errors.ClientError, 400), (500, genai.errors.ServerError, 500)],
 )
 def test_the_sdk_raises_the_right_class(site: Site, status: int, raised: type[Exception], code: int) -> None:
-    site.plays("chat", Answer(b'{"error":{"message":"no"}}', status, JSON, (("retry-after", "20"),)))
+    site.play("chat", Answer(b'{"error":{"message":"no"}}', status, JSON, (("retry-after", "20"),)))
     for call in (
         site.sdk.models.generate_content,
         lambda **request: list(site.sdk.models.generate_content_stream(**request)),
@@ -213,7 +213,7 @@ def test_the_sdk_raises_the_right_class(site: Site, status: int, raised: type[Ex
 
 
 def test_a_loss_is_counted_explained_and_refused_in_strict_mode(site: Site) -> None:
-    site.plays("chat", Answer(encode_chat.encode_whole(TEXT), content_type=JSON))
+    site.play("chat", Answer(encode_chat.encode_whole(TEXT), content_type=JSON))
     answer = site.post(f"/v1beta/models/chat/m:{GENERATE}", BODY, "x-dragoman-explain: 1")
     assert answer.get("x-dragoman-loss") == "1"
     assert '"/futureField"' in (answer.get("x-dragoman-loss-detail") or "")
@@ -241,7 +241,7 @@ def test_models_are_listed_in_pages_and_one_by_one(site: Site) -> None:
 
 
 def test_tokens_are_counted_upstream_or_estimated(site: Site) -> None:
-    fake = site.plays("gemini", Answer(b'{ "totalTokens": 31 }', content_type=JSON))
+    fake = site.play("gemini", Answer(b'{ "totalTokens": 31 }', content_type=JSON))
     answer = site.post(f"/v1beta/models/gemini/m:{COUNT}")
     assert (answer.body, answer.get("x-dragoman-estimate")) == (b'{ "totalTokens": 31 }', None)
     assert fake.calls[-1].path == f"/v1/models/m:{COUNT}"
@@ -257,7 +257,7 @@ def test_tokens_are_counted_upstream_or_estimated(site: Site) -> None:
 def test_usage_is_noted_as_reported_with_thoughts_and_cached_tokens(site: Site, upstream: str) -> None:
     scripted = CASES["cached and reasoning tokens"].scripted
     encoder = {"chat": encode_chat, "gemini": encode_gemini}[upstream]
-    site.plays(upstream, Answer(encoder.encode_stream(scripted)))
+    site.play(upstream, Answer(encoder.encode_stream(scripted)))
     path = f"/v1beta/models/{upstream}/m:{STREAM}?alt=sse"
     assert site.post(path, BODY, f"x-request-id: usage-{upstream}").status == 200
     outcome = site.gateway.outcome(f"usage-{upstream}")
@@ -274,7 +274,7 @@ def test_usage_is_noted_as_reported_with_thoughts_and_cached_tokens(site: Site, 
 def test_signed_reasoning_comes_back_exact_through_the_sdks_own_chat(site: Site) -> None:
     seal = base64.b64encode(b"signed by the vendor").decode()
     first = ScriptedReply((Thinking("Weigh it.", seal), Text("Let me look."), WEATHER), Stop.TOOL)
-    fake = site.plays(
+    fake = site.play(
         "messages",
         Answer(encode_messages.encode_stream(first)),
         Answer(encode_messages.encode_stream(ScriptedReply((Text("Sunny."),)))),
@@ -301,7 +301,7 @@ def test_reasoning_survives_a_client_that_keeps_only_the_signature_of_a_call(sit
     first = ScriptedReply(
         (Thinking("Weigh it.", seal), Text("Let me look."), ToolCall("call_9", "weather", "{}")), Stop.TOOL
     )
-    fake = site.plays("messages", Answer(encode_messages.encode_whole(first), content_type=JSON))
+    fake = site.play("messages", Answer(encode_messages.encode_whole(first), content_type=JSON))
     path = f"/v1beta/models/messages/claude-sonnet-4-5:{GENERATE}"
     content = json_of(site.post(path))["candidates"][0]["content"]
     calls = [part for part in content["parts"] if "functionCall" in part]
@@ -318,14 +318,14 @@ def test_reasoning_survives_a_client_that_keeps_only_the_signature_of_a_call(sit
 def test_an_envelope_of_another_vendor_never_reaches_a_gemini_upstream(site: Site) -> None:
     seal = base64.b64encode(b"signed").decode()
     first = ScriptedReply((Thinking("Weigh it.", seal), ToolCall("call_9", "weather", "{}")), Stop.TOOL)
-    site.plays("messages", Answer(encode_messages.encode_whole(first), content_type=JSON))
+    site.play("messages", Answer(encode_messages.encode_whole(first), content_type=JSON))
     content = json_of(site.post(f"/v1beta/models/messages/claude-sonnet-4-5:{GENERATE}"))["candidates"][0]["content"]
     contents = [
         {"parts": [{"text": "hi"}]},
         content,
         {"parts": [{"functionResponse": {"id": "call_9", "name": "weather", "response": {}}}]},
     ]
-    fake = site.plays("gemini", Answer(encode_gemini.encode_whole(TEXT), content_type=JSON))
+    fake = site.play("gemini", Answer(encode_gemini.encode_whole(TEXT), content_type=JSON))
     assert site.post(f"/v1beta/models/gemini/m:{GENERATE}", msgspec.json.encode({"contents": contents})).status == 200
     assert b"ZGdtMS" not in fake.calls[-1].body
     assert b"functionCall" in fake.calls[-1].body

@@ -65,7 +65,7 @@ def find_failed_status(rig: Rig, client: str, stream: bool) -> tuple[int, bool]:
 @clients
 @modes
 def test_a_reply_in_parts_continues_in_the_same_reply(rig: Rig, client: str, stream: bool) -> None:
-    fake = rig.plays(
+    fake = rig.play(
         "gemini",
         reply(stream, chunk({"text": "One, "}, finish="CONTINUATION", token="tok-1")),
         reply(stream, chunk({"text": "two, "}, finish="CONTINUATION", continuationToken="tok-2")),
@@ -84,7 +84,7 @@ def test_a_reply_in_parts_continues_in_the_same_reply(rig: Rig, client: str, str
 @modes
 def test_a_reply_that_never_stops_is_ended_after_sixteen_parts(rig: Rig, stream: bool) -> None:
     part = reply(stream, chunk({"text": "a"}, finish="CONTINUATION", token="tok"))
-    fake = rig.plays("gemini", part)
+    fake = rig.play("gemini", part)
     answer = ask(rig, "chat", stream)
     assert isinstance(answer, SdkReply), answer
     assert (answer.text, answer.stop, len(fake.calls)) == ("a" * 17, "length", 17)
@@ -97,7 +97,7 @@ DUMMY = "skip_thought_signature_validator"
 
 def first_turns(rig: Rig, client: str, answer: Answer, stream: bool = False) -> tuple[JsonObject, list[JsonObject]]:
     """Return the client's request, and what it appends to its history."""
-    rig.plays("gemini", answer)
+    rig.play("gemini", answer)
     request = request_for(client, rig.model("gemini"), CASES["sealed reasoning"])
     return request, TURNS[client](rig, request, stream)
 
@@ -149,17 +149,17 @@ def test_a_reply_without_output_that_failed_is_tried_again(
 ) -> None:
     failed = reply(stream, chunk(finish=finish))
     with run_rig(tmp_path, "[retry]\nattempts = 2\nbase_s = 0.01\n") as rig:
-        fake = rig.plays("gemini", failed, reply(stream, chunk({"text": "Now."}, finish="STOP")))
+        fake = rig.play("gemini", failed, reply(stream, chunk({"text": "Now."}, finish="STOP")))
         answer = ask(rig, client, stream)
         assert isinstance(answer, SdkReply), answer
         assert (answer.text, len(fake.calls)) == ("Now.", 2)
-        rig.plays("gemini", failed)
+        rig.play("gemini", failed)
         assert find_failed_status(rig, client, stream) == (502, True)
 
 
 @clients
 def test_a_failed_call_after_text_is_an_error_event(rig: Rig, client: str) -> None:
-    rig.plays("gemini", reply(True, chunk({"text": "Let me "}), chunk({"text": "see."}, finish="UNEXPECTED_TOOL_CALL")))
+    rig.play("gemini", reply(True, chunk({"text": "Let me "}), chunk({"text": "see."}, finish="UNEXPECTED_TOOL_CALL")))
     broken = ask(rig, client, True)
     assert isinstance(broken, Broke), broken
     assert broken.text == "Let me see."
@@ -172,7 +172,7 @@ def test_an_error_without_data_before_it_ends_the_stream(rig: Rig, client: str) 
     failure = {"error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}}
     error = json.dumps(failure, indent=2).encode()
     for cut in (0, 1, 7):
-        rig.plays("gemini", Answer(begun + error, cut=cut))
+        rig.play("gemini", Answer(begun + error, cut=cut))
         broken = ask(rig, client, True)
         assert isinstance(broken, Broke), broken
         assert broken.text == "It was"
@@ -195,7 +195,7 @@ def test_an_error_without_data_before_it_ends_the_stream(rig: Rig, client: str) 
 def test_an_error_has_the_status_of_the_clients_protocol(
     rig: Rig, client: str, status: int, word: str, message: str, seen: int
 ) -> None:
-    rig.plays("gemini", refusal(status, message, word))
+    rig.play("gemini", refusal(status, message, word))
     with pytest.raises(STATUS_ERRORS) as raised:
         ask(rig, client, False)
     assert getattr(raised.value, "status_code", None) == seen
@@ -209,7 +209,7 @@ def test_an_error_has_the_status_of_the_clients_protocol(
 def test_a_refusal_explains_itself(rig: Rig, client: str, stream: bool) -> None:
     blocked = chunk(finish="PROHIBITED_CONTENT")
     blocked["candidates"][0] |= {"finishMessage": "It is about weapons."}
-    rig.plays("gemini", reply(stream, blocked))
+    rig.play("gemini", reply(stream, blocked))
     answer = ask(rig, client, stream)
     if isinstance(answer, Halted):
         assert answer.stop == "content_filter"
@@ -229,7 +229,7 @@ USER: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Weather?"
 
 
 def test_googles_search_serves_every_client(rig: Rig) -> None:
-    fake = rig.plays("gemini", reply(False, chunk({"text": "Zürich is sunny."}, finish="STOP", grounding=GROUNDING)))
+    fake = rig.play("gemini", reply(False, chunk({"text": "Zürich is sunny."}, finish="STOP", grounding=GROUNDING)))
     model = rig.model("gemini")
     chat = rig.sdk.openai.chat.completions.create(model=model, messages=USER, web_search_options={})
     [cited] = chat.choices[0].message.annotations or []

@@ -41,7 +41,7 @@ def body(client: str, model: str, *, stream: bool) -> bytes:
 def test_a_streamed_half_call_ends_in_the_error_event_of_the_client(
     rig: Rig, client: str, upstream: str, how: str
 ) -> None:
-    rig.plays(upstream, Answer(BROKEN[upstream, how].streamed))
+    rig.play(upstream, Answer(BROKEN[upstream, how].streamed))
     answered = post(rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=True))
     assert ERROR[client] in answered.body or answered.status == 502
     assert GOOD_END[client] not in answered.body
@@ -52,7 +52,7 @@ def test_a_streamed_half_call_ends_in_the_error_event_of_the_client(
 
 @pytest.mark.parametrize(("client", "upstream", "how"), [case for case in FAILED if BROKEN[case[1:]].whole])
 def test_a_half_call_in_a_whole_reply_is_a_502(rig: Rig, client: str, upstream: str, how: str) -> None:
-    rig.plays(upstream, Answer(BROKEN[upstream, how].whole or b"", content_type=JSON))
+    rig.play(upstream, Answer(BROKEN[upstream, how].whole or b"", content_type=JSON))
     answered = post(rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=False))
     assert answered.status == 502
     assert msgspec.json.decode(answered.body)["error"]["message"]
@@ -64,13 +64,13 @@ def test_arguments_that_are_text_for_the_client_pass_as_they_are(
 ) -> None:
     scripted = {"break off": '{"city":"Z', "are a list": "[1]", "are text": "city=Bonn", "are a number": "7"}
     arguments = next(text for words, text in scripted.items() if how.endswith(words))
-    rig.plays(upstream, Answer(BROKEN[upstream, how].streamed))
+    rig.play(upstream, Answer(BROKEN[upstream, how].streamed))
     answered = post(rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=True))
     assert GOOD_END[client] in answered.body
     assert msgspec.json.encode(arguments)[1:-1] in b"".join(ARGUMENTS.findall(answered.body))
     whole = BROKEN[upstream, how].whole
     if whole is not None:
-        rig.plays(upstream, Answer(whole, content_type=JSON))
+        rig.play(upstream, Answer(whole, content_type=JSON))
         answered = post(rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=False))
         assert b'"arguments":' + msgspec.json.encode(arguments) in answered.body
 
@@ -78,7 +78,7 @@ def test_arguments_that_are_text_for_the_client_pass_as_they_are(
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_same_protocol_passes_a_half_call_as_it_came(rig: Rig, protocol: str) -> None:
     broken = BROKEN[protocol, "arguments that break off"]
-    rig.plays(protocol, Answer(broken.streamed))
+    rig.play(protocol, Answer(broken.streamed))
     answered = post(rig.gateway.port, PATHS[protocol], body(protocol, rig.model(protocol), stream=True))
     assert answered.body == broken.streamed
 
@@ -86,7 +86,7 @@ def test_the_same_protocol_passes_a_half_call_as_it_came(rig: Rig, protocol: str
 @pytest.mark.parametrize(("client", "upstream"), [(a, b) for a in PROTOCOLS for b in PROTOCOLS if a != b])
 def test_a_call_that_a_cap_has_cut_ends_as_cut_and_not_as_an_error(rig: Rig, client: str, upstream: str) -> None:
     scripted = ScriptedReply((ToolCall("call_e", "clock", '{"city":"Z'),), Stop.CAP)
-    rig.plays(upstream, Answer(ENCODERS[upstream].encode_stream(scripted)))
+    rig.play(upstream, Answer(ENCODERS[upstream].encode_stream(scripted)))
     answered = post(rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=True))
     assert ERROR[client] not in answered.body
     cut = {"chat": b'"finish_reason":"length"', "responses": b"response.incomplete", "messages": b'"max_tokens"'}

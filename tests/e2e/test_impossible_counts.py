@@ -105,7 +105,7 @@ def test_clients_rows_and_metrics_have_plausible_counts_whatever_an_upstream_rep
     for turn, (at, value) in enumerate(product(places(USAGE[upstream]), IMPOSSIBLE)):
         client = PROTOCOLS[turn % 3]
         usage = with_value(USAGE[upstream], at, value)
-        rig.plays(upstream, Answer(write(upstream, usage), content_type="text/event-stream" if stream else JSON))
+        rig.play(upstream, Answer(write(upstream, usage), content_type="text/event-stream" if stream else JSON))
         answered = post(rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=stream))
         assert answered.status == 200, (at, value, answered.body)
         if client != upstream:
@@ -132,7 +132,7 @@ def assert_survives(outcome: Outcome) -> None:
 def test_a_clamped_count_is_not_called_reported(rig: Rig, upstream: str) -> None:
     usage = with_value(USAGE[upstream], next(iter(places(USAGE[upstream]))), b"-5")
     for client in PROTOCOLS:
-        rig.plays(upstream, Answer(whole(upstream, usage), content_type=JSON))
+        rig.play(upstream, Answer(whole(upstream, usage), content_type=JSON))
         answered = post(
             rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=False), "x-dragoman-explain: 1"
         )

@@ -58,7 +58,7 @@ def expect_refusal(reply: Reply, status: int) -> StatusError:
 @clients
 @modes
 def test_a_refused_token_is_renewed_and_the_request_replayed_once(rig: KiroRig, client: str, stream: bool) -> None:
-    rig.plays(HELLO)
+    rig.play(HELLO)
     rig.fake.access.clear()  # revoked, though the file says that it lives
     reply = ask(rig, client, stream)
     assert isinstance(reply, SdkReply)
@@ -71,7 +71,7 @@ def test_a_refused_token_is_renewed_and_the_request_replayed_once(rig: KiroRig, 
 @modes
 def test_a_rejected_renewed_token_is_the_gateways_failure(rig: KiroRig, client: str, stream: bool) -> None:
     """Behaviour 24: one refresh, one replay, then 502 with the command that fixes it."""
-    rig.plays(HELLO)
+    rig.play(HELLO)
     rig.fake.script(CHAT, *[INVALID_BEARER] * 9)
     error = expect_refusal(ask(rig, client, stream), 502)
     assert "dragoman login kiro" in str(error)
@@ -84,7 +84,7 @@ def test_a_rejected_renewed_token_is_the_gateways_failure(rig: KiroRig, client: 
 def test_a_suspended_account_is_not_renewed(rig: KiroRig, client: str) -> None:
     message = "Your User ID (d-fake.123) temporarily is suspended. We've locked it as a security precaution."
     rig.fake.script(CHAT, *[refusal(403, message, kind="AccessDeniedException")] * 9)
-    rig.plays(HELLO)
+    rig.play(HELLO)
     error = expect_refusal(ask(rig, client), 403)
     assert isinstance(error, openai.PermissionDeniedError | anthropic.PermissionDeniedError)
     assert "suspended" in str(error)
@@ -95,7 +95,7 @@ def test_a_suspended_account_is_not_renewed(rig: KiroRig, client: str) -> None:
 @clients
 @modes
 def test_too_little_capacity_is_waited_for(rig: KiroRig, client: str, stream: bool) -> None:
-    rig.plays(HELLO)
+    rig.play(HELLO)
     rig.fake.script(CHAT, CAPACITY, CAPACITY)
     reply = ask(rig, client, stream)
     assert isinstance(reply, SdkReply), reply
@@ -108,7 +108,7 @@ def test_too_little_capacity_is_waited_for(rig: KiroRig, client: str, stream: bo
 @clients
 def test_lasting_overload_is_reported(rig: KiroRig, client: str) -> None:
     rig.fake.script(CHAT, *[CAPACITY] * 9)
-    rig.plays(HELLO)
+    rig.play(HELLO)
     expect_refusal(ask(rig, client), 529 if client == "messages" else 503)
     assert rig.fake.counts[CHAT] == 3
 
@@ -119,7 +119,7 @@ def test_a_used_up_month_is_not_tried_again(rig: KiroRig, client: str, status: i
     """The reason decides: it has come under three statuses."""
     full = refusal(status, "You have reached the limit.", "MONTHLY_REQUEST_COUNT", "ServiceQuotaExceededException")
     rig.fake.script(CHAT, *[full] * 9)
-    rig.plays(HELLO)
+    rig.play(HELLO)
     error = expect_refusal(ask(rig, client), 402 if client == "messages" else 429)
     if client == "messages":
         assert expect(anthropic.APIStatusError, error).type == "billing_error"
@@ -132,7 +132,7 @@ def test_a_used_up_month_is_not_tried_again(rig: KiroRig, client: str, status: i
 @clients
 def test_a_conversation_that_is_too_long_is_reported_as_such(rig: KiroRig, client: str) -> None:
     rig.fake.script(CHAT, *[refusal(400, "Input is too long.", "CONTENT_LENGTH_EXCEEDS_THRESHOLD")] * 9)
-    rig.plays(HELLO)
+    rig.play(HELLO)
     error = expect_refusal(ask(rig, client), 400)
     if client == "messages":
         assert "prompt is too long" in str(error)
@@ -144,7 +144,7 @@ def test_a_conversation_that_is_too_long_is_reported_as_such(rig: KiroRig, clien
 @clients
 def test_a_request_that_lacked_a_profile_is_repeated_with_one(rig: KiroRig, client: str) -> None:
     rig.fake.script(CHAT, refusal(400, "profileArn is required for this request."))
-    rig.plays(HELLO)
+    rig.play(HELLO)
     reply = ask(rig, client)
     assert isinstance(reply, SdkReply), reply
     assert rig.fake.counts[CHAT] == 2
@@ -153,13 +153,13 @@ def test_a_request_that_lacked_a_profile_is_repeated_with_one(rig: KiroRig, clie
 @clients
 def test_a_misread_tool_use_is_replayed_once(rig: KiroRig, client: str) -> None:
     rig.fake.script(CHAT, *[refusal(400, "Invalid tool use format.")] * 9)
-    rig.plays(HELLO)
+    rig.play(HELLO)
     expect_refusal(ask(rig, client), 400)
     assert rig.fake.counts[CHAT] == 2
 
 
 def test_twenty_requests_that_are_refused_at_once_make_one_refresh(rig: KiroRig) -> None:
-    rig.plays(HELLO)
+    rig.play(HELLO)
     rig.fake.access.clear()
     with ThreadPoolExecutor(20) as pool:
         reply = list(pool.map(lambda number: ask(rig, CLIENTS[number % 3], number % 2 == 0), range(20)))
@@ -182,7 +182,7 @@ def test_twenty_requests_with_an_expired_token_make_one_refresh(tmp_path: Path) 
 @clients
 def test_an_account_that_the_ide_renews_stays_usable(rig: KiroRig, client: str) -> None:
     """Behaviour 25, from outside."""
-    rig.plays(HELLO)
+    rig.play(HELLO)
     rig.fake.access.clear()
     rig.fake.refresh.clear()
     by_the_ide = rig.fake.issue()
@@ -222,7 +222,7 @@ def test_a_token_that_lives_is_served_on_though_it_cannot_be_renewed(tmp_path: P
 
 @clients
 def test_a_request_reaches_kiro_with_user_agent_and_profile(rig: KiroRig, client: str) -> None:
-    rig.plays(HELLO)
+    rig.play(HELLO)
     ask(rig, client)
     (sent,) = rig.fake.chats
     assert sent.headers["user-agent"].startswith("dragoman/")
@@ -236,7 +236,7 @@ def test_a_request_reaches_kiro_with_user_agent_and_profile(rig: KiroRig, client
 
 
 def test_an_empty_reply_is_retried(rig: KiroRig) -> None:
-    rig.plays(Answer(b"", content_type="application/vnd.amazon.eventstream"), HELLO)
+    rig.play(Answer(b"", content_type="application/vnd.amazon.eventstream"), HELLO)
     reply = ask(rig, "chat", stream=True)
     assert isinstance(reply, SdkReply), reply
     assert rig.fake.counts[CHAT] == 2
@@ -255,7 +255,7 @@ def test_a_model_that_kiro_does_not_list_is_requested_by_its_bare_name(tmp_path:
         fake.listed = [{"modelId": "claude-haiku-4.5"}]
 
     with kiro_rigged(tmp_path, prepare=list_one) as rig:
-        rig.plays(HELLO)
+        rig.play(HELLO)
         assert WHOLE["chat"](rig.sdk, request_for("chat", name)).text == "Hello"
         sent = rig.fake.chats[-1]
         assert sent.json["conversationState"]["currentMessage"]["userInputMessage"]["modelId"] == id

@@ -62,7 +62,7 @@ def current(rig: KiroRig, index: int) -> str:
     ids=["as text", "as fenced text", "as a fresh call", "as a call written into the text", "after tagged thoughts"],
 )
 def test_the_missing_arguments_are_requested_once_and_the_call_is_complete(rig: KiroRig, rest: Answer) -> None:
-    rig.plays(CUT, rest)
+    rig.play(CUT, rest)
     message = ask(rig)
     text, call = message.content
     assert isinstance(text, anthropic.types.TextBlock)
@@ -77,7 +77,7 @@ def test_the_missing_arguments_are_requested_once_and_the_call_is_complete(rig: 
 
 
 def test_the_request_for_missing_arguments_disables_thinking(rig: KiroRig) -> None:
-    rig.plays(CUT, make_framed(words('day.md", "lines": 3}'), tail()))
+    rig.play(CUT, make_framed(words('day.md", "lines": 3}'), tail()))
     client = anthropic.Anthropic(base_url=rig.gateway.url, api_key=KEY, max_retries=0)
     message = client.messages.create(
         model=MODEL,
@@ -91,7 +91,7 @@ def test_the_request_for_missing_arguments_disables_thinking(rig: KiroRig) -> No
 
 
 def test_the_request_for_missing_arguments_is_a_separate_request(rig: KiroRig) -> None:
-    rig.plays(CUT, make_framed(words('day.md", "lines": 3}'), tail()))
+    rig.play(CUT, make_framed(words('day.md", "lines": 3}'), tail()))
     assert ask(rig).stop_reason == "tool_use"
     first, second = rig.fake.chats
     assert first.headers["amz-sdk-invocation-id"] != second.headers["amz-sdk-invocation-id"]
@@ -109,7 +109,7 @@ def test_the_request_for_missing_arguments_is_a_separate_request(rig: KiroRig) -
     ids=["against the schema", "prose", "cut again", "an error"],
 )
 def test_missing_arguments_that_do_not_fit_are_not_used(rig: KiroRig, rest: Answer) -> None:
-    rig.plays(CUT, rest)
+    rig.play(CUT, rest)
     message = ask(rig)
     assert [block.type for block in message.content] == ["text"]
     assert message.stop_reason == "max_tokens"
@@ -124,7 +124,7 @@ def test_the_usage_of_both_requests_counts_whatever_the_second_returned(
     rig: KiroRig, first: bytes, rest: bytes
 ) -> None:
     cut = make_framed(words("I will write it."), tool("t1", "write", input='{"path": "notes/to'), first)
-    rig.plays(cut, make_framed(rest, tail(percentage=2.0)))
+    rig.play(cut, make_framed(rest, tail(percentage=2.0)))
     ask(rig)
     usage = rig.gateway.outcome(rig.sdk.headers["x-request-id"]).usage
     assert usage is not None
@@ -134,7 +134,7 @@ def test_the_usage_of_both_requests_counts_whatever_the_second_returned(
 
 def test_the_next_request_of_the_conversation_names_the_lost_call(rig: KiroRig) -> None:
     question: MessageParam = {"role": "user", "content": "Write my diary."}
-    rig.plays(CUT, make_framed(words("No."), tail()), make_framed(words("Sorry."), tail()))
+    rig.play(CUT, make_framed(words("No."), tail()), make_framed(words("Sorry."), tail()))
     first = ask(rig, question)
     assert first.stop_reason == "max_tokens"
     reply_text: MessageParam = {"role": "assistant", "content": "I will write it."}
@@ -148,7 +148,7 @@ def test_the_next_request_of_the_conversation_names_the_lost_call(rig: KiroRig) 
 
 
 def test_without_repair_no_further_request_is_made(rig: KiroRig) -> None:
-    rig.plays(CUT)
+    rig.play(CUT)
     assert ask(rig, model="plain/claude-sonnet-4.5").stop_reason == "max_tokens"
     assert len(rig.fake.chats) == 1
 

@@ -60,7 +60,7 @@ def has_read(text: str, stop: str, reply: SdkReply | Broke | Halted) -> bool:
 @clients
 @cuts
 def test_text_survives_any_cut_of_its_frames(rig: KiroRig, client: str, cut: str) -> None:
-    rig.plays(make_framed(words("é日"), words("😀 ha"), words("ha"), words("ha"), tail(), cut=CUTS[cut]))
+    rig.play(make_framed(words("é日"), words("😀 ha"), words("ha"), words("ha"), tail(), cut=CUTS[cut]))
     for reply in request_every_way(rig, client, request_for(client, MODEL)):
         assert has_read("é日😀 hahaha", STOPS[client][Stop.NATURAL], reply)
 
@@ -71,7 +71,7 @@ def test_an_exception_before_the_first_word_is_a_real_status_and_is_retried(
     rig: KiroRig, client: str, stream: bool
 ) -> None:
     """Behaviour 4."""
-    rig.plays(make_framed(exception("ThrottlingException", {"message": "slow"})))
+    rig.play(make_framed(exception("ThrottlingException", {"message": "slow"})))
     listen = STREAMS[client][0] if stream else WHOLE[client]
     error = RATE_LIMIT_ERRORS[client]
     reply = None
@@ -90,21 +90,21 @@ def test_an_exception_before_the_first_word_is_a_real_status_and_is_retried(
 def test_a_retry_after_an_exception_is_not_noticed(rig: KiroRig, client: str) -> None:
     late = make_framed(exception("ThrottlingException", {"message": "slow"}))
     for listen in (WHOLE[client], *STREAMS[client]):
-        rig.plays(late, make_framed(words("Hello"), tail()))
+        rig.play(late, make_framed(words("Hello"), tail()))
         assert has_read("Hello", STOPS[client][Stop.NATURAL], listen(rig.sdk, request_for(client, MODEL)))
         assert len(rig.fake.chats) == 2
 
 
 @clients
 def test_a_whole_reply_has_the_same_first_token_timeout(hasty: KiroRig, client: str) -> None:
-    hasty.plays(make_framed(end=End.HANG), make_framed(words("Hello"), tail()))
+    hasty.play(make_framed(end=End.HANG), make_framed(words("Hello"), tail()))
     assert has_read("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, request_for(client, MODEL)))
     assert len(hasty.fake.chats) == 2
 
 
 @clients
 def test_a_whole_reply_may_be_generated_slowly(hasty: KiroRig, client: str) -> None:
-    hasty.plays(make_framed(words("Hel"), words("lo"), tail(), cut=200, pause_s=0.6))
+    hasty.play(make_framed(words("Hel"), words("lo"), tail(), cut=200, pause_s=0.6))
     assert has_read("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, request_for(client, MODEL)))
     assert len(hasty.fake.chats) == 1
 
@@ -120,7 +120,7 @@ FAULTS = {
 @clients
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_whole_reply_does_not_wait_for_the_end_of_a_failed_stream(hasty: KiroRig, client: str, fault: str) -> None:
-    hasty.plays(FAULTS[fault], make_framed(words("Hello"), tail()))
+    hasty.play(FAULTS[fault], make_framed(words("Hello"), tail()))
     begun = time.monotonic()
     assert has_read("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, request_for(client, MODEL)))
     assert len(hasty.fake.chats) == 2
@@ -130,7 +130,7 @@ def test_a_whole_reply_does_not_wait_for_the_end_of_a_failed_stream(hasty: KiroR
 @clients
 def test_an_exception_after_words_is_an_error_event_and_never_a_clean_end(rig: KiroRig, client: str) -> None:
     """Behaviour 5."""
-    rig.plays(
+    rig.play(
         make_framed(words("Hel"), exception("InternalServerException", {"message": "It broke."}), pause_s=0.05, cut=200)
     )
     for listen in STREAMS[client]:
@@ -156,7 +156,7 @@ LATE = {  # exception in a stream -> the error type for a Messages client, the t
 @pytest.mark.parametrize("name", LATE)
 def test_a_modelled_exception_after_words_keeps_its_meaning(rig: KiroRig, name: str) -> None:
     """Streams write the first letter small."""
-    rig.plays(make_framed(words("Hel"), exception(name, {"message": "slow"})))
+    rig.play(make_framed(words("Hel"), exception(name, {"message": "slow"})))
     body = msgspec.json.encode(
         {"model": MODEL, "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
     )
@@ -171,7 +171,7 @@ def test_a_modelled_exception_after_words_keeps_its_meaning(rig: KiroRig, name: 
 @cuts
 def test_fragments_of_a_call_become_one_call(rig: KiroRig, client: str, cut: str) -> None:
     """Behaviour 8: whatever stop reason comes with it."""
-    rig.plays(
+    rig.play(
         make_framed(
             tool("tooluse_1", "weather"),
             tool("tooluse_1", input='{"ci'),
@@ -194,7 +194,7 @@ def test_interleaved_calls_come_out_in_order_and_apart(rig: KiroRig, client: str
     begun = tool("a", "weather", input='{"city":') + tool("b", "clock", input='{"city":"B')
     rest = {"a": tool("a", input='"A"}') + tool("a", stop=True), "b": tool("b", input='"}', stop=True)}
     earlier, later = (rest["a"], rest["b"]) if first_complete == "a" else (rest["b"], rest["a"])
-    rig.plays(make_framed(begun, earlier, later, tail("TOOL_USE")))
+    rig.play(make_framed(begun, earlier, later, tail("TOOL_USE")))
     for reply in request_every_way(rig, client, request_for(client, MODEL, TOOLED)):
         assert isinstance(reply, SdkReply), reply
         assert reply.calls == (("a", "weather", {"city": "A"}), ("b", "clock", {"city": "B"}))
@@ -204,7 +204,7 @@ def test_interleaved_calls_come_out_in_order_and_apart(rig: KiroRig, client: str
 @pytest.mark.parametrize("provider", ["kiro", "plain"])
 def test_a_cut_call_is_never_executable(rig: KiroRig, client: str, provider: str) -> None:
     """Behaviour 11, with and without a request for the rest, which is cut as well here."""
-    rig.plays(make_framed(words("Writing."), tool("t", "weather", input='{"city":"x')))
+    rig.play(make_framed(words("Writing."), tool("t", "weather", input='{"city":"x')))
     model = MODEL.replace("kiro/", f"{provider}/", 1)
     for reply in request_every_way(rig, client, request_for(client, model, TOOLED)):
         assert has_read("Writing.", STOPS[client][Stop.CAP], reply)
@@ -215,7 +215,7 @@ def test_a_cut_call_is_never_executable(rig: KiroRig, client: str, provider: str
 def test_the_missing_arguments_of_a_truncated_call_are_requested_and_joined(rig: KiroRig, client: str) -> None:
     cut, rest = make_framed(tool("t", "weather", input='{"city":"Zü')), make_framed(words('rich"}'), tail())
     for listen in (WHOLE[client], *STREAMS[client]):
-        rig.plays(cut, rest)
+        rig.play(cut, rest)
         reply = listen(rig.sdk, request_for(client, MODEL, TOOLED))
         assert isinstance(reply, SdkReply), reply
         assert reply.calls == (("t", "weather", {"city": "Zürich"}),)
@@ -226,7 +226,7 @@ def test_the_missing_arguments_of_a_truncated_call_are_requested_and_joined(rig:
 @cuts
 def test_native_reasoning_is_separate_and_its_signature_enveloped(rig: KiroRig, client: str, cut: str) -> None:
     """Behaviour 13."""
-    rig.plays(
+    rig.play(
         make_framed(
             event("reasoningContentEvent", {"text": "a"}),
             event("reasoningContentEvent", {"text": "b"}),
@@ -245,7 +245,7 @@ def test_native_reasoning_is_separate_and_its_signature_enveloped(rig: KiroRig, 
 @clients
 def test_thinking_in_tags_is_thinking_only_at_the_start(rig: KiroRig, client: str) -> None:
     """Behaviour 14."""
-    rig.plays(
+    rig.play(
         make_framed(
             words("<thin"), words("king>x</think"), words("ing>\n\nHi"), words(" `<thinking>` is a tag."), tail()
         )
@@ -258,7 +258,7 @@ def test_thinking_in_tags_is_thinking_only_at_the_start(rig: KiroRig, client: st
 @clients
 def test_a_call_written_in_brackets_is_a_call(rig: KiroRig, client: str) -> None:
     """Behaviour 15."""
-    rig.plays(make_framed(words("ok [Called clo"), words('ck with args: {"city":"}]"}'), words("]"), tail()))
+    rig.play(make_framed(words("ok [Called clo"), words('ck with args: {"city":"}]"}'), words("]"), tail()))
     reply = WHOLE[client](rig.sdk, request_for(client, MODEL, TOOLED))
     assert reply.text == "ok "
     assert [(name, arguments) for _, name, arguments in reply.calls] == [("clock", {"city": "}]"})]
@@ -269,7 +269,7 @@ def test_a_call_written_in_brackets_is_a_call(rig: KiroRig, client: str) -> None
 def test_a_call_written_as_tags_is_a_call_with_arguments_as_the_schema_types_them(rig: KiroRig, client: str) -> None:
     call = '<function_calls>\n<invoke name="weather">\n<parameter name="city">5</parameter>\n<parameter name="days">3'
     pieces = [call[:9], call[9:60], call[60:], "</parameter>\n</inv", "oke>\n</function_calls>"]
-    rig.plays(make_framed(words("ok "), *map(words, pieces), tail()))
+    rig.play(make_framed(words("ok "), *map(words, pieces), tail()))
     for listen in (WHOLE[client], STREAMS[client][-1]):
         reply = listen(rig.sdk, request_for(client, MODEL, TOOLED))
         assert isinstance(reply, SdkReply), reply
@@ -283,7 +283,7 @@ def test_a_call_written_as_tags_is_a_call_with_arguments_as_the_schema_types_the
     "text", ['```\n[Called clock with args: {"city":"x"}]\n```', '[Called unknown with args: {"city":"x"}]']
 )
 def test_brackets_in_code_or_for_unknown_tools_are_words(rig: KiroRig, client: str, text: str) -> None:
-    rig.plays(make_framed(words(text), tail()))
+    rig.play(make_framed(words(text), tail()))
     reply = WHOLE[client](rig.sdk, request_for(client, MODEL, TOOLED))
     assert (reply.text, reply.calls) == (text, ())
 
@@ -292,7 +292,7 @@ def test_brackets_in_code_or_for_unknown_tools_are_words(rig: KiroRig, client: s
 def test_reported_usage_is_marked_as_reported(rig: KiroRig, client: str) -> None:
     """Behaviour 23."""
     counted = {"uncachedInputTokens": 10, "cacheReadInputTokens": 2, "cacheWriteInputTokens": 1, "outputTokens": 5}
-    rig.plays(make_framed(words("Hi"), tail("END_TURN", 2.0, **counted)))
+    rig.play(make_framed(words("Hi"), tail("END_TURN", 2.0, **counted)))
     for reply in request_every_way(rig, client, request_for(client, MODEL)):
         assert isinstance(reply, SdkReply), reply
         written = 0 if client == "gemini" else 1  # Gemini's usage does not have this count
@@ -301,7 +301,7 @@ def test_reported_usage_is_marked_as_reported(rig: KiroRig, client: str) -> None
 
 def test_credits_are_summed_and_sent_with_the_usage_of_chat(rig: KiroRig) -> None:
     meter = event("meteringEvent", {"unit": "credit", "unitPlural": "credits", "usage": 0.25})
-    rig.plays(make_framed(words("Hi"), meter, meter))
+    rig.play(make_framed(words("Hi"), meter, meter))
     question = request_for("chat", MODEL)
     whole = rig.sdk.openai.chat.completions.create(**question)
     *_, last = rig.sdk.openai.chat.completions.create(**question, stream=True, stream_options={"include_usage": True})
@@ -312,7 +312,7 @@ def test_credits_are_summed_and_sent_with_the_usage_of_chat(rig: KiroRig) -> Non
 
 @clients
 def test_usage_that_is_only_a_share_of_the_window_is_worked_out(rig: KiroRig, client: str) -> None:
-    rig.plays(make_framed(words("Hi"), tail(percentage=10.0)))
+    rig.play(make_framed(words("Hi"), tail(percentage=10.0)))
     for reply in request_every_way(rig, client, request_for(client, MODEL)):
         assert isinstance(reply, SdkReply), reply
         assert reply.tokens is not None
@@ -322,14 +322,14 @@ def test_usage_that_is_only_a_share_of_the_window_is_worked_out(rig: KiroRig, cl
 
 @clients
 def test_the_input_is_the_share_of_the_window_without_a_reported_output(rig: KiroRig, client: str) -> None:
-    rig.plays(make_framed(words("Hi"), tail("END_TURN", 10.0, outputTokens=500)))
+    rig.play(make_framed(words("Hi"), tail("END_TURN", 10.0, outputTokens=500)))
     for reply in request_every_way(rig, client, request_for(client, MODEL)):
         assert expect(SdkReply, reply).tokens == Tokens(19_500, 500)
 
 
 @clients
 def test_text_without_its_tail_counts_as_cut(rig: KiroRig, client: str) -> None:
-    rig.plays(make_framed(words("It was a")))
+    rig.play(make_framed(words("It was a")))
     for reply in request_every_way(rig, client, request_for(client, MODEL)):
         assert has_read("It was a", STOPS[client][Stop.CAP], reply)
 
@@ -337,7 +337,7 @@ def test_text_without_its_tail_counts_as_cut(rig: KiroRig, client: str) -> None:
 @clients
 def test_an_end_within_a_frame_is_an_error(rig: KiroRig, client: str) -> None:
     whole = make_framed(words("It was a"), words("dark and stormy night"), tail())
-    rig.plays(Answer(whole.body[:200], content_type=whole.content_type, pause_s=0.05, cut=150))
+    rig.play(Answer(whole.body[:200], content_type=whole.content_type, pause_s=0.05, cut=150))
     for listen in STREAMS[client]:
         reply = listen(rig.sdk, request_for(client, MODEL))
         assert isinstance(reply, Broke), reply
@@ -352,7 +352,7 @@ def test_reasoning_that_kiro_will_not_take_back_is_left_out_once(rig: KiroRig) -
         words("First."),
         tail(),
     )
-    rig.plays(signed, make_framed(words("Second."), tail()))
+    rig.play(signed, make_framed(words("Second."), tail()))
     ask: Json = request_for("messages", MODEL, REASONING)
     first = rig.sdk.anthropic.messages.create(**ask)
     ask["messages"] += [{"role": "assistant", "content": first.content}, {"role": "user", "content": "Go on."}]

@@ -22,7 +22,7 @@ def test_kiros_request_ids_are_logged(
 ) -> None:
     overloaded = refusal(500, "Encountered unexpectedly high load.", kind="InternalServerException")
     with caplog.at_level(level, "dragoman"), kiro_rigged(tmp_path) as rig:
-        rig.plays(
+        rig.play(
             replace(overloaded, headers=(("x-amzn-requestid", "fake-request-1"),)),
             make_framed(words("Hello"), tail(), headers=(("x-amzn-requestid", "fake-request-2"),)),
         )

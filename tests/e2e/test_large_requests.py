@@ -36,9 +36,7 @@ def body_of(client: str, model: str, turns: int, **fields: object) -> bytes:
 
 
 def send(rig: Rig, client: str, upstream: str, body: bytes, *fields: str) -> Answered:
-    rig.plays(
-        upstream, Answer(ENCODERS[upstream].encode_whole(CASES["text"].scripted), content_type="application/json")
-    )
+    rig.play(upstream, Answer(ENCODERS[upstream].encode_whole(CASES["text"].scripted), content_type="application/json"))
     return post(rig.gateway.port, PATHS[client], body, *fields)
 
 

@@ -28,7 +28,7 @@ pairs = pytest.mark.parametrize(("client", "upstream"), PAIRS)
 modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
 
-def asks(
+def send(
     rig: Rig, client: str, upstream: str, request: JsonObject, *fields: str, scripted: ScriptedReply | None = None
 ) -> Answered:
     scripted = scripted or CASES["text"].scripted
@@ -38,7 +38,7 @@ def asks(
         if stream
         else Answer(encoder.encode_whole(scripted), content_type="application/json")
     )
-    rig.plays(upstream, answer)
+    rig.play(upstream, answer)
     body = msgspec.json.encode({"model": rig.model(upstream), **request})
     return post(rig.gateway.port, PATHS[client], body, *fields)
 
@@ -59,7 +59,7 @@ def losses(answer: Answered) -> list[dict[str, str]]:
 @modes
 def test_every_loss_is_counted_and_explained_on_demand(rig: Rig, client: str, upstream: str, stream: bool) -> None:
     request, lost = LOSSY[client]
-    answer = asks(rig, client, upstream, {**request, "stream": stream}, "x-dragoman-explain: 1")
+    answer = send(rig, client, upstream, {**request, "stream": stream}, "x-dragoman-explain: 1")
     assert answer.status == 200
     response = losses(answer)
     assert lost <= {entry["path"] for entry in response}
@@ -70,7 +70,7 @@ def test_every_loss_is_counted_and_explained_on_demand(rig: Rig, client: str, up
 @pairs
 @modes
 def test_by_default_only_the_number_of_losses_is_sent(rig: Rig, client: str, upstream: str, stream: bool) -> None:
-    answer = asks(rig, client, upstream, {**LOSSY[client][0], "stream": stream})
+    answer = send(rig, client, upstream, {**LOSSY[client][0], "stream": stream})
     assert int(answer.get("x-dragoman-loss") or 0) >= len(LOSSY[client][1])
     assert answer.get("x-dragoman-loss-detail") is None
 
@@ -79,7 +79,7 @@ def test_by_default_only_the_number_of_losses_is_sent(rig: Rig, client: str, ups
 @modes
 def test_strict_mode_refuses_before_the_upstream_is_called(rig: Rig, client: str, upstream: str, stream: bool) -> None:
     request, lost = LOSSY[client]
-    answer = asks(rig, client, upstream, {**request, "stream": stream}, "x-dragoman-strict: 1")
+    answer = send(rig, client, upstream, {**request, "stream": stream}, "x-dragoman-strict: 1")
     assert answer.status == 400
     error = msgspec.json.decode(answer.body)["error"]
     assert error["type"] == "invalid_request_error"
@@ -93,7 +93,7 @@ def test_strict_mode_refuses_before_the_upstream_is_called(rig: Rig, client: str
 @modes
 def test_strict_mode_lets_a_lossless_request_pass(rig: Rig, client: str, upstream: str, stream: bool) -> None:
     fields = ("x-dragoman-strict: 1", "x-dragoman-explain: 1")
-    answer = asks(rig, client, upstream, {**LOSSLESS[client], "stream": stream}, *fields)
+    answer = send(rig, client, upstream, {**LOSSLESS[client], "stream": stream}, *fields)
     assert answer.status == 200, answer.body
     assert losses(answer) == []
     assert answer.get("x-dragoman-loss") == "0"
@@ -103,7 +103,7 @@ def test_strict_mode_lets_a_lossless_request_pass(rig: Rig, client: str, upstrea
 @modes
 def test_a_passthrough_has_no_losses(rig: Rig, protocol: str, stream: bool) -> None:
     fields = ("x-dragoman-strict: 1", "x-dragoman-explain: 1")
-    answer = asks(rig, protocol, protocol, {**LOSSY[protocol][0], "stream": stream}, *fields)
+    answer = send(rig, protocol, protocol, {**LOSSY[protocol][0], "stream": stream}, *fields)
     assert answer.status == 200
     assert [name for name, _ in answer.headers if name.startswith("x-dragoman-loss")] == []
 
@@ -111,7 +111,7 @@ def test_a_passthrough_has_no_losses(rig: Rig, protocol: str, stream: bool) -> N
 @pytest.mark.parametrize("client", ["chat", "responses"])
 def test_losses_of_a_whole_reply_are_sent_too(rig: Rig, client: str) -> None:
     scripted = ScriptedReply((Text("I will not."),), Stop.FILTERED, explanation="It is forbidden.")
-    answer = asks(rig, client, "messages", LOSSLESS[client], "x-dragoman-explain: 1", scripted=scripted)
+    answer = send(rig, client, "messages", LOSSLESS[client], "x-dragoman-explain: 1", scripted=scripted)
     assert "/stop_details/category" in {entry["path"] for entry in losses(answer)}
 
 
@@ -119,7 +119,7 @@ def test_losses_of_a_whole_reply_are_sent_too(rig: Rig, client: str) -> None:
 def test_the_headers_of_a_stream_list_only_losses_of_the_request(rig: Rig, client: str) -> None:
     scripted = ScriptedReply((Text("I will not."),), Stop.FILTERED, explanation="It is forbidden.")
     request = {**LOSSLESS[client], "stream": True}
-    answer = asks(rig, client, "messages", request, "x-dragoman-explain: 1", scripted=scripted)
+    answer = send(rig, client, "messages", request, "x-dragoman-explain: 1", scripted=scripted)
     assert losses(answer) == []
     assert answer.get("x-dragoman-loss") == "0"
     request_id = answer.get("x-request-id")
@@ -128,7 +128,7 @@ def test_the_headers_of_a_stream_list_only_losses_of_the_request(rig: Rig, clien
 
 
 def test_an_invented_cap_is_a_loss(rig: Rig) -> None:
-    answer = asks(rig, "chat", "messages", {"messages": USER}, "x-dragoman-explain: 1")
+    answer = send(rig, "chat", "messages", {"messages": USER}, "x-dragoman-explain: 1")
     assert [entry["how"] for entry in losses(answer)] == ["invented"]
 
 
@@ -136,7 +136,7 @@ def test_an_invented_cap_is_a_loss(rig: Rig) -> None:
 def test_a_thousand_losses_fit_into_the_header(rig: Rig, client: str) -> None:
     upstream = "messages" if client != "messages" else "chat"
     strange = {f"unbekannte_größe_{n}": n for n in range(1000)}
-    answer = asks(rig, client, upstream, {**LOSSLESS[client], **strange}, "x-dragoman-explain: 1")
+    answer = send(rig, client, upstream, {**LOSSLESS[client], **strange}, "x-dragoman-explain: 1")
     assert answer.status == 200
     assert int(answer.get("x-dragoman-loss") or 0) == 1000
     assert "more losses" in losses(answer)[-1]["why"]

@@ -39,12 +39,10 @@ def body_of(client: str, model: str, text: str = "Go on.", **fields: object) -> 
 
 
 def script_text(rig: Rig, upstream: str) -> None:
-    rig.plays(
-        upstream, Answer(ENCODERS[upstream].encode_whole(CASES["text"].scripted), content_type="application/json")
-    )
+    rig.play(upstream, Answer(ENCODERS[upstream].encode_whole(CASES["text"].scripted), content_type="application/json"))
 
 
-def asks(rig: Rig, client: str, upstream: str, body: bytes, *fields: str) -> tuple[Answered, float]:
+def measure_request(rig: Rig, client: str, upstream: str, body: bytes, *fields: str) -> tuple[Answered, float]:
     """The answer, and the seconds of CPU that it cost this process: a busy machine does not lengthen them."""
     script_text(rig, upstream)
     started = time.process_time()
@@ -52,13 +50,11 @@ def asks(rig: Rig, client: str, upstream: str, body: bytes, *fields: str) -> tup
     return answer, time.process_time() - started
 
 
-def asks_cheaply(
-    rig: Rig, client: str, upstream: str, body: bytes, *fields: str, within_s: float = CHEAP_S
-) -> Answered:
+def check_cheap(rig: Rig, client: str, upstream: str, body: bytes, *fields: str, within_s: float = CHEAP_S) -> Answered:
     """At least once: meanwhile the garbage of all earlier tests may be collected, which takes its time."""
     tries: list[tuple[Answered, float]] = []
     while not tries or (tries[-1][1] >= within_s and len(tries) < 3):
-        tries.append(asks(rig, client, upstream, body, *fields))
+        tries.append(measure_request(rig, client, upstream, body, *fields))
     assert tries[-1][1] < within_s, [seconds for _, seconds in tries]
     return tries[-1][0]
 
@@ -78,7 +74,7 @@ def assert_refused(client: str, answer: Answered, status: int) -> None:
 @pytest.mark.parametrize("coding", PACKERS)
 def test_a_packed_body_is_read(rig: Rig, client: str, upstream: str, coding: str) -> None:
     body = body_of(client, rig.model(upstream))
-    answer, _ = asks(rig, client, upstream, PACKERS[coding](body), f"content-encoding: {coding}")
+    answer, _ = measure_request(rig, client, upstream, PACKERS[coding](body), f"content-encoding: {coding}")
     assert answer.status == 200, answer.body
     call = rig.fakes[upstream].calls[-1]
     assert "content-encoding" not in call.headers
@@ -90,7 +86,7 @@ def test_a_packed_body_is_read(rig: Rig, client: str, upstream: str, coding: str
 @clients
 @pytest.mark.parametrize("coding", [*PACKERS, "lzw"])
 def test_a_badly_packed_body_is_a_bad_request(rig: Rig, client: str, coding: str) -> None:
-    answer, _ = asks(rig, client, "chat", b"not packed at all", f"content-encoding: {coding}")
+    answer, _ = measure_request(rig, client, "chat", b"not packed at all", f"content-encoding: {coding}")
     assert_refused(client, answer, 400)
 
 
@@ -99,13 +95,13 @@ def test_a_badly_packed_body_is_a_bad_request(rig: Rig, client: str, coding: str
 def test_a_zip_bomb_is_refused_cheaply(rig: Rig, client: str, coding: str) -> None:
     bomb = PACKERS[coding](body_of(client, "chat/m", "0" * (64 * MEBIBYTE)))
     assert len(bomb) < MEBIBYTE
-    answer = asks_cheaply(rig, client, "chat", bomb, f"content-encoding: {coding}")
+    answer = check_cheap(rig, client, "chat", bomb, f"content-encoding: {coding}")
     assert_refused(client, answer, 413)
 
 
 @clients
 def test_a_large_body_is_refused_in_the_protocols_shape(rig: Rig, client: str) -> None:
-    answer, _ = asks(rig, client, "chat", body_of(client, "chat/m", "0" * (MEBIBYTE + 1)))
+    answer, _ = measure_request(rig, client, "chat", body_of(client, "chat/m", "0" * (MEBIBYTE + 1)))
     assert_refused(client, answer, 413)
     assert "max_body_mb" in answer.body.decode()
     assert rig.fakes["chat"].calls == []
@@ -117,7 +113,7 @@ def test_a_large_body_is_refused_in_the_protocols_shape(rig: Rig, client: str) -
 @pytest.mark.parametrize("field", ["input", "messages", "unknown"])
 def test_a_depth_bomb_is_refused_cheaply(rig: Rig, client: str, upstream: str, opening: bytes, field: str) -> None:
     bomb = b'{"model":"%b/m","max_tokens":1,"%b":' % (upstream.encode(), field.encode()) + opening * 50_000
-    answer = asks_cheaply(rig, client, upstream, bomb)
+    answer = check_cheap(rig, client, upstream, bomb)
     assert_refused(client, answer, 400)
     assert rig.fakes[upstream].calls == []
 
@@ -127,7 +123,7 @@ def test_a_depth_bomb_is_refused_cheaply(rig: Rig, client: str, upstream: str, o
 def test_a_well_formed_depth_bomb_is_harmless(rig: Rig, client: str, upstream: str) -> None:
     deep = b"[" * 50_000 + b"]" * 50_000
     bomb = body_of(client, rig.model(upstream)).removesuffix(b"}") + b',"unknown":' + deep + b"}"
-    answer = asks_cheaply(rig, client, upstream, bomb)
+    answer = check_cheap(rig, client, upstream, bomb)
     assert_refused(client, answer, 400)
 
 
@@ -136,7 +132,7 @@ def test_a_well_formed_depth_bomb_is_harmless(rig: Rig, client: str, upstream: s
 def test_fifty_thousand_unknown_fields_are_cheap(rig: Rig, client: str, upstream: str) -> None:
     strange = {f"f{n}": n for n in range(50_000)}
     body = body_of(client, rig.model(upstream), "Go on.", **strange)
-    assert asks_cheaply(rig, client, upstream, body, within_s=2 * CHEAP_S).status == 200
+    assert check_cheap(rig, client, upstream, body, within_s=2 * CHEAP_S).status == 200
 
 
 @clients
@@ -146,7 +142,7 @@ def test_fifty_thousand_unknown_fields_are_cheap(rig: Rig, client: str, upstream
 )
 def test_two_equal_headers_are_harmless(rig: Rig, client: str, upstream: str, name: str) -> None:
     value = "Bearer dgm_fake-client-key-for-tests-only" if name == "authorization" else "1"
-    answer, _ = asks(
+    answer, _ = measure_request(
         rig, client, upstream, body_of(client, rig.model(upstream)), f"{name}: {value}", f"{name}: {value}"
     )
     assert answer.status == 200
@@ -161,7 +157,7 @@ INJECTIONS = ["a\r\nset-cookie: evil=1", "a\nx-evil: 1", "a\x00b", "a\r\n\r\nHTT
 @upstreams
 @pytest.mark.parametrize("model", INJECTIONS, ids=range(len(INJECTIONS)))
 def test_no_line_break_of_a_model_name_reaches_a_header(rig: Rig, client: str, upstream: str, model: str) -> None:
-    answer, _ = asks(rig, client, upstream, body_of(client, f"{upstream}/{model}"), "x-dragoman-explain: 1")
+    answer, _ = measure_request(rig, client, upstream, body_of(client, f"{upstream}/{model}"), "x-dragoman-explain: 1")
     names = {name for name, _ in answer.headers}
     assert not names & {"set-cookie", "x-evil"}
     assert answer.status in (200, 400, 404)
@@ -187,5 +183,5 @@ def test_a_control_character_in_a_header_is_refused(rig: Rig, client: str, value
     ids=lambda body: body.decode("latin-1") or "nothing",
 )
 def test_a_body_that_is_not_a_request_is_rejected(rig: Rig, client: str, body: bytes) -> None:
-    answer, _ = asks(rig, client, "chat", body)
+    answer, _ = measure_request(rig, client, "chat", body)
     assert_refused(client, answer, 400)

@@ -39,7 +39,7 @@ def whole(upstream: str, scripted: ScriptedReply) -> Answer:
 @pytest.mark.parametrize("case", CASES)
 def test_a_whole_reply_arrives_unchanged_in_meaning(rig: Rig, client: str, upstream: str, case: str) -> None:
     scripted = CASES[case].scripted
-    rig.plays(upstream, whole(upstream, scripted))
+    rig.play(upstream, whole(upstream, scripted))
     reply = WHOLE[client](rig.sdk, request_for(client, rig.model(upstream), CASES[case]))
     assert reply == expect_for(client, upstream, scripted)
 
@@ -50,7 +50,7 @@ def test_a_whole_reply_arrives_unchanged_in_meaning(rig: Rig, client: str, upstr
 @pytest.mark.parametrize("case", CASES)
 def test_a_stream_arrives_unchanged_in_meaning(rig: Rig, client: str, upstream: str, case: str, cut: str) -> None:
     scripted = CASES[case].scripted
-    rig.plays(upstream, make_stream_answer(upstream, scripted, cut))
+    rig.play(upstream, make_stream_answer(upstream, scripted, cut))
     for listen in STREAMS[client]:
         reply = listen(rig.sdk, request_for(client, rig.model(upstream), CASES[case]))
         expected = expect_for(client, upstream, scripted)
@@ -66,7 +66,7 @@ def test_a_broken_stream_never_ends_cleanly(
     rig: Rig, client: str, upstream: str, case: str, cut: str, end: End
 ) -> None:
     scripted = BROKEN[case]
-    rig.plays(upstream, make_stream_answer(upstream, scripted, cut, end))
+    rig.play(upstream, make_stream_answer(upstream, scripted, cut, end))
     for listen in STREAMS[client]:
         reply = listen(rig.sdk, request_for(client, rig.model(upstream)))
         assert isinstance(reply, Broke), reply
@@ -81,7 +81,7 @@ def test_a_broken_stream_never_ends_cleanly(
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_images_reach_the_upstream_in_its_own_shape(rig: Rig, client: str, upstream: str, stream: bool) -> None:
     scripted = CASES["text"].scripted
-    fake = rig.plays(
+    fake = rig.play(
         upstream, make_stream_answer(upstream, scripted, "in one piece") if stream else whole(upstream, scripted)
     )
     listen = STREAMS[client][0] if stream else WHOLE[client]
@@ -94,7 +94,7 @@ def test_images_reach_the_upstream_in_its_own_shape(rig: Rig, client: str, upstr
 def test_a_chat_stream_that_finished_needs_no_done(rig: Rig, client: str, cut: str) -> None:
     scripted = CASES["one tool call"].scripted
     sent = ENCODERS["chat"].encode_stream(scripted).removesuffix(b"data: [DONE]\n\n")
-    rig.plays("chat", Answer(sent, cut=CUTS[cut]))
+    rig.play("chat", Answer(sent, cut=CUTS[cut]))
     for listen in STREAMS[client]:
         assert listen(rig.sdk, request_for(client, rig.model("chat"))) == expect_for(client, "chat", scripted)
 
@@ -104,7 +104,7 @@ def test_a_chat_stream_that_finished_needs_no_done(rig: Rig, client: str, cut: s
 def test_a_chat_stream_that_finished_is_whole_though_its_connection_breaks(rig: Rig, client: str, cut: str) -> None:
     scripted = CASES["one tool call"].scripted
     sent = ENCODERS["chat"].encode_stream(scripted)
-    rig.plays("chat", Answer(sent[: sent.index(b'"choices":[]')], cut=CUTS[cut], end=End.CUT))  # in its counts
+    rig.play("chat", Answer(sent[: sent.index(b'"choices":[]')], cut=CUTS[cut], end=End.CUT))  # in its counts
     for listen in STREAMS[client]:
         reply = listen(rig.sdk, request_for(client, rig.model("chat")))
         expected = expect_for(client, "chat", scripted)
@@ -116,7 +116,7 @@ def test_a_chat_stream_that_finished_is_whole_though_its_connection_breaks(rig: 
 @cuts
 def test_a_message_without_its_stop_event_is_not_whole(rig: Rig, client: str, cut: str) -> None:
     sent = ENCODERS["messages"].encode_stream(CASES["text"].scripted)
-    rig.plays("messages", Answer(sent[: sent.index(b"event: message_stop")], cut=CUTS[cut]))
+    rig.play("messages", Answer(sent[: sent.index(b"event: message_stop")], cut=CUTS[cut]))
     for listen in STREAMS[client]:
         reply = listen(rig.sdk, request_for(client, rig.model("messages")))
         assert isinstance(reply, Broke)
@@ -127,7 +127,7 @@ def test_a_message_without_its_stop_event_is_not_whole(rig: Rig, client: str, cu
 @upstreams
 def test_a_whole_answer_to_a_stream_request_is_streamed(rig: Rig, client: str, upstream: str) -> None:
     scripted = CASES["parallel interleaved tool calls"].scripted
-    rig.plays(upstream, whole(upstream, scripted))
+    rig.play(upstream, whole(upstream, scripted))
     for listen in STREAMS[client]:
         reply = listen(rig.sdk, request_for(client, rig.model(upstream), CASES["one tool call"]))
         assert reply == expect_for(client, upstream, scripted)
@@ -136,6 +136,6 @@ def test_a_whole_answer_to_a_stream_request_is_streamed(rig: Rig, client: str, u
 @pytest.mark.parametrize(("client", "upstream"), CROSSED)
 def test_a_streamed_answer_to_a_whole_request_is_sent_whole(rig: Rig, client: str, upstream: str) -> None:
     scripted = CASES["parallel interleaved tool calls"].scripted
-    rig.plays(upstream, make_stream_answer(upstream, scripted, "in one piece"))
+    rig.play(upstream, make_stream_answer(upstream, scripted, "in one piece"))
     reply = WHOLE[client](rig.sdk, request_for(client, rig.model(upstream), CASES["one tool call"]))
     assert reply == expect_for(client, upstream, scripted)

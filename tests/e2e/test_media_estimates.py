@@ -52,7 +52,7 @@ def body(client: str, model: str, **fields: object) -> bytes:
 def test_unreported_usage_of_a_picture_is_estimated_by_its_size(
     rig: Rig, client: str, upstream: str, stream: bool
 ) -> None:
-    rig.plays(upstream, Answer(UNCOUNTED[upstream]))
+    rig.play(upstream, Answer(UNCOUNTED[upstream]))
     answered = post(rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=stream))
     assert answered.status == 200, answered
     usage = rig.gateway.outcome(answered.get("x-request-id") or "").usage

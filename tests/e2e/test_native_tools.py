@@ -98,7 +98,7 @@ def respond(scene: SearchScene) -> Response:
 def test_a_responses_client_sees_what_anthropic_did(
     anthropic: SearchScene, blocks: list[JsonObject], status: str, action: JsonObject
 ) -> None:
-    anthropic.plays(message(blocks, "end_turn"))
+    anthropic.play(message(blocks, "end_turn"))
     item = respond(anthropic).output[0].model_dump(exclude_none=True)
     assert (item["status"], item["action"]) == (status, action)
 
@@ -110,7 +110,7 @@ def ask_messages(scene: SearchScene, *items: JsonObject) -> Message:
     counts = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
     reply = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "status": "completed", "tools": []}
     body = {**reply, "output": [*output, answer], "usage": counts}
-    scene.plays(Answer(json.dumps(body).encode(), content_type=JSON))
+    scene.play(Answer(json.dumps(body).encode(), content_type=JSON))
     tool = {"type": "web_search_20250305", "name": "web_search"}
     user = {"role": "user", "content": "pandas?"}
     request: JsonObject = {"model": "up/gpt-5.5", "max_tokens": 99, "messages": [user], "tools": [tool]}

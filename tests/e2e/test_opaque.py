@@ -87,7 +87,7 @@ def first_turns(
         if stream
         else Answer(encoder.encode_whole(scripted), content_type="application/json")
     )
-    rig.plays(upstream, answer)
+    rig.play(upstream, answer)
     request = request_for(client, rig.model(upstream), CASES["sealed reasoning"])
     return request, TURNS[client](rig, request, stream)
 
@@ -97,7 +97,7 @@ def ask_again(
 ) -> JsonObject:
     """Send the history, and return the last request that the upstream got."""
     agrees = Answer(ENCODERS[upstream].encode_whole(CASES["text"].scripted), content_type="application/json")
-    fake = rig.plays(upstream, *refusals, agrees)
+    fake = rig.play(upstream, *refusals, agrees)
     field = "input" if client == "responses" else "messages"
     again: JsonObject = {**request, "model": rig.model(upstream), field: [*request[field], *turns]}
     again["extra_headers"] = {"x-dragoman-explain": "1"}
@@ -246,7 +246,7 @@ def test_a_broken_envelope_is_never_passed_on(rig: Rig, client: str, upstream: s
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_words_about_envelopes_are_no_envelope(rig: Rig, protocol: str) -> None:
     """A body that only mentions envelopes passes through unread."""
-    fake = rig.plays(
+    fake = rig.play(
         protocol, Answer(ENCODERS[protocol].encode_whole(CASES["text"].scripted), content_type="application/json")
     )
     words = b'[{"role":"user","content":"What does dgm1.AAAA mean?"}]'

@@ -43,7 +43,7 @@ def assert_counted(outcome: Outcome, upstream: str) -> None:
 @clients
 @upstreams
 def test_a_whole_reply_is_counted_as_reported(rig: Rig, client: str, upstream: str) -> None:
-    rig.plays(upstream, Answer(ENCODERS[upstream].encode_whole(COUNTED), content_type="application/json"))
+    rig.play(upstream, Answer(ENCODERS[upstream].encode_whole(COUNTED), content_type="application/json"))
     WHOLE[client](rig.sdk, request_for(client, rig.model(upstream)))
     outcome = rig.gateway.outcome(rig.sdk.headers["x-request-id"])
     assert_counted(outcome, upstream)
@@ -53,7 +53,7 @@ def test_a_whole_reply_is_counted_as_reported(rig: Rig, client: str, upstream: s
 @clients
 @upstreams
 def test_a_stream_is_counted_as_reported(rig: Rig, client: str, upstream: str) -> None:
-    rig.plays(upstream, Answer(ENCODERS[upstream].encode_stream(COUNTED)))
+    rig.play(upstream, Answer(ENCODERS[upstream].encode_stream(COUNTED)))
     STREAMS[client][0](rig.sdk, request_for(client, rig.model(upstream)))
     outcome = rig.gateway.outcome(rig.sdk.headers["x-request-id"])
     assert_counted(outcome, upstream)
@@ -65,7 +65,7 @@ def test_a_stream_is_counted_as_reported(rig: Rig, client: str, upstream: str) -
 def test_a_whole_reply_that_passes_without_counts_is_estimated(rig: Rig) -> None:
     choice = b'{"index":0,"message":{"role":"assistant","content":"Four short words"},"finish_reason":"stop"}'
     body = b'{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[%b]}' % choice
-    rig.plays("chat", Answer(body, content_type="application/json"))
+    rig.play("chat", Answer(body, content_type="application/json"))
     question = msgspec.json.encode({"model": rig.model("chat"), "messages": [{"role": "user", "content": "Well?"}]})
     assert post(rig.gateway.port, PATHS["chat"], question, "x-request-id: uncounted").status == 200
     usage = rig.gateway.outcome("uncounted").usage
@@ -77,7 +77,7 @@ def test_a_whole_reply_that_passes_without_counts_is_estimated(rig: Rig) -> None
 
 @clients
 def test_a_refusal_is_an_outcome_with_its_steps(rig: Rig, client: str) -> None:
-    rig.plays("chat", refusal("chat", FAULTS["529"]))
+    rig.play("chat", refusal("chat", FAULTS["529"]))
     with pytest.raises(Exception):  # noqa: B017, PT011 - other tests judge which
         WHOLE[client](rig.sdk, request_for(client, rig.model("chat")))
     outcome = rig.gateway.outcome(rig.sdk.headers["x-request-id"])
@@ -102,7 +102,7 @@ def test_a_request_with_a_wrong_key_belongs_to_no_key(rig: Rig) -> None:
 
 @upstreams
 def test_a_client_that_disconnects_has_used_what_it_received(rig: Rig, upstream: str) -> None:
-    rig.plays(upstream, Answer(ENCODERS[upstream].encode_stream(CASES["text"].scripted)[:-150], end=End.HANG))
+    rig.play(upstream, Answer(ENCODERS[upstream].encode_stream(CASES["text"].scripted)[:-150], end=End.HANG))
     body = b'{"model": "%s", "stream": true, "messages": [{"role": "user", "content": "Go on."}]}'
     with dial(rig.gateway.port) as sock:
         asks = request_bytes(PATHS["chat"], body % rig.model(upstream).encode(), f"x-request-id: left-{upstream}")
@@ -132,7 +132,7 @@ def test_a_broken_reply_has_reported_input_and_estimated_output(rig: Rig, client
     body = b"".join(
         b"event: %b\ndata: %b\n\n" % (str(one["type"]).encode(), msgspec.json.encode(one)) for one in events
     )
-    rig.plays("messages", Answer(body, end=End.CUT))
+    rig.play("messages", Answer(body, end=End.CUT))
     question = {"model": rig.model("messages"), "stream": True, "max_tokens": 9, "messages": plain_messages()}
     post(rig.gateway.port, PATHS[client], msgspec.json.encode(question), f"x-request-id: broken-{client}")
     usage = rig.gateway.outcome(f"broken-{client}").usage
@@ -147,7 +147,7 @@ def plain_messages() -> list[dict[str, str]]:
 
 @clients
 def test_a_client_that_disconnects_before_the_reply_has_a_provider_in_its_outcome(rig: Rig, client: str) -> None:
-    upstream = rig.plays("responses", Answer(headless=True, end=End.HANG))
+    upstream = rig.play("responses", Answer(headless=True, end=End.HANG))
     question = {"model": rig.model("responses"), "max_tokens": 9, "messages": plain_messages(), "input": "Well?"}
     with dial(rig.gateway.port) as sock:
         sock.sendall(request_bytes(PATHS[client], msgspec.json.encode(question), f"x-request-id: soon-{client}"))
@@ -158,6 +158,6 @@ def test_a_client_that_disconnects_before_the_reply_has_a_provider_in_its_outcom
 
 
 def test_an_error_in_mid_stream_is_the_outcome(rig: Rig) -> None:
-    rig.plays("messages", Answer(ENCODERS["messages"].encode_stream(CASES["text"].scripted)[:-150], end=End.RESET))
+    rig.play("messages", Answer(ENCODERS["messages"].encode_stream(CASES["text"].scripted)[:-150], end=End.RESET))
     STREAMS["chat"][0](rig.sdk, request_for("chat", rig.model("messages")))
     assert rig.gateway.outcome(rig.sdk.headers["x-request-id"]).outcome == "lost"

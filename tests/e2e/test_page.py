@@ -14,17 +14,17 @@ def prove(rig: Rig, client: str, upstream: str, capability: str) -> bool:
     """The short proof of one cell, for runs without the matrix itself."""
     model = rig.model(upstream)
     if capability in BROKEN:
-        rig.plays(upstream, make_stream_answer(upstream, BROKEN[capability], "in one piece"))
+        rig.play(upstream, make_stream_answer(upstream, BROKEN[capability], "in one piece"))
         return isinstance(STREAMS[client][0](rig.sdk, request_for(client, model)), Broke)
     case = CASES["text" if capability == IMAGES else capability]
     request = request_with_pictures(client, model) if capability == IMAGES else request_for(client, model, case)
     expected = expect_for(client, upstream, case.scripted)
-    fake = rig.plays(upstream, make_stream_answer(upstream, case.scripted, "in one piece"))
+    fake = rig.play(upstream, make_stream_answer(upstream, case.scripted, "in one piece"))
     reply = STREAMS[client][0](rig.sdk, request)
     right = reply == (Halted(expected.text, expected.stop) if isinstance(reply, Halted) else expected)
     if capability == IMAGES:
         right = right and pictures_in(upstream, fake.calls[-1].json) == [PICTURE, PHOTO]
-    rig.plays(upstream, whole(upstream, case.scripted))
+    rig.play(upstream, whole(upstream, case.scripted))
     return right and WHOLE[client](rig.sdk, request) == expected
 
 

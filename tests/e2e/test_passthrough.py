@@ -40,7 +40,7 @@ def make_answer(protocol: str, stream: bool) -> Answer:
 @protocols
 @modes
 def test_a_request_arrives_as_it_was_sent_but_for_its_model(rig: Rig, protocol: str, stream: bool) -> None:
-    fake = rig.plays(protocol, make_answer(protocol, stream))
+    fake = rig.play(protocol, make_answer(protocol, stream))
     body = odd_body(protocol, stream)
     answer = post(rig.gateway.port, PATHS[protocol], body, "openai-beta: one=1, two=2", "anthropic-beta: odd-2026")
     assert answer.status == 200, answer.body
@@ -52,7 +52,7 @@ def test_a_request_arrives_as_it_was_sent_but_for_its_model(rig: Rig, protocol: 
 
 @protocols
 def test_a_query_arrives_and_the_key_in_it_does_not(rig: Rig, protocol: str) -> None:
-    fake = rig.plays(protocol, make_answer(protocol, False))
+    fake = rig.play(protocol, make_answer(protocol, False))
     path = PATHS[protocol] + "?beta=true&key=dgm_fake-client-key-for-tests-only&x=a%20b"
     assert post(rig.gateway.port, path, odd_body(protocol, False), key=None).status == 200
     assert fake.calls[-1].path in (PATHS[protocol] + "?beta=true&x=a+b", PATHS[protocol] + "?beta=true&x=a%20b")
@@ -60,7 +60,7 @@ def test_a_query_arrives_and_the_key_in_it_does_not(rig: Rig, protocol: str) -> 
 
 @protocols
 def test_of_two_model_names_the_one_that_counts_is_replaced(rig: Rig, protocol: str) -> None:
-    fake = rig.plays(protocol, make_answer(protocol, False))
+    fake = rig.play(protocol, make_answer(protocol, False))
     body = b'{"model":"first","model":"%b/vendor-model","input":"x","messages":[],"max_tokens":1}' % protocol.encode()
     assert post(rig.gateway.port, PATHS[protocol], body).status == 200
     assert msgspec.json.decode(fake.calls[-1].body)["model"] == "vendor-model"
@@ -71,7 +71,7 @@ def test_of_two_model_names_the_one_that_counts_is_replaced(rig: Rig, protocol: 
 @cuts
 def test_a_stream_arrives_as_it_was_sent(rig: Rig, protocol: str, cut: str) -> None:
     headers = (("x-ratelimit-remaining-tokens", "12"), ("request-id", "req_vendor"), ("x-odd", "a, b"))
-    rig.plays(protocol, Answer(STRANGE[protocol], headers=headers, cut=PIECES[cut]))
+    rig.play(protocol, Answer(STRANGE[protocol], headers=headers, cut=PIECES[cut]))
     answer = post(rig.gateway.port, PATHS[protocol], odd_body(protocol, True))
     assert answer.body == STRANGE[protocol]
     assert answer.status == 200
@@ -87,7 +87,7 @@ def test_a_whole_reply_arrives_as_it_was_sent(rig: Rig, protocol: str, chunked: 
     body = b" \r\n" + ENCODERS[protocol].encode_whole(CASES["Unicode"].scripted).replace(b":", b" :\t", 9) + b"\n"
     headers = (("x-ratelimit-remaining-tokens", "12"), ("request-id", "req_vendor"))
     kind = "application/json; charset=utf-8"
-    rig.plays(protocol, Answer(body, headers=headers, content_type=kind, chunked=chunked, cut=7))
+    rig.play(protocol, Answer(body, headers=headers, content_type=kind, chunked=chunked, cut=7))
     answer = post(rig.gateway.port, PATHS[protocol], odd_body(protocol, False))
     assert answer.body == body
     assert set(headers) <= set(answer.headers)
@@ -98,7 +98,7 @@ def test_a_whole_reply_arrives_as_it_was_sent(rig: Rig, protocol: str, chunked: 
 @protocols
 def test_headers_of_the_connection_and_of_other_sites_do_not_pass(rig: Rig, protocol: str) -> None:
     headers = (("set-cookie", "a=b"), ("keep-alive", "timeout=5"), ("access-control-allow-origin", "*"))
-    rig.plays(protocol, Answer(STRANGE[protocol], headers=(*headers, ("x-request-id", "theirs"))))
+    rig.play(protocol, Answer(STRANGE[protocol], headers=(*headers, ("x-request-id", "theirs"))))
     answer = post(rig.gateway.port, PATHS[protocol], odd_body(protocol, True), "x-request-id: ours")
     names = {name for name, _ in answer.headers}
     assert not names & {"set-cookie", "keep-alive", "access-control-allow-origin"}
@@ -114,7 +114,7 @@ def test_a_truncated_stream_is_its_bytes_and_an_error_event(
 ) -> None:
     sent = ENCODERS[protocol].encode_stream(ScriptedReply((Text("It was a dark and"),), ending=Ending.NONE))
     sent = sent[: len(sent) - ragged]
-    rig.plays(protocol, Answer(sent, cut=PIECES[cut], end=end))
+    rig.play(protocol, Answer(sent, cut=PIECES[cut], end=end))
     answer = post(rig.gateway.port, PATHS[protocol], odd_body(protocol, True))
     assert answer.body.startswith(sent)
     appended = answer.body[len(sent) :]
@@ -128,7 +128,7 @@ def test_a_truncated_stream_is_its_bytes_and_an_error_event(
 def test_a_chat_stream_that_finished_gets_no_error_where_its_connection_breaks(rig: Rig, cut: str) -> None:
     sent = ENCODERS["chat"].encode_stream(CASES["text"].scripted)
     sent = sent[: sent.rindex(b"data:", 0, sent.index(b'"choices":[]'))]
-    rig.plays("chat", Answer(sent, cut=PIECES[cut], end=End.CUT))
+    rig.play("chat", Answer(sent, cut=PIECES[cut], end=End.CUT))
     assert post(rig.gateway.port, PATHS["chat"], odd_body("chat", True)).body == sent
 
 
@@ -159,14 +159,14 @@ ASSERT_ERROR = {"chat": assert_chat_error, "messages": assert_messages_error, "r
 
 def test_a_chat_stream_without_done_is_left_alone(rig: Rig) -> None:
     sent = ENCODERS["chat"].encode_stream(CASES["text"].scripted).removesuffix(b"data: [DONE]\n\n")
-    rig.plays("chat", Answer(sent))
+    rig.play("chat", Answer(sent))
     assert post(rig.gateway.port, PATHS["chat"], odd_body("chat", True)).body == sent
 
 
 def test_a_message_without_its_stop_event_is_reported_as_truncated(rig: Rig) -> None:
     whole = ENCODERS["messages"].encode_stream(CASES["text"].scripted)
     sent = whole[: whole.index(b"event: message_stop")]
-    rig.plays("messages", Answer(sent))
+    rig.play("messages", Answer(sent))
     answer = post(rig.gateway.port, PATHS["messages"], odd_body("messages", True))
     assert answer.body.startswith(sent + b"event: error\n")
 
@@ -174,5 +174,5 @@ def test_a_message_without_its_stop_event_is_reported_as_truncated(rig: Rig) -> 
 @protocols
 def test_an_error_of_the_upstream_is_not_sent_twice(rig: Rig, protocol: str) -> None:
     sent = ENCODERS[protocol].encode_stream(ScriptedReply((Text("It was a dark and"),), ending=Ending.ERROR))
-    rig.plays(protocol, Answer(sent))
+    rig.play(protocol, Answer(sent))
     assert post(rig.gateway.port, PATHS[protocol], odd_body(protocol, True)).body == sent

@@ -41,7 +41,7 @@ def chat(rig: PoolRig, *reply_text: str, stream: bool = False) -> Outcome:
     return rig.gateway.outcome(str(answer.get("x-request-id")))
 
 
-def falls_to(rig: PoolRig, key: str) -> str:
+def find_opening(rig: PoolRig, key: str) -> str:
     """Return the first message of a new conversation that goes to that key."""
     for number in range(64):
         chat(rig, f"conversation {number}")
@@ -115,7 +115,7 @@ def test_a_response_is_continued_by_the_credential_that_created_it(tmp_path: Pat
 
 
 def test_a_limited_key_is_left_at_once_and_used_again_later(rig: PoolRig) -> None:
-    opening = falls_to(rig, ONE)
+    opening = find_opening(rig, ONE)
     rig.keyed.refusals[ONE] = error(429, "Slow down.", "rate_limit_exceeded", retry_after="200")
     outcome = chat(rig, opening, "Hello", "Go on")
     assert rig.keyed.take_used() == [ONE, TWO]
@@ -126,13 +126,13 @@ def test_a_limited_key_is_left_at_once_and_used_again_later(rig: PoolRig) -> Non
     assert rig.keyed.take_used() == [TWO] * 6
     del rig.keyed.refusals[ONE]
     rig.advance_clock(201)
-    falls_to(rig, ONE)
+    find_opening(rig, ONE)
     chat(rig, opening, "Hello", "Go on")
     assert rig.keyed.take_used() == [TWO], "where its cache is now"
 
 
 def test_a_streamed_request_is_moved_as_well(rig: PoolRig) -> None:
-    opening = falls_to(rig, ONE)
+    opening = find_opening(rig, ONE)
     rig.keyed.refusals[ONE] = LIMITED
     chat(rig, opening, stream=True)
     assert rig.keyed.take_used() == [ONE, TWO]
@@ -171,7 +171,7 @@ def test_every_key_is_tried_before_the_next_target_of_a_route(tmp_path: Path) ->
 
 
 def test_a_revoked_key_costs_one_attempt_and_is_named_without_its_value(rig: PoolRig) -> None:
-    opening = falls_to(rig, ONE)
+    opening = find_opening(rig, ONE)
     rig.keyed.refusals[ONE] = REVOKED
     for _ in range(3):
         chat(rig, opening)
@@ -187,7 +187,7 @@ def test_a_revoked_key_costs_one_attempt_and_is_named_without_its_value(rig: Poo
 
 def test_a_log_names_the_credential_without_its_value(rig: PoolRig, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
-    opening = falls_to(rig, ONE)
+    opening = find_opening(rig, ONE)
     rig.keyed.refusals[ONE] = REVOKED
     chat(rig, opening)
     assert "provider up, credential 1 of 2: credential, not used for 3600 s" in caplog.text
@@ -203,7 +203,7 @@ def test_a_rate_limit_is_reported_in_preference_to_a_revoked_key(rig: PoolRig) -
 
 
 def test_a_key_without_the_model_hands_on_and_stays_in_use(rig: PoolRig) -> None:
-    opening = falls_to(rig, ONE)
+    opening = find_opening(rig, ONE)
     rig.keyed.refusals[ONE] = error(404, "The model does not exist.", "model_not_found")
     chat(rig, opening)
     assert rig.keyed.take_used() == [ONE, TWO]
@@ -212,7 +212,7 @@ def test_a_key_without_the_model_hands_on_and_stays_in_use(rig: PoolRig) -> None
 
 @pytest.mark.parametrize("status", [500, 400])
 def test_failures_that_no_other_key_can_fix_are_not_retried(rig: PoolRig, status: int) -> None:
-    opening = falls_to(rig, ONE)
+    opening = find_opening(rig, ONE)
     rig.keyed.refusals = dict.fromkeys((ONE, TWO), error(status, "No."))
     body = {"model": "up/gpt-4.1", "messages": [{"role": "user", "content": opening}]}
     assert post(rig.gateway.port, "/v1/chat/completions", msgspec.json.encode(body)).status >= 400
@@ -246,7 +246,7 @@ def test_a_good_answer_that_used_up_its_key_starts_a_cooldown(
 
 
 def test_a_reset_that_only_the_vendors_headers_name_is_followed(rig: PoolRig) -> None:
-    opening = falls_to(rig, ONE)
+    opening = find_opening(rig, ONE)
     response = {"x_ratelimit_remaining_requests": "0", "x_ratelimit_reset_requests": "4m10s"}
     rig.keyed.refusals[ONE] = error(429, "Slow down.", "rate_limit_exceeded", **response)
     chat(rig, opening)
@@ -257,7 +257,7 @@ def test_a_reset_that_only_the_vendors_headers_name_is_followed(rig: PoolRig) ->
 
 
 def test_a_cooldown_for_one_model_leaves_the_key_to_other_models(rig: PoolRig) -> None:
-    opening = falls_to(rig, ONE)
+    opening = find_opening(rig, ONE)
     rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="60")
     chat(rig, opening)
     del rig.keyed.refusals[ONE]
@@ -273,7 +273,7 @@ def test_a_cooldown_for_one_model_leaves_the_key_to_other_models(rig: PoolRig) -
 
 def test_a_key_that_is_free_soon_is_not_hidden_by_one_that_is_used_up_for_days(rig: PoolRig) -> None:
     """The first cools down and is not used; its limit is still the time that the client has to wait."""
-    opening = falls_to(rig, ONE)
+    opening = find_opening(rig, ONE)
     rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="120")
     chat(rig, opening)
     rig.keyed.take_used()
@@ -290,7 +290,7 @@ def test_a_key_that_is_free_soon_is_not_hidden_by_one_that_is_used_up_for_days(r
 
 
 def test_an_edit_keeps_what_is_known_of_the_keys_that_stay(rig: PoolRig) -> None:
-    opening = falls_to(rig, ONE)
+    opening = find_opening(rig, ONE)
     rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="200")
     chat(rig, opening)
     assert rig.keyed.take_used() == [ONE, TWO]

@@ -48,7 +48,7 @@ def field(name: str, value: bytes, more: str = "") -> bytes:
     return head.encode() + value + b"\r\n"
 
 
-def sound(size: int) -> bytes:
+def make_sound(size: int) -> bytes:
     return random.Random(size).randbytes(size)
 
 
@@ -71,11 +71,13 @@ def send(gateway: Running, body: bytes) -> Answered:
 
 def test_the_sdk_transcribes_and_the_file_arrives(gateway: Running, up: FakeUpstream) -> None:
     sdk = openai.OpenAI(api_key=KEY, base_url=f"{gateway.url}/v1", max_retries=0)
-    transcription = sdk.audio.transcriptions.create(model="up/whisper-1", file=("a.wav", sound(300_000)), language="en")
+    transcription = sdk.audio.transcriptions.create(
+        model="up/whisper-1", file=("a.wav", make_sound(300_000)), language="en"
+    )
     assert transcription.text == "Hello."
     [call] = up.calls
     assert call.path == "/v1/audio/transcriptions"
-    assert sound(300_000) in call.body
+    assert make_sound(300_000) in call.body
     assert b"whisper-1" in call.body
     assert b"up/whisper-1" not in call.body
     assert call.headers["content-type"].startswith("multipart/form-data; boundary=")
@@ -83,7 +85,10 @@ def test_the_sdk_transcribes_and_the_file_arrives(gateway: Running, up: FakeUpst
 
 @pytest.mark.parametrize("is_model_first", [True, False])
 def test_only_the_model_is_replaced(gateway: Running, up: FakeUpstream, is_model_first: bool) -> None:
-    fields = [field("model", b"up/whisper-1"), field("file", sound(200_000) + b"\r\n--form-boundary", '; filename="a"')]
+    fields = [
+        field("model", b"up/whisper-1"),
+        field("file", make_sound(200_000) + b"\r\n--form-boundary", '; filename="a"'),
+    ]
     body = form(*(fields if is_model_first else reversed(fields)), field("prompt", b"model"))
     answer = send(gateway, body)
     assert (answer.status, answer.body, answer.get("x-dragoman-route")) == (200, TEXT, "up/whisper-1")
@@ -91,7 +96,7 @@ def test_only_the_model_is_replaced(gateway: Running, up: FakeUpstream, is_model
 
 
 def test_a_form_in_chunks_is_sent_with_its_length(gateway: Running, up: FakeUpstream) -> None:
-    body = form(field("model", b"up/whisper-1"), field("file", sound(100_000), '; filename="a"'))
+    body = form(field("model", b"up/whisper-1"), field("file", make_sound(100_000), '; filename="a"'))
     with dial(gateway.port) as sock:
         sock.sendall(head_of(None))
         for at in range(0, len(body), 30_000):
@@ -105,7 +110,7 @@ def test_a_form_in_chunks_is_sent_with_its_length(gateway: Running, up: FakeUpst
 def test_a_form_is_sent_again_from_its_start(gateway: Running, up: FakeUpstream) -> None:
     down = Answer(b'{"error":{"message":"down"}}', status=503, content_type="application/json")
     up.answers = [down, down, down, Answer(TEXT, content_type="application/json")]
-    body = form(field("file", sound(500_000), '; filename="a"'), field("model", b"hear"))
+    body = form(field("file", make_sound(500_000), '; filename="a"'), field("model", b"hear"))
     answer = send(gateway, body)
     assert (answer.status, answer.get("x-dragoman-route")) == (200, "second/whisper-large")
     sent = [b"whisper-1"] * 3 + [b"whisper-large"]
@@ -118,7 +123,10 @@ def test_a_form_is_sent_again_from_its_start(gateway: Running, up: FakeUpstream)
         (form(field("file", b"x")), "model is missing"),
         (form(field("model", b"")), "model must be a non-empty string"),
         (form(field("model", b"\xff")), "not valid UTF-8"),
-        (form(field("model", b"up/a"), field("file", sound(200_000)), field("model", b"up/b")), "more than one field"),
+        (
+            form(field("model", b"up/a"), field("file", make_sound(200_000)), field("model", b"up/b")),
+            "more than one field",
+        ),
         (form(field("model", b"m" * 1025)), "model must be at most 1024 bytes long"),
         (form(field("model", b"m" * 9000)), "longer than 4096 bytes"),
         (b"no form at all", "model is missing"),
@@ -156,7 +164,7 @@ def test_an_unknown_model_is_refused_before_the_file_arrives(gateway: Running) -
 def test_a_refusal_of_the_upstream_passes_while_the_client_still_sends(tmp_path: Path) -> None:
     with Counting() as up, running(SECTION.format(url=f"http://127.0.0.1:{up.port}/v1"), tmp_path) as gateway:
         up.refuses_at = 100_000
-        body = form(field("model", b"up/whisper-1"), field("file", sound(20 * MB), '; filename="a"'))
+        body = form(field("model", b"up/whisper-1"), field("file", make_sound(20 * MB), '; filename="a"'))
         with dial(gateway.port) as sock:
             sock.sendall(head_of(len(body)) + body[: 4 * MB])
             answer = read_answer(sock)
@@ -225,8 +233,8 @@ def test_a_transcription_of_25_mb_takes_no_memory(tmp_path: Path, capture: str) 
                     small = sdk.audio.transcriptions.create(model="up/whisper-1", file=("a.wav", b"RIFF"))
                     before = resident_mb(process.pid)
                     up.pause_s = 0.001
-                    large = sdk.audio.transcriptions.create(model="up/whisper-1", file=("a.wav", sound(25 * MB)))
-                body = form(field("model", b"up/whisper-1"), field("file", sound(25 * MB), '; filename="a"'))
+                    large = sdk.audio.transcriptions.create(model="up/whisper-1", file=("a.wav", make_sound(25 * MB)))
+                body = form(field("model", b"up/whisper-1"), field("file", make_sound(25 * MB), '; filename="a"'))
                 with dial(port) as sock:
                     sock.sendall(head_of(len(body)) + body)
                     answer = read_answer(sock)
@@ -243,7 +251,7 @@ def test_a_transcription_of_25_mb_takes_no_memory(tmp_path: Path, capture: str) 
 
 def test_the_upstream_gets_the_file_while_the_client_still_sends_it(tmp_path: Path) -> None:
     with Counting() as up, running(SECTION.format(url=f"http://127.0.0.1:{up.port}/v1"), tmp_path) as gateway:
-        body = form(field("model", b"up/whisper-1"), field("file", sound(2 * MB), '; filename="a"'))
+        body = form(field("model", b"up/whisper-1"), field("file", make_sound(2 * MB), '; filename="a"'))
         with dial(gateway.port) as sock:
             sock.sendall(head_of(len(body)) + body[:MB])
             wait_for(lambda: up.received >= MB // 2)

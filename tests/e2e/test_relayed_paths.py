@@ -42,7 +42,7 @@ class Site:
         self.gateway, self.up, self.bare = gateway, up, bare
         self.sdk = openai.OpenAI(api_key=KEY, base_url=f"{gateway.url}/v1", max_retries=0)
 
-    def plays(self, *answers: Answer) -> None:
+    def play(self, *answers: Answer) -> None:
         self.up.answers[:] = answers
         self.up.requests.clear()
         self.bare.requests.clear()
@@ -69,7 +69,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def test_embeddings_pass_and_only_the_model_is_replaced(site: Site) -> None:
-    site.plays(as_json(EMBEDDINGS))
+    site.play(as_json(EMBEDDINGS))
     reply = site.sdk.embeddings.create(model="up/embed-1", input="Hello", encoding_format="float")
     assert (reply.data[0].embedding, reply.usage.prompt_tokens) == ([0.25, -1.5e-3], 7)
     [call] = site.up.calls
@@ -78,7 +78,7 @@ def test_embeddings_pass_and_only_the_model_is_replaced(site: Site) -> None:
 
 
 def test_every_byte_of_a_document_passes(site: Site) -> None:
-    site.plays(as_json(EMBEDDINGS))
+    site.play(as_json(EMBEDDINGS))
     body = b'{ "input" : ["a", "\\u00e9"],"model":"up/embed-1", "odd":[1.50]}'
     answer = site.post("embeddings", body)
     assert answer.body == EMBEDDINGS
@@ -87,7 +87,7 @@ def test_every_byte_of_a_document_passes(site: Site) -> None:
 
 
 def test_a_usage_row_counts_what_the_upstream_reports(site: Site) -> None:
-    site.plays(as_json(EMBEDDINGS))
+    site.play(as_json(EMBEDDINGS))
     answer = site.post("embeddings", b'{"model":"embed-1","input":"x"}', "x-request-id: counted-1")
     assert answer.get("x-request-id") == "counted-1"
     outcome = site.gateway.outcome("counted-1")
@@ -101,14 +101,14 @@ def test_a_usage_row_counts_what_the_upstream_reports(site: Site) -> None:
 
 
 def test_completions_pass_whole(site: Site) -> None:
-    site.plays(as_json(COMPLETION))
+    site.play(as_json(COMPLETION))
     reply = site.sdk.completions.create(model="davinci", prompt="Hello")
     assert (reply.choices[0].text, reply.usage and reply.usage.total_tokens) == (" world", 3)
 
 
 @pytest.mark.parametrize("cut", [0, 1, 7])
 def test_completions_stream_byte_for_byte(site: Site, cut: int) -> None:
-    site.plays(Answer(STREAM, cut=cut))
+    site.play(Answer(STREAM, cut=cut))
     chunks = list(site.sdk.completions.create(model="davinci", prompt="Hi", stream=True))
     assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == "Hello"
     answer = site.post("completions", b'{"model":"davinci","prompt":"Hi","stream":true}', f"x-request-id: s-{cut}")
@@ -121,7 +121,7 @@ def test_completions_stream_byte_for_byte(site: Site, cut: int) -> None:
 def test_a_stream_that_breaks_off_ends_with_an_error_event(site: Site) -> None:
     cut = STREAM[: STREAM.index(b"\n\n") + 2]
     for end in (End.CLEAN, End.CUT):
-        site.plays(Answer(cut, end=end))
+        site.play(Answer(cut, end=end))
         with pytest.raises(openai.APIError):
             list(site.sdk.completions.create(model="davinci", prompt="Hi", stream=True))
         answer = site.post(
@@ -134,14 +134,14 @@ def test_a_stream_that_breaks_off_ends_with_an_error_event(site: Site) -> None:
 
 def test_a_stream_that_begins_with_an_error_is_tried_again(site: Site) -> None:
     failed = b'data: {"error":{"message":"try later","type":"server_error"}}\n\n'
-    site.plays(Answer(failed), Answer(STREAM))
+    site.play(Answer(failed), Answer(STREAM))
     assert site.post("completions", b'{"model":"davinci","prompt":"","stream":true}').body == STREAM
     assert len(site.up.calls) == 2
 
 
 def test_a_failed_target_is_retried_and_then_replaced(site: Site) -> None:
     broken = Answer(b'{"error":{"message":"down","type":"server_error"}}', status=503, content_type=JSON)
-    site.plays(broken)
+    site.play(broken)
     reply = site.sdk.embeddings.create(model="both", input="x", encoding_format="float")
     assert reply.data[0].embedding == [0.25, -1.5e-3]
     assert (len(site.up.calls), len(site.bare.calls)) == (3, 1)
@@ -149,13 +149,13 @@ def test_a_failed_target_is_retried_and_then_replaced(site: Site) -> None:
 
 
 def test_an_empty_reply_is_tried_again(site: Site) -> None:
-    site.plays(as_json(b""), as_json(EMBEDDINGS))
+    site.play(as_json(b""), as_json(EMBEDDINGS))
     assert site.post("embeddings", b'{"model":"embed-1","input":"x"}').body == EMBEDDINGS
 
 
 def test_an_upstreams_own_error_passes_unchanged(site: Site) -> None:
     error = b'{"error": {"message":"Too long","type":"invalid_request_error","param":"input","code":null}, "x":1}'
-    site.plays(Answer(error, status=400, content_type=JSON))
+    site.play(Answer(error, status=400, content_type=JSON))
     answer = site.post("embeddings", b'{"model":"embed-1","input":"x"}')
     assert (answer.status, answer.body) == (400, error)
     assert len(site.up.calls) == 1
@@ -165,7 +165,7 @@ def test_an_upstreams_own_error_passes_unchanged(site: Site) -> None:
 
 def test_a_rejected_credential_is_the_gateways_and_never_shown(site: Site) -> None:
     error = b'{"error":{"message":"Incorrect API key sk-fake-upstream","code":"invalid_api_key"}}'
-    site.plays(Answer(error, status=401, content_type=JSON))
+    site.play(Answer(error, status=401, content_type=JSON))
     answer = site.post("embeddings", b'{"model":"embed-1","input":"x"}')
     assert (answer.status, answer.get("x-should-retry")) == (502, "false")
     assert b"sk-fake-upstream" not in answer.body
@@ -173,7 +173,7 @@ def test_a_rejected_credential_is_the_gateways_and_never_shown(site: Site) -> No
 
 
 def test_a_secret_in_a_reply_is_redacted(site: Site) -> None:
-    site.plays(as_json(b'{"data":"sk-fake-upstream"}'))
+    site.play(as_json(b'{"data":"sk-fake-upstream"}'))
     assert b"sk-fake-upstream" not in site.post("embeddings", b'{"model":"embed-1","input":"x"}').body
 
 
@@ -186,7 +186,7 @@ def test_every_path_needs_a_key_and_answers_in_openais_shape(site: Site, path: s
 
 
 def test_a_path_that_a_provider_does_not_serve_names_the_setting_to_add(site: Site) -> None:
-    site.plays(as_json(b"{}"))
+    site.play(as_json(b"{}"))
     answer = site.post("moderations", b'{"model":"embed-2","input":"x"}')
     assert (answer.status, site.bare.calls) == (404, [])
     error = msgspec.json.decode(answer.body)["error"]
@@ -196,7 +196,7 @@ def test_a_path_that_a_provider_does_not_serve_names_the_setting_to_add(site: Si
 
 
 def test_a_path_outside_the_table_is_not_served(site: Site) -> None:
-    site.plays(as_json(b"{}"))
+    site.play(as_json(b"{}"))
     for path in ("files", "fine_tuning/jobs", "embeddings/more", "audio", "assistants"):
         answer = site.post(path, b'{"model":"embed-1"}')
         assert (answer.status, site.up.calls) == (404, []), path
@@ -225,14 +225,14 @@ def test_a_bad_request_names_the_field(site: Site, body: bytes, complaint: str) 
 
 def test_moderations_without_a_model_go_to_a_provider_that_serves_them(site: Site) -> None:
     verdict = b'{"id":"modr-1","model":"omni-moderation-latest","results":[{"flagged":false}]}'
-    site.plays(as_json(verdict))
+    site.play(as_json(verdict))
     answer = site.post("moderations", b'{"input":"\\"model\\": nothing"}')
     assert (answer.status, answer.body) == (200, verdict)
     assert site.up.calls[0].body == b'{"input":"\\"model\\": nothing"}'
 
 
 def test_rerank_counts_a_total(site: Site) -> None:
-    site.plays(as_json(b'{"results":[{"index":1,"relevance_score":0.9}],"usage":{"total_tokens":15}}'))
+    site.play(as_json(b'{"results":[{"index":1,"relevance_score":0.9}],"usage":{"total_tokens":15}}'))
     answer = site.post("rerank", b'{"model":"rank-1","query":"q","documents":["a"]}', "x-request-id: rerank-1")
     assert answer.status == 200
     usage = site.gateway.outcome("rerank-1").usage
@@ -243,7 +243,7 @@ def test_rerank_counts_a_total(site: Site) -> None:
 def test_a_long_document_passes_in_pieces_and_is_counted(site: Site) -> None:
     image = b"A" * 3_000_000
     body = b'{"created":1,"data":[{"b64_json":"%b"}],"usage":{"input_tokens":9,"output_tokens":4160}}' % image
-    site.plays(as_json(body))
+    site.play(as_json(body))
     answer = site.post("images/generations", b'{"model":"up/paint","prompt":"x"}', "x-request-id: image-1")
     assert answer.body == body
     usage = site.gateway.outcome("image-1").usage
@@ -253,7 +253,7 @@ def test_a_long_document_passes_in_pieces_and_is_counted(site: Site) -> None:
 
 def test_speech_is_bytes_of_audio(site: Site, tmp_path: Path) -> None:
     sound = bytes(range(256)) * 2000
-    site.plays(Answer(sound, content_type="audio/mpeg", cut=10_000))
+    site.play(Answer(sound, content_type="audio/mpeg", cut=10_000))
     with site.sdk.audio.speech.with_streaming_response.create(model="up/tts", voice="alloy", input="Hi") as reply:
         reply.stream_to_file(tmp_path / "hi.mp3")
     assert (tmp_path / "hi.mp3").read_bytes() == sound
@@ -262,7 +262,7 @@ def test_speech_is_bytes_of_audio(site: Site, tmp_path: Path) -> None:
 
 
 def test_audio_that_breaks_off_is_no_complete_reply(site: Site) -> None:
-    site.plays(Answer(b"RIFF" * 1000, content_type="audio/wav", end=End.CUT))
+    site.play(Answer(b"RIFF" * 1000, content_type="audio/wav", end=End.CUT))
     with pytest.raises(openai.APIConnectionError):
         site.sdk.audio.speech.create(model="up/tts", voice="alloy", input="Hi")
 

@@ -89,9 +89,9 @@ def kiro(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KiroRig, Ke
 def test_a_reply_replays_the_same(rig: tuple[Rig, Kept], client: str, upstream: str, case: str) -> None:
     shared, kept = rig
     request = request_for(client, shared.model(upstream), CASES[case])
-    shared.plays(upstream, whole(upstream, CASES[case].scripted))
+    shared.play(upstream, whole(upstream, CASES[case].scripted))
     WHOLE[client](shared.sdk, request)
-    shared.plays(upstream, make_stream_answer(upstream, CASES[case].scripted, "in pieces of seven"))
+    shared.play(upstream, make_stream_answer(upstream, CASES[case].scripted, "in pieces of seven"))
     STREAMS[client][-1](shared.sdk, request)
     assert_same(kept.take_new(2))
 
@@ -102,7 +102,7 @@ def test_a_reply_replays_the_same(rig: tuple[Rig, Kept], client: str, upstream: 
 def test_a_broken_stream_replays_the_same(rig: tuple[Rig, Kept], client: str, upstream: str, end: End) -> None:
     shared, kept = rig
     for scripted in BROKEN.values():
-        shared.plays(upstream, make_stream_answer(upstream, scripted, "in one piece", end))
+        shared.play(upstream, make_stream_answer(upstream, scripted, "in one piece", end))
         STREAMS[client][0](shared.sdk, request_for(client, shared.model(upstream)))
     captures = kept.take_new(len(BROKEN))
     assert all(summarize(capture).outcome != "ok" for capture in captures)
@@ -115,7 +115,7 @@ def test_errors_and_broken_connections_replay_the_same(rig: tuple[Rig, Kept], cl
     shared, kept = rig
     answers = [*(refusal(upstream, fault) for fault in FAULTS.values()), *ACCIDENTS.values()]
     for answer in answers:
-        shared.plays(upstream, answer)
+        shared.play(upstream, answer)
         STREAMS[client][0](shared.sdk, request_for(client, shared.model(upstream)))
     captures = kept.take_new(len(answers))
     assert all(summarize(capture).outcome != "ok" for capture in captures)
@@ -152,7 +152,7 @@ KIRO = {
 @pytest.mark.parametrize("name", KIRO)
 def test_a_kiro_reply_replays_the_same(kiro: tuple[KiroRig, Kept], client: str, name: str) -> None:
     shared, kept = kiro
-    shared.plays(KIRO[name])
+    shared.play(KIRO[name])
     for listen in (WHOLE[client], *STREAMS[client]):
         with suppress(anthropic.APIError, openai.APIError):
             listen(shared.sdk, request_for(client, MODEL, CASES["one tool call"]))
@@ -164,7 +164,7 @@ def test_a_completed_call_replays_the_same(kiro: tuple[KiroRig, Kept], client: s
     shared, kept = kiro
     cut = make_framed(words("Look."), tool("t1", "weather", input='{"city":"Os'))
     for listen in (WHOLE[client], STREAMS[client][-1]):
-        shared.plays(cut, make_framed(words('lo","days":3}'), tail()))
+        shared.play(cut, make_framed(words('lo","days":3}'), tail()))
         reply = listen(shared.sdk, request_for(client, MODEL, CASES["one tool call"]))
         assert isinstance(reply, SdkReply)
         assert [call[2] for call in reply.calls] == [{"city": "Oslo", "days": 3}]
@@ -184,7 +184,7 @@ def test_a_fetched_picture_is_not_fetched_again(tmp_path: Path, monkeypatch: pyt
     with FakeUpstream(pages={"/photo.png": picture}) as pages, kiro_rigged(tmp_path, settings=settings) as shared:
         kept = Kept(tmp_path / "captures", shared.gateway)
         url = f"http://127.0.0.1:{pages.port}/photo.png"
-        shared.plays(make_framed(words("A fake."), tail()))
+        shared.play(make_framed(words("A fake."), tail()))
         refused = post(shared.gateway.port, "/v1/chat/completions", make_linked_request(MODEL, url))
         monkeypatch.setattr("dragoman.tools.guarded_fetch.is_public", lambda address: True)
         answered = post(shared.gateway.port, "/v1/chat/completions", make_linked_request(MODEL, url))
@@ -211,7 +211,7 @@ def test_a_pool_of_keys_is_used_in_the_same_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("status", [200, 500])
 def test_a_count_replays_the_same(rig: tuple[Rig, Kept], status: int) -> None:
     shared, kept = rig
-    shared.plays("messages", Answer(b'{"input_tokens": 4242}', status=status, content_type="application/json"))
+    shared.play("messages", Answer(b'{"input_tokens": 4242}', status=status, content_type="application/json"))
     question = {"model": shared.model("messages"), "messages": [{"role": "user", "content": "How many?"}]}
     response = post(shared.gateway.port, "/v1/messages/count_tokens", msgspec.json.encode(question))
     [capture] = kept.take_new(1)
@@ -238,7 +238,7 @@ def test_the_incomplete_end_of_codex_is_captured_as_received(tmp_path: Path, cli
         answer = stream(
             *number_events(make_created(), make_item_done(1, " two"), make_item_done(0, "one"), make_completed())
         )
-        codex.fake.plays(answer)
+        codex.fake.play(answer)
         reply = WHOLE[client](codex.sdk, request_for(client, "codex/gpt-5.5"))
         [capture] = Kept(tmp_path / "captures", codex.gateway).take_new(1)
     assert isinstance(reply, SdkReply)

@@ -75,9 +75,9 @@ CASES = [(client, what) for client in PROTOCOLS for what, (upstream, *_) in LARG
 def test_one_too_many_is_an_error_event_after_the_allowed_number(rig: Rig, client: str, what: str) -> None:
     upstream, write, most = LARGE[what]
     request = body(client, rig.model(upstream), stream=True)
-    rig.plays(upstream, Answer(write(most)[0]))
+    rig.play(upstream, Answer(write(most)[0]))
     assert GOOD_END[client] in post(rig.gateway.port, PATHS[client], request).body
-    rig.plays(upstream, Answer(write(most + 1)[0]))
+    rig.play(upstream, Answer(write(most + 1)[0]))
     answered = post(rig.gateway.port, PATHS[client], request)
     assert ERROR[client] in answered.body
     assert GOOD_END[client] not in answered.body
@@ -89,9 +89,9 @@ def test_one_too_many_is_an_error_event_after_the_allowed_number(rig: Rig, clien
 def test_one_too_many_in_a_whole_reply_is_a_502(rig: Rig, client: str, what: str) -> None:
     upstream, write, most = LARGE[what]
     request = body(client, rig.model(upstream), stream=False)
-    rig.plays(upstream, Answer(write(most)[1], content_type=JSON))
+    rig.play(upstream, Answer(write(most)[1], content_type=JSON))
     assert post(rig.gateway.port, PATHS[client], request).status == 200
-    rig.plays(upstream, Answer(write(most + 1)[1], content_type=JSON))
+    rig.play(upstream, Answer(write(most + 1)[1], content_type=JSON))
     answered = post(rig.gateway.port, PATHS[client], request)
     assert answered.status == 502
     assert b"which is the limit for one reply" in answered.body
@@ -101,6 +101,6 @@ def test_one_too_many_in_a_whole_reply_is_a_502(rig: Rig, client: str, what: str
 def test_the_same_protocol_passes_any_number_as_it_came(rig: Rig, what: str) -> None:
     upstream, write, most = LARGE[what]
     streamed, _ = write(most + 10)
-    rig.plays(upstream, Answer(streamed))
+    rig.play(upstream, Answer(streamed))
     answered = post(rig.gateway.port, PATHS[upstream], body(upstream, rig.model(upstream), stream=True))
     assert answered.body == streamed

@@ -70,7 +70,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
             yield shared
 
 
-def until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -80,18 +80,18 @@ def until(condition: Callable[[], bool]) -> None:
 @pytest.fixture(scope="module")
 def after(rig: Rig) -> Scrape:
     """The scrape after one request of each sort."""
-    rig.plays("chat", hello("chat", stream=True))
+    rig.play("chat", hello("chat", stream=True))
     assert ask(rig, "chat", "chat/vendor-model", stream=True, stream_options={"include_usage": True}) == 200
     assert ask(rig, "messages", "chat/vendor-model", stream=True, top_k=5) == 200
-    rig.plays("chat", BUSY, hello("chat", stream=False))
+    rig.play("chat", BUSY, hello("chat", stream=False))
     assert ask(rig, "chat", "chat/vendor-model") == 200
-    rig.plays("chat", BUSY)
-    rig.plays("messages", hello("messages", stream=False))
+    rig.play("chat", BUSY)
+    rig.play("messages", hello("messages", stream=False))
     assert ask(rig, "chat", "either") == 200
     assert ask(rig, "chat", "chat/vendor-model") == 503
     assert ask(rig, "chat", "no-such-model") == 404
     assert ask(rig, "chat", "chat/vendor-model", key="dgm_fake-wrong-key") == 401
-    until(lambda: len(rig.gateway.outcomes) == 6)
+    wait_until(lambda: len(rig.gateway.outcomes) == 6)
     return scrape(rig.gateway.url)
 
 
@@ -99,7 +99,7 @@ def after(rig: Rig) -> Scrape:
 def after_a_search(rig: Rig, after: Scrape) -> Scrape:
     """The scrape after one more request, for which the gateway has searched."""
     call = ToolCall("call_1", "web_search", '{"query": "pandas"}')
-    rig.plays(
+    rig.play(
         "chat",
         *(
             Answer(ENCODERS["chat"].encode_stream(scripted))
@@ -109,7 +109,7 @@ def after_a_search(rig: Rig, after: Scrape) -> Scrape:
     ended = len(rig.gateway.outcomes)
     tool = {"type": "web_search_20250305", "name": "web_search"}
     assert ask(rig, "messages", "chat/vendor-model", stream=True, tools=[tool]) == 200
-    until(lambda: len(rig.gateway.outcomes) == ended + 1)
+    wait_until(lambda: len(rig.gateway.outcomes) == ended + 1)
     return scrape(rig.gateway.url)
 
 
@@ -170,7 +170,7 @@ def test_a_stream_is_counted_while_it_lasts(rig: Rig, after: Scrape) -> None:
     encoder = ENCODERS["chat"]
     counted = threading.Event()
     stream = encoder.encode_stream(SCRIPTED)
-    rig.plays("chat", Answer(stream, gate=Gate(counted, at=len(stream))))
+    rig.play("chat", Answer(stream, gate=Gate(counted, at=len(stream))))
     before = value(scrape(rig.gateway.url), "dragoman_requests_answered_total")
     body = {"model": "chat/vendor-model", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
     request = urllib.request.Request(
@@ -183,12 +183,12 @@ def test_a_stream_is_counted_while_it_lasts(rig: Rig, after: Scrape) -> None:
         answer.read()
     assert value(during, "dragoman_streams_live") == 1
     assert value(during, "dragoman_requests_under_way") == 1
-    until(lambda: value(scrape(rig.gateway.url), "dragoman_requests_answered_total") == before + 1)
+    wait_until(lambda: value(scrape(rig.gateway.url), "dragoman_requests_answered_total") == before + 1)
     assert value(scrape(rig.gateway.url), "dragoman_streams_live") == 0
 
 
 def test_the_lag_of_the_event_loop_is_measured(rig: Rig) -> None:
-    until(lambda: value(scrape(rig.gateway.url), "dragoman_loop_lag_seconds_count") >= 1)
+    wait_until(lambda: value(scrape(rig.gateway.url), "dragoman_loop_lag_seconds_count") >= 1)
 
 
 def test_a_scrape_contains_no_key_and_no_content(after: Scrape) -> None:

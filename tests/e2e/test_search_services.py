@@ -29,7 +29,7 @@ def test_a_service_gets_its_requests_at_the_configured_address(tmp_path: Path, n
         endpoint = root + path if is_whole_path else f"{root}/"
         settings = f'[tools.web_search]\nbackend = "{name}"\nendpoint = "{endpoint}"\napi_key = "k-fake"'
         with search_scene(tmp_path, "chat", searches=False, settings=settings) as scene:
-            scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+            scene.play(CHAT_SEARCHES, CHAT_ANSWERS)
             with scene.sdk.anthropic.messages.stream(**ask()) as events:
                 message = events.get_final_message()
     [request] = service.requests

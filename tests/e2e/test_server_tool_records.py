@@ -76,7 +76,7 @@ def assert_replays(capture: Capture) -> None:
 
 
 def test_one_usage_row_has_rounds_searches_and_their_cost(scene: Scene) -> None:
-    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    scene.play(CHAT_SEARCHES, CHAT_ANSWERS)
     outcome, _ = scene.run()
     assert outcome.usage is not None
     assert (outcome.usage.input, outcome.usage.output) == (40, 12)
@@ -90,8 +90,8 @@ def test_one_usage_row_has_rounds_searches_and_their_cost(scene: Scene) -> None:
 
 
 def test_a_failed_search_costs_nothing_and_shows_in_the_log_line(scene: Scene) -> None:
-    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
-    scene.finds(Answer(b"{}", 500, "application/json"))
+    scene.play(CHAT_SEARCHES, CHAT_ANSWERS)
+    scene.script_search(Answer(b"{}", 500, "application/json"))
     outcome, capture = scene.run()
     assert (outcome.rounds, outcome.web_searches, outcome.tool_runs[0].result) == (2, 0, "unavailable")
     assert Pricing({}, (), 5.0).cost_nano(outcome) is None
@@ -100,7 +100,7 @@ def test_a_failed_search_costs_nothing_and_shows_in_the_log_line(scene: Scene) -
 
 
 def test_a_later_round_that_fails_is_one_more_attempt(scene: Scene) -> None:
-    scene.plays(CHAT_SEARCHES)
+    scene.play(CHAT_SEARCHES)
     scene.upstream.answers.append(Answer(b"{}", 500, "application/json"))
     with pytest.raises(APIError), scene.sdk.anthropic.messages.stream(**ask()) as events:
         events.get_final_message()
@@ -112,7 +112,7 @@ def test_a_later_round_that_fails_is_one_more_attempt(scene: Scene) -> None:
 
 
 def test_a_call_is_part_of_the_usage_that_an_upstream_does_not_report(scene: Scene) -> None:
-    scene.plays(
+    scene.play(
         *(body[: body.index(b'"usage"')].rpartition(b"data: ")[0] + DONE for body in (CHAT_SEARCHES, CHAT_ANSWERS))
     )
     outcome, _ = scene.run()
@@ -124,7 +124,7 @@ def test_a_call_is_part_of_the_usage_that_an_upstream_does_not_report(scene: Sce
 
 
 def test_the_log_line_counts_searches(scene: Scene) -> None:
-    scene.plays(TWO, CHAT_ANSWERS)
+    scene.play(TWO, CHAT_ANSWERS)
     outcome, _ = scene.run()
     assert " searches=2 " in format_text(outcome)
     line = json.loads(format_json(outcome))
@@ -133,7 +133,7 @@ def test_the_log_line_counts_searches(scene: Scene) -> None:
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 def test_a_capture_holds_every_round_and_run_and_replays_without_the_network(scene: Scene, stream: bool) -> None:
-    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    scene.play(CHAT_SEARCHES, CHAT_ANSWERS)
     _, capture = scene.run(stream=stream)
     assert len(capture.upstream_requests) == 2
     [lookup] = [lookup for lookup in capture.lookups if lookup.name == LookupName.TOOL_RUN]
@@ -147,7 +147,7 @@ def test_a_capture_holds_every_round_and_run_and_replays_without_the_network(sce
 
 
 def test_searches_that_end_in_another_order_replay_the_same(scene: Scene) -> None:
-    scene.plays(TWO, CHAT_ANSWERS)
+    scene.play(TWO, CHAT_ANSWERS)
     slow = Answer(json.dumps(FOUND).encode(), content_type="application/json", delay_s=0.3)
     fast = Answer(b'{"results":[]}', content_type="application/json")
     scene.searxng.intercept = lambda request: slow if "pandas" in request.path else fast
@@ -157,17 +157,17 @@ def test_searches_that_end_in_another_order_replay_the_same(scene: Scene) -> Non
 
 def test_a_search_that_takes_too_long_replays_the_same(tmp_path: Path) -> None:
     with run_scene(tmp_path, "timeout_s = 0.5") as scene:
-        scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
-        scene.finds(Answer(headless=True, end=End.HANG))
+        scene.play(CHAT_SEARCHES, CHAT_ANSWERS)
+        scene.script_search(Answer(headless=True, end=End.HANG))
         outcome, capture = scene.run()
     assert outcome.tool_runs[0].result == "unavailable"
     assert_replays(capture)
 
 
 def test_a_key_that_a_search_service_repeats_goes_nowhere(scene: Scene) -> None:
-    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    scene.play(CHAT_SEARCHES, CHAT_ANSWERS)
     leaked = {"results": [{"url": "https://a.example/1", "title": f"key {SEARCH_KEY}", "content": f"is {SEARCH_KEY}"}]}
-    scene.finds(Answer(json.dumps(leaked).encode(), content_type="application/json"))
+    scene.script_search(Answer(json.dumps(leaked).encode(), content_type="application/json"))
     with scene.sdk.anthropic.messages.stream(**ask()) as events:
         message = events.get_final_message()
     outcome = scene.last_outcome()
@@ -181,8 +181,8 @@ def test_a_key_that_a_search_service_repeats_goes_nowhere(scene: Scene) -> None:
 
 
 def test_a_client_that_leaves_during_a_search_replays_the_same(scene: Scene) -> None:
-    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
-    scene.finds(Answer(headless=True, end=End.HANG))
+    scene.play(CHAT_SEARCHES, CHAT_ANSWERS)
+    scene.script_search(Answer(headless=True, end=End.HANG))
     with scene.sdk.anthropic.messages.stream(**ask()) as events:
         for event in events:
             if event.type == "content_block_start" and event.content_block.type == "server_tool_use":

@@ -41,7 +41,7 @@ class Scene:
     def settings(self, tools: str) -> str:
         return "\n".join(["[retry]\nattempts = 1", tools, provider_section("chat", self.upstream.url)])
 
-    def plays(self, *rounds: Answer) -> None:
+    def play(self, *rounds: Answer) -> None:
         self.upstream.requests.clear()
         self.upstream.answers = list(rounds)
 
@@ -80,7 +80,7 @@ def search(gateway: Running) -> object:
 
 
 def test_an_edit_of_other_sections_keeps_the_server_and_one_of_tools_closes_it(scene: Scene) -> None:
-    scene.plays(Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS), Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS))
+    scene.play(Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS), Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS))
     with running(scene.settings(scene.mcp), scene.directory) as gateway:
         assert search(gateway) == ["https://a.example/pandas"]
         process = scene.process()
@@ -90,13 +90,13 @@ def test_an_edit_of_other_sections_keeps_the_server_and_one_of_tools_closes_it(s
         assert is_alive(process)
         gateway.adopt(scene.settings('[tools.web_search]\nbackend = "searxng"\nendpoint = "http://127.0.0.1:9"\n'))
         wait_for(lambda: not is_alive(process))
-        scene.plays(Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS))
+        scene.play(Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS))
         assert search(gateway) == "unavailable"
 
 
 def test_a_server_of_an_old_configuration_lives_as_long_as_a_request_that_uses_it(scene: Scene) -> None:
     adopted = threading.Event()
-    scene.plays(Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS, gate=Gate(adopted)))
+    scene.play(Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS, gate=Gate(adopted)))
     with running(scene.settings(scene.mcp), scene.directory) as gateway:
         results: list[object] = []
         client = threading.Thread(target=lambda: results.append(search(gateway)))
@@ -113,7 +113,7 @@ def test_a_server_of_an_old_configuration_lives_as_long_as_a_request_that_uses_i
 
 
 def test_the_server_is_closed_when_the_gateway_stops(scene: Scene) -> None:
-    scene.plays(Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS))
+    scene.play(Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS))
     with running(scene.settings(scene.mcp), scene.directory) as gateway:
         search(gateway)
         process = scene.process()
@@ -124,7 +124,7 @@ def test_the_server_is_closed_when_the_gateway_stops(scene: Scene) -> None:
 def test_a_secret_that_cannot_be_read_is_a_warning_at_the_start_and_an_error_in_an_edit(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scene.plays(Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS))
+    scene.play(Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS))
     unreadable = '[tools.web_search]\nbackend = "brave"\napi_key = "env:NO_SUCH_KEY"\n'
     with running(scene.settings(unreadable), scene.directory) as gateway:
         assert "NO_SUCH_KEY" in caplog.text

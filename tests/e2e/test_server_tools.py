@@ -53,7 +53,7 @@ def outcomes(message: Message) -> list[object]:
 
 
 def test_a_stream_has_use_result_and_cited_text_in_one_message(scene: SearchScene) -> None:
-    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    scene.play(CHAT_SEARCHES, CHAT_ANSWERS)
     types, message = stream_reply(scene)
     assert types.count("message_start") == 1
     assert kinds(message) == ["text", "server_tool_use", "web_search_tool_result", "text", "text", "text"]
@@ -80,9 +80,9 @@ def test_a_stream_has_use_result_and_cited_text_in_one_message(scene: SearchScen
 
 
 def test_a_whole_reply_has_the_same_content_as_a_stream(scene: SearchScene) -> None:
-    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    scene.play(CHAT_SEARCHES, CHAT_ANSWERS)
     _, message = stream_reply(scene)
-    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    scene.play(CHAT_SEARCHES, CHAT_ANSWERS)
     whole = scene.sdk.anthropic.messages.create(**ask())
     assert isinstance(whole, Message)
     assert kinds(whole) == kinds(message)
@@ -91,7 +91,7 @@ def test_a_whole_reply_has_the_same_content_as_a_stream(scene: SearchScene) -> N
 
 
 def test_usage_is_summed_over_rounds_and_counts_the_search(scene: SearchScene) -> None:
-    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    scene.play(CHAT_SEARCHES, CHAT_ANSWERS)
     _, message = stream_reply(scene)
     assert (message.usage.input_tokens, message.usage.output_tokens) == (40, 12)
     assert message.usage.server_tool_use is not None
@@ -99,7 +99,7 @@ def test_usage_is_summed_over_rounds_and_counts_the_search(scene: SearchScene) -
 
 
 def test_the_next_round_repeats_the_reply_as_it_came_and_adds_the_results(scene: SearchScene) -> None:
-    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    scene.play(CHAT_SEARCHES, CHAT_ANSWERS)
     stream_reply(scene)
     first, second = scene.sent
     assert second["messages"][:1] == first["messages"]
@@ -111,7 +111,7 @@ def test_the_next_round_repeats_the_reply_as_it_came_and_adds_the_results(scene:
 
 
 def test_a_forced_search_is_forced_in_the_first_round_only(scene: SearchScene) -> None:
-    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    scene.play(CHAT_SEARCHES, CHAT_ANSWERS)
     stream_reply(scene, tool_choice={"type": "tool", "name": "web_search"})
     first, second = scene.sent
     assert first["tool_choice"] == {"type": "function", "function": {"name": "web_search"}}
@@ -121,20 +121,20 @@ def test_a_forced_search_is_forced_in_the_first_round_only(scene: SearchScene) -
 def test_a_function_of_the_client_with_the_same_name_is_never_taken_for_the_search(scene: SearchScene) -> None:
     own = {"name": "web_search", "input_schema": {"type": "object", "properties": {"q": {"type": "string"}}}}
     hosted = {**TOOL, "name": "search"}
-    scene.plays(chat_calls(("call_1", "web_search", '{"q": "x"}')))
+    scene.play(chat_calls(("call_1", "web_search", '{"q": "x"}')))
     _, message = stream_reply(scene, tools=[own, hosted])
     names = [tool["function"]["name"] for tool in scene.sent[0]["tools"]]
     assert names == ["web_search", "gateway_web_search"]
     assert kinds(message) == ["text", "tool_use"]
     assert scene.searxng.requests == []
-    scene.plays(chat_calls(("call_1", "gateway_web_search", '{"query": "x"}')), CHAT_ANSWERS)
+    scene.play(chat_calls(("call_1", "gateway_web_search", '{"query": "x"}')), CHAT_ANSWERS)
     _, message = stream_reply(scene, tools=[own, hosted])
     assert kinds(message)[:3] == ["text", "server_tool_use", "web_search_tool_result"]
 
 
 def test_two_searches_of_one_round_come_out_in_the_order_of_their_calls(scene: SearchScene) -> None:
     both = (("call_1", "web_search", '{"query": "first"}'), ("call_2", "web_search", '{"query": "second"}'))
-    scene.plays(chat_calls(*both), CHAT_ANSWERS)
+    scene.play(chat_calls(*both), CHAT_ANSWERS)
     _, message = stream_reply(scene)
     assert kinds(message)[1:5] == ["server_tool_use", "web_search_tool_result"] * 2
     queries = [block.input["query"] for block in message.content if isinstance(block, ServerToolUseBlock)]
@@ -145,14 +145,14 @@ def test_two_searches_of_one_round_come_out_in_the_order_of_their_calls(scene: S
 
 def test_a_search_beside_a_call_of_the_client_ends_the_turn_and_both_come_back_later(scene: SearchScene) -> None:
     both = (("call_1", "web_search", '{"query": "x"}'), ("call_2", "get_weather", '{"city": "Rome"}'))
-    scene.plays(chat_calls(*both))
+    scene.play(chat_calls(*both))
     _, message = stream_reply(scene, tools=[TOOL, WEATHER])
     assert kinds(message) == ["text", "server_tool_use", "web_search_tool_result", "tool_use"]
     assert message.stop_reason == "tool_use"
     assert message.usage.server_tool_use is not None
     assert message.usage.server_tool_use.web_search_requests == 1
     assert len(scene.upstream.calls) == 1
-    scene.plays(CHAT_ANSWERS)
+    scene.play(CHAT_ANSWERS)
     content = [block.model_dump(exclude_none=True) for block in message.content]
     result = {"type": "tool_result", "tool_use_id": content[-1]["id"], "content": "sunny"}
     history = [*ask()["messages"], {"role": "assistant", "content": content}, {"role": "user", "content": [result]}]
@@ -166,7 +166,7 @@ def test_a_search_beside_a_call_of_the_client_ends_the_turn_and_both_come_back_l
 
 def test_a_call_beyond_max_uses_is_an_error_result_and_the_next_round_has_no_search(scene: SearchScene) -> None:
     again = chat_calls(("call_2", "web_search", '{"query": "again"}'))
-    scene.plays(CHAT_SEARCHES, again, CHAT_ANSWERS)
+    scene.play(CHAT_SEARCHES, again, CHAT_ANSWERS)
     _, message = stream_reply(scene, tools=[{**TOOL, "max_uses": 1}])
     assert outcomes(message) == [["https://a.example/1", "https://b.example/2"], "max_uses_exceeded"]
     first, second, third = scene.sent
@@ -177,8 +177,8 @@ def test_a_call_beyond_max_uses_is_an_error_result_and_the_next_round_has_no_sea
 
 @pytest.mark.parametrize(("status", "code"), [(500, "unavailable"), (403, "unavailable"), (429, "too_many_requests")])
 def test_a_failure_of_the_search_service_is_a_result(scene: SearchScene, status: int, code: str) -> None:
-    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
-    scene.finds(Answer(b"{}", status=status, content_type="application/json"))
+    scene.play(CHAT_SEARCHES, CHAT_ANSWERS)
+    scene.script_search(Answer(b"{}", status=status, content_type="application/json"))
     _, message = stream_reply(scene)
     assert outcomes(message) == [code]
     assert message.stop_reason == "end_turn"
@@ -195,18 +195,18 @@ def test_a_failure_of_the_search_service_is_a_result(scene: SearchScene, status:
     ],
 )
 def test_a_bad_query_is_an_error_result_and_is_not_sent(scene: SearchScene, arguments: str, code: str) -> None:
-    scene.plays(chat_calls(("call_1", "web_search", arguments)), CHAT_ANSWERS)
+    scene.play(chat_calls(("call_1", "web_search", arguments)), CHAT_ANSWERS)
     _, message = stream_reply(scene)
     assert outcomes(message) == [code]
     assert scene.searxng.requests == []
 
 
 def test_a_reply_that_searches_comes_back_as_call_and_result(scene: SearchScene) -> None:
-    scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    scene.play(CHAT_SEARCHES, CHAT_ANSWERS)
     _, message = stream_reply(scene)
     content = [block.model_dump(exclude_none=True) for block in message.content]
     history = [*ask()["messages"], {"role": "assistant", "content": content}, {"role": "user", "content": "more"}]
-    scene.plays(CHAT_ANSWERS)
+    scene.play(CHAT_ANSWERS)
     stream_reply(scene, messages=history)
     _, call, result, rest, _ = scene.sent[0]["messages"]
     assert call["tool_calls"][0]["function"]["name"] == "web_search"
@@ -215,7 +215,7 @@ def test_a_reply_that_searches_comes_back_as_call_and_result(scene: SearchScene)
 
 
 def test_a_request_without_the_tool_passes_no_search_to_the_model(scene: SearchScene) -> None:
-    scene.plays(CHAT_ANSWERS)
+    scene.play(CHAT_ANSWERS)
     _, message = stream_reply(scene, tools=[WEATHER])
     assert [tool["function"]["name"] for tool in scene.sent[0]["tools"]] == ["get_weather"]
     assert kinds(message) == ["text"]

@@ -67,7 +67,7 @@ def annotation(start: int) -> JsonObject:
 
 
 def test_a_stream_has_one_chunk_of_annotations_before_the_finish_reason(chat: SearchScene) -> None:
-    chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    chat.play(CHAT_SEARCHES, CHAT_ANSWERS)
     events = chunks(chat)
     seen = deltas(events)
     assert "".join(delta.get("content") or "" for delta in seen) == TEXT
@@ -83,7 +83,7 @@ def test_a_stream_has_one_chunk_of_annotations_before_the_finish_reason(chat: Se
 
 
 def test_the_stream_helper_reads_text_and_annotations(chat: SearchScene) -> None:
-    chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    chat.play(CHAT_SEARCHES, CHAT_ANSWERS)
     with chat.sdk.openai.chat.completions.stream(**ask()) as stream:
         reply = stream.get_final_completion()
     assert reply.choices[0].message.content == TEXT
@@ -91,7 +91,7 @@ def test_the_stream_helper_reads_text_and_annotations(chat: SearchScene) -> None
 
 
 def test_a_whole_reply_has_annotations_in_its_message(chat: SearchScene) -> None:
-    chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    chat.play(CHAT_SEARCHES, CHAT_ANSWERS)
     reply = whole(chat)
     message = reply.choices[0].message
     assert message.content == TEXT
@@ -103,16 +103,16 @@ def test_a_whole_reply_has_annotations_in_its_message(chat: SearchScene) -> None
 
 
 def test_offsets_count_code_points(chat: SearchScene) -> None:
-    chat.plays(chat_calls(("call_1", "web_search", '{"query": "x"}'), text="🐼 é "), chat_text("🐼🐼 ", LINK, " 🐼"))
+    chat.play(chat_calls(("call_1", "web_search", '{"query": "x"}'), text="🐼 é "), chat_text("🐼🐼 ", LINK, " 🐼"))
     text = f"🐼 é 🐼🐼 {LINK} 🐼"
     [cited] = [delta for delta in deltas(chunks(chat)) if "annotations" in delta]
     assert cited["annotations"] == [annotation(text.index(LINK))]
-    chat.plays(chat_calls(("call_1", "web_search", '{"query": "x"}'), text="🐼 é "), chat_text("🐼🐼 ", LINK, " 🐼"))
+    chat.play(chat_calls(("call_1", "web_search", '{"query": "x"}'), text="🐼 é "), chat_text("🐼🐼 ", LINK, " 🐼"))
     assert [each.model_dump() for each in whole(chat).choices[0].message.annotations or []] == cited["annotations"]
 
 
 def test_the_request_is_translated_though_the_protocol_is_the_same(chat: SearchScene) -> None:
-    chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    chat.play(CHAT_SEARCHES, CHAT_ANSWERS)
     chunks(chat, tools=[WEATHER], web_search_options={"search_context_size": "low"})
     first, second = chat.sent
     assert "web_search_options" not in first
@@ -122,12 +122,12 @@ def test_the_request_is_translated_though_the_protocol_is_the_same(chat: SearchS
 
 def test_a_search_beside_a_call_of_the_client_shows_the_clients_call_alone(chat: SearchScene) -> None:
     both = (("call_1", "web_search", '{"query": "x"}'), ("call_2", "get_weather", '{"city": "Rome"}'))
-    chat.plays(chat_calls(*both))
+    chat.play(chat_calls(*both))
     reply = whole(chat, tools=[WEATHER])
     calls = [call.model_dump() for call in reply.choices[0].message.tool_calls or []]
     assert [(call["id"], call["function"]["name"]) for call in calls] == [("call_2", "get_weather")]
     assert reply.choices[0].finish_reason == "tool_calls"
-    chat.plays(chat_calls(*both))
+    chat.play(chat_calls(*both))
     events = chunks(chat, tools=[WEATHER])
     named = [call["function"].get("name") for delta in deltas(events) for call in delta.get("tool_calls", [])]
     assert [name for name in named if name] == ["get_weather"]
@@ -136,15 +136,15 @@ def test_a_search_beside_a_call_of_the_client_shows_the_clients_call_alone(chat:
 
 def test_a_search_that_the_gateway_runs_is_no_loss(chat: SearchScene) -> None:
     silent = chat_calls(("call_1", "web_search", '{"query": "pandas"}'), text="")
-    chat.plays(silent, CHAT_ANSWERS)
+    chat.play(silent, CHAT_ANSWERS)
     reply = post(chat.gateway.port, "/v1/chat/completions", json.dumps(ask()).encode(), "x-dragoman-explain: 1")
     headers = dict(reply.headers)
     assert (headers["x-dragoman-loss"], headers.get("x-dragoman-loss-detail", "[]")) == ("0", "[]")
 
 
 def test_a_search_that_fails_is_not_seen(chat: SearchScene) -> None:
-    chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
-    chat.finds(Answer(b"{}", status=500, content_type=JSON))
+    chat.play(CHAT_SEARCHES, CHAT_ANSWERS)
+    chat.script_search(Answer(b"{}", status=500, content_type=JSON))
     reply = whole(chat)
     assert reply.choices[0].message.content == TEXT
     assert not reply.choices[0].message.annotations
@@ -152,7 +152,7 @@ def test_a_search_that_fails_is_not_seen(chat: SearchScene) -> None:
 
 
 def test_without_a_backend_the_bytes_pass(without: SearchScene) -> None:
-    without.plays(CHAT_ANSWERS)
+    without.play(CHAT_ANSWERS)
     body = json.dumps(ask(stream=True, web_search_options={"search_context_size": "low"})).encode()
     reply = post(without.gateway.port, "/v1/chat/completions", body)
     assert without.upstream.calls[0].body == body.replace(b'"up/m"', b'"m"')
@@ -160,7 +160,7 @@ def test_without_a_backend_the_bytes_pass(without: SearchScene) -> None:
 
 
 def test_a_request_without_search_passes_where_a_backend_is_configured(chat: SearchScene) -> None:
-    chat.plays(CHAT_ANSWERS)
+    chat.play(CHAT_ANSWERS)
     body = json.dumps({"model": "up/m", "messages": [USER], "stream": True}).encode()
     reply = post(chat.gateway.port, "/v1/chat/completions", body)
     assert chat.upstream.calls[0].body == body.replace(b'"up/m"', b'"m"')
@@ -182,7 +182,7 @@ def test_a_messages_upstream_with_the_tool_searches_itself(tmp_path_factory: pyt
         {"type": "text", "text": "So it is.", "citations": [cited]},
     ]
     with search_scene(tmp_path_factory.mktemp("native"), "messages") as scene:
-        scene.plays(message(blocks, "end_turn"))
+        scene.play(message(blocks, "end_turn"))
         seen = deltas(chunks(scene))
         assert scene.searxng.requests == []
         assert scene.sent[0]["tools"][0]["type"].startswith("web_search_")

@@ -51,8 +51,8 @@ class FetchScene:
     search: SearchScene
     tavily: FakeUpstream
 
-    def plays(self, *rounds: bytes) -> None:
-        self.search.plays(*rounds)
+    def play(self, *rounds: bytes) -> None:
+        self.search.play(*rounds)
         self.tavily.requests.clear()
 
 
@@ -101,7 +101,7 @@ def document_of(reply: Message) -> DocumentBlock:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_fetched_page_is_a_document(scene: FetchScene, stream: bool) -> None:
-    scene.plays(fetches(URL), ANSWERS)
+    scene.play(fetches(URL), ANSWERS)
     reply = stream_reply(scene.search) if stream else scene.search.sdk.anthropic.messages.create(**ask())
     assert isinstance(reply, Message)
     assert [block.type for block in reply.content][:2] == ["server_tool_use", "web_fetch_tool_result"]
@@ -122,7 +122,7 @@ def test_a_fetched_page_is_a_document(scene: FetchScene, stream: bool) -> None:
 
 
 def test_the_model_reads_the_page_and_its_links_are_citations(scene: FetchScene) -> None:
-    scene.plays(fetches(URL), ANSWERS)
+    scene.play(fetches(URL), ANSWERS)
     reply = stream_reply(scene.search)
     found = scene.search.sent[1]["messages"][2]["content"]
     assert found.startswith(f"# Pandas\nURL: {URL}\n\nPandas eat bamboo.")
@@ -143,21 +143,21 @@ def test_the_model_reads_the_page_and_its_links_are_citations(scene: FetchScene)
 
 
 def test_a_client_that_wants_no_citations_of_pages_gets_none(scene: FetchScene) -> None:
-    scene.plays(fetches(URL), ANSWERS)
+    scene.play(fetches(URL), ANSWERS)
     reply = stream_reply(scene.search, tools=[{**FETCH, "citations": {"enabled": False}}])
     assert cited_blocks(reply) == []
     assert document_of(reply).citations == CitationsConfig(enabled=False)
 
 
 def test_documents_of_the_request_and_earlier_pages_come_first_in_the_numbering(scene: FetchScene) -> None:
-    scene.plays(fetches(URL), ANSWERS)
+    scene.play(fetches(URL), ANSWERS)
     first = stream_reply(scene.search)
     document = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": f"Read {OTHER}."}}
     history: list[JsonObject] = [
         {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in first.content]},
         {"role": "user", "content": [document, {"type": "text", "text": "And this?"}]},
     ]
-    scene.plays(fetches(OTHER), chat_text(f"[it]({OTHER}), unlike [the page]({URL})"))
+    scene.play(fetches(OTHER), chat_text(f"[it]({OTHER}), unlike [the page]({URL})"))
     reply = stream_reply(scene.search, *history)
     numbers = [
         citation.model_dump()["document_index"] for block in cited_blocks(reply) for citation in _list_citations(block)
@@ -194,7 +194,7 @@ def make_references(kind: str, *names: str) -> JsonObject:
 def test_the_client_chooses_what_may_name_a_page(
     scene: FetchScene, url: str, sources: JsonObject, outcome: str
 ) -> None:
-    scene.plays(fetches(url), ANSWERS)
+    scene.play(fetches(url), ANSWERS)
     tool = {**FETCH, "type": "web_fetch_20260318", "url_sources": sources, "allowed_callers": ["direct"]}
     reply = stream_reply(scene.search, *READ, tools=[tool, READ_TOOL])
     assert outcomes(reply) == [outcome]
@@ -204,7 +204,7 @@ def test_the_client_chooses_what_may_name_a_page(
 def test_the_client_chooses_whether_a_search_may_name_a_page(
     scene: FetchScene, allowed: JsonObject, outcome: str
 ) -> None:
-    scene.plays(CHAT_SEARCHES, fetches(URL), ANSWERS)
+    scene.play(CHAT_SEARCHES, fetches(URL), ANSWERS)
     tool = {**FETCH, "url_sources": {"server_tool_results": allowed}}
     reply = stream_reply(scene.search, messages=[{"role": "user", "content": "pandas?"}], tools=[SEARCH, tool])
     assert outcomes(reply) == [outcome]
@@ -216,20 +216,20 @@ def test_url_sources_are_followed_and_those_of_another_kind_are_noted(scene: Fet
 
 
 def test_a_source_of_unknown_kind_is_refused(scene: FetchScene) -> None:
-    scene.plays(ANSWERS)
+    scene.play(ANSWERS)
     with pytest.raises(BadRequestError, match=r"tools/0/url_sources/user_input/type must be one of all, none"):
         stream_reply(scene.search, tools=[{**FETCH, "url_sources": {"user_input": {"type": "some"}}}])
 
 
 def losses(scene: FetchScene, sources: JsonObject) -> list[str]:
-    scene.plays(ANSWERS)
+    scene.play(ANSWERS)
     body = json.dumps(ask(tools=[{**FETCH, "url_sources": sources}])).encode()
     reply = post(scene.search.gateway.port, "/v1/messages", body, "x-dragoman-explain: 1")
     return [loss["path"] for loss in json.loads(dict(reply.headers).get("x-dragoman-loss-detail", "[]"))]
 
 
 def test_max_content_tokens_cuts_the_page(scene: FetchScene) -> None:
-    scene.plays(fetches(URL), ANSWERS)
+    scene.play(fetches(URL), ANSWERS)
     reply = stream_reply(scene.search, tools=[{**FETCH, "max_content_tokens": 10}])
     result = reply.content[1]
     assert isinstance(result, WebFetchToolResultBlock)
@@ -239,13 +239,13 @@ def test_max_content_tokens_cuts_the_page(scene: FetchScene) -> None:
 
 
 def test_an_address_that_the_conversation_does_not_name_is_not_fetched(scene: FetchScene) -> None:
-    scene.plays(fetches("https://invented.example/"), ANSWERS)
+    scene.play(fetches("https://invented.example/"), ANSWERS)
     assert outcomes(stream_reply(scene.search)) == ["url_not_in_prior_context"]
     assert scene.tavily.requests == []
 
 
 def test_an_address_of_a_search_result_is_fetched(scene: FetchScene) -> None:
-    scene.plays(CHAT_SEARCHES, fetches("https://b.example/2", "call_2"), ANSWERS)
+    scene.play(CHAT_SEARCHES, fetches("https://b.example/2", "call_2"), ANSWERS)
     reply = stream_reply(scene.search, tools=[SEARCH, FETCH])
     assert outcomes(reply) == ["https://b.example/2"]
     assert reply.usage.server_tool_use is not None
@@ -255,22 +255,22 @@ def test_an_address_of_a_search_result_is_fetched(scene: FetchScene) -> None:
 
 @pytest.mark.parametrize("lists", [{"allowed_domains": ["b.example"]}, {"blocked_domains": ["a.example"]}])
 def test_domain_lists_are_followed(scene: FetchScene, lists: JsonObject) -> None:
-    scene.plays(fetches(URL), ANSWERS)
+    scene.play(fetches(URL), ANSWERS)
     assert outcomes(stream_reply(scene.search, tools=[{**FETCH, **lists}])) == ["url_not_allowed"]
     assert scene.tavily.requests == []
 
 
 def test_a_second_fetch_beyond_max_uses_is_an_error_result(scene: FetchScene) -> None:
-    scene.plays(fetches(URL), fetches(URL, "call_2"), ANSWERS)
+    scene.play(fetches(URL), fetches(URL, "call_2"), ANSWERS)
     reply = stream_reply(scene.search, tools=[{**FETCH, "max_uses": 1}])
     assert outcomes(reply) == [URL, "max_uses_exceeded"]
     assert not scene.search.sent[2].get("tools")
 
 
 def test_a_fetched_page_of_the_history_is_call_and_result(scene: FetchScene) -> None:
-    scene.plays(fetches(URL), ANSWERS)
+    scene.play(fetches(URL), ANSWERS)
     content = [block.model_dump(exclude_unset=True) for block in stream_reply(scene.search).content]
-    scene.plays(ANSWERS)
+    scene.play(ANSWERS)
     stream_reply(scene.search, {"role": "assistant", "content": content}, {"role": "user", "content": "more"})
     _, call, result, message, _ = scene.search.sent[0]["messages"]
     assert call["tool_calls"][0]["function"] == {
@@ -284,10 +284,10 @@ def test_a_fetched_page_of_the_history_is_call_and_result(scene: FetchScene) -> 
 def test_the_vendor_gets_a_fetched_page_in_its_own_shape(
     scene: FetchScene, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    scene.plays(fetches(URL), ANSWERS)
+    scene.play(fetches(URL), ANSWERS)
     content = [block.model_dump(exclude_unset=True) for block in stream_reply(scene.search).content]
     with search_scene(tmp_path_factory.mktemp("native"), "messages") as native:
-        native.plays(message([{"type": "text", "text": "Fine."}], "end_turn"))
+        native.play(message([{"type": "text", "text": "Fine."}], "end_turn"))
         stream_reply(native, {"role": "assistant", "content": content}, {"role": "user", "content": "more"})
         [request] = native.upstream.calls
         assert b"dgm1." not in request.body

@@ -91,7 +91,7 @@ def sources_of(metadata: types.GroundingMetadata) -> list[tuple[str | None, str 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_search_is_grounding_metadata_on_the_last_chunk(scene: SearchScene, stream: bool) -> None:
-    scene.plays(CHAT_SEARCHES, ANSWERS)
+    scene.play(CHAT_SEARCHES, ANSWERS)
     reply = reply_of(scene, stream=stream)
     text = "Let me look. 🐼 See [One](https://a.example/1) and [x](https://no.example/)."
     assert text_of(reply) == text
@@ -109,7 +109,7 @@ def test_a_search_is_grounding_metadata_on_the_last_chunk(scene: SearchScene, st
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_what_later_rounds_read_is_counted_as_the_prompt_of_tool_use(scene: SearchScene, stream: bool) -> None:
-    scene.plays(CHAT_SEARCHES, ANSWERS)
+    scene.play(CHAT_SEARCHES, ANSWERS)
     usage = reply_of(scene, stream=stream, id=f"counted-{stream}")[-1].usage_metadata
     assert usage is not None
     assert (usage.prompt_token_count, usage.tool_use_prompt_token_count) == (10, 30)
@@ -120,7 +120,7 @@ def test_what_later_rounds_read_is_counted_as_the_prompt_of_tool_use(scene: Sear
 
 
 def test_the_search_is_offered_as_a_function_and_is_no_loss(scene: SearchScene) -> None:
-    scene.plays(CHAT_SEARCHES, ANSWERS)
+    scene.play(CHAT_SEARCHES, ANSWERS)
     body = {"contents": [{"parts": [{"text": "pandas?"}]}], "tools": [{"googleSearch": {}}]}
     reply = post(scene.gateway.port, "/v1beta/models/up%2Fm:generateContent", json.dumps(body).encode())
     assert dict(reply.headers)["x-dragoman-loss"] == "0"
@@ -131,7 +131,7 @@ def test_the_search_is_offered_as_a_function_and_is_no_loss(scene: SearchScene) 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_page_is_url_context_metadata_and_a_source(scene: SearchScene, stream: bool) -> None:
     call = chat_calls(("call_1", "web_fetch", json.dumps({"url": URL})), text="")
-    scene.plays(call, chat_text(f"See [it]({URL})."))
+    scene.play(call, chat_text(f"See [it]({URL})."))
     reply = reply_of(scene, stream=stream, tool="urlContext", text=f"Read {URL}")
     last = _candidate(reply[-1])
     assert last.url_context_metadata is not None
@@ -144,7 +144,7 @@ def test_a_page_is_url_context_metadata_and_a_source(scene: SearchScene, stream:
 
 
 def test_a_page_is_a_source_even_if_it_is_not_cited(scene: SearchScene) -> None:
-    scene.plays(chat_calls(("call_1", "web_fetch", json.dumps({"url": URL})), text=""), chat_text("Done."))
+    scene.play(chat_calls(("call_1", "web_fetch", json.dumps({"url": URL})), text=""), chat_text("Done."))
     metadata = grounding_of(reply_of(scene, stream=True, tool="urlContext", text=f"Read {URL}"))
     assert sources_of(metadata) == [(URL, "Pandas")]
     assert not metadata.grounding_supports
@@ -152,7 +152,7 @@ def test_a_page_is_a_source_even_if_it_is_not_cited(scene: SearchScene) -> None:
 
 def test_a_page_that_is_not_fetched_is_an_error_in_the_metadata(scene: SearchScene) -> None:
     call = chat_calls(("call_1", "web_fetch", json.dumps({"url": "https://invented.example/"})), text="")
-    scene.plays(call, chat_text("No."))
+    scene.play(call, chat_text("No."))
     last = _candidate(reply_of(scene, stream=True, tool="urlContext")[-1])
     assert last.url_context_metadata is not None
     [page] = last.url_context_metadata.url_metadata or []
@@ -160,8 +160,8 @@ def test_a_page_that_is_not_fetched_is_an_error_in_the_metadata(scene: SearchSce
 
 
 def test_a_search_that_fails_leaves_a_reply_without_sources(scene: SearchScene) -> None:
-    scene.plays(CHAT_SEARCHES, ANSWERS)
-    scene.finds(Answer(b"{}", 500, JSON))
+    scene.play(CHAT_SEARCHES, ANSWERS)
+    scene.script_search(Answer(b"{}", 500, JSON))
     reply = reply_of(scene, stream=True)
     assert _candidate(reply[-1]).finish_reason is types.FinishReason.STOP
     assert sources_of(grounding_of(reply)) == []
@@ -170,9 +170,9 @@ def test_a_search_that_fails_leaves_a_reply_without_sources(scene: SearchScene) 
 
 def test_an_empty_chunk_keeps_the_stream_alive_while_a_search_runs(tmp_path: Path) -> None:
     with search_scene(tmp_path, "chat", settings="[server]\nkeep_alive_s = 0.1") as scene:
-        scene.plays(CHAT_SEARCHES, ANSWERS)
+        scene.play(CHAT_SEARCHES, ANSWERS)
         kept_alive = threading.Event()
-        scene.finds(Answer(json.dumps(FOUND).encode(), content_type=JSON, gate=Gate(kept_alive)))
+        scene.script_search(Answer(json.dumps(FOUND).encode(), content_type=JSON, gate=Gate(kept_alive)))
         reply: Reply = []
         for chunk in stream_of(scene):
             reply.append(chunk)
@@ -185,7 +185,7 @@ def test_an_empty_chunk_keeps_the_stream_alive_while_a_search_runs(tmp_path: Pat
 def test_gemini_clis_search_over_kiro_has_text_and_sources(tmp_path: Path, stream: bool) -> None:
     with kiro_rigged(tmp_path) as rig:
         rig.fake.found = KIRO_FOUND
-        rig.plays(KIRO_SEARCHES, KIRO_ANSWERS)
+        rig.play(KIRO_SEARCHES, KIRO_ANSWERS)
         body = {"contents": [{"role": "user", "parts": [{"text": "pandas"}]}], "tools": [{"googleSearch": {}}]}
         verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
         path = f"/v1beta/models/{MODEL.replace('/', '%2F')}:{verb}"
@@ -204,7 +204,7 @@ def test_gemini_clis_search_over_kiro_has_text_and_sources(tmp_path: Path, strea
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_reply_that_anthropic_pauses_continues(tmp_path: Path, stream: bool) -> None:
     with search_scene(tmp_path, "messages", searches=False) as native:
-        native.plays(message(FIRST, "pause_turn", 10, 5), message(LAST, "end_turn", 30, 7))
+        native.play(message(FIRST, "pause_turn", 10, 5), message(LAST, "end_turn", 30, 7))
         reply = reply_of(native, stream=stream)
         assert len(native.upstream.calls) == 2
     assert text_of(reply) == "Look: one, two."
@@ -217,7 +217,7 @@ def test_the_history_of_a_gemini_client_holds_no_trace_of_a_search(scene: Search
     chat = google_client(scene.gateway.url, KEY).chats.create(
         model="up/m", config=types.GenerateContentConfig(tools=[types.Tool(google_search=types.GoogleSearch())])
     )
-    scene.plays(CHAT_SEARCHES, ANSWERS, chat_text("More."))
+    scene.play(CHAT_SEARCHES, ANSWERS, chat_text("More."))
     list(chat.send_message_stream("pandas?"))
     assert text_of(list(chat.send_message_stream("and?"))) == "More."
     roles = [turn["role"] for turn in scene.sent[-1]["messages"]]
@@ -226,7 +226,7 @@ def test_the_history_of_a_gemini_client_holds_no_trace_of_a_search(scene: Search
 
 def test_a_function_of_the_client_beside_the_search_ends_the_reply(scene: SearchScene) -> None:
     weather = ("call_2", "get_weather", '{"city": "Rome"}')
-    scene.plays(chat_calls(("call_1", "web_search", '{"query": "pandas"}'), weather))
+    scene.play(chat_calls(("call_1", "web_search", '{"query": "pandas"}'), weather))
     declared: JsonObject = {"name": "get_weather", "parameters": {"type": "OBJECT"}}
     body = {
         "contents": [{"parts": [{"text": "pandas?"}]}],

@@ -62,7 +62,7 @@ def list_offered(request: JsonObject) -> list[str]:
 def test_googles_own_search_is_used_where_it_works(
     scene: SearchScene, model: str, tools: list[JsonObject], sent: list[str]
 ) -> None:
-    scene.plays(ANSWERS)
+    scene.play(ANSWERS)
     reply_of(scene, model, *tools)
     assert list_offered(scene.sent[0]) == sent
     assert scene.searxng.requests == []
@@ -72,7 +72,7 @@ def test_googles_own_search_is_used_where_it_works(
 def test_beside_functions_the_gateway_searches_for_a_model_that_cannot(
     scene: SearchScene, directory: Path, also: list[JsonObject]
 ) -> None:
-    scene.plays(SEARCHES, ANSWERS)
+    scene.play(SEARCHES, ANSWERS)
     reply = reply_of(scene, "gemini-2.5-flash", SEARCH, WEATHER, *also)
     assert list_offered(scene.sent[0]) == sorted(["get_weather", "web_search", *(tool["name"] for tool in also)])
     assert outcomes(reply) == [["https://a.example/1", "https://b.example/2"]]
@@ -88,7 +88,7 @@ def test_beside_functions_the_gateway_searches_for_a_model_that_cannot(
 
 def test_without_a_service_a_search_beside_functions_is_a_loss(tmp_path: Path) -> None:
     with search_scene(tmp_path, "gemini", searches=False) as scene:
-        scene.plays(ANSWERS)
+        scene.play(ANSWERS)
         reply_of(scene, "gemini-2.5-flash", SEARCH, WEATHER)
         assert list_offered(scene.sent[0]) == ["get_weather"]
         assert scene.gateway.outcome(scene.sdk.headers["x-request-id"]).losses > 0

@@ -97,7 +97,7 @@ def user_turns(request: ReceivedRequest) -> list[JsonObject]:
 
 
 def test_the_accounts_own_search_is_used_without_configuration(rig: KiroRig) -> None:
-    rig.plays(SEARCHES, ANSWERS)
+    rig.play(SEARCHES, ANSWERS)
     reply = stream_reply(rig, tool_choice={"type": "tool", "name": "web_search"})
     assert [block.type for block in reply.content] == [
         "text",
@@ -131,13 +131,13 @@ def test_the_model_reads_kiros_own_text_about_the_search(tmp_path: Path) -> None
     with kiro_rigged(tmp_path) as rig:
         rig.fake.found = FOUND
         own = (SEARCH_TOOL["description"], "The search query to execute")
-        rig.plays(SEARCHES, ANSWERS)
+        rig.play(SEARCHES, ANSWERS)
         stream_reply(rig)
         assert own not in [
             read_declared(request) for request in rig.fake.chats
         ]  # an account without search costs no request
         assert len(operations(rig)) == 1
-        rig.plays(SEARCHES, ANSWERS, SEARCHES, ANSWERS)
+        rig.play(SEARCHES, ANSWERS, SEARCHES, ANSWERS)
         stream_reply(rig)
         stream_reply(rig)
         assert {read_declared(request) for request in rig.fake.chats} == {own}
@@ -150,7 +150,7 @@ def test_a_capture_replays_with_kiros_text_and_its_results(tmp_path: Path) -> No
     settings = f'[debug]\ncapture = "all"\ndirectory = "{tmp_path}/captures"'
     with kiro_rigged(tmp_path, settings=settings) as rig:
         rig.fake.found = FOUND
-        rig.plays(SEARCHES, ANSWERS, SEARCHES, ANSWERS)
+        rig.play(SEARCHES, ANSWERS, SEARCHES, ANSWERS)
         stream_reply(rig)
         wait_for_capture(tmp_path / "captures", 1)
         stream_reply(rig)
@@ -173,7 +173,7 @@ def wait_for_capture(directory: Path, number: int) -> Capture:
 def test_without_such_a_text_the_gateways_own_is_declared(tmp_path: Path, tools: list[JsonObject]) -> None:
     with kiro_rigged(tmp_path) as rig:
         rig.fake.found, rig.fake.tools = FOUND, tools
-        rig.plays(SEARCHES, ANSWERS, ANSWERS)
+        rig.play(SEARCHES, ANSWERS, ANSWERS)
         for _ in range(2):
             assert stream_reply(rig).stop_reason == "end_turn"
         assert [request.json["method"] for request in operations(rig)] == ["tools/call", "tools/list"]
@@ -181,7 +181,7 @@ def test_without_such_a_text_the_gateways_own_is_declared(tmp_path: Path, tools:
 
 
 def test_the_models_query_is_searched_and_not_the_users_sentence(rig: KiroRig) -> None:
-    rig.plays(SEARCHES, ANSWERS)
+    rig.play(SEARCHES, ANSWERS)
     stream_reply(rig)
     [request] = searches(rig)
     assert request.path == "/"
@@ -192,7 +192,7 @@ def test_the_models_query_is_searched_and_not_the_users_sentence(rig: KiroRig) -
 
 
 def test_the_result_goes_back_to_the_model_under_its_call(rig: KiroRig) -> None:
-    rig.plays(SEARCHES, ANSWERS)
+    rig.play(SEARCHES, ANSWERS)
     stream_reply(rig)
     first, second = rig.fake.chats
     offered = user_turns(first)[-1]["userInputMessageContext"]["tools"]
@@ -208,7 +208,7 @@ def test_the_result_goes_back_to_the_model_under_its_call(rig: KiroRig) -> None:
 
 
 def test_a_host_without_the_operation_gets_the_request_at_its_path(rig: KiroRig) -> None:
-    rig.plays(SEARCHES, ANSWERS)
+    rig.play(SEARCHES, ANSWERS)
     rig.fake.has_operations = False
     reply = stream_reply(rig)
     assert [block.type for block in reply.content][1:3] == ["server_tool_use", "web_search_tool_result"]
@@ -220,7 +220,7 @@ def test_a_host_without_the_operation_gets_the_request_at_its_path(rig: KiroRig)
 
 
 def test_an_expired_token_is_renewed_once(rig: KiroRig) -> None:
-    rig.plays(SEARCHES, ANSWERS)
+    rig.play(SEARCHES, ANSWERS)
     rig.fake.before["/invokeMCP"] = rig.fake.access.clear  # all are revoked before the first search
     rig.fake.before["/refreshToken"] = lambda: rig.fake.before.pop("/invokeMCP")
     try:
@@ -236,7 +236,7 @@ def test_an_expired_token_is_renewed_once(rig: KiroRig) -> None:
 
 
 def test_a_token_that_stays_rejected_is_an_error_result(rig: KiroRig) -> None:
-    rig.plays(SEARCHES, ANSWERS)
+    rig.play(SEARCHES, ANSWERS)
     invalid = refusal(403, "The bearer token included in the request is invalid.", kind="AccessDeniedException")
     rig.fake.script("/invokeMCP", invalid, invalid)
     reply = stream_reply(rig)
@@ -266,7 +266,7 @@ def result_of(text: str, *, is_error: bool = False) -> JsonObject:
     ids=["id", "-32602", "-32603", "429", "500", "html"],
 )
 def test_a_failed_operation_is_an_error_result(rig: KiroRig, answer: Answer, code: str) -> None:
-    rig.plays(SEARCHES, ANSWERS)
+    rig.play(SEARCHES, ANSWERS)
     rig.fake.script("/invokeMCP", answer)
     reply = stream_reply(rig)
     assert error_code(reply) == code
@@ -287,7 +287,7 @@ def test_an_error_inside_the_result_is_never_taken_for_no_results(rig: KiroRig, 
             return None
         return json_answer({"jsonrpc": "2.0", "id": request.json["id"], "result": inner})
 
-    rig.plays(SEARCHES, ANSWERS)
+    rig.play(SEARCHES, ANSWERS)
     rig.fake.intercept = answer
     try:
         assert error_code(stream_reply(rig)) == "unavailable"
@@ -296,7 +296,7 @@ def test_an_error_inside_the_result_is_never_taken_for_no_results(rig: KiroRig, 
 
 
 def test_a_search_that_finds_nothing_is_an_empty_list(rig: KiroRig) -> None:
-    rig.plays(SEARCHES, ANSWERS)
+    rig.play(SEARCHES, ANSWERS)
     rig.fake.found = {**FOUND, "results": [], "totalResults": 0}
     reply = stream_reply(rig)
     result = reply.content[2]
@@ -306,7 +306,7 @@ def test_a_search_that_finds_nothing_is_an_empty_list(rig: KiroRig) -> None:
 
 def test_thinking_and_its_signature_reach_the_next_round_unchanged(rig: KiroRig) -> None:
     thought = event("reasoningContentEvent", {"text": "Hm, pandas.", "signature": "sig-1"})
-    rig.plays(
+    rig.play(
         make_framed(
             thought,
             tool("tooluse_1", "web_search", input='{"query": "pandas"}', stop=True),
@@ -323,7 +323,7 @@ def test_thinking_and_its_signature_reach_the_next_round_unchanged(rig: KiroRig)
 
 
 def test_a_chat_client_gets_annotations(rig: KiroRig) -> None:
-    rig.plays(SEARCHES, ANSWERS)
+    rig.play(SEARCHES, ANSWERS)
     user = {"role": "user", "content": "pandas?"}
     request: JsonObject = {"model": MODEL, "messages": [user], "web_search_options": {}}
     reply = rig.sdk.openai.chat.completions.create(**request)
@@ -334,7 +334,7 @@ def test_a_chat_client_gets_annotations(rig: KiroRig) -> None:
 
 
 def test_text_flows_before_the_search_has_returned(rig: KiroRig) -> None:
-    rig.plays(SEARCHES, ANSWERS)
+    rig.play(SEARCHES, ANSWERS)
     shown = threading.Event()
     answer = json_answer({"jsonrpc": "2.0", "id": "x", "result": {}})
     rig.fake.script("/invokeMCP", replace(answer, gate=Gate(shown)))
@@ -352,9 +352,9 @@ def test_text_flows_before_the_search_has_returned(rig: KiroRig) -> None:
 
 
 def test_a_search_of_the_history_is_declared_though_it_is_not_offered_again(rig: KiroRig) -> None:
-    rig.plays(SEARCHES, ANSWERS)
+    rig.play(SEARCHES, ANSWERS)
     content = [block.model_dump(exclude_unset=True) for block in stream_reply(rig).content]
-    rig.plays(ANSWERS)
+    rig.play(ANSWERS)
     history = [*ask()["messages"], {"role": "assistant", "content": content}, {"role": "user", "content": "more"}]
     stream_reply(rig, messages=history, tools=[])
     [request] = rig.fake.chats

@@ -67,7 +67,7 @@ def content_of(reply: Message) -> JsonObject:
 
 
 def test_results_and_citations_carry_tokens_and_never_null_titles(chat: SearchScene) -> None:
-    chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    chat.play(CHAT_SEARCHES, CHAT_ANSWERS)
     reply = stream_reply(chat)
     [result] = [block for block in reply.content if isinstance(block, WebSearchToolResultBlock)]
     assert isinstance(result.content, list)
@@ -84,19 +84,19 @@ def test_results_and_citations_carry_tokens_and_never_null_titles(chat: SearchSc
 
 
 def test_a_search_that_the_gateway_runs_is_no_loss(chat: SearchScene) -> None:
-    chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    chat.play(CHAT_SEARCHES, CHAT_ANSWERS)
     assert losses(chat) == []
 
 
 @pytest.mark.parametrize("version", ["web_search_20250305", "web_search_20260209", "web_search_20260318"])
 def test_every_version_of_web_search_is_run(chat: SearchScene, version: str) -> None:
-    chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    chat.play(CHAT_SEARCHES, CHAT_ANSWERS)
     reply = stream_reply(chat, tools=[{**TOOL, "type": version, "allowed_callers": ["direct"]}])
     assert [block.type for block in reply.content][1:3] == ["server_tool_use", "web_search_tool_result"]
 
 
 def test_two_versions_of_one_tool_are_offered_once(chat: SearchScene) -> None:
-    chat.plays(CHAT_ANSWERS)
+    chat.play(CHAT_ANSWERS)
     stream_reply(chat, tools=[{**TOOL, "type": "web_search_20260209"}, TOOL])
     assert [tool["function"]["name"] for tool in chat.sent[0]["tools"]] == ["web_search"]
 
@@ -105,7 +105,7 @@ def test_two_versions_of_one_tool_are_offered_once(chat: SearchScene) -> None:
     "version", ["web_fetch_20250910", "web_fetch_20260209", "web_fetch_20260309", "web_fetch_20260318"]
 )
 def test_every_version_of_web_fetch_is_offered(chat: SearchScene, version: str) -> None:
-    chat.plays(CHAT_ANSWERS)
+    chat.play(CHAT_ANSWERS)
     stream_reply(chat, tools=[{**FETCH, "type": version, "max_uses": 2, "allowed_domains": ["a.example"]}])
     [tool] = chat.sent[0]["tools"]
     assert tool["function"]["name"] == "web_fetch"
@@ -125,12 +125,12 @@ def test_every_version_of_web_fetch_is_offered(chat: SearchScene, version: str) 
     ],
 )
 def test_what_the_gateway_cannot_do_is_approximated(chat: SearchScene, tool: JsonObject, path: str) -> None:
-    chat.plays(CHAT_ANSWERS)
+    chat.play(CHAT_ANSWERS)
     assert losses(chat, tools=[tool]) == [(path, "approximated")]
 
 
 def test_callers_other_than_the_model_are_approximated(chat: SearchScene) -> None:
-    chat.plays(CHAT_ANSWERS)
+    chat.play(CHAT_ANSWERS)
     tool = {**TOOL, "type": "web_search_20260209", "allowed_callers": ["direct", "code_execution_20250825"]}
     assert losses(chat, tools=[tool]) == [
         ("/tools/0/allowed_callers", "approximated"),
@@ -140,7 +140,7 @@ def test_callers_other_than_the_model_are_approximated(chat: SearchScene) -> Non
 
 @pytest.mark.parametrize("tool", [TOOL, FETCH])
 def test_allowed_and_blocked_domains_together_are_refused(chat: SearchScene, tool: JsonObject) -> None:
-    chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    chat.play(CHAT_SEARCHES, CHAT_ANSWERS)
     both = {**tool, "allowed_domains": ["a.example"], "blocked_domains": ["b.example"]}
     with pytest.raises(BadRequestError) as refused:
         stream_reply(chat, tools=[both])
@@ -149,7 +149,7 @@ def test_allowed_and_blocked_domains_together_are_refused(chat: SearchScene, too
 
 
 def test_domain_lists_filter_what_is_shown(chat: SearchScene) -> None:
-    chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    chat.play(CHAT_SEARCHES, CHAT_ANSWERS)
     reply = stream_reply(chat, tools=[{**TOOL, "blocked_domains": ["a.example"]}])
     [result] = [block for block in reply.content if isinstance(block, WebSearchToolResultBlock)]
     assert isinstance(result.content, list)
@@ -161,9 +161,9 @@ def test_domain_lists_filter_what_is_shown(chat: SearchScene) -> None:
 
 
 def test_our_own_search_reaches_the_vendor_as_text_without_a_token(chat: SearchScene, native: SearchScene) -> None:
-    chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    chat.play(CHAT_SEARCHES, CHAT_ANSWERS)
     history = content_of(stream_reply(chat))
-    native.plays(PLAIN)
+    native.play(PLAIN)
     stream_reply(native, history, {"role": "user", "content": "more"})
     [request] = native.upstream.calls
     assert b"dgm1." not in request.body
@@ -176,15 +176,15 @@ def test_our_own_search_reaches_the_vendor_as_text_without_a_token(chat: SearchS
 
 
 def test_our_own_search_sent_to_the_vendor_is_in_the_ledger(chat: SearchScene, native: SearchScene) -> None:
-    chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    chat.play(CHAT_SEARCHES, CHAT_ANSWERS)
     history = content_of(stream_reply(chat))
-    native.plays(PLAIN)
+    native.play(PLAIN)
     noted = losses(native, messages=[USER, history, {"role": "user", "content": "more"}])
     assert noted == [("/messages/1/content/1", "approximated"), ("/messages/1/content/4/citations", "dropped")]
 
 
 def test_the_vendors_own_search_passes_byte_for_byte(native: SearchScene) -> None:
-    native.plays(PLAIN)
+    native.play(PLAIN)
     history = {"role": "assistant", "content": [VENDOR_USE, VENDOR_RESULT, {"type": "text", "text": "So."}]}
     body = json.dumps(ask(history, USER)).encode()
     post(native.gateway.port, "/v1/messages", body)
@@ -192,16 +192,16 @@ def test_the_vendors_own_search_passes_byte_for_byte(native: SearchScene) -> Non
 
 
 def test_beside_ours_the_vendors_own_search_stays_as_it_was(chat: SearchScene, native: SearchScene) -> None:
-    chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    chat.play(CHAT_SEARCHES, CHAT_ANSWERS)
     ours = content_of(stream_reply(chat))
     theirs = {"role": "assistant", "content": [VENDOR_USE, VENDOR_RESULT, {"type": "text", "text": "So."}]}
-    native.plays(PLAIN)
+    native.play(PLAIN)
     stream_reply(native, theirs, USER, ours, USER)
     assert native.sent[0]["messages"][1] == theirs
 
 
 def test_the_vendors_search_is_call_and_result_with_titles_for_others(chat: SearchScene) -> None:
-    chat.plays(CHAT_ANSWERS)
+    chat.play(CHAT_ANSWERS)
     theirs = {"role": "assistant", "content": [VENDOR_USE, VENDOR_RESULT, {"type": "text", "text": "So."}]}
     assert losses(chat, messages=[USER, theirs, USER]) == [("/messages/1/content/0", "approximated")]
     _, call, result, rest, _ = chat.sent[0]["messages"]
@@ -212,7 +212,7 @@ def test_the_vendors_search_is_call_and_result_with_titles_for_others(chat: Sear
 
 
 def test_an_error_result_of_the_history_is_an_error_text(chat: SearchScene) -> None:
-    chat.plays(CHAT_ANSWERS)
+    chat.play(CHAT_ANSWERS)
     failed = {"type": "web_search_tool_result_error", "error_code": "too_many_requests"}
     result = {**VENDOR_RESULT, "content": failed}
     history = {"role": "assistant", "content": [VENDOR_USE, result, {"type": "text", "text": "So."}]}
@@ -221,20 +221,20 @@ def test_an_error_result_of_the_history_is_an_error_text(chat: SearchScene) -> N
 
 
 def test_the_split_is_the_same_bytes_every_time(chat: SearchScene) -> None:
-    chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    chat.play(CHAT_SEARCHES, CHAT_ANSWERS)
     history = content_of(stream_reply(chat))
-    chat.plays(CHAT_ANSWERS)
+    chat.play(CHAT_ANSWERS)
     stream_reply(chat, history, USER)
     first = json.dumps(chat.sent[0]["messages"])
-    chat.plays(CHAT_ANSWERS)
+    chat.play(CHAT_ANSWERS)
     stream_reply(chat, history, USER, {"role": "assistant", "content": "Yes."}, USER)
     assert json.dumps(chat.sent[0]["messages"]).startswith(first[:-1])
 
 
 def test_a_later_reply_may_cite_what_an_earlier_search_has_found(chat: SearchScene) -> None:
-    chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+    chat.play(CHAT_SEARCHES, CHAT_ANSWERS)
     history = content_of(stream_reply(chat))
-    chat.plays(CHAT_ANSWERS)
+    chat.play(CHAT_ANSWERS)
     reply = stream_reply(chat, history, USER)
     cited = [block for block in reply.content if isinstance(block, TextBlock) and block.citations]
     assert [block.text for block in cited] == ["[One](https://a.example/1)"]
@@ -252,7 +252,7 @@ def test_a_search_by_a_whole_chat_reply_is_the_same(chat: SearchScene) -> None:
         return Answer(json.dumps({**whole, "choices": [choice]}).encode(), content_type=JSON)
 
     link = {"role": "assistant", "content": "See [One](https://a.example/1)."}
-    chat.plays(body(calling, "tool_calls"), body(link, "stop"))
+    chat.play(body(calling, "tool_calls"), body(link, "stop"))
     reply = chat.sdk.anthropic.messages.create(**ask())
     assert isinstance(reply, Message)
     assert [block.type for block in reply.content] == [

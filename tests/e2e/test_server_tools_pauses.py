@@ -64,7 +64,7 @@ def ask_chat(scene: SearchScene, *, stream: bool) -> JsonObject:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_paused_reply_continues_in_the_same_reply_to_a_chat_client(native: SearchScene, stream: bool) -> None:
-    native.plays(message(FIRST, "pause_turn", 10, 5), message(LAST, "end_turn", 30, 7))
+    native.play(message(FIRST, "pause_turn", 10, 5), message(LAST, "end_turn", 30, 7))
     reply = ask_chat(native, stream=stream)
     assert reply["choices"][0]["message"]["content"] == "Look: one, two."
     assert reply["choices"][0]["finish_reason"] == "stop"
@@ -72,14 +72,14 @@ def test_a_paused_reply_continues_in_the_same_reply_to_a_chat_client(native: Sea
 
 
 def test_the_usage_row_counts_the_rounds(native: SearchScene) -> None:
-    native.plays(message(FIRST, "pause_turn"), message(LAST, "end_turn"))
+    native.play(message(FIRST, "pause_turn"), message(LAST, "end_turn"))
     request = {"model": MODEL, "messages": [USER], "web_search_options": {}}
     reply = post(native.gateway.port, "/v1/chat/completions", json.dumps(request).encode())
     assert native.gateway.outcome(dict(reply.headers)["x-request-id"]).rounds == 2
 
 
 def test_the_reply_so_far_is_sent_back_unchanged(native: SearchScene) -> None:
-    native.plays(message(FIRST, "pause_turn"), message(LAST, "pause_turn"), message(LAST, "end_turn"))
+    native.play(message(FIRST, "pause_turn"), message(LAST, "pause_turn"), message(LAST, "end_turn"))
     ask_chat(native, stream=True)
     first, second, third = native.sent
     assert second["messages"][:-1] == first["messages"]
@@ -93,14 +93,14 @@ def test_the_reply_so_far_is_sent_back_unchanged(native: SearchScene) -> None:
 def test_a_search_that_had_not_run_goes_back_without_a_result(native: SearchScene) -> None:
     use, result = search(1)
     content: list[JsonObject] = [{"type": "text", "text": "Look: "}, use]
-    native.plays(message(content, "pause_turn"), message([result, {"type": "text", "text": "two."}], "end_turn"))
+    native.play(message(content, "pause_turn"), message([result, {"type": "text", "text": "two."}], "end_turn"))
     reply = ask_chat(native, stream=True)
     assert native.sent[1]["messages"][-1]["content"] == content
     assert reply["choices"][0]["message"]["content"] == "Look: two."
 
 
 def test_a_reply_is_continued_five_times_at_most(native: SearchScene) -> None:
-    native.plays(message([{"type": "text", "text": "on "}, *search(1)], "pause_turn"))
+    native.play(message([{"type": "text", "text": "on "}, *search(1)], "pause_turn"))
     reply = ask_chat(native, stream=True)
     assert len(native.upstream.calls) == 6
     assert reply["choices"][0]["message"]["content"] == "on " * 6
@@ -109,7 +109,7 @@ def test_a_reply_is_continued_five_times_at_most(native: SearchScene) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_responses_client_gets_both_searches_in_one_response(native: SearchScene, stream: bool) -> None:
-    native.plays(message(FIRST, "pause_turn", 10, 5), message(LAST, "end_turn", 30, 7))
+    native.play(message(FIRST, "pause_turn", 10, 5), message(LAST, "end_turn", 30, 7))
     request: JsonObject = {"model": MODEL, "input": "pandas?", "tools": [{"type": "web_search"}]}
     reply: Response
     if stream:
@@ -128,7 +128,7 @@ def test_a_responses_client_gets_both_searches_in_one_response(native: SearchSce
 
 def test_a_messages_client_gets_the_pause_itself(native: SearchScene) -> None:
     paused = message(FIRST, "pause_turn")
-    native.plays(paused)
+    native.play(paused)
     tool = {"type": "web_search_20250305", "name": "web_search"}
     request = {"model": MODEL, "max_tokens": 100, "messages": [USER], "tools": [tool], "stream": True}
     reply = post(native.gateway.port, "/v1/messages", json.dumps(request).encode())

@@ -47,7 +47,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 @over_all
 def test_a_search_passes_through_its_lifecycle_between_two_messages(scene: Scene, upstream: str) -> None:
-    scene.plays(upstream, SEARCHES, ANSWERS)
+    scene.play(upstream, SEARCHES, ANSWERS)
     events, response = scene.stream(upstream)
     assert [item.type for item in response.output] == ["message", "web_search_call", "message"]
     about = [event["type"] for event in events if event.get("output_index") == 1]
@@ -62,9 +62,9 @@ def test_a_search_passes_through_its_lifecycle_between_two_messages(scene: Scene
 
 
 def test_the_client_sees_a_search_begin_before_it_has_ended(scene: Scene) -> None:
-    scene.plays("chat", SEARCHES, ANSWERS)
+    scene.play("chat", SEARCHES, ANSWERS)
     shown = threading.Event()
-    scene.finds(Answer(json.dumps(FOUND).encode(), content_type="application/json", gate=Gate(shown)))
+    scene.script_search(Answer(json.dumps(FOUND).encode(), content_type="application/json", gate=Gate(shown)))
     types: list[str] = []
     with scene.sdk.openai.responses.stream(**ask("chat")) as stream:
         for event in stream:
@@ -78,31 +78,31 @@ def test_the_client_sees_a_search_begin_before_it_has_ended(scene: Scene) -> Non
 
 @over_all
 def test_a_whole_reply_is_the_stream_folded(scene: Scene, upstream: str) -> None:
-    scene.plays(upstream, SEARCHES, ANSWERS)
+    scene.play(upstream, SEARCHES, ANSWERS)
     folded = grammar_responses.fold(scene.post(upstream, stream=True, include=[SOURCES]))
-    scene.plays(upstream, SEARCHES, ANSWERS)
+    scene.play(upstream, SEARCHES, ANSWERS)
     whole = grammar_responses.whole(scene.post(upstream, include=[SOURCES]))
     assert {**whole, "completed_at": 0} == {**folded, "completed_at": 0}
 
 
 def test_sources_are_sent_only_where_they_are_requested(scene: Scene) -> None:
-    scene.plays("chat", SEARCHES, ANSWERS)
+    scene.play("chat", SEARCHES, ANSWERS)
     _, response = scene.stream("chat", include=[SOURCES])
     action = expect(ActionSearch, searches(response)[0].action)
     assert [source.url for source in action.sources or ()] == [found["url"] for found in FOUND["results"]]
-    scene.plays("chat", SEARCHES, ANSWERS)
+    scene.play("chat", SEARCHES, ANSWERS)
     _, response = scene.stream("chat")
     assert "sources" not in searches(response)[0].action.model_dump(exclude_unset=True, warnings=False)
 
 
 def test_a_request_for_sources_is_no_loss(scene: Scene) -> None:
-    scene.plays("chat", SEARCHES, ANSWERS)
+    scene.play("chat", SEARCHES, ANSWERS)
     scene.stream("chat", include=[SOURCES])
     assert scene.sdk.headers["x-dragoman-loss"] == "0"
 
 
 def test_links_to_sources_are_annotations_with_offsets_in_characters(scene: Scene) -> None:
-    scene.plays("chat", SEARCHES, ANSWERS)
+    scene.play("chat", SEARCHES, ANSWERS)
     events, response = scene.stream("chat")
     part = expect(ResponseOutputText, expect(ResponseOutputMessage, response.output[2]).content[0])
     cited = [note for note in part.annotations if isinstance(note, AnnotationURLCitation)]
@@ -123,7 +123,7 @@ def test_links_to_sources_are_annotations_with_offsets_in_characters(scene: Scen
 
 
 def test_usage_is_summed_over_rounds_and_counts_searches(scene: Scene) -> None:
-    scene.plays("chat", SEARCHES, ANSWERS)
+    scene.play("chat", SEARCHES, ANSWERS)
     _, response = scene.stream("chat")
     assert response.usage is not None
     assert (response.usage.input_tokens, response.usage.output_tokens) == (40, 12)
@@ -132,8 +132,8 @@ def test_usage_is_summed_over_rounds_and_counts_searches(scene: Scene) -> None:
 
 @pytest.mark.parametrize("status", [500, 403, 429])
 def test_a_failed_search_has_the_status_failed_and_no_completed_event(scene: Scene, status: int) -> None:
-    scene.plays("chat", SEARCHES, ANSWERS)
-    scene.finds(Answer(b"{}", status=status, content_type="application/json"))
+    scene.play("chat", SEARCHES, ANSWERS)
+    scene.script_search(Answer(b"{}", status=status, content_type="application/json"))
     events, response = scene.stream("chat")
     assert [item.status for item in searches(response)] == ["failed"]
     about = [event["type"] for event in events if event.get("output_index") == 1]
@@ -144,7 +144,7 @@ def test_a_failed_search_has_the_status_failed_and_no_completed_event(scene: Sce
 
 def test_two_searches_of_one_round_are_two_items_in_the_order_of_the_calls(scene: Scene) -> None:
     both = (ToolCall("c1", "web_search", '{"query": "first"}'), ToolCall("c2", "web_search", '{"query": "second"}'))
-    scene.plays("chat", calls(*both), ANSWERS)
+    scene.play("chat", calls(*both), ANSWERS)
     _, response = scene.stream("chat")
     found = [expect(ActionSearch, item.action).query for item in searches(response)]
     assert found == ["first", "second"]
@@ -153,14 +153,14 @@ def test_two_searches_of_one_round_are_two_items_in_the_order_of_the_calls(scene
 
 def test_searches_of_two_rounds_are_two_items(scene: Scene) -> None:
     again = calls(ToolCall("call_2", "web_search", '{"query": "again"}'))
-    scene.plays("chat", SEARCHES, again, ANSWERS)
+    scene.play("chat", SEARCHES, again, ANSWERS)
     _, response = scene.stream("chat")
     assert [item.type for item in response.output] == ["message", "web_search_call"] * 2 + ["message"]
 
 
 def test_max_tool_calls_counts_searches_and_the_last_round_has_none(scene: Scene) -> None:
     again = calls(ToolCall("call_2", "web_search", '{"query": "again"}'))
-    scene.plays("chat", SEARCHES, again, ANSWERS)
+    scene.play("chat", SEARCHES, again, ANSWERS)
     _, response = scene.stream("chat", max_tool_calls=1)
     assert [item.status for item in searches(response)] == ["completed", "failed"]
     assert [bool(request.get("tools")) for request in scene.list_sent("chat")] == [True, True, False]
@@ -172,7 +172,7 @@ def test_max_tool_calls_counts_searches_and_the_last_round_has_none(scene: Scene
     "type_", ["web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"]
 )
 def test_every_type_of_the_tool_is_run(scene: Scene, type_: str) -> None:
-    scene.plays("chat", SEARCHES, ANSWERS)
+    scene.play("chat", SEARCHES, ANSWERS)
     _, response = scene.stream("chat", tools=[{"type": type_}], tool_choice={"type": type_})
     assert len(searches(response)) == 1
     first, second = scene.list_sent("chat")
@@ -181,11 +181,11 @@ def test_every_type_of_the_tool_is_run(scene: Scene, type_: str) -> None:
 
 
 def test_a_client_function_of_the_same_name_is_never_taken_for_the_search(scene: Scene) -> None:
-    scene.plays("chat", calls(ToolCall("call_1", "gateway_web_search", '{"query": "x"}')), ANSWERS)
+    scene.play("chat", calls(ToolCall("call_1", "gateway_web_search", '{"query": "x"}')), ANSWERS)
     _, response = scene.stream("chat", tools=[OWN, {"type": "web_search"}])
     assert list_offered(scene.list_sent("chat")[0]) == ["web_search", "gateway_web_search"]
     assert len(searches(response)) == 1
-    scene.plays("chat", calls(ToolCall("call_1", "web_search", "{}")))
+    scene.play("chat", calls(ToolCall("call_1", "web_search", "{}")))
     _, response = scene.stream("chat", tools=[OWN, {"type": "web_search"}])
     assert [item.type for item in response.output] == ["message", "function_call"]
     assert scene.searxng.requests == []
@@ -202,7 +202,7 @@ def test_a_client_function_of_the_same_name_is_never_taken_for_the_search(scene:
 def test_allowed_tools_and_the_name_of_the_search_move_together(
     scene: Scene, allowed: list[JsonObject], names: set[str]
 ) -> None:
-    scene.plays("responses", calls(ToolCall("call_1", "gateway_web_search", '{"query": "x"}')), ANSWERS)
+    scene.play("responses", calls(ToolCall("call_1", "gateway_web_search", '{"query": "x"}')), ANSWERS)
     choice = {"type": "allowed_tools", "mode": "required", "tools": allowed}
     scene.stream("responses", tools=[OWN, {"type": "web_search"}], tool_choice=choice)
     first, second = (request["tool_choice"] for request in scene.list_sent("responses"))
@@ -212,7 +212,7 @@ def test_allowed_tools_and_the_name_of_the_search_move_together(
 
 def test_the_last_round_names_no_tool_that_it_is_not_offered(scene: Scene) -> None:
     again = calls(ToolCall("call_2", "gateway_web_search", '{"query": "again"}'))
-    scene.plays("responses", again, again, ANSWERS)
+    scene.play("responses", again, again, ANSWERS)
     choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}]}
     scene.stream("responses", tools=[OWN, {"type": "web_search"}], tool_choice=choice, max_tool_calls=1)
     last = scene.list_sent("responses")[2]
@@ -222,7 +222,7 @@ def test_the_last_round_names_no_tool_that_it_is_not_offered(scene: Scene) -> No
 
 def test_a_page_is_an_opened_page_and_counts_as_no_search(scene: Scene) -> None:
     fetches = calls(ToolCall("call_2", "web_fetch", '{"url": "https://a.example/1"}'))
-    scene.plays("chat", SEARCHES, fetches, ANSWERS)
+    scene.play("chat", SEARCHES, fetches, ANSWERS)
     events, response = scene.stream("chat", tools=[{"type": "web_search"}, {"type": "web_fetch"}])
     assert [item.action for item in searches(response)] == [
         ActionSearch(type="search", query="pandas", queries=["pandas"]),
@@ -234,7 +234,7 @@ def test_a_page_is_an_opened_page_and_counts_as_no_search(scene: Scene) -> None:
 
 
 def test_a_page_that_the_conversation_does_not_name_is_not_opened(scene: Scene) -> None:
-    scene.plays("chat", calls(ToolCall("call_1", "web_fetch", '{"url": "https://a.example/1"}')), ANSWERS)
+    scene.play("chat", calls(ToolCall("call_1", "web_fetch", '{"url": "https://a.example/1"}')), ANSWERS)
     _, response = scene.stream("chat", tools=[{"type": "web_fetch"}])
     assert [item.status for item in searches(response)] == ["failed"]
     assert scene.searxng.requests == []
@@ -242,7 +242,7 @@ def test_a_page_that_the_conversation_does_not_name_is_not_opened(scene: Scene) 
 
 def test_a_failure_after_the_search_ends_the_same_stream(scene: Scene) -> None:
     broken = ScriptedReply((Text("So"),), ending=Ending.ERROR)
-    scene.plays("messages", SEARCHES, broken)
+    scene.play("messages", SEARCHES, broken)
     text, error = grammar_responses.fold_broken(scene.post("messages", stream=True))
     assert text == "Let me look. So"
     assert error["code"] == "server_error"
@@ -250,7 +250,7 @@ def test_a_failure_after_the_search_ends_the_same_stream(scene: Scene) -> None:
 
 @pytest.mark.parametrize(("size", "shown"), [("low", 3), ("medium", 6), ("high", 8), (None, 8)])
 def test_the_context_size_decides_how_many_results_the_model_reads(scene: Scene, size: str | None, shown: int) -> None:
-    scene.plays("chat", SEARCHES, ANSWERS)
+    scene.play("chat", SEARCHES, ANSWERS)
     tool = {"type": "web_search"} if size is None else {"type": "web_search", "search_context_size": size}
     scene.stream("chat", tools=[tool])
     result = scene.list_sent("chat")[1]["messages"][-1]
@@ -258,7 +258,7 @@ def test_the_context_size_decides_how_many_results_the_model_reads(scene: Scene,
 
 
 def test_only_allowed_domains_are_shown(scene: Scene) -> None:
-    scene.plays("chat", SEARCHES, ANSWERS)
+    scene.play("chat", SEARCHES, ANSWERS)
     scene.stream("chat", tools=[{"type": "web_search", "filters": {"allowed_domains": ["b.example"]}}])
     result = scene.list_sent("chat")[1]["messages"][-1]["content"]
     assert "https://b.example/2" in result
@@ -276,7 +276,7 @@ def test_only_allowed_domains_are_shown(scene: Scene) -> None:
     ],
 )
 def test_settings_that_a_search_cannot_follow_are_approximated(scene: Scene, setting: JsonObject, loss: str) -> None:
-    scene.plays("chat", SEARCHES, ANSWERS)
+    scene.play("chat", SEARCHES, ANSWERS)
     scene.stream("chat", tools=[{"type": "web_search", **setting}], extra_headers={"x-dragoman-explain": "1"})
     assert scene.sdk.headers["x-dragoman-loss"] == ("1" if loss else "0")
     assert loss in scene.sdk.headers["x-dragoman-loss-detail"]

@@ -29,11 +29,11 @@ def test_a_search_beside_a_call_of_the_client_comes_back_with_both_results(scene
     weather = {"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {}}}
     tools = [{"type": "web_search"}, weather]
     both = (ToolCall("call_1", "web_search", '{"query": "x"}'), ToolCall("call_2", "get_weather", "{}"))
-    scene.plays("chat", calls(*both))
+    scene.play("chat", calls(*both))
     _, response = scene.stream("chat", tools=tools, include=[SOURCES])
     assert [item.type for item in response.output] == ["message", "web_search_call", "function_call"]
     assert len(scene.list_sent("chat")) == 1
-    scene.plays("chat", ANSWERS)
+    scene.play("chat", ANSWERS)
     output = {"type": "function_call_output", "call_id": "call_2", "output": "sunny"}
     scene.stream("chat", tools=tools, input=[*history(response), output])
     _, call, *results = scene.list_sent("chat")[0]["messages"]
@@ -50,9 +50,9 @@ def history(response: Response) -> list[JsonObject]:
 @pytest.mark.parametrize("upstream", ["chat", "responses"])
 @pytest.mark.parametrize("included", [True, False])
 def test_an_earlier_search_is_a_call_and_its_result(scene: Scene, upstream: str, included: bool) -> None:
-    scene.plays(upstream, SEARCHES, ANSWERS)
+    scene.play(upstream, SEARCHES, ANSWERS)
     _, response = scene.stream(upstream, include=[SOURCES] if included else [])
-    scene.plays(upstream, ANSWERS)
+    scene.play(upstream, ANSWERS)
     scene.stream(upstream, input=[*history(response), {"role": "user", "content": "more"}])
     request = scene.list_sent(upstream)[0]
     if upstream == "chat":
@@ -71,9 +71,9 @@ def test_an_earlier_search_is_a_call_and_its_result(scene: Scene, upstream: str,
 
 @pytest.mark.parametrize("upstream", ["messages", "kiro"])
 def test_an_earlier_search_reaches_other_upstreams_too(scene: Scene, upstream: str) -> None:
-    scene.plays(upstream, SEARCHES, ANSWERS)
+    scene.play(upstream, SEARCHES, ANSWERS)
     _, response = scene.stream(upstream, include=[SOURCES])
-    scene.plays(upstream, ANSWERS)
+    scene.play(upstream, ANSWERS)
     scene.stream(upstream, input=[*history(response), {"role": "user", "content": "more"}])
     body = json.dumps(scene.list_sent(upstream)[0])
     assert "https://a.example/1" in body
@@ -86,12 +86,12 @@ def test_the_reasoning_of_each_round_stays_with_its_round(scene: Scene) -> None:
         ScriptedReply((Thinking(f"thought {number}", f"seal-{number}"), *scripted.parts), scripted.stop)
         for number, scripted in enumerate((SEARCHES, ANSWERS))
     ]
-    scene.plays("messages", *rounds)
+    scene.play("messages", *rounds)
     _, response = scene.stream("messages", reasoning={"effort": "low"})
     kinds = [item.type for item in response.output]
     assert kinds == ["reasoning", "message", "web_search_call", "reasoning", "message"]
     second = scene.list_sent("messages")[1]["messages"]
-    scene.plays("messages", ANSWERS)
+    scene.play("messages", ANSWERS)
     more = {"role": "user", "content": "more"}
     scene.stream("messages", reasoning={"effort": "low"}, input=[*history(response), more])
     later = scene.list_sent("messages")[0]["messages"]
@@ -110,13 +110,13 @@ def test_a_compatible_server_gets_its_own_reasoning_back_in_every_round(scene: S
         ScriptedReply((Thinking(f"thought {number}", f"sealed-{number}"), *scripted.parts), scripted.stop)
         for number, scripted in enumerate((SEARCHES, ANSWERS))
     ]
-    scene.plays("responses", *rounds)
+    scene.play("responses", *rounds)
     included = ["reasoning.encrypted_content"]
     _, response = scene.stream("responses", include=included)
     assert [item["type"] for item in scene.list_sent("responses")[1]["input"]] == [
         *("message", "reasoning", "message", "function_call", "function_call_output"),
     ]
-    scene.plays("responses", ANSWERS)
+    scene.play("responses", ANSWERS)
     scene.stream("responses", include=included, input=[*history(response), {"role": "user", "content": "more"}])
     items = scene.list_sent("responses")[0]["input"]
     assert [item["encrypted_content"] for item in items if item["type"] == "reasoning"] == ["sealed-0", "sealed-1"]
@@ -125,7 +125,7 @@ def test_a_compatible_server_gets_its_own_reasoning_back_in_every_round(scene: S
 
 
 def test_an_earlier_search_without_the_tool_and_without_an_id_is_still_a_call(scene: Scene) -> None:
-    scene.plays("chat", ANSWERS)
+    scene.play("chat", ANSWERS)
     action = {"type": "search", "query": "pandas"}
     item = {"type": "web_search_call", "status": "completed", "action": action}
     message = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Ok."}]}
@@ -136,7 +136,7 @@ def test_an_earlier_search_without_the_tool_and_without_an_id_is_still_a_call(sc
 
 
 def test_a_vendor_that_has_the_tool_is_sent_the_clients_bytes(scene: Scene) -> None:
-    scene.plays("openai", ANSWERS)
+    scene.play("openai", ANSWERS)
     item = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}}
     body = ask("openai", input=[{"role": "user", "content": "x"}, item, {"role": "user", "content": "y"}], stream=True)
     post(scene.gateway.port, "/v1/responses", msgspec.json.encode(body))
@@ -145,7 +145,7 @@ def test_a_vendor_that_has_the_tool_is_sent_the_clients_bytes(scene: Scene) -> N
 
 
 def test_a_compatible_server_without_the_tool_is_offered_a_function(scene: Scene) -> None:
-    scene.plays("responses", SEARCHES, ANSWERS)
+    scene.play("responses", SEARCHES, ANSWERS)
     scene.stream("responses")
     first, second = scene.list_sent("responses")
     assert [(tool["type"], tool["name"]) for tool in first["tools"]] == [("function", "web_search")]
@@ -153,7 +153,7 @@ def test_a_compatible_server_without_the_tool_is_offered_a_function(scene: Scene
 
 
 def test_a_request_without_the_tool_passes_to_a_compatible_server_unchanged(scene: Scene) -> None:
-    scene.plays("responses", ANSWERS)
+    scene.play("responses", ANSWERS)
     body = ask("responses", tools=[], stream=True)
     post(scene.gateway.port, "/v1/responses", msgspec.json.encode(body))
     [request] = scene.fakes["responses"].calls
@@ -166,7 +166,7 @@ def test_the_request_of_codex_searches(scene: Scene, upstream: str) -> None:
     body = msgspec.json.decode(file.read_bytes(), type=Captured).json
     tools = expect(list, body["tools"])
     assert any(tool["type"] == "web_search" for tool in tools)
-    scene.plays(upstream, SEARCHES, ANSWERS)
+    scene.play(upstream, SEARCHES, ANSWERS)
     answer = post(
         scene.gateway.port,
         "/v1/responses",

@@ -63,7 +63,7 @@ def events_of(body: bytes) -> list[JsonObject]:
 
 def test_text_between_rounds_keeps_its_place(chat: SearchScene) -> None:
     again = chat_calls(("call_2", "web_search", '{"query": "more"}'), text="Once more. ")
-    chat.plays(CHAT_SEARCHES, again, chat_text("Done."))
+    chat.play(CHAT_SEARCHES, again, chat_text("Done."))
     reply = stream_reply(chat)
     shown = [block.text if isinstance(block, TextBlock) else block.type for block in reply.content]
     pair = ["server_tool_use", "web_search_tool_result"]
@@ -74,14 +74,14 @@ def test_text_between_rounds_keeps_its_place(chat: SearchScene) -> None:
 
 def test_what_is_left_of_max_tokens_bounds_each_round(chat: SearchScene) -> None:
     again = chat_calls(("call_2", "web_search", '{"query": "more"}'))
-    chat.plays(CHAT_SEARCHES, again, chat_text("Done."))
+    chat.play(CHAT_SEARCHES, again, chat_text("Done."))
     stream_reply(chat)
     assert [request["max_completion_tokens"] for request in chat.sent] == [100, 95, 90]
 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_signatures_reach_the_next_round_as_they_came(foreign: SearchScene, stream: bool) -> None:
-    foreign.plays(
+    foreign.play(
         message([THOUGHT, {"type": "text", "text": "Let me look."}, CALL], "tool_use"),
         message([{"type": "text", "text": "See [One](https://a.example/1)."}], "end_turn"),
     )
@@ -104,7 +104,7 @@ def test_signatures_reach_the_next_round_as_they_came(foreign: SearchScene, stre
     ids=["500", "cut", "reset"],
 )
 def test_a_failure_of_a_later_round_is_the_streams_error_event(chat: SearchScene, second: Answer) -> None:
-    chat.plays(CHAT_SEARCHES, second)
+    chat.play(CHAT_SEARCHES, second)
     body = json.dumps(ask(stream=True)).encode()
     events = events_of(post(chat.gateway.port, "/v1/messages", body).body)
     kinds = [event["type"] for event in events]
@@ -118,7 +118,7 @@ def test_a_failure_of_a_later_round_is_the_streams_error_event(chat: SearchScene
 
 
 def test_a_failure_of_a_later_round_is_an_error_status_for_a_whole_reply(chat: SearchScene) -> None:
-    chat.plays(CHAT_SEARCHES, Answer(b'{"error":{"message":"broken"}}', status=500, content_type=JSON))
+    chat.play(CHAT_SEARCHES, Answer(b'{"error":{"message":"broken"}}', status=500, content_type=JSON))
     with pytest.raises(APIStatusError) as failed:
         chat.sdk.anthropic.messages.create(**ask())
     assert failed.value.status_code >= 500
@@ -133,9 +133,9 @@ def _leave_when(scene: SearchScene, begun: Callable[[], bool], *, stream: bool) 
 
 def test_the_client_gets_pings_while_a_search_runs(tmp_path: Path) -> None:
     with search_scene(tmp_path, "chat", settings="[server]\nkeep_alive_s = 0.1") as scene:
-        scene.plays(CHAT_SEARCHES, CHAT_ANSWERS)
+        scene.play(CHAT_SEARCHES, CHAT_ANSWERS)
         pinged = threading.Event()
-        scene.finds(Answer(json.dumps(FOUND).encode(), content_type=JSON, gate=Gate(pinged)))
+        scene.script_search(Answer(json.dumps(FOUND).encode(), content_type=JSON, gate=Gate(pinged)))
         seen = b""
         with dial(scene.gateway.port) as sock:
             sock.sendall(request_bytes("/v1/messages", json.dumps(ask(stream=True)).encode()))
@@ -152,8 +152,8 @@ def test_the_client_gets_pings_while_a_search_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_search_ends_when_its_client_leaves(chat: SearchScene, stream: bool) -> None:
-    chat.plays(CHAT_SEARCHES, CHAT_ANSWERS)
-    chat.finds(Answer(json.dumps(FOUND).encode(), end=End.HANG, headless=True))
+    chat.play(CHAT_SEARCHES, CHAT_ANSWERS)
+    chat.script_search(Answer(json.dumps(FOUND).encode(), end=End.HANG, headless=True))
     chat.searxng.closed.clear()
     _leave_when(chat, lambda: bool(chat.searxng.requests), stream=stream)
     wait_for(lambda: bool(chat.searxng.closed))
@@ -162,7 +162,7 @@ def test_a_search_ends_when_its_client_leaves(chat: SearchScene, stream: bool) -
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_later_round_ends_when_its_client_leaves(chat: SearchScene, stream: bool) -> None:
-    chat.plays(CHAT_SEARCHES, replace(Answer(chunk({"role": "assistant", "content": "So it"})), end=End.HANG))
+    chat.play(CHAT_SEARCHES, replace(Answer(chunk({"role": "assistant", "content": "So it"})), end=End.HANG))
     chat.upstream.closed.clear()
     _leave_when(chat, lambda: len(chat.upstream.calls) == 2, stream=stream)
     wait_for(lambda: bool(chat.upstream.closed))
@@ -174,7 +174,7 @@ def test_another_target_is_not_tried_after_the_first_round(tmp_path: Path) -> No
         route = '[[models]]\nname = "both"\nto = ["up/m", "spare/m"]\n'
         settings = route + provider_section("chat", spare.url, "spare")
         with search_scene(tmp_path, "chat", settings=settings) as scene:
-            scene.plays(CHAT_SEARCHES, Answer(b'{"error":{"message":"broken"}}', status=500, content_type=JSON))
+            scene.play(CHAT_SEARCHES, Answer(b'{"error":{"message":"broken"}}', status=500, content_type=JSON))
             body = json.dumps(ask(model="both", stream=True)).encode()
             events = events_of(post(scene.gateway.port, "/v1/messages", body).body)
             assert events[-1]["type"] == "error"
@@ -184,12 +184,12 @@ def test_another_target_is_not_tried_after_the_first_round(tmp_path: Path) -> No
 def test_the_timeout_of_the_first_token_holds_in_the_first_round_only(tmp_path: Path) -> None:
     settings = "[server]\nfirst_token_timeout_s = 2\nidle_timeout_s = 60\n"
     with search_scene(tmp_path, "chat", settings=settings) as scene:
-        scene.plays(CHAT_SEARCHES, replace(Answer(CHAT_ANSWERS), delay_s=2.5))
+        scene.play(CHAT_SEARCHES, replace(Answer(CHAT_ANSWERS), delay_s=2.5))
         assert stream_reply(scene).stop_reason == "end_turn"
 
 
 def test_a_search_that_the_choice_forbids_is_not_offered(chat: SearchScene) -> None:
-    chat.plays(CHAT_ANSWERS)
+    chat.play(CHAT_ANSWERS)
     reply = stream_reply(chat, tool_choice={"type": "none"})
     assert reply.stop_reason == "end_turn"
     assert "tools" not in chat.sent[0]
@@ -198,7 +198,7 @@ def test_a_search_that_the_choice_forbids_is_not_offered(chat: SearchScene) -> N
 
 def test_a_call_with_malformed_arguments_can_be_repeated_to_the_upstream(foreign: SearchScene) -> None:
     broken = message([CALL], "tool_use").replace(rb"{\"query\": \"pandas\"}", rb"{\"query\": \"pan")
-    foreign.plays(broken, message([{"type": "text", "text": "Done."}], "end_turn"))
+    foreign.play(broken, message([{"type": "text", "text": "Done."}], "end_turn"))
     request = {"model": "up/claude-sonnet-4-5", "messages": [USER], "web_search_options": {}, "stream": True}
     reply = post(foreign.gateway.port, "/v1/chat/completions", json.dumps(request).encode())
     assert b"Done." in reply.body
@@ -211,7 +211,7 @@ def test_a_call_with_malformed_arguments_can_be_repeated_to_the_upstream(foreign
 def test_a_later_round_may_be_repeated_before_its_first_word(tmp_path: Path) -> None:
     failed = Answer(b'{"error":{"message":"broken"}}', status=500, content_type=JSON)
     with search_scene(tmp_path, "chat", attempts=2) as scene:
-        scene.plays(CHAT_SEARCHES, failed, CHAT_ANSWERS)
+        scene.play(CHAT_SEARCHES, failed, CHAT_ANSWERS)
         events = events_of(post(scene.gateway.port, "/v1/messages", json.dumps(ask(stream=True)).encode()).body)
         opened = [event["index"] for event in events if event["type"] == "content_block_start"]
         assert opened == list(range(6))
@@ -222,7 +222,7 @@ def test_a_later_round_may_be_repeated_before_its_first_word(tmp_path: Path) -> 
 
 
 def test_signatures_reach_the_next_round_of_a_responses_client(foreign: SearchScene) -> None:
-    foreign.plays(message([THOUGHT, CALL], "tool_use"), message([{"type": "text", "text": "Done."}], "end_turn"))
+    foreign.play(message([THOUGHT, CALL], "tool_use"), message([{"type": "text", "text": "Done."}], "end_turn"))
     request: JsonObject = {"model": "up/claude-sonnet-4-5", "input": "pandas?", "tools": [{"type": "web_search"}]}
     with foreign.sdk.openai.responses.stream(**request, reasoning={"effort": "low"}) as stream:
         reply = stream.get_final_response()

@@ -42,7 +42,7 @@ def reply_to(scene: SearchScene, *history: JsonObject, stream: bool = True, **mo
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_paused_search_runs_and_the_reply_continues(chat: SearchScene, stream: bool) -> None:
-    chat.plays(CHAT_ANSWERS)
+    chat.play(CHAT_ANSWERS)
     reply = reply_to(chat, PAUSED, stream=stream)
     assert [block.type for block in reply.content][:3] == ["server_tool_use", "web_search_tool_result", "text"]
     use, result = reply.content[:2]
@@ -61,7 +61,7 @@ def test_a_paused_search_runs_and_the_reply_continues(chat: SearchScene, stream:
 
 
 def test_a_search_beside_a_call_of_the_client_runs_when_its_result_comes(chat: SearchScene) -> None:
-    chat.plays(CHAT_ANSWERS)
+    chat.play(CHAT_ANSWERS)
     call = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Rome"}}
     history = {"role": "assistant", "content": [USE, call]}
     result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "sunny"}]}
@@ -76,9 +76,9 @@ def test_a_search_beside_a_call_of_the_client_runs_when_its_result_comes(chat: S
 
 @pytest.mark.parametrize("merged", [True, False])
 def test_a_search_that_ran_so_is_not_run_again(chat: SearchScene, merged: bool) -> None:
-    chat.plays(CHAT_ANSWERS)
+    chat.play(CHAT_ANSWERS)
     rest = [block.model_dump(exclude_unset=True) for block in reply_to(chat, PAUSED).content]
-    chat.plays(CHAT_ANSWERS)
+    chat.play(CHAT_ANSWERS)
     history = [{"role": "assistant", "content": [*PAUSED["content"], *rest]}]
     if not merged:
         history = [PAUSED, {"role": "assistant", "content": rest}]
@@ -91,7 +91,7 @@ def test_a_search_that_ran_so_is_not_run_again(chat: SearchScene, merged: bool) 
 
 
 def test_a_result_in_the_vendors_next_message_belongs_to_its_search(chat: SearchScene) -> None:
-    chat.plays(CHAT_ANSWERS)
+    chat.play(CHAT_ANSWERS)
     hit = {"type": "web_search_result", "url": "https://v.example/", "title": "V", "encrypted_content": "x"}
     result = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_p", "content": [hit]}
     went_on = {"role": "assistant", "content": [result, {"type": "text", "text": "So."}]}
@@ -101,7 +101,7 @@ def test_a_result_in_the_vendors_next_message_belongs_to_its_search(chat: Search
 
 
 def test_the_limit_of_uses_applies(chat: SearchScene) -> None:
-    chat.plays(CHAT_ANSWERS)
+    chat.play(CHAT_ANSWERS)
     history = {"role": "assistant", "content": [USE, {**USE, "id": "srvtoolu_q"}]}
     reply = reply_to(chat, history, tools=[{**TOOL, "max_uses": 1}])
     results = [block for block in reply.content if isinstance(block, WebSearchToolResultBlock)]
@@ -112,27 +112,27 @@ def test_the_limit_of_uses_applies(chat: SearchScene) -> None:
 
 
 def test_without_the_tool_in_the_request_it_does_not_run(chat: SearchScene) -> None:
-    chat.plays(CHAT_ANSWERS)
+    chat.play(CHAT_ANSWERS)
     reply_to(chat, PAUSED, {"role": "user", "content": "more"}, tools=[WEATHER])
     assert chat.searxng.requests == []
     assert "not run" in chat.sent[0]["messages"][2]["content"]
 
 
 def test_a_forced_search_stays_forced_in_the_first_round(chat: SearchScene) -> None:
-    chat.plays(CHAT_ANSWERS)
+    chat.play(CHAT_ANSWERS)
     reply_to(chat, PAUSED, tool_choice={"type": "tool", "name": "web_search"})
     assert chat.sent[0]["tool_choice"] == {"type": "function", "function": {"name": "web_search"}}
 
 
 def test_an_upstream_that_fails_then_is_the_streams_error(chat: SearchScene) -> None:
-    chat.plays(Answer(json.dumps({"error": {"message": "broken"}}).encode(), status=500, content_type=JSON))
+    chat.play(Answer(json.dumps({"error": {"message": "broken"}}).encode(), status=500, content_type=JSON))
     with pytest.raises(APIStatusError):
         reply_to(chat, PAUSED)
 
 
 def test_the_vendor_gets_its_own_search_unchanged(tmp_path_factory: pytest.TempPathFactory) -> None:
     with search_scene(tmp_path_factory.mktemp("native"), "messages") as scene:
-        scene.plays(message([{"type": "text", "text": "Fine."}], "end_turn"))
+        scene.play(message([{"type": "text", "text": "Fine."}], "end_turn"))
         reply_to(scene, PAUSED)
         assert scene.sent[0]["messages"][1] == PAUSED
         assert scene.searxng.requests == []

@@ -32,7 +32,7 @@ REPLY = "The other one answers."
 few_pairs = pytest.mark.parametrize(("client", "upstream"), FEW_PAIRS)
 
 
-def good(kind: str) -> Answer:
+def make_answer(kind: str) -> Answer:
     return Answer(ENCODERS[kind].encode_stream(ScriptedReply((Text(REPLY),))))
 
 
@@ -54,7 +54,7 @@ def test_any_byte_is_a_sign_of_life(hurried: Rig, client: str, upstream: str, si
     """Ten signs of life, half a second apart: three times as long as the longest allowed pause."""
     if sign is PING and upstream != "messages":
         return  # a ping is an event of Messages alone
-    fake = hurried.plays(upstream, replace(good(upstream), signs=10, sign=sign, sign_pause_s=0.5))
+    fake = hurried.play(upstream, replace(make_answer(upstream), signs=10, sign=sign, sign_pause_s=0.5))
     reply = STREAMS[client][0](hurried.sdk, request_for(client, hurried.model(upstream)))
     assert isinstance(reply, SdkReply), reply
     assert reply.text == REPLY
@@ -79,7 +79,7 @@ def play_by_name(rig: Rig) -> None:
     for kind, fake in rig.fakes.items():
 
         def choose(request: ReceivedRequest, kind: str = kind) -> Answer:
-            return SLOW.get(str(request.json["model"])) or good(kind)
+            return SLOW.get(str(request.json["model"])) or make_answer(kind)
 
         fake.choose = choose
 
@@ -111,8 +111,8 @@ def test_the_next_target_answers_though_the_client_was_kept_alive(first: str, se
 
 def test_the_trailers_name_who_answered_after_all(tmp_path: Path) -> None:
     with run_rig(tmp_path, LIMITS + TWO.format(first="chat", second="responses")) as rig:
-        rig.plays("chat", SLOW["silence"])
-        rig.plays("responses", good("responses"))
+        rig.play("chat", SLOW["silence"])
+        rig.play("responses", make_answer("responses"))
         body = msgspec.json.encode({**request_for("messages", "two"), "stream": True})
         with dial(rig.gateway.port) as sock:
             sock.sendall(request_bytes(PATHS["messages"], body, "connection: close"))
@@ -158,7 +158,7 @@ def test_a_provider_may_set_its_own_time(
         own = config.replace(f"[providers.{upstream}]", f"[providers.{upstream}]\nfirst_token_timeout_s = 1")
         rig.gateway.adopt(own)
         kind = "text/event-stream" if stream else "application/json"
-        fake = rig.plays(upstream, Answer(headless=headless, end=End.HANG, content_type=kind))
+        fake = rig.play(upstream, Answer(headless=headless, end=End.HANG, content_type=kind))
         body = msgspec.json.encode({**request_for(client, rig.model(upstream)), "stream": stream})
         with dial(rig.gateway.port, 60) as sock:
             sock.sendall(request_bytes(PATHS[client], body))
@@ -175,14 +175,14 @@ def kiro_first(tmp_path: Path) -> Iterator[Targets]:
 
 def test_only_kiro_is_retried_after_its_timeout(kiro_first: Targets) -> None:
     aws, chatgpt, chat = kiro_first.on("by account")
-    aws.plays(Answer(headless=True, end=End.HANG), Answer(headless=True, end=End.HANG), aws.answers(True))
+    aws.play(Answer(headless=True, end=End.HANG), Answer(headless=True, end=End.HANG), aws.answers(True))
     reply = STREAMS["messages"][0](kiro_first.sdk, request_for("messages", "by account"))
     assert isinstance(reply, SdkReply), reply
     assert reply.text == aws.name
     assert kiro_first.counts("by account") == [3, 0, 0]
-    aws.plays(Answer(headless=True, end=End.HANG))
-    chatgpt.plays(Answer(headless=True, end=End.HANG))
-    chat.plays(chat.answers(True))
+    aws.play(Answer(headless=True, end=End.HANG))
+    chatgpt.play(Answer(headless=True, end=End.HANG))
+    chat.play(chat.answers(True))
     reply = STREAMS["messages"][0](kiro_first.sdk, request_for("messages", "by account"))
     assert isinstance(reply, SdkReply), reply
     assert kiro_first.counts("by account") == [3, 1, 1]

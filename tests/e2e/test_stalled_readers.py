@@ -42,7 +42,7 @@ def split(upstream: str) -> tuple[bytes, bytes]:
 @pairs
 def test_a_stalled_reader_is_cheap(rig: Rig, client: str, upstream: str) -> None:
     opening, again = split(upstream)
-    fake = rig.plays(upstream, Answer(again, floods=True, opening=opening))
+    fake = rig.play(upstream, Answer(again, floods=True, opening=opening))
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 15)
         sock.connect(("127.0.0.1", rig.gateway.port))

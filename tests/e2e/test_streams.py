@@ -104,7 +104,7 @@ def wait_for_close(fake: FakeUpstream) -> None:
 @clients
 @upstreams
 def test_the_first_words_arrive_while_the_upstream_is_still_sending(patient: Rig, client: str, upstream: str) -> None:
-    patient.plays(upstream, make_begun_reply(upstream))
+    patient.play(upstream, make_begun_reply(upstream))
     with dial(patient.gateway.port, PATIENCE_S) as sock:
         sock.sendall(request_of(client, patient.model(upstream)))
         seen = read_until(sock, WORDS[-3:].encode())
@@ -117,7 +117,7 @@ def test_the_first_words_arrive_while_the_upstream_is_still_sending(patient: Rig
 def test_the_first_words_of_a_stream_that_is_called_a_document_arrive_no_later(
     patient: Rig, client: str, upstream: str, kind: str
 ) -> None:
-    patient.plays(upstream, replace(make_begun_reply(upstream), content_type=kind))
+    patient.play(upstream, replace(make_begun_reply(upstream), content_type=kind))
     with dial(patient.gateway.port, PATIENCE_S) as sock:
         sock.sendall(request_of(client, patient.model(upstream)))
         seen = read_until(sock, WORDS[-3:].encode())
@@ -131,7 +131,7 @@ def test_pauses_are_bridged_by_the_protocols_own_keep_alives(
     if client == upstream:
         assert_silence_passes_unaltered(begins, client)
         return
-    lively.plays(upstream, make_begun_reply(upstream))
+    lively.play(upstream, make_begun_reply(upstream))
     with dial(lively.gateway.port, PATIENCE_S) as sock:
         sock.sendall(request_of(client, lively.model(upstream)))
         read_until(sock, WORDS[-3:].encode())
@@ -140,7 +140,7 @@ def test_pauses_are_bridged_by_the_protocols_own_keep_alives(
 
 def assert_silence_passes_unaltered(begins: Rig, protocol: str) -> None:
     answer = make_begun_reply(protocol)
-    begins.plays(protocol, answer)
+    begins.play(protocol, answer)
     with dial(begins.gateway.port, PATIENCE_S) as sock:
         sock.sendall(request_of(protocol, begins.model(protocol)))
         seen = read_until(sock, b"error")
@@ -152,14 +152,14 @@ def assert_silence_passes_unaltered(begins: Rig, protocol: str) -> None:
 def test_keep_alives_do_not_disturb_the_sdk(lively: Rig, client: str, upstream: str) -> None:
     scripted = CASES["parallel interleaved tool calls"].scripted
     body = ENCODERS[upstream].encode_stream(scripted)
-    lively.plays(upstream, Answer(body, cut=len(body) // 3, pause_s=0.12))
+    lively.play(upstream, Answer(body, cut=len(body) // 3, pause_s=0.12))
     reply = STREAMS[client][0](lively.sdk, request_for(client, lively.model(upstream), CASES["one tool call"]))
     assert reply == expect_for(client, upstream, scripted)
 
 
 @few_pairs
 def test_an_upstream_that_stops_sending_is_reported_as_an_error(begins: Rig, client: str, upstream: str) -> None:
-    fake = begins.plays(upstream, make_begun_reply(upstream))
+    fake = begins.play(upstream, make_begun_reply(upstream))
     fake.closed.clear()
     started = time.monotonic()
     reply = STREAMS[client][0](begins.sdk, request_for(client, begins.model(upstream)))
@@ -176,7 +176,7 @@ def test_an_upstream_that_stops_sending_is_reported_as_an_error(begins: Rig, cli
 def test_a_stall_before_the_first_token_is_a_gateway_timeout(
     rig: Rig, client: str, upstream: str, headless: bool
 ) -> None:
-    rig.plays(upstream, Answer(headless=headless, end=End.HANG))
+    rig.play(upstream, Answer(headless=headless, end=End.HANG))
     reply = STREAMS[client][0](rig.sdk, request_for(client, rig.model(upstream)))
     assert isinstance(reply, Broke)
     if headless and client == upstream:  # else the client was kept alive, and the head was sent with that
@@ -196,7 +196,7 @@ def test_a_model_that_thinks_without_output_has_longer_for_its_first_token(
     thoughtful: Rig, client: str, thinks: bool
 ) -> None:
     """A reasoning item that was begun and has nothing to show may take minutes."""
-    thoughtful.plays("responses", Answer(CREATED + THINKING * thinks, end=End.HANG))
+    thoughtful.play("responses", Answer(CREATED + THINKING * thinks, end=End.HANG))
     reply = STREAMS[client][0](thoughtful.sdk, request_for(client, thoughtful.model("responses")))
     assert isinstance(reply, Broke)
     assert ("idle_timeout_s" if thinks else "token_timeout_s") in str(reply.error)
@@ -207,7 +207,7 @@ def test_a_model_that_thinks_without_output_has_longer_for_its_first_token(
 def test_a_stall_before_the_first_byte_is_an_http_status_and_not_retried(
     stern: Rig, client: str, upstream: str, headless: bool
 ) -> None:
-    fake = stern.plays(upstream, Answer(headless=headless, end=End.HANG))
+    fake = stern.play(upstream, Answer(headless=headless, end=End.HANG))
     reply = STREAMS[client][0](stern.sdk, request_for(client, stern.model(upstream)))
     assert isinstance(reply, Broke)
     assert_error(client, reply.error, 504)
@@ -226,7 +226,7 @@ def stern(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 @few_pairs
 def test_a_whole_reply_that_never_comes_is_a_gateway_timeout(rig: Rig, client: str, upstream: str) -> None:
-    rig.plays(upstream, Answer(headless=True, end=End.HANG))
+    rig.play(upstream, Answer(headless=True, end=End.HANG))
     with pytest.raises(Exception) as raised:  # noqa: PT011
         WHOLE[client](rig.sdk, request_for(client, rig.model(upstream)))
     assert_error(client, raised.value, 504)
@@ -238,7 +238,7 @@ def test_a_whole_reply_that_never_comes_is_a_gateway_timeout(rig: Rig, client: s
 def test_a_client_that_leaves_takes_the_upstream_with_it(
     patient: Rig, client: str, upstream: str, stream: bool
 ) -> None:
-    fake = patient.plays(upstream, make_begun_reply(upstream) if stream else Answer(headless=True, end=End.HANG))
+    fake = patient.play(upstream, make_begun_reply(upstream) if stream else Answer(headless=True, end=End.HANG))
     fake.closed.clear()
     with dial(patient.gateway.port) as sock:
         sock.sendall(request_of(client, patient.model(upstream), stream))
@@ -253,7 +253,7 @@ def test_a_client_that_leaves_takes_the_upstream_with_it(
 @clients
 @upstreams
 def test_a_client_that_leaves_stops_a_fast_upstream(patient: Rig, client: str, upstream: str) -> None:
-    fake = patient.plays(upstream, torrent(upstream))
+    fake = patient.play(upstream, make_endless_reply(upstream))
     fake.closed.clear()
     with dial(patient.gateway.port) as sock:
         sock.sendall(request_of(client, patient.model(upstream)))
@@ -263,7 +263,7 @@ def test_a_client_that_leaves_stops_a_fast_upstream(patient: Rig, client: str, u
 
 @few_pairs
 def test_a_slow_reader_holds_the_upstream_back(patient: Rig, client: str, upstream: str) -> None:
-    fake = patient.plays(upstream, torrent(upstream))
+    fake = patient.play(upstream, make_endless_reply(upstream))
     fake.closed.clear()
     fake.sent = 0
     with socket.socket() as sock:
@@ -279,7 +279,7 @@ def test_a_slow_reader_holds_the_upstream_back(patient: Rig, client: str, upstre
 
 @few_pairs
 def test_a_flood_of_comments_is_no_token(rig: Rig, client: str, upstream: str) -> None:
-    fake = rig.plays(upstream, Answer(COMMENT, floods=True))
+    fake = rig.play(upstream, Answer(COMMENT, floods=True))
     fake.closed.clear()
     started = time.monotonic()
     reply = STREAMS[client][0](rig.sdk, request_for(client, rig.model(upstream)))
@@ -292,14 +292,14 @@ def test_a_flood_of_comments_is_no_token(rig: Rig, client: str, upstream: str) -
 @few_pairs
 def test_a_flood_of_bytes_after_the_end_is_not_waited_for(begins: Rig, client: str, upstream: str) -> None:
     scripted = CASES["text"].scripted
-    fake = begins.plays(upstream, Answer(COMMENT, opening=ENCODERS[upstream].encode_stream(scripted), floods=True))
+    fake = begins.play(upstream, Answer(COMMENT, opening=ENCODERS[upstream].encode_stream(scripted), floods=True))
     fake.closed.clear()
     reply = STREAMS[client][0](begins.sdk, request_for(client, begins.model(upstream)))
     assert reply == expect_for(client, upstream, scripted)
     wait_for_close(fake)
 
 
-def torrent(upstream: str) -> Answer:
+def make_endless_reply(upstream: str) -> Answer:
     """The beginning of a reply once, then words without end."""
     line = LINE_OF[upstream] % (b"a" * 60_000)
     opening = ENCODERS[upstream].encode_stream(BEGUN)

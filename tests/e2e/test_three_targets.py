@@ -39,7 +39,7 @@ depths = pytest.mark.parametrize("failing", [1, 2, 3], ids=["the first", "the fi
 
 @dataclass(frozen=True)
 class Trouble:
-    plays: Callable[[Site, bool], Answer]
+    play: Callable[[Site, bool], Answer]
     calls: int  # of each target that has it
     seen: dict[str, int]  # client -> status, where no other target answers
     advice: tuple[str | None, str | None]  # retry-after, x-should-retry
@@ -51,7 +51,7 @@ def _all(status: int) -> dict[str, int]:
 
 def _make_failure(status: int, code: str, kind: str, *headers: tuple[str, str]) -> Callable[[Site, bool], Answer]:
     fault = Fault(status, (code, code), kind, headers=headers)
-    return lambda site, streamed: site.fails(fault)
+    return lambda site, streamed: site.make_error(fault)
 
 
 LIMITED = ("rate_limit_exceeded", "rate_limit_error")
@@ -64,7 +64,7 @@ TROUBLES: dict[str, Trouble] = {
         lambda site, streamed: Answer(headless=True, end=End.RESET), ATTEMPTS, _all(502), (None, None)
     ),
     "reset before the first token": Trouble(
-        lambda site, streamed: site.breaks(streamed, after=""), ATTEMPTS, _all(502), (None, None)
+        lambda site, streamed: site.make_reset(streamed, after=""), ATTEMPTS, _all(502), (None, None)
     ),
     "quota under a good status": Trouble(
         lambda site, streamed: site.is_out_of_quota(streamed), 1, QUOTA, (None, "false")
@@ -102,7 +102,7 @@ def test_the_next_target_replies_or_the_last_error_is_returned(
 ) -> None:
     trouble, sites = TROUBLES[name], targets.on(route)
     for place, site in enumerate(sites):
-        site.plays(trouble.plays(site, streamed) if place < failing else site.answers(streamed))
+        site.play(trouble.play(site, streamed) if place < failing else site.answers(streamed))
     reply = ask(targets.sdk, client, route, streamed)
     expected = [trouble.calls] * failing + [1, 0, 0]
     assert targets.counts(route) == expected[:3]
@@ -130,9 +130,9 @@ def test_a_temporary_failure_is_retried_at_the_first_target(
     targets: Targets, client: str, streamed: bool, route: str, name: str
 ) -> None:
     first, *others = targets.on(route)
-    first.plays(TROUBLES[name].plays(first, streamed), first.answers(streamed))
+    first.play(TROUBLES[name].play(first, streamed), first.answers(streamed))
     for site in others:
-        site.plays(site.answers(streamed))
+        site.play(site.answers(streamed))
     assert_answered(first, client, ask(targets.sdk, client, route, streamed))
     assert targets.counts(route) == [2, 0, 0]
 
@@ -157,9 +157,9 @@ def test_a_bad_request_is_not_sent_to_another_target(
     targets: Targets, client: str, streamed: bool, route: str, fault: Fault
 ) -> None:
     first, *others = targets.on(route)
-    first.plays(first.fails(fault))
+    first.play(first.make_error(fault))
     for site in others:
-        site.plays(site.answers(streamed))
+        site.play(site.answers(streamed))
     reply = ask(targets.sdk, client, route, streamed)
     assert isinstance(reply, Broke), reply
     assert_error(client, reply.error, 400)
@@ -177,8 +177,10 @@ def test_after_the_first_token_there_is_one_error_and_no_other_target_answers(
 
     def begin() -> None:
         for place, site in enumerate(sites):
-            breaking = site.is_out_of_quota(True) if place < failing else site.breaks(True, after=beginning_of(site))
-            site.plays(breaking if place <= failing else site.answers(True))
+            breaking = (
+                site.is_out_of_quota(True) if place < failing else site.make_reset(True, after=beginning_of(site))
+            )
+            site.play(breaking if place <= failing else site.answers(True))
 
     begin()
     reply = ask(targets.sdk, client, route, True)
@@ -268,8 +270,8 @@ def test_a_stall_after_the_first_token_is_one_error_and_no_other_target_answers(
     with run_targets(tmp_path, settings) as rig, ThreadPoolExecutor(len(PROTOCOLS)) as pool:
         first, *others = rig.on("by key")
         for site in others:
-            site.plays(site.answers(True))
-        first.plays(replace(first.breaks(True, after=beginning_of(first)), end=End.HANG))
+            site.play(site.answers(True))
+        first.play(replace(first.make_reset(True, after=beginning_of(first)), end=End.HANG))
         response = list(pool.map(lambda client: streamed_raw(rig, client), PROTOCOLS))
         for client, body in zip(PROTOCOLS, response, strict=True):
             text, error = GRAMMARS[client].fold_broken(body)

@@ -143,7 +143,7 @@ def test_a_kept_response_binds_only_the_key_that_got_it(tmp_path: Path) -> None:
                 assert keyed.take_used() == [], "bob's request is refused as if the id were unknown"
 
 
-def picky(sent_request: ReceivedRequest) -> Answer:
+def repeat_in_error(sent_request: ReceivedRequest) -> Answer:
     """Repeats the client's text in an error that names a field."""
     if b"Provoke" in sent_request.body and b'"max_completion_tokens"' in sent_request.body:
         body = b'{"error":{"message":"max_completion_tokens is not permitted","type":"invalid"}}'
@@ -158,7 +158,7 @@ def test_a_quirk_that_one_key_provokes_does_not_change_another_keys_requests(
         return {"model": "up/m", "max_tokens": 9, "messages": [{"role": "user", "content": words}]}
 
     with (
-        FakeUpstream(choose=picky) as fake,
+        FakeUpstream(choose=repeat_in_error) as fake,
         running(provider_section("chat", fake.url), tmp_path, stored=STORED) as gateway,
     ):
         first, second = pair(gateway)

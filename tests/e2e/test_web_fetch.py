@@ -33,20 +33,20 @@ class Scene:
     web: FakeWeb
     names: Names
 
-    def plays(self, *rounds: bytes) -> None:
+    def play(self, *rounds: bytes) -> None:
         self.upstream.requests.clear()
         self.web.requests.clear()
         self.web.tunnels.clear()
         self.upstream.answers = [Answer(body) for body in rounds]
 
-    def serves(self, place: str, answer: Answer, *addresses: str) -> None:
+    def add_page(self, place: str, answer: Answer, *addresses: str) -> None:
         """Put a page on the web, at a host that has a public address unless others are given."""
         self.web.sites[place] = answer
         self.names.add(place.partition("/")[0].partition(":")[0], list(addresses or (PUBLIC,)))
 
     def fetches(self, url: str, **more: object) -> Message:
         """Let the model fetch an address that the user has named, and return the whole reply."""
-        self.plays(fetch(url), ANSWER)
+        self.play(fetch(url), ANSWER)
         return self.streams(f"Read {url} please.", **more)
 
     def streams(self, text: str, **more: object) -> Message:
@@ -128,7 +128,7 @@ def tool_text(scene: Scene, place: int = -1) -> str:
 
 
 def test_a_page_becomes_readable_text_with_its_links(scene: Scene) -> None:
-    scene.serves("page.example/a", html(PAGE))
+    scene.add_page("page.example/a", html(PAGE))
     message = scene.fetches("http://page.example/a")
     title, text = text_of(message)
     assert title == "The page"
@@ -148,7 +148,7 @@ def test_a_page_becomes_readable_text_with_its_links(scene: Scene) -> None:
 
 
 def test_a_page_with_letters_in_its_address_is_fetched(scene: Scene) -> None:
-    scene.serves("xn--kln-sna.example/%C3%84pfel", Answer(PAGE, content_type="text/html"))
+    scene.add_page("xn--kln-sna.example/%C3%84pfel", Answer(PAGE, content_type="text/html"))
     reply = scene.fetches("http://köln.example/Äpfel")
     assert [result.url for result in results(reply) if isinstance(result, WebFetchBlock)] == [
         "http://xn--kln-sna.example/%C3%84pfel"
@@ -156,20 +156,20 @@ def test_a_page_with_letters_in_its_address_is_fetched(scene: Scene) -> None:
 
 
 def test_a_page_is_fetched_from_a_configured_port_and_from_no_other(scene: Scene) -> None:
-    scene.serves("page.example:8080/", html(PAGE))
+    scene.add_page("page.example:8080/", html(PAGE))
     assert text_of(scene.fetches("http://page.example:8080/"))[0] == "The page"
     assert scene.web.tunnels == [f"{PUBLIC}:8080"]
     assert code_of(scene.fetches("http://page.example:8081/")) == "url_not_allowed"
 
 
 def test_json_is_passed_on_as_it_is(scene: Scene) -> None:
-    scene.serves("page.example/data.json", Answer(b'{"a": [1, 2]}', content_type="application/json"))
+    scene.add_page("page.example/data.json", Answer(b'{"a": [1, 2]}', content_type="application/json"))
     assert text_of(scene.fetches("http://page.example/data.json")) == ("data.json", '{"a": [1, 2]}')
     assert '{"a": [1, 2]}' in tool_text(scene)
 
 
 def test_a_pdf_is_a_document_for_the_client_and_an_error_for_a_model_that_reads_none(scene: Scene) -> None:
-    scene.serves("page.example/a.pdf", Answer(b"%PDF-1.7 fake", content_type="application/pdf"))
+    scene.add_page("page.example/a.pdf", Answer(b"%PDF-1.7 fake", content_type="application/pdf"))
     message = scene.fetches("http://page.example/a.pdf")
     [result] = results(message)
     assert isinstance(result, WebFetchBlock)
@@ -179,19 +179,19 @@ def test_a_pdf_is_a_document_for_the_client_and_an_error_for_a_model_that_reads_
 
 
 def test_a_long_page_is_cut_and_marked_for_the_model(scene: Scene) -> None:
-    scene.serves("page.example/long", Answer(b"word " * 2000, content_type="text/plain"))
+    scene.add_page("page.example/long", Answer(b"word " * 2000, content_type="text/plain"))
     _, text = text_of(scene.fetches("http://page.example/long"))
     assert len(text) == 2000
     assert "The page is longer" in tool_text(scene)
 
 
 def test_a_page_that_was_fetched_can_be_sent_back(scene: Scene) -> None:
-    scene.serves("page.example/a", html(PAGE))
+    scene.add_page("page.example/a", html(PAGE))
     message = scene.fetches("http://page.example/a")
     content = [block.model_dump(exclude_none=True) for block in message.content]
     user = {"role": "user", "content": "Read http://page.example/a please."}
     history = [user, {"role": "assistant", "content": content}, {"role": "user", "content": "more"}]
-    scene.plays(ANSWER)
+    scene.play(ANSWER)
     scene.streams("", messages=history)
     assert "Hello" in tool_text(scene, 2)
 
@@ -200,27 +200,27 @@ def test_a_page_that_was_fetched_can_be_sent_back(scene: Scene) -> None:
 
 
 def test_an_address_that_only_the_model_has_named_is_not_fetched(scene: Scene) -> None:
-    scene.serves("a.example/1", html(PAGE))
-    scene.plays(fetch("https://a.example/1"), ANSWER)
+    scene.add_page("a.example/1", html(PAGE))
+    scene.play(fetch("https://a.example/1"), ANSWER)
     assert code_of(scene.streams("Read something.")) == "url_not_in_prior_context"
     assert scene.web.tunnels == []
 
 
 def test_an_address_that_only_the_model_wrote_before_is_not_fetched_either(scene: Scene) -> None:
-    scene.serves("page.example/said", html(PAGE))
+    scene.add_page("page.example/said", html(PAGE))
     turns = [
         {"role": "user", "content": "hi"},
         {"role": "assistant", "content": "I like http://page.example/said."},
         {"role": "user", "content": "Read it."},
     ]
-    scene.plays(fetch("http://page.example/said"), ANSWER)
+    scene.play(fetch("http://page.example/said"), ANSWER)
     assert code_of(scene.streams("", messages=turns)) == "url_not_in_prior_context"
 
 
 def test_an_address_that_a_search_has_found_is_fetched(scene: Scene) -> None:
-    scene.serves("a.example/1", html(PAGE))
+    scene.add_page("a.example/1", html(PAGE))
     search = chat_calls(("call_1", "web_search", '{"query": "x"}'))
-    scene.plays(search, fetch("https://a.example/1"), ANSWER)
+    scene.play(search, fetch("https://a.example/1"), ANSWER)
     message = scene.streams("Find something.")
     kinds = [block.type for block in message.content if block.type != "text"]
     assert kinds == ["server_tool_use", "web_search_tool_result", "server_tool_use", "web_fetch_tool_result"]
@@ -228,16 +228,16 @@ def test_an_address_that_a_search_has_found_is_fetched(scene: Scene) -> None:
 
 
 def test_a_link_of_a_fetched_page_is_fetched(scene: Scene) -> None:
-    scene.serves("page.example/a", html(PAGE))
-    scene.serves("page.example/more", html(b"<title>More</title><p>That is all."))
-    scene.plays(fetch("http://page.example/a"), fetch("http://page.example/more"), ANSWER)
+    scene.add_page("page.example/a", html(PAGE))
+    scene.add_page("page.example/more", html(b"<title>More</title><p>That is all."))
+    scene.play(fetch("http://page.example/a"), fetch("http://page.example/more"), ANSWER)
     message = scene.streams("Read http://page.example/a please.")
     assert [isinstance(result, WebFetchBlock) for result in results(message)] == [True, True]
 
 
 def test_an_address_that_is_the_beginning_of_a_named_one_is_not_fetched(scene: Scene) -> None:
-    scene.serves("page.example/secret", html(PAGE))
-    scene.plays(fetch("http://page.example/secret"), ANSWER)
+    scene.add_page("page.example/secret", html(PAGE))
+    scene.play(fetch("http://page.example/secret"), ANSWER)
     assert code_of(scene.streams("Read http://page.example/secret-plan")) == "url_not_in_prior_context"
 
 
@@ -245,8 +245,8 @@ def test_an_address_that_is_the_beginning_of_a_named_one_is_not_fetched(scene: S
 
 
 def test_domain_lists_hold_at_every_hop(scene: Scene) -> None:
-    scene.serves("page.example/go", redirect("http://other.example/"))
-    scene.serves("other.example/", html(PAGE))
+    scene.add_page("page.example/go", redirect("http://other.example/"))
+    scene.add_page("other.example/", html(PAGE))
     allowed = [{**FETCH, "allowed_domains": ["page.example"]}]
     assert code_of(scene.fetches("http://page.example/go", tools=allowed)) == "url_not_allowed"
     assert len(scene.web.tunnels) == 1
@@ -298,13 +298,13 @@ def test_no_connection_is_made_to_what_is_not_public(scene: Scene, url: str, cod
 )
 def test_a_redirect_inwards_is_not_followed(scene: Scene, location: str) -> None:
     scene.names.add("inner.example", ["192.168.0.1"])
-    scene.serves("page.example/go", redirect(location))
+    scene.add_page("page.example/go", redirect(location))
     assert code_of(scene.fetches("http://page.example/go")) == "url_not_accessible"
     assert scene.web.tunnels == [f"{PUBLIC}:80"]
 
 
 def test_a_name_that_changes_its_address_is_fetched_where_it_was_checked(scene: Scene) -> None:
-    scene.serves("rebinding.example/", html(PAGE))
+    scene.add_page("rebinding.example/", html(PAGE))
     scene.names.add("rebinding.example", [PUBLIC], ["127.0.0.1"])
     scene.names.requests.clear()
     assert text_of(scene.fetches("http://rebinding.example/"))[0] == "The page"
@@ -329,7 +329,7 @@ def test_a_name_that_changes_its_address_is_fetched_where_it_was_checked(scene: 
     ids=["endless", "gzip bomb", "slow", "no body", "no head", "image", "429"],
 )
 def test_a_body_is_bounded_in_size_and_time(scene: Scene, answer: Answer, code: str) -> None:
-    scene.serves("page.example/body", answer)
+    scene.add_page("page.example/body", answer)
     begun = time.monotonic()
     assert code_of(scene.fetches("http://page.example/body")) == code
     assert time.monotonic() - begun < 5

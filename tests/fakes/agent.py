@@ -117,12 +117,12 @@ class Agent:
         reply = self._reply(request)
         self.replies.append(reply)
         answer = _make_stream(self.protocol.stream(reply)) if request.streams else _json(self.protocol.whole(reply))
-        if self.change is None or not self._plays(request):
+        if self.change is None or not self._is_scripted(request):
             return answer
         self.answered[request.model] += 1
         return self.change(answer, request, self.answered[request.model] - 1)
 
-    def _plays(self, request: AgentRequest) -> bool:
+    def _is_scripted(self, request: AgentRequest) -> bool:
         """Return whether this is the conversation of the script, not a request for a title or a summary."""
         return any(_find(request.tools, use.tool) for use in self.script)
 
@@ -130,7 +130,7 @@ class Agent:
         number, done = len(self.replies) + 1, len(request.results)
         thought = "The script says what to do next." if request.thinks else ""
         script, last = self.script, f"Finished. The last tool said: {request.results[-1] if done else 'nothing'}"
-        if not self._plays(request):
+        if not self._is_scripted(request):
             if self.search is None or not _find(request.tools, self.search.tool):
                 return Reply(number, request.model, self.words)
             script, last = (self.search,), self.answer

@@ -128,7 +128,7 @@ class FakeCodex(FakeService):
     def bodies(self) -> list[JsonObject]:
         return [request.json for request in self.at(RESPONSES)]
 
-    def plays(self, *replies: Answer) -> None:
+    def play(self, *replies: Answer) -> None:
         self.replies, self._played = list(replies), 0
         self.requests.clear()
         self.counts.clear()

@@ -59,7 +59,7 @@ class Rig:
         )
         return provider if self.credentials == 1 else make_pooled(provider, self.credentials)
 
-    def asks(self, protocol: str, body: bytes, headers: Sequence[Header] = ()) -> "ClientCall":
+    def make_call(self, protocol: str, body: bytes, headers: Sequence[Header] = ()) -> "ClientCall":
         wire = MemoryWire()
         exchange = make_exchange(wire, headers=headers)
         return ClientCall(self.gateway, wire, exchange, make_call(protocol, body, exchange=exchange))

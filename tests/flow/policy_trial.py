@@ -53,7 +53,7 @@ class Trial:
     def after(self, end: TurnEnd) -> Step:
         return self._note_step(self.policy.after(end))
 
-    def asks(self, step: Step) -> Ask:
+    def expect_ask(self, step: Step) -> Ask:
         assert isinstance(step, Ask)
         return step
 

@@ -54,10 +54,10 @@ def test_the_reply_so_far_and_the_instruction_follow_the_conversation() -> None:
     assert request.turns[:-2] == BEGUN_REQUEST.turns
     begun, instruction = request.turns[-2:]
     assert begun == Turn(Role.ASSISTANT, (Text("Once upon a"),))
-    [asks] = instruction.parts
+    [send_request] = instruction.parts
     assert instruction.role is Role.USER
-    assert isinstance(asks, Text)
-    assert continuation.marker in asks.text
+    assert isinstance(send_request, Text)
+    assert continuation.marker in send_request.text
     assert (request.seed, len(ledger)) == (7, 0)
 
 
@@ -85,12 +85,12 @@ def test_the_conversation_continues_with_the_cut_reply_as_text_and_a_request_for
     assert request.turns[0] == REQUEST.turns[0]
     cut, instruction = request.turns[1:]
     assert (cut.role, instruction.role) == (Role.ASSISTANT, Role.USER)
-    [shown], [asks] = cut.parts, instruction.parts
+    [shown], [send_request] = cut.parts, instruction.parts
     assert isinstance(shown, Text)
     assert shown.text.startswith(before)
     assert shown.text.endswith(CUT.arguments)
-    assert isinstance(asks, Text)
-    assert "only the remaining characters" in asks.text
+    assert isinstance(send_request, Text)
+    assert "only the remaining characters" in send_request.text
     assert request.reasoning is None
     assert (request.tools, request.seed) == (REQUEST.tools, 7)
 
@@ -145,7 +145,7 @@ def describe(request: Callable[[], Request], headers: Headers, trial: Attempt) -
 
 
 def complete(*answers: Answer) -> tuple[Completion, FakeUpstream, Translated]:
-    async def asks() -> tuple[Completion, Translated]:
+    async def send_request() -> tuple[Completion, Translated]:
         client = HttpClient()
         try:
             provider = make_provider(
@@ -162,7 +162,7 @@ def complete(*answers: Answer) -> tuple[Completion, FakeUpstream, Translated]:
             await client.close()
 
     with FakeUpstream(list(answers)) as fake:
-        completion, prepared = run(asks())
+        completion, prepared = run(send_request())
         return completion, fake, prepared
 
 

@@ -21,7 +21,7 @@ COUNTED = document(b'{"input_tokens":  4242 }')
 def count(
     answer: Answer, protocol: str = "messages", body: bytes = MESSAGES, *, speaks: str = "messages", counts: bool = True
 ) -> tuple[ClientReply, list[ReceivedRequest]]:
-    async def asks(fake: FakeUpstream) -> ClientReply:
+    async def send_request(fake: FakeUpstream) -> ClientReply:
         client = HttpClient()
         try:
             provider = make_provider(
@@ -38,7 +38,7 @@ def count(
             await client.close()
 
     with FakeUpstream([answer], models=("vendor-m",)) as fake:
-        return run(asks(fake)), fake.calls
+        return run(send_request(fake)), fake.calls
 
 
 @pytest.mark.parametrize(

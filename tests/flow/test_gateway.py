@@ -20,18 +20,18 @@ from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
 from flow.chat_wire import HALF, STREAM, WHOLE, chunk, document, refusal
 from flow.gateway_rig import AT_ONCE, Rig
 from flow.in_memory import CHAT, CHAT_STREAM, MESSAGES, MESSAGES_STREAM, make_renewing, make_world, run
-from flow.writer_rig import soon
+from flow.writer_rig import wait_until
 
 
 def test_a_call_is_answered_in_one_turn() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
-            client = rig.asks("chat", CHAT_STREAM)
+            client = rig.make_call("chat", CHAT_STREAM)
             assert (await client.answer()).body == STREAM
             outcome = client.outcome()
             assert (outcome.outcome, outcome.route, outcome.failed_attempts) == ("ok", "one/m", ())
             assert (rig.gateway.answered, rig.gateway.guard_trips, rig.gateway.streams) == (1, 0, 0)
-            whole = rig.asks("chat", CHAT)
+            whole = rig.make_call("chat", CHAT)
             fake.answers = [document(WHOLE)]
             assert (await whole.answer()).body == WHOLE
 
@@ -42,7 +42,7 @@ def test_a_call_is_answered_in_one_turn() -> None:
 def test_a_target_is_retried_and_then_the_next_one_is_tried() -> None:
     async def scene(one: FakeUpstream, two: FakeUpstream) -> None:
         async with Rig({"one": one, "two": two}) as rig:
-            client = rig.asks("messages", MESSAGES_STREAM)
+            client = rig.make_call("messages", MESSAGES_STREAM)
             reply = await client.answer()
             assert b"message_stop" in reply.body
             assert reply.headers.get(b"x-dragoman-route") == b"two/m"
@@ -58,7 +58,7 @@ def test_a_target_is_retried_and_then_the_next_one_is_tried() -> None:
 def test_if_no_target_answers_the_last_refusal_is_raised_with_its_own_body(body: bytes) -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
-            client = rig.asks("chat", body)
+            client = rig.make_call("chat", body)
             with pytest.raises(AllTargetsFailed) as refused:
                 await client.answer()
             assert refused.value.failure.kind is Kind.BAD_REQUEST
@@ -75,7 +75,7 @@ def test_once_the_head_is_out_the_failure_is_an_event() -> None:
     async def scene(fake: FakeUpstream) -> None:
         hurried = Server(keep_alive_s=0.05, first_token_timeout_s=1.0)
         async with Rig({"one": fake}, server=hurried) as rig:
-            client = rig.asks("messages", MESSAGES_STREAM)
+            client = rig.make_call("messages", MESSAGES_STREAM)
             reply = await client.answer()
             assert reply.status == 200
             assert reply.body.startswith(b"event: ping\n")
@@ -96,8 +96,8 @@ def test_a_refused_credential_is_renewed_and_its_refusal_noted_once() -> None:
 
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}, auth=make_renewing(renew)) as rig:
-            assert (await rig.asks("chat", CHAT_STREAM).answer()).body == STREAM
-            client = rig.asks("chat", CHAT_STREAM)
+            assert (await rig.make_call("chat", CHAT_STREAM).answer()).body == STREAM
+            client = rig.make_call("chat", CHAT_STREAM)
             with pytest.raises(RequestError) as refused:
                 await client.answer()
             assert refused.value.failure.kind is Kind.CREDENTIAL
@@ -123,7 +123,7 @@ def make_continuation(request: ReceivedRequest) -> Answer:
 def test_another_upstream_continues_the_reply(protocol: str) -> None:
     async def scene(one: FakeUpstream, two: FakeUpstream) -> None:
         async with Rig({"one": one, "two": two}, retry=replace(AT_ONCE, continue_streams=True)) as rig:
-            client = rig.asks(protocol, CHAT_STREAM if protocol == "chat" else MESSAGES_STREAM)
+            client = rig.make_call(protocol, CHAT_STREAM if protocol == "chat" else MESSAGES_STREAM)
             reply = await client.answer()
             assert b" loaf" in reply.body
             assert b"continue:" not in reply.body
@@ -143,7 +143,7 @@ def test_another_upstream_continues_the_reply(protocol: str) -> None:
 def test_if_no_target_continues_the_client_gets_the_first_failure() -> None:
     async def scene(one: FakeUpstream, two: FakeUpstream) -> None:
         async with Rig({"one": one, "two": two}, retry=replace(AT_ONCE, continue_streams=True)) as rig:
-            client = rig.asks("messages", MESSAGES_STREAM)
+            client = rig.make_call("messages", MESSAGES_STREAM)
             reply = await client.answer()
             assert reply.body.count(b"event: error\n") == 1
             assert b"one" in reply.body.partition(b"event: error\n")[2]
@@ -157,7 +157,7 @@ def test_if_no_target_continues_the_client_gets_the_first_failure() -> None:
 def test_a_stream_is_not_continued_unless_the_configuration_says_so() -> None:
     async def scene(one: FakeUpstream, two: FakeUpstream) -> None:
         async with Rig({"one": one, "two": two}) as rig:
-            assert b"event: error\n" in (await rig.asks("messages", MESSAGES_STREAM).answer()).body
+            assert b"event: error\n" in (await rig.make_call("messages", MESSAGES_STREAM).answer()).body
             assert two.calls == []
 
     with FakeUpstream([Answer(HALF, end=End.CUT)]) as one, FakeUpstream(choose=make_continuation) as two:
@@ -184,7 +184,7 @@ def request_body(stream: bool) -> bytes:
 def test_a_cut_call_is_completed_and_its_usage_summed(stream: bool) -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}, "kiro", replies=KIRO) as rig:
-            client = rig.asks("messages", request_body(stream))
+            client = rig.make_call("messages", request_body(stream))
             reply = await client.answer()
             assert len(fake.calls) == 2
             assert b"tool_use" in reply.body
@@ -205,11 +205,11 @@ def test_a_cut_call_is_completed_and_its_usage_summed(stream: bool) -> None:
 def test_a_call_that_stays_cut_ends_the_reply_and_the_next_request_notes_it(stream: bool) -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}, "kiro", replies=KIRO) as rig:
-            reply = await rig.asks("messages", request_body(stream)).answer()
+            reply = await rig.make_call("messages", request_body(stream)).answer()
             assert b"max_tokens" in reply.body
             assert b"tool_use" not in reply.body
             assert len(fake.calls) == 2
-            await rig.asks("messages", request_body(stream)).answer()
+            await rig.make_call("messages", request_body(stream)).answer()
             assert b"was not executed" in fake.calls[2].body.replace(b"\\n", b" ")
 
     with FakeUpstream([CUT, make_framed(words("Sorry."), tail()), make_framed(words("Again."), tail())]) as fake:
@@ -219,7 +219,7 @@ def test_a_call_that_stays_cut_ends_the_reply_and_the_next_request_notes_it(stre
 def test_a_provider_that_does_not_repair_gets_no_request_for_the_rest() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}, "kiro", replies=KIRO_AS_IT_IS) as rig:
-            assert b"max_tokens" in (await rig.asks("messages", request_body(True)).answer()).body
+            assert b"max_tokens" in (await rig.make_call("messages", request_body(True)).answer()).body
             assert len(fake.calls) == 1
 
     with FakeUpstream([CUT]) as fake:
@@ -242,11 +242,11 @@ class Misbehaving:
 def test_the_grammar_guard_stands_in_front_of_streams_and_of_whole_replies() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}, replies=ReplyRules(stages=lambda request: [Misbehaving()])) as rig:
-            reply = await rig.asks("messages", MESSAGES_STREAM).answer()
+            reply = await rig.make_call("messages", MESSAGES_STREAM).answer()
             assert reply.body.count(b"event: error\n") == 1
             assert rig.gateway.guard_trips == 1
             with pytest.raises(RequestError):
-                await rig.asks("messages", MESSAGES).answer()
+                await rig.make_call("messages", MESSAGES).answer()
             assert rig.gateway.guard_trips == 2
 
     with FakeUpstream([Answer(STREAM)]) as fake:
@@ -262,10 +262,10 @@ def test_a_call_that_cannot_be_run_fails_in_streams_and_in_whole_replies() -> No
 
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
-            reply = await rig.asks("messages", request_body(True)).answer()
+            reply = await rig.make_call("messages", request_body(True)).answer()
             assert reply.body.count(b"event: error\n") == 1
             with pytest.raises(RequestError) as refused:
-                await rig.asks("messages", request_body(False)).answer()
+                await rig.make_call("messages", request_body(False)).answer()
             assert refused.value.failure.kind is Kind.CORRUPT
 
     with FakeUpstream([Answer(stream), document(msgspec.json.encode(body))]) as fake:
@@ -280,9 +280,9 @@ def test_a_call_that_cannot_be_run_fails_in_streams_and_in_whole_replies() -> No
 def test_a_gateway_that_stops_sends_an_error_to_a_client_that_is_still_connected(protocol: str, gone: bool) -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
-            client = rig.asks(protocol, CHAT_STREAM if protocol == "chat" else MESSAGES_STREAM)
+            client = rig.make_call(protocol, CHAT_STREAM if protocol == "chat" else MESSAGES_STREAM)
             answering = asyncio.create_task(client.answer())
-            await soon(lambda: b"Half" in client.wire.written)
+            await wait_until(lambda: b"Half" in client.wire.written)
             assert rig.gateway.streams == 1
             client.exchange.gone = gone
             written = client.wire.written
@@ -293,7 +293,7 @@ def test_a_gateway_that_stops_sends_an_error_to_a_client_that_is_still_connected
             assert rig.gateway.streams == 0
             assert (client.wire.written == written) is gone
             assert gone or b"shutting down" in client.wire.reply.body
-            await soon(lambda: bool(fake.closed))
+            await wait_until(lambda: bool(fake.closed))
 
     with FakeUpstream([Answer(HALF, end=End.HANG)]) as fake:
         run(scene(fake))
@@ -302,9 +302,9 @@ def test_a_gateway_that_stops_sends_an_error_to_a_client_that_is_still_connected
 def test_a_call_that_is_cancelled_with_a_failure_ends_with_that_failure() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
-            client = rig.asks("messages", MESSAGES_STREAM)
+            client = rig.make_call("messages", MESSAGES_STREAM)
             answering = asyncio.create_task(client.answer())
-            await soon(lambda: b"Half" in client.wire.written)
+            await wait_until(lambda: b"Half" in client.wire.written)
             answering.cancel(Failure(Kind.QUOTA, "The budget of this key is spent."))
             with suppress(asyncio.CancelledError):
                 await answering
@@ -317,9 +317,9 @@ def test_a_call_that_is_cancelled_with_a_failure_ends_with_that_failure() -> Non
 def test_a_client_that_leaves_before_the_first_token_is_noted() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
-            client = rig.asks("chat", CHAT)
+            client = rig.make_call("chat", CHAT)
             answering = asyncio.create_task(client.answer())
-            await soon(lambda: bool(fake.calls))
+            await wait_until(lambda: bool(fake.calls))
             client.exchange.gone = True
             answering.cancel()
             with suppress(asyncio.CancelledError):
@@ -334,10 +334,10 @@ def test_a_client_that_leaves_before_the_first_token_is_noted() -> None:
 def test_a_new_configuration_holds_from_the_next_call_on() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
-            assert (await rig.asks("chat", CHAT_STREAM).answer()).body == STREAM
+            assert (await rig.make_call("chat", CHAT_STREAM).answer()).body == STREAM
             rig.gateway.adopt(make_world())
             with pytest.raises(RequestError) as refused:
-                await rig.asks("chat", CHAT_STREAM).answer()
+                await rig.make_call("chat", CHAT_STREAM).answer()
             assert refused.value.failure.kind is Kind.NOT_FOUND
 
     with FakeUpstream([Answer(STREAM)]) as fake:
@@ -351,7 +351,7 @@ def test_a_conversation_stays_with_its_credential() -> None:
             assert pool is not None
             header = [(b"session-id", b"s-1")]
             for _ in range(4):
-                await rig.asks("chat", CHAT_STREAM, header).answer()
+                await rig.make_call("chat", CHAT_STREAM, header).answer()
             homes = {pool.last_member("t\0s-1"), pool.last_member("t\0response chatcmpl-1")}
             assert len(homes) == 1
             assert None not in homes
@@ -363,7 +363,7 @@ def test_a_conversation_stays_with_its_credential() -> None:
 def test_the_outcome_has_the_usage() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
-            client = rig.asks("messages", MESSAGES)
+            client = rig.make_call("messages", MESSAGES)
             await client.answer()
             assert client.outcome().usage == Usage(input=7, output=3)
 

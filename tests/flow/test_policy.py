@@ -253,27 +253,27 @@ def test_of_several_refused_credentials_the_client_gets_the_refusal_that_ends_so
 ) -> None:
     trial = Trial(credentials=2)
     trial.begin()
-    trial.asks(trial.after(NoReply(failures[0])))
+    trial.expect_ask(trial.after(NoReply(failures[0])))
     assert trial.after(NoReply(failures[1])) == GiveUp(expected)
 
 
 def test_a_credential_that_is_cooling_down_is_not_used() -> None:
     trial = Trial(credentials=2)
-    first = trial.asks(trial.begin()).provider.account.slot
+    first = trial.expect_ask(trial.begin()).provider.account.slot
     trial.after(NoReply(Failure(Kind.QUOTA, "spent")))
     assert [ask.provider.account.slot for ask in trial.requests] == [first, 1 - first]
     trial.policy.note_first_token(Headers([]), None)
     trial.after(Completed())
-    assert trial.asks(trial.begin()).provider.account.slot == 1 - first
+    assert trial.expect_ask(trial.begin()).provider.account.slot == 1 - first
 
 
 def test_a_failure_at_the_end_of_a_reply_starts_a_cooldown() -> None:
     """Codex says inside a good stream that the allowance is used up."""
     trial = Trial(credentials=2)
-    first = trial.asks(trial.begin()).provider.account.slot
+    first = trial.expect_ask(trial.begin()).provider.account.slot
     trial.policy.note_first_token(Headers([]), None)
     assert trial.after(Completed(Failure(Kind.QUOTA, "spent", retry_after=LONG_S))) == Finish()
-    assert trial.asks(trial.begin()).provider.account.slot == 1 - first
+    assert trial.expect_ask(trial.begin()).provider.account.slot == 1 - first
 
 
 def test_a_call_that_is_over_frees_the_credential_that_it_was_to_find_out_about() -> None:
@@ -282,7 +282,7 @@ def test_a_call_that_is_over_frees_the_credential_that_it_was_to_find_out_about(
     assert pool is not None
     for slot in (0, 1):
         pool.start_cooldown(slot, "m", NOW + 3600, "quota", NOW)
-    slot = trial.asks(trial.begin()).provider.account.slot
+    slot = trial.expect_ask(trial.begin()).provider.account.slot
     trial.clock.now += 301  # from now on, the cooldown is doubted by one request at a time
     assert pool.choose(None, "m", {1 - slot}, trial.clock.now) is None
     trial.policy.release()

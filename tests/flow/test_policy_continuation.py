@@ -40,13 +40,13 @@ def test_which_target_continues_a_reply_that_broke_off(
     kind: Kind, targets: int, credentials: int, allowed: bool, text: str | None, row: str
 ) -> None:
     trial = Trial(targets=targets, credentials=credentials, continues=allowed)
-    first = trial.asks(trial.begin())
+    first = trial.expect_ask(trial.begin())
     failure = Failure(kind, "broke off")
     step = interrupt_reply(trial, failure, text)
     if row == "!":
         assert step == GiveUp(failure)
         return
-    ask = trial.asks(step)
+    ask = trial.expect_ask(step)
     assert ask.route == (TWO if row == "X" else ONE)
     assert row == "X" or ask.provider.account.slot != first.provider.account.slot
     assert ask.continuation is not None
@@ -57,8 +57,8 @@ def test_which_target_continues_a_reply_that_broke_off(
 def test_another_credential_continues_first_where_the_credential_is_at_fault_else_another_target(kind: Kind) -> None:
     trial = Trial(targets=2, credentials=2, continues=True)
     trial.begin()
-    first = trial.asks(interrupt_reply(trial, Failure(kind, "broke off")))
-    second = trial.asks(trial.after(NoReply(Failure(Kind.QUOTA, "spent"))))
+    first = trial.expect_ask(interrupt_reply(trial, Failure(kind, "broke off")))
+    second = trial.expect_ask(trial.after(NoReply(Failure(Kind.QUOTA, "spent"))))
     assert [first.route, second.route] == ([ONE, TWO] if kind in AT_FAULT else [TWO, ONE])
     slots = [ask.provider.account.slot for ask in trial.requests if ask.route == ONE]
     assert sorted(slots) == [0, 1]
@@ -76,7 +76,7 @@ def test_a_target_that_continues_is_retried_like_any_other() -> None:
     trial.begin()
     interrupt_reply(trial)
     step = trial.after(NoReply(Failure(Kind.OVERLOADED, "busy")))
-    assert (trial.asks(step).route, trial.waits) == (TWO, [1.0])
+    assert (trial.expect_ask(step).route, trial.waits) == (TWO, [1.0])
 
 
 def drop_seed(request: Request, ledger: Ledger) -> Request:
@@ -91,7 +91,7 @@ def test_the_request_of_a_continuation_holds_the_text_so_far_after_all_other_cha
     trial = Trial(targets=2, continues=True, first=make_provider("one", requests=RequestRules(adjust=adjust_seed)))
     trial.begin()
     trial.after(NoReply(Failure(Kind.BAD_REQUEST, "no seed, please")))
-    ask = trial.asks(interrupt_reply(trial))
+    ask = trial.expect_ask(interrupt_reply(trial))
     assert ask.changes[0] is drop_seed
     request = Request("chat", "m", (Turn(Role.USER, (Text("Go on."),)),), seed=7)
     for change in ask.changes:
@@ -103,9 +103,9 @@ def test_the_request_of_a_continuation_holds_the_text_so_far_after_all_other_cha
 
 def test_credentials_that_broke_off_the_reply_are_not_used_for_it_again() -> None:
     trial = Trial(credentials=3, continues=True)
-    slots = [trial.asks(trial.begin()).provider.account.slot]
-    slots.append(trial.asks(interrupt_reply(trial)).provider.account.slot)
-    slots.append(trial.asks(interrupt_reply(trial, text="Half a loaf")).provider.account.slot)
+    slots = [trial.expect_ask(trial.begin()).provider.account.slot]
+    slots.append(trial.expect_ask(interrupt_reply(trial)).provider.account.slot)
+    slots.append(trial.expect_ask(interrupt_reply(trial, text="Half a loaf")).provider.account.slot)
     assert sorted(slots) == [0, 1, 2]
     last = Failure(Kind.TRUNCATED, "the stream just ended")
     assert interrupt_reply(trial, last, "Half a loaf is") == GiveUp(last)
@@ -115,7 +115,7 @@ def test_a_second_interruption_continues_from_all_that_was_sent() -> None:
     trial = Trial(targets=2, credentials=2, continues=True)
     trial.begin()
     interrupt_reply(trial, Failure(Kind.QUOTA, "spent"))  # the other credential continues
-    ask = trial.asks(interrupt_reply(trial, text="Half a loaf"))
+    ask = trial.expect_ask(interrupt_reply(trial, text="Half a loaf"))
     assert ask.route == TWO
     assert ask.continuation is not None
     assert ask.continuation.text == "Half a loaf"
@@ -123,16 +123,16 @@ def test_a_second_interruption_continues_from_all_that_was_sent() -> None:
 
 def test_an_interruption_starts_a_cooldown() -> None:
     trial = Trial(credentials=2, continues=False)
-    first = trial.asks(trial.begin()).provider.account.slot
+    first = trial.expect_ask(trial.begin()).provider.account.slot
     interrupt_reply(trial, Failure(Kind.QUOTA, "spent"))
-    assert trial.asks(trial.begin()).provider.account.slot == 1 - first
+    assert trial.expect_ask(trial.begin()).provider.account.slot == 1 - first
 
 
 def test_another_credential_continues_after_all_targets_have_broken_off_too() -> None:
     trial = Trial(targets=2, credentials=2, continues=True)
-    first = trial.asks(trial.begin())
-    assert trial.asks(interrupt_reply(trial)).route == TWO
-    last = trial.asks(interrupt_reply(trial, text="Half a loaf"))
+    first = trial.expect_ask(trial.begin())
+    assert trial.expect_ask(interrupt_reply(trial)).route == TWO
+    last = trial.expect_ask(interrupt_reply(trial, text="Half a loaf"))
     assert (last.route, last.provider.account.slot) == (ONE, 1 - first.provider.account.slot)
     assert isinstance(interrupt_reply(trial, text="Half a loaf is"), GiveUp)
 

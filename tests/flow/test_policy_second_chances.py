@@ -21,8 +21,8 @@ async def renew_nothing() -> bool:
 
 def test_a_refused_credential_is_renewed_once_and_then_its_failure_is_kept() -> None:
     trial = Trial(first=make_provider("one", auth=make_renewing(renew_nothing)))
-    assert trial.asks(trial.begin()).renew_after is None
-    again = trial.asks(trial.after(NoReply(REFUSED_CREDENTIAL)))
+    assert trial.expect_ask(trial.begin()).renew_after is None
+    again = trial.expect_ask(trial.after(NoReply(REFUSED_CREDENTIAL)))
     assert (again.renew_after, again.number) == (REFUSED_CREDENTIAL, 2)
     assert trial.after(NoReply(REFUSED_CREDENTIAL)) == GiveUp(REFUSED_CREDENTIAL)
 
@@ -71,16 +71,16 @@ def objection(what: str) -> NoReply:
 def test_each_change_is_tried_once_and_changes_accumulate() -> None:
     trial = Trial(first=make_provider("one", requests=RequestRules(adjust=adjust_by_message)))
     trial.begin()
-    assert trial.asks(trial.after(objection("temperature"))).changes == (drop_temperature,)
-    assert trial.asks(trial.after(objection("seed"))).changes == (drop_temperature, drop_seed)
+    assert trial.expect_ask(trial.after(objection("temperature"))).changes == (drop_temperature,)
+    assert trial.expect_ask(trial.after(objection("seed"))).changes == (drop_temperature, drop_seed)
     assert trial.after(objection("temperature")) == GiveUp(Failure(Kind.BAD_REQUEST, "temperature"))
 
 
 def test_a_quirk_is_learnt_for_the_tenant_and_the_request_is_repeated_at_once() -> None:
     trial = Trial(first=make_provider("one", requests=RequestRules(adjust=adjust_by_message)))
     trial.begin()
-    assert trial.asks(trial.after(objection("server"))).changes == ()
-    trial.asks(trial.after(objection("model")))
+    assert trial.expect_ask(trial.after(objection("server"))).changes == ()
+    trial.expect_ask(trial.after(objection("model")))
     assert trial.learnt.quirks("t", "one") == {"plain", "no_chat_tools:m"}
     assert trial.learnt.quirks("another tenant", "one") == frozenset()
 
@@ -108,6 +108,6 @@ def test_changes_stay_for_the_targets_and_retries_that_follow() -> None:
     trial = Trial(targets=2, first=make_provider("one", requests=RequestRules(adjust=adjust_by_message)))
     trial.begin()
     trial.after(objection("seed"))
-    assert trial.asks(trial.after(NoReply(Failure(Kind.LOST, "gone")))).changes == (drop_seed,)
-    following = trial.asks(trial.after(NoReply(Failure(Kind.QUOTA, "used up"))))
+    assert trial.expect_ask(trial.after(NoReply(Failure(Kind.LOST, "gone")))).changes == (drop_seed,)
+    following = trial.expect_ask(trial.after(NoReply(Failure(Kind.QUOTA, "used up"))))
     assert (following.route, following.changes) == (TWO, (drop_seed,))

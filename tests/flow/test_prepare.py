@@ -248,10 +248,10 @@ def test_a_path_may_be_the_providers_own() -> None:
 
 
 def test_a_model_may_use_other_protocols_than_its_provider() -> None:
-    async def speaks(model: str) -> tuple[str, ...]:
+    async def list_protocols(model: str) -> tuple[str, ...]:
         return ("messages",) if model.startswith("claude") else ("chat",)
 
-    provider = make_provider(endpoint=Endpoint(URL, ("chat",), send_nothing, find_protocols=speaks))
+    provider = make_provider(endpoint=Endpoint(URL, ("chat",), send_nothing, find_protocols=list_protocols))
     assert prepare_call(make_call(), provider, "claude-x").protocol.name == "messages"
     assert prepare_call(make_call(), provider, "gpt").protocol.name == "chat"
 

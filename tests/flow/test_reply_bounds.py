@@ -96,7 +96,7 @@ async def ask(fake: FakeUpstream, client: HttpClient) -> IncomingResponse:
 
 
 def read(answer: Answer, budget: ByteBudget, *, silence_s: float = 30, total_s: float = 30) -> bytes:
-    async def reads() -> bytes:
+    async def read_limited() -> bytes:
         client = HttpClient()
         exchange = make_exchange(MemoryWire(), budget=budget)
         try:
@@ -106,7 +106,7 @@ def read(answer: Answer, budget: ByteBudget, *, silence_s: float = 30, total_s: 
             await client.close()
 
     with FakeUpstream([answer]) as fake:
-        return run(reads())
+        return run(read_limited())
 
 
 def test_a_body_is_counted_in_what_the_request_holds() -> None:
@@ -156,7 +156,7 @@ def test_a_body_that_is_too_large_is_not_read_on(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_error_is_short() -> None:
-    async def reads(fake: FakeUpstream) -> None:
+    async def read_limited(fake: FakeUpstream) -> None:
         client = HttpClient()
         try:
             assert await read_error(await ask(fake, client), 30) == b"no"
@@ -168,4 +168,4 @@ def test_an_error_is_short() -> None:
             await client.close()
 
     with FakeUpstream([Answer(b"no"), Answer(b"x" * (MAX_ERROR_BYTES + 1)), Answer(b"x", end=End.HANG)]) as fake:
-        run(reads(fake))
+        run(read_limited(fake))

@@ -26,7 +26,7 @@ def record(number: int) -> RequestRecord:
     return RequestRecord(f"req_{number}", "chat", NONE)
 
 
-async def soon(condition: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     for _ in range(1000):
         if condition():
             return
@@ -38,16 +38,16 @@ def test_the_first_outcome_is_reported_after_this_turn_and_the_others_soon() -> 
     observed: list[str] = []
     queue = ObserverQueue([lambda outcome: observed.append(outcome.request_id)])
 
-    async def ends() -> None:
+    async def end_requests() -> None:
         queue.add(record(0))
         await asyncio.sleep(0)
         assert observed == ["req_0"]
         for number in range(1, 10):
             queue.add(record(number))
             await asyncio.sleep(0)
-        await soon(lambda: len(observed) == 10)
+        await wait_until(lambda: len(observed) == 10)
 
-    asyncio.run(ends())
+    asyncio.run(end_requests())
     assert observed == [f"req_{number}" for number in range(10)]
 
 
@@ -55,14 +55,14 @@ def test_no_more_wait_than_a_few() -> None:
     observed: list[str] = []
     queue = ObserverQueue([lambda outcome: observed.append(outcome.request_id)])
 
-    async def ends() -> None:
+    async def end_requests() -> None:
         for number in range(MAX_QUEUED + 1):
             queue.add(record(number))
         assert len(observed) == MAX_QUEUED
         queue.flush()
         assert len(observed) == MAX_QUEUED + 1
 
-    asyncio.run(ends())
+    asyncio.run(end_requests())
 
 
 def test_how_long_a_request_took_does_not_depend_on_when_it_is_reported() -> None:
@@ -77,12 +77,12 @@ def test_what_observers_do_is_not_laid_to_one_request() -> None:
     named: list[str] = []
     queue = ObserverQueue([lambda outcome: named.append(request_id.get())])
 
-    async def ends() -> None:
+    async def end_requests() -> None:
         request_id.set("req_of_the_first")
         queue.add(record(0))
         await asyncio.sleep(0)
 
-    asyncio.run(ends())
+    asyncio.run(end_requests())
     assert named == [""]
 
 
@@ -104,7 +104,7 @@ def test_an_observer_that_fails_on_every_request_harms_no_stream(
         await app.start()
         try:
             replies = [await asyncio.to_thread(ask, app.server.port) for _ in range(5)]
-            await soon(lambda: len(observed) == 5)
+            await wait_until(lambda: len(observed) == 5)
             replies.append(await asyncio.to_thread(scrape, app.server.port))
             return replies
         finally:

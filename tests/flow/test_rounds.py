@@ -17,7 +17,7 @@ from fakes.upstream import Answer, FakeUpstream
 from flow.chat_wire import STREAM, chunk
 from flow.gateway_rig import ClientCall, Rig
 from flow.in_memory import make_call, run
-from flow.writer_rig import soon
+from flow.writer_rig import wait_until
 from replies import END, START, text
 
 TOOL = {"type": "web_search_20250305", "name": "web_search"}
@@ -51,7 +51,7 @@ class SlowSearch:
 def ask(rig: Rig, service: SlowSearch) -> ClientCall:
     plan = make_plan(service, None, frozenset(), Tools(), McpServers())
     rig.gateway.adopt(replace(rig.gateway.runtime, tool_plans={"one": plan}))
-    return rig.asks("messages", msgspec.json.encode(REQUEST))
+    return rig.make_call("messages", msgspec.json.encode(REQUEST))
 
 
 def test_the_reply_continues_with_what_the_search_found() -> None:
@@ -94,7 +94,7 @@ def test_a_call_that_is_cancelled_cancels_its_search() -> None:
             answering.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await answering
-            await soon(lambda: service.was_cancelled)
+            await wait_until(lambda: service.was_cancelled)
 
     with FakeUpstream([Answer(CALLS_SEARCH)]) as fake:
         run(scene(fake))

@@ -373,7 +373,7 @@ def test_the_connection_of_a_finished_reply_is_used_again(monkeypatch: pytest.Mo
             self.connections += 1
             await super()._serve(reader, writer)
 
-    async def asks(fake: FakeUpstream) -> None:
+    async def send_request(fake: FakeUpstream) -> None:
         client = HttpClient()
         try:
             for _ in range(2):
@@ -382,7 +382,7 @@ def test_the_connection_of_a_finished_reply_is_used_again(monkeypatch: pytest.Mo
             await client.close()
 
     with Counting([Answer(STREAM, cut=len(HALF), linger_s=0.05)]) as fake:
-        run(asks(fake))
+        run(send_request(fake))
         assert fake.connections == 1
 
 

@@ -175,13 +175,13 @@ def test_a_connection_that_breaks_before_the_head_is_lost(end: End) -> None:
 
 
 def test_what_is_no_http_is_corrupt() -> None:
-    async def sends() -> NoReply:
+    async def send_request() -> NoReply:
         async with RawServer((Request(), b"220 mail.example ESMTP\r\n\r\n")) as server:
             _, end = await send_to(f"{server.url}/v1")
             assert isinstance(end, NoReply)
             return end
 
-    assert run(sends()).failure.kind is Kind.CORRUPT
+    assert run(send_request()).failure.kind is Kind.CORRUPT
 
 
 def test_a_connection_that_was_only_stale_is_no_reason_to_wait() -> None:
@@ -229,7 +229,7 @@ def test_what_comes_is_returned_and_a_bug_is_not_hidden() -> None:
 
 
 def ask(fake: FakeUpstream, *, keeper: str = "up", auth: Auth | None = None, query: str = "") -> MemoryWire:
-    async def relays() -> MemoryWire:
+    async def relay() -> MemoryWire:
         client, wire = HttpClient(), MemoryWire()
         provider = make_provider(url=fake.url, send=client.send, key=b"sk-own", auth=auth)
         exchange = make_exchange(wire, "/v1/responses/resp_1", [(b"authorization", b"Bearer client")], query)
@@ -241,7 +241,7 @@ def ask(fake: FakeUpstream, *, keeper: str = "up", auth: Auth | None = None, que
             await client.close()
         return wire
 
-    return run(relays())
+    return run(relay())
 
 
 def test_the_upstreams_bytes_come_back_and_its_account_stays_unknown() -> None:

@@ -88,14 +88,14 @@ def play(scene: Scene, *answers: Answer) -> Played:
 
 
 def play_with(scene: Scene, fake: FakeUpstream) -> Played:
-    async def asks() -> Played:
+    async def send_request() -> Played:
         client = HttpClient()
         try:
             return await run_turn(scene, fake, client)
         finally:
             await client.close()
 
-    return run(asks())
+    return run(send_request())
 
 
 async def run_turn(scene: Scene, fake: FakeUpstream, client: HttpClient) -> Played:

@@ -62,7 +62,7 @@ def play(scene: Callable[[], Coroutine[object, object, None]]) -> None:
     run(scene())
 
 
-async def soon(condition: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     for _ in range(6000):
         if condition():
             return

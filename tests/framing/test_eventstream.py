@@ -47,7 +47,7 @@ def read(*pieces: bytes) -> list[Message | Broken]:
     return run(EventStreamFramer(), pieces)
 
 
-def only(*pieces: bytes) -> Message:
+def read_one(*pieces: bytes) -> Message:
     (message,) = read(*pieces)
     assert isinstance(message, Message)
     return message
@@ -67,11 +67,11 @@ def with_headers(block: bytes, payload: bytes = b"") -> bytes:
 
 
 def test_the_published_vectors_are_read() -> None:
-    assert only(EMPTY) == Message({}, b"")
+    assert read_one(EMPTY) == Message({}, b"")
     kinds = {":message-type": "event", ":event-type": "assistantResponseEvent", ":content-type": "application/json"}
-    assert only(TEXT) == Message(kinds, b'{"content":"Hi"}')
+    assert read_one(TEXT) == Message(kinds, b'{"content":"Hi"}')
     thrown = {":message-type": "exception", ":exception-type": "ThrottlingException"}
-    assert only(EXCEPTION) == Message(thrown, b'{"message":"slow"}')
+    assert read_one(EXCEPTION) == Message(thrown, b'{"message":"slow"}')
 
 
 def test_our_test_encoder_writes_the_published_vectors() -> None:
@@ -82,12 +82,12 @@ def test_our_test_encoder_writes_the_published_vectors() -> None:
 
 def test_all_ten_header_types_are_read() -> None:
     plain = {name: value[1] if isinstance(value, tuple) else value for name, value in TEN_TYPES.items()}
-    assert only(encode_message(TEN_TYPES, b"x")) == Message(plain, b"x")
+    assert read_one(encode_message(TEN_TYPES, b"x")) == Message(plain, b"x")
 
 
 def test_a_frame_fed_byte_by_byte_is_one_message_with_its_text_intact() -> None:
     frame = event("assistantResponseEvent", {"content": "é日😀"})
-    assert only(*pieces_of(frame, 1)).payload == '{"content":"é日😀"}'.encode()
+    assert read_one(*pieces_of(frame, 1)).payload == '{"content":"é日😀"}'.encode()
 
 
 def test_two_and_a_half_frames_in_one_read_are_three_messages_in_order() -> None:
@@ -104,13 +104,13 @@ def test_two_and_a_half_frames_in_one_read_are_three_messages_in_order() -> None
     assert framer.finish() == []
 
 
-def botocore_reads(data: bytes) -> list[tuple[dict[str, object], bytes]]:
+def read_with_botocore(data: bytes) -> list[tuple[dict[str, object], bytes]]:
     buffer = EventStreamBuffer()
     buffer.add_data(data)
     return [(message.headers, message.payload) for message in buffer]
 
 
-def we_read(data: bytes) -> list[tuple[dict[str, object], bytes]]:
+def read_with_framer(data: bytes) -> list[tuple[dict[str, object], bytes]]:
     messages = read(data)
     assert all(isinstance(message, Message) for message in messages)
     return [
@@ -143,13 +143,13 @@ def messages(draw: st.DrawFn) -> bytes:
 @given(st.lists(messages(), max_size=4))
 def test_botocore_reads_the_same_from_any_messages(frames: list[bytes]) -> None:
     data = b"".join(frames)
-    assert we_read(data) == botocore_reads(data)
-    assert len(we_read(data)) == len(frames)
+    assert read_with_framer(data) == read_with_botocore(data)
+    assert len(read_with_framer(data)) == len(frames)
 
 
 def test_the_same_headers_again_are_the_same_headers() -> None:
     first, second = (message for message in read(TEXT + TEXT) if isinstance(message, Message))
-    assert first.headers == second.headers == only(TEXT).headers
+    assert first.headers == second.headers == read_one(TEXT).headers
 
 
 # What is wrong
@@ -167,7 +167,7 @@ def test_a_flipped_bit_anywhere_after_it_loses_the_frame_and_not_the_one_before(
         broken = bytearray(TEXT)
         broken[bit // 8] ^= 1 << bit % 8
         assert read(EXCEPTION + bytes(broken) + TEXT) == [
-            only(EXCEPTION),
+            read_one(EXCEPTION),
             Broken("the checksum of a frame is wrong"),
         ]
 
@@ -218,7 +218,7 @@ def test_too_many_headers_are_refused() -> None:
 )
 def test_headers_that_cannot_be_read_break_the_stream(block: bytes) -> None:
     for _ in range(2):  # a set of headers seen before must not be remembered as good
-        assert read(TEXT + with_headers(block)) == [only(TEXT), Broken("the headers of a frame cannot be read")]
+        assert read(TEXT + with_headers(block)) == [read_one(TEXT), Broken("the headers of a frame cannot be read")]
 
 
 def test_a_duplicate_header_breaks_the_stream() -> None:
@@ -228,8 +228,8 @@ def test_a_duplicate_header_breaks_the_stream() -> None:
 def test_bytes_left_at_the_end_are_reported() -> None:
     for end in range(1, len(TEXT)):
         assert read(TEXT[:end]) == [Broken("ended inside a frame")]
-        assert read(EXCEPTION + TEXT[:end]) == [only(EXCEPTION), Broken("ended inside a frame")]
-    assert read(TEXT) == [only(TEXT)]
+        assert read(EXCEPTION + TEXT[:end]) == [read_one(EXCEPTION), Broken("ended inside a frame")]
+    assert read(TEXT) == [read_one(TEXT)]
     assert read() == []
 
 

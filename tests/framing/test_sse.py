@@ -302,7 +302,7 @@ SOUP = st.lists(
 ).map(b"".join)
 
 
-def by_the_letter(stream: bytes) -> list[Frame | Broken]:
+def parse_by_whatwg(stream: bytes) -> list[Frame | Broken]:
     """The WHATWG algorithm, line by line, with our rule for the end."""
     text = stream.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     frames: list[Frame | Broken] = []
@@ -327,7 +327,7 @@ def by_the_letter(stream: bytes) -> list[Frame | Broken]:
 @settings(max_examples=100, deadline=None)
 def test_random_lines_are_read_as_the_standard_requires_in_any_cut(stream: bytes, points: list[int]) -> None:
     pieces = cut(stream, [min(point, len(stream)) for point in points])
-    assert run(SseFramer(), pieces) == by_the_letter(stream)
+    assert run(SseFramer(), pieces) == parse_by_whatwg(stream)
 
 
 @given(st.binary(max_size=60))

@@ -48,7 +48,7 @@ def fetch_reply(sdks: Sdks, protocol: str, streaming: bool, question: Question) 
     return PROTOCOLS[protocol](sdks, question, pieces if streaming else None), pieces.count
 
 
-def near(counted: int, true: int) -> bool:
+def is_near(counted: int, true: int) -> bool:
     """The gateway estimates with a tokeniser that is not the model's."""
     return true / 2 <= counted <= true * 2
 
@@ -80,7 +80,7 @@ def test_usage_that_a_stream_does_not_report_is_estimated(sdks: Sdks, protocol: 
     estimated, _ = fetch_reply(sdks, protocol, True, Question(SUN))
     show(f"reported {expected.input}+{expected.output}, estimated {estimated.input}+{estimated.output}")
     assert estimated.text == expected.text
-    assert near(estimated.output, expected.output)
+    assert is_near(estimated.output, expected.output)
     assert estimated.input > 0
 
 

@@ -46,7 +46,7 @@ def limits(**changes: float) -> Limits:
     return msgspec.structs.replace(PATIENT, **changes)
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - what is awaited raises no event
             await asyncio.sleep(0.005)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from net.raw_client import GET, PATIENCE_S, Witness, connect_raw, eventually, limits, serving
+from net.raw_client import GET, PATIENCE_S, Witness, connect_raw, limits, serving, wait_until
 from net.scenarios import Play
 
 # With more connections than there are descriptors, the server accepts them itself.
@@ -20,7 +20,7 @@ def test_connections_are_accepted(max_connections: int, play: Play) -> None:
                 async with connect_raw(server) as client:
                     client.send(GET)
                     assert (await client.reply()).status == 200
-            await eventually(lambda: server.connections == 0)
+            await wait_until(lambda: server.connections == 0)
 
     play(scenario())
 

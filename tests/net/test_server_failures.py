@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.net.exchange import Exchange
 from dragoman.net.server import ClientDisconnected, ResponseOrderError
-from net.raw_client import GET, PATIENCE_S, connect_raw, eventually, serving
+from net.raw_client import GET, PATIENCE_S, connect_raw, serving, wait_until
 from net.scenarios import Play
 
 POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
@@ -143,7 +143,7 @@ def test_a_client_that_leaves_cancels_its_handler_at_once(farewell: str, moment:
                     client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 client.writer.transport.abort()
             await asyncio.wait_for(cancelled.wait(), PATIENCE_S / 2)
-            await eventually(lambda: server.connections == 0)
+            await wait_until(lambda: server.connections == 0)
 
     play(scenario())
 

@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.net.exchange import Exchange
 from dragoman.net.server import BodyTimeout
-from net.raw_client import GET, PATIENCE_S, Received, Witness, connect_raw, eventually, limits, serving
+from net.raw_client import GET, PATIENCE_S, Received, Witness, connect_raw, limits, serving, wait_until
 from net.scenarios import Play
 
 POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
@@ -63,7 +63,7 @@ def test_a_connection_that_sends_nothing_is_closed_without_a_response(play: Play
     async def scenario() -> None:
         async with serving(Witness(), limits(header_timeout_s=0.1)) as server, connect_raw(server) as client:
             assert await client.wait_closed()
-            await eventually(lambda: server.connections == 0)
+            await wait_until(lambda: server.connections == 0)
 
     play(scenario())
 
@@ -201,7 +201,7 @@ def test_a_body_that_the_handler_does_not_read_is_not_read_ahead(play: Play) -> 
     play(scenario())
 
 
-def deaf_client(port: int, buffer_bytes: int = 4096) -> socket.socket:
+def connect_without_reading(port: int, buffer_bytes: int = 4096) -> socket.socket:
     """Send a request over a socket with a small receive buffer; the caller does not read from it."""
     deaf = socket.socket()
     deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
@@ -229,7 +229,7 @@ def test_a_client_that_does_not_read_holds_the_sender_back_and_is_dropped_in_the
         async with serving(handler, limits(write_idle_timeout_s=1)) as server:
             before = resident_bytes()
             started = loop.time()
-            deaf = deaf_client(server.port)
+            deaf = connect_without_reading(server.port)
             held_at = -1
             while held_at != sent or not sent:
                 held_at = sent
@@ -238,7 +238,7 @@ def test_a_client_that_does_not_read_holds_the_sender_back_and_is_dropped_in_the
             assert resident_bytes() - before < 2 * 1024 * 1024
             assert await asyncio.wait_for(over, PATIENCE_S) - started > 0.9
             assert sent < 1024 * 1024
-            await eventually(lambda: server.connections == 0)
+            await wait_until(lambda: server.connections == 0)
             deaf.close()
 
     play(scenario())
@@ -258,11 +258,11 @@ def test_a_client_that_stops_reading_and_then_leaves_cancels_its_handler_at_once
                 cancelled.set_result(None)
 
         async with serving(handler, limits(write_idle_timeout_s=2 * PATIENCE_S)) as server:
-            deaf = deaf_client(server.port)
+            deaf = connect_without_reading(server.port)
             await asyncio.sleep(0.1)
             deaf.shutdown(socket.SHUT_WR)
             await asyncio.wait_for(cancelled, PATIENCE_S)  # which is less than the time of one who does not read
-            await eventually(lambda: server.connections == 0)
+            await wait_until(lambda: server.connections == 0)
             deaf.close()
 
     play(scenario())
@@ -278,7 +278,7 @@ def test_a_client_that_reads_slowly_but_steadily_is_kept(play: Play) -> None:
         loop = asyncio.get_running_loop()
         settings = limits(write_idle_timeout_s=1.5, keep_alive_s=0.5)
         async with serving(handler, settings) as server:
-            slow = deaf_client(server.port, 32768)
+            slow = connect_without_reading(server.port, 32768)
             slow.setblocking(False)
             received = 0
             started = loop.time()
@@ -304,9 +304,9 @@ def test_a_finished_reply_that_is_not_read_does_not_keep_its_connection(size: in
     async def scenario() -> None:
         settings = limits(write_idle_timeout_s=0.5, keep_alive_s=0.5)
         async with serving(handler, settings) as server:
-            deaf = deaf_client(server.port)
+            deaf = connect_without_reading(server.port)
             await asyncio.wait_for(served.wait(), PATIENCE_S)
-            await eventually(lambda: server.connections == 0)
+            await wait_until(lambda: server.connections == 0)
             deaf.close()
 
     play(scenario())

@@ -39,13 +39,13 @@ async def test_the_first_after_a_lull_is_sent_at_once_and_all_others_in_order_on
 
 
 def test_what_was_written_just_before_a_break_reaches_the_client(play: Play) -> None:
-    async def breaks_off(exchange: Exchange) -> None:
+    async def break_off(exchange: Exchange) -> None:
         exchange.start(200, [])
         exchange.write(b"half a")
         exchange.abort()
 
     async def scenario() -> None:
-        async with serving(breaks_off) as server, connect_raw(server) as client:
+        async with serving(break_off) as server, connect_raw(server) as client:
             client.send(GET)
             assert b"half a" in await client.reader.read()
 
@@ -55,7 +55,7 @@ def test_what_was_written_just_before_a_break_reaches_the_client(play: Play) -> 
 def test_a_handler_that_never_waits_learns_at_once_that_the_client_is_too_slow(play: Play) -> None:
     written = 0
 
-    async def floods(exchange: Exchange) -> None:
+    async def flood(exchange: Exchange) -> None:
         nonlocal written
         exchange.start(200, [])
         while exchange.write(b"x" * 4096) and written < 1 << 30:
@@ -63,7 +63,7 @@ def test_a_handler_that_never_waits_learns_at_once_that_the_client_is_too_slow(p
         exchange.abort()
 
     async def scenario() -> None:
-        async with serving(floods) as server, connect_raw(server) as client:
+        async with serving(flood) as server, connect_raw(server) as client:
             client.send(GET)
             await client.reader.read(1)
         assert 0 < written < 64 << 20

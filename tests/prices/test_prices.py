@@ -24,7 +24,7 @@ OURS = {vendor.id: vendor for vendor in their_providers if vendor.id in load_she
 ANTHROPIC = ProviderConfig(name="up", kind="anthropic", endpoint="https://api.anthropic.com/v1")
 
 
-def theirs(vendor: str, model: str, usage: Usage, moment: float) -> int:
+def cost_of_package(vendor: str, model: str, usage: Usage, moment: float) -> int:
     usage_of_package = genai_prices.Usage(
         input_tokens=usage.input,
         cache_read_tokens=usage.cache_read,
@@ -65,7 +65,12 @@ def test_a_cost_equals_that_of_the_price_package(vendor: str) -> None:
         for moment in MOMENTS:
             usage = some_usage(random)
             rates = model.at(utc_datetime(moment), usage.service_tier)
-            assert cost_nano(rates, usage) == theirs(vendor, model.id, usage, moment), (vendor, model.id, usage, moment)
+            assert cost_nano(rates, usage) == cost_of_package(vendor, model.id, usage, moment), (
+                vendor,
+                model.id,
+                usage,
+                moment,
+            )
 
 
 def find_price(kind: ProviderKind, model: str, endpoint: str | None = None) -> str | None:

@@ -70,7 +70,7 @@ class StateRig:
         assert len(ids) == 1
         return expect(ResponseCompletedEvent, events[-1]).response
 
-    def plays(self, upstream: str, *replies: Sequence[Part], stream: bool = False) -> FakeUpstream:
+    def play(self, upstream: str, *replies: Sequence[Part], stream: bool = False) -> FakeUpstream:
         """Prepare the upstream's next answers, and forget its requests so far."""
         fake = self.fakes[upstream]
         fake.requests.clear()

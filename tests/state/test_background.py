@@ -34,7 +34,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
 
 @pytest.mark.parametrize("upstream", STATELESS)
 def test_a_background_response_is_queued_at_once_and_polled_to_its_end(rig: StateRig, upstream: str) -> None:
-    rig.plays(upstream, HELLO, HELLO)
+    rig.play(upstream, HELLO, HELLO)
     body = {"model": MODELS[upstream], "input": "Hi", "background": True, "metadata": {"a": "b"}}
     queued = rig.http("POST", "/responses", body=body).json
     assert (queued["status"], queued["background"], queued["store"]) == ("queued", True, True)
@@ -109,7 +109,7 @@ def test_cancelling_closes_the_upstream_request_and_is_final(rig: StateRig) -> N
 
 
 def test_a_response_that_has_ended_or_was_not_queued_cannot_be_cancelled(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, HELLO)
+    rig.play("chat", HELLO, HELLO)
     id = rig.http("POST", "/responses", body={"model": "chat/m", "input": "Hi", "background": True}).json["id"]
     wait_for_end(rig, id)
     refused = rig.http("POST", f"/responses/{id}/cancel")
@@ -217,7 +217,7 @@ def test_a_malformed_request_is_refused_at_once(
 
 
 def test_a_strict_request_with_a_loss_is_refused_at_once(rig: StateRig) -> None:
-    rig.plays("chat", HELLO)
+    rig.play("chat", HELLO)
     body = {"model": "chat/m", "input": "Hi", "background": True, "truncation": "auto"}
     refused = rig.http("POST", "/responses", body=body, headers={"x-dragoman-strict": "1"})
     assert (refused.status, b"translation_loss" in refused.body, b"/truncation" in refused.body) == (400, True, True)
@@ -235,7 +235,7 @@ def test_a_conversation_is_locked_until_its_background_response_ends(rig: StateR
     assert (locked.status, b"conversation_locked" in locked.body) == (400, True)
     rig.http("POST", f"/responses/{id}/cancel")
     assert rig.http("GET", f"/conversations/{conversation}/items").json["data"] == []
-    rig.plays("chat", HELLO)
+    rig.play("chat", HELLO)
     id = rig.http("POST", "/responses", body=body).json["id"]
     assert wait_for_end(rig, id)["conversation"] == {"id": conversation}
     items = rig.http("GET", f"/conversations/{conversation}/items?order=asc").json["data"]
@@ -243,7 +243,7 @@ def test_a_conversation_is_locked_until_its_background_response_ends(rig: StateR
 
 
 def test_a_tool_turn_goes_on_from_a_background_response(rig: StateRig) -> None:
-    rig.plays("messages", CALL, (Text("It rains."),))
+    rig.play("messages", CALL, (Text("It rains."),))
     body = {"model": MODELS["messages"], "input": "Weather?", "tools": [WEATHER], "background": True}
     first = wait_for_end(rig, rig.http("POST", "/responses", body=body).json["id"])
     output = {"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": "rain"}
@@ -254,7 +254,7 @@ def test_a_tool_turn_goes_on_from_a_background_response(rig: StateRig) -> None:
 
 
 def test_one_usage_row_is_written_for_each_upstream_call(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, HELLO, stream=True)
+    rig.play("chat", HELLO, HELLO, stream=True)
     body = {"model": "chat/m", "input": "Hi", "background": True, "stream": True}
     reply = rig.http("POST", "/responses", body=body)
     again = rig.http("GET", f"/responses/{read_events(reply)[0]['response']['id']}?stream=true")
@@ -267,7 +267,7 @@ def test_one_usage_row_is_written_for_each_upstream_call(rig: StateRig) -> None:
 
 
 def test_an_idempotency_key_queues_a_response_once(rig: StateRig) -> None:
-    rig.plays("chat", HELLO)
+    rig.play("chat", HELLO)
     body = {"model": "chat/m", "input": "Hi", "background": True}
     replies = [rig.http("POST", "/responses", body=body, headers={"idempotency-key": "once"}) for _ in range(2)]
     assert replies[0].json == replies[1].json
@@ -286,7 +286,7 @@ def test_the_key_of_the_client_is_not_written_to_disk(rig: StateRig) -> None:
 
 
 def test_events_that_are_too_old_cannot_be_followed_and_the_response_stays(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, stream=True)
+    rig.play("chat", HELLO, stream=True)
     body = {"model": "chat/m", "input": "Hi", "background": True, "stream": True}
     id = read_events(rig.http("POST", "/responses", body=body))[0]["response"]["id"]
 
@@ -309,7 +309,7 @@ def test_metrics_count_background_responses_by_status(rig: StateRig) -> None:
 
     statuses = ("queued", "in_progress", "completed", "incomplete", "failed", "cancelled")
     before = [read(status) for status in statuses]
-    rig.plays("chat", HELLO)
+    rig.play("chat", HELLO)
     body = {"model": "chat/m", "input": "Hi", "background": True}
     wait_for_end(rig, rig.http("POST", "/responses", body=body).json["id"])
     assert [read(status) for status in statuses] == [
@@ -321,7 +321,7 @@ def test_a_response_that_not_every_target_could_run_itself_is_run_by_the_gateway
     either = '[[models]]\nname = "either"\nto = ["openai/m", "chat/m"]\n'
     with state_rigged(tmp_path, BACKGROUND_SETTINGS + either) as rig:
         rig.fakes["openai"].answers = [Answer(b'{"error":{"message":"down"}}', 500, "application/json")]
-        rig.plays("chat", HELLO)
+        rig.play("chat", HELLO)
         queued = rig.http("POST", "/responses", body={"model": "either", "input": "Hi", "background": True}).json
         assert "Hello Ada." in str(wait_for_end(rig, queued["id"])["output"])
         sent = rig.calls("openai")[-1].json
@@ -331,7 +331,7 @@ def test_a_response_that_not_every_target_could_run_itself_is_run_by_the_gateway
 def test_a_background_response_is_captured_like_any_other(tmp_path: Path) -> None:
     debug = f'[debug]\ncapture = "all"\ndirectory = "{tmp_path}/captures"\n'
     with state_rigged(tmp_path, BACKGROUND_SETTINGS + debug) as rig:
-        rig.plays("chat", HELLO, stream=True)
+        rig.play("chat", HELLO, stream=True)
         body = {"model": "chat/m", "input": "Hi", "background": True, "stream": True}
         reply = rig.http("POST", "/responses", body=body, headers={"x-request-id": "queued-1"})
         assert read_events(reply)[-1]["type"] == "response.completed"

@@ -30,7 +30,7 @@ def poll(rig: StateRig, response: Response) -> Response:
 
 
 def test_a_response_is_polled_until_it_is_completed(rig: StateRig) -> None:
-    rig.plays("chat", HELLO)
+    rig.play("chat", HELLO)
     queued = rig.sdk.responses.create(model="chat/m", input="Hi", background=True)
     assert (queued.status, queued.background, queued.output_text) == ("queued", True, "")
     ended = poll(rig, queued)

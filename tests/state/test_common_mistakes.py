@@ -31,7 +31,7 @@ def stream(rig: StateRig, **fields: object) -> list[JsonObject]:
 
 
 def test_every_event_has_the_same_response_id_and_every_item_one_id(rig: StateRig) -> None:
-    rig.plays("messages", (*THOUGHT, *CALL), stream=True)
+    rig.play("messages", (*THOUGHT, *CALL), stream=True)
     events = stream(rig, model=MODELS["messages"], tools=[WEATHER], reasoning={"effort": "high", "summary": "auto"})
     [id] = {event["response"]["id"] for event in events if "response" in event}
     places: dict[int, set[str]] = {}
@@ -47,7 +47,7 @@ def test_every_event_has_the_same_response_id_and_every_item_one_id(rig: StateRi
 
 @upstreams
 def test_the_output_is_the_same_in_every_place(rig: StateRig, upstream: str) -> None:
-    rig.plays(upstream, (Text("Look."), *CALL), AGAIN, stream=True)
+    rig.play(upstream, (Text("Look."), *CALL), AGAIN, stream=True)
     events = stream(rig, model=MODELS[upstream], tools=[WEATHER])
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
     assert events[-1]["response"]["output"] == done
@@ -62,7 +62,7 @@ def test_the_output_is_the_same_in_every_place(rig: StateRig, upstream: str) -> 
 
 
 def test_a_response_can_be_continued_before_its_stream_is_closed(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, AGAIN, stream=True)
+    rig.play("chat", HELLO, AGAIN, stream=True)
     with rig.sdk.responses.create(model="chat/m", input="I am Ada.", stream=True) as events:
         first = next(event.response for event in events if event.type == "response.completed")
         second = rig.create(stream=True, model="chat/m", input="Who am I?", previous_response_id=first.id)
@@ -71,7 +71,7 @@ def test_a_response_can_be_continued_before_its_stream_is_closed(rig: StateRig) 
 
 
 def test_no_turn_of_a_list_input_gets_lost(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, AGAIN)
+    rig.play("chat", HELLO, AGAIN)
     turns = [{"role": role, "content": f"turn {number}"} for number, role in enumerate(("user", "assistant") * 3)]
     first = rig.create(model="chat/m", input=[*turns, {"role": "user", "content": "last"}])
     rig.create(model="chat/m", input="More", previous_response_id=first.id)
@@ -81,7 +81,7 @@ def test_no_turn_of_a_list_input_gets_lost(rig: StateRig) -> None:
 
 @upstreams
 def test_every_item_of_a_long_chain_is_sent_once(rig: StateRig, upstream: str) -> None:
-    rig.plays(upstream, *[(Text(f"answer-{number};"),) for number in range(5)], stream=True)
+    rig.play(upstream, *[(Text(f"answer-{number};"),) for number in range(5)], stream=True)
     previous = None
     for number in range(5):
         question = f"question-{number};"
@@ -94,7 +94,7 @@ def test_every_item_of_a_long_chain_is_sent_once(rig: StateRig, upstream: str) -
 
 
 def test_an_incomplete_response_without_output_can_be_continued(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, AGAIN)
+    rig.play("chat", HELLO, AGAIN)
     rig.fakes["chat"].answers[0] = Answer(
         encode_chat.encode_whole(ScriptedReply((), Stop.CAP)), content_type="application/json", chunked=False
     )
@@ -116,7 +116,7 @@ def test_an_item_is_deleted_from_the_conversation_as_it_is_now(rig: StateRig) ->
 
 
 def test_a_keeper_that_has_forgotten_a_response_says_so_in_its_own_words(rig: StateRig) -> None:
-    rig.plays("openai", HELLO)
+    rig.play("openai", HELLO)
     made = rig.create(model="openai/m", input="Hi")
     terse = b'{"error":{"message":"Invalid `previous_response_id`.","code":"invalid_request_error"}}'
     rig.fakes["openai"].answers = [Answer(terse, status=400, content_type="application/json")]
@@ -127,7 +127,7 @@ def test_a_keeper_that_has_forgotten_a_response_says_so_in_its_own_words(rig: St
 
 @pytest.mark.parametrize("upstream", [*STATELESS, "openai"])
 def test_the_fields_of_a_websocket_message_do_not_reach_the_upstream(rig: StateRig, upstream: str) -> None:
-    rig.plays(upstream, HELLO, stream=True)
+    rig.play(upstream, HELLO, stream=True)
     with socket(rig) as opened:
         run(opened, model=MODELS[upstream], stream_id="my-lane", generate=True)
     sent = rig.calls(upstream)[-1].body
@@ -136,7 +136,7 @@ def test_the_fields_of_a_websocket_message_do_not_reach_the_upstream(rig: StateR
 
 
 def test_a_turn_after_a_broken_upstream_connection_succeeds(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, AGAIN, AGAIN, stream=True)
+    rig.play("chat", HELLO, AGAIN, AGAIN, stream=True)
     good = rig.fakes["chat"].answers[0]
     rig.fakes["chat"].answers[1] = Answer(good.body[:300], end=End.RESET)
     with socket(rig) as opened:
@@ -147,7 +147,7 @@ def test_a_turn_after_a_broken_upstream_connection_succeeds(rig: StateRig) -> No
 
 
 def test_an_old_response_is_found_in_the_store_after_newer_ones_of_its_lane(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, AGAIN, AGAIN, stream=True)
+    rig.play("chat", HELLO, AGAIN, AGAIN, stream=True)
     with socket(rig) as opened:
         first = response(run(opened, input="I am Ada.", store=True))
         run(opened, previous_response_id=first["id"], store=True)
@@ -157,7 +157,7 @@ def test_an_old_response_is_found_in_the_store_after_newer_ones_of_its_lane(rig:
 
 
 def test_a_connection_remembers_only_the_newest_response_of_a_lane(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, AGAIN, stream=True)
+    rig.play("chat", HELLO, AGAIN, stream=True)
     with socket(rig) as opened:
         first = response(run(opened))
         run(opened, previous_response_id=first["id"])
@@ -183,7 +183,7 @@ def test_a_background_response_that_is_not_to_be_stored_is_refused_rather_than_q
 
 
 def test_a_background_stream_that_is_dropped_at_once_comes_to_its_end(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, stream=True)
+    rig.play("chat", HELLO, stream=True)
     with rig.sdk.responses.create(model="chat/m", input="Hi", background=True, stream=True) as events:
         first = next(iter(events))
     assert first.type == "response.created"

@@ -21,7 +21,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
 
 @upstreams
 def test_a_compacted_context_is_the_next_input(rig: StateRig, upstream: str) -> None:
-    rig.plays(upstream, HELLO, NOTE, AGAIN)
+    rig.play(upstream, HELLO, NOTE, AGAIN)
     model = MODELS[upstream]
     first = rig.create(model=model, input="I am Ada.")
     compacted = rig.sdk.responses.compact(model=model, input="Remember me.", previous_response_id=first.id)
@@ -40,7 +40,7 @@ def test_a_compacted_context_is_the_next_input(rig: StateRig, upstream: str) -> 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @upstreams
 def test_a_trigger_makes_the_response_one_compaction(rig: StateRig, upstream: str, stream: bool) -> None:
-    rig.plays(upstream, HELLO, NOTE, AGAIN)
+    rig.play(upstream, HELLO, NOTE, AGAIN)
     model = MODELS[upstream]
     first = rig.create(model=model, input="I am Ada.", instructions="Be brief.")
     trigger = [{"type": "compaction_trigger"}]
@@ -73,7 +73,7 @@ def test_a_model_is_needed(rig: StateRig) -> None:
 
 
 def test_a_broken_compaction_or_another_keys_is_refused_by_name(rig: StateRig) -> None:
-    rig.plays("chat", NOTE)
+    rig.play("chat", NOTE)
     compacted = rig.sdk.responses.compact(model="chat/m", input="I am Ada.")
     item = compacted.output[-1].model_dump(exclude_none=True)
     for key, bad in (("bob", item), ("alice", {**item, "encrypted_content": "dgm1.c.broken"})):
@@ -86,7 +86,7 @@ def test_a_broken_compaction_or_another_keys_is_refused_by_name(rig: StateRig) -
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @upstreams
 def test_a_compaction_says_who_wrote_it_and_what_was_lost(rig: StateRig, upstream: str, stream: bool) -> None:
-    rig.plays(upstream, NOTE, NOTE)
+    rig.play(upstream, NOTE, NOTE)
     trigger = [{"role": "user", "content": "I am Ada."}, {"type": "compaction_trigger"}]
     for reply in (
         rig.http("POST", "/responses/compact", body={"model": MODELS[upstream], "input": "I am Ada."}),

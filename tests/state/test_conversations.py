@@ -80,7 +80,7 @@ def test_what_cannot_be_kept_is_refused_with_its_field(rig: StateRig, body: obje
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("upstream", STATELESS)
 def test_a_conversation_is_continued_and_grows(rig: StateRig, upstream: str, stream: bool) -> None:
-    rig.plays(upstream, HELLO, AGAIN, AGAIN, stream=stream)
+    rig.play(upstream, HELLO, AGAIN, AGAIN, stream=stream)
     conversation = rig.sdk.conversations.create(items=[{"role": "user", "content": "I am Ada."}]).id
     first = rig.create(stream=stream, model=MODELS[upstream], input="Hello?", conversation=conversation)
     assert first.conversation is not None
@@ -100,13 +100,13 @@ def test_a_failed_reply_adds_nothing_and_frees_the_conversation(rig: StateRig) -
     with pytest.raises(openai.BadRequestError):
         rig.create(model="chat/m", input="Hi", conversation=conversation)
     assert texts(rig, conversation) == []
-    rig.plays("chat", HELLO)
+    rig.play("chat", HELLO)
     rig.create(model="chat/m", input="Hi", conversation=conversation)
     assert texts(rig, conversation) == ["Hi", "Hello Ada."]
 
 
 def test_one_request_at_a_time_works_on_a_conversation(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, AGAIN)
+    rig.play("chat", HELLO, AGAIN)
     answers, is_refused = rig.fakes["chat"].answers, threading.Event()
     answers[0] = replace(answers[0], gate=Gate(is_refused))
     conversation = rig.sdk.conversations.create().id
@@ -126,7 +126,7 @@ def test_one_request_at_a_time_works_on_a_conversation(rig: StateRig) -> None:
 
 
 def test_a_conversation_that_is_deleted_in_the_middle_gets_nothing_and_the_reply_stays(rig: StateRig) -> None:
-    rig.plays("chat", CALL)
+    rig.play("chat", CALL)
     answers, is_deleted = rig.fakes["chat"].answers, threading.Event()
     answers[0] = replace(answers[0], gate=Gate(is_deleted))
     conversation, made = rig.sdk.conversations.create().id, []

@@ -66,7 +66,7 @@ def test_bytes_pass_and_later_requests_go_to_the_keeper_alone(rig: StateRig, str
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_an_item_that_the_vendor_keeps_is_referred_to_by_its_owner_alone(rig: StateRig, stream: bool) -> None:
-    rig.plays("openai", HELLO, HELLO, stream=stream)
+    rig.play("openai", HELLO, HELLO, stream=stream)
     made = rig.create(stream=stream, model="openai/m", input="Hi")
     items = [{"type": "item_reference", "id": made.output[0].id}, {"role": "user", "content": "More"}]
     rig.create(stream=stream, model="openai/m", input=items)
@@ -96,7 +96,7 @@ def test_what_one_provider_keeps_cannot_be_continued_by_another(rig: StateRig) -
 
 def test_a_setting_makes_the_gateway_the_keeper(tmp_path_factory: pytest.TempPathFactory) -> None:
     with state_rigged(tmp_path_factory.mktemp("forced"), openai="keeps_responses = false\n") as rig:
-        rig.plays("openai", HELLO, HELLO)
+        rig.play("openai", HELLO, HELLO)
         first = rig.create(model="openai/gpt-5.5", input="Hi")
         sent = rig.calls("openai")[-1].json
         assert (sent["store"], sent["include"]) == (False, ["reasoning.encrypted_content"])
@@ -108,8 +108,8 @@ def test_a_setting_makes_the_gateway_the_keeper(tmp_path_factory: pytest.TempPat
 
 
 def test_a_chain_that_the_gateway_keeps_may_go_on_at_a_keeper(rig: StateRig) -> None:
-    rig.plays("chat", HELLO)
-    rig.plays("openai", HELLO)
+    rig.play("chat", HELLO)
+    rig.play("openai", HELLO)
     first = rig.create(model="chat/m", input="Hi")
     second = rig.create(model="openai/gpt-5.5", input="More", previous_response_id=first.id)
     assert rig.calls("openai")[-1].json["store"] is False

@@ -60,7 +60,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
 
 def continue_by_id(rig: StateRig, upstream: str, stream: bool) -> list[bytes]:
     """Hold the conversation with what the gateway keeps; return the requests that the upstream got."""
-    rig.plays(upstream, *REPLIES, stream=stream)
+    rig.play(upstream, *REPLIES, stream=stream)
     previous = None
     for item in INPUTS:
         fields = {**FIXED, "model": UPSTREAMS[upstream], "input": [item], "previous_response_id": previous}
@@ -70,7 +70,7 @@ def continue_by_id(rig: StateRig, upstream: str, stream: bool) -> list[bytes]:
 
 def send_everything(rig: StateRig, upstream: str, stream: bool) -> list[bytes]:
     """Hold the conversation as a client that keeps its history itself."""
-    rig.plays(upstream, *REPLIES, stream=stream)
+    rig.play(upstream, *REPLIES, stream=stream)
     history: list[JsonObject] = []
     for item in INPUTS:
         history.append(item)
@@ -82,7 +82,7 @@ def send_everything(rig: StateRig, upstream: str, stream: bool) -> list[bytes]:
 
 def continue_a_conversation(rig: StateRig, upstream: str) -> list[bytes]:
     """Hold it in a conversation that the gateway keeps."""
-    rig.plays(upstream, *REPLIES, stream=True)
+    rig.play(upstream, *REPLIES, stream=True)
     conversation = rig.sdk.conversations.create().id
     for item in INPUTS:
         fields = {**FIXED, "model": UPSTREAMS[upstream], "input": [item], "conversation": conversation}
@@ -92,7 +92,7 @@ def continue_a_conversation(rig: StateRig, upstream: str) -> list[bytes]:
 
 def continue_over_a_websocket(rig: StateRig, upstream: str) -> list[bytes]:
     """Hold it with the memory of a connection; nothing is stored."""
-    rig.plays(upstream, *REPLIES, stream=True)
+    rig.play(upstream, *REPLIES, stream=True)
     previous: object = None
     with socket(rig) as opened:
         for item in INPUTS:

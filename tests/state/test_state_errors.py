@@ -37,7 +37,7 @@ def test_an_unknown_parent_is_400(rig: StateRig) -> None:
 
 
 def test_a_response_that_was_not_stored_is_no_parent(rig: StateRig) -> None:
-    rig.plays("chat", HELLO)
+    rig.play("chat", HELLO)
     made = rig.create(model="chat/m", input="Hi", store=False)
     assert refusal(rig, {**ASK, "previous_response_id": made.id})["code"] == "previous_response_not_found"
 
@@ -69,7 +69,7 @@ def test_an_unknown_item_is_404(rig: StateRig, item: object, store: bool) -> Non
 
 
 def test_an_item_may_not_come_twice(rig: StateRig) -> None:
-    rig.plays("chat", HELLO)
+    rig.play("chat", HELLO)
     made = rig.create(model="chat/m", input="Hi")
     again = {"type": "item_reference", "id": made.output[0].id}
     error = refusal(rig, {"model": "chat/m", "input": [again], "previous_response_id": made.id})
@@ -78,7 +78,7 @@ def test_an_item_may_not_come_twice(rig: StateRig) -> None:
 
 
 def test_a_call_needs_its_result_and_a_result_its_call(rig: StateRig) -> None:
-    rig.plays("chat", CALL)
+    rig.play("chat", CALL)
     made = rig.create(model="chat/m", input="Hi", tools=[WEATHER])
     error = refusal(rig, {**ASK, "previous_response_id": made.id})
     assert (error["message"], error["param"]) == ("No tool output found for function call call_1.", "input")
@@ -95,7 +95,7 @@ def test_an_id_of_another_type_of_item_is_400(rig: StateRig) -> None:
 
 
 def test_ids_that_a_client_makes_itself_are_legal(rig: StateRig) -> None:
-    rig.plays("chat", HELLO)
+    rig.play("chat", HELLO)
     call = {"type": "function_call", "id": "fc-7", "call_id": "call_9", "name": "weather", "arguments": "{}"}
     rig.create(model="chat/m", input=[{"role": "user", "content": "Hi", "id": "msg_own-1"}, call, RESULT])
 
@@ -115,7 +115,7 @@ def test_a_response_that_is_not_there_is_404_on_every_path(rig: StateRig) -> Non
 
 
 def test_a_foreground_response_is_neither_cancelled_nor_streamed(rig: StateRig) -> None:
-    rig.plays("chat", HELLO)
+    rig.play("chat", HELLO)
     made = rig.create(model="chat/m", input="Hi")
     cancelled = rig.http("POST", f"/responses/{made.id}/cancel")
     assert (cancelled.status, b"Cannot cancel a synchronous response." in cancelled.body) == (400, True)
@@ -153,5 +153,5 @@ def test_an_input_that_could_not_be_continued_is_not_stored(rig: StateRig, items
     error = refusal(rig, {"model": "chat/m", "input": items})
     assert (error["status"], error["param"]) == (400, "input")
     assert str(error["message"]).startswith(message)
-    rig.plays("chat", HELLO)
+    rig.play("chat", HELLO)
     assert rig.http("POST", "/responses", body={"model": "chat/m", "input": items, "store": False}).status == 200

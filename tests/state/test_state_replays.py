@@ -49,7 +49,7 @@ def assert_same(capture: Capture) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @upstreams
 def test_a_chain_of_stored_responses_is_replayed_without_the_store(rig: StateRig, upstream: str, stream: bool) -> None:
-    rig.plays(upstream, HELLO, AGAIN, stream=stream)
+    rig.play(upstream, HELLO, AGAIN, stream=stream)
     first = rig.create(stream=stream, model=MODELS[upstream], input="Hi", instructions="Be kind.")
     rig.create(stream=stream, model=MODELS[upstream], input="Again", previous_response_id=first.id)
     stored, chained = captures(rig, 2)
@@ -59,7 +59,7 @@ def test_a_chain_of_stored_responses_is_replayed_without_the_store(rig: StateRig
 
 
 def test_items_that_a_request_refers_to_are_in_its_capture(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, AGAIN)
+    rig.play("chat", HELLO, AGAIN)
     first = rig.create(model="chat/m", input="Hi")
     reference = {"type": "item_reference", "id": first.output[-1].id}
     rig.create(model="chat/m", input=[reference, {"role": "user", "content": "Again"}], store=False)
@@ -68,7 +68,7 @@ def test_items_that_a_request_refers_to_are_in_its_capture(rig: StateRig) -> Non
 
 
 def test_a_conversation_is_replayed(rig: StateRig) -> None:
-    rig.plays("messages", HELLO, AGAIN, stream=True)
+    rig.play("messages", HELLO, AGAIN, stream=True)
     conversation = rig.sdk.conversations.create(items=[{"role": "user", "content": "My name is Ada."}])
     for text in ("Hi", "Again"):
         rig.create(stream=True, model=MODELS["messages"], input=text, conversation=conversation.id)
@@ -86,7 +86,7 @@ def test_a_reference_to_nothing_is_refused_in_the_replay_too(rig: StateRig) -> N
 
 
 def test_a_response_that_its_upstream_keeps_is_replayed(rig: StateRig) -> None:
-    rig.plays("openai", HELLO, AGAIN, stream=True)
+    rig.play("openai", HELLO, AGAIN, stream=True)
     first = rig.create(stream=True, model="openai/m", input="Hi")
     rig.create(stream=True, model="openai/m", input="Again", previous_response_id=first.id)
     for capture in captures(rig, 2):
@@ -96,13 +96,13 @@ def test_a_response_that_its_upstream_keeps_is_replayed(rig: StateRig) -> None:
 
 def test_a_response_that_could_not_be_stored_says_so_in_the_replay_too(rig: StateRig) -> None:
     rig.break_store()
-    rig.plays("chat", HELLO, stream=True)
+    rig.play("chat", HELLO, stream=True)
     assert rig.create(stream=True, model="chat/m", input="Hi").to_dict()["store"] is False
     assert_same(captures(rig, 1)[0])
 
 
 def test_the_memory_of_a_websocket_is_in_the_captures_of_its_requests(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, AGAIN, stream=True)
+    rig.play("chat", HELLO, AGAIN, stream=True)
     key = rig.gateway.keys["alice"]
     url = f"ws://127.0.0.1:{rig.gateway.port}/v1/responses"
     with connect(url, additional_headers={"authorization": f"Bearer {key}"}) as opened:
@@ -134,7 +134,7 @@ def test_a_parked_reply_whose_client_left_is_captured_whole(tmp_path: Path, stre
 @pytest.mark.parametrize("stream", [False, True])
 @upstreams
 def test_a_compaction_and_a_count_of_tokens_are_replayed(rig: StateRig, upstream: str, stream: bool) -> None:
-    rig.plays(upstream, HELLO, AGAIN, AGAIN)
+    rig.play(upstream, HELLO, AGAIN, AGAIN)
     model = MODELS[upstream]
     first = rig.create(model=model, input="Hi")
     trigger = [{"role": "user", "content": "Go on."}, {"type": "compaction_trigger"}]
@@ -150,7 +150,7 @@ def test_a_compaction_and_a_count_of_tokens_are_replayed(rig: StateRig, upstream
 
 
 def test_a_background_response_is_replayed(rig: StateRig) -> None:
-    rig.plays("messages", HELLO, stream=True)
+    rig.play("messages", HELLO, stream=True)
     made = rig.http("POST", "/responses", body={"model": MODELS["messages"], "input": "Hi", "background": True})
     wait_until(lambda: rig.http("GET", f"/responses/{made.json['id']}").json["status"] == "completed")
     wait_until(lambda: len(rig.gateway.capture(made.headers["x-request-id"]).upstream_requests) == 1)
@@ -159,7 +159,7 @@ def test_a_background_response_is_replayed(rig: StateRig) -> None:
 
 
 def test_a_request_that_got_the_reply_of_another_one_is_not_replayed(rig: StateRig) -> None:
-    rig.plays("chat", HELLO)
+    rig.play("chat", HELLO)
     body, key = {"model": "chat/m", "input": "Hi"}, {"idempotency-key": "once"}
     rig.http("POST", "/responses", body=body, headers=key)
     again = rig.http("POST", "/responses", body=body, headers=key)

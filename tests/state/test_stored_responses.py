@@ -34,7 +34,7 @@ def test_a_later_turn_sends_what_a_client_without_state_would_have_sent(
     rig: StateRig, upstream: str, stream: bool
 ) -> None:
     model = MODELS[upstream]
-    rig.plays(upstream, HELLO, AGAIN, AGAIN, stream=stream)
+    rig.play(upstream, HELLO, AGAIN, AGAIN, stream=stream)
     first = rig.create(stream=stream, model=model, instructions="Be brief.", input="I am Ada.", store=True)
     assert (read_store_field(first), first.previous_response_id, first.output_text) == (True, None, "Hello Ada.")
     second = rig.create(
@@ -60,7 +60,7 @@ def test_a_later_turn_sends_what_a_client_without_state_would_have_sent(
 
 @modes
 def test_a_response_is_read_back_as_it_was_shown(rig: StateRig, stream: bool) -> None:
-    rig.plays("chat", HELLO, stream=stream)
+    rig.play("chat", HELLO, stream=stream)
     made = rig.create(stream=stream, model="chat/m", input="I am Ada.", metadata={"a": "b"}, tools=[WEATHER])
     found = rig.sdk.responses.retrieve(made.id)
     assert found.model_dump() == made.model_dump()
@@ -70,7 +70,7 @@ def test_a_response_is_read_back_as_it_was_shown(rig: StateRig, stream: bool) ->
 @modes
 @upstreams
 def test_a_tool_turn_continues_by_id_alone(rig: StateRig, upstream: str, stream: bool) -> None:
-    rig.plays(upstream, CALL, AGAIN, stream=stream)
+    rig.play(upstream, CALL, AGAIN, stream=stream)
     first = rig.create(stream=stream, model=MODELS[upstream], input="Weather?", tools=[WEATHER])
     [call] = first.output
     assert call.type == "function_call"
@@ -84,7 +84,7 @@ def test_a_tool_turn_continues_by_id_alone(rig: StateRig, upstream: str, stream:
 
 
 def test_an_earlier_response_may_be_continued_twice(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, AGAIN, AGAIN)
+    rig.play("chat", HELLO, AGAIN, AGAIN)
     root = rig.create(model="chat/m", input="root")
     for branch in ("left", "right"):
         rig.create(model="chat/m", input=branch, previous_response_id=root.id)
@@ -95,7 +95,7 @@ def test_an_earlier_response_may_be_continued_twice(rig: StateRig) -> None:
 
 
 def test_hidden_reasoning_goes_back_to_its_issuer_though_the_client_never_saw_it(rig: StateRig) -> None:
-    rig.plays("messages", THOUGHT, AGAIN)
+    rig.play("messages", THOUGHT, AGAIN)
     model = MODELS["messages"]
     first = rig.create(model=model, input="Hi", reasoning={"effort": "high"})
     assert first.output[0].type == "reasoning"
@@ -108,7 +108,7 @@ def test_hidden_reasoning_goes_back_to_its_issuer_though_the_client_never_saw_it
 
 
 def test_a_client_that_asks_for_opaque_reasoning_gets_it_and_may_send_it_back(rig: StateRig) -> None:
-    rig.plays("messages", THOUGHT, AGAIN)
+    rig.play("messages", THOUGHT, AGAIN)
     model, include = MODELS["messages"], ["reasoning.encrypted_content"]
     first = rig.create(model=model, input="Hi", include=include, reasoning={"effort": "high"})
     assert first.output[0].type == "reasoning"
@@ -116,7 +116,7 @@ def test_a_client_that_asks_for_opaque_reasoning_gets_it_and_may_send_it_back(ri
 
 
 def test_items_are_named_by_reference_by_bare_id_and_completed_by_id(rig: StateRig) -> None:
-    rig.plays("messages", THOUGHT, AGAIN)
+    rig.play("messages", THOUGHT, AGAIN)
     model = MODELS["messages"]
     first = rig.create(model=model, input="Hi", reasoning={"effort": "high"})
     thought, message = first.output
@@ -132,7 +132,7 @@ def test_items_are_named_by_reference_by_bare_id_and_completed_by_id(rig: StateR
 
 
 def test_the_input_of_a_response_is_listed_with_ids_parts_and_pages(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, AGAIN)
+    rig.play("chat", HELLO, AGAIN)
     first = rig.create(model="chat/m", input="one")
     second = rig.create(
         model="chat/m",
@@ -152,7 +152,7 @@ def test_the_input_of_a_response_is_listed_with_ids_parts_and_pages(rig: StateRi
 
 
 def test_a_deleted_response_is_gone_and_its_children_go_on(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, AGAIN, AGAIN)
+    rig.play("chat", HELLO, AGAIN, AGAIN)
     parent = rig.create(model="chat/m", input="I am Ada.")
     child = rig.create(model="chat/m", input="Who?", previous_response_id=parent.id)
     deleted = rig.http("DELETE", f"/responses/{parent.id}").json
@@ -167,7 +167,7 @@ def test_a_deleted_response_is_gone_and_its_children_go_on(rig: StateRig) -> Non
 
 
 def test_tokens_of_the_whole_context_are_counted(rig: StateRig) -> None:
-    rig.plays("chat", HELLO)
+    rig.play("chat", HELLO)
     first = rig.create(model="chat/m", input="word " * 400)
     alone = rig.sdk.responses.input_tokens.count(model="chat/m", input="More")
     after = rig.sdk.responses.input_tokens.count(model="chat/m", input="More", previous_response_id=first.id)
@@ -175,7 +175,7 @@ def test_tokens_of_the_whole_context_are_counted(rig: StateRig) -> None:
 
 
 def test_a_request_that_is_not_to_be_stored_leaves_nothing_on_the_disk(rig: StateRig) -> None:
-    rig.plays("chat", HELLO)
+    rig.play("chat", HELLO)
     made = rig.create(model="chat/m", input="unmistakable-canary", store=False)
     assert read_store_field(made) is False
     with pytest.raises(openai.NotFoundError):

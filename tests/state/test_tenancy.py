@@ -97,7 +97,7 @@ def list_cases(kept: Kept) -> Iterator[Case]:
 
 def keep(rig: StateRig, owner: str) -> Kept:
     """Have a key store a response within a conversation."""
-    rig.plays("chat", HELLO, AGAIN)
+    rig.play("chat", HELLO, AGAIN)
     conversation = rig.http("POST", "/conversations", owner, {}).json["id"]
     made = rig.http("POST", "/responses", owner, {**ASK, "conversation": conversation}).json
     return Kept(made["id"], made["output"][0]["id"], conversation)
@@ -142,7 +142,7 @@ def test_the_ids_of_another_key_are_answered_exactly_like_unknown_ones(rig: Stat
 def test_a_background_response_under_way_is_seen_and_cancelled_by_its_key_alone(
     rig: StateRig, owner: str, other: str
 ) -> None:
-    upstream = rig.plays("chat", HELLO)
+    upstream = rig.play("chat", HELLO)
     upstream.answers = [Answer(b": working\n\n", end=End.HANG)]
     made = rig.http("POST", "/responses", owner, {**ASK, "background": True, "stream": False}).json
     wait_until(lambda: rig.http("GET", f"/responses/{made['id']}", owner).json["status"] == "in_progress")
@@ -155,7 +155,7 @@ def test_a_background_response_under_way_is_seen_and_cancelled_by_its_key_alone(
 @pairs
 def test_a_websocket_knows_only_the_ids_of_its_key(rig: StateRig, owner: str, other: str) -> None:
     kept = keep(rig, owner)
-    rig.plays("chat", HELLO, stream=True)
+    rig.play("chat", HELLO, stream=True)
     with socket(rig, owner) as remembering, socket(rig, other) as foreign, socket(rig, owner) as second:
         remembered = response(run(remembering))["id"]
         for name in (kept.response, remembered):
@@ -176,7 +176,7 @@ def test_a_websocket_knows_only_the_ids_of_its_key(rig: StateRig, owner: str, ot
 
 @pairs
 def test_the_opaque_reasoning_of_another_key_is_not_filled_in(rig: StateRig, owner: str, other: str) -> None:
-    rig.plays("messages", THOUGHT, AGAIN, AGAIN)
+    rig.play("messages", THOUGHT, AGAIN, AGAIN)
     body = {"model": MODELS["messages"], "reasoning": {"effort": "high"}}
     thought = rig.http("POST", "/responses", owner, {**body, "input": "Hi"}).json["output"][0]
     history = [{"type": "reasoning", "id": thought["id"], "summary": []}, {"role": "user", "content": "More"}]

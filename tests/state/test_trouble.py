@@ -51,7 +51,7 @@ def test_a_reply_that_breaks_off_is_stored_as_failed_before_its_last_event(rig: 
 
 def test_an_incomplete_response_can_be_continued(rig: StateRig) -> None:
     cut = encode_chat.encode_whole(ScriptedReply((Text("Hello"),), Stop.CAP))
-    rig.plays("chat", HELLO, HELLO)
+    rig.play("chat", HELLO, HELLO)
     rig.fakes["chat"].answers[0] = Answer(cut, content_type="application/json")
     first = rig.create(model="chat/m", input="Hi", max_output_tokens=16)
     assert first.status == "incomplete"
@@ -60,7 +60,7 @@ def test_an_incomplete_response_can_be_continued(rig: StateRig) -> None:
 
 def test_nothing_is_kept_where_the_configuration_says_so(tmp_path_factory: pytest.TempPathFactory) -> None:
     with state_rigged(tmp_path_factory.mktemp("off"), SETTINGS + "[responses]\nstore = false\n") as rig:
-        rig.plays("chat", HELLO)
+        rig.play("chat", HELLO)
         made = rig.create(model="chat/m", input="unmistakable-canary")
         assert read_store_field(made) is False
         with pytest.raises(openai.NotFoundError):
@@ -77,7 +77,7 @@ def test_a_store_that_fails_costs_no_reply_and_is_reported(
     tmp_path_factory: pytest.TempPathFactory, stream: bool
 ) -> None:
     with state_rigged(tmp_path_factory.mktemp("broken")) as rig:
-        rig.plays("chat", HELLO, HELLO, HELLO, stream=stream)
+        rig.play("chat", HELLO, HELLO, HELLO, stream=stream)
         kept = rig.create(stream=stream, model="chat/m", input="Hi")
         rig.break_store()
         made = rig.create(stream=stream, model="chat/m", input="Hi")

@@ -27,7 +27,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
 
 @upstreams
 def test_a_connection_remembers_what_is_not_stored(rig: StateRig, upstream: str) -> None:
-    rig.plays(upstream, CALL, AGAIN, stream=True)
+    rig.play(upstream, CALL, AGAIN, stream=True)
     with socket(rig) as opened:
         warm = run(
             opened, model=MODELS[upstream], generate=False, input=[{"role": "developer", "content": "Be brief."}]
@@ -53,7 +53,7 @@ def test_a_connection_remembers_what_is_not_stored(rig: StateRig, upstream: str)
 
 
 def test_what_is_stored_is_continued_on_another_connection_and_over_http(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, AGAIN, stream=True)
+    rig.play("chat", HELLO, AGAIN, stream=True)
     with socket(rig) as opened:
         first = response(run(opened, store=True))
     with socket(rig) as opened:
@@ -64,7 +64,7 @@ def test_what_is_stored_is_continued_on_another_connection_and_over_http(rig: St
 
 
 def test_a_continuation_that_fails_forgets_its_parent(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, HELLO, HELLO, stream=True)
+    rig.play("chat", HELLO, HELLO, HELLO, stream=True)
     with socket(rig) as opened:
         first = response(run(opened))
         refused = run(opened, previous_response_id=first["id"], input=[{"type": "item_reference", "id": "msg_x"}])
@@ -74,7 +74,7 @@ def test_a_continuation_that_fails_forgets_its_parent(rig: StateRig) -> None:
 
 
 def test_a_continuation_that_the_upstream_refuses_forgets_its_parent(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, stream=True)
+    rig.play("chat", HELLO, stream=True)
     with socket(rig) as opened:
         first = response(run(opened))
         rig.fakes["chat"].answers = [Answer(b'{"error":{"message":"no"}}', status=500, content_type="application/json")]
@@ -83,7 +83,7 @@ def test_a_continuation_that_the_upstream_refuses_forgets_its_parent(rig: StateR
 
 
 def test_a_fork_that_fails_in_another_lane_leaves_the_parent(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, AGAIN, stream=True)
+    rig.play("chat", HELLO, AGAIN, stream=True)
     with socket(rig) as opened:
         first = response(run(opened))
         unknown = [{"type": "item_reference", "id": "msg_x"}]
@@ -99,19 +99,19 @@ def test_an_upstreams_error_is_an_error_frame_with_its_headers(rig: StateRig) ->
         assert (refused[-1]["status"], error(refused)["code"]) == (429, "rate_limit_exceeded")
         assert (refused[-1]["stream_id"], refused[-1]["headers"]["retry-after"]) == ("lane", "9")
         assert error(refused)["headers"] == refused[-1]["headers"]
-        rig.plays("chat", HELLO, stream=True)
+        rig.play("chat", HELLO, stream=True)
         assert run(opened)[-1]["type"] == "response.completed"
 
 
 def test_a_reply_that_breaks_off_ends_with_one_event_and_no_number_is_missing(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, stream=True)
+    rig.play("chat", HELLO, stream=True)
     whole = rig.fakes["chat"].answers[0].body
     rig.fakes["chat"].answers = [Answer(whole[: whole.index(b'"finish_reason":"stop"')])]
     with socket(rig) as opened:
         broken = run(opened)
         assert broken[-1]["type"] == "response.failed"
         assert [event["sequence_number"] for event in broken] == list(range(len(broken)))
-        rig.plays("chat", HELLO, stream=True)
+        rig.play("chat", HELLO, stream=True)
         assert run(opened)[-1]["type"] == "response.completed"
 
 
@@ -128,7 +128,7 @@ def test_a_reply_that_breaks_off_ends_with_one_event_and_no_number_is_missing(ri
     ],
 )
 def test_a_bad_message_costs_an_error_frame_and_not_the_connection(rig: StateRig, message: str, param: object) -> None:
-    rig.plays("chat", HELLO, stream=True)
+    rig.play("chat", HELLO, stream=True)
     with socket(rig) as opened:
         opened.send(message)
         refused = receive(opened)
@@ -137,7 +137,7 @@ def test_a_bad_message_costs_an_error_frame_and_not_the_connection(rig: StateRig
 
 
 def test_lanes_run_side_by_side_and_name_their_events(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, AGAIN, stream=True)
+    rig.play("chat", HELLO, AGAIN, stream=True)
     answers, quick_has_ended = rig.fakes["chat"].answers, threading.Event()
     answers[0] = replace(answers[0], gate=Gate(quick_has_ended))
     with socket(rig) as opened:
@@ -194,7 +194,7 @@ def test_the_handshake_carries_a_request_id(rig: StateRig) -> None:
 
 def test_a_key_that_is_revoked_starts_no_more_requests_on_its_connections(tmp_path: Path) -> None:
     with state_rigged(tmp_path) as rig:
-        fake = rig.plays("chat", HELLO, stream=True)
+        fake = rig.play("chat", HELLO, stream=True)
         with socket(rig, "bob") as opened:
             assert run(opened)[-1]["type"] == "response.completed"
             revoking = rig.gateway.app.keyring.revoke("bob")

@@ -82,7 +82,7 @@ def test_a_client_that_answers_no_ping_is_disconnected(tmp_path_factory: pytest.
 def test_a_client_that_answers_pings_stays_connected(tmp_path_factory: pytest.TempPathFactory) -> None:
     times = "[responses]\nsocket_ping_s = 0.2\nsocket_silence_s = 2.5\n"
     with state_rigged(tmp_path_factory.mktemp("alive"), times) as rig, socket(rig) as opened:
-        rig.plays("chat", HELLO, stream=True)
+        rig.play("chat", HELLO, stream=True)
         time.sleep(3.5)
         assert run(opened)[-1]["type"] == "response.completed"
 
@@ -111,7 +111,7 @@ def test_an_idle_connection_does_not_delay_a_gateway_that_stops(tmp_path_factory
 
 def test_a_gateway_that_stops_lets_responses_end_first(tmp_path_factory: pytest.TempPathFactory) -> None:
     with state_rigged(tmp_path_factory.mktemp("busy"), "[server]\ndrain_s = 300\n") as rig, socket(rig) as opened:
-        rig.plays("chat", HELLO, stream=True)
+        rig.play("chat", HELLO, stream=True)
         rig.fakes["chat"].answers = [Answer(rig.fakes["chat"].answers[0].body, cut=200, pause_s=0.3)]
         opened.send(json.dumps(ASK))
         assert receive(opened)["type"] == "response.created"
@@ -177,7 +177,7 @@ def test_messages_that_are_not_text_end_the_connection(rig: StateRig) -> None:
 
 
 def test_compression_is_declined(rig: StateRig) -> None:
-    rig.plays("chat", HELLO, AGAIN, stream=True)
+    rig.play("chat", HELLO, AGAIN, stream=True)
     with socket(rig) as opened:
         assert opened.request is not None
         assert opened.response is not None
@@ -190,7 +190,7 @@ def test_requests_over_a_websocket_are_captured(tmp_path_factory: pytest.TempPat
     directory = tmp_path_factory.mktemp("captured")
     captures = f'[debug]\ncapture = "all"\ndirectory = "{directory}/captures"\n'
     with state_rigged(directory, captures) as rig:
-        rig.plays("chat", HELLO, AGAIN, stream=True)
+        rig.play("chat", HELLO, AGAIN, stream=True)
         with socket(rig) as opened:
             first = response(run(opened, input="unmistakable"))
             assert response(run(opened, previous_response_id=first["id"]))["status"] == "completed"

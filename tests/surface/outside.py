@@ -48,7 +48,7 @@ class Outside:
     gateway: Running
     fakes: dict[str, FakeUpstream] = field(default_factory=dict)
 
-    def plays(self, upstream: str, *answers: Answer) -> FakeUpstream:
+    def play(self, upstream: str, *answers: Answer) -> FakeUpstream:
         fake = self.fakes[upstream]
         fake.requests.clear()
         fake.answers = list(answers)
@@ -75,7 +75,7 @@ class Outside:
         self, client: str, upstream: str, answer: Answer, stream: bool = True, **fields: object
     ) -> JsonObject:
         """The reply as the client's own grammar folds it."""
-        self.plays(upstream, answer)
+        self.play(upstream, answer)
         response = self.ask(client, f"{upstream}/m", stream, **fields)
         assert response.status == 200, response.body
         return fold_events(client, response.body) if stream else GRAMMARS[client].whole(response.body)

@@ -33,7 +33,7 @@ def refusal(status: int, **headers: str) -> Answer:
 @upstreams
 @pytest.mark.parametrize("status", [429, 500, 529])
 def test_an_upstream_that_wants_no_retry_gets_none(patient: Outside, client: str, upstream: str, status: int) -> None:
-    fake = patient.plays(upstream, refusal(status, x_should_retry="false"))
+    fake = patient.play(upstream, refusal(status, x_should_retry="false"))
     answer = patient.ask(client, f"{upstream}/m")
     assert len(fake.calls) == 1
     assert answer.headers["x-should-retry"] == "false"
@@ -42,7 +42,7 @@ def test_an_upstream_that_wants_no_retry_gets_none(patient: Outside, client: str
 @clients
 @upstreams
 def test_an_upstream_that_invites_one_is_quoted(patient: Outside, client: str, upstream: str) -> None:
-    fake = patient.plays(upstream, refusal(429, x_should_retry="true", retry_after="60"))
+    fake = patient.play(upstream, refusal(429, x_should_retry="true", retry_after="60"))
     answer = patient.ask(client, f"{upstream}/m")
     assert len(fake.calls) == 1
     assert answer.headers["x-should-retry"] == "true"
@@ -53,7 +53,7 @@ def test_an_upstream_that_invites_one_is_quoted(patient: Outside, client: str, u
 @upstreams
 def test_a_retry_date_is_sent_in_seconds(patient: Outside, client: str, upstream: str) -> None:
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)
-    fake = patient.plays(upstream, refusal(429, retry_after=soon))
+    fake = patient.play(upstream, refusal(429, retry_after=soon))
     answer = patient.ask(client, f"{upstream}/m")
     assert 80 <= int(answer.headers["retry-after"]) <= 90
     assert len(fake.calls) == 1
@@ -68,7 +68,7 @@ def test_a_date_is_judged_by_the_clock_that_wrote_it(
 ) -> None:
     there = datetime.now(UTC) + timedelta(seconds=ahead_s)
     soon, date = (format_datetime(moment, usegmt=True) for moment in (there + timedelta(seconds=90), there))
-    fake = patient.plays(upstream, refusal(429, retry_after=soon, date=date))
+    fake = patient.play(upstream, refusal(429, retry_after=soon, date=date))
     answer = patient.ask(client, f"{upstream}/m")
     assert 80 <= int(answer.headers["retry-after"]) <= 91
     assert len(fake.calls) == 1
@@ -78,7 +78,7 @@ def test_a_date_is_judged_by_the_clock_that_wrote_it(
 @upstreams
 def test_a_reset_in_other_headers_is_passed_on(patient: Outside, client: str, upstream: str) -> None:
     spent = {"x_ratelimit_remaining_requests": "0", "x_ratelimit_reset_requests": "1m30s"}
-    patient.plays(upstream, refusal(429, **spent))
+    patient.play(upstream, refusal(429, **spent))
     assert 80 <= int(patient.ask(client, f"{upstream}/m").headers["retry-after"]) <= 90
 
 
@@ -86,7 +86,7 @@ def test_a_reset_in_other_headers_is_passed_on(patient: Outside, client: str, up
 @upstreams
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_an_error_that_names_it(patient: Outside, client: str, upstream: str, status: int) -> None:
-    fake = patient.plays(upstream, refusal(status, location="https://elsewhere.example/v1/chat?key=s3cret"))
+    fake = patient.play(upstream, refusal(status, location="https://elsewhere.example/v1/chat?key=s3cret"))
     answer = patient.ask(client, f"{upstream}/m")
     assert answer.status == 502
     message = json.loads(answer.body)["error"]["message"]
@@ -101,20 +101,20 @@ def test_a_redirect_is_an_error_that_names_it(patient: Outside, client: str, ups
 @upstreams
 @pytest.mark.parametrize("nonsense", ["soon", "-5", "nan", "Wed, 99 Nov 2026 99:99:99 GMT", "1e400"])
 def test_nonsense_is_no_advice(patient: Outside, client: str, upstream: str, nonsense: str) -> None:
-    fake = patient.plays(upstream, refusal(429, retry_after=nonsense))
+    fake = patient.play(upstream, refusal(429, retry_after=nonsense))
     assert patient.ask(client, f"{upstream}/m").status == 429
     assert len(fake.calls) == 3
 
 
 @clients
 def test_milliseconds_are_kept(patient: Outside, client: str) -> None:
-    patient.plays("messages", refusal(429, retry_after_ms="5500"))
+    patient.play("messages", refusal(429, retry_after_ms="5500"))
     answer = patient.ask(client, "messages/m")
     assert (answer.headers["retry-after"], answer.headers["retry-after-ms"]) == ("6", "5500")
 
 
 def compare_errors(first: Answer, second: Answer, gate: Outside) -> tuple[int, int, dict[str, str]]:
-    fakes: list[FakeUpstream] = [gate.plays("chat", first), gate.plays("messages", second)]
+    fakes: list[FakeUpstream] = [gate.play("chat", first), gate.play("messages", second)]
     answer = gate.ask("responses", "two")
     return len(fakes[0].calls), len(fakes[1].calls), answer.headers
 

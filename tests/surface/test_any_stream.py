@@ -137,7 +137,7 @@ def test_whatever_is_streamed_the_client_reads_something_legal(gate: Outside, cl
     )
     @given(pieces(upstream), st.sampled_from([0, 0, 7]))
     def holds(events: list[Event], cut: int) -> None:
-        gate.plays(upstream, Answer(sse(*events), cut=cut))
+        gate.play(upstream, Answer(sse(*events), cut=cut))
         answer = gate.ask(client, f"{upstream}/m", True)
         if answer.status == 200:
             assert is_legal(client, answer.body), (events, answer.body)

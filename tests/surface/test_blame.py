@@ -40,7 +40,7 @@ def refusal(upstream: str, message: str, code: str | None) -> Answer:
 @upstreams
 @pytest.mark.parametrize(("message", "code"), TOKENS)
 def test_a_bad_token_is_the_gateways(gate: Outside, client: str, upstream: str, message: str, code: str | None) -> None:
-    gate.plays(upstream, refusal(upstream, message, code))
+    gate.play(upstream, refusal(upstream, message, code))
     answer = gate.ask(client, f"{upstream}/m")
     assert answer.status == 502
     error_message = answer.json["error"]["message"]
@@ -54,7 +54,7 @@ def test_a_bad_token_is_the_gateways(gate: Outside, client: str, upstream: str, 
 def test_a_missing_entitlement_is_a_permission_error(
     gate: Outside, client: str, upstream: str, message: str, code: str | None
 ) -> None:
-    gate.plays(upstream, refusal(upstream, message, code))
+    gate.play(upstream, refusal(upstream, message, code))
     answer = gate.ask(client, f"{upstream}/m")
     assert answer.status == 403
     assert answer.json["error"]["type"] == "permission_error"
@@ -64,7 +64,7 @@ def test_a_missing_entitlement_is_a_permission_error(
 @clients
 def test_a_credential_refused_inside_a_stream_names_no_status(gate: Outside, client: str) -> None:
     refused = {"error": {"message": "Incorrect API key", "type": "x", "code": "invalid_api_key"}}
-    gate.plays("chat", Answer(sse(chunk({"role": "assistant"}), refused)))
+    gate.play("chat", Answer(sse(chunk({"role": "assistant"}), refused)))
     answer = gate.ask(client, "chat/m", True)
     assert answer.status == 502
     assert "None" not in answer.json["error"]["message"]
@@ -85,7 +85,7 @@ ODD = {
     ("protocol", "body"), [(protocol, body) for protocol, bodies in ODD.items() for body in bodies]
 )
 def test_an_error_of_another_shape_is_sent_in_the_protocols_own(gate: Outside, protocol: str, body: bytes) -> None:
-    gate.plays(protocol, Answer(body, status=500, content_type=JSON))
+    gate.play(protocol, Answer(body, status=500, content_type=JSON))
     answer = gate.ask(protocol, f"{protocol}/m")
     assert answer.status == 500
     error = answer.json["error"]
@@ -98,6 +98,6 @@ def test_an_error_of_another_shape_is_sent_in_the_protocols_own(gate: Outside, p
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_an_error_in_its_own_shape_passes_as_it_was_written(gate: Outside, protocol: str) -> None:
     body = b'{ "type":"error", "error":{"extra":[1],"type":"odd_error","message":"no"},"request_id":"req_9" }'
-    gate.plays(protocol, Answer(body, status=418, content_type=JSON))
+    gate.play(protocol, Answer(body, status=418, content_type=JSON))
     answer = gate.ask(protocol, f"{protocol}/m")
     assert (answer.status, answer.body) == (418, body)

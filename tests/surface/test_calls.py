@@ -32,7 +32,7 @@ def responses_call(arguments: str) -> Answer:
 @pytest.mark.parametrize("upstream", ["chat", "responses"])
 def test_broken_arguments_are_an_error_event(gate: Outside, upstream: str) -> None:
     answer = chat_call(BROKEN, "tool_calls") if upstream == "chat" else responses_call(BROKEN)
-    gate.plays(upstream, answer)
+    gate.play(upstream, answer)
     received = gate.ask("messages", f"{upstream}/m", True)
     assert received.status == 200
     _, error = fold_broken(received.body)
@@ -43,7 +43,7 @@ def test_broken_arguments_are_an_error_event(gate: Outside, upstream: str) -> No
 def test_broken_arguments_in_a_whole_reply_are_a_502(gate: Outside) -> None:
     call = {"id": "t0", "type": "function", "function": {"name": "weather", "arguments": BROKEN}}
     body = json.dumps(chat({"tool_calls": [call]}, "tool_calls")).encode()
-    gate.plays("chat", Answer(body, content_type=JSON))
+    gate.play("chat", Answer(body, content_type=JSON))
     assert gate.ask("messages", "chat/m").status == 502
 
 

@@ -15,7 +15,7 @@ from surface.vendor_replies import STREAM
 def test_over_capacity_is_reported_with_a_retry_time(tmp_path: Path, client: str) -> None:
     with outside(tmp_path, ONCE + "[server]\nmax_requests = 2\n") as gate:
         is_rejected = threading.Event()
-        fake = gate.plays("chat", Answer(STREAM["chat"], gate=Gate(is_rejected)))
+        fake = gate.play("chat", Answer(STREAM["chat"], gate=Gate(is_rejected)))
         statuses: list[int] = []
         busy = [
             threading.Thread(target=lambda: statuses.append(gate.ask(client, "chat/m", True).status)) for _ in range(2)
@@ -33,7 +33,7 @@ def test_over_capacity_is_reported_with_a_retry_time(tmp_path: Path, client: str
         assert answer.status == (529 if client == "messages" else 503)
         assert answer.headers["retry-after"] == "1"
         assert len(fake.calls) == 2
-        gate.plays("chat", Answer(STREAM["chat"]))
+        gate.play("chat", Answer(STREAM["chat"]))
         until = time.monotonic() + 60.0  # a client may have its whole reply before its place is free again
         while (status := gate.ask(client, "chat/m", True).status) != 200 and time.monotonic() < until:
             time.sleep(0.05)

@@ -14,7 +14,7 @@ from surface.vendor_replies import WHOLE
 @pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[Outside]:
     with outside(tmp_path) as gate:
-        gate.plays("chat", Answer(WHOLE["chat"], content_type=JSON))
+        gate.play("chat", Answer(WHOLE["chat"], content_type=JSON))
         yield gate
 
 
@@ -39,7 +39,7 @@ def test_the_hosts_that_are_answered_for(fresh: Outside) -> None:
 
 def test_attempts_and_targets(fresh: Outside) -> None:
     edit(fresh, "[retry]\nattempts = 3\nbase_s = 0.01\n[[models]]\nname = 'mine'\nto = ['chat/m']\n")
-    fake = fresh.plays("chat", Answer(b"{}", status=500, content_type=JSON))
+    fake = fresh.play("chat", Answer(b"{}", status=500, content_type=JSON))
     assert fresh.ask("messages", "mine").status == 500
     assert len(fake.calls) == 3
 

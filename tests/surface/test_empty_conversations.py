@@ -24,7 +24,7 @@ def test_an_empty_conversation_is_refused_unless_it_passes_through(
     gate: Outside, client: str, fields: dict[str, object], upstream: str, stream: bool
 ) -> None:
     answered = Answer(STREAM[upstream]) if stream else Answer(WHOLE[upstream], content_type=JSON)
-    fake = gate.plays(upstream, answered)
+    fake = gate.play(upstream, answered)
     answer = gate.ask(client, f"{upstream}/m", stream, **fields)
     if client == upstream:
         assert answer.status == 200, answer.body

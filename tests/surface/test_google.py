@@ -49,7 +49,7 @@ def history(client: str, reply: JsonObject) -> JsonObject:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_the_signature_of_a_call_returns_to_it(gate: Outside, client: str, stream: bool) -> None:
     reply = gate.read_reply(client, "chat", make_call_answer(stream), stream)
-    fake = gate.plays("chat", Answer(WHOLE["chat"], content_type=JSON))
+    fake = gate.play("chat", Answer(WHOLE["chat"], content_type=JSON))
     answer = gate.ask(client, "chat/m", **history(client, reply))
     assert answer.status == 200, answer.body
     turn = fake.calls[-1].json["messages"][1]
@@ -61,7 +61,7 @@ def test_the_signature_of_a_call_returns_to_it(gate: Outside, client: str, strea
 def test_another_upstream_does_not_get_it(gate: Outside, client: str) -> None:
     reply = gate.read_reply(client, "chat", make_call_answer(True))
     other = "responses" if client == "messages" else "messages"
-    fake = gate.plays(other, Answer(WHOLE[other], content_type=JSON))
+    fake = gate.play(other, Answer(WHOLE[other], content_type=JSON))
     answer = gate.ask(client, f"{other}/m", **history(client, reply))
     assert answer.status == 200, answer.body
     assert b"c2lnbmVk" not in fake.calls[-1].body
@@ -71,7 +71,7 @@ def test_another_upstream_does_not_get_it(gate: Outside, client: str) -> None:
 @pytest.mark.parametrize("payload", ["oops", "[1]", "5", "{}", '{"tool_call":[1]}', "[" * 5000])
 def test_a_forged_envelope_costs_nothing(gate: Outside, payload: str) -> None:
     forged = encode_envelope(Opaque("chat", Form.DETAIL, payload, "m"))
-    fake = gate.plays("chat", Answer(WHOLE["chat"], content_type=JSON))
+    fake = gate.play("chat", Answer(WHOLE["chat"], content_type=JSON))
     turn = [{"type": "redacted_thinking", "data": forged}, {"type": "text", "text": "So."}]
     turns = [
         {"role": "user", "content": "x"},

@@ -17,7 +17,7 @@ upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
 @upstreams
 def test_streamed_and_whole_replies_obey_their_grammar_and_agree(gate: Outside, client: str, upstream: str) -> None:
     if client == upstream:
-        gate.plays(upstream, Answer(STREAM[upstream]))
+        gate.play(upstream, Answer(STREAM[upstream]))
         assert gate.ask(client, f"{upstream}/m", True).body == STREAM[upstream]
         return
     streamed = gate.read_reply(client, upstream, Answer(STREAM[upstream]))
@@ -32,7 +32,7 @@ def test_streamed_and_whole_replies_obey_their_grammar_and_agree(gate: Outside, 
 @clients
 def test_the_grammars_refuse_a_stream_from_which_any_event_is_missing(gate: Outside, client: str) -> None:
     upstream = "messages" if client != "messages" else "chat"
-    gate.plays(upstream, Answer(STREAM[upstream]))
+    gate.play(upstream, Answer(STREAM[upstream]))
     body = gate.ask(client, f"{upstream}/m", True).body
     blocks = body.split(b"\n\n")[:-1]
     words = b'"delta":{"content":"', b"_delta\n"  # one piece of text less is a legal stream of another text

@@ -119,7 +119,7 @@ def test_a_failed_hosted_tool_is_failed_on_the_other_side(gate: Outside, stream:
 
 @works
 def test_anthropics_sdk_reads_it(gate: Outside, work: str) -> None:
-    gate.plays("responses", responses_answer(ITEMS[work], True))
+    gate.play("responses", responses_answer(ITEMS[work], True))
     sdk = anthropic.Anthropic(api_key=KEY, base_url=gate.gateway.url, max_retries=0)
     with sdk.beta.messages.stream(
         model="responses/m", max_tokens=9, messages=[{"role": "user", "content": "x"}]

@@ -26,7 +26,7 @@ def test_an_odd_id_is_legal_for_the_client_and_returns_as_it_was(gate: Outside, 
     reply = gate.read_reply("messages", "chat", make_call_answer(id, stream), stream)
     seen = reply["content"][0]["id"]
     assert re.fullmatch(r"[A-Za-z0-9_-]+", seen)
-    fake = gate.plays("chat", Answer(WHOLE["chat"], content_type=JSON))
+    fake = gate.play("chat", Answer(WHOLE["chat"], content_type=JSON))
     history = [
         {"role": "user", "content": "Go on."},
         {"role": "assistant", "content": reply["content"]},
@@ -39,7 +39,7 @@ def test_an_odd_id_is_legal_for_the_client_and_returns_as_it_was(gate: Outside, 
 
 @pytest.mark.parametrize("id", ["toolu_01AbC", "call_1-x", "toolu_dgm1-", "toolu_dgm1-!", "toolu_dgm1-_w"])
 def test_a_legal_id_is_left_alone(gate: Outside, id: str) -> None:
-    fake = gate.plays("chat", Answer(WHOLE["chat"], content_type=JSON))
+    fake = gate.play("chat", Answer(WHOLE["chat"], content_type=JSON))
     history = [
         {"role": "user", "content": "Go on."},
         {"role": "assistant", "content": [{"type": "tool_use", "id": id, "name": "weather", "input": {}}]},

@@ -59,7 +59,7 @@ CASES: list[tuple[str, str, JsonObject, tuple[str, str]]] = [
 def test_a_loss_is_reported(
     gate: Outside, client: str, upstream: str, reply: JsonObject, loss: tuple[str, str]
 ) -> None:
-    gate.plays(upstream, Answer(json.dumps(reply).encode(), content_type=JSON))
+    gate.play(upstream, Answer(json.dumps(reply).encode(), content_type=JSON))
     answer = gate.ask(client, f"{upstream}/m")
     assert answer.status == 200, answer.body
     assert loss in answer.losses
@@ -68,7 +68,7 @@ def test_a_loss_is_reported(
 @pytest.mark.parametrize("tier", ["standard", "priority"])
 def test_a_tier_that_both_know_is_no_loss(gate: Outside, tier: str) -> None:
     reply = message(HI, usage={**MESSAGES_USAGE, "service_tier": tier})
-    gate.plays("messages", Answer(json.dumps(reply).encode(), content_type=JSON))
+    gate.play("messages", Answer(json.dumps(reply).encode(), content_type=JSON))
     answer = gate.ask("chat", "messages/m", max_tokens=5)
     assert answer.losses == []
     assert answer.json["service_tier"] == {"standard": "default", "priority": "priority"}[tier]

@@ -21,7 +21,7 @@ RIDDLES = {
 def test_ids_that_rotate_and_pauses_do_not_end_a_stream(gate: Outside) -> None:
     body = b"".join(ROTATING)
     cut = len(ROTATING[0]) + len(ROTATING[1])
-    gate.plays("chat", Answer(body, cut=cut, pause_s=1.3))
+    gate.play("chat", Answer(body, cut=cut, pause_s=1.3))
     assert gate.ask("chat", "chat/m", True).body == body
 
 
@@ -29,7 +29,7 @@ def test_ids_that_rotate_and_pauses_do_not_end_a_stream(gate: Outside) -> None:
 def test_an_event_that_we_cannot_read_passes(gate: Outside, protocol: str) -> None:
     first, _, rest = STREAM[protocol].rpartition(b"\n\nevent: " if protocol != "chat" else b"\n\ndata: {")
     body = first + b"\n\n" + RIDDLES[protocol] + (b"event: " if protocol != "chat" else b"data: {") + rest
-    gate.plays(protocol, Answer(body))
+    gate.play(protocol, Answer(body))
     assert gate.ask(protocol, f"{protocol}/m", True).body == body
 
 
@@ -39,7 +39,7 @@ def test_an_event_that_we_cannot_read_is_followed_by_the_error_event_if_no_end_i
     if protocol == "messages":
         first, _, _ = first.rpartition(b"\n\nevent: ")
     body = first + b"\n\n" + RIDDLES[protocol]
-    gate.plays(protocol, Answer(body, cut=9))
+    gate.play(protocol, Answer(body, cut=9))
     stream = gate.ask(protocol, f"{protocol}/m", True).body
     assert stream.startswith(body)
     assert b"without its terminal event" in stream[len(body) :]
@@ -50,5 +50,5 @@ def test_an_end_that_is_cut_into_pieces_is_seen_all_the_same(gate: Outside, prot
     first, _, rest = STREAM[protocol].rpartition(b"\n\nevent: " if protocol != "chat" else b"\n\ndata: {")
     body = first + b"\n\n" + RIDDLES[protocol] + (b"event: " if protocol != "chat" else b"data: {") + rest
     for cut in (1, 3, 50):
-        gate.plays(protocol, Answer(body, cut=cut))
+        gate.play(protocol, Answer(body, cut=cut))
         assert gate.ask(protocol, f"{protocol}/m", True).body == body

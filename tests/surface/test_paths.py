@@ -39,7 +39,7 @@ def test_whatever_can_be_read_has_a_head(gate: Outside) -> None:
 
 @clients
 def test_a_doubled_slash_is_understood(gate: Outside, client: str) -> None:
-    gate.plays("chat", Answer(WHOLE["chat"], content_type=JSON))
+    gate.play("chat", Answer(WHOLE["chat"], content_type=JSON))
     for path in (f"/{PATHS[client]}", PATHS[client].replace("/v1/", "/v1//"), PATHS[client] + "//"):
         assert gate.send("POST", path, request_body(client, "chat/m")).status == 200, path
 
@@ -53,7 +53,7 @@ def test_a_path_that_leads_nowhere_is_no_model(gate: Outside, path: str) -> None
 
 @clients
 def test_an_unknown_model_of_an_upstream_is_one(gate: Outside, client: str) -> None:
-    gate.plays("chat", Answer(b'{"error":{"message":"no such thing"}}', status=404, content_type=JSON))
+    gate.play("chat", Answer(b'{"error":{"message":"no such thing"}}', status=404, content_type=JSON))
     answer = gate.ask(client, "chat/m")
     assert answer.status == 404
     if client == "responses":
@@ -66,7 +66,7 @@ def test_anthropics_sdk_finds_the_requests_id_where_it_looks(gate: Outside, upst
     kind = "text/event-stream" if stream else JSON
     vendor = (("request-id", "req_vendor"), ("x-request-id", "other"))
     body = STREAM[upstream] if stream else WHOLE[upstream]
-    gate.plays(upstream, Answer(body, content_type=kind, headers=vendor))
+    gate.play(upstream, Answer(body, content_type=kind, headers=vendor))
     answer = gate.ask("messages", f"{upstream}/m", stream)
     assert answer.headers["x-request-id"].startswith("req_")
     own = answer.headers["x-request-id"]
@@ -75,7 +75,7 @@ def test_anthropics_sdk_finds_the_requests_id_where_it_looks(gate: Outside, upst
 
 
 def test_both_sdks_find_the_request_id_of_an_error(gate: Outside) -> None:
-    gate.plays("chat", Answer(b"{}", status=400, content_type=JSON))
+    gate.play("chat", Answer(b"{}", status=400, content_type=JSON))
     sdk = anthropic.Anthropic(api_key=KEY, base_url=gate.gateway.url, max_retries=0)
     with pytest.raises(anthropic.BadRequestError) as anthropic_error:
         sdk.messages.create(model="chat/m", max_tokens=9, messages=[{"role": "user", "content": "x"}])

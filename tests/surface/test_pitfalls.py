@@ -144,10 +144,10 @@ def test_azures_first_chunk_begins_nothing(gate: Outside, client: str) -> None:
 
 
 def test_usage_is_requested_even_if_the_client_does_not_want_it(gate: Outside) -> None:
-    gate.plays("messages", messages(*text(0, "Hi")))
+    gate.play("messages", messages(*text(0, "Hi")))
     reply = gate.ask("chat", "messages/m", True, stream_options={"include_usage": False})
     assert grammar_chat.fold(reply.body, usage_requested=False)["content"] == "Hi"
-    fake = gate.plays("chat", chat(chunk({"content": "Hi"})))
+    fake = gate.play("chat", chat(chunk({"content": "Hi"})))
     gate.ask("messages", "chat/m", True)
     assert fake.requests[-1].json["stream_options"] == {"include_usage": True}
 
@@ -172,7 +172,7 @@ def test_an_end_for_a_call_without_one_is_a_natural_end(gate: Outside) -> None:
 
 
 def test_counts_stand_in_the_first_event_and_the_real_ones_in_the_last(gate: Outside) -> None:
-    gate.plays("chat", chat(chunk({"content": "x"})))
+    gate.play("chat", chat(chunk({"content": "x"})))
     reply = gate.ask("messages", "chat/m", True).body
     first = json.loads(reply.split(b"\n\n")[0].split(b"data: ")[1])
     assert first["message"]["usage"]["input_tokens"] >= 0
@@ -185,7 +185,7 @@ def test_usage_is_cumulative_and_keeps_what_is_not_repeated(gate: Outside, clien
     counted = {**MESSAGES_USAGE, "output_tokens": 1}
     begun = {"type": "message_start", "message": message(stop_reason=None, usage=counted)}
     again = [{**make_message_end(), "usage": {"output_tokens": 5}}] * 2
-    gate.plays("messages", Answer(sse(begun, *text(0, "x"), *again, STOPPED)))
+    gate.play("messages", Answer(sse(begun, *text(0, "x"), *again, STOPPED)))
     reply = gate.ask(client, "messages/m", True).body
     last = [json.loads(data) for data in reply.split(b"data: ")[1:] if b'"usage":{' in data][-1]
     usage = last["usage"] if client == "chat" else last["response"]["usage"]
@@ -241,7 +241,7 @@ def test_thoughts_without_words_are_opaque_only(gate: Outside, client: str, hidd
 
 
 def test_reasoning_that_claude_did_not_sign_is_dropped_and_noted(gate: Outside) -> None:
-    fake = gate.plays("messages", messages(*text(0, "x")))
+    fake = gate.play("messages", messages(*text(0, "x")))
     thought = {"role": "assistant", "content": "so", "reasoning_content": "hm"}
     content = [{"role": "user", "content": "a"}, thought, {"role": "user", "content": "b"}]
     answer = gate.ask("chat", "messages/m", True, messages=content)
@@ -253,7 +253,7 @@ def test_reasoning_of_another_vendor_is_dropped_when_the_conversation_moves_to_c
     first = gate.read_reply("messages", "chat", chat(chunk({"reasoning_content": "hm"}), chunk({"content": "so"})))
     assert first["content"][0]["thinking"] == "hm"
     assert first["content"][0]["signature"]
-    fake = gate.plays("messages", messages(*text(0, "x")))
+    fake = gate.play("messages", messages(*text(0, "x")))
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": first["content"]}]
     answer = gate.ask("messages", "messages/m", True, messages=[*turns, {"role": "user", "content": "b"}])
     sent = json.loads(fake.requests[-1].body)["messages"][1]["content"]
@@ -265,13 +265,13 @@ def test_reasoning_of_another_vendor_is_dropped_when_the_conversation_moves_to_c
 def test_an_end_without_done_is_a_success_and_one_before_the_finish_is_none(gate: Outside, client: str) -> None:
     reply = gate.read_reply(client, "chat", Answer(sse(ROLE, chunk({"content": "Hi"}), chunk({}, "stop"))))
     assert text_in(client, reply) == "Hi"
-    gate.plays("chat", Answer(sse(ROLE, chunk({"content": "Hi"}))))
+    gate.play("chat", Answer(sse(ROLE, chunk({"content": "Hi"}))))
     assert read_broken_text(client, gate.ask(client, "chat/m", True).body) == "Hi"
 
 
 @elsewhere
 def test_a_message_that_never_stops_is_an_error(gate: Outside, client: str) -> None:
-    gate.plays("messages", Answer(sse(STARTED, *text(0, "Hi"), make_message_end())))
+    gate.play("messages", Answer(sse(STARTED, *text(0, "Hi"), make_message_end())))
     assert read_broken_text(client, gate.ask(client, "messages/m", True).body) == "Hi"
 
 
@@ -287,11 +287,11 @@ def test_a_misplaced_done_and_what_follows_are_ignored(gate: Outside) -> None:
 @others
 def test_an_error_is_a_status_before_the_first_word_and_an_event_after_it(gate: Outside, client: str) -> None:
     error = {"error": {"message": "Slow down.", "type": "rate_limit_error", "code": "rate_limit_exceeded"}}
-    gate.plays("chat", Answer(sse(ROLE, error)))
+    gate.play("chat", Answer(sse(ROLE, error)))
     assert gate.ask(client, "chat/m", True).status == 429
-    gate.plays("chat", Answer(json.dumps(error).encode(), content_type=JSON))
+    gate.play("chat", Answer(json.dumps(error).encode(), content_type=JSON))
     assert gate.ask(client, "chat/m", True).status == 429
-    gate.plays("chat", Answer(sse(ROLE, chunk({"content": "Hi"}), error)))
+    gate.play("chat", Answer(sse(ROLE, chunk({"content": "Hi"}), error)))
     reply = gate.ask(client, "chat/m", True)
     assert reply.status == 200
     assert read_broken_text(client, reply.body) == "Hi"
@@ -308,7 +308,7 @@ def test_a_filter_in_mid_stream_keeps_the_text_so_far(gate: Outside, client: str
 @others
 def test_another_id_or_model_in_mid_stream_is_an_error(gate: Outside, client: str) -> None:
     for change in ({"id": "chatcmpl-2"}, {"model": "x"}):
-        gate.plays("chat", Answer(sse(ROLE, chunk({"content": "a"}), chunk({"content": "b"}, **change), *CHAT_END)))
+        gate.play("chat", Answer(sse(ROLE, chunk({"content": "a"}), chunk({"content": "b"}, **change), *CHAT_END)))
         assert read_broken_text(client, gate.ask(client, "chat/m", True).body) == "a"
     late: list[JsonObject | str] = [
         {**ROLE, "id": "", "model": ""},

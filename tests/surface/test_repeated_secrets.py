@@ -137,7 +137,7 @@ def visible_text(client: str, body: bytes) -> str:
 def test_a_translated_stream_does_not_repeat_it_wherever_it_is_cut(
     gate: Outside, client: str, upstream: str, size: int
 ) -> None:
-    gate.plays(upstream, Answer(stream(upstream, TEXT, CALL, size)))
+    gate.play(upstream, Answer(stream(upstream, TEXT, CALL, size)))
     answer = gate.ask(client, f"{upstream}/m", True)
     assert answer.status == 200
     assert SECRET not in visible_text(client, answer.body)
@@ -155,7 +155,7 @@ def test_escapes_do_not_hide_it_from_us_in_a_translated_stream(
     gate: Outside, client: str, upstream: str, written: str, size: int
 ) -> None:
     arguments = f'{{"a": "{written}"}}'
-    gate.plays(upstream, Answer(stream(upstream, f"You sent {written}.", arguments, size)))
+    gate.play(upstream, Answer(stream(upstream, f"You sent {written}.", arguments, size)))
     answer = gate.ask(client, f"{upstream}/m", True)
     assert answer.status == 200
     assert SECRET.encode() not in unescape_text(visible_text(client, answer.body).encode())
@@ -166,7 +166,7 @@ def test_escapes_do_not_hide_it_from_us_in_a_translated_stream(
 @pytest.mark.parametrize("written", [SECRET, ESCAPED, PARTLY], ids=["as it is", "all escaped", "some escaped"])
 def test_a_translated_whole_reply_does_not_repeat_it(gate: Outside, client: str, upstream: str, written: str) -> None:
     body = whole(upstream, TEXT, CALL, f"id-{SECRET}").replace(SECRET.encode(), written.encode())
-    gate.plays(upstream, Answer(body, content_type=JSON))
+    gate.play(upstream, Answer(body, content_type=JSON))
     answer = gate.ask(client, f"{upstream}/m")
     assert answer.status == 200, answer.body
     assert b"You sent ***, I think." in answer.body
@@ -175,7 +175,7 @@ def test_a_translated_whole_reply_does_not_repeat_it(gate: Outside, client: str,
 
 @crossed
 def test_a_whole_reply_to_a_request_for_a_stream_does_not_either(gate: Outside, client: str, upstream: str) -> None:
-    gate.plays(upstream, Answer(whole(upstream, TEXT, CALL, "id-1"), content_type=JSON))
+    gate.play(upstream, Answer(whole(upstream, TEXT, CALL, "id-1"), content_type=JSON))
     answer = gate.ask(client, f"{upstream}/m", True)
     assert answer.status == 200
     assert b"You sent ***, I think." in answer.body
@@ -191,7 +191,7 @@ def test_escapes_do_not_hide_it_from_us_in_bytes_that_pass(
 ) -> None:
     body = stream(upstream, TEXT, CALL, 1000) if streamed else whole(upstream, TEXT, CALL, "id-1")
     kind = "text/event-stream" if streamed else JSON
-    gate.plays(upstream, Answer(body.replace(SECRET.encode(), written.encode()), content_type=kind, cut=cut))
+    gate.play(upstream, Answer(body.replace(SECRET.encode(), written.encode()), content_type=kind, cut=cut))
     answer = gate.ask(upstream, f"{upstream}/m", streamed)
     assert answer.status == 200
     assert b"I think" in answer.body
@@ -209,7 +209,7 @@ def test_escapes_do_not_hide_it_from_us_in_an_error(
     error = {"type": "api_error", "message": f"Your key {SECRET} is out of luck."}
     shape = {"type": "error", "error": error} if upstream == "messages" else {"error": {**error, "param": None}}
     body = json.dumps(shape).replace(SECRET, written).encode()
-    gate.plays(upstream, Answer(body, status=status, content_type=JSON))
+    gate.play(upstream, Answer(body, status=status, content_type=JSON))
     answer = gate.ask(client, f"{upstream}/m", streamed)
     assert answer.status >= 400
     assert b"out of luck" in answer.body

@@ -43,7 +43,7 @@ BROKEN = {
 def test_an_error_does_not_repeat_the_upstreams_credential(
     gate: Outside, client: str, upstream: str, stream: bool, status: int
 ) -> None:
-    gate.plays(upstream, Answer(json.dumps(error(upstream)).encode(), status=status, content_type=JSON))
+    gate.play(upstream, Answer(json.dumps(error(upstream)).encode(), status=status, content_type=JSON))
     answer = gate.ask(client, f"{upstream}/m", stream)
     assert answer.status >= 400
     assert SECRET not in answer.body
@@ -54,7 +54,7 @@ def test_an_error_does_not_repeat_the_upstreams_credential(
 @clients
 @upstreams
 def test_an_error_in_mid_stream_does_not_either(gate: Outside, client: str, upstream: str) -> None:
-    gate.plays(upstream, Answer(BROKEN[upstream]))
+    gate.play(upstream, Answer(BROKEN[upstream]))
     answer = gate.ask(client, f"{upstream}/m", True)
     assert b"Hel" in answer.body
     assert b"out of luck" in answer.body
@@ -63,7 +63,7 @@ def test_an_error_in_mid_stream_does_not_either(gate: Outside, client: str, upst
 
 @upstreams
 def test_a_page_of_html_does_not_either(gate: Outside, upstream: str) -> None:
-    gate.plays(upstream, Answer(b"<html>%b out of luck</html>" % SECRET, status=500, content_type="text/html"))
+    gate.play(upstream, Answer(b"<html>%b out of luck</html>" % SECRET, status=500, content_type="text/html"))
     answer = gate.ask(upstream, f"{upstream}/m")
     assert b"out of luck" in answer.body
     assert SECRET not in answer.body

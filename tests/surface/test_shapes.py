@@ -19,7 +19,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 @upstreams
 @kinds
 def test_a_document_becomes_the_requested_stream(gate: Outside, client: str, upstream: str, kind: str) -> None:
-    gate.plays(upstream, Answer(WHOLE[upstream], content_type=kind))
+    gate.play(upstream, Answer(WHOLE[upstream], content_type=kind))
     answer = gate.ask(client, f"{upstream}/m", True)
     assert answer.status == 200, answer.body
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -30,7 +30,7 @@ def test_a_document_becomes_the_requested_stream(gate: Outside, client: str, ups
 @upstreams
 @kinds
 def test_a_stream_becomes_the_requested_document(gate: Outside, client: str, upstream: str, kind: str) -> None:
-    gate.plays(upstream, Answer(STREAM[upstream], content_type=kind))
+    gate.play(upstream, Answer(STREAM[upstream], content_type=kind))
     answer = gate.ask(client, f"{upstream}/m")
     assert answer.status == 200, answer.body
     assert answer.headers["content-type"] == JSON
@@ -41,7 +41,7 @@ def test_a_stream_becomes_the_requested_document(gate: Outside, client: str, ups
 @upstreams
 @kinds
 def test_a_stream_under_a_wrong_name_is_a_stream(gate: Outside, client: str, upstream: str, kind: str) -> None:
-    gate.plays(upstream, Answer(STREAM[upstream], content_type=kind))
+    gate.play(upstream, Answer(STREAM[upstream], content_type=kind))
     answer = gate.ask(client, f"{upstream}/m", True)
     assert answer.status == 200, answer.body
     assert b"Hel" in answer.body
@@ -53,7 +53,7 @@ def test_a_stream_under_a_wrong_name_is_a_stream(gate: Outside, client: str, ups
 @upstreams
 @kinds
 def test_a_document_under_a_wrong_name_is_a_document(gate: Outside, client: str, upstream: str, kind: str) -> None:
-    gate.plays(upstream, Answer(b"\n " + WHOLE[upstream], content_type=kind))
+    gate.play(upstream, Answer(b"\n " + WHOLE[upstream], content_type=kind))
     answer = gate.ask(client, f"{upstream}/m")
     assert answer.status == 200, answer.body
     assert b"Hello" in answer.body
@@ -66,7 +66,7 @@ def test_a_document_under_a_wrong_name_is_a_document(gate: Outside, client: str,
 @kinds
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_a_page_is_an_error_under_any_name(gate: Outside, client: str, upstream: str, kind: str, stream: bool) -> None:
-    gate.plays(upstream, Answer(b"<html><body>Sorry.</body></html>", content_type=kind))
+    gate.play(upstream, Answer(b"<html><body>Sorry.</body></html>", content_type=kind))
     answer = gate.ask(client, f"{upstream}/m", stream)
     assert answer.status == 502
     assert b"<" not in answer.body
@@ -75,7 +75,7 @@ def test_a_page_is_an_error_under_any_name(gate: Outside, client: str, upstream:
 @clients
 @upstreams
 def test_a_stream_in_single_bytes_is_not_a_document(gate: Outside, client: str, upstream: str) -> None:
-    gate.plays(upstream, Answer(STREAM[upstream], cut=1))
+    gate.play(upstream, Answer(STREAM[upstream], cut=1))
     assert b"lo" in gate.ask(client, f"{upstream}/m", True).body
-    gate.plays(upstream, Answer(STREAM[upstream].replace(b"data: {", b"data:{"), cut=5))
+    gate.play(upstream, Answer(STREAM[upstream].replace(b"data: {", b"data:{"), cut=5))
     assert gate.ask(client, f"{upstream}/m", True).status == 200

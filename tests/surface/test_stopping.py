@@ -19,7 +19,7 @@ def test_a_stream_cut_by_the_end_of_the_gateway_is_worth_a_retry(tmp_path: Path,
     begun = b"".join(block + b"\n\n" for block in STREAM[upstream].split(b"\n\n")[: BEGUN[upstream]])
     answers: list[Answered] = []
     with outside(tmp_path, ONCE + "[server]\ndrain_s = 2\n") as gate:
-        fake = gate.plays(upstream, Answer(begun, end=End.HANG))
+        fake = gate.play(upstream, Answer(begun, end=End.HANG))
         client_thread = threading.Thread(target=lambda: answers.append(gate.ask(client, f"{upstream}/m", True)))
         client_thread.start()
         while not fake.sent:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.faults import REFUSALS, always, cuts, once
+from clients.faults import REFUSALS, cuts, fail_always, fail_once
 from clients.gemini_cli import RUN, ask, check_recovery, result
 from clients.proof import Proves
 from clients.rig import UPSTREAMS, Rig
@@ -18,7 +18,7 @@ def test_gemini_cli_recovers(
 ) -> None:
     directory = client("gemini-cli")
     faults = [*REFUSALS, *cuts(upstream)]
-    try_each(faults, tmp_path, upstream, RUN, once, lambda rig: check_recovery(rig, node, directory))
+    try_each(faults, tmp_path, upstream, RUN, fail_once, lambda rig: check_recovery(rig, node, directory))
     proves("Gemini CLI", upstream, "recovers")
 
 
@@ -28,9 +28,11 @@ def test_gemini_cli_never_takes_a_cut_reply_for_a_whole_one(
 ) -> None:
     directory = client("gemini-cli")
 
-    def fails(rig: Rig) -> None:
+    def check_failure(rig: Rig) -> None:
         ran = ask(rig, node, directory, "Say hello.")
         assert ran.code != 0 or result(ran)["status"] == "error", ran
 
-    try_each([fault for fault in cuts(upstream) if fault != "reset"], tmp_path, upstream, RUN, always, fails)
+    try_each(
+        [fault for fault in cuts(upstream) if fault != "reset"], tmp_path, upstream, RUN, fail_always, check_failure
+    )
     proves("Gemini CLI", upstream, "detects cuts")

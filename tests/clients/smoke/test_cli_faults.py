@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clients import claude_code, codex
-from clients.faults import CUTS, REFUSALS, SETTINGS, always, cuts, once
+from clients.faults import CUTS, REFUSALS, SETTINGS, cuts, fail_always, fail_once
 from clients.proof import Proves
 from clients.rig import UPSTREAMS, Rig, run_rig
 from fakes.agent import ChangeAnswer, Use
@@ -48,7 +48,7 @@ def try_each(
 def test_claude_code_recovers(upstream: str, client: Callable[[str], Path], tmp_path: Path, proves: Proves) -> None:
     directory = client("claude-code")
 
-    def recovers(rig: Rig) -> None:
+    def check_recovery(rig: Rig) -> None:
         ran = claude_code.ask(rig, directory, "Write a file.")
         ended = claude_code.result(ran)
         assert ran.code == 0, ran
@@ -56,7 +56,7 @@ def test_claude_code_recovers(upstream: str, client: Callable[[str], Path], tmp_
         assert ended["result"] == "Finished. The last tool said: hello-from-tool", ran
         check_done(rig)
 
-    try_each([*REFUSALS, *cuts(upstream)], tmp_path, upstream, BASH, once, recovers)
+    try_each([*REFUSALS, *cuts(upstream)], tmp_path, upstream, BASH, fail_once, check_recovery)
     proves("Claude Code", upstream, "recovers")
 
 
@@ -64,7 +64,7 @@ def test_claude_code_recovers(upstream: str, client: Callable[[str], Path], tmp_
 def test_codex_recovers(upstream: str, client: Callable[[str], Path], tmp_path: Path, proves: Proves) -> None:
     directory = client("codex")
 
-    def recovers(rig: Rig) -> None:
+    def check_recovery(rig: Rig) -> None:
         ran = codex.ask(rig, directory, "Write a file.")
         assert ran.code == 0, ran
         assert codex.is_complete(ran), ran
@@ -73,7 +73,7 @@ def test_codex_recovers(upstream: str, client: Callable[[str], Path], tmp_path: 
 
     # An overload that OpenAI's own protocol names passes unchanged, and Codex takes it for final.
     faults = [fault for fault in cuts(upstream) if (upstream, fault) != ("responses", "overload")]
-    try_each([*REFUSALS, *faults], tmp_path, upstream, EXEC, once, recovers)
+    try_each([*REFUSALS, *faults], tmp_path, upstream, EXEC, fail_once, check_recovery)
     proves("Codex", upstream, "recovers")
 
 
@@ -89,12 +89,12 @@ def test_claude_code_never_takes_a_cut_reply_for_a_whole_one(
 ) -> None:
     directory = client("claude-code")
 
-    def fails(rig: Rig) -> None:
+    def check_failure(rig: Rig) -> None:
         ran = claude_code.ask(rig, directory, "Write a file.", CLAUDE_CODE_MAX_RETRIES="1")
         assert ran.code != 0, ran
         assert claude_code.result(ran)["is_error"] is True, ran
 
-    try_each(FOR_EVER, tmp_path, upstream, BASH, always, fails)
+    try_each(FOR_EVER, tmp_path, upstream, BASH, fail_always, check_failure)
     proves("Claude Code", upstream, "detects cuts")
 
 
@@ -104,10 +104,10 @@ def test_codex_never_takes_a_cut_reply_for_a_whole_one(
 ) -> None:
     directory = client("codex")
 
-    def fails(rig: Rig) -> None:
+    def check_failure(rig: Rig) -> None:
         ran = codex.ask(rig, directory, "Write a file.", config=codex.CUSTOM + "stream_max_retries = 1\n")
         assert ran.code != 0, ran
         assert not codex.is_complete(ran), ran
 
-    try_each(FOR_EVER, tmp_path, upstream, EXEC, always, fails)
+    try_each(FOR_EVER, tmp_path, upstream, EXEC, fail_always, check_failure)
     proves("Codex", upstream, "detects cuts")

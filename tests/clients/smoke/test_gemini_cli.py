@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.faults import once
+from clients.faults import fail_once
 from clients.gemini_cli import RUN, ask, check_recovery, result, run, text_of
 from clients.proof import Proves
 from clients.rig import UPSTREAMS, Rig
@@ -41,7 +41,7 @@ def test_gemini_cli_gets_over_a_rate_limit_and_cut_streams(
     client: Callable[[str], Path], node: Path, tmp_path: Path
 ) -> None:
     directory = client("gemini-cli")
-    try_each(FAULTS, tmp_path, "messages", RUN, once, lambda rig: check_recovery(rig, node, directory))
+    try_each(FAULTS, tmp_path, "messages", RUN, fail_once, lambda rig: check_recovery(rig, node, directory))
 
 
 def test_gemini_cli_works_with_what_connect_has_written(

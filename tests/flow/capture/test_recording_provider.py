@@ -77,7 +77,7 @@ def exchange_once(response: Pieces | Exception, how: str) -> tuple[str, str, tup
     def take(data: bytes) -> None:
         taken.append(data)
 
-    async def story() -> None:
+    async def scenario() -> None:
         found = await provider.send(OUT, 1.0)
         if how == "stream":
             await found.stream_to(take, 1.0)
@@ -86,7 +86,7 @@ def exchange_once(response: Pieces | Exception, how: str) -> tuple[str, str, tup
         found.close()
 
     with suppress(ConnectionLost):
-        run(story())
+        run(scenario())
     [noted] = recording.make_capture().upstream_requests
     assert (noted.method, noted.url, noted.body) == (OUT.method, OUT.url, OUT.body)
     if noted.response is None:
@@ -124,13 +124,13 @@ def test_a_request_that_is_cancelled_is_noted_so() -> None:
 
     provider = record_provider(make_provider(send=wait), recording)
 
-    async def story() -> None:
+    async def scenario() -> None:
         task = asyncio.create_task(provider.send(OUT, 1.0))
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    run(story())
+    run(scenario())
     [noted] = recording.make_capture().upstream_requests
     assert noted.error == CANCELLED
 
@@ -174,14 +174,14 @@ def test_what_a_provider_returns_is_noted() -> None:
         recording,
     )
 
-    async def story() -> None:
+    async def scenario() -> None:
         assert await provider.protocols_for("m") == ("messages",)
         assert await provider.requests.options("m") == {"profile": "m"}
         assert await provider.auth.authorize("chat") == ((b"authorization", b"Bearer " + KEY),)
         assert provider.auth.renew is not None
         assert await provider.auth.renew()
 
-    run(story())
+    run(scenario())
     assert provider.replies.interpret_failure(Failure(Kind.RATE_LIMITED, "slow")).retry_after == 7.0
     assert (provider.catalogue.context_window("m"), provider.catalogue.context_window("m")) == (1000, 1000)
     expected: dict[LookupName, object] = {
@@ -211,13 +211,13 @@ def test_a_credential_that_cannot_be_had_is_noted_with_the_reason() -> None:
     recording = make_recording()
     provider = record_provider(make_provider(auth=Auth(refuse)), recording)
 
-    async def story() -> None:
+    async def scenario() -> None:
         with pytest.raises(RequestError):
             await provider.auth.authorize("chat")
         with pytest.raises(ConfigError):
             await provider.auth.authorize("messages")
 
-    run(story())
+    run(scenario())
     refused, misconfigured = look_up(recording, "up", LookupName.AUTHORIZE)
     assert isinstance(refused, dict)
     assert "signed out" in str(refused["refused"])

@@ -109,7 +109,7 @@ def test_media_that_do_not_fit_into_the_recording_are_left_out() -> None:
 
 
 def test_recalled_calls_are_noted_and_what_is_remembered_is_passed_on() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         recording, memory = make_recording(), LostCalls(None)
         recorder = RecordingMemory(memory, recording)
         lost = (LostCall("search", '{"q":'),)
@@ -121,7 +121,7 @@ def test_recalled_calls_are_noted_and_what_is_remembered_is_passed_on() -> None:
         assert "search" in str(first)
         assert second == {"value": ()}
 
-    run(story())
+    run(scenario())
 
 
 def test_a_recorded_runtime_leaves_the_real_one_alone() -> None:

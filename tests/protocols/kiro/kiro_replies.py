@@ -31,7 +31,7 @@ def text_event(*texts: str) -> bytes:
     return b"".join(event("assistantResponseEvent", {"content": text}) for text in texts)
 
 
-def thinks(**fields: str) -> bytes:
+def make_reasoning(**fields: str) -> bytes:
     return event("reasoningContentEvent", fields)
 
 

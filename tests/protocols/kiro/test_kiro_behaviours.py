@@ -16,11 +16,11 @@ from protocols.kiro.kiro_replies import (
     TAIL,
     Translation,
     context,
+    make_reasoning,
     metadata,
     metering,
     read_with_sdk,
     text_event,
-    thinks,
     translate,
     uses,
 )
@@ -158,7 +158,9 @@ def test_12_repeated_text_is_kept(client: str) -> None:
 
 @each_client
 def test_13_native_reasoning_is_sent_before_the_text_and_signed_once(client: str) -> None:
-    stream = thinks(text="a") + thinks(text="b") + thinks(signature="S") + text_event("Hi") + TAIL
+    stream = (
+        make_reasoning(text="a") + make_reasoning(text="b") + make_reasoning(signature="S") + text_event("Hi") + TAIL
+    )
     received = read_with_sdk(client, stream)
     assert (received.thinking, received.text) == ("ab", "Hi")
     out = translate(client, stream)
@@ -219,9 +221,9 @@ def test_everything_at_once_is_one_legal_reply(client: str) -> None:
         (
             event("initial-response", {}),
             event("messageMetadataEvent", {"conversationId": "c", "utteranceId": "u"}),
-            thinks(text="hm"),
-            thinks(signature="S"),
-            thinks(redactedContent="cmVk"),
+            make_reasoning(text="hm"),
+            make_reasoning(signature="S"),
+            make_reasoning(redactedContent="cmVk"),
             text_event("<think>tags</think>\n\n", 'Hi [Called f with args: {"x":1}] there'),
             uses("A", "g", input='{"y":', stop=None),
             text_event(" more"),

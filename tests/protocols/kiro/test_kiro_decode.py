@@ -14,13 +14,13 @@ from protocols.kiro.kiro_replies import (
     TAIL,
     Reader,
     context,
+    make_reasoning,
     metadata,
     metering,
     read,
     reply,
     text_event,
     text_of,
-    thinks,
     uses,
 )
 from replies import join_deltas
@@ -110,7 +110,9 @@ def test_half_a_surrogate_pair_costs_one_character_and_not_the_reply() -> None:
 
 
 def test_native_reasoning_is_sealed_once_and_closed_before_the_text() -> None:
-    decoded = read(thinks(text="a") + thinks(text="b") + thinks(signature="S") + text_event("Hi") + TAIL)
+    decoded = read(
+        make_reasoning(text="a") + make_reasoning(text="b") + make_reasoning(signature="S") + text_event("Hi") + TAIL
+    )
     sealed = [event for event in decoded if isinstance(event, OpaqueAdded)]
     assert sealed == [OpaqueAdded(0, Opaque("kiro", Form.SIGNATURE, "S", ISSUER.model))]
     assert [type(event).__name__ for event in join_deltas(decoded)][:8] == [
@@ -119,25 +121,30 @@ def test_native_reasoning_is_sealed_once_and_closed_before_the_text() -> None:
 
 
 def test_a_signature_in_pieces_is_one_and_reasoning_after_it_is_a_new_block() -> None:
-    stream = thinks(text="a") + thinks(signature="S1") + thinks(signature="S2") + thinks(text="b", signature="T")
+    stream = (
+        make_reasoning(text="a")
+        + make_reasoning(signature="S1")
+        + make_reasoning(signature="S2")
+        + make_reasoning(text="b", signature="T")
+    )
     got = reply(stream + TAIL)
     assert [(piece.text, piece.opaque and piece.opaque.payload) for piece in got.pieces] == [("a", "S1S2"), ("b", "T")]
 
 
 def test_redacted_content_is_a_block_of_its_own() -> None:
-    got = reply(thinks(text="a") + thinks(redactedContent="cmVk") + text_event("Hi") + TAIL)
+    got = reply(make_reasoning(text="a") + make_reasoning(redactedContent="cmVk") + text_event("Hi") + TAIL)
     redacted = Piece(ThinkingBlock(), "", Opaque("kiro", Form.REDACTED, "cmVk", ISSUER.model))
     assert got.pieces[:2] == (Piece(ThinkingBlock(), "a"), redacted)
 
 
 def test_a_signature_without_reasoning_is_kept() -> None:
-    (thought, text) = reply(thinks(signature="S") + text_event("Hi") + TAIL).pieces
+    (thought, text) = reply(make_reasoning(signature="S") + text_event("Hi") + TAIL).pieces
     assert (thought.text, thought.opaque) == ("", Opaque("kiro", Form.SIGNATURE, "S", ISSUER.model))
     assert text.text == "Hi"
 
 
 def test_reasoning_may_come_last_and_under_its_older_name() -> None:
-    got = reply(text_event("Hi") + thinks(reasoningText="why") + thinks(signature="S") + TAIL)
+    got = reply(text_event("Hi") + make_reasoning(reasoningText="why") + make_reasoning(signature="S") + TAIL)
     assert [(type(piece.what), piece.text) for piece in got.pieces] == [(TextBlock, "Hi"), (ThinkingBlock, "why")]
     assert got.end == Ended(Stop.END)
 

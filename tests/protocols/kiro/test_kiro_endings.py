@@ -19,13 +19,13 @@ from protocols.kiro.kiro_replies import (
     TAIL,
     Reader,
     context,
+    make_reasoning,
     metadata,
     metering,
     read,
     reply,
     text_event,
     text_of,
-    thinks,
     uses,
 )
 
@@ -82,7 +82,7 @@ def test_any_tail_event_makes_the_reply_whole(tail: bytes) -> None:
 
 def test_a_missing_tail_is_truncation_unless_switched_off() -> None:
     assert read_ending(text_event("Hi")).stop is Stop.LENGTH
-    assert read_ending(thinks(text="Hm")).stop is Stop.LENGTH
+    assert read_ending(make_reasoning(text="Hm")).stop is Stop.LENGTH
     assert read_ending(text_event("Hi"), LENIENT).stop is Stop.END
 
 

@@ -43,7 +43,7 @@ turns = st.builds(Turn, st.sampled_from(Role), st.lists(parts, max_size=4).map(t
 tools = st.lists(st.builds(Function, names), max_size=2).map(tuple)
 
 
-def takes(message: list[Turn]) -> bool:
+def is_accepted(message: list[Turn]) -> bool:
     """Whether Kiro takes so many images, even if all of them come to stand in one message."""
     shown = [part for turn in message for part in turn.parts]
     shown += [part for result in shown if isinstance(result, ToolResult) for part in result.content]
@@ -67,7 +67,7 @@ def place_part(part: Part, at: str) -> Part:
     return msgspec.structs.replace(part, at=at)
 
 
-@given(st.lists(turns, max_size=8).filter(takes), tools, choices)
+@given(st.lists(turns, max_size=8).filter(is_accepted), tools, choices)
 @settings(max_examples=100, deadline=None)
 def test_any_conversation_becomes_one_that_kiro_accepts(
     message: list[Turn], offered: tuple[Function, ...], choice: ToolChoice | None
@@ -86,7 +86,7 @@ def has_more_than_reasoning(turn: Turn) -> bool:
     return not turn.parts or not all(isinstance(part, Thinking) for part in turn.parts)
 
 
-@given(st.lists(turns.filter(has_more_than_reasoning), max_size=6).filter(takes))
+@given(st.lists(turns.filter(has_more_than_reasoning), max_size=6).filter(is_accepted))
 @settings(max_examples=50, deadline=None)
 def test_without_reasoning_nothing_else_changes(message: list[Turn]) -> None:
     request = Request("chat", "m", locate_turns(message))

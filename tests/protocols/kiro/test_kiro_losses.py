@@ -36,7 +36,7 @@ UNHEARD = {
 }
 
 
-def rich(protocol: str) -> JsonObject:
+def make_rich_request(protocol: str) -> JsonObject:
     body: JsonObject = msgspec.json.decode((FIXTURES / protocol / "request.json").read_bytes())
     for turn in body["messages" if protocol != "responses" else "input"]:
         if isinstance(turn.get("content"), list):
@@ -74,7 +74,7 @@ def without(body: JsonObject, at: str) -> JsonObject:
     return body
 
 
-def tells(built: Built, at: str) -> bool:
+def names_leaf(built: Built, at: str) -> bool:
     """Whether the ledger names a leaf, what holds it, or what it holds."""
     paths = [loss.path for loss in built.ledger if loss.path]
     return any(at == path or at.startswith(f"{path}/") or path.startswith(f"{at}/") for path in paths)
@@ -82,11 +82,11 @@ def tells(built: Built, at: str) -> bool:
 
 @pytest.mark.parametrize("protocol", ["chat", "messages", "responses"])
 def test_every_leaf_of_a_rich_request_changes_the_body_or_stands_in_the_ledger(protocol: str) -> None:
-    body = rich(protocol)
+    body = make_rich_request(protocol)
     whole = ask(protocol, body)
     vanished = []
     for at in leaves(body):
-        if f"/{at.split('/')[1]}" in OUR_OWN or tells(whole, at):
+        if f"/{at.split('/')[1]}" in OUR_OWN or names_leaf(whole, at):
             continue
         try:
             if ask(protocol, without(body, at)).body == whole.body and at.rpartition("/")[2] not in UNHEARD:

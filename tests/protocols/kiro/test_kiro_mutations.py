@@ -13,7 +13,17 @@ import pytest
 from dragoman.framing.jsonscan import validate_object
 from dragoman.hub.events import Ended, Event, Failed
 from fakes.eventstream import encode_message, event, exception
-from protocols.kiro.kiro_replies import TAIL, Reader, calls_of, context, metering, stages, text_event, thinks, uses
+from protocols.kiro.kiro_replies import (
+    TAIL,
+    Reader,
+    calls_of,
+    context,
+    make_reasoning,
+    metering,
+    stages,
+    text_event,
+    uses,
+)
 
 RUNS = int(os.environ.get("DRAGOMAN_MUTATIONS", "20000"))
 TOOLS = ("f", "g")
@@ -22,8 +32,8 @@ WRITE = '{"path":"a.txt","text":"}{\\"é😀"}'
 FRAMES: list[list[bytes]] = [
     [
         event("messageMetadataEvent", {"conversationId": "c", "utteranceId": "u"}),
-        thinks(text="hm"),
-        thinks(signature="S"),
+        make_reasoning(text="hm"),
+        make_reasoning(signature="S"),
         text_event("<thinking>x</thinking>\n\nHi ", '[Called g with args: {"x":"}]"}]'),
         uses("A", "f"),
         uses("A", input=WRITE[:9]),

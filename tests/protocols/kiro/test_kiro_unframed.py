@@ -16,9 +16,9 @@ from protocols.kiro.kiro_replies import (
     ISSUER,
     TAIL,
     Reader,
+    make_reasoning,
     read,
     text_event,
-    thinks,
     uses,
 )
 from replies import join_deltas
@@ -27,9 +27,9 @@ RICH = b"".join(
     (
         event("initial-response", {}),
         event("messageMetadataEvent", {"conversationId": "c-1", "utteranceId": "u-1"}),
-        thinks(text="a"),
-        thinks(text="b"),
-        thinks(signature="S"),
+        make_reasoning(text="a"),
+        make_reasoning(text="b"),
+        make_reasoning(signature="S"),
         text_event("é日😀", "ha", "ha"),
         uses("A", "f"),
         uses("B", "g", input='{"b"'),
@@ -53,11 +53,11 @@ def failure_kind(stream: bytes) -> Kind:
 # Bodies without frames
 
 
-def bare(*payloads: object) -> bytes:
+def join_payloads(*payloads: object) -> bytes:
     return b"\n".join(msgspec.json.encode(payload) for payload in payloads)
 
 
-UNFRAMED = bare(
+UNFRAMED = join_payloads(
     {"utteranceId": "u-1", "conversationId": "c-1"},
     {"text": "ab"},
     {"signature": "S"},

@@ -115,7 +115,7 @@ def test_a_reply_that_ends_with_a_search_is_complete() -> None:
     assert item["status"] == "completed"
 
 
-def uses(*items: JsonObject) -> list[ServerToolUse | None]:
+def read_uses(*items: JsonObject) -> list[ServerToolUse | None]:
     request = parse_body({"model": "m", "input": [{"role": "user", "content": "x"}, *items]})
     return list(CLIENT.read_tool_uses(request.turns[1].parts).values())
 
@@ -127,7 +127,7 @@ def call(action: JsonObject | None, status: str = "completed", **more: object) -
 
 def test_an_earlier_search_has_its_query_and_its_sources() -> None:
     sources = [{"type": "url", "url": "https://t.example"}, {"type": "api", "name": "oai-weather"}]
-    [use] = uses(call({"type": "search", "query": "tides", "sources": sources}))
+    [use] = read_uses(call({"type": "search", "query": "tides", "sources": sources}))
     found = SearchFound((SearchResult("https://t.example", "https://t.example"),))
     assert use == ServerToolUse("ws_1", "web_search", {"query": "tides"}, found)
 
@@ -143,21 +143,21 @@ def test_an_earlier_search_has_its_query_and_its_sources() -> None:
     ],
 )
 def test_an_earlier_search_without_sources_says_that_they_were_not_kept(action: JsonObject | None, query: str) -> None:
-    [use] = uses(call(action))
+    [use] = read_uses(call(action))
     assert use is not None
     assert use.input == {"query": query}
     assert "not kept" in (expect(SearchFound, use.outcome).text or "")
 
 
 def test_a_failed_search_is_a_failure() -> None:
-    [use] = uses(call({"type": "search", "query": "tides"}, "failed"))
+    [use] = read_uses(call({"type": "search", "query": "tides"}, "failed"))
     assert use is not None
     assert expect(ToolFailure, use.outcome).code is ToolErrorCode.UNAVAILABLE
 
 
 @pytest.mark.parametrize("more", [{"type": "open_page"}, {"type": "find_in_page", "pattern": "moon"}])
 def test_an_opened_page_is_a_fetch(more: JsonObject) -> None:
-    [use] = uses(call({"url": "https://t.example", **more}))
+    [use] = read_uses(call({"url": "https://t.example", **more}))
     assert use is not None
     assert (use.kind, use.input) == ("web_fetch", {"url": "https://t.example"})
     page = expect(Page, use.outcome)
@@ -167,13 +167,13 @@ def test_an_opened_page_is_a_fetch(more: JsonObject) -> None:
 
 def test_items_without_ids_get_one_each_that_does_not_change() -> None:
     items = [{"type": "web_search_call", "action": {"type": "search", "query": query}} for query in ("a", "b")]
-    first, second = uses(*items), uses(*items)
+    first, second = read_uses(*items), read_uses(*items)
     assert first == second
     assert len({use.id for use in first if use is not None}) == 2
 
 
 def test_other_items_are_no_uses() -> None:
-    assert uses({"type": "file_search_call", "id": "fs_1", "queries": [], "status": "completed"}) == []
+    assert read_uses({"type": "file_search_call", "id": "fs_1", "queries": [], "status": "completed"}) == []
 
 
 def test_allowed_tools_distinguish_a_hosted_search_from_a_function_of_that_name() -> None:

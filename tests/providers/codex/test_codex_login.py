@@ -34,7 +34,7 @@ class FakeSleep:
         self.taken.append(seconds)
 
 
-def by_code(fake: FakeCodex, nap: FakeSleep) -> Table:
+def sign_in_by_code(fake: FakeCodex, nap: FakeSleep) -> Table:
     async def sign_in() -> Table:
         http = HttpClient()
         try:
@@ -54,7 +54,7 @@ def test_a_code_is_polled_at_the_demanded_pace_and_exchanged_with_the_services_v
     nap = FakeSleep()
     with FakeCodex() as fake:
         fake.device.extend([json_answer({}, 403), json_answer({}, 404)])
-        table = by_code(fake, nap)
+        table = sign_in_by_code(fake, nap)
     assert nap.taken == [5.0, 5.0, 5.0]
     exchanged = {name: values[0] for name, values in parse_qs(fake.at(TOKEN)[0].body.decode()).items()}
     assert exchanged["code_verifier"] == "fake-verifier-of-the-service"
@@ -67,7 +67,7 @@ def test_a_service_that_is_polled_too_often_is_polled_less_often() -> None:
     nap = FakeSleep()
     with FakeCodex() as fake:
         fake.device.extend([json_answer({}, 429), json_answer({}, 500)])
-        by_code(fake, nap)
+        sign_in_by_code(fake, nap)
     assert nap.taken == [5.0, 10.0, 10.0]
 
 
@@ -76,7 +76,7 @@ def test_a_sign_in_without_a_code_is_reported(word: str, message: str) -> None:
     with FakeCodex() as fake:
         fake.device.append(json_answer({"error": {"code": word}}, 403))
         with pytest.raises(LoginFailed, match=message):
-            by_code(fake, FakeSleep())
+            sign_in_by_code(fake, FakeSleep())
     assert fake.counts[DEVICE_TOKEN] == 1
 
 
@@ -85,7 +85,7 @@ def test_an_unconfirmed_code_expires_after_a_quarter_of_an_hour() -> None:
     with FakeCodex() as fake:
         fake.device.extend([json_answer({}, 403)] * 400)
         with pytest.raises(LoginFailed, match="expired"):
-            by_code(fake, nap)
+            sign_in_by_code(fake, nap)
     assert sum(nap.taken) == 900
 
 
@@ -93,7 +93,7 @@ def test_a_failed_exchange_is_reported() -> None:
     with FakeCodex() as fake:
         fake.script(TOKEN, json_answer({"error": "invalid_grant"}, 400))
         with pytest.raises(LoginFailed, match="invalid_grant"):
-            by_code(fake, FakeSleep())
+            sign_in_by_code(fake, FakeSleep())
     assert (fake.counts[DEVICE_TOKEN], fake.counts[TOKEN]) == (1, 1)
 
 
@@ -101,17 +101,17 @@ def test_an_unreachable_service_is_reported() -> None:
     with FakeCodex() as fake:
         pass
     with pytest.raises(LoginFailed, match="cannot connect"):
-        by_code(fake, FakeSleep())
+        sign_in_by_code(fake, FakeSleep())
 
 
 def test_an_account_without_codes_is_pointed_to_the_browser() -> None:
     with FakeCodex() as fake:
         fake.script(USER_CODE, plain("not found", 404))
         with pytest.raises(LoginFailed, match="--device"):
-            by_code(fake, FakeSleep())
+            sign_in_by_code(fake, FakeSleep())
 
 
-def in_browser(
+def sign_in_with_browser(
     fake: FakeCodex, person: Callable[[str], None], ports: tuple[int, ...] = (0,), timeout_s: float = 60.0
 ) -> Table:
     async def sign_in() -> Table:
@@ -141,7 +141,7 @@ def test_the_browser_brings_a_code_back(tmp_path: Path) -> None:
         visit(link, code="fake-code")
 
     with FakeCodex() as fake:
-        table = in_browser(fake, person)
+        table = sign_in_with_browser(fake, person)
     query = {name: values[0] for name, values in parse_qs(urlsplit(links[0]).query).items()}
     assert urlsplit(links[0]).path == "/oauth/authorize"
     assert (query["client_id"], query["originator"], query["code_challenge_method"]) == (CLIENT_ID, "dragoman", "S256")
@@ -161,42 +161,45 @@ def test_a_code_with_a_foreign_state_is_not_accepted() -> None:
         visit(link, code="fake-code")
 
     with FakeCodex() as fake:
-        assert in_browser(fake, person)["auth_mode"] == "chatgpt"
+        assert sign_in_with_browser(fake, person)["auth_mode"] == "chatgpt"
     assert fake.counts[TOKEN] == 1
 
 
 def test_the_browser_is_not_awaited_forever() -> None:
     with FakeCodex() as fake, pytest.raises(LoginFailed, match="in time"):
-        in_browser(fake, lambda link: None, timeout_s=0.05)
+        sign_in_with_browser(fake, lambda link: None, timeout_s=0.05)
     assert fake.counts[TOKEN] == 0
 
 
 def test_the_other_registered_port_is_taken_where_the_first_is_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, FakeCodex() as fake:
         ports = (taken.getsockname()[1], 0)
-        assert in_browser(fake, lambda link: visit(link, code="fake-code"), ports=ports)["auth_mode"] == "chatgpt"
+        assert (
+            sign_in_with_browser(fake, lambda link: visit(link, code="fake-code"), ports=ports)["auth_mode"]
+            == "chatgpt"
+        )
 
 
 def test_a_plan_without_codex_is_reported() -> None:
     with FakeCodex() as fake, pytest.raises(LoginFailed, match="plan does not include"):
-        in_browser(
+        sign_in_with_browser(
             fake, lambda link: visit(link, error="access_denied", error_description="missing_codex_entitlement: no")
         )
 
 
 def test_a_person_who_declines_is_not_signed_in() -> None:
     with FakeCodex() as fake, pytest.raises(LoginFailed, match="denied"):
-        in_browser(fake, lambda link: visit(link, error="access_denied"))
+        sign_in_with_browser(fake, lambda link: visit(link, error="access_denied"))
     assert fake.counts[TOKEN] == 0
 
 
 def test_a_rejected_code_is_reported() -> None:
     with FakeCodex() as fake, pytest.raises(LoginFailed, match="invalid_grant"):
-        in_browser(fake, lambda link: visit(link, code="wrong"))
+        sign_in_with_browser(fake, lambda link: visit(link, code="wrong"))
 
 
 def test_a_port_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, FakeCodex() as fake:
         port = taken.getsockname()[1]
         with pytest.raises(LoginFailed, match=str(port)):
-            in_browser(fake, lambda link: None, ports=(port,))
+            sign_in_with_browser(fake, lambda link: None, ports=(port,))

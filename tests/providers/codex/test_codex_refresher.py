@@ -216,11 +216,11 @@ def test_a_token_that_codex_renews_at_the_same_time_is_not_overwritten(tmp_path:
         path = write_file(tmp_path / "auth.json", fake.auth_file(-60))
         theirs: list[bytes] = []
 
-        def codex_writes() -> None:
+        def write_as_codex() -> None:
             write_file(path, fake.auth_file(7200))
             theirs.append(path.read_bytes())
 
-        fake.before[TOKEN] = codex_writes
+        fake.before[TOKEN] = write_as_codex
         assert get_credential(fake, path).access_token in fake.access
     assert path.read_bytes() == theirs[0]
 

@@ -136,7 +136,7 @@ def test_an_unreachable_service_is_reported() -> None:
         by_code(fake, FakeSleep())
 
 
-def through_browser(fake: FakeKiro, person: Callable[[str], None], timeout_s: float = 60.0) -> Table:
+def sign_in_with_browser(fake: FakeKiro, person: Callable[[str], None], timeout_s: float = 60.0) -> Table:
     """`person` is given the link in a thread of its own, as a browser would be."""
 
     async def sign_in() -> Table:
@@ -175,7 +175,7 @@ def test_google_brings_the_person_back_with_a_code() -> None:
         assert visit(link, code="fake-code", state=state_of(link)) == 200
 
     with FakeKiro() as fake:
-        table = through_browser(fake, person)
+        table = sign_in_with_browser(fake, person)
     query = parse_qs(urlsplit(links[0]).query)
     assert (query["idp"], query["code_challenge_method"]) == (["Google"], ["S256"])
     assert (table["accessToken"], table["profileArn"], table["authMethod"]) == ("aoaFAKE-access-token-1", ARN, "social")
@@ -187,18 +187,18 @@ def test_google_brings_the_person_back_with_a_code() -> None:
 
 def test_a_person_who_declines_in_the_browser_is_not_signed_in() -> None:
     with FakeKiro() as fake, pytest.raises(LoginFailed, match="denied"):
-        through_browser(fake, lambda link: print(visit(link, error="access_denied", state=state_of(link))))
+        sign_in_with_browser(fake, lambda link: print(visit(link, error="access_denied", state=state_of(link))))
     assert fake.counts["/oauth/token"] == 0
 
 
 def test_a_rejected_code_is_reported() -> None:
     with FakeKiro() as fake, pytest.raises(LoginFailed, match="rejected"):
-        through_browser(fake, lambda link: print(visit(link, code="wrong", state=state_of(link))))
+        sign_in_with_browser(fake, lambda link: print(visit(link, code="wrong", state=state_of(link))))
 
 
 def test_the_browser_is_not_awaited_forever() -> None:
     with FakeKiro() as fake, pytest.raises(LoginFailed, match="in time"):
-        through_browser(fake, lambda link: None, timeout_s=0.05)
+        sign_in_with_browser(fake, lambda link: None, timeout_s=0.05)
 
 
 def test_a_new_login_replaces_an_old_one(tmp_path: Path) -> None:

@@ -120,11 +120,11 @@ def test_a_token_renewed_by_another_program_is_adopted_when_ours_is_rejected(tmp
         fake.refresh = set()
         after: list[bytes] = []
 
-        def the_ide_renews() -> None:
+        def renew_as_ide() -> None:
             ide_file(path, access="aoaFAKE-by-the-ide", refresh=token("r2"), life_s=3600)
             after.append(path.read_bytes())
 
-        fake.before[REFRESH] = the_ide_renews
+        fake.before[REFRESH] = renew_as_ide
         assert asyncio.run(make_rig(fake, section(path), once)).access_token == "aoaFAKE-by-the-ide"
     assert fake.counts[REFRESH] == 1
     assert path.read_bytes() == after[0]
