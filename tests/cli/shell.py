@@ -7,12 +7,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 import msgspec
 
+from cli.command_server import Command, needs_new_process, start_command_server
 from wire_json import Json
 
 PROGRAM = (sys.executable, "-m", "dragoman")
@@ -57,17 +58,26 @@ class Shell:
         self._program = ("sh", "-c", script, "sh", *PROGRAM)
 
     def run(self, *words: str, stdin: str = "", **environ: str) -> Done:
-        done = subprocess.run(
+        variables = self.environ | environ
+        if self._program == PROGRAM and not needs_new_process(variables):
+            command = Command.encode(words, self.home, variables)
+            done = Done(*start_command_server().run(command, stdin, PATIENCE_S))
+        else:
+            done = self.run_new_process(words, stdin, variables)
+        assert "Traceback" not in done.err, done.err
+        return done
+
+    def run_new_process(self, words: Sequence[str], stdin: str, environ: Mapping[str, str]) -> Done:
+        ended = subprocess.run(
             [*self._program, *words],
             input=stdin,
             capture_output=True,
             text=True,
             cwd=self.home,
-            env=self.environ | environ,
+            env=environ,
             timeout=PATIENCE_S,
         )
-        assert "Traceback" not in done.stderr, done.stderr
-        return Done(done.returncode, done.stdout, done.stderr)
+        return Done(ended.returncode, ended.stdout, ended.stderr)
 
     def start(self, *words: str, **environ: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
