@@ -25,7 +25,6 @@ from dragoman.config.proxies import read_proxies
 from dragoman.config.secret import find_unreadable_secrets
 from dragoman.config.settings import Tools, find_console_state, is_loopback
 from dragoman.flow.gateway import Gateway
-from dragoman.flow.media_fetcher import Fetcher
 from dragoman.flow.policy import LearnedQuirks
 from dragoman.flow.runtime import Runtime
 from dragoman.http.api.operations import AuditLog, EveryWorker
@@ -51,6 +50,7 @@ from dragoman.responses.service import ResponseService, remove_old_responses_for
 from dragoman.store import Store, StoreError
 from dragoman.telemetry.registry import SharedCounters, make_registry
 from dragoman.tools.backends import CurrentBackends, Network, ToolPlan, plan_tools
+from dragoman.tools.guarded_fetch import LinkedMediaFetcher
 
 if TYPE_CHECKING:
     from dragoman.http.console.site import Console
@@ -307,7 +307,9 @@ class App:
             catalogues[name] = CachedCatalogue(providers[name], clock)
         fetcher = None
         if config.fetch.enabled:
-            fetcher = Fetcher(self._client.send, config.fetch, proxies=read_proxies(self._environ))
+            fetcher = LinkedMediaFetcher(
+                self._client.send, config.fetch, USER_AGENT, proxies=read_proxies(self._environ)
+            )
         learned_quirks = old.learned_quirks if old is not None else LearnedQuirks()
         budgets = msgspec.structs.asdict(config.effort)
         plans = self._plan_tools(config, providers, None if old is None else old.config.tools)

@@ -7,8 +7,7 @@ from typing import cast
 import pytest
 
 from dragoman.accounts import lost_calls as memory_module
-from dragoman.accounts.lost_calls import CHECK_EVERY_S, LostCalls
-from dragoman.passes.truncation_notice import LostCall
+from dragoman.accounts.lost_calls import CHECK_EVERY_S, LostCall, LostCalls
 from dragoman.store import Store, open_store
 from dragoman.store.sqlite import tables
 from dragoman.store.store import CUT_CALL_LIFE_S

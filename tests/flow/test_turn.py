@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from dragoman.accounts.lost_calls import LostCalls
+from dragoman.accounts.lost_calls import LostCall, LostCalls, digest_conversation
 from dragoman.config.settings import Server
 from dragoman.flow import pump, turn
 from dragoman.flow.complete_reply import CutCalls
@@ -18,7 +18,6 @@ from dragoman.hub.events import TruncatedCall
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.net.client import HttpClient
-from dragoman.passes.truncation_notice import LostCall, digest_conversation
 from dragoman.protocols.messages.parse import parse
 from dragoman.providers.provider import ReplyRules
 from fakes.kiro import make_framed, tail, tool, words

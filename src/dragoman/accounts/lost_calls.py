@@ -1,27 +1,90 @@
-"""Tool calls that a truncated reply lost, remembered for the conversation's next request."""
+"""Tool calls that a truncated reply lost: they are remembered, and the conversation's next request tells the model."""
 
 import asyncio
+import hashlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
-from dragoman.passes.truncation_notice import LostCall
+from dragoman.hub.request import Refusal, Request, Role, Text, ToolCall, ToolResult, Turn
 from dragoman.store import Store, StoreError
 from dragoman.store.store import CUT_CALL_LIFE_S, MAX_CUT_CALLS, MAX_CUT_CALLS_PER_TENANT
 
-T = TypeVar("T")
-
+SHOWN_CHARACTERS = 500
+LOOK_BACK = 6  # turns that may follow the truncated reply
 STORE_TIMEOUT_S = 0.5
 CHECK_EVERY_S = 1.0  # how late a call that another worker lost may be noticed
 STORE_RETRY_S = 10.0
 
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
 
+
+class LostCall(Struct, frozen=True):
+    """A tool call that was truncated and could not be completed."""
+
+    tool: str
+    arguments: str  # their beginning
+
+
 _lost = msgspec.msgpack.Decoder(tuple[LostCall, ...])
+
+
+def make_lost_call(tool: str, arguments: str) -> LostCall:
+    return LostCall(tool, arguments[:SHOWN_CHARACTERS])
+
+
+def digest_conversation(request: Request) -> tuple[bytes, ...]:
+    """Return digests of the conversation at each of its last turns: the whole request first, then shorter prefixes."""
+    running = hashlib.sha256(request.model.encode())
+    found: list[bytes] = []
+    for turn in request.turns:
+        for text_item in _stable_content(turn):
+            running.update(text_item.encode(errors="replace") + b"\0")
+        found.append(running.digest())
+    return tuple(reversed(found[-LOOK_BACK:]))
+
+
+def add_notice(request: Request, lost: tuple[LostCall, ...]) -> Request:
+    """Return the request with a note about the lost calls in the last user turn."""
+    if not request.turns or request.turns[-1].role is not Role.USER:
+        return request
+    last = request.turns[-1]
+    notice = "\n\n".join(_describe_call(call) for call in lost)
+    turn = replace(last, parts=(*last.parts, Text(notice, at=last.at)))
+    return replace(request, turns=(*request.turns[:-1], turn))
+
+
+def _describe_call(call: LostCall) -> str:
+    return (
+        f"Note: your previous reply was cut off while it called the tool {call.tool!r}, so that call was not "
+        f"executed. Its arguments began: {call.arguments}\n"
+        "Call it again if it is still needed, with shorter arguments or in several smaller steps."
+    )
+
+
+def _stable_content(turn: Turn) -> Iterator[str]:
+    """Return what stays the same when a client sends a turn again: no cache breakpoints, reasoning or instructions."""
+    if turn.role in (Role.SYSTEM, Role.DEVELOPER):
+        return
+    yield turn.role.value
+    for part in turn.parts:
+        match part:
+            case Text(text=text) | Refusal(text=text):
+                yield text.strip()
+            case ToolCall(id=id, name=name, arguments=arguments):
+                yield from (id, name, arguments)
+            case ToolResult(call_id=call_id):
+                yield call_id
+            case _:
+                yield type(part).__name__
 
 
 class LostCalls:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.accounts.lost_calls import digest_conversation, make_lost_call
 from dragoman.flow.pipes import Source, TranslationPipe
 from dragoman.flow.prepare import Prepared, Translated
 from dragoman.flow.response_writer import OpenReply
@@ -38,7 +39,6 @@ from dragoman.hub.request import Function, Json, Request, Role, Text, Turn
 from dragoman.hub.usage import Usage
 from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import Headers
-from dragoman.passes.truncation_notice import digest_conversation, make_lost_call
 from dragoman.providers.provider import Attempt
 from dragoman.stages.hold_end import HoldTruncatedCall
 

@@ -8,10 +8,10 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
+from dragoman.accounts.lost_calls import LostCall
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import ReplyState
 from dragoman.hub.request import Inline, Json, Request
-from dragoman.passes.truncation_notice import LostCall
 from dragoman.providers.provider import ModelInfo
 
 

@@ -10,6 +10,7 @@ from functools import partial
 
 from msgspec import Struct
 
+from dragoman.accounts.lost_calls import add_notice, digest_conversation
 from dragoman.flow.call import Call
 from dragoman.flow.decoding import (
     begins_array,
@@ -43,7 +44,6 @@ from dragoman.hub.usage import Usage
 from dragoman.net.client import ConnectionLost, UpstreamTimeout
 from dragoman.net.headers import Headers
 from dragoman.observers.reply_monitor import ReplyMonitor
-from dragoman.passes.truncation_notice import add_notice, digest_conversation
 from dragoman.providers.provider import IncomingResponse
 from dragoman.stages.cite_links import find_earlier_sources
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dragoman.accounts.lost_calls import LostCalls
+from dragoman.accounts.lost_calls import LostCall, LostCalls
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import Tools, WebFetch, WebSearch
 from dragoman.flow.capture.format import NO_PROVIDER, LookupName
@@ -24,7 +24,6 @@ from dragoman.flow.capture.recording_runtime import (
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Inline
 from dragoman.hub.server_tools import FetchOutcome, Page, SearchFound, SearchOutcome, SearchResult, ToolText
-from dragoman.passes.truncation_notice import LostCall
 from dragoman.providers.models import CachedCatalogue
 from dragoman.providers.provider import Catalogue, ModelInfo
 from dragoman.tools.addresses import DomainRules

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from dragoman.accounts.lost_calls import LostCall
 from dragoman.accounts.pool import Choice, Member, Pool
 from dragoman.admin import AdminError
 from dragoman.admin.replay.recorded_services import RecordedUpstream, encode_headers, replay_plans
@@ -31,7 +32,6 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Inline, Json
 from dragoman.net.client import DialOptions
 from dragoman.net.headers import Header
-from dragoman.passes.truncation_notice import LostCall
 from dragoman.protocols import PROTOCOLS
 from dragoman.protocols.responses.state_items import read_request
 from dragoman.providers import KINDS

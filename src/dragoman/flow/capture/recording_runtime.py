@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 from msgspec.structs import asdict, replace
 
+from dragoman.accounts.lost_calls import LostCall
 from dragoman.accounts.pool import Choice, CredentialChooser
 from dragoman.config.settings import Tools, WebFetch, WebSearch
 from dragoman.flow.capture.format import BESIDE_FUNCTIONS, NO_PROVIDER, LookupName, ToolRun
@@ -35,7 +36,6 @@ from dragoman.hub.server_tools import (
     ToolOutcome,
     ToolText,
 )
-from dragoman.passes.truncation_notice import LostCall
 from dragoman.providers.provider import ModelInfo, Provider
 from dragoman.tools.addresses import DomainRules
 from dragoman.tools.backends import DescribeTool, ToolPlan

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from dragoman.http.api.config import ConfigApi, ConfigFileApi
     from dragoman.http.api.keys import KeysApi
     from dragoman.http.api.providers import SignInApi, StateApi
-    from dragoman.http.api.requests import CapturesApi, RequestsApi
-    from dragoman.http.api.usage import UsageApi
+    from dragoman.http.api.requests import CapturesApi, RequestsApi, UsageApi
 
 OLD_USAGE_PATH = "/api/usage"
 
@@ -106,7 +105,7 @@ class _StoredParts:
 
     @cached_property
     def _usage(self) -> "UsageApi":
-        from dragoman.http.api.usage import UsageApi
+        from dragoman.http.api.requests import UsageApi
 
         return UsageApi(self._gateway, self._writer)
 

@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
+from dragoman.accounts.lost_calls import add_notice, digest_conversation, make_lost_call
 from dragoman.hub.request import Cache, Request, Role, Text, Thinking, Turn
-from dragoman.passes.truncation_notice import add_notice, digest_conversation, make_lost_call
 
 USER = Turn(Role.USER, (Text("Write the file."),), "/messages/0")
 REQUEST = Request(protocol="messages", model="auto", turns=(Turn(Role.SYSTEM, (Text("Be brief."),)), USER))

@@ -11,11 +11,10 @@ import pytest
 
 from dragoman.config.proxies import read_proxies
 from dragoman.config.settings import Fetch
-from dragoman.flow.media_fetcher import MAX_LINKS, Fetcher
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.request import Inline
 from dragoman.net.client import DialOptions, HttpClient, HttpResponse, OutgoingRequest
-from dragoman.tools.guarded_fetch import Resolve, is_public, resolve_name
+from dragoman.tools.guarded_fetch import MAX_LINKS, LinkedMediaFetcher, Resolve, is_public, resolve_name
 from fakes.certificate import server_context
 from fakes.loops import on_both_loops
 from fakes.proxies import FakeProxy, Serve, http, socks5
@@ -23,6 +22,7 @@ from fakes.raw import Hold, RawServer, Request, Script
 
 PUBLIC = "93.184.216.34"
 OTHER = "2606:2800:220:1:248:1893:25c8:1946"
+AGENT = "dragoman"
 PNG = b"\x89PNG fake"
 
 
@@ -74,7 +74,9 @@ class Names:
 
 async def fetch_page(url: str, wire: Wire, resolve: Resolve, bounds: Fetch | None = None) -> Inline:
     try:
-        return await Fetcher(wire.send, bounds or Fetch(enabled=True, timeout_s=20.0), resolve).fetch(url)
+        return await LinkedMediaFetcher(wire.send, bounds or Fetch(enabled=True, timeout_s=20.0), AGENT, resolve).fetch(
+            url
+        )
     finally:
         await wire.close()
 
@@ -126,7 +128,7 @@ async def test_a_proxy_of_the_environment_gets_the_checked_address_and_no_name(
         scheme = "http" if serve is http else "socks5h"
         way = read_proxies({"ALL_PROXY": f"{scheme}://127.0.0.1:{proxy.port}", "NO_PROXY": "inside.example"})
         client = HttpClient()
-        fetcher = Fetcher(client.send, Fetch(enabled=True), Names(media_example=[PUBLIC]), way)
+        fetcher = LinkedMediaFetcher(client.send, Fetch(enabled=True), AGENT, Names(media_example=[PUBLIC]), way)
         found = await fetcher.fetch(f"http://media.example:{server.port}/a.png")
         await client.close()
         assert found == Inline("image/png", base64.b64encode(PNG).decode())
@@ -145,9 +147,9 @@ async def test_an_address_that_is_not_public_is_not_requested_through_a_proxy_ei
         way = read_proxies({"ALL_PROXY": f"http://127.0.0.1:{proxy.port}"})
         client = HttpClient()
         with pytest.raises(RequestError, match="not on a public address"):
-            await Fetcher(client.send, Fetch(enabled=True), Names(inside_example=["10.0.0.7"]), way).fetch(
-                "http://inside.example/"
-            )
+            await LinkedMediaFetcher(
+                client.send, Fetch(enabled=True), AGENT, Names(inside_example=["10.0.0.7"]), way
+            ).fetch("http://inside.example/")
         await client.close()
         assert proxy.requests == []
 
@@ -344,7 +346,7 @@ def test_several_links_are_fetched_and_one_bad_one_refuses_all() -> None:
     async def run() -> None:
         async with RawServer(reply(b"image/png", PNG)) as server:
             wire, resolve = Wire(), Names(media_example=[PUBLIC], inner_example=["10.0.0.1"])
-            fetcher = Fetcher(wire.send, Fetch(enabled=True, timeout_s=20.0), resolve)
+            fetcher = LinkedMediaFetcher(wire.send, Fetch(enabled=True, timeout_s=20.0), AGENT, resolve)
             urls = [f"http://media.example:{server.port}/{number}" for number in range(6)]
             assert list(await fetcher.fetch_all(urls)) == urls
             with pytest.raises(RequestError, match=r"inner\.example"):
