@@ -100,7 +100,7 @@ def serve(requests: socket.socket) -> None:
         import_module(name)
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes that wait for the commands
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the processes that wait for the commands are not waited for
     while True:
         data, descriptors, _, _ = socket.recv_fds(requests, LARGEST_REQUEST, 4)
         if not data:
