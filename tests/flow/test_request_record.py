@@ -176,16 +176,19 @@ WRITTEN_WITH = re.compile(r"record\.(?:note_\w+\(|recording\b|tool_runs\.append\
 
 def find_reads(source: str) -> list[str]:
     """Return where an attribute of a record is read, other than to note something or to capture the request."""
-    reads = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)]
-    named = [ast.get_source_segment(source, node.value) or "" for node in reads]
-    after = [source.splitlines()[node.lineno - 1][node.value.end_col_offset or 0 :] for node in reads]
+    lines = source.splitlines()
+    reads = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute) and is_record(node.value)]
+    after = [lines[node.lineno - 1][node.value.end_col_offset or 0 :] for node in reads]
     return [
-        f"{node.lineno}: {name}.{node.attr}"
-        for node, name, rest in zip(reads, named, after, strict=True)
-        if name.split(".")[-1] in ("record", "_record")
-        and isinstance(node.ctx, ast.Load)
-        and not WRITTEN_WITH.match(f"record{rest}")
+        f"{node.lineno}: {ast.unparse(node)}"
+        for node, rest in zip(reads, after, strict=True)
+        if isinstance(node.ctx, ast.Load) and not WRITTEN_WITH.match(f"record{rest}")
     ]
+
+
+def is_record(value: ast.expr) -> bool:
+    name = value.id if isinstance(value, ast.Name) else value.attr if isinstance(value, ast.Attribute) else ""
+    return name in ("record", "_record")
 
 
 def test_nothing_that_is_sent_is_computed_from_the_record() -> None:
