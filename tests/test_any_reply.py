@@ -23,8 +23,7 @@ from dragoman.providers.codex.provider import fill_output
 from dragoman.providers.copilot.response_fixes import ChoiceMerger, stabilize_ids
 from dragoman.stages.check_calls import CheckCalls
 from dragoman.stages.estimate_usage import EstimateUsage
-from dragoman.stages.guard import Guard
-from dragoman.stages.serialise_blocks import SerialiseBlocks
+from dragoman.stages.guard import Guard, SerialiseBlocks
 from fakes.eventstream import encode_message
 from laws import run
 from mutations import VALUES, Place, places, spoil_bytes, with_twin_key, with_value, without

@@ -34,11 +34,10 @@ from dragoman.protocols import PROTOCOLS
 from dragoman.stages.check_calls import CheckCalls
 from dragoman.stages.cite_links import CiteLinks, Sources
 from dragoman.stages.estimate_usage import EstimateUsage
-from dragoman.stages.guard import Guard
+from dragoman.stages.guard import Guard, SerialiseBlocks
 from dragoman.stages.hold_end import HoldServerCalls, HoldTruncatedCall
 from dragoman.stages.join_replies import JoinReplies, JoinRounds
 from dragoman.stages.restore_tools import RestoreTools
-from dragoman.stages.serialise_blocks import SerialiseBlocks
 from dragoman.stages.text_calls import TextCalls
 from dragoman.stages.thinking_tags import ThinkingTags
 from laws import Machine, assert_linear_function, assert_linear_run

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from dragoman.flow import offload
+from dragoman.net.tasks import LARGE_BYTES
 from e2e.cases import CASES
 from e2e.raw_http import Answered, post
 from e2e.rig import ENCODERS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
@@ -110,7 +110,7 @@ def test_the_event_loop_keeps_running_while_a_large_request_is_read(rig: Rig, cl
     Read on the event loop, the request stalls it for more than 0.9 of the time, at every try.
     """
     body = body_of(client, rig.model(upstream), VALUES // 4)
-    assert len(body) > 4 * offload.LARGE_BYTES
+    assert len(body) > 4 * LARGE_BYTES
     shares: list[float] = []
     while not shares or (shares[-1] > MOST and len(shares) < TRIES):
         time.sleep(0.2 * len(shares))  # other processes may need the processor just now

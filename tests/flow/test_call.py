@@ -4,12 +4,12 @@ import pytest
 
 from dragoman.accounts.keys import ENVIRONMENT_KEY
 from dragoman.flow.call import Call
-from dragoman.flow.offload import LARGE_BYTES
 from dragoman.flow.request_record import RequestRecord
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Request, Role, Text, Turn
 from dragoman.net.bodies import UNCOUNTED_BYTES, ByteBudget
+from dragoman.net.tasks import LARGE_BYTES
 from dragoman.protocols import PROTOCOLS
 from flow.in_memory import CHAT, CHAT_STREAM, MemoryWire, Sender, make_call, make_exchange, run
 

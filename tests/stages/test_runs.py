@@ -11,10 +11,9 @@ from dragoman.hub.ports import join_run, split_runs
 from dragoman.passes.adapt_tools import ToolId, ToolMap
 from dragoman.stages.check_calls import CheckCalls
 from dragoman.stages.estimate_usage import EstimateUsage
-from dragoman.stages.guard import Guard
+from dragoman.stages.guard import Guard, SerialiseBlocks
 from dragoman.stages.hold_end import HoldTruncatedCall
 from dragoman.stages.restore_tools import RestoreTools
-from dragoman.stages.serialise_blocks import SerialiseBlocks
 from dragoman.stages.text_calls import TextCalls
 from dragoman.stages.thinking_tags import Mode, ThinkingTags
 

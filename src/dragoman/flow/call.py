@@ -8,13 +8,13 @@ from uuid import uuid4
 import msgspec
 
 from dragoman.accounts.keys import ENVIRONMENT_KEY
-from dragoman.flow.offload import run_off_loop
 from dragoman.flow.ports import CallState
 from dragoman.flow.request_record import RequestRecord
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Client, Protocol
 from dragoman.hub.request import Request
 from dragoman.net.exchange import Exchange
+from dragoman.net.tasks import run_off_loop
 
 Parse = Callable[[bytes, Ledger], Request]
 

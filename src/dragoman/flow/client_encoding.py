@@ -14,9 +14,8 @@ from dragoman.hub.usage import Usage
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.stages.check_calls import CheckCalls
 from dragoman.stages.cite_links import CiteLinks, Sources
-from dragoman.stages.guard import Guard
+from dragoman.stages.guard import Guard, SerialiseBlocks
 from dragoman.stages.join_replies import JoinReplies, JoinRounds
-from dragoman.stages.serialise_blocks import SerialiseBlocks
 
 if TYPE_CHECKING:  # it imports the writer, which imports this module
     from dragoman.flow.complete_reply import Continuation

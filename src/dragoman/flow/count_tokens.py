@@ -8,7 +8,6 @@ import msgspec
 from dragoman.flow.call import Call
 from dragoman.flow.credential_rotation import choose_least_restricted
 from dragoman.flow.gateway import Gateway
-from dragoman.flow.offload import run_off_loop
 from dragoman.flow.prepare import choose_protocol, prepare
 from dragoman.flow.response_headers import id_headers
 from dragoman.flow.runtime import Runtime, find_targets, target_settings
@@ -18,6 +17,7 @@ from dragoman.hub.ports import TokenCounting, UpstreamCounting
 from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
+from dragoman.net.tasks import run_off_loop
 from dragoman.providers.models import find_profile
 from dragoman.providers.provider import Provider
 from dragoman.providers.token_count import estimate_request_tokens

@@ -14,7 +14,6 @@ from dragoman.flow.capture.writer import RequestCapture
 from dragoman.flow.client_encoding import ClientEncoding
 from dragoman.flow.credential_rotation import available_targets, find_session, response_name, tenant_session
 from dragoman.flow.failures import AllTargetsFailed
-from dragoman.flow.offload import run_off_loop
 from dragoman.flow.policy import Limits, Policy, SecondChances
 from dragoman.flow.ports import CallState, LostCallMemory
 from dragoman.flow.prepare import Passthrough, Prepared
@@ -37,6 +36,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import OutcomeObserver
 from dragoman.hub.ports import ReplyContext
 from dragoman.net.exchange import Exchange
+from dragoman.net.tasks import run_off_loop
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.routing import Route
 

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from dragoman.config.problems import ConfigError
 from dragoman.flow.call import Call
 from dragoman.flow.offered_tools import EarlierRounds, choose_plan, declares_server_tool, offer_tools
-from dragoman.flow.offload import LARGE_BYTES, run_off_loop
 from dragoman.flow.ports import MediaFetcher
 from dragoman.framing.known_secrets import Secrets, list_secrets
 from dragoman.hub.failure import Failure, Kind, RequestError
@@ -22,6 +21,7 @@ from dragoman.hub.request import Hosted, Request
 from dragoman.hub.server_tools import ServerToolUse
 from dragoman.net.client import OutgoingRequest
 from dragoman.net.headers import JSON, Header, Headers, LastingFields, names_in_connection
+from dragoman.net.tasks import LARGE_BYTES, run_off_loop
 from dragoman.passes.adapt_tools import ToolMap, adapt_tools
 from dragoman.passes.adapt_turns import find_links, inline_links
 from dragoman.passes.server_tools import ServerTools

@@ -16,7 +16,6 @@ from dragoman.flow.capture.recording import MAX_BYTES
 from dragoman.flow.credential_rotation import available_targets
 from dragoman.flow.failures import AllTargetsFailed, attribute_failure
 from dragoman.flow.form_upload import FormUpload
-from dragoman.flow.offload import run_off_loop
 from dragoman.flow.policy import Limits, Policy, SecondChances
 from dragoman.flow.prepare import IDENTITY, Passthrough, authorize, client_headers, client_query, join_fields
 from dragoman.flow.reply_bounds import ReplyDeadline, timeouts_for
@@ -36,6 +35,7 @@ from dragoman.hub.usage import Usage
 from dragoman.net.client import ConnectionLost, IncomingResponse, OutgoingRequest, UpstreamTimeout
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header, Headers
+from dragoman.net.tasks import run_off_loop
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.protocols.relayed_paths import (
     CLIENT,

@@ -24,7 +24,6 @@ from dragoman.flow.decoding import (
     read_events,
 )
 from dragoman.flow.failures import attribute_failure
-from dragoman.flow.offload import LARGE_BYTES, run_off_loop
 from dragoman.flow.pipes import PassthroughPipe, Pipe, Source, TranslationPipe, UnchangedDocument
 from dragoman.flow.ports import LostCallMemory
 from dragoman.flow.prepare import Change, Passthrough, Prepared, Translated, prepare
@@ -43,6 +42,7 @@ from dragoman.hub.ports import Progress
 from dragoman.hub.usage import Usage
 from dragoman.net.client import ConnectionLost, UpstreamTimeout
 from dragoman.net.headers import Headers
+from dragoman.net.tasks import LARGE_BYTES, run_off_loop
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.providers.provider import IncomingResponse
 from dragoman.stages.cite_links import find_earlier_sources

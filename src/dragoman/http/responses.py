@@ -13,7 +13,6 @@ from dragoman.accounts.keys import KeyId, Keyring
 from dragoman.flow.call import Call
 from dragoman.flow.capture.format import NO_PROVIDER, LookupName
 from dragoman.flow.gateway import Gateway
-from dragoman.flow.offload import run_off_loop
 from dragoman.flow.upstream import Keeper, relay_resource
 from dragoman.http.background import BackgroundApi
 from dragoman.http.compaction import Compactor, note_state
@@ -22,7 +21,7 @@ from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.request import Json
 from dragoman.net.errors import ClientDisconnected
 from dragoman.net.exchange import Exchange
-from dragoman.net.tasks import spawn
+from dragoman.net.tasks import run_off_loop, spawn
 from dragoman.protocols import find_client_keys
 from dragoman.protocols.responses.errors import render_error
 from dragoman.protocols.responses.state_items import read_request

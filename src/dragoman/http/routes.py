@@ -14,7 +14,6 @@ from msgspec import Struct
 from dragoman.accounts.keys import CLIENT, Access, KeyId, KeyRole, Scope
 from dragoman.config.settings import Server
 from dragoman.flow.call import Call
-from dragoman.flow.offload import LARGE_BYTES, run_off_loop
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.runtime import Runtime
 from dragoman.framing.jsonscan import exceeds_value_count
@@ -24,6 +23,7 @@ from dragoman.net.encoding import decompress
 from dragoman.net.errors import InvalidEncoding, SizeLimitExceeded
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
+from dragoman.net.tasks import LARGE_BYTES, run_off_loop
 
 _SLASHES = re.compile("/{2,}")
 BELOW = "/*"  # at the end of a path: everything below it

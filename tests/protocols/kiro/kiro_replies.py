@@ -15,8 +15,7 @@ from dragoman.protocols import PROTOCOLS
 from dragoman.protocols.kiro.decode import Decoder, KiroFramer
 from dragoman.protocols.kiro.wire import KiroOptions
 from dragoman.stages.estimate_usage import EstimateUsage
-from dragoman.stages.guard import Guard
-from dragoman.stages.serialise_blocks import SerialiseBlocks
+from dragoman.stages.guard import Guard, SerialiseBlocks
 from dragoman.stages.text_calls import TextCalls
 from dragoman.stages.thinking_tags import Mode, ThinkingTags
 from fakes.eventstream import event

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from dragoman.hub.events import Closed, Delta, Event, Failed, Opened, TextBlock, UsageReported
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.usage import Usage
-from dragoman.stages.guard import Guard
-from dragoman.stages.serialise_blocks import SerialiseBlocks
+from dragoman.stages.guard import Guard, SerialiseBlocks
 from laws import assert_any_recut_agrees, assert_linear, run
 from replies import END, START, call, join_deltas, split_delta, text, text_of
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from dragoman.flow.offload import HUGE_BYTES, LARGE_BYTES, run_off_loop
+from dragoman.net.tasks import HUGE_BYTES, LARGE_BYTES, run_off_loop
 from flow.in_memory import run
 
 WHO: ContextVar[str] = ContextVar("who", default="nobody")
