@@ -2,7 +2,6 @@
 
 import http.client
 import os
-import socket
 import sys
 import time
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ from tempfile import TemporaryDirectory
 from bench.cases import Case
 from bench.gateways import GATEWAYS, Gateway, Site, headers
 from bench.load import Shot
+from bench.ports import find_free_port
 from bench.results import Start
 from bench.tools import ROOT
 from bench.tree import GATEWAY_CORES, LOAD_CORES, Child
@@ -57,7 +57,7 @@ class Rig:
         return self
 
     def _start_upstream(self, stack: ExitStack) -> None:
-        port = free_port()
+        port = find_free_port()
         command = [sys.executable, "-m", "bench.upstream", "--port", str(port)]
         environ = {**os.environ, "PYTHONPATH": str(ROOT)}
         child = stack.enter_context(Child(command, LOAD_CORES, self.directory / "upstream.log", environ))
@@ -85,7 +85,7 @@ class Rig:
         self._launched += 1
         directory = self.directory / f"{gateway.name}-{self._launched}"
         directory.mkdir()
-        site = Site(free_port(), self.running[DIRECT].port, directory)
+        site = Site(find_free_port(), self.running[DIRECT].port, directory)
         command = gateway.prepare(site)
         child = Child(command, GATEWAY_CORES, directory / "output.log", gateway.environ(site))
         try:
@@ -94,13 +94,6 @@ class Rig:
             with child:
                 raise
         return child, Running(gateway.name, site.port, child, took, child.cpu_s())
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def wait_healthy(child: Child, port: int, path: str, patience_s: float) -> float:

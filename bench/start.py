@@ -11,7 +11,8 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from bench.rig import free_port, wait_healthy
+from bench.ports import find_free_port
+from bench.rig import wait_healthy
 from bench.tree import GATEWAY_CORES, Child
 
 RUNS = 5
@@ -23,7 +24,7 @@ COMMANDS = (("--version",), ("--help",), ("completion", "bash"), ("serve", "--he
 
 def measure_start(python: str, directory: Path) -> tuple[float, float, float]:
     """Return seconds until /health answers, seconds of CPU until then, and bytes of memory when idle."""
-    port = free_port()
+    port = find_free_port()
     command = [python, "-m", "dragoman", "serve", "--port", str(port)]
     with Child(command, GATEWAY_CORES, directory / "output.log", _environ(directory)) as child:
         took = wait_healthy(child, port, "/health", PATIENCE_S)

@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 
 import asyncpg
-
-from ports import find_free_port
+from bench.ports import find_free_port
 
 PATIENCE_S = 120.0
 PLACES = ("/tmp", "/var/tmp", "/dev/shm")

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from bench.crash.clients import FINAL, Client
 from bench.gateways import KEY, provider_section
+from bench.ports import find_free_port
 from bench.resume.upstream import Upstream
-from bench.rig import free_port, wait_healthy
+from bench.rig import wait_healthy
 from bench.tree import Child
 from dragoman.store import open_store
 from dragoman.store.response_rows import Kept
@@ -145,7 +146,7 @@ class Starter:
 
     def start(self) -> tuple[Child, int]:
         """Start a gateway; return its process and its port."""
-        port = free_port()
+        port = find_free_port()
         command = [sys.executable, "-m", "dragoman", "serve", "--config", str(self._config), "--port", str(port)]
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}
         environ = kept | {"HOME": str(self._directory), "DRAGOMAN_API_KEY": KEY}

@@ -13,9 +13,10 @@ from pathlib import Path
 from random import Random
 
 from bench.gateways import KEY, provider_section
+from bench.ports import find_free_port
 from bench.resume.clients import WAYS, Client, Result, Way
 from bench.resume.upstream import Upstream
-from bench.rig import free_port, wait_healthy
+from bench.rig import wait_healthy
 from bench.tree import Child
 
 AT_ONCE = 200
@@ -80,7 +81,7 @@ async def run_clients(count: int, seed: int) -> tuple[dict[str, Row], list[str]]
 def start_gateway(upstream: int) -> Iterator[int]:
     """Run a gateway in front of the fake upstream; yield its port."""
     with tempfile.TemporaryDirectory(prefix="dragoman-resume-") as name:
-        directory, port = Path(name), free_port()
+        directory, port = Path(name), find_free_port()
         config = write_config(directory, upstream)
         command = [sys.executable, "-m", "dragoman", "serve", "--config", str(config), "--port", str(port)]
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}

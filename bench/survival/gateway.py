@@ -8,7 +8,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.rig import free_port, wait_healthy
+from bench.ports import find_free_port
+from bench.rig import wait_healthy
 from bench.tools import ROOT, extract_commit
 from bench.tree import Child
 
@@ -65,7 +66,7 @@ def start_gateway(src: Path, patience_s: float) -> Iterator[Gateway]:
     """Run the gateway whose package lies in `src`, in front of an upstream of its own."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-survival-")))
-        upstream, port = free_port(), free_port()
+        upstream, port = find_free_port(), find_free_port()
         environ = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
         command = [sys.executable, "-m", "bench.survival.upstream", "--port", str(upstream)]
         log = directory / "upstream.log"

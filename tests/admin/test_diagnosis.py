@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from bench.ports import find_free_port
 
 from dragoman.admin import AdminError, InvalidArgument, NotFound
 from dragoman.admin.diagnosis import (
@@ -23,7 +24,6 @@ from dragoman.providers.probe import ProbeResult
 from fakes.compatible import Body, Server
 from fakes.upstream import FakeUpstream
 from gateway import running
-from ports import find_free_port
 
 KEY = "sk-fake-0123456789"
 

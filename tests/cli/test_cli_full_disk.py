@@ -6,9 +6,9 @@ import urllib.error
 import urllib.request
 
 import pytest
+from bench.ports import find_free_port
 
 from cli.shell import PROGRAM, Shell, wait_for
-from ports import find_free_port
 
 PATIENCE_S = 60.0
 

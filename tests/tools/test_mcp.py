@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from bench.ports import find_free_port
 
 from dragoman.hub.server_tools import Page, SearchFound, SearchResult, ToolErrorCode, ToolFailure
 from dragoman.net.client import DialOptions, HttpClient
@@ -14,7 +15,6 @@ from dragoman.tools.mcp import HttpMcpServer, McpServer, StdioMcpServer, ToolRes
 from dragoman.tools.service import Service
 from dragoman.tools.tool_results import read_page, read_search
 from fakes.raw import Hold, RawServer, Request
-from ports import find_free_port
 
 SERVER = Path(__file__).parent.parent / "fakes" / "mcp_server.py"
 WAYS = ("stdio", "events", "json")

@@ -8,6 +8,7 @@ from fakes.eventstream import event
 from protocols.kiro.kiro_replies import TAIL, Translation, text_event
 
 ALLOWED_S = 0.070 / 50
+REFERENCE_S = 0.0034  # what `run_reference` takes on the machine on which the 70 ms were measured
 FRAMES = [
     event("messageMetadataEvent", {"conversationId": "c", "utteranceId": "u"}),
     *(text_event(f"word {number} of the reply ") for number in range(62)),
@@ -25,8 +26,18 @@ def seconds(client: str, pieces: list[bytes]) -> float:
     return (time.process_time() - start) / 20
 
 
+def run_reference() -> float:
+    """Return the seconds that some plain Python takes, by which machines are compared."""
+    start = time.process_time()
+    table: dict[int, str] = {}
+    for number in range(20_000):
+        table[number & 255] = table.get(number & 127, "")[:20] + str(number)
+    return time.process_time() - start
+
+
 @pytest.mark.parametrize("client", ["chat", "messages", "responses"])
 def test_a_reply_of_64_events_is_translated_within_its_share(client: str) -> None:
     assert len(FRAMES) == 64
-    assert min(seconds(client, [b"".join(FRAMES)]) for _ in range(5)) <= ALLOWED_S
-    assert min(seconds(client, FRAMES) for _ in range(5)) <= ALLOWED_S
+    slowness = max(1.0, min(run_reference() for _ in range(5)) / REFERENCE_S)  # of this machine
+    assert min(seconds(client, [b"".join(FRAMES)]) for _ in range(5)) <= ALLOWED_S * slowness
+    assert min(seconds(client, FRAMES) for _ in range(5)) <= ALLOWED_S * slowness
