@@ -15,6 +15,12 @@ from dragoman.store.store import CUT_CALL_LIFE_S
 LOST = (LostCall("write", '{"path": "x'),)
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not take a busy machine for a store that is slow."""
+    monkeypatch.setattr(memory_module, "STORE_TIMEOUT_S", 30.0)
+
+
 class Clock:
     now = 1_000_000.0
 
