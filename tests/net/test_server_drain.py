@@ -5,6 +5,8 @@ import socket
 
 from dragoman.net.exchange import Exchange
 from dragoman.net.server import Limits, Server
+from dragoman.net.service import Service
+from flow.in_memory import MemoryWire, make_exchange
 from net.raw_client import GET, PATIENCE_S, Witness, connect_raw, limits, render, serving
 from net.scenarios import Play
 
@@ -135,6 +137,24 @@ def test_draining_waits_for_what_handlers_do_after_their_reply(play: Play) -> No
             await client.reply()
             await server.drain(PATIENCE_S)
             assert rows == ["usage"]
+
+    play(scenario())
+
+
+def test_an_exchange_that_is_cancelled_before_its_task_starts_has_ended(play: Play) -> None:
+    async def handler(exchange: Exchange) -> None:
+        raise AssertionError("the task has not started")
+
+    async def scenario() -> None:
+        service = Service(handler, limits(), render)
+        service.draining = True
+        exchange = make_exchange(MemoryWire(), budget=service.budget)
+        exchange.buffered.hold(1_000_000)
+        service.begin(exchange)
+        service.cancel(exchange)
+        await asyncio.wait_for(service.empty.wait(), PATIENCE_S)
+        assert not service.exchanges
+        assert exchange.buffered.held == 0
 
     play(scenario())
 

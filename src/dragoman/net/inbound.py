@@ -27,7 +27,7 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         *("_authenticated", "_body_in_turn", "_body_wait", "_deadline", "_discarding", "_exchange", "_in_head"),
-        *("_limits", "_loop", "_reading", "_scanned", "_service", "_task", "_transport", "_unread", "_unsent"),
+        *("_limits", "_loop", "_reading", "_scanned", "_service", "_transport", "_unread", "_unsent"),
         *("_unsent_bytes", "_unwritten", "_write_waiters", "address", "blocked"),
     )
 
@@ -40,7 +40,6 @@ class ClientConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._deadline = Deadline(self._loop)
         self._exchange: Exchange | None = None
-        self._task: asyncio.Task[None] | None = None
         self._unread = bytearray()
         self._scanned = 0
         self._in_head = True
@@ -165,7 +164,7 @@ class ClientConnection(asyncio.Protocol):
                 self.data_received(rest)
             elif self._unread and exchange.body_open:
                 del self._unread[: self._feed_body(exchange, self._unread)]
-        self._task = self._service.begin(exchange)
+        self._service.begin(exchange)
 
     def _expect_body(self, exchange: Exchange, head: RequestHead) -> None:
         if head.tunnel:
@@ -284,7 +283,7 @@ class ClientConnection(asyncio.Protocol):
             wake(waiter)
 
     def end_reply(self, exchange: Exchange) -> None:
-        self._exchange = self._task = None
+        self._exchange = None
         if self._transport.is_closing():
             return
         if exchange.body_open:
@@ -301,7 +300,7 @@ class ClientConnection(asyncio.Protocol):
         if not exchange.modern and sock is not None:
             # Without chunks the end of the connection ends the response; only a reset marks it as incomplete.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        self._exchange = self._task = None
+        self._exchange = None
         self.send_now()
         self.abort()
 
@@ -343,13 +342,14 @@ class ClientConnection(asyncio.Protocol):
         self._watch_writing()
 
     def _lose_client(self) -> None:
-        exchange, task = self._exchange, self._task
-        self._exchange = self._task = None
+        exchange, self._exchange = self._exchange, None
         if exchange is None:
             return
         exchange.gone = True
-        if task is not None:
-            (exchange.on_gone or task.cancel)()
+        if exchange.on_gone is not None:
+            exchange.on_gone()
+        elif exchange.task is not None:
+            self._service.cancel(exchange)
 
     @property
     def is_idle(self) -> bool:

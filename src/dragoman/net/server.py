@@ -161,8 +161,8 @@ class Server:
         return format_response_head(503, fields, framing) + body
 
     async def _end_all(self) -> None:
-        for task in tuple(self._service.tasks):
-            task.cancel()
+        for exchange in tuple(self._service.exchanges):
+            self._service.cancel(exchange)
         await self._wait_empty(_FINAL_EVENT_S)
         for connection in tuple(self._service.connections):
             connection.abort()

@@ -18,7 +18,7 @@ from dragoman.net.errors import ClientDisconnected, RequestRejected
 from dragoman.net.exchange import Exchange, Handler, ResponseState
 from dragoman.net.headers import Header
 from dragoman.net.limits import Limits
-from dragoman.net.tasks import describe_fault, log_fault
+from dragoman.net.tasks import describe_fault
 from dragoman.net.write_batch import WriteBatch
 
 # Of all connections, at most so many may belong to clients that have not shown a valid key.
@@ -145,14 +145,18 @@ class Service:
         self.admission = Admission()
         self.highest_descriptor = sys.maxsize  # a higher one means that the process has almost none left
         self._loop = asyncio.get_running_loop()  # kept: each look-up of it is a system call
-        self.tasks: set[asyncio.Task[None]] = set()
-        self.empty = asyncio.Event()  # set while draining, once the last connection and the last task have ended
+        self.exchanges: set[Exchange] = set()  # that are being served
+        self.empty = asyncio.Event()  # set while draining, once the last connection and the last exchange have ended
 
-    def begin(self, exchange: Exchange) -> asyncio.Task[None]:
-        exchange.task = task = self._loop.create_task(self._serve(exchange))
-        self.tasks.add(task)
-        task.add_done_callback(self._task_ended)
-        return task
+    def begin(self, exchange: Exchange) -> None:
+        exchange.task = self._loop.create_task(self._serve(exchange))
+        self.exchanges.add(exchange)
+
+    def cancel(self, exchange: Exchange) -> None:
+        """Cancel the task of an exchange. One that has not started never runs, and so cannot end its exchange."""
+        assert exchange.task is not None
+        exchange.task.add_done_callback(lambda _: self._end(exchange))
+        exchange.task.cancel()
 
     def admit(self, connection: Connection, peer: str, descriptor: int) -> bool:
         """Add a connection; if there are too many, evict one without a valid key, or return False."""
@@ -177,36 +181,45 @@ class Service:
         self.signal_if_empty()
 
     def signal_if_empty(self) -> None:
-        if self.draining and not self.connections and not self.tasks:
+        if self.draining and not self.connections and not self.exchanges:
             self.empty.set()
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        self.tasks.discard(task)
-        log_fault(task)
-        self.signal_if_empty()
 
     async def _serve(self, exchange: Exchange) -> None:
         try:
-            await self.handler(exchange)
-            if exchange.reply is not ResponseState.ENDED and not exchange.gone:
-                _log.error("handler returned without ending its reply")
-                self._give_up(exchange, 500, "internal error")
-        except asyncio.CancelledError:
-            self._give_up(exchange, 503, "The gateway is shutting down. Send the request again.")
-        except RequestRejected as refusal:
-            self._give_up(exchange, refusal.status, refusal.message)
-        except ClientDisconnected:
-            exchange.abort()
-        except Exception as fault:
-            _log.error("handler failed: %s", describe_fault(fault))
-            self._give_up(exchange, 500, "internal error")
-        try:
+            try:
+                await self.handler(exchange)
+                if exchange.reply is not ResponseState.ENDED and not exchange.gone:
+                    _log.error("handler returned without ending its reply")
+                    self._give_up(exchange, 500, "internal error")
+            except (asyncio.CancelledError, Exception) as fault:
+                self._end_failed(exchange, fault)
             if exchange.buffered.held > UNCOUNTED_BYTES and not exchange.gone:
                 await exchange.wait_writable()  # the response to a slow reader is still buffered
         except ClientDisconnected:
             return
+        except Exception as fault:
+            _log.error("an exchange was not ended: %s", describe_fault(fault))
         finally:
-            exchange.buffered.release_to(0)
+            self._end(exchange)
+
+    def _end(self, exchange: Exchange) -> None:
+        exchange.buffered.release_to(0)
+        self.exchanges.discard(exchange)
+        if self.draining:
+            self.signal_if_empty()
+
+    def _end_failed(self, exchange: Exchange, fault: BaseException) -> None:
+        """End an exchange whose handler has failed."""
+        match fault:
+            case asyncio.CancelledError():
+                self._give_up(exchange, 503, "The gateway is shutting down. Send the request again.")
+            case RequestRejected(status=status, message=message):
+                self._give_up(exchange, status, message)
+            case ClientDisconnected():
+                exchange.abort()
+            case _:
+                _log.error("handler failed: %s", describe_fault(fault))
+                self._give_up(exchange, 500, "internal error")
 
     def _give_up(self, exchange: Exchange, status: int, message: str) -> None:
         if exchange.gone or exchange.reply is ResponseState.ENDED:

@@ -49,14 +49,7 @@ def describe_fault(fault: BaseException) -> str:
 
 def _settle(task: asyncio.Task[object]) -> None:
     _alive.discard(task)
-    log_fault(task)
-
-
-def log_fault(task: asyncio.Task[T]) -> None:
-    """Log the exception that a task has ended with, if any; a cancelled task has none."""
-    if task.cancelled():
-        return
-    fault = task.exception()
+    fault = None if task.cancelled() else task.exception()
     if fault is not None:
         _log.error("task %s failed: %s", task.get_name(), describe_fault(fault))
 
