@@ -14,7 +14,9 @@ from e2e.rig import CROSSED, ENCODERS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
 from fakes.upstream import Answer, End
 
 MEBIBYTE = 1 << 20
-SETTINGS = ONCE + "[server]\nmax_buffered_mb = 2\nfirst_token_timeout_s = 1\ntoken_timeout_s = 1\nidle_timeout_s = 1\n"
+SMALL = ONCE + "[server]\nmax_buffered_mb = 2\n"
+HURRIED = ONCE + "[server]\nfirst_token_timeout_s = 1\ntoken_timeout_s = 1\nidle_timeout_s = 1\n"
+TRICKLE_S = 200.0  # what a trickled body takes
 BUSY = {"chat": 503, "responses": 503, "messages": 529}
 
 clients = pytest.mark.parametrize("client", PROTOCOLS)
@@ -23,7 +25,14 @@ pairs = pytest.mark.parametrize(("client", "upstream"), CROSSED + [(name, name) 
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with run_rig(tmp_path_factory.mktemp("gateway"), SETTINGS) as shared:
+    with run_rig(tmp_path_factory.mktemp("gateway"), SMALL) as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module")
+def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """A rig whose upstreams take too long."""
+    with run_rig(tmp_path_factory.mktemp("hurried"), HURRIED) as shared:
         yield shared
 
 
@@ -44,7 +53,7 @@ def count_held(rig: Rig) -> int:
 
 
 def wait_until_free(rig: Rig) -> None:
-    patience = time.monotonic() + 20.0
+    patience = time.monotonic() + 60.0
     while count_held(rig):
         assert time.monotonic() < patience
         time.sleep(0.01)
@@ -105,27 +114,27 @@ def test_many_large_replies_at_once_stay_within_the_budget(rig: Rig) -> None:
 
 
 @pairs
-def test_a_trickled_reply_ends_in_its_time(rig: Rig, client: str, upstream: str) -> None:
-    rig.play(upstream, trickle(200))
+def test_a_trickled_reply_ends_in_its_time(hurried: Rig, client: str, upstream: str) -> None:
+    hurried.play(upstream, trickle(200))
     began = time.monotonic()
-    answer = post(rig.gateway.port, PATHS[client], body_of(client, rig.model(upstream)))
+    answer = post(hurried.gateway.port, PATHS[client], body_of(client, hurried.model(upstream)))
     assert answer.status == 504, answer.body
-    assert time.monotonic() - began < 15.0
+    assert time.monotonic() - began < TRICKLE_S / 2
 
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_trickled_error_ends_in_its_time(tmp_path: Path, streamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.flow.reply_bounds.ERROR_BODY_S", 1.0)
     monkeypatch.setattr("dragoman.flow.upstream.ERROR_BODY_S", 1.0)
-    settings = ONCE + "[server]\nfirst_token_timeout_s = 20\nidle_timeout_s = 20\n"
+    settings = ONCE + "[server]\nfirst_token_timeout_s = 300\nidle_timeout_s = 300\n"
     with run_rig(tmp_path, settings) as rig:
         rig.play("messages", trickle(500))
         began = time.monotonic()
         body = body_of("chat", "messages/m")[:-1] + (b',"stream":true}' if streamed else b"}")
         assert post(rig.gateway.port, PATHS["chat"], body).status == 504
-        assert time.monotonic() - began < 15.0
+        assert time.monotonic() - began < TRICKLE_S / 2
 
 
 def trickle(status: int) -> Answer:
-    body = b"{" + b" " * 2_000
-    return Answer(body, status, "application/json", cut=1, pause_s=0.1, end=End.HANG)
+    body = b"{" + b" " * 1_999
+    return Answer(body, status, "application/json", cut=1, pause_s=TRICKLE_S / len(body), end=End.HANG)

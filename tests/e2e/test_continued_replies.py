@@ -3,7 +3,8 @@
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +21,6 @@ from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, provider_section, running
 
 SETTINGS = """
-[server]
-idle_timeout_s = 1.5
 [retry]
 attempts = 1
 continue_streams = true
@@ -29,6 +28,7 @@ continue_streams = true
 name = "three"
 to = ["one/vendor-model", "two/vendor-model", "three/vendor-model"]
 """
+IMPATIENT = "[server]\nidle_timeout_s = 3\n"
 AFTER_STOP = {"chat": b"data: {", "messages": b"event: message_stop", "responses": b"event: response.completed"}
 BEGUN, MORE, REST = "It was a dark and stormy night; ", "the rain fell in torrents, ", "except at intervals."
 
@@ -56,8 +56,14 @@ class Relay:
 
 @pytest.fixture(scope="module", params=PROTOCOLS)
 def relay(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
-    """Three targets of three protocols, in an order that puts each of them first once."""
-    turn = PROTOCOLS.index(request.param)
+    with run_relay(tmp_path_factory.mktemp("gateway"), request.param) as shared:
+        yield shared
+
+
+@contextmanager
+def run_relay(directory: Path, first: str, settings: str = "") -> Iterator[Relay]:
+    """Three targets of three protocols, beginning with this one."""
+    turn = PROTOCOLS.index(first)
     speaks = (*PROTOCOLS[turn:], *PROTOCOLS[:turn])
     with ExitStack() as stack:
         fakes = tuple(stack.enter_context(FakeUpstream()) for _ in speaks)
@@ -66,7 +72,7 @@ def relay(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             provider_section(protocol, fake.url, name)
             for protocol, fake, name in zip(speaks, fakes, names, strict=True)
         ]
-        gateway = stack.enter_context(running("\n".join([SETTINGS, *sections]), tmp_path_factory.mktemp("gateway")))
+        gateway = stack.enter_context(running("\n".join([settings + SETTINGS, *sections]), directory))
         sdk = Sdk(gateway.url, KEY)
         stack.callback(sdk.close)
         yield Relay(gateway, fakes, speaks, sdk)
@@ -89,7 +95,7 @@ def read_reply(relay: Relay, client: str) -> SdkReply | Broke:
 
 
 @clients
-@pytest.mark.parametrize("end", [End.CLEAN, End.CUT, End.RESET, End.HANG])
+@pytest.mark.parametrize("end", [End.CLEAN, End.CUT, End.RESET])
 def test_a_broken_stream_is_continued_by_another_target(relay: Relay, client: str, end: End) -> None:
     one, two, _ = relay.speaks
     relay.play(make_broken_reply(one, BEGUN, end), make_reply(two, MORE + REST))
@@ -98,6 +104,19 @@ def test_a_broken_stream_is_continued_by_another_target(relay: Relay, client: st
     assert reply.text == BEGUN + MORE + REST
     assert reply.stop in ("stop", "end_turn", "completed")
     assert relay.calls == [1, 1, 0]
+
+
+@pytest.mark.parametrize("first", PROTOCOLS)
+def test_a_stream_that_stalls_is_continued_by_another_target(tmp_path: Path, first: str) -> None:
+    """For a client of each protocol at the same time."""
+    with run_relay(tmp_path, first, IMPATIENT) as relay, ThreadPoolExecutor(len(PROTOCOLS)) as pool:
+        one, two, _ = relay.speaks
+        relay.play(make_broken_reply(one, BEGUN, End.HANG), make_reply(two, MORE + REST))
+        for reply in pool.map(lambda client: read_reply(relay, client), PROTOCOLS):
+            assert isinstance(reply, SdkReply), reply
+            assert reply.text == BEGUN + MORE + REST
+            assert reply.stop in ("stop", "end_turn", "completed")
+        assert relay.calls == [3, 3, 0]
 
 
 @clients
@@ -206,8 +225,7 @@ def test_without_a_continuation_the_first_failure_is_reported(
     assert reply.text == BEGUN
     assert relay.calls == [1, 1, 1]
     outcome = relay.gateway.outcome(relay.sdk.headers["x-request-id"])
-    # An end that a busy machine brings late is silence first; the others would be at fault with their credentials.
-    assert outcome.outcome in ("lost", "truncated", "timeout")
+    assert outcome.outcome in ("lost", "truncated")  # the others would be at fault with their credentials
     assert outcome.failed_attempts[1:] == (
         FailedAttempt("two/vendor-model", "credential"),
         FailedAttempt("three/vendor-model", "credential"),
@@ -229,7 +247,7 @@ def test_the_trailer_names_everyone_who_answered(relay: Relay) -> None:
     one, two, _ = relay.speaks
     relay.play(make_broken_reply(one, BEGUN, End.CUT), make_reply(two, REST))
     body = b'{"model": "three", "stream": true, "messages": [{"role": "user", "content": "Go on."}]}'
-    with socket.create_connection(("127.0.0.1", relay.gateway.port), timeout=10) as sock:
+    with socket.create_connection(("127.0.0.1", relay.gateway.port), timeout=60) as sock:
         sock.sendall(request_bytes(PATHS["chat"], body, "connection: close"))
         raw = b"".join(iter(lambda: sock.recv(65536), b""))
     assert b"x-dragoman-route: one/vendor-model\r\n" in raw.partition(b"\r\n\r\n")[0]

@@ -7,7 +7,7 @@ import gc
 import gzip
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -24,8 +24,8 @@ LARGE = 300_000
 SETTINGS = """
 [server]
 max_body_mb = 4
-first_token_timeout_s = 0.4
-idle_timeout_s = 0.4
+first_token_timeout_s = {timeout_s}
+idle_timeout_s = {timeout_s}
 [retry]
 attempts = 2
 base_s = 0.01
@@ -54,11 +54,22 @@ streams = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream
 
 @pytest.fixture(scope="module", params=["plain", "captured"])
 def rig(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Rig]:
+    with run_failing(tmp_path_factory.mktemp("gateway"), 0.4, is_captured=request.param == "captured") as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module", params=["plain", "captured"])
+def patient(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Rig]:
+    """A rig whose upstreams may take their time: they reply."""
+    with run_failing(tmp_path_factory.mktemp("patient"), 300, is_captured=request.param == "captured") as shared:
+        yield shared
+
+
+def run_failing(directory: Path, timeout_s: float, *, is_captured: bool) -> AbstractContextManager[Rig]:
     gc.collect()
     gc.freeze()  # each collection then looks only through the gateway and what its requests leave
-    captures = CAPTURED.format(tmp_path_factory.mktemp("captures")) if request.param == "captured" else ""
-    with run_rig(tmp_path_factory.mktemp("gateway"), SETTINGS + captures) as shared:
-        yield shared
+    captures = CAPTURED.format(directory / "captures") if is_captured else ""
+    return run_rig(directory, SETTINGS.format(timeout_s=timeout_s) + captures)
 
 
 def body_of(model: str, *, stream: bool = False, **fields: object) -> bytes:
@@ -130,12 +141,13 @@ def test_a_failed_upstream_leaves_no_body(rig: Rig, client: str, upstream: str, 
 
 @pairs
 @streams
-def test_a_reply_leaves_no_body(rig: Rig, client: str, upstream: str, stream: bool) -> None:
+def test_a_reply_leaves_no_body(patient: Rig, client: str, upstream: str, stream: bool) -> None:
     encoder, case = ENCODERS[upstream], CASES["text"]
     whole = Answer(encoder.encode_whole(case.scripted), content_type="application/json")
-    rig.play(upstream, Answer(encoder.encode_stream(case.scripted)) if stream else whole)
-    with no_body_in_cycles(*rig.fakes.values()):
-        assert post(rig.gateway.port, PATHS[client], body_of(rig.model(upstream), stream=stream)).status == 200
+    patient.play(upstream, Answer(encoder.encode_stream(case.scripted)) if stream else whole)
+    with no_body_in_cycles(*patient.fakes.values()):
+        body = body_of(patient.model(upstream), stream=stream)
+        assert post(patient.gateway.port, PATHS[client], body).status == 200
 
 
 @streams

@@ -46,7 +46,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
 
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
-    settings = "[server]\nfirst_token_timeout_s = 1.5\nidle_timeout_s = 30\n"
+    settings = "[server]\nfirst_token_timeout_s = 2\nidle_timeout_s = 60\n"
     with kiro_rigged(tmp_path_factory.mktemp("hasty"), settings=settings) as shared:
         shared.gateway.settle()
         yield shared
@@ -124,7 +124,7 @@ def test_a_whole_reply_does_not_wait_for_the_end_of_a_failed_stream(hasty: KiroR
     begun = time.monotonic()
     assert has_read("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, request_for(client, MODEL)))
     assert len(hasty.fake.chats) == 2
-    assert time.monotonic() - begun < 20  # of the 30 seconds that a silent upstream is given
+    assert time.monotonic() - begun < 45  # of the 60 seconds that a silent upstream is given
 
 
 @clients

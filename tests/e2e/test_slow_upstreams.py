@@ -43,7 +43,7 @@ def test_the_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    times = "[server]\nfirst_token_timeout_s = 1.5\nkeep_alive_s = 0.3\n"
+    times = "[server]\nfirst_token_timeout_s = 2.5\nkeep_alive_s = 0.3\n"
     with run_rig(tmp_path_factory.mktemp("gateway"), times) as shared:
         yield shared
 
@@ -51,7 +51,7 @@ def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 @few_pairs
 @pytest.mark.parametrize("sign", [b": still reading\n\n", PING], ids=["comments", "pings"])
 def test_any_byte_is_a_sign_of_life(hurried: Rig, client: str, upstream: str, sign: bytes) -> None:
-    """Ten signs of life, half a second apart: three times as long as the longest allowed pause."""
+    """Ten signs of life, half a second apart: twice as long as the longest allowed pause."""
     if sign is PING and upstream != "messages":
         return  # a ping is an event of Messages alone
     fake = hurried.play(upstream, replace(make_answer(upstream), signs=10, sign=sign, sign_pause_s=0.5))
@@ -70,7 +70,7 @@ SLOW = {
     "reset": Answer(signs=5, sign_pause_s=0.2, end=End.RESET),
     "error": Answer(b"event: error\ndata: " + msgspec.json.encode(ERROR) + b"\n\n", signs=5, sign_pause_s=0.2),
 }
-LIMITS = "[server]\nkeep_alive_s = 0.3\nfirst_token_timeout_s = 2\ntoken_timeout_s = 2\n[retry]\nattempts = 1\n"
+LIMITS = "[server]\nkeep_alive_s = 0.1\nfirst_token_timeout_s = 3\ntoken_timeout_s = 3\n[retry]\nattempts = 1\n"
 ORDERS = (("chat", "messages"), ("messages", "responses"), ("responses", "chat"))
 
 
@@ -168,7 +168,7 @@ def test_a_provider_may_set_its_own_time(
 
 @pytest.fixture
 def kiro_first(tmp_path: Path) -> Iterator[Targets]:
-    settings = "[server]\nfirst_token_timeout_s = 1\n[retry]\nattempts = 3\nbase_s = 0.01\n"
+    settings = "[server]\nfirst_token_timeout_s = 1.5\n[retry]\nattempts = 3\nbase_s = 0.01\n"
     with run_targets(tmp_path, settings) as rig:
         yield rig
 

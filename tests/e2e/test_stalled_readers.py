@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
+from cli.shell import wait_for
 from dragoman.net.inbound import ClientConnection
 from dragoman.net.outbound import STREAM_RECEIVE_BYTES, UpstreamConnection
 from e2e.cases import CASES
@@ -43,6 +44,7 @@ def split(upstream: str) -> tuple[bytes, bytes]:
 def test_a_stalled_reader_is_cheap(rig: Rig, client: str, upstream: str) -> None:
     opening, again = split(upstream)
     fake = rig.play(upstream, Answer(again, floods=True, opening=opening))
+    fake.closed.clear()
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 15)
         sock.connect(("127.0.0.1", rig.gateway.port))
@@ -56,6 +58,7 @@ def test_a_stalled_reader_is_cheap(rig: Rig, client: str, upstream: str) -> None
             elif isinstance(item, UpstreamConnection):
                 held += item._buffered
         assert 0 < held <= MOST
+    wait_for(lambda: bool(fake.closed))  # what this connection holds is not the next test's
 
 
 def wait_until_quiet(sent: Callable[[], int]) -> None:

@@ -218,7 +218,7 @@ class Stalled:
 
 
 STALLS = [Stalled(*case) for case in product(PROTOCOLS, (False, True), (1, 2, 3))]
-PATIENCE_S = 3.0
+PATIENCE_S = 4.0
 TWICE = 2
 
 

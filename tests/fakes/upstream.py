@@ -6,7 +6,6 @@ import socket
 import struct
 import termios
 import threading
-import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -133,13 +132,13 @@ class FakeUpstream(ThreadedServer):
                 answer = self.intercept(request) if self.intercept is not None else None
                 if not await self._play(answer or self._answer(request), reader, writer) or not self.keep_alive:
                     return
-        except (ConnectionError, asyncio.IncompleteReadError) as error:
+        except (ConnectionError, asyncio.IncompleteReadError):
             self.closed.append(self._loop.time())
-            traceback.clear_frames(error.__traceback__)  # the reader refers to it: a cycle would keep the answer's body
         except asyncio.CancelledError:
             return
         finally:
             writer.close()
+        await _drop_traceback(reader, writer)
 
     def _answer(self, request: ReceivedRequest) -> Answer:
         if request.method == "GET":
@@ -194,6 +193,15 @@ class FakeUpstream(ThreadedServer):
             case End.CUT:
                 await writer.drain()
         return False
+
+
+async def _drop_traceback(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Break a cycle that would keep bodies: a lost connection keeps its error, whose frames refer to it."""
+    if reader.exception() is not None:
+        try:
+            await writer.wait_closed()
+        except OSError as error:
+            error.__traceback__ = None
 
 
 def _has_undelivered(writer: asyncio.StreamWriter, raw: socket.socket) -> bool:
