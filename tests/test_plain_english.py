@@ -40,6 +40,7 @@ PHRASES = re.compile(
 )
 # What people read besides the code.
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(SOURCES / "console").rglob("*.js")])
+FUNCTION = re.compile(r"\bdef +(\w+)")
 # Participles that alone are no name for a function: it is called for what it does, not for what its result is.
 PARTICIPLES = re.compile(
     r"_*(?:answered|asked|begun|broken|built|called|captured|changed|checked|chosen|closed|completed|continued|counted|"
@@ -88,9 +89,12 @@ def private_parts(name: str) -> frozenset[str]:
 
 def participle_functions(path: Path) -> list[str]:
     """Return the functions and methods that are named by a participle alone; properties and fixtures may be."""
+    text = path.read_text()
+    if not any(PARTICIPLES.fullmatch(name) for name in FUNCTION.findall(text)):
+        return []  # parsing every file would take seconds
     return [
         f"{path.name}:{node.lineno}: {node.name}"
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and PARTICIPLES.fullmatch(node.name)
         and not any("property" in ast.unparse(one) or "fixture" in ast.unparse(one) for one in node.decorator_list)
