@@ -161,7 +161,7 @@ async def check_store(url: str) -> list[str]:
     store = await open_store(url)
     problems = []
     try:
-        if left := await store.runs.lost_runs(FAR_FUTURE, 1000):
+        if left := await store.runs.list_lost_runs(FAR_FUTURE, 1000):
             problems.append(f"{len(left)} runs are left")
         for row in await store.responses.list_responses(None, 10_000, 0):
             items = await store.responses.load_items(row.owner, row.digests)

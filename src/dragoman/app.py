@@ -66,7 +66,7 @@ LAST_EVENTS_S = 2.0  # for clients that follow background responses which end wi
 ACCEPT_WHILE_STOPPING_S = 5.0  # so that a load balancer sees /ready turn before connections are refused
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     return
 
 
@@ -76,7 +76,7 @@ class Settings(Struct, frozen=True):
     read: ConfigReader
     find: Callable[[], Path | None]
     stamp: Stamp
-    adopted: Callable[[], None] = _nothing  # called after a changed configuration took effect
+    adopted: Callable[[], None] = _do_nothing  # called after a changed configuration took effect
     find_accounts: Callable[[], frozenset[Path]] = frozenset  # the files of accounts that need no section
 
 
@@ -95,7 +95,7 @@ class Listening(Struct, frozen=True):
     sock: socket.socket | None
     ready: "Callable[[App], None]"
     offer: Callable[[], Succession] | None = None
-    released: Callable[[], None] = _nothing
+    released: Callable[[], None] = _do_nothing
 
 
 class App:

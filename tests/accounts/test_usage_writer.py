@@ -43,7 +43,7 @@ def outcome(number: int = 0, usage: Usage | None = USAGE) -> Outcome:
 
 
 async def list_stored_ids(store: Store) -> list[str]:
-    return [row.request_id for row in await store.usage_rows(EVER)]
+    return [row.request_id for row in await store.read_usage_rows(EVER)]
 
 
 async def wait_for_rows(store: Store, count: int) -> None:
@@ -183,7 +183,7 @@ def test_no_unusual_outcome_prevents_others_from_being_stored(
         before = len(await list_stored_ids(store))
         await store.append_usage([make_row(odd, PRICING, before), make_row(outcome(), PRICING, before + 1)])
         assert len(await list_stored_ids(store)) == before + 2
-        await store.usage_sums(SumQuery(EVER.since_ms, EVER.until_ms, by="model"))
+        await store.read_usage_sums(SumQuery(EVER.since_ms, EVER.until_ms, by="model"))
         await store.close()
 
     asyncio.run(scenario())
@@ -195,7 +195,7 @@ def test_absurd_credits_can_still_be_summed(store_url: str) -> None:
     async def scenario() -> None:
         store = await open_store(store_url)
         await store.append_usage([make_row(extreme, PRICING, number) for number in range(2)])
-        (together,) = await store.usage_sums(SumQuery(EVER.since_ms, EVER.until_ms, by="all"))
+        (together,) = await store.read_usage_sums(SumQuery(EVER.since_ms, EVER.until_ms, by="all"))
         assert together.credits == 2 * MAX_CREDITS
         await store.close()
 

@@ -20,15 +20,15 @@ def test_audit_rows_are_read_newest_first_and_form_a_chain(store_url: str) -> No
         await asyncio.gather(store.add_audit(rows[0]), other.add_audit(rows[0]))
         for one in rows[1:]:
             await store.add_audit(one)
-        newest = await store.audit_rows(2**62, 2)
+        newest = await store.list_audit_rows(2**62, 2)
         assert [found.subject for found in newest] == ["req_2", "req_1"]
-        oldest = await store.audit_rows(newest[-1].number, 2)
+        oldest = await store.list_audit_rows(newest[-1].number, 2)
         assert [replace(found, number=0, previous=b"") for found in oldest] == [rows[0], rows[0]]
         chain = [*newest, *oldest]
         assert [found.previous for found in chain] == [*(hash_audit_row(found) for found in chain[1:]), b""]
         assert await store.remove_audit(NOON_MS) == 0
         assert await store.remove_audit(NOON_MS + 1) == 4
-        assert await store.audit_rows(2**62, 2) == ()
+        assert await store.list_audit_rows(2**62, 2) == ()
         await store.close()
         await other.close()
 

@@ -48,7 +48,7 @@ def test_keys_are_listed_in_the_order_of_their_creation(store_url: str) -> None:
         for one in rows:
             await store.add_key(one, one.id.encode())
         assert list(await store.keys()) == rows
-        assert {one.digest: one.id for one in await store.live_keys()} == {one.id.encode(): one.id for one in rows}
+        assert {one.digest: one.id for one in await store.list_live_keys()} == {one.id.encode(): one.id for one in rows}
 
     run_with_store(store_url, use)
 
@@ -61,7 +61,7 @@ def test_a_name_is_taken_until_its_key_is_revoked(store_url: str) -> None:
         revoked = await store.revoke_key("laptop", 1_900_000_000)
         assert revoked == replace(key(1, "laptop"), revoked_at=1_900_000_000, version=2)
         assert await store.revoke_key("laptop", 1_900_000_001) is None
-        assert await store.live_keys() == ()
+        assert await store.list_live_keys() == ()
         await store.add_key(key(2, "laptop"), b"2")
         assert [found.revoked_at for found in await store.keys()] == [1_900_000_000, None]
 
@@ -85,10 +85,10 @@ def test_a_rotated_key_has_two_secrets_until_the_grace_ends(store_url: str) -> N
         rotated = await store.rotate_key("ci", Rotation(b"2", "dgm_efgh", "6789", 1_900_000_000), version=1)
         assert rotated is not None
         assert (rotated.id, rotated.last4, rotated.version) == ("key_1", "6789", 2)
-        expiries = {one.digest: one.expires_at for one in await store.live_keys()}
+        expiries = {one.digest: one.expires_at for one in await store.list_live_keys()}
         assert expiries == {b"2": 2_000_000_000, b"1": 1_900_000_000}
         await store.revoke_key("ci", 5)
-        assert await store.live_keys() == ()
+        assert await store.list_live_keys() == ()
 
     run_with_store(store_url, use)
 
@@ -158,7 +158,7 @@ def test_stored_data_is_there_after_opening_again(store_url: str) -> None:
 
     async def read(store: Store) -> None:
         assert await store.keys() == (key(1, "one"),)
-        assert await store.usage_rows(EVER) == (row(1),)
+        assert await store.read_usage_rows(EVER) == (row(1),)
 
     run_with_store(store_url, write)
     run_with_store(store_url, read)
@@ -265,7 +265,7 @@ def test_a_row_is_read_as_it_was_appended(store_url: str) -> None:
     async def use(store: Store) -> None:
         rows = (row(1), empty, big)
         await store.append_usage(rows)
-        assert await store.usage_rows(EVER) == rows
+        assert await store.read_usage_rows(EVER) == rows
 
     run_with_store(store_url, use)
 
@@ -274,7 +274,7 @@ def test_a_row_that_is_appended_again_is_stored_once(store_url: str) -> None:
     async def use(store: Store) -> None:
         await store.append_usage([row(1), row(2)])
         await store.append_usage([row(2), row(3)])
-        assert await store.usage_rows(EVER) == (row(1), row(2), row(3))
+        assert await store.read_usage_rows(EVER) == (row(1), row(2), row(3))
 
     run_with_store(store_url, use)
 
@@ -284,7 +284,7 @@ def test_many_rows_are_stored_once_each(store_url: str, count: int) -> None:
     async def use(store: Store) -> None:
         await store.append_usage([row(7)])
         await store.append_usage([row(number) for number in range(count)])
-        assert await store.usage_rows(EVER) == tuple(row(number) for number in range(count))
+        assert await store.read_usage_rows(EVER) == tuple(row(number) for number in range(count))
 
     run_with_store(store_url, use)
 
@@ -293,8 +293,8 @@ def test_a_span_includes_its_beginning_and_excludes_its_end(store_url: str) -> N
     async def use(store: Store) -> None:
         await store.append_usage([row(number) for number in range(5)])
         first, last = row(1).time_ms, row(3).time_ms
-        assert await store.usage_rows(UsageSpan(first, last)) == (row(1), row(2))
-        assert sum(part.requests for part in await store.usage_sums(SumQuery(first, last))) == 2
+        assert await store.read_usage_rows(UsageSpan(first, last)) == (row(1), row(2))
+        assert sum(part.requests for part in await store.read_usage_sums(SumQuery(first, last))) == 2
 
     run_with_store(store_url, use)
 
@@ -305,10 +305,10 @@ def test_a_span_with_a_key_contains_only_that_keys_requests(store_url: str) -> N
         await store.append_usage([mine, others])
         for key, found in (("key_mine", (mine,)), ("key_others", (others,)), ("key_nobodys", ()), ("", ())):
             span = replace(EVER, key=key)
-            assert await store.usage_rows(span) == found
+            assert await store.read_usage_rows(span) == found
             assert sum(
                 part.requests
-                for part in await store.usage_sums(SumQuery(span.since_ms, span.until_ms, span.key, "model"))
+                for part in await store.read_usage_sums(SumQuery(span.since_ms, span.until_ms, span.key, "model"))
             ) == len(found)
 
     run_with_store(store_url, use)
@@ -340,7 +340,7 @@ def test_sums_are_exact_by_any_group(store_url: str) -> None:
             ("client", lambda one: one.client),
         )
         for by, group in groups:
-            found = await store.usage_sums(SumQuery(EVER.since_ms, EVER.until_ms, by=by))
+            found = await store.read_usage_sums(SumQuery(EVER.since_ms, EVER.until_ms, by=by))
             expected = sorted({(group(one), one.time_ms // SLOT_MS) for one in rows})
             assert [(part.group, part.slot) for part in found] == expected
             for part in found:
@@ -367,8 +367,8 @@ def test_sums_are_exact_by_any_group(store_url: str) -> None:
 def test_no_usage_has_no_sums(store_url: str) -> None:
     async def use(store: Store) -> None:
         await store.append_usage([])
-        assert await store.usage_rows(EVER) == ()
-        assert await store.usage_sums(SumQuery(EVER.since_ms, EVER.until_ms, by="model")) == ()
+        assert await store.read_usage_rows(EVER) == ()
+        assert await store.read_usage_sums(SumQuery(EVER.since_ms, EVER.until_ms, by="model")) == ()
 
     run_with_store(store_url, use)
 
@@ -385,12 +385,12 @@ def test_any_values_are_read_as_they_were_appended(
     store_url: str, values: list[tuple[str, str, int | None, float | None]]
 ) -> None:
     async def use(store: Store) -> None:
-        taken = len(await store.usage_rows(EVER))
+        taken = len(await store.read_usage_rows(EVER))
         rows: list[UsageRow] = [
             replace(row(taken + number), client=client, requested_model=model, input_tokens=count, credits=credits)
             for number, (client, model, count, credits) in enumerate(values)
         ]
         await store.append_usage(rows)
-        assert list((await store.usage_rows(EVER))[taken:]) == rows
+        assert list((await store.read_usage_rows(EVER))[taken:]) == rows
 
     run_with_store(store_url, use)

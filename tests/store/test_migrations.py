@@ -23,7 +23,7 @@ def test_usage_of_an_earlier_version_is_read_under_the_new_names(store_url: str)
         await write_old_store(store_url, OLD_STEPS, OLD_COLUMNS, [astuple(row(1))])
         store = await open_store(store_url)
         await store.append_usage([row(2)])
-        assert await store.usage_rows(EVER) == (
+        assert await store.read_usage_rows(EVER) == (
             replace(row(1), rounds=1, web_searches=0, web_fetches=0, run=""),
             row(2),
         )
@@ -44,7 +44,7 @@ def test_rows_whose_ids_do_not_begin_with_their_time_get_ids_that_do(store_url: 
             replace(odd[1], id=(NOON_MS + 2).to_bytes(6, "big") + b"\x01"),
             odd[2],
         )
-        assert await store.usage_rows(EVER) == expected
+        assert await store.read_usage_rows(EVER) == expected
         assert (await store.search_requests(RequestSearch())).rows == expected[::-1]
         await store.close()
 

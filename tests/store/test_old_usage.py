@@ -18,7 +18,7 @@ def make_old_row(number: int, days: float) -> UsageRow:
 
 
 async def list_kept(store: Store) -> list[str]:
-    return [one.request_id for one in await store.usage_rows(EVER)]
+    return [one.request_id for one in await store.read_usage_rows(EVER)]
 
 
 def test_the_oldest_rows_are_removed_first_up_to_a_limit(store_url: str) -> None:

@@ -28,7 +28,7 @@ def test_a_server_that_was_away_is_used_again(postgres: Postgres) -> None:
             await store.append_usage([row(8)])
         await asyncio.to_thread(postgres.start)
         await store.append_usage([row(9)])
-        assert len(await store.usage_rows(EVER)) == 9
+        assert len(await store.read_usage_rows(EVER)) == 9
         await store.close()
 
     asyncio.run(scenario(postgres.database()))
@@ -44,7 +44,7 @@ def test_a_server_that_starts_later_is_used(postgres: Postgres) -> None:
         finally:
             await asyncio.to_thread(postgres.start)
         await store.append_usage([row(1)])
-        assert await store.usage_rows(EVER) == (row(1),)
+        assert await store.read_usage_rows(EVER) == (row(1),)
         await store.close()
 
     asyncio.run(scenario(postgres.database()))
@@ -65,7 +65,7 @@ def test_a_server_that_hangs_causes_a_timeout(postgres: Postgres, monkeypatch: p
             postgres.thaw(frozen)
         monkeypatch.setattr(connection, "WORK_TIMEOUT_S", 60.0)
         await store.append_usage([row(1), row(2)])
-        assert await store.usage_rows(EVER) == (row(1), row(2))
+        assert await store.read_usage_rows(EVER) == (row(1), row(2))
         await store.close()
 
     asyncio.run(scenario(postgres.database()))
@@ -129,7 +129,7 @@ def test_a_user_without_the_right_to_create_schemas_can_use_an_existing_one(post
         await connection.close()
         store = await open_store(url.replace("postgres:", "modest:"))
         await store.append_usage([row(1)])
-        assert await store.usage_rows(EVER) == (row(1),)
+        assert await store.read_usage_rows(EVER) == (row(1),)
         await store.close()
 
     asyncio.run(scenario(postgres.database()))

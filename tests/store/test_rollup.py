@@ -118,12 +118,12 @@ def test_every_query_returns_what_the_rows_add_up_to(store_url: str) -> None:
         await store.append_usage(rows[:100])
         await store.append_usage(rows[50:])  # the first fifty of these are there already
         for query in QUERIES:
-            assert list(await store.usage_sums(query)) == add_up(rows, query), query
+            assert list(await store.read_usage_sums(query)) == add_up(rows, query), query
         removed = await store.remove_usage(START_MS + DAY_MS, 10_000)
         left = [one for one in rows if one.time_ms >= START_MS + DAY_MS]
         assert removed == len(rows) - len(left)
         for query in QUERIES[:30]:
-            assert list(await store.usage_sums(query)) == add_up(left, query), query
+            assert list(await store.read_usage_sums(query)) == add_up(left, query), query
 
     run_with(store_url, story)
 
@@ -134,7 +134,7 @@ def test_times_to_the_first_token_are_counted_by_route(store_url: str) -> None:
     async def story(store: Store) -> None:
         await store.append_usage(rows)
         for key in (None, "key_1"):
-            counts = await store.ttft_counts(SumQuery(START_MS, START_MS + 4 * DAY_MS, key, "model", 0))
+            counts = await store.read_ttft_counts(SumQuery(START_MS, START_MS + 4 * DAY_MS, key, "model", 0))
             for route in {GROUPS["model"](one) for one in rows}:
                 own = [one for one in rows if GROUPS["model"](one) == route and key in (None, one.key)]
                 expected = {
@@ -156,8 +156,8 @@ def test_rows_of_an_earlier_version_are_counted(store_url: str) -> None:
         await write_old_store(store_url, version, COLUMNS_BEFORE_RUNS, [astuple(one) for one in rows])
         store = await open_store(store_url)
         for query in QUERIES[:30]:
-            assert list(await store.usage_sums(query)) == add_up(rows, query), query
-        counts = await store.ttft_counts(SumQuery(0, 10**17, "key_1", "model", 0))
+            assert list(await store.read_usage_sums(query)) == add_up(rows, query), query
+        counts = await store.read_ttft_counts(SumQuery(0, 10**17, "key_1", "model", 0))
         timed = [one for one in rows if one.key == "key_1" and one.ttft_ms is not None]
         assert sum(sum(buckets.values()) for buckets in counts.values()) == len(timed)
         await store.close()
@@ -175,7 +175,7 @@ def test_two_gateways_may_count_at_once(store_url: str) -> None:
             *(second.append_usage(rows[start : start + 10]) for start in range(10, 200, 20)),
         )
         query = SumQuery(0, 10**17, None, "model", 0)
-        assert list(await first.usage_sums(query)) == add_up(rows, query)
+        assert list(await first.read_usage_sums(query)) == add_up(rows, query)
         await first.close()
         await second.close()
 

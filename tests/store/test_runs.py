@@ -93,8 +93,8 @@ def test_a_claim_is_lost_when_it_is_not_extended(store_url: str) -> None:
         for token in ("kept", "lost"):
             await claim(store, token)
         assert await store.runs.extend_claims(["kept"], NOW + 20) == {"kept"}
-        assert await store.runs.lost_runs(NOW + 9, 10) == ()
-        [lost] = await store.runs.lost_runs(NOW + 10, 10)
+        assert await store.runs.list_lost_runs(NOW + 9, 10) == ()
+        [lost] = await store.runs.list_lost_runs(NOW + 10, 10)
         assert (lost.row.id, lost.token) == ("resp_2", "lost")
         assert not await store.runs.end_run("alice", "resp_1", Ending("failed", b"{}", None, NOW + 10), NOW)
         assert not await store.runs.end_run("alice", "resp_3", Ending("failed", b"{}", None, NOW + 10), NOW)
@@ -142,7 +142,7 @@ def test_a_conversation_is_locked_until_its_background_response_ends(store_url: 
         await claim(store, "token")
         done = replace(row, status="completed", output=REPLY.digest)
         await store.runs.finish_run(FinishedRun("token", done, [REPLY], [HELLO.digest, REPLY.digest], ()), NOW)
-        assert await store.responses.conversation_items("alice", "conv_1") == (HELLO, REPLY)
+        assert await store.responses.list_conversation_items("alice", "conv_1") == (HELLO, REPLY)
         assert await store.responses.lock_conversation("alice", "conv_1", lock, NOW)
 
     run_with_store(store_url, use)

@@ -22,7 +22,7 @@ ENOUGH = 100
 async def requests_stored(url: str) -> set[str]:
     store = await open_store(url)
     try:
-        rows = await store.usage_rows(EVER)
+        rows = await store.read_usage_rows(EVER)
     finally:
         await store.close()
     names = {row.request_id for row in rows}

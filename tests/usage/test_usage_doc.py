@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from dragoman.admin.usage import Total
-from dragoman.cli.usage import render_remarks
+from dragoman.cli.usage import render_notes
 from dragoman.store.usage_rows import RECORD_NAMES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "usage.md").read_text()
@@ -25,7 +25,7 @@ WEEK = Total(
 
 
 def test_the_page_shows_the_remarks_as_they_are_printed() -> None:
-    assert "\n".join(render_remarks(WEEK)) in PAGE
+    assert "\n".join(render_notes(WEEK)) in PAGE
 
 
 def test_the_page_names_every_column_of_a_row() -> None:

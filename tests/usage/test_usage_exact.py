@@ -22,7 +22,7 @@ CLIENTS = ("curl", "claude-cli", "OpenAI/Python")
 async def read_stored(url: str) -> tuple[tuple[UsageRow, ...], tuple[UsageSum, ...]]:
     store = await open_store(url)
     try:
-        return await store.usage_rows(EVER), await store.usage_sums(
+        return await store.read_usage_rows(EVER), await store.read_usage_sums(
             SumQuery(EVER.since_ms, EVER.until_ms, by="provider")
         )
     finally:

@@ -24,7 +24,7 @@ async def prepare_store(url: str) -> None:
 
 async def requests(url: str) -> list[str]:
     store = await open_store(url)
-    rows = await store.usage_rows(EVER)
+    rows = await store.read_usage_rows(EVER)
     await store.close()
     return [row.request_id for row in rows]
 

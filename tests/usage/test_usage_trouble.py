@@ -42,7 +42,7 @@ def go_through(served: GatewayProcess, break_it: Callable[[], None], repair_it: 
 async def requests_stored(url: str) -> list[str]:
     store = await open_store(url)
     try:
-        return sorted(row.request_id for row in await store.usage_rows(EVER))
+        return sorted(row.request_id for row in await store.read_usage_rows(EVER))
     finally:
         await store.close()
 

@@ -221,7 +221,7 @@ class Keyring:
         """Read the valid keys again, and whether the environment's key was revoked as a stored one."""
         if self._store is None:
             return
-        live = await self._store.live_keys()
+        live = await self._store.list_live_keys()
         for digest in self._fixed:
             row = await self._store.find_key(digest)
             self._note_revocation(row is not None and row.revoked_at is not None)

@@ -49,7 +49,7 @@ class CredentialChooser(Protocol):
     def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> Choice | None:
         """Return the credential to use next; None if all that may be used were tried."""
 
-    def soonest_free(self, model: str, now: float) -> int:
+    def find_soonest_free(self, model: str, now: float) -> int:
         """Return the credential that may be used soonest."""
 
 
@@ -141,7 +141,7 @@ class Pool:
         """Return the member that answered the session last."""
         return None if session is None else self._sessions.get(_key(session))
 
-    def soonest_free(self, model: str, now: float) -> int:
+    def find_soonest_free(self, model: str, now: float) -> int:
         """Return the member with the shortest cooldown, or with none."""
         return min(range(len(self.members)), key=lambda member: self.free_at(member, model, now))
 

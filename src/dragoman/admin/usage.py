@@ -87,12 +87,15 @@ async def read_usage(store: Store, span: UsageSpan, by: str, *, limited: bool) -
     """Read what a store has; where `limited`, raise TooMuchUsage instead of building a very long report."""
     whole = span.key is None
     if by == ROWS:
-        if limited and sum(part.requests for part in await store.usage_sums(make_query(span, step_ms=0))) > MAX_ROWS:
+        if (
+            limited
+            and sum(part.requests for part in await store.read_usage_sums(make_query(span, step_ms=0))) > MAX_ROWS
+        ):
             raise _too_much(MAX_ROWS)
-        return UsageReport(whole, rows=await store.usage_rows(span))
+        return UsageReport(whole, rows=await store.read_usage_rows(span))
     if by == DAY:
-        return UsageReport(whole, sum_by_day(await store.usage_sums(make_query(span))))
-    sums = await store.usage_sums(make_query(span, cast(GroupBy, by)))
+        return UsageReport(whole, sum_by_day(await store.read_usage_sums(make_query(span))))
+    sums = await store.read_usage_sums(make_query(span, cast(GroupBy, by)))
     return await make_report(store, sums, span, by, limited=limited)
 
 

@@ -50,14 +50,14 @@ async def read_series(
     """Return one sum for each group and step; `slot` is the quarter of an hour in which the step begins."""
     query = make_query(span, by, STEP_MS[step])
     if step in ("quarter", "all"):
-        return await store.usage_sums(query)
+        return await store.read_usage_sums(query)
     first, *others = split_at_offsets(span.since_ms, span.until_ms, zone, now)
     if not others:
-        return await store.usage_sums(_restrict(query, first))
+        return await store.read_usage_sums(_restrict(query, first))
     starts: dict[int, int] = {}  # local step -> the slot where it begins: a day may have two offsets
     parts: list[UsageSum] = []
     for part in (first, *others):
-        for found in await store.usage_sums(_restrict(query, part)):
+        for found in await store.read_usage_sums(_restrict(query, part)):
             local = (found.slot * SLOT_MS + part.offset_ms) // query.step_ms if step == "day" else found.slot
             parts.append(replace(found, slot=starts.setdefault(local, found.slot)))
     return merge(parts)
@@ -65,8 +65,8 @@ async def read_series(
 
 async def read_speed(store: Store, span: UsageSpan) -> list[RouteSpeed]:
     """Return the speed of every route, the most used first; the time is rounded to quarters of an hour."""
-    counts = await store.ttft_counts(make_query(span, "model", 0))
-    sums = {part.group: part for part in await store.usage_sums(make_query(span, "model", 0))}
+    counts = await store.read_ttft_counts(make_query(span, "model", 0))
+    sums = {part.group: part for part in await store.read_usage_sums(make_query(span, "model", 0))}
     speeds = [_describe(route, buckets, sums.get(route)) for route, buckets in counts.items()]
     return sorted(speeds, key=lambda speed: (-speed.requests, speed.route))
 

@@ -75,9 +75,9 @@ def command(
     as_json: bool,
 ) -> None:
     """Send TEXT to a model and show the reply as it streams. TEXT "-" reads standard input."""
-    from dragoman.cli.logs import RemarkFormatter, log_to_stderr
+    from dragoman.cli.logs import NoteFormatter, log_to_stderr
 
-    log_to_stderr(RemarkFormatter(), logging.ERROR)
+    log_to_stderr(NoteFormatter(), logging.ERROR)
     prompt = sys.stdin.read() if text == ("-",) else " ".join(text)
     if not prompt.strip():
         raise click.UsageError("TEXT is empty.")

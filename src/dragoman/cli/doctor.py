@@ -42,9 +42,9 @@ def command(name: str | None, model: str | None, write: bool, config_file: str |
     With the NAME of a provider of kind openai-compatible: find out which protocols and parameters its server supports,
     and which protocols and quirks to configure. This sends some small requests to it.
     """
-    from dragoman.cli.logs import RemarkFormatter, log_to_stderr
+    from dragoman.cli.logs import NoteFormatter, log_to_stderr
 
-    log_to_stderr(RemarkFormatter(), logging.ERROR)
+    log_to_stderr(NoteFormatter(), logging.ERROR)
     if name is not None:
         _probe(read_found_settings(config_file), name, model, write=write, as_json=as_json)
         return

@@ -53,9 +53,9 @@ def command(
     The running gateway is used if $DRAGOMAN_API_KEY or --key has a key for it. Otherwise a gateway is started that
     runs as long as the client.
     """
-    from dragoman.cli.logs import RemarkFormatter, log_to_stderr
+    from dragoman.cli.logs import NoteFormatter, log_to_stderr
 
-    log_to_stderr(RemarkFormatter(), logging.ERROR)
+    log_to_stderr(NoteFormatter(), logging.ERROR)
     launch = LAUNCHES[client]
     program = find_program(launch.program, os.environ)
     if program is None:

@@ -65,7 +65,7 @@ class JsonFormatter(TextFormatter):
         return msgspec.json.encode(fields).decode()
 
 
-class RemarkFormatter(TextFormatter):
+class NoteFormatter(TextFormatter):
     """For commands other than `serve`: no time, no logger."""
 
     def compose(self, record: logging.LogRecord, message: str) -> str:

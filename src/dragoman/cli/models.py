@@ -33,9 +33,9 @@ class Page(Struct, frozen=True):
 @json_option
 def command(config_file: str | None, key: str | None, as_json: bool) -> None:
     """List the models that clients can use."""
-    from dragoman.cli.logs import RemarkFormatter, log_to_stderr
+    from dragoman.cli.logs import NoteFormatter, log_to_stderr
 
-    log_to_stderr(RemarkFormatter(), logging.WARNING)
+    log_to_stderr(NoteFormatter(), logging.WARNING)
     page = asyncio.run(read_page(read_found_settings(config_file), key))
     for provider, problem in page.problems.items():
         print_note(f'Provider "{provider}" could not list its models: {problem}.')

@@ -1,4 +1,4 @@
-"""Output for the terminal: tables, JSON, remarks and errors, without secrets and control characters."""
+"""Output for the terminal: tables, JSON, notes and errors, without secrets and control characters."""
 
 import os
 import re

@@ -77,11 +77,11 @@ def command(
     as_json: bool,
 ) -> None:
     """Show what was used: requests, tokens and cost."""
-    from dragoman.cli.logs import RemarkFormatter, log_to_stderr
+    from dragoman.cli.logs import NoteFormatter, log_to_stderr
 
     if as_csv and (as_json or plans):
         raise click.UsageError("--csv cannot be used with --json or --plans.")
-    log_to_stderr(RemarkFormatter(), logging.ERROR)
+    log_to_stderr(NoteFormatter(), logging.ERROR)
     config = read_settings(config_file)
     if plans:
         sys.exit(_show_plans(config, as_json))
@@ -204,10 +204,10 @@ TOKEN_KINDS: tuple[tuple[str, Callable[[Total], int]], ...] = (
 def render_page(totals: Sequence[Total], by: str, span: UsageSpan) -> list[str]:
     whole = add_totals(totals)
     table, kinds = _table(totals, by, whole), _token_kinds(whole)
-    return [_title(span), "", *table, "", *kinds, "", *render_remarks(whole)]
+    return [_title(span), "", *table, "", *kinds, "", *render_notes(whole)]
 
 
-def render_remarks(whole: Total) -> list[str]:
+def render_notes(whole: Total) -> list[str]:
     """Return how many requests there were, and which of the numbers are incomplete or estimated."""
     requests = count(whole.requests, "request")
     lines = [f"{requests}, {whole.failed:,} failed, {whole.client_gone:,} cancelled by the client."]

@@ -186,7 +186,7 @@ def choose_least_restricted(provider: Provider, model: str) -> Provider:
     if account.pool is None:
         return provider
     chooser = account.chooser or account.pool
-    return provider.members[chooser.soonest_free(model, account.pool.clock())]
+    return provider.members[chooser.find_soonest_free(model, account.pool.clock())]
 
 
 def _is_cooling_down(route: Route, providers: Mapping[str, Provider]) -> bool:

@@ -346,7 +346,7 @@ class BackgroundRuns:
 
     async def _end_lost(self) -> None:
         expired_at = now()
-        for run in await self._runs.lost_runs(expired_at, BATCH):
+        for run in await self._runs.list_lost_runs(expired_at, BATCH):
             if await self._end(run.row, "failed", INTERRUPTED, expired_at=expired_at):
                 self.counts["failed"] += 1
                 log.warning("background response %s was interrupted: its process is gone", run.row.id)

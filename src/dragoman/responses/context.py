@@ -163,7 +163,7 @@ async def read_context(
     elif conversation is not None:
         if await store.find_conversation(owner, conversation) is None:
             raise conversation_not_found(conversation)
-        earlier = tuple(map(restore, await store.conversation_items(owner, conversation)))
+        earlier = tuple(map(restore, await store.list_conversation_items(owner, conversation)))
     resolved = await resolve_items(store, owner, earlier, items)
     keeper = _find_keeper(earlier, resolved)
     if keeper:

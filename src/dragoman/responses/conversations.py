@@ -83,7 +83,7 @@ class Conversations:
         return render(row)
 
     async def _items(self, owner: str, id: str) -> tuple[ItemRow, ...]:
-        return await self._service.ask(self._store.conversation_items(owner, id))
+        return await self._service.ask(self._store.list_conversation_items(owner, id))
 
     async def _read_items(self, owner: str, raw: dict[str, Json], held: Sequence[ItemRow]) -> tuple[ItemRow, ...]:
         """Return the rows of a request's items. Raises RequestError."""

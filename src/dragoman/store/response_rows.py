@@ -141,7 +141,7 @@ class ResponseStore(Protocol):
     async def append_items(self, owner: str, conversation: str, items: Sequence[ItemRow]) -> bool:
         """Add items at the end of a conversation; return whether it exists."""
 
-    async def conversation_items(self, owner: str, conversation: str) -> tuple[ItemRow, ...]:
+    async def list_conversation_items(self, owner: str, conversation: str) -> tuple[ItemRow, ...]:
         """Return the items of a conversation in order."""
 
     async def delete_item(self, owner: str, conversation: str, item: str) -> bool:
@@ -240,7 +240,7 @@ class RunStore(Protocol):
     async def end_run(self, owner: str, id: str, ending: Ending, now: int) -> bool:
         """End a response without a reply; False if it has ended already."""
 
-    async def lost_runs(self, now: int, limit: int) -> tuple[Run, ...]:
+    async def list_lost_runs(self, now: int, limit: int) -> tuple[Run, ...]:
         """Return responses whose lease has ended: the process that ran them has."""
 
     async def load_events(self, owner: str, id: str, after: int, limit: int) -> StoredEvents:

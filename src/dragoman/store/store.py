@@ -155,7 +155,7 @@ class Store(Protocol):
     async def keys(self) -> tuple[KeyRow, ...]:
         """Return every key, including revoked ones, oldest first."""
 
-    async def live_keys(self) -> tuple[LiveKey, ...]:
+    async def list_live_keys(self) -> tuple[LiveKey, ...]:
         """Return the secrets of the keys that are not revoked, including those that have expired."""
 
     async def find_key(self, digest: bytes) -> KeyRow | None:
@@ -188,13 +188,13 @@ class Store(Protocol):
     async def remove_usage(self, before_ms: int, limit: int) -> int:
         """Remove at most `limit` requests that began before this time, oldest first; return how many."""
 
-    async def usage_rows(self, span: UsageSpan) -> tuple[UsageRow, ...]:
+    async def read_usage_rows(self, span: UsageSpan) -> tuple[UsageRow, ...]:
         """Return the requests that began in this span, oldest first."""
 
-    async def usage_sums(self, query: SumQuery) -> tuple[UsageSum, ...]:
+    async def read_usage_sums(self, query: SumQuery) -> tuple[UsageSum, ...]:
         """Return the sums of the requests that began in this time; see `search_requests` for how it is read."""
 
-    async def ttft_counts(self, query: SumQuery) -> dict[str, dict[int, int]]:
+    async def read_ttft_counts(self, query: SumQuery) -> dict[str, dict[int, int]]:
         """Return the number of requests by route and bucket (store/rollup.py) of the time to the first token."""
 
     async def search_requests(self, search: RequestSearch) -> RequestPage:
@@ -209,7 +209,7 @@ class Store(Protocol):
     async def remove_audit(self, before_ms: int) -> int:
         """Remove the rows of the audit log that are older than this time; return how many."""
 
-    async def audit_rows(self, before: int, limit: int) -> tuple[AuditRow, ...]:
+    async def list_audit_rows(self, before: int, limit: int) -> tuple[AuditRow, ...]:
         """Return the newest audit rows whose number is smaller than `before`, newest first."""
 
     async def add_session(self, row: SessionRow) -> None:

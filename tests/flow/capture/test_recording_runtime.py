@@ -83,7 +83,7 @@ def test_choices_of_credentials_are_made_by_the_pool_and_noted() -> None:
     assert first is not None
     assert first.member == 0
     assert chooser.choose(None, "m", {0, 1}, NOW) is None
-    assert chooser.soonest_free("m", NOW) == 0
+    assert chooser.find_soonest_free("m", NOW) == 0
     assert look_up(recording, "up", LookupName.CREDENTIAL) == [{"value": 0}, {"value": None}]
     assert look_up(recording, "up", LookupName.SOONEST_CREDENTIAL) == [{"value": 0}]
 

@@ -115,7 +115,7 @@ class ReplayedChooser:
         member = msgspec.convert(self._lookups.next(self._provider, LookupName.CREDENTIAL), int | None)
         return None if member is None else Choice(member)
 
-    def soonest_free(self, model: str, now: float) -> int:
+    def find_soonest_free(self, model: str, now: float) -> int:
         return msgspec.convert(self._lookups.next(self._provider, LookupName.SOONEST_CREDENTIAL), int)
 
 

@@ -160,8 +160,8 @@ class RecordingChooser:
         self._recording.note_lookup(self._provider, LookupName.CREDENTIAL, lambda: {"value": member})
         return choice
 
-    def soonest_free(self, model: str, now: float) -> int:
-        member = self._chooser.soonest_free(model, now)
+    def find_soonest_free(self, model: str, now: float) -> int:
+        member = self._chooser.find_soonest_free(model, now)
         self._recording.note_lookup(self._provider, LookupName.SOONEST_CREDENTIAL, lambda: {"value": member})
         return member
 

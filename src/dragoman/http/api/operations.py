@@ -77,7 +77,7 @@ class AuditLog:
             raise invalid_cursor()
         with convert_errors():
             async with asyncio.timeout(STORE_TIMEOUT_S):
-                rows = await self._writer.store.audit_rows(before, limit)
+                rows = await self._writer.store.list_audit_rows(before, limit)
         following = make_cursor(rows[-1].number.to_bytes(8, "big")) if len(rows) == limit else None
         respond(request, {"audit": [_describe(row) for row in rows], "next": following})
 

@@ -197,7 +197,7 @@ class PostgresResponses:
 
         return await self._connections.run(append)
 
-    async def conversation_items(self, owner: str, conversation: str) -> tuple[ItemRow, ...]:
+    async def list_conversation_items(self, owner: str, conversation: str) -> tuple[ItemRow, ...]:
         query = (
             "SELECT digest, id, body, hidden FROM dragoman.conversation_items AS member"
             " JOIN dragoman.response_items USING (owner, digest)"

@@ -179,7 +179,7 @@ class PostgresRuns:
 
         return await self._connections.run(end)
 
-    async def lost_runs(self, now: int, limit: int) -> tuple[Run, ...]:
+    async def list_lost_runs(self, now: int, limit: int) -> tuple[Run, ...]:
         columns = ", ".join(f"responses.{name}" for name in COLUMNS.split(", "))
         query = (
             f"SELECT token, request, {columns} FROM dragoman.background_runs"

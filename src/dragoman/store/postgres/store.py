@@ -42,8 +42,8 @@ class PostgresStore:
     async def keys(self) -> tuple[KeyRow, ...]:
         return await self._connections.run(tables.list_keys)
 
-    async def live_keys(self) -> tuple[LiveKey, ...]:
-        return await self._connections.run(tables.live_keys)
+    async def list_live_keys(self) -> tuple[LiveKey, ...]:
+        return await self._connections.run(tables.list_live_keys)
 
     async def find_key(self, digest: bytes) -> KeyRow | None:
         return await self._connections.run(partial(tables.find_key, digest=digest))
@@ -72,13 +72,13 @@ class PostgresStore:
     async def remove_usage(self, before_ms: int, limit: int) -> int:
         return await self._connections.run(partial(usage.remove_usage, before_ms=before_ms, limit=limit))
 
-    async def usage_rows(self, span: UsageSpan) -> tuple[UsageRow, ...]:
+    async def read_usage_rows(self, span: UsageSpan) -> tuple[UsageRow, ...]:
         return await self._connections.run(partial(usage.list_usage, span=span))
 
-    async def usage_sums(self, query: SumQuery) -> tuple[UsageSum, ...]:
+    async def read_usage_sums(self, query: SumQuery) -> tuple[UsageSum, ...]:
         return await self._connections.query(partial(usage.sum_usage, query=query))
 
-    async def ttft_counts(self, query: SumQuery) -> dict[str, dict[int, int]]:
+    async def read_ttft_counts(self, query: SumQuery) -> dict[str, dict[int, int]]:
         return await self._connections.query(partial(usage.count_ttft, query=query))
 
     async def search_requests(self, search: RequestSearch) -> RequestPage:
@@ -90,7 +90,7 @@ class PostgresStore:
     async def remove_audit(self, before_ms: int) -> int:
         return await self._connections.run(partial(tables.remove_audit, before_ms=before_ms))
 
-    async def audit_rows(self, before: int, limit: int) -> tuple[AuditRow, ...]:
+    async def list_audit_rows(self, before: int, limit: int) -> tuple[AuditRow, ...]:
         return await self._connections.query(partial(tables.list_audit, before=before, limit=limit))
 
     async def add_session(self, row: SessionRow) -> None:

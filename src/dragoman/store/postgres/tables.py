@@ -63,7 +63,7 @@ async def list_keys(connection: asyncpg.Connection) -> tuple[KeyRow, ...]:
     return tuple(KeyRow(*columns) for columns in await connection.fetch(f"{SELECT_KEYS} ORDER BY place"))
 
 
-async def live_keys(connection: asyncpg.Connection) -> tuple[LiveKey, ...]:
+async def list_live_keys(connection: asyncpg.Connection) -> tuple[LiveKey, ...]:
     return tuple(LiveKey(*columns) for columns in await connection.fetch(SELECT_LIVE_KEYS))
 
 

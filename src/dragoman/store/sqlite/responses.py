@@ -336,7 +336,7 @@ class SqliteResponses:
 
         return await self._runner.write(append)
 
-    async def conversation_items(self, owner: str, conversation: str) -> tuple[ItemRow, ...]:
+    async def list_conversation_items(self, owner: str, conversation: str) -> tuple[ItemRow, ...]:
         query = (
             "SELECT digest, id, body, hidden FROM conversation_items JOIN response_items USING (owner, digest)"
             " WHERE owner = ? AND conversation = ? ORDER BY place"

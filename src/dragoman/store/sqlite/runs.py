@@ -159,7 +159,7 @@ class SqliteRuns:
 
         return await self._runner.write(end)
 
-    async def lost_runs(self, now: int, limit: int) -> tuple[Run, ...]:
+    async def list_lost_runs(self, now: int, limit: int) -> tuple[Run, ...]:
         columns = ", ".join(f"responses.{name}" for name in COLUMNS.split(", "))
         query = (
             f"SELECT token, request, {columns} FROM background_runs JOIN responses USING (owner, id)"

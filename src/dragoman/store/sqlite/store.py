@@ -72,8 +72,8 @@ class SqliteStore:
     async def keys(self) -> tuple[KeyRow, ...]:
         return await self.read(tables.list_keys)
 
-    async def live_keys(self) -> tuple[LiveKey, ...]:
-        return await self.read(tables.live_keys)
+    async def list_live_keys(self) -> tuple[LiveKey, ...]:
+        return await self.read(tables.list_live_keys)
 
     async def find_key(self, digest: bytes) -> KeyRow | None:
         return await self.read(lambda connection: tables.find_key(connection, digest))
@@ -102,13 +102,13 @@ class SqliteStore:
     async def remove_usage(self, before_ms: int, limit: int) -> int:
         return await self.write(lambda connection: usage.remove_usage(connection, before_ms, limit))
 
-    async def usage_rows(self, span: UsageSpan) -> tuple[UsageRow, ...]:
+    async def read_usage_rows(self, span: UsageSpan) -> tuple[UsageRow, ...]:
         return await self.read(lambda connection: usage.list_usage(connection, span))
 
-    async def usage_sums(self, query: SumQuery) -> tuple[UsageSum, ...]:
+    async def read_usage_sums(self, query: SumQuery) -> tuple[UsageSum, ...]:
         return await self.query(lambda connection: usage.sum_usage(connection, query))
 
-    async def ttft_counts(self, query: SumQuery) -> dict[str, dict[int, int]]:
+    async def read_ttft_counts(self, query: SumQuery) -> dict[str, dict[int, int]]:
         return await self.query(lambda connection: usage.count_ttft(connection, query))
 
     async def search_requests(self, search: RequestSearch) -> RequestPage:
@@ -120,7 +120,7 @@ class SqliteStore:
     async def remove_audit(self, before_ms: int) -> int:
         return await self.write(lambda connection: tables.remove_audit(connection, before_ms))
 
-    async def audit_rows(self, before: int, limit: int) -> tuple[AuditRow, ...]:
+    async def list_audit_rows(self, before: int, limit: int) -> tuple[AuditRow, ...]:
         return await self.query(lambda connection: tables.list_audit(connection, before, limit))
 
     async def add_session(self, row: SessionRow) -> None:

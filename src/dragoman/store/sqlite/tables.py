@@ -63,7 +63,7 @@ def list_keys(connection: apsw.Connection) -> tuple[KeyRow, ...]:
     return tuple(KeyRow(*columns) for columns in connection.execute(f"{SELECT_KEYS} ORDER BY rowid"))
 
 
-def live_keys(connection: apsw.Connection) -> tuple[LiveKey, ...]:
+def list_live_keys(connection: apsw.Connection) -> tuple[LiveKey, ...]:
     return tuple(LiveKey(*columns) for columns in connection.execute(SELECT_LIVE_KEYS))
 
 
