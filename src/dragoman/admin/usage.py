@@ -87,10 +87,8 @@ async def read_usage(store: Store, span: UsageSpan, by: str, *, limited: bool) -
     """Read what a store has; where `limited`, raise TooMuchUsage instead of building a very long report."""
     whole = span.key is None
     if by == ROWS:
-        if (
-            limited
-            and sum(part.requests for part in await store.read_usage_sums(make_query(span, step_ms=0))) > MAX_ROWS
-        ):
+        sums = await store.read_usage_sums(make_query(span, step_ms=0)) if limited else ()
+        if sum(part.requests for part in sums) > MAX_ROWS:
             raise _too_much(MAX_ROWS)
         return UsageReport(whole, rows=await store.read_usage_rows(span))
     if by == DAY:
