@@ -7,7 +7,7 @@ PORTS = range(20_000, 32_000)  # the system gives none of them to others meanwhi
 
 
 def find_free_port() -> int:
-    """Return a port that is free, by the system's random numbers: two processes choose differently."""
+    """Return a free port, chosen at random by the system: other processes choose one at the same time."""
     for port in random.SystemRandom().sample(PORTS, 100):
         try:
             with socket.create_server(("127.0.0.1", port)):
