@@ -11,8 +11,8 @@ DEV_STAMP := $(VENV)/.dev-ready
 run: $(RUN_STAMP)
 	@$(BIN)/dragoman serve $(if $(PORT),--port $(PORT))
 
-# Many tests wait rather than compute: four processes keep two cores busy. PROCESSES=0 runs all tests in one process.
-PROCESSES ?= 4
+# Many tests wait rather than compute: three processes keep two cores busy, and leave short waits their time. PROCESSES=0 runs all tests in one process.
+PROCESSES ?= 3
 # Python's bytecode is written even where the environment says otherwise: every process would compile every test file.
 test: $(DEV_STAMP) chromium
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal

@@ -166,7 +166,7 @@ def least_time(refusal: type[Exception], encoding: bytes, packed: bytes, limit: 
 @pytest.mark.parametrize("encoding", BOMBS)
 def test_a_bomb_costs_no_more_memory_than_its_limit_and_little_time(encoding: bytes) -> None:
     limit = 1 << 20
-    assert least_time(SizeLimitExceeded, encoding, BOMBS[encoding], limit) < 0.1
+    assert least_time(SizeLimitExceeded, encoding, BOMBS[encoding], limit) < 0.5
     tracemalloc.start()
     with pytest.raises(SizeLimitExceeded):
         decompress(encoding, BOMBS[encoding], limit)
@@ -185,7 +185,7 @@ def test_a_zstd_window_larger_than_the_standard_allows_is_refused() -> None:
 
 
 def test_thousands_of_empty_gzip_members_are_refused_cheaply() -> None:
-    assert least_time(InvalidEncoding, b"gzip", gzip.compress(b"") * 100_000, 1 << 20) < 0.1
+    assert least_time(InvalidEncoding, b"gzip", gzip.compress(b"") * 100_000, 1 << 20) < 0.5
 
 
 def test_pieces_taken_from_a_bomb_stay_small() -> None:

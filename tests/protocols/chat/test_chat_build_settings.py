@@ -1,7 +1,6 @@
 """Tools and settings as Chat writes them, and Chat requests rebuilt unchanged."""
 
 import copy
-import time
 from collections.abc import Iterator
 
 import msgspec
@@ -19,6 +18,7 @@ from dragoman.hub.request import (
     Hosted,
     Pick,
     Reasoning,
+    Request,
     Shape,
     Switch,
     Text,
@@ -29,6 +29,7 @@ from dragoman.hub.request import (
 )
 from dragoman.protocols.chat.build import build
 from dragoman.protocols.chat.parse import parse
+from laws import assert_linear_function
 from protocols.chat.chat_building import (
     CALLS,
     FIXTURE,
@@ -313,7 +314,7 @@ def test_a_reasoning_item_of_responses_has_no_place_in_chat() -> None:
 
 
 def test_a_long_history_of_tools_is_built_in_linear_time() -> None:
-    def seconds(steps: int) -> float:
+    def make_history(steps: int) -> Request:
         turns = [
             turn
             for n in range(steps)
@@ -322,11 +323,6 @@ def test_a_long_history_of_tools_is_built_in_linear_time() -> None:
                 user(ToolResult(f"c{n}", (Text("x"),))),
             )
         ]
-        expected = request(*turns)
-        start = time.process_time()
-        build(expected, OPENAI, Ledger())
-        return time.process_time() - start
+        return request(*turns)
 
-    short = min(seconds(300) for _ in range(3))
-    long = min(seconds(2400) for _ in range(3))
-    assert long <= 2 * 8 * max(short, 0.002)
+    assert_linear_function(lambda history: build(history, OPENAI, Ledger()), make_history, 300)
