@@ -160,11 +160,16 @@ class TranslationPipe:
 
     def feed(self, chunk: bytes) -> bytes:
         assert self._source is not None
-        return self._process(self._source.feed(chunk), self._redactor)
+        events = self._source.feed(chunk)
+        if len(events) == 1 and type(delta := events[0]) is Delta and self.failure is None:  # as from most reads
+            run, text, redactor = [delta], delta.text, self._redactor
+            clean = run if redactor is None else redactor.feed_run(run, text)
+            return b"".join(self._process_run(run, text) if clean is run else self._process_each(clean))
+        return self._process(events)
 
     def push(self, events: Sequence[Event]) -> bytes:
         """Feed events that were not decoded from a chunk."""
-        return self._process(events, self._redactor)
+        return self._process(events)
 
     def push_document(self, events: Sequence[Event], *, are_clean: bool) -> bytes:
         """Feed all events of a document, stage by stage; `are_clean`: no secret stands in what they were read from."""
@@ -190,8 +195,9 @@ class TranslationPipe:
             events += stage.finish()
         return self._encode_from(events, len(self._own)) if events else b""
 
-    def _process(self, events: Sequence[Event], redactor: EventRedactor | None) -> bytes:
+    def _process(self, events: Sequence[Event]) -> bytes:
         """Put events through redaction, the watch and all stages; nearly all of them are runs of deltas."""
+        redactor = self._redactor
         pieces: list[bytes] = []
         for item in split_runs(events):
             if self.failure is not None:
@@ -204,10 +210,15 @@ class TranslationPipe:
                     continue
             else:
                 clean = (item,) if redactor is None else redactor.feed(item)
-            for event in clean:
-                self.watch.observe(event)
-                pieces.append(self._process_event(event))
+            pieces += self._process_each(clean)
         return b"".join(pieces)
+
+    def _process_each(self, events: Sequence[Event]) -> Sequence[bytes]:
+        pieces: list[bytes] = []
+        for event in events:
+            self.watch.observe(event)
+            pieces.append(self._process_event(event))
+        return pieces
 
     def _process_run(self, run: Sequence[Delta], text: str) -> Sequence[bytes]:
         """Put a run of deltas through the stages, which seldom change it."""
@@ -216,8 +227,7 @@ class TranslationPipe:
             given = feed_run(run, text)
             if given is not run:
                 return (self._encode_from(given, number + 1),)
-        encode = self._encode
-        return [piece for event in run for piece in encode(event)]
+        return self._encode(run[0]) if len(run) == 1 else list(chain.from_iterable(map(self._encode, run)))
 
     def _process_event(self, event: Event) -> bytes:
         """Put one event through the stages, most of which return just one."""
@@ -288,6 +298,10 @@ def _feed_each(feed: Feed, run: Sequence[Delta], text: str) -> Sequence[Event]:
     return run if len(given) == len(run) and all(map(is_, given, run)) else given
 
 
+def _contains_any(data: bytes, markers: Sequence[bytes]) -> bool:
+    return any(marker in data for marker in markers)
+
+
 class PassthroughPipe:
     """The same protocol's bytes, unaltered; if they end without their terminal event, its error event is appended."""
 
@@ -331,7 +345,7 @@ class PassthroughPipe:
     def feed(self, chunk: bytes) -> bytes:
         self._observe(chunk)
         if self._unwatched and not self._ended_unseen:
-            self._ended_unseen = any(ending in self._tail[-TAIL:] + chunk for ending in self._client.end_markers)
+            self._ended_unseen = _contains_any(self._tail[-TAIL:] + chunk, self._client.end_markers)
         self._tail = chunk if len(chunk) >= TAIL else (self._tail + chunk)[-TAIL:]
         return self._redactor.feed(chunk)
 

@@ -1,11 +1,12 @@
 """Redact the secrets that an upstream was sent in its events and failures."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.framing.known_secrets import MASK_BYTES, Secrets, make_finder, redact_known
+from dragoman.framing.known_secrets import MASK_BYTES, SHORT_TEXT, Secrets, make_finder, redact_known
 from dragoman.framing.redaction import SHORTEST
 from dragoman.hub.events import (
     Closed,
@@ -45,12 +46,13 @@ class EventRedactor(RunStage):
     What may be the beginning of a secret is held back until it is known; its first three characters are not.
     """
 
-    __slots__ = ("_finder", "_held", "_suspects", "_tails", "secrets")
+    __slots__ = ("_find_start", "_finder", "_held", "_suspects", "_tails", "secrets")
 
     def __init__(self, secrets: Secrets) -> None:
         self.secrets = secrets
         self._finder = make_finder(secrets)
         self._suspects = self._finder.may_contain
+        self._find_start = self._finder.find_start  # the same of a short text, without a call in between
         self._tails: dict[int, str] = {}  # block -> the last characters that were passed on
         self._held: dict[int, str] = {}  # block -> what is held back behind them
 
@@ -64,10 +66,10 @@ class EventRedactor(RunStage):
             tail = self._tails.get(block)
             if tail:
                 text = tail + text
-            if not self._suspects(text):
+            if not (self._suspects(text) if len(text) > SHORT_TEXT else self._find_start(text)):
                 self._tails[block] = text[-TOLERATED:]
                 return run
-        return [clean for event in run for clean in self._delta(event)]
+        return list(chain.from_iterable(map(self._delta, run)))
 
     def _clean(self, event: Event) -> Sequence[Event]:
         match event:

@@ -109,7 +109,9 @@ class StreamWriter:
         await self.send(held)
 
     def write(self, data: bytes) -> bool:
-        return self._exchange.write(self._take_pending(data))
+        if self._last or self._observe is not None:
+            data = self._take_pending(data)
+        return self._exchange.write(data)
 
     async def wait_writable(self) -> None:
         await self._exchange.wait_writable()

@@ -119,12 +119,12 @@ class SecretFinder:
         self._starts = (*{form[:STARTS]: None for form in self._forms}, MARK)
         # Each alternative begins with a plain character, which lets the search skip most of a text.
         either = (*map(re.escape, self._starts), *(re.escape(end) + r"\Z" for end in _PARTIAL_ESCAPES))
-        self._any_start = re.compile("|".join(either)).search
+        self.find_start = re.compile("|".join(either)).search
 
     def may_contain(self, text: str) -> bool:
         """Return quickly whether a text may contain a secret, or more than three characters of one at its end."""
         if len(text) <= SHORT_TEXT:  # in longer texts, one search per word is faster
-            return self._any_start(text) is not None
+            return self.find_start(text) is not None
         for start in self._starts:
             if start in text:
                 return True

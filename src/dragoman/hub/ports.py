@@ -3,6 +3,7 @@
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from itertools import chain
 from typing import TypeVar
 
 from msgspec import Struct
@@ -40,7 +41,10 @@ class RunStage:
 
     def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
         """Return what feeding the deltas one by one would give; `run` itself if it passes unchanged."""
-        return [out for event in run for out in self.feed(event)]
+        return self.feed_each(run)
+
+    def feed_each(self, run: Sequence[Delta]) -> list[Event]:
+        return list(chain.from_iterable(map(self.feed, run)))
 
 
 Item = Event | list[Delta]  # an event, or a run

@@ -110,7 +110,7 @@ class CheckCalls(RunStage):
     def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
         if self._idle:
             return run
-        return [out for event in run for out in self.feed(event)]
+        return self.feed_each(run)
 
     def finish(self) -> Sequence[Event]:
         return ()

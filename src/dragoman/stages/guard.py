@@ -177,9 +177,9 @@ class Guard(RunStage):
         return self._step(event)
 
     def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
-        if run[0].block in self._writable and "" not in [event.text for event in run]:
+        if run[0].block in self._writable and (text if len(run) == 1 else "" not in [event.text for event in run]):
             return run
-        return [out for event in run for out in self.feed(event)]
+        return self.feed_each(run)
 
     def finish(self) -> Sequence[Event]:
         if self._phase in (Phase.OVER, Phase.SILENT):
@@ -301,7 +301,7 @@ class SerialiseBlocks(RunStage):
     def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
         if run[0].block == self._live:
             return run
-        return [out for event in run for out in self.feed(event)]
+        return self.feed_each(run)
 
     def finish(self) -> Sequence[Event]:
         return self._end_early()

@@ -164,7 +164,7 @@ class RestoreTools(RunStage):
     def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
         if self._pending_end is None and run[0].block not in self._unwrapping:
             return run
-        return [out for event in run for out in self.feed(event)]
+        return self.feed_each(run)
 
     def finish(self) -> Sequence[Event]:
         return ()

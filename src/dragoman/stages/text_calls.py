@@ -58,7 +58,7 @@ class TextCalls(RunStage):
 
     def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
         if run[0].block in self._native:
-            return [out for event in run for out in self.feed(event)]
+            return self.feed_each(run)
         return self._rewriter.feed_run(run, text)
 
     def finish(self) -> list[Event]:
