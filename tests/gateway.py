@@ -16,6 +16,7 @@ from dragoman.admin import NotFound
 from dragoman.admin.captures import find_capture
 from dragoman.app import App, Settings
 from dragoman.config import Secret, load
+from dragoman.config.load import Stamp
 from dragoman.flow.capture.format import Capture
 from dragoman.http.worker_group import GroupMember
 from dragoman.hub.outcome import Outcome
@@ -61,7 +62,7 @@ class Running:
             self.app = App(
                 config, keyring, self._environ, self._store, observers=[self.outcomes.append], member=self._member
             )
-            self.app.settings = Settings(read, lambda: file, None)
+            self.app.settings = Settings(read, lambda: Stamp(None), Stamp(None))
             await self.app.start()
 
         def run() -> None:

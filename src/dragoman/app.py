@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -20,7 +19,7 @@ from dragoman.accounts.lost_calls import LostCalls
 from dragoman.accounts.usage_writer import UsageWriter, remove_old_usage_forever
 from dragoman.admin.configuration import ConfigReader
 from dragoman.config import Config, ConfigError, Problem
-from dragoman.config.load import Stamp, stamp_file
+from dragoman.config.load import Stamp
 from dragoman.config.proxies import read_proxies
 from dragoman.config.secret import find_unreadable_secrets
 from dragoman.config.settings import Tools, find_console_state, is_loopback
@@ -71,13 +70,12 @@ def _do_nothing() -> None:
 
 
 class Settings(Struct, frozen=True):
-    """How to read the configuration again, where its file is, and the stamp of the file that the app was built from."""
+    """How to read the configuration again, and whether to: the stamp of now, and of what the app was built from."""
 
     read: ConfigReader
-    find: Callable[[], Path | None]
+    take_stamp: Callable[[], Stamp]
     stamp: Stamp
     adopted: Callable[[], None] = _do_nothing  # called after a changed configuration took effect
-    find_accounts: Callable[[], frozenset[Path]] = frozenset  # the files of accounts that need no section
 
 
 class Succession(Protocol):
@@ -348,7 +346,7 @@ async def run(app: App, settings: Settings, listen: Listening) -> None:
     SIGHUP reads the configuration again.
     """
     app.settings = settings
-    seen = stamp_file(settings.find)
+    seen = settings.take_stamp()
     if seen != settings.stamp:  # it was changed during the start
         app.reload()
     await app.start(listen.sock)
@@ -369,24 +367,23 @@ async def run(app: App, settings: Settings, listen: Listening) -> None:
     loop.add_signal_handler(signal.SIGINT, stop, 0.0)
     loop.add_signal_handler(signal.SIGHUP, app.reload)
     listen.ready(app)
-    spawn(_watch_file(app, settings, seen), name="configuration watch")
+    spawn(_watch_configuration(app, settings, seen), name="configuration watch")
     await stopping.wait()
     await app.stop(signals[0], listen)
 
 
-async def _watch_file(app: App, settings: Settings, seen: Stamp) -> None:
+async def _watch_configuration(app: App, settings: Settings, seen: Stamp) -> None:
     """Reload the configuration when its file changes, a file appears that takes precedence, or a user signs in."""
-    accounts = settings.find_accounts()
     while True:
         await asyncio.sleep(RELOAD_POLL_S)
-        now, signed_in = stamp_file(settings.find), settings.find_accounts()
-        if (now, signed_in) == (seen, accounts):
+        now = settings.take_stamp()
+        if now == seen:
             continue
-        if now is not None or now == seen:
+        if now.file is None and seen.file is not None:
+            log.warning("%s was removed; the running configuration stays in use", seen.file[0])
+        else:
             app.reload()
-        elif seen is not None:
-            log.warning("%s was removed; the running configuration stays in use", seen[0])
-        seen, accounts = now, signed_in
+        seen = now
 
 
 def _pricing(config: Config) -> Pricing:

@@ -5,6 +5,7 @@ import http.client
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -12,12 +13,13 @@ import msgspec
 
 from cli.shell import Served, Shell, wait_for
 from dragoman.accounts.keys import Keyring
+from dragoman.admin.configuration import ConfigSource
 from dragoman.app import App, Listening, Settings, run
-from dragoman.config import Secret, find_file, load
-from dragoman.config.load import stamp_file
+from dragoman.config import Config, Secret
 
 ECHO = '[providers.echo]\nkind = "echo"\n'
 PARROT = f'{ECHO}[[models]]\nname = "parrot"\nto = ["echo/echo"]\n'
+TOKENS = '{"accessToken": "aoaFAKE", "refreshToken": "aorFAKE", "expiresAt": "2099-01-01T00:00:00Z"}'
 ADOPTED = "the edited configuration is in effect"
 REQUESTS = 24  # of which two workers get some each
 
@@ -69,24 +71,37 @@ def test_an_edit_that_would_cost_a_provider_its_secret_is_not_taken_over_by_a_ne
 
 def test_an_edit_while_the_gateway_starts_is_in_force_before_it_listens(tmp_path: Path) -> None:
     file = tmp_path / "dragoman.toml"
-    read = partial(load, None, {}, tmp_path, tmp_path, {"server.port": 0})
-    find = partial(find_file, None, {}, tmp_path, tmp_path)
     file.write_text(ECHO)
-    stamp = stamp_file(find)
+    config = config_after_start(tmp_path, partial(file.write_text, PARROT))
+    assert [route.name for route in config.models] == ["parrot"]
+
+
+def test_an_account_that_signs_in_while_the_gateway_starts_is_a_provider_before_it_listens(tmp_path: Path) -> None:
+    file = tmp_path / ".local/share/dragoman/kiro.json"
+    file.parent.mkdir(parents=True)
+    config = config_after_start(tmp_path, partial(file.write_text, TOKENS))
+    assert "kiro" in config.providers
+
+
+def config_after_start(home: Path, change: Callable[[], object]) -> Config:
+    """Start a gateway whose configuration is changed right after it was read; return the one that it serves."""
+    source = ConfigSource(None, {}, home, home)
+    read = partial(source.read, {"server.port": 0})
+    stamp = source.take_stamp()
     config = read()
-    file.write_text(PARROT)  # a moment after it was read
-    seen: list[list[str]] = []
+    change()
+    seen: list[Config] = []
 
     def ready(app: App) -> None:
-        seen.append([route.name for route in app.gateway.runtime.config.models])
+        seen.append(app.gateway.runtime.config)
         os.kill(os.getpid(), signal.SIGTERM)
 
     async def scenario() -> None:
         app = App(config, Keyring(None, Secret("dgm_fake-key-for-tests-0123456789")), {})
-        await asyncio.wait_for(run(app, Settings(read, find, stamp), Listening(None, ready)), 60)
+        await asyncio.wait_for(run(app, Settings(read, source.take_stamp, stamp), Listening(None, ready)), 60)
 
     asyncio.run(scenario())
-    assert seen == [["parrot"]]
+    return seen[0]
 
 
 def test_an_edit_right_after_the_start_reaches_every_worker(shell: Shell) -> None:
@@ -101,7 +116,6 @@ def test_an_account_that_signs_in_while_the_gateway_runs_becomes_a_provider_of_e
     with shell.serve("--workers", "2", HTTPS_PROXY="http://127.0.0.1:9") as served:
         wait_for(lambda: len(children(served.pid)) == 2)
         assert "kiro/auto" not in models(served)
-        tokens = '{"accessToken": "aoaFAKE", "refreshToken": "aorFAKE", "expiresAt": "2099-01-01T00:00:00Z"}'
-        shell.write(".local/share/dragoman/kiro.json", tokens)
+        shell.write(".local/share/dragoman/kiro.json", TOKENS)
         wait_for(lambda: all("kiro/auto" in models(served) for _ in range(REQUESTS)))
         assert served.end() == 0

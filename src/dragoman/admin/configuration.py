@@ -21,6 +21,7 @@ from dragoman.config import (
     local_ports,
 )
 from dragoman.config.discovery import find_own_credentials
+from dragoman.config.load import Stamp, stamp_file
 from dragoman.config.providers import credential_field, list_credentials
 from dragoman.config.proxies import read_proxies
 from dragoman.config.settings import is_loopback
@@ -64,9 +65,9 @@ class ConfigSource(Struct, frozen=True):
         """Return the file that `read` reads."""
         return find_file(self.file, self.environ, self.directory, self.home)
 
-    def find_accounts(self) -> frozenset[Path]:
-        """Return the stored accounts that `read` makes providers of."""
-        return find_own_credentials(self.environ, self.home)
+    def take_stamp(self) -> Stamp:
+        """Return the stamp of what `read` reads by now."""
+        return Stamp(stamp_file(self.find_file), find_own_credentials(self.environ, self.home))
 
     def read(
         self,

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -20,7 +19,7 @@ from msgspec.structs import replace
 from dragoman.admin.configuration import ConfigReader, Target, base_url, suggest_model
 from dragoman.cli.settings import config_option, config_source
 from dragoman.config import Config, ConfigError
-from dragoman.config.load import Stamp, stamp_file
+from dragoman.config.load import Stamp
 
 if TYPE_CHECKING:
     from dragoman.app import Listening, Settings
@@ -42,10 +41,9 @@ class ServeOptions(Struct, frozen=True):
     """What to serve, how to read the configuration again, and where to listen."""
 
     config: Config
-    stamp: Stamp  # of the file that `config` was read from
+    stamp: Stamp  # of what `config` was read from
     reload: ConfigReader
-    find: Callable[[], Path | None]  # which file it is by now
-    find_accounts: Callable[[], frozenset[Path]]
+    take_stamp: Callable[[], Stamp]
     bound: "Bound"
     log: "BatchingHandler"
     format_request: "Callable[[Outcome], str]"  # the log line of a request
@@ -88,7 +86,7 @@ def command(
     )
     source = config_source(config_file)
     reload = partial(source.read, {"server.host": host, "server.port": port})
-    stamp = stamp_file(source.find_file)
+    stamp = source.take_stamp()
     config = reload()
     bound = bind(config.server)
     with bound.sock as sock:
@@ -99,9 +97,7 @@ def command(
         for warning in config.warnings:
             log.warning("%s", warning)
         format_request = format_json if log_json else format_text
-        options = ServeOptions(
-            config, stamp, reload, source.find_file, source.find_accounts, bound, handler, format_request
-        )
+        options = ServeOptions(config, stamp, reload, source.take_stamp, bound, handler, format_request)
         code = _serve(options, workers)
     sys.exit(code)
 
@@ -148,7 +144,7 @@ def _serve_in_one_process(options: ServeOptions, announce: Callable[[], None]) -
 
     sock = options.bound.sock
     listening = Listening(sock, lambda app: announce(), offer=lambda: Offer(sock, lambda: None))
-    settings = Settings(options.reload, options.find, options.stamp, find_accounts=options.find_accounts)
+    settings = Settings(options.reload, options.take_stamp, options.stamp)
     _run_loop(options, settings, listening)
 
 
@@ -197,7 +193,7 @@ class _Parent:
 
     def on_adopted(self) -> None:
         """Read what a worker has adopted, so that a worker that is started later begins with it."""
-        stamp = stamp_file(self.options.find)
+        stamp = self.options.take_stamp()
         try:
             self.options = replace(self.options, config=self.options.reload(), stamp=stamp)
         except ConfigError as error:
@@ -229,7 +225,7 @@ def _run_worker(options: ServeOptions, links: "Links") -> None:
 
     listening = Listening(options.bound.sock, ready, released=partial(os.close, links.accepting))
     adopted = partial(notify_parent, ADOPTED)
-    settings = Settings(options.reload, options.find, options.stamp, adopted, options.find_accounts)
+    settings = Settings(options.reload, options.take_stamp, options.stamp, adopted)
     _run_loop(options, settings, listening)
 
 

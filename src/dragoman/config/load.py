@@ -281,17 +281,24 @@ def _check_targets(tree: Tree, key: Key, targets: tuple[str, ...], providers: di
 
 
 # Path, time of the last change, size and inode; None where there is no file.
-Stamp = tuple[Path, int, int, int] | None
+FileStamp = tuple[Path, int, int, int] | None
 
 
-def stamp_file(find: Callable[[], Path | None]) -> Stamp:
-    """Return the stamp of the file that `find` finds. Take it before reading: a later edit then changes it."""
+def stamp_file(find: Callable[[], Path | None]) -> FileStamp:
+    """Return the stamp of the file that `find` finds."""
     try:
         path = find()
         status = None if path is None else path.stat()
     except (ConfigError, OSError):
         return None
     return None if path is None or status is None else (path, status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+class Stamp(Struct, frozen=True):
+    """What a configuration was read from. Take it before reading: a later edit or sign-in then changes it."""
+
+    file: FileStamp
+    accounts: frozenset[Path] = frozenset()  # the files of accounts that need no section
 
 
 def read_tools(tree: Tree, home: Path) -> Tools:
