@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.run-ready
 DEV_STAMP := $(VENV)/.dev-ready
 
-.PHONY: run test test-conformance test-console test-container test-monitoring chromium check-console test-clients test-model check bench survive resume crash profile matrix tour clients-page prices vocabulary lock clean
+.PHONY: run test test-failed test-conformance test-console test-container test-monitoring chromium check-console test-clients test-model check bench survive resume crash profile matrix tour clients-page prices vocabulary lock clean
 
 run: $(RUN_STAMP)
 	@$(BIN)/dragoman serve $(if $(PORT),--port $(PORT))
@@ -17,6 +17,10 @@ PROCESSES ?= 3
 test: $(DEV_STAMP) chromium
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 	@echo "NOT RUN: the container image and Prometheus. Run: make test-container test-monitoring" >&2
+
+# Runs the tests that failed last, one after another, up to the first that fails again.
+test-failed: $(DEV_STAMP)
+	@$(BIN)/python -m pytest --last-failed --last-failed-no-failures none --exitfirst --verbose --no-header -rA
 
 # $(call install,PROGRAMS,PACKAGES): Debian's packages, unless the programs are there. Fails if that is not possible.
 define install
