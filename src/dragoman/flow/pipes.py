@@ -101,8 +101,8 @@ class TranslationPipe:
     """
 
     __slots__ = (
-        *("_client", "_encode", "_estimate", "_feeds", "_own", "_redactor", "_run_feeds", "_source", "_stages"),
-        *("failure", "last_write", "watch"),
+        *("_block", "_block_feeds", "_client", "_encode", "_estimate", "_feeds", "_own", "_redactor", "_run_feeds"),
+        *("_source", "_stages", "failure", "last_write", "watch"),
     )
 
     def __init__(
@@ -120,6 +120,8 @@ class TranslationPipe:
         self._stages = (*self._own, *client.stages)
         self._feeds = [stage.feed for stage in self._stages]
         self._run_feeds: list[FeedRun] = []  # made when they are first used: a short reply has no runs
+        self._block: int | None = None  # whose deltas `_block_feeds` take, until another event comes
+        self._block_feeds: list[tuple[int, FeedRun]] = []  # with the numbers of the stages that follow
         self._encode = client.encode
         self._estimate = self.find_stage(EstimateUsage)
         self.failure: Failure | None = None
@@ -223,14 +225,27 @@ class TranslationPipe:
     def _process_run(self, run: Sequence[Delta], text: str) -> Sequence[bytes]:
         """Put a run of deltas through the stages, which seldom change it."""
         self.watch.observe_run(run, text)
-        for number, feed_run in enumerate(self._run_feeds or self._make_run_feeds()):
+        if run[0].block != self._block:
+            self._choose_stages(run[0].block)
+        for following, feed_run in self._block_feeds:
             given = feed_run(run, text)
             if given is not run:
-                return (self._encode_from(given, number + 1),)
+                return (self._encode_from(given, following),)
         return self._encode(run[0]) if len(run) == 1 else list(chain.from_iterable(map(self._encode, run)))
+
+    def _choose_stages(self, block: int) -> None:
+        """Note the stages that must see the deltas of this block."""
+        self._block = block
+        feeds = enumerate(zip(self._stages, self._run_feeds or self._make_run_feeds(), strict=True), 1)
+        self._block_feeds = [
+            (following, feed_run)
+            for following, (stage, feed_run) in feeds
+            if not (isinstance(stage, RunStage) and stage.passes(block))
+        ]
 
     def _process_event(self, event: Event) -> bytes:
         """Put one event through the stages, most of which return just one."""
+        self._block = None
         for number, feed in enumerate(self._feeds):
             if type(event) is Failed and number == len(self._own):
                 return self._encode_from((event,), number)
@@ -242,6 +257,7 @@ class TranslationPipe:
 
     def _encode_from(self, events: Sequence[Event], first: int) -> bytes:
         """Put events through the stages from the one with this number on."""
+        self._block = None
         own = len(self._own)
         if len(events) >= MANY_EVENTS:
             events = flatten_runs(self._feed_items(split_runs(events), first, own))

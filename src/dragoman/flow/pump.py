@@ -28,6 +28,7 @@ class Pump:
             "_pipe",
             "_prepared",
             "_wait",
+            "_write",
             "_writer",
         ),
         *("failure", "is_over"),
@@ -46,6 +47,7 @@ class Pump:
         self._prepared = prepared
         self._pipe = pipe
         self._writer = writer
+        self._write = writer.write
         self._wait = wait
         self._clock = clock
         self._is_translation = isinstance(pipe, TranslationPipe)
@@ -72,14 +74,14 @@ class Pump:
             wait.deadline = min(wait.deadline, now + LINGER_S)  # what follows the terminal event passes too
         elif watch.has_content or is_answering(self._prepared, pipe):
             wait.deadline = now + self._idle_s
-            return self._lull_s if not out or self._writer.write(out) else None
+            return self._lull_s if not out or self._write(out) else None
         elif now >= wait.deadline:  # bytes without end, and none of them a token
             self._writer.keep_for_end(out)
             self._stop(wait.failure())
             return None
         else:
             wait.extend(now, has_token=False)
-        if out and not self._writer.write(out):
+        if out and not self._write(out):
             return None
         return self.choose_timeout()
 

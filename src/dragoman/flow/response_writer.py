@@ -108,10 +108,13 @@ class StreamWriter:
             self._observe = partial(state.observe, whole=False)
         await self.send(held)
 
-    def write(self, data: bytes) -> bool:
-        if self._last or self._observe is not None:
-            data = self._take_pending(data)
-        return self._exchange.write(data)
+    @property
+    def write(self) -> Callable[[bytes], bool]:
+        """What writes the next bytes; after False, call `wait_writable` before the next write."""
+        return self._exchange.write if self._observe is None and not self._last else self._write_pending
+
+    def _write_pending(self, data: bytes) -> bool:
+        return self._exchange.write(self._take_pending(data))
 
     async def wait_writable(self) -> None:
         await self._exchange.wait_writable()

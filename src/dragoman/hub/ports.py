@@ -39,9 +39,13 @@ class RunStage:
     def feed(self, event: Event) -> Sequence[Event]:
         return (event,)
 
+    def passes(self, block: int) -> bool:
+        """Whether deltas of this block pass unchanged and change nothing here, until another event comes."""
+        return False
+
     def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
         """Return what feeding the deltas one by one would give; `run` itself if it passes unchanged."""
-        return self.feed_each(run)
+        return run if self.passes(run[0].block) else self.feed_each(run)
 
     def feed_each(self, run: Sequence[Delta]) -> list[Event]:
         return list(chain.from_iterable(map(self.feed, run)))

@@ -239,8 +239,11 @@ class Exchange:
         if self._bodiless or not data:
             data = b""
         elif self._chunked:
-            data = chunk(data)
-        return self._put(data) and not self._wire.blocked
+            data = b"%x\r\n%b\r\n" % (len(data), data)  # as `chunk` does, without a call for each read of a stream
+        if self._held:
+            return self._put(data) and not self._wire.blocked
+        self.started = True
+        return self._wire.write(data) and not self._wire.blocked
 
     @property
     def is_blocked(self) -> bool:

@@ -61,6 +61,7 @@ class ReplyMonitor:
         "_started",
         "_usage",
         "_usage_is_final",
+        "ended",
         "has_content",
     )
 
@@ -72,6 +73,7 @@ class ReplyMonitor:
         self._usage_is_final = False
         self._first_token: float | None = None
         self._end: Ended | Failed | None = None
+        self.ended = False  # with or without a failure
         self._deltas = 0
         self._bytes = 0
         self._blocks: list[str] = []
@@ -91,8 +93,9 @@ class ReplyMonitor:
         elif type(event) is UsageReported:
             self._usage = event.usage
             self._usage_is_final = True
-        elif self._end is None and (type(event) is Ended or type(event) is Failed):
+        elif not self.ended and (type(event) is Ended or type(event) is Failed):
             self._end = event
+            self.ended = True
             self.has_content |= type(event) is Ended
 
     def observe_run(self, run: Sequence[Delta], text: str) -> None:
@@ -107,6 +110,7 @@ class ReplyMonitor:
         """Note a failure that the client was sent, even if the upstream's reply ended well."""
         if not isinstance(self._end, Failed):
             self._end = Failed(failure)
+            self.ended = True
 
     @property
     def blocks(self) -> int:
@@ -131,11 +135,6 @@ class ReplyMonitor:
     def final_usage(self) -> Usage | None:
         """The usage that was reported after the reply; None if there was none."""
         return self._usage if self._usage_is_final else None
-
-    @property
-    def ended(self) -> bool:
-        """Whether the reply has ended, with or without a failure."""
-        return self._end is not None
 
     @property
     def started(self) -> Started | None:

@@ -13,37 +13,43 @@ from dragoman.hub.usage import Source, Usage
 
 KEPT_CHARACTERS = 32 * 1024
 MOST_PIECES = 256
+LONG_PIECE = 128  # characters
 
 
 class _Sample:
     """The beginning of a text and its total length, to count the tokens of any text in bounded memory."""
 
-    __slots__ = ("_kept", "_pieces", "_size")
+    __slots__ = ("_kept", "_size", "pieces")
 
     def __init__(self) -> None:
-        self._pieces: list[str] = []
-        self._kept = 0
+        self.pieces: list[str] = []  # at the end of the text; whoever adds many or long ones calls `compact`
+        self._kept = ""
         self._size = 0
 
     def add(self, text: str) -> None:
-        size = len(text)
-        self._size += size
-        if self._kept < KEPT_CHARACTERS:
-            self._pieces.append(text)
-            self._kept += size
-            if len(self._pieces) > MOST_PIECES:  # many short strings need far more memory than one long string
-                self._pieces = ["".join(self._pieces)]
+        self.pieces.append(text)
+        if len(self.pieces) > MOST_PIECES or len(text) > LONG_PIECE:
+            self.compact()
+
+    def compact(self) -> None:
+        """Keep the beginning as one string: many short ones need far more memory."""
+        text = "".join(self.pieces)
+        self.pieces.clear()
+        self._size += len(text)
+        if len(self._kept) < KEPT_CHARACTERS:
+            self._kept += text
 
     def clear(self) -> None:
-        self._pieces.clear()
-        self._kept = self._size = 0
+        self.pieces.clear()
+        self._kept, self._size = "", 0
 
     def count(self, count: Callable[[str], int]) -> int:
         """Return the number of tokens of the whole text, extrapolated from its beginning."""
+        self.compact()
         if not self._size:
             return 0
-        tokens = count("".join(self._pieces))
-        return tokens if self._kept == self._size else round(tokens * self._size / self._kept)
+        tokens = count(self._kept)
+        return tokens if len(self._kept) == self._size else round(tokens * self._size / len(self._kept))
 
 
 class EstimateUsage(RunStage):
@@ -91,7 +97,10 @@ class EstimateUsage(RunStage):
 
     def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
         if not self._reported:
-            (self._thoughts if run[0].block in self._thinking else self._text).add(text)
+            sample = self._thoughts if run[0].block in self._thinking else self._text
+            sample.pieces.append(text)  # as `add` does, without a call for each read of a stream
+            if len(sample.pieces) > MOST_PIECES or len(text) > LONG_PIECE:
+                sample.compact()
         return run
 
     def finish(self) -> Sequence[Event]:

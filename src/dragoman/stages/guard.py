@@ -298,10 +298,8 @@ class SerialiseBlocks(RunStage):
             case _:
                 return (event,)
 
-    def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
-        if run[0].block == self._live:
-            return run
-        return self.feed_each(run)
+    def passes(self, block: int) -> bool:
+        return block == self._live
 
     def finish(self) -> Sequence[Event]:
         return self._end_early()

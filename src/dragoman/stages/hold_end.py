@@ -168,8 +168,8 @@ class HoldContinuation(RunStage):
             return ()
         return (event,)
 
-    def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
-        return run
+    def passes(self, block: int) -> bool:
+        return True
 
     def finish(self) -> Sequence[Event]:
         return ()

@@ -161,10 +161,8 @@ class RestoreTools(RunStage):
             return self._close(event, self._unwrapping.pop(event.block))
         return (event,)
 
-    def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
-        if self._pending_end is None and run[0].block not in self._unwrapping:
-            return run
-        return self.feed_each(run)
+    def passes(self, block: int) -> bool:
+        return self._pending_end is None and block not in self._unwrapping
 
     def finish(self) -> Sequence[Event]:
         return ()

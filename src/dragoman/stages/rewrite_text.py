@@ -101,23 +101,22 @@ class TextRewriter:
                 return (event,)
 
     def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
-        """Feed deltas of one block; return `run` itself if it passes unchanged."""
-        if self._passes(run, text):
-            return run
+        """Feed deltas of one block that `try_pass` does not pass; often only the first one is changed."""
         first, rest = run[0], run[1:]
         events = list(self.feed(first))
         if not rest:
             return events
-        if self._passes(rest, text[len(first.text) :]):
+        if self.try_pass(rest, text[len(first.text) :]):
             return [*events, *rest]
         return events + [out for event in rest for out in self.feed(event)]
 
-    def _passes(self, run: Sequence[Delta], text: str) -> bool:
+    def try_pass(self, run: Sequence[Delta], text: str) -> bool:
+        """Pass deltas of one block if they stay unchanged; otherwise change nothing."""
         block = run[0].block
         state = self._runs.get(block)
         if state is None:
             return self._numbers.get(block, block) == block
-        if state.block != block or state.what is not _TEXT or not all(map(_get_text, run)):
+        if state.block != block or state.what is not _TEXT or not (text if len(run) == 1 else all(map(_get_text, run))):
             return False
         if not state.splitter.try_pass(text):
             return False

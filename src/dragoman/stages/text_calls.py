@@ -59,7 +59,7 @@ class TextCalls(RunStage):
     def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
         if run[0].block in self._native:
             return self.feed_each(run)
-        return self._rewriter.feed_run(run, text)
+        return run if self._rewriter.try_pass(run, text) else self._rewriter.feed_run(run, text)
 
     def finish(self) -> list[Event]:
         held = [event for events in self._held.values() for event in events]

@@ -45,7 +45,7 @@ class ThinkingTags(RunStage):
     def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
         if run[0].block in self._native:
             return ()
-        return self._rewriter.feed_run(run, text)
+        return run if self._rewriter.try_pass(run, text) else self._rewriter.feed_run(run, text)
 
     def finish(self) -> Sequence[Event]:
         return self._rewriter.finish()

@@ -171,7 +171,7 @@ class Decoder:
             if choice.index:
                 self._ledger.note_dropped(f"/choices/{choice.index}", "only the first choice is translated")
                 continue
-            if not self._is_same_reply(chunk, finished):
+            if self._blocks and not finished and not self._is_same_reply(chunk):
                 return self._fail(Failure(Kind.CORRUPT, "the upstream changed the id or model within its stream"))
             if not self._blocks:
                 self._start_reply(chunk, events)
@@ -185,10 +185,8 @@ class Decoder:
                 events += self._end()
         return events
 
-    def _is_same_reply(self, chunk: Chunk, finished: bool) -> bool:
+    def _is_same_reply(self, chunk: Chunk) -> bool:
         """Return whether a chunk belongs to this reply: after the first content, id and model must not change."""
-        if not self._blocks or finished:
-            return True
         same_id = not chunk.id or not self._id or chunk.id == self._id
         same_model = not chunk.model or chunk.model == self._model
         return same_id and (same_model or may_be_same_model(chunk.model or "", self._model))
