@@ -167,11 +167,7 @@ class TranslationPipe:
             run, text, redactor = [delta], delta.text, self._redactor
             clean = run if redactor is None else redactor.feed_run(run, text)
             return b"".join(self._process_run(run, text) if clean is run else self._process_each(clean))
-        return self._process(events)
-
-    def push(self, events: Sequence[Event]) -> bytes:
-        """Feed events that were not decoded from a chunk."""
-        return self._process(events)
+        return self.push(events)
 
     def push_document(self, events: Sequence[Event], *, are_clean: bool) -> bytes:
         """Feed all events of a document, stage by stage; `are_clean`: no secret stands in what they were read from."""
@@ -197,7 +193,7 @@ class TranslationPipe:
             events += stage.finish()
         return self._encode_from(events, len(self._own)) if events else b""
 
-    def _process(self, events: Sequence[Event]) -> bytes:
+    def push(self, events: Sequence[Event]) -> bytes:
         """Put events through redaction, the watch and all stages; nearly all of them are runs of deltas."""
         redactor = self._redactor
         pieces: list[bytes] = []
@@ -236,11 +232,10 @@ class TranslationPipe:
     def _choose_stages(self, block: int) -> None:
         """Note the stages that must see the deltas of this block."""
         self._block = block
-        feeds = enumerate(zip(self._stages, self._run_feeds or self._make_run_feeds(), strict=True), 1)
         self._block_feeds = [
-            (following, feed_run)
-            for following, (stage, feed_run) in feeds
-            if not (isinstance(stage, RunStage) and stage.passes(block))
+            (number + 1, feed_run)
+            for number, feed_run in enumerate(self._run_feeds or self._make_run_feeds())
+            if not (isinstance(stage := self._stages[number], RunStage) and stage.passes(block))
         ]
 
     def _process_event(self, event: Event) -> bytes:
@@ -314,10 +309,6 @@ def _feed_each(feed: Feed, run: Sequence[Delta], text: str) -> Sequence[Event]:
     return run if len(given) == len(run) and all(map(is_, given, run)) else given
 
 
-def _contains_any(data: bytes, markers: Sequence[bytes]) -> bool:
-    return any(marker in data for marker in markers)
-
-
 class PassthroughPipe:
     """The same protocol's bytes, unaltered; if they end without their terminal event, its error event is appended."""
 
@@ -361,7 +352,8 @@ class PassthroughPipe:
     def feed(self, chunk: bytes) -> bytes:
         self._observe(chunk)
         if self._unwatched and not self._ended_unseen:
-            self._ended_unseen = _contains_any(self._tail[-TAIL:] + chunk, self._client.end_markers)
+            recent = self._tail[-TAIL:] + chunk
+            self._ended_unseen = any(marker in recent for marker in self._client.end_markers)
         self._tail = chunk if len(chunk) >= TAIL else (self._tail + chunk)[-TAIL:]
         return self._redactor.feed(chunk)
 

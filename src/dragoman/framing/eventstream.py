@@ -90,7 +90,8 @@ class EventStreamFramer:
             actual = crc32(data[at : at + 8])
             if actual != checksum:
                 raise _Malformed("the checksum of a frame's prelude is wrong")
-            self._check_lengths(total, headers_length)
+            if not SMALLEST + headers_length <= total <= self._max_message_bytes or headers_length > MAX_HEADERS_BYTES:
+                raise _Malformed(self._explain_lengths(total, headers_length))
             if end - at < total:
                 self._needed = total
                 break
@@ -103,13 +104,13 @@ class EventStreamFramer:
             at += total
         return at
 
-    def _check_lengths(self, total: int, headers_length: int) -> None:
+    def _explain_lengths(self, total: int, headers_length: int) -> str:
+        """Return what is wrong with the lengths of a frame."""
         if total > self._max_message_bytes:
-            raise _Malformed(f"a frame is larger than {self._max_message_bytes} bytes")
-        if total < SMALLEST or headers_length > total - SMALLEST:
-            raise _Malformed("the lengths of a frame contradict each other")
-        if headers_length > MAX_HEADERS_BYTES:
-            raise _Malformed(f"the headers of a frame are larger than {MAX_HEADERS_BYTES} bytes")
+            return f"a frame is larger than {self._max_message_bytes} bytes"
+        if total < SMALLEST + headers_length:
+            return "the lengths of a frame contradict each other"
+        return f"the headers of a frame are larger than {MAX_HEADERS_BYTES} bytes"
 
 
 class _Malformed(Exception):

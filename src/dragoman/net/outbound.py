@@ -135,7 +135,9 @@ class UpstreamConnection(asyncio.Protocol):
         """Return a future that is done when something has arrived, or fails with UpstreamTimeout."""
         self._waiter = waiter = self._loop.create_future()
         self._sink = None  # of a cancelled `stream_to`
-        self._expect(timeout_s)
+        self._deadline = deadline = self._loop.time() + timeout_s
+        if deadline < self._timer_at:
+            self._set_timer(deadline)
         return waiter
 
     def stream_to(self, sink: BodySink, timeout_s: float) -> asyncio.Future[bool]:
@@ -322,7 +324,9 @@ class UpstreamConnection(asyncio.Protocol):
         if next_timeout_s is None:
             self._wake(is_paused=True)
             return True
-        self._expect(next_timeout_s)
+        self._deadline = deadline = self._loop.time() + next_timeout_s
+        if deadline < self._timer_at:
+            self._set_timer(deadline)
         return self.phase is BODY
 
     def _wake(self, *, is_paused: bool = False) -> None:
@@ -332,11 +336,6 @@ class UpstreamConnection(asyncio.Protocol):
             self._waiter = None
             if not waiter.done():
                 waiter.set_result(is_paused)
-
-    def _expect(self, timeout_s: float) -> None:
-        self._deadline = deadline = self._loop.time() + timeout_s
-        if deadline < self._timer_at:
-            self._set_timer(deadline)
 
     def _set_timer(self, when: float) -> None:
         if self._timer is not None:

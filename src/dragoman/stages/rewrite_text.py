@@ -232,7 +232,8 @@ class CodeMarks:
 
     def advance(self, text: str) -> None:
         if not self._run and not _MARK.search(text):
-            self._add_words(text)
+            if not self._line_has_text or self._closing:
+                self._add_words(text)
             return
         for token in _TOKEN.findall(text):
             if token[0] in "`~":

@@ -265,7 +265,8 @@ class Decoder:
             content = ""
         if content or logprobs is not None:
             text = content or ""
-            events.append(Delta(self._open_block(_TEXT, events), text, logprobs))
+            block = self._block if self._open_kind is _TEXT else self._open_block(_TEXT, events)
+            events.append(Delta(block, text, logprobs))
             self._chars += len(text)
 
     def _read_content_part(self, part: ContentPart, events: list[Event]) -> None:

@@ -342,7 +342,10 @@ class Decoder:
 
 
 def _decode_event(decoder: msgspec.json.Decoder[_Event], payload: bytes) -> _Event:
-    event = read_json(decoder, payload)
+    try:
+        event = decoder.decode(payload)  # succeeds nearly always
+    except msgspec.DecodeError:
+        event = read_json(decoder, payload)
     return event.wrapped or event
 
 
