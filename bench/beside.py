@@ -1,17 +1,19 @@
 """Compare dragoman of another commit with that of the present tree, both measured in the same run."""
 
+import math
 from collections.abc import Iterator
 from statistics import median
 
 from msgspec import Struct
 
 from bench.cases import CASES, CROWD_CASES, STORED_CASES, UPSTREAMS, Case
-from bench.gateways import BESIDE, dragoman_of
+from bench.gateways import BESIDE, PAIRED, dragoman_of
 from bench.results import NONE, Results, format_number
 from bench.rig import NotStarted, Rig
 from bench.tools import say
 
 NAMES = (BESIDE, "dragoman")
+IN_TURNS = (BESIDE, PAIRED)
 MOST_CPU = 1.05  # times that of the other commit
 MOST_ELSE = 1.0
 
@@ -37,31 +39,30 @@ class Comparison(Struct, frozen=True):
 
     before: float
     now: float
-    rounds: list[float]  # the ratio within each round
+    pairs: list[float]  # the ratio of each two readings that were taken one after the other
     most: float
 
     @property
     def ratio(self) -> float:
-        return self.now / self.before
+        return median(self.pairs) if self.pairs else self.now / self.before
 
     @property
-    def lowest(self) -> float:
-        return min(self.rounds, default=self.ratio)
-
-    @property
-    def highest(self) -> float:
-        return max(self.rounds, default=self.ratio)
+    def interval(self) -> tuple[float, float]:
+        """Where the ratio lies with a probability of 95 %, or the lowest and the highest of a few pairs."""
+        ordered, count = sorted(self.pairs) or [self.ratio], len(self.pairs)
+        outside = max(0, int(count / 2 - 0.98 * math.sqrt(count)) - 1)
+        return ordered[outside], ordered[-1 - outside]
 
     @property
     def verdict(self) -> str:
         if self.ratio <= self.most:
             return ""
-        return "WORSE" if self.lowest > self.most else "worse, not in every round"
+        return "WORSE" if self.interval[0] > self.most else "perhaps worse"
 
     def format(self, digits: int | None = None) -> list[str]:
         figures = (self.before, self.now)
         shown = [format_number(figure) if digits is None else f"{figure:.{digits}f}" for figure in figures]
-        scatter = f"{self.lowest:.2f}–{self.highest:.2f}" if self.rounds else NONE
+        scatter = "–".join(f"{end:.2f}" for end in self.interval) if self.pairs else NONE
         return [*shown, f"{self.ratio:.3f}", scatter, self.verdict]
 
 
@@ -69,11 +70,11 @@ def compare_cpu(results: Results) -> Iterator[tuple[Case, int, Comparison]]:
     """Compare µs of CPU per request, for each case and number of connections that both were measured with."""
     for case in (*CASES, *STORED_CASES, *CROWD_CASES):
         for connections in results.connections:
-            before, now = (results.find_cell(name, case.name, connections) for name in NAMES)
+            before, now = (results.find_cell(name, case.name, connections) for name in IN_TURNS)
             if before.cpu_us and now.cpu_us:
-                rounds = list(zip(before.readings, now.readings, strict=False))
-                calm = [(old, new) for old, new in rounds if old.calm and new.calm]
-                ratios = [new.cpu_us / old.cpu_us for old, new in calm or rounds if old.cpu_us]
+                pairs = list(zip(before.readings, now.readings, strict=False))
+                calm = [(old, new) for old, new in pairs if old.calm and new.calm]
+                ratios = [new.cpu_us / old.cpu_us for old, new in calm or pairs if old.cpu_us]
                 yield case, connections, Comparison(before.cpu_us, now.cpu_us, ratios, MOST_CPU)
 
 
@@ -111,7 +112,7 @@ def footprint_table(results: Results) -> list[list[str]]:
 
 
 def _columns(results: Results, unit: str = "") -> list[str]:
-    return [f"{results.machine.beside}{unit}", f"here{unit}", "ratio", "ratio of each round"]
+    return [f"{results.machine.beside}{unit}", f"here{unit}", "ratio", "95 % interval"]
 
 
 def list_left_out(results: Results) -> list[str]:

@@ -19,7 +19,7 @@ COLOURS = {"nginx": "#8a9199", "dragoman": "#1f6feb", "litellm": "#d1742f"}
 WORSE = "#cf222e"
 LEFT_BESIDE = 260
 SPAN = 30  # percent to either side
-LEGEND_BESIDE = "Line: lowest to highest of the rounds. Red: more than 5 % more CPU."
+LEGEND_BESIDE = "Line: 95 % interval. Red: more than 5 % more CPU."
 NAMES = {"nginx": "nginx, copying bytes", "dragoman": "dragoman", "litellm": "LiteLLM proxy"}
 
 
@@ -43,7 +43,7 @@ def draw(results: Results) -> str:
 
 
 def draw_beside(results: Results) -> str:
-    """Draw a bar for each case that both commits serve, from 1.0 to the ratio, with a line over that of each round."""
+    """Draw a bar for each case that both commits serve, from 1.0 to the ratio, with a line over its 95 % interval."""
     rows = [(f"{case.title}, {connections}", found) for case, connections, found in compare_cpu(results)]
     y = TOP
     marks = []
@@ -65,7 +65,7 @@ def draw_beside(results: Results) -> str:
 def _ratio_bar(found: Comparison, y: float) -> str:
     end, start = _x_of_ratio(found.ratio), _x_of_ratio(1.0)
     colour = WORSE if found.ratio > MOST_CPU else COLOURS["dragoman"]
-    low, high, middle = _x_of_ratio(found.lowest), _x_of_ratio(found.highest), y + BAR / 2
+    (low, high), middle = map(_x_of_ratio, found.interval), y + BAR / 2
     return (
         f'<rect x="{min(start, end):.1f}" y="{y}" width="{abs(end - start):.1f}" height="{BAR}" fill="{colour}"/>'
         f'<line x1="{low:.1f}" y1="{middle}" x2="{high:.1f}" y2="{middle}" stroke="#24292f"/>'

@@ -14,6 +14,7 @@ KEY = "sk-fake-client-key-for-the-benchmark-only"
 UPSTREAM_KEY = "sk-fake-upstream"
 OTHER_PYTHON = "other-python"  # dragoman on the interpreter of --python
 BESIDE = "beside"  # dragoman of the commit of --beside
+PAIRED = "paired"  # the present tree, in turns with that commit
 PARTLY = ("bench.partly",)  # dragoman with some of its observers
 
 

@@ -2,11 +2,14 @@
 
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import uvloop
 
 from bench.cases import CROWD_SPREAD_S, Case
+from bench.gateways import BESIDE, PAIRED
 from bench.load import Outcome, run_counted, run_wrk
 from bench.results import Cell, Memory, Reading, Results
 from bench.rig import DIRECT, Rig, Running, ask_once
@@ -20,6 +23,9 @@ PATIENCE = 2  # readings, until one is calm
 MANY = 10_000
 PACED_STREAMS = {1: 8}  # for other numbers of connections, this many waves:
 PACED_WAVES = 4
+PAIRS = 24  # short loads of each of two trees, in turns, over all rounds
+SLICE_REQUESTS = {"whole": 600, "burst": 250}  # of one short load; of paced streams one wave
+SETTLE_S = 0.25  # until usage is written, which is part of a request's cost
 CROWD_WAVES = 1
 RESPONSE_ID = re.compile(rb'"id": ?"(resp_[^"]+)"')
 
@@ -34,6 +40,11 @@ class Plan:
     seconds: int
     with_wrk: bool
 
+    @property
+    def in_turns(self) -> int:
+        """The number of connections with which two trees are compared: the most, but not a crowd."""
+        return max((number for case, number in self.loads if case.mode != "slow"), default=0)
+
 
 class WrongAnswer(Exception):
     """A gateway does not do what is to be measured."""
@@ -42,11 +53,14 @@ class WrongAnswer(Exception):
 def measure(rig: Rig, plan: Plan, results: Results) -> None:
     for name in plan.gateways:
         results.memory[name] = _serve_many(rig.running[name], MANY // 50 if rig.gateways[name].heavy else MANY)
+    alone = [name for name in plan.gateways if name != BESIDE]
     for turn in range(plan.rounds):
         for case, connections in plan.loads:
             # Every second round in reverse: the place in the order favours none.
-            for name in (DIRECT, *(reversed(plan.gateways) if turn % 2 else plan.gateways)):
+            for name in (DIRECT, *(reversed(alone) if turn % 2 else alone)):
                 _visit(rig, plan, results.cell(name, _case_for(name, case).name, connections), (turn, case))
+            if BESIDE in plan.gateways and connections == plan.in_turns and rig.gateways[BESIDE].takes(case):
+                _take_turns(rig, plan, results, case, connections)
     for name, memory in results.memory.items():
         end = rig.running[name].child.rss_mb()
         results.memory[name] = Memory(memory.started, memory.after_many, memory.many, end)
@@ -78,6 +92,23 @@ def _visit(rig: Rig, plan: Plan, cell: Cell, now: tuple[int, Case]) -> None:
         _show(cell, reading, f"[{turn + 1}/{plan.rounds}]")
 
 
+def _take_turns(rig: Rig, plan: Plan, results: Results, case: Case, connections: int) -> None:
+    """Load both trees in turns, shortly: what disturbs the machine then disturbs both."""
+    names = {BESIDE: BESIDE, "dragoman": PAIRED}
+    cells = {name: results.cell(shown, case.name, connections) for name, shown in names.items()}
+    trials = [Trial(rig, plan, rig.running[name], case, connections) for name in names]
+    try:
+        for trial in trials:
+            trial.probe()
+        for pair in range(max(1, PAIRS // plan.rounds)):
+            for trial in reversed(trials) if pair % 2 else trials:
+                cells[trial.running.name].readings.append(trial.short_reading())
+    except Exception as problem:
+        cells[BESIDE].problem = str(problem)[:300]
+    shown = " and ".join(f"{name} {cell.cpu_us or 0:,.1f}" for name, cell in cells.items())
+    say(f"  in turns {case.name:24} c={connections:<4} {shown} µs/request  {cells[BESIDE].problem or ''}")
+
+
 def _show(cell: Cell, reading: Reading, turn: str) -> None:
     outcome = reading.outcome
     cost = f"{reading.cpu_us:>10,.1f} µs/request" if cell.gateway != DIRECT else " " * 21
@@ -106,15 +137,18 @@ class Trial:
 
     def calm_reading(self) -> Reading:
         """Reads again where other processes took much of the gateway's core; the calmest reading counts."""
-        cost_s = self._probe()
+        cost_s = self.probe()
         found: list[Reading] = []
         for _ in range(1 if self.heavy or self.running.name == DIRECT else PATIENCE):
-            found.append(self._read(cost_s))
+            found.append(self._read(partial(self._load, cost_s)))
             if found[-1].calm:
                 break
         return min(found, key=lambda reading: reading.others)
 
-    def _probe(self) -> float:
+    def short_reading(self) -> Reading:
+        return self._read(self._load_shortly)
+
+    def probe(self) -> float:
         """Sees that the answer is right, warms up, and says what one request costs at first."""
         shot = self.running.shot(self.case)
         probes = 1 if self.case.mode == "slow" else PROBES
@@ -136,10 +170,10 @@ class Trial:
         if status != 200:
             raise WrongAnswer(f"GET {path}: status {status}: {body[-200:].decode(errors='replace')}")
 
-    def _read(self, cost_s: float) -> Reading:
+    def _read(self, load: Callable[[], tuple[str, Outcome]]) -> Reading:
         child = self.running.child
         before, busy, began = child.cpu_s(), busy_s(GATEWAY_CORES), time.perf_counter()
-        generator, outcome = self._load(cost_s)
+        generator, outcome = load()
         spent = child.cpu_s() - before
         if not outcome.requests:
             raise WrongAnswer(f"no answer in {outcome.seconds:.0f} s")
@@ -155,6 +189,12 @@ class Trial:
             count = min(count, max(4, int(HEAVY_BUDGET_S / max(cost_s, 1e-6))))
         spread_s = CROWD_SPREAD_S if self.case.mode == "slow" else 0.0
         return "counted", uvloop.run(run_counted(shot, self.connections, count, LIMIT_S, spread_s))
+
+    def _load_shortly(self) -> tuple[str, Outcome]:
+        count = SLICE_REQUESTS.get(self.case.mode, self.connections)
+        outcome = uvloop.run(run_counted(self.running.shot(self.case), self.connections, count, LIMIT_S))
+        time.sleep(SETTLE_S)
+        return "counted", outcome
 
     def _count(self) -> int:
         if not self.case.paced:
