@@ -7,9 +7,9 @@ from dragoman.flow.response_headers import (
     MAX_DETAIL_BYTES,
     detail,
     drop_account_headers,
+    format_loss_headers,
     headers_to_forward,
     id_headers,
-    loss_headers,
 )
 from dragoman.hub.loss import Loss, LossKind
 from dragoman.hub.ports import Client
@@ -79,8 +79,8 @@ LOSSES = [Loss("/seed", LossKind.DROPPED, "it has none"), Loss("/top_k", LossKin
 
 
 def test_losses_are_counted_and_explained_on_demand() -> None:
-    assert loss_headers(LOSSES, 2, explain=False) == [(b"x-dragoman-loss", b"2")]
-    count, explained = loss_headers(LOSSES, 2, explain=True)
+    assert format_loss_headers(LOSSES, 2, explain=False) == [(b"x-dragoman-loss", b"2")]
+    count, explained = format_loss_headers(LOSSES, 2, explain=True)
     assert count == (b"x-dragoman-loss", b"2")
     assert explained[0] == b"x-dragoman-loss-detail"
     assert explained[1].isascii()

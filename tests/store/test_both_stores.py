@@ -47,7 +47,7 @@ def test_keys_are_listed_in_the_order_of_their_creation(store_url: str) -> None:
         rows = [key(3, "c"), key(1, "a"), key(2, "b, with 'quotes' and ünïcode")]
         for one in rows:
             await store.add_key(one, one.id.encode())
-        assert list(await store.keys()) == rows
+        assert list(await store.list_keys()) == rows
         assert {one.digest: one.id for one in await store.list_live_keys()} == {one.id.encode(): one.id for one in rows}
 
     run_with_store(store_url, use)
@@ -63,7 +63,7 @@ def test_a_name_is_taken_until_its_key_is_revoked(store_url: str) -> None:
         assert await store.revoke_key("laptop", 1_900_000_001) is None
         assert await store.list_live_keys() == ()
         await store.add_key(key(2, "laptop"), b"2")
-        assert [found.revoked_at for found in await store.keys()] == [1_900_000_000, None]
+        assert [found.revoked_at for found in await store.list_keys()] == [1_900_000_000, None]
 
     run_with_store(store_url, use)
 
@@ -99,7 +99,7 @@ def test_a_key_is_changed_only_in_the_version_that_is_expected(store_url: str) -
         rotation = Rotation(b"2", "dgm_efgh", "6789", 1_900_000_000)
         assert await store.rotate_key("ci", rotation, version=2) is None
         assert await store.revoke_key("ci", 5, version=2) is None
-        assert await store.keys() == (key(1, "ci"),)
+        assert await store.list_keys() == (key(1, "ci"),)
 
     run_with_store(store_url, use)
 
@@ -122,7 +122,7 @@ def test_the_first_key_is_added_once_even_if_several_gateways_start(store_url: s
                 store.add_first_key(key(1, "first"), b"1"), other.add_first_key(key(2, "first"), b"2")
             )
         assert sorted(made) == [False, True]
-        assert len(await store.keys()) == 1
+        assert len(await store.list_keys()) == 1
 
     run_with_store(store_url, use)
 
@@ -132,7 +132,7 @@ def test_the_last_use_of_a_key_is_stored(store_url: str) -> None:
         for number in range(3):
             await store.add_key(key(number, str(number)), b"%d" % number)
         await store.touch_keys(frozenset({KeyId("key_0"), KeyId("key_2"), KeyId("key_gone")}), 77)
-        assert [found.last_used_at for found in await store.keys()] == [77, None, 77]
+        assert [found.last_used_at for found in await store.list_keys()] == [77, None, 77]
 
     run_with_store(store_url, use)
 
@@ -157,7 +157,7 @@ def test_stored_data_is_there_after_opening_again(store_url: str) -> None:
         await store.append_usage([row(1)])
 
     async def read(store: Store) -> None:
-        assert await store.keys() == (key(1, "one"),)
+        assert await store.list_keys() == (key(1, "one"),)
         assert await store.read_usage_rows(EVER) == (row(1),)
 
     run_with_store(store_url, write)
@@ -169,7 +169,7 @@ def test_several_processes_may_open_an_empty_store_at_once(store_url: str) -> No
         stores = await asyncio.gather(*(open_store(store_url) for _ in range(4)))
         for number, store in enumerate(stores):
             await store.add_key(key(number, str(number)), b"%d" % number)
-        assert len(await stores[0].keys()) == 4
+        assert len(await stores[0].list_keys()) == 4
         await asyncio.gather(*(store.close() for store in stores))
 
     asyncio.run(run())

@@ -100,7 +100,7 @@ def test_cut_calls_that_name_no_tenant_are_dropped_and_everything_else_stays(pos
         assert not await store.has_cuts(0)
         await store.remember_cut("a", b"one", b"lost", 1000)
         assert await store.recall_cut("a", (b"one",), 1001) == b"lost"
-        assert [key.name for key in await store.keys()] == ["one"]
+        assert [key.name for key in await store.list_keys()] == ["one"]
         await store.close()
 
     asyncio.run(scenario(postgres.database()))

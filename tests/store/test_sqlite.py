@@ -135,9 +135,9 @@ def test_a_store_that_could_not_be_opened_is_opened_by_a_later_operation(tmp_pat
         (tmp_path / "in the way").touch()
         store = make_store(f"sqlite:///{tmp_path / 'in the way' / 'dragoman.db'}")
         with pytest.raises(StoreError):
-            await store.keys()
+            await store.list_keys()
         (tmp_path / "in the way").unlink()
-        assert await store.keys() == ()
+        assert await store.list_keys() == ()
         await store.close()
 
     asyncio.run(scenario())

@@ -35,7 +35,7 @@ class SessionStore(Protocol):
     async def find_session(self, digest: bytes) -> SessionRow | None: ...
     async def touch_session(self, id: str, used_at: int) -> None: ...
     async def end_session(self, id: str) -> bool: ...
-    async def sessions(self) -> tuple[SessionRow, ...]: ...
+    async def list_sessions(self) -> tuple[SessionRow, ...]: ...
 
 
 class MemorySessions:
@@ -58,7 +58,7 @@ class MemorySessions:
     async def end_session(self, id: str) -> bool:
         return self._rows.pop(id, None) is not None
 
-    async def sessions(self) -> tuple[SessionRow, ...]:
+    async def list_sessions(self) -> tuple[SessionRow, ...]:
         return tuple(self._rows.values())
 
 
@@ -134,7 +134,7 @@ class ConsoleSessions:
 
     async def list_valid(self) -> list[SessionRow]:
         """Return the sessions that are valid now, the oldest first."""
-        return [row for row in await self._store.sessions() if row.id.startswith(SESSION) and self._is_valid(row)]
+        return [row for row in await self._store.list_sessions() if row.id.startswith(SESSION) and self._is_valid(row)]
 
     async def _begin(self, key: KeyId, browser: Browser) -> NewSession:
         cookie, token = secrets.token_urlsafe(TOKEN_BYTES), secrets.token_urlsafe(TOKEN_BYTES)

@@ -190,7 +190,7 @@ class Keyring:
 
     async def list(self) -> tuple[KeyRow, ...]:
         """Return all keys of the store, including revoked ones."""
-        return await self._open_store().keys()
+        return await self._open_store().list_keys()
 
     async def revoke(self, which: str, version: int | None = None) -> KeyRow:
         """Revoke a key by id or name, at once in this process and within seconds in others."""

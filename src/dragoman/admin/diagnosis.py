@@ -180,7 +180,7 @@ async def _check_store(config: Config, environ: Mapping[str, str]) -> list[Findi
 async def _check_database(config: Config, environ: Mapping[str, str]) -> list[Finding]:
     store = make_store(config.store.url)
     try:
-        rows = await store.keys()
+        rows = await store.list_keys()
     except StoreError as error:
         to_do = "start the server, or correct user, password and address in store.url"
         return [Finding("store", BROKEN, str(error), to_do)]

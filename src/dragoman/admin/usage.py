@@ -104,7 +104,7 @@ async def make_report(
     if limited and len(sums) > MAX_SUMS:
         raise _too_much(MAX_SUMS)
     whole = span.key is None
-    keys = await store.keys() if by == "key" else ()
+    keys = await store.list_keys() if by == "key" else ()
     return UsageReport(whole, sums, names={row.id: row.name for row in keys if whole or row.id == span.key})
 
 

@@ -66,7 +66,7 @@ def id_headers(client: Client, request_id: str, given: list[Header]) -> list[Hea
     return ours
 
 
-def loss_headers(losses: Sequence[Loss], count: int, explain: bool) -> list[Header]:
+def format_loss_headers(losses: Sequence[Loss], count: int, explain: bool) -> list[Header]:
     """Return the loss headers. `count` is the number of all losses; only the first ones are listed."""
     counted = (b"x-dragoman-loss", str(count).encode())
     return [counted, (b"x-dragoman-loss-detail", detail(losses, count))] if explain else [counted]

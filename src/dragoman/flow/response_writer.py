@@ -14,7 +14,7 @@ from dragoman.flow.decoding import is_named_stream
 from dragoman.flow.pipes import Pipe, TranslationPipe
 from dragoman.flow.ports import LostCallMemory
 from dragoman.flow.prepare import Passthrough, Prepared, Translated
-from dragoman.flow.response_headers import drop_account_headers, headers_to_forward, id_headers, loss_headers
+from dragoman.flow.response_headers import drop_account_headers, format_loss_headers, headers_to_forward, id_headers
 from dragoman.framing.known_secrets import redact_known_in_fields
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure, RequestError
@@ -321,7 +321,7 @@ def own_headers(call: Call, prepared: Prepared, given: list[Header], *, whole: b
     if type(prepared) is Passthrough:
         return head
     count = len(prepared.ledger) if whole else prepared.losses
-    losses = loss_headers(tuple(prepared.ledger)[:count], count, call.explain)
+    losses = format_loss_headers(tuple(prepared.ledger)[:count], count, call.explain)
     return head + (redact_known_in_fields(losses, prepared.secrets) if call.explain else losses)
 
 

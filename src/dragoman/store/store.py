@@ -152,7 +152,7 @@ class Store(Protocol):
     async def add_first_key(self, row: KeyRow, digest: bytes) -> bool:
         """Add a key unless one has ever been added; return whether it was."""
 
-    async def keys(self) -> tuple[KeyRow, ...]:
+    async def list_keys(self) -> tuple[KeyRow, ...]:
         """Return every key, including revoked ones, oldest first."""
 
     async def list_live_keys(self) -> tuple[LiveKey, ...]:
@@ -224,7 +224,7 @@ class Store(Protocol):
     async def end_session(self, id: str) -> bool:
         """Remove a session or link; return whether it was there, which is true for one caller only."""
 
-    async def sessions(self) -> tuple[SessionRow, ...]:
+    async def list_sessions(self) -> tuple[SessionRow, ...]:
         """Return all sessions and links, oldest first."""
 
 

@@ -215,7 +215,7 @@ class RequestsApi:
         """Return the names of the keys that the caller may see, by their ids."""
         with convert_errors():
             async with asyncio.timeout(STORE_TIMEOUT_S):
-                rows = await self._writer.store.keys()
+                rows = await self._writer.store.list_keys()
         names = {row.id: row.name for row in rows} | {ENVIRONMENT_KEY: str(ENVIRONMENT_KEY)}
         return {key: name for key, name in names.items() if request.sees_all or key == request.key}
 

@@ -39,7 +39,7 @@ class PostgresStore:
     async def add_first_key(self, row: KeyRow, digest: bytes) -> bool:
         return await self._connections.run(partial(tables.add_first_key, row=row, digest=digest))
 
-    async def keys(self) -> tuple[KeyRow, ...]:
+    async def list_keys(self) -> tuple[KeyRow, ...]:
         return await self._connections.run(tables.list_keys)
 
     async def list_live_keys(self) -> tuple[LiveKey, ...]:
@@ -105,5 +105,5 @@ class PostgresStore:
     async def end_session(self, id: str) -> bool:
         return await self._connections.run(partial(tables.end_session, id=id))
 
-    async def sessions(self) -> tuple[SessionRow, ...]:
+    async def list_sessions(self) -> tuple[SessionRow, ...]:
         return await self._connections.run(tables.list_sessions)

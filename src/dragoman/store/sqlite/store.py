@@ -69,7 +69,7 @@ class SqliteStore:
     async def add_first_key(self, row: KeyRow, digest: bytes) -> bool:
         return await self.write(lambda connection: tables.add_first_key(connection, row, digest))
 
-    async def keys(self) -> tuple[KeyRow, ...]:
+    async def list_keys(self) -> tuple[KeyRow, ...]:
         return await self.read(tables.list_keys)
 
     async def list_live_keys(self) -> tuple[LiveKey, ...]:
@@ -135,7 +135,7 @@ class SqliteStore:
     async def end_session(self, id: str) -> bool:
         return await self.write(lambda connection: tables.end_session(connection, id))
 
-    async def sessions(self) -> tuple[SessionRow, ...]:
+    async def list_sessions(self) -> tuple[SessionRow, ...]:
         return await self.read(tables.list_sessions)
 
     async def read(self, work: Work[T]) -> T:
