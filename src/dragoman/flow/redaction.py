@@ -6,7 +6,7 @@ from itertools import chain
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.framing.known_secrets import MASK_BYTES, SHORT_TEXT, Secrets, make_finder, redact_known
+from dragoman.framing.known_secrets import MASK_BYTES, Secrets, make_finder, redact_known
 from dragoman.framing.redaction import SHORTEST
 from dragoman.hub.events import (
     Closed,
@@ -28,6 +28,7 @@ from dragoman.hub.ports import RunStage
 MASK = MASK_BYTES.decode()
 # So many characters of a secret are not worth holding back: many a word begins with them.
 TOLERATED = 3
+SHORT_TEXT = 40  # characters; longer texts are searched for words at once
 
 
 def redact_failure(failure: Failure, secrets: Secrets) -> Failure:
@@ -46,13 +47,13 @@ class EventRedactor(RunStage):
     What may be the beginning of a secret is held back until it is known; its first three characters are not.
     """
 
-    __slots__ = ("_find_start", "_finder", "_held", "_suspects", "_tails", "secrets")
+    __slots__ = ("_finder", "_has_no_rare", "_held", "_suspects", "_tails", "secrets")
 
     def __init__(self, secrets: Secrets) -> None:
         self.secrets = secrets
         self._finder = make_finder(secrets)
         self._suspects = self._finder.may_contain
-        self._find_start = self._finder.find_start  # the same of a short text, without a call in between
+        self._has_no_rare = self._finder.rare_characters.isdisjoint
         self._tails: dict[int, str] = {}  # block -> the last characters that were passed on
         self._held: dict[int, str] = {}  # block -> what is held back behind them
 
@@ -66,7 +67,7 @@ class EventRedactor(RunStage):
             tail = self._tails.get(block)
             if tail:
                 text = tail + text
-            if not (self._suspects(text) if len(text) > SHORT_TEXT else self._find_start(text)):
+            if (len(text) <= SHORT_TEXT and self._has_no_rare(text)) or not self._suspects(text):
                 self._tails[block] = text[-TOLERATED:]
                 return run
         return list(chain.from_iterable(map(self._delta, run)))
