@@ -385,6 +385,6 @@ upstream and load generator share another.
   until then.
 - **An event's delay** is the additional time since the event before it, compared with no gateway.
 - **Another commit** (`--beside COMMIT`) is installed with the dependencies that it locks, and takes turns with the
-  present tree: 24 pairs of short loads in every case but a crowd, so that both are measured while the machine is in the same state.
-  The ratio is the median of the pairs' ratios, with its 95 % interval.
+  present tree: 24 pairs of short loads in every case but a crowd, so that both are measured in the same state of the
+  machine. The ratio is the median of the pairs' ratios, with its 95 % interval.
 - **Correctness** is checked first: a gateway with a wrong answer is listed as failing, not as fast."""
