@@ -13,9 +13,12 @@ run: $(RUN_STAMP)
 
 # Many tests wait rather than compute: three processes keep two cores busy, and leave short waits their time. PROCESSES=0 runs all tests in one process.
 PROCESSES ?= 3
+# Kept after a whole run only: test-failed must not pass for what never ran
+FAILED := .pytest_cache/v/cache/lastfailed
 # Python's bytecode is written even where the environment says otherwise: every process would compile every test file.
 test: $(DEV_STAMP) chromium
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal \
+	  || { code=$$?; [ $$code -eq 1 ] || rm -f $(FAILED); exit $$code; }
 	@echo "NOT RUN: the container image and Prometheus. Run: make test-container test-monitoring" >&2
 
 # Runs the tests that failed last, one after another, up to the first that fails again.
