@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.shell import Shell
 from dragoman.config import load
 from dragoman.config.discovery import codex_credential_paths, data_directory
+from shell import Shell
 
 HOME = Path("/home/someone")
 

@@ -5,7 +5,7 @@ import hashlib
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from dragoman.accounts.keys import ENVIRONMENT_KEY, Keyring, NameTaken, UnknownK
 from dragoman.config import Secret
 from dragoman.protocols import find_client_keys
 from dragoman.store import StoreError, open_store
+from waiting import wait_until_async
 
 CREATE_IN_ANOTHER_PROCESS = """
 import asyncio, sys
@@ -50,14 +51,6 @@ def change_elsewhere(path: Path, statement: str) -> None:
     other.set_busy_timeout(20_000)
     other.execute(statement)
     other.close()
-
-
-async def wait_until(condition: Callable[[], bool]) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come to pass within five seconds")
 
 
 def test_a_key_is_valid_and_similar_ones_are_not(tmp_path: Path) -> None:
@@ -219,7 +212,7 @@ def test_a_revocation_by_another_process_takes_effect(tmp_path: Path) -> None:
             await asyncio.sleep(0.1)
             assert server.check(plain) == created.row.id
             change_elsewhere(tmp_path / "keys.db", "UPDATE client_keys SET revoked_at = 1 WHERE name = 'laptop'")
-            await wait_until(lambda: server.check(plain) is None)
+            await wait_until_async(lambda: server.check(plain) is None)
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
@@ -243,7 +236,7 @@ def test_keys_made_by_other_processes_meanwhile_are_all_seen(tmp_path: Path) -> 
             mine = [(await server.create(f"c{number}")).secret.reveal().encode() for number in range(20)]
             plains = [plain for part in await elsewhere for plain in part]
             assert len(plains) == 6
-            await wait_until(lambda: all(server.check(plain) for plain in [*mine, *plains]))
+            await wait_until_async(lambda: all(server.check(plain) for plain in [*mine, *plains]))
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
@@ -269,7 +262,7 @@ def test_known_keys_stay_valid_while_the_store_fails(tmp_path: Path, caplog: pyt
             watching = asyncio.create_task(keyring.watch(poll_s=0.01))
             await asyncio.sleep(0.05)
             change_elsewhere(tmp_path / "keys.db", "ALTER TABLE key_changes RENAME TO gone")
-            await wait_until(lambda: bool(caplog.records))
+            await wait_until_async(lambda: bool(caplog.records))
             assert not watching.done()
             assert keyring.check(created.secret.reveal().encode()) == created.row.id
             watching.cancel()

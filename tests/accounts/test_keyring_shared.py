@@ -1,7 +1,7 @@
 """Client keys that several gateways share, in either kind of store."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from dragoman.accounts.keys import Keyring, NameTaken
 from dragoman.store import open_store
 from postgres import Postgres
+from waiting import wait_until_async
 
 
 @asynccontextmanager
@@ -25,22 +26,14 @@ async def gateway(url: str) -> AsyncIterator[Keyring]:
         await store.close()
 
 
-async def wait_until(condition: Callable[[], bool]) -> None:
-    for _ in range(6000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come to pass within a minute")
-
-
 def test_a_key_of_one_gateway_is_valid_at_the_other_until_revoked(store_url: str) -> None:
     async def scenario() -> None:
         async with gateway(store_url) as mine, gateway(store_url) as theirs:
             created = await theirs.create("laptop")
             plain = created.secret.reveal().encode()
-            await wait_until(lambda: mine.check(plain) == created.row.id)
+            await wait_until_async(lambda: mine.check(plain) == created.row.id)
             await theirs.revoke("laptop")
-            await wait_until(lambda: mine.check(plain) is None)
+            await wait_until_async(lambda: mine.check(plain) is None)
 
     asyncio.run(scenario())
 
@@ -65,11 +58,11 @@ def test_known_keys_stay_valid_while_the_database_is_unreachable(
             created = await keyring.create("laptop")
             plain = created.secret.reveal().encode()
             await asyncio.to_thread(postgres.stop)
-            await wait_until(lambda: "could not be read" in caplog.text)
+            await wait_until_async(lambda: "could not be read" in caplog.text)
             assert keyring.check(plain) == created.row.id
             await asyncio.to_thread(postgres.start)
             await theirs.revoke("laptop")
-            await wait_until(lambda: keyring.check(plain) is None)
+            await wait_until_async(lambda: keyring.check(plain) is None)
 
     asyncio.run(scenario(postgres.database()))
     assert "sk-fake" not in caplog.text

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.shell import Shell
+from shell import Shell
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cli.shell import Shell
+from shell import Shell
 
 KEY = "dgm_fake-key-of-the-gateways-owner"
 

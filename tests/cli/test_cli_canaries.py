@@ -19,12 +19,12 @@ import pytest
 import zstandard
 
 from cli.leaky_vendors import MODES, LeakyCodex, LeakyCopilot, LeakyGoogle, LeakyKiro, Vendor
-from cli.shell import Shell
 from dragoman.accounts.credential import format_timestamp
 from fakes.google import write_user_file
 from fakes.kiro import ARN
 from fakes.service import json_answer
 from fakes.upstream import FakeUpstream
+from shell import Shell
 
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 KEYS = ("SEARCH_KEY", "ANT_KEY", "TENANT", "POOL_KEY", "KIRO_REFRESH", "GOOG_KEY", "DRAGOMAN_API_KEY")

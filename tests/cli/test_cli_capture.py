@@ -14,12 +14,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from cli.shell import Shell, wait_for
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.recorded_services import config_for_upstream
 from dragoman.flow.capture.files import Bounds, CaptureDirectory, read_capture
 from dragoman.flow.capture.format import Capture, utc_text
 from gateway import KEY, running
+from shell import Shell
+from waiting import wait_until
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "captures" / "kiro-cut-call.json"
 FILES = {
@@ -173,7 +174,7 @@ def serve_replay(shell: Shell, file: str) -> Iterator[str]:
         assert len(lines) == 1
     finally:
         process.send_signal(signal.SIGINT)
-        wait_for(lambda: process.poll() is not None)
+        wait_until(lambda: process.poll() is not None)
         _, err = process.communicate()
     assert (process.returncode, err) == (0, "")
 

@@ -8,10 +8,11 @@ import time
 
 import msgspec
 
-from cli.shell import PATIENCE_S, PROGRAM, Shell, wait_for
 from e2e.search_scene import CHAT_ANSWERS, CHAT_SEARCHES, FOUND
 from fakes.upstream import Answer, FakeUpstream
 from gateway import provider_section
+from shell import PATIENCE_S, PROGRAM, Shell
+from waiting import wait_until
 
 HEAD: dict[str, object] = {"type": "message", "id": "msg_1", "role": "assistant", "model": "m", "content": []}
 USAGE = {"input_tokens": 3, "output_tokens": 1}
@@ -177,7 +178,7 @@ def test_ctrl_c_ends_it_quickly_and_quietly(shell: Shell) -> None:
     assert os.read(process.stdout.fileno(), 100).startswith(b"one")
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    wait_for(lambda: process.poll() is not None)
+    wait_until(lambda: process.poll() is not None)
     _, err = process.communicate()
     assert process.returncode == 1
     assert err == "\nInterrupted.\n"

@@ -8,11 +8,11 @@ from http.client import HTTPConnection
 import msgspec
 import pytest
 
-from cli.shell import Served, Shell
 from dragoman.accounts.credential import format_timestamp
 from fakes.codex import TOKEN, FakeCodex
 from fakes.kiro import ARN, FakeKiro
 from fakes.upstream import Answer, ReceivedRequest
+from shell import Served, Shell
 
 KEY = "dgm_fake-client-key-of-a-crowd"
 REQUESTS = 500

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli.shell import Shell
 from fakes.upstream import FakeUpstream
+from shell import Shell
 
 CLIENTS = ("claude-code", "codex", "gemini", "opencode", "aider", "cline", "cursor", "openai", "anthropic")
 FILES = {

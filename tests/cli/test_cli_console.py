@@ -6,8 +6,8 @@ import re
 import msgspec
 import pytest
 
-from cli.shell import Shell
 from postgres import Postgres
+from shell import Shell
 from wire_json import JsonObject
 
 LINK = re.compile(r"http://127\.0\.0\.1:(\d+)/console#t=([A-Za-z0-9_-]{43})")

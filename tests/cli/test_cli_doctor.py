@@ -13,8 +13,9 @@ from time import time
 import msgspec
 import pytest
 
-from cli.shell import Shell, wait_for
 from scraping import scrape, total
+from shell import Shell
+from waiting import wait_until
 
 
 class Finding(msgspec.Struct):
@@ -145,7 +146,7 @@ def test_fallbacks_of_the_running_gateway_are_explained(shell: Shell) -> None:
         request = urllib.request.Request(f"{served.url}/v1/chat/completions", body, headers)
         with urllib.request.urlopen(request, timeout=20) as answer:
             assert answer.headers["x-dragoman-route"] == "spare/echo"
-        wait_for(lambda: total(scrape(served.url), "dragoman_fallbacks_total") > 0)
+        wait_until(lambda: total(scrape(served.url), "dragoman_fallbacks_total") > 0)
         report = run_doctor(shell)
     assert report.ok
     assert report.about("fallbacks from spare").found.endswith("forbidden (1)")

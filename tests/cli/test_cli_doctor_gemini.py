@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from cli.shell import Shell
 from cli.test_cli_doctor import run_doctor
 from fakes.google import FakeGoogle, write_user_file
+from shell import Shell
 
 
 @pytest.fixture

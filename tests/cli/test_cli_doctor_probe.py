@@ -5,10 +5,10 @@ import tomllib
 import msgspec
 import pytest
 
-from cli.shell import Shell
 from dragoman.config import load
 from fakes.compatible import Body, MoodyServer, Server, refusal
 from fakes.upstream import FakeUpstream
+from shell import Shell
 
 KEY = "sk-fake-0123456789"
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from cli.shell import Served, Shell, wait_for
 from fakes.service import json_answer
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
+from shell import Served, Shell
+from waiting import wait_until
 
 EDITS = 100
 REQUESTS = 1000
@@ -47,7 +48,7 @@ class Results:
         return self.texts.total() + len(self.wrong)
 
     def wait_for(self, count: int) -> None:
-        wait_for(lambda: self.count >= count)
+        wait_until(lambda: self.count >= count)
 
 
 def test_edits_of_the_configuration_fail_no_request(shell: Shell) -> None:
@@ -79,13 +80,13 @@ def edit(served: Served, path: Path, number: int, one: FakeUpstream, two: FakeUp
     if number % 2 == 0:
         replace_file(path, make_config(number, one, two))
         served.send_signal(signal.SIGHUP)
-        wait_for(lambda: f"edit-{number}" in models(served))
+        wait_until(lambda: f"edit-{number}" in models(served))
         return
     text = "\n" * number + BROKEN[number // 2 % len(BROKEN)] + "\n" + make_config(number, one, two)
     line = next(place for place, words in enumerate(text.splitlines(), start=1) if MARK in words)
     replace_file(path, text)
     served.send_signal(signal.SIGHUP)
-    wait_for(lambda: f"{path}:{line}: " in served.err)
+    wait_until(lambda: f"{path}:{line}: " in served.err)
     assert f"edit-{number}" not in models(served)
 
 

@@ -8,7 +8,8 @@ import urllib.request
 import pytest
 from bench.ports import find_free_port
 
-from cli.shell import PROGRAM, Shell, wait_for
+from shell import PROGRAM, Shell
+from waiting import wait_until
 
 PATIENCE_S = 60.0
 
@@ -35,7 +36,7 @@ def test_a_gateway_runs_without_its_output(shell: Shell, redirection: str, worke
         env=shell.environ,
         start_new_session=True,
     )
-    wait_for(lambda: is_healthy(port) or process.poll() is not None)
+    wait_until(lambda: is_healthy(port) or process.poll() is not None)
     assert process.poll() is None, process.communicate()
     for _ in range(3):
         assert is_healthy(port)
@@ -55,7 +56,7 @@ def test_the_log_reports_that_the_banner_and_its_key_are_lost(shell: Shell) -> N
         cwd=shell.home,
         env=shell.environ,
     )
-    wait_for(lambda: is_healthy(port))
+    wait_until(lambda: is_healthy(port))
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=PATIENCE_S)
     assert "the banner could not be written to stdout: No space left on device" in err

@@ -11,7 +11,8 @@ from types import TracebackType
 import msgspec
 import pytest
 
-from cli.shell import Served, Shell, wait_for
+from shell import Served, Shell
+from waiting import wait_until
 
 PATIENCE_S = 60.0
 SLOW = {"model": "echo/slow", "max_tokens": 99, "stream": True}
@@ -31,7 +32,7 @@ class Visitors:
     def __enter__(self) -> "Visitors":
         for thread in self._threads:
             thread.start()
-        wait_for(lambda: self.answered > 20)
+        wait_until(lambda: self.answered > 20)
         return self
 
     def __exit__(
@@ -100,7 +101,7 @@ def test_a_gateway_beside_a_draining_one_loses_no_connection(
             connection.close()
             assert old.wait() == 0
             answered = visitors.answered
-            wait_for(lambda: visitors.answered > answered + 50)
+            wait_until(lambda: visitors.answered > answered + 50)
             assert visitors.failures == []
             visitors.__exit__(None, None, None)
             assert new.end() == 0
@@ -141,7 +142,7 @@ def test_a_stopped_gateway_listens_no_more_while_its_streams_go_on(shell: Shell,
     with shell.serve("--workers", str(workers)) as served:
         connection, stream = start_stream(served, served.key, " ".join(["word"] * 40))
         served.send_signal(signal.SIGTERM)
-        wait_for(lambda: not is_listening(served.port))
+        wait_until(lambda: not is_listening(served.port))
         assert b"message_stop" in stream.read()
         connection.close()
         assert served.wait() == 0
@@ -156,7 +157,7 @@ def test_a_second_signal_ends_streams_with_an_error_event_and_leaves_their_rows(
         connection, stream = start_stream(served, served.key, " ".join(["word"] * 2000))
         assert stream.read(10)
         served.send_signal(sign)
-        wait_for(lambda: "a second signal" in served.err)  # two signals at once would be one
+        wait_until(lambda: "a second signal" in served.err)  # two signals at once would be one
         begun = time.monotonic()
         served.send_signal(sign)
         rest = stream.read()

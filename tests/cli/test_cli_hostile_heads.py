@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from cli.shell import Served, Shell
+from shell import Served, Shell
 
 MALFORMED = (
     *(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from cli.shell import Served, Shell
+from shell import Served, Shell
 
 PATIENCE_S = 30.0
 NO_DESCRIPTOR_LEFT = """

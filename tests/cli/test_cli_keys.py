@@ -6,7 +6,7 @@ import urllib.request
 import msgspec
 import pytest
 
-from cli.shell import KEY, Served, Shell
+from shell import KEY, Served, Shell
 
 
 class KeyRecord(msgspec.Struct):

@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli.shell import Shell, wait_for
+from shell import Shell
+from waiting import wait_until
 
 SHOW = """#!/bin/sh
 env > "$HOME/environment"
@@ -105,7 +106,7 @@ def test_a_url_needs_a_key(shell: Shell) -> None:
 def test_a_signal_ends_the_client_first_and_its_code_is_ours(shell: Shell, number: signal.Signals) -> None:
     add_program(shell, "claude", WAIT)
     process = shell.start("launch", "claude", "-m", "echo")
-    wait_for(lambda: (shell.home / "started").exists())
+    wait_until(lambda: (shell.home / "started").exists())
     if number is signal.SIGINT:  # a terminal sends it to the whole group
         os.killpg(process.pid, number)
     else:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import msgspec
 
-from cli.shell import Shell
 from dragoman.admin.configuration import Target
 from dragoman.cli.serving.startup import Keys, render_banner
 from dragoman.config import load
 from fakes.kiro import FakeKiro
+from shell import Shell
 
 
 def test_a_login_by_code_is_found_by_doctor_and_serve(tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import msgspec
 
-from cli.shell import Shell
 from fakes.codex import FakeCodex
 from fakes.copilot import APP_TOKEN, CLIENT_ID, EDITOR_TOKEN, EXCHANGE, FakeCopilot
 from fakes.service import json_answer
+from shell import Shell
 
 
 def test_a_login_with_chatgpt_is_found_by_doctor(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import urllib.request
 import msgspec
 import pytest
 
-from cli.shell import Served, Shell, wait_for
 from scraping import scrape, total, value
+from shell import Served, Shell
+from waiting import wait_until
 
 ANSWERED = "dragoman_requests_answered_total"
 ENDED = "dragoman_requests_total"
@@ -39,10 +40,10 @@ def workers(served: Served) -> set[int]:
 
 def test_any_worker_returns_the_metrics_of_all(shell: Shell) -> None:
     with shell.serve("--workers", "2") as served:
-        wait_for(lambda: value(scrape(served.url), "dragoman_workers") == 2)
+        wait_until(lambda: value(scrape(served.url), "dragoman_workers") == 2)
         for number in range(30):
             ask(served, stream=bool(number % 2))
-        wait_for(lambda: value(scrape(served.url), ANSWERED) == total(scrape(served.url), ENDED) == 30)
+        wait_until(lambda: value(scrape(served.url), ANSWERED) == total(scrape(served.url), ENDED) == 30)
         seen = [scrape(served.url) for _ in range(10)]  # by both workers, on connections of their own
         assert {value(each, ANSWERED) for each in seen} == {30}
         assert {total(each, ENDED) for each in seen} == {30}
@@ -52,18 +53,18 @@ def test_any_worker_returns_the_metrics_of_all(shell: Shell) -> None:
 
 def test_counts_survive_a_killed_worker(shell: Shell) -> None:
     with shell.serve("--workers", "2") as served:
-        wait_for(lambda: value(scrape(served.url), "dragoman_workers") == 2)
+        wait_until(lambda: value(scrape(served.url), "dragoman_workers") == 2)
         for _ in range(20):
             ask(served)
-        wait_for(lambda: value(scrape(served.url), ANSWERED) == 20)
+        wait_until(lambda: value(scrape(served.url), ANSWERED) == 20)
         before = workers(served)
         os.kill(min(before), signal.SIGKILL)
-        wait_for(lambda: len(workers(served)) == 2 and workers(served) != before)
+        wait_until(lambda: len(workers(served)) == 2 and workers(served) != before)
         assert value(scrape(served.url), ANSWERED) == 20
         for _ in range(20):
             ask(served)
-        wait_for(lambda: value(scrape(served.url), ANSWERED) == 40)
-        wait_for(lambda: value(scrape(served.url), "dragoman_workers") == 2)
+        wait_until(lambda: value(scrape(served.url), ANSWERED) == 40)
+        wait_until(lambda: value(scrape(served.url), "dragoman_workers") == 2)
 
 
 def test_each_request_has_one_line_of_json_with_its_id(shell: Shell) -> None:
@@ -95,7 +96,7 @@ def test_each_request_has_one_line_of_json_with_its_id(shell: Shell) -> None:
 def test_the_text_log_has_one_line_for_each_request(shell: Shell) -> None:
     with shell.serve() as served:
         request_id = ask(served)
-        wait_for(lambda: request_id in served.err)  # long before anything else happens
+        wait_until(lambda: request_id in served.err)  # long before anything else happens
         assert served.end() == 0
     (line,) = [line for line in served.err.splitlines() if request_id in line]
     assert " info dragoman.requests: " in line

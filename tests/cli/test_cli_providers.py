@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from cli.shell import Shell
+from shell import Shell
 
 FILE = ".config/dragoman/dragoman.toml"
 

@@ -5,9 +5,9 @@ import urllib.request
 
 import msgspec
 
-from cli.shell import Served, Shell
 from fakes.service import json_answer
 from fakes.upstream import FakeUpstream
+from shell import Served, Shell
 
 KEY = "dgm_fake-client-key-behind-a-proxy"
 REPLY = {

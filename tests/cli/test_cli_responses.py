@@ -4,7 +4,7 @@ import json
 import time
 import urllib.request
 
-from cli.shell import Served, Shell
+from shell import Served, Shell
 from wire_json import JsonObject
 
 

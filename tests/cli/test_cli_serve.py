@@ -13,8 +13,9 @@ import urllib.request
 import msgspec
 import pytest
 
-from cli.shell import KEY, Served, Shell, wait_for
 from fakes.upstream import FakeUpstream
+from shell import KEY, Served, Shell
+from waiting import wait_until
 
 
 def status(served: Served, key: str) -> int:
@@ -149,7 +150,7 @@ def test_a_stream_in_flight_is_finished_before_the_end(shell: Shell) -> None:
 
 def test_several_workers_answer_under_one_banner(shell: Shell) -> None:
     with shell.serve("--workers", "2") as served:
-        wait_for(lambda: len(children(served.pid)) == 2)
+        wait_until(lambda: len(children(served.pid)) == 2)
         workers = children(served.pid)
         assert status(served, served.key) == 200
         assert served.end() == 0
@@ -160,10 +161,10 @@ def test_several_workers_answer_under_one_banner(shell: Shell) -> None:
 
 def test_a_worker_that_dies_is_replaced(shell: Shell) -> None:
     with shell.serve("--workers", "2") as served:
-        wait_for(lambda: len(children(served.pid)) == 2)
+        wait_until(lambda: len(children(served.pid)) == 2)
         victim = min(children(served.pid))
         os.kill(victim, signal.SIGKILL)
-        wait_for(lambda: len(children(served.pid) - {victim}) == 2)
+        wait_until(lambda: len(children(served.pid) - {victim}) == 2)
         assert status(served, served.key) == 200
         assert served.end() == 0
     assert f"worker {victim} ended with exit code -9" in served.err
@@ -171,7 +172,7 @@ def test_a_worker_that_dies_is_replaced(shell: Shell) -> None:
 
 def test_ctrl_c_on_a_terminal_stops_workers_cleanly(shell: Shell) -> None:
     with shell.serve("--workers", "2") as served:
-        wait_for(lambda: len(children(served.pid)) == 2)
+        wait_until(lambda: len(children(served.pid)) == 2)
         os.killpg(served.pid, signal.SIGINT)
         assert served.wait() == 0
 
@@ -180,7 +181,7 @@ def test_workers_that_keep_dying_are_not_restarted(shell: Shell) -> None:
     with shell.serve("--workers", "2") as served:
         buried: set[int] = set()
         while len(buried) < 6:
-            wait_for(lambda: bool(children(served.pid) - buried))
+            wait_until(lambda: bool(children(served.pid) - buried))
             victim = min(children(served.pid) - buried)
             os.kill(victim, signal.SIGKILL)
             buried.add(victim)
@@ -190,10 +191,10 @@ def test_workers_that_keep_dying_are_not_restarted(shell: Shell) -> None:
 
 def test_workers_do_not_outlive_their_parent(shell: Shell) -> None:
     with shell.serve("--workers", "2") as served:
-        wait_for(lambda: len(children(served.pid)) == 2)
+        wait_until(lambda: len(children(served.pid)) == 2)
         workers = children(served.pid)
         served.end(signal.SIGKILL)
-    wait_for(lambda: not any(alive(pid) for pid in workers))
+    wait_until(lambda: not any(alive(pid) for pid in workers))
 
 
 def test_an_edited_configuration_is_taken_over_and_a_bad_edit_is_not(shell: Shell) -> None:
@@ -201,27 +202,27 @@ def test_an_edited_configuration_is_taken_over_and_a_bad_edit_is_not(shell: Shel
     path = shell.write("edited.toml", echo)
     with shell.serve("--config", str(path)) as served:
         shell.write("edited.toml", f'{echo}[[models]]\nname = "parrot"\nto = ["echo/echo"]\n')
-        wait_for(lambda: "the edited configuration is in effect" in served.err)
+        wait_until(lambda: "the edited configuration is in effect" in served.err)
         assert "parrot" in shell.run("models", "--key", served.key).out
         shell.write("edited.toml", "[servr]\n")
-        wait_for(lambda: 'did you mean "server"?' in served.err)
+        wait_until(lambda: 'did you mean "server"?' in served.err)
         assert "parrot" in shell.run("models", "--key", served.key).out
 
 
 def test_a_file_that_is_written_after_the_start_is_taken_over_and_followed_from_then_on(shell: Shell) -> None:
     echo = '[providers.echo]\nkind = "echo"\n'
     with shell.serve() as served:  # a dragoman.toml, which names the port, is written once it runs
-        wait_for(lambda: "the edited configuration is in effect" in served.err)
+        wait_until(lambda: "the edited configuration is in effect" in served.err)
         port = f"[server]\nport = {served.port}\n"
         shell.write("dragoman.toml", f'{port}{echo}[[models]]\nname = "parrot"\nto = ["echo/echo"]\n')
-        wait_for(lambda: "parrot" in shell.run("models", "--key", served.key).out)
+        wait_until(lambda: "parrot" in shell.run("models", "--key", served.key).out)
 
 
 def test_a_removed_file_is_reported_and_the_running_configuration_stays(shell: Shell) -> None:
     path = shell.write("edited.toml", '[providers.parrot]\nkind = "echo"\n')
     with shell.serve("--config", str(path)) as served:
         path.unlink()
-        wait_for(lambda: f"{path} was removed; the running configuration stays in use" in served.err)
+        wait_until(lambda: f"{path} was removed; the running configuration stays in use" in served.err)
         assert "parrot/echo" in shell.run("models", "--key", served.key).out
 
 
@@ -230,14 +231,14 @@ def test_an_edit_with_an_unknown_provider_is_reported(shell: Shell) -> None:
     path = shell.write("edited.toml", echo)
     with shell.serve("--config", str(path)) as served:
         shell.write("edited.toml", f'{echo}[[models]]\nname = "parrot"\nto = ["ecko/echo"]\n')
-        wait_for(lambda: 'models[0].to: there is no provider "ecko"' in served.err)
+        wait_until(lambda: 'models[0].to: there is no provider "ecko"' in served.err)
 
 
 def test_a_missing_provider_key_is_a_warning_at_the_start(shell: Shell) -> None:
     echo = '[providers.echo]\nkind = "echo"\n'
     path = shell.write("poor.toml", f'{echo}[providers.p]\nkind = "openai"\napi_key = "env:NOT_SET"\n')
     with shell.serve("--config", str(path)) as served:
-        wait_for(lambda: f"{path}:5: providers.p.api_key: environment variable NOT_SET is not set" in served.err)
+        wait_until(lambda: f"{path}:5: providers.p.api_key: environment variable NOT_SET is not set" in served.err)
         assert "echo/echo" in shell.run("models", "--key", served.key).out
 
 
@@ -245,13 +246,13 @@ def test_a_replacement_worker_uses_the_edited_configuration(shell: Shell) -> Non
     echo = '[providers.echo]\nkind = "echo"\n'
     path = shell.write("edited.toml", echo)
     with shell.serve("--config", str(path), "--workers", "2") as served:
-        wait_for(lambda: len(children(served.pid)) == 2)
+        wait_until(lambda: len(children(served.pid)) == 2)
         shell.write("edited.toml", f'{echo}[[models]]\nname = "parrot"\nto = ["echo/echo"]\n')
         first = children(served.pid)
         for victim in first:
             os.kill(victim, signal.SIGKILL)
-        wait_for(lambda: len(children(served.pid) - first) == 2)
-        wait_for(lambda: answers(served))
+        wait_until(lambda: len(children(served.pid) - first) == 2)
+        wait_until(lambda: answers(served))
         for _ in range(6):
             assert "parrot" in shell.run("models", "--key", served.key).out
         assert served.end() == 0
@@ -293,7 +294,7 @@ def test_a_model_server_of_this_machine_is_found_named_and_used(shell: Shell) ->
             assert provider.split() == ["vllm", fake.url, *f"from port {fake.port} of this machine".split()]
             assert "built in" not in served.out
             served.send_signal(signal.SIGHUP)
-            wait_for(lambda: "the edited configuration is in effect" in served.err)
+            wait_until(lambda: "the edited configuration is in effect" in served.err)
             assert "vllm/tiny" in shell.run("models", "--key", served.key).out
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.shell import Shell
+from shell import Shell
 
 SYSTEMCTL = """#!/bin/sh
 echo "$@" >> {log}

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from cli.shell import Shell
 from dragoman.cli.status import format_duration
+from shell import Shell
 
 PRICED = '[[prices]]\nmodel = "*"\ninput = 1000\noutput = 1000\n'
 

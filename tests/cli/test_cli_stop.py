@@ -4,8 +4,9 @@ import signal
 import threading
 import urllib.request
 
-from cli.shell import Shell, wait_for
 from fakes.upstream import Answer, End, FakeUpstream
+from shell import Shell
+from waiting import wait_until
 
 CHUNK = (
     b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":'
@@ -26,9 +27,9 @@ def test_ctrl_c_says_what_it_waits_for_and_a_second_one_ends_it(shell: Shell) ->
             )
             reader = threading.Thread(target=lambda: urllib.request.urlopen(request, timeout=60).read(), daemon=True)
             reader.start()
-            wait_for(lambda: len(fake.calls) == 1)
+            wait_until(lambda: len(fake.calls) == 1)
             gateway.send_signal(signal.SIGINT)
-            wait_for(lambda: "waiting up to 77 s for 1 request (1 streamed); a second signal" in gateway.err)
+            wait_until(lambda: "waiting up to 77 s for 1 request (1 streamed); a second signal" in gateway.err)
             gateway.send_signal(signal.SIGINT)
             assert gateway.wait() == 0
     assert "stopping now: ending 1 request (1 streamed)" in gateway.err

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from websockets.sync.client import connect
 
-from cli.shell import Served, Shell
-from e2e import encode_chat, encode_gemini, encode_messages, encode_responses
-from e2e.raw_http import Answered, ask, dial, request_bytes
-from e2e.scripted_replies import ScriptedReply, Text
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, provider_section
+from raw_http import Answered, ask, dial, request_bytes
+from scripting import encode_chat, encode_gemini, encode_messages, encode_responses
+from scripting.replies import ScriptedReply, Text
+from shell import Served, Shell
 
 ENCODERS = {"chat": encode_chat, "messages": encode_messages, "responses": encode_responses, "gemini": encode_gemini}
 UPSTREAMS = ("chat", "messages", "responses", "gemini")

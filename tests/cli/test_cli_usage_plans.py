@@ -5,11 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli.shell import Shell
 from fakes.codex import USAGE, FakeCodex
 from fakes.copilot import APP_TOKEN, EDITOR_TOKEN, INSTALLATION_TOKEN, FakeCopilot
 from fakes.kiro import ARN, FakeKiro
 from fakes.service import json_answer
+from shell import Shell
 
 
 def write_sign_in(fake: FakeKiro, directory: Path, access: str | None = None) -> str:

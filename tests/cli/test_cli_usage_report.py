@@ -11,10 +11,11 @@ from io import StringIO
 import msgspec
 import pytest
 
-from cli.shell import Shell, wait_for
 from dragoman.accounts.keys import Keyring
 from dragoman.store import open_store
 from dragoman.store.usage_rows import UsageRow, make_id
+from shell import Shell
+from waiting import wait_until
 
 NOON = datetime.now().replace(hour=12, minute=0, second=0, microsecond=0) - timedelta(days=1)
 MODELS = ("claude-sonnet-4-5", "claude-opus-4-6", "a-model-with-a-name-as-long-as-anybody-would-ever-give-one:latest")
@@ -195,7 +196,7 @@ def test_a_request_is_seen_while_the_gateway_runs(shell: Shell, store_url: str) 
         request = urllib.request.Request(f"{served.url}/v1/chat/completions", body, headers)
         urllib.request.urlopen(request, timeout=20).close()
         began = time.monotonic()
-        wait_for(lambda: "echo/echo" in shell.run("usage", "--by", "model").out)
+        wait_until(lambda: "echo/echo" in shell.run("usage", "--by", "model").out)
         assert time.monotonic() - began < 30
         assert "environment" in shell.run("usage", "--by", "key").out
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli.shell import Done, Served, Shell
 from dragoman.cli.usage import GROUPS
+from shell import Done, Served, Shell
 
 OWNERS = "fake-key-of-the-gateways-owner"
 ECHO = b'{"model":"echo","messages":[{"role":"user","content":"one two three"}]}'

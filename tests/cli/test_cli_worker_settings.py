@@ -11,11 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from cli.shell import Served, Shell, wait_for
 from dragoman.accounts.keys import Keyring
 from dragoman.admin.configuration import ConfigSource
 from dragoman.app import App, Listening, Settings, run
 from dragoman.config import Config, Secret
+from shell import Served, Shell
+from waiting import wait_until
 
 ECHO = '[providers.echo]\nkind = "echo"\n'
 PARROT = f'{ECHO}[[models]]\nname = "parrot"\nto = ["echo/echo"]\n'
@@ -40,31 +41,31 @@ def models(served: Served) -> list[str]:
 def test_a_worker_that_replaces_another_serves_the_last_good_configuration(shell: Shell) -> None:
     path = shell.write("edited.toml", ECHO)
     with shell.serve("--config", str(path), "--workers", "2") as served:
-        wait_for(lambda: len(children(served.pid)) == 2)
+        wait_until(lambda: len(children(served.pid)) == 2)
         shell.write("edited.toml", PARROT)
-        wait_for(lambda: served.err.count(ADOPTED) == 2)
+        wait_until(lambda: served.err.count(ADOPTED) == 2)
         shell.write("edited.toml", "[servr]\n")
-        wait_for(lambda: served.err.count('did you mean "server"?') == 2)
+        wait_until(lambda: served.err.count('did you mean "server"?') == 2)
         before = children(served.pid)
         for victim in before:
             os.kill(victim, signal.SIGKILL)
-        wait_for(lambda: len(children(served.pid) - before) == 2)
+        wait_until(lambda: len(children(served.pid) - before) == 2)
         assert all("parrot" in models(served) for _ in range(REQUESTS))
         shell.write("edited.toml", PARROT.replace("parrot", "cuckoo"))
-        wait_for(lambda: all("cuckoo" in models(served) for _ in range(REQUESTS)))
+        wait_until(lambda: all("cuckoo" in models(served) for _ in range(REQUESTS)))
         assert served.end() == 0
 
 
 def test_an_edit_that_would_cost_a_provider_its_secret_is_not_taken_over_by_a_new_worker_either(shell: Shell) -> None:
     path = shell.write("edited.toml", PARROT)
     with shell.serve("--config", str(path), "--workers", "2") as served:
-        wait_for(lambda: len(children(served.pid)) == 2)
+        wait_until(lambda: len(children(served.pid)) == 2)
         shell.write("edited.toml", f'{ECHO}[providers.p]\nkind = "openai"\napi_key = "env:NOT_SET"\n')
-        wait_for(lambda: served.err.count("environment variable NOT_SET is not set") >= 2)
+        wait_until(lambda: served.err.count("environment variable NOT_SET is not set") >= 2)
         before = children(served.pid)
         for victim in before:
             os.kill(victim, signal.SIGKILL)
-        wait_for(lambda: len(children(served.pid) - before) == 2)
+        wait_until(lambda: len(children(served.pid) - before) == 2)
         assert all("parrot" in models(served) for _ in range(REQUESTS))
         assert served.end() == 0
 
@@ -108,14 +109,14 @@ def test_an_edit_right_after_the_start_reaches_every_worker(shell: Shell) -> Non
     path = shell.write("edited.toml", ECHO)
     with shell.serve("--config", str(path), "--workers", "2") as served:
         shell.write("edited.toml", PARROT)
-        wait_for(lambda: all("parrot" in models(served) for _ in range(REQUESTS)))
+        wait_until(lambda: all("parrot" in models(served) for _ in range(REQUESTS)))
 
 
 def test_an_account_that_signs_in_while_the_gateway_runs_becomes_a_provider_of_every_worker(shell: Shell) -> None:
     # The proxy keeps it from asking the vendor: the models are those that are known without a request.
     with shell.serve("--workers", "2", HTTPS_PROXY="http://127.0.0.1:9") as served:
-        wait_for(lambda: len(children(served.pid)) == 2)
+        wait_until(lambda: len(children(served.pid)) == 2)
         assert "kiro/auto" not in models(served)
         shell.write(".local/share/dragoman/kiro.json", TOKENS)
-        wait_for(lambda: all("kiro/auto" in models(served) for _ in range(REQUESTS)))
+        wait_until(lambda: all("kiro/auto" in models(served) for _ in range(REQUESTS)))
         assert served.end() == 0

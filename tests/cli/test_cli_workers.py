@@ -8,13 +8,14 @@ import time
 
 import pytest
 
-from cli.shell import Served, Shell, wait_for
 from cli.test_cli_worker_settings import children
-from e2e import encode_chat
-from e2e.raw_http import Answered, ask, dial, request_bytes
-from e2e.scripted_replies import ScriptedReply, Text
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import provider_section
+from raw_http import Answered, ask, dial, request_bytes
+from scripting import encode_chat
+from scripting.replies import ScriptedReply, Text
+from shell import Served, Shell
+from waiting import wait_until
 
 CHAT = "/v1/chat/completions"
 STREAM = encode_chat.encode_stream(ScriptedReply((Text(" ".join(f"word-{number}" for number in range(40))),)))
@@ -41,7 +42,7 @@ def test_any_worker_resumes_any_run_and_knows_every_idempotency_key(shell: Shell
     with FakeUpstream(keep_alive=False, answers=[Answer(STREAM, cut=200)]) as fake:
         path = shell.write("two.toml", provider_section("chat", fake.url))
         with shell.serve("--config", str(path), "--workers", "2") as served:
-            wait_for(lambda: len(children(served.pid)) == 2)
+            wait_until(lambda: len(children(served.pid)) == 2)
             replies = [send(served, "idempotency-key: one") for _ in range(REQUESTS)]
             assert {reply.body for reply in replies} == {STREAM}
             opened, run = begin(served, "x-dragoman-park: 1")
@@ -56,7 +57,7 @@ def test_a_worker_that_is_killed_breaks_its_replies_and_the_one_that_replaces_it
     with FakeUpstream(keep_alive=False, answers=[Answer(STREAM[:1500], end=End.HANG)]) as fake:
         path = shell.write("two.toml", provider_section("chat", fake.url))
         with shell.serve("--config", str(path), "--workers", "2") as served:
-            wait_for(lambda: len(children(served.pid)) == 2)
+            wait_until(lambda: len(children(served.pid)) == 2)
             begun = [begin(served, "idempotency-key: one") for _ in range(REQUESTS)]
             run = begun[0][1]
             assert {found for _, found in begun} == {run}
@@ -65,7 +66,7 @@ def test_a_worker_that_is_killed_breaks_its_replies_and_the_one_that_replaces_it
             for opened, _ in begun:
                 assert not read_to_end(opened).endswith(b"0\r\n\r\n")
             fake.answers = [Answer(STREAM)]
-            wait_for(lambda: len(children(served.pid) - {victim}) == 2)
+            wait_until(lambda: len(children(served.pid) - {victim}) == 2)
             replies = [send(served, "idempotency-key: one") for _ in range(REQUESTS)]
             assert {(reply.status, reply.body) for reply in replies} == {(200, STREAM)}
             assert send(served, f"x-dragoman-resume: {run}:-1", body=b"").status == 404
@@ -80,7 +81,7 @@ def test_the_status_counts_the_streams_of_all_workers(shell: Shell) -> None:
             begun = [begin(served, "x-dragoman-park: 1") for _ in range(2)]
             while len(begun) < 200 and len({run[:6] for _, run in begun}) < 2:
                 begun.append(begin(served, "x-dragoman-park: 1"))
-            wait_for(lambda: shell.run("status", "--json").json["streams"] == len(begun))
+            wait_until(lambda: shell.run("status", "--json").json["streams"] == len(begun))
             for opened, _ in begun:
                 opened.close()
 
@@ -103,10 +104,10 @@ def test_a_gateway_with_an_open_tab_stops_at_once(shell: Shell, workers: str) ->
 def test_the_sockets_of_the_workers_are_removed_however_the_gateway_ends(shell: Shell, number: signal.Signals) -> None:
     with shell.serve("--workers", "2", TMPDIR=str(shell.home)) as served:
         [directory] = shell.home.glob("dragoman-*")
-        wait_for(lambda: len(list(directory.iterdir())) == 2)
+        wait_until(lambda: len(list(directory.iterdir())) == 2)
         assert directory.stat().st_mode & 0o777 == 0o700
         served.end(number)
-        wait_for(lambda: not directory.exists())
+        wait_until(lambda: not directory.exists())
 
 
 def test_one_worker_has_no_socket_of_its_own(shell: Shell) -> None:

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from cli.command_server import MODULES, needs_new_process
-from cli.shell import Shell
+from command_server import MODULES, needs_new_process
+from shell import Shell
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e.scripted_replies import ScriptedReply, Stop, Text, ToolCall
 from fakes.kiro import FakeKiro, make_framed, tail, tool, words
 from fakes.upstream import Answer, ReceivedRequest
+from scripting.replies import ScriptedReply, Stop, Text, ToolCall
 from state.state_rig import ENCODERS, StateRig, state_rigged
 
 MODELS = {"chat": "chat/m", "messages": "messages/m", "openai": "openai/m", "kiro": "kiro/claude-sonnet-4.5"}

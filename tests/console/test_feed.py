@@ -2,8 +2,7 @@
 
 import http.client
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from console.traffic import make_stream
 from dragoman.admin.timeline import build_timeline
 from fakes.upstream import FakeUpstream, Gate
 from gateway import KEY, Running, provider_section, running
+from waiting import wait_until
 from wire_json import JsonObject
 
 WORDS = " ".join(f"word{number}" for number in range(40))  # echo sends one word in 20 ms
@@ -77,13 +77,6 @@ class Client(threading.Thread):
         answer = connection.getresponse()
         while piece := answer.read1():
             self.response += piece
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def as_tuples(entries: list[JsonObject]) -> list[tuple[object, ...]]:

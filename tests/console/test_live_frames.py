@@ -8,16 +8,17 @@ import msgspec
 import pytest
 
 from console.browser import Browser
-from console.test_feed import reading, wait_until
+from console.test_feed import reading
 from dragoman.admin.timeline import FrameReader, TimelineEntry
 from dragoman.flow.capture.format import Chunk
 from dragoman.flow.capture.memory_bounds import TAIL_BYTES, HeadAndTail
 from dragoman.http.console.live_frames import hide_content
-from e2e import encode_chat
-from e2e.raw_http import Answered, post
-from e2e.scripted_replies import ScriptedReply, Text
 from fakes.upstream import Answer, FakeUpstream, Gate
 from gateway import KEY, Running, provider_section, running
+from raw_http import Answered, post
+from scripting import encode_chat
+from scripting.replies import ScriptedReply, Text
+from waiting import wait_until
 
 STREAM = encode_chat.encode_stream(ScriptedReply((Text(" ".join(f"word-{number}" for number in range(40))),)))
 LAST = {"chat": "[DONE]", "messages": "message_stop"}

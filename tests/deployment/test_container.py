@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from e2e.raw_http import post
+from raw_http import post
 
 ROOT = Path(__file__).parents[2]
 BASE = "localhost/dragoman-test-base"

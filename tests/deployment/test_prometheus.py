@@ -3,21 +3,21 @@
 import json
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from e2e.account_rig import codex_rigged
-from e2e.rig import Rig
 from e2e.test_scrape import dashboard
 from fakes import codex
+from rig import Rig
 from scraping import Scrape
+from waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "contrib" / "prometheus" / "prometheus.yaml"
@@ -69,13 +69,6 @@ def start_prometheus(directory: Path, targets: list[str]) -> Iterator[Prometheus
             yield prometheus
         finally:
             process.terminate()
-
-
-def wait_until(condition: Callable[[], bool], at_most_s: float) -> None:
-    deadline = time.monotonic() + at_most_s
-    while not condition():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")

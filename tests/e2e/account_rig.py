@@ -8,11 +8,11 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from e2e.sdk_replies import Sdk
 from fakes.codex import FakeCodex
 from fakes.copilot import EDITOR_TOKEN, FakeCopilot
 from fakes.service import FakeService
 from gateway import KEY, Running, running
+from sdk_replies import Sdk
 
 F = TypeVar("F", bound=FakeService)
 

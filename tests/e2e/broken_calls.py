@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from e2e import encode_chat, encode_messages, encode_responses
-from e2e.scripted_replies import ScriptedReply, Stop, Text, ToolCall
+from scripting import encode_chat, encode_messages, encode_responses
+from scripting.replies import ScriptedReply, Stop, Text, ToolCall
 
 ENCODERS = {"chat": encode_chat, "responses": encode_responses, "messages": encode_messages}
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from e2e.scripted_replies import Ending, Refusal, ScriptedReply, Stop, Text, Thinking, Tokens, ToolCall
+from scripting.replies import Ending, Refusal, ScriptedReply, Stop, Text, Thinking, Tokens, ToolCall
 from wire_json import Json, JsonObject
 
 WORDS = "The quick brown fox jumps over the lazy dog."

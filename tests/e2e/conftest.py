@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterator
 import pytest
 
 from e2e.proof import record
-from e2e.rig import Rig, run_rig
+from rig import Rig, run_rig
 
 
 @pytest.hookimpl(wrapper=True)

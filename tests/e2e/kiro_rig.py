@@ -1,19 +1,15 @@
 """A gateway in front of a fake Kiro with a signed-in account, and the SDKs that talk to it."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from dragoman.accounts.credential import format_timestamp
-from e2e.sdk_replies import Broke, Halted, Kwargs, Sdk, SdkReply
-from e2e.sdk_replies_gemini import STREAMS, WHOLE
-from fakes.kiro import ARN, FakeKiro
+from fakes.kiro import FakeKiro
 from fakes.upstream import Answer
 from gateway import KEY, Running, running
+from sdk_replies import Broke, Halted, Kwargs, Sdk, SdkReply
+from sdk_replies_gemini import STREAMS, WHOLE
 
 CLIENTS = ("chat", "responses", "messages")
 QUICK = "[retry]\nattempts = 3\nbase_s = 0.01\n"
@@ -35,19 +31,7 @@ class KiroRig:
 
     def sign_in(self, life_s: float = 7200) -> None:
         """A new pair of tokens in the file, living so long."""
-        tokens = self.fake.issue()
-        sign(self.file, str(tokens["accessToken"]), str(tokens["refreshToken"]), life_s)
-
-
-def sign(file: Path, access: str, refresh: str, life_s: float) -> None:
-    table = {
-        "accessToken": access,
-        "refreshToken": refresh,
-        "expiresAt": format_timestamp(time.time() + life_s),
-        "authMethod": "social",
-        "profileArn": ARN,
-    }
-    file.write_bytes(msgspec.json.encode(table))
+        self.fake.sign_in(self.file, life_s)
 
 
 @contextmanager
@@ -64,8 +48,7 @@ def kiro_rigged(
     file = directory / "kiro-auth-token.json"
     with ExitStack() as stack:
         fake = stack.enter_context(FakeKiro())
-        tokens = fake.issue()
-        sign(file, str(tokens["accessToken"]), str(tokens["refreshToken"]), life_s)
+        fake.sign_in(file, life_s)
         if prepare is not None:
             prepare(fake)
         plain = fake.section(str(file), "plain", repair_truncation=False)

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from dragoman.accounts.pool import Pool
-from e2e.rig import ENCODERS
-from e2e.scripted_replies import ScriptedReply, Text
-from e2e.sdk_replies import Sdk
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, running
+from rig import ENCODERS
+from scripting.replies import ScriptedReply, Text
+from sdk_replies import Sdk
 
 QUICK = "[retry]\nattempts = 3\nbase_s = 0.01\n"
 KINDS = {"chat": "openai", "responses": "openai", "messages": "anthropic"}

@@ -13,9 +13,9 @@ import msgspec
 from deletion import Built, Turned, outcome, remove_value
 from deletion import find_blamed as blamed_part
 from e2e.cases import BROKEN, CASES
-from e2e.rig import CLIENTS, UPSTREAMS
-from e2e.scripted_replies import NO_REFUSALS, Refusal, Stop, limit_to_protocol
-from e2e.sdk_replies import STOPS
+from rig import CLIENTS, UPSTREAMS
+from scripting.replies import NO_REFUSALS, Refusal, Stop, limit_to_protocol
+from sdk_replies import STOPS
 
 Cell = tuple[str, str, str]  # client, upstream, capability
 

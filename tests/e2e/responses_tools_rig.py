@@ -10,15 +10,14 @@ import msgspec
 from openai.types.responses import Response, ResponseFunctionWebSearch
 
 import fakes.kiro as kiro
-from e2e.kiro_rig import sign
-from e2e.raw_http import post
-from e2e.rig import ENCODERS
-from e2e.scripted_replies import ScriptedReply, Stop, Text, Thinking, Tokens, ToolCall
-from e2e.sdk_replies import Sdk
-from fakes.kiro import FakeKiro
+from fakes.kiro import FakeKiro, sign
 from fakes.service import json_answer
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, running
+from raw_http import post
+from rig import ENCODERS
+from scripting.replies import ScriptedReply, Stop, Text, Thinking, Tokens, ToolCall
+from sdk_replies import Sdk
 from wire_json import JsonObject
 
 TITLES = ("One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight")

@@ -7,9 +7,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.sdk_replies import Sdk
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, provider_section, running
+from sdk_replies import Sdk
 from wire_json import JsonObject
 
 FOUND: JsonObject = {

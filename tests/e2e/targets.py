@@ -10,16 +10,15 @@ import msgspec
 import fakes.codex as codex
 import fakes.kiro as kiro
 from e2e.faults import Fault, refusal
-from e2e.kiro_rig import sign
-from e2e.rig import ENCODERS, PROTOCOLS
-from e2e.scripted_replies import ScriptedReply, Text
-from e2e.sdk_replies import Sdk
 from fakes.codex import FakeCodex
 from fakes.eventstream import exception
-from fakes.kiro import FakeKiro
+from fakes.kiro import FakeKiro, sign
 from fakes.service import json_answer, stream
 from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, provider_section, running
+from rig import ENCODERS, PROTOCOLS
+from scripting.replies import ScriptedReply, Text
+from sdk_replies import Sdk
 
 ROUTES: dict[str, tuple[str, ...]] = {
     "by key": ("chat/one", "messages/two", "responses/three"),

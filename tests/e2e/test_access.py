@@ -8,11 +8,11 @@ import pytest
 
 from e2e.cases import CASES, request_for
 from e2e.faults import assert_error
-from e2e.raw_http import ask, get, post
-from e2e.rig import ENCODERS, PATHS, PROTOCOLS, Rig, run_rig
-from e2e.sdk_replies import WHOLE, Sdk
 from fakes.upstream import Answer
 from gateway import KEY
+from raw_http import ask, get, post
+from rig import ENCODERS, PATHS, PROTOCOLS, Rig, run_rig
+from sdk_replies import WHOLE, Sdk
 
 BODIES = {
     "chat": b'{"model":"messages/m","messages":[{"role":"user","content":"x"}]}',

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from e2e.rig import ENCODERS, ONCE, PATHS, PROTOCOLS
-from e2e.scripted_replies import ScriptedReply, Text
 from e2e.test_replays import Kept, assert_same, debug
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, provider_section, running
+from rig import ENCODERS, ONCE, PATHS, PROTOCOLS
+from scripting.replies import ScriptedReply, Text
 
 ACCOUNT = {
     "x-ratelimit-remaining-tokens": "12",

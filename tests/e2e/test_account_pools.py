@@ -16,12 +16,12 @@ import fakes.copilot as copilot
 import fakes.kiro as kiro
 from dragoman.accounts.pool import PROBE_AFTER_S
 from dragoman.hub.outcome import FailedAttempt
-from e2e.kiro_rig import sign
 from e2e.pool_rig import QUICK, key_of, pool_of
-from e2e.sdk_replies import Sdk
+from fakes.kiro import sign
 from fakes.service import json_answer, stream
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, running
+from sdk_replies import Sdk
 
 Answers = dict[str, Answer]
 DAYS_4_S = 4 * 86_400

@@ -9,9 +9,9 @@ import pytest
 
 from e2e.account_rig import codex_rigged, copilot_rigged
 from e2e.cases import request_for
-from e2e.sdk_replies import STREAMS, WHOLE, Broke, Sdk
 from fakes import codex, copilot
 from fakes.service import json_answer, plain
+from sdk_replies import STREAMS, WHOLE, Broke, Sdk
 
 CLIENTS = ("chat", "responses", "messages")
 

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from e2e.cases import CASES
-from e2e.raw_http import Answered, dial, post, read_answer, request_bytes
-from e2e.rig import CROSSED, ENCODERS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
 from fakes.upstream import Answer, End
+from raw_http import Answered, dial, post, read_answer, request_bytes
+from rig import CROSSED, ENCODERS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
 
 MEBIBYTE = 1 << 20
 SMALL = ONCE + "[server]\nmax_buffered_mb = 2\n"

@@ -13,13 +13,13 @@ from dragoman.flow.capture.format import Capture
 from dragoman.http.handler import replay_site
 from e2e.cases import request_for
 from e2e.kiro_rig import CLIENTS, MODEL, kiro_rigged
-from e2e.raw_http import post
-from e2e.rig import PATHS, PROTOCOLS
-from e2e.sdk_replies import STREAMS, WHOLE
 from e2e.test_replays import Kept, assert_same, debug
 from fakes.kiro import make_framed, tail, words
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import provider_section, running
+from raw_http import post
+from rig import PATHS, PROTOCOLS
+from sdk_replies import STREAMS, WHOLE
 
 SECRET = "sk-proj-Zx81kQ0aLmN93vTyUeWq72BcDfGh"
 # 29 tokens or so each: enough of them to change the number of digits.

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from cli.shell import wait_for
 from dragoman.cli.capture import render_timeline as timeline
 from dragoman.flow.capture import recording as recordings
 from dragoman.flow.capture.files import Bounds, CaptureDirectory, load_capture, read_capture, to_json
@@ -21,12 +20,12 @@ from dragoman.flow.capture.format import Capture, utc_text
 from dragoman.flow.capture.recording import Recording
 from dragoman.flow.capture.writer import MEMORY_BYTES
 from e2e.cases import CASES
-from e2e.kiro_rig import sign
-from e2e.raw_http import Answered, dial, post, request_bytes
-from e2e.rig import ENCODERS, PATHS
-from fakes.kiro import FakeKiro, make_framed, refusal, tail, words
+from fakes.kiro import FakeKiro, make_framed, refusal, sign, tail, words
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import KEY, Running, provider_section, running
+from raw_http import Answered, dial, post, request_bytes
+from rig import ENCODERS, PATHS
+from waiting import wait_until
 
 EXAMPLE = Path(__file__).parents[1] / "fixtures" / "captures" / "kiro-cut-call.json"
 CANARIES = {
@@ -63,7 +62,7 @@ def ask(gateway: Running, body: bytes, *fields: str, query: str = "") -> Answere
 
 
 def wait_until_settled(gateway: Running, written: int) -> None:
-    wait_for(lambda: gateway.app.gateway.captures.counts.written >= written)
+    wait_until(lambda: gateway.app.gateway.captures.counts.written >= written)
 
 
 GOOD = Answer(ENCODERS["chat"].encode_stream(CASES["text"].scripted), cut=64)
@@ -120,8 +119,8 @@ def test_a_client_that_disconnects_is_no_error(tmp_path: Path) -> None:
         with dial(gateway.port) as sock:
             sock.sendall(request_bytes(PATHS["chat"], make_body()))
             assert sock.recv(100)
-        wait_for(lambda: bool(up.closed))
-        wait_for(lambda: gateway.app.site.under_way == 0)
+        wait_until(lambda: bool(up.closed))
+        wait_until(lambda: gateway.app.site.under_way == 0)
     assert files(tmp_path) == []
 
 
@@ -173,7 +172,7 @@ def test_old_captures_are_removed_at_the_next_start(tmp_path: Path) -> None:
     for file in (old, tmp_path / "captures" / "killed.part"):
         os.utime(file, (0, 0))
     with run_capturing(tmp_path, debug(tmp_path, "off")):
-        wait_for(lambda: list((tmp_path / "captures").iterdir()) == [new])
+        wait_until(lambda: list((tmp_path / "captures").iterdir()) == [new])
 
 
 def test_a_part_that_is_too_large_is_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +194,7 @@ def test_of_a_part_that_is_too_large_the_end_is_kept_too(tmp_path: Path, monkeyp
     with run_capturing(tmp_path, debug(tmp_path, "errors"), long) as (gateway, _):
         answer = ask(gateway, make_body())
         wait_until_settled(gateway, 1)
-        wait_for(lambda: gateway.app.gateway.captures.memory_left == MEMORY_BYTES)
+        wait_until(lambda: gateway.app.gateway.captures.memory_left == MEMORY_BYTES)
     [capture] = captures(tmp_path)
     assert set(capture.truncated) == {"upstream reply", "events", "sent"}
     assert capture.response is not None
@@ -229,7 +228,7 @@ def test_a_directory_that_cannot_be_written_affects_no_stream(
             answer = ask(gateway, make_body())
             assert answer.status == 200
             assert b"[DONE]" in answer.body
-        wait_for(lambda: gateway.app.gateway.captures.counts.dropped == 3)
+        wait_until(lambda: gateway.app.gateway.captures.counts.dropped == 3)
     assert len([record for record in caplog.records if "captures cannot be written" in record.message]) == 1
 
 
@@ -238,18 +237,17 @@ import resource, sys
 sys.path[:0] = sys.argv[2:]
 from pathlib import Path
 from e2e.test_captures_on_disk import ask, debug, files, make_body, run_capturing
-from cli.shell import wait_for
 import signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 directory = Path(sys.argv[1])
 with run_capturing(directory, debug(directory)) as (gateway, _):
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
     assert all(b"[DONE]" in ask(gateway, make_body()).body for _ in range(3))
-    wait_for(lambda: gateway.app.gateway.captures.counts.dropped == 3)
+    wait_until(lambda: gateway.app.gateway.captures.counts.dropped == 3)
     assert list((directory / "captures").iterdir()) == []
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert b"[DONE]" in ask(gateway, make_body()).body
-    wait_for(lambda: gateway.app.gateway.captures.counts.written == 1)
+    wait_until(lambda: gateway.app.gateway.captures.counts.written == 1)
 print("unharmed")
 """
 
@@ -334,6 +332,6 @@ def test_captures_beyond_the_queue_are_dropped_and_counted(tmp_path: Path, monke
     with run_capturing(tmp_path, debug(tmp_path)) as (gateway, _):
         for _ in range(6):
             assert ask(gateway, make_body()).status == 200
-        wait_for(lambda: gateway.app.gateway.captures.counts.dropped >= 3)
+        wait_until(lambda: gateway.app.gateway.captures.counts.dropped >= 3)
         (tmp_path / "go").touch()
-        wait_for(lambda: gateway.app.gateway.captures.counts.dropped == 6)
+        wait_until(lambda: gateway.app.gateway.captures.counts.dropped == 6)

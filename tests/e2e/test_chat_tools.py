@@ -8,12 +8,12 @@ from pathlib import Path
 import openai
 import pytest
 
-from e2e import encode_chat, encode_responses
 from e2e.pool_rig import error
-from e2e.scripted_replies import ScriptedReply, Text
-from e2e.sdk_replies import Sdk
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, running
+from scripting import encode_chat, encode_responses
+from scripting.replies import ScriptedReply, Text
+from sdk_replies import Sdk
 from wire_json import Json
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"

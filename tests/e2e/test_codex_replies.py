@@ -11,8 +11,6 @@ import pytest
 
 from e2e.account_rig import AccountRig, codex_rigged
 from e2e.cases import request_for
-from e2e.raw_http import get
-from e2e.sdk_replies import STREAMS, WHOLE, Broke, Reply, SdkReply, status_error
 from fakes.codex import (
     ACCOUNT,
     RESPONSES,
@@ -27,6 +25,8 @@ from fakes.codex import (
 )
 from fakes.service import json_answer, plain, stream
 from gateway import KEY
+from raw_http import get
+from sdk_replies import STREAMS, WHOLE, Broke, Reply, SdkReply, status_error
 from wire_json import Json, JsonObject
 
 MODEL = "codex/gpt-5.5"

@@ -13,12 +13,12 @@ import pytest
 from dragoman.hub.outcome import FailedAttempt
 from dragoman.hub.usage import Source
 from e2e.cases import WEATHER, request_for
-from e2e.raw_http import request_bytes
-from e2e.rig import ENCODERS, PATHS, PROTOCOLS
-from e2e.scripted_replies import Ending, ScriptedReply, Stop, Text, Tokens
-from e2e.sdk_replies import STREAMS, Broke, Halted, Sdk, SdkReply
 from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, provider_section, running
+from raw_http import request_bytes
+from rig import ENCODERS, PATHS, PROTOCOLS
+from scripting.replies import Ending, ScriptedReply, Stop, Text, Tokens
+from sdk_replies import STREAMS, Broke, Halted, Sdk, SdkReply
 
 SETTINGS = """
 [retry]

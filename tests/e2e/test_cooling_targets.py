@@ -10,9 +10,9 @@ import pytest
 
 from dragoman.accounts.pool import PROBE_AFTER_S, Pool
 from e2e.pool_rig import QUICK, Keyed, error
-from e2e.raw_http import post
 from fakes.upstream import Answer, FakeUpstream
 from gateway import Running, provider_section, running
+from raw_http import post
 from scraping import scrape, value
 
 ROUTE = '[[models]]\nname = "duo"\nto = ["first/m", "second/m"]\n'

@@ -10,7 +10,6 @@ import pytest
 
 from e2e.account_rig import AccountRig, copilot_rigged
 from e2e.cases import PIXEL, request_for
-from e2e.sdk_replies import STREAMS, WHOLE, Broke, Reply, SdkReply, status_error
 from fakes.copilot import (
     APP_TOKEN,
     CHAT,
@@ -24,6 +23,7 @@ from fakes.copilot import (
 from fakes.service import json_answer, plain
 from fakes.upstream import Answer, ReceivedRequest
 from narrowing import expect
+from sdk_replies import STREAMS, WHOLE, Broke, Reply, SdkReply, status_error
 from wire_json import Json, JsonObject
 
 CLIENTS = ("chat", "responses", "messages")

@@ -5,8 +5,8 @@ import logging
 import pytest
 from anthropic.types import MessageParam
 
-from e2e.rig import Rig
 from fakes.upstream import Answer
+from rig import Rig
 
 USER: list[MessageParam] = [{"role": "user", "content": "How many tokens are these words?"}]
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from e2e.raw_http import post
-from e2e.rig import ONCE, PATHS, PROTOCOLS, Rig, run_rig
 from e2e.test_half_calls import JSON, body
 from fakes.upstream import Answer
 from mutations import VALUES, places, spoil_bytes, with_value
+from raw_http import post
 from reply_bodies import WHOLE
+from rig import ONCE, PATHS, PROTOCOLS, Rig, run_rig
 
 RUNS = 60  # for each pair of protocols
 SHOWN = {

@@ -10,11 +10,11 @@ import anthropic
 import pytest
 from anthropic.types import ToolParam
 
-from cli.shell import Shell, wait_for
-from e2e.kiro_rig import sign
 from fakes.eventstream import event
-from fakes.kiro import FakeKiro, make_framed, tail, tool, words
+from fakes.kiro import FakeKiro, make_framed, sign, tail, tool, words
 from gateway import KEY, running
+from shell import Shell
+from waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "debugging.md"
@@ -54,7 +54,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
                 messages=[{"role": "user", "content": "Write my notes."}],
             ) as stream:
                 assert stream.get_final_message().stop_reason == "max_tokens"
-            wait_for(lambda: gateway.app.gateway.captures.counts.written == 1)
+            wait_until(lambda: gateway.app.gateway.captures.counts.written == 1)
         yield Shell(tmp_path)
 
 

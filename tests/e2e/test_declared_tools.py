@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from e2e.raw_http import post
-from e2e.rig import ENCODERS, ONCE, PATHS, Rig, run_rig
-from e2e.scripted_replies import ScriptedReply, Stop, Text, ToolCall
 from fakes.upstream import Answer
+from raw_http import post
+from rig import ENCODERS, ONCE, PATHS, Rig, run_rig
+from scripting.replies import ScriptedReply, Stop, Text, ToolCall
 
 PATCH = '*** Begin Patch\n+é "x" \\ 🙂\n'
 FUNCTION = ToolCall("call_p", "apply_patch", json.dumps({"input": PATCH}))

@@ -11,11 +11,11 @@ import openai
 import pytest
 
 from e2e.cases import CASES, request_for
-from e2e.raw_http import dial, get, read_answer, request_bytes
-from e2e.rig import ENCODERS, FEW_PAIRS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
-from e2e.scripted_replies import Ending, ScriptedReply, Text
-from e2e.sdk_replies import STREAMS, Broke, Halted, SdkReply, expect_for
 from fakes.upstream import Answer, End, Gate
+from raw_http import dial, get, read_answer, request_bytes
+from rig import ENCODERS, FEW_PAIRS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
+from scripting.replies import Ending, ScriptedReply, Text
+from sdk_replies import STREAMS, Broke, Halted, SdkReply, expect_for
 
 few_pairs = pytest.mark.parametrize(("client", "upstream"), FEW_PAIRS)
 PATIENCE_S = 60.0

@@ -10,10 +10,10 @@ import pytest
 
 from e2e.cases import CASES, request_for
 from e2e.faults import ACCIDENTS, ALWAYS_AGAIN, FAULTS, SECRET, Fault, assert_error, body_of, refusal
-from e2e.rig import ENCODERS, PROTOCOLS, Rig, run_rig
-from e2e.sdk_replies import STREAMS, WHOLE, Broke, Sdk, SdkReply, expect_for
 from fakes.upstream import Answer
 from gateway import provider_section, running
+from rig import ENCODERS, PROTOCOLS, Rig, run_rig
+from sdk_replies import STREAMS, WHOLE, Broke, Sdk, SdkReply, expect_for
 
 RETRIES = f"[retry]\nattempts = {ALWAYS_AGAIN}\nbase_s = 0.01\n"
 

@@ -16,9 +16,9 @@ import pytest
 
 from e2e.cases import CASES
 from e2e.pool_rig import keys_of, run_pool
-from e2e.raw_http import dial, post, request_bytes
-from e2e.rig import ENCODERS, PATHS, Rig, run_rig
 from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
+from raw_http import dial, post, request_bytes
+from rig import ENCODERS, PATHS, Rig, run_rig
 
 LARGE = 300_000
 SETTINGS = """

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from anthropic.types import Message, WebFetchBlock, WebFetchToolResultBlock
 
-from e2e.sdk_replies import Sdk
 from e2e.search_scene import chat_calls, chat_text
 from fakes.kiro import json_answer
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import KEY, provider_section, running
+from sdk_replies import Sdk
 from wire_json import JsonObject
 
 URL = "https://page.example/a"

@@ -9,13 +9,13 @@ from google import genai
 from google.genai import types
 
 from dragoman.hub.usage import Source
-from e2e import encode_chat, encode_gemini, encode_messages
 from e2e.cases import CASES, WEATHER, WORDS
-from e2e.raw_http import Answered, dial, get, post, request_bytes
-from e2e.scripted_replies import Ending, ScriptedReply, Stop, Text, Thinking, ToolCall
-from e2e.sdk_replies_gemini import google_client
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import KEY, Running, provider_section, running
+from raw_http import Answered, dial, get, post, request_bytes
+from scripting import encode_chat, encode_gemini, encode_messages
+from scripting.replies import Ending, ScriptedReply, Stop, Text, Thinking, ToolCall
+from sdk_replies_gemini import google_client
 from wire_json import JsonObject
 
 JSON = "application/json"

@@ -11,10 +11,10 @@ import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
 from e2e.cases import CASES, request_for
-from e2e.rig import PROTOCOLS, Rig, run_rig
-from e2e.sdk_replies import STREAMS, WHOLE, Broke, Halted, Reply, SdkReply, status_error
 from e2e.test_opaque import TURNS, ask_again
 from fakes.upstream import Answer
+from rig import PROTOCOLS, Rig, run_rig
+from sdk_replies import STREAMS, WHOLE, Broke, Halted, Reply, SdkReply, status_error
 from wire_json import JsonObject
 
 JSON = "application/json"

@@ -8,9 +8,9 @@ import pytest
 from google import genai
 from openai.types.responses import Response
 
-from e2e.sdk_replies_gemini import google_client
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, provider_section, running
+from sdk_replies_gemini import google_client
 from wire_json import JsonObject
 
 JSON = "application/json"

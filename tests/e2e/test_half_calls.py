@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from e2e.broken_calls import BROKEN
-from e2e.raw_http import post
-from e2e.rig import ENCODERS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
-from e2e.scripted_replies import ScriptedReply, Stop, ToolCall
 from fakes.upstream import Answer
+from raw_http import post
+from rig import ENCODERS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
+from scripting.replies import ScriptedReply, Stop, ToolCall
 
 JSON = "application/json"
 CROSSED = [(client, *broken) for client in PROTOCOLS for broken in BROKEN if broken[0] != client]

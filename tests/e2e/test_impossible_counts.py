@@ -13,11 +13,11 @@ from dragoman.hub.outcome import Outcome
 from dragoman.hub.usage import MAX_COUNT
 from dragoman.prices import Pricing
 from dragoman.telemetry.otlp import span_attributes, span_message
-from e2e.raw_http import get, post
-from e2e.rig import ONCE, PATHS, PROTOCOLS, Rig, run_rig
 from e2e.test_half_calls import JSON, body
 from fakes.upstream import Answer
 from mutations import places, with_value
+from raw_http import get, post
+from rig import ONCE, PATHS, PROTOCOLS, Rig, run_rig
 
 IMPOSSIBLE = (b"1e308", b"-1e308", b"-5", b"9" * 40, b"1e999", b"12.75", b'"12"', b"null", b"true", b"[]", b"{}")
 USAGE: dict[str, dict[str, object]] = {

@@ -9,11 +9,11 @@ import openai
 import pytest
 
 from e2e.cases import request_for
-from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged, sign
-from e2e.sdk_replies import STREAMS, WHOLE, Broke, Reply, SdkReply, StatusError, status_error
-from fakes.kiro import INVALID_BEARER, FakeKiro, json_answer, make_framed, refusal, tail, words
+from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged
+from fakes.kiro import INVALID_BEARER, FakeKiro, json_answer, make_framed, refusal, sign, tail, words
 from fakes.upstream import Answer
 from narrowing import expect
+from sdk_replies import STREAMS, WHOLE, Broke, Reply, SdkReply, StatusError, status_error
 
 CHAT = "/generateAssistantResponse"
 HELLO = make_framed(words("Hello"), tail())

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from anthropic.types import MessageParam, ToolParam
 
-from e2e.kiro_rig import QUICK, KiroRig, kiro_rigged, sign
-from fakes.kiro import FakeKiro, make_framed, tail, tool, words
+from e2e.kiro_rig import QUICK, KiroRig, kiro_rigged
+from fakes.kiro import FakeKiro, make_framed, sign, tail, tool, words
 from fakes.upstream import Answer
 from gateway import KEY, running
 

@@ -11,14 +11,14 @@ from google import genai
 
 from e2e.cases import Case, request_for
 from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged, request_every_way
-from e2e.raw_http import post
-from e2e.scripted_replies import ScriptedReply, Stop, Tokens
-from e2e.sdk_replies import ENVELOPE, STOPS, Broke, Halted, SdkReply
-from e2e.sdk_replies_gemini import STREAMS, WHOLE
 from fakes.eventstream import event, exception
 from fakes.kiro import make_framed, refusal, tail, tool, words
 from fakes.upstream import Answer, End
 from narrowing import expect
+from raw_http import post
+from scripting.replies import ScriptedReply, Stop, Tokens
+from sdk_replies import ENVELOPE, STOPS, Broke, Halted, SdkReply
+from sdk_replies_gemini import STREAMS, WHOLE
 from wire_json import Json
 
 CUTS = {"in one piece": 0, "byte by byte": 1, "in pieces of eleven": 11}

@@ -8,8 +8,8 @@ import pytest
 
 from e2e.cases import request_for
 from e2e.kiro_rig import MODEL, kiro_rigged
-from e2e.sdk_replies import WHOLE
 from fakes.kiro import make_framed, refusal, tail, words
+from sdk_replies import WHOLE
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import openai
 
-from e2e.kiro_rig import MODEL, QUICK, sign
+from e2e.kiro_rig import MODEL, QUICK
 from fakes.eventstream import event
-from fakes.kiro import FakeKiro, make_framed, tail, words
+from fakes.kiro import FakeKiro, make_framed, sign, tail, words
 from gateway import KEY, running
 
 

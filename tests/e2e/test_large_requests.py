@@ -9,9 +9,9 @@ import pytest
 
 from dragoman.net.tasks import LARGE_BYTES
 from e2e.cases import CASES
-from e2e.raw_http import Answered, post
-from e2e.rig import ENCODERS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
 from fakes.upstream import Answer
+from raw_http import Answered, post
+from rig import ENCODERS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
 
 VALUES = 60_000
 TRIES = 12

@@ -4,10 +4,10 @@ import msgspec
 import pytest
 
 from e2e.cases import CASES
-from e2e.raw_http import Answered, post
-from e2e.rig import ENCODERS, PATHS, PROTOCOLS, Rig
-from e2e.scripted_replies import ScriptedReply, Stop, Text
 from fakes.upstream import Answer
+from raw_http import Answered, post
+from rig import ENCODERS, PATHS, PROTOCOLS, Rig
+from scripting.replies import ScriptedReply, Stop, Text
 from wire_json import JsonObject
 
 USER = [{"role": "user", "content": "Go on."}]

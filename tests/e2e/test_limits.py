@@ -10,9 +10,9 @@ import pytest
 import zstandard
 
 from e2e.cases import CASES
-from e2e.raw_http import Answered, ask, post, request_bytes
-from e2e.rig import ENCODERS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
 from fakes.upstream import Answer
+from raw_http import Answered, ask, post, request_bytes
+from rig import ENCODERS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
 
 MEBIBYTE = 1 << 20
 CHEAP_S = 0.5

@@ -6,11 +6,11 @@ import pytest
 from google import genai
 
 from e2e.cases import BROKEN, CASES, PHOTO, PICTURE, WORDS, pictures_in, request_for, request_with_pictures
-from e2e.rig import CLIENTS, CROSSED, ENCODERS, UPSTREAMS, Rig
-from e2e.scripted_replies import ScriptedReply, Text, limit_to_protocol
-from e2e.sdk_replies import Broke, Halted, SdkReply
-from e2e.sdk_replies_gemini import STREAMS, WHOLE, expect_for
 from fakes.upstream import Answer, End
+from rig import CLIENTS, CROSSED, ENCODERS, UPSTREAMS, Rig
+from scripting.replies import ScriptedReply, Text, limit_to_protocol
+from sdk_replies import Broke, Halted, SdkReply
+from sdk_replies_gemini import STREAMS, WHOLE, expect_for
 
 ERRORS: dict[str, type[Exception]] = {
     "chat": openai.APIError,

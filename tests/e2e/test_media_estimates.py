@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from e2e.raw_http import post
-from e2e.rig import ONCE, PATHS, PROTOCOLS, Rig, run_rig
 from fakes.upstream import Answer
 from media_files import png
+from raw_http import post
+from rig import ONCE, PATHS, PROTOCOLS, Rig, run_rig
 
 PICTURE = base64.b64encode(png(1024, 768, 300_000)).decode()
 URL = "data:image/png;base64," + PICTURE

@@ -9,10 +9,10 @@ from pydantic import BaseModel
 
 from dragoman.hub.opaque import Form, Opaque, encode_envelope
 from e2e.cases import CASES, request_for
-from e2e.raw_http import post
-from e2e.rig import ENCODERS, PATHS, PROTOCOLS, Rig
-from e2e.scripted_replies import ScriptedReply, Stop, Text, Thinking, ToolCall
 from fakes.upstream import Answer
+from raw_http import post
+from rig import ENCODERS, PATHS, PROTOCOLS, Rig
+from scripting.replies import ScriptedReply, Stop, Text, Thinking, ToolCall
 from wire_json import JsonObject
 
 CALL = ToolCall("call_a1", "weather", '{"city":"Ulm"}')

@@ -5,15 +5,15 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from cli.shell import wait_for
 from dragoman.hub.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome
 from dragoman.hub.usage import Source
 from e2e.cases import CASES, request_for
 from e2e.faults import FAULTS, refusal
-from e2e.raw_http import dial, post, request_bytes
-from e2e.rig import ENCODERS, PATHS, PROTOCOLS, Rig, run_rig
-from e2e.sdk_replies import STREAMS, WHOLE
 from fakes.upstream import Answer, End
+from raw_http import dial, post, request_bytes
+from rig import ENCODERS, PATHS, PROTOCOLS, Rig, run_rig
+from sdk_replies import STREAMS, WHOLE
+from waiting import wait_until
 from wire_json import JsonObject
 
 COUNTED = CASES["cached and reasoning tokens"].scripted
@@ -151,7 +151,7 @@ def test_a_client_that_disconnects_before_the_reply_has_a_provider_in_its_outcom
     question = {"model": rig.model("responses"), "max_tokens": 9, "messages": plain_messages(), "input": "Well?"}
     with dial(rig.gateway.port) as sock:
         sock.sendall(request_bytes(PATHS[client], msgspec.json.encode(question), f"x-request-id: soon-{client}"))
-        wait_for(lambda: bool(upstream.calls))
+        wait_until(lambda: bool(upstream.calls))
     outcome = rig.gateway.outcome(f"soon-{client}")
     assert outcome.outcome == CLIENT_GONE
     assert outcome.failed_attempts == (FailedAttempt("responses/vendor-model", CLIENT_GONE),)

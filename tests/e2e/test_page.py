@@ -4,10 +4,10 @@ import os
 
 from e2e.cases import BROKEN, CASES, PHOTO, PICTURE, pictures_in, request_for, request_with_pictures
 from e2e.proof import CAPABILITIES, CONSOLE_LOSSES, IMAGES, PAGE, PAIRS, PROVEN, Cell, console_losses, page
-from e2e.rig import Rig
-from e2e.sdk_replies import Broke, Halted
-from e2e.sdk_replies_gemini import STREAMS, WHOLE, expect_for
 from e2e.test_matrix import make_stream_answer, whole
+from rig import Rig
+from sdk_replies import Broke, Halted
+from sdk_replies_gemini import STREAMS, WHOLE, expect_for
 
 
 def prove(rig: Rig, client: str, upstream: str, capability: str) -> bool:

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from e2e.cases import CASES
-from e2e.raw_http import post
-from e2e.rig import ENCODERS, PATHS, PROTOCOLS, Rig
-from e2e.scripted_replies import Ending, ScriptedReply, Text
 from fakes.upstream import Answer, End
+from raw_http import post
+from rig import ENCODERS, PATHS, PROTOCOLS, Rig
+from scripting.replies import Ending, ScriptedReply, Text
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "passthrough"
 # Odd spaces, escapes, numbers and key order, unknown and repeated fields; the model and `stream` are filled in.

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from dragoman.protocols import PROTOCOLS
-from e2e import encode_chat
 from e2e.cases import CASES
-from e2e.raw_http import Answered, ask, post, request_bytes
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, provider_section, running
 from protocols.path_protocol import NAME, PROTOCOL
+from raw_http import Answered, ask, post, request_bytes
+from scripting import encode_chat
 
 JSON = "application/json"
 BODY = b'{ "ask" : "hello" }'

@@ -13,9 +13,9 @@ import pytest
 from dragoman.accounts.pool import MemberState
 from dragoman.hub.outcome import FailedAttempt, Outcome
 from e2e.pool_rig import QUICK, PoolRig, error, keys_of, make_section, run_pool
-from e2e.raw_http import post
 from fakes.upstream import Answer, ReceivedRequest
 from gateway import running
+from raw_http import post
 from wire_json import JsonObject
 
 ONE, TWO = keys_of(2)

@@ -11,13 +11,13 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from e2e import encode_chat
-from e2e.raw_http import post
-from e2e.scripted_replies import ScriptedReply, Text
 from fakes.certificate import server_context
 from fakes.proxies import FakeProxy, http, socks5
 from fakes.raw import Hold, RawServer, Request
 from gateway import running
+from raw_http import post
+from scripting import encode_chat
+from scripting.replies import ScriptedReply, Text
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.shell import Shell
-from e2e.raw_http import ask, request_bytes
 from gateway import KEY, Running, running
+from raw_http import ask, request_bytes
+from shell import Shell
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)

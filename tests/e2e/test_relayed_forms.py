@@ -14,11 +14,11 @@ import msgspec
 import openai
 import pytest
 
-from cli.shell import wait_for
-from e2e.raw_http import Answered, dial, read_answer
 from fakes.threaded import ThreadedServer
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, running
+from raw_http import Answered, dial, read_answer
+from waiting import wait_until
 
 MB = 1024 * 1024
 TEXT = b'{"text":"Hello.","usage":{"type":"duration","seconds":12}}'
@@ -254,7 +254,7 @@ def test_the_upstream_gets_the_file_while_the_client_still_sends_it(tmp_path: Pa
         body = form(field("model", b"up/whisper-1"), field("file", make_sound(2 * MB), '; filename="a"'))
         with dial(gateway.port) as sock:
             sock.sendall(head_of(len(body)) + body[:MB])
-            wait_for(lambda: up.received >= MB // 2)
+            wait_until(lambda: up.received >= MB // 2)
             early = up.received
             sock.sendall(body[MB:])
             assert read_answer(sock).status == 200
@@ -266,7 +266,7 @@ def test_a_client_that_leaves_ends_the_upload(tmp_path: Path) -> None:
     with Counting() as up, running(SECTION.format(url=f"http://127.0.0.1:{up.port}/v1"), tmp_path) as gateway:
         with dial(gateway.port) as sock:
             sock.sendall(head_of(2 * MB) + field("model", b"up/whisper-1") + field("file", b"x" * 100_000))
-            wait_for(lambda: up.received > 0)
-        wait_for(lambda: bool(gateway.outcomes))
+            wait_until(lambda: up.received > 0)
+        wait_until(lambda: bool(gateway.outcomes))
         assert gateway.app.site.under_way == 0
         assert gateway.outcomes[-1].outcome == "client_gone"

@@ -8,9 +8,9 @@ import openai
 import pytest
 
 from dragoman.protocols.relayed_paths import RELAYED_PATHS
-from e2e.raw_http import Answered, post
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import KEY, Running, running
+from raw_http import Answered, post
 
 ALL = '["audio", "images", "moderations", "rerank"]'
 JSON = "application/json"

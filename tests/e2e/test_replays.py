@@ -9,7 +9,6 @@ import msgspec
 import openai
 import pytest
 
-from cli.shell import wait_for
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.files import Bounds, CaptureDirectory, load_capture
@@ -19,9 +18,6 @@ from e2e.account_rig import codex_rigged, copilot_rigged
 from e2e.cases import BROKEN, CASES, request_for
 from e2e.faults import ACCIDENTS, FAULTS, refusal
 from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged
-from e2e.raw_http import ask, post, request_bytes
-from e2e.rig import PROTOCOLS, Rig, run_rig
-from e2e.sdk_replies import STREAMS, WHOLE, SdkReply
 from e2e.test_matrix import make_stream_answer, whole
 from fakes.codex import make_completed, make_created, make_item_done, number_events
 from fakes.eventstream import event, exception
@@ -30,6 +26,10 @@ from fakes.kiro import refusal as kiro_refusal
 from fakes.service import stream
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import Running, provider_section, running
+from raw_http import ask, post, request_bytes
+from rig import PROTOCOLS, Rig, run_rig
+from sdk_replies import STREAMS, WHOLE, SdkReply
+from waiting import wait_until
 
 clients = pytest.mark.parametrize("client", PROTOCOLS)
 upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
@@ -48,7 +48,7 @@ class Kept:
         self._seen: set[Path] = set()
 
     def take_new(self, count: int) -> list[Capture]:
-        wait_for(lambda: self._gateway.app.gateway.captures.counts.written >= len(self._seen) + count)
+        wait_until(lambda: self._gateway.app.gateway.captures.counts.written >= len(self._seen) + count)
         files = [file for file in self._captures.files() if file not in self._seen]
         self._seen.update(files)
         assert len(files) == count

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from dragoman.hub.events import MAX_BLOCKS, MAX_CALLS, MAX_CITATIONS
-from e2e.raw_http import post
-from e2e.rig import ONCE, PATHS, PROTOCOLS, Rig, run_rig
 from e2e.test_half_calls import ERROR, GOOD_END, JSON, body
 from fakes.upstream import Answer
+from raw_http import post
+from rig import ONCE, PATHS, PROTOCOLS, Rig, run_rig
 
 
 @pytest.fixture(scope="module")

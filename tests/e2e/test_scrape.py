@@ -5,7 +5,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -14,11 +14,12 @@ import pytest
 from dragoman.hub.failure import Kind
 from dragoman.hub.outcome import CLIENT_GONE, OK
 from dragoman.observers.metrics_catalogue import CATALOGUE, Family, Type
-from e2e.rig import ENCODERS, PATHS, Rig, run_rig
-from e2e.scripted_replies import ScriptedReply, Stop, Text, Tokens, ToolCall
 from fakes.upstream import Answer, FakeUpstream, Gate
 from gateway import KEY
+from rig import ENCODERS, PATHS, Rig, run_rig
 from scraping import Scrape, scrape, total, value
+from scripting.replies import ScriptedReply, Stop, Text, Tokens, ToolCall
+from waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "contrib" / "grafana" / "dragoman.json"
@@ -68,13 +69,6 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         tools = f'[tools.web_search]\nbackend = "searxng"\nendpoint = "{searxng.url}"\n'
         with run_rig(tmp_path_factory.mktemp("scraped"), tools + SETTINGS, ("vendor-model",)) as shared:
             yield shared
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from anthropic import APIError
 
-from cli.shell import wait_for
 from dragoman.accounts.usage_writer import make_row
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
@@ -24,6 +23,7 @@ from dragoman.providers.token_count import count_text
 from e2e.search_scene import CHAT_ANSWERS, CHAT_SEARCHES, FOUND, SearchScene, chat_calls, search_scene
 from e2e.test_server_tools import ask
 from fakes.upstream import Answer, End
+from waiting import wait_until
 
 SEARCH_KEY = "bsk-canary-of-a-search-service"
 DONE = b"data: [DONE]\n\n"
@@ -49,7 +49,7 @@ class Scene(SearchScene):
         return self.gateway.outcome(self.sdk.headers["x-request-id"])
 
     def capture_of(self, outcome: Outcome) -> Capture:
-        wait_for(lambda: any(outcome.request_id in file.name for file in self.files()))
+        wait_until(lambda: any(outcome.request_id in file.name for file in self.files()))
         return load_capture(next(file for file in self.files() if outcome.request_id in file.name))
 
     def files(self) -> list[Path]:

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from anthropic.types import Message, WebSearchToolResultBlock
 
-from cli.shell import wait_for
 from dragoman.config.problems import ConfigError
-from e2e.sdk_replies import Sdk
 from e2e.search_scene import CHAT_ANSWERS, CHAT_SEARCHES
 from e2e.test_server_tools import ask
 from fakes.upstream import Answer, FakeUpstream, Gate
 from gateway import KEY, Running, provider_section, running
+from sdk_replies import Sdk
+from waiting import wait_until
 
 SERVER = Path(__file__).parent.parent / "fakes" / "mcp_server.py"
 
@@ -46,7 +46,7 @@ class Scene:
         self.upstream.answers = list(rounds)
 
     def process(self) -> int:
-        wait_for(lambda: self.pid_file.exists() and self.pid_file.read_text().strip() != "")
+        wait_until(lambda: self.pid_file.exists() and self.pid_file.read_text().strip() != "")
         return int(self.pid_file.read_text())
 
 
@@ -89,7 +89,7 @@ def test_an_edit_of_other_sections_keeps_the_server_and_one_of_tools_closes_it(s
         assert scene.process() == process
         assert is_alive(process)
         gateway.adopt(scene.settings('[tools.web_search]\nbackend = "searxng"\nendpoint = "http://127.0.0.1:9"\n'))
-        wait_for(lambda: not is_alive(process))
+        wait_until(lambda: not is_alive(process))
         scene.play(Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS))
         assert search(gateway) == "unavailable"
 
@@ -102,14 +102,14 @@ def test_a_server_of_an_old_configuration_lives_as_long_as_a_request_that_uses_i
         client = threading.Thread(target=lambda: results.append(search(gateway)))
         client.start()
         process = scene.process()
-        wait_for(lambda: len(scene.upstream.calls) == 2)
+        wait_until(lambda: len(scene.upstream.calls) == 2)
         gateway.adopt(scene.settings('[tools.web_search]\nbackend = "off"\n'))
         time.sleep(0.2)
         assert is_alive(process)
         adopted.set()
         client.join()
         assert results == [["https://a.example/pandas"]]
-        wait_for(lambda: not is_alive(process))
+        wait_until(lambda: not is_alive(process))
 
 
 def test_the_server_is_closed_when_the_gateway_stops(scene: Scene) -> None:
@@ -118,7 +118,7 @@ def test_the_server_is_closed_when_the_gateway_stops(scene: Scene) -> None:
         search(gateway)
         process = scene.process()
         assert is_alive(process)
-    wait_for(lambda: not is_alive(process))
+    wait_until(lambda: not is_alive(process))
 
 
 def test_a_secret_that_cannot_be_read_is_a_warning_at_the_start_and_an_error_in_an_edit(

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from e2e.raw_http import post
 from e2e.search_scene import (
     CHAT_ANSWERS,
     CHAT_SEARCHES,
@@ -18,6 +17,7 @@ from e2e.search_scene import (
     search_scene,
 )
 from fakes.upstream import Answer
+from raw_http import post
 from wire_json import JsonObject
 
 USER: JsonObject = {"role": "user", "content": "pandas?"}

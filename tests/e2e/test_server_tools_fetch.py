@@ -17,7 +17,6 @@ from anthropic.types import (
     WebFetchToolResultBlock,
 )
 
-from e2e.raw_http import post
 from e2e.search_scene import (
     CHAT_SEARCHES,
     JSON,
@@ -28,6 +27,7 @@ from e2e.search_scene import (
     search_scene,
 )
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
+from raw_http import post
 from wire_json import JsonObject
 
 FETCH: JsonObject = {"type": "web_fetch_20250910", "name": "web_fetch"}

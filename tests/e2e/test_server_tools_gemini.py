@@ -9,8 +9,6 @@ import pytest
 from google.genai import types
 
 from e2e.kiro_rig import MODEL, kiro_rigged
-from e2e.raw_http import post
-from e2e.sdk_replies_gemini import google_client
 from e2e.search_scene import (
     CHAT_SEARCHES,
     FOUND,
@@ -27,6 +25,8 @@ from e2e.test_server_tools_kiro import SEARCHES as KIRO_SEARCHES
 from e2e.test_server_tools_pauses import FIRST, LAST
 from fakes.upstream import Answer, FakeUpstream, Gate, ReceivedRequest
 from gateway import KEY
+from raw_http import post
+from sdk_replies_gemini import google_client
 from wire_json import JsonObject
 
 ANSWERS = chat_text("🐼 See [One", "](https://a.example/1) and [x](https://no.example/).")

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from anthropic.types import Message
 
-from cli.shell import wait_for
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.files import Bounds, CaptureDirectory, load_capture
 from dragoman.http.handler import replay_site
-from e2e.encode_gemini import encode_stream
-from e2e.scripted_replies import ScriptedReply, Stop, Text, Tokens, ToolCall
 from e2e.search_scene import SearchScene, search_scene
 from e2e.test_server_tools import WEATHER, ask, outcomes
+from scripting.encode_gemini import encode_stream
+from scripting.replies import ScriptedReply, Stop, Text, Tokens, ToolCall
+from waiting import wait_until
 from wire_json import JsonObject
 
 SEARCHES = encode_stream(
@@ -80,7 +80,7 @@ def test_beside_functions_the_gateway_searches_for_a_model_that_cannot(
     assert len(scene.searxng.requests) == 1
     id = scene.sdk.headers["x-request-id"]
     files = CaptureDirectory(directory / "captures", Bounds(100, 1 << 30, 86_400.0))
-    wait_for(lambda: any(id in file.name for file in files.files()))
+    wait_until(lambda: any(id in file.name for file in files.files()))
     capture = load_capture(next(file for file in files.files() if id in file.name))
     parts = compare_captures(capture, rerun(capture, replay_site))
     assert [(part.name, change) for part in parts for change in part.changes] == []

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from anthropic.types import Message, TextBlock, ThinkingBlock, WebSearchToolResultBlock
 
-from cli.shell import wait_for
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
 from dragoman.cli.capture import render_timeline
@@ -20,6 +19,7 @@ from e2e.kiro_rig import MODEL, KiroRig, kiro_rigged
 from fakes.eventstream import event
 from fakes.kiro import ARN, SEARCH_TOOL, json_answer, make_framed, refusal, tail, tool, words
 from fakes.upstream import Answer, Gate, ReceivedRequest
+from waiting import wait_until
 from wire_json import JsonObject
 
 TOOL: JsonObject = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
@@ -165,7 +165,7 @@ def test_a_capture_replays_with_kiros_text_and_its_results(tmp_path: Path) -> No
 
 def wait_for_capture(directory: Path, number: int) -> Capture:
     files = CaptureDirectory(directory, Bounds(100, 1 << 30, 86_400.0))
-    wait_for(lambda: len(files.files()) >= number)
+    wait_until(lambda: len(files.files()) >= number)
     return max((load_capture(file) for file in files.files()), key=lambda capture: capture.started_at)
 
 

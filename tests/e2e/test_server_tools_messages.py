@@ -8,9 +8,9 @@ from anthropic import BadRequestError
 from anthropic.types import CitationsWebSearchResultLocation, Message, TextBlock, WebSearchToolResultBlock
 
 from dragoman.hub.server_tools import unseal_source
-from e2e.raw_http import post
 from e2e.search_scene import CHAT_ANSWERS, CHAT_SEARCHES, JSON, SearchScene, message, search_scene
 from fakes.upstream import Answer
+from raw_http import post
 from wire_json import JsonObject
 
 TOOL: JsonObject = {"type": "web_search_20250305", "name": "web_search"}

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 from openai.types.responses import Response
 
-from e2e.raw_http import post
 from e2e.search_scene import SearchScene, message, search_scene
+from raw_http import post
 from wire_json import JsonObject
 
 USER: JsonObject = {"role": "user", "content": "pandas?"}

@@ -23,9 +23,9 @@ from e2e.responses_tools_rig import (
     searches,
     tools_rigged,
 )
-from e2e.scripted_replies import Ending, ScriptedReply, Text, ToolCall
 from fakes.upstream import Answer, Gate
 from narrowing import expect
+from scripting.replies import Ending, ScriptedReply, Text, ToolCall
 from wire_json import JsonObject
 
 OWN = {"type": "function", "name": "web_search", "parameters": {"type": "object", "properties": {}}}

@@ -11,11 +11,11 @@ from openai.types.responses import Response
 import grammar_responses
 from clients.captured import ROOT, Captured
 from e2e.account_rig import codex_rigged
-from e2e.raw_http import post
 from e2e.responses_tools_rig import ANSWERS, SEARCHES, SOURCES, Scene, ask, calls, tools_rigged
-from e2e.scripted_replies import ScriptedReply, Thinking, ToolCall
 from fakes.codex import RESPONSES
 from narrowing import expect
+from raw_http import post
+from scripting.replies import ScriptedReply, Thinking, ToolCall
 from wire_json import JsonObject
 
 

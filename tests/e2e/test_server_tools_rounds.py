@@ -10,8 +10,6 @@ import pytest
 from anthropic import APIStatusError
 from anthropic.types import Message, TextBlock
 
-from cli.shell import wait_for
-from e2e.raw_http import dial, post, request_bytes
 from e2e.search_scene import (
     CHAT_ANSWERS,
     CHAT_SEARCHES,
@@ -26,6 +24,8 @@ from e2e.search_scene import (
 )
 from fakes.upstream import Answer, End, FakeUpstream, Gate
 from gateway import provider_section
+from raw_http import dial, post, request_bytes
+from waiting import wait_until
 from wire_json import JsonObject
 
 TOOL: JsonObject = {"type": "web_search_20250305", "name": "web_search"}
@@ -128,7 +128,7 @@ def _leave_when(scene: SearchScene, begun: Callable[[], bool], *, stream: bool) 
     """Send a request, and close the connection once the condition holds."""
     with dial(scene.gateway.port) as sock:
         sock.sendall(request_bytes("/v1/messages", json.dumps(ask(stream=stream)).encode()))
-        wait_for(begun)
+        wait_until(begun)
 
 
 def test_the_client_gets_pings_while_a_search_runs(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_search_ends_when_its_client_leaves(chat: SearchScene, stream: bool) -
     chat.script_search(Answer(json.dumps(FOUND).encode(), end=End.HANG, headless=True))
     chat.searxng.closed.clear()
     _leave_when(chat, lambda: bool(chat.searxng.requests), stream=stream)
-    wait_for(lambda: bool(chat.searxng.closed))
+    wait_until(lambda: bool(chat.searxng.closed))
     assert len(chat.upstream.calls) == 1
 
 
@@ -165,7 +165,7 @@ def test_a_later_round_ends_when_its_client_leaves(chat: SearchScene, stream: bo
     chat.play(CHAT_SEARCHES, replace(Answer(chunk({"role": "assistant", "content": "So it"})), end=End.HANG))
     chat.upstream.closed.clear()
     _leave_when(chat, lambda: len(chat.upstream.calls) == 2, stream=stream)
-    wait_for(lambda: bool(chat.upstream.closed))
+    wait_until(lambda: bool(chat.upstream.closed))
 
 
 def test_another_target_is_not_tried_after_the_first_round(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import pytest
 from google import genai
 from google.genai import types
 
-from e2e.raw_http import Answered, post
-from e2e.sdk_replies_gemini import google_client
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, provider_section, running
+from raw_http import Answered, post
+from sdk_replies_gemini import google_client
 from wire_json import JsonObject
 
 JSON = "application/json"

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from dragoman.net.limits import Limits
-from e2e.raw_http import dial, read_answer
-from e2e.rig import PATHS, PROTOCOLS, Rig
 from gateway import KEY
+from raw_http import dial, read_answer
+from rig import PATHS, PROTOCOLS, Rig
 
 HEAD = "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\ncontent-length: 1000\r\n\r\n"
 TYPES = {"chat": "invalid_request_error", "responses": "invalid_request_error", "messages": "timeout_error"}

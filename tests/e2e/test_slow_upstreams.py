@@ -15,13 +15,13 @@ import grammar_messages
 import grammar_responses
 from dragoman.config import load
 from e2e.cases import request_for
-from e2e.raw_http import Answered, dial, post, request_bytes
-from e2e.rig import ENCODERS, FEW_PAIRS, PATHS, PROTOCOLS, Rig, run_rig
-from e2e.scripted_replies import ScriptedReply, Text
-from e2e.sdk_replies import STREAMS, Sdk, SdkReply
 from e2e.targets import Targets, run_targets
 from fakes.upstream import Answer, End, ReceivedRequest
 from gateway import KEY
+from raw_http import Answered, dial, post, request_bytes
+from rig import ENCODERS, FEW_PAIRS, PATHS, PROTOCOLS, Rig, run_rig
+from scripting.replies import ScriptedReply, Text
+from sdk_replies import STREAMS, Sdk, SdkReply
 
 GRAMMARS = {"chat": grammar_chat, "responses": grammar_responses, "messages": grammar_messages}
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
-from cli.shell import wait_for
 from dragoman.net.inbound import ClientConnection
 from dragoman.net.outbound import STREAM_RECEIVE_BYTES, UpstreamConnection
 from e2e.cases import CASES
-from e2e.raw_http import request_bytes
-from e2e.rig import ENCODERS, FEW_PAIRS, ONCE, PATHS, Rig, run_rig
 from fakes.upstream import Answer
+from raw_http import request_bytes
+from rig import ENCODERS, FEW_PAIRS, ONCE, PATHS, Rig, run_rig
+from waiting import wait_until
 
 MOST = 256 * 1024
 
@@ -58,7 +58,7 @@ def test_a_stalled_reader_is_cheap(rig: Rig, client: str, upstream: str) -> None
             elif isinstance(item, UpstreamConnection):
                 held += item._buffered
         assert 0 < held <= MOST
-    wait_for(lambda: bool(fake.closed))  # what this connection holds is not the next test's
+    wait_until(lambda: bool(fake.closed))  # what this connection holds is not the next test's
 
 
 def wait_until_quiet(sent: Callable[[], int]) -> None:

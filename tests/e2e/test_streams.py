@@ -12,11 +12,11 @@ import pytest
 
 from e2e.cases import CASES, request_for
 from e2e.faults import assert_error
-from e2e.raw_http import dial, request_bytes
-from e2e.rig import ENCODERS, FEW_PAIRS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
-from e2e.scripted_replies import Ending, ScriptedReply, Text
-from e2e.sdk_replies import STREAMS, WHOLE, Broke, expect_for
 from fakes.upstream import Answer, End, FakeUpstream
+from raw_http import dial, request_bytes
+from rig import ENCODERS, FEW_PAIRS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
+from scripting.replies import Ending, ScriptedReply, Text
+from sdk_replies import STREAMS, WHOLE, Broke, expect_for
 
 TIMES = """
 [server]

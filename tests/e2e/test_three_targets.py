@@ -17,14 +17,14 @@ import grammar_messages
 import grammar_responses
 from e2e.cases import request_for
 from e2e.faults import OPENAI_OVERLOADED, Fault, assert_error
-from e2e.raw_http import post
-from e2e.rig import ENCODERS, PATHS, PROTOCOLS, run_rig
-from e2e.scripted_replies import ScriptedReply, Stop, Text
-from e2e.sdk_replies import STOPS, STREAMS, WHOLE, Broke, Halted, Sdk, SdkReply
 from e2e.targets import ROUTES, Site, Targets, run_targets
 from fakes.upstream import Answer, End, ReceivedRequest
 from gateway import KEY
 from narrowing import expect
+from raw_http import post
+from rig import ENCODERS, PATHS, PROTOCOLS, run_rig
+from scripting.replies import ScriptedReply, Stop, Text
+from sdk_replies import STOPS, STREAMS, WHOLE, Broke, Halted, Sdk, SdkReply
 
 ATTEMPTS = 3
 SETTINGS = f"[retry]\nattempts = {ATTEMPTS}\nbase_s = 0.002\n"

@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli.shell import wait_for
-from e2e.kiro_rig import QUICK, sign
+from e2e.kiro_rig import QUICK
 from e2e.pool_rig import Keyed, keys_of, make_section
 from fakes.codex import RESPONSES, FakeCodex
-from fakes.kiro import FakeKiro, make_framed, tail, tool, words
+from fakes.kiro import FakeKiro, make_framed, sign, tail, tool, words
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, provider_section, running
+from waiting import wait_until
 
 STORED = ("alice", "bob")
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
@@ -197,7 +197,7 @@ def test_usage_is_shown_to_the_key_that_caused_it(tmp_path: Path) -> None:
         running(provider_section("chat", fake.url), tmp_path, stored=STORED) as gateway,
     ):
         ask(gateway, gateway.keys["alice"], "chat", body)
-        wait_for(lambda: bool(gateway.outcomes))
+        wait_until(lambda: bool(gateway.outcomes))
         rows = {}
         for who, key in (("alice", gateway.keys["alice"]), ("bob", gateway.keys["bob"]), ("owner", KEY)):
             connection = HTTPConnection("127.0.0.1", gateway.port, timeout=60)

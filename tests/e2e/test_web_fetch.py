@@ -13,11 +13,11 @@ import pytest
 from anthropic.types import Message, ServerToolUseBlock, TextBlock, WebFetchBlock, WebFetchToolResultBlock
 from anthropic.types.web_fetch_tool_result_error_block import WebFetchToolResultErrorBlock
 
-from e2e.sdk_replies import Sdk
 from e2e.search_scene import FOUND, chat_calls, chat_text
 from fakes.upstream import Answer, End, FakeUpstream
 from fakes.web import FakeWeb, Names
 from gateway import KEY, provider_section, running
+from sdk_replies import Sdk
 from wire_json import JsonObject
 
 PUBLIC = "93.184.216.34"

@@ -5,15 +5,18 @@ By hand: `cd tests && python -m fakes.kiro --port 9400`; README.md beside this f
 
 import asyncio
 import itertools
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar, Unpack
 from urllib.parse import parse_qs, urlsplit
 
 import click
 import msgspec
 
+from dragoman.accounts.credential import format_timestamp
 from fakes.eventstream import event
 from fakes.upstream import Answer, Delivery, FakeUpstream, ReceivedRequest
 from wire_json import JsonObject
@@ -110,6 +113,18 @@ def tail(stop: str = "END_TURN", percentage: float = 2.0, **usage: int) -> bytes
     )
 
 
+def sign(file: Path, access: str, refresh: str, life_s: float) -> None:
+    """Write a credential file as the desktop's sign-in does."""
+    table = {
+        "accessToken": access,
+        "refreshToken": refresh,
+        "expiresAt": format_timestamp(time.time() + life_s),
+        "authMethod": "social",
+        "profileArn": ARN,
+    }
+    file.write_bytes(msgspec.json.encode(table))
+
+
 class FakeKiro(FakeUpstream):
     """Answers chat requests with `replies` in order, and repeats the last one; without any, repeats the last message.
 
@@ -156,6 +171,12 @@ class FakeKiro(FakeUpstream):
         self.access.add(access)
         self.refresh.add(refresh)
         return {"accessToken": access, "refreshToken": refresh, "expiresIn": self.life_s, "tokenType": "Bearer"}
+
+    def sign_in(self, file: Path, life_s: float = 7200.0) -> str:
+        """Write a new pair of tokens into a credential file, and return its path."""
+        tokens = self.issue()
+        sign(file, str(tokens["accessToken"]), str(tokens["refreshToken"]), life_s)
+        return str(file)
 
     def section(self, credentials: str, name: str = "kiro", **settings: object) -> str:
         """The lines of a dragoman.toml that point here."""

@@ -20,7 +20,7 @@ from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
 from flow.chat_wire import HALF, STREAM, WHOLE, chunk, document, refusal
 from flow.gateway_rig import AT_ONCE, Rig
 from flow.in_memory import CHAT, CHAT_STREAM, MESSAGES, MESSAGES_STREAM, make_renewing, make_world, run
-from flow.writer_rig import wait_until
+from waiting import wait_until_async
 
 
 def test_a_call_is_answered_in_one_turn() -> None:
@@ -282,7 +282,7 @@ def test_a_gateway_that_stops_sends_an_error_to_a_client_that_is_still_connected
         async with Rig({"one": fake}) as rig:
             client = rig.make_call(protocol, CHAT_STREAM if protocol == "chat" else MESSAGES_STREAM)
             answering = asyncio.create_task(client.answer())
-            await wait_until(lambda: b"Half" in client.wire.written)
+            await wait_until_async(lambda: b"Half" in client.wire.written)
             assert rig.gateway.streams == 1
             client.exchange.gone = gone
             written = client.wire.written
@@ -293,7 +293,7 @@ def test_a_gateway_that_stops_sends_an_error_to_a_client_that_is_still_connected
             assert rig.gateway.streams == 0
             assert (client.wire.written == written) is gone
             assert gone or b"shutting down" in client.wire.reply.body
-            await wait_until(lambda: bool(fake.closed))
+            await wait_until_async(lambda: bool(fake.closed))
 
     with FakeUpstream([Answer(HALF, end=End.HANG)]) as fake:
         run(scene(fake))
@@ -304,7 +304,7 @@ def test_a_call_that_is_cancelled_with_a_failure_ends_with_that_failure() -> Non
         async with Rig({"one": fake}) as rig:
             client = rig.make_call("messages", MESSAGES_STREAM)
             answering = asyncio.create_task(client.answer())
-            await wait_until(lambda: b"Half" in client.wire.written)
+            await wait_until_async(lambda: b"Half" in client.wire.written)
             answering.cancel(Failure(Kind.QUOTA, "The budget of this key is spent."))
             with suppress(asyncio.CancelledError):
                 await answering
@@ -319,7 +319,7 @@ def test_a_client_that_leaves_before_the_first_token_is_noted() -> None:
         async with Rig({"one": fake}) as rig:
             client = rig.make_call("chat", CHAT)
             answering = asyncio.create_task(client.answer())
-            await wait_until(lambda: bool(fake.calls))
+            await wait_until_async(lambda: bool(fake.calls))
             client.exchange.gone = True
             answering.cancel()
             with suppress(asyncio.CancelledError):

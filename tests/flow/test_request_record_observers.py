@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -18,20 +17,13 @@ from dragoman.hub.outcome import Outcome
 from dragoman.net.headers import Headers
 from dragoman.net.tasks import request_id
 from gateway import KEY
+from waiting import wait_until_async
 
 NONE = Headers([])
 
 
 def record(number: int) -> RequestRecord:
     return RequestRecord(f"req_{number}", "chat", NONE)
-
-
-async def wait_until(condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("waited in vain")
 
 
 def test_the_first_outcome_is_reported_after_this_turn_and_the_others_soon() -> None:
@@ -45,7 +37,7 @@ def test_the_first_outcome_is_reported_after_this_turn_and_the_others_soon() -> 
         for number in range(1, 10):
             queue.add(record(number))
             await asyncio.sleep(0)
-        await wait_until(lambda: len(observed) == 10)
+        await wait_until_async(lambda: len(observed) == 10)
 
     asyncio.run(end_requests())
     assert observed == [f"req_{number}" for number in range(10)]
@@ -104,7 +96,7 @@ def test_an_observer_that_fails_on_every_request_harms_no_stream(
         await app.start()
         try:
             replies = [await asyncio.to_thread(ask, app.server.port) for _ in range(5)]
-            await wait_until(lambda: len(observed) == 5)
+            await wait_until_async(lambda: len(observed) == 5)
             replies.append(await asyncio.to_thread(scrape, app.server.port))
             return replies
         finally:

@@ -12,7 +12,8 @@ from flow.in_memory import (
     MESSAGES_STREAM,
     run,
 )
-from flow.writer_rig import SOON_S, Rig, play, wait_until
+from flow.writer_rig import SOON_S, Rig, play
+from waiting import wait_until_async
 
 NONE = Headers([])
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
@@ -26,7 +27,7 @@ def test_a_client_of_a_translated_reply_is_kept_alive_until_it_begins(protocol: 
     async def scene() -> None:
         rig = Rig(protocol, body, SOON_S)
         prepared = await rig.begin_translation()
-        await wait_until(lambda: len(rig.wire.writes) >= 3)
+        await wait_until_async(lambda: len(rig.wire.writes) >= 3)
         assert rig.wire.reply.body.startswith(sign)
         assert rig.writer.head_sent
         assert not rig.writer.committed
@@ -47,7 +48,7 @@ def test_keep_alives_begin_again_during_another_turn_of_the_same_reply() -> None
         await rig.writer.commit(prepared, NONE, b"data: 1\n\n")
         written = len(rig.wire.writes)
         rig.writer.resume_keep_alives()
-        await wait_until(lambda: len(rig.wire.writes) > written)
+        await wait_until_async(lambda: len(rig.wire.writes) > written)
         assert rig.wire.reply.body.startswith(b"data: 1\n\n: ")
         rig.writer.close()
         rig.writer.close()
@@ -139,7 +140,7 @@ def test_when_an_upstreams_keep_alives_must_be_passed_on() -> None:
         assert rig.writer.pass_on_at(b"") <= now + SOON_S
         assert rig.writer.pass_on_at(COMMENT) < math.inf
         assert rig.writer.pass_on_at(b": wor") == math.inf
-        await wait_until(lambda: rig.writer.must_pass_on(b""))
+        await wait_until_async(lambda: rig.writer.must_pass_on(b""))
         await rig.writer.pass_on(prepared, NONE, COMMENT)
         assert rig.writer.pass_on_at(COMMENT) == math.inf  # from now on they pass as they come
         rig.writer.close()
@@ -165,7 +166,7 @@ def test_ours_do_not_follow_an_upstreams_own() -> None:
         await asyncio.sleep(4 * SOON_S)
         assert rig.wire.written == written
         await rig.begin_translation("another")  # whose reply is translated: there ours may stand
-        await wait_until(lambda: rig.wire.written != written)
+        await wait_until_async(lambda: rig.wire.written != written)
         rig.writer.close()
 
     play(scene)

@@ -17,8 +17,8 @@ from fakes.upstream import Answer, FakeUpstream
 from flow.chat_wire import STREAM, chunk
 from flow.gateway_rig import ClientCall, Rig
 from flow.in_memory import make_call, run
-from flow.writer_rig import wait_until
 from replies import END, START, text
+from waiting import wait_until_async
 
 TOOL = {"type": "web_search_20250305", "name": "web_search"}
 USER = {"role": "user", "content": "x"}
@@ -94,7 +94,7 @@ def test_a_call_that_is_cancelled_cancels_its_search() -> None:
             answering.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await answering
-            await wait_until(lambda: service.was_cancelled)
+            await wait_until_async(lambda: service.was_cancelled)
 
     with FakeUpstream([Answer(CALLS_SEARCH)]) as fake:
         run(scene(fake))

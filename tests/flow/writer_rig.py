@@ -1,6 +1,5 @@
 """A writer of a stream to a client in memory, and scenes that are played on an event loop."""
 
-import asyncio
 from collections.abc import Callable, Coroutine
 
 from dragoman.flow.prepare import Prepared
@@ -60,11 +59,3 @@ def encode_events(writer: StreamWriter | WholeWriter, *events: Event) -> bytes:
 
 def play(scene: Callable[[], Coroutine[object, object, None]]) -> None:
     run(scene())
-
-
-async def wait_until(condition: Callable[[], bool]) -> None:
-    for _ in range(6000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("waited in vain")

@@ -6,18 +6,19 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from dragoman.cli.serving.listener import make_socket_directory
-from e2e import encode_chat
-from e2e.raw_http import Answered, ask, dial, read_answer, request_bytes
-from e2e.scripted_replies import ScriptedReply, Text
 from fakes.upstream import Answer, End, FakeUpstream, Gate
 from gateway import Running, provider_section, running_workers
+from raw_http import Answered, ask, dial, read_answer, request_bytes
+from scripting import encode_chat
+from scripting.replies import ScriptedReply, Text
+from waiting import wait_until
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 WORDS = ScriptedReply((Text(" ".join(f"word-{number}" for number in range(40))),))
@@ -81,13 +82,6 @@ def read_to_end(opened: socket.socket) -> bytes:
     except ConnectionResetError:
         return received
     return received
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not is_true():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_a_stream_is_resumed_on_the_worker_that_does_not_have_it(workers: Workers, fake: FakeUpstream) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from cli.shell import wait_for
 from dragoman.accounts.keys import Grant, KeyRole, Scope
 from gateway import KEY, Running
+from waiting import wait_until
 from wire_json import Json
 
 ECHO = '[providers.echo]\nkind = "echo"\n'
@@ -61,4 +61,4 @@ def capture_all(directory: Path) -> str:
 
 def wait_for_captures(gateway: Running, count: int) -> None:
     """Wait until so many requests are captured: their files are written by a thread, after the responses."""
-    wait_for(lambda: len(call(gateway, "GET", "/api/v1/captures").json["captures"]) == count)
+    wait_until(lambda: len(call(gateway, "GET", "/api/v1/captures").json["captures"]) == count)

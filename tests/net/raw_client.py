@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import cast
 
 import msgspec
@@ -44,12 +44,6 @@ async def serving(handler: Handler, limits: Limits = PATIENT) -> AsyncIterator[S
 
 def limits(**changes: float) -> Limits:
     return msgspec.structs.replace(PATIENT, **changes)
-
-
-async def wait_until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - what is awaited raises no event
-            await asyncio.sleep(0.005)
 
 
 class RawClient:

@@ -14,7 +14,7 @@ from fakes.certificate import server_context
 from fakes.loops import on_both_loops
 from fakes.proxies import FakeProxy, Serve, http, socks5
 from fakes.raw import Flood, Hold, RawServer, Request, Script, Until
-from net.raw_client import wait_until
+from waiting import wait_until_async
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 TWICE: Script = (Request(), OK, Request(), OK, Hold())
@@ -127,7 +127,7 @@ async def test_a_handshake_that_never_ends_is_a_connect_timeout() -> None:
         with pytest.raises(UpstreamTimeout) as caught:
             await fetch(f"https://127.0.0.1:{server.port}/", DialOptions(connect_timeout_s=0.05))
         assert caught.value.phase == "connect"
-        await wait_until(lambda: bool(server.visits))
+        await wait_until_async(lambda: bool(server.visits))
         await server.visits[0].gone.wait()
 
 
@@ -259,7 +259,7 @@ async def test_a_connection_made_while_the_client_closes_is_not_used() -> None:
         sending = asyncio.create_task(
             client.send(OutgoingRequest("GET", "http://upstream.test/", ()), dial, head_timeout_s=20)
         )
-        await wait_until(lambda: bool(proxy.visits) and proxy.visits[0].sent == 2)
+        await wait_until_async(lambda: bool(proxy.visits) and proxy.visits[0].sent == 2)
         closing = asyncio.create_task(client.close())
         await asyncio.sleep(0)
         go_on.set()

@@ -21,7 +21,7 @@ from dragoman.net.outbound import UpstreamConnection
 from dragoman.net.write_batch import WriteBatch
 from fakes.loops import on_both_loops
 from fakes.raw import Flood, HalfClose, Hold, Pause, RawServer, Request, Reset, Script
-from net.raw_client import wait_until
+from waiting import wait_until_async
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -190,7 +190,7 @@ async def test_a_connection_closed_between_its_making_and_its_first_use_is_lost(
     async with RawServer(()) as server:
         fresh = UpstreamConnection(asyncio.get_running_loop(), "upstream.test:80", WriteBatch(), gone.append)
         await connect(parse_url(server.url), DIRECT, fresh)
-        await wait_until(lambda: gone == [fresh])
+        await wait_until_async(lambda: gone == [fresh])
         with pytest.raises(ConnectionLost, match="at once") as caught:
             fresh.begin(b"GET / HTTP/1.1\r\n\r\n", b"", bodiless=False)
         assert caught.value.sent is False
@@ -250,7 +250,7 @@ async def test_a_cancelled_send_closes_the_upstream_at_once() -> None:
     client = HttpClient()
     async with RawServer((Request(), Hold())) as server:
         sending = asyncio.create_task(ask(client, server))
-        await wait_until(lambda: len(server.requests) == 1)
+        await wait_until_async(lambda: len(server.requests) == 1)
         sending.cancel()
         await asyncio.wait_for(server.visits[0].gone.wait(), 20)
         with pytest.raises(asyncio.CancelledError):
@@ -334,7 +334,7 @@ async def test_an_origin_without_connections_is_forgotten() -> None:
     async with RawServer((Request(), OK, Hold())) as server:
         await fetch(client, server)
         assert len(client._pools) == 1
-        await wait_until(lambda: client._pools == {})
+        await wait_until_async(lambda: client._pools == {})
         await asyncio.wait_for(server.visits[0].gone.wait(), 20)
     with pytest.raises(ConnectionLost):
         await fetch(client, server)

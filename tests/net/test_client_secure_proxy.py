@@ -12,7 +12,7 @@ from fakes.certificate import server_context
 from fakes.loops import on_both_loops
 from fakes.proxies import FakeProxy, http, socks5
 from fakes.raw import Flood, Hold, RawServer, Request, Script
-from net.raw_client import wait_until
+from waiting import wait_until_async
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 TWICE: Script = (Request(), OK, Request(), OK, Hold())
@@ -103,7 +103,7 @@ async def test_a_silent_secure_proxy_is_a_connect_timeout(tls: Tls) -> None:
         with pytest.raises(UpstreamTimeout) as caught:
             await fetch("https://upstream.test/", dial)
         assert caught.value.phase == "connect"
-        await wait_until(lambda: bool(proxy.visits))
+        await wait_until_async(lambda: bool(proxy.visits))
         await proxy.visits[0].gone.wait()
 
 

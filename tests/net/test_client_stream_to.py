@@ -10,7 +10,7 @@ import pytest
 from dragoman.net.client import ConnectionLost, HttpClient, HttpResponse, OutgoingRequest, UpstreamTimeout
 from fakes.loops import on_both_loops
 from fakes.raw import Flood, Hold, Pause, RawServer, Request, Reset, Until, bytewise
-from net.raw_client import wait_until
+from waiting import wait_until_async
 
 STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 HELLO = b"3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n"
@@ -59,7 +59,7 @@ async def test_what_comes_in_one_read_is_one_piece() -> None:
     ) as server:
         collector = Collector()
         streaming = asyncio.ensure_future((await ask(client, server)).stream_to(collector, 20))
-        await wait_until(lambda: bool(collector.pieces))
+        await wait_until_async(lambda: bool(collector.pieces))
         go_on.set()
         assert await streaming
         assert collector.pieces == [b"ab", b"hello"]
@@ -108,7 +108,7 @@ async def test_bytes_before_a_break_reach_the_sink_before_the_break_is_reported(
     async with RawServer((Request(), STREAM, Pause(0.02), b"3\r\nhel\r\n", Until(go_on), Reset())) as server:
         collector = Collector()
         streaming = asyncio.ensure_future((await ask(client, server)).stream_to(collector, 20))
-        await wait_until(lambda: bool(collector.pieces))
+        await wait_until_async(lambda: bool(collector.pieces))
         go_on.set()
         with pytest.raises(ConnectionLost, match="in the middle"):
             await streaming

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-from net.raw_client import GET, PATIENCE_S, Witness, connect_raw, limits, serving, wait_until
+from net.raw_client import GET, PATIENCE_S, Witness, connect_raw, limits, serving
 from net.scenarios import Play
+from waiting import wait_until_async
 
 # With more connections than there are descriptors, the server accepts them itself.
 WAYS = pytest.mark.parametrize("max_connections", [100, sys.maxsize // 4])
@@ -20,7 +21,7 @@ def test_connections_are_accepted(max_connections: int, play: Play) -> None:
                 async with connect_raw(server) as client:
                     client.send(GET)
                     assert (await client.reply()).status == 200
-            await wait_until(lambda: server.connections == 0)
+            await wait_until_async(lambda: server.connections == 0)
 
     play(scenario())
 

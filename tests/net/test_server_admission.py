@@ -9,8 +9,9 @@ import pytest
 from dragoman.net.exchange import Exchange
 from dragoman.net.server import Server
 from dragoman.net.service import Admission, network_of
-from net.raw_client import GET, RawClient, Witness, connect_raw, limits, serving, wait_until
+from net.raw_client import GET, RawClient, Witness, connect_raw, limits, serving
 from net.scenarios import Play
+from waiting import wait_until_async
 
 UNAUTHENTICATED = GET.replace(b"/first", b"/health")
 
@@ -92,7 +93,7 @@ def test_idle_connections_without_a_key_give_way_to_new_ones(play: Play, caplog:
                     assert (await newcomer.reply()).status == 200
             known.send(GET)
             assert (await known.reply()).status == 200
-            await wait_until(lambda: server.connections <= 20)
+            await wait_until_async(lambda: server.connections <= 20)
 
     with caplog.at_level(logging.WARNING):
         play(scenario())
@@ -117,7 +118,7 @@ def test_an_address_that_floods_pushes_out_its_own_connections_first(play: Play)
     async def scenario() -> None:
         async with serving(KeyedWitness(), limits(max_connections=16)) as server, AsyncExitStack() as stack:
             [elsewhere] = await open_idle(server, 1, stack, "127.0.0.2")
-            await wait_until(lambda: server.connections == 1)
+            await wait_until_async(lambda: server.connections == 1)
             await open_idle(server, 80, stack)
             await asyncio.sleep(0.1)
             elsewhere.send(GET)

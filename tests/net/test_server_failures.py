@@ -9,8 +9,9 @@ import pytest
 
 from dragoman.net.exchange import Exchange
 from dragoman.net.server import ClientDisconnected, ResponseOrderError
-from net.raw_client import GET, PATIENCE_S, connect_raw, serving, wait_until
+from net.raw_client import GET, PATIENCE_S, connect_raw, serving
 from net.scenarios import Play
+from waiting import wait_until_async
 
 POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
 RESET = struct.pack("ii", 1, 0)
@@ -143,7 +144,7 @@ def test_a_client_that_leaves_cancels_its_handler_at_once(farewell: str, moment:
                     client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 client.writer.transport.abort()
             await asyncio.wait_for(cancelled.wait(), PATIENCE_S / 2)
-            await wait_until(lambda: server.connections == 0)
+            await wait_until_async(lambda: server.connections == 0)
 
     play(scenario())
 

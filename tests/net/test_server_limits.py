@@ -8,8 +8,9 @@ import pytest
 
 from dragoman.net.exchange import Exchange
 from dragoman.net.server import BodyTimeout
-from net.raw_client import GET, PATIENCE_S, Received, Witness, connect_raw, limits, serving, wait_until
+from net.raw_client import GET, PATIENCE_S, Received, Witness, connect_raw, limits, serving
 from net.scenarios import Play
+from waiting import wait_until_async
 
 POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
 
@@ -63,7 +64,7 @@ def test_a_connection_that_sends_nothing_is_closed_without_a_response(play: Play
     async def scenario() -> None:
         async with serving(Witness(), limits(header_timeout_s=0.1)) as server, connect_raw(server) as client:
             assert await client.wait_closed()
-            await wait_until(lambda: server.connections == 0)
+            await wait_until_async(lambda: server.connections == 0)
 
     play(scenario())
 
@@ -238,7 +239,7 @@ def test_a_client_that_does_not_read_holds_the_sender_back_and_is_dropped_in_the
             assert resident_bytes() - before < 2 * 1024 * 1024
             assert await asyncio.wait_for(over, PATIENCE_S) - started > 0.9
             assert sent < 1024 * 1024
-            await wait_until(lambda: server.connections == 0)
+            await wait_until_async(lambda: server.connections == 0)
             deaf.close()
 
     play(scenario())
@@ -262,7 +263,7 @@ def test_a_client_that_stops_reading_and_then_leaves_cancels_its_handler_at_once
             await asyncio.sleep(0.1)
             deaf.shutdown(socket.SHUT_WR)
             await asyncio.wait_for(cancelled, PATIENCE_S)  # which is less than the time of one who does not read
-            await wait_until(lambda: server.connections == 0)
+            await wait_until_async(lambda: server.connections == 0)
             deaf.close()
 
     play(scenario())
@@ -306,7 +307,7 @@ def test_a_finished_reply_that_is_not_read_does_not_keep_its_connection(size: in
         async with serving(handler, settings) as server:
             deaf = connect_without_reading(server.port)
             await asyncio.wait_for(served.wait(), PATIENCE_S)
-            await wait_until(lambda: server.connections == 0)
+            await wait_until_async(lambda: server.connections == 0)
             deaf.close()
 
     play(scenario())

@@ -11,6 +11,7 @@ from dragoman.net.client import ConnectionLost, DialOptions, OutgoingRequest
 from dragoman.net.headers import Header
 from dragoman.providers.models import CachedCatalogue, find_profile, normalise_name
 from dragoman.providers.provider import Auth, Catalogue, Endpoint, IncomingResponse, ModelInfo, Provider
+from waiting import wait_until_async
 
 ASSUMED = (ModelInfo("assumed"),)
 LISTED = (ModelInfo("listed"), ModelInfo("configured", "from the provider"))
@@ -72,11 +73,6 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(run_bounded())
 
 
-async def wait_until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - `run` bounds it
-        await asyncio.sleep(0.005)
-
-
 def test_listed_models_replace_assumed_ones() -> None:
     async def work() -> None:
         models = catalogue(Lister(), FakeClock())
@@ -112,7 +108,7 @@ def test_a_stale_list_is_fetched_again_and_served_meanwhile() -> None:
         assert lister.requests == 1
         hour.now = 3601
         assert ids(models.list_known()) == ["listed", "configured"]
-        await wait_until(lambda: lister.requests == 2)
+        await wait_until_async(lambda: lister.requests == 2)
 
     run(work)
     assert lister.requests == 2
@@ -128,7 +124,7 @@ def test_a_provider_that_cannot_be_listed_keeps_its_fallback_models() -> None:
         models.list_known()
         assert lister.requests == 1
         hour.now, lister.refuses = 31, False
-        await wait_until(lambda: ids(models.list_known()) == ["listed", "configured"])
+        await wait_until_async(lambda: ids(models.list_known()) == ["listed", "configured"])
         assert models.list_known()[1].name == "from the provider"
 
     run(work)

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
 
-from e2e import encode_chat
-from e2e.scripted_replies import Ending, ScriptedReply, Text
 from fakes.upstream import Answer, End
+from scripting import encode_chat
+from scripting.replies import Ending, ScriptedReply, Text
 from state.state_rig import SETTINGS, Reply, StateRig
 from wire_json import JsonObject
 

@@ -3,7 +3,6 @@
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,11 +11,12 @@ from pathlib import Path
 from bench.resume.clients import unchunk
 from bench.resume.replies import without_signs
 
-from e2e import encode_chat, encode_gemini, encode_messages, encode_responses
-from e2e.raw_http import Answered, ask, request_bytes
-from e2e.scripted_replies import ScriptedReply, Text
 from fakes.upstream import Answer, FakeUpstream, Gate, ReceivedRequest
 from gateway import Running, provider_section, running
+from raw_http import Answered, ask, request_bytes
+from scripting import encode_chat, encode_gemini, encode_messages, encode_responses
+from scripting.replies import ScriptedReply, Text
+from waiting import wait_until
 
 WORDS = ScriptedReply((Text(" ".join(f"word-{number}" for number in range(40))),))
 GEMINI_EVENTS = encode_gemini.encode_stream(WORDS)
@@ -189,10 +189,3 @@ def make_choice(rig: Parking, upstream: str) -> Callable[[ReceivedRequest], Answ
         return replace(rig.pace, body=body, content_type=kind, gate=Gate(rig.opened, len(body) - HELD_BYTES))
 
     return choose
-
-
-def wait_until(condition: Callable[[], bool], patience_s: float = 30.0) -> None:
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)

@@ -13,14 +13,13 @@ import msgspec
 from openai import OpenAI
 from openai.types.responses import Response, ResponseCompletedEvent, ResponseCreatedEvent
 
-from e2e import encode_chat, encode_messages, encode_responses
-from e2e.kiro_rig import sign
-from e2e.scripted_replies import Part, ScriptedReply, Stop, Text, Thinking, ToolCall
 from fakes.eventstream import event
-from fakes.kiro import FakeKiro, make_framed, tail, tool, words
+from fakes.kiro import FakeKiro, make_framed, sign, tail, tool, words
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import Running, provider_section, running
 from narrowing import expect
+from scripting import encode_chat, encode_messages, encode_responses
+from scripting.replies import Part, ScriptedReply, Stop, Text, Thinking, ToolCall
 from wire_json import JsonObject
 
 STATELESS = ("chat", "messages", "kiro")  # upstreams for which the gateway keeps everything

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dragoman.responses.service import remove_old_events
-from e2e import encode_chat
-from e2e.scripted_replies import ScriptedReply, Stop, Text
 from fakes.upstream import Answer
+from scripting import encode_chat
+from scripting.replies import ScriptedReply, Stop, Text
 from state.background_rig import (
     BACKGROUND_SETTINGS,
     OpenStream,

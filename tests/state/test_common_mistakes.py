@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e import encode_chat
-from e2e.scripted_replies import ScriptedReply, Stop, Text
 from fakes.upstream import Answer, End
-from state.parked_rig import wait_until
+from scripting import encode_chat
+from scripting.replies import ScriptedReply, Stop, Text
 from state.socket_rig import ASK, error, receive, response, run, socket
 from state.state_rig import AGAIN, CALL, HELLO, MODELS, STATELESS, THOUGHT, WEATHER, StateRig, state_rigged
+from waiting import wait_until
 from wire_json import JsonObject
 
 upstreams = pytest.mark.parametrize("upstream", STATELESS)

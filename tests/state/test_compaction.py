@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from e2e.scripted_replies import Text
+from scripting.replies import Text
 from state.state_rig import AGAIN, HELLO, MODELS, STATELESS, StateRig, state_rigged
 from wire_json import JsonObject
 

@@ -9,8 +9,9 @@ from bench.resume.replies import without_signs
 
 from dragoman.accounts.usage_writer import make_row
 from dragoman.prices import Pricing
-from e2e.raw_http import Answered, dial, get
-from state.parked_rig import DIALECTS, Parking, parking, wait_until
+from raw_http import Answered, dial, get
+from state.parked_rig import DIALECTS, Parking, parking
+from waiting import wait_until
 
 clients = pytest.mark.parametrize("client", DIALECTS)
 FIRST, RETRY = "x-stainless-retry-count: 0", "x-stainless-retry-count: 1"

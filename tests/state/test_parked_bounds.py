@@ -8,9 +8,10 @@ from bench.resume.replies import without_signs
 from websockets.sync.client import connect
 
 from dragoman.http import runs
-from e2e.raw_http import get
 from fakes.upstream import Answer, End
-from state.parked_rig import DIALECTS, Parking, parking, wait_until
+from raw_http import get
+from state.parked_rig import DIALECTS, Parking, parking
+from waiting import wait_until
 
 PARK = "x-dragoman-park: 1"
 clients = pytest.mark.parametrize("client", DIALECTS)

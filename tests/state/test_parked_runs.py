@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from bench.resume.replies import whole_part, without_signs
 
-from e2e.raw_http import Answered
 from fakes.upstream import Answer, End, Gate
-from state.parked_rig import DIALECTS, Parking, parking, wait_until
+from raw_http import Answered
+from state.parked_rig import DIALECTS, Parking, parking
+from waiting import wait_until
 
 clients = pytest.mark.parametrize("client", DIALECTS)
 PARK = "x-dragoman-park: 1"

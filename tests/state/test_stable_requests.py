@@ -7,7 +7,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from e2e.scripted_replies import Part, Text, Thinking, ToolCall
+from scripting.replies import Part, Text, Thinking, ToolCall
 from state.socket_rig import response, run, socket
 from state.state_rig import MODELS, STATELESS, WEATHER, StateRig, state_rigged
 from wire_json import JsonObject

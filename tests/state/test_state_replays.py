@@ -13,11 +13,12 @@ from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.format import Capture
 from dragoman.http.handler import replay_site
-from e2e.raw_http import dial
-from e2e.scripted_replies import Part, Text, Thinking
 from fakes.upstream import Answer
-from state.parked_rig import parking, wait_until
+from raw_http import dial
+from scripting.replies import Part, Text, Thinking
+from state.parked_rig import parking
 from state.state_rig import MODELS, SETTINGS, STATELESS, StateRig, state_rigged
+from waiting import wait_until
 
 upstreams = pytest.mark.parametrize("upstream", STATELESS)
 HELLO: list[Part] = [Thinking("A greeting.", "seal"), Text("Hello.")]

@@ -10,9 +10,10 @@ import pytest
 from dragoman.http.routes import Role
 from fakes.upstream import Answer, End
 from gateway import KEY
-from state.parked_rig import Parking, parking, wait_until
+from state.parked_rig import Parking, parking
 from state.socket_rig import error, response, run, socket
 from state.state_rig import AGAIN, HELLO, MODELS, THOUGHT, StateRig, state_rigged
+from waiting import wait_until
 
 ASK = {"model": "chat/m", "input": "Hi"}
 KEEPS_NOTHING = re.compile(

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from e2e import encode_chat
-from e2e.scripted_replies import Ending, ScriptedReply, Stop, Text
 from fakes.upstream import Answer, End
+from scripting import encode_chat
+from scripting.replies import Ending, ScriptedReply, Stop, Text
 from state.state_rig import HELLO, SETTINGS, StateRig, read_store_field, state_rigged
 
 

@@ -12,9 +12,9 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from fakes.upstream import Answer, Gate
-from state.parked_rig import wait_until
 from state.socket_rig import ASK, error, receive, response, run, socket
 from state.state_rig import AGAIN, CALL, HELLO, MODELS, STATELESS, WEATHER, StateRig, state_rigged
+from waiting import wait_until
 
 upstreams = pytest.mark.parametrize("upstream", STATELESS)
 

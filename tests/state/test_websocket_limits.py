@@ -12,13 +12,13 @@ from websockets.sync.client import ClientConnection
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Event, Ping, Request, TextMessage
 
-from e2e import encode_chat
-from e2e.scripted_replies import Ending, ScriptedReply, Text
 from e2e.test_stalled_readers import split, wait_until_quiet
 from fakes.upstream import Answer, End
-from state.parked_rig import wait_until
+from scripting import encode_chat
+from scripting.replies import Ending, ScriptedReply, Text
 from state.socket_rig import ASK, error, events, receive, response, run, socket
 from state.state_rig import AGAIN, HELLO, SETTINGS, StateRig, state_rigged
+from waiting import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -17,6 +16,7 @@ from dragoman.hub.outcome import Outcome
 from dragoman.telemetry.exporter import MAX_WAITING, Exporter, make_exporter
 from fakes.otlp import FakeCollector, attributes
 from gateway import KEY, Running, running
+from waiting import wait_until
 
 PATIENCE_S = 60.0
 QUICK = {"OTEL_BSP_SCHEDULE_DELAY": "20", "OTEL_METRIC_EXPORT_INTERVAL": "100", "OTEL_EXPORTER_OTLP_TIMEOUT": "20000"}
@@ -25,13 +25,6 @@ TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 def environ(url: str, **more: str) -> dict[str, str]:
     return {**QUICK, "OTEL_EXPORTER_OTLP_ENDPOINT": url, **more}
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.01)
 
 
 def ask(gateway: Running, **headers: str) -> bytes:
@@ -58,9 +51,9 @@ def test_spans_and_metrics_reach_the_collector(tmp_path: Path) -> None:
         with running("", tmp_path, environ(collector.url, OTEL_SERVICE_NAME="edge", **given)) as gateway:
             ask(gateway, traceparent=f"00-{TRACE}-{PARENT}-01")
             ask(gateway)
-            wait_for(lambda: len(collector.spans) == 2)
-            wait_for(lambda: "gen_ai.server.request.duration" in collector.metrics_by_name)
-            wait_for(lambda: "dragoman_otlp_spans_sent_total 2" in scrape(gateway))
+            wait_until(lambda: len(collector.spans) == 2)
+            wait_until(lambda: "gen_ai.server.request.duration" in collector.metrics_by_name)
+            wait_until(lambda: "dragoman_otlp_spans_sent_total 2" in scrape(gateway))
         first, second = collector.spans
         resources = [attributes(list(each.resource_spans[0].resource.attributes)) for each in collector.traces]
     assert (first.trace_id.hex(), first.parent_span_id.hex()) == (TRACE, PARENT)
@@ -90,7 +83,7 @@ def test_a_dead_collector_is_logged_once_and_affects_no_stream(
         url = f"http://127.0.0.1:{gone.getsockname()[1]}"
         with running("", tmp_path, environ(url)) as gateway:
             replies = [ask(gateway) for _ in range(5)]
-            wait_for(lambda: "OTLP export" in caplog.text)
+            wait_until(lambda: "OTLP export" in caplog.text)
             replies += [ask(gateway) for _ in range(5)]
             time.sleep(0.2)  # several more attempts fail meanwhile, and are not logged
     assert all(reply.rstrip().endswith(b"data: [DONE]") for reply in replies)
@@ -115,16 +108,16 @@ def test_spans_wait_for_a_collector_that_is_unavailable_for_a_while(
     caplog.set_level(logging.INFO)
     with FakeCollector(status=503) as collector, running("", tmp_path, environ(collector.url)) as gateway:
         ask(gateway)
-        wait_for(lambda: "HTTP 503" in caplog.text)
+        wait_until(lambda: "HTTP 503" in caplog.text)
         collector.status = 200
-        wait_for(lambda: len(collector.spans) == 1)
-        wait_for(lambda: "works again" in caplog.text)
+        wait_until(lambda: len(collector.spans) == 1)
+        wait_until(lambda: "works again" in caplog.text)
 
 
 def test_spans_that_the_collector_rejects_are_dropped_and_counted(tmp_path: Path) -> None:
     with FakeCollector(status=400) as collector, running("", tmp_path, environ(collector.url)) as gateway:
         ask(gateway)
-        wait_for(lambda: "dragoman_otlp_spans_dropped_total 1" in scrape(gateway))
+        wait_until(lambda: "dragoman_otlp_spans_dropped_total 1" in scrape(gateway))
 
 
 def test_spans_beyond_the_queue_are_dropped() -> None:

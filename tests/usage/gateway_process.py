@@ -6,8 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +14,7 @@ from types import TracebackType
 from gateway import provider_section
 from usage.client_requests import KEY, PATHS
 from usage.counting_upstreams import CountingKiro, CountingUpstream
+from waiting import wait_until
 
 PATIENCE_S = 90.0
 PROGRAM = (sys.executable, "-m", "dragoman")
@@ -65,7 +65,7 @@ class GatewayProcess:
         self._reader.start()
 
     def __enter__(self) -> "GatewayProcess":
-        wait_for(lambda: self._process.poll() is not None or "listens on http" in self.log)
+        wait_until(lambda: self._process.poll() is not None or "listens on http" in self.log)
         address = re.search(r"listens on http://\S+:(\d+)", self.log)
         assert address is not None, self.log
         self.port = int(address[1])
@@ -90,10 +90,3 @@ class GatewayProcess:
         self._process.send_signal(number)
         self._process.wait(PATIENCE_S)
         self._reader.join(PATIENCE_S)
-
-
-def wait_for(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
-    until = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.02)

@@ -11,7 +11,8 @@ import apsw
 from dragoman.store import open_store
 from dragoman.store.usage_rows import UsageSpan
 from usage.client_requests import NumberedRequest, mix_requests, send_all
-from usage.gateway_process import start_upstreams, wait_for
+from usage.gateway_process import start_upstreams
+from waiting import wait_until
 
 EVER = UsageSpan(0, 2**62)
 KILLS = 3
@@ -54,7 +55,7 @@ def test_a_killed_process_loses_no_row_older_than_a_second(store_url: str, tmp_p
             with rig.serve(store_url) as served:
                 client_thread = threading.Thread(target=load, args=(served.port, kill * 10**6))
                 client_thread.start()
-                wait_for(lambda: len(list_promised()) > ENOUGH)
+                wait_until(lambda: len(list_promised()) > ENOUGH)
                 time.sleep(kill * 0.17)  # at different times between two writes
                 served.end(signal.SIGKILL)
                 client_thread.join()

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from dragoman.store import open_store
 from store.rows import EVER, row_at
-from usage.gateway_process import start_upstreams, wait_for
+from usage.gateway_process import start_upstreams
+from waiting import wait_until
 
 DAY_MS = 86_400_000
 
@@ -33,8 +34,8 @@ def test_a_start_removes_rows_older_than_the_setting_and_none_without_it(store_u
     asyncio.run(prepare_store(store_url))
     with start_upstreams(tmp_path) as rig:
         with rig.serve(store_url) as served:
-            wait_for(lambda: "listens on http" in served.log)
+            wait_until(lambda: "listens on http" in served.log)
         assert asyncio.run(requests(store_url)) == ["400", "31", "29", "0"]
         with rig.serve(store_url, more="usage_days = 30\n") as served:
-            wait_for(lambda: "rows of usage older than 30 days" in served.log)
+            wait_until(lambda: "rows of usage older than 30 days" in served.log)
             assert asyncio.run(requests(store_url)) == ["29", "0"]

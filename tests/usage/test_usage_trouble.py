@@ -13,8 +13,9 @@ from dragoman.store.usage_rows import UsageSpan
 from postgres import Postgres
 from usage.client_requests import NumberedRequest, mix_requests, send_all
 from usage.full_disk import WAYS, Disk
-from usage.gateway_process import GatewayProcess, start_upstreams, wait_for
+from usage.gateway_process import GatewayProcess, start_upstreams
 from usage.test_usage_exact import result_of
+from waiting import wait_until
 
 EVER = UsageSpan(0, 2**62)
 HANGS_S = 10.0  # less than the timeout of the store
@@ -32,10 +33,10 @@ def go_through(served: GatewayProcess, break_it: Callable[[], None], repair_it: 
     ask(served, list(mix_requests(200)))
     break_it()
     ask(served, list(mix_requests(600, start=200)))
-    wait_for(lambda: "usage cannot be stored" in served.log)
+    wait_until(lambda: "usage cannot be stored" in served.log)
     ask(served, list(mix_requests(200, start=800)))
     repair_it()
-    wait_for(lambda: "usage is stored again; 0 rows were dropped" in served.log)
+    wait_until(lambda: "usage is stored again; 0 rows were dropped" in served.log)
     ask(served, list(mix_requests(200, start=1000)))
 
 
@@ -66,7 +67,7 @@ def test_a_full_disk_affects_no_stream_and_loses_no_row(way: str, tmp_path: Path
     url = f"sqlite:///{disk.directory}/dragoman.db"
     with start_upstreams(tmp_path) as rig, rig.serve(url, before=disk.before) as served:
         go_through(served, lambda: disk.fill(served.pid), lambda: disk.empty(served.pid))
-        wait_for(lambda: list_stored_on(disk, served, tmp_path) == ALL)
+        wait_until(lambda: list_stored_on(disk, served, tmp_path) == ALL)
         assert served.log.count("usage cannot be stored") == 1
         assert "Traceback" not in served.log
 
@@ -75,7 +76,7 @@ def test_a_database_that_is_unavailable_affects_no_stream_and_loses_no_row(postg
     url = postgres.database()
     with start_upstreams(tmp_path) as rig, rig.serve(url) as served:
         go_through(served, postgres.stop, postgres.start)
-        wait_for(lambda: len(asyncio.run(requests_stored(url))) >= len(ALL))
+        wait_until(lambda: len(asyncio.run(requests_stored(url))) >= len(ALL))
         assert asyncio.run(requests_stored(url)) == ALL
         assert served.log.count("usage cannot be stored") == 1
         assert served.log.count("the client keys could not be read") == 1
@@ -93,7 +94,7 @@ def test_a_gateway_starts_without_its_database_if_a_key_is_given(postgres: Postg
         finally:
             postgres.start()
         with served:
-            wait_for(lambda: len(asyncio.run(requests_stored(url))) == 100)
+            wait_until(lambda: len(asyncio.run(requests_stored(url))) == 100)
             assert "no store yet" in served.log
 
 
@@ -101,7 +102,7 @@ def test_a_database_that_hangs_affects_no_stream(postgres: Postgres, tmp_path: P
     url = postgres.database()
     with start_upstreams(tmp_path) as rig, rig.serve(url) as served:
         ask(served, list(mix_requests(100)))
-        wait_for(lambda: len(asyncio.run(requests_stored(url))) == 100)
+        wait_until(lambda: len(asyncio.run(requests_stored(url))) == 100)
         frozen = postgres.freeze(url)
         began = time.monotonic()
         try:
@@ -109,4 +110,4 @@ def test_a_database_that_hangs_affects_no_stream(postgres: Postgres, tmp_path: P
             assert time.monotonic() - began < HANGS_S
         finally:
             postgres.thaw(frozen)
-        wait_for(lambda: len(asyncio.run(requests_stored(url))) == 160)
+        wait_until(lambda: len(asyncio.run(requests_stored(url))) == 160)

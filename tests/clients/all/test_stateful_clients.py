@@ -13,7 +13,7 @@ from clients.node_sdks import drive
 from clients.proof import Proves
 from clients.rig import Ran, Rig
 from fakes.agent import Use
-from state.parked_rig import wait_until
+from waiting import wait_until
 from wire_json import JsonObject
 
 Rigging = Callable[..., Rig]

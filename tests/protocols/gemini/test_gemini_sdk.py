@@ -8,11 +8,11 @@ from google.genai import types
 from pydantic import BaseModel
 
 from deletion import without_refused
-from e2e import encode_gemini
 from e2e.cases import CASES
-from e2e.scripted_replies import limit_to_protocol
 from protocols.gemini.gemini_replies import STREAMS
 from protocols.gemini.gemini_requests import GEMMA, NEW, OLD, build_from
+from scripting import encode_gemini
+from scripting.replies import limit_to_protocol
 from wire_json import JsonObject
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from dragoman.accounts.credential import CredentialError
 from dragoman.providers.gemini.credential import NO_CRYPTOGRAPHY, sign_assertion
-from e2e.raw_http import Answered, get, post
 from fakes.google import LIST, METADATA, TOKEN, VERTEX, FakeGoogle, write_user_file
 from gateway import KEY, Running, running
+from raw_http import Answered, get, post
 from wire_json import JsonObject
 
 CHAT = b'{"model":"%b","messages":[{"role":"user","content":"Hello"}]}'

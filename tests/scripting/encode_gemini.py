@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from e2e.scripted_replies import Ending, Refusal, ScriptedReply, Stop, Text, Thinking, Tokens, ToolCall, pieces
+from scripting.replies import Ending, Refusal, ScriptedReply, Stop, Text, Thinking, Tokens, ToolCall, pieces
 
 FINISH = {Stop.NATURAL: "STOP", Stop.CAP: "MAX_TOKENS", Stop.TOOL: "STOP", Stop.FILTERED: "SAFETY"}
 HEAD = {"modelVersion": "vendor-model", "responseId": "fake1"}

@@ -8,11 +8,11 @@ from functools import lru_cache
 from google import genai
 from google.genai import types
 
+import sdk_replies
 from dragoman.hub.opaque import unseal_thoughts
 from dragoman.protocols.gemini.encode import WITHHELD
-from e2e import sdk_replies
-from e2e.scripted_replies import Refusal, ScriptedReply, Stop, Text, Thinking, Tokens, ToolCall, limit_to_protocol
-from e2e.sdk_replies import ENVELOPE, ORDER, STOPS, Broke, Kwargs, Reply, Sdk, SdkReply
+from scripting.replies import Refusal, ScriptedReply, Stop, Text, Thinking, Tokens, ToolCall, limit_to_protocol
+from sdk_replies import ENVELOPE, ORDER, STOPS, Broke, Kwargs, Reply, Sdk, SdkReply
 
 
 @lru_cache(maxsize=8)

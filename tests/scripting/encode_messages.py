@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from e2e.scripted_replies import Ending, Part, Refusal, ScriptedReply, Stop, Text, Thinking, Tokens, ToolCall, pieces
+from scripting.replies import Ending, Part, Refusal, ScriptedReply, Stop, Text, Thinking, Tokens, ToolCall, pieces
 from wire_json import JsonObject
 
 REASON = {

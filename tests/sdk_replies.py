@@ -13,7 +13,7 @@ from openai.types.chat import ChatCompletionMessage
 from openai.types.responses import Response, ResponseUsage
 
 from dragoman.hub.opaque import UNSIGNED
-from e2e.scripted_replies import Refusal, ScriptedReply, Stop, Text, Thinking, Tokens, ToolCall, limit_to_protocol
+from scripting.replies import Refusal, ScriptedReply, Stop, Text, Thinking, Tokens, ToolCall, limit_to_protocol
 from wire_json import JsonObject
 
 ENVELOPE = "<envelope>"

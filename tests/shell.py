@@ -6,14 +6,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 import msgspec
 
-from cli.command_server import Command, needs_new_process, start_command_server
+from command_server import Command, needs_new_process, start_command_server
+from waiting import wait_until
 from wire_json import Json
 
 PROGRAM = (sys.executable, "-m", "dragoman")
@@ -121,12 +121,12 @@ class Served:
     def __enter__(self) -> "Served":
         for reader in self._readers:
             reader.start()
-        wait_for(lambda: "listens on http" in self.out or self._process.poll() is not None)
+        wait_until(lambda: "listens on http" in self.out or self._process.poll() is not None)
         address = re.search(r"listens on (http://\S+:(\d+))", self.out)
         assert address is not None, f"the gateway did not start:\n{self.out}{self.err}"
         self.url, self.port = address[1], int(address[2])
         self._shell.write("dragoman.toml", f"[server]\nport = {self.port}\n")
-        wait_for(lambda: "--write" in self.out)
+        wait_until(lambda: "--write" in self.out)
         return self
 
     def __exit__(
@@ -160,10 +160,3 @@ class Served:
         assert stream is not None
         for line in stream:
             setattr(self, name, getattr(self, name) + line)
-
-
-def wait_for(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
-    until = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < until, "the condition did not become true in time"
-        time.sleep(0.01)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from e2e.scripted_replies import (
+from scripting.replies import (
     Ending,
     Part,
     Refusal,
