@@ -6,24 +6,29 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.run-ready
 DEV_STAMP := $(VENV)/.dev-ready
 
-.PHONY: run test test-failed test-conformance test-console test-container test-monitoring chromium check-console test-clients test-model check bench survive resume crash profile matrix tour clients-page prices vocabulary lock clean
+.PHONY: run test test-fast test-rest test-conformance test-console test-container test-monitoring chromium check-console test-clients test-model check bench survive resume crash profile matrix tour clients-page prices vocabulary lock clean
 
 run: $(RUN_STAMP)
 	@$(BIN)/dragoman serve $(if $(PORT),--port $(PORT))
 
 # Many tests wait rather than compute: three processes keep two cores busy, and leave short waits their time. PROCESSES=0 runs all tests in one process.
 PROCESSES ?= 3
-# Kept after a whole run only: test-failed must not pass for what never ran
-FAILED := .pytest_cache/v/cache/lastfailed
 # Python's bytecode is written even where the environment says otherwise: every process would compile every test file.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --durations=10
+PARALLEL = -n $(PROCESSES) --dist worksteal
 test: $(DEV_STAMP) chromium
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal \
-	  || { code=$$?; [ $$code -eq 1 ] || rm -f $(FAILED); exit $$code; }
-	@echo "NOT RUN: the container image and Prometheus. Run: make test-container test-monitoring" >&2
+	@$(PYTEST) $(PARALLEL) -m "not rest"
+	@echo "Not in this run: $$($(BIN)/python -m pytest --collect-only -qq -m rest tests tests/clients/all | cut -d: -f2 | paste -sd+ | bc) cases of make test-rest;" \
+	  "make test-container, test-monitoring, test-model and test-conformance." >&2
 
-# Runs the tests that failed last, one after another, up to the first that fails again.
-test-failed: $(DEV_STAMP)
-	@$(BIN)/python -m pytest --last-failed --last-failed-no-failures none --exitfirst --verbose --no-header -rA
+# The modules by themselves: without processes, sockets, browsers and databases.
+UNIT := hub framing passes stages observers prices protocols routing flow
+test-fast: $(DEV_STAMP)
+	@$(PYTEST) $(PARALLEL) -m "not rest" $(UNIT:%=tests/%)
+
+# What is exhaustive, or slow by its nature: whole products, kills, long waits, every client installed.
+test-rest: $(DEV_STAMP) chromium
+	@$(PYTEST) $(PARALLEL) -m rest tests tests/clients/all
 
 # $(call install,PROGRAMS,PACKAGES): Debian's packages, unless the programs are there. Fails if that is not possible.
 define install

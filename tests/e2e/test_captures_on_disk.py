@@ -237,6 +237,7 @@ import resource, sys
 sys.path[:0] = sys.argv[2:]
 from pathlib import Path
 from e2e.test_captures_on_disk import ask, debug, files, make_body, run_capturing
+from waiting import wait_until
 import signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 directory = Path(sys.argv[1])

@@ -85,7 +85,7 @@ def check(request: NumberedRequest, row: UsageRow) -> None:
     assert row.cost_nano_usd > 0
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 def test_thousands_of_rows_match_what_the_upstreams_reported(store_url: str, tmp_path: Path) -> None:
     count = COUNTS[store_url.partition(":")[0]]
     requests = list(mix_requests(count))
