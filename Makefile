@@ -63,7 +63,7 @@ check: $(DEV_STAMP)
 	@$(BIN)/ruff format --check src tests bench tools
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python tools/size_check.py
+	@$(BIN)/python -m tools.rules
 	@$(MAKE) --no-print-directory check-console
 
 # The types of the console's scripts. Without node this is not checked, and said.

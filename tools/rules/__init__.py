@@ -1,0 +1,1 @@
+"""Rules of this repository that no linter knows; `make check` runs them."""
