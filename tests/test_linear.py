@@ -3,11 +3,13 @@
 Each case has a size at which work that looks at all earlier things for each new one takes several times as long.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from itertools import chain, count
 
 import msgspec
 import pytest
+from _pytest.mark import ParameterSet
 
 from dragoman.hub.events import (
     CallBlock,
@@ -100,6 +102,20 @@ def text_calls(size: int) -> Iterable[Event]:
     return (START, Opened(0, TextBlock()), Delta(0, calls), Closed(0), END)
 
 
+def mixed_blocks(size: int) -> Iterable[Event]:
+    """One after another, blocks of each kind: what grows too fast with one kind grows too fast with these."""
+    kinds = (successive_texts, make_cited_text, sealed_thoughts, hosted_blocks, likely_words)
+    blocks = count()
+    for kind in kinds:
+        numbers: defaultdict[int, int] = defaultdict(lambda: next(blocks))
+        for event in kind(size):
+            if isinstance(event, Opened | Delta | Closed | CitationAdded | OpaqueAdded):
+                yield msgspec.structs.replace(event, block=numbers[event.block])
+            elif event is START and kind is kinds[0]:
+                yield event
+    yield END
+
+
 REPLIES: dict[str, tuple[Events, int]] = {
     "parallel calls": (parallel_calls, 1500),
     "successive texts": (successive_texts, 2000),
@@ -109,7 +125,17 @@ REPLIES: dict[str, tuple[Events, int]] = {
     "hosted blocks": (hosted_blocks, 1000),
     "logprobs": (likely_words, 1000),
     "calls in text": (text_calls, 4000),
+    "mixed": (mixed_blocks, 400),
 }
+PARALLEL = ("parallel calls", "parallel texts")
+
+
+def choose(*few: str, without: tuple[str, ...] = ()) -> list[ParameterSet]:
+    """Return the names of the replies as parameters; all but these few are for the rest."""
+    names = [name for name in REPLIES if name not in without]
+    return [pytest.param(name, marks=() if name in few else pytest.mark.rest) for name in names]
+
+
 TOOLS = ToolMap({"tool": ToolId("tool", custom=True)}, frozenset(("tool",)))
 STAGES: dict[str, Callable[[], Machine[Event, Event]]] = {
     "join_replies": JoinReplies,
@@ -127,7 +153,7 @@ STAGES: dict[str, Callable[[], Machine[Event, Event]]] = {
 }
 
 
-@pytest.mark.parametrize("reply", REPLIES)
+@pytest.mark.parametrize("reply", choose("mixed", "parallel calls"))
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_stage_takes_linear_time_in_blocks_and_citations(stage: str, reply: str) -> None:
     events, size = REPLIES[reply]
@@ -140,7 +166,7 @@ def reply_context() -> ReplyContext:
     return ReplyContext(request, "model-1", 1, lambda prefix: f"{prefix}{next(numbers)}", lambda: 1.0)
 
 
-@pytest.mark.parametrize("reply", [name for name in REPLIES if name not in ("parallel calls", "parallel texts")])
+@pytest.mark.parametrize("reply", choose("mixed", without=PARALLEL))
 @pytest.mark.parametrize("client", ["chat", "responses", "messages", "gemini"])
 def test_every_encoder_takes_linear_time_in_blocks_and_citations(client: str, reply: str) -> None:
     writer = PROTOCOLS[client].client
@@ -160,7 +186,7 @@ def test_encoders_of_interleaved_blocks_take_linear_time(client: str) -> None:
         assert_linear_run(lambda: writer.encoder(reply_context(), Ledger()), events, size)
 
 
-@pytest.mark.parametrize("reply", REPLIES)
+@pytest.mark.parametrize("reply", choose("mixed", "parallel calls"))
 def test_folding_and_unfolding_a_reply_takes_linear_time(reply: str) -> None:
     events, size = REPLIES[reply]
     assert_linear_function(lambda reply: list(explode(collect(reply))), lambda size: list(events(size)), size)
