@@ -17,6 +17,7 @@ from dragoman.config import (
     resolve_secret,
 )
 from fakes.certificate import server_context
+from tables import each_row
 
 CONTRACT = Path(__file__).parent / "fixtures" / "config" / "contract.toml"
 
@@ -320,7 +321,7 @@ def test_an_unknown_target_is_a_warning_with_the_nearest_provider(tmp_path: Path
     assert warning.endswith('dragoman.toml:5: models[0].to: there is no provider "loacl"; did you mean "local"?')
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "kind", "endpoint"),
     [
         ("https://api.anthropic.com", "anthropic", "https://api.anthropic.com/v1"),
@@ -346,7 +347,7 @@ def test_an_endpoint_ends_with_its_version(url: str, kind: str, endpoint: str) -
     assert normalise_endpoint(endpoint, kind) == endpoint
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "message"),
     [
         ("api.openai.com", "begin with http"),

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.config import Config, ConfigError, KiroProviderConfig, Secret, load, parse_dotenv, resolve_secret
+from tables import each_row
 
 SEED_NAMES = {
     "PROXY_API_KEY": "sk-fake-proxy",
@@ -196,7 +197,7 @@ def test_a_configured_provider_of_the_kind_keeps_the_environment_out(tmp_path: P
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "name", "value"),
     [
         ("A=b", "A", "b"),

@@ -2,11 +2,11 @@
 
 import tomllib
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.config.tree import key_lines, line_of
+from tables import each_row
 
 SAMPLE = '''# a comment with [brackets] and = signs
 top = "a # b"
@@ -42,7 +42,7 @@ x = {y = 1, z = [1, 2]}
 '''
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "line"),
     [
         (("top",), 2),
@@ -69,7 +69,7 @@ x = {y = 1, z = [1, 2]}
         (("models", 1, "inner", 0, "x"), 31),
     ],
 )
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@each_row("newline", ["\n", "\r\n"])
 def test_a_key_has_the_line_it_was_written_on(key: tuple[str | int, ...], line: int, newline: str) -> None:
     text = SAMPLE.replace("\n", newline)
     tomllib.loads(text)

@@ -4,12 +4,12 @@ import re
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from dragoman.config import settings
 from dragoman.config.discovery import VARIABLE
 from dragoman.config.environment import API_KEYS, CLIENT_KEYS, GENERAL_NAMES, KIRO_CREDENTIALS, KIRO_NAMES
 from dragoman.config.settings import CONSOLE_VARIABLE
+from tables import each_row
 
 PAGE = (Path(__file__).parent.parent / "docs" / "configuration.md").read_text()
 ROW = re.compile(r"\| `(\w+)` \| (.*?) \| .*\|$", re.MULTILINE)
@@ -62,7 +62,7 @@ def show_default(default: bool | int | float | str | Path) -> str:
     return msgspec.json.encode(str(default) if isinstance(default, Path) else default).decode()
 
 
-@pytest.mark.parametrize("heading", SECTIONS)
+@each_row("heading", SECTIONS)
 def test_each_section_of_the_page_has_the_keys_and_defaults_of_its_table(heading: str) -> None:
     written, there = read_documented(heading), keys(SECTIONS[heading])
     assert written.keys() == there.keys()

@@ -8,6 +8,7 @@ from dragoman.config import ConfigError, load
 from dragoman.config.proxies import EnvironmentProxies, parse_proxy, read_proxies
 from dragoman.providers.section import read_dial
 from fakes.certificate import server_context
+from tables import each_row
 
 HTTP = "http://plain.test:3128"
 HTTPS = "http://secure.test:3128"
@@ -52,7 +53,7 @@ def test_this_machine_is_never_reached_through_a_proxy(host: str) -> None:
     assert EnvironmentProxies(HTTP, HTTPS).proxy_for("https", host, 443) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("exempt", "host", "port", "straight"),
     [
         ("a.test", "a.test", 443, True),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.config import ConfigError, Secret, SecretSource, is_placeholder, load, resolve_secret
+from tables import each_row
 
 CANARY = "sk-fake-canary-0123456789"
 
@@ -84,7 +85,7 @@ def test_a_missing_secret_names_file_line_and_key(tmp_path: Path, text: str, mes
     assert CANARY not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value",
     [
         *(

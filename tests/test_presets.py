@@ -12,6 +12,7 @@ from dragoman.config.presets import PLACE, Preset, load_presets
 from dragoman.net.client import HttpClient
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers import KINDS
+from tables import each_row
 
 PRESETS = load_presets()
 LOCAL = {"ollama", "lmstudio", "vllm", "llamacpp"}
@@ -35,7 +36,7 @@ def problem_of(tmp_path: Path, text: str, environ: dict[str, str] | None = None)
     return f"{problem.key}: {problem.message}"
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@each_row("name", PRESETS)
 def test_the_data_of_a_vendor_is_well_formed(name: str) -> None:
     preset = PRESETS[name]
     addresses = [preset.endpoint, *preset.endpoints.values(), *filter(None, [preset.models_endpoint])]

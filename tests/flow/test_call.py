@@ -12,6 +12,7 @@ from dragoman.net.bodies import UNCOUNTED_BYTES, ByteBudget
 from dragoman.net.tasks import LARGE_BYTES
 from dragoman.protocols import PROTOCOLS
 from flow.in_memory import CHAT, CHAT_STREAM, MemoryWire, Sender, make_call, make_exchange, run
+from tables import each_row
 
 
 def test_what_routing_needs_is_read_at_once() -> None:
@@ -21,7 +22,7 @@ def test_what_routing_needs_is_read_at_once() -> None:
     assert not make_call("chat", b'{"model":"m","stream":null}').stream
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "at", "words"),
     [
         (b"", None, "not valid JSON"),

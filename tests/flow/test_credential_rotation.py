@@ -21,6 +21,7 @@ from dragoman.net.headers import Header, Headers
 from dragoman.providers.provider import Provider
 from dragoman.routing import Route
 from flow.in_memory import NOW, make_call, make_pooled, make_provider, make_resting
+from tables import each_row
 
 NOTHING = Headers([])
 SESSION = "t\0a conversation"
@@ -124,7 +125,7 @@ def test_the_wait_that_the_upstream_names_wins(failure: Failure, until: float) -
     assert pool_of(provider).free_at(0, "m", NOW) == until
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in COOLDOWNS])
+@each_row("kind", [kind for kind in Kind if kind not in COOLDOWNS])
 def test_no_other_failure_is_the_credentials(kind: Kind) -> None:
     provider = make_pooled(make_provider(), 2)
     start_cooldown(provider.members[0], "m", Failure(kind, "no", retry_after=60.0))

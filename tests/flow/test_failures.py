@@ -32,6 +32,7 @@ from flow.in_memory import (
     prepare_for,
     run,
 )
+from tables import each_row
 
 KEY = b"sk-secret-0123456789"
 
@@ -173,7 +174,7 @@ def test_the_moment_in_an_error_body_is_turned_into_ours() -> None:
     assert adjust_reset_time(LIMITED, theirs, NOW) is LIMITED
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@each_row("kind", list(Kind))
 def test_spent_allowances_are_read_where_the_failure_is_about_them(kind: Kind) -> None:
     times: list[float] = []
 
@@ -292,8 +293,8 @@ NEVER = {Kind.AUTH, Kind.CREDENTIAL}
 NOT_BY_DEFAULT = {Kind.QUOTA, Kind.FORBIDDEN}
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-@pytest.mark.parametrize("advice", [None, True, False])
+@each_row("kind", list(Kind))
+@each_row("advice", [None, True, False])
 def test_whether_a_client_should_retry(kind: Kind, advice: bool | None) -> None:
     expected = False if kind in NEVER or (advice is None and kind in NOT_BY_DEFAULT) else advice
     failure = Failure(kind, "no", should_retry=advice)

@@ -20,6 +20,7 @@ from dragoman.stages.hold_end import HoldTruncatedCall
 from dragoman.stages.text_calls import TextCalls
 from dragoman.stages.thinking_tags import ThinkingTags
 from laws import pieces_of
+from tables import each_row
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 STREAMS = sorted(path for protocol in ("chat", "messages") for path in (FIXTURES / protocol).glob("*.sse"))
@@ -47,8 +48,8 @@ def write(upstream: str, client: str, pieces: list[bytes]) -> bytes:
     return written + (encoding.finish() if pipe.failure is None else encoding.fail(pipe.failure)).joined
 
 
-@pytest.mark.parametrize("client", ["chat", "messages"])
-@pytest.mark.parametrize("path", STREAMS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+@each_row("client", ["chat", "messages"])
+@each_row("path", STREAMS)
 def test_what_a_client_reads_does_not_depend_on_how_the_upstream_was_read(path: Path, client: str) -> None:
     upstream, stream = path.parent.name, path.read_bytes()
     whole = write(upstream, client, [stream])
@@ -66,7 +67,7 @@ def make_passthrough(protocol: str, secrets: tuple[bytes, ...] = ()) -> Passthro
     return PassthroughPipe(source, client, ReplyMonitor(lambda: 0.0), secrets)
 
 
-@pytest.mark.parametrize("path", STREAMS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+@each_row("path", STREAMS)
 def test_what_passes_is_its_input_to_the_byte_and_at_most_an_error_is_appended(path: Path) -> None:
     protocol, stream = path.parent.name, path.read_bytes()
     for size in (1, 7, 500):

@@ -34,6 +34,7 @@ from dragoman.providers.provider import Endpoint, FirstTokenWait, ReplyRules
 from dragoman.routing import Route
 from flow.in_memory import CHAT, NOW, URL, make_call, make_provider, prepare_for, run, send_nothing
 from flow.policy_trial import ONE, TWO, Trial
+from tables import each_row
 
 # What an upstream adds to its refusal.
 SHORT_S, LONG_S = 2.0, 60.0
@@ -98,7 +99,7 @@ def test_the_table_has_every_kind_once_and_every_case() -> None:
     assert set(TABLE) == set(product(GROUPS, (3, 1), ADVICE))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "attempts", "advice", "targets", "credentials", "row"),
     [
         pytest.param(*row, id=f"{row[0].value}, {row[1]} attempts, advice {row[2]}, {row[3]} targets, {row[4]} keys")

@@ -1,6 +1,5 @@
 """Which target continues a reply that broke off, and what the client gets if none does."""
 
-import pytest
 from msgspec.structs import replace
 
 from dragoman.flow.step import GiveUp, Interrupted, NoReply, Step
@@ -11,6 +10,7 @@ from dragoman.net.headers import Headers
 from dragoman.providers.provider import Adjustment, RequestRules
 from flow.in_memory import make_provider
 from flow.policy_trial import ONE, TWO, Trial
+from tables import each_row
 
 BROKEN = Failure(Kind.LOST, "the connection broke")
 TEXT = "Half a"
@@ -24,8 +24,8 @@ def interrupt_reply(trial: Trial, failure: Failure = BROKEN, text: str | None = 
     return trial.after(Interrupted(failure, text))
 
 
-@pytest.mark.parametrize("kind", CONTINUED)
-@pytest.mark.parametrize(
+@each_row("kind", CONTINUED)
+@each_row(
     ("targets", "credentials", "allowed", "text", "row"),
     [
         (1, 1, True, TEXT, "!"),
@@ -53,7 +53,7 @@ def test_which_target_continues_a_reply_that_broke_off(
     assert (ask.continuation.text, ask.continuation.failure, ask.number) == (text, failure, 2)
 
 
-@pytest.mark.parametrize("kind", CONTINUED)
+@each_row("kind", CONTINUED)
 def test_another_credential_continues_first_where_the_credential_is_at_fault_else_another_target(kind: Kind) -> None:
     trial = Trial(targets=2, credentials=2, continues=True)
     trial.begin()
@@ -137,7 +137,7 @@ def test_another_credential_continues_after_all_targets_have_broken_off_too() ->
     assert isinstance(interrupt_reply(trial, text="Half a loaf is"), GiveUp)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in CONTINUED])
+@each_row("kind", [kind for kind in Kind if kind not in CONTINUED])
 def test_no_target_continues_after_a_bad_request_a_too_long_context_or_a_refusal(kind: Kind) -> None:
     trial = Trial(targets=2, credentials=2, continues=True)
     trial.begin()

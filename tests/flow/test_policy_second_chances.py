@@ -11,6 +11,7 @@ from dragoman.net.headers import Headers
 from dragoman.providers.provider import Adjustment, RequestRules
 from flow.in_memory import make_provider, make_renewing
 from flow.policy_trial import TWO, Trial
+from tables import each_row
 
 REFUSED_CREDENTIAL = Failure(Kind.CREDENTIAL, "the token has expired")
 
@@ -37,7 +38,7 @@ def test_each_of_several_credentials_is_renewed_once() -> None:
     assert requests == [(first, False), (first, True), (1 - first, False), (1 - first, True)]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.CREDENTIAL])
+@each_row("kind", [kind for kind in Kind if kind is not Kind.CREDENTIAL])
 def test_no_other_failure_asks_for_a_renewal(kind: Kind) -> None:
     trial = Trial(first=make_provider("one", auth=make_renewing(renew_nothing)))
     trial.steps_until_given_up(Failure(kind, "no"))

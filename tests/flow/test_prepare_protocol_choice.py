@@ -1,11 +1,10 @@
 """Which protocol an upstream gets a request in, and whether the client's bytes may pass unchanged."""
 
-import pytest
-
 from dragoman.flow.prepare import choose_protocol
 from dragoman.hub.opaque import ENVELOPE_PREFIX
 from dragoman.hub.profile import Profile
 from dragoman.protocols import PROTOCOLS
+from tables import each_row
 
 PLAIN = b'{"model":"m"}'
 TOOLS = b'{"model":"m","tools":[]}'
@@ -14,7 +13,7 @@ ANY = Profile()
 NO_CHAT_TOOLS = Profile(no_tools_in=("chat",))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("client", "speaks", "profile", "body", "protocol", "unchanged"),
     [
         ("chat", ("chat",), ANY, PLAIN, "chat", True),
@@ -27,18 +26,6 @@ NO_CHAT_TOOLS = Profile(no_tools_in=("chat",))
         ("chat", ("responses", "chat"), NO_CHAT_TOOLS, PLAIN, "chat", True),
         ("chat", ("chat",), NO_CHAT_TOOLS, TOOLS, "chat", True),
         ("responses", ("responses", "chat"), NO_CHAT_TOOLS, TOOLS, "responses", True),
-    ],
-    ids=[
-        "the same",
-        "the client's own is preferred",
-        "else the first",
-        "the first of another order",
-        "an envelope of ours must be opened",
-        "or taken out",
-        "a model that takes tools on its Responses endpoint only",
-        "a request without tools",
-        "there is no other endpoint",
-        "Responses takes tools in any case",
     ],
 )
 def test_the_protocol_that_is_chosen(

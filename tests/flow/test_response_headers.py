@@ -15,6 +15,7 @@ from dragoman.hub.loss import Loss, LossKind
 from dragoman.hub.ports import Client
 from dragoman.net.headers import Headers
 from dragoman.protocols import PROTOCOLS
+from tables import each_row
 
 
 def client(protocol: str) -> Client:
@@ -23,7 +24,7 @@ def client(protocol: str) -> Client:
     return found
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "passes"),
     [
         (b"content-type", True),

@@ -7,17 +7,18 @@ from dragoman.flow.failures import should_retry
 from dragoman.flow.reply_bounds import ReplyDeadline, Timeouts, timeouts_for
 from dragoman.hub.failure import Failure, Kind
 from dragoman.providers.provider import FirstTokenWait
+from tables import each_row
 
 UNMENDABLE = {Kind.AUTH, Kind.CREDENTIAL, Kind.QUOTA, Kind.FORBIDDEN}
 
 
-@pytest.mark.parametrize("kind", Kind)
+@each_row("kind", Kind)
 def test_x_should_retry_is_false_where_no_retry_helps(kind: Kind) -> None:
     assert should_retry(Failure(kind, "x")) is (False if kind in UNMENDABLE else None)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in (Kind.AUTH, Kind.CREDENTIAL)])
-@pytest.mark.parametrize("advice", [True, False])
+@each_row("kind", [kind for kind in Kind if kind not in (Kind.AUTH, Kind.CREDENTIAL)])
+@each_row("advice", [True, False])
 def test_an_upstreams_own_advice_passes(kind: Kind, advice: bool) -> None:
     assert should_retry(Failure(kind, "x", should_retry=advice)) is advice
 

@@ -25,6 +25,7 @@ from fakes.upstream import Answer, End, FakeUpstream
 from flow.chat_wire import BEGUN, ERROR, HALF, STOPPED, STREAM, WHOLE, document, refusal
 from flow.in_memory import MESSAGES, make_renewing, run
 from flow.turn_rig import Scene, play, play_with, run_turn
+from tables import each_row
 
 HURRIED = Server(first_token_timeout_s=0.2, idle_timeout_s=0.2)
 PASSES = Scene("chat")
@@ -64,8 +65,8 @@ def test_a_stream_of_another_protocol_is_translated() -> None:
     assert played.first_tokens == 1
 
 
-@pytest.mark.parametrize("scene", [PASSES, TRANSLATED, WHOLE_PASSES, WHOLE_TRANSLATED])
-@pytest.mark.parametrize(
+@each_row("scene", [PASSES, TRANSLATED, WHOLE_PASSES, WHOLE_TRANSLATED])
+@each_row(
     ("answer", "kind"),
     [
         (refusal(429, retry_after="7"), Kind.RATE_LIMITED),
@@ -76,7 +77,6 @@ def test_a_stream_of_another_protocol_is_translated() -> None:
         (Answer(b"<html>Bad gateway</html>", content_type="text/html"), Kind.CORRUPT),
         (document(ERROR.removeprefix(b"data: ")), Kind.OVERLOADED),
     ],
-    ids=["limited", "bad request", "redirect", "reset", "cut", "a page", "an error under a good status"],
 )
 def test_a_turn_that_fails_before_its_first_token_has_written_nothing(scene: Scene, answer: Answer, kind: Kind) -> None:
     played = play(scene, answer)
@@ -86,8 +86,8 @@ def test_a_turn_that_fails_before_its_first_token_has_written_nothing(scene: Sce
     assert played.first_tokens == 0
 
 
-@pytest.mark.parametrize("scene", [PASSES, TRANSLATED])
-@pytest.mark.parametrize(
+@each_row("scene", [PASSES, TRANSLATED])
+@each_row(
     ("answer", "kind"),
     [
         (Answer(ERROR), Kind.OVERLOADED),
@@ -97,7 +97,6 @@ def test_a_turn_that_fails_before_its_first_token_has_written_nothing(scene: Sce
         (Answer(BEGUN, end=End.CUT), Kind.LOST),
         (Answer(b"data: {nonsense\n\n"), Kind.CORRUPT),
     ],
-    ids=["an error", "an error after the start", "nothing", "only a start", "cut after the start", "nonsense"],
 )
 def test_a_stream_that_fails_before_its_first_token_has_written_nothing(
     scene: Scene, answer: Answer, kind: Kind
@@ -256,8 +255,8 @@ def test_a_stream_for_a_client_that_wants_a_document_is_folded(scene: Scene) -> 
         assert msgspec.json.decode(played.reply.body)["id"]
 
 
-@pytest.mark.parametrize("scene", [WHOLE_PASSES, WHOLE_TRANSLATED])
-@pytest.mark.parametrize(
+@each_row("scene", [WHOLE_PASSES, WHOLE_TRANSLATED])
+@each_row(
     ("answer", "kind"),
     [
         (Answer(WHOLE[:50], content_type="application/json", end=End.CUT), Kind.LOST),
@@ -266,7 +265,6 @@ def test_a_stream_for_a_client_that_wants_a_document_is_folded(scene: Scene) -> 
         (Answer(HALF + ERROR), Kind.OVERLOADED),
         (Answer(WHOLE[:50], content_type="application/json", end=End.HANG), Kind.TIMEOUT),
     ],
-    ids=["cut", "nothing", "half a stream", "an error in a stream", "silence"],
 )
 def test_a_whole_reply_is_all_or_nothing(scene: Scene, answer: Answer, kind: Kind) -> None:
     played = play(with_server(scene, server_for(answer)), answer)

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from dragoman.framing.fields import BadField, Fields
+from tables import each_row
 
 
 def refusal(read: Callable[[], object]) -> tuple[str, str]:
@@ -96,7 +97,7 @@ def test_pointers_name_the_way_down() -> None:
     assert part.pointer("") == "/messages/0/content/1/"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("read", "value", "message"),
     [
         (lambda f: f.text("k"), 7, "/k must be a string, got 7"),

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.framing.jsonread import read_json, read_json_leniently, replace_lone_surrogates
+from tables import each_row
 
 NUMBERS = msgspec.json.Decoder(dict[str, int | str])
 
@@ -65,7 +66,7 @@ def test_what_matters_must_have_its_type(bad: bytes) -> None:
         read_json_leniently(REPLY, bad, BESIDE)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("before", "after"),
     [
         (rb'"\ud83d"', rb'"\ufffd"'),

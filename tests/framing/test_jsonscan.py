@@ -20,6 +20,7 @@ from dragoman.framing.jsonscan import (
 )
 from dragoman.framing.sse import Broken
 from laws import assert_any_cut_agrees, assert_bounded, assert_linear, assert_total, random_cuts, run
+from tables import each_row
 
 ODD = (
     'event{"content":"é日😀 } { \\" \\\\"} junk } ] {x} { "a" : {"b":{}} }\r\n[{"c":"\\u007b"},{}] data: {"d":1}\n'
@@ -104,9 +105,7 @@ def test_a_whole_object_is_itself(text: str) -> None:
     assert validate_object(text) == text
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", '{"a":1', '{"a":1}}', '{"a":1}{', "[1]", "1", '"x"', "null", "\ud800", "[" * 9999]
-)
+@each_row("text", ["", "{", '{"a":1', '{"a":1}}', '{"a":1}{', "[1]", "1", '"x"', "null", "\ud800", "[" * 9999])
 def test_anything_else_is_no_whole_object(text: str) -> None:
     assert validate_object(text) is None
 
@@ -156,7 +155,7 @@ def test_what_is_no_json_ends_too(json: bytes) -> None:
 NEW = b'"new/model"'
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("before", "after"),
     [
         (b'{"model":"a"}', b'{"model":"new/model"}'),
@@ -208,7 +207,7 @@ def test_without_the_key_the_body_is_untouched() -> None:
         assert replace_value(body, "model", NEW) == body
 
 
-@pytest.mark.parametrize(
+@each_row(
     "bad",
     [
         b"",

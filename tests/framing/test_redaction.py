@@ -11,6 +11,7 @@ from dragoman.framing.eventstream import EventStreamFramer, Message, update_chec
 from dragoman.framing.redaction import WINDOW, mask, mask_fields, mask_url, redact
 from dragoman.framing.sse import Broken
 from fakes.eventstream import event
+from tables import each_row
 
 SHAPED = [
     "sk-fake-0123456789",
@@ -53,7 +54,7 @@ def test_what_has_the_shape_of_a_secret_is_covered(secret: str) -> None:
     assert hidden.endswith(b', please"}')
 
 
-@pytest.mark.parametrize("text", HELD)
+@each_row("text", HELD)
 def test_what_is_labelled_as_a_secret_is_covered(text: str) -> None:
     hidden = mask(text.encode())
     assert b"fake0secret" not in hidden
@@ -110,9 +111,9 @@ def test_masked_frames_have_right_checksums_and_broken_ones_stay_broken() -> Non
     assert crc32(whole[:8]).to_bytes(4, "big") == whole[8:12]
 
 
-@pytest.mark.parametrize("every", [1, 2, 3])
-@pytest.mark.parametrize("slashes", ["\\", "\\\\"], ids=["in JSON", "in JSON in JSON"])
-@pytest.mark.parametrize("secret", ["correct-horse-battery", *SHAPED[:3]])
+@each_row("every", [1, 2, 3])
+@each_row("slashes", ["\\", "\\\\"])
+@each_row("secret", ["correct-horse-battery", *SHAPED[:3]])
 def test_escapes_do_not_hide_a_secret(secret: str, slashes: str, every: int) -> None:
     written = "".join(f"{slashes}u{ord(c):04x}" if at % every == 0 else c for at, c in enumerate(secret))
     body = f'{{"é": "\\u00e9", "b": "{written}, more"}}'.encode()

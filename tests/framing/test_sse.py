@@ -16,6 +16,7 @@ from laws import (
     random_cuts,
     run,
 )
+from tables import each_row
 
 CHAT = (
     'data: {"id":"c1","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
@@ -234,7 +235,7 @@ def test_a_line_that_never_ends_breaks_the_stream_once() -> None:
     assert out == [Broken("an event is larger than 1000 bytes")]
 
 
-@pytest.mark.parametrize("size", range(12, 24))
+@each_row("size", range(12, 24))
 def test_the_bound_does_not_depend_on_the_cut(size: int) -> None:
     stream = b"data: 1\n\n\ndata: " + b"x" * (size - 6) + b"\n\ndata: 2\n\n" + b"data: " + b"y" * (size - 6)
     assert_any_cut_agrees(lambda: SseFramer(max_event_bytes=17), stream)

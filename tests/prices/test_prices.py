@@ -7,7 +7,6 @@ from decimal import ROUND_HALF_UP, Decimal
 from random import Random
 
 import genai_prices
-import pytest
 from genai_prices.data import providers as their_providers
 from msgspec.structs import replace
 
@@ -16,6 +15,7 @@ from dragoman.config.settings import ProviderKind
 from dragoman.hub.outcome import Outcome
 from dragoman.hub.usage import Usage
 from dragoman.prices import Model, Pricing, Rates, cost_nano, list_models, load_sheet, utc_datetime
+from tables import each_row
 
 NOW = 1_800_000_000.0
 MOMENTS = (NOW, 1_700_000_000.0, 1_760_000_000.0 + 3 * 3600)
@@ -57,7 +57,7 @@ def some_usage(random: Random) -> Usage:
     )
 
 
-@pytest.mark.parametrize("vendor", sorted(OURS))
+@each_row("vendor", sorted(OURS))
 def test_a_cost_equals_that_of_the_price_package(vendor: str) -> None:
     random = Random(vendor)
     models = list_models(vendor)
@@ -79,7 +79,7 @@ def find_price(kind: ProviderKind, model: str, endpoint: str | None = None) -> s
     return known.id if isinstance(known, Model) else None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "model", "endpoint", "expected"),
     [
         ("anthropic", "claude-sonnet-4-5", "https://api.anthropic.com/v1", "claude-sonnet-4-5"),

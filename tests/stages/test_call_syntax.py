@@ -11,6 +11,7 @@ from dragoman.stages.guard import Guard
 from dragoman.stages.text_calls import MAX_CALL_CHARS, TextCalls
 from laws import assert_any_recut_agrees, assert_linear, recut, run
 from replies import END, START, call, join_deltas, split_delta, text
+from tables import each_row
 
 LOST = Failed(Failure(Kind.LOST, "gone"))
 F = '<invoke name="f">\n<parameter name="s">a</parameter>\n</invoke>'
@@ -95,7 +96,7 @@ def test_the_last_closing_tag_may_be_missing(end: str) -> None:
 # What values mean
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "written", "expected"),
     [
         ("s", "5", "5"),
@@ -147,7 +148,7 @@ def test_without_a_schema_every_value_is_text() -> None:
 # What is no call
 
 
-@pytest.mark.parametrize(
+@each_row(
     "plain",
     [
         BLOCK.replace('"f"', '"h"'),  # not offered
@@ -251,8 +252,8 @@ def test_any_text_in_any_cut_is_taken_alike_and_legal(pieces: list[str]) -> None
 OPEN = '<function_calls><invoke name="f"><parameter name="s">'
 
 
-@pytest.mark.parametrize("begun", ["", "<function_calls>", f"<function_calls>{F}", OPEN, f"{OPEN}</parameter>"])
-@pytest.mark.parametrize("piece", ["<", " ", "</parameter>", "</parameter> ", BLOCK, "x</", '<parameter name="'])
+@each_row("begun", ["", "<function_calls>", f"<function_calls>{F}", OPEN, f"{OPEN}</parameter>"])
+@each_row("piece", ["<", " ", "</parameter>", "</parameter> ", BLOCK, "x</", '<parameter name="'])
 def test_searching_costs_linear_time(begun: str, piece: str) -> None:
     def stage() -> TextCalls:
         made = TextCalls(TOOLS)

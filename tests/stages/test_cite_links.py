@@ -13,6 +13,7 @@ from dragoman.hub.server_tools import Page, SearchFound, SearchResult, ToolError
 from dragoman.stages.cite_links import MAX_LINK, MAX_QUOTED, CiteLinks, Sources
 from laws import assert_any_recut_agrees, assert_bounded, assert_linear, assert_linear_function, run
 from replies import END, START, call, join_deltas, split_delta, text
+from tables import each_row
 
 ONE = "https://a.example/one"
 PARENS = "https://a.example/Foo_(bar)"
@@ -104,7 +105,7 @@ def test_spellings_of_a_link_are_known(link: str) -> None:
     assert spans(f"x{link}y") == [link]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "written",
     [
         "[one](https://unseen.example/)",

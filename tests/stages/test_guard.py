@@ -3,7 +3,6 @@
 import time
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
@@ -34,6 +33,7 @@ from dragoman.hub.usage import Usage
 from dragoman.stages.guard import Guard, describe
 from laws import run
 from replies import END, START, call, text
+from tables import each_row
 
 PAGE = Path(__file__).parents[2] / "docs" / "events.md"
 SEAL = Opaque("echo", Form.SIGNATURE, "signed")
@@ -64,7 +64,7 @@ def test_interleaved_blocks_are_legal() -> None:
     assert run_guard(*reply) == (reply, [])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("events", "why"),
     [
         ([*text(0, "a")], "Opened before Started"),

@@ -26,6 +26,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.usage import Source, Usage
 from dragoman.stages.join_replies import ContinuationStart, JoinReplies
+from tables import each_row
 
 LOST = Failed(Failure(Kind.LOST, "the connection broke"))
 TEXT = "The quick brown fox jumps over the lazy dog, and then it "
@@ -190,8 +191,8 @@ repetitive = st.builds(
 cuts_of = st.lists(st.integers(1, 60), max_size=8)
 
 
-@pytest.mark.parametrize("text", REPETITIVE)
-@pytest.mark.parametrize("size", [1, 7, 1000])
+@each_row("text", REPETITIVE)
+@each_row("size", [1, 7, 1000])
 def test_an_exact_continuation_loses_nothing_wherever_the_reply_broke_off(text: str, size: int) -> None:
     for place in range(1, len(text)):
         rest = text[place:]

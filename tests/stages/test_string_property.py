@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dragoman.stages.restore_tools import StringProperty
 from laws import assert_any_cut_agrees, assert_linear, assert_total, cuts, run
+from tables import each_row
 
 PATCH = '*** Begin Patch\n+print("Grüße 😀\\n")\t/\b\f\r\x01\u2028\n*** End Patch'
 WRAPPED = [
@@ -44,7 +45,7 @@ def test_characters_come_out_as_soon_as_they_are_certain() -> None:
     assert machine.finish() == ""
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "",

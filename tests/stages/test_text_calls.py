@@ -23,6 +23,7 @@ from dragoman.stages.guard import Guard
 from dragoman.stages.text_calls import MAX_CALL_CHARS, TextCalls
 from laws import assert_any_recut_agrees, assert_linear, recut, run
 from replies import END, START, call, join_deltas, split_delta, text
+from tables import each_row
 
 LOST = Failed(Failure(Kind.LOST, "gone"))
 CALL = '[Called f with args: {"s":"}]"}]'
@@ -85,7 +86,7 @@ def test_ids_are_the_same_each_time_and_differ_between_calls_replies_and_seeds()
 # What is no call
 
 
-@pytest.mark.parametrize(
+@each_row(
     "plain",
     [
         "[Called h with args: {}]",  # not offered

@@ -22,6 +22,7 @@ from dragoman.stages.guard import Guard
 from dragoman.stages.thinking_tags import NAMES, Mode, ThinkingTags
 from laws import assert_any_recut_agrees, assert_bounded, assert_linear, run
 from replies import END, START, call, join_deltas, split_delta, text
+from tables import each_row
 
 LOST = Failed(Failure(Kind.LOST, "gone"))
 
@@ -92,7 +93,7 @@ def test_thoughts_go_out_as_they_come_and_only_a_possible_tag_waits() -> None:
 # What is no tag
 
 
-@pytest.mark.parametrize(
+@each_row(
     "plain",
     [
         "Hi <thinking>x</thinking>",
@@ -245,8 +246,8 @@ WRITTEN = [ODD, "<think>x</think>\n\nHi", "plain `text`\n", "<thinking>open </th
 ATOMS = ["<think>", "</think>", "`", "```", "\n", '"', "x", " ", "<", "</th", "~~~", "\r"]
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-@pytest.mark.parametrize("written", WRITTEN)
+@each_row("mode", list(Mode))
+@each_row("written", WRITTEN)
 def test_any_recut_of_the_deltas_agrees(mode: Mode, written: str) -> None:
     assert_any_recut_agrees(lambda: ThinkingTags(mode), [START, *text(0, written), END], split_delta, join_deltas)
 

@@ -45,6 +45,7 @@ from protocols.chat.chat_building import (
     result,
     user,
 )
+from tables import each_row
 from wire_json import Json
 
 F = Function("f", "/tools/0", description="does", parameters={"type": "object"}, strict=True)
@@ -199,7 +200,7 @@ def test_json_mode_is_requested() -> None:
     assert build_body(request(format=Format(Shape.JSON, "/format")))[0]["response_format"] == {"type": "json_object"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("reasoning", "efforts", "effort", "lost"),
     [
         (Reasoning("/e", effort="high"), ("low", "high"), "high", []),

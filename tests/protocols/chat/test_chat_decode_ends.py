@@ -43,6 +43,7 @@ from protocols.chat.chat_decoding import (
     stop_of,
     stream,
 )
+from tables import each_row
 from wire_json import JsonObject
 
 
@@ -233,12 +234,12 @@ def test_a_whole_reply_without_a_reason_has_ended() -> None:
     assert decode_whole(body, ISSUER, Ledger())[-1] == Ended(Stop.END)
 
 
-@pytest.mark.parametrize("path", STREAMS, ids=lambda path: path.stem)
+@each_row("path", STREAMS)
 def test_any_cut_of_a_stream_gives_the_same_events(path: Path) -> None:
     assert_any_cut_agrees(Line, path.read_bytes())
 
 
-@pytest.mark.parametrize("path", STREAMS, ids=lambda path: path.stem)
+@each_row("path", STREAMS)
 def test_a_stream_may_end_anywhere_and_ends_once(path: Path) -> None:
     data = path.read_bytes()
     for end in range(0, len(data), 3):
@@ -291,7 +292,7 @@ def test_an_error_event_in_plain_text_fails_with_that_text() -> None:
     assert events[-1].failure.message == "it broke"
 
 
-@pytest.mark.parametrize("path", STREAMS, ids=lambda path: path.stem)
+@each_row("path", STREAMS)
 def test_the_guard_has_nothing_to_fix(path: Path) -> None:
     trips: list[str] = []
     events = decode(path.read_bytes())

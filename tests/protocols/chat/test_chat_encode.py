@@ -46,15 +46,16 @@ from protocols.chat.chat_encoding import (
     sdk,
     summarise,
 )
+from tables import each_row
 
 
-@pytest.mark.parametrize("name", REPLIES)
+@each_row("name", REPLIES)
 def test_the_sdks_accumulator_reads_the_stream_as_the_whole_reply(name: str) -> None:
     streamed = summarise(accumulate(encode(REPLIES[name])))
     assert streamed == summarise(read_completion(encode_whole(REPLIES[name], make_context(), Ledger())))
 
 
-@pytest.mark.parametrize("name", REPLIES)
+@each_row("name", REPLIES)
 def test_both_modes_lose_the_same(name: str) -> None:
     streamed, at_once = Ledger(), Ledger()
     encode(REPLIES[name], streamed)
@@ -62,7 +63,7 @@ def test_both_modes_lose_the_same(name: str) -> None:
     assert list(streamed) == list(at_once)
 
 
-@pytest.mark.parametrize("name", REPLIES)
+@each_row("name", REPLIES)
 def test_a_plain_stream_ends_with_one_reason_and_the_usage(name: str) -> None:
     stream = sdk(b"".join(encode(REPLIES[name]))).chat.completions.create(model="gpt-x", messages=[], stream=True)
     got = list(stream)

@@ -7,6 +7,7 @@ import pytest
 
 from dragoman.hub.failure import Failure, Kind
 from dragoman.protocols.chat.errors import read_failure, render_error
+from tables import each_row
 
 CLASSES: dict[Kind, tuple[int, type[openai.APIStatusError]]] = {
     Kind.BAD_REQUEST: (400, openai.BadRequestError),
@@ -48,7 +49,7 @@ def catch_failure(failure: Failure) -> openai.APIStatusError:
     return caught.value
 
 
-@pytest.mark.parametrize("kind", Kind)
+@each_row("kind", Kind)
 def test_every_kind_raises_its_class_in_the_sdk(kind: Kind) -> None:
     status, expected = CLASSES[kind]
     error = catch_failure(Failure(kind, "so it goes"))
@@ -81,7 +82,7 @@ def body(**error: object) -> bytes:
     return msgspec.json.encode({"error": error})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "answer", "kind"),
     [
         (400, body(message="no", type="invalid_request_error", code=None), Kind.BAD_REQUEST),

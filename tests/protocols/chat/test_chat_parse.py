@@ -36,6 +36,7 @@ from dragoman.hub.request import (
     Turn,
 )
 from dragoman.protocols.chat.parse import parse
+from tables import each_row
 
 FIXTURE = (Path(__file__).parents[2] / "fixtures" / "chat" / "request.json").read_bytes()
 SIGNED = Opaque("anthropic", Form.SIGNATURE, "c2lnbmF0dXJl", "claude", "Hm.")
@@ -340,7 +341,7 @@ def user(*content: object) -> object:
     return {"model": "m", "messages": [{"role": "user", "content": list(content)}]}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "at"),
     [
         (b"", ""),

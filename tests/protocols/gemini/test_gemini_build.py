@@ -15,6 +15,7 @@ from protocols.gemini.gemini_requests import (
     refusal_from_chat,
     settings,
 )
+from tables import each_row
 from wire_json import JsonObject
 
 SCHEMA: JsonObject = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -66,7 +67,7 @@ def test_metadata_is_labels_on_vertex_alone() -> None:
 # Thinking
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("model", "effort", "sent"),
     [
         ("gemini-3.5-flash", "minimal", {"thinkingLevel": "MINIMAL", "includeThoughts": True}),

@@ -5,6 +5,7 @@ import pytest
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.protocols.gemini.build_schema import clean_schema
+from tables import each_row
 from wire_json import JsonObject
 
 
@@ -60,12 +61,12 @@ EXACT: list[tuple[JsonObject, JsonObject]] = [
 ]
 
 
-@pytest.mark.parametrize(("schema", "sent"), EXACT)
+@each_row(("schema", "sent"), EXACT)
 def test_what_gemini_has_under_another_name_is_no_loss(schema: JsonObject, sent: JsonObject) -> None:
     assert clean(schema) == (sent, 0)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "keyword",
     [
         {"pattern": "^a"},

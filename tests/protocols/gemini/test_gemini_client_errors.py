@@ -1,12 +1,12 @@
 """Failures as google.rpc.Status."""
 
 import msgspec
-import pytest
 
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import EVENT_STREAM
 from dragoman.protocols.gemini.errors import render_error, render_stream_error, repeat_stream_error
 from dragoman.protocols.gemini.wire import ARRAY_STREAM
+from tables import each_row
 from wire_json import JsonObject
 
 
@@ -17,7 +17,7 @@ def render(failure: Failure) -> JsonObject:
     return error
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "code", "status"),
     [
         (Kind.BAD_REQUEST, 400, "INVALID_ARGUMENT"),

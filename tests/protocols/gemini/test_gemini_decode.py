@@ -27,6 +27,7 @@ from protocols.gemini.gemini_replies import (
     stream,
 )
 from replies import join_deltas
+from tables import each_row
 from wire_json import JsonObject
 
 MODEL = "gemini-3.5-flash"
@@ -113,7 +114,7 @@ def test_code_that_google_ran_and_parts_that_must_return() -> None:
     assert not ledger
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("finish", "stop"),
     [
         ("STOP", Stop.END),

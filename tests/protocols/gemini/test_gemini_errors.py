@@ -5,6 +5,7 @@ import pytest
 
 from dragoman.hub.failure import Failure, Kind
 from dragoman.protocols.gemini.errors import read_failure
+from tables import each_row
 from wire_json import JsonObject
 
 TYPE = "type.googleapis.com/google.rpc."
@@ -18,7 +19,7 @@ def detail(kind: str, **fields: object) -> JsonObject:
     return {"@type": TYPE + kind, **fields}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "word", "kind"),
     [
         (400, "INVALID_ARGUMENT", Kind.BAD_REQUEST),

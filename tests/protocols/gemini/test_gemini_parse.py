@@ -30,6 +30,7 @@ from dragoman.hub.request import (
 )
 from dragoman.protocols.gemini.parse import parse, parse_for_count, read_call
 from dragoman.protocols.gemini.wire import ARRAY_STREAM
+from tables import each_row
 from wire_json import Json, JsonObject
 
 
@@ -275,7 +276,7 @@ def test_structured_output_in_each_of_its_forms() -> None:
     assert plain.shape is Shape.JSON
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "at"),
     [
         ({"contents": []}, "/contents"),

@@ -1,12 +1,11 @@
 """Read the schemas that Gemini clients write as JSON Schema."""
 
-import pytest
-
 from dragoman.protocols.gemini.parse_fields import read_dialect, read_json_schema
+from tables import each_row
 from wire_json import Json
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("dialect", "schema"),
     [
         ({"type": "STRING"}, {"type": "string"}),

@@ -13,6 +13,7 @@ from protocols.gemini.gemini_replies import STREAMS
 from protocols.gemini.gemini_requests import GEMMA, NEW, OLD, build_from
 from scripting import encode_gemini
 from scripting.replies import limit_to_protocol
+from tables import each_row
 from wire_json import JsonObject
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -41,15 +42,15 @@ def check(body: JsonObject) -> None:
     assert body.keys() <= {"serviceTier", "labels"}
 
 
-@pytest.mark.parametrize("model", [NEW, OLD, GEMMA])
-@pytest.mark.parametrize("name", REQUESTS)
+@each_row("model", [NEW, OLD, GEMMA])
+@each_row("name", REQUESTS)
 def test_every_request_has_googles_shape(name: str, model: str) -> None:
     client, file = REQUESTS[name]
     request, _ = without_refused(client, "gemini", msgspec.json.decode(file.read_bytes()))
     check(build_from(client, request, model)[0])
 
 
-@pytest.mark.parametrize("case", CASES)
+@each_row("case", CASES)
 def test_our_speaker_writes_googles_shape(case: str) -> None:
     scripted = limit_to_protocol(CASES[case].scripted, "gemini")
     for event in encode_gemini.encode_stream(scripted).split(b"\r\n\r\n")[:-1]:

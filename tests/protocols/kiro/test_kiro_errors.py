@@ -9,6 +9,7 @@ from dragoman.protocols.kiro.errors import _BY_CLASS, read_failure
 from fakes.eventstream import exception
 from protocols.kiro.kiro_replies import read as decoded
 from protocols.kiro.kiro_replies import text_event
+from tables import each_row
 
 ARN = "arn:aws:codewhisperer:us-east-1:123456789012:profile/FAKE"
 
@@ -18,7 +19,7 @@ def read_answer(status: int, message: object = None, reason: str | None = None, 
     return read_failure(status, {name.replace("_", "-").encode(): value for name, value in headers.items()}, body)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "reason", "message", "kind"),
     [
         (400, "CONTENT_LENGTH_EXCEEDS_THRESHOLD", "Input is too long.", Kind.CONTEXT_TOO_LONG),
@@ -95,9 +96,7 @@ def test_the_class_decides_over_the_status_wherever_it_is_recorded(name: str, ki
         assert (failure.kind, failure.message, failure.code) == (kind, "x", name)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [*_BY_CLASS.items(), ("error", Kind.UPSTREAM), ("somethingNewException", Kind.UPSTREAM)]
-)
+@each_row(("name", "kind"), [*_BY_CLASS.items(), ("error", Kind.UPSTREAM), ("somethingNewException", Kind.UPSTREAM)])
 def test_an_exception_in_a_stream_means_the_same_in_any_letter_case(name: str, kind: Kind) -> None:
     """Streams name the member of a union, which begins with a small letter."""
     for spelled in (name, name[:1].lower() + name[1:], name.lower(), name.upper(), f"com.amazon#{name}"):

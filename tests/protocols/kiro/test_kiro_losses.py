@@ -11,6 +11,7 @@ import pytest
 from dragoman.hub.failure import RequestError
 from dragoman.protocols.kiro.wire import KiroOptions
 from protocols.kiro.kiro_requests import Built, ask, chat, expect_refusal, user
+from tables import each_row
 from wire_json import Json, JsonObject
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -96,7 +97,7 @@ def test_every_leaf_of_a_rich_request_changes_the_body_or_stands_in_the_ledger(p
     assert vanished == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("field", "value", "at"),
     [
         ("temperature", 0.5, "/temperature"),

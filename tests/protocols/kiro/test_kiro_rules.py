@@ -7,6 +7,7 @@ import pytest
 
 from protocols.kiro.kiro_requests import answer, ask, assistant, make_calls, messages, tool, user
 from protocols.kiro.kiro_rules import broken_rules
+from tables import each_row
 from wire_json import Json
 
 TURNS = (user("1"), make_calls("c"), user(answer("c")), assistant("A"), user("2"))
@@ -58,7 +59,7 @@ BREAKS: dict[str, Callable[[Json], Json]] = {
 }
 
 
-@pytest.mark.parametrize("what", BREAKS)
+@each_row("what", BREAKS)
 def test_the_judge_finds(what: str) -> None:
     body = ask("messages", messages(*TURNS, tools=[tool()])).body
     assert broken_rules(body) == []

@@ -8,6 +8,7 @@ from dragoman.hub.profile import Profile
 from dragoman.hub.request import Reasoning, Role, Switch, Text, Thinking, ToolCall, ToolResult, Turn
 from dragoman.providers.models import find_profile
 from protocols.messages.messages_dialogue import build, build_body, chat, parse
+from tables import each_row
 
 OLD = find_profile("claude-sonnet-4-5")
 OPUS_4_6 = find_profile("claude-opus-4-6")
@@ -20,7 +21,7 @@ def effort(word: str) -> Reasoning:
     return Reasoning("/reasoning_effort", word)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("profile", "word", "thinking", "sent"),
     [
         (OPUS_4_6, "high", None, "high"),

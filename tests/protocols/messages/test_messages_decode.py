@@ -31,6 +31,7 @@ from dragoman.stages.guard import Guard
 from laws import assert_any_cut_agrees, assert_linear, assert_total, random_cuts, run
 from protocols.messages.messages_dialogue import ISSUER, STREAMS, UPSTREAM, ByteDecoder, decode, fixture
 from replies import join_deltas, text_of
+from tables import each_row
 
 SIGNATURE = Opaque("anthropic", Form.SIGNATURE, "c2lnbmF0dXJl", "claude-test")
 
@@ -302,12 +303,12 @@ def test_a_nesting_bomb_in_a_block_is_no_crash() -> None:
     assert isinstance(decode(stream)[-1], Ended | Failed)
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@each_row("name", STREAMS)
 def test_any_cut_of_the_bytes_gives_the_same_events(name: str) -> None:
     assert_any_cut_agrees(ByteDecoder, fixture(f"{name}.sse"), join_deltas)
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@each_row("name", STREAMS)
 def test_line_endings_do_not_matter(name: str) -> None:
     stream = fixture(f"{name}.sse")
     assert decode(stream.replace(b"\n", b"\r\n")) == decode(stream)
@@ -319,7 +320,7 @@ def test_characters_survive_any_cuts(pieces: list[bytes]) -> None:
     assert text_of(run(ByteDecoder(), pieces), 0) == 'naïve 日本語 👩‍👩‍👧 \u2028"\\\n'
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@each_row("name", STREAMS)
 def test_the_guard_finds_nothing_to_fix(name: str) -> None:
     events = decode(fixture(f"{name}.sse"))
     assert run_guard(events) == events

@@ -43,6 +43,7 @@ from protocols.messages.messages_dialogue import (
     whole,
 )
 from replies import START, call, join_deltas, split_delta, text
+from tables import each_row
 from wire_json import JsonObject
 
 ENCRYPTED = Opaque("openai", Form.ENCRYPTED, "gAAAA", "gpt-test")
@@ -336,13 +337,13 @@ ENDED = [name for name in STREAMS if isinstance(decode(fixture(f"{name}.sse"))[-
 FINISHED = [name for name in ENDED if name != "cut_arguments"]
 
 
-@pytest.mark.parametrize("name", FINISHED)
+@each_row("name", FINISHED)
 def test_the_folded_stream_is_the_whole_reply(name: str) -> None:
     events = decode(fixture(f"{name}.sse"))
     assert fold([encode(events)]) == whole(events)
 
 
-@pytest.mark.parametrize("name", FINISHED)
+@each_row("name", FINISHED)
 def test_any_cut_of_the_deltas_gives_the_same_message(name: str) -> None:
     def make() -> Stage[Event, bytes]:
         return CLIENT.encoder(make_context(), Ledger())
@@ -362,7 +363,7 @@ def unseal(events: list[Event]) -> list[Event]:
     return [unseal_event(event) for event in events]
 
 
-@pytest.mark.parametrize("name", ENDED)
+@each_row("name", ENDED)
 def test_what_is_encoded_is_decoded_to_the_same_events(name: str) -> None:
     events = join_deltas(decode(fixture(f"{name}.sse")))
     assert unseal(join_deltas(decode(encode(events)))) == unseal(events)

@@ -8,6 +8,7 @@ from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import EVENT_STREAM
 from protocols.messages.messages_dialogue import CLIENT, UPSTREAM, frames
+from tables import each_row
 from wire_json import JsonObject
 
 
@@ -25,7 +26,7 @@ def render(failure: Failure) -> tuple[int, JsonObject]:
     return out.status, msgspec.json.decode(out.body, type=JsonObject)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "body", "kind"),
     [
         (400, body_of("invalid_request_error", "max_tokens: required"), Kind.BAD_REQUEST),
@@ -102,7 +103,7 @@ def test_details_survive_both_ways() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "status", "name"),
     [
         (Kind.BAD_REQUEST, 400, "invalid_request_error"),

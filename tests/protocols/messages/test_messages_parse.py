@@ -33,6 +33,7 @@ from dragoman.hub.request import (
     ToolResult,
 )
 from protocols.messages.messages_dialogue import CLIENT, build, fixture, losses, parse
+from tables import each_row
 from wire_json import Json, JsonObject
 
 BODY: JsonObject = msgspec.json.decode(fixture("request.json"))
@@ -285,7 +286,7 @@ def test_a_container_without_an_id_is_kept() -> None:
     assert parse(minimal(container={"skills": []})).ext == {"container": {"skills": []}}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "at"),
     [
         (minimal(messages="hi"), "/messages"),
@@ -350,7 +351,7 @@ def without(body: Json, path: tuple[str | int, ...]) -> Json:
 NO_LOSS = {("tools", 1, "type"), ("tools", 1, "input_schema")}
 
 
-@pytest.mark.parametrize("path", list(leaves(BODY)), ids=str)
+@each_row("path", list(leaves(BODY)))
 def test_no_field_vanishes_quietly(path: tuple[str | int, ...]) -> None:
     try:
         built = build(parse(without(BODY, path)))

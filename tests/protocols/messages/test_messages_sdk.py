@@ -14,6 +14,7 @@ from dragoman.hub.loss import Ledger
 from narrowing import expect
 from protocols.messages.messages_dialogue import CLIENT, STREAMS, decode, encode, fixture, make_context, whole
 from replies import START, text
+from tables import each_row
 from wire_json import JsonObject
 
 ASK: JsonObject = {"model": "claude-asked", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}]}
@@ -46,8 +47,8 @@ def content_of(message: Message | BetaMessage) -> object:
     return plain([block.model_dump() for block in message.content])
 
 
-@pytest.mark.parametrize("name", [name for name in FINISHED if name != "cut_arguments"])
-@pytest.mark.parametrize("beta", [False, True])
+@each_row("name", [name for name in FINISHED if name != "cut_arguments"])
+@each_row("beta", [False, True])
 def test_the_sdk_assembles_the_reply_that_was_intended(name: str, beta: bool) -> None:
     events = decode(fixture(f"{name}.sse"))
     sdk = make_stream_client(encode(events))
@@ -89,7 +90,7 @@ def test_an_error_in_mid_stream_is_the_sdks_exception() -> None:
         stream.get_final_message()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "exception"),
     [
         (Kind.BAD_REQUEST, anthropic.BadRequestError),

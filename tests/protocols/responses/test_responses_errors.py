@@ -5,13 +5,14 @@ import pytest
 
 from dragoman.hub.failure import Failure, Kind
 from protocols.responses.responses_kit import CLIENT, UPSTREAM
+from tables import each_row
 
 
 def body(**error: object) -> bytes:
     return msgspec.json.encode({"error": error})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "answer", "kind"),
     [
         (400, body(message="bad", type="invalid_request_error", code=None), Kind.BAD_REQUEST),

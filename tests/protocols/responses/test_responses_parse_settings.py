@@ -23,6 +23,7 @@ from dragoman.hub.request import (
     ToolChoice,
 )
 from protocols.responses.responses_kit import CLIENT, fixture, parse_body
+from tables import each_row
 from wire_json import Json, JsonObject
 
 FULL = msgspec.json.decode(fixture("request.json"))
@@ -177,7 +178,7 @@ def test_warming_the_cache_is_a_request_for_no_tokens() -> None:
     assert (request.max_tokens, request.pointer("max_tokens")) == (0, "/prompt_cache_options/prewarm")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "at"),
     [
         ({"previous_response_id": "resp_1"}, "/previous_response_id"),
@@ -256,7 +257,7 @@ INFERRED = {  # what is left out here is understood all the same
 LEAVES = [path for path in leaves(FULL) if path not in INFERRED and path[-1] not in BOOKKEEPING]
 
 
-@pytest.mark.parametrize("path", LEAVES, ids=str)
+@each_row("path", LEAVES)
 def test_removing_any_leaf_changes_what_is_read_or_is_refused(path: tuple[object, ...]) -> None:
     try:
         less = parse_body(without(FULL, path))

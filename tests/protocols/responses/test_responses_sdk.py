@@ -22,6 +22,7 @@ from protocols.responses.responses_kit import (
     make_context,
     payloads,
 )
+from tables import each_row
 from wire_json import JsonObject
 
 ENDED = [name for name in STREAMS if isinstance(events_of(fixture(f"{name}.sse"))[-1], Ended)]
@@ -37,7 +38,7 @@ def plain(item: BaseModel) -> JsonObject:
     return decoded
 
 
-@pytest.mark.parametrize("name", COMPLETED)
+@each_row("name", COMPLETED)
 def test_the_accumulator_ends_with_the_very_response_that_was_sent(name: str) -> None:
     stream = encode_events(events_of(fixture(f"{name}.sse")))
     sent = payloads(stream)[-1]["response"]
@@ -50,7 +51,7 @@ def test_the_accumulator_ends_with_the_very_response_that_was_sent(name: str) ->
     assert got.usage.to_dict() == sent["usage"]
 
 
-@pytest.mark.parametrize("name", ENDED)
+@each_row("name", ENDED)
 def test_raw_events_validate_against_the_sdks_own_types(name: str) -> None:
     stream = encode_events(events_of(fixture(f"{name}.sse")))
     for event in client_over(stream).responses.create(model="gpt-x", input="hi", stream=True):
@@ -113,7 +114,7 @@ def test_a_repaired_passthrough_raises_too() -> None:
         list(client_over(repaired).responses.create(model="gpt-x", input="hi", stream=True))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "error"),
     [
         (Kind.BAD_REQUEST, openai.BadRequestError),
