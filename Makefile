@@ -18,8 +18,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --durations=10
 PARALLEL = -n $(PROCESSES) --dist worksteal
 test: $(DEV_STAMP) chromium
 	@$(PYTEST) $(PARALLEL) -m "not rest"
-	@echo "Not in this run: $$($(BIN)/python -m pytest --collect-only -qq -m rest tests tests/clients/all | cut -d: -f2 | paste -sd+ | bc) cases of make test-rest;" \
-	  "make test-container, test-monitoring, test-model and test-conformance." >&2
+	@echo "Not run: make test-rest, and for what they are named after test-container, test-monitoring, test-model, test-conformance." >&2
 
 # The modules by themselves: without processes, sockets, browsers and databases.
 UNIT := hub framing passes stages observers prices protocols routing flow

@@ -13,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
     from postgres import Postgres
 
 # How long an example takes depends on what else the machine does, so there is no deadline. The run that decides about
@@ -24,6 +26,7 @@ settings.register_profile(
 settings.load_profile("patient")
 
 TESTS = Path(__file__).parent
+REST = pytest.StashKey[int]()  # number of cases that this run leaves to `make test-rest`
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -53,6 +56,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give the tests the same order in every process, wherever its collection began."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: str(item.path))
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Count what `make test` leaves to `make test-rest`; each process collects the same."""
+    item = items[0]
+    item.config.stash[REST] = sum(found.get_closest_marker("rest") is not None for found in items)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        session.config.workeroutput["rest"] = session.config.stash.get(REST, 0)  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: "WorkerController") -> None:
+    node.config.stash[REST] = getattr(node, "workeroutput", {}).get("rest", 0)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if left := config.stash.get(REST, 0):
+        terminalreporter.write_line(f"{left} cases are left to make test-rest.")
 
 
 def pytest_collection_finish() -> None:
