@@ -24,7 +24,7 @@ from dragoman.admin.settings_file import (
 )
 from dragoman.config import Config, ConfigError, ProviderConfig, Secret, SecretSource
 from dragoman.config.load import FILE_NAME, user_config_file
-from dragoman.config.presets import Preset, load_presets
+from dragoman.config.presets import Preset, load_presets, suggest_vendor
 from dragoman.config.problems import suggest
 from dragoman.config.providers import KINDS, PROVIDER_NAME
 from dragoman.config.secret import find_unreadable_secrets
@@ -168,7 +168,7 @@ def find_vendor(kind: str) -> Preset | None:
     """Return the preset of that name, None for one of the kinds; raise InvalidArgument for any other word."""
     preset = load_presets().get(kind)
     if preset is None and kind not in KINDS:
-        nearest = suggest(kind, (*KINDS, *load_presets()))
+        nearest = suggest_vendor(kind, KINDS)
         raise InvalidArgument(f'There is no vendor "{kind}"{nearest or "."} `dragoman providers presets` lists all.')
     return preset
 

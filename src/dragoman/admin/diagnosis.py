@@ -6,7 +6,6 @@ import re
 import stat
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from difflib import get_close_matches
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from dragoman.admin.configuration import base_url, describe_source, find_short_k
 from dragoman.admin.running_gateway import read_version
 from dragoman.admin.settings_file import CannotMerge, FileEdit, merge_toml, plan_edit
 from dragoman.config import Config, ConfigError, ProviderConfig
+from dragoman.config.problems import find_similar
 from dragoman.config.providers import split_by_credential
 from dragoman.config.settings import is_loopback
 from dragoman.framing.known_secrets import Secrets, list_secrets, redact_known
@@ -246,7 +246,7 @@ def choose_provider(config: Config, name: str) -> ProviderConfig:
     """Return the provider of that name; only one of kind openai-compatible can be probed."""
     provider = config.providers.get(name)
     if provider is None:
-        similar = get_close_matches(name, config.providers, 1)
+        similar = find_similar(name, config.providers)
         hint = f'Did you mean "{similar[0]}"?' if similar else f"Configured: {', '.join(config.providers)}."
         raise NotFound(f'There is no provider "{name}". {hint}')
     if provider.kind != "openai-compatible":

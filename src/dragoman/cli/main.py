@@ -55,9 +55,9 @@ class Program(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; an unknown one is an error that names the nearest."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from difflib import get_close_matches
+            from dragoman.config.problems import find_similar
 
-            nearest = get_close_matches(args[0], COMMANDS, n=1)
+            nearest = find_similar(args[0], COMMANDS)
             hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
             ctx.fail(f"There is no command `{args[0]}`.{hint}")
         return super().resolve_command(ctx, args)

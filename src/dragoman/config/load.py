@@ -4,7 +4,9 @@ import ipaddress
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -43,6 +45,7 @@ from dragoman.config.settings import (
     WebFetch,
     WebSearch,
 )
+from dragoman.config.syntax import describe_syntax_error
 from dragoman.config.tree import (
     Origin,
     Tree,
@@ -60,10 +63,9 @@ SECTIONS = (
     *("server", "retry", "debug", "store", "fetch", "responses", "effort", "tools", "console"),
     *("providers", "models", "prices"),
 )
-SECTIONS_WITH_FLAGS: dict[str, type[Struct]] = {"server": Server}  # sections with command-line flags
 SQLITE = "sqlite:///"
 POSTGRESQL = "postgresql://"
-SYNTAX_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+HOST_NAME = re.compile(r"(?:[\w-]+\.)*(?!\d+\.?$)[\w-]+\.?")  # digits at the end are those of an IP address
 TOOLS = ("web_search", "web_fetch")
 NEEDS_KEY = ("brave", "tavily", "exa")
 
@@ -102,7 +104,7 @@ def load(
 def _apply_flags(tree: Tree, flags: Mapping[str, object], cwd: Path) -> None:
     """Apply flags, after checking the values that they override: the file must be valid without the flags."""
     for section in dict.fromkeys(name.partition(".")[0] for name in flags):
-        read_section(tree, section, SECTIONS_WITH_FLAGS[section])
+        SECTIONS_WITH_FLAGS[section](tree)
     for name, value in flags.items():
         tree.put(tuple(name.split(".")), value, Origin("command line", None, f"--{name.split('.')[-1]}", cwd))
 
@@ -133,12 +135,7 @@ def _parse(path: Path | None, cwd: Path, text: str | None) -> Tree:
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        place = SYNTAX_PLACE.search(str(error))
-        message = SYNTAX_PLACE.sub("", str(error))
-        last = text.count("\n") + (not text.endswith("\n"))
-        line = int(place[1]) if place and place[1] else last
-        column = f" at column {place[2]}" if place and place[2] else ""
-        raise ConfigError([Problem(str(path), line, "", f"not valid TOML{column}: {message}")]) from error
+        raise ConfigError([describe_syntax_error(str(path), text, error)]) from error
     return Tree(values, Origin(str(path), None, "", path.parent), key_lines(text))
 
 
@@ -175,7 +172,7 @@ def _check(tree: Tree, found: EnvironmentSettings, path: Path | None, home: Path
             tree.problem((name,), f"unknown key{suggest(name, SECTIONS) or list_known(SECTIONS)}")
     providers = read_providers(tree, home, environ)
     config = Config(
-        server=read_section(tree, "server", Server),
+        server=_read_server(tree),
         retry=read_section(tree, "retry", Retry),
         debug=_read_debug(tree, home, environ),
         store=_read_store(tree, home, environ),
@@ -195,6 +192,25 @@ def _check(tree: Tree, found: EnvironmentSettings, path: Path | None, home: Path
     if tree.problems:
         raise ConfigError(sorted(dict.fromkeys(tree.problems), key=lambda problem: (problem.file, problem.line or 0)))
     return config
+
+
+def _read_server(tree: Tree) -> Server:
+    server = read_section(tree, "server", Server)
+    if not _is_host(server.host):
+        expected = 'expected an IP address or a host name, such as "127.0.0.1" or "localhost"'
+        tree.problem(("server", "host"), f'{expected}, got "{server.host}"')
+    return server
+
+
+def _is_host(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return HOST_NAME.fullmatch(text) is not None
+    return True
+
+
+SECTIONS_WITH_FLAGS: Mapping[str, Callable[[Tree], Struct]] = MappingProxyType({"server": _read_server})
 
 
 def _read_debug(tree: Tree, home: Path, environ: Mapping[str, str]) -> Debug:
@@ -258,7 +274,22 @@ def _read_models(tree: Tree, providers: dict[str, ProviderConfig]) -> tuple[Mode
         if fields is not None:
             routes.append(build_struct(ModelRoute, fields))
             _check_targets(tree, ("models", index, "to"), routes[-1].to, providers)
+            _check_order(tree, index, routes)
     return tuple(routes)
+
+
+def _check_order(tree: Tree, index: int, routes: list[ModelRoute]) -> None:
+    """Warn about a name that an earlier one always matches first."""
+    *earlier, route = routes
+    for other in earlier:
+        if route.name == other.name:
+            tree.warn(("models", index, "name"), f'never used: "{route.name}" is above already; list all targets there')
+            return
+        # A name with a slash may be `provider/model`, which only the same name comes before. A pattern is compared as
+        # if it were a name: right as long as neither has more than `*`.
+        if not re.search(r"[/?\[]", route.name + other.name) and fnmatchcase(route.name, other.name):
+            tree.warn(("models", index, "name"), f'never used: "{other.name}" above matches first; move this one up')
+            return
 
 
 def _read_prices(tree: Tree) -> tuple[PriceOverride, ...]:

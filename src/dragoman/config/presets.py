@@ -5,7 +5,7 @@ override. A vendor whose key is in the environment appears without a section. pr
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 from msgspec import Struct
 
-from dragoman.config.problems import Key
+from dragoman.config.problems import Key, suggest
 from dragoman.config.settings import ProtocolName, Quirk, ServerName
 from dragoman.config.tree import Origin, Raw, Tree
 
@@ -33,6 +33,21 @@ DEFAULT_ENDPOINTS: Mapping[str, str] = MappingProxyType(
 )
 VERSION_SEGMENT = re.compile(r"v\d")
 OPERATIONS = ("/chat/completions", "/responses", "/messages", "/models")
+# What people may call a vendor by: its service, its company or its models.
+OTHER_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "vertex": "gemini",
+        "vertex-ai": "gemini",
+        "google": "gemini",
+        "claude": "anthropic",
+        "gpt": "openai",
+        "chatgpt": "codex",
+        "aws": "bedrock",
+        "amazon": "bedrock",
+        "grok": "xai",
+        "glm": "zai",
+    }
+)
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})
 
 
@@ -81,6 +96,12 @@ class Preset(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 @lru_cache(maxsize=1)
 def load_presets() -> Mapping[str, Preset]:
     return msgspec.json.decode((Path(__file__).parent / "presets.json").read_bytes(), type=dict[str, Preset])
+
+
+def suggest_vendor(word: str, kinds: Iterable[str]) -> str:
+    """Return `; did you mean "x"?` for the kind or preset that the word may stand for, or nothing if there is none."""
+    name = OTHER_NAMES.get(word.lower())
+    return suggest(word, (*kinds, *load_presets())) if name is None else f'; did you mean "{name}"?'
 
 
 def find_vendor_keys(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:

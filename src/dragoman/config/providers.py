@@ -10,8 +10,15 @@ from typing import get_args
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.config.presets import DEFAULT_ENDPOINTS, apply_preset, load_presets, normalise_endpoint, split_url
-from dragoman.config.problems import Key, format_key, quote_choices, suggest
+from dragoman.config.presets import (
+    DEFAULT_ENDPOINTS,
+    apply_preset,
+    load_presets,
+    normalise_endpoint,
+    split_url,
+    suggest_vendor,
+)
+from dragoman.config.problems import Key, format_key, quote_choices
 from dragoman.config.proxies import NO_PROXY, parse_proxy
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import (
@@ -112,14 +119,13 @@ def _read_provider(tree: Tree, name: str, home: Path, environ: Mapping[str, str]
 def _read_kind(tree: Tree, key: Key, table: Raw) -> str | None:
     """Return the kind, or the name of a preset."""
     kind = table.get("kind")
-    names = (*KINDS, *load_presets())
-    if isinstance(kind, str) and kind in names:
+    if isinstance(kind, str) and (kind in KINDS or kind in load_presets()):
         return kind
     choices = f"{quote_choices(KINDS)}, or a vendor that `dragoman providers presets` lists"
     if kind is None:
         tree.problem(key, f'"kind" is missing; set it to one of {choices}')
     elif isinstance(kind, str):
-        tree.problem((*key, "kind"), f'expected one of {choices}, got "{kind}"{suggest(kind, names)}')
+        tree.problem((*key, "kind"), f'expected one of {choices}, got "{kind}"{suggest_vendor(kind, KINDS)}')
     else:
         tree.problem((*key, "kind"), f"expected one of {choices}")
     return None

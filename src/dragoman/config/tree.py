@@ -5,7 +5,7 @@ Tables of the tree are checked against the types of the settings, and every prob
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar, get_args, get_origin
 
@@ -292,10 +292,10 @@ def _convert(tree: Tree, key: Key, value: object, info: FieldInfo) -> object:
 
 def _explain(message: str, value: object, expected: object) -> str:
     choices = _choices(expected)
-    if choices:
-        for item in value if isinstance(value, list) else [value]:
-            if isinstance(item, str) and item not in choices:
-                return f'expected one of {quote_choices(choices)}, got "{item}"{suggest(item, choices)}'
+    for item in _list_choosing(value, expected) if choices else ():
+        if item not in choices:
+            likely = suggest(item, choices) if isinstance(item, str) else ""
+            return f"expected one of {quote_choices(choices)}, got {_show(item)}{likely}"
     message, _, where = message.partition(" - at `$")
     for name, words in READABLE.items():
         message = message.replace(f"`{name}`", words)
@@ -310,21 +310,42 @@ def _add_value(message: str, value: object, expected: object) -> str:
     """Add the value to the message, if it is a scalar and cannot be a secret."""
     if "SecretSource" in str(expected) or not isinstance(value, bool | int | float | str):
         return message
-    shown = msgspec.json.encode(value).decode() if not isinstance(value, float) else str(value)
+    shown = _show(value)
     before, got, kind = message.partition(", got ")
     if isinstance(value, str):
         return f"{before}, got the string {shown}" if got and len(value) <= _SHOWN else message
     return f"{before}, got {shown}" if kind != "a string" else message
 
 
+def _show(value: object) -> str:
+    """Return a scalar as TOML spells it, or what another value is."""
+    if isinstance(value, bool | int | str):
+        return msgspec.json.encode(value).decode()
+    return str(value) if isinstance(value, float) else _kind_of(value)
+
+
 def _choices(expected: object) -> tuple[str, ...]:
-    """Return the words that a type allows: those of a Literal, or of a tuple of Literals."""
+    """Return the words that a type allows: those of a Literal, of a tuple of Literals, or of a table's keys."""
     inner = get_args(expected)
-    if get_origin(expected) is tuple:
+    if get_origin(expected) in (tuple, dict):
         return _choices(inner[0])
     return tuple(str(word) for word in inner) if inner and all(isinstance(word, str) for word in inner) else ()
 
 
+def _list_choosing(value: object, expected: object) -> Iterable[object]:
+    """Return those parts of a value that must be among the choices."""
+    if get_origin(expected) is dict:
+        return value if isinstance(value, dict) else ()
+    return value if isinstance(value, list) and get_origin(expected) is tuple else (value,)
+
+
 def _kind_of(value: object) -> str:
-    names = {bool: "true or false", int: "a number", float: "a number", str: "a string", list: "a list"}
+    names = {
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+        str: "a string",
+        list: "a list",
+        dict: "a table",
+    }
     return names.get(type(value), "a date")
