@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.recorded_services import config_for_upstream
-from dragoman.flow.capture.files import Bounds, CaptureDirectory, read_capture
+from dragoman.flow.capture.files import Bounds, CaptureDirectory, read_capture, to_json
 from dragoman.flow.capture.format import Capture, utc_text
 from gateway import KEY, running
 from shell import Shell
@@ -186,6 +186,15 @@ def test_a_replayed_upstream_names_a_port_that_is_in_use_and_what_to_do(shell: S
     assert done.code == 1
     assert f"127.0.0.1:{port} is in use by another program. Choose another --port" in done.err
     assert shell.run("replay", str(FIXTURE), "--serve", "--port", "70000").code == 2
+
+
+def test_a_capture_of_echo_has_no_upstream_to_serve(shell: Shell) -> None:
+    request = replace(capture().upstream_requests[0], kind="echo", protocol="native")
+    echoed = replace(capture(), upstream_protocol="native", upstream_requests=(request,))
+    shell.write("echoed.json", to_json(echoed).decode())
+    done = shell.run("replay", "echoed.json", "--serve")
+    assert (done.code, done.out) == (1, "")
+    assert "answered by echo" in done.err
 
 
 def connect_to(section: str) -> HTTPConnection:

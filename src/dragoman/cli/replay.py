@@ -27,6 +27,10 @@ NAME = 40
 CONTEXT = 30
 MAX_BODY_BYTES = 64 * 1024 * 1024
 KEEP_ALIVE_S = 75.0
+ECHO_HAS_NO_SERVER = (
+    "This exchange was answered by echo, which is part of the gateway: there is no upstream to serve. "
+    'A provider of kind = "echo" answers the same way.'
+)
 
 
 @click.command("replay")
@@ -53,6 +57,8 @@ def command(
     if is_served:
         if not capture.upstream_requests:
             raise AdminError("This exchange has no upstream request, so there is no response to serve.")
+        if capture.upstream_requests[0].kind == "echo":
+            raise AdminError(ECHO_HAS_NO_SERVER)
         asyncio.run(_serve(capture, port))
         return
     replayed = rerun(capture, replay_site)

@@ -4,6 +4,7 @@ import asyncio
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -18,6 +19,8 @@ from dragoman.admin.replay.recorded_services import (
 )
 from dragoman.cli.replay import serve_upstream
 from dragoman.config import load
+from dragoman.config.providers import KINDS, PROTOCOLS_BY_KIND
+from dragoman.config.settings import ProtocolName
 from dragoman.flow.capture.files import read_capture
 from dragoman.flow.capture.format import Capture, Chunk, Lookup, LookupName, ToolRun, UpstreamResponse
 from dragoman.hub.server_tools import Page, SearchFound, SearchResult, ToolFailure, ToolOutcome
@@ -111,12 +114,16 @@ def post(url: str) -> bytes:
     return content
 
 
-@pytest.mark.parametrize("kind", ["kiro", "anthropic", "openai"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "echo"])
 def test_the_configuration_for_it_is_valid(tmp_path: Path, kind: str) -> None:
-    request = replace(fixture().upstream_requests[0], kind=kind, protocol="chat")
-    toml = config_for_upstream(replace(fixture(), upstream_requests=(request,)), 1234)
-    (tmp_path / "dragoman.toml").write_text(toml)
-    assert "replayed" in load(None, {}, tmp_path, tmp_path).providers
+    for protocol in PROTOCOLS_BY_KIND.get(kind) or get_args(ProtocolName):
+        request = replace(fixture().upstream_requests[0], kind=kind, protocol=protocol)
+        toml = config_for_upstream(replace(fixture(), upstream_requests=(request,)), 1234)
+        (tmp_path / "dragoman.toml").write_text(toml)
+        assert "replayed" in load(None, {}, tmp_path, tmp_path).providers, protocol
+
+
+def test_the_header_names_and_values_are_bytes() -> None:
     assert encode_headers((("a", "b"),)) == [(b"a", b"b")]
 
 
