@@ -15,7 +15,7 @@ from dragoman import __version__
 from dragoman.accounts.console_sessions import ConsoleSessions, console_address
 from dragoman.accounts.keys import Keyring
 from dragoman.admin import AdminError
-from dragoman.admin.configuration import KEY_VARIABLE, UNSPECIFIED, Target, find_short_key
+from dragoman.admin.configuration import KEY_VARIABLE, UNSPECIFIED, Target, client_key_variable, find_short_key
 from dragoman.admin.running_gateway import forget_gateway, note_gateway
 from dragoman.config import Config, ProviderConfig, Secret
 from dragoman.config.discovery import data_directory, home_directory
@@ -189,10 +189,16 @@ def _describe_provider(name: str, provider: ProviderConfig, config: Config) -> t
     return provider.endpoint or provider.kind, shown_origin
 
 
+def _environment_key_lines(variable: str) -> list[str]:
+    if variable == KEY_VARIABLE:
+        return [f"the one in ${KEY_VARIABLE}"]
+    return [f"the one in ${variable}; set {KEY_VARIABLE} to its value for the lines below"]
+
+
 def _key_lines(keys: Keys) -> list[str]:
     if keys.created is not None:
         return [_export_line(keys.created)]
-    lines = [f"the one in ${KEY_VARIABLE}"] if keys.has_environment_key else []
+    lines = _environment_key_lines(client_key_variable(os.environ)) if keys.has_environment_key else []
     if keys.stored:
         lines.append(f"{keys.stored} in the store; `dragoman keys create` makes another if one is lost")
     return lines or ["none: no request is accepted until `dragoman keys create` has made one"]
