@@ -6,10 +6,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from clients.install import PINS
-from clients.rig import UPSTREAMS
+from clients.rig import ALL_UPSTREAMS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "clients.md"
-NAMES = {"chat": "Chat", "responses": "Responses", "messages": "Messages", "kiro": "Kiro"}
+NAMES = {"chat": "Chat", "responses": "Responses", "messages": "Messages", "kiro": "Kiro", "gemini": "Gemini"}
 
 # Each client: where its version is pinned (a package of our own lock where no table is named), and its protocols.
 CLIENTS: dict[str, tuple[str, str, str]] = {
@@ -68,6 +68,10 @@ client.
 - **401**: the client key is wrong. **402**: the upstream's allowance is spent. **403**: the model is not allowed.
   **502**: the upstream rejects the gateway's own credential. A retry does not help, and the error has
   `x-should-retry: false`. Codex and opencode retry some of them anyway.
+- The table has one upstream for each client. **Codex** on a Responses upstream, whose errors pass as they came, asks six
+  times after a 402 too.
+- **Gemini CLI** ends after one request with 401 and 403. After a **502** it asks ten times, for four minutes, and then
+  shows `[object Object]`. Stop it with Ctrl-C; `dragoman doctor` says which credential was rejected.
 - **429 short**: a rate limit with `retry-after: 1`, at each of the gateway's own three attempts. **429 long**: with
   `retry-after: 10`, which is longer than the gateway waits. **529**: an overload, at all three attempts. The next
   request succeeds.
@@ -86,18 +90,22 @@ NOTES = """
   its length limit (`max_tokens`, `length`, `incomplete`). Codex reports it, Claude Code continues by itself.
 - **Codex** gives up if a Responses upstream itself sends `server_is_overloaded` in the middle of a stream: that
   passes unchanged. An overload from any other upstream becomes an error that Codex retries.
+- **Claude Code** in auto mode, which is its default, says once a day that "this session isn't eligible" because your
+  requests go through the gateway, and to ask your gateway to implement
+  `https://code.claude.com/docs/en/auto-mode-classifier-billing`. Continue: auto mode works. The free check runs on
+  Anthropic's own servers; here, the requests that check an action go to your upstream and are paid for like all others.
 """
 
 
 def page(proven: Proven, reactions: Reactions) -> str:
-    head = ["| client | version | protocols | " + " | ".join(f"on {NAMES[name]}" for name in UPSTREAMS) + " |"]
+    head = ["| client | version | protocols | " + " | ".join(f"on {NAMES[name]}" for name in ALL_UPSTREAMS) + " |"]
     rows = [
         f"| {client} | {find_version(client)} | {CLIENTS[client][2]} | "
-        + " | ".join(", ".join(sorted(proven.get((client, name), ()))) or "✗" for name in UPSTREAMS)
+        + " | ".join(", ".join(sorted(proven.get((client, name), ()))) or "✗" for name in ALL_UPSTREAMS)
         + " |"
         for client in CLIENTS
     ]
-    table = [*head, "|-" * (3 + len(UPSTREAMS)) + "|", *rows]
+    table = [*head, "|-" * (3 + len(ALL_UPSTREAMS)) + "|", *rows]
     return "\n".join([HEAD, *table, AFTER_ERRORS, *_reaction_table(reactions), NOTES])
 
 
@@ -120,8 +128,8 @@ def read(text: str) -> Proven:
     claimed: Proven = defaultdict(set)
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if cells[0] in CLIENTS and len(cells) == 3 + len(UPSTREAMS):
-            for name, cell in zip(UPSTREAMS, cells[3:], strict=True):
+        if cells[0] in CLIENTS and len(cells) == 3 + len(ALL_UPSTREAMS):
+            for name, cell in zip(ALL_UPSTREAMS, cells[3:], strict=True):
                 claimed[cells[0], name] = set() if cell == "✗" else set(cell.split(", "))
     return claimed
 

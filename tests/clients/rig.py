@@ -24,7 +24,8 @@ SERVER_PROTOCOLS: dict[str, ModuleType] = {
     "kiro": kiro,
     "gemini": gemini,
 }
-UPSTREAMS = ("chat", "responses", "messages", "kiro")  # on which every client is tested
+UPSTREAMS = ("chat", "responses", "messages", "kiro")  # on which every client is tested, also with faults
+ALL_UPSTREAMS = (*UPSTREAMS, "gemini")  # on which every client uses its tools
 EVERY_MODEL = '\n[[models]]\nname = "*"\nto = ["up/*"]\n'
 PATIENCE_S = 180.0
 NOTHING: Mapping[str, str] = {}

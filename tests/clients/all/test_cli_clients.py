@@ -11,7 +11,7 @@ import pytest
 from clients.driven import NOTE
 from clients.install import native
 from clients.proof import Proves
-from clients.rig import UPSTREAMS, Ran, Rig
+from clients.rig import ALL_UPSTREAMS, Ran, Rig
 from dragoman.admin.clients import RECIPES
 from dragoman.admin.configuration import Target
 from fakes.agent import Use
@@ -19,7 +19,7 @@ from gateway import KEY
 
 Rigging = Callable[..., Rig]
 Client = Callable[[str], Path]
-upstreams = pytest.mark.parametrize("upstream", UPSTREAMS)
+upstreams = pytest.mark.parametrize("upstream", ALL_UPSTREAMS)
 
 EDIT = """Here is the file.
 

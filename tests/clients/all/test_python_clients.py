@@ -8,12 +8,12 @@ import pytest
 from clients import claude_code
 from clients.driven import DRIVERS, NOTE, check_notes, outcomes
 from clients.proof import Proves
-from clients.rig import UPSTREAMS, Rig
+from clients.rig import ALL_UPSTREAMS, Rig
 from fakes.agent import Use
 
 Rigging = Callable[..., Rig]
 Client = Callable[[str], Path]
-upstreams = pytest.mark.parametrize("upstream", UPSTREAMS)
+upstreams = pytest.mark.parametrize("upstream", ALL_UPSTREAMS)
 
 
 @upstreams

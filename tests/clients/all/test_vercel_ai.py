@@ -8,10 +8,10 @@ import pytest
 from clients.driven import NOTE, check_notes
 from clients.node_sdks import drive
 from clients.proof import Proves
-from clients.rig import UPSTREAMS, Rig
+from clients.rig import ALL_UPSTREAMS, Rig
 
 
-@pytest.mark.parametrize("upstream", UPSTREAMS)
+@pytest.mark.parametrize("upstream", ALL_UPSTREAMS)
 def test_the_vercel_ai_sdk_uses_a_tool(
     upstream: str, rig: Callable[..., Rig], client: Callable[[str], Path], node: Path, proves: Proves
 ) -> None:

@@ -26,15 +26,18 @@ FAULTS = ["429", "error-event", "clean-end"]
 def test_gemini_cli_writes_reads_and_edits_a_file(
     upstream: str, rig: Callable[..., Rig], client: Callable[[str], Path], node: Path, proves: Proves
 ) -> None:
-    here = rig(upstream, WRITE, READ, EDIT)
-    ran = ask(here, node, client("gemini-cli"), "Write a note, read it and edit it.")
+    check_file_tools(rig(upstream, WRITE, READ, EDIT), node, client("gemini-cli"))
+    proves("Gemini CLI", upstream, "tools", "streamed", "edits")
+
+
+def check_file_tools(here: Rig, node: Path, directory: Path) -> None:
+    ran = ask(here, node, directory, "Write a note, read it and edit it.")
     assert ran.code == 0, ran
     assert result(ran)["status"] == "success", ran
     assert "Finished. The last tool said: Successfully modified file" in text_of(ran), ran
     assert (here.work / "note.txt").read_text() == "Grüße 👋\ndrei\n"
     assert here.agent.complaints == []
     assert any("zwei" in found for found in here.agent.requests[-1].results)
-    proves("Gemini CLI", upstream, "tools", "streamed", "edits")
 
 
 def test_gemini_cli_gets_over_a_rate_limit_and_cut_streams(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from clients import claude_code, codex
+from clients.proof import Proves
 from clients.rig import Rig
 from fakes.agent import Use
 from fakes.agents.gemini import PLACEHOLDER
@@ -25,7 +26,7 @@ def signatures(rig: Rig) -> list[str]:
 
 @pytest.mark.parametrize("model", ["gemini-3.5-flash", "gemini-2.5-pro"])
 def test_claude_code_runs_a_command_writes_a_file_and_reads_it(
-    model: str, rig: Callable[..., Rig], client: Callable[[str], Path], tmp_path: Path
+    model: str, rig: Callable[..., Rig], client: Callable[[str], Path], tmp_path: Path, proves: Proves
 ) -> None:
     file = tmp_path / "work" / "written.txt"
     write = Use("Write", {"file_path": str(file), "content": "Grüße 👋\n"})
@@ -40,10 +41,11 @@ def test_claude_code_runs_a_command_writes_a_file_and_reads_it(
     found = signatures(here)
     assert len(found) == 3
     assert PLACEHOLDER not in found
+    proves("Claude Code", "gemini", "tools", "streamed")
 
 
 def test_codex_runs_a_command_and_applies_a_freeform_patch(
-    rig: Callable[..., Rig], client: Callable[[str], Path], tmp_path: Path
+    rig: Callable[..., Rig], client: Callable[[str], Path], tmp_path: Path, proves: Proves
 ) -> None:
     here = rig("gemini", EXEC, Use("apply_patch", PATCH))
     ran = codex.ask(here, client("codex"), "Write two files.")
@@ -55,3 +57,4 @@ def test_codex_runs_a_command_and_applies_a_freeform_patch(
     found = signatures(here)
     assert len(found) == 2
     assert PLACEHOLDER not in found
+    proves("Codex", "gemini", "tools", "streamed", "freeform")

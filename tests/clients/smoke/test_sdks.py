@@ -1,7 +1,7 @@
 """The vendors' SDKs and a framework use tools through the gateway; when an upstream fails they retry or raise."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,13 +44,14 @@ SDKS = {
 
 @pytest.fixture
 def run(client: Client, node: Path) -> Callable[[Rig, Sdk, list[str]], Ran]:
-    def running(here: Rig, sdk: Sdk, modes: list[str]) -> Ran:
-        if sdk.driver.endswith(".mjs"):
-            return drive(here, node, client(sdk.table), sdk.driver, *modes)
-        python = client(sdk.table) / "bin" / "python" if sdk.table else sys.executable
-        return here.run(python, DRIVERS / sdk.driver, *modes)
+    return lambda here, sdk, modes: run_sdk(here, sdk, modes, client, node)
 
-    return running
+
+def run_sdk(here: Rig, sdk: Sdk, modes: Sequence[str], client: Client, node: Path) -> Ran:
+    if sdk.driver.endswith(".mjs"):
+        return drive(here, node, client(sdk.table), sdk.driver, *modes)
+    python = client(sdk.table) / "bin" / "python" if sdk.table else sys.executable
+    return here.run(python, DRIVERS / sdk.driver, *modes)
 
 
 @pytest.mark.parametrize("upstream", UPSTREAMS)

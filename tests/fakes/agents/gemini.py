@@ -14,7 +14,7 @@ BODY_FIELDS = {"contents", "systemInstruction", "tools", "toolConfig", "generati
 KEYWORDS = {
     *("$id", "$defs", "$ref", "$anchor", "type", "format", "title", "description", "enum", "items", "prefixItems"),
     *("minItems", "maxItems", "minimum", "maximum", "anyOf", "oneOf", "properties", "additionalProperties"),
-    *("required", "propertyOrdering"),
+    *("required", "propertyOrdering", "$schema"),  # the last in requests of Gemini CLI
 }
 
 
@@ -136,7 +136,7 @@ def _reply_parts(reply: Reply, *, cut: bool) -> Iterator[Json]:
         yield {"text": piece}
     if reply.call is not None:
         call = {"name": reply.call.tool.name, "args": msgspec.json.decode(reply.call.payload)}
-        yield {"functionCall": call, "thoughtSignature": f"fakeSealOfGemini+/{reply.number}=="}
+        yield {"functionCall": call, "thoughtSignature": f"fakeSealOfGemini+/{reply.number:02}"}
 
 
 def _chunk(reply: Reply, parts: list[Json], finish: str | None) -> Json:
