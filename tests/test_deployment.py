@@ -46,6 +46,19 @@ def test_the_image_has_what_an_installation_has_and_the_driver_of_postgresql() -
     assert names[0] <= names[1]
 
 
+def test_files_with_keys_are_neither_committed_nor_copied_into_the_image(tmp_path: Path) -> None:
+    """compose.yaml says to make an .env, and `dragoman config init` writes dragoman.toml."""
+    (tmp_path / ".gitignore").write_bytes((ROOT / ".gitignore").read_bytes())
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True, timeout=60)
+    names = [".env", "dragoman.toml", "some/folder/.env"]
+    done = subprocess.run(["git", "check-ignore", *names], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == names
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert ignored[0] == "*"
+    last_allowed = max(index for index, line in enumerate(ignored) if line.startswith("!"))
+    assert {"**/.env", "**/dragoman.toml"} <= set(ignored[last_allowed + 1 :])
+
+
 def test_compose_is_closed_to_the_network_and_holds_no_secret() -> None:
     services = msgspec.convert(read_yaml("compose.yaml")["services"], dict[str, Yaml])
     assert set(services) == {"gateway", "prometheus", "grafana"}
