@@ -362,7 +362,7 @@ The targets above are those of a gateway with five providers in a development en
 | time until `/health` answers | 0.42 s of CPU, busy machine | 0.21 s | 0.18 s | 0.2 s |
 
 ```sh
-python3 -m venv fresh && fresh/bin/pip install dragoman
+python3 -m venv fresh && fresh/bin/pip install .
 du -sm --exclude='pip*' fresh/lib/python3*/site-packages    # the installed size
 python -m bench.start fresh/bin/python                      # idle memory, start, and commands that load little
 ```"""

@@ -92,7 +92,7 @@ def find_program(environ: Mapping[str, str], argument: str) -> Path:
     found = shutil.which("dragoman", path=environ.get("PATH"))
     if found is None:
         raise AdminError(
-            "The program `dragoman` is not on the PATH. Install it first, for example: pipx install dragoman"
+            "The program `dragoman` is not on the PATH. Install it first, for example in a checkout: pipx install ."
         )
     return Path(found).absolute()
 

@@ -15,6 +15,10 @@ from dragoman.store.usage_rows import RequestPage, RequestSearch, UsageRow, Usag
 
 SQLITE = "sqlite:///"
 POSTGRESQL = "postgresql://"
+NO_POSTGRES_DRIVER = (
+    "store.url names PostgreSQL, whose driver is not installed. "
+    "Run: pip install asyncpg (with pipx: pipx inject dragoman asyncpg)"
+)
 
 # Tool calls that a reply cut off are kept for the conversation's next request. One client key cannot displace what
 # is kept for the others; the oldest are removed first.
@@ -256,6 +260,5 @@ def _make_postgres_store(url: str) -> Store:
     except ModuleNotFoundError as missing:
         if missing.name != "asyncpg":
             raise
-        message = 'store.url names PostgreSQL, whose driver is not installed. Run: pip install "dragoman[postgres]"'
-        raise DriverMissing(message) from None
+        raise DriverMissing(NO_POSTGRES_DRIVER) from None
     return PostgresStore(url)

@@ -29,7 +29,10 @@ _FLAVOR: Header = (b"metadata-flavor", b"Google")
 _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 ASSERTION_LIFE_S = 3600
-NO_CRYPTOGRAPHY = "a service account needs the package cryptography; run: pip install 'dragoman[vertex]'"
+NO_CRYPTOGRAPHY = (
+    "a service account needs the package cryptography in the environment of dragoman; "
+    "run: pip install cryptography (with pipx: pipx inject dragoman cryptography)"
+)
 
 
 class GoogleToken(Struct, frozen=True):
