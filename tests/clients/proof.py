@@ -68,8 +68,8 @@ client.
 - **401**: the client key is wrong. **402**: the upstream's allowance is spent. **403**: the model is not allowed.
   **502**: the upstream rejects the gateway's own credential. A retry does not help, and the error has
   `x-should-retry: false`. Codex and opencode retry some of them anyway.
-- The table has one upstream for each client. **Codex** on a Responses upstream, whose errors pass as they came, asks six
-  times after a 402 too.
+- The table has one upstream for each client. **Codex** on a Responses upstream, whose errors pass as they came, asks
+  six times after a 402 too.
 - **Gemini CLI** ends after one request with 401 and 403. After a **502** it asks ten times, for four minutes, and then
   shows `[object Object]`. Stop it with Ctrl-C; `dragoman doctor` says which credential was rejected.
 - **429 short**: a rate limit with `retry-after: 1`, at each of the gateway's own three attempts. **429 long**: with
