@@ -81,3 +81,4 @@ def test_several_suggestions_are_one_sentence(word: str, sentence: str) -> None:
 
 def test_nothing_is_suggested_where_there_is_no_choice() -> None:
     assert find_similar("port", ()) == ()
+    assert find_similar("port" * 1_000_000, ("port",)) == ()

@@ -8,6 +8,7 @@ from msgspec import Struct
 Key = tuple[str | int, ...]
 MOST_SUGGESTIONS = 3
 SHORTEST = 3  # letters of a word that may be misspelt, or a part of another
+LONGEST = 60  # letters of a word that is compared at all: comparing takes time by length
 
 
 class Problem(Struct, frozen=True):
@@ -53,6 +54,8 @@ def find_similar(word: str, choices: Iterable[str]) -> tuple[str, ...]:
 
     Case, hyphens, underscores and dots do not count. One letter in four may be wrong, and one in a word of three.
     """
+    if len(word) > LONGEST:
+        return ()
     folded = _fold(word)
     by_folded = {_fold(choice): choice for choice in choices}
     distances = {choice: _count_edits(folded, choice) for choice in by_folded}
