@@ -1,6 +1,7 @@
-"""Read captured requests of real clients from folders, to send them again.
+"""Read captured requests of real clients, to send them again.
 
-A capture is a JSON file with `client`, `path` and `body`; ours are in tests/fixtures/captured.
+A capture is a JSON file with `client`, `method`, `path` and `body` in tests/fixtures/captured; tests/README.md says how
+to add one.
 """
 
 from collections.abc import Iterator
@@ -8,8 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = (ROOT / "tests" / "fixtures" / "captured", ROOT.parent / "shared" / "corpus")
+FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "captured"
 ENDPOINTS = {
     "/chat/completions": "chat",
     "/responses": "responses",
@@ -22,6 +22,9 @@ ENDPOINTS = {
 class Captured(msgspec.Struct):
     client: str
     path: str
+    method: str
+    query: str = ""
+    headers: list[tuple[str, str]] = []
     body: msgspec.Raw = msgspec.Raw(b"null")
     name: str = ""
 
@@ -37,9 +40,12 @@ class Captured(msgspec.Struct):
 
 def list_captured() -> Iterator[Captured]:
     """Return every request for a reply in one of the client protocols."""
-    for folder in FOLDERS:
-        for file in sorted(folder.glob("*/*.json")):
-            found = msgspec.json.decode(file.read_bytes(), type=Captured)
-            if found.protocol is not None and bytes(found.body).startswith(b"{"):
-                found.name = f"{file.parent.name}/{file.stem}"
-                yield found
+    return (found for found in list_all() if found.protocol is not None)
+
+
+def list_all() -> Iterator[Captured]:
+    """Return every captured request, also those for models and token counts."""
+    for file in sorted(FOLDER.glob("*/*.json")):
+        found = msgspec.json.decode(file.read_bytes(), type=Captured)
+        found.name = f"{file.parent.name}/{file.stem}"
+        yield found

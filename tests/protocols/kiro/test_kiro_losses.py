@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from clients.captured import list_captured
 from dragoman.hub.failure import RequestError
 from dragoman.protocols.kiro.wire import KiroOptions
 from protocols.kiro.kiro_requests import Built, ask, chat, expect_refusal, user
@@ -15,8 +16,6 @@ from tables import each_row
 from wire_json import Json, JsonObject
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-CORPUS = Path(__file__).parents[4] / "shared" / "corpus"  # where captures of real clients are at hand
-PATHS = {"/v1/messages": "messages", "/v1/chat/completions": "chat", "/v1/responses": "responses"}
 
 # What Kiro refuses by name, each tested elsewhere.
 REFUSED_PARTS = ("application/pdf", "file_id", "file_url", "input_audio", "https://pictures", "https://example.com/cat")
@@ -148,10 +147,9 @@ def real_bodies() -> Iterator[tuple[str, str, JsonObject]]:
     for path in sorted(FIXTURES.glob("kiro/requests/*.json")):
         protocol, _, _ = path.stem.partition("_")
         yield path.stem, protocol, msgspec.json.decode(path.read_bytes())
-    for path in sorted(CORPUS.glob("*/*.json")):
-        capture = msgspec.json.decode(path.read_bytes())
-        if capture["path"] in PATHS and isinstance(capture["body"], dict):
-            yield f"{path.parent.name}/{path.stem}", PATHS[capture["path"]], capture["body"]
+    for found in list_captured():
+        if found.protocol in ("chat", "messages", "responses"):
+            yield found.name, found.protocol, found.json
 
 
 def is_refused_by_name(body: JsonObject) -> bool:

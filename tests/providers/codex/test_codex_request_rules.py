@@ -1,10 +1,9 @@
 """Requests of real clients, fitted to the ChatGPT backend and checked against its rules."""
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
+from clients.captured import list_captured
 from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.profile import Target
 from dragoman.passes.adapt_tools import adapt_tools
@@ -12,9 +11,7 @@ from dragoman.protocols import PROTOCOLS
 from dragoman.providers.codex.request_rules import DEFAULT_INSTRUCTIONS, fit_request, passthrough_body
 from fakes.codex import objection_to
 
-CAPTURED = Path(__file__).resolve().parents[2] / "fixtures" / "captured"
-ENDPOINTS = {"/chat/completions": "chat", "/responses": "responses", "/messages": "messages"}
-
+KEPT_BY_VENDOR = ("thread", "previous_response_id")
 GOOD: dict[str, object] = {
     "model": "gpt-5.5",
     "instructions": "Be brief.",
@@ -26,15 +23,11 @@ GOOD: dict[str, object] = {
 
 def list_requests() -> list[tuple[str, str, bytes]]:
     """Name, protocol and body of every request that was captured."""
-    found = []
-    for file in sorted(CAPTURED.glob("*/*.json")):
-        table = msgspec.json.decode(file.read_bytes(), type=dict[str, msgspec.Raw])
-        path = msgspec.json.decode(table["path"], type=str)
-        protocol = next((name for end, name in ENDPOINTS.items() if path.endswith(end)), None)
-        body = bytes(table.get("body", msgspec.Raw(b"null")))
-        if protocol is not None and body.startswith(b"{") and b'"thread"' not in body:  # no upstream keeps threads
-            found.append((f"{file.parent.name}/{file.stem}", protocol, body))
-    return found
+    return [
+        (found.name, found.protocol, bytes(found.body))
+        for found in list_captured()
+        if found.protocol in ("chat", "responses", "messages") and found.json.keys().isdisjoint(KEPT_BY_VENDOR)
+    ]
 
 
 def build_body(protocol: str, body: bytes) -> tuple[dict[str, object], Ledger]:
@@ -57,7 +50,7 @@ def test_requests_of_real_clients_are_accepted(protocol: str, body: bytes) -> No
     assert passthrough_body("responses", sent) == sent
 
 
-@pytest.mark.parametrize("body", [case[2] for case in list_requests() if case[0].startswith("codex/")])
+@pytest.mark.parametrize("body", [case[2] for case in list_requests() if case[0].startswith("codex")])
 def test_requests_of_codex_pass_unchanged(body: bytes) -> None:
     """But for the instructions, which it leaves out and the backend demands."""
     passed = passthrough_body("responses", body)
