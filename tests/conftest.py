@@ -1,4 +1,7 @@
-"""What tests of several folders share: settings of the run, tests that run alone, a real PostgreSQL server."""
+"""What tests of several folders share: settings of the run, tests that run alone, a real PostgreSQL server.
+
+No test opens what lies beside the checkout or in the developer's home (`outside_paths.py`).
+"""
 
 import fcntl
 import gc
@@ -11,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from outside_paths import OutsidePathGuard, make_rules
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
@@ -27,12 +32,15 @@ settings.load_profile("patient")
 
 TESTS = Path(__file__).parent
 REST = pytest.StashKey[int]()  # number of cases that this run leaves to `make test-rest`
+GUARD = OutsidePathGuard(make_rules())
+GUARD.install()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Handle SIGINT also where the shell that started the run ignores it: started processes would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    GUARD.rules = make_rules(config.getoption("basetemp"))
     if "PYTEST_XDIST_WORKER" in os.environ and config.args == config.getini("testpaths"):
         config.args = rotate_folders(
             int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
@@ -93,6 +101,20 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     of_this_run = Path(item.config.getoption("basetemp")).parent
     with take_turn(of_this_run / "turn", is_alone=item.get_closest_marker("alone") is not None):
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test that caught the error of a path that leads out of the repository."""
+    result = yield
+    opened = GUARD.take_opened()
+    assert not opened, f"{item.nodeid} opened {', '.join(opened)}, outside of the repository"
+    return result
+
+
+def pytest_runtest_teardown() -> None:
+    """Forget the paths for which the test, or what was set up for it, has failed already."""
+    GUARD.take_opened()
 
 
 @contextmanager

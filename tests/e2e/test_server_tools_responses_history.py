@@ -9,7 +9,7 @@ import pytest
 from openai.types.responses import Response
 
 import grammar_responses
-from clients.captured import ROOT, Captured
+from clients.captured import FOLDER, Captured
 from e2e.account_rig import codex_rigged
 from e2e.responses_tools_rig import ANSWERS, SEARCHES, SOURCES, Scene, ask, calls, tools_rigged
 from fakes.codex import RESPONSES
@@ -162,7 +162,7 @@ def test_a_request_without_the_tool_passes_to_a_compatible_server_unchanged(scen
 
 @pytest.mark.parametrize("upstream", ["chat", "messages", "kiro"])
 def test_the_request_of_codex_searches(scene: Scene, upstream: str) -> None:
-    file = ROOT / "tests" / "fixtures" / "captured" / "codex" / "01-responses.json"
+    file = FOLDER / "codex" / "01-responses.json"
     body = msgspec.json.decode(file.read_bytes(), type=Captured).json
     tools = expect(list, body["tools"])
     assert any(tool["type"] == "web_search" for tool in tools)
@@ -180,7 +180,7 @@ def test_the_request_of_codex_searches(scene: Scene, upstream: str) -> None:
 
 def test_a_chatgpt_plan_runs_its_own_search_whatever_the_gateway_has(tmp_path: Path) -> None:
     settings = '[tools.web_search]\nbackend = ["searxng"]\nendpoint = "http://127.0.0.1:9"\n'
-    file = ROOT / "tests" / "fixtures" / "captured" / "codex" / "01-responses.json"
+    file = FOLDER / "codex" / "01-responses.json"
     body = msgspec.json.decode(file.read_bytes(), type=Captured).json
     action = {"type": "search", "query": "pandas", "sources": [{"type": "url", "url": "https://a.example/1"}]}
     earlier = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": action}
