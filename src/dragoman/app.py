@@ -110,7 +110,7 @@ class App:
         member: "GroupMember | None" = None,
     ) -> None:
         if keyring.is_empty and not is_loopback(config.server.host):
-            problem = "an address that others can reach needs a client key; `dragoman keys create` makes one"
+            problem = "an address that others can reach needs a valid client key; `dragoman keys create` makes one"
             raise ConfigError([Problem("configuration", None, "server.host", problem)])
         self._environ = environ
         self.keyring = keyring

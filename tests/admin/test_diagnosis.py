@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from bench.ports import find_free_port
 
+from dragoman.accounts.keys import Keyring
 from dragoman.admin import AdminError, InvalidArgument, NotFound
 from dragoman.admin.diagnosis import (
     choose_provider,
@@ -21,6 +22,7 @@ from dragoman.admin.diagnosis import (
 from dragoman.config import Config, ConfigError, load
 from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding
 from dragoman.providers.probe import ProbeResult
+from dragoman.store import open_store
 from fakes.compatible import Body, Server
 from fakes.upstream import FakeUpstream
 from gateway import running
@@ -77,10 +79,23 @@ def test_a_running_gateway_is_named_with_its_version(tmp_path: Path) -> None:
     assert f"is running at {gateway.url}" in found["address"].found
 
 
-def test_an_open_address_without_a_key_is_a_problem(tmp_path: Path) -> None:
+def test_an_open_address_whose_keys_are_all_revoked_is_a_problem(tmp_path: Path) -> None:
     toml = f'[providers.echo]\nkind = "echo"\n[server]\nhost = "0.0.0.0"\nport = {find_free_port()}\n'
-    keys = collect(config_in(tmp_path, toml))["client keys"]
+    config = config_in(tmp_path, toml)
+    assert collect(config)["client keys"].state == WARNING  # the first start creates one
+    asyncio.run(create_and_revoke_a_key(config))
+    keys = collect(config)["client keys"]
     assert (keys.state, "keys create" in keys.to_do) == (BROKEN, True)
+
+
+async def create_and_revoke_a_key(config: Config) -> None:
+    store = await open_store(config.store.url)
+    try:
+        keyring = Keyring(store)
+        await keyring.create("laptop")
+        await keyring.revoke("laptop")
+    finally:
+        await store.close()
 
 
 def test_each_problem_of_a_configuration_is_a_finding(tmp_path: Path) -> None:

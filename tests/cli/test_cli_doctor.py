@@ -168,8 +168,11 @@ def test_a_store_that_others_could_read_is_reported_and_corrected(shell: Shell) 
     assert run_doctor(shell).about("store").state == "ok"
 
 
-def test_an_open_address_without_a_key_is_broken(shell: Shell) -> None:
+def test_an_open_address_without_a_valid_key_is_broken_once_there_was_one(shell: Shell) -> None:
     shell.write("dragoman.toml", '[server]\nhost = "0.0.0.0"\nport = 0\n')
+    assert run_doctor(shell).about("client keys").state == "warning"
+    shell.run("keys", "create", "laptop")
+    shell.run("keys", "revoke", "laptop")
     assert run_doctor(shell).about("client keys").state == "broken"
 
 

@@ -103,11 +103,18 @@ def test_a_taken_port_is_named_with_what_to_do(shell: Shell) -> None:
     assert KEY.search(done.out + done.err) is None
 
 
-def test_an_address_others_can_reach_is_refused_without_a_key(shell: Shell) -> None:
-    done = shell.run("serve", "--host", "0.0.0.0", "--port", "0")
-    assert done.code == 1
-    assert "dragoman keys create" in done.err
-    assert shell.run("keys", "list", "--json").json == []
+def test_the_first_start_on_an_open_address_creates_a_key_shows_it_once_and_requires_it(
+    shell: Shell,
+) -> None:
+    with shell.serve("--host", "0.0.0.0") as served:
+        key = served.key
+        assert (status(served, key), status(served, "dgm_fake-wrong"), status(served, "")) == (200, 401, 401)
+        assert served.end() == 0
+    assert len(KEY.findall(served.out)) == 1
+    assert key not in served.err
+    with shell.serve("--host", "0.0.0.0") as again:
+        assert (status(again, key), status(again, "")) == (200, 401)
+    assert KEY.search(again.out) is None
 
 
 def test_an_address_others_can_reach_is_served_with_a_key(shell: Shell) -> None:

@@ -1,5 +1,9 @@
-"""The container image, built without a registry and run read-only and without capabilities."""
+"""The container image, built without a registry, and started with the command lines that the documents give."""
 
+import os
+import re
+import secrets
+import shlex
 import socket
 import subprocess
 import sys
@@ -8,22 +12,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from raw_http import post
 
 ROOT = Path(__file__).parents[2]
 BASE = "localhost/dragoman-test-base"
 IMAGE = "localhost/dragoman-test"
-KEY = "dgm_fake-key-of-the-container-test"
-# The default limits and the default runtime do not work inside another container.
-RUN = (
-    *("podman", "--runtime", "runc", "run", "--detach", "--rm", "--network", "host", "--read-only", "--tmpfs", "/tmp"),
-    *("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024", "--cap-drop", "ALL"),
-    *("--security-opt", "no-new-privileges", "--env", f"DRAGOMAN_API_KEY={KEY}", "--env", "DRAGOMAN_LOCAL_PORTS="),
-)
+PODMAN = ("podman", "--runtime", "runc")
+# The default limits do not work inside another container.
+NESTED = ("--detach", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
+DOCUMENTED = re.compile(r"docker run ((?:[^\n\\]|\\\n)*) dragoman$", re.MULTILINE)
+KEY = re.compile(r"dgm_[A-Za-z0-9]{43}")
+BODY = b'{"model":"echo","messages":[{"role":"user","content":"Hello"}]}'
+PATIENCE_S = 60.0
 
 
 def run(*command: str, timeout_s: float = 600.0) -> str:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s)
+    environ = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=timeout_s)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     return done.stdout
 
@@ -49,36 +56,59 @@ def build_image(wheels: Path) -> None:
     run("buildah", "build", *options, *offline, "--tag", IMAGE, ".")
 
 
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> str:
+    make_base()
+    build_image(tmp_path_factory.mktemp("wheels"))
+    return IMAGE
+
+
+def read_command(document: str) -> list[str]:
+    """Return the options of the only `docker run` in a document."""
+    [options] = DOCUMENTED.findall((ROOT / document).read_text())
+    return shlex.split(options.replace("\\\n", " "))
+
+
 @contextmanager
-def start_container(port: int) -> Iterator[str]:
-    name = run(*RUN, "--volume", "/data", IMAGE, "serve", "--host", "127.0.0.1", "--port", str(port)).strip()
+def start_container(options: list[str], port: int, volume: str, image: str) -> Iterator[str]:
+    replaced = {"127.0.0.1:8484:8484": f"127.0.0.1:{port}:8484", "dragoman:/data": f"{volume}:/data"}
+    assert set(replaced) <= set(options)
+    name = run(*PODMAN, "run", *NESTED, *(replaced.get(word, word) for word in options), image).strip()
     try:
         yield name
     finally:
-        run("podman", "stop", "--time", "10", name)
+        run(*PODMAN, "stop", "--time", "10", name)
 
 
-def wait_until_ready(port: int) -> None:
-    patience = time.monotonic() + 60
-    while time.monotonic() < patience:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            time.sleep(0.1)
-    raise AssertionError("the container does not listen")
+def wait_for_log(container: str, text: str) -> str:
+    """Return the container's output once it holds this text."""
+    until = time.monotonic() + PATIENCE_S
+    while text not in (output := run(*PODMAN, "logs", container)):
+        assert time.monotonic() < until, output
+        time.sleep(0.1)
+    return output
 
 
-def test_the_image_is_built_and_answers_as_an_ordinary_user(tmp_path: Path) -> None:
-    make_base()
-    build_image(tmp_path)
+def find_free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
-    with start_container(port) as name:
-        wait_until_ready(port)
-        body = b'{"model":"echo","messages":[{"role":"user","content":"Hello"}]}'
-        answer = post(port, "/v1/chat/completions", body, key=KEY)
-        assert (answer.status, b"Hello" in answer.body) == (200, True)
-        assert "65532" in run("podman", "--runtime", "runc", "exec", name, "sh", "-c", "id -u")
-        assert "dragoman.db" in run("podman", "--runtime", "runc", "exec", name, "ls", "/data")
+        return int(free.getsockname()[1])
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/install.md"])
+def test_the_documented_command_makes_a_key_prints_it_once_and_answers(image: str, document: str) -> None:
+    options, port, volume = read_command(document), find_free_port(), f"dragoman-test-{secrets.token_hex(4)}"
+    try:
+        with start_container(options, port, volume, image) as name:
+            output = wait_for_log(name, "--write")
+            [key] = KEY.findall(output)
+            answer = post(port, "/v1/chat/completions", BODY, key=key)
+            assert (answer.status, b"Hello" in answer.body) == (200, True)
+            assert post(port, "/v1/chat/completions", BODY, key="dgm_fake-wrong").status == 401
+            assert "65532" in run(*PODMAN, "exec", name, "sh", "-c", "id -u")
+            assert "dragoman.db" in run(*PODMAN, "exec", name, "ls", "/data")
+        with start_container(options, port, volume, image) as name:
+            assert KEY.search(wait_for_log(name, "--write")) is None
+            assert post(port, "/v1/chat/completions", BODY, key=key).status == 200
+    finally:
+        run("podman", "volume", "rm", "--force", volume)

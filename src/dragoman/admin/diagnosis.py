@@ -5,14 +5,14 @@ import os
 import re
 import stat
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.keys import Keyring
+from dragoman.accounts.keys import Keyring, KeyRow
 from dragoman.admin import AdminError, InvalidArgument, NotFound
 from dragoman.admin.checks import check_account_search, check_provider, check_tools, find_readable_secrets
 from dragoman.admin.config_file import config_path
@@ -160,7 +160,7 @@ async def _check_store(config: Config, environ: Mapping[str, str]) -> list[Findi
     path = Path(config.store.url.removeprefix(SQLITE))
     findings = _check_file(path)
     if not os.access(path, os.F_OK):
-        return [*findings, _check_keys(config, 0, environ)]
+        return [*findings, _check_keys(config, (), environ)]
     try:
         store = await open_store(config.store.url)
     except StoreError as error:
@@ -173,8 +173,7 @@ async def _check_store(config: Config, environ: Mapping[str, str]) -> list[Findi
         return [Finding("store", BROKEN, str(error), "move the file away: a new one is created, with new keys")]
     finally:
         await store.close()
-    valid = sum(row.revoked_at is None for row in rows)
-    return [*findings, _check_keys(config, valid, environ)]
+    return [*findings, _check_keys(config, rows, environ)]
 
 
 async def _check_database(config: Config, environ: Mapping[str, str]) -> list[Finding]:
@@ -186,8 +185,7 @@ async def _check_database(config: Config, environ: Mapping[str, str]) -> list[Fi
         return [Finding("store", BROKEN, str(error), to_do)]
     finally:
         await store.close()
-    valid = sum(row.revoked_at is None for row in rows)
-    return [Finding("store", OK, store.name), _check_keys(config, valid, environ)]
+    return [Finding("store", OK, store.name), _check_keys(config, rows, environ)]
 
 
 def _check_file(path: Path) -> list[Finding]:
@@ -219,19 +217,22 @@ def _check_parent(path: Path) -> Finding:
     return Finding("store", BROKEN, f"{parent} is not writable", "change its mode, or set store.url")
 
 
-def _check_keys(config: Config, valid: int, environ: Mapping[str, str]) -> Finding:
+def _check_keys(config: Config, rows: Sequence[KeyRow], environ: Mapping[str, str]) -> Finding:
     problem = find_short_key(config, environ)
     if problem is not None:
         found, _, to_do = problem.partition("\n")
         return Finding("client keys", BROKEN, found, to_do)
+    valid = sum(row.revoked_at is None for row in rows)
     keys = [f"{valid} in the store"] if valid else []
     keys += ["one from the environment"] if config.client_key is not None else []
     if keys:
         return Finding("client keys", OK, " and ".join(keys))
-    if is_loopback(config.server.host):
+    if not rows:
         return Finding("client keys", WARNING, "none", "the first start creates one; so does `dragoman keys create`")
+    if is_loopback(config.server.host):
+        return Finding("client keys", WARNING, "all are revoked", "`dragoman keys create`")
     to_do = "`dragoman keys create`, or listen on 127.0.0.1"
-    return Finding("client keys", BROKEN, f"none, and {config.server.host} can be reached by others", to_do)
+    return Finding("client keys", BROKEN, f"all are revoked, and others can reach {config.server.host}", to_do)
 
 
 class ProbeReport(Struct, frozen=True):

@@ -22,8 +22,8 @@ from dragoman.config.discovery import data_directory, home_directory
 from dragoman.config.settings import find_console_state, is_loopback
 from dragoman.store import Store, StoreError, make_store
 
-NO_KEY = (
-    "Others can reach {host}, and there is no client key to protect it.\n"
+NO_VALID_KEY = (
+    "Others can reach {host}, and every client key is revoked, so that there is no client key to protect it.\n"
     "Run `dragoman keys create`; or set $DRAGOMAN_API_KEY; or listen on 127.0.0.1."
 )
 
@@ -100,8 +100,7 @@ class Startup:
     async def _read_keys(self) -> Keys:
         store, keyring = await open_keys(self._config)
         try:
-            # Where others can reach the gateway, a key must have been created on purpose.
-            created = await keyring.create_first() if is_loopback(self._config.server.host) else None
+            created = await keyring.create_first()
             valid = [row for row in await keyring.list() if row.revoked_at is None]
             link = await self._make_console_link(store, keyring)
         except StoreError:
@@ -113,7 +112,7 @@ class Startup:
         has_environment_key = self._config.client_key is not None and not keyring.environment_key_revoked
         keys = Keys(created.secret if created else None, len(valid), has_environment_key, link)
         if not keys.stored and not has_environment_key and not is_loopback(self._config.server.host):
-            raise AdminError(NO_KEY.format(host=self._config.server.host))
+            raise AdminError(NO_VALID_KEY.format(host=self._config.server.host))
         return keys
 
     async def _make_console_link(self, store: Store, keyring: Keyring) -> str | None:
