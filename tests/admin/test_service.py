@@ -40,12 +40,44 @@ def test_without_systemd_nothing_is_written(tmp_path: Path) -> None:
     assert not unit.parent.exists()
 
 
-def test_a_failure_of_systemctl_is_shown(tmp_path: Path) -> None:
-    systemctl = tmp_path / "systemctl"
-    systemctl.write_text("#!/bin/sh\necho no bus >&2\nexit 1\n")
+def make_systemctl(directory: Path, script: str) -> dict[str, str]:
+    """Put a `systemctl` into a directory, and return the environment that has it on its path."""
+    systemctl = directory / "systemctl"
+    systemctl.write_text(f"#!/bin/sh\n{script}\n")
     systemctl.chmod(0o755)
-    with pytest.raises(AdminError, match=r"daemon-reload.*no bus"):
-        install_service(tmp_path / "dragoman.service", "", {"PATH": str(tmp_path)})
+    return {"PATH": f"{directory}:/usr/bin:/bin"}
+
+
+@pytest.mark.parametrize("step", ["daemon-reload", "enable", "restart"])
+def test_a_failed_step_is_named_and_the_unit_is_as_it_was(tmp_path: Path, step: str) -> None:
+    environ = make_systemctl(tmp_path, f'[ "$2" = {step} ] || exit 0\necho cannot do that >&2\nexit 1')
+    unit = tmp_path / "dragoman.service"
+    with pytest.raises(AdminError, match=rf"{step}.*cannot do that\nNothing was installed"):
+        install_service(unit, "new", environ)
+    assert not unit.exists()
+    unit.write_text("before")
+    with pytest.raises(AdminError, match=rf"{step}.*cannot do that\nThe unit is as it was"):
+        install_service(unit, "new", environ)
+    assert unit.read_text() == "before"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Failed to connect to bus: No medium found",
+        "Failed to connect to user scope bus via local transport: $DBUS_SESSION_BUS_ADDRESS is not defined",
+    ],
+)
+def test_without_a_user_bus_the_next_step_is_named(tmp_path: Path, message: str) -> None:
+    environ = make_systemctl(tmp_path, f"echo '{message}' >&2\nexit 1")
+    unit = tmp_path / "dragoman.service"
+    for call in (lambda: install_service(unit, "", environ), lambda: read_state(unit, environ)):
+        with pytest.raises(AdminError, match=r"cannot be reached.*\n.*dragoman serve"):
+            call()
+    unit.write_text("")
+    removal = uninstall_service(unit, environ)
+    assert (removal.existed, message in (removal.problem or "")) == (True, True)
+    assert not unit.exists()
 
 
 def test_the_program_is_the_one_that_runs_or_the_one_on_the_path(tmp_path: Path) -> None:

@@ -110,8 +110,27 @@ def test_without_systemd_it_says_so(shell: Shell) -> None:
         assert "systemctl" in done.err or "not on the PATH" in done.err
 
 
-def test_the_output_of_systemctl_is_shown(shell: Shell) -> None:
-    Systemd(shell, broken="enable")
+def test_a_failed_install_leaves_nothing_behind_and_names_the_next_step(shell: Shell) -> None:
+    systemd = Systemd(shell, broken="*")
     done = shell.run("service", "install")
     assert done.code == 1
     assert "Failed to connect to bus" in done.err
+    assert "Nothing was installed" in done.err
+    assert "dragoman serve" in done.err
+    assert not systemd.unit.exists()
+    removed = shell.run("service", "uninstall")
+    assert (removed.code, "nothing to do" in removed.out) == (0, True)
+
+
+def test_a_unit_is_removed_without_a_user_bus_too(shell: Shell) -> None:
+    systemd = Systemd(shell, broken="*")
+    link = systemd.unit.parent / "default.target.wants" / systemd.unit.name
+    link.parent.mkdir(parents=True)
+    systemd.unit.write_text("[Service]\n")
+    link.symlink_to(systemd.unit)
+    done = shell.run("service", "uninstall")
+    assert (done.code, f"{systemd.unit} is removed" in done.out) == (0, True)
+    assert "Failed to connect to bus" in done.err
+    assert "dragoman stop" in done.err
+    assert not systemd.unit.exists()
+    assert not link.is_symlink()

@@ -1,6 +1,7 @@
 """The gateway as a service of the user's systemd: install, inspect and remove its unit."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,11 @@ from dragoman.admin import AdminError
 UNIT = "dragoman.service"
 TIMEOUT_S = 60.0
 STOP_MARGIN_S = 10  # beyond server.drain_s, before systemd kills the gateway
+NO_BUS = re.compile(r"connect to .*bus")  # what systemctl says where the user has no systemd, in all its versions
+WITHOUT_BUS = (
+    "Log in as this user, at a desktop or with ssh (su and sudo do not start its systemd), and run this again; "
+    "or start the gateway yourself: dragoman serve"
+)
 
 TEMPLATE = """\
 [Unit]
@@ -44,6 +50,17 @@ class ServiceState(Struct, frozen=True):
     active: str  # as `systemctl is-active` says it: active, inactive, failed, ...
 
 
+class Removal(Struct, frozen=True):
+    """What became of the unit: whether there was one, and why systemd could not be asked to stop it, if so."""
+
+    existed: bool
+    problem: str | None = None
+
+
+class NoUserBus(AdminError):
+    """The systemd of this user cannot be reached."""
+
+
 def unit_path(environ: Mapping[str, str], home: Path) -> Path:
     """Return where the unit of the user's systemd is."""
     return Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "systemd" / "user" / UNIT
@@ -56,25 +73,47 @@ def make_unit(command: Sequence[str], environment: Path, drain_s: float) -> str:
 
 
 def install_service(unit: Path, text: str, environ: Mapping[str, str]) -> ServiceState:
-    """Write the unit, and enable and start it; raises AdminError if systemd cannot be used."""
+    """Write the unit, and enable and start it; raises AdminError, with the unit as it was, if systemd cannot do it."""
     systemctl = _find_systemctl(environ)
+    before = unit.read_text() if unit.exists() else None
     unit.parent.mkdir(parents=True, exist_ok=True)
     unit.write_text(text)
-    _run([systemctl, "--user", "daemon-reload"], environ)
-    _run([systemctl, "--user", "enable", UNIT], environ)
-    _run([systemctl, "--user", "restart", UNIT], environ)  # it may run already, with the unit of before
+    try:
+        _run([systemctl, "--user", "daemon-reload"], environ)
+        _run([systemctl, "--user", "enable", UNIT], environ)
+        _run([systemctl, "--user", "restart", UNIT], environ)  # it may run already, with the unit of before
+    except AdminError as error:
+        _restore(unit, before, systemctl, environ)
+        left = "Nothing was installed." if before is None else "The unit is as it was before."
+        next_step = WITHOUT_BUS if isinstance(error, NoUserBus) else "Its log: journalctl --user -u dragoman"
+        raise AdminError(f"{error}\n{left} {next_step}") from error
     return read_state(unit, environ)
 
 
-def uninstall_service(unit: Path, environ: Mapping[str, str]) -> bool:
-    """Stop and disable the unit, and remove its file; return whether there was one."""
+def _restore(unit: Path, before: str | None, systemctl: str, environ: Mapping[str, str]) -> None:
+    """Undo an installation that failed, as far as systemd lets us."""
+    if before is None:
+        _call([systemctl, "--user", "disable", "--now", UNIT], environ)
+        unit.unlink()
+    else:
+        unit.write_text(before)
+    _call([systemctl, "--user", "daemon-reload"], environ)
+
+
+def uninstall_service(unit: Path, environ: Mapping[str, str]) -> Removal:
+    """Stop and disable the unit, and remove its file; without the user's systemd, only the file is removed."""
     systemctl = _find_systemctl(environ)
     if not unit.exists():
-        return False
-    _run([systemctl, "--user", "disable", "--now", UNIT], environ)
+        return Removal(existed=False)
+    try:
+        _run([systemctl, "--user", "disable", "--now", UNIT], environ)
+    except NoUserBus as error:
+        (unit.parent / "default.target.wants" / UNIT).unlink(missing_ok=True)  # what `disable` removes
+        unit.unlink()
+        return Removal(existed=True, problem=str(error))
     unit.unlink()
     _run([systemctl, "--user", "daemon-reload"], environ)
-    return True
+    return Removal(existed=True)
 
 
 def read_state(unit: Path, environ: Mapping[str, str]) -> ServiceState:
@@ -109,14 +148,22 @@ def _run(command: list[str], environ: Mapping[str, str]) -> None:
     done = _call(command, environ)
     if done.returncode:
         message = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
+        _check_bus(message)
         raise AdminError(f"`{' '.join(command[1:])}` of systemctl failed: {message}")
+
+
+def _check_bus(message: str) -> None:
+    if NO_BUS.search(message):
+        raise NoUserBus(f"The systemd of this user cannot be reached: {message.rstrip('.')}.")
 
 
 def _ask(command: list[str], environ: Mapping[str, str]) -> str:
     """Return the word that systemctl answers with; raises AdminError if this user has no systemd."""
     done = _call(command, environ)
-    if "connect to bus" in done.stderr:
-        raise AdminError(f"The systemd of this user cannot be reached: {done.stderr.strip()}. Are you logged in?")
+    try:
+        _check_bus(done.stderr.strip())
+    except NoUserBus as error:
+        raise AdminError(f"{error}\n{WITHOUT_BUS}") from error
     return done.stdout.strip() or "not-found"
 
 

@@ -63,7 +63,11 @@ def status(as_json: bool) -> None:
 def uninstall() -> None:
     """Stop the service and remove its unit. Configuration and data stay."""
     path = unit_path(os.environ, Path.home())
-    if uninstall_service(path, os.environ):
+    removal = uninstall_service(path, os.environ)
+    if not removal.existed:
+        click.echo(f"There is no {path}: nothing to do.")
+    elif removal.problem is None:
         click.echo(f"{UNIT} is stopped, and {path} is removed.")
     else:
-        click.echo(f"There is no {path}: nothing to do.")
+        click.echo(f"{path} is removed.")
+        print_note(f"{removal.problem} If the gateway still runs, stop it: dragoman stop")
