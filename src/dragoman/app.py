@@ -340,10 +340,10 @@ class App:
             log.warning("%s", problem)
 
 
-async def run(app: App, settings: Settings, listen: Listening) -> None:
+async def run(app: App, settings: Settings, listen: Listening, *, ends_with_terminal: bool = False) -> None:
     """Serve until SIGTERM or SIGINT; a second signal ends streams in flight, a third one ends the process.
 
-    SIGHUP reads the configuration again.
+    SIGHUP stops a gateway that ends with its terminal, and makes any other read the configuration again.
     """
     app.settings = settings
     seen = settings.take_stamp()
@@ -363,9 +363,13 @@ async def run(app: App, settings: Settings, listen: Listening) -> None:
         elif len(signals) > 2:
             os._exit(1)
 
+    def hang_up() -> None:
+        if not signals:  # the kernel, the shell and make may each send one when a terminal is closed
+            stop(0.0)
+
     loop.add_signal_handler(signal.SIGTERM, stop, ACCEPT_WHILE_STOPPING_S)
     loop.add_signal_handler(signal.SIGINT, stop, 0.0)
-    loop.add_signal_handler(signal.SIGHUP, app.reload)
+    loop.add_signal_handler(signal.SIGHUP, hang_up if ends_with_terminal else app.reload)
     listen.ready(app)
     spawn(_watch_configuration(app, settings, seen), name="configuration watch")
     await stopping.wait()

@@ -68,27 +68,27 @@ def test_a_gateway_with_the_same_store_accepts_a_new_key_and_rejects_a_revoked_o
         async def run() -> None:
             async with open_keyring(config) as keyring:
                 created = await create_key(keyring, "second")
-                answer = await wait_until_accepted(config, created.secret)
+                answer = await wait_until_accepted(gateway.url, created.secret)
                 assert (answer.root, answer.is_accepted) == (gateway.url, True)
                 await revoke_key(keyring, "second")
-                await wait_until_rejected(config)
+                await wait_until_rejected(gateway.url)
                 async with asyncio.timeout(60):  # the next look at the store is late on a busy machine
-                    while (await check_with_gateway(config, created.secret)).is_accepted:  # noqa: ASYNC110
+                    while (await check_with_gateway(gateway.url, created.secret)).is_accepted:  # noqa: ASYNC110
                         await asyncio.sleep(0.1)
 
         asyncio.run(run())
 
 
-def test_without_a_gateway_nothing_is_waited_for(tmp_path: Path) -> None:
-    answer = asyncio.run(wait_until_accepted(config_in(tmp_path), Secret("dgm_any")))
+def test_without_a_gateway_nothing_is_waited_for() -> None:
+    answer = asyncio.run(wait_until_accepted(None, Secret("dgm_any")))
     assert (answer.root, answer.is_accepted) == (None, False)
-    asyncio.run(wait_until_rejected(config_in(tmp_path)))
+    asyncio.run(wait_until_rejected(None))
 
 
 def test_a_gateway_with_another_store_does_not_accept_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.admin.keys.ACCEPT_TIMEOUT_S", 0.2)
     with running(ECHO, tmp_path) as gateway:
-        answer = asyncio.run(wait_until_accepted(config_in(tmp_path, gateway.port), Secret("dgm_elsewhere")))
+        answer = asyncio.run(wait_until_accepted(gateway.url, Secret("dgm_elsewhere")))
     assert (answer.root, answer.is_accepted) == (gateway.url, False)
 
 
@@ -99,8 +99,8 @@ def shell_config(directory: Path, port: int, key: str | None) -> Config:
 
 
 def test_a_gateway_that_runs_makes_and_changes_its_own_keys(tmp_path: Path) -> None:
-    async def run(config: Config) -> list[str]:
-        async with open_key_access(config) as keys:
+    async def run(config: Config, root: str | None) -> list[str]:
+        async with open_key_access(config, root) as keys:
             assert isinstance(keys, RemoteKeys)
             made = await keys.create("a b/c", Grant(KeyRole.ADMIN, frozenset({Scope.USAGE_READ}), 2_000_000_000))
             rotated = await keys.rotate("a b/c", 60) if "/" not in made.row.name else await keys.rotate(made.row.id, 60)
@@ -114,14 +114,14 @@ def test_a_gateway_that_runs_makes_and_changes_its_own_keys(tmp_path: Path) -> N
             return [row.name for row in await keys.list()]
 
     with running(ECHO, tmp_path, stored=["someone"]) as gateway:
-        assert asyncio.run(run(shell_config(tmp_path, gateway.port, KEY))) == ["someone", "a b/c"]
+        assert asyncio.run(run(shell_config(tmp_path, gateway.port, KEY), gateway.url)) == ["someone", "a b/c"]
         actions = [row["action"] for row in call(gateway, "GET", "/api/v1/audit").json["audit"]]
     assert actions == ["keys.revoke", "keys.create.failed", "keys.create", "keys.rotate", "keys.create"]
 
 
 def test_a_key_that_may_not_administer_the_gateway_leaves_the_store(tmp_path: Path) -> None:
-    async def run(config: Config) -> list[str]:
-        async with open_key_access(config) as keys:
+    async def run(config: Config, root: str | None) -> list[str]:
+        async with open_key_access(config, root) as keys:
             assert isinstance(keys, StoredKeys)
             made = await keys.create("mine")
             assert (await keys.rotate("mine", 0)).row.id == made.row.id
@@ -129,17 +129,17 @@ def test_a_key_that_may_not_administer_the_gateway_leaves_the_store(tmp_path: Pa
             return [row.name for row in await keys.list()]
 
     with running(ECHO, tmp_path, stored=["someone"]) as gateway:
-        assert asyncio.run(run(shell_config(tmp_path, gateway.port, gateway.keys["someone"]))) == ["mine"]
-        assert asyncio.run(run(shell_config(tmp_path, gateway.port, None))) == ["mine", "mine"]
-    assert asyncio.run(run(shell_config(tmp_path, 1, KEY))) == ["mine", "mine", "mine"]
+        assert asyncio.run(run(shell_config(tmp_path, gateway.port, gateway.keys["someone"]), gateway.url)) == ["mine"]
+        assert asyncio.run(run(shell_config(tmp_path, gateway.port, None), gateway.url)) == ["mine", "mine"]
+    assert asyncio.run(run(shell_config(tmp_path, 1, KEY), None)) == ["mine", "mine", "mine"]
 
 
 def test_a_list_of_several_pages_is_read_to_its_end(tmp_path: Path) -> None:
-    async def run(config: Config) -> list[str]:
-        async with open_key_access(config) as keys:
+    async def run(config: Config, root: str | None) -> list[str]:
+        async with open_key_access(config, root) as keys:
             assert isinstance(keys, RemoteKeys)
             return [row.name for row in await keys.list()]
 
     names = [f"key {number}" for number in range(101)]
     with running(ECHO, tmp_path, stored=names) as gateway:
-        assert asyncio.run(run(shell_config(tmp_path, gateway.port, KEY))) == names
+        assert asyncio.run(run(shell_config(tmp_path, gateway.port, KEY), gateway.url)) == names

@@ -17,14 +17,11 @@ def configure(directory: Path, toml: str, port: int) -> Config:
     return load(str(file), {}, directory, directory, {"server.port": port})
 
 
-def test_there_is_no_link_without_a_gateway(tmp_path: Path) -> None:
-    with pytest.raises(AdminError, match="dragoman serve"):
-        asyncio.run(make_console_link(configure(tmp_path, "", 1), {}))
-
-
 def test_the_reason_is_named_if_there_is_no_console_or_no_owner(tmp_path: Path) -> None:
     with running("", tmp_path, stored=["someone"]) as gateway:
         with pytest.raises(AdminError, match="DRAGOMAN_CONSOLE"):
-            asyncio.run(make_console_link(configure(tmp_path, "", gateway.port), {"DRAGOMAN_CONSOLE": "0"}))
+            asyncio.run(
+                make_console_link(configure(tmp_path, "", gateway.port), gateway.url, {"DRAGOMAN_CONSOLE": "0"})
+            )
         with pytest.raises(AdminError, match="needs the owner's key"):
-            asyncio.run(make_console_link(configure(tmp_path, "", gateway.port), {}))
+            asyncio.run(make_console_link(configure(tmp_path, "", gateway.port), gateway.url, {}))

@@ -7,16 +7,16 @@ import msgspec
 import pytest
 
 from dragoman.admin import AdminError, InvalidArgument
+from dragoman.admin.gateway_process import forget_gateway, note_gateway
 from dragoman.admin.running_gateway import (
     GatewayClient,
     accepts_key,
     choose_key,
     find_gateway,
-    find_running,
-    forget_gateway,
-    list_noted_gateways,
-    note_gateway,
+    find_gateway_process,
     read_version,
+    require_gateway,
+    require_key,
 )
 from dragoman.config import Config, load
 from dragoman.net.client import HttpClient
@@ -42,12 +42,12 @@ async def get(root: str, key: str, path: str) -> bytes:
 
 def test_a_gateway_is_found_where_the_configuration_says(tmp_path: Path) -> None:
     with running(ECHO, tmp_path) as gateway:
-        assert asyncio.run(find_running(config_in(tmp_path, gateway.port))) == gateway.url
+        assert asyncio.run(find_gateway(config_in(tmp_path, gateway.port), {})) == gateway.url
         assert asyncio.run(accepts_key(gateway.url, KEY))
         assert not asyncio.run(accepts_key(gateway.url, "dgm_wrong"))
         models = msgspec.json.decode(asyncio.run(get(gateway.url, KEY, "/v1/models")))
         assert "echo" in [model["id"] for model in models["data"]]
-    assert asyncio.run(find_running(config_in(tmp_path, gateway.port))) is None
+    assert asyncio.run(find_gateway(config_in(tmp_path, gateway.port), {})) is None
 
 
 def test_another_server_is_not_taken_for_a_gateway() -> None:
@@ -72,18 +72,30 @@ def test_a_given_key_wins_over_the_one_of_the_environment(tmp_path: Path) -> Non
         choose_key(config, "dgm_two\nlines")
 
 
-def test_a_gateway_is_found_by_its_note_and_notes_of_ended_processes_are_removed(tmp_path: Path) -> None:
-    notes = tmp_path / ".local" / "share" / "dragoman"
+def test_a_gateway_is_found_by_its_note_and_by_a_given_address(tmp_path: Path) -> None:
+    environ, elsewhere = {"HOME": str(tmp_path)}, config_in(tmp_path, 1)
     with running(ECHO, tmp_path) as gateway:
-        own = note_gateway(notes, gateway.url)
-        (notes / "running" / "1.json").write_text('{"root": "http://127.0.0.1:1", "pid": 2147483646}')
-        (notes / "running" / "2.json").write_text("{")
-        assert list_noted_gateways(notes) == [gateway.url]
-        assert sorted(path.name for path in own.parent.iterdir()) == sorted(["2.json", own.name])
-        found = asyncio.run(find_gateway(config_in(tmp_path, 1), {"HOME": str(tmp_path)}))
-        assert found == gateway.url
-        assert asyncio.run(find_gateway(config_in(tmp_path, 1), {}, f"{gateway.url}/v1/")) == gateway.url
-    forget_gateway(own)
-    assert list_noted_gateways(notes) == []
-    with pytest.raises(AdminError, match="No dragoman answers at"):
-        asyncio.run(find_gateway(config_in(tmp_path, 1), {}, "http://127.0.0.1:1"))
+        assert asyncio.run(find_gateway(elsewhere, environ)) is None
+        note = note_gateway(tmp_path / ".local" / "share" / "dragoman", gateway.url)
+        assert asyncio.run(find_gateway(elsewhere, environ)) == gateway.url
+        assert asyncio.run(require_gateway(elsewhere, environ)) == gateway.url
+        assert asyncio.run(find_gateway(elsewhere, {}, f"{gateway.url}/v1/")) == gateway.url
+        assert asyncio.run(find_gateway_process(elsewhere, environ)).root == gateway.url
+        with pytest.raises(AdminError, match="Stop it where it was started"):
+            asyncio.run(find_gateway_process(elsewhere, {}, gateway.url))
+    # It does not answer any more, but its process runs: it drains.
+    assert asyncio.run(find_gateway(elsewhere, environ)) is None
+    assert asyncio.run(find_gateway_process(elsewhere, environ)).root == gateway.url
+    assert asyncio.run(find_gateway_process(elsewhere, environ, gateway.url)).root == gateway.url
+    forget_gateway(note)
+    for find in (require_gateway, find_gateway_process):
+        with pytest.raises(AdminError, match=r"No gateway is running at http://127\.0\.0\.1:1\."):
+            asyncio.run(find(elsewhere, environ))
+        with pytest.raises(AdminError, match="No dragoman answers at"):
+            asyncio.run(find(elsewhere, environ, "http://127.0.0.1:2"))
+
+
+def test_a_gateway_that_the_user_names_needs_a_key() -> None:
+    assert require_key("dgm_given", "http://127.0.0.1:1") == "dgm_given"
+    with pytest.raises(AdminError, match=r"A key for http://127\.0\.0\.1:1 is needed"):
+        require_key(None, "http://127.0.0.1:1")

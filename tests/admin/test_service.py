@@ -71,9 +71,10 @@ def test_a_failed_step_is_named_and_the_unit_is_as_it_was(tmp_path: Path, step: 
 def test_without_a_user_bus_the_next_step_is_named(tmp_path: Path, message: str) -> None:
     environ = make_systemctl(tmp_path, f"echo '{message}' >&2\nexit 1")
     unit = tmp_path / "dragoman.service"
-    for call in (lambda: install_service(unit, "", environ), lambda: read_state(unit, environ)):
-        with pytest.raises(AdminError, match=r"cannot be reached.*\n.*dragoman serve"):
-            call()
+    with pytest.raises(AdminError, match=r"cannot be reached.*\n.*dragoman serve"):
+        install_service(unit, "", environ)
+    with pytest.raises(AdminError, match=r"cannot be reached.*\n.*dragoman serve"):
+        read_state(unit, environ)
     unit.write_text("")
     removal = uninstall_service(unit, environ)
     assert (removal.existed, message in (removal.problem or "")) == (True, True)

@@ -122,7 +122,7 @@ def test_without_a_gateway_and_a_store_nothing_was_used_and_no_file_is_made(tmp_
 
 
 def load_from(gateway: Running, directory: Path, key: str, span: UsageSpan = EVER) -> LoadedUsage:
-    return asyncio.run(load_usage(config_in(directory, port=gateway.port), key, span, "all"))
+    return asyncio.run(load_usage(config_in(directory, port=gateway.port), key, span, "all", gateway.url))
 
 
 def test_the_running_gateway_is_used_first(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

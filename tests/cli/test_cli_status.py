@@ -18,6 +18,7 @@ class Provider(msgspec.Struct):
 class Status(msgspec.Struct):
     running: bool
     address: str
+    pid: int | None
     version: str | None
     ready: bool
     uptime_s: float | None
@@ -35,7 +36,8 @@ def test_without_a_gateway_the_exit_code_is_1(shell: Shell) -> None:
     assert "No gateway is running at http://127.0.0.1:1. `dragoman serve` starts one." in done.err
     assert "environment variable GROQ_API_KEY is not set" in done.out
     status = msgspec.json.decode(shell.run("status", "--json").out, type=Status)
-    assert (status.running, status.version, status.providers[0].state) == (False, None, "problem")
+    assert (status.running, status.pid, status.version) == (False, None, None)
+    assert status.providers[0].state == "problem"
 
 
 def test_a_running_gateway_is_described(shell: Shell) -> None:
@@ -46,9 +48,10 @@ def test_a_running_gateway_is_described(shell: Shell) -> None:
         status = msgspec.json.decode(shell.run("status", "--json", **key).out, type=Status)
         elsewhere = shell.run("status", "--url", gateway.url, **key)
     assert shown.code == elsewhere.code == 0
-    assert f"at {gateway.url}: running" in shown.out
+    assert f"at {gateway.url}, process {gateway.pid}: running" in shown.out
     assert "Today: 1 request, $0.0000" in shown.out
     assert (status.running, status.ready, status.address, status.streams) == (True, True, gateway.url, 0)
+    assert status.pid == gateway.pid
     assert status.uptime_s is not None
     assert status.uptime_s > 0
     assert [(one.name, one.state, one.requests) for one in status.providers] == [("echo", "ok", 1)]

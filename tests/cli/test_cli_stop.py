@@ -1,8 +1,11 @@
-"""What a user reads while a gateway stops, and where it listens on all addresses."""
+"""`dragoman stop`, what a user reads while a gateway stops, and where it listens on all addresses."""
 
+import os
 import signal
 import threading
 import urllib.request
+
+import pytest
 
 from fakes.upstream import Answer, End, FakeUpstream
 from shell import Shell
@@ -50,3 +53,49 @@ def test_chat_and_capture_explain_what_is_missing(shell: Shell) -> None:
     assert f"A gateway runs at {gateway.url}, but $DRAGOMAN_API_KEY is not set" in done.err
     shown = shell.run("capture", "show", "last")
     assert (shown.code, "Capturing is off." in shown.err) == (1, True)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_the_command_ends_the_gateway_and_waits_for_it(shell: Shell, workers: str) -> None:
+    with shell.serve("--workers", workers) as gateway:
+        shell.write("dragoman.toml", "[server]\nport = 1\n")
+        done = shell.run("stop")
+        assert (done.code, done.out) == (0, f"The gateway at {gateway.url} (process {gateway.pid}) has ended.\n")
+        assert gateway.wait() == 0
+    assert "stopping: no requests are in progress" in gateway.err
+    assert list((shell.home / ".local/share/dragoman/running").iterdir()) == []
+    again = shell.run("stop")
+    assert (again.code, "No gateway is running at http://127.0.0.1:1. Start one" in again.err) == (1, True)
+
+
+def test_a_second_stop_ends_the_requests_that_the_first_one_waits_for(shell: Shell) -> None:
+    with FakeUpstream(answers=[Answer(CHUNK, end=End.HANG)]) as fake:
+        shell.write(
+            "dragoman.toml",
+            f'[server]\nport = 0\n[providers.up]\nkind = "openai-compatible"\nendpoint = "{fake.url}"\n',
+        )
+        with shell.serve("--config", "dragoman.toml") as gateway:
+            request = urllib.request.Request(
+                f"{gateway.url}/v1/chat/completions", BODY, {"authorization": f"Bearer {gateway.key}"}
+            )
+            reader = threading.Thread(target=lambda: urllib.request.urlopen(request, timeout=60).read(), daemon=True)
+            reader.start()
+            wait_until(lambda: len(fake.calls) == 1)
+            first = shell.start("stop")
+            wait_until(lambda: "waiting up to 120 s for 1 request" in gateway.err)
+            second = shell.run("stop")
+            assert (second.code, "has ended" in second.out) == (0, True)
+            out, _ = first.communicate(timeout=60)
+            assert (first.returncode, "has ended" in out) == (0, True)
+            assert gateway.wait() == 0
+    assert "stopping now: ending 1 request (1 streamed)" in gateway.err
+
+
+def test_another_process_with_the_pid_of_an_ended_gateway_is_not_stopped(shell: Shell) -> None:
+    note = shell.write(
+        ".local/share/dragoman/running/1.json",
+        f'{{"root": "http://127.0.0.1:1", "pid": {os.getpid()}, "began": "before this machine was started"}}',
+    )
+    done = shell.run("stop", "--url", "http://127.0.0.1:1")
+    assert (done.code, "No dragoman answers at http://127.0.0.1:1" in done.err) == (1, True)
+    assert not note.exists()

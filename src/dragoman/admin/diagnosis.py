@@ -16,8 +16,8 @@ from dragoman.accounts.keys import Keyring, KeyRow
 from dragoman.admin import AdminError, InvalidArgument, NotFound
 from dragoman.admin.checks import check_account_search, check_provider, check_tools, find_readable_secrets
 from dragoman.admin.config_file import config_path
-from dragoman.admin.configuration import base_url, describe_source, find_short_key
-from dragoman.admin.running_gateway import read_version
+from dragoman.admin.configuration import describe_source, find_short_key
+from dragoman.admin.running_gateway import find_gateway, read_version
 from dragoman.admin.settings_file import CannotMerge, FileEdit, merge_toml, plan_edit
 from dragoman.config import Config, ConfigError, ProviderConfig
 from dragoman.config.problems import find_similar
@@ -53,8 +53,11 @@ def report_config_errors(error: ConfigError) -> list[Finding]:
     return [Finding("configuration", BROKEN, str(problem), to_do) for problem in error.problems]
 
 
-async def examine(config: Config, environ: Mapping[str, str]) -> AsyncGenerator[Finding]:
-    """Check everything, all providers at the same time, and yield the findings in a fixed order."""
+async def examine(config: Config, environ: Mapping[str, str], url: str | None = None) -> AsyncGenerator[Finding]:
+    """Check everything, all providers at the same time, and yield the findings in a fixed order.
+
+    The gateway is the one at `url`, or the one that runs.
+    """
     yield Finding("configuration", OK, describe_source(config))
     for warning in config.warnings:
         yield Finding("configuration", WARNING, warning)
@@ -73,7 +76,7 @@ async def examine(config: Config, environ: Mapping[str, str]) -> AsyncGenerator[
         for provider in config.providers.values()
     ]
     try:
-        for finding in [*await _check_address(config, http), *await _check_store(config, environ)]:
+        for finding in [*await _check_address(config, environ, url, http), *await _check_store(config, environ)]:
             yield finding
         for check in checks:
             for finding in await check:
@@ -112,12 +115,17 @@ class ClockCheck:
         return Finding("clock", BROKEN, f"{round(abs(skew))} s {way} the upstreams'", to_do)
 
 
-async def _check_address(config: Config, http: HttpClient) -> list[Finding]:
+async def _check_address(
+    config: Config, environ: Mapping[str, str], url: str | None, http: HttpClient
+) -> list[Finding]:
     server = config.server
     where = f"{server.host}:{server.port}"
-    root = base_url(server.host, server.port)
-    version = await read_version(root)
-    if version is not None:
+    try:
+        root = await find_gateway(config, environ, url)
+    except AdminError as error:
+        return [Finding("address", BROKEN, str(error), "`dragoman status` without --url finds the one that runs")]
+    version = None if root is None else await read_version(root)
+    if root is not None and version is not None:
         running = Finding("address", OK, f"dragoman {version} is running at {root}")
         return [running, *find_fallbacks(await _read_metrics(root, http))]
     problem = find_bind_error(server.host, server.port)

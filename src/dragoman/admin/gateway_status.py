@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from dragoman.admin.config_file import ProviderRow, list_providers
 from dragoman.admin.configuration import base_url
+from dragoman.admin.gateway_process import find_process
 from dragoman.admin.running_gateway import MAX_BODY_BYTES, PROBE_TIMEOUT_S, find_gateway
 from dragoman.admin.usage import load_usage, parse_span
 from dragoman.config import Config
@@ -39,6 +40,7 @@ class GatewayStatus(Struct, frozen=True):
 
     running: bool
     address: str
+    pid: int | None  # of its process, the parent of several workers; None where it is not this machine's or user's
     version: str | None
     ready: bool
     uptime_s: float | None
@@ -71,12 +73,14 @@ async def read_status(
     if root is not None:
         health, ready, scrape = await _ask(root)
     now = datetime.now()
-    loaded = await load_usage(config, key, parse_span(now.date().isoformat(), None, now), "provider")
+    loaded = await load_usage(config, key, parse_span(now.date().isoformat(), None, now), "provider", root)
+    process = None if root is None else find_process(environ, root)
     sums = loaded.report.sums
     providers = _merge(list_providers(config, environ), scrape, sums, is_running=root is not None)
     return GatewayStatus(
         running=root is not None,
         address=root or base_url(config.server.host, config.server.port),
+        pid=None if process is None else process.pid,
         version=health.version or None,
         ready=ready,
         uptime_s=health.uptime_s,

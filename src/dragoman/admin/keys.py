@@ -17,8 +17,7 @@ from msgspec import Struct, field
 from dragoman.accounts.console_sessions import ConsoleSessions, console_address
 from dragoman.accounts.keys import CLIENT_GRANT, CreatedKey, Grant, KeyId, Keyring, KeyRow, NameTaken, UnknownKey
 from dragoman.admin import AdminError, Conflict, InvalidArgument, NotFound
-from dragoman.admin.configuration import base_url
-from dragoman.admin.running_gateway import GatewayClient, GatewayRefused, accepts_key, find_running
+from dragoman.admin.running_gateway import GatewayClient, GatewayRefused, accepts_key
 from dragoman.config import Config, Secret
 from dragoman.config.settings import CONSOLE_VARIABLE, find_console_state, is_loopback
 from dragoman.framing.jsonread import JSON_ERRORS
@@ -116,15 +115,13 @@ async def find_key(config: Config, secret: Secret) -> KeyRow | None:
         return await keyring.find(secret)
 
 
-async def check_with_gateway(config: Config, secret: Secret) -> KeyAcceptance:
-    """Ask the gateway that runs where the configuration says whether it accepts a key."""
-    root = await find_running(config)
+async def check_with_gateway(root: str | None, secret: Secret) -> KeyAcceptance:
+    """Ask the gateway at an address, if there is one, whether it accepts a key."""
     return KeyAcceptance(root, root is not None and await accepts_key(root, secret.reveal()))
 
 
-async def wait_until_accepted(config: Config, secret: Secret) -> KeyAcceptance:
+async def wait_until_accepted(root: str | None, secret: Secret) -> KeyAcceptance:
     """Wait until the running gateway accepts a new key; one with another store never does."""
-    root = await find_running(config)
     deadline = time.monotonic() + ACCEPT_TIMEOUT_S
     while root is not None and not await accepts_key(root, secret.reveal()):
         if time.monotonic() > deadline:
@@ -133,9 +130,9 @@ async def wait_until_accepted(config: Config, secret: Secret) -> KeyAcceptance:
     return KeyAcceptance(root, root is not None)
 
 
-async def wait_until_rejected(config: Config) -> None:
+async def wait_until_rejected(root: str | None) -> None:
     """Wait until a running gateway has read from the store that a key is revoked."""
-    if await find_running(config) is not None:
+    if root is not None:
         await asyncio.sleep(REVOKE_S)
 
 
@@ -206,11 +203,23 @@ class RemoteKeys(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def open_key_access(config: Config) -> AsyncIterator[KeyAccess]:
-    """Use the gateway that runs here, if the key in this shell may administer it, else the configured store."""
+async def open_remote_keys(config: Config, root: str) -> AsyncIterator[KeyAccess]:
+    """Use the gateway at an address that the user named; raises AdminError if this shell has no key for it."""
     http = HttpClient()
     try:
-        remote = await _find_remote(config, http)
+        if config.client_key is None:
+            raise AdminError(f"The owner's key of {root} is needed: set $DRAGOMAN_API_KEY.")
+        yield RemoteKeys(GatewayClient(root, config.client_key.reveal(), http))
+    finally:
+        await http.close()
+
+
+@asynccontextmanager
+async def open_key_access(config: Config, root: str | None) -> AsyncIterator[KeyAccess]:
+    """Use the running gateway, if the key in this shell may administer it, else the configured store."""
+    http = HttpClient()
+    try:
+        remote = await _find_remote(config, root, http)
         if remote is not None:
             yield remote
             return
@@ -220,8 +229,7 @@ async def open_key_access(config: Config) -> AsyncIterator[KeyAccess]:
         await http.close()
 
 
-async def _find_remote(config: Config, http: HttpClient) -> RemoteKeys | None:
-    root = await find_running(config) if config.client_key is not None else None
+async def _find_remote(config: Config, root: str | None, http: HttpClient) -> RemoteKeys | None:
     if root is None or config.client_key is None:
         return None
     remote = RemoteKeys(GatewayClient(root, config.client_key.reveal(), http))
@@ -272,12 +280,11 @@ def _parse_created(body: bytes) -> CreatedKey:
     return CreatedKey(key.row, Secret(key.secret))
 
 
-async def make_console_link(config: Config, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the address that signs the owner in once, within 60 s; raises AdminError if there is no console."""
-    root = await find_running(config)
-    if root is None:
-        address = base_url(config.server.host, config.server.port)
-        raise NotFound(f"No gateway is running at {address}. Start one: dragoman serve")
+async def make_console_link(config: Config, root: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the address that signs the owner in once, within 60 s, at a gateway with the configured store.
+
+    Raises AdminError if there is no console.
+    """
     state = find_console_state(config, environ)
     if not state.is_on:
         raise AdminError(state.problem or f"The console is off: console.enabled is false, or ${CONSOLE_VARIABLE} is 0.")

@@ -1,17 +1,14 @@
 """Find a gateway that runs on this machine, and call it."""
 
-import os
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-from dragoman.admin import AdminError, InvalidArgument
+from dragoman.admin import AdminError, InvalidArgument, NotFound
 from dragoman.admin.configuration import base_url
+from dragoman.admin.gateway_process import GatewayProcess, find_process, list_gateways
 from dragoman.config import Config
-from dragoman.config.discovery import data_directory, home_directory
 from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.net.client import (
     ConnectionLost,
@@ -27,20 +24,12 @@ from dragoman.providers.section import USER_AGENT
 PROBE_TIMEOUT_S = 3.0  # a port on which nothing listens is refused at once
 RESPONSE_TIMEOUT_S = 60.0
 MAX_BODY_BYTES = 16 * 1024 * 1024
-NOTES = "running"  # the directory of notes, below that of the gateway's data
 
 
 class _Root(Struct):
     status: str = ""
     message: str = ""
     version: str = ""
-
-
-class _Note(Struct, frozen=True):
-    """Where a gateway listens, and its process."""
-
-    root: str
-    pid: int
 
 
 class _Error(Struct, frozen=True):
@@ -126,66 +115,67 @@ def choose_key(config: Config, given: str | None) -> str | None:
     return key
 
 
-async def find_running(config: Config) -> str | None:
-    """Return the address of the gateway that listens where the configuration says, or None."""
-    root = base_url(config.server.host, config.server.port)
-    return root if await read_version(root) is not None else None
-
-
 async def find_gateway(config: Config, environ: Mapping[str, str], url: str | None = None) -> str | None:
-    """Return the address of a gateway that runs: the given one, the configured one, or one that was noted.
+    """Return the address of the gateway that a command talks to; None if none runs.
 
+    It is the one at the given address, else the one where the configuration says, else the newest of this user's.
     Raises AdminError if no gateway answers at the given address.
     """
     if url is not None:
-        root = url.rstrip("/").removesuffix("/v1")
+        root = trim_url(url)
         if await read_version(root) is None:
             raise AdminError(f"No dragoman answers at {root}.")
         return root
-    configured = await find_running(config)
-    if configured is not None:
-        return configured
-    home = home_directory(environ)
-    for root in [] if home is None else list_noted_gateways(data_directory(environ, home)):
+    noted = (process.root for process in list_gateways(environ))
+    for root in dict.fromkeys((base_url(config.server.host, config.server.port), *noted)):
         if await read_version(root) is not None:
             return root
     return None
 
 
-def note_gateway(directory: Path, root: str) -> Path:
-    """Write down where this process's gateway listens, for commands on this machine; raises OSError."""
-    path = directory / NOTES / f"{os.getpid()}.json"
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.encode(_Note(root, os.getpid())))
-    return path
+async def require_gateway(config: Config, environ: Mapping[str, str], url: str | None = None) -> str:
+    """Return the address of the gateway that a command talks to; raises NotFound if none runs."""
+    root = await find_gateway(config, environ, url)
+    if root is None:
+        address = base_url(config.server.host, config.server.port)
+        raise NotFound(f"No gateway is running at {address}. Start one: dragoman serve")
+    return root
 
 
-def forget_gateway(note: Path) -> None:
-    with suppress(OSError):
-        note.unlink()
+async def find_gateway_process(config: Config, environ: Mapping[str, str], url: str | None = None) -> GatewayProcess:
+    """Return the process of the gateway to stop: of the one that answers, else of one that drains and does not.
 
-
-def list_noted_gateways(directory: Path) -> list[str]:
-    """Return the addresses of gateways whose processes run, the newest first; remove the notes of others."""
-    found: list[tuple[float, str]] = []
-    for path in (directory / NOTES).glob("*.json"):
-        with suppress(OSError, msgspec.MsgspecError):  # another command may have removed it
-            note = msgspec.json.decode(path.read_bytes(), type=_Note)
-            if _is_running(note.pid):
-                found.append((path.stat().st_mtime, note.root))
-            else:
-                forget_gateway(path)
-    return [root for _, root in sorted(found, reverse=True)]
-
-
-def _is_running(pid: int) -> bool:
+    Raises AdminError if there is none, or if it is not a process of this user on this machine.
+    """
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        root = await require_gateway(config, environ, url)
+    except AdminError:
+        address = base_url(config.server.host, config.server.port) if url is None else trim_url(url)
+        draining = find_process(environ, address)
+        if draining is None and url is None:
+            draining = next(iter(list_gateways(environ)), None)
+        if draining is None:
+            raise
+        return draining
+    process = find_process(environ, root)
+    if process is None:
+        raise AdminError(
+            f"The gateway at {root} is not a process of yours on this machine, or has another data directory "
+            "($DRAGOMAN_DATA, $XDG_DATA_HOME). Stop it where it was started."
+        )
+    return process
+
+
+def trim_url(url: str) -> str:
+    """Return a gateway's address without the API version, which clients add."""
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def require_key(key: str | None, url: str) -> str:
+    """Return the key for a gateway that the user named; raises AdminError if there is none."""
+    if key is None:
+        raise AdminError(f"A key for {url} is needed: set $DRAGOMAN_API_KEY, or pass --key.")
+    return key
 
 
 async def read_version(root: str) -> str | None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from dragoman.accounts.keys import Keyring
 from dragoman.admin import AdminError, InvalidArgument
-from dragoman.admin.running_gateway import GatewayClient, find_running
+from dragoman.admin.running_gateway import GatewayClient
 from dragoman.config import Config, ConfigError
 from dragoman.config.providers import split_by_credential
 from dragoman.framing.jsonread import JSON_ERRORS
@@ -112,12 +112,12 @@ def make_query(span: UsageSpan, by: GroupBy = "all", step_ms: int = SLOT_MS) -> 
     return SumQuery(span.since_ms, span.until_ms, span.key, by, step_ms)
 
 
-async def load_usage(config: Config, key: str | None, span: UsageSpan, by: str) -> LoadedUsage:
-    """Ask the running gateway, whose report includes what it has not stored yet; else read the store.
+async def load_usage(config: Config, key: str | None, span: UsageSpan, by: str, root: str | None = None) -> LoadedUsage:
+    """Ask the gateway at `root`, whose report includes what it has not stored yet; else read the store.
 
     A gateway reports to a stored key only what that key used; the store is then read if it is the gateway's.
     """
-    reported, problem = await _ask_gateway(config, key, span, by)
+    reported, problem = await _ask_gateway(config, root, key, span, by)
     if reported is not None and reported.whole:
         return LoadedUsage(reported, "gateway")
     stored = await _read_store(config.store.url, span, by, opened_by=None if reported is None else key)
@@ -148,10 +148,11 @@ async def read_quotas(config: Config) -> QuotaReport:
     return report
 
 
-async def _ask_gateway(config: Config, key: str | None, span: UsageSpan, by: str) -> tuple[UsageReport | None, str]:
+async def _ask_gateway(
+    config: Config, root: str | None, key: str | None, span: UsageSpan, by: str
+) -> tuple[UsageReport | None, str]:
     """Return the gateway's report, or None and why there is none."""
-    root = await find_running(config) if key else None
-    if root is None or key is None:
+    if root is None or not key:
         return None, ""
     http = HttpClient()
     try:

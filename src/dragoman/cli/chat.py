@@ -17,7 +17,7 @@ from dragoman.cli.completion import complete_models
 from dragoman.cli.gateway import open_gateway
 from dragoman.cli.models import Page
 from dragoman.cli.screen import DIM, PLAIN, count, has_colour, remove_control, show_json
-from dragoman.cli.settings import config_option, json_option, key_option, read_found_settings
+from dragoman.cli.settings import config_option, json_option, key_option, read_found_settings, url_option
 from dragoman.config import Config
 from dragoman.framing.redaction import redact
 from dragoman.hub.events import (
@@ -61,6 +61,7 @@ MAX_SEARCHES = 5
 @click.option("--think", is_flag=True, help="Ask the model to think first.")
 @click.option("--search", is_flag=True, help="Let the model search the web, and list the pages that it cites.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the route, the timing and the token counts.")
+@url_option
 @config_option
 @key_option
 @json_option
@@ -70,6 +71,7 @@ def command(
     think: bool,
     search: bool,
     verbose: bool,
+    url: str | None,
     config_file: str | None,
     key: str | None,
     as_json: bool,
@@ -85,7 +87,9 @@ def command(
         if not _is_decoded(value):
             raise click.UsageError(f"{name} is not valid UTF-8.")
     output = _Output(verbose, as_json)
-    asyncio.run(_chat(read_found_settings(config_file), key, _Prompt(prompt, model, think, search), output))
+    config = read_found_settings(config_file)
+    place = _Place(choose_key(config, key), url)
+    asyncio.run(_chat(config, place, _Prompt(prompt, model, think, search), output))
 
 
 def _is_decoded(text: str) -> bool:
@@ -100,14 +104,18 @@ class _Prompt(msgspec.Struct, frozen=True):
     search: bool
 
 
+class _Place(msgspec.Struct, frozen=True):
+    key: str | None
+    url: str | None
+
+
 class _Output(msgspec.Struct, frozen=True):
     verbose: bool
     as_json: bool
 
 
-async def _chat(config: Config, given_key: str | None, prompt: _Prompt, output: _Output) -> None:
-
-    async with open_gateway(config, choose_key(config, given_key)) as gateway:
+async def _chat(config: Config, place: _Place, prompt: _Prompt, output: _Output) -> None:
+    async with open_gateway(config, place.key, place.url) as gateway:
         model = prompt.model or await _first_model(gateway)
         began = time.monotonic()
         timeout_s = config.server.idle_timeout_s

@@ -22,7 +22,7 @@ from dragoman.admin.diagnosis import (
 )
 from dragoman.cli.completion import complete_providers
 from dragoman.cli.screen import count, fit, print_note, remove_control, show_json, show_table
-from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings
+from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings, url_option
 from dragoman.config import Config, ConfigError
 from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding
 
@@ -34,9 +34,12 @@ MAX_MESSAGE_CHARACTERS = 60
 @click.argument("name", required=False, shell_complete=complete_providers)
 @click.option("-m", "--model", metavar="M", help="With NAME: the model to use instead of the first.")
 @click.option("--write", is_flag=True, help="With NAME: write the result into dragoman.toml, after a backup.")
+@url_option
 @config_option
 @json_option
-def command(name: str | None, model: str | None, write: bool, config_file: str | None, as_json: bool) -> None:
+def command(
+    name: str | None, model: str | None, write: bool, url: str | None, config_file: str | None, as_json: bool
+) -> None:
     """Check configuration, store, port, providers, search services and clock, and show what to do.
 
     With the NAME of a provider of kind openai-compatible: find out which protocols and parameters its server supports,
@@ -46,11 +49,13 @@ def command(name: str | None, model: str | None, write: bool, config_file: str |
 
     log_to_stderr(NoteFormatter(), logging.ERROR)
     if name is not None:
+        if url is not None:
+            raise click.UsageError("--url cannot be used with NAME, whose server is asked itself.")
         _probe(read_found_settings(config_file), name, model, write=write, as_json=as_json)
         return
     if model is not None or write:
         raise click.UsageError("--model and --write need the NAME of a provider.")
-    findings = asyncio.run(_examine(config_file, is_shown=not as_json))
+    findings = asyncio.run(_examine(config_file, url, is_shown=not as_json))
     broken = sum(finding.state == BROKEN for finding in findings)
     if as_json:
         show_json({"ok": not broken, "checks": findings})
@@ -59,24 +64,24 @@ def command(name: str | None, model: str | None, write: bool, config_file: str |
     sys.exit(1 if broken else 0)
 
 
-async def _examine(config_file: str | None, *, is_shown: bool) -> list[Finding]:
+async def _examine(config_file: str | None, url: str | None, *, is_shown: bool) -> list[Finding]:
     """Collect the findings, and print each as soon as it is made."""
     findings = []
-    async for finding in _findings(config_file):
+    async for finding in _findings(config_file, url):
         findings.append(finding)
         if is_shown:
             click.echo(_format_finding(finding))
     return findings
 
 
-async def _findings(config_file: str | None) -> AsyncIterator[Finding]:
+async def _findings(config_file: str | None, url: str | None) -> AsyncIterator[Finding]:
     try:
         config = await config_source(config_file).read_with_local_servers()
     except ConfigError as error:
         for finding in report_config_errors(error):
             yield finding
         return
-    async for finding in examine(config, os.environ):
+    async for finding in examine(config, os.environ, url):
         yield finding
 
 

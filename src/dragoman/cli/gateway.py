@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from msgspec.structs import replace
 
 from dragoman.admin.configuration import base_url
-from dragoman.admin.running_gateway import GatewayClient, find_running
+from dragoman.admin.running_gateway import GatewayClient, find_gateway, require_key
 from dragoman.cli.screen import print_note
 from dragoman.config import Config, Secret
 from dragoman.net.client import HttpClient
@@ -19,11 +19,15 @@ WITHOUT_KEY = "this command asks the providers itself."
 
 
 @asynccontextmanager
-async def open_gateway(config: Config, key: str | None) -> AsyncIterator[GatewayClient]:
-    """Connect to the running gateway if there is one and a key for it is known; else start one in this process."""
+async def open_gateway(config: Config, key: str | None, url: str | None = None) -> AsyncIterator[GatewayClient]:
+    """Connect to the running gateway if there is one and a key for it is known; else start one in this process.
+
+    Raises AdminError if the user names a gateway that does not answer, or without a key for it.
+    """
     http = HttpClient()
     try:
-        root = await find_running(config)
+        root = await find_gateway(config, os.environ, url)
+        key = key if url is None else require_key(key, url)
         if root is not None and key:
             yield GatewayClient(root, key, http)
         else:

@@ -4,6 +4,8 @@ import asyncio
 import os
 import re
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import datetime
 
 import click
@@ -13,15 +15,18 @@ from dragoman.accounts.keys import CreatedKey, Grant, KeyRole, KeyRow, Scope
 from dragoman.admin.configuration import KEY_VARIABLE, client_key_variable
 from dragoman.admin.keys import (
     KeyAcceptance,
+    KeyAccess,
     check_with_gateway,
     find_key,
     open_key_access,
+    open_remote_keys,
     wait_until_accepted,
     wait_until_rejected,
 )
+from dragoman.admin.running_gateway import find_gateway
 from dragoman.cli.completion import complete_keys
 from dragoman.cli.screen import print_note, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, read_settings
+from dragoman.cli.settings import config_option, json_option, read_settings, url_option
 from dragoman.config import Config, Secret
 
 HEADINGS = ("ID", "NAME", "KEY", "ROLE", "CREATED", "LAST USED", "STATE")
@@ -59,16 +64,22 @@ def command() -> None:
     callback=parse_duration,
     help="How long it is valid, for example 30d or 12h. [default: for ever]",
 )
+@url_option
 @config_option
 @json_option
 def create(
-    name: str | None, scopes: tuple[str, ...], expires: int | None, config_file: str | None, as_json: bool
+    name: str | None,
+    scopes: tuple[str, ...],
+    expires: int | None,
+    url: str | None,
+    config_file: str | None,
+    as_json: bool,
 ) -> None:
     """Create a client key. It is shown only once: the store keeps only a digest of it."""
     role = KeyRole.ADMIN if scopes else KeyRole.CLIENT
     expires_at = None if expires is None else int(time.time()) + expires
     grant = Grant(role, frozenset(Scope(scope) for scope in scopes), expires_at)
-    created, acceptance = asyncio.run(_create(read_settings(config_file), name, grant))
+    created, acceptance = asyncio.run(_create(read_settings(config_file), url, name, grant))
     _show_created(created, acceptance, as_json)
 
 
@@ -81,23 +92,25 @@ def create(
     callback=parse_duration,
     help="How long the old key is still accepted, 0 to 7d. [default: 24h]",
 )
+@url_option
 @config_option
 @json_option
-def rotate(name_or_id: str, grace: int, config_file: str | None, as_json: bool) -> None:
+def rotate(name_or_id: str, grace: int, url: str | None, config_file: str | None, as_json: bool) -> None:
     """Replace the secret of a key, by its name or id. Its id, rights and history stay."""
-    created, acceptance = asyncio.run(_rotate(read_settings(config_file), name_or_id, grace))
+    created, acceptance = asyncio.run(_rotate(read_settings(config_file), url, name_or_id, grace))
     _show_created(created, acceptance, as_json)
     if not as_json:
         print_note(f"The old one is accepted until {_format_time(created.row.old_secret_until)}.")
 
 
 @command.command("list")
+@url_option
 @config_option
 @json_option
-def list_keys(config_file: str | None, as_json: bool) -> None:
+def list_keys(url: str | None, config_file: str | None, as_json: bool) -> None:
     """List all keys, including the revoked ones."""
     config = read_settings(config_file)
-    rows = asyncio.run(_list(config))
+    rows = asyncio.run(_list(config, url))
     if as_json:
         show_json([_fields(row) for row in rows])
         return
@@ -105,18 +118,19 @@ def list_keys(config_file: str | None, as_json: bool) -> None:
         show_table(HEADINGS, [_format_row(row) for row in rows])
     else:
         print_note("There are no keys yet. `dragoman keys create NAME` makes one; so does the first `dragoman serve`.")
-    if config.client_key is not None:
+    if config.client_key is not None and url is None:  # a gateway that lists its keys has accepted it
         print_note(asyncio.run(_describe_environment_key(config, config.client_key)))
 
 
 @command.command("revoke")
 @click.argument("name_or_id", shell_complete=complete_keys)
+@url_option
 @config_option
 @json_option
-def revoke(name_or_id: str, config_file: str | None, as_json: bool) -> None:
+def revoke(name_or_id: str, url: str | None, config_file: str | None, as_json: bool) -> None:
     """Revoke a key, by its name or id."""
     config = read_settings(config_file)
-    row, is_environment_key = asyncio.run(_revoke(config, name_or_id))
+    row, is_environment_key = asyncio.run(_revoke(config, url, name_or_id))
     if as_json:
         show_json(_fields(row))
         return
@@ -139,33 +153,45 @@ def _show_created(created: CreatedKey, acceptance: KeyAcceptance, as_json: bool)
         print_note(f"The gateway at {acceptance.root} accepts it from now on.")
 
 
-async def _create(config: Config, name: str | None, grant: Grant) -> tuple[CreatedKey, KeyAcceptance]:
-    async with open_key_access(config) as keys:
+@asynccontextmanager
+async def _open(config: Config, url: str | None) -> AsyncIterator[tuple[KeyAccess, str | None]]:
+    """Yield the keys, and the address of the gateway that uses them if one runs."""
+    root = await find_gateway(config, os.environ, url)
+    opened = open_key_access(config, root) if url is None or root is None else open_remote_keys(config, root)
+    async with opened as keys:
+        yield keys, root
+
+
+async def _create(config: Config, url: str | None, name: str | None, grant: Grant) -> tuple[CreatedKey, KeyAcceptance]:
+    async with _open(config, url) as (keys, root):
         created = await keys.create(name, grant)
-    return created, await wait_until_accepted(config, created.secret)
+    return created, await wait_until_accepted(root, created.secret)
 
 
-async def _rotate(config: Config, name_or_id: str, grace_s: int) -> tuple[CreatedKey, KeyAcceptance]:
-    async with open_key_access(config) as keys:
+async def _rotate(config: Config, url: str | None, name_or_id: str, grace_s: int) -> tuple[CreatedKey, KeyAcceptance]:
+    async with _open(config, url) as (keys, root):
         created = await keys.rotate(name_or_id, grace_s)
-    return created, await wait_until_accepted(config, created.secret)
+    return created, await wait_until_accepted(root, created.secret)
 
 
-async def _list(config: Config) -> tuple[KeyRow, ...]:
-    async with open_key_access(config) as keys:
+async def _list(config: Config, url: str | None) -> tuple[KeyRow, ...]:
+    async with _open(config, url) as (keys, _):
         return await keys.list()
 
 
-async def _revoke(config: Config, name_or_id: str) -> tuple[KeyRow, bool]:
-    async with open_key_access(config) as keys:
+async def _revoke(config: Config, url: str | None, name_or_id: str) -> tuple[KeyRow, bool]:
+    async with _open(config, url) as (keys, root):
         row = await keys.revoke(name_or_id)
-    await wait_until_rejected(config)
-    return row, config.client_key is not None and await find_key(config, config.client_key) == row
+    await wait_until_rejected(root)
+    if url is not None or config.client_key is None:
+        return row, False
+    return row, await find_key(config, config.client_key) == row
 
 
 async def _describe_environment_key(config: Config, secret: Secret) -> str:
     """Describe the key in this shell's environment, which need not be the one that the gateway was started with."""
-    row, acceptance = await find_key(config, secret), await check_with_gateway(config, secret)
+    root = await find_gateway(config, os.environ)
+    row, acceptance = await find_key(config, secret), await check_with_gateway(root, secret)
     name = f"${client_key_variable(os.environ)}"
     which = f"The key in {name} is not one of these" if row is None else f'{name} holds the key "{row.name}"'
     if acceptance.root is not None:

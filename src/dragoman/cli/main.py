@@ -17,6 +17,7 @@ PROGRAM = "dragoman"
 COMMANDS = {
     "serve": "Start the gateway.",
     "launch": "Start a client that uses the gateway.",
+    "stop": "Stop the running gateway.",
     "status": "Show the running gateway, its providers and what was spent today.",
     "chat": "Send a prompt to a model and show the reply as it streams.",
     "models": "List the models that clients can use.",

@@ -12,7 +12,7 @@ from dragoman.admin import AdminError
 from dragoman.admin.running_gateway import GatewayClient, choose_key
 from dragoman.cli.gateway import open_gateway
 from dragoman.cli.screen import print_note, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, key_option, read_found_settings
+from dragoman.cli.settings import config_option, json_option, key_option, read_found_settings, url_option
 from dragoman.config import Config
 
 
@@ -28,15 +28,16 @@ class Page(Struct, frozen=True):
 
 
 @click.command("models")
+@url_option
 @config_option
 @key_option
 @json_option
-def command(config_file: str | None, key: str | None, as_json: bool) -> None:
+def command(url: str | None, config_file: str | None, key: str | None, as_json: bool) -> None:
     """List the models that clients can use."""
     from dragoman.cli.logs import NoteFormatter, log_to_stderr
 
     log_to_stderr(NoteFormatter(), logging.WARNING)
-    page = asyncio.run(read_page(read_found_settings(config_file), key))
+    page = asyncio.run(read_page(read_found_settings(config_file), key, url))
     for provider, problem in page.problems.items():
         print_note(f'Provider "{provider}" could not list its models: {problem}.')
     if as_json:
@@ -49,9 +50,9 @@ def command(config_file: str | None, key: str | None, as_json: bool) -> None:
         raise AdminError("No models could be listed. Run: dragoman doctor")
 
 
-async def read_page(config: Config, given_key: str | None = None) -> Page:
+async def read_page(config: Config, given_key: str | None = None, url: str | None = None) -> Page:
     """Return what the running gateway lists, or what its providers list if none runs or its key is not known."""
-    async with open_gateway(config, choose_key(config, given_key)) as gateway:
+    async with open_gateway(config, choose_key(config, given_key), url) as gateway:
         headers, body = await gateway.get_with_headers("/v1/models")
     page = msgspec.json.decode(body, type=Page)
     problems = headers.get(b"x-dragoman-unlisted")

@@ -47,6 +47,7 @@ class ServeOptions(Struct, frozen=True):
     bound: "Bound"
     log: "BatchingHandler"
     format_request: "Callable[[Outcome], str]"  # the log line of a request
+    ends_with_terminal: bool = False  # SIGHUP stops it
     shared_counters: "SharedCounters | None" = None  # the metrics of all workers
     member: "GroupMember | None" = None  # which of several workers this process is
 
@@ -97,9 +98,22 @@ def command(
         for warning in config.warnings:
             log.warning("%s", warning)
         format_request = format_json if log_json else format_text
-        options = ServeOptions(config, stamp, reload, source.take_stamp, bound, handler, format_request)
+        options = ServeOptions(
+            config, stamp, reload, source.take_stamp, bound, handler, format_request, _ends_with_terminal()
+        )
         code = _serve(options, workers)
     sys.exit(code)
+
+
+def _ends_with_terminal() -> bool:
+    """Return whether SIGHUP means that our terminal was closed: there is one, and `nohup` does not protect us."""
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        return False
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def _replace_closed_streams() -> None:
@@ -176,7 +190,7 @@ def _serve_with_workers(options: ServeOptions, workers: int, announce: Callable[
         return 0
 
     try:
-        return WorkerPool(workers, work, parent).run()
+        return WorkerPool(workers, work, parent, ends_with_terminal=options.ends_with_terminal).run()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -264,7 +278,8 @@ async def _run(options: ServeOptions, settings: "Settings", listening: "Listenin
     try:
         _freeze_garbage_collector()
         app = App(options.config, keyring, os.environ, store, observers, options.shared_counters, options.member)
-        await run(app, settings, listening)
+        ends_with_terminal = options.ends_with_terminal and options.member is None  # workers do as their parent says
+        await run(app, settings, listening, ends_with_terminal=ends_with_terminal)
     finally:
         options.log.drain()
         await store.close()

@@ -39,7 +39,8 @@ def _show(status: GatewayStatus) -> None:
         print_note(f"No gateway is running at {status.address}. `dragoman serve` starts one.")
     else:
         state = "running" if status.ready else "draining: it accepts no new requests"
-        click.echo(f"dragoman {status.version or '(version unknown)'} at {status.address}: {state}")
+        process = "" if status.pid is None else f", process {status.pid}"
+        click.echo(f"dragoman {status.version or '(version unknown)'} at {status.address}{process}: {state}")
         uptime = "" if status.uptime_s is None else f", up for {format_duration(status.uptime_s)}"
         streamed = f" ({status.streams} streamed)" if status.requests_under_way else ""
         click.echo(f"{count(status.requests_under_way, 'request')} in progress{streamed}{uptime}")

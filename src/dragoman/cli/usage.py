@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, time
@@ -10,8 +11,8 @@ from typing import get_args
 import click
 from msgspec import Struct
 
-from dragoman.admin import InvalidArgument
-from dragoman.admin.running_gateway import choose_key
+from dragoman.admin import AdminError, InvalidArgument
+from dragoman.admin.running_gateway import choose_key, find_gateway, require_key
 from dragoman.admin.usage import (
     COUNTS,
     ROWS,
@@ -29,7 +30,7 @@ from dragoman.admin.usage import (
     read_quotas,
 )
 from dragoman.cli.screen import count, fit, pad, print_note, remove_control, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, key_option, read_settings
+from dragoman.cli.settings import config_option, json_option, key_option, read_settings, url_option
 from dragoman.config import Config
 from dragoman.providers.account_state import Quota
 from dragoman.store.usage_rows import RECORD_NAMES, GroupBy, UsageRow, UsageSpan
@@ -62,6 +63,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 @click.option("--rows", "each", is_flag=True, help="Show every request by itself.")
 @click.option("--plans", is_flag=True, help="Show how much of each account's plan is used instead.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@url_option
 @key_option
 @config_option
 @json_option
@@ -72,6 +74,7 @@ def command(
     each: bool,
     plans: bool,
     as_csv: bool,
+    url: str | None,
     key: str | None,
     config_file: str | None,
     as_json: bool,
@@ -81,6 +84,8 @@ def command(
 
     if as_csv and (as_json or plans):
         raise click.UsageError("--csv cannot be used with --json or --plans.")
+    if url is not None and plans:
+        raise click.UsageError("--url cannot be used with --plans, which asks the providers.")
     log_to_stderr(NoteFormatter(), logging.ERROR)
     config = read_settings(config_file)
     if plans:
@@ -91,12 +96,20 @@ def command(
         raise click.UsageError(str(error)) from None
     form = "json" if as_json else "csv" if as_csv else "table"
     group = ROWS if each else "all" if by == "day" else by
-    loaded = asyncio.run(load_usage(config, choose_key(config, key), span, group))
+    loaded = asyncio.run(_load(config, choose_key(config, key), span, group, url))
     _explain_source(loaded)
     if each:
         _show_rows(loaded.report.rows, form)
     else:
         _show_totals(loaded.report, by, span, form)
+
+
+async def _load(config: Config, key: str | None, span: UsageSpan, group: str, url: str | None) -> LoadedUsage:
+    root = await find_gateway(config, os.environ, url)
+    loaded = await load_usage(config, key if url is None else require_key(key, url), span, group, root)
+    if url is not None and loaded.gateway_problem:  # the store here may be another gateway's
+        raise AdminError(loaded.gateway_problem)
+    return loaded
 
 
 def _explain_source(loaded: LoadedUsage) -> None:

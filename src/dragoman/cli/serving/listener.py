@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from dragoman.admin import AdminError
 from dragoman.admin.configuration import base_url
+from dragoman.admin.gateway_process import find_process
 from dragoman.admin.running_gateway import read_version
 from dragoman.config import Server
 
@@ -138,11 +139,14 @@ def _explain(server: Server, error: OSError) -> str:
     match error.errno:
         case errno.EADDRINUSE:
             other = f"choose another port: dragoman serve --port {server.port + 1}"
-            if asyncio.run(read_version(base_url(server.host, server.port))) is None:
+            root = base_url(server.host, server.port)
+            if asyncio.run(read_version(root)) is None:
                 return f"{where} is in use by another program. Stop it, or {other}"
+            process = find_process(os.environ, root)
+            which = "" if process is None else f" (process {process.pid})"
             return (
-                f"{where} is in use: a gateway runs there already; `dragoman status` shows it.\n"
-                f"Stop it first, and the new one takes over its connections; or {other}"
+                f"{where} is in use: a gateway runs there already{which}; `dragoman status` shows it.\n"
+                f"Stop it first: dragoman stop --url {root}; or {other}"
             )
         case errno.EACCES:
             return f"This user may not listen on {where}. Use a port from 1024 up: dragoman serve --port 8484"

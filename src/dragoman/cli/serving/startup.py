@@ -16,7 +16,7 @@ from dragoman.accounts.console_sessions import ConsoleSessions, console_address
 from dragoman.accounts.keys import Keyring
 from dragoman.admin import AdminError
 from dragoman.admin.configuration import KEY_VARIABLE, UNSPECIFIED, Target, client_key_variable, find_short_key
-from dragoman.admin.running_gateway import forget_gateway, note_gateway
+from dragoman.admin.gateway_process import forget_gateway, note_gateway
 from dragoman.config import Config, ProviderConfig, Secret
 from dragoman.config.discovery import data_directory, home_directory
 from dragoman.config.settings import find_console_state, is_loopback

@@ -47,8 +47,9 @@ class WorkerPool:
     whatever reason, the worker reads end of file and stops.
     """
 
-    def __init__(self, size: int, work: Work, hooks: Hooks) -> None:
+    def __init__(self, size: int, work: Work, hooks: Hooks, *, ends_with_terminal: bool = False) -> None:
         self._size = size
+        self._ends_with_terminal = ends_with_terminal
         self._work = work
         self._hooks = hooks
         self._alive: dict[int, int] = {}  # pid -> number; the one that replaces a worker has its number
@@ -78,6 +79,10 @@ class WorkerPool:
                 self._hooks.on_ready()
         elif number == ADOPTED:
             self._hooks.on_adopted()
+        elif number == signal.SIGHUP and self._ends_with_terminal:
+            if not self._stopping:  # several processes may send one when a terminal is closed
+                self._forward(signal.SIGTERM)
+                self._begin_stopping()
         else:
             self._forward(number)
             if number != signal.SIGHUP:
