@@ -10,7 +10,7 @@ from dragoman.config.settings import Config
 from dragoman.flow.policy import LearnedQuirks
 from dragoman.flow.ports import MediaFetcher, ModelCatalogue
 from dragoman.flow.prepare import TargetSettings
-from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.hub.failure import UNKNOWN_MODEL, Failure, Kind, RequestError
 from dragoman.hub.ports import Protocol
 from dragoman.providers.models import find_profile
 from dragoman.providers.provider import Provider, apply_learned_quirks
@@ -77,7 +77,7 @@ def _unknown_model(name: str, runtime: Runtime, catalogues: Mapping[str, KnownMo
         message += f" These model lists could not be read: {unread}. If the model is there, request {one}/{name}."
     if not close and not problems:
         message += " No models are known."
-    return Failure(Kind.NOT_FOUND, message, code="model_not_found", at="/model")
+    return Failure(Kind.NOT_FOUND, message, code=UNKNOWN_MODEL, at="/model")
 
 
 def target_settings(runtime: Runtime, route: Route, tenant: str) -> TargetSettings:

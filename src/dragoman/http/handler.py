@@ -44,13 +44,11 @@ from dragoman.http.routes import (
     read_call,
     respond_json,
 )
+from dragoman.http.unknown_models import UnknownModelDelay
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Client
 from dragoman.net import tasks
-from dragoman.net.errors import (
-    ClientDisconnected,
-    RequestRejected,
-)
+from dragoman.net.errors import ClientDisconnected, RequestRejected
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header, Headers, asks_for_websocket
 from dragoman.net.tasks import describe_fault
@@ -91,6 +89,7 @@ class RequestHandler:
         self.parked_runs = ParkedRuns(lambda: gateway.runtime.config.responses)
         self.host_check = host_check
         self.auth_backoff = AuthBackoff()
+        self.unknown_models = UnknownModelDelay()
         self.ready = True
         self._started_at = time.monotonic()
         # Request ids are unique without asking the system for chance each time: drawn once, then counted.
@@ -148,7 +147,8 @@ class RequestHandler:
             yield Route("POST", f"/{relayed.name}", Role.CLIENT, partial(self._relay, relayed))
         yield from () if self._api is None else self._api.routes()
         yield from () if self.console is None else self.console.routes()
-        yield from refuse_state() if self.responses is None else self.responses.routes(infer, self._infer)
+        infer_here = self.unknown_models.wrap(self._infer)
+        yield from refuse_state() if self.responses is None else self.responses.routes(infer, infer_here)
 
     async def __call__(self, exchange: Exchange, sender: Sender | None = None) -> None:
         """Answer a request. `sender`: another worker of the gateway has checked it, and passes it on."""
@@ -164,6 +164,7 @@ class RequestHandler:
             self._gateway.refused += 1
             if not refused.observed:
                 log.info("%s refused: %s", path, refused.failure.kind.value)
+            await self.unknown_models.hold_back(refused, exchange, self._key)
             self._refuse(exchange, path, refused, request_id)
         except ClientDisconnected:
             raise

@@ -8,7 +8,7 @@ from dragoman.flow.gateway import Gateway
 from dragoman.flow.response_headers import encode_ascii_json
 from dragoman.flow.runtime import UNLISTED_WAIT_S, Runtime, list_known_models
 from dragoman.http.routes import RoutedRequest, id_header, respond_json
-from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.hub.failure import UNKNOWN_MODEL, Failure, Kind, RequestError
 from dragoman.hub.ports import GetHeader, ListedModel, ModelList, Protocol
 from dragoman.net.headers import JSON, Header
 from dragoman.providers.provider import ModelInfo
@@ -34,7 +34,7 @@ class ModelsApi:
         model = list_models(self._gateway.runtime).get(request.rest)
         if model is None:
             message = f"The model {request.rest!r} does not exist here."
-            raise RequestError(Failure(Kind.NOT_FOUND, message, code="model_not_found"))
+            raise RequestError(Failure(Kind.NOT_FOUND, message, code=UNKNOWN_MODEL))
         shape = shape or self._choose_shape(request, read_parameters(request.exchange.query))
         respond_json(request, shape.render_one(model))
 

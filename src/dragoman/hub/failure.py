@@ -5,6 +5,7 @@ from typing import final
 
 from msgspec import Struct
 
+UNKNOWN_MODEL = "model_not_found"  # the code of a request for a model that does not exist, in OpenAI's spelling
 NO_REPLY = "no_reply"  # the code of a body that is not a reply at all, as opposed to a reply with a defect
 
 
