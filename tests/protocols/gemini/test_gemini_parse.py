@@ -61,6 +61,8 @@ def turns(*contents: Json) -> list[tuple[Role, list[object]]]:
         ("/v1/publishers/google/models/m", "m"),
         ("/v1beta1/publishers/kiro/models/auto", "kiro/auto"),
         ("/v1beta/models/fw/accounts/fw/models/m", "fw/accounts/fw/models/m"),
+        ("/v1beta/kiro/auto", "kiro/auto"),
+        ("/v1beta/fw/accounts/fw/models/m", "fw/accounts/fw/models/m"),
     ],
 )
 def test_the_model_is_everything_before_the_last_colon(path: str, model: str) -> None:

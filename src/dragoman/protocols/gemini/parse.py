@@ -34,6 +34,7 @@ from dragoman.protocols.gemini.parse_fields import ProtoFields, read_dialect, re
 from dragoman.protocols.gemini.wire import ARRAY_STREAM, GOOGLE, MAX_CANDIDATES, NAME, SSE_QUERY, STREAM
 
 _CALL = re.compile(r"(?:/publishers/([^/]+))?/models/(.+)(:\w+)/*$")
+_CALL_WITHOUT_MODELS = re.compile(r"^()/v1\w+/((?!(?:models|projects|publishers)/)[^/]+/.+)(:\w+)/*$")
 _TIERS = {"STANDARD": "default", "FLEX": "flex", "PRIORITY": "priority"}
 _LEVELS = frozenset(("minimal", "low", "medium", "high"))
 _JSON_TYPE, _TEXT_TYPE = "application/json", "text/plain"
@@ -76,11 +77,11 @@ _body = msgspec.json.Decoder(_Body)
 def read_call(path: str, query: str, body: bytes) -> CallHead:
     """Return model and mode of the path: the model is everything before the last colon. Raises RequestError."""
     read_head(_body, body)
-    found = _CALL.search(path)
+    found = _CALL_WITHOUT_MODELS.search(path) or _CALL.search(path)
     if found is None:  # Vertex's other resources
         raise RequestError(Failure(Kind.NOT_FOUND, f"There is nothing at {path}: name a model after /models/."))
     publisher, model = found[1], unquote(found[2]).strip("/").removeprefix("models/")
-    if publisher is not None and publisher != GOOGLE:
+    if publisher and publisher != GOOGLE:
         model = f"{unquote(publisher)}/{model}"  # SDKs of Vertex split a model's name at its slash
     if not model:
         raise BadRequest("/model", "The path names no model: write it between /models/ and the colon.")

@@ -21,7 +21,10 @@ GOOGLE = "google"  # the publisher of Google's own models in Vertex's paths
 
 # Paths of clients, without /v1: Google's versions, and Vertex's places of models.
 VERSIONS = ("", "/v1beta", "/v1alpha", "/v1beta1")
-PLACES = tuple(f"{version}{place}" for version in VERSIONS for place in ("/models", "/publishers", "/projects"))
+PLACES = (
+    *(f"{version}{place}" for version in VERSIONS for place in ("/models", "/publishers", "/projects")),
+    *(version for version in VERSIONS if version),  # the AI SDK leaves out /models where a model's name has a slash
+)
 LISTS = tuple(f"{version}{place}" for version in VERSIONS for place in ("/models", "/publishers/google/models"))
 ENVELOPE_START = b'"ZGdtMS'  # the base64 of our envelope's first letters, at the beginning of a JSON string
 
