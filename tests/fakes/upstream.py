@@ -113,7 +113,7 @@ class FakeUpstream(ThreadedServer):
     closed: list[float] = field(default_factory=list)  # monotonic times at which a client gave up on an answer
     sent: int = 0
     models: tuple[str, ...] = ()  # what it lists; without any, it has no list
-    pages: dict[str, Answer] = field(default_factory=dict)  # what else it has to GET, by path
+    pages: dict[str, Answer] = field(default_factory=dict)  # what else it has, by path
     keep_alive: bool = True  # whether a connection serves more than one request
 
     @property
@@ -122,8 +122,8 @@ class FakeUpstream(ThreadedServer):
 
     @property
     def calls(self) -> list[ReceivedRequest]:
-        """Return the requests without those for model lists."""
-        return [request for request in self.requests if request.method == "POST"]
+        """Return the requests without those for model lists and for descriptions of models."""
+        return [request for request in self.requests if request.method == "POST" and not _asks_about_models(request)]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -141,6 +141,8 @@ class FakeUpstream(ThreadedServer):
         await _drop_traceback(reader, writer)
 
     def _answer(self, request: ReceivedRequest) -> Answer:
+        if _asks_about_models(request):
+            return self.pages.get(request.path) or Answer(b"", status=404, content_type="application/json")
         if request.method == "GET":
             return self.pages.get(request.path) or _make_model_list(self.models)
         if self.choose is not None:
@@ -208,6 +210,11 @@ def _has_undelivered(writer: asyncio.StreamWriter, raw: socket.socket) -> bool:
     """Return whether a reset would discard bytes that the other side's system has not received yet."""
     unacknowledged = struct.unpack("i", fcntl.ioctl(raw.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
     return bool(writer.transport.get_write_buffer_size() or unacknowledged)
+
+
+def _asks_about_models(request: ReceivedRequest) -> bool:
+    """Return whether a request goes to the other API of Ollama, LM Studio or llama.cpp."""
+    return request.path.startswith(("/api/", "/props"))
 
 
 def _make_model_list(models: tuple[str, ...]) -> Answer:

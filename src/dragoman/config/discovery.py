@@ -95,11 +95,12 @@ DEFAULT_PORTS: Mapping[str, int] = MappingProxyType({"ollama": 11434, "lmstudio"
 
 
 class LocalServer(Struct, frozen=True):
-    """A model server on this machine: its name, its port and its quirks."""
+    """A model server on this machine: its name, its port, its quirks, and the models that it lists."""
 
     name: str
     port: int
     quirks: tuple[ServerName, ...] = ()
+    models: tuple[str, ...] = ()
 
     @property
     def endpoint(self) -> str:

@@ -96,9 +96,11 @@ def load(
     _apply_flags(tree, {name: value for name, value in (flags or {}).items() if value is not None}, cwd)
     configured = has_providers(tree)
     add_environment(tree, found, find_credentials(environ, home))
-    if not configured:
-        add_servers(tree, servers)
-    return msgspec.structs.replace(_check(tree, found, path, home, environ), has_providers=configured)
+    used = () if configured else tuple(servers)
+    add_servers(tree, used)
+    found_models = tuple(f"{server.name}/{model}" for server in used for model in server.models)
+    config = _check(tree, found, path, home, environ)
+    return msgspec.structs.replace(config, has_providers=configured, found_models=found_models)
 
 
 def _apply_flags(tree: Tree, flags: Mapping[str, object], cwd: Path) -> None:

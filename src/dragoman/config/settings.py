@@ -221,6 +221,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     models: tuple[Name, ...] = ()
     list_models: bool = True
     models_endpoint: str | None = None  # None: `endpoint`, then /models
+    context_window: Count | None = None  # in tokens, of models whose window is not known otherwise
     model_cache_ttl_s: Wait = 3600.0
     first_token_timeout_s: Seconds | None = None  # None: that of the kind, else that of [server]
     proxy: SecretSource | None = None
@@ -322,6 +323,7 @@ class Config(Struct, frozen=True, kw_only=True):
     origins: dict[str, str]
     warnings: tuple[str, ...]
     has_providers: bool = False  # in file or flags; else the providers are those that were found
+    found_models: tuple[str, ...] = ()  # provider/model of the servers that were found, as listed then
 
 
 def is_loopback(host: str) -> bool:

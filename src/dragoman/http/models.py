@@ -66,7 +66,18 @@ def list_models(runtime: Runtime) -> dict[str, ListedModel]:
             infos.setdefault(info.id, info)
             infos[f"{provider}/{info.id}"] = info
     names = list_names(runtime.config.models, list_known_models(runtime))
-    return {name: _describe(name, infos.get(name)) for name in names}
+    return {name: _describe(name, infos.get(name), _find_limits(name, runtime, infos)) for name in names}
+
+
+def list_windows(runtime: Runtime) -> dict[str, int]:
+    """Return the context windows that are known, in tokens, by every name that a client may ask for."""
+    return {name: model.max_input for name, model in list_models(runtime).items() if model.max_input is not None}
+
+
+def _find_limits(name: str, runtime: Runtime, infos: Mapping[str, ModelInfo]) -> ModelInfo | None:
+    """Return the model that answers to a configured name first, for its limits."""
+    route = next((route for route in runtime.config.models if route.name == name), None)
+    return None if route is None else infos.get(route.to[0])
 
 
 def unlisted_headers(runtime: Runtime) -> list[Header]:
@@ -76,7 +87,10 @@ def unlisted_headers(runtime: Runtime) -> list[Header]:
     return [(b"x-dragoman-unlisted", encode_ascii_json(problems))] if problems else []
 
 
-def _describe(name: str, info: ModelInfo | None) -> ListedModel:
-    if info is None:
+def _describe(name: str, info: ModelInfo | None, limits: ModelInfo | None) -> ListedModel:
+    limits = limits or info
+    if limits is None:
         return ListedModel(name)
-    return ListedModel(name, info.name, info.created, info.owned_by, info.max_input, info.max_output)
+    if info is None:
+        return ListedModel(name, max_input=limits.max_input, max_output=limits.max_output)
+    return ListedModel(name, info.name, info.created, info.owned_by, limits.max_input, limits.max_output)

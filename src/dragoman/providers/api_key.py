@@ -140,7 +140,7 @@ def make_compatible(config: ProviderConfig, send: SendRequest, environ: Mapping[
             keeps_replies=config.keeps_responses is not False,
         ),
         auth=Auth(authorize, secrets=read_secrets(config, environ)),
-        catalogue=read_catalogue(config),
+        catalogue=replace(read_catalogue(config), servers=frozenset(config.quirks) & frozenset(SERVERS)),
         requests=RequestRules(quirks=quirks, adjust=partial(adjust_compatible, protocols=config.protocols)),
         replies=ReplyRules(stages=no_stages if "cut_then_done" in quirks else None),
     )

@@ -74,7 +74,7 @@ async def _find_server(http: HttpClient, name: str, port: int) -> LocalServer | 
     if not listed.data or await _is_dragoman(http, port):
         return None
     name, quirks = OWNERS.get(listed.data[0].owned_by or "", (name, USUAL_SERVERS[name]))
-    return LocalServer(name, port, quirks)
+    return LocalServer(name, port, quirks, tuple(model.id for model in listed.data))
 
 
 async def _is_dragoman(http: HttpClient, port: int) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.config.problems import ConfigError
 from dragoman.framing.jsonread import JSON_ERRORS
@@ -21,6 +22,7 @@ from dragoman.hub.profile import Profile
 from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.tasks import spawn
 from dragoman.protocols import PROTOCOLS
+from dragoman.providers.context_windows import add_windows, needs_windows, read_count
 from dragoman.providers.provider import ModelInfo, Provider, is_bad_token
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,11 @@ class _Listed(Struct):
     display_name: str | None = ""
     max_input_tokens: int | None = None
     max_tokens: int | None = None
+    max_model_len: object = None  # vLLM's and SGLang's; the window, as in the following ones
+    context_length: object = None  # OpenRouter's, Together's
+    context_window: object = None  # Groq's
+    max_context_length: object = None  # Mistral's
+    meta: object = None  # llama.cpp's
 
 
 class _Page(Struct):
@@ -56,7 +63,7 @@ class CachedCatalogue:
     def __init__(self, provider: Provider, clock: Callable[[], float]) -> None:
         self._provider = provider
         self._clock = clock
-        self._models = provider.catalogue.models + provider.catalogue.fallback_models
+        self._models = self._fill_windows(provider.catalogue.models + provider.catalogue.fallback_models)
         self._max_output: dict[str, int | None] = {}
         self._fetched_at: float | None = None
         self._ttl_s = 0.0
@@ -103,12 +110,16 @@ class CachedCatalogue:
             self._problem = _describe_problem(problem)
         else:
             ids = {model.id for model in listed}
-            self._models = (*listed, *(model for model in self._provider.catalogue.models if model.id not in ids))
+            unlisted = (model for model in self._provider.catalogue.models if model.id not in ids)
+            self._models = self._fill_windows((*listed, *unlisted))
             self._max_output = {model.id: model.max_output for model in listed}
             self.complete = True
         finally:
             self._fetching = None
             self._has_tried = True
+
+    def _fill_windows(self, models: tuple[ModelInfo, ...]) -> tuple[ModelInfo, ...]:
+        return tuple(fill_window(model, self._provider.catalogue.default_window) for model in models)
 
     def _is_stale(self) -> bool:
         if not self._provider.catalogue.has_list:
@@ -149,7 +160,22 @@ async def fetch_models(provider: Provider) -> tuple[ModelInfo, ...]:
         response.close()
     if response.status != 200:
         raise _list_error(upstream, response.status, body)
-    return _redact(_parse_list(body), list_secrets(credentials, provider.auth.secrets))
+    listed = parse_list(body)
+    if needs_windows(provider, listed):
+        listed = await add_windows(provider, listed, headers)
+    return _redact(listed, list_secrets(credentials, provider.auth.secrets))
+
+
+def fill_window(model: ModelInfo, default: int | None) -> ModelInfo:
+    """Return the model with the best that is known of its window.
+
+    That is what its server reports, else the table of known models, else the configured default, else the model's own
+    maximum, with which its server need not run it.
+    """
+    if model.max_input is not None:
+        return model
+    window = find_profile(model.id).window or default or model.trained_window
+    return model if window is None else replace(model, max_input=window)
 
 
 def _list_error(upstream: Upstream, status: int, body: bytes) -> Exception:
@@ -162,8 +188,8 @@ def _list_error(upstream: Upstream, status: int, body: bytes) -> Exception:
     return RequestError(Failure(Kind.UPSTREAM, f"HTTP {status}", status=status))
 
 
-def _parse_list(body: bytes) -> tuple[ModelInfo, ...]:
-    """Read OpenAI's shape, or that of a vendor whose list is an array or has another key."""
+def parse_list(body: bytes) -> tuple[ModelInfo, ...]:
+    """Read OpenAI's shape, or that of a vendor whose list is an array or has another key. Raises NoModelList."""
     try:
         page = msgspec.json.decode(body, type=_Page | list[_Listed])
     except JSON_ERRORS as error:
@@ -173,17 +199,21 @@ def _parse_list(body: bytes) -> tuple[ModelInfo, ...]:
     else:
         named = [(model.id, model) for model in page.data]
         named += [(model.name, model) for model in (*page.models, *page.result)]
-    return tuple(
-        ModelInfo(
-            id,
-            model.display_name or "",
-            int(model.created) if isinstance(model.created, int | float) else 0,
-            model.owned_by or "",
-            model.max_input_tokens,
-            model.max_tokens,
-        )
-        for id, model in named
-        if id
+    return tuple(_describe(id, model) for id, model in named if id)
+
+
+def _describe(id: str, model: _Listed) -> ModelInfo:
+    meta = model.meta if isinstance(model.meta, dict) else {}
+    vendors = (model.max_model_len, model.context_length, model.context_window, model.max_context_length)
+    windows = map(read_count, (model.max_input_tokens, *vendors, meta.get("n_ctx")))
+    return ModelInfo(
+        id,
+        model.display_name or "",
+        int(model.created) if isinstance(model.created, int | float) else 0,
+        model.owned_by or "",
+        next((window for window in windows if window is not None), None),
+        model.max_tokens,
+        read_count(meta.get("n_ctx_train")),
     )
 
 

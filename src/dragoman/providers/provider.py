@@ -40,6 +40,7 @@ class ModelInfo(Struct, frozen=True):
     owned_by: str = ""
     max_input: int | None = None
     max_output: int | None = None
+    trained_window: int | None = None  # the most that the model can have; its server may run it with less
 
 
 class Adjustment(Struct, frozen=True):
@@ -130,6 +131,8 @@ class Catalogue(Struct, frozen=True):
     ttl_s: float = 3600.0
     rename: Callable[[str], str] = lambda model: model  # a client's name for a model -> the upstream's
     context_window: Callable[[str], int | None] = lambda model: None  # in tokens
+    default_window: int | None = None  # from the configuration, for models whose window is not known
+    servers: frozenset[str] = frozenset()  # the names of servers among the quirks of the section
 
 
 class RequestRules(Struct, frozen=True):

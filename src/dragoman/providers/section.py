@@ -31,7 +31,9 @@ def make_provider(
     config: ProviderConfig, send: SendRequest, environ: Mapping[str, str], old: Provider | None = None
 ) -> Provider:
     """Make a provider; take over the state of credentials that stay from `old`, which it replaces."""
-    members = tuple(KINDS[config.kind](section, send, environ) for section in split_by_credential(config))
+    members = tuple(
+        _with_window(KINDS[config.kind](section, send, environ), config) for section in split_by_credential(config)
+    )
     labels = credential_labels(config)
     ids = [_id(credential) for credential in list_credentials(config)] or [""]
     pool = Pool(tuple(Member(id, label) for id, label in zip(ids, labels, strict=True)))
@@ -46,6 +48,10 @@ def make_provider(
     union = PooledCatalogue(pooled)
     catalogue = replace(pooled[0].catalogue, list_models=union.models, rename=union.rename)
     return replace(pooled[0], catalogue=catalogue, members=pooled)
+
+
+def _with_window(provider: Provider, config: ProviderConfig) -> Provider:
+    return replace(provider, catalogue=replace(provider.catalogue, default_window=config.context_window))
 
 
 def credential_labels(config: ProviderConfig) -> tuple[str, ...]:
