@@ -300,6 +300,7 @@ def test_a_model_server_of_this_machine_is_found_named_and_used(shell: Shell) ->
             provider = next(line for line in served.out.splitlines() if line.strip().startswith("vllm "))
             assert provider.split() == ["vllm", fake.url, *f"from port {fake.port} of this machine".split()]
             assert "built in" not in served.out
+            assert "claude --model vllm/tiny" in served.out
             served.send_signal(signal.SIGHUP)
             wait_until(lambda: "the edited configuration is in effect" in served.err)
             assert "vllm/tiny" in shell.run("models", "--key", served.key).out

@@ -134,7 +134,7 @@ def _serve(options: ServeOptions, workers: int) -> int:
 
     config = options.config
     url = base_url(config.server.host, port_of(options.bound.sock))
-    startup = Startup(config, Target(url, suggest_model(config)))
+    startup = Startup(config, Target(url, suggest_model(config) or next(iter(config.found_models), None)))
     startup.prepare_keys()
 
     def announce() -> None:
