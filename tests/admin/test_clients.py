@@ -7,6 +7,7 @@ import pytest
 from dragoman.admin.clients import RECIPES, Recipe
 from dragoman.admin.configuration import Target
 from dragoman.admin.launching import choose_model
+from dragoman.admin.written_settings import combine
 from dragoman.config import Config, load
 from dragoman.protocols import PROTOCOLS
 
@@ -33,9 +34,11 @@ def test_every_recipe_names_the_gateway_and_a_protocol_and_has_a_file_or_a_reaso
 @pytest.mark.parametrize("recipe", FILES)
 def test_merging_twice_changes_nothing_more(recipe: Recipe, tmp_path: Path) -> None:
     assert recipe.file is not None
-    once = recipe.file.merge("", recipe.file.settings(TARGET))
+    format = recipe.file.format
+    settings = format.prepare(combine(recipe.file.settings(TARGET), recipe.file.defaults(TARGET)))
+    once = format.merge("", settings)
     assert TARGET.root in once
-    assert recipe.file.merge(once, recipe.file.settings(TARGET)) == once
+    assert format.merge(once, settings) == once
     assert recipe.file.find({}, tmp_path).is_relative_to(tmp_path)
 
 

@@ -134,6 +134,7 @@ def test_a_change_is_written_with_the_secrets_and_shown_without(tmp_path: Path) 
     edit = plan_write(file, text)
     assert edit.new == TOML.replace(":9/v1", ":10/v1").replace("x-extra", "x-other")
     backup = edit.apply()
+    assert backup is not None
     assert backup.read_text() == TOML
     assert show_toml(tmp_path, edit.new).version != file.version
 

@@ -59,7 +59,7 @@ def test_written_twice_is_written_once_and_the_rest_is_kept(shell: Shell, client
     assert f"+++ {path}" in first.out
     written = read_files(shell.home)
     second = shell.run("connect", client, "--write", "--model", "m")
-    assert (second.code, second.out) == (0, f"{path} has these settings already.\n")
+    assert (second.code, second.out.splitlines()[0]) == (0, f"{path} has these settings already.")
     assert read_files(shell.home) == written
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert b"fake-key-from-outside" not in b"".join(written.values())
@@ -70,20 +70,37 @@ def test_written_twice_is_written_once_and_the_rest_is_kept(shell: Shell, client
 def test_undo_restores_every_byte(shell: Shell, client: str) -> None:
     shell.write(FILES[client], KEPT[client])
     before = read_files(shell.home)
-    shell.run("connect", client, "--write", "--model", "m")
+    shell.run("connect", client, "--write", "--model", "claude-sonnet-4-5")  # with a known window
     shell.run("connect", client, "--write", "--model", "n")
-    assert shell.run("connect", client, "--undo").code == 0
-    assert "m" in shell.read(FILES[client])
-    assert shell.run("connect", client, "--undo").code == 0
+    undone = shell.run("connect", client, "--undo")
+    assert undone.code == 0, undone.err
+    assert f"+++ {shell.home / FILES[client]}" in undone.out
     assert read_files(shell.home) == before
     done = shell.run("connect", client, "--undo")
     assert done.code == 1
-    assert "no backup" in done.err
+    assert "nothing to undo" in done.err
+
+
+def test_undo_keeps_what_was_edited_since_and_says_what_it_left(shell: Shell) -> None:
+    file = ".config/zed/settings.json"
+    shell.write(file, '{\n  "theme": "dark"\n}\n')
+    shell.run("connect", "zed", "--write", "--model", "m")
+    edited = shell.read(file).replace('"dark"', '"light"').replace('"display_name": "m"', '"display_name": "Mine"')
+    shell.write(file, edited)
+    undone = shell.run("connect", "zed", "--undo")
+    assert undone.code == 0, undone.err
+    assert '-        "api_url": "http://127.0.0.1:8484/v1"' in undone.out
+    assert "language_models.openai_compatible.dragoman.available_models" in undone.err
+    left = msgspec.json.decode(shell.read(file))
+    assert left["theme"] == "light"
+    assert list(left["language_models"]["openai_compatible"]["dragoman"]) == ["available_models"]
+    assert not list(shell.home.glob(".config/zed/*dragoman-*"))
 
 
 @pytest.mark.parametrize("client", FILES)
 def test_a_file_that_was_not_there_is_made_private_and_undone_to_nothing(shell: Shell, client: str) -> None:
-    shell.run("connect", client, "--write", "--model", "m")
+    done = shell.run("connect", client, "--write", "--model", "m")
+    assert "The old file" not in done.out
     assert stat.S_IMODE((shell.home / FILES[client]).stat().st_mode) == 0o600
     shell.run("connect", client, "--undo")
     assert read_files(shell.home) == {}
@@ -110,6 +127,10 @@ def test_claude_code_asks_for_the_key_and_keeps_its_other_settings(shell: Shell)
         "ANTHROPIC_BASE_URL": "http://127.0.0.1:8484",
         "ANTHROPIC_MODEL": "echo",
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": "echo",
+        "ANTHROPIC_DEFAULT_FABLE_MODEL": "echo",
+        "ANTHROPIC_DEFAULT_OPUS_MODEL": "echo",
+        "ANTHROPIC_DEFAULT_SONNET_MODEL": "echo",
+        "ANTHROPIC_SMALL_FAST_MODEL": "echo",
     }
 
 
@@ -233,8 +254,46 @@ def test_a_client_that_needs_a_model_is_not_given_a_guess(shell: Shell) -> None:
 
 
 def test_gemini_cli_is_configured_for_the_models_that_it_requests_by_itself(shell: Shell) -> None:
-    done = shell.run("connect", "gemini")
-    assert "gemini-*" in done.out + done.err
+    shell.write(".gemini/settings.json", '{"modelConfigs": {"customAliases": {"classifier": {"extends": "mine"}}}}')
+    assert shell.run("connect", "gemini", "--write", "--model", "m").code == 0
+    aliases = msgspec.json.decode(shell.read(".gemini/settings.json"))["modelConfigs"]["customAliases"]
+    assert aliases["gemini-3-flash-base"] == {"extends": "base", "modelConfig": {"model": "m"}}
+    assert aliases["classifier"] == {"extends": "mine", "modelConfig": {"model": "m"}}
+    assert "gemini-3-flash-preview" in shell.run("connect", "gemini").err
+
+
+def test_a_model_that_the_user_chose_for_something_else_stays(shell: Shell) -> None:
+    shell.write(FILES["opencode"], '{"small_model": "theirs/x"}')
+    shell.run("connect", "opencode", "--write", "--model", "m")
+    written = msgspec.json.decode(shell.read(FILES["opencode"]))
+    assert (written["model"], written["small_model"]) == ("dragoman/m", "theirs/x")
+
+
+def test_aider_gets_its_other_models_and_the_window(shell: Shell) -> None:
+    shell.run("connect", "aider", "--write", "--model", "claude-sonnet-4-5")
+    lines = shell.read(FILES["aider"]).splitlines()
+    model = "openai/claude-sonnet-4-5"
+    assert {f"model: {model}", f"weak-model: {model}", f"editor-model: {model}"} <= set(lines)
+    metadata = msgspec.json.decode(shell.read(".aider.model.metadata.json"))
+    assert metadata[model]["max_input_tokens"] == 200_000
+
+
+def test_the_names_of_launch_are_understood_and_the_other_way_round(shell: Shell) -> None:
+    assert shell.run("connect", "claude").out == shell.run("connect", "claude-code").out
+    assert "Install it: npm install -g @anthropic-ai/claude-code" in shell.run("launch", "claude-code").err
+    refused = shell.run("launch", "zed")
+    assert (refused.code, "`dragoman connect zed`" in refused.err) == (2, True)
+
+
+def test_the_only_model_of_a_server_that_was_found_is_filled_in_with_its_window(shell: Shell) -> None:
+    with FakeUpstream(models=("qwen3:8b",)) as fake:
+        ports = f"vllm={fake.port}"
+        shown = shell.run("connect", "codex", DRAGOMAN_LOCAL_PORTS=ports)
+    assert 'model = "vllm/qwen3:8b"' in shown.out
+
+
+def test_the_reference_to_a_key_is_shown_in_the_difference(shell: Shell) -> None:
+    assert '"apiKey": "{env:DRAGOMAN_API_KEY}"' in shell.run("connect", "opencode", "--write", "--model", "m").out
 
 
 def test_json_has_lines_file_and_settings(shell: Shell) -> None:

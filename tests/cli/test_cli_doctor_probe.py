@@ -42,7 +42,7 @@ def test_it_is_written_into_the_file_with_a_diff_and_a_backup(shell: Shell) -> N
         before = file.read_text()
         done = shell.run("doctor", "up", "--write")
         again = shell.run("doctor", "up", "--write")
-    assert '+quirks = ["max_tokens","no_developer"]' in done.err
+    assert '+quirks = ["max_tokens", "no_developer"]' in done.err
     assert KEY not in done.out + done.err
     (backup,) = shell.home.glob("dragoman.toml.dragoman-backup-*")
     assert backup.read_text() == before

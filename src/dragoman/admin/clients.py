@@ -6,23 +6,24 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dragoman.admin.configuration import KEY_VARIABLE, Target
-from dragoman.admin.settings_file import (
-    Merge,
-    Settings,
-    merge_env,
-    merge_json,
-    merge_toml,
-    merge_yaml,
-    read_json_object,
+from dragoman.admin.client_settings import (
+    PRINT_KEY,
+    aider_metadata,
+    aider_other_models,
+    aider_settings,
+    claude_environment,
+    claude_other_models,
+    claude_settings,
+    codex_settings,
+    gemini_helper_settings,
+    gemini_settings,
+    opencode_settings,
+    zed_settings,
 )
+from dragoman.admin.configuration import KEY_VARIABLE, Target
+from dragoman.admin.settings_format import ENV, JSON, TOML, YAML, Format, Settings, merge_json, read_json_object
 
-DEFAULT_WINDOW = 128_000  # tokens, for clients that require a window, if the model's is not known
-OPENCODE_OUTPUT = 32_000  # tokens; opencode requires a limit of the reply beside that of the window
 KEY = f"${KEY_VARIABLE}"
-PRINT_KEY = f"printenv {KEY_VARIABLE}"
-GEMINI_KEY_AUTH: Settings = {"security": {"auth": {"selectedType": "gemini-api-key"}}}
-CLAUDE_WINDOWS = ("CLAUDE_CODE_MAX_CONTEXT_TOKENS", "CLAUDE_CODE_AUTO_COMPACT_WINDOW")
 
 FindFile = Callable[[Mapping[str, str], Path], Path]  # environment, home directory -> the client's settings file
 
@@ -31,10 +32,11 @@ class SettingsFile(Struct, frozen=True):
     """A client's own settings file at user level. No key is ever written into one."""
 
     find: FindFile
-    merge: Merge
+    format: Format
     settings: Callable[[Target], Settings]
     needs_model: bool = False
     read_model: Callable[[str], object] = lambda text: None  # the model that the text of the file names already
+    defaults: Callable[[Target], Settings] = lambda to: {}  # only where the user has set nothing
 
 
 class Recipe(Struct, frozen=True):
@@ -48,7 +50,7 @@ class Recipe(Struct, frozen=True):
     why_no_file: str = ""
     notes: tuple[str, ...] = ()
     notes_on_file: tuple[str, ...] = ()
-    second_file: SettingsFile | None = None  # for clients that refuse to work with the first alone
+    second_file: SettingsFile | None = None  # for what has no place in the first
     preferred_models: tuple[str, ...] = ()  # parts of model names, the best first
 
     def base_url(self, to: Target) -> str:
@@ -71,27 +73,10 @@ def _find_opencode_file(environ: Mapping[str, str], home: Path) -> Path:
 
 
 def _claude_lines(to: Target) -> list[str]:
-    return [
-        f"export ANTHROPIC_BASE_URL={to.root}",
-        f"export ANTHROPIC_AUTH_TOKEN={KEY}",
-        f"claude --model {to.model_or_placeholder}",
-    ]
-
-
-def claude_environment(to: Target) -> dict[str, str]:
-    """Return the variables that point Claude Code at the gateway, without the key."""
-    env = {"ANTHROPIC_BASE_URL": to.root}
-    if to.model is not None:
-        # Claude Code uses the second one for titles and the like, in the background.
-        env |= {"ANTHROPIC_MODEL": to.model, "ANTHROPIC_DEFAULT_HAIKU_MODEL": to.model}
-    if to.window is not None:
-        # The first is for models that it does not know; the second limits the window of those that it does.
-        env |= {name: str(to.window) for name in CLAUDE_WINDOWS}
-    return env
-
-
-def _claude_settings(to: Target) -> Settings:
-    return {"apiKeyHelper": PRINT_KEY, "env": claude_environment(to)}
+    variables = {**claude_environment(to), **claude_other_models(to)}
+    lines = [f"export {name}={value}" for name, value in variables.items()]
+    start = "claude" if to.model is not None else "claude --model MODEL"
+    return [lines[0], f"export ANTHROPIC_AUTH_TOKEN={KEY}", *lines[1:], start]
 
 
 def _claude_model(text: str) -> object:
@@ -113,17 +98,6 @@ def _codex_lines(to: Target) -> list[str]:
     ]
 
 
-def codex_provider(to: Target) -> dict[str, str]:
-    return {"name": "dragoman", "base_url": to.api, "env_key": KEY_VARIABLE, "wire_api": "responses"}
-
-
-def _codex_settings(to: Target) -> Settings:
-    top: dict[str, object] = {"model": to.model} if to.model else {}
-    if to.window is not None:
-        top["model_context_window"] = to.window
-    return {"model_provider": "dragoman", **top, "model_providers": {"dragoman": codex_provider(to)}}
-
-
 def _codex_model(text: str) -> object:
     return tomllib.loads(text).get("model")
 
@@ -136,43 +110,18 @@ def _gemini_lines(to: Target) -> list[str]:
     ]
 
 
-def _gemini_settings(to: Target) -> Settings:
-    model = {"GEMINI_MODEL": to.model} if to.model else {}
-    return {"GOOGLE_GEMINI_BASE_URL": to.root, **model}
-
-
-def opencode_settings(to: Target) -> Settings:
-    model = to.model_or_placeholder
-    described: dict[str, object] = {"name": model}
-    if to.window is not None:
-        described["limit"] = {"context": to.window, "output": min(to.window, OPENCODE_OUTPUT)}
-    return {
-        "provider": {
-            "dragoman": {
-                "npm": "@ai-sdk/openai-compatible",
-                "name": "dragoman",
-                "options": {"baseURL": to.api, "apiKey": f"{{env:{KEY_VARIABLE}}}"},
-                "models": {model: described},
-            }
-        },
-        "model": f"dragoman/{model}",
-    }
-
-
 def _opencode_lines(to: Target) -> list[str]:
-    return merge_json("", opencode_settings(to)).splitlines()
+    small = {"small_model": f"dragoman/{to.model_or_placeholder}"}
+    return merge_json("", {**opencode_settings(to), **small}).splitlines()
 
 
 def _aider_lines(to: Target) -> list[str]:
+    model = to.model_or_placeholder
     return [
         f"export OPENAI_API_BASE={to.api}",
         f"export OPENAI_API_KEY={KEY}",
-        f"aider --model openai/{to.model_or_placeholder}",
+        f"aider --model openai/{model} --weak-model openai/{model} --editor-model openai/{model}",
     ]
-
-
-def _aider_settings(to: Target) -> Settings:
-    return {"openai-api-base": to.api, "model": f"openai/{to.model_or_placeholder}"}
 
 
 def _cline_lines(to: Target) -> list[str]:
@@ -183,13 +132,6 @@ def _cline_lines(to: Target) -> list[str]:
         f"Model ID             {to.model_or_placeholder}",
     ]
     return lines if to.window is None else [*lines, f"Context Window Size  {to.window}"]
-
-
-def _zed_settings(to: Target) -> Settings:
-    model = to.model_or_placeholder
-    listed = {"name": model, "display_name": model, "max_tokens": to.window or DEFAULT_WINDOW}
-    provider = {"api_url": to.api, "available_models": [listed]}
-    return {"language_models": {"openai_compatible": {"dragoman": provider}}}
 
 
 def _continue_lines(to: Target) -> list[str]:
@@ -261,9 +203,10 @@ RECIPES: dict[str, Recipe] = {
         _claude_lines,
         SettingsFile(
             _in_directory("CLAUDE_CONFIG_DIR", ".claude", "settings.json"),
-            merge_json,
-            _claude_settings,
+            JSON,
+            claude_settings,
             read_model=_claude_model,
+            defaults=lambda to: {"env": claude_other_models(to)},
         ),
         preferred_models=("claude-sonnet", "claude"),
         notes_on_file=(
@@ -276,7 +219,7 @@ RECIPES: dict[str, Recipe] = {
         "responses",
         _codex_lines,
         SettingsFile(
-            _in_directory("CODEX_HOME", ".codex", "config.toml"), merge_toml, _codex_settings, read_model=_codex_model
+            _in_directory("CODEX_HOME", ".codex", "config.toml"), TOML, codex_settings, read_model=_codex_model
         ),
         preferred_models=("codex", "gpt-5", "gpt"),
         lines_are_file=True,
@@ -286,12 +229,18 @@ RECIPES: dict[str, Recipe] = {
         "Gemini CLI",
         "gemini",
         _gemini_lines,
-        SettingsFile(_in_directory("GEMINI_CLI_HOME", "", ".gemini/.env"), merge_env, _gemini_settings),
+        SettingsFile(_in_directory("GEMINI_CLI_HOME", "", ".gemini/.env"), ENV, gemini_settings),
         second_file=SettingsFile(
-            _in_directory("GEMINI_CLI_HOME", "", ".gemini/settings.json"), merge_json, lambda to: GEMINI_KEY_AUTH
+            _in_directory("GEMINI_CLI_HOME", "", ".gemini/settings.json"),
+            JSON,
+            lambda to: {"security": {"auth": {"selectedType": "gemini-api-key"}}},
+            defaults=gemini_helper_settings,
         ),
         preferred_models=("gemini",),
-        notes=('Its other models (gemini-3-flash-preview and the like) need a route: [[models]] name = "gemini-*".',),
+        notes=(
+            "Its web search and other helpers name models of their own (gemini-3-flash-preview and the like), which "
+            "these lines do not change: use --write or `dragoman launch gemini`.",
+        ),
         notes_on_file=(f"The key is not written: export GEMINI_API_KEY={KEY} where you start gemini.",),
     ),
     "opencode": Recipe(
@@ -300,9 +249,10 @@ RECIPES: dict[str, Recipe] = {
         _opencode_lines,
         SettingsFile(
             _find_opencode_file,
-            merge_json,
+            JSON,
             opencode_settings,
             needs_model=True,
+            defaults=lambda to: {"small_model": f"dragoman/{to.model_or_placeholder}"},
         ),
         lines_are_file=True,
         notes_on_file=(f"opencode reads the key from ${KEY_VARIABLE}: export it where you start opencode.",),
@@ -311,7 +261,16 @@ RECIPES: dict[str, Recipe] = {
         "aider",
         "chat",
         _aider_lines,
-        SettingsFile(lambda environ, home: home / ".aider.conf.yml", merge_yaml, _aider_settings, needs_model=True),
+        SettingsFile(
+            lambda environ, home: home / ".aider.conf.yml",
+            YAML,
+            aider_settings,
+            needs_model=True,
+            defaults=aider_other_models,
+        ),
+        second_file=SettingsFile(
+            lambda environ, home: home / ".aider.model.metadata.json", JSON, lambda to: {}, defaults=aider_metadata
+        ),
         notes_on_file=(f"The key is not written: export OPENAI_API_KEY={KEY} where you start aider.",),
     ),
     "cline": Recipe(
@@ -323,8 +282,8 @@ RECIPES: dict[str, Recipe] = {
     "zed": Recipe(
         "Zed",
         "chat",
-        lambda to: merge_json("", _zed_settings(to)).splitlines(),
-        SettingsFile(_in_directory("XDG_CONFIG_HOME", ".config", "zed/settings.json"), merge_json, _zed_settings, True),
+        lambda to: merge_json("", zed_settings(to)).splitlines(),
+        SettingsFile(_in_directory("XDG_CONFIG_HOME", ".config", "zed/settings.json"), JSON, zed_settings, True),
         lines_are_file=True,
         notes_on_file=(f"Zed reads the key from ${KEY_VARIABLE}: export it where you start zed.",),
     ),

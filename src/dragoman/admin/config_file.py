@@ -13,15 +13,8 @@ from msgspec.structs import fields
 
 from dragoman.admin import AdminError, InvalidArgument
 from dragoman.admin.configuration import PASSWORD_PARAMETER, URL_PASSWORD, ConfigSource
-from dragoman.admin.settings_file import (
-    OTHERS_KEY,
-    CannotMerge,
-    FileEdit,
-    merge_toml,
-    plan_edit,
-    read_text,
-    remove_toml_table,
-)
+from dragoman.admin.settings_file import OTHERS_KEY, FileEdit, plan_edit, read_text
+from dragoman.admin.settings_format import CannotMerge, merge_toml, remove_toml
 from dragoman.config import Config, ConfigError, ProviderConfig, Secret, SecretSource
 from dragoman.config.load import FILE_NAME, user_config_file
 from dragoman.config.presets import Preset, load_presets, suggest_vendor
@@ -185,7 +178,7 @@ def plan_addition(source: ConfigSource, name: str, section: Section) -> FileEdit
             f'There is a provider "{name}" in {config.source} already. Edit it there, or pass another --name.'
         )
     path = config_path(config, source.environ, source.home)
-    edit = _plan(path, lambda path: plan_edit(path, merge_toml, {"providers": {name: section}}))
+    edit = _plan(path, lambda path: plan_edit(path, lambda text: merge_toml(text, {"providers": {name: section}})))
     _check_edit(edit, source)
     return edit
 
@@ -196,7 +189,7 @@ def plan_removal(source: ConfigSource, name: str) -> FileEdit:
     if not _is_in_file(config, name):
         raise AdminError(_explain_absence(name, config))
     path = config_path(config, source.environ, source.home)
-    edit = _plan(path, lambda path: plan_edit(path, remove_toml_table, {"providers": {name: {}}}))
+    edit = _plan(path, lambda path: plan_edit(path, lambda text: remove_toml(text, [("providers", name)])))
     _check_edit(edit, source)
     return edit
 

@@ -18,7 +18,8 @@ from dragoman.admin.checks import check_account_search, check_provider, check_to
 from dragoman.admin.config_file import config_path
 from dragoman.admin.configuration import describe_source, find_short_key
 from dragoman.admin.running_gateway import find_gateway, read_version
-from dragoman.admin.settings_file import CannotMerge, FileEdit, merge_toml, plan_edit
+from dragoman.admin.settings_file import FileEdit, plan_edit
+from dragoman.admin.settings_format import CannotMerge, merge_toml
 from dragoman.config import Config, ConfigError, ProviderConfig
 from dragoman.config.problems import find_similar
 from dragoman.config.providers import split_by_credential
@@ -312,7 +313,7 @@ def plan_probed_settings(config: Config, report: ProbeReport, environ: Mapping[s
         own = {"kind": provider.preset}
     try:
         settings = {"providers": {provider.name: {**own, **report.settings}}}
-        return plan_edit(path, merge_toml, settings)
+        return plan_edit(path, lambda text: merge_toml(text, settings))
     except CannotMerge as reason:
         raise AdminError(f"{path} was not changed: {reason}.\nAdd the lines above yourself.") from reason
 

@@ -1,7 +1,7 @@
 """JSON with comments and trailing commas, as editors write it: read it, and change single members in place."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -18,12 +18,13 @@ class NotJson(Exception):
 
 
 class Node(Struct):
-    """A value and where its text begins and ends; `members` are those of an object."""
+    """A value and where its text begins and ends; `members` are those of an object, `keys` is where each begins."""
 
     start: int
     end: int
     value: object
     members: "dict[str, Node]"
+    keys: dict[str, int] = {}
 
 
 def read_jsonc(text: str) -> Node:
@@ -42,6 +43,37 @@ def set_members(text: str, settings: Mapping[str, object]) -> str:
     for path, value in _list_changes(settings, read_jsonc(text)):
         text = _set_member(text, path, value)
     return text
+
+
+def remove_members(text: str, paths: Sequence[tuple[str, ...]]) -> str:
+    """Remove members of an object, and of objects in it, if they are there. Raises NotJson."""
+    for path in paths:
+        node: Node | None = read_jsonc(text)
+        for name in path[:-1]:
+            node = None if node is None else node.members.get(name)
+        if node is not None and path[-1] in node.members:
+            text = _remove_member(text, node, path[-1])
+    return text
+
+
+def _remove_member(text: str, node: Node, name: str) -> str:
+    """Remove a member with the comma after it; of the last one, the comma before it."""
+    start, end = node.keys[name], node.members[name].end
+    space = SPACE.match(text, end)
+    comma = end if space is None else space.end()
+    if text[comma : comma + 1] == ",":
+        text = text[:comma] + text[comma + 1 :]
+    else:
+        before = max((member.end for member in node.members.values() if member.end < start), default=None)
+        if before is not None:
+            found = SPACE.match(text, before)
+            at = before if found is None else found.end()
+            text, start, end = text[:at] + text[at + 1 :], start - 1, end - 1
+    line = text.rfind("\n", 0, start) + 1
+    rest = text.find("\n", end)
+    if rest != -1 and not text[line:start].strip() and not text[end:rest].strip():
+        start, end = line, rest + 1  # nothing else stands in these lines
+    return text[:start] + text[end:]
 
 
 def _list_changes(settings: Mapping[str, object], node: Node, path: tuple[str, ...] = ()) -> "list[_Change]":
@@ -131,6 +163,7 @@ class _Reader:
     def _read_object(self, start: int, depth: int) -> Node:
         values: dict[str, object] = {}
         members: dict[str, Node] = {}
+        keys: dict[str, int] = {}
         at = self.skip_space(start + 1)
         while self._text[at : at + 1] != "}":
             key = self._read_text(STRING, at)
@@ -139,8 +172,9 @@ class _Reader:
                 raise self.problem(at, "a colon is missing")
             member = self.read_value(self.skip_space(at + 1), depth + 1)
             values[str(key.value)], members[str(key.value)] = member.value, member
+            keys[str(key.value)] = key.start
             at = self._read_separator(member.end, "}")
-        return Node(start, at + 1, values, members)
+        return Node(start, at + 1, values, members, keys)
 
     def _read_list(self, start: int, depth: int) -> Node:
         values: list[object] = []

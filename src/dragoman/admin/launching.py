@@ -1,42 +1,67 @@
 """How each client is started with the gateway as its upstream: through its environment and arguments alone."""
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-from dragoman.admin.clients import Recipe, claude_environment, codex_provider, opencode_settings
+from dragoman.admin.client_settings import (
+    aider_metadata,
+    claude_environment,
+    codex_provider,
+    gemini_helper_settings,
+    opencode_settings,
+)
+from dragoman.admin.clients import RECIPES, Recipe
 from dragoman.admin.configuration import KEY_VARIABLE, Target, suggest_model
+from dragoman.admin.settings_file import replace_file
+from dragoman.admin.settings_format import CannotMerge, Settings
+from dragoman.admin.written_settings import choose_defaults, combine, list_leaves, nest
 from dragoman.config import Config
+from dragoman.config.discovery import data_directory, home_directory
 from dragoman.providers.models import find_profile
 from dragoman.routing import find_configured_targets
 
+KEPT_FILES = 10  # of one client: others that run may still read theirs
+FILES = "launch"  # their directory, below that of the gateway's data
+
 
 class Launch(Struct, frozen=True):
-    """One client. `recipe` is its name in `connect`; `removes` are variables that would take precedence over ours."""
+    """One client. `recipe` is its name in `connect`; `removes` are variables that would take precedence over ours.
+
+    `others` are the models besides the main one that the user has not chosen himself.
+    """
 
     program: str
     recipe: str
     install: str
-    environment: Callable[[Target, str], dict[str, str]]  # the gateway and model, the client key
-    arguments: Callable[[Target], list[str]] = lambda to: []
+    environment: Callable[[Target, str, Settings], dict[str, str]]  # the gateway and model, the client key, others
+    arguments: Callable[[Target, Settings], list[str]] = lambda to, others: []
     removes: tuple[str, ...] = ()
+    name_variable: Callable[[str], str] = lambda name: name  # name of a setting -> variable that overrides it
+    files: Mapping[str, Callable[[Target], Settings]] = {}  # variable -> JSON of the file that it names, if not empty
     find_problem: Callable[[], str | None] = lambda: None  # what may keep the client from using the gateway
 
 
-def _claude_environment(to: Target, key: str) -> dict[str, str]:
-    return {"ANTHROPIC_AUTH_TOKEN": key, **claude_environment(to)}
+def _claude_environment(to: Target, key: str, others: Settings) -> dict[str, str]:
+    return {"ANTHROPIC_AUTH_TOKEN": key, **_claude_variables(to, others)}
 
 
-def _claude_arguments(to: Target) -> list[str]:
+def _claude_arguments(to: Target, others: Settings) -> list[str]:
     """Repeat the environment as settings: those of the user's own file would take precedence over variables."""
-    settings = {"env": claude_environment(to)}
+    settings = {"env": _claude_variables(to, others)}
     return ["--settings", msgspec.json.encode(settings).decode()]
 
 
-def _codex_arguments(to: Target) -> list[str]:
+def _claude_variables(to: Target, others: Settings) -> dict[str, str]:
+    return {**claude_environment(to), **{path[-1]: str(model) for path, model in list_leaves(others)}}
+
+
+def _codex_arguments(to: Target, others: Settings) -> list[str]:
     fields = ",".join(f"{name}={_quote(value)}" for name, value in codex_provider(to).items())
     settings = ["model_provider=dragoman", f"model_providers.dragoman={{{fields}}}"]
     if to.model is not None:
@@ -46,8 +71,9 @@ def _codex_arguments(to: Target) -> list[str]:
     return [word for setting in settings for word in ("-c", setting)]
 
 
-def _opencode_environment(to: Target, key: str) -> dict[str, str]:
-    return {KEY_VARIABLE: key, "OPENCODE_CONFIG_CONTENT": msgspec.json.encode(opencode_settings(to)).decode()}
+def _opencode_environment(to: Target, key: str, others: Settings) -> dict[str, str]:
+    settings = combine(opencode_settings(to), others)
+    return {KEY_VARIABLE: key, "OPENCODE_CONFIG_CONTENT": msgspec.json.encode(settings).decode()}
 
 
 GEMINI_SETTINGS = Path(__file__).parent / "gemini_cli_settings.json"
@@ -68,7 +94,7 @@ def _find_gemini_problem() -> str | None:
     )
 
 
-def _gemini_environment(to: Target, key: str) -> dict[str, str]:
+def _gemini_environment(to: Target, key: str, others: Settings) -> dict[str, str]:
     """Use an API key even if the user signs in with Google otherwise, which only a settings file can say."""
     return {
         "GEMINI_CLI_SYSTEM_SETTINGS_PATH": str(GEMINI_SETTINGS),
@@ -78,13 +104,18 @@ def _gemini_environment(to: Target, key: str) -> dict[str, str]:
     }
 
 
-def _aider_environment(to: Target, key: str) -> dict[str, str]:
+def _aider_environment(to: Target, key: str, others: Settings) -> dict[str, str]:
     return {
         "OPENAI_API_BASE": to.api,
         "OPENAI_API_KEY": key,
         "AIDER_OPENAI_API_BASE": to.api,
         "AIDER_MODEL": f"openai/{to.model}",
+        **{_aider_variable(path[-1]): str(model) for path, model in list_leaves(others)},
     }
+
+
+def _aider_variable(option: str) -> str:
+    return f"AIDER_{option.upper().replace('-', '_')}"
 
 
 def _quote(value: object) -> str:
@@ -101,7 +132,7 @@ LAUNCHES: Mapping[str, Launch] = {
         ("ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY"),
     ),
     "codex": Launch(
-        "codex", "codex", "npm install -g @openai/codex", lambda to, key: {KEY_VARIABLE: key}, _codex_arguments
+        "codex", "codex", "npm install -g @openai/codex", lambda to, key, others: {KEY_VARIABLE: key}, _codex_arguments
     ),
     "gemini": Launch(
         "gemini",
@@ -109,11 +140,19 @@ LAUNCHES: Mapping[str, Launch] = {
         "npm install -g @google/gemini-cli",
         _gemini_environment,
         removes=("GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_GCA", "GOOGLE_CLOUD_PROJECT"),
+        # Below the user's own settings in precedence.
+        files={"GEMINI_CLI_SYSTEM_DEFAULTS_PATH": gemini_helper_settings},
         find_problem=_find_gemini_problem,
     ),
     "opencode": Launch("opencode", "opencode", "npm install -g opencode-ai", _opencode_environment),
     "aider": Launch(
-        "aider", "aider", "python -m pip install aider-chat", _aider_environment, removes=("AIDER_OPENAI_API_KEY",)
+        "aider",
+        "aider",
+        "python -m pip install aider-chat",
+        _aider_environment,
+        removes=("AIDER_OPENAI_API_KEY",),
+        name_variable=_aider_variable,
+        files={"AIDER_MODEL_METADATA_FILE": aider_metadata},
     ),
 }
 
@@ -146,18 +185,64 @@ def _choose_model(ids: Sequence[str], preferred: Sequence[str]) -> str | None:
     return None
 
 
-def find_window(config: Config, model: str) -> int | None:
-    """Return the context window, in tokens, of the model that answers to a name; None if it is not known."""
+def find_window(config: Config, model: str, listed: Mapping[str, int]) -> int | None:
+    """Return the context window, in tokens, of the model that answers to a name; None if it is not known.
+
+    `listed` are the windows that the gateway lists. For a model that is not in its list, the table of known models
+    counts, then `context_window` of the provider.
+    """
+    if model in listed:
+        return listed[model]
     targets = find_configured_targets(model, config.models, {})
-    return find_profile(targets[0].model if targets else model).window
+    name = str(targets[0]) if targets else model
+    provider = config.providers.get(name.partition("/")[0])
+    return find_profile(name).window or (None if provider is None else provider.context_window)
 
 
 def make_command(
     launch: Launch, program: str, to: Target, arguments: tuple[str, ...], key: str, environ: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the command line and the whole environment of the client."""
+    """Return the command line and the whole environment of the client; write the files that it is to read."""
     kept = {name: value for name, value in environ.items() if name not in launch.removes}
-    return [program, *launch.arguments(to), *arguments], {**kept, **launch.environment(to, key)}
+    others = _find_others(launch, to, environ)
+    variables = launch.environment(to, key, others) | _write_files(launch, to, environ)
+    return [program, *launch.arguments(to, others), *arguments], {**kept, **variables}
+
+
+def _find_others(launch: Launch, to: Target, environ: Mapping[str, str]) -> Settings:
+    """Return the models besides the main one that neither a variable nor the client's own settings choose."""
+    file, home = RECIPES[launch.recipe].file, home_directory(environ)
+    if file is None:
+        return {}
+    defaults = file.defaults(to)
+    if home is not None:
+        with suppress(CannotMerge, OSError):  # the client will report what is wrong with its file
+            defaults = choose_defaults(file.find(environ, home), file.format, defaults)
+    leaves = list_leaves(defaults)
+    return nest((path, model) for path, model in leaves if launch.name_variable(path[-1]) not in environ)
+
+
+def _write_files(launch: Launch, to: Target, environ: Mapping[str, str]) -> dict[str, str]:
+    """Write the files of a client into the gateway's own directory, and return the variables that name them."""
+    home = home_directory(environ)
+    variables: dict[str, str] = {}
+    for variable, make in launch.files.items():
+        settings = make(to)
+        if home is None or not settings or variable in environ:
+            continue
+        content = msgspec.json.format(msgspec.json.encode(settings)).decode()
+        directory = data_directory(environ, home) / FILES
+        path = directory / f"{launch.program}-{hashlib.sha256(content.encode()).hexdigest()[:12]}.json"
+        with suppress(OSError):  # a disk that is full or cannot be written: the client works without
+            replace_file(path, content, 0o600)
+            variables[variable] = str(path)
+            _remove_old_files(directory, launch.program)
+    return variables
+
+
+def _remove_old_files(directory: Path, program: str) -> None:
+    for path in sorted(directory.glob(f"{program}-*.json"), key=lambda path: path.stat().st_mtime)[:-KEPT_FILES]:
+        path.unlink(missing_ok=True)
 
 
 def find_program(name: str, environ: Mapping[str, str]) -> str | None:

@@ -40,7 +40,7 @@ def _list_models(config: Config) -> Iterable[Offer]:
 
 async def _list_served_models(config: Config) -> list[str]:
     from dragoman.admin.running_gateway import GatewayClient, choose_key, find_gateway
-    from dragoman.cli.models import read_ids
+    from dragoman.cli.models import read_models
     from dragoman.net.client import HttpClient
 
     key = choose_key(config, None)
@@ -52,7 +52,7 @@ async def _list_served_models(config: Config) -> list[str]:
             return []
         http = HttpClient()
         try:
-            return await read_ids(GatewayClient(root, key, http))
+            return (await read_models(GatewayClient(root, key, http))).ids
         finally:
             await http.close()
 

@@ -2,26 +2,31 @@
 
 import asyncio
 import os
+from functools import cached_property
 from pathlib import Path
 
 import click
 
 from dragoman.admin import AdminError
 from dragoman.admin.clients import RECIPES, Recipe, SettingsFile
-from dragoman.admin.configuration import Target, base_url, suggest_model
+from dragoman.admin.configuration import Target, base_url
 from dragoman.admin.launching import choose_model, find_window
 from dragoman.admin.running_gateway import find_gateway
-from dragoman.admin.settings_file import CannotMerge, FileEdit, plan_edit, undo_newest
+from dragoman.admin.settings_file import list_backups, read_text
+from dragoman.admin.settings_format import CannotMerge
+from dragoman.admin.written_settings import choose_defaults, combine, plan_undo, plan_write, write
+from dragoman.cli.client_name import ConnectedClient
 from dragoman.cli.completion import complete_models
+from dragoman.cli.models import Page, read_page
 from dragoman.cli.screen import print_note, show_json
 from dragoman.cli.settings import config_option, json_option, read_found_settings, url_option
 from dragoman.config import Config
 
 
 @click.command("connect", epilog=f"CLIENT is one of: {', '.join(RECIPES)}.")
-@click.argument("client", metavar="CLIENT", type=click.Choice(list(RECIPES)))
-@click.option("--write", is_flag=True, help="Write into the client's own settings, after a backup.")
-@click.option("--undo", is_flag=True, help="Restore the newest backup.")
+@click.argument("client", metavar="CLIENT", type=ConnectedClient())
+@click.option("--write", "is_writing", is_flag=True, help="Write into the client's own settings, after a backup.")
+@click.option("--undo", is_flag=True, help="Take back what --write has written, and nothing else.")
 @click.option(
     "-m", "--model", metavar="M", shell_complete=complete_models, help="The model that the client should use."
 )
@@ -29,10 +34,16 @@ from dragoman.config import Config
 @config_option
 @json_option
 def command(
-    client: str, write: bool, undo: bool, model: str | None, url: str | None, config_file: str | None, as_json: bool
+    client: str,
+    is_writing: bool,
+    undo: bool,
+    model: str | None,
+    url: str | None,
+    config_file: str | None,
+    as_json: bool,
 ) -> None:
     """Show how to point CLIENT at this gateway, or write it into the client's own settings."""
-    if write and undo:
+    if is_writing and undo:
         raise click.UsageError("--write and --undo cannot be used together.")
     recipe = RECIPES[client]
     if undo:
@@ -40,15 +51,37 @@ def command(
         return
     config = read_found_settings(config_file)
     root = asyncio.run(find_gateway(config, os.environ, url)) or base_url(config.server.host, config.server.port)
-    target = _make_target(config, root, model or suggest_model(config))
-    if write and recipe.file is not None:
-        _write(client, recipe, recipe.file, config, _make_target(config, root, model))
-        if recipe.second_file is not None:
-            _write_second(client, recipe.second_file, target)
-    elif as_json:
+    targets = Targets(config, root, recipe)
+    if is_writing and recipe.file is not None:
+        _write(client, recipe, recipe.file, targets, model)
+        return
+    target = targets.choose(model)
+    if as_json:
         show_json(_fields(client, recipe, target))
     else:
-        _show(client, recipe, target, is_writing=write)
+        _show(client, recipe, target, is_writing=is_writing)
+
+
+class Targets:
+    """Chooses model and context window for one client; the models are listed at most once, and only if needed."""
+
+    def __init__(self, config: Config, root: str, recipe: Recipe) -> None:
+        self._config, self._root, self._recipe = config, root, recipe
+
+    @cached_property
+    def _page(self) -> Page:
+        from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
+
+        try:
+            return asyncio.run(read_page(self._config))
+        except (AdminError, ConnectionLost, UpstreamTimeout, SizeLimitExceeded):
+            return Page()
+
+    def choose(self, model: str | None, present: object = None) -> Target:
+        """Return the target with the given model, else with `present` if it is served, else with the best one."""
+        model = model or choose_model(self._recipe, self._config, present, lambda: self._page.ids)
+        window = None if model is None else find_window(self._config, model, self._page.windows)
+        return Target(self._root, model, window)
 
 
 def _show(client: str, recipe: Recipe, target: Target, *, is_writing: bool) -> None:
@@ -65,77 +98,91 @@ def _show(client: str, recipe: Recipe, target: Target, *, is_writing: bool) -> N
         print_note(f"Nothing was written. {recipe.why_no_file}")
 
 
-def _write(client: str, recipe: Recipe, file: SettingsFile, config: Config, target: Target) -> None:
+def _write(client: str, recipe: Recipe, file: SettingsFile, targets: Targets, model: str | None) -> None:
     path = _path(file)
     try:
-        edit, target = _plan(recipe, file, config, target)
+        text = read_text(path) or ""
+        file.format.read(text)  # fails before any model list is read
+        target = targets.choose(model, file.read_model(text))
+        if target.model is None:
+            if file.needs_model:
+                raise click.UsageError(f"{recipe.title} needs a model: --model M. `dragoman models` lists them.")
+            print_note("No model is known, so none is written: --model M names one.")
+        is_written = _write_file(client, file, target)
     except CannotMerge as reason:
         raise AdminError(
             f"{path} was not changed: {reason}.\nAdd these lines yourself: dragoman connect {client}"
         ) from reason
-    if target.model is None:
-        if file.needs_model:
-            raise click.UsageError(f"{recipe.title} needs a model: --model M. `dragoman models` lists them.")
-        print_note("No model is known, so none is written: --model M names one.")
-    if not edit.is_change:
-        click.echo(f"{path} has these settings already.")
-        return
-    click.echo(edit.diff())
-    backup = edit.apply()
-    click.echo(f"\nWrote {path}. The old file is {backup.name}; `dragoman connect {client} --undo` restores it.")
-    for note in (*recipe.notes, *recipe.notes_on_file):
-        print_note(note)
+    if is_written:
+        for note in recipe.notes_on_file:
+            print_note(note)
+    if recipe.second_file is not None:
+        _write_second(client, recipe.second_file, target)
 
 
 def _write_second(client: str, file: SettingsFile, target: Target) -> None:
-    """Write what else a client needs; the first file names address and model."""
-    path = _path(file)
+    """Write what has no place in the first file."""
     try:
-        edit = plan_edit(path, file.merge, file.settings(target))
+        _write_file(client, file, target)
     except CannotMerge as reason:
         raise AdminError(
-            f"{path} was not changed: {reason}.\n`dragoman connect {client}` says what to add."
+            f"{_path(file)} was not changed: {reason}.\n`dragoman connect {client}` says what to add."
         ) from reason
-    if edit.is_change:
-        click.echo(f"\n{edit.diff()}")
-        backup = edit.apply()
-        click.echo(f"\nWrote {path}. The old file is {backup.name}.")
 
 
-def _plan(recipe: Recipe, file: SettingsFile, config: Config, target: Target) -> tuple[FileEdit, Target]:
-    """Choose a model where none is given, and return the change of the client's settings file."""
-    edit = plan_edit(_path(file), file.merge, file.settings(target))  # fails before any model list is read
-    if target.model is not None:
-        return edit, target
-    present = file.read_model(edit.old or "")
-    target = _make_target(config, target.root, choose_model(recipe, config, present, lambda: _list_model_ids(config)))
-    return plan_edit(_path(file), file.merge, file.settings(target)), target
-
-
-def _make_target(config: Config, root: str, model: str | None) -> Target:
-    return Target(root, model, None if model is None else find_window(config, model))
-
-
-def _list_model_ids(config: Config) -> list[str]:
-    from dragoman.cli.models import list_models
-    from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
-
-    try:
-        return [model.id for model in asyncio.run(list_models(config))]
-    except (AdminError, ConnectionLost, UpstreamTimeout, SizeLimitExceeded):
-        return []
+def _write_file(client: str, file: SettingsFile, target: Target) -> bool:
+    """Write settings into one file, and return whether that changed it."""
+    path, format = _path(file), file.format
+    settings = combine(file.settings(target), choose_defaults(path, format, file.defaults(target)))
+    if not settings:
+        return False
+    edit = plan_write(path, format, settings)
+    if not edit.is_change:
+        click.echo(f"{path} has these settings already.")
+        return False
+    click.echo(edit.diff())
+    backup = write(edit, format, settings)
+    old = f" The old file is {backup.name}." if backup is not None else ""
+    click.echo(f"\nWrote {path}.{old} `dragoman connect {client} --undo` takes it back.\n")
+    return True
 
 
 def _undo(recipe: Recipe) -> None:
     if recipe.file is None:
         raise AdminError(f"There is nothing to undo. {recipe.why_no_file}")
-    path = _path(recipe.file)
-    backup = undo_newest(path)
-    if backup is None:
-        raise AdminError(f"There is no backup of {path}: dragoman has not written it, or every change is undone.")
-    click.echo(f"{path} is as it was before {backup.name.rpartition('-')[2]}.")
-    if recipe.second_file is not None and undo_newest(_path(recipe.second_file)) is not None:
-        click.echo(f"So is {_path(recipe.second_file)}.")
+    files = [file for file in (recipe.file, recipe.second_file) if file is not None]
+    undone = [_undo_file(file) for file in files]
+    if not any(undone):
+        raise AdminError(_explain_no_record(_path(recipe.file)))
+
+
+def _undo_file(file: SettingsFile) -> bool:
+    """Take back what was written into one file, and return whether there was anything."""
+    path = _path(file)
+    try:
+        undo = plan_undo(path, file.format)
+    except CannotMerge as reason:
+        raise AdminError(f"{path} was not changed: {reason}.{_describe_backups(path)}") from reason
+    if undo is None:
+        return False
+    click.echo(undo.edit.diff())
+    undo.apply()
+    if undo.removes_file:
+        click.echo(f"\nRemoved {path}: it had only what dragoman wrote.")
+    else:
+        click.echo(f"\nTook back what dragoman wrote into {path}.")
+    if undo.left:
+        print_note(f"Left as they are, because they were changed since: {', '.join(map('.'.join, undo.left))}")
+    return True
+
+
+def _explain_no_record(path: Path) -> str:
+    return f"There is nothing to undo: dragoman has no record of writing into {path}.{_describe_backups(path)}"
+
+
+def _describe_backups(path: Path) -> str:
+    backups = list_backups(path)
+    return f" The newest backup of it is {backups[-1].name}." if backups else ""
 
 
 def _fields(client: str, recipe: Recipe, target: Target) -> dict[str, object]:

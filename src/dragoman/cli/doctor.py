@@ -129,4 +129,5 @@ def _write(config: Config, report: ProbeReport) -> None:
         return
     print_note(edit.diff())
     backup = edit.apply()
-    print_note(f"\nWrote {edit.path}. The old file is {backup.name}.")
+    old = f" The old file is {backup.name}." if backup is not None else ""
+    print_note(f"\nWrote {edit.path}.{old}")

@@ -16,9 +16,10 @@ from dragoman.admin.clients import RECIPES
 from dragoman.admin.configuration import Target
 from dragoman.admin.launching import LAUNCHES, Launch, choose_model, find_program, find_window, make_command
 from dragoman.admin.running_gateway import GatewayClient, accepts_key, choose_key, find_gateway
+from dragoman.cli.client_name import LaunchedClient
 from dragoman.cli.completion import complete_models
 from dragoman.cli.gateway import start_gateway
-from dragoman.cli.models import read_ids
+from dragoman.cli.models import read_models
 from dragoman.cli.screen import print_note
 from dragoman.cli.settings import config_option, key_option, read_found_settings, url_option
 from dragoman.config import Config
@@ -33,7 +34,7 @@ Arguments = tuple[str, ...]
     context_settings={"ignore_unknown_options": True},
     epilog=f"CLIENT is one of: {', '.join(LAUNCHES)}.",
 )
-@click.argument("client", metavar="CLIENT", type=click.Choice(list(LAUNCHES)))
+@click.argument("client", metavar="CLIENT", type=LaunchedClient())
 @click.argument("arguments", metavar="[--] [ARGS]...", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "-m",
@@ -97,16 +98,15 @@ async def _find_target(config: Config, launch: Launch, root: str, key: str, mode
 
 async def _choose_target(config: Config, launch: Launch, gateway: GatewayClient, model: str | None) -> Target:
     """Return address, model and window; the model is chosen if none is given."""
-    if model is None:
-        ids = await read_ids(gateway)
-        model = choose_model(RECIPES[launch.recipe], config, None, lambda: ids)
+    page = await read_models(gateway)
+    model = model or choose_model(RECIPES[launch.recipe], config, None, lambda: page.ids)
     if model is None:
         raise AdminError("No model is known: no provider lists any. Name one with -m, or run `dragoman doctor`.")
     print_note(f"{launch.program} uses {model} through {gateway.root}.")
     problem = launch.find_problem()
     if problem is not None:
         print_note(problem)
-    return Target(gateway.root, model, find_window(config, model))
+    return Target(gateway.root, model, find_window(config, model, page.windows))
 
 
 async def _run_with_gateway(

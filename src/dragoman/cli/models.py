@@ -15,6 +15,8 @@ from dragoman.cli.screen import print_note, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, key_option, read_found_settings, url_option
 from dragoman.config import Config
 
+LIST = "/v1/models?client_version=1.0.0"  # with the parameter by which Codex gets the context windows, too
+
 
 class Model(Struct, frozen=True):
     id: str
@@ -22,9 +24,26 @@ class Model(Struct, frozen=True):
     created: int = 0
 
 
+class Described(Struct, frozen=True):
+    """A model as Codex reads it from the same list."""
+
+    slug: str = ""
+    context_window: int | None = None  # in tokens
+
+
 class Page(Struct, frozen=True):
     data: list[Model] = []
+    models: list[Described] = []
     problems: dict[str, str] = {}  # provider -> why its list could not be read
+
+    @property
+    def ids(self) -> list[str]:
+        return [model.id for model in self.data]
+
+    @property
+    def windows(self) -> dict[str, int]:
+        """The context windows that are known, in tokens."""
+        return {model.slug: model.context_window for model in self.models if model.context_window is not None}
 
 
 @click.command("models")
@@ -53,16 +72,12 @@ def command(url: str | None, config_file: str | None, key: str | None, as_json: 
 async def read_page(config: Config, given_key: str | None = None, url: str | None = None) -> Page:
     """Return what the running gateway lists, or what its providers list if none runs or its key is not known."""
     async with open_gateway(config, choose_key(config, given_key), url) as gateway:
-        headers, body = await gateway.get_with_headers("/v1/models")
+        headers, body = await gateway.get_with_headers(LIST)
     page = msgspec.json.decode(body, type=Page)
     problems = headers.get(b"x-dragoman-unlisted")
     return page if problems is None else replace(page, problems=msgspec.json.decode(problems, type=dict[str, str]))
 
 
-async def list_models(config: Config) -> list[Model]:
-    return (await read_page(config)).data
-
-
-async def read_ids(gateway: GatewayClient) -> list[str]:
+async def read_models(gateway: GatewayClient) -> Page:
     """Return the models that a gateway lists."""
-    return [model.id for model in msgspec.json.decode(await gateway.get("/v1/models"), type=Page).data]
+    return msgspec.json.decode(await gateway.get(LIST), type=Page)

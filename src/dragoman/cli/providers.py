@@ -113,7 +113,7 @@ def _write(edit: FileEdit, *, is_dry_run: bool) -> None:
         print_note("\nNothing was written.")
         return
     backup = edit.apply()
-    old = f" The old file is {backup.name}." if edit.old is not None else ""
+    old = f" The old file is {backup.name}." if backup is not None else ""
     print_note(f"\nWrote {edit.path}.{old} A running gateway uses it within a second.")
 
 

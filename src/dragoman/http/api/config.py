@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dragoman.admin.clients import RECIPES, Recipe
+from dragoman.admin.clients import RECIPES
 from dragoman.admin.config_file import (
     CannotShow,
     ShownFile,
@@ -24,6 +24,7 @@ from dragoman.flow.runtime import list_known_models
 from dragoman.framing.redaction import redact
 from dragoman.http.api.operations import AuditLog, EveryWorker
 from dragoman.http.api.wire import IF_MATCH, Parameters, convert_errors, read_body, respond
+from dragoman.http.models import list_windows
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.headers import Header
@@ -105,7 +106,9 @@ class ConfigFileApi:
             backup = await asyncio.to_thread(edit.apply)
             await self._workers.reload()
         written = await self._show()
-        respond(request, _describe(written) | {"backup": backup.name, "diff": checked.diff}, [_etag(written)])
+        respond(
+            request, _describe(written) | {"backup": backup and backup.name, "diff": checked.diff}, [_etag(written)]
+        )
 
     async def _show(self) -> ShownFile:
         path = config_path(self._gateway.runtime.config, self._environ, Path.home())
@@ -156,23 +159,23 @@ async def list_clients(gateway: Gateway, request: RoutedRequest) -> None:
     root = f"{scheme}://{(headers.get(b'host') or b'').decode('latin-1')}"
     runtime = gateway.runtime
     models = list_names(runtime.config.models, list_known_models(runtime))
-    clients = [_describe_client(name, root, runtime.config, models) for name in RECIPES]
+    windows = list_windows(runtime)
+    clients = [_describe_client(name, root, runtime.config, models, windows) for name in RECIPES]
     respond(request, {"clients": clients})
 
 
-def _describe_client(name: str, root: str, config: Config, models: Sequence[str]) -> dict[str, object]:
+def _describe_client(
+    name: str, root: str, config: Config, models: Sequence[str], windows: Mapping[str, int]
+) -> dict[str, object]:
     recipe = RECIPES[name]
+    model = choose_model(recipe, config, None, lambda: models)
+    target = Target(root, model, None if model is None else find_window(config, model, windows))
     return {
         "name": name,
         "title": recipe.title,
         "protocol": recipe.protocol,
-        "lines": recipe.lines(_choose_target(recipe, root, config, models)),
+        "lines": recipe.lines(target),
         "writes": recipe.file is not None,
         "is_file": recipe.lines_are_file,
         "notes": [*recipe.notes, *(recipe.notes_on_file if recipe.lines_are_file else ())],
     }
-
-
-def _choose_target(recipe: Recipe, root: str, config: Config, models: Sequence[str]) -> Target:
-    model = choose_model(recipe, config, None, lambda: models)
-    return Target(root, model, None if model is None else find_window(config, model))
