@@ -108,14 +108,11 @@ def test_aider_gets_its_other_models_and_the_window_in_a_file_of_ours(tmp_path: 
     assert start("aider", tmp_path, AIDER_MODEL_METADATA_FILE="mine")[1]["AIDER_MODEL_METADATA_FILE"] == "mine"
 
 
-def test_every_request_that_gemini_cli_makes_by_itself_uses_the_model(tmp_path: Path) -> None:
+def test_gemini_clis_own_models_fall_back_to_ours_and_the_users_headers_stay(tmp_path: Path) -> None:
     _, environ = start("gemini", tmp_path)
-    written = msgspec.json.decode(Path(environ["GEMINI_CLI_SYSTEM_DEFAULTS_PATH"]).read_bytes())
-    aliases = written["modelConfigs"]["customAliases"]
-    assert {alias["modelConfig"]["model"] for alias in aliases.values()} == {TO.model}
-    assert {"gemini-3-flash-base", "chat-compression-default", "classifier"} <= set(aliases)
-    assert written["agents"]["overrides"]["codebase_investigator"] == {"modelConfig": {"model": TO.model}}
-    assert written["model"]["compressionThreshold"] == pytest.approx(100_000 / 1_048_576, abs=1e-6)
+    assert environ["GEMINI_CLI_CUSTOM_HEADERS"] == f"x-dragoman-fallback-model: {TO.model}"
+    _, environ = start("gemini", tmp_path, GEMINI_CLI_CUSTOM_HEADERS="x-mine: 1")
+    assert environ["GEMINI_CLI_CUSTOM_HEADERS"] == f"x-mine: 1, x-dragoman-fallback-model: {TO.model}"
 
 
 def test_files_of_earlier_launches_do_not_pile_up(tmp_path: Path) -> None:

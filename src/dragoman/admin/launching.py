@@ -13,7 +13,6 @@ from dragoman.admin.client_settings import (
     aider_metadata,
     claude_environment,
     codex_provider,
-    gemini_helper_settings,
     opencode_settings,
 )
 from dragoman.admin.clients import RECIPES, Recipe
@@ -27,6 +26,7 @@ from dragoman.providers.models import find_profile
 from dragoman.routing import find_configured_targets
 
 KEPT_FILES = 10  # of one client: others that run may still read theirs
+APPENDED = frozenset({"GEMINI_CLI_CUSTOM_HEADERS"})  # variables that the user's own value stays in
 FILES = "launch"  # their directory, below that of the gateway's data
 
 
@@ -101,6 +101,9 @@ def _gemini_environment(to: Target, key: str, others: Settings) -> dict[str, str
         "GOOGLE_GEMINI_BASE_URL": to.root,
         "GEMINI_API_KEY": key,
         "GEMINI_MODEL": str(to.model),
+        # It asks for Google's models by name, for web search and more. Only settings could name others, and it reads
+        # settings only from its user's own files and from directories of root.
+        "GEMINI_CLI_CUSTOM_HEADERS": f"x-dragoman-fallback-model: {to.model}",
     }
 
 
@@ -140,8 +143,6 @@ LAUNCHES: Mapping[str, Launch] = {
         "npm install -g @google/gemini-cli",
         _gemini_environment,
         removes=("GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_GCA", "GOOGLE_CLOUD_PROJECT"),
-        # Below the user's own settings in precedence.
-        files={"GEMINI_CLI_SYSTEM_DEFAULTS_PATH": gemini_helper_settings},
         find_problem=_find_gemini_problem,
     ),
     "opencode": Launch("opencode", "opencode", "npm install -g opencode-ai", _opencode_environment),
@@ -206,6 +207,8 @@ def make_command(
     kept = {name: value for name, value in environ.items() if name not in launch.removes}
     others = _find_others(launch, to, environ)
     variables = launch.environment(to, key, others) | _write_files(launch, to, environ)
+    for name in APPENDED & environ.keys() & variables.keys():
+        variables[name] = f"{environ[name]}, {variables[name]}"
     return [program, *launch.arguments(to, others), *arguments], {**kept, **variables}
 
 

@@ -64,6 +64,8 @@ class Call:
         self.is_owner = caller.key == ENVIRONMENT_KEY  # the environment's key belongs to the gateway's owner
         self.strict = headers.get(b"x-dragoman-strict") == b"1"
         self.explain = headers.get(b"x-dragoman-explain") == b"1"
+        # The client's choice for models that do not exist here: some clients ask for their vendor's by name.
+        self.fallback_model = (headers.get(b"x-dragoman-fallback-model") or b"").decode("latin-1")
         head = protocol.client.read_call(exchange.path, exchange.query, body)
         self.model, self.stream, self.stream_type = head.model, head.stream, head.stream_type
         record.requested_model, record.stream, record.body = self.model, self.stream, body

@@ -78,7 +78,7 @@ class Gateway:
                 record_state(call.state, recording)
             runtime, memory = record_runtime(runtime, recording, call), RecordingMemory(memory, recording)
             make_watch, on_guard_trip = recording.make_monitor, recording.record_guard_trips(self._note_guard_trip)
-        routes = runtime.targets.get(call.model) or await find_targets(runtime, call.model)
+        routes = runtime.targets.get(call.model) or await find_targets(runtime, call.model, call.fallback_model)
         if call.state is not None and call.state.pinned:
             routes = _select_pinned(routes, call.state.pinned, call.model)
         if len(routes) > 1:

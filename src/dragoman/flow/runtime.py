@@ -47,8 +47,8 @@ class Runtime(Struct, frozen=True):
 SettingsKey = tuple[Route, frozenset[str], int | None]  # with the learned quirks and the output limit that is listed
 
 
-async def find_targets(runtime: Runtime, name: str) -> tuple[Route, ...]:
-    """Return the targets of a model name. Raises RequestError with similar names if there are none."""
+async def find_targets(runtime: Runtime, name: str, fallback: str = "") -> tuple[Route, ...]:
+    """Return the targets of a model name, else of `fallback`. Raises RequestError with similar names without any."""
     routes = find_configured_targets(name, runtime.config.models, runtime.providers)
     if routes:
         if len(runtime.targets) >= MAX_TARGETS:  # clients may invent names
@@ -61,6 +61,8 @@ async def find_targets(runtime: Runtime, name: str) -> tuple[Route, ...]:
         routes = find_listed_targets(name, catalogues)
         if routes:
             return routes
+    if fallback:
+        return await find_targets(runtime, fallback)
     raise RequestError(_unknown_model(name, runtime, catalogues))
 
 

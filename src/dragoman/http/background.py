@@ -60,7 +60,7 @@ class BackgroundApi:
     async def is_left_to_upstream(self, call: Call, state: KeptCall) -> bool:
         """Return whether the upstream runs the response itself, since it keeps it; raises RequestError."""
         runtime = self._gateway.runtime
-        routes = runtime.targets.get(call.model) or await find_targets(runtime, call.model)
+        routes = runtime.targets.get(call.model) or await find_targets(runtime, call.model, call.fallback_model)
         if state.pinned:
             return True
         providers = (runtime.providers.get(route.provider) for route in routes)
@@ -123,7 +123,7 @@ class BackgroundApi:
     async def _check_losses(self, call: Call) -> None:
         """Raise RequestError if the request cannot be carried over to its first target without loss."""
         runtime = self._gateway.runtime
-        [route, *_] = runtime.targets.get(call.model) or await find_targets(runtime, call.model)
+        [route, *_] = runtime.targets.get(call.model) or await find_targets(runtime, call.model, call.fallback_model)
         provider = runtime.providers.get(route.provider)
         if provider is not None:
             await prepare(call, route, provider, target_settings(runtime, route, call.tenant), 1)

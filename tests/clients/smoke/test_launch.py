@@ -13,7 +13,12 @@ import pytest
 
 from clients.claude_code import QUIET
 from clients.install import native
+from clients.searching import ANSWER, QUERY, searxng, settings_for
 from dragoman.admin.launching import GEMINI_SETTINGS, find_shared_directory
+from fakes.agent import Agent, Use
+from fakes.agents import chat
+from fakes.upstream import FakeUpstream
+from gateway import provider_section
 
 Client = Callable[[str], Path]
 BINARIES = {
@@ -120,14 +125,52 @@ def test_what_is_missing_is_named(place: Callable[[str], Place]) -> None:
     assert here.run("launch", "nobody")[0] == 2
 
 
-def test_gemini_cli_is_launched_with_a_key_even_if_the_user_signs_in_with_google(
-    tmp_path: Path, client: Client, node: Path
+def test_a_subagent_of_claude_code_that_asks_for_sonnet_gets_the_model_of_the_launch(
+    place: Callable[[str], Place],
 ) -> None:
+    here = place("claude")
+    task = {"description": "Say hello", "prompt": "Say hello.", "subagent_type": "Explore", "run_in_background": False}
+    agent = Agent(chat, (Use("Agent", {**task, "model": "sonnet"}),))
+    with FakeUpstream(choose=agent, models=("m",)) as fake:
+        toml = f"{provider_section('chat', fake.url)}context_window = 131072\n"
+        here.home.joinpath("dragoman.toml").write_text(toml)
+        words = ("-p", "Delegate it.", "--allowedTools", "Agent")
+        code, out, err = here.run("launch", "claude", "-m", "up/m", "--", *words)
+    assert code == 0, out + err
+    assert out.rstrip().endswith("A short answer."), out + err
+    assert [request.model for request in agent.requests] == ["m", "m", "m"], "the task, the subagent, the end"
+    assert "assumes a context window" not in err
+
+
+@pytest.fixture
+def gemini_place(tmp_path: Path, client: Client, node: Path) -> Place:
     entry = client("gemini-cli") / "node_modules" / "@google" / "gemini-cli" / "bundle" / "gemini.js"
     script = tmp_path / "gemini"
     script.write_text(f'#!/bin/sh\nexec "{node}" "{entry}" "$@"\n')
     script.chmod(0o755)
-    here = Place(tmp_path, "gemini", script)
+    return Place(tmp_path, "gemini", script)
+
+
+def test_the_web_search_of_gemini_cli_uses_the_model_of_the_launch(gemini_place: Place) -> None:
+    here = gemini_place
+    settings = here.home / ".gemini" / "settings.json"
+    settings.parent.mkdir()
+    settings.write_text('{"security": {"auth": {"selectedType": "gemini-api-key"}}}')
+    agent = Agent(chat, (Use("google_web_search", {"query": QUERY}),), search=Use("web_search", {"query": QUERY}))
+    agent.answer = ANSWER
+    with searxng() as service, FakeUpstream(choose=agent, models=("m",)) as fake:
+        toml = settings_for(service) + provider_section("chat", fake.url)
+        here.home.joinpath("dragoman.toml").write_text(toml)
+        words = ("--yolo", "--skip-trust", "-p", "Search the web.")
+        code, out, err = here.run("launch", "gemini", "-m", "up/m", "--", *words)
+    assert code == 0, err
+    assert "They eat bamboo" in out, out + err
+    assert {request.model for request in agent.requests} == {"m"}
+    assert len(service.requests) == 1
+
+
+def test_gemini_cli_is_launched_with_a_key_even_if_the_user_signs_in_with_google(gemini_place: Place) -> None:
+    here = gemini_place
     settings = here.home / ".gemini" / "settings.json"
     settings.parent.mkdir()
     before = '{"security": {"auth": {"selectedType": "oauth-personal"}}, "privacy": {"usageStatisticsEnabled": false}}'
