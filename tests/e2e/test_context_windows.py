@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from dragoman.config import ConfigError, load
-from e2e.raw_http import get
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, provider_section, running
+from raw_http import get
 from wire_json import JsonObject
 
 VLLM = {"data": [{"id": "qwen3", "object": "model", "owned_by": "vllm", "max_model_len": 40960}]}

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from e2e.raw_http import post
 from gateway import running
+from raw_http import post
 
 ECHO = '[providers.echo]\nkind = "echo"\n[[models]]\nname = "known"\nto = ["echo/echo"]\n'
 HEADER = "x-dragoman-fallback-model"

@@ -20,6 +20,7 @@ PATHS = re.compile(
 CLIENTS = "what each client program is given, and the protocol that it uses"
 STATE = "the state that only the Responses protocol has"
 EXEMPT = {
+    "admin/client_settings.py": CLIENTS,
     "admin/clients.py": CLIENTS,
     "admin/launching.py": CLIENTS,
     "admin/configuration.py": "a section of the configuration is called responses",
