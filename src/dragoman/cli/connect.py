@@ -51,7 +51,7 @@ def command(
         return
     config = read_found_settings(config_file)
     root = asyncio.run(find_gateway(config, os.environ, url)) or base_url(config.server.host, config.server.port)
-    targets = Targets(config, root, recipe)
+    targets = Targets(config, root, recipe, url)
     if is_writing and recipe.file is not None:
         _write(client, recipe, recipe.file, targets, model)
         return
@@ -65,15 +65,15 @@ def command(
 class Targets:
     """Chooses model and context window for one client; the models are listed at most once, and only if needed."""
 
-    def __init__(self, config: Config, root: str, recipe: Recipe) -> None:
-        self._config, self._root, self._recipe = config, root, recipe
+    def __init__(self, config: Config, root: str, recipe: Recipe, url: str | None) -> None:
+        self._config, self._root, self._recipe, self._url = config, root, recipe, url
 
     @cached_property
     def _page(self) -> Page:
         from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 
         try:
-            return asyncio.run(read_page(self._config))
+            return asyncio.run(read_page(self._config, url=self._url))
         except (AdminError, ConnectionLost, UpstreamTimeout, SizeLimitExceeded):
             return Page()
 
