@@ -20,10 +20,10 @@ test: $(DEV_STAMP) chromium
 	@$(PYTEST) $(PARALLEL) -m "not rest"
 	@echo "Not run: make test-rest, and for what they are named after test-container, test-monitoring, test-model, test-conformance." >&2
 
-# The modules by themselves: without processes, sockets, browsers and databases.
-UNIT := hub framing passes stages observers prices protocols routing flow
+# The pure core and the configuration by themselves: no process, no socket.
+UNIT := $(addprefix tests/,hub framing passes stages observers prices protocols test_laws.py test_linear*.py test_any_*.py test_deletion.py test_config*.py)
 test-fast: $(DEV_STAMP)
-	@$(PYTEST) $(PARALLEL) -m "not rest" $(UNIT:%=tests/%)
+	@$(PYTEST) $(PARALLEL) -m "not rest" --in-process $(UNIT)
 
 # What is exhaustive, or slow by its nature: whole products, kills, long waits, every client installed.
 test-rest: $(DEV_STAMP) chromium

@@ -7,6 +7,7 @@ import fcntl
 import gc
 import os
 import signal
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,11 +37,22 @@ GUARD = OutsidePathGuard(make_rules())
 GUARD.install()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--in-process", action="store_true", help="fail a test that uses a network or starts a process")
+
+
+def refuse_to_leave_the_process(event: str, _: tuple[object, ...]) -> None:
+    if event in ("socket.bind", "socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.fork"):
+        raise AssertionError(f"{event}: this test belongs to make test, not to make test-fast")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Handle SIGINT also where the shell that started the run ignores it: started processes would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     GUARD.rules = make_rules(config.getoption("basetemp"))
+    if config.getoption("--in-process") and not config.getoption("numprocesses", None):
+        sys.addaudithook(refuse_to_leave_the_process)
     if "PYTEST_XDIST_WORKER" in os.environ and config.args == config.getini("testpaths"):
         config.args = rotate_folders(
             int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
