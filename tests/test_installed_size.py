@@ -61,7 +61,14 @@ def test_postgresql_without_its_driver_says_what_to_install(tmp_path: Path) -> N
 
 NOT_LOADED = (  # each costs up to a megabyte, in every gateway
     *("asyncpg", "backports.zstd", "brotli", "csv", "email.utils", "html", "importlib.resources", "jsonschema_rs"),
-    *("tempfile", "tomlkit", "dragoman.providers.kiro.provider", "dragoman.providers.codex.provider"),
+    *(
+        "genai_prices",
+        "pydantic",
+        "tempfile",
+        "tomlkit",
+        "dragoman.providers.kiro.provider",
+        "dragoman.providers.codex.provider",
+    ),
     *("dragoman.flow.relay", "dragoman.http.api.requests", "dragoman.http.api.config"),
     *("dragoman.admin.diagnosis", "dragoman.admin.replay", "dragoman.admin.clients"),
 )
