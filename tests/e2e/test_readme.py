@@ -68,12 +68,13 @@ WITHOUT_GATEWAY = (
     "dragoman login copilot",
 )
 TARGETS = ("make test", "make check", "make bench")  # too long for a test; the first two are what CI runs
+STOP = "dragoman stop"
 OTHERS = ("export DRAGOMAN_API_KEY=dgm_…", 'dragoman chat "Hello"', "PORT=… make run", "dragoman connect CLIENT")
 
 
 def test_every_command_of_the_page_is_run_by_a_test() -> None:
     run = [*(line for line, _ in CURLS), *BESIDE_GATEWAY, *CAPTURED, *OF_CLIENTS, *STARTS, *WITHOUT_GATEWAY]
-    assert set(list_commands()) == {*run, *TARGETS, *OTHERS, *INSTALLS, CONTAINER}
+    assert set(list_commands()) == {*run, STOP, *TARGETS, *OTHERS, *INSTALLS, CONTAINER}
 
 
 def test_a_new_command_is_found_wherever_it_stands() -> None:
@@ -198,11 +199,15 @@ def test_connect_knows_every_client_that_the_page_names(home: Home) -> None:
     assert [client for client in clients if home.run(f"dragoman connect {client}").code != 0] == []
 
 
-def test_a_start_with_api_keys_shows_their_providers(tmp_path: Path) -> None:
+def test_a_start_with_api_keys_shows_their_providers_and_is_stopped(tmp_path: Path) -> None:
     shell = make_empty_shell(tmp_path)
-    with shell.serve(ANTHROPIC_API_KEY="sk-fake-anthropic", OPENAI_API_KEY="sk-fake-openai") as served:
+    keys = {"ANTHROPIC_API_KEY": "sk-fake-anthropic", "OPENAI_API_KEY": "sk-fake-openai"}
+    with shell.serve(**keys, HTTPS_PROXY="http://127.0.0.1:9") as served:  # where nothing listens: no vendor is asked
         assert "anthropic  https://api.anthropic.com/v1" in served.out
         assert "openai     https://api.openai.com/v1" in served.out
+        done = shell.run("stop")
+        assert done.code == 0, done
+        assert served.wait() == 0
 
 
 def add_vendor(shell: Shell) -> None:
