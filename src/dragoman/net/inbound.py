@@ -177,7 +177,7 @@ class ClientConnection(asyncio.Protocol):
             try:
                 exchange.incoming = SizedBody(head.length, self._limits.max_body_bytes, exchange.buffered)
             except RequestRejected as refusal:
-                exchange.refusal = refusal
+                exchange.refusal = refusal.copy()  # its traceback would refer to the exchange and to the bytes read
 
     def _feed_body(self, exchange: Exchange, data: bytes | bytearray) -> int:
         """Take the body's part of `data`, all of it if the body is rejected, and return its length."""
@@ -206,7 +206,7 @@ class ClientConnection(asyncio.Protocol):
         return taken
 
     def _refuse_body(self, exchange: Exchange, refusal: RequestRejected) -> None:
-        exchange.refusal = refusal
+        exchange.refusal = refusal.copy()  # its traceback would refer to the exchange and to the bytes read
         exchange.incoming = None
         self._deadline.clear()
         if self._body_wait is not None:
