@@ -220,10 +220,10 @@ def test_a_client_that_leaves_leaves_no_body(rig: Rig) -> None:
     under_way = rig.gateway.app.site
     with no_body_in_cycles(rig.gateway):
         for stream in (False, True):
-            fake = rig.play("messages", SILENCES["silent"])
+            rig.play("messages", SILENCES["silent"])
             with dial(rig.port) as sock:
                 sock.sendall(request_bytes(PATHS["chat"], body_of(stream, "messages/m", stream=stream)))
-                wait_until(lambda fake=fake: fake.calls)
+                wait_until(lambda: rig.calls("messages"))
             wait_until(lambda: under_way.under_way == 0)
         with dial(rig.port) as sock:
             sock.sendall(request_bytes(PATHS["chat"], body_of("upload", "messages/m"))[:-1])

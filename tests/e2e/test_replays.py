@@ -1,7 +1,8 @@
 """What was just captured means the same when it is run again: every case of the matrix, refusals, faults and Kiro."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import cycle, product
 from pathlib import Path
 
 import anthropic
@@ -17,7 +18,7 @@ from dragoman.http.handler import replay_site
 from e2e.account_rig import codex_rigged, copilot_rigged
 from e2e.cases import BROKEN, CASES, request_for
 from e2e.faults import ACCIDENTS, FAULTS, refusal
-from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged
+from e2e.kiro_rig import MODEL, KiroRig, kiro_rigged
 from e2e.test_matrix import make_stream_answer, whole
 from fakes.codex import make_completed, make_created, make_item_done, number_events
 from fakes.eventstream import event, exception
@@ -32,7 +33,19 @@ from sdk_replies import STREAMS, WHOLE, SdkReply
 from waiting import wait_until
 
 clients = pytest.mark.parametrize("client", PROTOCOLS)
-upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
+PAIRS = list(product(PROTOCOLS, PROTOCOLS))
+
+
+def pair_with(names: Iterable[str]) -> pytest.MarkDecorator:
+    """Give each name one pair of client and upstream, in turns; with every pair in `make test-rest`."""
+    few = [(*pair, name) for pair, name in zip(cycle(PAIRS), names, strict=False)]
+    every = [(*pair, name) for pair, name in product(PAIRS, names)]
+    return pytest.mark.parametrize(
+        "rows", [pytest.param(few, id="in turns"), pytest.param(every, id="all", marks=pytest.mark.rest)]
+    )
+
+
+Rows = list[tuple[str, str, str]]  # client, upstream, case
 
 
 def debug(directory: Path) -> str:
@@ -55,14 +68,14 @@ class Kept:
         return [load_capture(file) for file in files]
 
 
-def assert_same(captures: list[Capture]) -> None:
+def assert_same(captures: list[Capture], row: object = None) -> None:
     for capture in captures:
         changes = [
             (part.name, change)
             for part in compare_captures(capture, rerun(capture, replay_site))
             for change in part.changes
         ]
-        assert changes == [], capture.request_id
+        assert changes == [], (row, capture.request_id)
 
 
 @pytest.fixture(scope="module")
@@ -83,43 +96,40 @@ def kiro(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KiroRig, Ke
         yield shared, Kept(directory / "captures", shared.gateway)
 
 
-@clients
-@upstreams
-@pytest.mark.parametrize("case", CASES)
-def test_a_reply_replays_the_same(rig: tuple[Rig, Kept], client: str, upstream: str, case: str) -> None:
+@pair_with(CASES)
+def test_a_reply_replays_the_same(rig: tuple[Rig, Kept], rows: Rows) -> None:
     shared, kept = rig
-    request = request_for(client, shared.model(upstream), CASES[case])
-    shared.play(upstream, whole(upstream, CASES[case].scripted))
-    WHOLE[client](shared.sdk, request)
-    shared.play(upstream, make_stream_answer(upstream, CASES[case].scripted, "in pieces of seven"))
-    STREAMS[client][-1](shared.sdk, request)
-    assert_same(kept.take_new(2))
+    for row in rows:
+        client, upstream, case = row
+        request = request_for(client, shared.model(upstream), CASES[case])
+        shared.play(upstream, whole(upstream, CASES[case].scripted))
+        WHOLE[client](shared.sdk, request)
+        shared.play(upstream, make_stream_answer(upstream, CASES[case].scripted, "in pieces of seven"))
+        STREAMS[client][-1](shared.sdk, request)
+        assert_same(kept.take_new(2), row)
 
 
-@clients
-@upstreams
-@pytest.mark.parametrize("end", [End.CLEAN, End.CUT], ids=["body ended", "connection closed"])
-def test_a_broken_stream_replays_the_same(rig: tuple[Rig, Kept], client: str, upstream: str, end: End) -> None:
+def replay_failure(rig: tuple[Rig, Kept], client: str, upstream: str, answer: Answer, row: object) -> None:
     shared, kept = rig
-    for scripted in BROKEN.values():
-        shared.play(upstream, make_stream_answer(upstream, scripted, "in one piece", end))
-        STREAMS[client][0](shared.sdk, request_for(client, shared.model(upstream)))
-    captures = kept.take_new(len(BROKEN))
-    assert all(summarize(capture).outcome != "ok" for capture in captures)
-    assert_same(captures)
+    shared.play(upstream, answer)
+    STREAMS[client][0](shared.sdk, request_for(client, shared.model(upstream)))
+    [capture] = kept.take_new(1)
+    assert summarize(capture).outcome != "ok", row
+    assert_same([capture], row)
 
 
-@clients
-@upstreams
-def test_errors_and_broken_connections_replay_the_same(rig: tuple[Rig, Kept], client: str, upstream: str) -> None:
-    shared, kept = rig
-    answers = [*(refusal(upstream, fault) for fault in FAULTS.values()), *ACCIDENTS.values()]
-    for answer in answers:
-        shared.play(upstream, answer)
-        STREAMS[client][0](shared.sdk, request_for(client, shared.model(upstream)))
-    captures = kept.take_new(len(answers))
-    assert all(summarize(capture).outcome != "ok" for capture in captures)
-    assert_same(captures)
+def test_a_broken_stream_replays_the_same(rig: tuple[Rig, Kept]) -> None:
+    for row in product(PROTOCOLS, PROTOCOLS, BROKEN, (End.CLEAN, End.CUT)):
+        client, upstream, name, end = row
+        replay_failure(rig, client, upstream, make_stream_answer(upstream, BROKEN[name], "in one piece", end), row)
+
+
+@pair_with([*FAULTS, *ACCIDENTS])
+def test_errors_and_broken_connections_replay_the_same(rig: tuple[Rig, Kept], rows: Rows) -> None:
+    for row in rows:
+        client, upstream, name = row
+        answer = refusal(upstream, FAULTS[name]) if name in FAULTS else ACCIDENTS[name]
+        replay_failure(rig, client, upstream, answer, row)
 
 
 @clients
@@ -148,18 +158,18 @@ KIRO = {
 }
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize("name", KIRO)
-def test_a_kiro_reply_replays_the_same(kiro: tuple[KiroRig, Kept], client: str, name: str) -> None:
+def test_a_kiro_reply_replays_the_same(kiro: tuple[KiroRig, Kept]) -> None:
     shared, kept = kiro
-    shared.play(KIRO[name])
-    for listen in (WHOLE[client], *STREAMS[client]):
-        with suppress(anthropic.APIError, openai.APIError):
-            listen(shared.sdk, request_for(client, MODEL, CASES["one tool call"]))
-    assert_same(kept.take_new(1 + len(STREAMS[client])))
+    for row in zip(KIRO, cycle(PROTOCOLS), strict=False):
+        name, client = row
+        shared.play(KIRO[name])
+        for listen in (WHOLE[client], *STREAMS[client]):
+            with suppress(anthropic.APIError, openai.APIError):
+                listen(shared.sdk, request_for(client, MODEL, CASES["one tool call"]))
+        assert_same(kept.take_new(1 + len(STREAMS[client])), row)
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@clients
 def test_a_completed_call_replays_the_same(kiro: tuple[KiroRig, Kept], client: str) -> None:
     shared, kept = kiro
     cut = make_framed(words("Look."), tool("t1", "weather", input='{"city":"Os'))
