@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from e2e.cases import WEATHER, request_for
 from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, provider_section, running
 from raw_http import request_bytes
-from rig import ENCODERS, PATHS, PROTOCOLS
+from rig import PATHS, PROTOCOLS
+from scripting import write_reply
 from scripting.replies import Ending, ScriptedReply, Stop, Text, Tokens
 from sdk_replies import STREAMS, Broke, Halted, Sdk, SdkReply
 
@@ -28,12 +30,9 @@ continue_streams = true
 name = "three"
 to = ["one/vendor-model", "two/vendor-model", "three/vendor-model"]
 """
-IMPATIENT = "[server]\nidle_timeout_s = 3\n"
+IMPATIENT = "[server]\nidle_timeout_s = 0.3\n"
 AFTER_STOP = {"chat": b"data: {", "messages": b"event: message_stop", "responses": b"event: response.completed"}
 BEGUN, MORE, REST = "It was a dark and stormy night; ", "the rain fell in torrents, ", "except at intervals."
-
-clients = pytest.mark.parametrize("client", PROTOCOLS)
-upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
 
 
 @dataclass
@@ -60,6 +59,12 @@ def relay(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield shared
 
 
+@pytest.fixture(params=[1, pytest.param(0, marks=pytest.mark.rest), pytest.param(2, marks=pytest.mark.rest)])
+def client(request: pytest.FixtureRequest, relay: Relay) -> str:
+    """A client of the protocol that the second target speaks; the other two in `make test-rest`."""
+    return relay.speaks[int(request.param)]
+
+
 @contextmanager
 def run_relay(directory: Path, first: str, settings: str = "") -> Iterator[Relay]:
     """Three targets of three protocols, beginning with this one."""
@@ -79,13 +84,12 @@ def run_relay(directory: Path, first: str, settings: str = "") -> Iterator[Relay
 
 
 def make_reply(protocol: str, text: str, ending: Ending = Ending.PROPER) -> Answer:
-    return Answer(ENCODERS[protocol].encode_stream(ScriptedReply((Text(text),), ending=ending)))
+    return write_reply(protocol, ScriptedReply((Text(text),), ending=ending))
 
 
 def make_broken_reply(protocol: str, text: str, end: End) -> Answer:
     """Its words, and then not even the next event."""
-    scripted = ScriptedReply((Text(text),), ending=Ending.NONE)
-    return Answer(ENCODERS[protocol].encode_stream(scripted), end=end)
+    return write_reply(protocol, ScriptedReply((Text(text),), ending=Ending.NONE), end=end)
 
 
 def read_reply(relay: Relay, client: str) -> SdkReply | Broke:
@@ -94,16 +98,16 @@ def read_reply(relay: Relay, client: str) -> SdkReply | Broke:
     return reply
 
 
-@clients
-@pytest.mark.parametrize("end", [End.CLEAN, End.CUT, End.RESET])
-def test_a_broken_stream_is_continued_by_another_target(relay: Relay, client: str, end: End) -> None:
+def test_a_broken_stream_is_continued_by_another_target(relay: Relay) -> None:
     one, two, _ = relay.speaks
-    relay.play(make_broken_reply(one, BEGUN, end), make_reply(two, MORE + REST))
-    reply = read_reply(relay, client)
-    assert isinstance(reply, SdkReply), reply
-    assert reply.text == BEGUN + MORE + REST
-    assert reply.stop in ("stop", "end_turn", "completed")
-    assert relay.calls == [1, 1, 0]
+    for row in product(PROTOCOLS, (End.CLEAN, End.CUT, End.RESET)):
+        client, end = row
+        relay.play(make_broken_reply(one, BEGUN, end), make_reply(two, MORE + REST))
+        reply = read_reply(relay, client)
+        assert isinstance(reply, SdkReply), (row, reply)
+        assert reply.text == BEGUN + MORE + REST, row
+        assert reply.stop in ("stop", "end_turn", "completed"), row
+        assert relay.calls == [1, 1, 0], row
 
 
 @pytest.mark.parametrize("first", PROTOCOLS)
@@ -119,7 +123,6 @@ def test_a_stream_that_stalls_is_continued_by_another_target(tmp_path: Path, fir
         assert relay.calls == [3, 3, 0]
 
 
-@clients
 def test_a_stream_with_an_error_in_its_middle_is_continued_by_another_target(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
     relay.play(make_reply(one, BEGUN, ending=Ending.ERROR), make_reply(two, REST))
@@ -128,7 +131,6 @@ def test_a_stream_with_an_error_in_its_middle_is_continued_by_another_target(rel
     assert reply.text == BEGUN + REST
 
 
-@clients
 def test_a_reply_is_continued_twice(relay: Relay, client: str) -> None:
     one, two, three = relay.speaks
     relay.play(make_broken_reply(one, BEGUN, End.CUT), make_broken_reply(two, MORE, End.CUT), make_reply(three, REST))
@@ -140,7 +142,6 @@ def test_a_reply_is_continued_twice(relay: Relay, client: str) -> None:
     assert [step.route for step in outcome.failed_attempts] == ["one/vendor-model", "two/vendor-model"]
 
 
-@clients
 def test_the_next_target_gets_the_text_so_far(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
     relay.play(make_broken_reply(one, BEGUN, End.CUT), make_reply(two, REST))
@@ -149,7 +150,6 @@ def test_the_next_target_gets_the_text_so_far(relay: Relay, client: str) -> None
     assert BEGUN.strip().encode() not in relay.fakes[0].calls[0].body
 
 
-@clients
 def test_usage_of_all_upstreams_is_summed_and_marked_as_estimated(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
     relay.play(make_broken_reply(one, BEGUN, End.CUT), make_reply(two, REST))
@@ -165,7 +165,6 @@ def test_usage_of_all_upstreams_is_summed_and_marked_as_estimated(relay: Relay, 
     assert usage.source is Source.ESTIMATED
 
 
-@clients
 def test_without_a_continuation_only_the_actual_usage_is_reported(relay: Relay, client: str) -> None:
     refuses = Answer(b'{"error": {"message": "no"}}', status=401, content_type="application/json")
     used = []
@@ -178,7 +177,6 @@ def test_without_a_continuation_only_the_actual_usage_is_reported(relay: Relay, 
     assert 0 < used[1] < used[0]
 
 
-@clients
 def test_a_reply_that_lacks_only_the_end_of_its_stream_is_not_continued(relay: Relay, client: str) -> None:
     """The text is complete, so nothing may be added. Only Responses has no stop before its end."""
     one, two, _ = relay.speaks
@@ -193,10 +191,9 @@ def test_a_reply_that_lacks_only_the_end_of_its_stream_is_not_continued(relay: R
     assert relay.calls == [1, 0, 0]
 
 
-@clients
 def test_a_continuation_may_end_with_a_tool_call(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
-    calls = Answer(ENCODERS[two].encode_stream(ScriptedReply((Text(REST), WEATHER), Stop.TOOL)))
+    calls = write_reply(two, [Text(REST), WEATHER])
     relay.play(make_broken_reply(one, BEGUN, End.CUT), calls)
     reply = read_reply(relay, client)
     assert isinstance(reply, SdkReply), reply
@@ -204,7 +201,6 @@ def test_a_continuation_may_end_with_a_tool_call(relay: Relay, client: str) -> N
     assert [name for _, name, _ in reply.calls] == [WEATHER.name]
 
 
-@clients
 def test_blanks_are_no_beginning_that_a_vendor_would_take(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
     relay.play(make_broken_reply(one, "\n\n", End.CUT), make_reply(two, REST))
@@ -214,7 +210,6 @@ def test_blanks_are_no_beginning_that_a_vendor_would_take(relay: Relay, client: 
     assert b"interrupted" not in relay.fakes[1].calls[0].body
 
 
-@clients
 def test_without_a_continuation_the_first_failure_is_reported(
     relay: Relay, client: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -233,11 +228,10 @@ def test_without_a_continuation_the_first_failure_is_reported(
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-@clients
 def test_a_reply_with_a_tool_call_is_not_continued(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
-    stream = ENCODERS[one].encode_stream(ScriptedReply((Text(BEGUN), WEATHER), Stop.TOOL, ending=Ending.NONE))
-    relay.play(Answer(stream, end=End.CUT), make_reply(two, REST))
+    begun = ScriptedReply((Text(BEGUN), WEATHER), Stop.TOOL, ending=Ending.NONE)
+    relay.play(write_reply(one, begun, end=End.CUT), make_reply(two, REST))
     reply = read_reply(relay, client)
     assert isinstance(reply, Broke), reply
     assert relay.calls == [1, 0, 0]
@@ -265,18 +259,16 @@ def marker_in(body: bytes) -> str:
     return found[0].decode()
 
 
-@clients
-@pytest.mark.parametrize("place", [1, 17, 31, 45, 62, 100, 181])
-def test_an_exact_continuation_of_equal_rows_loses_nothing(relay: Relay, client: str, place: int) -> None:
+def test_an_exact_continuation_of_equal_rows_loses_nothing(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
-    relay.play(make_broken_reply(one, ROWS[:place], End.CUT), make_reply(two, ROWS[place:]))
-    reply = read_reply(relay, client)
-    assert isinstance(reply, SdkReply), reply
-    assert reply.text == ROWS
-    assert relay.calls == [1, 1, 0]
+    for place in (1, 17, 31, 45, 62, 100, 181):
+        relay.play(make_broken_reply(one, ROWS[:place], End.CUT), make_reply(two, ROWS[place:]))
+        reply = read_reply(relay, client)
+        assert isinstance(reply, SdkReply), (place, reply)
+        assert reply.text == ROWS, place
+        assert relay.calls == [1, 1, 0], place
 
 
-@clients
 def test_a_repetition_before_the_marker_is_left_out_and_counted_as_a_loss(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
 
@@ -300,7 +292,6 @@ def test_a_repetition_before_the_marker_is_left_out_and_counted_as_a_loss(relay:
     assert losses[1] == losses[0] + 1
 
 
-@clients
 def test_a_repetition_without_a_marker_is_kept(relay: Relay, client: str) -> None:
     one, two, _ = relay.speaks
     relay.play(make_broken_reply(one, BEGUN, End.CUT), make_reply(two, BEGUN + REST))
@@ -309,11 +300,10 @@ def test_a_repetition_without_a_marker_is_kept(relay: Relay, client: str) -> Non
     assert reply.text == BEGUN + BEGUN + REST
 
 
-@clients
 def test_a_target_that_fails_before_its_first_word_is_passed_over(relay: Relay, client: str) -> None:
     """Its failure comes inside a stream: it is no failure of the target that goes on after it."""
     one, two, three = relay.speaks
-    fails = Answer(ENCODERS[two].encode_stream(ScriptedReply((), ending=Ending.ERROR)))
+    fails = write_reply(two, ScriptedReply((), ending=Ending.ERROR))
     relay.play(make_broken_reply(one, BEGUN, End.CUT), fails, make_reply(three, REST))
     reply = read_reply(relay, client)
     assert isinstance(reply, SdkReply), reply

@@ -1,6 +1,5 @@
 """Kiro's replies, as frames over real sockets, read by the official SDKs of all four protocols."""
 
-import time
 from collections.abc import Iterator
 
 import anthropic
@@ -10,7 +9,7 @@ import pytest
 from google import genai
 
 from e2e.cases import Case, request_for
-from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged, request_every_way
+from e2e.kiro_rig import MODEL, KiroRig, kiro_rigged, request_every_way
 from fakes.eventstream import event, exception
 from fakes.kiro import make_framed, refusal, tail, tool, words
 from fakes.upstream import Answer, End
@@ -21,13 +20,12 @@ from sdk_replies import ENVELOPE, STOPS, Broke, Halted, SdkReply
 from sdk_replies_gemini import STREAMS, WHOLE
 from wire_json import Json
 
-CUTS = {"in one piece": 0, "byte by byte": 1, "in pieces of eleven": 11}
+# Bytes in each packet. Any cut of any frame is proved where frames are read; here, that nothing between depends on it.
+CUTS = {"chat": 0, "responses": 11, "messages": 1, "gemini": 11}
 TOOLED = Case(ScriptedReply(()), tools=True)
 REASONING = Case(ScriptedReply(()), reasons=True)
 
-clients = pytest.mark.parametrize("client", [*CLIENTS, "gemini"])
-cuts = pytest.mark.parametrize("cut", CUTS)
-
+clients = pytest.mark.parametrize("client", CUTS)
 
 RATE_LIMIT_ERRORS: dict[str, type[openai.APIStatusError | anthropic.APIStatusError | genai.errors.APIError]] = {
     "chat": openai.RateLimitError,
@@ -46,7 +44,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
 
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
-    settings = "[server]\nfirst_token_timeout_s = 2\nidle_timeout_s = 60\n"
+    settings = "[server]\nfirst_token_timeout_s = 1\nidle_timeout_s = 60\n"
     with kiro_rigged(tmp_path_factory.mktemp("hasty"), settings=settings) as shared:
         shared.gateway.settle()
         yield shared
@@ -58,9 +56,8 @@ def has_read(text: str, stop: str, reply: SdkReply | Broke | Halted) -> bool:
 
 
 @clients
-@cuts
-def test_text_survives_any_cut_of_its_frames(rig: KiroRig, client: str, cut: str) -> None:
-    rig.play(make_framed(words("é日"), words("😀 ha"), words("ha"), words("ha"), tail(), cut=CUTS[cut]))
+def test_text_survives_any_cut_of_its_frames(rig: KiroRig, client: str) -> None:
+    rig.play(make_framed(words("é日"), words("😀 ha"), words("ha"), words("ha"), tail(), cut=CUTS[client]))
     for reply in request_every_way(rig, client, request_for(client, MODEL)):
         assert has_read("é日😀 hahaha", STOPS[client][Stop.NATURAL], reply)
 
@@ -95,17 +92,15 @@ def test_a_retry_after_an_exception_is_not_noticed(rig: KiroRig, client: str) ->
         assert len(rig.fake.chats) == 2
 
 
-@clients
-def test_a_whole_reply_has_the_same_first_token_timeout(hasty: KiroRig, client: str) -> None:
+def test_a_whole_reply_has_the_same_first_token_timeout(hasty: KiroRig) -> None:
     hasty.play(make_framed(end=End.HANG), make_framed(words("Hello"), tail()))
-    assert has_read("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, request_for(client, MODEL)))
+    assert has_read("Hello", "stop", WHOLE["chat"](hasty.sdk, request_for("chat", MODEL)))
     assert len(hasty.fake.chats) == 2
 
 
-@clients
-def test_a_whole_reply_may_be_generated_slowly(hasty: KiroRig, client: str) -> None:
-    hasty.play(make_framed(words("Hel"), words("lo"), tail(), cut=200, pause_s=0.6))
-    assert has_read("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, request_for(client, MODEL)))
+def test_a_whole_reply_may_be_generated_slowly(hasty: KiroRig) -> None:
+    hasty.play(make_framed(words("Hel"), words("lo"), tail(), cut=200, pause_s=0.3))  # 1.2 s in all
+    assert has_read("Hello", "end_turn", WHOLE["messages"](hasty.sdk, request_for("messages", MODEL)))
     assert len(hasty.fake.chats) == 1
 
 
@@ -119,19 +114,18 @@ FAULTS = {
 
 @clients
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_whole_reply_does_not_wait_for_the_end_of_a_failed_stream(hasty: KiroRig, client: str, fault: str) -> None:
-    hasty.play(FAULTS[fault], make_framed(words("Hello"), tail()))
-    begun = time.monotonic()
-    assert has_read("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, request_for(client, MODEL)))
-    assert len(hasty.fake.chats) == 2
-    assert time.monotonic() - begun < 45  # of the 60 seconds that a silent upstream is given
+def test_a_whole_reply_does_not_wait_for_the_end_of_a_failed_stream(rig: KiroRig, client: str, fault: str) -> None:
+    """It would wait for 300 seconds, and the SDK would not."""
+    rig.play(FAULTS[fault], make_framed(words("Hello"), tail()))
+    assert has_read("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](rig.sdk, request_for(client, MODEL)))
+    assert len(rig.fake.chats) == 2
 
 
 @clients
 def test_an_exception_after_words_is_an_error_event_and_never_a_clean_end(rig: KiroRig, client: str) -> None:
     """Behaviour 5."""
     rig.play(
-        make_framed(words("Hel"), exception("InternalServerException", {"message": "It broke."}), pause_s=0.05, cut=200)
+        make_framed(words("Hel"), exception("InternalServerException", {"message": "It broke."}), pause_s=0.01, cut=200)
     )
     for listen in STREAMS[client]:
         reply = listen(rig.sdk, request_for(client, MODEL))
@@ -168,8 +162,7 @@ def test_a_modelled_exception_after_words_keeps_its_meaning(rig: KiroRig, name: 
 
 
 @clients
-@cuts
-def test_fragments_of_a_call_become_one_call(rig: KiroRig, client: str, cut: str) -> None:
+def test_fragments_of_a_call_become_one_call(rig: KiroRig, client: str) -> None:
     """Behaviour 8: whatever stop reason comes with it."""
     rig.play(
         make_framed(
@@ -178,7 +171,7 @@ def test_fragments_of_a_call_become_one_call(rig: KiroRig, client: str, cut: str
             tool("tooluse_1", input='ty":"Zürich"}'),
             tool("tooluse_1", "weather", stop=True),
             tail("END_TURN"),
-            cut=CUTS[cut],
+            cut=CUTS[client],
         )
     )
     for reply in request_every_way(rig, client, request_for(client, MODEL, TOOLED)):
@@ -223,8 +216,7 @@ def test_the_missing_arguments_of_a_truncated_call_are_requested_and_joined(rig:
 
 
 @clients
-@cuts
-def test_native_reasoning_is_separate_and_its_signature_enveloped(rig: KiroRig, client: str, cut: str) -> None:
+def test_native_reasoning_is_separate_and_its_signature_enveloped(rig: KiroRig, client: str) -> None:
     """Behaviour 13."""
     rig.play(
         make_framed(
@@ -233,7 +225,7 @@ def test_native_reasoning_is_separate_and_its_signature_enveloped(rig: KiroRig, 
             event("reasoningContentEvent", {"signature": "S"}),
             words("Then."),
             tail(),
-            cut=CUTS[cut],
+            cut=CUTS[client],
         )
     )
     for reply in request_every_way(rig, client, request_for(client, MODEL, REASONING)):
@@ -337,7 +329,7 @@ def test_text_without_its_tail_counts_as_cut(rig: KiroRig, client: str) -> None:
 @clients
 def test_an_end_within_a_frame_is_an_error(rig: KiroRig, client: str) -> None:
     whole = make_framed(words("It was a"), words("dark and stormy night"), tail())
-    rig.play(Answer(whole.body[:200], content_type=whole.content_type, pause_s=0.05, cut=150))
+    rig.play(Answer(whole.body[:200], content_type=whole.content_type, pause_s=0.01, cut=150))
     for listen in STREAMS[client]:
         reply = listen(rig.sdk, request_for(client, MODEL))
         assert isinstance(reply, Broke), reply
