@@ -16,7 +16,7 @@ from fakes.upstream import Answer, FakeUpstream
 
 DATE = b"Sun, 15 Nov 2026 12:00:00 GMT"
 KEY = "sk-canary-of-the-search"
-SERVER = Path(__file__).parent.parent / "fakes" / "mcp_server.py"
+SERVER = Path(__file__).parent.parent / "fakes" / "mcp_stdio.py"
 
 
 def provider_in(directory: Path, settings: str) -> ProviderConfig:
@@ -108,7 +108,7 @@ def searxng(url: str) -> str:
 
 
 def mcp(tool: str) -> str:
-    words = json.dumps([sys.executable, str(SERVER), "stdio"])
+    words = json.dumps([sys.executable, str(SERVER)])
     return f'[tools.web_search]\nbackend = "mcp"\ncommand = {words}\ntool = "{tool}"\n'
 
 

@@ -18,7 +18,7 @@ from wire_json import JsonObject
 URL = "https://page.example/a"
 FETCH = {"type": "web_fetch_20250910", "name": "web_fetch"}
 ANSWER = chat_text("Done.")
-SERVER = Path(__file__).parent.parent / "fakes" / "mcp_server.py"
+SERVER = Path(__file__).parent.parent / "fakes" / "mcp_stdio.py"
 
 
 class Scene:
@@ -59,7 +59,7 @@ def tavily(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 @pytest.fixture(scope="module")
 def mcp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    command = json.dumps([sys.executable, str(SERVER), "stdio"])
+    command = json.dumps([sys.executable, str(SERVER)])
     yield from scenes(tmp_path_factory.mktemp("mcp"), f'backend = "mcp"\ntool = "read"\ncommand = {command}')
 
 

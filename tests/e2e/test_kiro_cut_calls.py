@@ -1,5 +1,6 @@
 """Tool calls that Kiro cuts: the rest is requested in the same turn, or the next turn names what was lost."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,10 +9,10 @@ import msgspec
 import pytest
 from anthropic.types import MessageParam, ToolParam
 
-from e2e.kiro_rig import QUICK, KiroRig, kiro_rigged
-from fakes.kiro import FakeKiro, make_framed, sign, tail, tool, words
-from fakes.upstream import Answer
-from gateway import KEY, running
+from e2e.kiro_rig import KiroRig, kiro_rigged
+from fakes.kiro import make_framed, tail, tool, words
+from fakes.upstream import Answer, Gate
+from raw_http import dial, request_bytes
 
 MODEL = "kiro/claude-sonnet-4.5"
 WRITE: ToolParam = {
@@ -78,8 +79,7 @@ def test_the_missing_arguments_are_requested_once_and_the_call_is_complete(rig: 
 
 def test_the_request_for_missing_arguments_disables_thinking(rig: KiroRig) -> None:
     rig.play(CUT, make_framed(words('day.md", "lines": 3}'), tail()))
-    client = anthropic.Anthropic(base_url=rig.gateway.url, api_key=KEY, max_retries=0)
-    message = client.messages.create(
+    message = rig.sdk.anthropic.messages.create(
         model=MODEL,
         max_tokens=9000,
         thinking={"type": "enabled", "budget_tokens": 4000},
@@ -154,30 +154,25 @@ def test_without_repair_no_further_request_is_made(rig: KiroRig) -> None:
 
 
 def test_the_client_gets_keep_alives_while_a_call_is_completed(tmp_path: Path) -> None:
-    slow_call = make_framed(
-        tool("t1", "write"),
-        *(tool("t1", input=piece) for piece in ('{"path"', ': "no', "tes/to")),
-        cut=160,
-        pause_s=0.3,
-    )
-    slow_rest = make_framed(words('day.md", "lines": 3}'), tail(), delay_s=2.5)
-    file = tmp_path / "kiro-auth-token.json"
-    with FakeKiro() as fake:
-        tokens = fake.issue()
-        sign(file, str(tokens["accessToken"]), str(tokens["refreshToken"]), 7200)
-        fake.replies = [slow_call, slow_rest]
-        server = "[server]\nkeep_alive_s = 0.25\nfirst_token_timeout_s = 2\n"
-        with running("\n".join([server, QUICK, fake.section(str(file))]), tmp_path) as gateway:
-            client = anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0)
-            with client.messages.with_streaming_response.create(
-                model=MODEL,
-                max_tokens=1000,
-                stream=True,
-                tools=[WRITE],
-                messages=[QUESTION],
-            ) as response:
-                sent = b"".join(response.iter_bytes())
-        assert fake.counts["/generateAssistantResponse"] == 2
-    assert sent.count(b"event: ping") >= 3
-    assert b'"stop_reason":"tool_use"' in sent
-    assert b"notes/today.md" in sent
+    """While the arguments come, and while their rest is awaited; no first token is awaited for that."""
+    begun, awaited = threading.Event(), threading.Event()
+    cut = make_framed(tool("t1", "write"), tool("t1", input='{"path": "notes/to'), gate=Gate(begun, at=150), cut=150)
+    rest = make_framed(words('day.md", "lines": 3}'), tail(), gate=Gate(awaited, at=-1))
+    settings = "[server]\nkeep_alive_s = 0.05\nfirst_token_timeout_s = 1\n"
+    with kiro_rigged(tmp_path, settings=settings) as rig:
+        rig.play(cut, rest)
+        question = {"model": MODEL, "max_tokens": 1000, "stream": True, "tools": [WRITE], "messages": [QUESTION]}
+        seen = b""
+        with dial(rig.gateway.port) as sock:
+            sock.sendall(request_bytes("/v1/messages", msgspec.json.encode(question)))
+            for pings, gate in ((2, begun), (30, awaited)):  # 30 of them take longer than a first token may
+                while seen.count(b"event: ping") < pings:
+                    seen += (piece := sock.recv(65536))
+                    assert piece, seen
+                gate.set()
+            while b"event: message_stop" not in seen:
+                seen += (piece := sock.recv(65536))
+                assert piece, seen
+        assert rig.fake.counts["/generateAssistantResponse"] == 2
+    assert b'"stop_reason":"tool_use"' in seen
+    assert b"notes/today.md" in seen

@@ -20,7 +20,7 @@ from gateway import KEY, Running, provider_section, running
 from sdk_replies import Sdk
 from waiting import wait_until
 
-SERVER = Path(__file__).parent.parent / "fakes" / "mcp_server.py"
+SERVER = Path(__file__).parent.parent / "fakes" / "mcp_stdio.py"
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Scene:
     @property
     def mcp(self) -> str:
         """The section of a search by an MCP server that leaves its process id in a file."""
-        script = f"echo $$ > {self.pid_file}; exec {sys.executable} {shlex.quote(str(SERVER))} stdio"
+        script = f"echo $$ > {self.pid_file}; exec {sys.executable} {shlex.quote(str(SERVER))}"
         return f"[tools.web_search]\nbackend = \"mcp\"\ncommand = ['sh', '-c', '{script}']\n"
 
     @property

@@ -182,9 +182,9 @@ def test_another_target_is_not_tried_after_the_first_round(tmp_path: Path) -> No
 
 
 def test_the_timeout_of_the_first_token_holds_in_the_first_round_only(tmp_path: Path) -> None:
-    settings = "[server]\nfirst_token_timeout_s = 2\nidle_timeout_s = 60\n"
+    settings = "[server]\nfirst_token_timeout_s = 1\nidle_timeout_s = 60\n"
     with search_scene(tmp_path, "chat", settings=settings) as scene:
-        scene.play(CHAT_SEARCHES, replace(Answer(CHAT_ANSWERS), delay_s=2.5))
+        scene.play(CHAT_SEARCHES, replace(Answer(CHAT_ANSWERS), delay_s=1.3))
         assert stream_reply(scene).stop_reason == "end_turn"
 
 

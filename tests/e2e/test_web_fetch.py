@@ -66,7 +66,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 @pytest.fixture
 def hurried(tmp_path: Path) -> Iterator[Scene]:
     """A scene for pages that never come."""
-    with run_scene(tmp_path, timeout_s=1) as scene:
+    with run_scene(tmp_path, timeout_s=0.2) as scene:
         yield scene
 
 

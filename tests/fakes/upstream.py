@@ -30,7 +30,7 @@ class Gate:
     """Holds back the bytes of a body from `at` on, and its end, until the event is set."""
 
     opened: threading.Event
-    at: int = 0
+    at: int = 0  # -1: the head is held back, too
     then: "Gate | None" = None  # further on
 
     async def wait(self, played: int) -> None:
@@ -152,6 +152,8 @@ class FakeUpstream(ThreadedServer):
 
     async def _play(self, answer: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         await asyncio.sleep(answer.delay_s)
+        if answer.gate is not None:
+            await answer.gate.wait(0)
         if answer.headless:
             return await self._end(answer, reader, writer)
         framing = "transfer-encoding: chunked" if answer.chunked else f"content-length: {len(answer.body)}"

@@ -328,11 +328,10 @@ def test_of_a_body_of_10_gb_little_more_than_the_limit_is_read_and_kept(fields: 
     ids=["no head", "no body", "slow body", "slow head"],
 )
 def test_a_slow_server_is_given_up_after_the_time_allowed(script: Script) -> None:
-    begun = time.monotonic()
-    _, outcome = asyncio.run(fetch_from(script, replace(RULES, timeout_s=0.5)))
+    """None of these would end within 30 seconds."""
+    _, outcome = asyncio.run(asyncio.wait_for(fetch_from(script, replace(RULES, timeout_s=0.1)), 30))
     assert isinstance(outcome, ToolFailure)
     assert outcome.code is ACCESSIBLE
-    assert time.monotonic() - begun < 20
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
 """The MCP client, judged by a server that is made with the official SDK."""
 
 import asyncio
-import contextlib
+import re
+import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from bench.ports import find_free_port
 
 from dragoman.hub.server_tools import Page, SearchFound, SearchResult, ToolErrorCode, ToolFailure
 from dragoman.net.client import DialOptions, HttpClient
@@ -18,52 +19,50 @@ from fakes.raw import Hold, RawServer, Request
 
 SERVER = Path(__file__).parent.parent / "fakes" / "mcp_server.py"
 WAYS = ("stdio", "events", "json")
+LISTENS = re.compile(r"running on http://127\.0\.0\.1:(\d+)")
 
 
-@contextlib.asynccontextmanager
-async def reach(way: str) -> AsyncIterator[McpServer]:
+@pytest.fixture(scope="module")
+def urls() -> Iterator[dict[str, str]]:
+    """The addresses of two servers: one answers with events, one with JSON."""
+    with ExitStack() as stack:
+        processes = {
+            way: stack.enter_context(
+                subprocess.Popen([sys.executable, str(SERVER), "0", way], stderr=subprocess.PIPE, text=True)
+            )
+            for way in WAYS[1:]
+        }
+        found: dict[str, str] = {}
+        for way, process in processes.items():
+            stack.callback(process.kill)
+            assert process.stderr is not None
+            said = next(line for line in process.stderr if LISTENS.search(line))
+            found[way] = f"http://127.0.0.1:{LISTENS.findall(said)[0]}/mcp"
+        yield found
+
+
+@asynccontextmanager
+async def reach(way: str, urls: dict[str, str]) -> AsyncIterator[McpServer]:
     if way == "stdio":
         stdio = StdioMcpServer("mcp", [sys.executable, str(SERVER), "stdio"], {})
         yield stdio
         await stdio.close()
         return
-    port = find_free_port()
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(SERVER),
-        str(port),
-        way,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
     client = HttpClient()
     try:
-        await _until_open(port)
-        server = HttpMcpServer(f"http://127.0.0.1:{port}/mcp", Service("mcp", client.send, DialOptions()))
+        server = HttpMcpServer(urls[way], Service("mcp", client.send, DialOptions()))
         yield server
         await server.close()
     finally:
         await client.close()
-        process.kill()
-        await process.wait()
-
-
-async def _until_open(port: int) -> None:
-    for _ in range(600):
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-        except OSError:
-            await asyncio.sleep(0.1)
-        else:
-            writer.close()
-            return
-    raise AssertionError("the MCP server did not start")
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_tool_of_the_official_server_is_called(way: str) -> None:
+def test_a_tool_of_the_official_server_is_called_and_what_goes_wrong_in_it_is_a_result(
+    way: str, urls: dict[str, str]
+) -> None:
     async def run() -> None:
-        async with reach(way) as server:
+        async with reach(way, urls) as server:
             found = await server.call_tool("search", {"query": "cats"}, 60.0)
             assert isinstance(found, ToolResult)
             date = "2025-10-09"
@@ -71,14 +70,6 @@ def test_a_tool_of_the_official_server_is_called(way: str) -> None:
             assert read_search(found, "mcp") == SearchFound((result,))
             both = await asyncio.gather(*(server.call_tool("search", {"query": word}, 60.0) for word in ("a", "b")))
             assert [word in str(answer) for word, answer in zip("ab", both, strict=True)] == [True, True]
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_what_goes_wrong_in_a_tool_is_a_result(way: str) -> None:
-    async def run() -> None:
-        async with reach(way) as server:
             for name, query in (("search", "fail"), ("no_such_tool", "x")):
                 answer = await server.call_tool(name, {"query": query}, 60.0)
                 assert isinstance(answer, ToolResult)
@@ -89,9 +80,9 @@ def test_what_goes_wrong_in_a_tool_is_a_result(way: str) -> None:
     asyncio.run(run())
 
 
-def test_prose_keeps_its_words_and_gives_the_addresses_in_it() -> None:
+def test_prose_keeps_its_words_and_gives_the_addresses_in_it(urls: dict[str, str]) -> None:
     async def run() -> None:
-        async with reach("stdio") as server:
+        async with reach("events", urls) as server:
             answer = await server.call_tool("prose", {"query": "dogs"}, 60.0)
             assert isinstance(answer, ToolResult)
             found = read_search(answer, "mcp")
@@ -144,9 +135,9 @@ def test_a_silent_server_costs_no_more_than_the_time_allowed() -> None:
     asyncio.run(run())
 
 
-def test_a_session_that_the_server_has_forgotten_is_opened_again() -> None:
+def test_a_session_that_the_server_has_forgotten_is_opened_again(urls: dict[str, str]) -> None:
     async def run() -> None:
-        async with reach("json") as server:
+        async with reach("json", urls) as server:
             assert isinstance(server, HttpMcpServer)
             await server.call_tool("search", {"query": "a"}, 60.0)
             server._session = b"0" * 32
