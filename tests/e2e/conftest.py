@@ -5,6 +5,7 @@ from collections.abc import Generator, Iterator
 import pytest
 
 from e2e.proof import record
+from e2e.search_scene import SearchScene, run_scene
 from rig import Rig, run_rig
 
 
@@ -22,4 +23,10 @@ def pytest_runtest_makereport(
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     with run_rig(tmp_path_factory.mktemp("gateway")) as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchScene]:
+    with run_scene(tmp_path_factory.mktemp("tools")) as shared:
         yield shared

@@ -1,77 +1,80 @@
-"""Searches and pages for Gemini clients: grounding metadata, one reply over all rounds, judged by google-genai."""
+"""Searches and pages for Gemini clients, judged by google-genai; and search over a Gemini upstream."""
 
-import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from google.genai import types
 
+from asking import ask
 from e2e.kiro_rig import MODEL, kiro_rigged
 from e2e.search_scene import (
-    CHAT_SEARCHES,
+    FETCH,
     FOUND,
-    JSON,
+    OTHER,
+    SEARCH,
+    SEARCHES,
+    URL,
+    WEATHER,
     SearchScene,
-    chat_calls,
-    chat_text,
-    message,
-    search_scene,
+    calls,
+    fetches,
+    outcomes,
+    run_scene,
+    says,
 )
+from e2e.test_replays import Kept, assert_same, debug
+from e2e.test_server_tools_chat import PAUSES
 from e2e.test_server_tools_kiro import ANSWERS as KIRO_ANSWERS
 from e2e.test_server_tools_kiro import FOUND as KIRO_FOUND
 from e2e.test_server_tools_kiro import SEARCHES as KIRO_SEARCHES
-from e2e.test_server_tools_pauses import FIRST, LAST
-from fakes.upstream import Answer, FakeUpstream, Gate, ReceivedRequest
+from fakes.service import json_answer
+from fakes.upstream import Gate
 from gateway import KEY
-from raw_http import post
 from sdk_replies_gemini import google_client
 from wire_json import JsonObject
 
-ANSWERS = chat_text("🐼 See [One", "](https://a.example/1) and [x](https://no.example/).")
-URL = "https://a.example/1"
-SEARCH = types.Tool(google_search=types.GoogleSearch())
+ANSWERS = says(f"🐼 See [One]({URL}) and [x](https://no.example/).")
+GOOGLE_SEARCH = types.Tool(google_search=types.GoogleSearch())
+URL_CONTEXT = types.Tool(url_context=types.UrlContext())
 Reply = list[types.GenerateContentResponse]
+modes = pytest.mark.parametrize("stream", [True, False])
 
 
-@pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchScene]:
-    with FakeUpstream(intercept=_extract) as tavily:
-        fetch = f'[tools.web_fetch]\nbackend = "tavily"\nendpoint = "{tavily.url}"\napi_key = "tvly-fake"\n'
-        with search_scene(tmp_path_factory.mktemp("gemini"), "chat", settings=fetch) as scene:
-            yield scene
-
-
-def _extract(request: ReceivedRequest) -> Answer:
-    found = {"url": request.json["urls"][0], "raw_content": "Pandas eat bamboo.", "title": "Pandas"}
-    return Answer(json.dumps({"results": [found]}).encode(), content_type=JSON)
+def stream_reply(
+    scene: SearchScene, tool: types.Tool = GOOGLE_SEARCH, text: str = "pandas?"
+) -> Iterator[types.GenerateContentResponse]:
+    config = types.GenerateContentConfig(tools=[tool])
+    models = google_client(scene.gateway.url, KEY).models
+    yield from models.generate_content_stream(model=scene.model, contents=text, config=config)
 
 
 def reply_of(
-    scene: SearchScene, *, stream: bool, tool: str = "googleSearch", text: str = "pandas?", id: str | None = None
+    scene: SearchScene,
+    *,
+    stream: bool = True,
+    tool: types.Tool = GOOGLE_SEARCH,
+    text: str = "pandas?",
+    id: str | None = None,
 ) -> Reply:
-    models = google_client(scene.gateway.url, KEY).models
-    fetch = types.Tool(url_context=types.UrlContext())
+    if stream and id is None:
+        return list(stream_reply(scene, tool, text))
     options = None if id is None else types.HttpOptions(headers={"x-request-id": id})
-    config = types.GenerateContentConfig(tools=[SEARCH if tool == "googleSearch" else fetch], http_options=options)
-    if stream:
-        return list(models.generate_content_stream(model="up/m", contents=text, config=config))
-    return [models.generate_content(model="up/m", contents=text, config=config)]
-
-
-def stream_of(scene: SearchScene) -> Iterator[types.GenerateContentResponse]:
+    config = types.GenerateContentConfig(tools=[tool], http_options=options)
     models = google_client(scene.gateway.url, KEY).models
-    config = types.GenerateContentConfig(tools=[SEARCH])
-    yield from models.generate_content_stream(model="up/m", contents="pandas?", config=config)
+    if stream:
+        return list(models.generate_content_stream(model=scene.model, contents=text, config=config))
+    return [models.generate_content(model=scene.model, contents=text, config=config)]
 
 
 def text_of(reply: Reply) -> str:
-    parts = [part for chunk in reply for part in (_candidate(chunk).content or types.Content()).parts or ()]
+    parts = [part for chunk in reply for part in (candidate_of(chunk).content or types.Content()).parts or ()]
     return "".join(part.text or "" for part in parts if not part.thought)
 
 
-def _candidate(chunk: types.GenerateContentResponse) -> types.Candidate:
+def candidate_of(chunk: types.GenerateContentResponse) -> types.Candidate:
     assert chunk.candidates is not None
     [candidate] = chunk.candidates
     return candidate
@@ -79,8 +82,8 @@ def _candidate(chunk: types.GenerateContentResponse) -> types.Candidate:
 
 def grounding_of(reply: Reply) -> types.GroundingMetadata:
     """The metadata, which stands on the last chunk alone."""
-    assert all(_candidate(chunk).grounding_metadata is None for chunk in reply[:-1])
-    metadata = _candidate(reply[-1]).grounding_metadata
+    assert all(candidate_of(chunk).grounding_metadata is None for chunk in reply[:-1])
+    metadata = candidate_of(reply[-1]).grounding_metadata
     assert metadata is not None
     return metadata
 
@@ -89,28 +92,29 @@ def sources_of(metadata: types.GroundingMetadata) -> list[tuple[str | None, str 
     return [(chunk.web.uri, chunk.web.title) for chunk in metadata.grounding_chunks or () if chunk.web is not None]
 
 
-@pytest.mark.parametrize("stream", [True, False])
+def page_of(reply: Reply) -> types.UrlMetadata:
+    metadata = candidate_of(reply[-1]).url_context_metadata
+    assert metadata is not None
+    [page] = metadata.url_metadata or []
+    return page
+
+
+@modes
 def test_a_search_is_grounding_metadata_on_the_last_chunk(scene: SearchScene, stream: bool) -> None:
-    scene.play(CHAT_SEARCHES, ANSWERS)
-    reply = reply_of(scene, stream=stream)
-    text = "Let me look. 🐼 See [One](https://a.example/1) and [x](https://no.example/)."
+    reply = reply_of(scene.play(SEARCHES, ANSWERS), stream=stream, id=f"counted-{stream}")
+    text = f"Let me look. 🐼 See [One]({URL}) and [x](https://no.example/)."
     assert text_of(reply) == text
-    assert _candidate(reply[-1]).finish_reason is types.FinishReason.STOP
+    assert candidate_of(reply[-1]).finish_reason is types.FinishReason.STOP
     assert len({chunk.response_id for chunk in reply}) == 1
     metadata = grounding_of(reply)
     assert metadata.web_search_queries == ["pandas"]
-    assert sources_of(metadata) == [(URL, "One"), ("https://b.example/2", "https://b.example/2")]
+    assert sources_of(metadata) == [(URL, "One"), (OTHER, OTHER)]
     [support] = metadata.grounding_supports or []
     segment = support.segment
     assert segment is not None
     assert text.encode()[segment.start_index or 0 : segment.end_index] == f"[One]({URL})".encode()
     assert support.grounding_chunk_indices == [0]
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_what_later_rounds_read_is_counted_as_the_prompt_of_tool_use(scene: SearchScene, stream: bool) -> None:
-    scene.play(CHAT_SEARCHES, ANSWERS)
-    usage = reply_of(scene, stream=stream, id=f"counted-{stream}")[-1].usage_metadata
+    usage = reply[-1].usage_metadata
     assert usage is not None
     assert (usage.prompt_token_count, usage.tool_use_prompt_token_count) == (10, 30)
     assert (usage.candidates_token_count, usage.total_token_count) == (12, 52)
@@ -120,93 +124,66 @@ def test_what_later_rounds_read_is_counted_as_the_prompt_of_tool_use(scene: Sear
 
 
 def test_the_search_is_offered_as_a_function_and_is_no_loss(scene: SearchScene) -> None:
-    scene.play(CHAT_SEARCHES, ANSWERS)
-    body = {"contents": [{"parts": [{"text": "pandas?"}]}], "tools": [{"googleSearch": {}}]}
-    reply = post(scene.gateway.port, "/v1beta/models/up%2Fm:generateContent", json.dumps(body).encode())
-    assert dict(reply.headers)["x-dragoman-loss"] == "0"
+    reply = scene.play(SEARCHES, ANSWERS).ask("gemini", tools=[{"googleSearch": {}}])
+    assert reply.headers["x-dragoman-loss"] == "0"
     assert [tool["function"]["name"] for tool in scene.sent[0]["tools"]] == ["web_search"]
-    assert len(scene.searxng.requests) == 1
+    assert len(scene.searched) == 1
 
 
-@pytest.mark.parametrize("stream", [True, False])
+@modes
 def test_a_page_is_url_context_metadata_and_a_source(scene: SearchScene, stream: bool) -> None:
-    call = chat_calls(("call_1", "web_fetch", json.dumps({"url": URL})), text="")
-    scene.play(call, chat_text(f"See [it]({URL})."))
-    reply = reply_of(scene, stream=stream, tool="urlContext", text=f"Read {URL}")
-    last = _candidate(reply[-1])
-    assert last.url_context_metadata is not None
-    [page] = last.url_context_metadata.url_metadata or []
-    assert page.retrieved_url == URL
-    assert page.url_retrieval_status is types.UrlRetrievalStatus.URL_RETRIEVAL_STATUS_SUCCESS
-    metadata = grounding_of(reply)
-    assert sources_of(metadata) == [(URL, "Pandas")]
-    assert len(metadata.grounding_supports or ()) == 1
+    for answer, supports in ((says(f"See [it]({URL})."), 1), (says("Done."), 0)):
+        reply = reply_of(scene.play(fetches(), answer), stream=stream, tool=URL_CONTEXT, text=f"Read {URL}")
+        page = page_of(reply)
+        assert page.retrieved_url == URL
+        assert page.url_retrieval_status is types.UrlRetrievalStatus.URL_RETRIEVAL_STATUS_SUCCESS
+        metadata = grounding_of(reply)
+        assert sources_of(metadata) == [(URL, "Pandas")], "even if it is not cited"
+        assert len(metadata.grounding_supports or ()) == supports
 
 
-def test_a_page_is_a_source_even_if_it_is_not_cited(scene: SearchScene) -> None:
-    scene.play(chat_calls(("call_1", "web_fetch", json.dumps({"url": URL})), text=""), chat_text("Done."))
-    metadata = grounding_of(reply_of(scene, stream=True, tool="urlContext", text=f"Read {URL}"))
-    assert sources_of(metadata) == [(URL, "Pandas")]
-    assert not metadata.grounding_supports
-
-
-def test_a_page_that_is_not_fetched_is_an_error_in_the_metadata(scene: SearchScene) -> None:
-    call = chat_calls(("call_1", "web_fetch", json.dumps({"url": "https://invented.example/"})), text="")
-    scene.play(call, chat_text("No."))
-    last = _candidate(reply_of(scene, stream=True, tool="urlContext")[-1])
-    assert last.url_context_metadata is not None
-    [page] = last.url_context_metadata.url_metadata or []
-    assert page.url_retrieval_status is types.UrlRetrievalStatus.URL_RETRIEVAL_STATUS_ERROR
-
-
-def test_a_search_that_fails_leaves_a_reply_without_sources(scene: SearchScene) -> None:
-    scene.play(CHAT_SEARCHES, ANSWERS)
-    scene.script_search(Answer(b"{}", 500, JSON))
-    reply = reply_of(scene, stream=True)
-    assert _candidate(reply[-1]).finish_reason is types.FinishReason.STOP
+def test_a_page_or_a_search_that_fails_is_shown_as_such(scene: SearchScene) -> None:
+    reply = reply_of(scene.play(fetches("https://invented.example/"), says("No.")), tool=URL_CONTEXT)
+    assert page_of(reply).url_retrieval_status is types.UrlRetrievalStatus.URL_RETRIEVAL_STATUS_ERROR
+    scene.play(SEARCHES, ANSWERS).script_search(json_answer({}, 500))
+    reply = reply_of(scene)
+    assert candidate_of(reply[-1]).finish_reason is types.FinishReason.STOP
     assert sources_of(grounding_of(reply)) == []
     assert "unavailable" in scene.sent[1]["messages"][-1]["content"]
 
 
 def test_an_empty_chunk_keeps_the_stream_alive_while_a_search_runs(tmp_path: Path) -> None:
-    with search_scene(tmp_path, "chat", settings="[server]\nkeep_alive_s = 0.1") as scene:
-        scene.play(CHAT_SEARCHES, ANSWERS)
+    with run_scene(tmp_path, settings="[server]\nkeep_alive_s = 0.05") as scene:
         kept_alive = threading.Event()
-        scene.script_search(Answer(json.dumps(FOUND).encode(), content_type=JSON, gate=Gate(kept_alive)))
+        scene.play(SEARCHES, ANSWERS).script_search(replace(json_answer(FOUND), gate=Gate(kept_alive)))
         reply: Reply = []
-        for chunk in stream_of(scene):
+        for chunk in stream_reply(scene):
             reply.append(chunk)
             if len([each for each in reply if text_of([each]) == ""]) >= 3:
                 kept_alive.set()
     assert text_of(reply).startswith("Let me look. 🐼 See")
 
 
-@pytest.mark.parametrize("stream", [True, False])
+@modes
 def test_gemini_clis_search_over_kiro_has_text_and_sources(tmp_path: Path, stream: bool) -> None:
     with kiro_rigged(tmp_path) as rig:
         rig.fake.found = KIRO_FOUND
         rig.play(KIRO_SEARCHES, KIRO_ANSWERS)
-        body = {"contents": [{"role": "user", "parts": [{"text": "pandas"}]}], "tools": [{"googleSearch": {}}]}
-        verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
-        path = f"/v1beta/models/{MODEL.replace('/', '%2F')}:{verb}"
-        answer = post(rig.gateway.port, path, json.dumps(body).encode()).body
-    chunks = [json.loads(line[5:]) for line in answer.splitlines() if line.startswith(b"data:")] or [json.loads(answer)]
+        reply = ask(rig.gateway, "gemini", MODEL, "pandas", stream=stream, tools=[{"googleSearch": {}}])
+    chunks = reply.events if stream else [reply.json]
     last = chunks[-1]["candidates"][0]
     assert last["finishReason"] == "STOP"
-    assert [chunk["web"] for chunk in last["groundingMetadata"]["groundingChunks"]] == [
-        {"uri": "https://a.example/1", "title": "One"},
-        {"uri": "https://b.example/2", "title": "Two"},
-    ]
+    found = [chunk["web"] for chunk in last["groundingMetadata"]["groundingChunks"]]
+    assert found == [{"uri": URL, "title": "One"}, {"uri": OTHER, "title": "Two"}]
     texts = [part.get("text", "") for chunk in chunks for part in chunk["candidates"][0]["content"]["parts"]]
-    assert "".join(texts) == "Let me look. See [One](https://a.example/1)."
+    assert "".join(texts) == f"Let me look. See [One]({URL})."
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_reply_that_anthropic_pauses_continues(tmp_path: Path, stream: bool) -> None:
-    with search_scene(tmp_path, "messages", searches=False) as native:
-        native.play(message(FIRST, "pause_turn", 10, 5), message(LAST, "end_turn", 30, 7))
-        reply = reply_of(native, stream=stream)
-        assert len(native.upstream.calls) == 2
+@modes
+def test_a_reply_that_anthropic_pauses_continues(scene: SearchScene, stream: bool) -> None:
+    native = scene.on("anthropic").play(*PAUSES)
+    reply = reply_of(native, stream=stream)
+    assert len(native.sent) == 2
     assert text_of(reply) == "Look: one, two."
     metadata = grounding_of(reply)
     assert metadata.web_search_queries == ["q1", "q2"]
@@ -214,27 +191,64 @@ def test_a_reply_that_anthropic_pauses_continues(tmp_path: Path, stream: bool) -
 
 
 def test_the_history_of_a_gemini_client_holds_no_trace_of_a_search(scene: SearchScene) -> None:
-    chat = google_client(scene.gateway.url, KEY).chats.create(
-        model="up/m", config=types.GenerateContentConfig(tools=[types.Tool(google_search=types.GoogleSearch())])
-    )
-    scene.play(CHAT_SEARCHES, ANSWERS, chat_text("More."))
+    config = types.GenerateContentConfig(tools=[GOOGLE_SEARCH])
+    chat = google_client(scene.gateway.url, KEY).chats.create(model=scene.model, config=config)
+    scene.play(SEARCHES, ANSWERS, says("More."))
     list(chat.send_message_stream("pandas?"))
     assert text_of(list(chat.send_message_stream("and?"))) == "More."
-    roles = [turn["role"] for turn in scene.sent[-1]["messages"]]
-    assert roles == ["user", "assistant", "user"]
+    assert [turn["role"] for turn in scene.sent[-1]["messages"]] == ["user", "assistant", "user"]
 
 
 def test_a_function_of_the_client_beside_the_search_ends_the_reply(scene: SearchScene) -> None:
-    weather = ("call_2", "get_weather", '{"city": "Rome"}')
-    scene.play(chat_calls(("call_1", "web_search", '{"query": "pandas"}'), weather))
+    scene.play(calls(("call_1", "web_search", {"query": "pandas"}), ("call_2", "get_weather", {"city": "Rome"})))
     declared: JsonObject = {"name": "get_weather", "parameters": {"type": "OBJECT"}}
-    body = {
-        "contents": [{"parts": [{"text": "pandas?"}]}],
-        "tools": [{"googleSearch": {}}, {"functionDeclarations": [declared]}],
-    }
-    reply = post(scene.gateway.port, "/v1beta/models/up%2Fm:generateContent", json.dumps(body).encode())
-    [candidate] = json.loads(reply.body)["candidates"]
-    calls = [part["functionCall"]["name"] for part in candidate["content"]["parts"] if "functionCall" in part]
-    assert calls == ["get_weather"]
+    reply = scene.ask("gemini", tools=[{"googleSearch": {}}, {"functionDeclarations": [declared]}])
+    [candidate] = reply.json["candidates"]
+    named = [part["functionCall"]["name"] for part in candidate["content"]["parts"] if "functionCall" in part]
+    assert named == ["get_weather"]
     assert candidate["groundingMetadata"]["webSearchQueries"] == ["pandas"]
-    assert len(scene.upstream.calls) == 1
+    assert len(scene.sent) == 1
+
+
+# A Gemini upstream: Google's own search where it works, else the gateway's
+
+
+def list_offered(request: JsonObject) -> list[str]:
+    """Return the functions and the tools of Google's own in a request."""
+    names: list[str] = []
+    for entry in request["tools"]:
+        for key, value in entry.items():
+            names += [each["name"] for each in value] if key == "functionDeclarations" else [key]
+    return sorted(names)
+
+
+def test_googles_own_search_is_used_where_it_works(scene: SearchScene) -> None:
+    rows: list[tuple[str, list[JsonObject], list[str]]] = [
+        ("gemini-2.5-flash", [SEARCH], ["googleSearch"]),
+        ("gemini-2.5-flash", [SEARCH, FETCH], ["googleSearch", "urlContext"]),
+        ("gemini-3-pro-preview", [SEARCH, WEATHER], ["get_weather", "googleSearch"]),
+    ]
+    for model, tools, sent in rows:
+        there = scene.on("gemini").play(ANSWERS)
+        there.reply(model=f"gemini/{model}", tools=tools)
+        assert (list_offered(there.sent[0]), there.searched) == (sent, []), (model, sent)
+
+
+def test_beside_functions_the_gateway_searches_for_a_model_that_cannot(tmp_path: Path) -> None:
+    with run_scene(tmp_path, "gemini", settings=debug(tmp_path / "captures")) as scene:
+        kept = Kept(tmp_path / "captures", scene.gateway)
+        for also in ([], [FETCH]):
+            reply = scene.play(SEARCHES, ANSWERS).reply(tools=[SEARCH, WEATHER, *also])
+            names = ["get_weather", "web_search", *(tool["name"] for tool in also)]
+            assert list_offered(scene.sent[0]) == sorted(names)
+            assert outcomes(reply) == [[URL, OTHER]]
+            assert (reply.usage.input_tokens, reply.usage.output_tokens) == (40, 12)
+            assert len(scene.searched) == 1
+            assert_same(kept.take_new(1), also)
+
+
+def test_without_a_service_a_search_beside_functions_is_a_loss(tmp_path: Path) -> None:
+    with run_scene(tmp_path, "gemini", backend="") as scene:
+        scene.play(ANSWERS).reply(tools=[SEARCH, WEATHER])
+        assert list_offered(scene.sent[0]) == ["get_weather"]
+        assert scene.gateway.outcome(scene.sdk.headers["x-request-id"]).losses > 0
