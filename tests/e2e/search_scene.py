@@ -5,7 +5,7 @@ rounds, asks in the protocol of a client, and compares what the upstream saw (`s
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -56,8 +56,8 @@ Round = ScriptedReply | Answer | bytes
 def calls(*named: tuple[str, str, object], text: str = "Let me look. ") -> ScriptedReply:
     """Return a round with text and tool calls: (id, name, arguments as JSON or as they are to be encoded)."""
     encoded = [(id, name, given if isinstance(given, str) else json.dumps(given)) for id, name, given in named]
-    parts = (*([Text(text)] if text else []), *(ToolCall(*call) for call in encoded))
-    return ScriptedReply(parts, Stop.TOOL, Tokens(10, 5))
+    opening = [Text(text)] if text else []
+    return ScriptedReply((*opening, *(ToolCall(*call) for call in encoded)), Stop.TOOL, Tokens(10, 5))
 
 
 def searches(query: str = "pandas", id: str = "call_1", text: str = "Let me look. ") -> ScriptedReply:
@@ -168,10 +168,10 @@ class SearchScene:
 
     def ask(self, client: str, text: str = "pandas?", *, stream: bool = False, **fields: object) -> Reply:
         """Ask without an SDK; a Messages client has the search unless `fields` say otherwise."""
-        if client == "messages":
-            fields = {"tools": [SEARCH], **fields}
-        explained = {"x-dragoman-explain": "1"}
-        return asking.ask(self.rig, client, self.model, text, stream=stream, headers=explained, **fields)
+        tools: JsonObject = {"tools": [SEARCH]} if client == "messages" else {}
+        body = asking.make_body(client, self.model, text, stream=stream) | tools | fields
+        path = asking.find_path(client, self.model, stream=stream)
+        return self.rig.send("POST", path, body, headers={"x-dragoman-explain": "1"})
 
 
 def to_answer(protocol: str, each: Round) -> Answer:
@@ -192,14 +192,16 @@ def run_scene(
     backend: str = '["native", "searxng"]',
     settings: str = "",
     search_settings: str = "",
+    fetch_settings: str = "",
     attempts: int = 1,
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[SearchScene]:
-    """Start a scene with this upstream in front; `backend` of the search may be empty: none is configured then."""
+    """Start a scene with this upstream in front; where `backend` of the search is empty, no service is configured."""
     with ExitStack() as stack:
         services = stack.enter_context(FakeUpstream())
         search = f'[tools.web_search]\nbackend = {backend}\nendpoint = "{services.url}"\n{search_settings}'
-        fetch = f'[tools.web_fetch]\nbackend = "tavily"\nendpoint = "{services.url}"\napi_key = "tvly-fake"'
-        tools = [search, fetch] if backend else []
+        fetch = f'[tools.web_fetch]\nbackend = "tavily"\nendpoint = "{services.url}"\napi_key = "tvly-fake"\n'
+        tools = [search, fetch + fetch_settings] if backend else []
         sections = [f"[retry]\nattempts = {attempts}\nbase_s = 0.01", *tools, settings]
         fakes: dict[str, FakeUpstream] = {}
         for name in UPSTREAMS:
@@ -209,7 +211,7 @@ def run_scene(
                 continue
             fakes[name] = stack.enter_context(FakeUpstream())
             sections.append(write_section(name, fakes[name].url))
-        gateway = stack.enter_context(running("\n".join(sections), directory))
+        gateway = stack.enter_context(running("\n".join(sections), directory, environ))
         rig = Rig(gateway, fakes, directory)
         stack.callback(rig.close)
         yield SearchScene(rig, services, upstream, directory)

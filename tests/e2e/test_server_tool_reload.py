@@ -6,54 +6,59 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from anthropic.types import Message, WebSearchToolResultBlock
 
 from dragoman.config.problems import ConfigError
-from e2e.search_scene import CHAT_ANSWERS, CHAT_SEARCHES
-from e2e.test_server_tools import ask
-from fakes.upstream import Answer, FakeUpstream, Gate
-from gateway import KEY, Running, provider_section, running
-from sdk_replies import Sdk
+from e2e.search_scene import ANSWERS, SEARCHES, SearchScene, outcomes, run_scene, to_answer
+from fakes.upstream import Answer, Gate
 from waiting import wait_until
 
 SERVER = Path(__file__).parent.parent / "fakes" / "mcp_stdio.py"
 
 
 @dataclass
-class Scene:
-    upstream: FakeUpstream
-    directory: Path
+class Edited:
+    """A scene whose tools are edited; its search is an MCP server that leaves its process id in a file."""
+
+    scene: SearchScene
+    toml: str
+
+    def adopt(self, tools: str) -> None:
+        self.scene.gateway.adopt(f"{self.toml}\n{tools}")
+
+    def search(self, second: Answer | None = None) -> object:
+        self.scene.play(SEARCHES, second or ANSWERS)
+        [outcome] = outcomes(self.scene.reply())
+        return outcome
 
     @property
-    def mcp(self) -> str:
-        """The section of a search by an MCP server that leaves its process id in a file."""
-        script = f"echo $$ > {self.pid_file}; exec {sys.executable} {shlex.quote(str(SERVER))}"
-        return f"[tools.web_search]\nbackend = \"mcp\"\ncommand = ['sh', '-c', '{script}']\n"
-
-    @property
-    def pid_file(self) -> Path:
-        return self.directory / "pid"
-
-    def settings(self, tools: str) -> str:
-        return "\n".join(["[retry]\nattempts = 1", tools, provider_section("chat", self.upstream.url)])
-
-    def play(self, *rounds: Answer) -> None:
-        self.upstream.requests.clear()
-        self.upstream.answers = list(rounds)
-
     def process(self) -> int:
-        wait_until(lambda: self.pid_file.exists() and self.pid_file.read_text().strip() != "")
-        return int(self.pid_file.read_text())
+        file = self.scene.directory / "pid"
+        wait_until(lambda: file.exists() and file.read_text().strip())
+        return int(file.read_text())
+
+
+def write_mcp(directory: Path) -> str:
+    script = f"echo $$ > {directory}/pid; exec {sys.executable} {shlex.quote(str(SERVER))}"
+    return f"[tools.web_search]\nbackend = \"mcp\"\ncommand = ['sh', '-c', '{script}']\n"
+
+
+@contextmanager
+def run_edited(directory: Path, tools: str) -> Iterator[Edited]:
+    with run_scene(directory, backend="", settings=tools) as scene:
+        toml = (directory / "dragoman.toml").read_text().replace(tools, "")
+        yield Edited(scene, toml)
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    with FakeUpstream() as upstream:
-        yield Scene(upstream, tmp_path)
+def edited(tmp_path: Path) -> Iterator[Edited]:
+    with run_edited(tmp_path, write_mcp(tmp_path)) as own:
+        yield own
 
 
 def is_alive(process: int) -> bool:
@@ -64,70 +69,49 @@ def is_alive(process: int) -> bool:
     return True
 
 
-def read_results(message: Message) -> object:
-    [block] = [block for block in message.content if isinstance(block, WebSearchToolResultBlock)]
-    content = block.content
-    return [item.url for item in content] if isinstance(content, list) else content.error_code
+FOUND = ["https://a.example/pandas"]
 
 
-def search(gateway: Running) -> object:
-    sdk = Sdk(gateway.url, KEY)
-    try:
-        with sdk.anthropic.messages.stream(**ask()) as stream:
-            return read_results(stream.get_final_message())
-    finally:
-        sdk.close()
+def test_an_edit_of_other_sections_keeps_the_server_and_one_of_tools_closes_it(edited: Edited, tmp_path: Path) -> None:
+    assert edited.search() == FOUND
+    process = edited.process
+    edited.adopt(write_mcp(tmp_path) + "[server]\nkeep_alive_s = 7\n")
+    assert edited.search() == FOUND
+    assert edited.process == process
+    assert is_alive(process)
+    edited.adopt('[tools.web_search]\nbackend = "searxng"\nendpoint = "http://127.0.0.1:9"\n')
+    wait_until(lambda: not is_alive(process))
+    assert edited.search() == "unavailable"
 
 
-def test_an_edit_of_other_sections_keeps_the_server_and_one_of_tools_closes_it(scene: Scene) -> None:
-    scene.play(Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS), Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS))
-    with running(scene.settings(scene.mcp), scene.directory) as gateway:
-        assert search(gateway) == ["https://a.example/pandas"]
-        process = scene.process()
-        gateway.adopt(scene.settings(scene.mcp) + "\n[server]\nkeep_alive_s = 7\n")
-        assert search(gateway) == ["https://a.example/pandas"]
-        assert scene.process() == process
-        assert is_alive(process)
-        gateway.adopt(scene.settings('[tools.web_search]\nbackend = "searxng"\nendpoint = "http://127.0.0.1:9"\n'))
-        wait_until(lambda: not is_alive(process))
-        scene.play(Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS))
-        assert search(gateway) == "unavailable"
-
-
-def test_a_server_of_an_old_configuration_lives_as_long_as_a_request_that_uses_it(scene: Scene) -> None:
+def test_a_server_of_an_old_configuration_lives_as_long_as_a_request_that_uses_it(edited: Edited) -> None:
     adopted = threading.Event()
-    scene.play(Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS, gate=Gate(adopted)))
-    with running(scene.settings(scene.mcp), scene.directory) as gateway:
-        results: list[object] = []
-        client = threading.Thread(target=lambda: results.append(search(gateway)))
-        client.start()
-        process = scene.process()
-        wait_until(lambda: len(scene.upstream.calls) == 2)
-        gateway.adopt(scene.settings('[tools.web_search]\nbackend = "off"\n'))
-        time.sleep(0.2)
+    with ThreadPoolExecutor(1) as pool:
+        client = pool.submit(edited.search, replace(to_answer("chat", ANSWERS), gate=Gate(adopted)))
+        process = edited.process
+        wait_until(lambda: len(edited.scene.sent) == 2)
+        edited.adopt('[tools.web_search]\nbackend = "off"\n')
+        time.sleep(0.1)
         assert is_alive(process)
         adopted.set()
-        client.join()
-        assert results == [["https://a.example/pandas"]]
-        wait_until(lambda: not is_alive(process))
+        assert client.result() == FOUND
+    wait_until(lambda: not is_alive(process))
 
 
-def test_the_server_is_closed_when_the_gateway_stops(scene: Scene) -> None:
-    scene.play(Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS))
-    with running(scene.settings(scene.mcp), scene.directory) as gateway:
-        search(gateway)
-        process = scene.process()
+def test_the_server_is_closed_when_the_gateway_stops(tmp_path: Path) -> None:
+    with run_edited(tmp_path, write_mcp(tmp_path)) as edited:
+        edited.search()
+        process = edited.process
         assert is_alive(process)
     wait_until(lambda: not is_alive(process))
 
 
 def test_a_secret_that_cannot_be_read_is_a_warning_at_the_start_and_an_error_in_an_edit(
-    scene: Scene, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scene.play(Answer(CHAT_SEARCHES), Answer(CHAT_ANSWERS))
     unreadable = '[tools.web_search]\nbackend = "brave"\napi_key = "env:NO_SUCH_KEY"\n'
-    with running(scene.settings(unreadable), scene.directory) as gateway:
+    with run_edited(tmp_path, unreadable) as edited:
         assert "NO_SUCH_KEY" in caplog.text
-        assert search(gateway) == "unavailable"
+        assert edited.search() == "unavailable"
         with pytest.raises(ConfigError, match="NO_SUCH_KEY"):
-            gateway.adopt(scene.settings(unreadable + "results = 3\n"))
+            edited.adopt(unreadable + "results = 3\n")

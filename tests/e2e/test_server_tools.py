@@ -156,8 +156,8 @@ def test_a_failure_of_the_search_service_is_a_result(scene: SearchScene) -> None
 
 
 def test_a_bad_query_is_an_error_result_and_is_not_sent(scene: SearchScene) -> None:
-    bad = ({"query": ""}, "invalid_tool_input"), ({}, "invalid_tool_input"), ({"query": "x" * 4097}, "query_too_long")
-    for given, code in bad:
+    bad: list[tuple[JsonObject, str]] = [({"query": ""}, "invalid_tool_input"), ({}, "invalid_tool_input")]
+    for given, code in [*bad, ({"query": "x" * 4097}, "query_too_long")]:
         assert outcomes(scene.play(calls(("call_1", "web_search", given)), ANSWERS).reply()) == [code], given
         assert scene.searched == [], given
 
@@ -208,7 +208,7 @@ def test_domain_lists_filter_what_is_shown_and_exclude_each_other(scene: SearchS
         scene.play(SEARCHES, ANSWERS)
         with pytest.raises(BadRequestError, match="allowed_domains"):
             scene.reply(tools=[{**tool, "allowed_domains": ["a.example"], "blocked_domains": ["b.example"]}])
-        assert scene.sent == scene.searched == [], tool
+        assert (scene.sent, scene.searched) == ([], []), tool
 
 
 # Searches of earlier replies

@@ -9,17 +9,14 @@ from pathlib import Path
 import pytest
 from anthropic.types import Message, TextBlock, ThinkingBlock, WebSearchToolResultBlock
 
-from dragoman.admin.replay.difference import compare_captures
-from dragoman.admin.replay.rerun import rerun
 from dragoman.cli.capture import render_timeline
-from dragoman.flow.capture.files import Bounds, CaptureDirectory, load_capture
-from dragoman.flow.capture.format import Capture, LookupName
-from dragoman.http.handler import replay_site
+from dragoman.flow.capture.format import LookupName
 from e2e.kiro_rig import MODEL, KiroRig, kiro_rigged
+from e2e.search_scene import content_of, kinds, outcomes
+from e2e.test_replays import Kept, assert_same, debug
 from fakes.eventstream import event
 from fakes.kiro import ARN, SEARCH_TOOL, json_answer, make_framed, refusal, tail, tool, words
 from fakes.upstream import Answer, Gate, ReceivedRequest
-from waiting import wait_until
 from wire_json import JsonObject
 
 TOOL: JsonObject = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
@@ -84,10 +81,9 @@ def operations(rig: KiroRig) -> list[ReceivedRequest]:
     return named + [request for request in rig.fake.requests if request.path == "/mcp"]
 
 
-def error_code(reply: Message) -> str:
-    [result] = [block for block in reply.content if isinstance(block, WebSearchToolResultBlock)]
-    assert not isinstance(result.content, list)
-    return result.content.error_code
+def error_code(reply: Message) -> object:
+    [code] = outcomes(reply)
+    return code
 
 
 def user_turns(request: ReceivedRequest) -> list[JsonObject]:
@@ -99,14 +95,7 @@ def user_turns(request: ReceivedRequest) -> list[JsonObject]:
 def test_the_accounts_own_search_is_used_without_configuration(rig: KiroRig) -> None:
     rig.play(SEARCHES, ANSWERS)
     reply = stream_reply(rig, tool_choice={"type": "tool", "name": "web_search"})
-    assert [block.type for block in reply.content] == [
-        "text",
-        "server_tool_use",
-        "web_search_tool_result",
-        "text",
-        "text",
-        "text",
-    ]
+    assert kinds(reply) == ["text", "server_tool_use", "web_search_tool_result", "text", "text", "text"]
     result = reply.content[2]
     assert isinstance(result, WebSearchToolResultBlock)
     assert isinstance(result.content, list)
@@ -147,26 +136,18 @@ def test_the_model_reads_kiros_own_text_about_the_search(tmp_path: Path) -> None
 
 
 def test_a_capture_replays_with_kiros_text_and_its_results(tmp_path: Path) -> None:
-    settings = f'[debug]\ncapture = "all"\ndirectory = "{tmp_path}/captures"'
-    with kiro_rigged(tmp_path, settings=settings) as rig:
+    with kiro_rigged(tmp_path, settings=debug(tmp_path / "captures")) as rig:
+        kept = Kept(tmp_path / "captures", rig.gateway)
         rig.fake.found = FOUND
         rig.play(SEARCHES, ANSWERS, SEARCHES, ANSWERS)
-        stream_reply(rig)
-        wait_for_capture(tmp_path / "captures", 1)
-        stream_reply(rig)
-        capture = wait_for_capture(tmp_path / "captures", 2)
+        for _ in range(2):
+            stream_reply(rig)
+            [capture] = kept.take_new(1)
     assert LookupName.TOOL_TEXT.value in [lookup.name for lookup in capture.lookups]
     shown = "\n".join(render_timeline(capture, full=True))
     assert '> web_search "pandas", kiro' in shown
     assert "< web_search found 2 pages" in shown
-    parts = compare_captures(capture, rerun(capture, replay_site))
-    assert [(part.name, change) for part in parts for change in part.changes] == []
-
-
-def wait_for_capture(directory: Path, number: int) -> Capture:
-    files = CaptureDirectory(directory, Bounds(100, 1 << 30, 86_400.0))
-    wait_until(lambda: len(files.files()) >= number)
-    return max((load_capture(file) for file in files.files()), key=lambda capture: capture.started_at)
+    assert_same([capture])
 
 
 @pytest.mark.parametrize("tools", [[], [{**SEARCH_TOOL, "name": "other"}], [{**SEARCH_TOOL, "description": None}], [1]])
@@ -211,7 +192,7 @@ def test_a_host_without_the_operation_gets_the_request_at_its_path(rig: KiroRig)
     rig.play(SEARCHES, ANSWERS)
     rig.fake.has_operations = False
     reply = stream_reply(rig)
-    assert [block.type for block in reply.content][1:3] == ["server_tool_use", "web_search_tool_result"]
+    assert kinds(reply)[1:3] == ["server_tool_use", "web_search_tool_result"]
     request = searches(rig)[-1]
     assert request.path == "/mcp"
     assert request.headers["x-amzn-kiro-profile-arn"] == ARN
@@ -227,7 +208,7 @@ def test_an_expired_token_is_renewed_once(rig: KiroRig) -> None:
         reply = stream_reply(rig)
     finally:
         rig.fake.before.clear()
-    assert [block.type for block in reply.content][2] == "web_search_tool_result"
+    assert kinds(reply)[2] == "web_search_tool_result"
     assert len(searches(rig)) == 2
     assert rig.fake.counts["/refreshToken"] == 1
     first, second = (request.headers["authorization"] for request in searches(rig))
@@ -253,55 +234,47 @@ def result_of(text: str, *, is_error: bool = False) -> JsonObject:
     return {"content": [{"type": "text", "text": text}], "isError": is_error}
 
 
-@pytest.mark.parametrize(
-    ("answer", "code"),
-    [
-        (rpc(result=result_of(json.dumps(FOUND))), "unavailable"),  # the id of another request
-        (rpc(error={"code": -32602, "message": "query is too long"}), "invalid_tool_input"),
-        (rpc(error={"code": -32603, "message": "internal"}), "unavailable"),
-        (refusal(429, "Too many requests", kind="ThrottlingException"), "too_many_requests"),
-        (refusal(500, "Internal", kind="InternalServerException"), "unavailable"),
-        (Answer(b"<html>", content_type="text/html", chunked=False), "unavailable"),
-    ],
-    ids=["id", "-32602", "-32603", "429", "500", "html"],
-)
-def test_a_failed_operation_is_an_error_result(rig: KiroRig, answer: Answer, code: str) -> None:
-    rig.play(SEARCHES, ANSWERS)
-    rig.fake.script("/invokeMCP", answer)
-    reply = stream_reply(rig)
-    assert error_code(reply) == code
-    assert len(searches(rig)) == 1
-    assert reply.stop_reason == "end_turn"
-    [result] = user_turns(rig.fake.chats[1])[-1]["userInputMessageContext"]["toolResults"]
-    assert result["status"] == "error"
+FAILURES: dict[str, tuple[Answer, str]] = {
+    "the id of another request": (rpc(result=result_of(json.dumps(FOUND))), "unavailable"),
+    "-32602": (rpc(error={"code": -32602, "message": "query is too long"}), "invalid_tool_input"),
+    "-32603": (rpc(error={"code": -32603, "message": "internal"}), "unavailable"),
+    "429": (refusal(429, "Too many requests", kind="ThrottlingException"), "too_many_requests"),
+    "500": (refusal(500, "Internal", kind="InternalServerException"), "unavailable"),
+    "HTML": (Answer(b"<html>", content_type="text/html", chunked=False), "unavailable"),
+}
 
 
-@pytest.mark.parametrize(
-    "inner",
-    [result_of("no", is_error=True), result_of(json.dumps({**FOUND, "results": [], "error": "quota"}))],
-    ids=["isError", "inner error"],
-)
-def test_an_error_inside_the_result_is_never_taken_for_no_results(rig: KiroRig, inner: JsonObject) -> None:
-    def answer(request: ReceivedRequest) -> Answer | None:
-        if not request.headers.get("x-amz-target", "").endswith("InvokeMCP"):
-            return None
-        return json_answer({"jsonrpc": "2.0", "id": request.json["id"], "result": inner})
+def test_a_failed_operation_is_an_error_result(rig: KiroRig) -> None:
+    for row, (answer, code) in FAILURES.items():
+        rig.play(SEARCHES, ANSWERS)
+        rig.fake.script("/invokeMCP", answer)
+        reply = stream_reply(rig)
+        assert error_code(reply) == code, row
+        assert (len(searches(rig)), reply.stop_reason) == (1, "end_turn"), row
+        [result] = user_turns(rig.fake.chats[1])[-1]["userInputMessageContext"]["toolResults"]
+        assert result["status"] == "error", row
 
-    rig.play(SEARCHES, ANSWERS)
-    rig.fake.intercept = answer
-    try:
-        assert error_code(stream_reply(rig)) == "unavailable"
-    finally:
-        rig.fake.intercept = None
+
+def test_an_error_inside_the_result_is_never_taken_for_no_results(rig: KiroRig) -> None:
+    for inner in (result_of("no", is_error=True), result_of(json.dumps({**FOUND, "results": [], "error": "quota"}))):
+
+        def answer(request: ReceivedRequest, inner: JsonObject = inner) -> Answer | None:
+            if not request.headers.get("x-amz-target", "").endswith("InvokeMCP"):
+                return None
+            return json_answer({"jsonrpc": "2.0", "id": request.json["id"], "result": inner})
+
+        rig.play(SEARCHES, ANSWERS)
+        rig.fake.intercept = answer
+        try:
+            assert error_code(stream_reply(rig)) == "unavailable", inner
+        finally:
+            rig.fake.intercept = None
 
 
 def test_a_search_that_finds_nothing_is_an_empty_list(rig: KiroRig) -> None:
     rig.play(SEARCHES, ANSWERS)
     rig.fake.found = {**FOUND, "results": [], "totalResults": 0}
-    reply = stream_reply(rig)
-    result = reply.content[2]
-    assert isinstance(result, WebSearchToolResultBlock)
-    assert result.content == []
+    assert outcomes(stream_reply(rig)) == [[]]
 
 
 def test_thinking_and_its_signature_reach_the_next_round_unchanged(rig: KiroRig) -> None:
@@ -315,7 +288,7 @@ def test_thinking_and_its_signature_reach_the_next_round_unchanged(rig: KiroRig)
         ANSWERS,
     )
     reply = stream_reply(rig, model="kiro/claude-opus-4-6", thinking={"type": "adaptive"}, max_tokens=4000)
-    assert [block.type for block in reply.content][:3] == ["thinking", "server_tool_use", "web_search_tool_result"]
+    assert kinds(reply)[:3] == ["thinking", "server_tool_use", "web_search_tool_result"]
     assert isinstance(reply.content[0], ThinkingBlock)
     assert reply.content[0].thinking == "Hm, pandas."
     message = rig.fake.chats[1].json["conversationState"]["history"][-1]["assistantResponseMessage"]
@@ -353,10 +326,9 @@ def test_text_flows_before_the_search_has_returned(rig: KiroRig) -> None:
 
 def test_a_search_of_the_history_is_declared_though_it_is_not_offered_again(rig: KiroRig) -> None:
     rig.play(SEARCHES, ANSWERS)
-    content = [block.model_dump(exclude_unset=True) for block in stream_reply(rig).content]
+    history = content_of(stream_reply(rig))
     rig.play(ANSWERS)
-    history = [*ask()["messages"], {"role": "assistant", "content": content}, {"role": "user", "content": "more"}]
-    stream_reply(rig, messages=history, tools=[])
+    stream_reply(rig, messages=[*ask()["messages"], history, {"role": "user", "content": "more"}], tools=[])
     [request] = rig.fake.chats
     offered = user_turns(request)[-1]["userInputMessageContext"]["tools"]
     assert [item["toolSpecification"]["name"] for item in offered] == ["web_search"]

@@ -2,7 +2,6 @@
 
 import base64
 import gzip
-import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,34 +10,52 @@ from pathlib import Path
 
 import pytest
 from anthropic.types import Message, ServerToolUseBlock, TextBlock, WebFetchBlock, WebFetchToolResultBlock
-from anthropic.types.web_fetch_tool_result_error_block import WebFetchToolResultErrorBlock
 
-from e2e.search_scene import FOUND, chat_calls, chat_text
+from e2e.search_scene import (
+    FETCH,
+    FOUND,
+    MORE,
+    SEARCH,
+    SEARCHES,
+    SearchScene,
+    calls,
+    content_of,
+    outcomes,
+    run_scene,
+    says,
+)
+from fakes.service import json_answer
 from fakes.upstream import Answer, End, FakeUpstream
 from fakes.web import FakeWeb, Names
-from gateway import KEY, provider_section, running
-from sdk_replies import Sdk
+from scripting.replies import ScriptedReply
 from wire_json import JsonObject
 
 PUBLIC = "93.184.216.34"
-FETCH = {"type": "web_fetch_20250910", "name": "web_fetch", "max_uses": 5}
-SEARCH = {"type": "web_search_20250305", "name": "web_search"}
-ANSWER = chat_text("Done.")
+TOOLS = [{**FETCH, "max_uses": 5}, SEARCH]
 PAGE = b"<html><head><title>The page</title></head><body><h1>Hello</h1><p>See <a href='/more'>more</a>.</body></html>"
+ANSWER = says("Done.")
+SETTINGS = """
+[tools.web_search]
+backend = "searxng"
+endpoint = "{url}"
+[tools.web_fetch]
+timeout_s = {timeout_s}
+max_mb = 0.25
+max_chars = 2000
+ports = [80, 443, 8080]
+"""
 
 
 @dataclass
 class Scene:
-    sdk: Sdk
-    upstream: FakeUpstream
+    chat: SearchScene
     web: FakeWeb
     names: Names
 
-    def play(self, *rounds: bytes) -> None:
-        self.upstream.requests.clear()
+    def play(self, *rounds: ScriptedReply) -> None:
+        self.chat.play(*rounds)
         self.web.requests.clear()
         self.web.tunnels.clear()
-        self.upstream.answers = [Answer(body) for body in rounds]
 
     def add_page(self, place: str, answer: Answer, *addresses: str) -> None:
         """Put a page on the web, at a host that has a public address unless others are given."""
@@ -51,55 +68,39 @@ class Scene:
         return self.streams(f"Read {url} please.", **more)
 
     def streams(self, text: str, **more: object) -> Message:
-        user = {"role": "user", "content": text}
-        request: JsonObject = {"model": "chat/m", "max_tokens": 100, "messages": [user], "tools": [FETCH, SEARCH]}
-        with self.sdk.anthropic.messages.stream(**{**request, **more}) as stream:
-            return stream.get_final_message()
+        request: JsonObject = {"messages": [{"role": "user", "content": text}], "tools": TOOLS, **more}
+        return self.chat.reply(**request)
 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    with run_scene(tmp_path_factory.mktemp("fetch"), timeout_s=60) as patient:
+    with run_web(tmp_path_factory.mktemp("fetch"), timeout_s=60) as patient:
         yield patient
 
 
-@pytest.fixture
-def hurried(tmp_path: Path) -> Iterator[Scene]:
+@pytest.fixture(scope="module")
+def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """A scene for pages that never come."""
-    with run_scene(tmp_path, timeout_s=0.2) as scene:
+    with run_web(tmp_path_factory.mktemp("hurried"), timeout_s=0.2) as scene:
         yield scene
 
 
 @contextmanager
-def run_scene(directory: Path, timeout_s: float) -> Iterator[Scene]:
+def run_web(directory: Path, timeout_s: float) -> Iterator[Scene]:
     with (
-        FakeUpstream() as upstream,
-        FakeUpstream(intercept=lambda request: make_json_answer(FOUND)) as searxng,
+        FakeUpstream(intercept=lambda request: json_answer(FOUND)) as searxng,
         FakeWeb() as web,
         pytest.MonkeyPatch.context() as patch,
     ):
         names = Names(socket.getaddrinfo)
         patch.setattr(socket, "getaddrinfo", names)
-        settings = "\n".join(
-            [
-                "[retry]\nattempts = 1",
-                f'[tools.web_search]\nbackend = "searxng"\nendpoint = "{searxng.url}"',
-                f"[tools.web_fetch]\ntimeout_s = {timeout_s}\nmax_mb = 0.25\nmax_chars = 2000\nports = [80, 443, 8080]",
-                provider_section("chat", upstream.url, "chat"),
-            ]
-        )
-        with running(settings, directory, web.environment()) as gateway:
-            sdk = Sdk(gateway.url, KEY)
-            yield Scene(sdk, upstream, web, names)
-            sdk.close()
+        settings = SETTINGS.format(url=searxng.url, timeout_s=timeout_s)
+        with run_scene(directory, backend="", settings=settings, environ=web.environment()) as chat:
+            yield Scene(chat, web, names)
 
 
-def make_json_answer(value: object) -> Answer:
-    return Answer(json.dumps(value).encode(), content_type="application/json")
-
-
-def fetch(url: str) -> bytes:
-    return chat_calls(("call_1", "web_fetch", json.dumps({"url": url})))
+def fetch(url: str) -> ScriptedReply:
+    return calls(("call_1", "web_fetch", {"url": url}))
 
 
 def html(body: bytes, *headers: tuple[str, str]) -> Answer:
@@ -110,7 +111,7 @@ def redirect(location: str) -> Answer:
     return Answer(b"", status=302, content_type="text/html", headers=(("location", location),), chunked=False)
 
 
-def results(message: Message) -> list[WebFetchBlock | WebFetchToolResultErrorBlock]:
+def results(message: Message) -> list[object]:
     return [block.content for block in message.content if isinstance(block, WebFetchToolResultBlock)]
 
 
@@ -121,9 +122,8 @@ def code_of(message: Message) -> str:
     last = message.content[-1]
     assert isinstance(last, TextBlock)
     assert last.text == "Done."
-    [result] = results(message)
-    assert isinstance(result, WebFetchToolResultErrorBlock), result
-    return result.error_code
+    [code] = outcomes(message)
+    return str(code)
 
 
 def text_of(message: Message) -> tuple[str | None, str]:
@@ -135,7 +135,7 @@ def text_of(message: Message) -> tuple[str | None, str]:
 
 def tool_text(scene: Scene, place: int = -1) -> str:
     """Return what the model was sent as the tool's result."""
-    return str(scene.upstream.calls[-1].json["messages"][place]["content"])
+    return str(scene.chat.sent[-1]["messages"][place]["content"])
 
 
 # Pages
@@ -202,11 +202,9 @@ def test_a_long_page_is_cut_and_marked_for_the_model(scene: Scene) -> None:
 def test_a_page_that_was_fetched_can_be_sent_back(scene: Scene) -> None:
     scene.add_page("page.example/a", html(PAGE))
     message = scene.fetches("http://page.example/a")
-    content = [block.model_dump(exclude_none=True) for block in message.content]
     user = {"role": "user", "content": "Read http://page.example/a please."}
-    history = [user, {"role": "assistant", "content": content}, {"role": "user", "content": "more"}]
     scene.play(ANSWER)
-    scene.streams("", messages=history)
+    scene.streams("", messages=[user, content_of(message), MORE])
     assert "Hello" in tool_text(scene, 2)
 
 
@@ -233,8 +231,7 @@ def test_an_address_that_only_the_model_wrote_before_is_not_fetched_either(scene
 
 def test_an_address_that_a_search_has_found_is_fetched(hurried: Scene) -> None:
     hurried.add_page("a.example/1", html(PAGE))
-    search = chat_calls(("call_1", "web_search", '{"query": "x"}'))
-    hurried.play(search, fetch("https://a.example/1"), ANSWER)
+    hurried.play(SEARCHES, fetch("https://a.example/1"), ANSWER)
     message = hurried.streams("Find something.")
     kinds = [block.type for block in message.content if block.type != "text"]
     assert kinds == ["server_tool_use", "web_search_tool_result", "server_tool_use", "web_fetch_tool_result"]
@@ -273,48 +270,42 @@ def test_domain_lists_hold_at_every_hop(scene: Scene) -> None:
 # What is never reached
 
 
-@pytest.mark.parametrize(
-    ("url", "code"),
-    [
-        ("http://127.0.0.1/", "url_not_accessible"),
-        ("http://[::ffff:10.0.0.1]/", "url_not_accessible"),
-        ("http://[fe80::1%25eth0]/", "url_not_accessible"),
-        ("http://2130706433/", "url_not_accessible"),
-        ("http://0177.0.0.1/", "url_not_accessible"),
-        ("http://metadata.google.internal/", "url_not_accessible"),
-        ("http://mixed.example/", "url_not_accessible"),
-        ("http://inner.example/", "url_not_accessible"),
-        ("http://user:secret@page.example/", "invalid_tool_input"),
-        ("ftp://page.example/", "invalid_tool_input"),
-        ("http://page.example:6379/", "url_not_allowed"),
-        ("http://page.example/" + "x" * 2048, "url_too_long"),
-    ],
+PRIVATE = {
+    "http://127.0.0.1/": "url_not_accessible",
+    "http://[::ffff:10.0.0.1]/": "url_not_accessible",
+    "http://[fe80::1%25eth0]/": "url_not_accessible",
+    "http://2130706433/": "url_not_accessible",
+    "http://0177.0.0.1/": "url_not_accessible",
+    "http://metadata.google.internal/": "url_not_accessible",
+    "http://mixed.example/": "url_not_accessible",
+    "http://inner.example/": "url_not_accessible",
+    "http://user:secret@page.example/": "invalid_tool_input",
+    "ftp://page.example/": "invalid_tool_input",
+    "http://page.example:6379/": "url_not_allowed",
+    "http://page.example/" + "x" * 2048: "url_too_long",
+}
+INWARDS = (
+    "http://169.254.169.254/latest/meta-data/",
+    "https://10.0.0.1/",
+    "file:///etc/passwd",
+    "http://user:secret@page.example/",
+    "http://[",
+    "//inner.example/",
 )
-def test_no_connection_is_made_to_what_is_not_public(scene: Scene, url: str, code: str) -> None:
+
+
+def test_no_connection_is_made_to_what_is_not_public_and_no_redirect_there_is_followed(scene: Scene) -> None:
     scene.names.add("mixed.example", [PUBLIC, "10.0.0.1"])
     scene.names.add("inner.example", ["192.168.0.1"])
     scene.names.add("metadata.google.internal", [PUBLIC])
-    assert code_of(scene.fetches(url)) == code
-    assert scene.web.tunnels == []
-    assert "secret" not in tool_text(scene)
-
-
-@pytest.mark.parametrize(
-    "location",
-    [
-        "http://169.254.169.254/latest/meta-data/",
-        "https://10.0.0.1/",
-        "file:///etc/passwd",
-        "http://user:secret@page.example/",
-        "http://[",
-        "//inner.example/",
-    ],
-)
-def test_a_redirect_inwards_is_not_followed(scene: Scene, location: str) -> None:
-    scene.names.add("inner.example", ["192.168.0.1"])
-    scene.add_page("page.example/go", redirect(location))
-    assert code_of(scene.fetches("http://page.example/go")) == "url_not_accessible"
-    assert scene.web.tunnels == [f"{PUBLIC}:80"]
+    for url, code in PRIVATE.items():
+        assert code_of(scene.fetches(url)) == code, url
+        assert scene.web.tunnels == [], url
+        assert "secret" not in tool_text(scene), url
+    for location in INWARDS:
+        scene.add_page("page.example/go", redirect(location))
+        assert code_of(scene.fetches("http://page.example/go")) == "url_not_accessible", location
+        assert scene.web.tunnels == [f"{PUBLIC}:80"], location
 
 
 def test_a_name_that_changes_its_address_is_fetched_where_it_was_checked(scene: Scene) -> None:
@@ -329,31 +320,24 @@ def test_a_name_that_changes_its_address_is_fetched_where_it_was_checked(scene: 
 # Bodies
 
 
-@pytest.mark.parametrize(
-    ("answer", "code"),
-    [
-        (Answer(b"x" * 65536, content_type="text/html", floods=True), "content_too_large"),
-        (html(gzip.compress(bytes(64 * 1024 * 1024), 1), ("content-encoding", "gzip")), "content_too_large"),
-        (Answer(b"png", content_type="image/png"), "unsupported_content_type"),
-        (Answer(b"", status=429, content_type="text/html"), "too_many_requests"),
-    ],
-    ids=["endless", "gzip bomb", "image", "429"],
-)
-def test_a_body_is_bounded_in_size(scene: Scene, answer: Answer, code: str) -> None:
-    scene.add_page("page.example/body", answer)
-    assert code_of(scene.fetches("http://page.example/body")) == code
+BODIES = {
+    "endless": (Answer(b"x" * 65536, content_type="text/html", floods=True), "content_too_large"),
+    "bomb": (html(gzip.compress(bytes(16 << 20), 1), ("content-encoding", "gzip")), "content_too_large"),
+    "image": (Answer(b"png", content_type="image/png"), "unsupported_content_type"),
+    "429": (Answer(b"", status=429, content_type="text/html"), "too_many_requests"),
+}
+# None of these would end within the 60 seconds that the SDK waits for its next event.
+SLOW = {
+    "slow": Answer(b"x" * 10_000, content_type="text/html", cut=1, pause_s=0.05),
+    "no body": Answer(b"", content_type="text/html", end=End.HANG),
+    "no head": Answer(b"", headless=True, end=End.HANG),
+}
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        Answer(b"x" * 10_000, content_type="text/html", cut=1, pause_s=0.05),
-        Answer(b"", content_type="text/html", end=End.HANG),
-        Answer(b"", headless=True, end=End.HANG),
-    ],
-    ids=["slow", "no body", "no head"],
-)
-def test_a_page_is_bounded_in_time(hurried: Scene, answer: Answer) -> None:
-    """None of these would end within the 60 seconds that the SDK waits for its next event."""
-    hurried.add_page("page.example/body", answer)
-    assert code_of(hurried.fetches("http://page.example/body")) == "url_not_accessible"
+def test_a_page_is_bounded_in_size_and_time(scene: Scene, hurried: Scene) -> None:
+    for row, (answer, code) in BODIES.items():
+        scene.add_page("page.example/body", answer)
+        assert code_of(scene.fetches("http://page.example/body")) == code, row
+    for row, answer in SLOW.items():
+        hurried.add_page("page.example/body", answer)
+        assert code_of(hurried.fetches("http://page.example/body")) == "url_not_accessible", row
