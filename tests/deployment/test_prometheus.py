@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.account_rig import codex_rigged
+from e2e.account_rig import run_codex
 from e2e.test_scrape import dashboard
 from fakes import codex
 from rig import Rig
@@ -75,7 +75,7 @@ def start_prometheus(directory: Path, targets: list[str]) -> Iterator[Prometheus
 def prometheus(rig: Rig, after_a_search: Scrape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """Prometheus, after it has scraped two gateways several times; one of them has an account with an allowance."""
     directory = tmp_path_factory.mktemp("prometheus")
-    with codex_rigged(directory) as account:
+    with run_codex(directory) as account:
         account.fake.play(codex.reply("Hello", headers=ALLOWANCE))
         account.sdk.openai.responses.create(model="codex/gpt-5.5", input="Hi")
         targets = [f"127.0.0.1:{gateway.port}" for gateway in (rig.gateway, account.gateway)]

@@ -11,26 +11,15 @@ import msgspec
 from dragoman.accounts.pool import Pool
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, running
-from rig import ENCODERS
-from scripting.replies import ScriptedReply, Text
+from rig import QUICK
+from scripting import write_reply
 from sdk_replies import Sdk
 
-QUICK = "[retry]\nattempts = 3\nbase_s = 0.01\n"
 KINDS = {"chat": "openai", "responses": "openai", "messages": "anthropic"}
 
 
 def key_of(request: ReceivedRequest) -> str:
     return request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
-
-
-TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 500: "api_error"}
-
-
-def error(status: int, message: str, code: str | None = None, **headers: str) -> Answer:
-    response = {"type": TYPES.get(status, "invalid_request_error"), "message": message, "code": code, "param": None}
-    body = msgspec.json.encode({"type": "error", "error": response})
-    fields = tuple((name.replace("_", "-"), value) for name, value in headers.items())
-    return Answer(body, status, "application/json", fields)
 
 
 @dataclass
@@ -47,10 +36,7 @@ class Keyed:
         self.seen.append(key)
         if key in self.refusals:
             return self.refusals[key]
-        encoder, scripted = ENCODERS[self.protocol], ScriptedReply((Text("Hello"),))
-        if request.json.get("stream"):
-            return Answer(encoder.encode_stream(scripted), headers=self.headers)
-        return Answer(encoder.encode_whole(scripted), content_type="application/json", headers=self.headers)
+        return write_reply(self.protocol, "Hello", stream=bool(request.json.get("stream")), headers=self.headers)
 
     def take_used(self) -> list[str]:
         """Return the credentials that were used since the last call."""

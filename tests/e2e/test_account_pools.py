@@ -16,11 +16,11 @@ import fakes.copilot as copilot
 import fakes.kiro as kiro
 from dragoman.accounts.pool import PROBE_AFTER_S
 from dragoman.hub.outcome import FailedAttempt
-from e2e.pool_rig import QUICK, key_of, pool_of
-from fakes.kiro import sign
+from e2e.pool_rig import key_of, pool_of
 from fakes.service import json_answer, stream
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, running
+from rig import QUICK
 from sdk_replies import Sdk
 
 Answers = dict[str, Answer]
@@ -104,9 +104,8 @@ def kiro_accounts(folder: Path) -> Iterator[Accounts]:
         upstream.replies = [kiro.make_framed(kiro.words("Hello"), kiro.tail())]
         bearers = []
         for name in ("a.json", "b.json"):
-            tokens = upstream.issue()
-            sign(folder / name, str(tokens["accessToken"]), str(tokens["refreshToken"]), 7200)
-            bearers.append(str(tokens["accessToken"]))
+            upstream.sign_in(folder / name)
+            bearers.append(msgspec.json.decode((folder / name).read_bytes())["accessToken"])
         section = upstream.section("FILES").replace('"FILES"', '["a.json", "b.json"]')
         path, model = "/generateAssistantResponse", "kiro/claude-sonnet-4.5"
         with accounts(upstream, section, path, model, (bearers[0], bearers[1]), folder) as own:

@@ -7,7 +7,7 @@ import anthropic
 import openai
 import pytest
 
-from e2e.account_rig import codex_rigged, copilot_rigged
+from e2e.account_rig import run_codex, run_copilot
 from e2e.cases import request_for
 from fakes import codex, copilot
 from fakes.service import json_answer, plain
@@ -31,7 +31,7 @@ def read_every_reply(sdk: Sdk, model: str) -> str:
 
 def test_codex_keeps_its_tokens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    with codex_rigged(tmp_path) as rig:
+    with run_codex(tmp_path) as rig:
         text = read_every_reply(rig.sdk, "codex/gpt-5.5")
         rig.fake.access.clear()  # refused, renewed, served
         text += read_every_reply(rig.sdk, "codex/gpt-5.5")
@@ -49,7 +49,7 @@ def test_codex_keeps_its_tokens(tmp_path: Path, caplog: pytest.LogCaptureFixture
 
 def test_copilot_keeps_its_tokens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    with copilot_rigged(tmp_path) as rig:
+    with run_copilot(tmp_path) as rig:
         text = read_every_reply(rig.sdk, "copilot/gpt-4.1")
         rig.fake.sessions.clear()
         text += read_every_reply(rig.sdk, "copilot/gpt-4.1")

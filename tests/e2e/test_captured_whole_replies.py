@@ -11,8 +11,9 @@ from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.format import Capture
 from dragoman.http.handler import replay_site
+from e2e.account_rig import KIRO_MODEL as MODEL
+from e2e.account_rig import run_kiro
 from e2e.cases import request_for
-from e2e.kiro_rig import CLIENTS, MODEL, kiro_rigged
 from e2e.test_replays import Kept, assert_same, debug
 from fakes.kiro import make_framed, tail, words
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
@@ -34,9 +35,9 @@ def capture_request(directory: Path, fake: FakeUpstream, path: str, body: bytes,
     return capture
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", PROTOCOLS)
 def test_an_exported_reply_of_kiro_has_plain_names_whole_or_streamed(tmp_path: Path, client: str) -> None:
-    with kiro_rigged(tmp_path, settings=debug(tmp_path / "captures")) as shared:
+    with run_kiro(tmp_path, settings=debug(tmp_path / "captures")) as shared:
         kept = Kept(tmp_path / "captures", shared.gateway)
         shared.play(make_framed(words("Hello"), tail()))
         for listen in (WHOLE[client], STREAMS[client][0]):

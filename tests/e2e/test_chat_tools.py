@@ -8,10 +8,9 @@ from pathlib import Path
 import openai
 import pytest
 
-from e2e.pool_rig import error
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, running
-from scripting import encode_chat, encode_responses
+from scripting import encode_chat, encode_responses, write_error
 from scripting.replies import ScriptedReply, Text
 from sdk_replies import Sdk
 from wire_json import Json
@@ -19,7 +18,7 @@ from wire_json import Json
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 TOOLS: Json = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
 MESSAGES: Json = [{"role": "user", "content": "Hi"}]
-REFUSED = error(
+REFUSED = write_error(
     400,
     "Function tools with reasoning_effort are not supported for new-model in /v1/chat/completions. "
     "Please use /v1/responses instead.",

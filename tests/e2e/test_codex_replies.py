@@ -9,8 +9,7 @@ import msgspec
 import openai
 import pytest
 
-from e2e.account_rig import AccountRig, codex_rigged
-from e2e.cases import request_for
+from e2e.account_rig import AccountRig, run_codex
 from fakes.codex import (
     ACCOUNT,
     RESPONSES,
@@ -26,30 +25,21 @@ from fakes.codex import (
 from fakes.service import json_answer, plain, stream
 from gateway import KEY
 from raw_http import get
-from sdk_replies import STREAMS, WHOLE, Broke, Reply, SdkReply, status_error
+from rig import PROTOCOLS
+from sdk_replies import Broke, SdkReply, status_error
 from wire_json import Json, JsonObject
 
 MODEL = "codex/gpt-5.5"
-CLIENTS = ("chat", "responses", "messages")
 Rig = AccountRig[FakeCodex]
 
-clients = pytest.mark.parametrize("client", CLIENTS)
+clients = pytest.mark.parametrize("client", PROTOCOLS)
 modes = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    with codex_rigged(tmp_path) as own:
+    with run_codex(tmp_path) as own:
         yield own
-
-
-def ask(rig: Rig, client: str, streamed: bool = False) -> Reply:
-    """The reply, or the SDK's exception."""
-    listen = STREAMS[client][-1] if streamed else WHOLE[client]
-    try:
-        return listen(rig.sdk, request_for(client, MODEL))
-    except (openai.APIError, anthropic.APIError) as error:
-        return Broke("", error)
 
 
 def make_limit_error(now: float) -> dict[str, object]:
@@ -65,7 +55,7 @@ def make_limit_error(now: float) -> dict[str, object]:
 @clients
 @modes
 def test_every_client_gets_the_reply(rig: Rig, client: str, streamed: bool) -> None:
-    client_reply = ask(rig, client, streamed)
+    client_reply = rig.ask(client, streamed)
     assert isinstance(client_reply, SdkReply), client_reply
     assert client_reply.text == "Hello"
     assert client_reply.tokens is not None
@@ -191,7 +181,7 @@ def test_what_codex_itself_sends_passes_byte_for_byte(rig: Rig) -> None:
 
 def test_a_request_identifies_the_client_and_keeps_its_session(rig: Rig) -> None:
     for _ in range(2):
-        ask(rig, "chat")
+        rig.ask("chat")
     first, second = (request.headers for request in rig.fake.at(RESPONSES))
     assert first["chatgpt-account-id"] == ACCOUNT
     assert first["accept"] == "text/event-stream"
@@ -204,7 +194,7 @@ def test_a_request_identifies_the_client_and_keeps_its_session(rig: Rig) -> None
 def test_an_exhausted_plan_is_reported_with_its_reset_and_not_retried(rig: Rig, client: str, streamed: bool) -> None:
     now = time.time()
     rig.fake.play(json_answer({"error": make_limit_error(now)}, 429))
-    error = status_error(ask(rig, client, streamed))
+    error = status_error(rig.ask(client, streamed))
     assert isinstance(error, openai.RateLimitError | anthropic.APIStatusError)
     assert error.status_code == 429
     assert 500 <= int(error.response.headers["retry-after"]) <= 600
@@ -221,7 +211,7 @@ def test_a_quota_inside_a_stream_is_a_real_error(rig: Rig, client: str, streamed
     limits: JsonObject = {"type": "codex.rate_limits", "rate_limits": {"limit_reached": True}}
     trouble = {"type": "error", "status_code": 429, "error": make_limit_error(time.time()), "headers": {}}
     rig.fake.play(stream(*number_events(make_created(), limits, trouble)))
-    error = status_error(ask(rig, client, streamed))
+    error = status_error(rig.ask(client, streamed))
     assert isinstance(error, openai.RateLimitError | anthropic.APIStatusError)
     assert error.status_code == 429
     assert 500 <= int(error.response.headers["retry-after"]) <= 600
@@ -233,7 +223,7 @@ def test_a_quota_inside_a_stream_is_a_real_error(rig: Rig, client: str, streamed
 def test_a_limit_that_is_reached_by_this_very_reply_does_not_end_it(rig: Rig, client: str, streamed: bool) -> None:
     limits: JsonObject = {"type": "codex.rate_limits", "rate_limits": {"limit_reached": True}}
     rig.fake.play(stream(*number_events(make_created(), limits, *text_events("All of it."), make_completed())))
-    client_reply = ask(rig, client, streamed)
+    client_reply = rig.ask(client, streamed)
     assert isinstance(client_reply, SdkReply), client_reply
     assert client_reply.text == "All of it."
 
@@ -244,7 +234,7 @@ def test_an_empty_last_output_is_filled_in_order(rig: Rig, client: str) -> None:
     rig.fake.play(
         stream(*number_events(make_created(), make_item_done(1, " two"), make_item_done(0, "one"), make_completed()))
     )
-    client_reply = ask(rig, client)
+    client_reply = rig.ask(client)
     assert isinstance(client_reply, SdkReply), client_reply
     assert client_reply.text == "one two"
 
@@ -275,7 +265,7 @@ def test_an_empty_last_output_is_filled_in_order_for_clients_of_the_same_protoco
 )
 def test_failures_keep_their_meaning(rig: Rig, status: int, body: object, expected: int) -> None:
     rig.fake.play(json_answer(body, status))
-    error = status_error(ask(rig, "chat"))
+    error = status_error(rig.ask("chat"))
     assert error.status_code == expected, error
     assert rig.fake.counts[RESPONSES] == (3 if expected == 503 else 1)
 
@@ -283,7 +273,7 @@ def test_failures_keep_their_meaning(rig: Rig, status: int, body: object, expect
 def test_cloudflare_is_no_reason_to_sign_in_again(rig: Rig) -> None:
     page = plain("<html><title>Attention Required! | Cloudflare</title></html>", 403)
     rig.fake.script(RESPONSES, page)
-    error = status_error(ask(rig, "chat"))
+    error = status_error(rig.ask("chat"))
     assert error.status_code == 403
     assert "Cloudflare" in str(error)
     assert rig.fake.counts[TOKEN] == 0
@@ -292,7 +282,7 @@ def test_cloudflare_is_no_reason_to_sign_in_again(rig: Rig) -> None:
 @clients
 def test_a_stream_without_its_end_is_no_success(rig: Rig, client: str) -> None:
     rig.fake.play(stream(*number_events(make_created(), *text_events("It was"))))
-    client_reply = ask(rig, client, streamed=True)
+    client_reply = rig.ask(client, streamed=True)
     assert isinstance(client_reply, Broke), client_reply
 
 
@@ -300,7 +290,7 @@ def test_a_stream_without_its_end_is_no_success(rig: Rig, client: str) -> None:
 @modes
 def test_an_invalidated_token_is_renewed_once(rig: Rig, client: str, streamed: bool) -> None:
     rig.fake.access.clear()
-    client_reply = ask(rig, client, streamed)
+    client_reply = rig.ask(client, streamed)
     assert isinstance(client_reply, SdkReply), client_reply
     assert rig.fake.counts[TOKEN] == 1
     assert rig.fake.counts[RESPONSES] == 2
@@ -311,7 +301,7 @@ def test_a_websocket_is_declined_and_none_is_tried_upstream(rig: Rig) -> None:
     upgrade = ("connection: upgrade", "upgrade: websocket", "sec-websocket-version: 13", "sec-websocket-key: ZmFrZQ==")
     assert get(rig.gateway.port, "/v1/responses", *upgrade, key=KEY).status == 426
     for _ in range(2):
-        assert ask(rig, "responses", streamed=True).text == "Hello"
+        assert rig.ask("responses", streamed=True).text == "Hello"
     assert all("upgrade" not in request.headers for request in rig.fake.requests)
 
 

@@ -9,16 +9,18 @@ import msgspec
 import pytest
 
 from dragoman.accounts.pool import PROBE_AFTER_S, Pool
-from e2e.pool_rig import QUICK, Keyed, error
+from e2e.pool_rig import Keyed
 from fakes.upstream import Answer, FakeUpstream
 from gateway import Running, provider_section, running
 from raw_http import post
+from rig import QUICK
 from scraping import scrape, value
+from scripting import write_error
 
 ROUTE = '[[models]]\nname = "duo"\nto = ["first/m", "second/m"]\n'
-SPENT = error(429, "Your quota is used up.", "insufficient_quota", retry_after="36000")
-ENDLESS = error(429, "Your quota is used up.", "insufficient_quota")
-LIMITED = error(429, "Slow down.", "rate_limit_exceeded", retry_after="36000")
+SPENT = write_error(429, "Your quota is used up.", "insufficient_quota", retry_after="36000")
+ENDLESS = write_error(429, "Your quota is used up.", "insufficient_quota")
+LIMITED = write_error(429, "Slow down.", "rate_limit_exceeded", retry_after="36000")
 FIRST, SECOND = "fake-key-of-first", "fake-key-of-second"
 
 
@@ -78,7 +80,7 @@ def test_a_long_cooldown_is_probed_by_one_request_and_ends_with_a_success(duo: D
     assert [duo.ask() for _ in range(2)] == [(200, [FIRST])] * 2
 
 
-@pytest.mark.parametrize("refusal", [ENDLESS, LIMITED, error(401, "Incorrect API key.", "invalid_api_key")])
+@pytest.mark.parametrize("refusal", [ENDLESS, LIMITED, write_error(401, "Incorrect API key.", "invalid_api_key")])
 def test_other_failures_and_those_without_a_reset_cause_no_cooldown(duo: Duo, refusal: Answer) -> None:
     duo.upstream.refusals[FIRST] = refusal
     assert [duo.ask() for _ in range(2)] == [(200, [FIRST, SECOND])] * 2

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import anthropic
 import msgspec
-import openai
 import pytest
 
-from e2e.account_rig import AccountRig, copilot_rigged
+from e2e.account_rig import AccountRig, run_copilot
 from e2e.cases import PIXEL, request_for
 from fakes.copilot import (
     APP_TOKEN,
@@ -23,30 +22,21 @@ from fakes.copilot import (
 from fakes.service import json_answer, plain
 from fakes.upstream import Answer, ReceivedRequest
 from narrowing import expect
-from sdk_replies import STREAMS, WHOLE, Broke, Reply, SdkReply, status_error
+from rig import PROTOCOLS
+from sdk_replies import SdkReply, status_error
 from wire_json import Json, JsonObject
 
-CLIENTS = ("chat", "responses", "messages")
 ENDPOINTS = {"claude-sonnet-4.5": MESSAGES, "gpt-5.5": RESPONSES, "gpt-4.1": CHAT}
 Rig = AccountRig[FakeCopilot]
 
-clients = pytest.mark.parametrize("client", CLIENTS)
+clients = pytest.mark.parametrize("client", PROTOCOLS)
 modes = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    with copilot_rigged(tmp_path) as own:
+    with run_copilot(tmp_path) as own:
         yield own
-
-
-def ask(rig: Rig, client: str, model: str = "copilot/gpt-4.1", streamed: bool = False) -> Reply:
-    """The reply, or the SDK's exception."""
-    listen = STREAMS[client][-1] if streamed else WHOLE[client]
-    try:
-        return listen(rig.sdk, request_for(client, model))
-    except (openai.APIError, anthropic.APIError) as error:
-        return Broke("", error)
 
 
 def last(rig: Rig) -> ReceivedRequest:
@@ -58,7 +48,7 @@ def last(rig: Rig) -> ReceivedRequest:
 @pytest.mark.parametrize("model", ENDPOINTS)
 def test_each_model_gets_requests_in_its_own_protocol(rig: Rig, client: str, streamed: bool, model: str) -> None:
     """No model gets a request at an endpoint that it does not list."""
-    reply = ask(rig, client, f"copilot/{model}", streamed)
+    reply = rig.ask(client, streamed, f"copilot/{model}")
     assert isinstance(reply, SdkReply), reply
     assert reply.text == "Hello"
     assert [call.path for call in rig.fake.calls] == [ENDPOINTS[model]]
@@ -67,7 +57,7 @@ def test_each_model_gets_requests_in_its_own_protocol(rig: Rig, client: str, str
 
 @clients
 def test_claude_reports_its_cached_tokens(rig: Rig, client: str) -> None:
-    reply = ask(rig, client, "copilot/claude-sonnet-4-5-20250929")
+    reply = rig.ask(client, model="copilot/claude-sonnet-4-5-20250929")
     assert isinstance(reply, SdkReply), reply
     assert reply.tokens is not None
     assert (reply.tokens.input, reply.tokens.cached) == (11, 8)
@@ -124,7 +114,7 @@ def test_an_image_inside_a_tool_result_is_announced(rig: Rig) -> None:
 
 
 def test_requests_identify_the_gateway(rig: Rig) -> None:
-    ask(rig, "chat")
+    rig.ask("chat")
     headers = last(rig).headers
     assert headers["user-agent"].startswith("dragoman/")
     assert headers["editor-version"].startswith("dragoman/")
@@ -156,8 +146,8 @@ def test_a_tool_field_that_copilot_rejects_is_dropped_and_noted(rig: Rig) -> Non
 
 @pytest.mark.parametrize("token", [APP_TOKEN, INSTALLATION_TOKEN])
 def test_tokens_of_apps_and_installations_are_used_themselves(tmp_path: Path, token: str) -> None:
-    with copilot_rigged(tmp_path, token) as rig:
-        assert ask(rig, "chat").text == "Hello"
+    with run_copilot(tmp_path, token) as rig:
+        assert rig.ask("chat").text == "Hello"
         assert last(rig).headers["authorization"] == f"Bearer {token}"
         assert rig.fake.counts[EXCHANGE] == 0
 
@@ -165,10 +155,10 @@ def test_tokens_of_apps_and_installations_are_used_themselves(tmp_path: Path, to
 @clients
 @modes
 def test_an_expired_session_is_exchanged_anew_once(rig: Rig, client: str, streamed: bool) -> None:
-    ask(rig, client)
+    rig.ask(client)
     exchanged = rig.fake.counts[EXCHANGE]
     rig.fake.sessions.clear()
-    reply = ask(rig, client, streamed=streamed)
+    reply = rig.ask(client, streamed=streamed)
     assert isinstance(reply, SdkReply), reply
     assert rig.fake.counts[EXCHANGE] == exchanged + 1
 
@@ -177,17 +167,17 @@ def test_a_request_is_sent_again_even_if_the_new_session_is_spelled_like_the_old
     session = json_answer({"token": "tid=constant:mac", "expires_at": 4102444800, "refresh_in": 1500})
     rig.fake.sessions.add("tid=constant:mac")
     rig.fake.script(EXCHANGE, *[session] * 9)
-    ask(rig, "chat")
+    rig.ask("chat")
     exchanged = rig.fake.counts[EXCHANGE]
     rig.fake.script(CHAT, plain("unauthorized: token expired", 401))
-    assert ask(rig, "chat").text == "Hello"
+    assert rig.ask("chat").text == "Hello"
     assert rig.fake.counts[EXCHANGE] == exchanged + 1
 
 
 @clients
 def test_a_session_rejected_twice_is_reported_as_the_gateways_failure(rig: Rig, client: str) -> None:
     rig.fake.script(CHAT, *[plain("unauthorized: token expired", 401)] * 9)
-    error = status_error(ask(rig, client))
+    error = status_error(rig.ask(client))
     assert error.status_code == 502
     assert "dragoman login copilot" in str(error)
     assert "tid=" not in str(error)
@@ -207,7 +197,7 @@ def test_a_session_rejected_twice_is_reported_as_the_gateways_failure(rig: Rig, 
 def test_failures_keep_their_meaning(rig: Rig, status: int, code: str, expected: int) -> None:
     answer = json_answer({"error": {"code": code, "message": "no"}}, status, (("retry-after", "600"),))
     rig.fake.script(CHAT, answer)
-    error = status_error(ask(rig, "responses"))
+    error = status_error(rig.ask("responses"))
     assert error.status_code == expected, error
     assert rig.fake.counts[CHAT] == 1
 
@@ -220,7 +210,7 @@ def test_models_are_listed_with_what_they_hold_but_not_the_locked_and_the_malfor
 
 
 def test_a_locked_model_is_refused_with_the_page_where_its_terms_are(rig: Rig) -> None:
-    error = status_error(ask(rig, "chat", "copilot/grok-locked"))
+    error = status_error(rig.ask("chat", model="copilot/grok-locked"))
     assert error.status_code == 404
     assert "https://github.com/settings/copilot/features" in str(error)
     assert rig.fake.calls == []
@@ -241,9 +231,9 @@ def test_embeddings_pass_with_the_accounts_session(rig: Rig) -> None:
 
 
 def test_a_list_that_is_refused_leaves_the_old_one(rig: Rig) -> None:
-    ask(rig, "chat", "copilot/gpt-5.5")
+    rig.ask("chat", model="copilot/gpt-5.5")
     rig.fake.script(MODELS, json_answer({"error": {"message": "slow"}}, 429))
-    assert ask(rig, "chat", "copilot/gpt-5.5").text == "Hello"
+    assert rig.ask("chat", model="copilot/gpt-5.5").text == "Hello"
     assert last(rig).path == RESPONSES
 
 
@@ -252,7 +242,7 @@ def test_what_is_left_of_the_account_is_kept(rig: Rig) -> None:
         ("x-quota-snapshot-premium_interactions", "ent=300&ov=0.0&ovPerm=false&rem=12.5&rst=2026-12-01T00%3A00%3A00Z"),
         ("x-quota-snapshot-chat", "ent=-1&ov=0.0&ovPerm=false&rem=100.0&rst=2026-12-01"),
     )
-    ask(rig, "chat")
+    rig.ask("chat")
     limits = rig.gateway.app.gateway.runtime.providers["copilot"].account.last_limits()
     assert limits is not None
     premium, chat = limits.windows["premium_interactions"], limits.windows["chat"]
@@ -293,7 +283,7 @@ def test_a_reply_that_copilot_splits_is_received_whole(rig: Rig, client: str) ->
     details = {"prompt_tokens_details": {"cached_tokens": 0}, "completion_tokens_details": {"reasoning_tokens": 0}}
     usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18, **details}
     rig.fake.script(CHAT, json_answer({**head, "choices": [text, calls], "usage": usage}))
-    reply = ask(rig, client)
+    reply = rig.ask(client)
     assert isinstance(reply, SdkReply), reply
     assert reply.text == "Let me look."
     assert [name for _, name, _ in reply.calls] == ["f"]

@@ -8,12 +8,13 @@ import anthropic
 import openai
 import pytest
 
+from e2e.account_rig import KiroRig, run_kiro
 from e2e.cases import request_for
-from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged
 from fakes.kiro import INVALID_BEARER, FakeKiro, json_answer, make_framed, refusal, sign, tail, words
 from fakes.upstream import Answer
 from narrowing import expect
-from sdk_replies import STREAMS, WHOLE, Broke, Reply, SdkReply, StatusError, status_error
+from rig import PROTOCOLS
+from sdk_replies import WHOLE, Reply, SdkReply, StatusError, status_error
 
 CHAT = "/generateAssistantResponse"
 HELLO = make_framed(words("Hello"), tail())
@@ -24,26 +25,15 @@ CAPACITY = refusal(
     "ThrottlingException",
 )
 
-clients = pytest.mark.parametrize("client", CLIENTS)
+clients = pytest.mark.parametrize("client", PROTOCOLS)
 modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[KiroRig]:
-    with kiro_rigged(tmp_path) as own:
+    with run_kiro(tmp_path) as own:
         own.gateway.settle()
         yield own
-
-
-def ask(rig: KiroRig, client: str, stream: bool = False) -> SdkReply | Broke:
-    """The reply, or the SDK's exception."""
-    listen = STREAMS[client][-1] if stream else WHOLE[client]
-    try:
-        reply = listen(rig.sdk, request_for(client, MODEL))
-    except (openai.APIError, anthropic.APIError) as error:
-        return Broke("", error)
-    assert isinstance(reply, SdkReply | Broke)
-    return reply
 
 
 def expect_refusal(reply: Reply, status: int) -> StatusError:
@@ -60,7 +50,7 @@ def expect_refusal(reply: Reply, status: int) -> StatusError:
 def test_a_refused_token_is_renewed_and_the_request_replayed_once(rig: KiroRig, client: str, stream: bool) -> None:
     rig.play(HELLO)
     rig.fake.access.clear()  # revoked, though the file says that it lives
-    reply = ask(rig, client, stream)
+    reply = rig.ask(client, stream)
     assert isinstance(reply, SdkReply)
     assert reply.text == "Hello"
     assert rig.fake.counts["/refreshToken"] == 1
@@ -73,7 +63,7 @@ def test_a_rejected_renewed_token_is_the_gateways_failure(rig: KiroRig, client: 
     """Behaviour 24: one refresh, one replay, then 502 with the command that fixes it."""
     rig.play(HELLO)
     rig.fake.script(CHAT, *[INVALID_BEARER] * 9)
-    error = expect_refusal(ask(rig, client, stream), 502)
+    error = expect_refusal(rig.ask(client, stream), 502)
     assert "dragoman login kiro" in str(error)
     assert "'kiro'" in str(error)
     assert rig.fake.counts["/refreshToken"] == 1
@@ -85,7 +75,7 @@ def test_a_suspended_account_is_not_renewed(rig: KiroRig, client: str) -> None:
     message = "Your User ID (d-fake.123) temporarily is suspended. We've locked it as a security precaution."
     rig.fake.script(CHAT, *[refusal(403, message, kind="AccessDeniedException")] * 9)
     rig.play(HELLO)
-    error = expect_refusal(ask(rig, client), 403)
+    error = expect_refusal(rig.ask(client), 403)
     assert isinstance(error, openai.PermissionDeniedError | anthropic.PermissionDeniedError)
     assert "suspended" in str(error)
     assert rig.fake.counts["/refreshToken"] == 0
@@ -97,7 +87,7 @@ def test_a_suspended_account_is_not_renewed(rig: KiroRig, client: str) -> None:
 def test_too_little_capacity_is_waited_for(rig: KiroRig, client: str, stream: bool) -> None:
     rig.play(HELLO)
     rig.fake.script(CHAT, CAPACITY, CAPACITY)
-    reply = ask(rig, client, stream)
+    reply = rig.ask(client, stream)
     assert isinstance(reply, SdkReply), reply
     assert rig.fake.counts[CHAT] == 3
     chats = rig.fake.chats[-3:]
@@ -109,7 +99,7 @@ def test_too_little_capacity_is_waited_for(rig: KiroRig, client: str, stream: bo
 def test_lasting_overload_is_reported(rig: KiroRig, client: str) -> None:
     rig.fake.script(CHAT, *[CAPACITY] * 9)
     rig.play(HELLO)
-    expect_refusal(ask(rig, client), 529 if client == "messages" else 503)
+    expect_refusal(rig.ask(client), 529 if client == "messages" else 503)
     assert rig.fake.counts[CHAT] == 3
 
 
@@ -120,7 +110,7 @@ def test_a_used_up_month_is_not_tried_again(rig: KiroRig, client: str, status: i
     full = refusal(status, "You have reached the limit.", "MONTHLY_REQUEST_COUNT", "ServiceQuotaExceededException")
     rig.fake.script(CHAT, *[full] * 9)
     rig.play(HELLO)
-    error = expect_refusal(ask(rig, client), 402 if client == "messages" else 429)
+    error = expect_refusal(rig.ask(client), 402 if client == "messages" else 429)
     if client == "messages":
         assert expect(anthropic.APIStatusError, error).type == "billing_error"
     else:
@@ -133,7 +123,7 @@ def test_a_used_up_month_is_not_tried_again(rig: KiroRig, client: str, status: i
 def test_a_conversation_that_is_too_long_is_reported_as_such(rig: KiroRig, client: str) -> None:
     rig.fake.script(CHAT, *[refusal(400, "Input is too long.", "CONTENT_LENGTH_EXCEEDS_THRESHOLD")] * 9)
     rig.play(HELLO)
-    error = expect_refusal(ask(rig, client), 400)
+    error = expect_refusal(rig.ask(client), 400)
     if client == "messages":
         assert "prompt is too long" in str(error)
     else:
@@ -145,7 +135,7 @@ def test_a_conversation_that_is_too_long_is_reported_as_such(rig: KiroRig, clien
 def test_a_request_that_lacked_a_profile_is_repeated_with_one(rig: KiroRig, client: str) -> None:
     rig.fake.script(CHAT, refusal(400, "profileArn is required for this request."))
     rig.play(HELLO)
-    reply = ask(rig, client)
+    reply = rig.ask(client)
     assert isinstance(reply, SdkReply), reply
     assert rig.fake.counts[CHAT] == 2
 
@@ -154,7 +144,7 @@ def test_a_request_that_lacked_a_profile_is_repeated_with_one(rig: KiroRig, clie
 def test_a_misread_tool_use_is_replayed_once(rig: KiroRig, client: str) -> None:
     rig.fake.script(CHAT, *[refusal(400, "Invalid tool use format.")] * 9)
     rig.play(HELLO)
-    expect_refusal(ask(rig, client), 400)
+    expect_refusal(rig.ask(client), 400)
     assert rig.fake.counts[CHAT] == 2
 
 
@@ -162,7 +152,7 @@ def test_twenty_requests_that_are_refused_at_once_make_one_refresh(rig: KiroRig)
     rig.play(HELLO)
     rig.fake.access.clear()
     with ThreadPoolExecutor(20) as pool:
-        reply = list(pool.map(lambda number: ask(rig, CLIENTS[number % 3], number % 2 == 0), range(20)))
+        reply = list(pool.map(lambda number: rig.ask(PROTOCOLS[number % 3], number % 2 == 0), range(20)))
     assert all(isinstance(one, SdkReply) and one.text == "Hello" for one in reply), reply
     assert rig.fake.counts["/refreshToken"] == 1
 
@@ -171,9 +161,9 @@ def test_twenty_requests_with_an_expired_token_make_one_refresh(tmp_path: Path) 
     def slow(fake: FakeKiro) -> None:
         fake.refresh_delay_s, fake.replies = 0.3, [HELLO]
 
-    with kiro_rigged(tmp_path, life_s=-60, prepare=slow) as rig:
+    with run_kiro(tmp_path, life_s=-60, prepare=slow) as rig:
         with ThreadPoolExecutor(20) as pool:
-            reply = list(pool.map(lambda number: ask(rig, CLIENTS[number % 3]), range(20)))
+            reply = list(pool.map(lambda number: rig.ask(PROTOCOLS[number % 3]), range(20)))
         assert all(isinstance(one, SdkReply) and one.text == "Hello" for one in reply), reply
         # Two providers share the file here: the second finds what the first has renewed.
         assert rig.fake.counts["/refreshToken"] == 1
@@ -193,7 +183,7 @@ def test_an_account_that_the_ide_renews_stays_usable(rig: KiroRig, client: str) 
         written.append(rig.file.read_bytes())
 
     rig.fake.before["/refreshToken"] = renew
-    reply = ask(rig, client)
+    reply = rig.ask(client)
     assert isinstance(reply, SdkReply), reply
     assert rig.fake.counts["/refreshToken"] == 1
     assert rig.file.read_bytes() == written[0]
@@ -203,19 +193,19 @@ def test_an_account_that_the_ide_renews_stays_usable(rig: KiroRig, client: str) 
 @modes
 def test_an_account_that_cannot_be_renewed_is_the_gateways_failure(tmp_path: Path, client: str, stream: bool) -> None:
     bad = json_answer({"message": "Bad credentials"}, 401)
-    with kiro_rigged(tmp_path, life_s=-60, prepare=lambda fake: fake.script("/refreshToken", *[bad] * 9)) as rig:
-        error = expect_refusal(ask(rig, client, stream), 502)
+    with run_kiro(tmp_path, life_s=-60, prepare=lambda fake: fake.script("/refreshToken", *[bad] * 9)) as rig:
+        error = expect_refusal(rig.ask(client, stream), 502)
         assert "dragoman login kiro" in str(error)
         assert rig.fake.counts[CHAT] == 0
 
 
 @clients
 def test_a_token_that_lives_is_served_on_though_it_cannot_be_renewed(tmp_path: Path, client: str) -> None:
-    with kiro_rigged(tmp_path, life_s=300, prepare=lambda fake: fake.refresh.clear()) as rig:
+    with run_kiro(tmp_path, life_s=300, prepare=lambda fake: fake.refresh.clear()) as rig:
         before = rig.file.read_bytes()
         rig.fake.replies = [HELLO]
         for _ in range(3):
-            reply = ask(rig, client)
+            reply = rig.ask(client)
             assert isinstance(reply, SdkReply), reply
         assert rig.file.read_bytes() == before
 
@@ -223,7 +213,7 @@ def test_a_token_that_lives_is_served_on_though_it_cannot_be_renewed(tmp_path: P
 @clients
 def test_a_request_reaches_kiro_with_user_agent_and_profile(rig: KiroRig, client: str) -> None:
     rig.play(HELLO)
-    ask(rig, client)
+    rig.ask(client)
     (sent,) = rig.fake.chats
     assert sent.headers["user-agent"].startswith("dragoman/")
     assert sent.headers["x-amzn-codewhisperer-optout"] == "true"
@@ -237,7 +227,7 @@ def test_a_request_reaches_kiro_with_user_agent_and_profile(rig: KiroRig, client
 
 def test_an_empty_reply_is_retried(rig: KiroRig) -> None:
     rig.play(Answer(b"", content_type="application/vnd.amazon.eventstream"), HELLO)
-    reply = ask(rig, "chat", stream=True)
+    reply = rig.ask("chat", streamed=True)
     assert isinstance(reply, SdkReply), reply
     assert rig.fake.counts[CHAT] == 2
 
@@ -254,7 +244,7 @@ def test_a_model_that_kiro_does_not_list_is_requested_by_its_bare_name(tmp_path:
     def list_one(fake: FakeKiro) -> None:
         fake.listed = [{"modelId": "claude-haiku-4.5"}]
 
-    with kiro_rigged(tmp_path, prepare=list_one) as rig:
+    with run_kiro(tmp_path, prepare=list_one) as rig:
         rig.play(HELLO)
         assert WHOLE["chat"](rig.sdk, request_for("chat", name)).text == "Hello"
         sent = rig.fake.chats[-1]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from anthropic.types import MessageParam, ToolParam
 
-from e2e.kiro_rig import KiroRig, kiro_rigged
+from e2e.account_rig import KiroRig, run_kiro
 from fakes.kiro import make_framed, tail, tool, words
 from fakes.upstream import Answer, Gate
 from raw_http import dial, request_bytes
@@ -30,7 +30,7 @@ QUESTION: MessageParam = {"role": "user", "content": "Write my notes."}
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
-    with kiro_rigged(tmp_path_factory.mktemp("mending")) as shared:
+    with run_kiro(tmp_path_factory.mktemp("mending")) as shared:
         shared.gateway.settle()
         yield shared
 
@@ -159,7 +159,7 @@ def test_the_client_gets_keep_alives_while_a_call_is_completed(tmp_path: Path) -
     cut = make_framed(tool("t1", "write"), tool("t1", input='{"path": "notes/to'), gate=Gate(begun, at=150), cut=150)
     rest = make_framed(words('day.md", "lines": 3}'), tail(), gate=Gate(awaited, at=-1))
     settings = "[server]\nkeep_alive_s = 0.05\nfirst_token_timeout_s = 1\n"
-    with kiro_rigged(tmp_path, settings=settings) as rig:
+    with run_kiro(tmp_path, settings=settings) as rig:
         rig.play(cut, rest)
         question = {"model": MODEL, "max_tokens": 1000, "stream": True, "tools": [WRITE], "messages": [QUESTION]}
         seen = b""

@@ -8,8 +8,9 @@ import openai
 import pytest
 from google import genai
 
+from e2e.account_rig import KIRO_MODEL as MODEL
+from e2e.account_rig import KiroRig, request_every_way, run_kiro
 from e2e.cases import Case, request_for
-from e2e.kiro_rig import MODEL, KiroRig, kiro_rigged, request_every_way
 from fakes.eventstream import event, exception
 from fakes.kiro import make_framed, refusal, tail, tool, words
 from fakes.upstream import Answer, End
@@ -37,7 +38,7 @@ RATE_LIMIT_ERRORS: dict[str, type[openai.APIStatusError | anthropic.APIStatusErr
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
-    with kiro_rigged(tmp_path_factory.mktemp("kiro")) as shared:
+    with run_kiro(tmp_path_factory.mktemp("kiro")) as shared:
         shared.gateway.settle()
         yield shared
 
@@ -45,7 +46,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
     settings = "[server]\nfirst_token_timeout_s = 1\nidle_timeout_s = 60\n"
-    with kiro_rigged(tmp_path_factory.mktemp("hasty"), settings=settings) as shared:
+    with run_kiro(tmp_path_factory.mktemp("hasty"), settings=settings) as shared:
         shared.gateway.settle()
         yield shared
 

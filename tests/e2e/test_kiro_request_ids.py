@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from e2e.account_rig import KIRO_MODEL as MODEL
+from e2e.account_rig import run_kiro
 from e2e.cases import request_for
-from e2e.kiro_rig import MODEL, kiro_rigged
 from fakes.kiro import make_framed, refusal, tail, words
 from sdk_replies import WHOLE
 
@@ -21,7 +22,7 @@ def test_kiros_request_ids_are_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, level: int, expected: list[str]
 ) -> None:
     overloaded = refusal(500, "Encountered unexpectedly high load.", kind="InternalServerException")
-    with caplog.at_level(level, "dragoman"), kiro_rigged(tmp_path) as rig:
+    with caplog.at_level(level, "dragoman"), run_kiro(tmp_path) as rig:
         rig.play(
             replace(overloaded, headers=(("x-amzn-requestid", "fake-request-1"),)),
             make_framed(words("Hello"), tail(), headers=(("x-amzn-requestid", "fake-request-2"),)),

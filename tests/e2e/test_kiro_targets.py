@@ -4,10 +4,11 @@ from pathlib import Path
 
 import openai
 
-from e2e.kiro_rig import MODEL, QUICK
+from e2e.account_rig import KIRO_MODEL as MODEL
 from fakes.eventstream import event
 from fakes.kiro import FakeKiro, make_framed, sign, tail, words
 from gateway import KEY, running
+from rig import QUICK
 
 
 def test_operations_named_in_a_header_are_all_posted_to_the_root(tmp_path: Path) -> None:

@@ -12,15 +12,17 @@ import pytest
 
 from dragoman.accounts.pool import MemberState
 from dragoman.hub.outcome import FailedAttempt, Outcome
-from e2e.pool_rig import QUICK, PoolRig, error, keys_of, make_section, run_pool
+from e2e.pool_rig import PoolRig, keys_of, make_section, run_pool
 from fakes.upstream import Answer, ReceivedRequest
 from gateway import running
 from raw_http import post
+from rig import QUICK
+from scripting import write_error
 from wire_json import JsonObject
 
 ONE, TWO = keys_of(2)
-LIMITED = error(429, "Slow down.", "rate_limit_exceeded")
-REVOKED = error(401, "Incorrect API key provided.", "invalid_api_key")
+LIMITED = write_error(429, "Slow down.", "rate_limit_exceeded")
+REVOKED = write_error(401, "Incorrect API key provided.", "invalid_api_key")
 
 
 @pytest.fixture
@@ -116,7 +118,7 @@ def test_a_response_is_continued_by_the_credential_that_created_it(tmp_path: Pat
 
 def test_a_limited_key_is_left_at_once_and_used_again_later(rig: PoolRig) -> None:
     opening = find_opening(rig, ONE)
-    rig.keyed.refusals[ONE] = error(429, "Slow down.", "rate_limit_exceeded", retry_after="200")
+    rig.keyed.refusals[ONE] = write_error(429, "Slow down.", "rate_limit_exceeded", retry_after="200")
     outcome = chat(rig, opening, "Hello", "Go on")
     assert rig.keyed.take_used() == [ONE, TWO]
     assert outcome.failed_attempts == (FailedAttempt("up/gpt-4.1", "rate_limited"),)
@@ -139,8 +141,8 @@ def test_a_streamed_request_is_moved_as_well(rig: PoolRig) -> None:
 
 
 def test_exhausted_keys_are_each_tried_once_and_then_the_one_that_is_free_soonest(rig: PoolRig) -> None:
-    rig.keyed.refusals[ONE] = error(429, "Slow down.", "rate_limit_exceeded", retry_after="90")
-    rig.keyed.refusals[TWO] = error(429, "Slow down.", "rate_limit_exceeded", retry_after="60")
+    rig.keyed.refusals[ONE] = write_error(429, "Slow down.", "rate_limit_exceeded", retry_after="90")
+    rig.keyed.refusals[TWO] = write_error(429, "Slow down.", "rate_limit_exceeded", retry_after="60")
     for _ in range(2):
         with pytest.raises(openai.RateLimitError) as caught:
             rig.sdk.openai.chat.completions.create(model="up/gpt-4.1", messages=[{"role": "user", "content": "Hi"}])
@@ -161,7 +163,7 @@ def test_every_key_is_tried_before_the_next_target_of_a_route(tmp_path: Path) ->
     more = '[providers.echo]\nkind = "echo"\n[[models]]\nname = "m"\nto = ["up/gpt-4.1", "echo/echo"]\n'
     with run_pool(tmp_path, keys=keys_of(3), more=more) as rig:
         for key in keys_of(3):
-            rig.keyed.refusals[key] = error(429, "Slow down.", retry_after="90")
+            rig.keyed.refusals[key] = write_error(429, "Slow down.", retry_after="90")
         reply_text = rig.sdk.openai.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
         assert reply_text.choices[0].message.content
         assert rig.sdk.headers["x-dragoman-route"] == "echo/echo"
@@ -196,7 +198,7 @@ def test_a_log_names_the_credential_without_its_value(rig: PoolRig, caplog: pyte
 
 
 def test_a_rate_limit_is_reported_in_preference_to_a_revoked_key(rig: PoolRig) -> None:
-    rig.keyed.refusals = {ONE: REVOKED, TWO: error(429, "Slow down.", retry_after="70")}
+    rig.keyed.refusals = {ONE: REVOKED, TWO: write_error(429, "Slow down.", retry_after="70")}
     with pytest.raises(openai.RateLimitError):
         rig.sdk.openai.chat.completions.create(model="up/gpt-4.1", messages=[{"role": "user", "content": "Hi"}])
     assert sorted(rig.keyed.take_used()) == [ONE, TWO]
@@ -204,7 +206,7 @@ def test_a_rate_limit_is_reported_in_preference_to_a_revoked_key(rig: PoolRig) -
 
 def test_a_key_without_the_model_hands_on_and_stays_in_use(rig: PoolRig) -> None:
     opening = find_opening(rig, ONE)
-    rig.keyed.refusals[ONE] = error(404, "The model does not exist.", "model_not_found")
+    rig.keyed.refusals[ONE] = write_error(404, "The model does not exist.", "model_not_found")
     chat(rig, opening)
     assert rig.keyed.take_used() == [ONE, TWO]
     assert rig.pool.states(rig.pool.clock()) == [MemberState("1 of 2"), MemberState("2 of 2")]
@@ -213,7 +215,7 @@ def test_a_key_without_the_model_hands_on_and_stays_in_use(rig: PoolRig) -> None
 @pytest.mark.parametrize("status", [500, 400])
 def test_failures_that_no_other_key_can_fix_are_not_retried(rig: PoolRig, status: int) -> None:
     opening = find_opening(rig, ONE)
-    rig.keyed.refusals = dict.fromkeys((ONE, TWO), error(status, "No."))
+    rig.keyed.refusals = dict.fromkeys((ONE, TWO), write_error(status, "No."))
     body = {"model": "up/gpt-4.1", "messages": [{"role": "user", "content": opening}]}
     assert post(rig.gateway.port, "/v1/chat/completions", msgspec.json.encode(body)).status >= 400
     assert rig.keyed.take_used() == [ONE] * (3 if status == 500 else 1)
@@ -248,7 +250,7 @@ def test_a_good_answer_that_used_up_its_key_starts_a_cooldown(
 def test_a_reset_that_only_the_vendors_headers_name_is_followed(rig: PoolRig) -> None:
     opening = find_opening(rig, ONE)
     response = {"x_ratelimit_remaining_requests": "0", "x_ratelimit_reset_requests": "4m10s"}
-    rig.keyed.refusals[ONE] = error(429, "Slow down.", "rate_limit_exceeded", **response)
+    rig.keyed.refusals[ONE] = write_error(429, "Slow down.", "rate_limit_exceeded", **response)
     chat(rig, opening)
     rig.advance_clock(60)
     assert {state.model for state in rig.pool.states(rig.pool.clock())} == {"", "gpt-4.1"}
@@ -258,7 +260,7 @@ def test_a_reset_that_only_the_vendors_headers_name_is_followed(rig: PoolRig) ->
 
 def test_a_cooldown_for_one_model_leaves_the_key_to_other_models(rig: PoolRig) -> None:
     opening = find_opening(rig, ONE)
-    rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="60")
+    rig.keyed.refusals[ONE] = write_error(429, "Slow down.", retry_after="60")
     chat(rig, opening)
     del rig.keyed.refusals[ONE]
     rig.keyed.take_used()
@@ -274,10 +276,10 @@ def test_a_cooldown_for_one_model_leaves_the_key_to_other_models(rig: PoolRig) -
 def test_a_key_that_is_free_soon_is_not_hidden_by_one_that_is_used_up_for_days(rig: PoolRig) -> None:
     """The first cools down and is not used; its limit is still the time that the client has to wait."""
     opening = find_opening(rig, ONE)
-    rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="120")
+    rig.keyed.refusals[ONE] = write_error(429, "Slow down.", retry_after="120")
     chat(rig, opening)
     rig.keyed.take_used()
-    rig.keyed.refusals[TWO] = error(429, "Used up.", "insufficient_quota", retry_after="360000")
+    rig.keyed.refusals[TWO] = write_error(429, "Used up.", "insufficient_quota", retry_after="360000")
     body = msgspec.json.encode({"model": "up/gpt-4.1", "messages": [{"role": "user", "content": opening}]})
     response = post(rig.gateway.port, "/v1/chat/completions", body)
     assert (response.status, rig.keyed.take_used()) == (429, [TWO])
@@ -291,7 +293,7 @@ def test_a_key_that_is_free_soon_is_not_hidden_by_one_that_is_used_up_for_days(r
 
 def test_an_edit_keeps_what_is_known_of_the_keys_that_stay(rig: PoolRig) -> None:
     opening = find_opening(rig, ONE)
-    rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="200")
+    rig.keyed.refusals[ONE] = write_error(429, "Slow down.", retry_after="200")
     chat(rig, opening)
     assert rig.keyed.take_used() == [ONE, TWO]
     keys = ["sk-fake-key-new", TWO, ONE]
@@ -320,7 +322,7 @@ def test_a_variable_that_is_not_set_is_one_key_less(tmp_path: Path) -> None:
 
 def test_tokens_are_counted_with_a_key_that_is_free(tmp_path: Path) -> None:
     with run_pool(tmp_path, "messages") as rig:
-        rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="90")
+        rig.keyed.refusals[ONE] = write_error(429, "Slow down.", retry_after="90")
         request = {"model": "up/claude-sonnet-4-5", "messages": [{"role": "user", "content": "Hi"}]}
         for number in range(8):
             turn = {"role": "user", "content": f"conversation {number}"}
@@ -340,7 +342,7 @@ def test_a_list_of_one_key_is_no_pool(tmp_path: Path) -> None:
 def test_reasoning_that_another_account_cannot_read_is_left_out_once(tmp_path: Path) -> None:
     """Passed through and translated: the conversation continues, and the ledger lists the losses."""
     with run_pool(tmp_path, "responses") as rig:
-        unreadable = error(400, "The encrypted content could not be verified.", "invalid_encrypted_content")
+        unreadable = write_error(400, "The encrypted content could not be verified.", "invalid_encrypted_content")
         thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "fake-sealed"}
         items = [
             {"role": "user", "content": "Hi"},
@@ -369,7 +371,7 @@ def test_reasoning_that_another_account_cannot_read_is_left_out_once(tmp_path: P
 
 def test_a_messages_client_gets_a_limit_in_its_own_error_format(tmp_path: Path) -> None:
     with run_pool(tmp_path, "messages") as rig:
-        rig.keyed.refusals = dict.fromkeys((ONE, TWO), error(429, "Slow down.", retry_after="90"))
+        rig.keyed.refusals = dict.fromkeys((ONE, TWO), write_error(429, "Slow down.", retry_after="90"))
         with pytest.raises(anthropic.RateLimitError):
             rig.sdk.anthropic.messages.create(
                 model="up/claude-sonnet-4-5", max_tokens=9, messages=[{"role": "user", "content": "Hi"}]
@@ -380,7 +382,7 @@ def test_a_messages_client_gets_a_limit_in_its_own_error_format(tmp_path: Path) 
 def test_many_at_once_lose_nothing_when_a_key_is_limited(tmp_path: Path) -> None:
     """Each request is refused by that key at most once, and answered by the other."""
     with run_pool(tmp_path) as rig:
-        rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="90")
+        rig.keyed.refusals[ONE] = write_error(429, "Slow down.", retry_after="90")
         with ThreadPoolExecutor(12) as threads:
             outcomes = list(threads.map(lambda number: chat(rig, f"conversation {number}"), range(48)))
         seen = Counter(rig.keyed.take_used())

@@ -15,10 +15,10 @@ from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.files import Bounds, CaptureDirectory, load_capture
 from dragoman.flow.capture.format import Capture, summarize
 from dragoman.http.handler import replay_site
-from e2e.account_rig import codex_rigged, copilot_rigged
+from e2e.account_rig import KIRO_MODEL as MODEL
+from e2e.account_rig import KiroRig, run_codex, run_copilot, run_kiro
 from e2e.cases import BROKEN, CASES, request_for
 from e2e.faults import ACCIDENTS, FAULTS, refusal
-from e2e.kiro_rig import MODEL, KiroRig, kiro_rigged
 from e2e.test_matrix import make_stream_answer, whole
 from fakes.codex import make_completed, make_created, make_item_done, number_events
 from fakes.eventstream import event, exception
@@ -91,7 +91,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rig, Kept]]:
 @pytest.fixture(scope="module")
 def kiro(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KiroRig, Kept]]:
     directory = tmp_path_factory.mktemp("captured-kiro")
-    with kiro_rigged(directory, settings=debug(directory / "captures")) as shared:
+    with run_kiro(directory, settings=debug(directory / "captures")) as shared:
         shared.gateway.settle()
         yield shared, Kept(directory / "captures", shared.gateway)
 
@@ -191,7 +191,7 @@ def make_linked_request(model: str, url: str) -> bytes:
 def test_a_fetched_picture_is_not_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = debug(tmp_path / "captures") + "[fetch]\nenabled = true\n"
     picture = Answer(b"\x89PNG fake", content_type="image/png", chunked=False)
-    with FakeUpstream(pages={"/photo.png": picture}) as pages, kiro_rigged(tmp_path, settings=settings) as shared:
+    with FakeUpstream(pages={"/photo.png": picture}) as pages, run_kiro(tmp_path, settings=settings) as shared:
         kept = Kept(tmp_path / "captures", shared.gateway)
         url = f"http://127.0.0.1:{pages.port}/photo.png"
         shared.play(make_framed(words("A fake."), tail()))
@@ -244,7 +244,7 @@ def test_an_estimate_of_a_long_text_and_a_count_that_is_refused_replay_the_same(
 
 @clients
 def test_the_incomplete_end_of_codex_is_captured_as_received(tmp_path: Path, client: str) -> None:
-    with codex_rigged(tmp_path, settings=debug(tmp_path / "captures")) as codex:
+    with run_codex(tmp_path, settings=debug(tmp_path / "captures")) as codex:
         answer = stream(
             *number_events(make_created(), make_item_done(1, " two"), make_item_done(0, "one"), make_completed())
         )
@@ -259,7 +259,7 @@ def test_the_incomplete_end_of_codex_is_captured_as_received(tmp_path: Path, cli
 
 @clients
 def test_the_changing_ids_of_copilot_are_captured_as_received(tmp_path: Path, client: str) -> None:
-    with copilot_rigged(tmp_path, settings=debug(tmp_path / "captures")) as copilot:
+    with run_copilot(tmp_path, settings=debug(tmp_path / "captures")) as copilot:
         STREAMS[client][0](copilot.sdk, request_for(client, "copilot/gpt-5.5"))
         [capture] = Kept(tmp_path / "captures", copilot.gateway).take_new(1)
     assert b'"item_id":"b"' in raw(capture).replace(b" ", b"")

@@ -9,7 +9,8 @@ import pytest
 from google.genai import types
 
 from asking import ask
-from e2e.kiro_rig import MODEL, kiro_rigged
+from e2e.account_rig import KIRO_MODEL as MODEL
+from e2e.account_rig import run_kiro
 from e2e.search_scene import (
     FETCH,
     FOUND,
@@ -166,7 +167,7 @@ def test_an_empty_chunk_keeps_the_stream_alive_while_a_search_runs(tmp_path: Pat
 
 @modes
 def test_gemini_clis_search_over_kiro_has_text_and_sources(tmp_path: Path, stream: bool) -> None:
-    with kiro_rigged(tmp_path) as rig:
+    with run_kiro(tmp_path) as rig:
         rig.fake.found = KIRO_FOUND
         rig.play(KIRO_SEARCHES, KIRO_ANSWERS)
         reply = ask(rig.gateway, "gemini", MODEL, "pandas", stream=stream, tools=[{"googleSearch": {}}])

@@ -11,7 +11,8 @@ from anthropic.types import Message, TextBlock, ThinkingBlock, WebSearchToolResu
 
 from dragoman.cli.capture import render_timeline
 from dragoman.flow.capture.format import LookupName
-from e2e.kiro_rig import MODEL, KiroRig, kiro_rigged
+from e2e.account_rig import KIRO_MODEL as MODEL
+from e2e.account_rig import KiroRig, run_kiro
 from e2e.search_scene import content_of, kinds, outcomes
 from e2e.test_replays import Kept, assert_same, debug
 from fakes.eventstream import event
@@ -50,7 +51,7 @@ ANSWERS = make_framed(words("See [One"), words("](https://a.example/1)."), tail(
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
-    with kiro_rigged(tmp_path_factory.mktemp("kiro")) as rig:
+    with run_kiro(tmp_path_factory.mktemp("kiro")) as rig:
         rig.gateway.settle()
         yield rig
 
@@ -117,7 +118,7 @@ def read_declared(request: ReceivedRequest) -> tuple[str, str]:
 
 
 def test_the_model_reads_kiros_own_text_about_the_search(tmp_path: Path) -> None:
-    with kiro_rigged(tmp_path) as rig:
+    with run_kiro(tmp_path) as rig:
         rig.fake.found = FOUND
         own = (SEARCH_TOOL["description"], "The search query to execute")
         rig.play(SEARCHES, ANSWERS)
@@ -136,7 +137,7 @@ def test_the_model_reads_kiros_own_text_about_the_search(tmp_path: Path) -> None
 
 
 def test_a_capture_replays_with_kiros_text_and_its_results(tmp_path: Path) -> None:
-    with kiro_rigged(tmp_path, settings=debug(tmp_path / "captures")) as rig:
+    with run_kiro(tmp_path, settings=debug(tmp_path / "captures")) as rig:
         kept = Kept(tmp_path / "captures", rig.gateway)
         rig.fake.found = FOUND
         rig.play(SEARCHES, ANSWERS, SEARCHES, ANSWERS)
@@ -152,7 +153,7 @@ def test_a_capture_replays_with_kiros_text_and_its_results(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("tools", [[], [{**SEARCH_TOOL, "name": "other"}], [{**SEARCH_TOOL, "description": None}], [1]])
 def test_without_such_a_text_the_gateways_own_is_declared(tmp_path: Path, tools: list[JsonObject]) -> None:
-    with kiro_rigged(tmp_path) as rig:
+    with run_kiro(tmp_path) as rig:
         rig.fake.found, rig.fake.tools = FOUND, tools
         rig.play(SEARCHES, ANSWERS, ANSWERS)
         for _ in range(2):

@@ -9,7 +9,7 @@ from openai.types.responses import Response
 import grammar_responses
 from asking import make_body, send
 from clients.captured import FOLDER, Captured
-from e2e.account_rig import codex_rigged
+from e2e.account_rig import run_codex
 from e2e.search_scene import MORE, SEARCHES, URL, USER, SearchScene, calls
 from e2e.test_server_tools_responses import ANSWERS, SEARCH, SOURCES, list_offered
 from fakes.codex import RESPONSES
@@ -145,7 +145,7 @@ def test_a_chatgpt_plan_runs_its_own_search_whatever_the_gateway_has(tmp_path: P
     action = {"type": "search", "query": "pandas", "sources": [{"type": "url", "url": URL}]}
     earlier = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": action}
     body = CODEX.json | {"input": [*expect(list, CODEX.json["input"]), earlier]}
-    with codex_rigged(tmp_path, settings=settings) as rig:
+    with run_codex(tmp_path, settings=settings) as rig:
         request = {**body, "model": "codex/gpt-5.5", "stream": True}
         answer = send(rig.gateway, "POST", "/v1/responses", request)
         assert answer.status == 200, answer.body

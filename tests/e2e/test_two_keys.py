@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from e2e.kiro_rig import QUICK
 from e2e.pool_rig import Keyed, keys_of, make_section
 from fakes.codex import RESPONSES, FakeCodex
 from fakes.kiro import FakeKiro, make_framed, sign, tail, tool, words
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, provider_section, running
+from rig import QUICK
 from waiting import wait_until
 
 STORED = ("alice", "bob")
