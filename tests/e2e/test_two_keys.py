@@ -1,49 +1,39 @@
 """Two client keys of one gateway: nothing that one key's requests leave behind reaches or steers the other's."""
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from http.client import HTTPConnection
 from itertools import count
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from asking import PATHS, send
 from e2e.pool_rig import Keyed, keys_of, make_section
 from fakes.codex import RESPONSES, FakeCodex
-from fakes.kiro import FakeKiro, make_framed, sign, tail, tool, words
+from fakes.kiro import FakeKiro, make_framed, tail, tool, words
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, provider_section, running
 from rig import QUICK
+from scripting import write_reply
 from waiting import wait_until
+from wire_json import Json
 
 STORED = ("alice", "bob")
-PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 PRIVATE = '{"path": "private-notes.txt'
 CUT = make_framed(words("I will write it."), tool("t1", "write", input=PRIVATE))
 SORRY = make_framed(words("Sorry."), tail())
 WRITE = {"name": "write", "description": "Writes a file.", "input_schema": {"type": "object", "required": ["text"]}}
-REPLY = (
-    b'{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":'
-    b'{"role":"assistant","content":"Hello."},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,'
-    b'"completion_tokens":1,"total_tokens":2}}'
-)
+REPLY = write_reply("chat", "Hello.", stream=False)
 
 
-def ask(gateway: Running, key: str, protocol: str, body: dict[str, object], **headers: str) -> bytes:
-    connection = HTTPConnection("127.0.0.1", gateway.port, timeout=60)
+def ask(gateway: Running, key: str, protocol: str, body: dict[str, object], **headers: str) -> Json:
     fields = {name.replace("_", "-"): value for name, value in headers.items()}
-    try:
-        connection.request("POST", PATHS[protocol], json.dumps(body), {"authorization": f"Bearer {key}", **fields})
-        answer = connection.getresponse()
-        response = answer.read()
-        assert answer.status == 200, response
-        return response
-    finally:
-        connection.close()
+    reply = send(gateway, "POST", PATHS[protocol], body, key=key, headers=fields)
+    assert reply.status == 200, reply.body
+    return None if body.get("stream") else reply.json
 
 
 @pytest.fixture(params=["two stored keys", "a stored key and the environment's"])
@@ -57,10 +47,8 @@ def pair(request: pytest.FixtureRequest) -> Callable[[Running], tuple[str, str]]
 @contextmanager
 def kiro(directory: Path) -> Iterator[tuple[FakeKiro, Running]]:
     with FakeKiro() as fake:
-        tokens = fake.issue()
-        file = directory / "kiro-auth-token.json"
-        sign(file, str(tokens["accessToken"]), str(tokens["refreshToken"]), 7200)
-        toml = QUICK + fake.section(str(file), "kiro", repair_truncation=False)
+        credentials = fake.sign_in(directory / "kiro-auth-token.json")
+        toml = QUICK + fake.section(credentials, "kiro", repair_truncation=False)
         with running(toml, directory, stored=STORED) as gateway:
             yield fake, gateway
 
@@ -126,7 +114,9 @@ def test_a_kept_response_binds_only_the_key_that_got_it(tmp_path: Path) -> None:
 
     def answer(sent_request: ReceivedRequest) -> Answer:
         played = keyed(sent_request)
-        return replace(played, body=msgspec.json.encode({**json.loads(played.body), "id": f"resp_{next(numbers)}"}))
+        return replace(
+            played, body=msgspec.json.encode({**msgspec.json.decode(played.body), "id": f"resp_{next(numbers)}"})
+        )
 
     with FakeUpstream(choose=answer) as upstream:
         toml = QUICK + make_section("responses", upstream.url, keys_of(8))
@@ -134,7 +124,7 @@ def test_a_kept_response_binds_only_the_key_that_got_it(tmp_path: Path) -> None:
             gateway.settle()
             first = ask(gateway, gateway.keys["alice"], "responses", {"model": "up/m", "input": "Go on."})
             (home,) = keyed.take_used()
-            body = {"model": "up/m", "input": "And now?", "previous_response_id": json.loads(first)["id"]}
+            body = {"model": "up/m", "input": "And now?", "previous_response_id": first["id"]}
             for number in range(12):
                 ask(gateway, gateway.keys["alice"], "responses", {**body, "prompt_cache_key": f"c-{number}"})
                 assert keyed.take_used() == [home]
@@ -148,7 +138,7 @@ def repeat_in_error(sent_request: ReceivedRequest) -> Answer:
     if b"Provoke" in sent_request.body and b'"max_completion_tokens"' in sent_request.body:
         body = b'{"error":{"message":"max_completion_tokens is not permitted","type":"invalid"}}'
         return Answer(body, status=422, content_type="application/json")
-    return Answer(REPLY, content_type="application/json")
+    return REPLY
 
 
 def test_a_quirk_that_one_key_provokes_does_not_change_another_keys_requests(
@@ -191,17 +181,13 @@ def test_the_session_sent_to_codex_belongs_to_the_key(tmp_path: Path, cache_key:
 
 def test_usage_is_shown_to_the_key_that_caused_it(tmp_path: Path) -> None:
     body: dict[str, object] = {"model": "up/m", "messages": [{"role": "user", "content": "Hi"}]}
-    answer = Answer(REPLY, content_type="application/json")
     with (
-        FakeUpstream([answer]) as fake,
+        FakeUpstream([REPLY]) as fake,
         running(provider_section("chat", fake.url), tmp_path, stored=STORED) as gateway,
     ):
         ask(gateway, gateway.keys["alice"], "chat", body)
         wait_until(lambda: bool(gateway.outcomes))
         rows = {}
         for who, key in (("alice", gateway.keys["alice"]), ("bob", gateway.keys["bob"]), ("owner", KEY)):
-            connection = HTTPConnection("127.0.0.1", gateway.port, timeout=60)
-            connection.request("GET", "/api/usage?by=rows", headers={"authorization": f"Bearer {key}"})
-            rows[who] = len(json.loads(connection.getresponse().read())["rows"])
-            connection.close()
+            rows[who] = len(send(gateway, "GET", "/api/usage?by=rows", key=key).json["rows"])
     assert rows == {"alice": 1, "bob": 0, "owner": 1}
