@@ -12,12 +12,12 @@ import sdk_replies
 from dragoman.hub.opaque import unseal_thoughts
 from dragoman.protocols.gemini.encode import WITHHELD
 from scripting.replies import Refusal, ScriptedReply, Stop, Text, Thinking, Tokens, ToolCall, limit_to_protocol
-from sdk_replies import ENVELOPE, NO_AUTHORITIES, ORDER, STOPS, Broke, Kwargs, Reply, Sdk, SdkReply
+from sdk_replies import ENVELOPE, NO_TLS, ORDER, STOPS, Broke, Kwargs, Reply, Sdk, SdkReply
 
 
 @lru_cache(maxsize=8)
 def google_client(url: str, key: str) -> genai.Client:
-    clients: Kwargs = {"client_args": {"verify": NO_AUTHORITIES}, "async_client_args": {"verify": NO_AUTHORITIES}}
+    clients: Kwargs = {"client_args": {"verify": NO_TLS}, "async_client_args": {"verify": NO_TLS}}
     return genai.Client(api_key=key, http_options=types.HttpOptions(base_url=url, timeout=60_000, **clients))
 
 
