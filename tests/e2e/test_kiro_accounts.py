@@ -1,7 +1,9 @@
 """What becomes of a refused, suspended, exhausted or rotated Kiro account, seen from the client."""
 
+import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import anthropic
@@ -10,6 +12,7 @@ import pytest
 
 from e2e.account_rig import KiroRig, run_kiro
 from e2e.cases import request_for
+from fakes.eventstream import event
 from fakes.kiro import INVALID_BEARER, FakeKiro, json_answer, make_framed, refusal, sign, tail, words
 from fakes.upstream import Answer
 from narrowing import expect
@@ -249,3 +252,37 @@ def test_a_model_that_kiro_does_not_list_is_requested_by_its_bare_name(tmp_path:
         assert WHOLE["chat"](rig.sdk, request_for("chat", name)).text == "Hello"
         sent = rig.fake.chats[-1]
         assert sent.json["conversationState"]["currentMessage"]["userInputMessage"]["modelId"] == id
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [(logging.INFO, ["fake-request-1"]), (logging.DEBUG, ["fake-request-1", "fake-request-2"])],
+    ids=["of the refused", "of all, when more is logged"],
+)
+def test_kiros_request_ids_are_logged(
+    rig: KiroRig, caplog: pytest.LogCaptureFixture, level: int, expected: list[str]
+) -> None:
+    overloaded = refusal(500, "Encountered unexpectedly high load.", kind="InternalServerException")
+    with caplog.at_level(level, "dragoman"):
+        rig.play(
+            replace(overloaded, headers=(("x-amzn-requestid", "fake-request-1"),)),
+            replace(HELLO, headers=(("x-amzn-requestid", "fake-request-2"),)),
+        )
+        rig.ask("chat")
+    ids = ("fake-request-1", "fake-request-2")
+    assert [id for line in caplog.messages for id in ids if id in line] == expected
+
+
+def test_operations_named_in_a_header_are_all_posted_to_the_root(rig: KiroRig) -> None:
+    """AWS's JSON encoding: every operation is posted to `/`, with its name in `x-amz-target`."""
+    rig.gateway.adopt(rig.fake.section(str(rig.file), operations_by="target"))
+    rig.play(make_framed(event("initial-response", {}), words("Hello"), tail()))
+    listed = {model.id for model in rig.sdk.openai.models.list()}
+    assert expect(SdkReply, rig.ask("chat")).text == "Hello"
+    assert {f"kiro/{model['modelId']}" for model in rig.fake.listed} <= listed
+    sent = {(request.method, request.path, request.headers["content-type"]) for request in rig.fake.requests}
+    assert sent == {("POST", "/", "application/x-amz-json-1.0")}
+    assert {request.headers["x-amz-target"] for request in rig.fake.requests} == {
+        "KiroRuntimeService.GenerateAssistantResponse",
+        "KiroControlPlaneBearerService.ListAvailableModels",
+    }

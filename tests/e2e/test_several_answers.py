@@ -1,20 +1,16 @@
 """Several answers to one request, between Chat and Gemini in both directions, over real sockets."""
 
-from collections.abc import Iterator
-
 import msgspec
 import openai
-import pytest
-from google import genai
 from google.genai import types
 
-from fakes.upstream import Answer, FakeUpstream
-from gateway import KEY, Running, provider_section, running
-from raw_http import Answered, post
+from fakes.service import json_answer
+from fakes.upstream import Answer
+from gateway import KEY
+from rig import Rig
 from sdk_replies_gemini import google_client
 from wire_json import JsonObject
 
-JSON = "application/json"
 GENERATE, STREAM = "/v1beta/models/chat/m:generateContent", "/v1beta/models/chat/m:streamGenerateContent"
 BODY = b'{"contents":[{"parts":[{"text":"hi"}]}],"generationConfig":{"candidateCount":2}}'
 TWO_CHUNKS: list[JsonObject] = [
@@ -49,36 +45,15 @@ def events(*chunks: JsonObject, end: bytes = b"") -> Answer:
     return Answer(b"".join(b"data: %b\n\n" % msgspec.json.encode(chunk) for chunk in chunks) + end)
 
 
-class Site:
-    def __init__(self, gateway: Running, chat: FakeUpstream, gemini: FakeUpstream) -> None:
-        self.gateway, self.chat, self.gemini = gateway, chat, gemini
-        self.openai = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=KEY, max_retries=0)
-        self.google: genai.Client = google_client(gateway.url, KEY)
-
-    def post(self, path: str) -> Answered:
-        return post(self.gateway.port, path, BODY)
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with FakeUpstream() as chat, FakeUpstream() as gemini:
-        sections = [provider_section("chat", chat.url, "chat"), provider_section("gemini", gemini.url, "gemini")]
-        toml = "[retry]\nattempts = 1\n" + "\n".join(sections)
-        with running(toml, tmp_path_factory.mktemp("gateway")) as gateway:
-            yield Site(gateway, chat, gemini)
-
-
-def test_a_chat_client_gets_every_candidate_of_a_whole_reply(site: Site) -> None:
+def test_a_chat_client_gets_every_candidate_of_a_whole_reply(rig: Rig) -> None:
     candidates = [
         {"content": {"parts": [{"text": "A"}]}, "finishReason": "STOP"},
         {"content": {"parts": [{"text": "B"}, {"functionCall": {"name": "f"}}]}, "index": 1, "finishReason": "STOP"},
     ]
     body = {"candidates": candidates, "usageMetadata": TWO_CHUNKS[2]["usageMetadata"], "responseId": "r"}
-    site.gemini.requests.clear()
-    site.gemini.answers = [Answer(msgspec.json.encode(body), content_type=JSON)]
-    reply = site.openai.chat.completions.create(model="gemini/m", messages=[{"role": "user", "content": "x"}], n=2)
-    sent = msgspec.json.decode(site.gemini.calls[0].body, type=JsonObject)
-    assert sent["generationConfig"] == {"candidateCount": 2}
+    rig.play("gemini", json_answer(body))
+    reply = rig.sdk.openai.chat.completions.create(model="gemini/m", messages=[{"role": "user", "content": "x"}], n=2)
+    assert rig.calls("gemini")[0].json["generationConfig"] == {"candidateCount": 2}
     first, second = reply.choices
     assert (first.index, first.message.content, first.finish_reason) == (0, "A", "stop")
     assert (second.index, second.message.content, second.finish_reason) == (1, "B", "tool_calls")
@@ -86,10 +61,10 @@ def test_a_chat_client_gets_every_candidate_of_a_whole_reply(site: Site) -> None
     assert reply.usage.completion_tokens == 4
 
 
-def test_a_chat_client_gets_every_candidate_of_a_stream(site: Site) -> None:
-    site.gemini.answers = [events(*TWO_CHUNKS)]
+def test_a_chat_client_gets_every_candidate_of_a_stream(rig: Rig) -> None:
+    rig.play("gemini", events(*TWO_CHUNKS))
     messages: list[openai.types.chat.ChatCompletionMessageParam] = [{"role": "user", "content": "x"}]
-    with site.openai.chat.completions.stream(model="gemini/m", messages=messages, n=2) as stream:
+    with rig.sdk.openai.chat.completions.stream(model="gemini/m", messages=messages, n=2) as stream:
         order = [one.index for event in stream if event.type == "chunk" for one in event.chunk.choices]
         first, second = stream.get_final_completion().choices
     assert order[:2] == [0, 1]  # the SDK's accumulator wants them in order
@@ -97,16 +72,15 @@ def test_a_chat_client_gets_every_candidate_of_a_stream(site: Site) -> None:
     assert (second.message.content, second.finish_reason) == ("B", "tool_calls")
 
 
-def test_a_gemini_client_gets_every_choice_of_a_whole_reply(site: Site) -> None:
+def test_a_gemini_client_gets_every_choice_of_a_whole_reply(rig: Rig) -> None:
     choices = [
         {"index": 0, "message": {"content": "A"}, "finish_reason": "stop"},
         {"index": 1, "message": {"content": "B"}, "finish_reason": "length"},
     ]
     body = {"id": "c", "model": "m", "choices": choices, "usage": USED}
-    site.chat.requests.clear()
-    site.chat.answers = [Answer(msgspec.json.encode(body), content_type=JSON)]
-    reply = msgspec.json.decode(site.post(GENERATE).body, type=JsonObject)
-    assert msgspec.json.decode(site.chat.calls[0].body, type=JsonObject)["n"] == 2
+    rig.play("chat", json_answer(body))
+    reply = rig.send("POST", GENERATE, BODY).json
+    assert rig.calls("chat")[0].json["n"] == 2
     assert [(one["index"], one["content"]["parts"], one["finishReason"]) for one in reply["candidates"]] == [
         (0, [{"text": "A"}], "STOP"),
         (1, [{"text": "B"}], "MAX_TOKENS"),
@@ -114,11 +88,13 @@ def test_a_gemini_client_gets_every_choice_of_a_whole_reply(site: Site) -> None:
     assert reply["usageMetadata"]["totalTokenCount"] == 7
 
 
-def test_a_gemini_client_gets_chunks_by_index(site: Site) -> None:
-    site.chat.answers = [events(*TWO_CHOICES, {"choices": [], "usage": USED}, end=b"data: [DONE]\n\n")]
+def test_a_gemini_client_gets_chunks_by_index(rig: Rig) -> None:
+    rig.play("chat", events(*TWO_CHOICES, {"choices": [], "usage": USED}, end=b"data: [DONE]\n\n"))
     config = types.GenerateContentConfig(candidate_count=2)
     texts, finishes, counts = {0: "", 1: ""}, {}, []
-    for chunk in site.google.models.generate_content_stream(model="chat/m", contents="x", config=config):
+    for chunk in google_client(rig.gateway.url, KEY).models.generate_content_stream(
+        model="chat/m", contents="x", config=config
+    ):
         assert chunk.candidates
         (candidate,) = chunk.candidates
         assert candidate.content is not None
@@ -133,22 +109,22 @@ def test_a_gemini_client_gets_chunks_by_index(site: Site) -> None:
     assert counts[-1].total_token_count == 7
 
 
-def test_a_json_array_has_all_chunks_in_one_list(site: Site) -> None:
-    site.chat.answers = [events(*TWO_CHOICES, end=b"data: [DONE]\n\n")]
-    chunks = msgspec.json.decode(site.post(STREAM).body, type=list[JsonObject])
+def test_a_json_array_has_all_chunks_in_one_list(rig: Rig) -> None:
+    rig.play("chat", events(*TWO_CHOICES, end=b"data: [DONE]\n\n"))
+    chunks = rig.send("POST", STREAM, BODY).json
     assert {chunk["candidates"][0]["index"] for chunk in chunks} == {0, 1}
     assert "usageMetadata" in chunks[-1]
 
 
-def test_an_answer_that_breaks_off_fails_the_reply(site: Site) -> None:
-    site.chat.answers = [events(*TWO_CHOICES[:-1])]
-    body = site.post(STREAM + "?alt=sse").body
+def test_an_answer_that_breaks_off_fails_the_reply(rig: Rig) -> None:
+    rig.play("chat", events(*TWO_CHOICES[:-1]))
+    body = rig.send("POST", STREAM + "?alt=sse", BODY).body
     assert b'"finishReason"' not in body
     assert b'data: {"error"' in body
 
 
-def test_fewer_answers_than_requested_are_no_failure(site: Site) -> None:
-    site.chat.answers = [events(*TWO_CHOICES[1:2], TWO_CHOICES[3], end=b"data: [DONE]\n\n")]
-    body = site.post(STREAM + "?alt=sse").body
+def test_fewer_answers_than_requested_are_no_failure(rig: Rig) -> None:
+    rig.play("chat", events(*TWO_CHOICES[1:2], TWO_CHOICES[3], end=b"data: [DONE]\n\n"))
+    body = rig.send("POST", STREAM + "?alt=sse", BODY).body
     assert body.count(b'"finishReason":"STOP"') == 1
     assert b"error" not in body

@@ -7,6 +7,18 @@ from dataclasses import dataclass, field
 
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 
+# Pages of this machine, its network and its cloud, in every spelling that some client resolves.
+INNER = [
+    *("http://127.0.0.1/", "http://127.1/", "http://0x7f.1/", "http://0x7f000001/", "http://2130706433/"),
+    *("http://017700000001/", "http://0/", "http://0.0.0.0/", "http://[::1]/", "http://[::]/"),
+    *("http://[::ffff:127.0.0.1]/", "http://[::ffff:7f00:1]/", "http://[::127.0.0.1]/", "http://[::ffff:10.0.0.1]/"),
+    *("http://[64:ff9b::7f00:1]/", "http://[64:ff9b::10.0.0.1]/", "http://[64:ff9b:1::a9fe:a9fe]/"),
+    *("http://[2002:7f00:1::]/", "http://[2001:0:7f00:1::]/", "http://[fe80::1]/", "http://[fd00:ec2::254]/"),
+    *("http://[ff02::1]/", "http://169.254.169.254/latest/meta-data/", "http://168.63.129.16/", "http://100.64.0.1/"),
+    *("http://100.100.100.200/", "http://10.0.0.1/", "http://172.16.0.1/", "http://192.168.1.1/"),
+    *("http://192.0.0.192/", "http://198.18.0.1/", "http://224.0.0.1/", "http://240.0.0.1/"),
+    *("http://255.255.255.255/", "http://localhost/", "http://LOCALHOST./"),
+]
 GetAddrInfo = Callable[..., Sequence[tuple[object, ...]]]
 
 
