@@ -46,7 +46,7 @@ USER: JsonObject = {"role": "user", "content": "pandas?"}
 MORE: JsonObject = {"role": "user", "content": "more"}
 BROKEN = json_answer({"error": {"message": "broken", "type": "server_error"}}, 500)
 # Upstream -> the protocol that it speaks, if that is not its name. `anthropic` and `openai` have a search of their own.
-SPOKEN = {"anthropic": "messages", "openai": "responses"}
+PROTOCOLS = {"anthropic": "messages", "openai": "responses"}
 UPSTREAMS = ("chat", "messages", "responses", "gemini", "anthropic", "openai", "kiro")
 CLAUDE = "claude-sonnet-4-5"
 MODELS = {"messages": CLAUDE, "anthropic": CLAUDE, "kiro": "claude-sonnet-4.5", "gemini": "gemini-2.5-flash"}
@@ -123,7 +123,7 @@ class SearchScene:
         """Prepare what requests to the upstream are answered with, and forget all requests so far."""
         self.services.requests.clear()
         self.script_search(json_answer(FOUND))
-        protocol = SPOKEN.get(self.name, self.name)
+        protocol = PROTOCOLS.get(self.name, self.name)
         self.rig.play(self.name, *(to_answer(protocol, each) for each in rounds))
         return self
 
@@ -221,7 +221,7 @@ def write_section(name: str, url: str) -> str:
     """Return a provider; a compatible server has no search of its own, whatever protocol it speaks."""
     if name == "messages":
         return provider_section("chat", url, name).replace('protocol = "chat"', 'protocol = "messages"')
-    return provider_section(SPOKEN.get(name, name) if name != "openai" else name, url, name)
+    return provider_section(PROTOCOLS.get(name, name) if name != "openai" else name, url, name)
 
 
 # What a Messages client reads

@@ -39,7 +39,7 @@ def chat(rig: PoolRig, *reply_text: str, stream: bool = False) -> Outcome:
     return rig.gateway.outcome(answer.headers["x-request-id"])
 
 
-def refused(rig: PoolRig) -> Reply:
+def expect_error(rig: PoolRig) -> Reply:
     """Return the error of a new conversation."""
     answer = ask(rig.gateway, "chat", "up/gpt-4.1")
     assert answer.status >= 400, answer.body
@@ -130,7 +130,7 @@ def test_exhausted_keys_are_each_tried_once_and_then_the_one_that_is_free_soones
     rig.keyed.refusals[ONE] = write_error(429, "Slow down.", "rate_limit_exceeded", retry_after="90")
     rig.keyed.refusals[TWO] = write_error(429, "Slow down.", "rate_limit_exceeded", retry_after="60")
     for _ in range(2):
-        answer = refused(rig)
+        answer = expect_error(rig)
         assert (answer.status, answer.headers["retry-after"]) == (429, "60")
         assert sorted(rig.keyed.take_used()) in ([ONE, TWO], [TWO])
     assert rig.keyed.take_used() == []
@@ -139,7 +139,7 @@ def test_exhausted_keys_are_each_tried_once_and_then_the_one_that_is_free_soones
 def test_a_short_wait_is_waited_for_only_where_no_key_is_free(rig: PoolRig) -> None:
     """Three attempts: the first with both keys, then the one that is free soonest."""
     rig.keyed.refusals = {ONE: LIMITED, TWO: LIMITED}
-    assert refused(rig).status == 429
+    assert expect_error(rig).status == 429
     assert Counter(rig.keyed.take_used()) in ({ONE: 2, TWO: 2}, {ONE: 3, TWO: 1}, {ONE: 1, TWO: 3})
 
 
@@ -163,7 +163,7 @@ def test_a_revoked_key_costs_one_attempt_and_is_named_without_its_value(rig: Poo
         chat(rig, opening)
     assert rig.keyed.take_used() == [ONE, TWO, TWO, TWO]
     rig.keyed.refusals[TWO] = REVOKED
-    answer = refused(rig)
+    answer = expect_error(rig)
     assert answer.status == 502
     assert b"credential 2 of 2" in answer.body
     assert b"sk-fake" not in answer.body
@@ -182,7 +182,7 @@ def test_a_log_names_the_credential_without_its_value(rig: PoolRig, caplog: pyte
 
 def test_a_rate_limit_is_reported_in_preference_to_a_revoked_key(rig: PoolRig) -> None:
     rig.keyed.refusals = {ONE: REVOKED, TWO: write_error(429, "Slow down.", retry_after="70")}
-    assert refused(rig).status == 429
+    assert expect_error(rig).status == 429
     assert sorted(rig.keyed.take_used()) == [ONE, TWO]
 
 
@@ -289,7 +289,7 @@ def test_a_variable_that_is_not_set_is_one_key_less(tmp_path: Path) -> None:
             chat(rig, f"conversation {number}")
         assert rig.keyed.take_used() == [TWO] * 8
         rig.keyed.refusals[TWO] = REVOKED
-        assert refused(rig).status == 502
+        assert expect_error(rig).status == 502
 
 
 def test_tokens_are_counted_with_a_key_that_is_free(tmp_path: Path) -> None:

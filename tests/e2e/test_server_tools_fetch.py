@@ -138,8 +138,8 @@ def test_the_client_chooses_what_may_name_a_page(scene: SearchScene) -> None:
         ({"user_input": ALL}, []),
         ({"user_input": ALL, "telepathy": NONE}, ["/tools/0/url_sources"]),
     ):
-        asked = scene.play(ANSWERS).ask("messages", tools=[{**FETCH, "url_sources": sources}])
-        assert [path for path, _ in asked.losses] == losses, sources
+        answer = scene.play(ANSWERS).ask("messages", tools=[{**FETCH, "url_sources": sources}])
+        assert [path for path, _ in answer.losses] == losses, sources
     with pytest.raises(BadRequestError, match=r"tools/0/url_sources/user_input/type must be one of all, none"):
         reply(scene.play(ANSWERS), tools=[{**FETCH, "url_sources": {"user_input": {"type": "some"}}}])
 

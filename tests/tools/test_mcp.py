@@ -36,8 +36,8 @@ def urls() -> Iterator[dict[str, str]]:
         for way, process in processes.items():
             stack.callback(process.kill)
             assert process.stderr is not None
-            said = next(line for line in process.stderr if LISTENS.search(line))
-            found[way] = f"http://127.0.0.1:{LISTENS.findall(said)[0]}/mcp"
+            listening = next(line for line in process.stderr if LISTENS.search(line))
+            found[way] = f"http://127.0.0.1:{LISTENS.findall(listening)[0]}/mcp"
         yield found
 
 
