@@ -64,6 +64,13 @@ class Rig:
             fake.answers = prepared
         return fake
 
+    def play_models(self, upstream: str, answers: Mapping[str, Answer]) -> FakeUpstream:
+        """Let the name of a model choose the upstream's answer, for requests that are sent at the same time."""
+        fake = self.fakes[upstream]
+        fake.requests.clear()
+        fake.choose = lambda request: answers[str(request.json["model"])]
+        return fake
+
     def model(self, upstream: str) -> str:
         return f"{upstream}/{MODELS.get(upstream, 'vendor-model')}"
 

@@ -1,7 +1,8 @@
 """Replies as the official SDK of each protocol reads them, in one common shape."""
 
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import anthropic
@@ -392,3 +393,13 @@ def expect_for(client: str, upstream: str, scripted: ScriptedReply) -> SdkReply:
 
 def _join_text(scripted: ScriptedReply, kind: type[Text] | type[Refusal] | type[Thinking]) -> str:
     return "".join(part.text for part in scripted.parts_of(kind))
+
+
+def ask_all(url: str, key: str, requests: Sequence[tuple[str, Kwargs]]) -> list[tuple[Reply, dict[str, str]]]:
+    """Stream all these requests of clients at the same time; return each reply with the headers of its answer."""
+    sdks = [Sdk(url, key) for _ in requests]
+    with ThreadPoolExecutor(len(requests)) as pool:
+        replies = list(pool.map(lambda sdk, request: STREAMS[request[0]][0](sdk, request[1]), sdks, requests))
+    for sdk in sdks:
+        sdk.close()
+    return [(reply, sdk.headers) for sdk, reply in zip(sdks, replies, strict=True)]

@@ -1,12 +1,10 @@
 """Slow upstreams that send signs of life are awaited; until a reply's first event another target may still answer."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Unpack
 
 import msgspec
 import pytest
@@ -18,12 +16,12 @@ from asking import ask, make_body
 from dragoman.config import load
 from e2e.cases import request_for
 from e2e.targets import Targets, run_targets
-from fakes.upstream import Answer, Delivery, End, ReceivedRequest
+from fakes.upstream import Answer, Delivery, End
 from gateway import KEY
 from raw_http import dial, request_bytes
 from rig import FEW_PAIRS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
 from scripting import JSON, write_reply
-from sdk_replies import STREAMS, Sdk, SdkReply
+from sdk_replies import STREAMS, SdkReply, ask_all
 from sdk_replies import Reply as SdkOutcome
 
 GRAMMARS = {"chat": grammar_chat, "responses": grammar_responses, "messages": grammar_messages}
@@ -33,18 +31,9 @@ TWO = '[[models]]\nname = "two"\nto = ["{first}/slow", "{second}/other"]\n'
 REPLY = "The other one answers."
 
 
-def make_answer(kind: str, **delivery: Unpack[Delivery]) -> Answer:
-    return write_reply(kind, REPLY, **delivery)
-
-
-def ask_all(rig: Rig, cases: Sequence[tuple[str, str]]) -> list[tuple[SdkOutcome, dict[str, str]]]:
-    """Ask for each model in a client's protocol, all at the same time; return what its SDK reads, and the headers."""
-    sdks = [Sdk(rig.gateway.url, KEY) for _ in cases]
-    with ThreadPoolExecutor(len(cases)) as pool:
-        replies = list(pool.map(lambda sdk, case: STREAMS[case[0]][0](sdk, request_for(*case)), sdks, cases))
-    for sdk in sdks:
-        sdk.close()
-    return [(reply, sdk.headers) for reply, sdk in zip(replies, sdks, strict=True)]
+def ask_sdks(rig: Rig, cases: Sequence[tuple[str, str]]) -> list[tuple[SdkOutcome, dict[str, str]]]:
+    """Ask for each model in a client's protocol, all at the same time."""
+    return ask_all(rig.gateway.url, KEY, [(client, request_for(client, model)) for client, model in cases])
 
 
 def hurry(rig: Rig, *upstreams: str) -> None:
@@ -53,16 +42,6 @@ def hurry(rig: Rig, *upstreams: str) -> None:
     for name in upstreams:
         config = config.replace(f"[providers.{name}]", f"[providers.{name}]\nfirst_token_timeout_s = 0.5")
     rig.gateway.adopt(config)
-
-
-def play_by_name(rig: Rig, ways: Callable[[str], Mapping[str, Answer]]) -> None:
-    """Answer as the name of the model says; a name that is not among the ways of this upstream gets a good reply."""
-    for kind, fake in rig.fakes.items():
-        fake.choose = partial(choose, make_answer(kind), ways(kind))
-
-
-def choose(good: Answer, ways: Mapping[str, Answer], request: ReceivedRequest) -> Answer:
-    return ways.get(str(request.json["model"]), good)
 
 
 def test_the_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
@@ -75,17 +54,14 @@ def test_any_byte_is_a_sign_of_life(tmp_path: Path) -> None:
     signs = {"comments": b": still reading\n\n", "pings": PING}  # a ping is an event of Messages alone
     cases = [(*pair, sign) for pair, sign in product(FEW_PAIRS, signs) if sign == "comments" or pair[1] == "messages"]
     with run_rig(tmp_path, ONCE + "[server]\nfirst_token_timeout_s = 1.5\nkeep_alive_s = 0.3\n") as rig:
-        play_by_name(
-            rig,
-            lambda kind: {
-                name: make_answer(kind, signs=20, sign=sign, sign_pause_s=0.1) for name, sign in signs.items()
-            },
-        )
-        replies = ask_all(rig, [(client, f"{upstream}/{sign}") for client, upstream, sign in cases])
+        for kind in PROTOCOLS:
+            delivery = {name: Delivery(signs=20, sign=sign, sign_pause_s=0.1) for name, sign in signs.items()}
+            rig.play_models(kind, {name: write_reply(kind, REPLY, **how) for name, how in delivery.items()})
+        replies = ask_sdks(rig, [(client, f"{upstream}/{sign}") for client, upstream, sign in cases])
         for case, (reply, _) in zip(cases, replies, strict=True):
             assert isinstance(reply, SdkReply), (case, reply)
             assert reply.text == REPLY, case
-        assert sum(len(fake.calls) for fake in rig.fakes.values()) == len(cases)
+        assert sum(len(rig.calls(kind)) for kind in PROTOCOLS) == len(cases)
 
 
 ERROR = {"type": "error", "error": {"type": "overloaded_error", "message": "Too much.", "code": None}}
@@ -106,6 +82,11 @@ ORDERS = [
 ]
 
 
+def play_slow(rig: Rig) -> None:
+    for kind in PROTOCOLS:
+        rig.play_models(kind, SLOW | {"good": write_reply(kind, REPLY)})
+
+
 def calls(rig: Rig, kind: str, model: str) -> int:
     return sum(call.json["model"] == model for call in rig.fakes[kind].calls)
 
@@ -117,8 +98,8 @@ def test_the_next_target_answers_though_the_client_was_kept_alive(first: str, se
     cases = list(product(PROTOCOLS, SLOW))
     with run_rig(tmp_path, LIMITS + routes) as rig:
         hurry(rig, first)
-        play_by_name(rig, lambda _: SLOW)
-        for (client, way), (reply, headers) in zip(cases, ask_all(rig, cases), strict=True):
+        play_slow(rig)
+        for (client, way), (reply, headers) in zip(cases, ask_sdks(rig, cases), strict=True):
             assert isinstance(reply, SdkReply), (client, way, reply)
             assert reply.text == REPLY, (client, way)
             # Nothing of ours goes before a reply that passes through, so there the head waits for the upstream's.
@@ -133,7 +114,7 @@ def test_the_trailers_name_who_answered_after_all(tmp_path: Path) -> None:
     with run_rig(tmp_path, LIMITS + TWO.format(first="chat", second="responses")) as rig:
         hurry(rig, "chat")
         rig.play("chat", SLOW["silence"])
-        rig.play("responses", make_answer("responses"))
+        rig.play("responses", REPLY)
         body = msgspec.json.encode({**request_for("messages", "two"), "stream": True})
         with dial(rig.gateway.port) as sock:
             sock.sendall(request_bytes(PATHS["messages"], body, "connection: close"))
@@ -146,7 +127,7 @@ def test_without_any_reply_the_stream_ends_with_one_error(tmp_path: Path) -> Non
     cases = [(client, upstream, way) for (client, upstream), way in product(FEW_PAIRS, SLOW)]
     with run_rig(tmp_path, LIMITS) as rig, ThreadPoolExecutor(len(cases)) as pool:
         hurry(rig, *PROTOCOLS)
-        play_by_name(rig, lambda _: SLOW)
+        play_slow(rig)
         answers = list(pool.map(lambda case: ask(rig, case[0], f"{case[1]}/{case[2]}", stream=True), cases))
         for (client, upstream, way), answer in zip(cases, answers, strict=True):
             if way == "headless" and client == upstream:
@@ -169,7 +150,9 @@ def test_a_provider_may_set_its_own_time(tmp_path: Path) -> None:
     with run_rig(tmp_path, "[retry]\nattempts = 3\n") as rig, ThreadPoolExecutor(len(cases)) as pool:
         hurry(rig, *PROTOCOLS)
         hanging = {"nothing": Answer(headless=True, end=End.HANG), "stream": Answer(end=End.HANG)}
-        play_by_name(rig, lambda _: hanging | {"whole": Answer(end=End.HANG, content_type=JSON)})
+        hanging["whole"] = Answer(end=End.HANG, content_type=JSON)
+        for kind in PROTOCOLS:
+            rig.play_models(kind, hanging)
 
         def find_status(case: tuple[tuple[str, str], bool, bool]) -> bytes:
             (client, upstream), stream, headless = case
@@ -180,7 +163,7 @@ def test_a_provider_may_set_its_own_time(tmp_path: Path) -> None:
 
         for case, status in zip(cases, pool.map(find_status, cases), strict=True):
             assert status == b"HTTP/1.1 504", case
-        assert sum(len(fake.calls) for fake in rig.fakes.values()) == len(cases)
+        assert sum(len(rig.calls(kind)) for kind in PROTOCOLS) == len(cases)
 
 
 @pytest.fixture
