@@ -2,7 +2,9 @@
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 
 import anthropic
@@ -13,10 +15,13 @@ import pytest
 from e2e.cases import CASES, request_for
 from e2e.faults import assert_error
 from fakes.upstream import Answer, End, FakeUpstream
+from gateway import KEY
 from raw_http import dial, request_bytes
-from rig import ENCODERS, FEW_PAIRS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
+from rig import CROSSED, ENCODERS, FEW_PAIRS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
+from scripting import write_reply
 from scripting.replies import Ending, ScriptedReply, Text
-from sdk_replies import STREAMS, WHOLE, Broke, expect_for
+from sdk_replies import STREAMS, Broke, Reply, ask_all, expect_for
+from waiting import wait_until
 
 TIMES = """
 [server]
@@ -26,6 +31,7 @@ token_timeout_s = {first}
 idle_timeout_s = {idle}
 """
 PATIENCE_S = 60.0
+IDLE_S = 0.5
 WORDS = "It was a dark"
 BEGUN = ScriptedReply((Text(WORDS),), ending=Ending.NONE)
 KEEP_ALIVE = {"chat": b":", "responses": b":", "messages": b"event: ping\n"}
@@ -51,14 +57,14 @@ few_pairs = pytest.mark.parametrize(("client", "upstream"), FEW_PAIRS)
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """A rig whose upstreams send no token, or a reply at once and nothing more."""
-    with run_rig(tmp_path_factory.mktemp("gateway"), ONCE + TIMES.format(first=0.5, idle=0.8)) as shared:
+    with run_rig(tmp_path_factory.mktemp("gateway"), ONCE + TIMES.format(first=0.5, idle=IDLE_S)) as shared:
         yield shared
 
 
 @pytest.fixture(scope="module")
 def begins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """A rig whose upstreams begin, however busy the machine is, and then send nothing more."""
-    with run_rig(tmp_path_factory.mktemp("begins"), ONCE + TIMES.format(first=PATIENCE_S, idle=0.8)) as shared:
+    with run_rig(tmp_path_factory.mktemp("begins"), ONCE + TIMES.format(first=PATIENCE_S, idle=IDLE_S)) as shared:
         yield shared
 
 
@@ -74,9 +80,24 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         yield shared
 
 
-def make_begun_reply(upstream: str, end: End = End.HANG) -> Answer:
+def make_begun_reply(upstream: str) -> Answer:
     """A reply whose beginning was sent, and no more."""
-    return Answer(ENCODERS[upstream].encode_stream(BEGUN), end=end)
+    return write_reply(upstream, BEGUN, end=End.HANG)
+
+
+def ask_pairs(
+    rig: Rig, pairs: Iterable[tuple[str, str]], write: Callable[[str], Answer]
+) -> Iterator[tuple[str, str, Reply]]:
+    """Ask with the SDKs of all pairs at the same time; return each pair with its reply."""
+    pairs = list(pairs)
+    for upstream in PROTOCOLS:
+        fake = rig.play(upstream, write(upstream))
+        fake.closed.clear()
+    requests = [(client, request_for(client, rig.model(upstream))) for client, upstream in pairs]
+    for (client, upstream), (reply, _) in zip(pairs, ask_all(rig.gateway.url, KEY, requests), strict=True):
+        yield client, upstream, reply
+    for upstream in {upstream for _, upstream in pairs}:
+        assert len(rig.calls(upstream)) == sum(of == upstream for _, of in pairs), upstream
 
 
 def request_of(client: str, model: str, stream: bool = True) -> bytes:
@@ -95,10 +116,7 @@ def read_until(sock: socket.socket, mark: bytes) -> bytes:
 
 def wait_for_close(fake: FakeUpstream) -> None:
     """Wait until the gateway closes the upstream, which takes much less than its idle timeout."""
-    since = time.monotonic()
-    while not fake.closed and time.monotonic() < since + PATIENCE_S:
-        time.sleep(0.005)
-    assert fake.closed, "the upstream was never given up"
+    wait_until(lambda: fake.closed)
 
 
 @clients
@@ -124,13 +142,8 @@ def test_the_first_words_of_a_stream_that_is_called_a_document_arrive_no_later(
     assert b"content-type: text/event-stream" in seen
 
 
-@few_pairs
-def test_pauses_are_bridged_by_the_protocols_own_keep_alives(
-    begins: Rig, lively: Rig, client: str, upstream: str
-) -> None:
-    if client == upstream:
-        assert_silence_passes_unaltered(begins, client)
-        return
+@pytest.mark.parametrize(("client", "upstream"), CROSSED)
+def test_pauses_are_bridged_by_the_protocols_own_keep_alives(lively: Rig, client: str, upstream: str) -> None:
     lively.play(upstream, make_begun_reply(upstream))
     with dial(lively.gateway.port, PATIENCE_S) as sock:
         sock.sendall(request_of(client, lively.model(upstream)))
@@ -138,14 +151,15 @@ def test_pauses_are_bridged_by_the_protocols_own_keep_alives(
         assert KEEP_ALIVE[client] in read_until(sock, KEEP_ALIVE[client])
 
 
-def assert_silence_passes_unaltered(begins: Rig, protocol: str) -> None:
-    answer = make_begun_reply(protocol)
-    begins.play(protocol, answer)
-    with dial(begins.gateway.port, PATIENCE_S) as sock:
-        sock.sendall(request_of(protocol, begins.model(protocol)))
-        seen = read_until(sock, b"error")
-    chunks = seen.split(b"\r\n\r\n", 1)[1].split(b"\r\n")
-    assert b"".join(chunks[1::2]).startswith(answer.body)
+def test_silence_passes_unaltered_in_the_same_protocol(begins: Rig) -> None:
+    with ExitStack() as stack:
+        socks = {protocol: stack.enter_context(dial(begins.port, PATIENCE_S)) for protocol in PROTOCOLS}
+        for protocol, sock in socks.items():
+            begins.play(protocol, make_begun_reply(protocol))
+            sock.sendall(request_of(protocol, begins.model(protocol)))
+        for protocol, sock in socks.items():
+            chunks = read_until(sock, b"error").split(b"\r\n\r\n", 1)[1].split(b"\r\n")
+            assert b"".join(chunks[1::2]).startswith(make_begun_reply(protocol).body)
 
 
 @few_pairs
@@ -157,80 +171,70 @@ def test_keep_alives_do_not_disturb_the_sdk(lively: Rig, client: str, upstream: 
     assert reply == expect_for(client, upstream, scripted)
 
 
-@few_pairs
-def test_an_upstream_that_stops_sending_is_reported_as_an_error(begins: Rig, client: str, upstream: str) -> None:
-    fake = begins.play(upstream, make_begun_reply(upstream))
-    fake.closed.clear()
+def test_an_upstream_that_stops_sending_is_reported_as_an_error(begins: Rig) -> None:
     started = time.monotonic()
-    reply = STREAMS[client][0](begins.sdk, request_for(client, begins.model(upstream)))
-    assert 0.5 < time.monotonic() - started < PATIENCE_S
-    assert isinstance(reply, Broke)
-    assert isinstance(reply.error, anthropic.APIStatusError if client == "messages" else openai.APIError)
-    assert reply.text == WORDS
-    assert "idle_timeout_s" in str(reply.error)
-    wait_for_close(fake)
+    for client, upstream, reply in ask_pairs(begins, FEW_PAIRS, make_begun_reply):
+        assert time.monotonic() - started > IDLE_S * 0.9
+        assert isinstance(reply, Broke), (client, upstream, reply)
+        assert isinstance(reply.error, anthropic.APIStatusError if client == "messages" else openai.APIError)
+        assert reply.text == WORDS
+        assert "idle_timeout_s" in str(reply.error)
+    wait_until(lambda: all(len(fake.closed) >= 2 for name, fake in begins.fakes.items() if name in PROTOCOLS))
 
 
-@few_pairs
 @pytest.mark.parametrize("headless", [True, False], ids=["before the head", "after the head"])
-def test_a_stall_before_the_first_token_is_a_gateway_timeout(
-    rig: Rig, client: str, upstream: str, headless: bool
+def test_a_stall_before_the_first_token_is_a_gateway_timeout(rig: Rig, headless: bool) -> None:
+    for client, upstream, reply in ask_pairs(rig, FEW_PAIRS, lambda _: Answer(headless=headless, end=End.HANG)):
+        assert isinstance(reply, Broke), (client, upstream, reply)
+        if headless and client == upstream:  # else the client was kept alive, and the head was sent with that
+            assert_error(client, reply.error, 504)
+        assert "token_timeout_s" in str(reply.error), (client, upstream)
+
+
+@pytest.mark.parametrize("thinks", [False, True])
+def test_a_model_that_thinks_without_output_has_longer_for_its_first_token(
+    rig: Rig, thoughtful: Rig, thinks: bool
 ) -> None:
-    rig.play(upstream, Answer(headless=headless, end=End.HANG))
-    reply = STREAMS[client][0](rig.sdk, request_for(client, rig.model(upstream)))
-    assert isinstance(reply, Broke)
-    if headless and client == upstream:  # else the client was kept alive, and the head was sent with that
-        assert_error(client, reply.error, 504)
-    assert "token_timeout_s" in str(reply.error)
+    """A reasoning item that was begun and has nothing to show may take minutes."""
+    answer = Answer(CREATED + THINKING * thinks, end=End.HANG)
+    pairs = [(client, "responses") for client in PROTOCOLS]
+    for client, _, reply in ask_pairs(thoughtful if thinks else rig, pairs, lambda _: answer):
+        assert isinstance(reply, Broke), (client, reply)
+        assert ("idle_timeout_s" if thinks else "token_timeout_s") in str(reply.error), client
 
 
 @pytest.fixture(scope="module")
 def thoughtful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with run_rig(tmp_path_factory.mktemp("thoughtful"), ONCE + TIMES.format(first=3.0, idle=3.5)) as shared:
+    with run_rig(tmp_path_factory.mktemp("thoughtful"), ONCE + TIMES.format(first=1.5, idle=2)) as shared:
         yield shared
 
 
-@clients
-@pytest.mark.parametrize("thinks", [False, True])
-def test_a_model_that_thinks_without_output_has_longer_for_its_first_token(
-    rig: Rig, thoughtful: Rig, client: str, thinks: bool
-) -> None:
-    """A reasoning item that was begun and has nothing to show may take minutes."""
-    chosen = thoughtful if thinks else rig
-    chosen.play("responses", Answer(CREATED + THINKING * thinks, end=End.HANG))
-    reply = STREAMS[client][0](chosen.sdk, request_for(client, chosen.model("responses")))
-    assert isinstance(reply, Broke)
-    assert ("idle_timeout_s" if thinks else "token_timeout_s") in str(reply.error)
-
-
-@few_pairs
 @pytest.mark.parametrize("headless", [True, False], ids=["before the head", "after the head"])
-def test_a_stall_before_the_first_byte_is_an_http_status_and_not_retried(
-    stern: Rig, client: str, upstream: str, headless: bool
-) -> None:
-    fake = stern.play(upstream, Answer(headless=headless, end=End.HANG))
-    reply = STREAMS[client][0](stern.sdk, request_for(client, stern.model(upstream)))
-    assert isinstance(reply, Broke)
-    assert_error(client, reply.error, 504)
-    assert len(fake.calls) == 1
-    assert "x-should-retry" not in stern.sdk.headers
+def test_a_stall_before_the_first_byte_is_an_http_status_and_not_retried(stern: Rig, headless: bool) -> None:
+    for client, _, reply in ask_pairs(stern, FEW_PAIRS, lambda _: Answer(headless=headless, end=End.HANG)):
+        assert isinstance(reply, Broke), reply
+        assert_error(client, reply.error, 504)
+        assert isinstance(reply.error, openai.APIStatusError | anthropic.APIStatusError)
+        assert "x-should-retry" not in reply.error.response.headers
 
 
 @pytest.fixture(scope="module")
 def stern(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    settings = "[retry]\nattempts = 2\nbase_s = 0.01\n[server]\nfirst_token_timeout_s = 1\n"
+    settings = "[retry]\nattempts = 2\nbase_s = 0.01\n[server]\nfirst_token_timeout_s = 0.5\n"
     with run_rig(tmp_path_factory.mktemp("stern"), settings) as shared:
         for fake in shared.fakes.values():
             fake.keep_alive = False
         yield shared
 
 
-@few_pairs
-def test_a_whole_reply_that_never_comes_is_a_gateway_timeout(rig: Rig, client: str, upstream: str) -> None:
-    rig.play(upstream, Answer(headless=True, end=End.HANG))
-    with pytest.raises(Exception) as raised:  # noqa: PT011
-        WHOLE[client](rig.sdk, request_for(client, rig.model(upstream)))
-    assert_error(client, raised.value, 504)
+def test_a_whole_reply_that_never_comes_is_a_gateway_timeout(rig: Rig) -> None:
+    for upstream in PROTOCOLS:
+        rig.play(upstream, Answer(headless=True, end=End.HANG))
+    with ThreadPoolExecutor(len(FEW_PAIRS)) as pool:
+        replies = pool.map(lambda pair: rig.ask(*pair), FEW_PAIRS)
+    for (client, upstream), reply in zip(FEW_PAIRS, replies, strict=True):
+        assert reply.status == 504, (client, upstream)
+        assert "token_timeout_s" in reply.json["error"]["message"]
 
 
 @clients
@@ -246,8 +250,7 @@ def test_a_client_that_leaves_takes_the_upstream_with_it(
         if stream:
             read_until(sock, WORDS[-3:].encode())
         else:
-            while not fake.calls:
-                time.sleep(0.005)
+            wait_until(lambda: fake.calls)
     wait_for_close(fake)
 
 
@@ -278,16 +281,11 @@ def test_a_slow_reader_holds_the_upstream_back(patient: Rig, client: str, upstre
     wait_for_close(fake)
 
 
-@few_pairs
-def test_a_flood_of_comments_is_no_token(rig: Rig, client: str, upstream: str) -> None:
-    fake = rig.play(upstream, Answer(COMMENT, floods=True))
-    fake.closed.clear()
-    started = time.monotonic()
-    reply = STREAMS[client][0](rig.sdk, request_for(client, rig.model(upstream)))
-    assert isinstance(reply, Broke)
-    assert "token_timeout_s" in str(reply.error)
-    assert time.monotonic() - started < PATIENCE_S
-    wait_for_close(fake)
+def test_a_flood_of_comments_is_no_token(rig: Rig) -> None:
+    for client, upstream, reply in ask_pairs(rig, FEW_PAIRS, lambda _: Answer(COMMENT, floods=True)):
+        assert isinstance(reply, Broke), (client, upstream, reply)
+        assert "token_timeout_s" in str(reply.error)
+        wait_for_close(rig.fakes[upstream])
 
 
 @few_pairs
