@@ -114,7 +114,7 @@ profile: $(DEV_STAMP)
 
 # Writes docs/compatibility.md from what the tests prove.
 matrix: $(DEV_STAMP)
-	@DRAGOMAN_WRITE_PAGES=1 $(BIN)/python -m pytest tests/e2e/test_matrix.py tests/e2e/test_page.py
+	@DRAGOMAN_WRITE_PAGES=1 $(BIN)/python -m pytest -x tests/e2e/test_matrix.py tests/e2e/test_page.py
 
 # Writes the screenshots of the console in README.md, from echo traffic.
 tour: $(DEV_STAMP) chromium
