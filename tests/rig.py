@@ -4,12 +4,15 @@ This is how a test starts a gateway with upstreams: `run_rig` names the upstream
 upstream answers, `ask` and `sdk` ask, `calls` is what an upstream was asked.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
 
 import asking
 from asking import CLIENTS, NO_HEADERS, PATHS, Reply
@@ -21,7 +24,8 @@ from scripting import ENCODERS, Scripted, write_reply
 if TYPE_CHECKING:
     from sdk_replies import Sdk
 
-__all__ = ["CLIENTS", "CROSSED", "ENCODERS", "FEW_PAIRS", "ONCE", "PATHS", "PROTOCOLS", "QUICK", "Rig", "run_rig"]
+__all__ = ["CLIENTS", "CROSSED", "ENCODERS", "FEW_PAIRS", "ONCE", "PATHS", "PROTOCOLS", "QUICK", "UPSTREAMS"]
+__all__ += ["Rig", "run_rig", "walk"]
 PROTOCOLS = ("chat", "responses", "messages")
 UPSTREAMS = (*PROTOCOLS, "gemini")
 # Each client with an upstream of its own protocol and of another one: enough where what is proved takes its time.
@@ -30,6 +34,25 @@ FEW_PAIRS = [*((name, name) for name in PROTOCOLS), *CROSSED]
 ONCE = "[retry]\nattempts = 1\n"
 QUICK = "[retry]\nattempts = 3\nbase_s = 0.01\n"
 MODELS = {"kiro": "claude-sonnet-4.5", "messages": "claude-opus-4-6"}
+
+
+def walk(axes: Sequence[Iterable[object]], turning: Sequence[Collection[object]]) -> list[object]:
+    """Return the product of all axes as parameters.
+
+    `make test` has each combination of `axes` once, with the values of the `turning` axes in turns; the other rows are
+    left to `make test-rest`.
+    """
+    rows: list[object] = []
+    for fixed in product(*map(enumerate, axes)):
+        numbers = [number for number, _ in fixed]
+        for others in product(*map(enumerate, turning)):
+            is_turn = all(
+                number == (sum(numbers) + place * numbers[0]) % len(axis)
+                for place, ((number, _), axis) in enumerate(zip(others, turning, strict=True))
+            )
+            values = [value for _, value in (*fixed, *others)]
+            rows.append(pytest.param(*values, marks=() if is_turn else pytest.mark.rest))
+    return rows
 
 
 @dataclass

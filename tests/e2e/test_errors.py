@@ -11,15 +11,14 @@ import pytest
 from e2e.cases import CASES, request_for
 from e2e.faults import ACCIDENTS, ALWAYS_AGAIN, FAULTS, SECRET, Fault, assert_error, body_of, refusal
 from fakes.upstream import Answer
-from gateway import provider_section, running
-from rig import ENCODERS, PROTOCOLS, Rig, run_rig
+from gateway import KEY, provider_section, running
+from rig import FEW_PAIRS, PROTOCOLS, Rig, run_rig, walk
 from sdk_replies import STREAMS, WHOLE, Broke, Sdk, SdkReply, expect_for
 
 RETRIES = f"[retry]\nattempts = {ALWAYS_AGAIN}\nbase_s = 0.01\n"
 
-clients = pytest.mark.parametrize("client", PROTOCOLS)
-upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
-modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+MODES = (False, True)  # whole, stream
+each_pair = pytest.mark.parametrize(("client", "upstream", "stream"), walk([PROTOCOLS, PROTOCOLS], [MODES]))
 
 
 @pytest.fixture(scope="module")
@@ -34,15 +33,12 @@ def error_of(sdk: Sdk, client: str, model: str, stream: bool) -> Exception:
         assert isinstance(reply, Broke), reply
         assert reply.text == ""
         return reply.error
-    with pytest.raises(Exception) as raised:  # noqa: PT011 - which one it is, assert_told_properly judges
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - which one it is, assert_error judges
         WHOLE[client](sdk, request_for(client, model))
     return raised.value
 
 
-@clients
-@upstreams
-@modes
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize(("client", "name", "upstream", "stream"), walk([PROTOCOLS, FAULTS], [PROTOCOLS, MODES]))
 def test_a_refusal_keeps_its_meaning(rig: Rig, client: str, upstream: str, stream: bool, name: str) -> None:
     fault = FAULTS[name]
     fake = rig.play(upstream, refusal(upstream, fault))
@@ -61,10 +57,7 @@ def test_a_refusal_keeps_its_meaning(rig: Rig, client: str, upstream: str, strea
         assert fault.message in str(error)
 
 
-@clients
-@upstreams
-@modes
-@pytest.mark.parametrize("name", ACCIDENTS)
+@pytest.mark.parametrize(("client", "name", "upstream", "stream"), walk([PROTOCOLS, ACCIDENTS], [PROTOCOLS, MODES]))
 def test_an_accident_is_a_bad_gateway(rig: Rig, client: str, upstream: str, stream: bool, name: str) -> None:
     fake = rig.play(upstream, ACCIDENTS[name])
     error = error_of(rig.sdk, client, rig.model(upstream), stream)
@@ -74,9 +67,7 @@ def test_an_accident_is_a_bad_gateway(rig: Rig, client: str, upstream: str, stre
     assert "x-should-retry" not in rig.sdk.headers
 
 
-@clients
-@upstreams
-@modes
+@each_pair
 def test_an_error_under_a_good_status_is_an_error(rig: Rig, client: str, upstream: str, stream: bool) -> None:
     fault = Fault(200, ("rate_limit_error", "rate_limit_exceeded"), "rate_limit_error")
     fake = rig.play(upstream, refusal(upstream, fault))
@@ -86,8 +77,7 @@ def test_an_error_under_a_good_status_is_an_error(rig: Rig, client: str, upstrea
     assert len(fake.calls) == ALWAYS_AGAIN
 
 
-@clients
-@upstreams
+@pytest.mark.parametrize(("client", "upstream"), FEW_PAIRS)
 def test_an_error_as_the_first_event_is_a_real_status(rig: Rig, client: str, upstream: str) -> None:
     fault = Fault(200, ("rate_limit_error", "rate_limit_exceeded"), "rate_limit_error")
     name = b"event: error\n" if upstream == "messages" else b""
@@ -95,28 +85,18 @@ def test_an_error_as_the_first_event_is_a_real_status(rig: Rig, client: str, ups
     assert_error(client, error_of(rig.sdk, client, rig.model(upstream), True), 429)
 
 
-@clients
-@upstreams
-@modes
+@each_pair
 def test_the_reply_of_the_second_attempt_is_returned(rig: Rig, client: str, upstream: str, stream: bool) -> None:
     scripted = CASES["text"].scripted
-    encoder = ENCODERS[upstream]
-    good = (
-        Answer(encoder.encode_stream(scripted))
-        if stream
-        else Answer(encoder.encode_whole(scripted), content_type="application/json")
-    )
     bad = Fault(429, ("rate_limit_error", None), "rate_limit_error", headers=(("retry-after-ms", "20"),))
-    fake = rig.play(upstream, refusal(upstream, bad), ACCIDENTS["reset before the first byte"], good)
+    fake = rig.play(upstream, refusal(upstream, bad), ACCIDENTS["reset before the first byte"], scripted, stream=stream)
     listen = STREAMS[client][0] if stream else WHOLE[client]
     assert listen(rig.sdk, request_for(client, rig.model(upstream))) == expect_for(client, upstream, scripted)
     assert len(fake.calls) == ALWAYS_AGAIN
     assert "x-should-retry" not in rig.sdk.headers
 
 
-@clients
-@upstreams
-@modes
+@each_pair
 def test_an_upstream_that_refuses_connections_is_a_bad_gateway(
     client: str, upstream: str, stream: bool, unreachable: Sdk
 ) -> None:
@@ -133,7 +113,7 @@ def unreachable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sdk]:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
         sections = "".join(provider_section(name, url, name) for name in PROTOCOLS)
         with running(RETRIES + sections, tmp_path_factory.mktemp("nobody")) as gateway:
-            sdk = Sdk(gateway.url, "dgm_fake-client-key-for-tests-only")
+            sdk = Sdk(gateway.url, KEY)
             yield sdk
             sdk.close()
 
@@ -143,7 +123,7 @@ def test_the_next_target_answers_for_a_dead_one(tmp_path_factory: pytest.TempPat
     routes = '[[models]]\nname = "any"\nto = ["chat/one", "messages/two"]\n'
     with run_rig(tmp_path_factory.mktemp("gateway"), RETRIES + routes) as rig:
         chat = rig.play("chat", refusal("chat", FAULTS["401"]))
-        rig.play("messages", Answer(ENCODERS["messages"].encode_stream(scripted)))
+        rig.play("messages", scripted)
         for client in PROTOCOLS:
             reply = STREAMS[client][0](rig.sdk, request_for(client, "any"))
             assert isinstance(reply, SdkReply)
@@ -151,7 +131,7 @@ def test_the_next_target_answers_for_a_dead_one(tmp_path_factory: pytest.TempPat
             assert rig.sdk.headers["x-dragoman-route"] == "messages/two"
         assert len(chat.calls) == len(PROTOCOLS)
         rig.play("chat", refusal("chat", FAULTS["400"]))
-        messages = rig.play("messages", Answer(ENCODERS["messages"].encode_stream(scripted)))
+        messages = rig.play("messages", scripted)
         assert_error("chat", error_of(rig.sdk, "chat", "any", True), 400)
         assert messages.calls == []
 

@@ -3,9 +3,6 @@
 `test_page.py` has every case with every pair, whole and streamed in one piece. Here it is streamed in other pieces.
 """
 
-from collections.abc import Iterable
-from itertools import product
-
 import anthropic
 import openai
 import pytest
@@ -13,7 +10,7 @@ from google import genai
 
 from e2e.cases import BROKEN, CASES, WORDS, request_for
 from fakes.upstream import Answer, End
-from rig import CLIENTS, CROSSED, ENCODERS, UPSTREAMS, Rig
+from rig import CLIENTS, CROSSED, ENCODERS, UPSTREAMS, Rig, walk
 from scripting.replies import ScriptedReply, Text, limit_to_protocol
 from sdk_replies import Broke, Halted, SdkReply
 from sdk_replies_gemini import STREAMS, WHOLE, expect_for
@@ -26,19 +23,6 @@ ERRORS: dict[str, type[Exception]] = {
 }
 ENDS = {"body ended": End.CLEAN, "connection closed": End.CUT}
 CUTS = {"in one piece": 0, "byte by byte": 1, "in pieces of seven": 7}
-
-
-def walk(*axes: Iterable[str]) -> list[object]:
-    """Return the product of client, upstream, the axes and cuts; `make test` walks along each axis once."""
-    rows: list[object] = []
-    for numbered in product(*(enumerate(axis) for axis in (CLIENTS, UPSTREAMS, *axes, CUTS))):
-        (first, _), (second, _), *more, (last, _) = numbered
-        turn = first + sum(number for number, _ in more)
-        is_turn = turn % len(UPSTREAMS) == second and turn % len(CUTS) == last
-        values = [value for _, value in numbered]
-        rows.append(pytest.param(*values, marks=() if is_turn else pytest.mark.rest))
-    return rows
-
 
 clients = pytest.mark.parametrize("client", CLIENTS)
 cuts = pytest.mark.parametrize(
@@ -55,7 +39,7 @@ def whole(upstream: str, scripted: ScriptedReply) -> Answer:
     return Answer(body, content_type="application/json", chunked=False)
 
 
-@pytest.mark.parametrize(("client", "upstream", "case", "cut"), walk(CASES))
+@pytest.mark.parametrize(("client", "case", "upstream", "cut"), walk([CLIENTS, CASES], [UPSTREAMS, CUTS]))
 def test_a_stream_arrives_unchanged_in_meaning(rig: Rig, client: str, upstream: str, case: str, cut: str) -> None:
     scripted = CASES[case].scripted
     rig.play(upstream, make_stream_answer(upstream, scripted, cut))
@@ -65,7 +49,7 @@ def test_a_stream_arrives_unchanged_in_meaning(rig: Rig, client: str, upstream: 
         assert reply == (Halted(expected.text, expected.stop) if isinstance(reply, Halted) else expected)
 
 
-@pytest.mark.parametrize(("client", "upstream", "case", "end", "cut"), walk(BROKEN, ENDS))
+@pytest.mark.parametrize(("client", "case", "end", "upstream", "cut"), walk([CLIENTS, BROKEN, ENDS], [UPSTREAMS, CUTS]))
 def test_a_broken_stream_never_ends_cleanly(
     rig: Rig, client: str, upstream: str, case: str, end: str, cut: str
 ) -> None:
