@@ -15,7 +15,7 @@ def test_an_upstream_that_counts_tokens_is_used(rig: Rig) -> None:
     fake = rig.play("messages", Answer(b'{"input_tokens": 4242}', content_type="application/json"))
     counted = rig.sdk.anthropic.messages.count_tokens(model=rig.model("messages"), messages=USER)
     assert counted.input_tokens == 4242
-    assert (fake.calls[-1].path, fake.calls[-1].json["model"]) == ("/v1/messages/count_tokens", "vendor-model")
+    assert (fake.calls[-1].path, fake.calls[-1].json["model"]) == ("/v1/messages/count_tokens", "claude-opus-4-6")
     assert "x-dragoman-estimate" not in rig.sdk.headers
 
 
@@ -46,7 +46,7 @@ def test_only_the_log_names_who_counted(rig: Rig, caplog: pytest.LogCaptureFixtu
         rig.sdk.anthropic.messages.count_tokens(model=rig.model("chat"), messages=USER)
     records = [record for record in caplog.records if record.name == "dragoman.flow.count_tokens"]
     counted, failed, unasked = (record.getMessage() for record in records)
-    assert counted == "messages/vendor-model: 4242 tokens, counted upstream"
+    assert counted == "messages/claude-opus-4-6: 4242 tokens, counted upstream"
     assert failed.endswith("tokens, estimated: it answered with no count, but HTTP 503")
     assert unasked.endswith("tokens, estimated: it does not count such requests")
     ids = {outcome.request_id for outcome in rig.gateway.outcomes}

@@ -5,17 +5,15 @@ The same protocol passes what is a JSON object as it came; elsewhere a client ge
 
 import json
 import random
-from collections.abc import Iterator
 
 import msgspec
 import pytest
 
-from e2e.test_half_calls import JSON, body
 from fakes.upstream import Answer
 from mutations import VALUES, places, spoil_bytes, with_value
-from raw_http import post
 from reply_bodies import WHOLE
-from rig import ONCE, PATHS, PROTOCOLS, Rig, run_rig
+from rig import PROTOCOLS, Rig
+from scripting import JSON
 
 RUNS = 60  # for each pair of protocols
 SHOWN = {
@@ -28,17 +26,11 @@ SHOWN = {
 }
 
 
-@pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with run_rig(tmp_path_factory.mktemp("gateway"), ONCE) as shared:
-        yield shared
-
-
 @pytest.mark.parametrize("upstream", PROTOCOLS)
 @pytest.mark.parametrize("client", PROTOCOLS)
 def test_a_byte_that_is_no_utf8_costs_one_character(rig: Rig, client: str, upstream: str) -> None:
     rig.play(upstream, Answer(SHOWN[upstream], content_type=JSON))
-    answered = post(rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=False))
+    answered = rig.ask(client, upstream)
     assert answered.status == 200
     if client == upstream:
         assert answered.body == SHOWN[upstream]
@@ -57,7 +49,7 @@ def test_a_damaged_whole_reply_is_a_reply_or_an_error(rig: Rig, client: str, ups
         else:
             spoilt = spoil_bytes(msgspec.json.encode(reply), chance)
         rig.play(upstream, Answer(spoilt, content_type=JSON))
-        answered = post(rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=False))
+        answered = rig.ask(client, upstream)
         if client == upstream and answered.status == 200:
             assert answered.body == spoilt
         response = json.loads(answered.body) if answered.status != 200 or client != upstream else {}
@@ -75,5 +67,5 @@ def test_the_same_protocol_passes_a_field_of_a_wrong_type_as_it_came(rig: Rig, p
             continue
         spoilt = with_value(reply, at, b"5")
         rig.play(protocol, Answer(spoilt, content_type=JSON))
-        answered = post(rig.gateway.port, PATHS[protocol], body(protocol, rig.model(protocol), stream=False))
+        answered = rig.ask(protocol, protocol)
         assert (answered.status, answered.body) == (200, spoilt)

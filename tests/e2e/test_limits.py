@@ -9,10 +9,8 @@ import msgspec
 import pytest
 import zstandard
 
-from e2e.cases import CASES
-from fakes.upstream import Answer
 from raw_http import Answered, ask, post, request_bytes
-from rig import ENCODERS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
+from rig import FEW_PAIRS, ONCE, PATHS, PROTOCOLS, Rig, run_rig, walk
 
 MEBIBYTE = 1 << 20
 CHEAP_S = 0.5
@@ -22,8 +20,8 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "zstd": zstandard.compress,
 }
 
+REPEATED = ["x-odd", "anthropic-version", "anthropic-beta", "content-type", "authorization", "x-dragoman-explain"]
 clients = pytest.mark.parametrize("client", PROTOCOLS)
-upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +37,7 @@ def body_of(client: str, model: str, text: str = "Go on.", **fields: object) -> 
 
 
 def script_text(rig: Rig, upstream: str) -> None:
-    rig.play(upstream, Answer(ENCODERS[upstream].encode_whole(CASES["text"].scripted), content_type="application/json"))
+    rig.play(upstream, "The reply.", stream=False)
 
 
 def measure_request(rig: Rig, client: str, upstream: str, body: bytes, *fields: str) -> tuple[Answered, float]:
@@ -69,9 +67,7 @@ def assert_refused(client: str, answer: Answered, status: int) -> None:
         assert body["error"]["type"] == "invalid_request_error"
 
 
-@clients
-@upstreams
-@pytest.mark.parametrize("coding", PACKERS)
+@pytest.mark.parametrize(("client", "coding", "upstream"), walk([PROTOCOLS, PACKERS], [PROTOCOLS]))
 def test_a_packed_body_is_read(rig: Rig, client: str, upstream: str, coding: str) -> None:
     body = body_of(client, rig.model(upstream))
     answer, _ = measure_request(rig, client, upstream, PACKERS[coding](body), f"content-encoding: {coding}")
@@ -80,7 +76,7 @@ def test_a_packed_body_is_read(rig: Rig, client: str, upstream: str, coding: str
     assert "content-encoding" not in call.headers
     assert b"Go on." in call.body
     if client == upstream:
-        assert call.body == body.replace(rig.model(upstream).encode(), b"vendor-model")
+        assert call.body == body.replace(upstream.encode() + b"/", b"", 1)
 
 
 @clients
@@ -90,8 +86,7 @@ def test_a_badly_packed_body_is_a_bad_request(rig: Rig, client: str, coding: str
     assert_refused(client, answer, 400)
 
 
-@clients
-@pytest.mark.parametrize("coding", PACKERS)
+@pytest.mark.parametrize(("coding", "client"), walk([PACKERS], [PROTOCOLS]))
 def test_a_zip_bomb_is_refused_cheaply(rig: Rig, client: str, coding: str) -> None:
     bomb = PACKERS[coding](body_of(client, "chat/m", "0" * (64 * MEBIBYTE)))
     assert len(bomb) < MEBIBYTE
@@ -107,10 +102,10 @@ def test_a_large_body_is_refused_in_the_protocols_shape(rig: Rig, client: str) -
     assert rig.fakes["chat"].calls == []
 
 
-@clients
-@upstreams
-@pytest.mark.parametrize("opening", [b"[", b'{"a":'], ids=["arrays", "objects"])
-@pytest.mark.parametrize("field", ["input", "messages", "unknown"])
+@pytest.mark.parametrize(
+    ("client", "field", "upstream", "opening"),
+    walk([PROTOCOLS, ["input", "messages", "unknown"]], [PROTOCOLS, [b"[", b'{"a":']]),
+)
 def test_a_depth_bomb_is_refused_cheaply(rig: Rig, client: str, upstream: str, opening: bytes, field: str) -> None:
     bomb = b'{"model":"%b/m","max_tokens":1,"%b":' % (upstream.encode(), field.encode()) + opening * 50_000
     answer = check_cheap(rig, client, upstream, bomb)
@@ -118,8 +113,7 @@ def test_a_depth_bomb_is_refused_cheaply(rig: Rig, client: str, upstream: str, o
     assert rig.fakes[upstream].calls == []
 
 
-@clients
-@upstreams
+@pytest.mark.parametrize(("client", "upstream"), FEW_PAIRS)
 def test_a_well_formed_depth_bomb_is_harmless(rig: Rig, client: str, upstream: str) -> None:
     deep = b"[" * 50_000 + b"]" * 50_000
     bomb = body_of(client, rig.model(upstream)).removesuffix(b"}") + b',"unknown":' + deep + b"}"
@@ -127,19 +121,14 @@ def test_a_well_formed_depth_bomb_is_harmless(rig: Rig, client: str, upstream: s
     assert_refused(client, answer, 400)
 
 
-@clients
-@upstreams
+@pytest.mark.parametrize(("client", "upstream"), FEW_PAIRS)
 def test_fifty_thousand_unknown_fields_are_cheap(rig: Rig, client: str, upstream: str) -> None:
     strange = {f"f{n}": n for n in range(50_000)}
     body = body_of(client, rig.model(upstream), "Go on.", **strange)
     assert check_cheap(rig, client, upstream, body, within_s=2 * CHEAP_S).status == 200
 
 
-@clients
-@upstreams
-@pytest.mark.parametrize(
-    "name", ["x-odd", "anthropic-version", "anthropic-beta", "content-type", "authorization", "x-dragoman-explain"]
-)
+@pytest.mark.parametrize(("client", "name", "upstream"), walk([PROTOCOLS, REPEATED], [PROTOCOLS]))
 def test_two_equal_headers_are_harmless(rig: Rig, client: str, upstream: str, name: str) -> None:
     value = "Bearer dgm_fake-client-key-for-tests-only" if name == "authorization" else "1"
     answer, _ = measure_request(
@@ -153,9 +142,7 @@ def test_two_equal_headers_are_harmless(rig: Rig, client: str, upstream: str, na
 INJECTIONS = ["a\r\nset-cookie: evil=1", "a\nx-evil: 1", "a\x00b", "a\r\n\r\nHTTP/1.1 200 OK", "ü\u2028"]
 
 
-@clients
-@upstreams
-@pytest.mark.parametrize("model", INJECTIONS, ids=range(len(INJECTIONS)))
+@pytest.mark.parametrize(("client", "model", "upstream"), walk([PROTOCOLS, INJECTIONS], [PROTOCOLS]))
 def test_no_line_break_of_a_model_name_reaches_a_header(rig: Rig, client: str, upstream: str, model: str) -> None:
     answer, _ = measure_request(rig, client, upstream, body_of(client, f"{upstream}/{model}"), "x-dragoman-explain: 1")
     names = {name for name, _ in answer.headers}

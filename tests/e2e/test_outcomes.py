@@ -28,35 +28,35 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         yield rig
 
 
-def assert_counted(outcome: Outcome, upstream: str) -> None:
+def assert_counted(rig: Rig, upstream: str) -> Outcome:
+    outcome = rig.gateway.outcome(rig.sdk.headers["x-request-id"])
     usage, tokens = outcome.usage, COUNTED.tokens
     assert usage is not None
     assert usage.source is Source.REPORTED
     assert (usage.input, usage.output, usage.cache_read) == (tokens.input, tokens.output, tokens.cached)
     assert outcome.outcome == OK
-    assert outcome.route == f"{upstream}/vendor-model"
+    assert outcome.route == rig.model(upstream)
     assert outcome.key == "environment"
     assert outcome.failed_attempts == ()
     assert outcome.passthrough is (outcome.client_protocol == upstream)
+    return outcome
 
 
 @clients
 @upstreams
 def test_a_whole_reply_is_counted_as_reported(rig: Rig, client: str, upstream: str) -> None:
-    rig.play(upstream, Answer(ENCODERS[upstream].encode_whole(COUNTED), content_type="application/json"))
+    rig.play(upstream, COUNTED, stream=False)
     WHOLE[client](rig.sdk, request_for(client, rig.model(upstream)))
-    outcome = rig.gateway.outcome(rig.sdk.headers["x-request-id"])
-    assert_counted(outcome, upstream)
+    outcome = assert_counted(rig, upstream)
     assert not outcome.stream
 
 
 @clients
 @upstreams
 def test_a_stream_is_counted_as_reported(rig: Rig, client: str, upstream: str) -> None:
-    rig.play(upstream, Answer(ENCODERS[upstream].encode_stream(COUNTED)))
+    rig.play(upstream, COUNTED)
     STREAMS[client][0](rig.sdk, request_for(client, rig.model(upstream)))
-    outcome = rig.gateway.outcome(rig.sdk.headers["x-request-id"])
-    assert_counted(outcome, upstream)
+    outcome = assert_counted(rig, upstream)
     assert outcome.stream
     assert outcome.ttft_s is not None
     assert 0 <= outcome.ttft_s <= outcome.duration_s
