@@ -12,7 +12,7 @@ from rig import PATHS, PROTOCOLS, Rig
 
 HEAD = "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\ncontent-length: 1000\r\n\r\n"
 TYPES = {"chat": "invalid_request_error", "responses": "invalid_request_error", "messages": "timeout_error"}
-IMPATIENT = Limits(body_timeout_s=0.5, body_gap_timeout_s=0.4)
+IMPATIENT = Limits(body_timeout_s=0.3, body_gap_timeout_s=0.2)
 
 
 @pytest.mark.parametrize("client", PROTOCOLS)
@@ -23,7 +23,7 @@ def test_a_late_body_is_408_in_the_protocols_own_shape(rig: Rig, client: str, tr
         with dial(rig.gateway.port) as sock:
             sock.sendall(HEAD.format(path=PATHS[client], key=KEY).encode())
             sock.sendall(b'{"')
-            while trickles and not select.select([sock], [], [], 0.1)[0]:
+            while trickles and not select.select([sock], [], [], 0.05)[0]:
                 sock.sendall(b" ")
             answer = read_answer(sock)
             assert sock.recv(1) == b""

@@ -66,4 +66,4 @@ def wait_until_quiet(sent: Callable[[], int]) -> None:
     while last != sent():
         assert time.monotonic() < patience
         last = sent()
-        time.sleep(0.5)
+        time.sleep(0.2)
