@@ -9,7 +9,7 @@ import msgspec
 
 from dragoman.net.server import Exchange, Handler, Header, Limits, Server
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 PATIENT = Limits(
     header_timeout_s=PATIENCE_S,
     body_gap_timeout_s=PATIENCE_S,

@@ -20,14 +20,14 @@ def resident_bytes() -> int:
 
 
 async def never(exchange: Exchange) -> None:
-    await asyncio.sleep(30)
+    await asyncio.sleep(PATIENCE_S)
 
 
-def test_a_slow_header_is_closed_in_time_however_it_drips(play: Play) -> None:
+def test_a_slow_header_is_closed_in_time_however_it_drips(play_slowly: Play) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()  # the time begins with the connection, not with its first byte
-        async with serving(Witness(), limits(header_timeout_s=1)) as server, connect_raw(server) as client:
+        async with serving(Witness(), limits(header_timeout_s=0.3)) as server, connect_raw(server) as client:
             client.send(GET[:-2])
 
             async def drip() -> None:
@@ -38,26 +38,26 @@ def test_a_slow_header_is_closed_in_time_however_it_drips(play: Play) -> None:
             dripping = asyncio.create_task(drip())
             reply = await client.reply()
             assert (reply.status, reply.headers[b"x-path"]) == (408, b"/first")
-            assert 0.9 < loop.time() - started < PATIENCE_S / 2
+            assert loop.time() - started > 0.29
             dripping.cancel()
             assert await client.wait_closed()
 
-    play(scenario())
+    play_slowly(scenario())
 
 
-def test_a_slow_header_on_a_kept_connection_is_closed_in_time(play: Play) -> None:
+def test_a_slow_header_on_a_kept_connection_is_closed_in_time(play_slowly: Play) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        async with serving(Witness(), limits(header_timeout_s=1)) as server, connect_raw(server) as client:
+        async with serving(Witness(), limits(header_timeout_s=0.8)) as server, connect_raw(server) as client:
             client.send(GET)
             await client.reply()
             await asyncio.sleep(0.05)
             client.send(b"GET / HT")
             started = loop.time()
             assert (await client.reply()).status == 408
-            assert 0.9 < loop.time() - started < PATIENCE_S / 2
+            assert loop.time() - started > 0.79
 
-    play(scenario())
+    play_slowly(scenario())
 
 
 def test_a_connection_that_sends_nothing_is_closed_without_a_response(play: Play) -> None:
@@ -69,35 +69,35 @@ def test_a_connection_that_sends_nothing_is_closed_without_a_response(play: Play
     play(scenario())
 
 
-def test_an_idle_connection_is_closed_after_its_keep_alive_time(play: Play) -> None:
+def test_an_idle_connection_is_closed_after_its_keep_alive_time(play_slowly: Play) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        async with serving(Witness(), limits(keep_alive_s=2)) as server, connect_raw(server) as client:
+        async with serving(Witness(), limits(keep_alive_s=1)) as server, connect_raw(server) as client:
             for _ in range(4):
-                await asyncio.sleep(0.6)
+                await asyncio.sleep(0.3)
                 started = loop.time()
                 client.send(GET)
                 assert (await client.reply()).status == 200
             assert await client.wait_closed()
-            assert 1.9 < loop.time() - started < PATIENCE_S / 2
+            assert loop.time() - started > 0.99
 
-    play(scenario())
+    play_slowly(scenario())
 
 
 @pytest.mark.parametrize("endless", [b"a" * 65536, b"X-A: " + b"b" * 1000 + b"\r\n", b"/"])
-def test_an_endless_header_is_refused_in_bounded_memory(endless: bytes, play: Play) -> None:
+def test_an_endless_header_is_refused_in_bounded_memory(endless: bytes, play_slowly: Play) -> None:
     async def scenario() -> None:
         async with serving(Witness()) as server, connect_raw(server) as client:
             before = resident_bytes()
             client.send(b"GET /" if endless == b"/" else GET[:-2] + b"X-Long: ")
             flood = endless * max(1, 65536 // len(endless))
-            for _ in range(400):
+            for _ in range(200):
                 client.send(flood)
                 await client.writer.drain()
             assert (await client.reply()).status == 431
             assert resident_bytes() - before < 8 * 1024 * 1024
 
-    play(scenario())
+    play_slowly(scenario())
 
 
 def test_a_header_of_exactly_the_limit_passes_and_one_byte_more_does_not(play: Play) -> None:
@@ -159,13 +159,13 @@ def test_a_body_of_exactly_the_limit_passes(play: Play) -> None:
     play(scenario())
 
 
-def test_a_gap_in_the_body_times_out_but_a_slow_steady_body_does_not(play: Play) -> None:
+def test_a_gap_in_the_body_times_out_but_a_slow_steady_body_does_not(play_slowly: Play) -> None:
     async def scenario() -> None:
-        settings = limits(body_gap_timeout_s=1.5)
+        settings = limits(body_gap_timeout_s=1)
         async with serving(Witness(), settings) as server, connect_raw(server) as client:
             client.send(POST + b"Content-Length: 6\r\n\r\n")
             for _ in range(6):
-                await asyncio.sleep(0.3)
+                await asyncio.sleep(0.2)
                 client.send(b"x")
             assert (await client.reply()).status == 200
             client.send(POST + b"Content-Length: 6\r\n\r\nxx")
@@ -173,7 +173,7 @@ def test_a_gap_in_the_body_times_out_but_a_slow_steady_body_does_not(play: Play)
             assert (reply.status, reply.headers[b"connection"]) == (408, b"close")
             assert await client.wait_closed()
 
-    play(scenario())
+    play_slowly(scenario())
 
 
 def test_the_handler_may_word_the_body_timeout_itself(play: Play) -> None:
@@ -211,7 +211,7 @@ def connect_without_reading(port: int, buffer_bytes: int = 4096) -> socket.socke
     return deaf
 
 
-def test_a_client_that_does_not_read_holds_the_sender_back_and_is_dropped_in_the_end(play: Play) -> None:
+def test_a_client_that_does_not_read_holds_the_sender_back_and_is_dropped_in_the_end(play_slowly: Play) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         sent = 0
@@ -227,7 +227,7 @@ def test_a_client_that_does_not_read_holds_the_sender_back_and_is_dropped_in_the
             finally:
                 over.set_result(loop.time())
 
-        async with serving(handler, limits(write_idle_timeout_s=1)) as server:
+        async with serving(handler, limits(write_idle_timeout_s=0.5)) as server:
             before = resident_bytes()
             started = loop.time()
             deaf = connect_without_reading(server.port)
@@ -237,12 +237,12 @@ def test_a_client_that_does_not_read_holds_the_sender_back_and_is_dropped_in_the
                 assert held_at < 1024 * 1024
                 await asyncio.sleep(0.1)
             assert resident_bytes() - before < 2 * 1024 * 1024
-            assert await asyncio.wait_for(over, PATIENCE_S) - started > 0.9
+            assert await asyncio.wait_for(over, PATIENCE_S) - started > 0.45
             assert sent < 1024 * 1024
             await wait_until_async(lambda: server.connections == 0)
             deaf.close()
 
-    play(scenario())
+    play_slowly(scenario())
 
 
 def test_a_client_that_stops_reading_and_then_leaves_cancels_its_handler_at_once(play: Play) -> None:
@@ -269,7 +269,7 @@ def test_a_client_that_stops_reading_and_then_leaves_cancels_its_handler_at_once
     play(scenario())
 
 
-def test_a_client_that_reads_slowly_but_steadily_is_kept(play: Play) -> None:
+def test_a_client_that_reads_slowly_but_steadily_is_kept(play_slowly: Play) -> None:
     total = 1024 * 1024
 
     async def handler(exchange: Exchange) -> None:
@@ -277,7 +277,7 @@ def test_a_client_that_reads_slowly_but_steadily_is_kept(play: Play) -> None:
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        settings = limits(write_idle_timeout_s=1.5, keep_alive_s=0.5)
+        settings = limits(write_idle_timeout_s=1, keep_alive_s=0.5)
         async with serving(handler, settings) as server:
             slow = connect_without_reading(server.port, 32768)
             slow.setblocking(False)
@@ -287,11 +287,11 @@ def test_a_client_that_reads_slowly_but_steadily_is_kept(play: Play) -> None:
                 piece = await asyncio.wait_for(loop.sock_recv(slow, 1 << 17), PATIENCE_S)
                 assert piece, "dropped although it was reading"
                 received += len(piece)
-                await asyncio.sleep(0.1)
-            assert loop.time() - started > 2
+                await asyncio.sleep(0.06)
+            assert loop.time() - started > 1.1
             slow.close()
 
-    play(scenario())
+    play_slowly(scenario())
 
 
 @pytest.mark.parametrize("size", [30_000, 20_000_000])
@@ -303,7 +303,7 @@ def test_a_finished_reply_that_is_not_read_does_not_keep_its_connection(size: in
         served.set()
 
     async def scenario() -> None:
-        settings = limits(write_idle_timeout_s=0.5, keep_alive_s=0.5)
+        settings = limits(write_idle_timeout_s=0.2, keep_alive_s=0.2)
         async with serving(handler, settings) as server:
             deaf = connect_without_reading(server.port)
             await asyncio.wait_for(served.wait(), PATIENCE_S)
@@ -313,7 +313,7 @@ def test_a_finished_reply_that_is_not_read_does_not_keep_its_connection(size: in
     play(scenario())
 
 
-def test_pipelined_replies_that_are_not_read_stop_the_next_handler(play: Play) -> None:
+def test_pipelined_replies_that_are_not_read_stop_the_next_handler(play_slowly: Play) -> None:
     served = 0
 
     async def handler(exchange: Exchange) -> None:
@@ -332,29 +332,28 @@ def test_pipelined_replies_that_are_not_read_stop_the_next_handler(play: Play) -
             replies: list[Received] = [await client.reply() for _ in range(100)]
             assert {len(reply.body) for reply in replies} == {1_000_000}
 
-    play(scenario())
+    play_slowly(scenario())
 
 
-def test_an_idle_connection_costs_little_memory(play: Play) -> None:
+def test_an_idle_connection_costs_little_memory(play_slowly: Play) -> None:
+    streaming = 0
+
     async def scenario() -> None:
         async with serving(stream_one, limits()) as server:
             before = resident_bytes()
             peers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(200)]
             for peer in peers:
                 peer.sendall(GET)
-            for _ in range(500):
-                if server.connections == 200:
-                    break
-                await asyncio.sleep(0.02)
-            assert server.connections == 200
-            await asyncio.sleep(0.3)
+            await wait_until_async(lambda: streaming == 200)
             assert (resident_bytes() - before) / 200 < 30_000
             for peer in peers:
                 peer.close()
 
     async def stream_one(exchange: Exchange) -> None:
+        nonlocal streaming
         exchange.start(200, [])
         await exchange.send(b"first")
-        await asyncio.sleep(30)
+        streaming += 1
+        await asyncio.sleep(PATIENCE_S)
 
-    play(scenario())
+    play_slowly(scenario())
