@@ -30,7 +30,7 @@ def on_both_loops(test: Callable[..., Coroutine[None, None, None]]) -> Callable[
 
 
 async def _run_bounded(test: Callable[..., Coroutine[None, None, None]], given: dict[str, object]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await test(**given)
         for _ in range(1000):
             left = asyncio.all_tasks() - {asyncio.current_task()}

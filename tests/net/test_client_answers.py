@@ -34,10 +34,10 @@ async def test_an_encoded_answer_arrives_decoded_and_without_its_encoding_header
     wire = reply(coding, PACKED[coding])
     async with RawServer((Request(), wire, Request(), *bytewise(wire), Hold())) as server:
         for _ in range(2):
-            answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=20)
+            answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=60)
             assert list(answer.headers) == [(b"x", b"y")]
-            assert await answer.read(len(PLAIN), 20) == PLAIN
-            assert await answer.chunk(20) == b""
+            assert await answer.read(len(PLAIN), 60) == PLAIN
+            assert await answer.chunk(60) == b""
         assert len(server.visits) == 1
         assert b"accept-encoding: identity\r\n" in server.requests[0]
     await client.close()
@@ -51,8 +51,8 @@ async def test_an_event_is_decoded_as_soon_as_its_bytes_are_here() -> None:
     rest = stream.compress(b"data: 2\n\n") + stream.flush()
     head = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\n\r\n"
     async with RawServer((Request(), head, first, Pause(0.05), rest)) as server:
-        answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=20)
-        assert [await answer.chunk(20) for _ in range(3)] == [b"data: 1\n\n", b"data: 2\n\n", b""]
+        answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=60)
+        assert [await answer.chunk(60) for _ in range(3)] == [b"data: 1\n\n", b"data: 2\n\n", b""]
     await client.close()
 
 
@@ -61,9 +61,9 @@ async def test_an_event_is_decoded_as_soon_as_its_bytes_are_here() -> None:
 async def test_a_wrong_content_encoding_is_corrupt(coding: bytes) -> None:
     client = HttpClient()
     async with RawServer((Request(), reply(coding, b'{"error":"not packed at all"}'), Hold())) as server:
-        answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=20)
+        answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=60)
         with pytest.raises(InvalidResponse, match=r"the body is not|body is cut short"):
-            await answer.read(1000, 20)
+            await answer.read(1000, 60)
     await client.close()
 
 
@@ -72,9 +72,9 @@ async def test_a_wrong_content_encoding_is_corrupt(coding: bytes) -> None:
 async def test_an_encoded_body_cut_inside_its_declared_length_is_corrupt(coding: bytes) -> None:
     client = HttpClient()
     async with RawServer((Request(), reply(coding, PACKED[coding][:-3]), Hold())) as server:
-        answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=20)
+        answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=60)
         with pytest.raises(InvalidResponse):
-            await answer.read(len(PLAIN), 20)
+            await answer.read(len(PLAIN), 60)
     await client.close()
 
 
@@ -83,7 +83,7 @@ async def test_an_unknown_encoding_is_corrupt_at_the_head() -> None:
     client = HttpClient()
     async with RawServer((Request(), reply(b"snappy", b"abc"), Hold())) as server:
         with pytest.raises(InvalidResponse, match="unknown content encoding b'snappy'"):
-            await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=20)
+            await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=60)
     await client.close()
 
 
@@ -91,8 +91,8 @@ async def test_an_unknown_encoding_is_corrupt_at_the_head() -> None:
 async def test_an_empty_body_may_name_any_encoding() -> None:
     client = HttpClient()
     async with RawServer((Request(), reply(b"gzip", b""), Hold())) as server:
-        answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=20)
-        assert await answer.read(10, 20) == b""
+        answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=60)
+        assert await answer.read(10, 60) == b""
     await client.close()
 
 
@@ -108,7 +108,7 @@ async def test_an_empty_body_may_name_any_encoding() -> None:
 async def test_a_bomb_is_refused(coding: bytes, bomb: bytes, outcome: type[Exception]) -> None:
     client = HttpClient()
     async with RawServer((Request(), reply(coding, bomb), Hold())) as server:
-        answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=20)
+        answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=60)
         with pytest.raises(outcome):
-            await answer.read(1 << 20, 20)
+            await answer.read(1 << 20, 60)
     await client.close()

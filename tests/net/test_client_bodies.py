@@ -22,11 +22,11 @@ framings = pytest.mark.parametrize("framing", FRAMINGS)
 
 
 async def ask(client: HttpClient, server: RawServer, method: str = "GET") -> HttpResponse:
-    return await client.send(OutgoingRequest(method, server.url + "/v1", ()), head_timeout_s=20)
+    return await client.send(OutgoingRequest(method, server.url + "/v1", ()), head_timeout_s=60)
 
 
 async def fetch(client: HttpClient, server: RawServer) -> bytes:
-    return await (await ask(client, server)).read(1 << 20, 20)
+    return await (await ask(client, server)).read(1 << 20, 60)
 
 
 @framings
@@ -77,9 +77,9 @@ async def test_a_reset_in_the_body_is_lost_after_what_came_before_it(framing: st
     cut = wire.index(BODY[:5]) + 5
     async with RawServer((Request(), wire[:cut], Pause(0.05), Reset())) as server:
         answer = await ask(client, server)
-        assert await answer.chunk(20) == BODY[:5]
+        assert await answer.chunk(60) == BODY[:5]
         with pytest.raises(ConnectionLost, match="broke the connection in the middle") as caught:
-            await answer.chunk(20)
+            await answer.chunk(60)
         assert caught.value.received
         answer.close()
     await client.close()
@@ -90,9 +90,9 @@ async def test_a_short_body_gives_its_bytes_before_the_loss() -> None:
     client = HttpClient()
     async with RawServer((Request(), b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nshort")) as server:
         answer = await ask(client, server)
-        assert await answer.chunk(20) == b"short"
+        assert await answer.chunk(60) == b"short"
         with pytest.raises(ConnectionLost):
-            await answer.chunk(20)
+            await answer.chunk(60)
     await client.close()
 
 
@@ -111,9 +111,9 @@ async def test_all_pieces_of_one_read_are_one_chunk() -> None:
     head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
     async with RawServer((Request(), head, Pause(0.02), many, Pause(0.02), b"0\r\n\r\n", Hold())) as server:
         answer = await ask(client, server)
-        assert await answer.chunk(20) == b"abcdef"
-        assert await answer.chunk(20) == b""
-        assert await answer.chunk(20) == b""
+        assert await answer.chunk(60) == b"abcdef"
+        assert await answer.chunk(60) == b""
+        assert await answer.chunk(60) == b""
     await client.close()
 
 
@@ -125,7 +125,7 @@ async def test_interim_responses_are_skipped() -> None:
         answer = await ask(client, server)
         assert answer.status == 200
         assert list(answer.headers) == [(b"content-length", b"%d" % len(BODY))]
-        assert await answer.read(1000, 20) == BODY
+        assert await answer.read(1000, 60) == BODY
     await client.close()
 
 
@@ -153,7 +153,7 @@ async def test_an_answer_to_head_has_no_body_whatever_it_declares() -> None:
     async with RawServer((Request(), b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n", Hold())) as server:
         answer = await ask(client, server, "HEAD")
         assert answer.headers.get(b"content-length") == b"99"
-        assert await answer.chunk(20) == b""
+        assert await answer.chunk(60) == b""
     await client.close()
 
 

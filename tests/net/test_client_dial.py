@@ -26,8 +26,8 @@ async def fetch(url: str, dial: DialOptions = DIRECT) -> bytes:
     client = HttpClient()
     try:
         for _ in range(2):
-            answer = await client.send(OutgoingRequest("GET", url, ()), dial, head_timeout_s=20)
-            body = await answer.read(100, 20)
+            answer = await client.send(OutgoingRequest("GET", url, ()), dial, head_timeout_s=60)
+            body = await answer.read(100, 60)
         return body
     finally:
         await client.close()
@@ -93,7 +93,7 @@ async def test_a_slow_consumer_holds_a_tls_upstream_back(tls: tuple[ssl.SSLConte
     script: Script = (Request(), b"HTTP/1.1 200 OK\r\n\r\n", Flood(b"x" * 65536))
     async with RawServer(script, tls=tls[0]) as server:
         answer = await client.send(
-            OutgoingRequest("GET", server.url, ()), DialOptions(ca_file=tls[1]), head_timeout_s=20
+            OutgoingRequest("GET", server.url, ()), DialOptions(ca_file=tls[1]), head_timeout_s=60
         )
         before = -1
         while (sent := server.visits[0].sent) != before:
@@ -103,7 +103,7 @@ async def test_a_slow_consumer_holds_a_tls_upstream_back(tls: tuple[ssl.SSLConte
         assert 0 < answer._connection._buffered <= (128 + 256) << 10
         taken = 0
         while taken <= before:
-            taken += len(await answer.chunk(20))
+            taken += len(await answer.chunk(60))
         answer.close()
     await client.close()
 
@@ -113,11 +113,11 @@ async def test_close_in_mid_stream_closes_a_tls_upstream_at_once(tls: tuple[ssl.
     client = HttpClient()
     async with RawServer((Request(), b"HTTP/1.1 200 OK\r\n\r\nok", Hold()), tls=tls[0]) as server:
         answer = await client.send(
-            OutgoingRequest("GET", server.url, ()), DialOptions(ca_file=tls[1]), head_timeout_s=20
+            OutgoingRequest("GET", server.url, ()), DialOptions(ca_file=tls[1]), head_timeout_s=60
         )
-        assert await answer.chunk(20) == b"ok"
+        assert await answer.chunk(60) == b"ok"
         answer.close()
-        await asyncio.wait_for(server.visits[0].gone.wait(), 20)
+        await asyncio.wait_for(server.visits[0].gone.wait(), 60)
     await client.close()
 
 
@@ -257,7 +257,7 @@ async def test_a_connection_made_while_the_client_closes_is_not_used() -> None:
     async with RawServer((b"\x05\x00", Until(go_on), b"\x05\x00\x00\x01" + bytes(6), Hold())) as proxy:
         dial = DialOptions(proxy=f"socks5h://127.0.0.1:{proxy.port}")
         sending = asyncio.create_task(
-            client.send(OutgoingRequest("GET", "http://upstream.test/", ()), dial, head_timeout_s=20)
+            client.send(OutgoingRequest("GET", "http://upstream.test/", ()), dial, head_timeout_s=60)
         )
         await wait_until_async(lambda: bool(proxy.visits) and proxy.visits[0].sent == 2)
         closing = asyncio.create_task(client.close())

@@ -12,7 +12,7 @@ from fakes.raw import Flood, Hold, Pause, RawServer, Request, Until, bytewise
 STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-async def ask(client: HttpClient, server: RawServer, head_timeout_s: float = 20) -> HttpResponse:
+async def ask(client: HttpClient, server: RawServer, head_timeout_s: float = 60) -> HttpResponse:
     return await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=head_timeout_s)
 
 
@@ -32,10 +32,10 @@ async def test_a_fast_upstream_is_paused_while_nothing_is_read_and_resumes_after
         assert 0 < answer._connection._buffered <= (128 + 256) << 10
         taken = 0
         while taken <= before:
-            taken += len(await answer.chunk(20))
+            taken += len(await answer.chunk(60))
         assert visit.sent > before
         answer.close()
-        await asyncio.wait_for(visit.gone.wait(), 20)
+        await asyncio.wait_for(visit.gone.wait(), 60)
     await client.close()
 
 
@@ -47,7 +47,7 @@ async def test_a_paused_stream_loses_no_byte() -> None:
     async with RawServer((Request(), head + body)) as server:
         answer = await ask(client, server)
         pieces = []
-        while piece := await answer.chunk(20):
+        while piece := await answer.chunk(60):
             pieces.append(piece)
             await asyncio.sleep(0.002)
         assert b"".join(pieces) == body
@@ -62,9 +62,9 @@ async def test_no_head_in_time_is_a_first_timeout_and_the_connection_is_dropped(
         with pytest.raises(UpstreamTimeout) as caught:
             await ask(client, server, 0.05)
         assert caught.value.phase == "first"
-        assert 0.04 < time.monotonic() - began < 10
+        assert 0.04 < time.monotonic() - began < 60
         assert str(server.port) in str(caught.value)
-        await asyncio.wait_for(server.visits[0].gone.wait(), 20)
+        await asyncio.wait_for(server.visits[0].gone.wait(), 60)
     await client.close()
 
 
@@ -79,10 +79,10 @@ async def test_a_pause_in_the_body_is_an_idle_timeout_after_which_reading_may_co
             with pytest.raises(UpstreamTimeout) as caught:
                 await answer.chunk(0.05)
             assert caught.value.phase == "idle"
-            assert 0.04 < time.monotonic() - began < 10
+            assert 0.04 < time.monotonic() - began < 60
         go_on.set()
-        assert await answer.chunk(20) == b"ok"
-        assert await answer.chunk(20) == b""
+        assert await answer.chunk(60) == b"ok"
+        assert await answer.chunk(60) == b""
     await client.close()
 
 
@@ -94,21 +94,21 @@ async def test_framing_without_content_does_not_count_as_life() -> None:
         began = time.monotonic()
         with pytest.raises(UpstreamTimeout):
             await answer.chunk(0.1)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 60
         answer.close()
     await client.close()
 
 
 @on_both_loops
-async def test_a_steady_stream_outlives_its_idle_timeout_many_times() -> None:
+async def test_a_steady_stream_outlives_its_idle_timeout() -> None:
     client = HttpClient()
-    steps = [step for _ in range(20) for step in (b"2\r\nok\r\n", Pause(0.1))]
+    steps = [step for _ in range(15) for step in (b"2\r\nok\r\n", Pause(0.1))]
     async with RawServer((Request(), STREAM, *steps, b"0\r\n\r\n", Hold())) as server:
         answer = await ask(client, server)
         pieces = []
-        while piece := await answer.chunk(1.5):
+        while piece := await answer.chunk(1):
             pieces.append(piece)
-        assert b"".join(pieces) == b"ok" * 20
+        assert b"".join(pieces) == b"ok" * 15
     await client.close()
 
 
@@ -118,7 +118,7 @@ async def test_a_whole_body_has_its_time_however_steadily_it_trickles() -> None:
     steps = [step for _ in range(200) for step in (b"2\r\nok\r\n", Pause(0.1))]
     async with RawServer((Request(), STREAM, *steps, b"0\r\n\r\n", Hold())) as server:
         with pytest.raises(UpstreamTimeout):
-            await (await ask(client, server)).read(1000, 1.0)
+            await (await ask(client, server)).read(1000, 0.3)
     await client.close()
 
 
@@ -128,5 +128,5 @@ async def test_a_long_stream_of_cut_chunk_heads_is_not_taken_for_an_attack() -> 
     extension = b";" + b"x" * 20_000
     steps = [step for _ in range(5) for step in (b"2" + extension, Pause(0.01), b"\r\nok\r\n", Pause(0.01))]
     async with RawServer((Request(), STREAM, *steps, b"0\r\n\r\n", Hold())) as server:
-        assert await (await ask(client, server)).read(100, 20) == b"ok" * 5
+        assert await (await ask(client, server)).read(100, 60) == b"ok" * 5
     await client.close()

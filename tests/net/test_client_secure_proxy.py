@@ -32,8 +32,8 @@ async def fetch(url: str, dial: DialOptions) -> bytes:
     client = HttpClient()
     try:
         for _ in range(2):
-            answer = await client.send(OutgoingRequest("GET", url, ()), dial, head_timeout_s=20)
-            body = await answer.read(100, 20)
+            answer = await client.send(OutgoingRequest("GET", url, ()), dial, head_timeout_s=60)
+            body = await answer.read(100, 60)
         return body
     finally:
         await client.close()
@@ -114,11 +114,11 @@ async def test_closing_in_mid_stream_closes_the_tunnel_and_the_upstream(tls: Tls
     async with RawServer(script, tls=tls[0]) as server, FakeProxy(http, tls=tls[0]) as proxy:
         dial = DialOptions(proxy=f"https://localhost:{proxy.port}", ca_file=tls[1])
         answer = await client.send(
-            OutgoingRequest("GET", f"https://localhost:{server.port}/", ()), dial, head_timeout_s=20
+            OutgoingRequest("GET", f"https://localhost:{server.port}/", ()), dial, head_timeout_s=60
         )
-        assert await answer.chunk(20) == b"ok"
+        assert await answer.chunk(60) == b"ok"
         answer.close()
-        await asyncio.wait_for(server.visits[0].gone.wait(), 20)
+        await asyncio.wait_for(server.visits[0].gone.wait(), 60)
     await client.close()
 
 
@@ -129,14 +129,14 @@ async def test_a_slow_consumer_holds_the_upstream_back_through_both_layers(tls: 
     async with RawServer(script, tls=tls[0]) as server, FakeProxy(http, tls=tls[0]) as proxy:
         dial = DialOptions(proxy=f"https://localhost:{proxy.port}", ca_file=tls[1])
         url = f"https://localhost:{server.port}/"
-        answer = await client.send(OutgoingRequest("GET", url, ()), dial, head_timeout_s=20)
+        answer = await client.send(OutgoingRequest("GET", url, ()), dial, head_timeout_s=60)
         before = -1
         while (sent := server.visits[0].sent) != before:
             before = sent
             await asyncio.sleep(0.1)
         taken = 0
         while taken <= before:
-            taken += len(await answer.chunk(20))
+            taken += len(await answer.chunk(60))
         answer.close()
     await client.close()
 
