@@ -2,22 +2,23 @@
 
 import json
 import socket
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from asking import send
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.files import Bounds, CaptureDirectory, load_capture
 from dragoman.http.handler import replay_site
 from fakes.upstream import Answer, FakeUpstream
-from gateway import KEY, Running, provider_section, running
+from gateway import Running, provider_section, running
+from narrowing import expect
+from rig import ONCE
+from scripting import write_reply
 from wire_json import JsonObject
 
-HEAD = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
 TURN = [{"role": "user", "content": "Hi"}]
 BODIES: dict[str, JsonObject] = {
     "/v1/chat/completions": {"messages": TURN},
@@ -25,20 +26,12 @@ BODIES: dict[str, JsonObject] = {
     "/v1/messages": {"messages": TURN, "max_tokens": 5},
     "/v1/messages/count_tokens": {"messages": TURN},
 }
-REPLY = (
-    b'{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,'
-    b'"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}'
-)
 SECRET_ECHO = b'{"error":{"message":"bad key sk-fake-upstream"}}'
 
 
 def post(gateway: Running, path: str, model: str) -> tuple[int, JsonObject]:
-    body = json.dumps({**BODIES[path], "model": model}).encode()
-    try:
-        with urllib.request.urlopen(urllib.request.Request(gateway.url + path, body, HEAD), timeout=30) as reply:
-            return reply.status, json.loads(reply.read())
-    except urllib.error.HTTPError as refused:
-        return refused.code, json.loads(refused.read())
+    reply = send(gateway, "POST", path, {**BODIES[path], "model": model})
+    return reply.status, expect(dict, reply.json)
 
 
 @pytest.fixture
@@ -97,7 +90,7 @@ NOT_PERMITTED = b'{"error":{"message":"Missing scopes: api.model.read.","type":"
     ids=["404", "405", "501", "another page", "a key that may not list"],
 )
 def test_a_provider_without_a_model_list_may_serve_any_name(tmp_path: Path, page: Answer) -> None:
-    answers = [Answer(REPLY, content_type="application/json")]
+    answers = [write_reply("chat", "hi", stream=False)]
     with (
         FakeUpstream(answers, pages={"/v1/models": page}) as fake,
         running(provider_section("chat", fake.url), tmp_path) as gateway,
@@ -108,7 +101,7 @@ def test_a_provider_without_a_model_list_may_serve_any_name(tmp_path: Path, page
 
 
 def test_an_explicit_provider_and_model_needs_no_list(tmp_path: Path, closed_port: int) -> None:
-    with running(provider_section("chat", f"http://127.0.0.1:{closed_port}/v1", "dead"), tmp_path) as gateway:
+    with running(ONCE + provider_section("chat", f"http://127.0.0.1:{closed_port}/v1", "dead"), tmp_path) as gateway:
         status, body = post(gateway, "/v1/chat/completions", "dead/gpt-9")
     assert status == 502
     assert "cannot connect" in body["error"]["message"]

@@ -6,16 +6,15 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from pathlib import Path
 
-import msgspec
 import pytest
 
+from asking import ask, send
 from dragoman.hub.outcome import Outcome
 from dragoman.telemetry.exporter import MAX_WAITING, Exporter, make_exporter
 from fakes.otlp import FakeCollector, attributes
-from gateway import KEY, Running, running
+from gateway import Running, running
 from waiting import wait_until
 
 PATIENCE_S = 60.0
@@ -27,30 +26,20 @@ def environ(url: str, **more: str) -> dict[str, str]:
     return {**QUICK, "OTEL_EXPORTER_OTLP_ENDPOINT": url, **more}
 
 
-def ask(gateway: Running, **headers: str) -> bytes:
-    body = msgspec.json.encode(
-        {"model": "echo", "stream": True, "messages": [{"role": "user", "content": "the content is private"}]}
-    )
-    request = urllib.request.Request(
-        f"{gateway.url}/v1/chat/completions",
-        body,
-        {"authorization": f"Bearer {KEY}", "content-type": "application/json", **headers},
-    )
-    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
-        return bytes(answer.read())
+def ask_echo(gateway: Running, **headers: str) -> bytes:
+    return ask(gateway, "chat", "echo", "the content is private", stream=True, headers=headers).body
 
 
 def scrape(gateway: Running) -> str:
-    with urllib.request.urlopen(f"{gateway.url}/metrics", timeout=PATIENCE_S) as answer:
-        return str(answer.read().decode())
+    return send(gateway, "GET", "/metrics").body.decode()
 
 
 def test_spans_and_metrics_reach_the_collector(tmp_path: Path) -> None:
     given = {"OTEL_EXPORTER_OTLP_HEADERS": "x-scope=fake-tenant", "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"}
     with FakeCollector() as collector:
         with running("", tmp_path, environ(collector.url, OTEL_SERVICE_NAME="edge", **given)) as gateway:
-            ask(gateway, traceparent=f"00-{TRACE}-{PARENT}-01")
-            ask(gateway)
+            ask_echo(gateway, traceparent=f"00-{TRACE}-{PARENT}-01")
+            ask_echo(gateway)
             wait_until(lambda: len(collector.spans) == 2)
             wait_until(lambda: "gen_ai.server.request.duration" in collector.metrics_by_name)
             wait_until(lambda: "dragoman_otlp_spans_sent_total 2" in scrape(gateway))
@@ -69,7 +58,7 @@ def test_waiting_spans_are_sent_when_the_gateway_stops(tmp_path: Path) -> None:
     slow = {"OTEL_BSP_SCHEDULE_DELAY": "600000", "OTEL_METRIC_EXPORT_INTERVAL": "600000"}
     with FakeCollector() as collector:
         with running("", tmp_path, environ(collector.url, **slow)) as gateway:
-            ask(gateway)
+            ask_echo(gateway)
             assert collector.requests == 0
         assert len(collector.spans) == 1
         assert collector.metrics_by_name["dragoman.requests"].sum.data_points[0].as_double == 1
@@ -82,9 +71,9 @@ def test_a_dead_collector_is_logged_once_and_affects_no_stream(
         gone.bind(("127.0.0.1", 0))  # bound, but never listening
         url = f"http://127.0.0.1:{gone.getsockname()[1]}"
         with running("", tmp_path, environ(url)) as gateway:
-            replies = [ask(gateway) for _ in range(5)]
+            replies = [ask_echo(gateway) for _ in range(5)]
             wait_until(lambda: "OTLP export" in caplog.text)
-            replies += [ask(gateway) for _ in range(5)]
+            replies += [ask_echo(gateway) for _ in range(5)]
             time.sleep(0.2)  # several more attempts fail meanwhile, and are not logged
     assert all(reply.rstrip().endswith(b"data: [DONE]") for reply in replies)
     messages = [record.getMessage() for record in caplog.records if "OTLP export" in record.getMessage()]
@@ -97,7 +86,7 @@ def test_a_collector_that_never_responds_delays_no_request(tmp_path: Path) -> No
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with running("", tmp_path, environ(url, OTEL_EXPORTER_OTLP_TIMEOUT="60000")) as gateway:
             for _ in range(5):
-                assert ask(gateway).rstrip().endswith(b"data: [DONE]")
+                assert ask_echo(gateway).rstrip().endswith(b"data: [DONE]")
             began = time.monotonic()
         assert time.monotonic() - began < PATIENCE_S / 2  # a slow collector does not delay the stop
 
@@ -107,7 +96,7 @@ def test_spans_wait_for_a_collector_that_is_unavailable_for_a_while(
 ) -> None:
     caplog.set_level(logging.INFO)
     with FakeCollector(status=503) as collector, running("", tmp_path, environ(collector.url)) as gateway:
-        ask(gateway)
+        ask_echo(gateway)
         wait_until(lambda: "HTTP 503" in caplog.text)
         collector.status = 200
         wait_until(lambda: len(collector.spans) == 1)
@@ -116,7 +105,7 @@ def test_spans_wait_for_a_collector_that_is_unavailable_for_a_while(
 
 def test_spans_that_the_collector_rejects_are_dropped_and_counted(tmp_path: Path) -> None:
     with FakeCollector(status=400) as collector, running("", tmp_path, environ(collector.url)) as gateway:
-        ask(gateway)
+        ask_echo(gateway)
         wait_until(lambda: "dragoman_otlp_spans_dropped_total 1" in scrape(gateway))
 
 
@@ -135,7 +124,7 @@ def test_an_unsupported_protocol_is_logged_and_the_gateway_serves(
     given = environ("http://127.0.0.1:4317", OTEL_EXPORTER_OTLP_PROTOCOL="grpc")
     before = set(threading.enumerate())  # threads of other tests may still be ending
     with caplog.at_level(logging.WARNING), running("", tmp_path, given) as gateway:
-        assert ask(gateway).rstrip().endswith(b"data: [DONE]")
+        assert ask_echo(gateway).rstrip().endswith(b"data: [DONE]")
         begun = set(threading.enumerate()) - before
     assert "only http/protobuf is supported" in caplog.text
     assert not [thread for thread in begun if thread.name == "OTLP export"]
