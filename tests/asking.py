@@ -16,6 +16,7 @@ from wire_json import Json, JsonObject
 CLIENTS = ("chat", "responses", "messages", "gemini")
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 NO_HEADERS: Mapping[str, str] = {}
+EXPLAIN: Mapping[str, str] = {"x-dragoman-explain": "1"}  # asks for `Reply.losses`
 TIMEOUT_S = 60.0
 
 
@@ -42,7 +43,7 @@ class Reply:
 
     @property
     def losses(self) -> list[tuple[str, str]]:
-        """Return path and kind of each loss; the request must have asked for them."""
+        """Return path and kind of each loss; the request must have been sent with `EXPLAIN`."""
         return [(loss["path"], loss["how"]) for loss in msgspec.json.decode(self.headers["x-dragoman-loss-detail"])]
 
     @property

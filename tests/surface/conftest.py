@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from surface.outside import Outside, outside
+from rig import PROTOCOLS, Rig, run_rig
 
 
 @pytest.fixture(scope="module")
-def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
-    with outside(tmp_path_factory.mktemp("gateway")) as shared:
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with run_rig(tmp_path_factory.mktemp("gateway"), upstreams=PROTOCOLS) as shared:
         yield shared

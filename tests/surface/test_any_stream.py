@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from fakes.upstream import Answer
 from grammar_sse import Illegal
-from surface.outside import GRAMMARS, PROTOCOLS, Outside, fold_events, sse
-from surface.vendor_replies import CHAT_END, MESSAGES_USAGE, chunk, message, response, text_item
+from rig import PROTOCOLS, Rig
+from surface.reading import GRAMMARS, fold_events
+from surface.vendor_events import CHAT_END, MESSAGES_USAGE, chunk, message, response, sse, text_item
 from wire_json import JsonObject
 
 Event = JsonObject | str
@@ -129,7 +130,7 @@ PAIRS = [(client, upstream) for client in PROTOCOLS for upstream in PROTOCOLS if
 
 
 @pytest.mark.parametrize(("client", "upstream"), PAIRS)
-def test_whatever_is_streamed_the_client_reads_something_legal(gate: Outside, client: str, upstream: str) -> None:
+def test_whatever_is_streamed_the_client_reads_something_legal(gate: Rig, client: str, upstream: str) -> None:
     @settings(
         max_examples=60,
         deadline=None,
@@ -138,7 +139,7 @@ def test_whatever_is_streamed_the_client_reads_something_legal(gate: Outside, cl
     @given(pieces(upstream), st.sampled_from([0, 0, 7]))
     def holds(events: list[Event], cut: int) -> None:
         gate.play(upstream, Answer(sse(*events), cut=cut))
-        answer = gate.ask(client, f"{upstream}/m", True)
+        answer = gate.ask(client, upstream, stream=True)
         if answer.status == 200:
             assert is_legal(client, answer.body), (events, answer.body)
         else:

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from fakes.upstream import Answer
-from surface.outside import JSON, PROTOCOLS, Outside, sse
-from surface.vendor_replies import chunk
+from rig import PROTOCOLS, Rig, walk
+from scripting import JSON
+from surface.vendor_events import chunk, sse
 
 TOKENS = [
     ("Invalid API key provided", None),
@@ -27,7 +28,6 @@ RIGHTS = [
 ]
 
 clients = pytest.mark.parametrize("client", PROTOCOLS)
-upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
 
 
 def refusal(upstream: str, message: str, code: str | None) -> Answer:
@@ -36,36 +36,34 @@ def refusal(upstream: str, message: str, code: str | None) -> Answer:
     return Answer(json.dumps(error).encode(), status=403, content_type=JSON)
 
 
-@clients
-@upstreams
-@pytest.mark.parametrize(("message", "code"), TOKENS)
-def test_a_bad_token_is_the_gateways(gate: Outside, client: str, upstream: str, message: str, code: str | None) -> None:
+@pytest.mark.parametrize(("client", "why", "upstream"), walk([PROTOCOLS, TOKENS], [PROTOCOLS]))
+def test_a_bad_token_is_the_gateways(gate: Rig, client: str, upstream: str, why: tuple[str, str | None]) -> None:
+    message, code = why
     gate.play(upstream, refusal(upstream, message, code))
-    answer = gate.ask(client, f"{upstream}/m")
+    answer = gate.ask(client, upstream)
     assert answer.status == 502
     error_message = answer.json["error"]["message"]
     assert f"Provider '{upstream}'" in error_message
     assert "doctor" in error_message
 
 
-@clients
-@upstreams
-@pytest.mark.parametrize(("message", "code"), RIGHTS)
+@pytest.mark.parametrize(("client", "why", "upstream"), walk([PROTOCOLS, RIGHTS], [PROTOCOLS]))
 def test_a_missing_entitlement_is_a_permission_error(
-    gate: Outside, client: str, upstream: str, message: str, code: str | None
+    gate: Rig, client: str, upstream: str, why: tuple[str, str | None]
 ) -> None:
+    message, code = why
     gate.play(upstream, refusal(upstream, message, code))
-    answer = gate.ask(client, f"{upstream}/m")
+    answer = gate.ask(client, upstream)
     assert answer.status == 403
     assert answer.json["error"]["type"] == "permission_error"
     assert f"Provider '{upstream}': {message}" in answer.json["error"]["message"]
 
 
 @clients
-def test_a_credential_refused_inside_a_stream_names_no_status(gate: Outside, client: str) -> None:
+def test_a_credential_refused_inside_a_stream_names_no_status(gate: Rig, client: str) -> None:
     refused = {"error": {"message": "Incorrect API key", "type": "x", "code": "invalid_api_key"}}
     gate.play("chat", Answer(sse(chunk({"role": "assistant"}), refused)))
-    answer = gate.ask(client, "chat/m", True)
+    answer = gate.ask(client, "chat", stream=True)
     assert answer.status == 502
     assert "None" not in answer.json["error"]["message"]
 
@@ -84,9 +82,9 @@ ODD = {
 @pytest.mark.parametrize(
     ("protocol", "body"), [(protocol, body) for protocol, bodies in ODD.items() for body in bodies]
 )
-def test_an_error_of_another_shape_is_sent_in_the_protocols_own(gate: Outside, protocol: str, body: bytes) -> None:
+def test_an_error_of_another_shape_is_sent_in_the_protocols_own(gate: Rig, protocol: str, body: bytes) -> None:
     gate.play(protocol, Answer(body, status=500, content_type=JSON))
-    answer = gate.ask(protocol, f"{protocol}/m")
+    answer = gate.ask(protocol, protocol)
     assert answer.status == 500
     error = answer.json["error"]
     assert error["message"]
@@ -96,8 +94,8 @@ def test_an_error_of_another_shape_is_sent_in_the_protocols_own(gate: Outside, p
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_an_error_in_its_own_shape_passes_as_it_was_written(gate: Outside, protocol: str) -> None:
+def test_an_error_in_its_own_shape_passes_as_it_was_written(gate: Rig, protocol: str) -> None:
     body = b'{ "type":"error", "error":{"extra":[1],"type":"odd_error","message":"no"},"request_id":"req_9" }'
     gate.play(protocol, Answer(body, status=418, content_type=JSON))
-    answer = gate.ask(protocol, f"{protocol}/m")
+    answer = gate.ask(protocol, protocol)
     assert (answer.status, answer.body) == (418, body)

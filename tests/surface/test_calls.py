@@ -6,8 +6,10 @@ import pytest
 
 from fakes.upstream import Answer
 from grammar_messages import fold_broken
-from surface.outside import JSON, Outside, sse
-from surface.vendor_replies import CHAT_END, chat, chunk, response
+from rig import Rig
+from scripting import JSON
+from surface.reading import read_reply
+from surface.vendor_events import CHAT_END, chat, chunk, response, sse
 
 BROKEN = '{"a": oops}'
 
@@ -30,37 +32,37 @@ def responses_call(arguments: str) -> Answer:
 
 
 @pytest.mark.parametrize("upstream", ["chat", "responses"])
-def test_broken_arguments_are_an_error_event(gate: Outside, upstream: str) -> None:
+def test_broken_arguments_are_an_error_event(gate: Rig, upstream: str) -> None:
     answer = chat_call(BROKEN, "tool_calls") if upstream == "chat" else responses_call(BROKEN)
     gate.play(upstream, answer)
-    received = gate.ask("messages", f"{upstream}/m", True)
+    received = gate.ask("messages", upstream, stream=True)
     assert received.status == 200
     _, error = fold_broken(received.body)
     assert error["type"] == "api_error"
     assert "'weather'" in error["message"]
 
 
-def test_broken_arguments_in_a_whole_reply_are_a_502(gate: Outside) -> None:
+def test_broken_arguments_in_a_whole_reply_are_a_502(gate: Rig) -> None:
     call = {"id": "t0", "type": "function", "function": {"name": "weather", "arguments": BROKEN}}
     body = json.dumps(chat({"tool_calls": [call]}, "tool_calls")).encode()
     gate.play("chat", Answer(body, content_type=JSON))
-    assert gate.ask("messages", "chat/m").status == 502
+    assert gate.ask("messages", "chat").status == 502
 
 
-def test_arguments_cut_at_the_limit_are_passed_on(gate: Outside) -> None:
-    received = gate.read_reply("messages", "chat", chat_call('{"a": "unfin', "length"))
+def test_arguments_cut_at_the_limit_are_passed_on(gate: Rig) -> None:
+    received = read_reply(gate, "messages", "chat", chat_call('{"a": "unfin', "length"))
     assert received["stop"] == "max_tokens"
     assert received["content"][1]["input"] == '{"a": "unfin'
 
 
 @pytest.mark.parametrize("arguments", ["", " ", "{}", '{"a":1}'])
-def test_whole_arguments_are_read(gate: Outside, arguments: str) -> None:
-    received = gate.read_reply("messages", "chat", chat_call(arguments, "tool_calls"))
+def test_whole_arguments_are_read(gate: Rig, arguments: str) -> None:
+    received = read_reply(gate, "messages", "chat", chat_call(arguments, "tool_calls"))
     assert received["stop"] == "tool_use"
     assert received["content"][1]["input"] == json.loads(arguments.strip() or "{}")
 
 
 @pytest.mark.parametrize(("arguments", "sent"), [(BROKEN, BROKEN), (" ", "{}"), ("", "{}")])
-def test_a_responses_client_gets_the_arguments_as_text(gate: Outside, arguments: str, sent: str) -> None:
-    received = gate.read_reply("responses", "chat", chat_call(arguments, "tool_calls"))
+def test_a_responses_client_gets_the_arguments_as_text(gate: Rig, arguments: str, sent: str) -> None:
+    received = read_reply(gate, "responses", "chat", chat_call(arguments, "tool_calls"))
     assert received["output"][-1]["arguments"] == sent

@@ -5,46 +5,47 @@ from pathlib import Path
 
 import pytest
 
+from asking import ask
 from fakes.upstream import Answer
 from gateway import provider_section
-from surface.outside import JSON, ONCE, Outside, outside, request_body
-from surface.vendor_replies import WHOLE
+from rig import ONCE, PROTOCOLS, Rig, run_rig
+from scripting import JSON, write_reply
 
 
 @pytest.fixture
-def fresh(tmp_path: Path) -> Iterator[Outside]:
-    with outside(tmp_path) as gate:
-        gate.play("chat", Answer(WHOLE["chat"], content_type=JSON))
+def fresh(tmp_path: Path) -> Iterator[Rig]:
+    with run_rig(tmp_path, upstreams=PROTOCOLS) as gate:
+        gate.play("chat", write_reply("chat", "Hello", stream=False))
         yield gate
 
 
-def edit(gate: Outside, settings: str) -> None:
+def edit(gate: Rig, settings: str) -> None:
     gate.gateway.adopt(settings + provider_section("chat", gate.fakes["chat"].url, "chat"))
 
 
-def test_an_edit_changes_the_largest_body(fresh: Outside) -> None:
-    body = request_body("chat", "chat/m", user="x" * 5000)
-    assert fresh.send("POST", "/v1/chat/completions", body).status == 200
+def test_an_edit_changes_the_largest_body(fresh: Rig) -> None:
+    text = "x" * 5000
+    assert fresh.ask("chat", "chat", text).status == 200
     edit(fresh, ONCE + "[server]\nmax_body_mb = 0.002\n")
-    assert fresh.send("POST", "/v1/chat/completions", body).status == 413
+    assert fresh.ask("chat", "chat", text).status == 413
     edit(fresh, ONCE)
-    assert fresh.send("POST", "/v1/chat/completions", body).status == 200
+    assert fresh.ask("chat", "chat", text).status == 200
 
 
-def test_the_hosts_that_are_answered_for(fresh: Outside) -> None:
-    assert fresh.send("GET", "/health", host="box.lan").status == 421
+def test_the_hosts_that_are_answered_for(fresh: Rig) -> None:
+    assert fresh.send("GET", "/health", headers={"host": "box.lan"}).status == 421
     edit(fresh, ONCE + "[server]\nallowed_hosts = ['box.lan']\n")
-    assert fresh.send("GET", "/health", host="box.lan").status == 200
+    assert fresh.send("GET", "/health", headers={"host": "box.lan"}).status == 200
 
 
-def test_attempts_and_targets(fresh: Outside) -> None:
+def test_attempts_and_targets(fresh: Rig) -> None:
     edit(fresh, "[retry]\nattempts = 3\nbase_s = 0.01\n[[models]]\nname = 'mine'\nto = ['chat/m']\n")
     fake = fresh.play("chat", Answer(b"{}", status=500, content_type=JSON))
-    assert fresh.ask("messages", "mine").status == 500
+    assert ask(fresh, "messages", "mine").status == 500
     assert len(fake.calls) == 3
 
 
-def test_an_address_is_kept_until_the_restart(fresh: Outside, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_address_is_kept_until_the_restart(fresh: Rig, caplog: pytest.LogCaptureFixture) -> None:
     edit(fresh, ONCE + "[server]\nhost = 'localhost'\n")
     assert "restart" in caplog.text
-    assert fresh.ask("chat", "chat/m").status == 200
+    assert fresh.ask("chat", "chat").status == 200

@@ -2,11 +2,11 @@
 
 import pytest
 
-from fakes.upstream import Answer
-from surface.outside import JSON, PROTOCOLS, Outside
-from surface.vendor_replies import STREAM, WHOLE
+from rig import PROTOCOLS, Rig
+from scripting import write_reply
+from wire_json import JsonObject
 
-EMPTY: list[tuple[str, dict[str, object]]] = [
+EMPTY: list[tuple[str, JsonObject]] = [
     ("chat", {"messages": []}),
     ("messages", {"messages": []}),
     ("messages", {"messages": [], "system": "Be brief."}),
@@ -21,11 +21,11 @@ empty = pytest.mark.parametrize(("client", "fields"), EMPTY)
 @pytest.mark.parametrize("upstream", PROTOCOLS)
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_empty_conversation_is_refused_unless_it_passes_through(
-    gate: Outside, client: str, fields: dict[str, object], upstream: str, stream: bool
+    gate: Rig, client: str, fields: JsonObject, upstream: str, stream: bool
 ) -> None:
-    answered = Answer(STREAM[upstream]) if stream else Answer(WHOLE[upstream], content_type=JSON)
+    answered = write_reply(upstream, "Hello") if stream else write_reply(upstream, "Hello", stream=False)
     fake = gate.play(upstream, answered)
-    answer = gate.ask(client, f"{upstream}/m", stream, **fields)
+    answer = gate.ask(client, upstream, stream=stream, **fields)
     if client == upstream:
         assert answer.status == 200, answer.body
         assert len(fake.calls) == 1
@@ -40,8 +40,8 @@ def test_an_empty_conversation_is_refused_unless_it_passes_through(
     assert fake.calls == []
 
 
-def test_tokens_of_an_empty_conversation_are_not_estimated(gate: Outside) -> None:
+def test_tokens_of_an_empty_conversation_are_not_estimated(gate: Rig) -> None:
     body = b'{"model":"chat/m","messages":[]}'
-    answer = gate.send("POST", "/v1/messages/count_tokens", body, content_type=JSON)
+    answer = gate.send("POST", "/v1/messages/count_tokens", body)
     assert answer.status == 400
     assert "/messages must hold at least one message, got []" in answer.json["error"]["message"]

@@ -1,13 +1,13 @@
 """Google's compatible endpoint signs each step's first call, and gets the signature back from any client."""
 
-import json
-
 import pytest
 
 from dragoman.hub.opaque import Form, Opaque, encode_envelope
 from fakes.upstream import Answer
-from surface.outside import JSON, Outside, sse
-from surface.vendor_replies import CHAT_END, WHOLE, chat, chunk
+from rig import Rig
+from scripting import write_reply
+from surface.reading import read_reply
+from surface.vendor_events import CHAT_END, chat, chunk, sse, write_whole
 from wire_json import JsonObject
 
 VOUCHED = {"google": {"thought_signature": "c2lnbmVk/+=="}}
@@ -24,7 +24,7 @@ CALLS = [
 
 def make_call_answer(stream: bool) -> Answer:
     if not stream:
-        return Answer(json.dumps(chat({"tool_calls": CALLS}, "tool_calls")).encode(), content_type=JSON)
+        return write_whole(chat({"tool_calls": CALLS}, "tool_calls"))
     deltas = [
         chunk({"role": "assistant", "tool_calls": [{"index": place, **call}]}) for place, call in enumerate(CALLS)
     ]
@@ -47,10 +47,10 @@ def history(client: str, reply: JsonObject) -> JsonObject:
 
 @pytest.mark.parametrize("client", ["messages", "responses"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_the_signature_of_a_call_returns_to_it(gate: Outside, client: str, stream: bool) -> None:
-    reply = gate.read_reply(client, "chat", make_call_answer(stream), stream)
-    fake = gate.play("chat", Answer(WHOLE["chat"], content_type=JSON))
-    answer = gate.ask(client, "chat/m", **history(client, reply))
+def test_the_signature_of_a_call_returns_to_it(gate: Rig, client: str, stream: bool) -> None:
+    reply = read_reply(gate, client, "chat", make_call_answer(stream), stream)
+    fake = gate.play("chat", write_reply("chat", "Hello", stream=False))
+    answer = gate.ask(client, "chat", **history(client, reply))
     assert answer.status == 200, answer.body
     turn = fake.calls[-1].json["messages"][1]
     assert "reasoning_details" not in turn
@@ -58,25 +58,25 @@ def test_the_signature_of_a_call_returns_to_it(gate: Outside, client: str, strea
 
 
 @pytest.mark.parametrize("client", ["messages", "responses"])
-def test_another_upstream_does_not_get_it(gate: Outside, client: str) -> None:
-    reply = gate.read_reply(client, "chat", make_call_answer(True))
+def test_another_upstream_does_not_get_it(gate: Rig, client: str) -> None:
+    reply = read_reply(gate, client, "chat", make_call_answer(True))
     other = "responses" if client == "messages" else "messages"
-    fake = gate.play(other, Answer(WHOLE[other], content_type=JSON))
-    answer = gate.ask(client, f"{other}/m", **history(client, reply))
+    fake = gate.play(other, write_reply(other, "Hello", stream=False))
+    answer = gate.ask(client, other, **history(client, reply))
     assert answer.status == 200, answer.body
     assert b"c2lnbmVk" not in fake.calls[-1].body
     assert b"dgm1." not in fake.calls[-1].body
 
 
 @pytest.mark.parametrize("payload", ["oops", "[1]", "5", "{}", '{"tool_call":[1]}', "[" * 5000])
-def test_a_forged_envelope_costs_nothing(gate: Outside, payload: str) -> None:
+def test_a_forged_envelope_costs_nothing(gate: Rig, payload: str) -> None:
     forged = encode_envelope(Opaque("chat", Form.DETAIL, payload, "m"))
-    fake = gate.play("chat", Answer(WHOLE["chat"], content_type=JSON))
+    fake = gate.play("chat", write_reply("chat", "Hello", stream=False))
     turn = [{"type": "redacted_thinking", "data": forged}, {"type": "text", "text": "So."}]
     turns = [
         {"role": "user", "content": "x"},
         {"role": "assistant", "content": turn},
         {"role": "user", "content": "y"},
     ]
-    assert gate.ask("messages", "chat/m", messages=turns).status == 200
+    assert gate.ask("messages", "chat", messages=turns).status == 200
     assert fake.calls[-1].json["messages"][1] == {"role": "assistant", "content": "So."}

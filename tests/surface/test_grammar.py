@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from fakes.upstream import Answer
 from grammar_sse import Illegal
-from surface.outside import JSON, PROTOCOLS, Outside, fold_events
-from surface.vendor_replies import STREAM, WHOLE
+from rig import PROTOCOLS, Rig
+from scripting import write_reply
+from surface.reading import fold_events, read_reply
 
 clients = pytest.mark.parametrize("client", PROTOCOLS)
 upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
@@ -15,13 +15,13 @@ upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
 
 @clients
 @upstreams
-def test_streamed_and_whole_replies_obey_their_grammar_and_agree(gate: Outside, client: str, upstream: str) -> None:
+def test_streamed_and_whole_replies_obey_their_grammar_and_agree(gate: Rig, client: str, upstream: str) -> None:
     if client == upstream:
-        gate.play(upstream, Answer(STREAM[upstream]))
-        assert gate.ask(client, f"{upstream}/m", True).body == STREAM[upstream]
+        gate.play(upstream, write_reply(upstream, "Hello"))
+        assert gate.ask(client, upstream, stream=True).body == write_reply(upstream, "Hello").body
         return
-    streamed = gate.read_reply(client, upstream, Answer(STREAM[upstream]))
-    whole = gate.read_reply(client, upstream, Answer(WHOLE[upstream], content_type=JSON), stream=False)
+    streamed = read_reply(gate, client, upstream, write_reply(upstream, "Hello"))
+    whole = read_reply(gate, client, upstream, write_reply(upstream, "Hello", stream=False), stream=False)
     if upstream == "responses":
         assert streamed == whole
     assert "Hello" in json.dumps(streamed)
@@ -30,10 +30,10 @@ def test_streamed_and_whole_replies_obey_their_grammar_and_agree(gate: Outside, 
 
 
 @clients
-def test_the_grammars_refuse_a_stream_from_which_any_event_is_missing(gate: Outside, client: str) -> None:
+def test_the_grammars_refuse_a_stream_from_which_any_event_is_missing(gate: Rig, client: str) -> None:
     upstream = "messages" if client != "messages" else "chat"
-    gate.play(upstream, Answer(STREAM[upstream]))
-    body = gate.ask(client, f"{upstream}/m", True).body
+    gate.play(upstream, write_reply(upstream, "Hello"))
+    body = gate.ask(client, upstream, stream=True).body
     blocks = body.split(b"\n\n")[:-1]
     words = b'"delta":{"content":"', b"_delta\n"  # one piece of text less is a legal stream of another text
     for place, block in enumerate(blocks):

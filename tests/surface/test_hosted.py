@@ -1,14 +1,13 @@
 """Hosted tool runs are translated between Responses and Messages: the input and the result."""
 
-import json
-
 import anthropic
 import pytest
 
 from fakes.upstream import Answer
 from gateway import KEY
-from surface.outside import JSON, Outside, sse
-from surface.vendor_replies import message, response, text_item
+from rig import Rig
+from surface.reading import read_reply
+from surface.vendor_events import message, response, sse, text_item, write_whole
 from wire_json import JsonObject
 
 CODE_ITEM = {
@@ -62,7 +61,7 @@ modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"]
 def responses_answer(item: JsonObject, stream: bool) -> Answer:
     whole = response(item, text_item("So."))
     if not stream:
-        return Answer(json.dumps(whole).encode(), content_type=JSON)
+        return write_whole(whole)
     return Answer(
         sse(
             {"type": "response.created", "response": response(status="in_progress")},
@@ -77,7 +76,7 @@ def responses_answer(item: JsonObject, stream: bool) -> Answer:
 def messages_answer(blocks: tuple[JsonObject, ...], stream: bool) -> Answer:
     whole = message(*blocks, {"type": "text", "text": "So."})
     if not stream:
-        return Answer(json.dumps(whole).encode(), content_type=JSON)
+        return write_whole(whole)
     events: list[JsonObject] = [{"type": "message_start", "message": message()}]
     for index, block in enumerate(whole["content"]):
         events.append({"type": "content_block_start", "index": index, "content_block": block})
@@ -92,33 +91,33 @@ def without_ids(blocks: tuple[JsonObject, ...]) -> list[JsonObject]:
 
 @works
 @modes
-def test_hosted_tools_of_responses_are_use_and_result_in_messages(gate: Outside, work: str, stream: bool) -> None:
-    reply = gate.read_reply("messages", "responses", responses_answer(ITEMS[work], stream), stream)
+def test_hosted_tools_of_responses_are_use_and_result_in_messages(gate: Rig, work: str, stream: bool) -> None:
+    reply = read_reply(gate, "messages", "responses", responses_answer(ITEMS[work], stream), stream)
     assert reply["content"][:2] == without_ids(BLOCKS[work])
     assert reply["content"][2]["text"] == "So."
 
 
 @works
 @modes
-def test_hosted_tools_of_messages_are_an_item_in_responses(gate: Outside, work: str, stream: bool) -> None:
-    reply = gate.read_reply("responses", "messages", messages_answer(BLOCKS[work], stream), stream)
+def test_hosted_tools_of_messages_are_an_item_in_responses(gate: Rig, work: str, stream: bool) -> None:
+    reply = read_reply(gate, "responses", "messages", messages_answer(BLOCKS[work], stream), stream)
     item = {key: value for key, value in ITEMS[work].items() if key != "id"}
     assert reply["output"][0] == {**item, **({"container_id": ""} if work == "code" else {})}
 
 
 @modes
-def test_a_failed_hosted_tool_is_failed_on_the_other_side(gate: Outside, stream: bool) -> None:
+def test_a_failed_hosted_tool_is_failed_on_the_other_side(gate: Rig, stream: bool) -> None:
     failed = {**MCP_ITEM, "output": None, "error": "no such page"}
-    reply = gate.read_reply("messages", "responses", responses_answer(failed, stream), stream)
+    reply = read_reply(gate, "messages", "responses", responses_answer(failed, stream), stream)
     assert reply["content"][1]["is_error"] is True
     assert reply["content"][1]["content"][0]["text"] == "no such page"
     wrong = (MCP_BLOCKS[0], {**MCP_BLOCKS[1], "is_error": True, "content": [{"type": "text", "text": "no such page"}]})
-    other = gate.read_reply("responses", "messages", messages_answer(wrong, stream), stream)
+    other = read_reply(gate, "responses", "messages", messages_answer(wrong, stream), stream)
     assert (other["output"][0]["error"], other["output"][0]["output"]) == ("no such page", None)
 
 
 @works
-def test_anthropics_sdk_reads_it(gate: Outside, work: str) -> None:
+def test_anthropics_sdk_reads_it(gate: Rig, work: str) -> None:
     gate.play("responses", responses_answer(ITEMS[work], True))
     sdk = anthropic.Anthropic(api_key=KEY, base_url=gate.gateway.url, max_retries=0)
     with sdk.beta.messages.stream(

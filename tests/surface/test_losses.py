@@ -1,12 +1,10 @@
 """What a reply loses on its way is in the ledger: every row of the table of replies that is marked so."""
 
-import json
-
 import pytest
 
-from fakes.upstream import Answer
-from surface.outside import JSON, Outside
-from surface.vendor_replies import MESSAGES_USAGE, chat, message, response, text_item
+from asking import EXPLAIN
+from rig import Rig
+from surface.vendor_events import MESSAGES_USAGE, chat, message, response, text_item, write_whole
 from wire_json import JsonObject
 
 LIKELY = [{"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": []}]
@@ -56,19 +54,17 @@ CASES: list[tuple[str, str, JsonObject, tuple[str, str]]] = [
 
 
 @pytest.mark.parametrize(("client", "upstream", "reply", "loss"), CASES)
-def test_a_loss_is_reported(
-    gate: Outside, client: str, upstream: str, reply: JsonObject, loss: tuple[str, str]
-) -> None:
-    gate.play(upstream, Answer(json.dumps(reply).encode(), content_type=JSON))
-    answer = gate.ask(client, f"{upstream}/m")
+def test_a_loss_is_reported(gate: Rig, client: str, upstream: str, reply: JsonObject, loss: tuple[str, str]) -> None:
+    gate.play(upstream, write_whole(reply))
+    answer = gate.ask(client, upstream, headers=EXPLAIN)
     assert answer.status == 200, answer.body
     assert loss in answer.losses
 
 
 @pytest.mark.parametrize("tier", ["standard", "priority"])
-def test_a_tier_that_both_know_is_no_loss(gate: Outside, tier: str) -> None:
+def test_a_tier_that_both_know_is_no_loss(gate: Rig, tier: str) -> None:
     reply = message(HI, usage={**MESSAGES_USAGE, "service_tier": tier})
-    gate.play("messages", Answer(json.dumps(reply).encode(), content_type=JSON))
-    answer = gate.ask("chat", "messages/m", max_tokens=5)
+    gate.play("messages", write_whole(reply))
+    answer = gate.ask("chat", "messages", max_tokens=5, headers=EXPLAIN)
     assert answer.losses == []
     assert answer.json["service_tier"] == {"standard": "default", "priority": "priority"}[tier]

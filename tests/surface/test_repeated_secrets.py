@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from fakes.upstream import Answer
-from gateway import KEY
-from surface.outside import JSON, PROTOCOLS, Outside, outside, sse
-from surface.vendor_replies import CHAT_END, chat, chunk, message, response, text_item
+from asking import send
+from fakes.upstream import Answer, FakeUpstream
+from gateway import KEY, provider_section, running
+from rig import PROTOCOLS, Rig, walk
+from scripting import JSON
+from surface.vendor_events import CHAT_END, chat, chunk, message, response, sse, text_item
 from wire_json import JsonObject
 
 SECRET = "sk-fake-upstream"
@@ -17,11 +19,10 @@ PARTLY = "".join(f"\\u00{ord(c):02X}" if place % 3 == 1 else c for place, c in e
 CALL = json.dumps({"a": SECRET})
 TEXT = f"You sent {SECRET}, I think. Yes, {SECRET}"
 
-clients = pytest.mark.parametrize("client", PROTOCOLS)
-upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
 CROSSED = [(client, upstream) for client in PROTOCOLS for upstream in PROTOCOLS if client != upstream]
 crossed = pytest.mark.parametrize(("client", "upstream"), CROSSED)
-sizes = pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 16, 1000])
+SIZES = [1, 2, 3, 5, 7, 16, 1000]
+WRITTEN = [ESCAPED, PARTLY, ESCAPED.replace("\\", "\\\\")]
 
 
 def pieces(text: str, size: int) -> list[str]:
@@ -132,13 +133,11 @@ def visible_text(client: str, body: bytes) -> str:
     return found
 
 
-@crossed
-@sizes
-def test_a_translated_stream_does_not_repeat_it_wherever_it_is_cut(
-    gate: Outside, client: str, upstream: str, size: int
-) -> None:
+@pytest.mark.parametrize(("size", "pair"), walk([SIZES], [CROSSED]))
+def test_a_translated_stream_does_not_repeat_it_wherever_it_is_cut(gate: Rig, pair: tuple[str, str], size: int) -> None:
+    client, upstream = pair
     gate.play(upstream, Answer(stream(upstream, TEXT, CALL, size)))
-    answer = gate.ask(client, f"{upstream}/m", True)
+    answer = gate.ask(client, upstream, stream=True)
     assert answer.status == 200
     assert SECRET not in visible_text(client, answer.body)
     assert SECRET.encode() not in answer.body
@@ -148,15 +147,14 @@ def test_a_translated_stream_does_not_repeat_it_wherever_it_is_cut(
     assert shown.count("***") == 3
 
 
-@crossed
-@pytest.mark.parametrize("written", [ESCAPED, PARTLY, ESCAPED.replace("\\", "\\\\")], ids=["all", "some", "twice"])
-@sizes
+@pytest.mark.parametrize(("pair", "written", "size"), walk([CROSSED, WRITTEN], [SIZES]))
 def test_escapes_do_not_hide_it_from_us_in_a_translated_stream(
-    gate: Outside, client: str, upstream: str, written: str, size: int
+    gate: Rig, pair: tuple[str, str], written: str, size: int
 ) -> None:
+    client, upstream = pair
     arguments = f'{{"a": "{written}"}}'
     gate.play(upstream, Answer(stream(upstream, f"You sent {written}.", arguments, size)))
-    answer = gate.ask(client, f"{upstream}/m", True)
+    answer = gate.ask(client, upstream, stream=True)
     assert answer.status == 200
     assert SECRET.encode() not in unescape_text(visible_text(client, answer.body).encode())
     assert SECRET.encode() not in unescape_text(answer.body)
@@ -164,53 +162,52 @@ def test_escapes_do_not_hide_it_from_us_in_a_translated_stream(
 
 @crossed
 @pytest.mark.parametrize("written", [SECRET, ESCAPED, PARTLY], ids=["as it is", "all escaped", "some escaped"])
-def test_a_translated_whole_reply_does_not_repeat_it(gate: Outside, client: str, upstream: str, written: str) -> None:
+def test_a_translated_whole_reply_does_not_repeat_it(gate: Rig, client: str, upstream: str, written: str) -> None:
     body = whole(upstream, TEXT, CALL, f"id-{SECRET}").replace(SECRET.encode(), written.encode())
     gate.play(upstream, Answer(body, content_type=JSON))
-    answer = gate.ask(client, f"{upstream}/m")
+    answer = gate.ask(client, upstream)
     assert answer.status == 200, answer.body
     assert b"You sent ***, I think." in answer.body
     assert SECRET.encode() not in unescape_text(answer.body)
 
 
 @crossed
-def test_a_whole_reply_to_a_request_for_a_stream_does_not_either(gate: Outside, client: str, upstream: str) -> None:
+def test_a_whole_reply_to_a_request_for_a_stream_does_not_either(gate: Rig, client: str, upstream: str) -> None:
     gate.play(upstream, Answer(whole(upstream, TEXT, CALL, "id-1"), content_type=JSON))
-    answer = gate.ask(client, f"{upstream}/m", True)
+    answer = gate.ask(client, upstream, stream=True)
     assert answer.status == 200
     assert b"You sent ***, I think." in answer.body
     assert SECRET.encode() not in answer.body
 
 
-@upstreams
-@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("written", [ESCAPED, PARTLY], ids=["all escaped", "some escaped"])
-@pytest.mark.parametrize("cut", [0, 1, 7, 64])
+@pytest.mark.parametrize(
+    ("upstream", "streamed", "written", "cut"),
+    walk([PROTOCOLS, (False, True), (ESCAPED, PARTLY)], [[0, 1, 7, 64]]),
+)
 def test_escapes_do_not_hide_it_from_us_in_bytes_that_pass(
-    gate: Outside, upstream: str, streamed: bool, written: str, cut: int
+    gate: Rig, upstream: str, streamed: bool, written: str, cut: int
 ) -> None:
     body = stream(upstream, TEXT, CALL, 1000) if streamed else whole(upstream, TEXT, CALL, "id-1")
     kind = "text/event-stream" if streamed else JSON
     gate.play(upstream, Answer(body.replace(SECRET.encode(), written.encode()), content_type=kind, cut=cut))
-    answer = gate.ask(upstream, f"{upstream}/m", streamed)
+    answer = gate.ask(upstream, upstream, stream=streamed)
     assert answer.status == 200
     assert b"I think" in answer.body
     assert SECRET.encode() not in unescape_text(answer.body)
 
 
-@clients
-@upstreams
-@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("status", [200, 400, 403, 429, 500])
-@pytest.mark.parametrize("written", [ESCAPED, PARTLY], ids=["all", "some"])
+@pytest.mark.parametrize(
+    ("client", "status", "upstream", "streamed", "written"),
+    walk([PROTOCOLS, [200, 400, 403, 429, 500]], [PROTOCOLS, (False, True), (ESCAPED, PARTLY)]),
+)
 def test_escapes_do_not_hide_it_from_us_in_an_error(
-    gate: Outside, client: str, upstream: str, streamed: bool, status: int, written: str
+    gate: Rig, client: str, upstream: str, streamed: bool, status: int, written: str
 ) -> None:
     error = {"type": "api_error", "message": f"Your key {SECRET} is out of luck."}
     shape = {"type": "error", "error": error} if upstream == "messages" else {"error": {**error, "param": None}}
     body = json.dumps(shape).replace(SECRET, written).encode()
     gate.play(upstream, Answer(body, status=status, content_type=JSON))
-    answer = gate.ask(client, f"{upstream}/m", streamed)
+    answer = gate.ask(client, upstream, stream=streamed)
     assert answer.status >= 400
     assert b"out of luck" in answer.body
     assert SECRET.encode() not in unescape_text(answer.body)
@@ -224,11 +221,13 @@ def test_a_list_of_models_does_not_repeat_it(tmp_path: Path, written: str) -> No
     ]
     body = json.dumps({"object": "list", "data": listed}).replace(SECRET, written).encode()
     pages = {path: Answer(body, content_type=JSON) for path in ("/v1/models", "/v1/models?limit=1000")}
-    with outside(tmp_path, pages=pages) as gate:
-        gate.gateway.settle()
-        shapes: list[dict[str, str]] = [{}, {"anthropic_version": "2023-06-01"}, {"x_goog_api_key": KEY}]
-        answers = [gate.send("GET", "/v1/models?limit=1000", None, **fields) for fields in shapes]
-        answers += [gate.send("GET", f"/v1/models/{name}/m", None, **shapes[1]) for name in PROTOCOLS]
+    with FakeUpstream(pages=pages) as fake:
+        sections = "".join(provider_section(name, fake.url, name) for name in PROTOCOLS)
+        with running(sections, tmp_path) as gateway:
+            gateway.settle()
+            shapes: list[dict[str, str]] = [{}, {"anthropic-version": "2023-06-01"}, {"x-goog-api-key": KEY}]
+            answers = [send(gateway, "GET", "/v1/models?limit=1000", headers=fields) for fields in shapes]
+            answers += [send(gateway, "GET", f"/v1/models/{name}/m", headers=shapes[1]) for name in PROTOCOLS]
     for answer in answers:
         assert answer.status == 200, answer.body
         assert b"m" in answer.body

@@ -5,15 +5,15 @@ import json
 import pytest
 
 from fakes.upstream import Answer
-from surface.outside import JSON, PROTOCOLS, Outside, sse
-from surface.vendor_replies import chunk, message, response, text_item
+from rig import PROTOCOLS, Rig, walk
+from scripting import JSON
+from surface.vendor_events import chunk, message, response, sse, text_item
 from wire_json import JsonObject
 
 SECRET = b"sk-fake-upstream"
 
 clients = pytest.mark.parametrize("client", PROTOCOLS)
 upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
-modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
 
 def error(upstream: str) -> JsonObject:
@@ -36,15 +36,15 @@ BROKEN = {
 }
 
 
-@clients
-@upstreams
-@modes
-@pytest.mark.parametrize("status", [200, 400, 401, 403, 404, 429, 500])
+@pytest.mark.parametrize(
+    ("client", "status", "upstream", "stream"),
+    walk([PROTOCOLS, [200, 400, 401, 403, 404, 429, 500]], [PROTOCOLS, (False, True)]),
+)
 def test_an_error_does_not_repeat_the_upstreams_credential(
-    gate: Outside, client: str, upstream: str, stream: bool, status: int
+    gate: Rig, client: str, upstream: str, stream: bool, status: int
 ) -> None:
     gate.play(upstream, Answer(json.dumps(error(upstream)).encode(), status=status, content_type=JSON))
-    answer = gate.ask(client, f"{upstream}/m", stream)
+    answer = gate.ask(client, upstream, stream=stream)
     assert answer.status >= 400
     assert SECRET not in answer.body
     if status != 401:
@@ -53,17 +53,17 @@ def test_an_error_does_not_repeat_the_upstreams_credential(
 
 @clients
 @upstreams
-def test_an_error_in_mid_stream_does_not_either(gate: Outside, client: str, upstream: str) -> None:
+def test_an_error_in_mid_stream_does_not_either(gate: Rig, client: str, upstream: str) -> None:
     gate.play(upstream, Answer(BROKEN[upstream]))
-    answer = gate.ask(client, f"{upstream}/m", True)
+    answer = gate.ask(client, upstream, stream=True)
     assert b"Hel" in answer.body
     assert b"out of luck" in answer.body
     assert SECRET not in answer.body
 
 
 @upstreams
-def test_a_page_of_html_does_not_either(gate: Outside, upstream: str) -> None:
+def test_a_page_of_html_does_not_either(gate: Rig, upstream: str) -> None:
     gate.play(upstream, Answer(b"<html>%b out of luck</html>" % SECRET, status=500, content_type="text/html"))
-    answer = gate.ask(upstream, f"{upstream}/m")
+    answer = gate.ask(upstream, upstream)
     assert b"out of luck" in answer.body
     assert SECRET not in answer.body

@@ -4,10 +4,12 @@ import json
 
 import pytest
 
+from asking import EXPLAIN
 from fakes.upstream import Answer
-from surface.outside import JSON, Outside, sse
-from surface.reply_parts import CREATED, end_in, messages, text, text_in
-from surface.vendor_replies import message, response, text_item
+from rig import Rig
+from scripting import JSON
+from surface.reading import end_in, read_reply, text_in
+from surface.vendor_events import CREATED, message, response, sse, stream_messages, text, text_item, write_whole
 
 STOPS = {  # Messages' word -> those of Chat and of Responses
     "end_turn": ("stop", ("completed", None)),
@@ -22,12 +24,12 @@ STOPS = {  # Messages' word -> those of Chat and of Responses
 @pytest.mark.parametrize("client", ["chat", "responses"])
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("stream", [True, False])
-def test_every_way_that_a_message_stops_has_its_word(gate: Outside, client: str, stop: str, stream: bool) -> None:
+def test_every_way_that_a_message_stops_has_its_word(gate: Rig, client: str, stop: str, stream: bool) -> None:
     if stream:
-        answer = messages(*text(0, "x"), stop=stop)
+        answer = stream_messages(*text(0, "x"), stop=stop)
     else:
         answer = Answer(json.dumps(message({"type": "text", "text": "x"}, stop=stop)).encode(), content_type=JSON)
-    reply = gate.read_reply(client, "messages", answer, stream)
+    reply = read_reply(gate, client, "messages", answer, stream)
     chat_word, responses_words = STOPS[stop]
     if client == "chat":
         assert reply["finish"] == chat_word
@@ -47,13 +49,13 @@ def test_every_way_that_a_message_stops_has_its_word(gate: Outside, client: str,
     ],
 )
 def test_every_reason_of_an_incomplete_response_has_its_word(
-    gate: Outside, client: str, stream: bool, reason: str | None, ends: dict[str, str]
+    gate: Rig, client: str, stream: bool, reason: str | None, ends: dict[str, str]
 ) -> None:
     cut = response(text_item("x"), status="incomplete", incomplete_details={"reason": reason})
     events = sse(CREATED, {"type": "response.incomplete", "response": cut})
-    answer = Answer(events) if stream else Answer(json.dumps(cut).encode(), content_type=JSON)
-    reply = gate.read_reply(client, "responses", answer, stream)
+    answer = Answer(events) if stream else write_whole(cut)
+    reply = read_reply(gate, client, "responses", answer, stream)
     assert (text_in(client, reply), end_in(client, reply)) == ("x", ends[client])
     if not stream:
-        lost = dict(gate.ask(client, "responses/m").losses)
+        lost = dict(gate.ask(client, "responses", headers=EXPLAIN).losses)
         assert ("/incomplete_details/reason" in lost) == (reason in ("max_messages", None))

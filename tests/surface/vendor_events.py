@@ -1,8 +1,9 @@
-"""One short reply in each vendor's format, whole and streamed, for tests to modify."""
+"""Events and whole replies of each vendor, to be altered one by one where a test needs what no vendor should send."""
 
 import json
 
-from surface.outside import sse
+from fakes.upstream import Answer
+from scripting import JSON
 from wire_json import JsonObject
 
 CHAT_USAGE = {
@@ -78,24 +79,59 @@ def text_item(text: str) -> JsonObject:
     return {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
 
 
-WHOLE = {
-    "chat": json.dumps(chat({"content": "Hello"})).encode(),
-    "messages": json.dumps(message({"type": "text", "text": "Hello"})).encode(),
-    "responses": json.dumps(response(text_item("Hello"))).encode(),
-}
-STREAM = {
-    "chat": sse(chunk({"role": "assistant", "content": "Hel"}), chunk({"content": "lo"}), chunk({}, "stop"), *CHAT_END),
-    "messages": sse(
-        {"type": "message_start", "message": message(stop_reason=None)},
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello"}},
-        {"type": "content_block_stop", "index": 0},
-        {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": MESSAGES_USAGE},
-        {"type": "message_stop"},
-    ),
-    "responses": sse(
-        {"type": "response.created", "response": response(status="in_progress"), "sequence_number": 0},
-        {"type": "response.output_item.done", "output_index": 0, "item": text_item("Hello"), "sequence_number": 1},
-        {"type": "response.completed", "response": response(text_item("Hello")), "sequence_number": 2},
-    ),
-}
+def write_whole(reply: JsonObject) -> Answer:
+    return Answer(json.dumps(reply).encode(), content_type=JSON)
+
+
+def sse(*events: JsonObject | str) -> bytes:
+    """Events as their vendor writes them; those that have a type are named by it."""
+    return b"".join(_block(event) for event in events)
+
+
+def _block(event: JsonObject | str) -> bytes:
+    if isinstance(event, str):
+        return f"data: {event}\n\n".encode()
+    name = f"event: {event['type']}\n" if "type" in event else ""
+    return f"{name}data: {json.dumps(event)}\n\n".encode()
+
+
+ROLE = chunk({"role": "assistant", "content": ""})
+STARTED = {"type": "message_start", "message": message(stop_reason=None)}
+CREATED = {"type": "response.created", "response": response(status="in_progress"), "sequence_number": 0}
+STOPPED = {"type": "message_stop"}
+
+
+def make_call_chunk(*pieces: JsonObject) -> JsonObject:
+    return chunk({"tool_calls": list(pieces)})
+
+
+def piece(index: int | None = None, arguments: object = None, **fields: str) -> JsonObject:
+    """One entry of a delta's tool_calls."""
+    function = {key: value for key, value in (("name", fields.pop("name", None)), ("arguments", arguments)) if value}
+    place = {} if index is None else {"index": index}
+    return {**place, **fields, "function": function}
+
+
+def block(index: int, content: JsonObject, *deltas: JsonObject) -> list[JsonObject]:
+    return [
+        {"type": "content_block_start", "index": index, "content_block": content},
+        *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
+        {"type": "content_block_stop", "index": index},
+    ]
+
+
+def text(index: int, *pieces: str) -> list[JsonObject]:
+    return block(index, {"type": "text", "text": ""}, *({"type": "text_delta", "text": piece} for piece in pieces))
+
+
+def make_message_end(stop: str = "end_turn", **fields: object) -> JsonObject:
+    delta = {"stop_reason": stop, "stop_sequence": None, **fields}
+    return {"type": "message_delta", "delta": delta, "usage": MESSAGES_USAGE}
+
+
+def stream_chat(*chunks: JsonObject, finish: str = "stop") -> Answer:
+    return Answer(sse(ROLE, *chunks, chunk({}, finish), *CHAT_END))
+
+
+def stream_messages(*events: JsonObject, stop: str = "end_turn") -> Answer:
+    return Answer(sse(STARTED, *events, make_message_end(stop), STOPPED))
