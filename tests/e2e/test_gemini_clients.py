@@ -1,6 +1,7 @@
 """What Gemini clients rely on, over real sockets: bytes that pass, broken streams, keys, errors, models, counts."""
 
 import base64
+import threading
 from collections.abc import Iterator
 
 import msgspec
@@ -10,45 +11,34 @@ from google.genai import types
 
 from dragoman.hub.usage import Source
 from e2e.cases import CASES, WEATHER, WORDS
-from fakes.upstream import Answer, End, FakeUpstream
-from gateway import KEY, Running, provider_section, running
+from fakes.upstream import Answer, End, Gate
+from gateway import KEY
 from raw_http import Answered, dial, get, post, request_bytes
-from scripting import encode_chat, encode_gemini, encode_messages
+from rig import Rig, run_rig
+from scripting import JSON, encode_chat, encode_gemini, write_reply
 from scripting.replies import Ending, ScriptedReply, Stop, Text, Thinking, ToolCall
 from sdk_replies_gemini import google_client
 from wire_json import JsonObject
 
-JSON = "application/json"
 TEXT = CASES["text"].scripted
 BODY = b'{ "contents" : [{"parts":[{"text":"hi"}]}], "futureField": {"a":[1, 2]} }'
-SETTINGS = "[server]\nkeep_alive_s = 0.25\n[retry]\nattempts = 1\n"
+SETTINGS = "[server]\nkeep_alive_s = 0.1\n[retry]\nattempts = 1\n"
 GENERATE, STREAM, COUNT = "generateContent", "streamGenerateContent", "countTokens"
 
 
-class Site:
-    """A gateway in front of an upstream of each protocol."""
-
-    def __init__(self, gateway: Running, fakes: dict[str, FakeUpstream]) -> None:
-        self.gateway, self.fakes = gateway, fakes
-        self.sdk = google_client(gateway.url, KEY)
-
-    def post(self, path: str, body: bytes = BODY, *fields: str, key: str | None = KEY) -> Answered:
-        return post(self.gateway.port, path, body, *fields, key=key)
-
-    def play(self, upstream: str, *answers: Answer) -> FakeUpstream:
-        fake = self.fakes[upstream]
-        fake.requests.clear()
-        fake.answers = list(answers)
-        return fake
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with run_rig(tmp_path_factory.mktemp("gateway"), SETTINGS, ("m", "n")) as shared:
+        yield shared
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with FakeUpstream(models=("m", "n")) as chat, FakeUpstream() as messages, FakeUpstream() as gemini:
-        fakes = {"chat": chat, "messages": messages, "gemini": gemini}
-        toml = SETTINGS + "\n".join(provider_section(name, fake.url, name) for name, fake in fakes.items())
-        with running(toml, tmp_path_factory.mktemp("gateway")) as gateway:
-            yield Site(gateway, fakes)
+def sdk(rig: Rig) -> genai.Client:
+    return google_client(rig.gateway.url, KEY)
+
+
+def generate(rig: Rig, path: str, body: bytes = BODY, *fields: str, key: str | None = KEY) -> Answered:
+    return post(rig.port, path, body, *fields, key=key)
 
 
 def json_of(answer: Answered) -> JsonObject:
@@ -67,33 +57,33 @@ def json_of(answer: Answered) -> JsonObject:
         "/v1beta/gemini/m",  # as the AI SDK writes a model with a slash
     ],
 )
-def test_a_whole_reply_of_the_same_protocol_passes_to_the_byte(site: Site, path: str) -> None:
+def test_a_whole_reply_of_the_same_protocol_passes_to_the_byte(rig: Rig, path: str) -> None:
     reply = encode_gemini.encode_whole(TEXT).replace(b"{", b'{ "futureField" : null , ', 1)
-    fake = site.play("gemini", Answer(reply, content_type=JSON))
-    answer = site.post(f"{path}:{GENERATE}?key={KEY}", key=None)
+    fake = rig.play("gemini", Answer(reply, content_type=JSON))
+    answer = generate(rig, f"{path}:{GENERATE}?key={KEY}", key=None)
     assert (answer.status, answer.body) == (200, reply)
     assert (fake.calls[-1].path, fake.calls[-1].body) == (f"/v1/models/m:{GENERATE}", BODY)
     assert KEY not in str(fake.calls[-1])
 
 
 @pytest.mark.parametrize("cut", [0, 1, 7])
-def test_streams_of_the_same_protocol_pass_to_the_byte_in_both_framings(site: Site, cut: int) -> None:
+def test_streams_of_the_same_protocol_pass_to_the_byte_in_both_framings(rig: Rig, cut: int) -> None:
     events = encode_gemini.encode_stream(TEXT)
-    site.play("gemini", Answer(events, cut=cut))
-    answer = site.post(f"/v1beta/models/gemini/m:{STREAM}?alt=sse")
+    rig.play("gemini", Answer(events, cut=cut))
+    answer = generate(rig, f"/v1beta/models/gemini/m:{STREAM}?alt=sse")
     assert (answer.get("content-type"), answer.body) == ("text/event-stream", events)
     array = b"[" + b"\n,\r\n".join(line[6:] for line in events.split(b"\r\n\r\n") if line) + b"\n]\n"
-    fake = site.play("gemini", Answer(array, content_type=JSON, cut=cut))
-    answer = site.post(f"/v1beta/models/gemini/m:{STREAM}")
+    fake = rig.play("gemini", Answer(array, content_type=JSON, cut=cut))
+    answer = generate(rig, f"/v1beta/models/gemini/m:{STREAM}")
     assert answer.body == array
     assert (answer.get("content-type") or "").startswith(JSON)
     assert fake.calls[-1].path == f"/v1/models/m:{STREAM}"
 
 
-def test_an_array_passes_while_it_is_generated(site: Site) -> None:
+def test_an_array_passes_while_it_is_generated(rig: Rig) -> None:
     chunk = encode_gemini.encode_stream(TEXT).split(b"\r\n\r\n")[0][6:]
-    site.play("gemini", Answer(b"[" + chunk, content_type=JSON, end=End.HANG))
-    with dial(site.gateway.port) as sock:
+    rig.play("gemini", Answer(b"[" + chunk, content_type=JSON, end=End.HANG))
+    with dial(rig.port) as sock:
         sock.sendall(request_bytes(f"/v1beta/models/gemini/m:{STREAM}", BODY))
         seen = b""
         while chunk not in seen:
@@ -103,9 +93,9 @@ def test_an_array_passes_while_it_is_generated(site: Site) -> None:
 # Broken streams
 
 
-def last_writes(site: Site, path: str) -> list[bytes]:
+def last_writes(rig: Rig, path: str) -> list[bytes]:
     """Return the chunks of the response's body as they were framed."""
-    with dial(site.gateway.port) as sock:
+    with dial(rig.port) as sock:
         sock.sendall(request_bytes(path, BODY))
         with sock.makefile("rb") as file:
             assert file.readline().split()[1] == b"200"
@@ -119,11 +109,10 @@ def last_writes(site: Site, path: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("upstream", ["chat", "gemini"])
-def test_a_broken_stream_ends_with_the_error_as_an_event_and_then_alone(site: Site, upstream: str) -> None:
+def test_a_broken_stream_ends_with_the_error_as_an_event_and_then_alone(rig: Rig, upstream: str) -> None:
     broken = ScriptedReply((Text("It was a dark"),), ending=Ending.NONE)
-    encoder = {"chat": encode_chat, "gemini": encode_gemini}[upstream]
-    site.play(upstream, Answer(encoder.encode_stream(broken), end=End.CUT))
-    *before, bare = last_writes(site, f"/v1beta/models/{upstream}/m:{STREAM}?alt=sse")
+    rig.play(upstream, write_reply(upstream, broken, end=End.CUT))
+    *before, bare = last_writes(rig, f"/v1beta/models/{upstream}/m:{STREAM}?alt=sse")
     stream = b"".join(before)
     error = msgspec.json.decode(bare, type=JsonObject)["error"]
     assert bare.startswith(b'{"error":{"code":502,')
@@ -132,35 +121,35 @@ def test_a_broken_stream_ends_with_the_error_as_an_event_and_then_alone(site: Si
     assert error["status"] in ("UNAVAILABLE", "INTERNAL")
 
 
-def test_a_broken_array_ends_with_the_error_as_its_last_element(site: Site) -> None:
+def test_a_broken_array_ends_with_the_error_as_its_last_element(rig: Rig) -> None:
     broken = ScriptedReply((Text("It was a dark"),), ending=Ending.NONE)
-    site.play("chat", Answer(encode_chat.encode_stream(broken)))
-    answer = site.post(f"/v1beta/models/chat/m:{STREAM}")
+    rig.play("chat", broken)
+    answer = generate(rig, f"/v1beta/models/chat/m:{STREAM}")
     *_, last = msgspec.json.decode(answer.body, type=list[JsonObject])
     assert last["error"]["code"] == 502
     chunks = encode_gemini.encode_stream(broken).split(b"\r\n\r\n")[:-1]
-    site.play("gemini", Answer(b"[" + b",".join(chunk[6:] for chunk in chunks), content_type=JSON))
-    answer = site.post(f"/v1beta/models/gemini/m:{STREAM}")
+    rig.play("gemini", Answer(b"[" + b",".join(chunk[6:] for chunk in chunks), content_type=JSON))
+    answer = generate(rig, f"/v1beta/models/gemini/m:{STREAM}")
     *_, last = msgspec.json.decode(answer.body, type=list[JsonObject])
     assert last["error"]["code"] == 502
 
 
-def test_a_pause_is_bridged_by_empty_chunks_but_not_before_the_first_token(site: Site) -> None:
+def test_a_pause_is_bridged_by_empty_chunks_but_not_before_the_first_token(rig: Rig, sdk: genai.Client) -> None:
     stream = encode_chat.encode_stream(TEXT)
     half = stream.index(b"\n\n", stream.index(b"The q")) + 2
-    site.play("chat", Answer(stream, opening=b"", cut=half, pause_s=1.0))
-    chunks = [
-        chunk
-        for chunk in site.sdk.models.generate_content_stream(model="chat/m", contents="x")
-        if chunk.candidates and chunk.candidates[0].finish_reason is None
-    ]
-    texts = [chunk.text for chunk in chunks]
-    assert "" in texts
-    assert "".join(filter(None, texts)) == WORDS
+    is_bridged = threading.Event()
+    rig.play("chat", Answer(stream, cut=half, gate=Gate(is_bridged, at=half)))
+    chunks: list[types.GenerateContentResponse] = []
+    for chunk in sdk.models.generate_content_stream(model="chat/m", contents="x"):
+        if chunk.candidates and chunk.candidates[0].finish_reason is None:
+            chunks.append(chunk)
+            if chunk.text == "":
+                is_bridged.set()
+    assert is_bridged.is_set()
+    assert "".join(chunk.text or "" for chunk in chunks) == WORDS
     assert len({(chunk.response_id, chunk.model_version) for chunk in chunks}) == 1
-    site.play("chat", Answer(b'{"error":{"message":"slow"}}', 429, JSON, (("retry-after", "30"),), delay_s=0.9))
-    answer = site.post(f"/v1beta/models/chat/m:{STREAM}?alt=sse")
-    assert answer.status == 429
+    rig.play("chat", Answer(b'{"error":{"message":"slow"}}', 429, JSON, (("retry-after", "30"),), delay_s=0.5))
+    assert generate(rig, f"/v1beta/models/chat/m:{STREAM}?alt=sse").status == 429
 
 
 # Keys and errors
@@ -176,9 +165,9 @@ def test_a_pause_is_bridged_by_empty_chunks_but_not_before_the_first_token(site:
     ],
     ids=["query", "header", "bearer", "empty header beside bearer"],
 )
-def test_a_key_is_taken_in_each_of_its_places(site: Site, query: str, fields: tuple[str, ...], key: str | None) -> None:
-    site.play("chat", Answer(encode_chat.encode_whole(TEXT), content_type=JSON))
-    assert site.post(f"/v1beta/models/chat/m:{GENERATE}{query}", BODY, *fields, key=key).status == 200
+def test_a_key_is_taken_in_each_of_its_places(rig: Rig, query: str, fields: tuple[str, ...], key: str | None) -> None:
+    rig.play("chat", TEXT, stream=False)
+    assert generate(rig, f"/v1beta/models/chat/m:{GENERATE}{query}", BODY, *fields, key=key).status == 200
 
 
 @pytest.mark.parametrize(
@@ -192,8 +181,8 @@ def test_a_key_is_taken_in_each_of_its_places(site: Site, query: str, fields: tu
         (f"/v1beta1/projects/p/endpoints/7:{GENERATE}", KEY, 404, "NOT_FOUND"),
     ],
 )
-def test_errors_have_googles_shape(site: Site, path: str, key: str, status: int, word: str) -> None:
-    answer = site.post(path, key=key)
+def test_errors_have_googles_shape(rig: Rig, path: str, key: str, status: int, word: str) -> None:
+    answer = generate(rig, path, key=key)
     error = json_of(answer)["error"]
     assert (answer.status, error["code"], error["status"]) == (status, status, word)
     assert answer.get("content-type") == JSON
@@ -203,27 +192,29 @@ def test_errors_have_googles_shape(site: Site, path: str, key: str, status: int,
     ("status", "raised", "code"),
     [(429, genai.errors.ClientError, 429), (400, genai.errors.ClientError, 400), (500, genai.errors.ServerError, 500)],
 )
-def test_the_sdk_raises_the_right_class(site: Site, status: int, raised: type[Exception], code: int) -> None:
-    site.play("chat", Answer(b'{"error":{"message":"no"}}', status, JSON, (("retry-after", "20"),)))
+def test_the_sdk_raises_the_right_class(
+    rig: Rig, sdk: genai.Client, status: int, raised: type[Exception], code: int
+) -> None:
+    rig.play("chat", Answer(b'{"error":{"message":"no"}}', status, JSON, (("retry-after", "20"),)))
     for call in (
-        site.sdk.models.generate_content,
-        lambda **request: list(site.sdk.models.generate_content_stream(**request)),
+        sdk.models.generate_content,
+        lambda **request: list(sdk.models.generate_content_stream(**request)),
     ):
         with pytest.raises(raised) as caught:
             call(model="chat/m", contents="x")
         assert isinstance(caught.value, genai.errors.APIError)
         assert caught.value.code == code
     if status == 429:
-        details = json_of(site.post(f"/v1beta/models/chat/m:{GENERATE}"))["error"]["details"]
+        details = json_of(generate(rig, f"/v1beta/models/chat/m:{GENERATE}"))["error"]["details"]
         assert [detail["retryDelay"] for detail in details if "retryDelay" in detail] == ["20s"]
 
 
-def test_a_loss_is_counted_explained_and_refused_in_strict_mode(site: Site) -> None:
-    site.play("chat", Answer(encode_chat.encode_whole(TEXT), content_type=JSON))
-    answer = site.post(f"/v1beta/models/chat/m:{GENERATE}", BODY, "x-dragoman-explain: 1")
+def test_a_loss_is_counted_explained_and_refused_in_strict_mode(rig: Rig) -> None:
+    rig.play("chat", TEXT, stream=False)
+    answer = generate(rig, f"/v1beta/models/chat/m:{GENERATE}", BODY, "x-dragoman-explain: 1")
     assert answer.get("x-dragoman-loss") == "1"
     assert '"/futureField"' in (answer.get("x-dragoman-loss-detail") or "")
-    strict = site.post(f"/v1beta/models/chat/m:{GENERATE}", BODY, "x-dragoman-strict: 1")
+    strict = generate(rig, f"/v1beta/models/chat/m:{GENERATE}", BODY, "x-dragoman-strict: 1")
     error = json_of(strict)["error"]
     assert (strict.status, error["status"]) == (400, "INVALID_ARGUMENT")
     assert "futureField" in str(error["details"])
@@ -232,41 +223,40 @@ def test_a_loss_is_counted_explained_and_refused_in_strict_mode(site: Site) -> N
 # Models and counts
 
 
-def test_models_are_listed_in_pages_and_one_by_one(site: Site) -> None:
-    site.gateway.settle()
-    assert {"models/chat/m", "models/chat/n"} <= {model.name for model in site.sdk.models.list()}
-    first = json_of(get(site.gateway.port, "/v1beta/models?pageSize=1", key=KEY))
+def test_models_are_listed_in_pages_and_one_by_one(rig: Rig, sdk: genai.Client) -> None:
+    rig.gateway.settle()
+    assert {"models/chat/m", "models/chat/n"} <= {model.name for model in sdk.models.list()}
+    first = json_of(get(rig.port, "/v1beta/models?pageSize=1", key=KEY))
     assert len(first["models"]) == 1
-    rest = json_of(get(site.gateway.port, f"/v1beta/models?pageToken={first['nextPageToken']}", key=KEY))
+    rest = json_of(get(rig.port, f"/v1beta/models?pageToken={first['nextPageToken']}", key=KEY))
     assert "nextPageToken" not in rest
-    assert site.sdk.models.get(model="chat/m").name == "models/chat/m"
+    assert sdk.models.get(model="chat/m").name == "models/chat/m"
     for path in ("/v1beta/models/chat/m", "/v1beta/models/chat%2Fm", "/v1beta1/publishers/google/models/chat/m"):
-        assert json_of(get(site.gateway.port, path, key=KEY))["name"] == "models/chat/m"
-    missing = get(site.gateway.port, "/v1beta/models/chat/none", key=KEY)
+        assert json_of(get(rig.port, path, key=KEY))["name"] == "models/chat/m"
+    missing = get(rig.port, "/v1beta/models/chat/none", key=KEY)
     assert (missing.status, json_of(missing)["error"]["status"]) == (404, "NOT_FOUND")
 
 
-def test_tokens_are_counted_upstream_or_estimated(site: Site) -> None:
-    fake = site.play("gemini", Answer(b'{ "totalTokens": 31 }', content_type=JSON))
-    answer = site.post(f"/v1beta/models/gemini/m:{COUNT}")
+def test_tokens_are_counted_upstream_or_estimated(rig: Rig) -> None:
+    fake = rig.play("gemini", Answer(b'{ "totalTokens": 31 }', content_type=JSON))
+    answer = generate(rig, f"/v1beta/models/gemini/m:{COUNT}")
     assert (answer.body, answer.get("x-dragoman-estimate")) == (b'{ "totalTokens": 31 }', None)
     assert fake.calls[-1].path == f"/v1/models/m:{COUNT}"
-    estimated = site.post(f"/v1/models/chat/m:{COUNT}")
+    estimated = generate(rig, f"/v1/models/chat/m:{COUNT}")
     assert estimated.get("x-dragoman-estimate") == "1"
     few = json_of(estimated)["totalTokens"]
     long = {"contents": [{"parts": [{"text": "x"}]}], "systemInstruction": {"parts": [{"text": "word " * 100}]}}
-    more = json_of(site.post(f"/v1/models/chat/m:{COUNT}", msgspec.json.encode({"generateContentRequest": long})))
+    more = json_of(generate(rig, f"/v1/models/chat/m:{COUNT}", msgspec.json.encode({"generateContentRequest": long})))
     assert more["totalTokens"] > few + 50
 
 
 @pytest.mark.parametrize("upstream", ["chat", "gemini"])
-def test_usage_is_noted_as_reported_with_thoughts_and_cached_tokens(site: Site, upstream: str) -> None:
+def test_usage_is_noted_as_reported_with_thoughts_and_cached_tokens(rig: Rig, upstream: str) -> None:
     scripted = CASES["cached and reasoning tokens"].scripted
-    encoder = {"chat": encode_chat, "gemini": encode_gemini}[upstream]
-    site.play(upstream, Answer(encoder.encode_stream(scripted)))
+    rig.play(upstream, scripted)
     path = f"/v1beta/models/{upstream}/m:{STREAM}?alt=sse"
-    assert site.post(path, BODY, f"x-request-id: usage-{upstream}").status == 200
-    outcome = site.gateway.outcome(f"usage-{upstream}")
+    assert generate(rig, path, BODY, f"x-request-id: usage-{upstream}").status == 200
+    outcome = rig.gateway.outcome(f"usage-{upstream}")
     usage, tokens = outcome.usage, scripted.tokens
     assert usage is not None
     assert (usage.input, usage.output, usage.cache_read) == (tokens.input, tokens.output, tokens.cached)
@@ -277,15 +267,15 @@ def test_usage_is_noted_as_reported_with_thoughts_and_cached_tokens(site: Site, 
 # Reasoning over several turns
 
 
-def test_signed_reasoning_comes_back_exact_through_the_sdks_own_chat(site: Site) -> None:
+def test_signed_reasoning_comes_back_exact_through_the_sdks_own_chat(rig: Rig, sdk: genai.Client) -> None:
     seal = base64.b64encode(b"signed by the vendor").decode()
     first = ScriptedReply((Thinking("Weigh it.", seal), Text("Let me look."), WEATHER), Stop.TOOL)
-    fake = site.play(
+    fake = rig.play(
         "messages",
-        Answer(encode_messages.encode_stream(first)),
-        Answer(encode_messages.encode_stream(ScriptedReply((Text("Sunny."),)))),
+        first,
+        "Sunny.",
     )
-    chat = site.sdk.chats.create(
+    chat = sdk.chats.create(
         model="messages/claude-sonnet-4-5",
         config={
             "tools": [{"function_declarations": [{"name": "weather"}]}],
@@ -302,36 +292,40 @@ def test_signed_reasoning_comes_back_exact_through_the_sdks_own_chat(site: Site)
     assert [block["tool_use_id"] for block in results["content"]] == [WEATHER.id]
 
 
-def test_reasoning_survives_a_client_that_keeps_only_the_signature_of_a_call(site: Site) -> None:
+def test_reasoning_survives_a_client_that_keeps_only_the_signature_of_a_call(rig: Rig) -> None:
     seal = base64.b64encode(b"signed").decode()
     first = ScriptedReply(
         (Thinking("Weigh it.", seal), Text("Let me look."), ToolCall("call_9", "weather", "{}")), Stop.TOOL
     )
-    fake = site.play("messages", Answer(encode_messages.encode_whole(first), content_type=JSON))
+    fake = rig.play("messages", first, stream=False)
     path = f"/v1beta/models/messages/claude-sonnet-4-5:{GENERATE}"
-    content = json_of(site.post(path))["candidates"][0]["content"]
+    content = json_of(generate(rig, path))["candidates"][0]["content"]
     calls = [part for part in content["parts"] if "functionCall" in part]
     contents = [
         {"parts": [{"text": "hi"}]},
         {"role": "model", "parts": [{"text": "Let me look."}, *calls]},
         {"parts": [{"functionResponse": {"id": "call_9", "name": "weather", "response": {"output": "sun"}}}]},
     ]
-    assert site.post(path, msgspec.json.encode({"contents": contents})).status == 200
+    assert generate(rig, path, msgspec.json.encode({"contents": contents})).status == 200
     kinds = [block["type"] for block in fake.calls[-1].json["messages"][1]["content"]]
     assert kinds == ["thinking", "text", "tool_use"]
 
 
-def test_an_envelope_of_another_vendor_never_reaches_a_gemini_upstream(site: Site) -> None:
+def test_an_envelope_of_another_vendor_never_reaches_a_gemini_upstream(rig: Rig) -> None:
     seal = base64.b64encode(b"signed").decode()
     first = ScriptedReply((Thinking("Weigh it.", seal), ToolCall("call_9", "weather", "{}")), Stop.TOOL)
-    site.play("messages", Answer(encode_messages.encode_whole(first), content_type=JSON))
-    content = json_of(site.post(f"/v1beta/models/messages/claude-sonnet-4-5:{GENERATE}"))["candidates"][0]["content"]
+    rig.play("messages", first, stream=False)
+    content = json_of(generate(rig, f"/v1beta/models/messages/claude-sonnet-4-5:{GENERATE}"))["candidates"][0][
+        "content"
+    ]
     contents = [
         {"parts": [{"text": "hi"}]},
         content,
         {"parts": [{"functionResponse": {"id": "call_9", "name": "weather", "response": {}}}]},
     ]
-    fake = site.play("gemini", Answer(encode_gemini.encode_whole(TEXT), content_type=JSON))
-    assert site.post(f"/v1beta/models/gemini/m:{GENERATE}", msgspec.json.encode({"contents": contents})).status == 200
+    fake = rig.play("gemini", TEXT, stream=False)
+    assert (
+        generate(rig, f"/v1beta/models/gemini/m:{GENERATE}", msgspec.json.encode({"contents": contents})).status == 200
+    )
     assert b"ZGdtMS" not in fake.calls[-1].body
     assert b"functionCall" in fake.calls[-1].body

@@ -3,10 +3,9 @@
 import msgspec
 import pytest
 
-from e2e.cases import CASES
-from fakes.upstream import Answer
-from raw_http import Answered, post
-from rig import ENCODERS, PATHS, PROTOCOLS, Rig
+from asking import Reply
+from rig import PATHS, PROTOCOLS, Rig
+from scripting import Scripted
 from scripting.replies import ScriptedReply, Stop, Text
 from wire_json import JsonObject
 
@@ -29,23 +28,17 @@ modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"]
 
 
 def send(
-    rig: Rig, client: str, upstream: str, request: JsonObject, *fields: str, scripted: ScriptedReply | None = None
-) -> Answered:
-    scripted = scripted or CASES["text"].scripted
-    encoder, stream = ENCODERS[upstream], request.get("stream")
-    answer = (
-        Answer(encoder.encode_stream(scripted))
-        if stream
-        else Answer(encoder.encode_whole(scripted), content_type="application/json")
-    )
-    rig.play(upstream, answer)
-    body = msgspec.json.encode({"model": rig.model(upstream), **request})
-    return post(rig.gateway.port, PATHS[client], body, *fields)
+    rig: Rig, client: str, upstream: str, request: JsonObject, *named: str, scripted: Scripted = "The reply."
+) -> Reply:
+    """Send the request; `named` are headers that are switched on."""
+    stream = bool(request.get("stream"))
+    rig.play(upstream, scripted, stream=stream)
+    body = {"model": rig.model(upstream), **request}
+    return rig.send("POST", PATHS[client], body, headers=dict.fromkeys(named, "1"))
 
 
-def losses(answer: Answered) -> list[dict[str, str]]:
-    detail = answer.get("x-dragoman-loss-detail")
-    assert detail is not None
+def losses(answer: Reply) -> list[dict[str, str]]:
+    detail = answer.headers["x-dragoman-loss-detail"]
     assert detail.isascii()
     entries = msgspec.json.decode(detail, type=list[dict[str, str]])
     for entry in entries:
@@ -59,29 +52,29 @@ def losses(answer: Answered) -> list[dict[str, str]]:
 @modes
 def test_every_loss_is_counted_and_explained_on_demand(rig: Rig, client: str, upstream: str, stream: bool) -> None:
     request, lost = LOSSY[client]
-    answer = send(rig, client, upstream, {**request, "stream": stream}, "x-dragoman-explain: 1")
+    answer = send(rig, client, upstream, {**request, "stream": stream}, "x-dragoman-explain")
     assert answer.status == 200
     response = losses(answer)
     assert lost <= {entry["path"] for entry in response}
-    assert answer.get("x-dragoman-loss") == str(len(response))
-    assert answer.get("x-dragoman-route") == rig.model(upstream)
+    assert answer.headers["x-dragoman-loss"] == str(len(response))
+    assert answer.headers["x-dragoman-route"] == rig.model(upstream)
 
 
 @pairs
 @modes
 def test_by_default_only_the_number_of_losses_is_sent(rig: Rig, client: str, upstream: str, stream: bool) -> None:
     answer = send(rig, client, upstream, {**LOSSY[client][0], "stream": stream})
-    assert int(answer.get("x-dragoman-loss") or 0) >= len(LOSSY[client][1])
-    assert answer.get("x-dragoman-loss-detail") is None
+    assert int(answer.headers["x-dragoman-loss"]) >= len(LOSSY[client][1])
+    assert "x-dragoman-loss-detail" not in answer.headers
 
 
 @pairs
 @modes
 def test_strict_mode_refuses_before_the_upstream_is_called(rig: Rig, client: str, upstream: str, stream: bool) -> None:
     request, lost = LOSSY[client]
-    answer = send(rig, client, upstream, {**request, "stream": stream}, "x-dragoman-strict: 1")
+    answer = send(rig, client, upstream, {**request, "stream": stream}, "x-dragoman-strict")
     assert answer.status == 400
-    error = msgspec.json.decode(answer.body)["error"]
+    error = answer.json["error"]
     assert error["type"] == "invalid_request_error"
     assert all(path in error["message"] for path in lost)
     if client == "messages":
@@ -92,26 +85,26 @@ def test_strict_mode_refuses_before_the_upstream_is_called(rig: Rig, client: str
 @pairs
 @modes
 def test_strict_mode_lets_a_lossless_request_pass(rig: Rig, client: str, upstream: str, stream: bool) -> None:
-    fields = ("x-dragoman-strict: 1", "x-dragoman-explain: 1")
+    fields = ("x-dragoman-strict", "x-dragoman-explain")
     answer = send(rig, client, upstream, {**LOSSLESS[client], "stream": stream}, *fields)
     assert answer.status == 200, answer.body
     assert losses(answer) == []
-    assert answer.get("x-dragoman-loss") == "0"
+    assert answer.headers["x-dragoman-loss"] == "0"
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @modes
 def test_a_passthrough_has_no_losses(rig: Rig, protocol: str, stream: bool) -> None:
-    fields = ("x-dragoman-strict: 1", "x-dragoman-explain: 1")
+    fields = ("x-dragoman-strict", "x-dragoman-explain")
     answer = send(rig, protocol, protocol, {**LOSSY[protocol][0], "stream": stream}, *fields)
     assert answer.status == 200
-    assert [name for name, _ in answer.headers if name.startswith("x-dragoman-loss")] == []
+    assert [name for name in answer.headers if name.startswith("x-dragoman-loss")] == []
 
 
 @pytest.mark.parametrize("client", ["chat", "responses"])
 def test_losses_of_a_whole_reply_are_sent_too(rig: Rig, client: str) -> None:
     scripted = ScriptedReply((Text("I will not."),), Stop.FILTERED, explanation="It is forbidden.")
-    answer = send(rig, client, "messages", LOSSLESS[client], "x-dragoman-explain: 1", scripted=scripted)
+    answer = send(rig, client, "messages", LOSSLESS[client], "x-dragoman-explain", scripted=scripted)
     assert "/stop_details/category" in {entry["path"] for entry in losses(answer)}
 
 
@@ -119,16 +112,14 @@ def test_losses_of_a_whole_reply_are_sent_too(rig: Rig, client: str) -> None:
 def test_the_headers_of_a_stream_list_only_losses_of_the_request(rig: Rig, client: str) -> None:
     scripted = ScriptedReply((Text("I will not."),), Stop.FILTERED, explanation="It is forbidden.")
     request = {**LOSSLESS[client], "stream": True}
-    answer = send(rig, client, "messages", request, "x-dragoman-explain: 1", scripted=scripted)
+    answer = send(rig, client, "messages", request, "x-dragoman-explain", scripted=scripted)
     assert losses(answer) == []
-    assert answer.get("x-dragoman-loss") == "0"
-    request_id = answer.get("x-request-id")
-    assert request_id is not None
-    assert rig.gateway.outcome(request_id).losses > 0
+    assert answer.headers["x-dragoman-loss"] == "0"
+    assert rig.gateway.outcome(answer.headers["x-request-id"]).losses > 0
 
 
 def test_an_invented_cap_is_a_loss(rig: Rig) -> None:
-    answer = send(rig, "chat", "messages", {"messages": USER}, "x-dragoman-explain: 1")
+    answer = send(rig, "chat", "messages", {"messages": USER}, "x-dragoman-explain")
     assert [entry["how"] for entry in losses(answer)] == ["invented"]
 
 
@@ -136,8 +127,8 @@ def test_an_invented_cap_is_a_loss(rig: Rig) -> None:
 def test_a_thousand_losses_fit_into_the_header(rig: Rig, client: str) -> None:
     upstream = "messages" if client != "messages" else "chat"
     strange = {f"unbekannte_größe_{n}": n for n in range(1000)}
-    answer = send(rig, client, upstream, {**LOSSLESS[client], **strange}, "x-dragoman-explain: 1")
+    answer = send(rig, client, upstream, {**LOSSLESS[client], **strange}, "x-dragoman-explain")
     assert answer.status == 200
-    assert int(answer.get("x-dragoman-loss") or 0) == 1000
+    assert int(answer.headers["x-dragoman-loss"]) == 1000
     assert "more losses" in losses(answer)[-1]["why"]
-    assert sum(len(name) + len(value) + 4 for name, value in answer.headers) < 16 * 1024
+    assert sum(len(name) + len(value) + 4 for name, value in answer.fields) < 16 * 1024

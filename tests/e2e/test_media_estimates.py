@@ -1,15 +1,13 @@
 """A large picture costs what its vendor makes of it, in every path where the gateway must estimate."""
 
 import base64
-from collections.abc import Iterator
 
 import msgspec
 import pytest
 
 from fakes.upstream import Answer
 from media_files import png
-from raw_http import post
-from rig import ONCE, PATHS, PROTOCOLS, Rig, run_rig
+from rig import PATHS, PROTOCOLS, Rig, walk
 
 PICTURE = base64.b64encode(png(1024, 768, 300_000)).decode()
 URL = "data:image/png;base64," + PICTURE
@@ -22,12 +20,6 @@ UNCOUNTED = {  # replies that tell no usage
     "messages": b'data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":"Hi"}}\n\n'
     b'data: {"type":"message_delta","delta":{"stop_reason":"end_turn"}}\n\ndata: {"type":"message_stop"}\n\n',
 }
-
-
-@pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with run_rig(tmp_path_factory.mktemp("gateway"), ONCE) as shared:
-        yield shared
 
 
 def body(client: str, model: str, **fields: object) -> bytes:
@@ -46,16 +38,14 @@ def body(client: str, model: str, **fields: object) -> bytes:
     return msgspec.json.encode({"model": model, **fields})
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("upstream", PROTOCOLS)
-@pytest.mark.parametrize("client", PROTOCOLS)
+@pytest.mark.parametrize(("client", "upstream", "stream"), walk([PROTOCOLS, PROTOCOLS], [(False, True)]))
 def test_unreported_usage_of_a_picture_is_estimated_by_its_size(
     rig: Rig, client: str, upstream: str, stream: bool
 ) -> None:
     rig.play(upstream, Answer(UNCOUNTED[upstream]))
-    answered = post(rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=stream))
+    answered = rig.send("POST", PATHS[client], body(client, rig.model(upstream), stream=stream))
     assert answered.status == 200, answered
-    usage = rig.gateway.outcome(answered.get("x-request-id") or "").usage
+    usage = rig.gateway.outcome(answered.headers["x-request-id"]).usage
     assert usage
     assert usage.source.value == "estimated"
     assert 500 <= usage.input <= MOST
@@ -64,6 +54,6 @@ def test_unreported_usage_of_a_picture_is_estimated_by_its_size(
 @pytest.mark.parametrize("client", ["messages", "responses"])
 def test_counting_tokens_estimates_a_picture_alike(rig: Rig, client: str) -> None:
     path = {"messages": "/v1/messages/count_tokens", "responses": "/v1/responses/input_tokens"}[client]
-    answered = post(rig.gateway.port, path, body(client, rig.model("chat")))
-    assert answered.get("x-dragoman-estimate") == "1"
-    assert 500 <= msgspec.json.decode(answered.body)["input_tokens"] <= MOST
+    answered = rig.send("POST", path, body(client, rig.model("chat")))
+    assert answered.headers["x-dragoman-estimate"] == "1"
+    assert 500 <= answered.json["input_tokens"] <= MOST

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from dragoman.hub.opaque import Form, Opaque, encode_envelope
 from e2e.cases import CASES, request_for
 from fakes.upstream import Answer
-from raw_http import post
-from rig import ENCODERS, PATHS, PROTOCOLS, Rig
+from rig import PATHS, PROTOCOLS, Rig
+from scripting import write_error
 from scripting.replies import ScriptedReply, Stop, Text, Thinking, ToolCall
 from wire_json import JsonObject
 
@@ -81,13 +81,7 @@ def first_turns(
     rig: Rig, client: str, upstream: str, scripted: ScriptedReply, stream: bool
 ) -> tuple[JsonObject, list[JsonObject]]:
     """Have the upstream think and call a tool; return the client's request, and what it appends to its history."""
-    encoder = ENCODERS[upstream]
-    answer = (
-        Answer(encoder.encode_stream(scripted))
-        if stream
-        else Answer(encoder.encode_whole(scripted), content_type="application/json")
-    )
-    rig.play(upstream, answer)
+    rig.play(upstream, scripted, stream=stream)
     request = request_for(client, rig.model(upstream), CASES["sealed reasoning"])
     return request, TURNS[client](rig, request, stream)
 
@@ -96,8 +90,7 @@ def ask_again(
     rig: Rig, client: str, upstream: str, request: JsonObject, turns: list[JsonObject], *refusals: Answer
 ) -> JsonObject:
     """Send the history, and return the last request that the upstream got."""
-    agrees = Answer(ENCODERS[upstream].encode_whole(CASES["text"].scripted), content_type="application/json")
-    fake = rig.play(upstream, *refusals, agrees)
+    fake = rig.play(upstream, *refusals, "The reply.", stream=False)
     field = "input" if client == "responses" else "messages"
     again: JsonObject = {**request, "model": rig.model(upstream), field: [*request[field], *turns]}
     again["extra_headers"] = {"x-dragoman-explain": "1"}
@@ -177,9 +170,7 @@ def test_thoughts_that_their_issuer_does_not_take_back_are_left_out_in_a_second_
     rig: Rig, client: str, why: str
 ) -> None:
     request, turns = first_turns(rig, client, "messages", SCRIPTED["signed"], False)
-    response = {"type": "error", "error": {"type": "invalid_request_error", "message": why}}
-    refusal = Answer(msgspec.json.encode(response), status=400, content_type="application/json")
-    body = ask_again(rig, client, "messages", request, turns, refusal)
+    body = ask_again(rig, client, "messages", request, turns, write_error(400, why))
     assert thoughts_in("messages", body) == []
     assert len(rig.fakes["messages"].calls) == 2
     losses = msgspec.json.decode(rig.sdk.headers["x-dragoman-loss-detail"])
@@ -190,9 +181,7 @@ def test_thoughts_that_their_issuer_does_not_take_back_are_left_out_in_a_second_
 def test_thoughts_of_another_conversation_are_left_to_their_issuer_in_a_second_try(rig: Rig, client: str) -> None:
     request, turns = first_turns(rig, client, "messages", SCRIPTED["signed"], False)
     why = "messages.1.content.0: `thinking` block is bound to a different conversation"
-    response = {"type": "error", "error": {"type": "invalid_request_error", "message": why}}
-    refusal = Answer(msgspec.json.encode(response), status=400, content_type="application/json")
-    body = ask_again(rig, client, "messages", request, turns, refusal)
+    body = ask_again(rig, client, "messages", request, turns, write_error(400, why))
     assert len(thoughts_in("messages", body)) == 1
     assert body["thinking"]["block_binding"] == {"prefix_mismatch_behavior": "drop_block"}
     first, second = rig.fakes["messages"].calls
@@ -246,10 +235,8 @@ def test_a_broken_envelope_is_never_passed_on(rig: Rig, client: str, upstream: s
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_words_about_envelopes_are_no_envelope(rig: Rig, protocol: str) -> None:
     """A body that only mentions envelopes passes through unread."""
-    fake = rig.play(
-        protocol, Answer(ENCODERS[protocol].encode_whole(CASES["text"].scripted), content_type="application/json")
-    )
+    fake = rig.play(protocol, "The reply.", stream=False)
     words = b'[{"role":"user","content":"What does dgm1.AAAA mean?"}]'
     body = b'{"odd" :1,"model":"%b/m","max_tokens":9,"messages":%b,"input":%b}' % (protocol.encode(), words, words)
-    assert post(rig.gateway.port, PATHS[protocol], body).status == 200
+    assert rig.send("POST", PATHS[protocol], body).status == 200
     assert fake.calls[-1].body == body.replace(b'"%b/m"' % protocol.encode(), b'"m"')

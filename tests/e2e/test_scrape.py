@@ -3,7 +3,6 @@
 import re
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,14 +10,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import asking
+from asking import NO_HEADERS
 from dragoman.hub.failure import Kind
 from dragoman.hub.outcome import CLIENT_GONE, OK
 from dragoman.observers.metrics_catalogue import CATALOGUE, Family, Type
 from fakes.upstream import Answer, FakeUpstream, Gate
 from gateway import KEY
-from rig import ENCODERS, PATHS, Rig, run_rig
+from rig import PATHS, Rig, run_rig
 from scraping import Scrape, scrape, total, value
-from scripting.replies import ScriptedReply, Stop, Text, Tokens, ToolCall
+from scripting import write_reply
+from scripting.replies import ScriptedReply, Text, Tokens, ToolCall
 from waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -41,25 +43,8 @@ ONLY_REPORTED = {"dragoman_provider_limit_used_ratio"}
 ADDED_BY_PROMETHEUS = {"job", "instance", "le"}
 
 
-def hello(upstream: str, *, stream: bool) -> Answer:
-    encoder = ENCODERS[upstream]
-    if stream:
-        return Answer(encoder.encode_stream(SCRIPTED))
-    return Answer(encoder.encode_whole(SCRIPTED), content_type="application/json")
-
-
 def ask(rig: Rig, client: str, model: str, *, stream: bool = False, key: str = KEY, **more: object) -> int:
-    body = {"model": model, "stream": stream, "max_tokens": 50, "messages": [{"role": "user", "content": "Hi"}], **more}
-    headers = {"authorization": f"Bearer {key}", "content-type": "application/json", "anthropic-version": "2023-06-01"}
-    url = f"{rig.gateway.url}{PATHS[client]}"
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, msgspec.json.encode(body), headers), timeout=60) as got:
-            got.read()
-            return int(got.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            error.read()
-        return error.code
+    return asking.ask(rig, client, model, "Hi", stream=stream, key=key, headers=NO_HEADERS, **more).status
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +59,13 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 @pytest.fixture(scope="module")
 def after(rig: Rig) -> Scrape:
     """The scrape after one request of each sort."""
-    rig.play("chat", hello("chat", stream=True))
-    assert ask(rig, "chat", "chat/vendor-model", stream=True, stream_options={"include_usage": True}) == 200
+    rig.play("chat", SCRIPTED)
+    assert ask(rig, "chat", "chat/vendor-model", stream=True) == 200
     assert ask(rig, "messages", "chat/vendor-model", stream=True, top_k=5) == 200
-    rig.play("chat", BUSY, hello("chat", stream=False))
+    rig.play("chat", BUSY, SCRIPTED, stream=False)
     assert ask(rig, "chat", "chat/vendor-model") == 200
     rig.play("chat", BUSY)
-    rig.play("messages", hello("messages", stream=False))
+    rig.play("messages", SCRIPTED, stream=False)
     assert ask(rig, "chat", "either") == 200
     assert ask(rig, "chat", "chat/vendor-model") == 503
     assert ask(rig, "chat", "no-such-model") == 404
@@ -93,13 +78,7 @@ def after(rig: Rig) -> Scrape:
 def after_a_search(rig: Rig, after: Scrape) -> Scrape:
     """The scrape after one more request, for which the gateway has searched."""
     call = ToolCall("call_1", "web_search", '{"query": "pandas"}')
-    rig.play(
-        "chat",
-        *(
-            Answer(ENCODERS["chat"].encode_stream(scripted))
-            for scripted in (ScriptedReply((call,), Stop.TOOL), SCRIPTED)
-        ),
-    )
+    rig.play("chat", [call], SCRIPTED)
     ended = len(rig.gateway.outcomes)
     tool = {"type": "web_search_20250305", "name": "web_search"}
     assert ask(rig, "messages", "chat/vendor-model", stream=True, tools=[tool]) == 200
@@ -161,10 +140,9 @@ def test_requests_in_progress_and_versions_are_shown(after: Scrape) -> None:
 
 
 def test_a_stream_is_counted_while_it_lasts(rig: Rig, after: Scrape) -> None:
-    encoder = ENCODERS["chat"]
     counted = threading.Event()
-    stream = encoder.encode_stream(SCRIPTED)
-    rig.play("chat", Answer(stream, gate=Gate(counted, at=len(stream))))
+    size = len(write_reply("chat", SCRIPTED).body)
+    rig.play("chat", write_reply("chat", SCRIPTED, gate=Gate(counted, at=size)))
     before = value(scrape(rig.gateway.url), "dragoman_requests_answered_total")
     body = {"model": "chat/vendor-model", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
     request = urllib.request.Request(
