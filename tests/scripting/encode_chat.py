@@ -67,8 +67,8 @@ def _data(scripted: ScriptedReply) -> Iterator[dict[str, object] | bytes]:
     calls = thoughts = 0
     for run in group_calls(scripted.parts):
         match run[0]:
-            case Text(text):
-                yield from (_chunk({"content": piece}) for piece in pieces(text))
+            case Text(text, size):
+                yield from (_chunk({"content": piece}) for piece in pieces(text, size))
             case Refusal(text):
                 yield from (_chunk({"refusal": piece}) for piece in pieces(text))
             case Thinking(text, seal) as thought:

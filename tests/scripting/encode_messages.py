@@ -84,14 +84,14 @@ def _empty(part: Part) -> dict[str, object]:
 
 def _deltas(part: Part) -> Iterator[JsonObject]:
     match part:
-        case Text(text) | Refusal(text):
-            yield from ({"type": "text_delta", "text": piece} for piece in pieces(text))
+        case Text(text, size) | Refusal(text, size):
+            yield from ({"type": "text_delta", "text": piece} for piece in pieces(text, size))
         case Thinking(text, seal) if text:
             yield from ({"type": "thinking_delta", "thinking": piece} for piece in pieces(text))
             if seal:
                 yield {"type": "signature_delta", "signature": seal}
-        case ToolCall(arguments=arguments):
-            yield from ({"type": "input_json_delta", "partial_json": piece} for piece in pieces(arguments))
+        case ToolCall(arguments=arguments, size=size):
+            yield from ({"type": "input_json_delta", "partial_json": piece} for piece in pieces(arguments, size))
 
 
 def _stop(scripted: ScriptedReply) -> dict[str, object]:

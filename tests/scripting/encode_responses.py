@@ -67,10 +67,10 @@ def _events(scripted: ScriptedReply) -> Iterator[Json]:
     place = 0
     for run in group_calls(scripted.parts):
         match run[0]:
-            case Text(text):
-                yield from _message(place, run[0], "output_text", text)
-            case Refusal(text):
-                yield from _message(place, run[0], "refusal", text)
+            case Text() as part:
+                yield from _message(place, part, "output_text")
+            case Refusal() as part:
+                yield from _message(place, part, "refusal")
             case Thinking():
                 yield from _reasoning(place, run[0])
             case ToolCall():
@@ -79,13 +79,14 @@ def _events(scripted: ScriptedReply) -> Iterator[Json]:
     yield from _end(scripted)
 
 
-def _message(place: int, part: Part, kind: str, text: str) -> Iterator[Json]:
+def _message(place: int, part: Text | Refusal, kind: str) -> Iterator[Json]:
+    text = part.text
     at = {"item_id": f"msg_{place}", "output_index": place, "content_index": 0}
     field = "text" if kind == "output_text" else "refusal"
     extra: dict[str, list[object]] = {"logprobs": []} if kind == "output_text" else {}
     yield _make_added_event(place, {**_item(place, part), "status": "in_progress", "content": []})
     yield {"type": "response.content_part.added", **at, "part": _part(part, "")}
-    for piece in pieces(text):
+    for piece in pieces(text, part.size):
         yield {"type": f"response.{kind}.delta", **at, "delta": piece, **extra}
     yield {"type": f"response.{kind}.done", **at, field: text, **extra}
     yield {"type": "response.content_part.done", **at, "part": _part(part, text)}

@@ -8,11 +8,13 @@ from typing import TypeVar
 @dataclass(frozen=True)
 class Text:
     text: str
+    size: int = 5  # characters in each piece of a stream
 
 
 @dataclass(frozen=True)
 class Refusal:
     text: str
+    size: int = 5
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class ToolCall:
     id: str
     name: str
     arguments: str  # JSON; "" as servers write it that were given none
+    size: int = 5
 
 
 Part = Text | Refusal | Thinking | ToolCall
@@ -109,7 +112,7 @@ def group_calls(parts: tuple[Part, ...]) -> list[list[Part]]:
 
 def interleave(calls: list[Part]) -> list[tuple[int, str]]:
     """The arguments of several calls in turns: (which call, the next piece of its arguments)."""
-    queues = [pieces(call.arguments) if isinstance(call, ToolCall) else [] for call in calls]
+    queues = [pieces(call.arguments, call.size) if isinstance(call, ToolCall) else [] for call in calls]
     out: list[tuple[int, str]] = []
     while any(queues):
         out += [(place, queue.pop(0)) for place, queue in enumerate(queues) if queue]

@@ -9,9 +9,8 @@ from asking import send
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, provider_section, running
 from rig import PROTOCOLS, Rig, walk
-from scripting import JSON
-from surface.vendor_events import CHAT_END, chat, chunk, message, response, sse, text_item
-from wire_json import JsonObject
+from scripting import JSON, write_reply
+from scripting.replies import Text, ToolCall
 
 SECRET = "sk-fake-upstream"
 ESCAPED = "".join(f"\\u{ord(character):04x}" for character in SECRET)
@@ -25,84 +24,18 @@ SIZES = [1, 2, 3, 5, 7, 16, 1000]
 WRITTEN = [ESCAPED, PARTLY, ESCAPED.replace("\\", "\\\\")]
 
 
-def pieces(text: str, size: int) -> list[str]:
-    return [text[at : at + size] for at in range(0, len(text), size)]
+REPLY_IDS = {"chat": b"chatcmpl-fake1", "messages": b"msg_01fake", "responses": b"resp_fake1"}
 
 
 def stream(upstream: str, text: str, arguments: str, size: int) -> bytes:
     """A text and a call, each in pieces of so many characters."""
-    if upstream == "chat":
-        call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "weather", "arguments": ""}}
-        return sse(
-            *(chunk({"content": piece}) for piece in pieces(text, size)),
-            chunk({"tool_calls": [call]}),
-            *(
-                chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})
-                for piece in pieces(arguments, size)
-            ),
-            chunk({}, "tool_calls"),
-            *CHAT_END,
-        )
-    if upstream == "messages":
-        call = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {}}
-
-        def delta(index: int, **what: str) -> JsonObject:
-            return {"type": "content_block_delta", "index": index, "delta": what}
-
-        return sse(
-            {"type": "message_start", "message": message(stop_reason=None)},
-            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-            *(delta(0, type="text_delta", text=piece) for piece in pieces(text, size)),
-            {"type": "content_block_stop", "index": 0},
-            {"type": "content_block_start", "index": 1, "content_block": call},
-            *(delta(1, type="input_json_delta", partial_json=piece) for piece in pieces(arguments, size)),
-            {"type": "content_block_stop", "index": 1},
-            {
-                "type": "message_delta",
-                "delta": {"stop_reason": "tool_use", "stop_sequence": None},
-                "usage": {"output_tokens": 2},
-            },
-            {"type": "message_stop"},
-        )
-    item = {"id": "fc_1", "type": "function_call", "call_id": "c1", "name": "weather", "arguments": ""}
-    done = {**item, "arguments": arguments, "status": "completed"}
-    shown = text_item(text)
-    part = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
-    return sse(
-        {"type": "response.created", "response": response(status="in_progress")},
-        {"type": "response.output_item.added", "output_index": 0, "item": {**shown, "content": []}},
-        {"type": "response.content_part.added", **part, "part": {**shown["content"][0], "text": ""}},
-        *({"type": "response.output_text.delta", **part, "delta": piece} for piece in pieces(text, size)),
-        {"type": "response.output_text.done", **part, "text": text},
-        {"type": "response.output_item.done", "output_index": 0, "item": shown},
-        {"type": "response.output_item.added", "output_index": 1, "item": {**item, "status": "in_progress"}},
-        *(
-            {"type": "response.function_call_arguments.delta", "item_id": "fc_1", "output_index": 1, "delta": piece}
-            for piece in pieces(arguments, size)
-        ),
-        {
-            "type": "response.function_call_arguments.done",
-            "item_id": "fc_1",
-            "output_index": 1,
-            "arguments": arguments,
-        },
-        {"type": "response.output_item.done", "output_index": 1, "item": done},
-        {"type": "response.completed", "response": response(shown, done)},
-    )
+    parts = (Text(text, size), ToolCall("call_1", "weather", arguments, size))
+    return write_reply(upstream, parts).body
 
 
-def whole(upstream: str, text: str, arguments: str, id: str) -> bytes:
-    match upstream:
-        case "chat":
-            call = {"id": id, "type": "function", "function": {"name": "weather", "arguments": arguments}}
-            visible_text = chat({"content": text, "tool_calls": [call]}, "tool_calls", id=id)
-        case "messages":
-            call = {"type": "tool_use", "id": id, "name": "weather", "input": json.loads(arguments)}
-            visible_text = message({"type": "text", "text": text}, call, stop="tool_use", id=id)
-        case _:
-            call = {"id": id, "type": "function_call", "call_id": id, "name": "weather", "arguments": arguments}
-            visible_text = response(text_item(text), {**call, "status": "completed"}, id=id)
-    return json.dumps(visible_text).encode()
+def whole(upstream: str, id: str) -> bytes:
+    body = write_reply(upstream, (Text(TEXT), ToolCall(id, "weather", CALL)), stream=False).body
+    return body.replace(REPLY_IDS[upstream], id.encode())
 
 
 def unescape_text(body: bytes) -> bytes:
@@ -163,7 +96,7 @@ def test_escapes_do_not_hide_it_from_us_in_a_translated_stream(
 @crossed
 @pytest.mark.parametrize("written", [SECRET, ESCAPED, PARTLY], ids=["as it is", "all escaped", "some escaped"])
 def test_a_translated_whole_reply_does_not_repeat_it(gate: Rig, client: str, upstream: str, written: str) -> None:
-    body = whole(upstream, TEXT, CALL, f"id-{SECRET}").replace(SECRET.encode(), written.encode())
+    body = whole(upstream, f"id-{SECRET}").replace(SECRET.encode(), written.encode())
     gate.play(upstream, Answer(body, content_type=JSON))
     answer = gate.ask(client, upstream)
     assert answer.status == 200, answer.body
@@ -173,7 +106,7 @@ def test_a_translated_whole_reply_does_not_repeat_it(gate: Rig, client: str, ups
 
 @crossed
 def test_a_whole_reply_to_a_request_for_a_stream_does_not_either(gate: Rig, client: str, upstream: str) -> None:
-    gate.play(upstream, Answer(whole(upstream, TEXT, CALL, "id-1"), content_type=JSON))
+    gate.play(upstream, Answer(whole(upstream, "id-1"), content_type=JSON))
     answer = gate.ask(client, upstream, stream=True)
     assert answer.status == 200
     assert b"You sent ***, I think." in answer.body
@@ -187,7 +120,7 @@ def test_a_whole_reply_to_a_request_for_a_stream_does_not_either(gate: Rig, clie
 def test_escapes_do_not_hide_it_from_us_in_bytes_that_pass(
     gate: Rig, upstream: str, streamed: bool, written: str, cut: int
 ) -> None:
-    body = stream(upstream, TEXT, CALL, 1000) if streamed else whole(upstream, TEXT, CALL, "id-1")
+    body = stream(upstream, TEXT, CALL, 1000) if streamed else whole(upstream, "id-1")
     kind = "text/event-stream" if streamed else JSON
     gate.play(upstream, Answer(body.replace(SECRET.encode(), written.encode()), content_type=kind, cut=cut))
     answer = gate.ask(upstream, upstream, stream=streamed)
