@@ -6,19 +6,15 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from e2e.cases import CASES, request_for
+from asking import make_body
+from e2e.cases import request_for
 from e2e.faults import assert_error
-from fakes.upstream import Answer
 from gateway import KEY
 from raw_http import ask, get, post
-from rig import ENCODERS, PATHS, PROTOCOLS, Rig, run_rig
+from rig import PATHS, PROTOCOLS, Rig, run_rig
 from sdk_replies import WHOLE, Sdk
 
-BODIES = {
-    "chat": b'{"model":"messages/m","messages":[{"role":"user","content":"x"}]}',
-    "responses": b'{"model":"messages/m","input":"x"}',
-    "messages": b'{"model":"messages/m","max_tokens":9,"messages":[{"role":"user","content":"x"}]}',
-}
+BODIES = {client: msgspec.json.encode(make_body(client, "messages/m")) for client in PROTOCOLS}
 WAYS = {
     "bearer": ("", f"authorization: Bearer {KEY}"),
     "bearer in lower case": ("", f"authorization: bearer {KEY}"),
@@ -31,9 +27,7 @@ clients = pytest.mark.parametrize("client", PROTOCOLS)
 
 
 def script_text(rig: Rig) -> None:
-    rig.play(
-        "messages", Answer(ENCODERS["messages"].encode_whole(CASES["text"].scripted), content_type="application/json")
-    )
+    rig.play("messages", "The reply.", stream=False)
 
 
 def error_of(client: str, body: bytes) -> dict[str, object]:

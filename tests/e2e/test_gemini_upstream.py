@@ -1,8 +1,7 @@
 """What a Gemini upstream gets and gives, for clients of other protocols, read by their official SDKs."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import anthropic
 import msgspec
@@ -14,10 +13,10 @@ from e2e.cases import CASES, request_for
 from e2e.test_opaque import TURNS, ask_again
 from fakes.upstream import Answer
 from rig import PROTOCOLS, Rig, run_rig
+from scripting import JSON
 from sdk_replies import STREAMS, WHOLE, Broke, Halted, Reply, SdkReply, status_error
 from wire_json import JsonObject
 
-JSON = "application/json"
 STATUS_ERRORS = (openai.APIStatusError, anthropic.APIStatusError)
 clients = pytest.mark.parametrize("client", PROTOCOLS)
 modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -141,20 +140,26 @@ def test_a_rejected_signature_is_replaced_by_the_placeholder_once(rig: Rig, clie
     assert (getattr(raised.value, "status_code", None), len(rig.fakes["gemini"].calls)) == (400, 2)
 
 
+@pytest.fixture(scope="module")
+def retrying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    settings = "[retry]\nattempts = 2\nbase_s = 0.01\n"
+    with run_rig(tmp_path_factory.mktemp("retrying"), settings, upstreams=["gemini"]) as shared:
+        yield shared
+
+
 @clients
 @modes
 @pytest.mark.parametrize("finish", ["MALFORMED_FUNCTION_CALL", "OTHER"])
 def test_a_reply_without_output_that_failed_is_tried_again(
-    tmp_path: Path, client: str, stream: bool, finish: str
+    retrying: Rig, client: str, stream: bool, finish: str
 ) -> None:
     failed = reply(stream, chunk(finish=finish))
-    with run_rig(tmp_path, "[retry]\nattempts = 2\nbase_s = 0.01\n") as rig:
-        fake = rig.play("gemini", failed, reply(stream, chunk({"text": "Now."}, finish="STOP")))
-        answer = ask(rig, client, stream)
-        assert isinstance(answer, SdkReply), answer
-        assert (answer.text, len(fake.calls)) == ("Now.", 2)
-        rig.play("gemini", failed)
-        assert find_failed_status(rig, client, stream) == (502, True)
+    fake = retrying.play("gemini", failed, reply(stream, chunk({"text": "Now."}, finish="STOP")))
+    answer = ask(retrying, client, stream)
+    assert isinstance(answer, SdkReply), answer
+    assert (answer.text, len(fake.calls)) == ("Now.", 2)
+    retrying.play("gemini", failed)
+    assert find_failed_status(retrying, client, stream) == (502, True)
 
 
 @clients

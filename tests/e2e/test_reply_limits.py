@@ -1,21 +1,13 @@
 """A reply with far too many calls, blocks or citations fails with an error, and delays no other client."""
 
-from collections.abc import Iterator
-
 import msgspec
 import pytest
 
 from dragoman.hub.events import MAX_BLOCKS, MAX_CALLS, MAX_CITATIONS
-from e2e.test_half_calls import ERROR, GOOD_END, JSON, body
+from e2e.test_half_calls import ERROR, GOOD_END
 from fakes.upstream import Answer
-from raw_http import post
-from rig import ONCE, PATHS, PROTOCOLS, Rig, run_rig
-
-
-@pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with run_rig(tmp_path_factory.mktemp("gateway"), ONCE) as shared:
-        yield shared
+from rig import PROTOCOLS, Rig
+from scripting import JSON
 
 
 def data(events: list[object]) -> bytes:
@@ -82,11 +74,10 @@ WHOLE = [
 @pytest.mark.parametrize(("client", "what"), CASES)
 def test_one_too_many_is_an_error_event_after_the_allowed_number(rig: Rig, client: str, what: str) -> None:
     upstream, write, most = LARGE[what]
-    request = body(client, rig.model(upstream), stream=True)
     rig.play(upstream, Answer(write(most)[0]))
-    assert GOOD_END[client] in post(rig.gateway.port, PATHS[client], request).body
+    assert GOOD_END[client] in rig.ask(client, upstream, stream=True).body
     rig.play(upstream, Answer(write(most + 1)[0]))
-    answered = post(rig.gateway.port, PATHS[client], request)
+    answered = rig.ask(client, upstream, stream=True)
     assert ERROR[client] in answered.body
     assert GOOD_END[client] not in answered.body
     assert b"which is the limit for one reply" in answered.body
@@ -96,11 +87,10 @@ def test_one_too_many_is_an_error_event_after_the_allowed_number(rig: Rig, clien
 @pytest.mark.parametrize(("client", "what"), WHOLE)
 def test_one_too_many_in_a_whole_reply_is_a_502(rig: Rig, client: str, what: str) -> None:
     upstream, write, most = LARGE[what]
-    request = body(client, rig.model(upstream), stream=False)
     rig.play(upstream, Answer(write(most)[1], content_type=JSON))
-    assert post(rig.gateway.port, PATHS[client], request).status == 200
+    assert rig.ask(client, upstream).status == 200
     rig.play(upstream, Answer(write(most + 1)[1], content_type=JSON))
-    answered = post(rig.gateway.port, PATHS[client], request)
+    answered = rig.ask(client, upstream)
     assert answered.status == 502
     assert b"which is the limit for one reply" in answered.body
 
@@ -110,5 +100,5 @@ def test_the_same_protocol_passes_any_number_as_it_came(rig: Rig, what: str) -> 
     upstream, write, most = LARGE[what]
     streamed, _ = write(most + 10)
     rig.play(upstream, Answer(streamed))
-    answered = post(rig.gateway.port, PATHS[upstream], body(upstream, rig.model(upstream), stream=True))
+    answered = rig.ask(upstream, upstream, stream=True)
     assert answered.body == streamed

@@ -3,34 +3,23 @@
 import gc
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 import pytest
 
+from asking import make_body
 from dragoman.net.inbound import ClientConnection
 from dragoman.net.outbound import STREAM_RECEIVE_BYTES, UpstreamConnection
 from e2e.cases import CASES
 from fakes.upstream import Answer
 from raw_http import request_bytes
-from rig import ENCODERS, FEW_PAIRS, ONCE, PATHS, Rig, run_rig
+from rig import ENCODERS, FEW_PAIRS, PATHS, Rig
 from waiting import wait_until
 
 MOST = 256 * 1024
 
 pairs = pytest.mark.parametrize(("client", "upstream"), FEW_PAIRS, ids=[">".join(pair) for pair in FEW_PAIRS])
-
-
-@pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with run_rig(tmp_path_factory.mktemp("gateway"), ONCE) as shared:
-        yield shared
-
-
-def body_of(client: str, model: str) -> bytes:
-    user = [{"role": "user", "content": "Go on."}]
-    response = {"input": user} if client == "responses" else {"messages": user}
-    return msgspec.json.encode({"model": model, "max_tokens": 9, "stream": True, **response})
 
 
 def split(upstream: str) -> tuple[bytes, bytes]:
@@ -45,10 +34,11 @@ def test_a_stalled_reader_is_cheap(rig: Rig, client: str, upstream: str) -> None
     opening, again = split(upstream)
     fake = rig.play(upstream, Answer(again, floods=True, opening=opening))
     fake.closed.clear()
+    body = msgspec.json.encode(make_body(client, rig.model(upstream), stream=True))
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 15)
         sock.connect(("127.0.0.1", rig.gateway.port))
-        sock.sendall(request_bytes(PATHS[client], body_of(client, rig.model(upstream))))
+        sock.sendall(request_bytes(PATHS[client], body))
         assert sock.recv(15) == b"HTTP/1.1 200 OK"
         wait_until_quiet(lambda: fake.sent)
         held = 2 * STREAM_RECEIVE_BYTES  # the kernel doubles the requested size

@@ -12,6 +12,7 @@ import msgspec
 import openai
 import pytest
 
+from asking import make_body
 from e2e.cases import CASES, request_for
 from e2e.faults import assert_error
 from fakes.upstream import Answer, End, FakeUpstream
@@ -101,8 +102,7 @@ def ask_pairs(
 
 
 def request_of(client: str, model: str, stream: bool = True) -> bytes:
-    body = msgspec.json.encode({**request_for(client, model), "stream": stream})
-    return request_bytes(PATHS[client], body)
+    return request_bytes(PATHS[client], msgspec.json.encode(make_body(client, model, stream=stream)))
 
 
 def read_until(sock: socket.socket, mark: bytes) -> bytes:
