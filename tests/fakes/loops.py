@@ -11,9 +11,23 @@ import uvloop
 FACTORIES = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
-def on_both_loops(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
-    """Run the test on each loop; an error that only the loop sees, or a task left over, fails it."""
+Test = Callable[..., Coroutine[None, None, None]]
 
+
+def on_both_loops(test: Test) -> Callable[..., None]:
+    """Run the test on each loop; an error that only the loop sees, or a task left over, fails it."""
+    marked: Callable[..., None] = pytest.mark.parametrize("loop_kind", FACTORIES)(make_synchronous(test))
+    return marked
+
+
+def on_uvloop_first(test: Test) -> Callable[..., None]:
+    """Run the test on each loop, but in `make test` only on that of the gateway: for tests that take their time."""
+    kinds = ["uvloop", pytest.param("asyncio", marks=pytest.mark.rest)]
+    marked: Callable[..., None] = pytest.mark.parametrize("loop_kind", kinds)(make_synchronous(test))
+    return marked
+
+
+def make_synchronous(test: Test) -> Callable[..., None]:
     def run(loop_kind: str, **given: object) -> None:
         unheard: list[dict[str, object]] = []
         with asyncio.Runner(loop_factory=FACTORIES[loop_kind]) as runner:
@@ -26,10 +40,10 @@ def on_both_loops(test: Callable[..., Coroutine[None, None, None]]) -> Callable[
     loop_kind = inspect.Parameter("loop_kind", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     signature = own.replace(parameters=[*own.parameters.values(), loop_kind], return_annotation=None)
     setattr(run, "__signature__", signature)  # noqa: B010 - pytest reads the parameters there; functions declare no such attribute
-    return pytest.mark.parametrize("loop_kind", FACTORIES)(run)
+    return run
 
 
-async def _run_bounded(test: Callable[..., Coroutine[None, None, None]], given: dict[str, object]) -> None:
+async def _run_bounded(test: Test, given: dict[str, object]) -> None:
     async with asyncio.timeout(120):
         await test(**given)
         for _ in range(1000):

@@ -9,8 +9,8 @@ import pytest
 from dragoman.net.exchange import Exchange
 from dragoman.net.server import Server
 from dragoman.net.service import Admission, network_of
+from fakes.loops import on_both_loops
 from net.raw_client import GET, RawClient, Witness, connect_raw, limits, serving
-from net.scenarios import Play
 from waiting import wait_until_async
 
 UNAUTHENTICATED = GET.replace(b"/first", b"/health")
@@ -38,108 +38,96 @@ async def open_idle(server: Server, count: int, stack: AsyncExitStack, address: 
     return clients
 
 
-def test_a_connection_too_many_gets_503_and_those_with_a_key_stay(play: Play) -> None:
-    async def scenario() -> None:
-        async with serving(KeyedWitness(), limits(max_connections=2)) as server, AsyncExitStack() as stack:
-            clients = []
-            for _ in range(2):
-                clients += await open_idle(server, 1, stack)
-                clients[-1].send(GET)
-                assert (await clients[-1].reply()).status == 200
-            async with connect_raw(server) as third:
-                reply = await third.reply()
-                assert (reply.status, reply.headers[b"connection"]) == (503, b"close")
-                assert await third.wait_closed()
-            for client in clients:
-                client.send(GET)
-                assert (await client.reply()).status == 200
-
-    play(scenario())
+@on_both_loops
+async def test_a_connection_too_many_gets_503_and_those_with_a_key_stay() -> None:
+    async with serving(KeyedWitness(), limits(max_connections=2)) as server, AsyncExitStack() as stack:
+        clients = []
+        for _ in range(2):
+            clients += await open_idle(server, 1, stack)
+            clients[-1].send(GET)
+            assert (await clients[-1].reply()).status == 200
+        async with connect_raw(server) as third:
+            reply = await third.reply()
+            assert (reply.status, reply.headers[b"connection"]) == (503, b"close")
+            assert await third.wait_closed()
+        for client in clients:
+            client.send(GET)
+            assert (await client.reply()).status == 200
 
 
-def test_a_connection_without_a_key_is_kept_a_shorter_time_between_requests(play: Play) -> None:
-    async def scenario() -> None:
-        settings = limits(unauthenticated_keep_alive_s=0.3)
-        async with (
-            serving(KeyedWitness(), settings) as server,
-            connect_raw(server) as stranger,
-            connect_raw(server) as known,
-        ):
-            known.send(GET)
-            assert (await known.reply()).status == 200
-            stranger.send(UNAUTHENTICATED)
-            assert (await stranger.reply()).status == 200
-            assert await stranger.wait_closed()
-            await asyncio.sleep(0.5)
-            known.send(UNAUTHENTICATED)
-            assert (await known.reply()).status == 200
-
-    play(scenario())
+@on_both_loops
+async def test_a_connection_without_a_key_is_kept_a_shorter_time_between_requests() -> None:
+    settings = limits(unauthenticated_keep_alive_s=0.3)
+    async with (
+        serving(KeyedWitness(), settings) as server,
+        connect_raw(server) as stranger,
+        connect_raw(server) as known,
+    ):
+        known.send(GET)
+        assert (await known.reply()).status == 200
+        stranger.send(UNAUTHENTICATED)
+        assert (await stranger.reply()).status == 200
+        assert await stranger.wait_closed()
+        await asyncio.sleep(0.5)
+        known.send(UNAUTHENTICATED)
+        assert (await known.reply()).status == 200
 
 
-def test_idle_connections_without_a_key_give_way_to_new_ones(play: Play, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        async with (
-            serving(KeyedWitness(), limits(max_connections=20)) as server,
-            connect_raw(server) as known,
-            AsyncExitStack() as stack,
-        ):
-            known.send(GET)
-            assert (await known.reply()).status == 200
-            await open_idle(server, 60, stack)
-            for _ in range(3):
-                async with connect_raw(server) as newcomer:
-                    newcomer.send(GET)
-                    assert (await newcomer.reply()).status == 200
-            known.send(GET)
-            assert (await known.reply()).status == 200
-            await wait_until_async(lambda: server.connections <= 20)
-
-    with caplog.at_level(logging.WARNING):
-        play(scenario())
+@on_both_loops
+async def test_idle_connections_without_a_key_give_way_to_new_ones(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    async with (
+        serving(KeyedWitness(), limits(max_connections=20)) as server,
+        connect_raw(server) as known,
+        AsyncExitStack() as stack,
+    ):
+        known.send(GET)
+        assert (await known.reply()).status == 200
+        await open_idle(server, 60, stack)
+        for _ in range(3):
+            async with connect_raw(server) as newcomer:
+                newcomer.send(GET)
+                assert (await newcomer.reply()).status == 200
+        known.send(GET)
+        assert (await known.reply()).status == 200
+        await wait_until_async(lambda: server.connections <= 20)
     assert len([record for record in caplog.records if "too many connections" in record.message]) == 1
 
 
-def test_connections_with_a_key_may_take_every_place(play: Play) -> None:
-    async def scenario() -> None:
-        async with serving(KeyedWitness(), limits(max_connections=20)) as server, AsyncExitStack() as stack:
-            await open_idle(server, 60, stack)
-            for _ in range(20):
-                [client] = await open_idle(server, 1, stack)
-                client.send(GET)
-                assert (await client.reply()).status == 200
-            [one_too_many] = await open_idle(server, 1, stack)
-            assert (await one_too_many.reply()).status == 503
-
-    play(scenario())
+@on_both_loops
+async def test_connections_with_a_key_may_take_every_place() -> None:
+    async with serving(KeyedWitness(), limits(max_connections=20)) as server, AsyncExitStack() as stack:
+        await open_idle(server, 60, stack)
+        for _ in range(20):
+            [client] = await open_idle(server, 1, stack)
+            client.send(GET)
+            assert (await client.reply()).status == 200
+        [one_too_many] = await open_idle(server, 1, stack)
+        assert (await one_too_many.reply()).status == 503
 
 
-def test_an_address_that_floods_pushes_out_its_own_connections_first(play: Play) -> None:
-    async def scenario() -> None:
-        async with serving(KeyedWitness(), limits(max_connections=16)) as server, AsyncExitStack() as stack:
-            [elsewhere] = await open_idle(server, 1, stack, "127.0.0.2")
-            await wait_until_async(lambda: server.connections == 1)
-            await open_idle(server, 80, stack)
-            await asyncio.sleep(0.1)
-            elsewhere.send(GET)
-            assert (await elsewhere.reply()).status == 200
-
-    play(scenario())
+@on_both_loops
+async def test_an_address_that_floods_pushes_out_its_own_connections_first() -> None:
+    async with serving(KeyedWitness(), limits(max_connections=16)) as server, AsyncExitStack() as stack:
+        [elsewhere] = await open_idle(server, 1, stack, "127.0.0.2")
+        await wait_until_async(lambda: server.connections == 1)
+        await open_idle(server, 80, stack)
+        await asyncio.sleep(0.1)
+        elsewhere.send(GET)
+        assert (await elsewhere.reply()).status == 200
 
 
-def test_half_a_request_that_is_evicted_gets_an_error(play: Play) -> None:
-    async def scenario() -> None:
-        async with (
-            serving(KeyedWitness(), limits(max_connections=4)) as server,
-            connect_raw(server) as half,
-            AsyncExitStack() as stack,
-        ):
-            half.send(b"POST /first HTTP/1.1\r\nHost")
-            await asyncio.sleep(0.1)
-            await open_idle(server, 8, stack)
-            assert (await half.reply()).status == 503
-
-    play(scenario())
+@on_both_loops
+async def test_half_a_request_that_is_evicted_gets_an_error() -> None:
+    async with (
+        serving(KeyedWitness(), limits(max_connections=4)) as server,
+        connect_raw(server) as half,
+        AsyncExitStack() as stack,
+    ):
+        half.send(b"POST /first HTTP/1.1\r\nHost")
+        await asyncio.sleep(0.1)
+        await open_idle(server, 8, stack)
+        assert (await half.reply()).status == 503
 
 
 class Place:

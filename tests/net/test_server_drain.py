@@ -6,9 +6,9 @@ import socket
 from dragoman.net.exchange import Exchange
 from dragoman.net.server import Limits, Server
 from dragoman.net.service import Service
+from fakes.loops import on_both_loops
 from flow.in_memory import MemoryWire, make_exchange
 from net.raw_client import GET, PATIENCE_S, Witness, connect_raw, limits, render, serving
-from net.scenarios import Play
 
 
 async def slow_stream(exchange: Exchange) -> None:
@@ -28,24 +28,23 @@ async def listens(port: int) -> bool:
     return True
 
 
-def test_streams_in_flight_finish_and_the_listener_is_gone(play: Play) -> None:
-    async def scenario() -> None:
-        async with serving(slow_stream) as server, connect_raw(server) as client:
-            client.send(GET)
-            await client.head()
-            draining = asyncio.create_task(server.drain(PATIENCE_S))
-            async with asyncio.timeout(PATIENCE_S):
-                while await listens(server.port):  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-            assert b"".join([piece async for piece in client.chunks()]) == b"0123456789"
-            assert await client.wait_closed()
-            await asyncio.wait_for(draining, PATIENCE_S)
-            assert server.connections == 0
-
-    play(scenario())
+@on_both_loops
+async def test_streams_in_flight_finish_and_the_listener_is_gone() -> None:
+    async with serving(slow_stream) as server, connect_raw(server) as client:
+        client.send(GET)
+        await client.head()
+        draining = asyncio.create_task(server.drain(PATIENCE_S))
+        async with asyncio.timeout(PATIENCE_S):
+            while await listens(server.port):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert b"".join([piece async for piece in client.chunks()]) == b"0123456789"
+        assert await client.wait_closed()
+        await asyncio.wait_for(draining, PATIENCE_S)
+        assert server.connections == 0
 
 
-def test_a_reply_that_begins_while_draining_says_that_the_connection_closes(play: Play) -> None:
+@on_both_loops
+async def test_a_reply_that_begins_while_draining_says_that_the_connection_closes() -> None:
     entered, go_on = asyncio.Event(), asyncio.Event()
 
     async def handler(exchange: Exchange) -> None:
@@ -53,34 +52,30 @@ def test_a_reply_that_begins_while_draining_says_that_the_connection_closes(play
         await go_on.wait()
         exchange.respond(200, [], b"late")
 
-    async def scenario() -> None:
-        async with serving(handler) as server, connect_raw(server) as client:
-            client.send(GET)
-            await entered.wait()
-            draining = asyncio.create_task(server.drain(PATIENCE_S))
-            await asyncio.sleep(0.05)
-            go_on.set()
-            reply = await client.reply()
-            assert (reply.body, reply.headers[b"connection"]) == (b"late", b"close")
-            await asyncio.wait_for(draining, PATIENCE_S)
-
-    play(scenario())
+    async with serving(handler) as server, connect_raw(server) as client:
+        client.send(GET)
+        await entered.wait()
+        draining = asyncio.create_task(server.drain(PATIENCE_S))
+        await asyncio.sleep(0.05)
+        go_on.set()
+        reply = await client.reply()
+        assert (reply.body, reply.headers[b"connection"]) == (b"late", b"close")
+        await asyncio.wait_for(draining, PATIENCE_S)
 
 
-def test_idle_connections_are_closed_at_once(play: Play) -> None:
-    async def scenario() -> None:
-        async with serving(Witness(), limits(keep_alive_s=2 * PATIENCE_S)) as server, connect_raw(server) as client:
-            client.send(GET)
-            await client.reply()
-            started = asyncio.get_running_loop().time()
-            await server.drain(PATIENCE_S)
-            assert asyncio.get_running_loop().time() - started < PATIENCE_S / 2
-            assert await client.wait_closed()
-
-    play(scenario())
+@on_both_loops
+async def test_idle_connections_are_closed_at_once() -> None:
+    async with serving(Witness(), limits(keep_alive_s=2 * PATIENCE_S)) as server, connect_raw(server) as client:
+        client.send(GET)
+        await client.reply()
+        started = asyncio.get_running_loop().time()
+        await server.drain(PATIENCE_S)
+        assert asyncio.get_running_loop().time() - started < PATIENCE_S / 2
+        assert await client.wait_closed()
 
 
-def test_after_the_grace_handlers_are_cancelled_and_may_send_a_last_error(play: Play) -> None:
+@on_both_loops
+async def test_after_the_grace_handlers_are_cancelled_and_may_send_a_last_error() -> None:
     async def endless(exchange: Exchange) -> None:
         exchange.start(200, [])
         try:
@@ -93,37 +88,33 @@ def test_after_the_grace_handlers_are_cancelled_and_may_send_a_last_error(play: 
             exchange.finish()
             raise
 
-    async def scenario() -> None:
-        async with serving(endless) as server, connect_raw(server) as client:
-            client.send(GET)
-            await client.head()
-            started = asyncio.get_running_loop().time()
-            await server.drain(0.1)
-            assert 0.05 < asyncio.get_running_loop().time() - started < PATIENCE_S / 2
-            body = b"".join([piece async for piece in client.chunks()])
-            assert body.endswith(b"error: shutting down")
-
-    play(scenario())
+    async with serving(endless) as server, connect_raw(server) as client:
+        client.send(GET)
+        await client.head()
+        started = asyncio.get_running_loop().time()
+        await server.drain(0.1)
+        assert 0.05 < asyncio.get_running_loop().time() - started < PATIENCE_S / 2
+        body = b"".join([piece async for piece in client.chunks()])
+        assert body.endswith(b"error: shutting down")
 
 
-def test_a_handler_cancelled_before_its_first_byte_becomes_503(play: Play) -> None:
+@on_both_loops
+async def test_a_handler_cancelled_before_its_first_byte_becomes_503() -> None:
     entered = asyncio.Event()
 
     async def never(exchange: Exchange) -> None:
         entered.set()
         await asyncio.sleep(30)
 
-    async def scenario() -> None:
-        async with serving(never) as server, connect_raw(server) as client:
-            client.send(GET)
-            await entered.wait()
-            await server.drain(0.05)
-            assert (await client.reply()).status == 503
-
-    play(scenario())
+    async with serving(never) as server, connect_raw(server) as client:
+        client.send(GET)
+        await entered.wait()
+        await server.drain(0.05)
+        assert (await client.reply()).status == 503
 
 
-def test_draining_waits_for_what_handlers_do_after_their_reply(play: Play) -> None:
+@on_both_loops
+async def test_draining_waits_for_what_handlers_do_after_their_reply() -> None:
     rows: list[str] = []
 
     async def handler(exchange: Exchange) -> None:
@@ -131,55 +122,49 @@ def test_draining_waits_for_what_handlers_do_after_their_reply(play: Play) -> No
         await asyncio.sleep(0.1)
         rows.append("usage")
 
-    async def scenario() -> None:
-        async with serving(handler) as server, connect_raw(server) as client:
-            client.send(GET)
-            await client.reply()
-            await server.drain(PATIENCE_S)
-            assert rows == ["usage"]
-
-    play(scenario())
+    async with serving(handler) as server, connect_raw(server) as client:
+        client.send(GET)
+        await client.reply()
+        await server.drain(PATIENCE_S)
+        assert rows == ["usage"]
 
 
-def test_an_exchange_that_is_cancelled_before_its_task_starts_has_ended(play: Play) -> None:
+@on_both_loops
+async def test_an_exchange_that_is_cancelled_before_its_task_starts_has_ended() -> None:
     async def handler(exchange: Exchange) -> None:
         raise AssertionError("the task has not started")
 
-    async def scenario() -> None:
-        service = Service(handler, limits(), render)
-        service.draining = True
-        exchange = make_exchange(MemoryWire(), budget=service.budget)
-        exchange.buffered.hold(1_000_000)
-        service.begin(exchange)
-        service.cancel(exchange)
-        await asyncio.wait_for(service.empty.wait(), PATIENCE_S)
-        assert not service.exchanges
-        assert exchange.buffered.held == 0
-
-    play(scenario())
+    service = Service(handler, limits(), render)
+    service.draining = True
+    exchange = make_exchange(MemoryWire(), budget=service.budget)
+    exchange.buffered.hold(1_000_000)
+    service.begin(exchange)
+    service.cancel(exchange)
+    await asyncio.wait_for(service.empty.wait(), PATIENCE_S)
+    assert not service.exchanges
+    assert exchange.buffered.held == 0
 
 
-def test_a_client_that_reads_nothing_cannot_hold_up_the_end(play: Play) -> None:
+@on_both_loops
+async def test_a_client_that_reads_nothing_cannot_hold_up_the_end() -> None:
     async def endless(exchange: Exchange) -> None:
         exchange.start(200, [])
         while True:
             await exchange.send(b"x" * 65536)
 
-    async def scenario() -> None:
-        async with serving(endless, limits(write_idle_timeout_s=2 * PATIENCE_S)) as server:
-            deaf = socket.create_connection(("127.0.0.1", server.port))
-            deaf.sendall(GET)
-            await asyncio.sleep(0.1)
-            started = asyncio.get_running_loop().time()
-            await server.drain(0.1)
-            assert asyncio.get_running_loop().time() - started < PATIENCE_S / 2
-            assert server.connections == 0
-            deaf.close()
-
-    play(scenario())
+    async with serving(endless, limits(write_idle_timeout_s=2 * PATIENCE_S)) as server:
+        deaf = socket.create_connection(("127.0.0.1", server.port))
+        deaf.sendall(GET)
+        await asyncio.sleep(0.1)
+        started = asyncio.get_running_loop().time()
+        await server.drain(0.1)
+        assert asyncio.get_running_loop().time() - started < PATIENCE_S / 2
+        assert server.connections == 0
+        deaf.close()
 
 
-def test_closing_ends_everything_now(play: Play) -> None:
+@on_both_loops
+async def test_closing_ends_everything_now() -> None:
     entered, ended = asyncio.Event(), asyncio.Event()
 
     async def never(exchange: Exchange) -> None:
@@ -189,28 +174,23 @@ def test_closing_ends_everything_now(play: Play) -> None:
         finally:
             ended.set()
 
-    async def scenario() -> None:
-        server = Server(never, Limits(), render)
-        await server.start("127.0.0.1", 0)
+    server = Server(never, Limits(), render)
+    await server.start("127.0.0.1", 0)
+    async with connect_raw(server) as client:
+        client.send(GET)
+        await entered.wait()
+        await asyncio.wait_for(server.close(), PATIENCE_S)
+        assert ended.is_set()
+        assert await client.wait_closed()
+
+
+@on_both_loops
+async def test_a_bound_socket_can_be_handed_over() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = Server(Witness(), Limits(), render)
+        await server.start("ignored", 0, sock=listening.dup())
+        assert server.port == listening.getsockname()[1]
         async with connect_raw(server) as client:
             client.send(GET)
-            await entered.wait()
-            await asyncio.wait_for(server.close(), PATIENCE_S)
-            assert ended.is_set()
-            assert await client.wait_closed()
-
-    play(scenario())
-
-
-def test_a_bound_socket_can_be_handed_over(play: Play) -> None:
-    async def scenario() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            server = Server(Witness(), Limits(), render)
-            await server.start("ignored", 0, sock=listening.dup())
-            assert server.port == listening.getsockname()[1]
-            async with connect_raw(server) as client:
-                client.send(GET)
-                assert (await client.reply()).status == 200
-            await server.close()
-
-    play(scenario())
+            assert (await client.reply()).status == 200
+        await server.close()

@@ -9,79 +9,72 @@ import pytest
 
 from dragoman.net.exchange import Exchange
 from dragoman.net.server import ClientDisconnected, ResponseOrderError
+from fakes.loops import on_both_loops
 from net.raw_client import GET, PATIENCE_S, connect_raw, serving
-from net.scenarios import Play
 from waiting import wait_until_async
 
 POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
 RESET = struct.pack("ii", 1, 0)
 
 
-def test_a_failing_handler_costs_one_500_and_shows_no_secret(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+@on_both_loops
+async def test_a_failing_handler_costs_one_500_and_shows_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     async def handler(exchange: Exchange) -> None:
         raise ValueError("sk-fake-secret")
 
-    async def scenario() -> None:
-        async with serving(handler) as server, connect_raw(server) as client:
-            client.send(GET + GET)
-            for _ in range(2):
-                reply = await client.reply()
-                assert (reply.status, reply.body) == (500, b"internal error")
-
-    with caplog.at_level(logging.DEBUG):
-        play(scenario())
+    caplog.set_level(logging.DEBUG)
+    async with serving(handler) as server, connect_raw(server) as client:
+        client.send(GET + GET)
+        for _ in range(2):
+            reply = await client.reply()
+            assert (reply.status, reply.body) == (500, b"internal error")
     assert "ValueError at" in caplog.text
     assert "sk-fake-secret" not in caplog.text
 
 
-def test_a_failure_before_the_first_byte_of_a_stream_is_still_a_real_error(play: Play) -> None:
+@on_both_loops
+async def test_a_failure_before_the_first_byte_of_a_stream_is_still_a_real_error() -> None:
     async def handler(exchange: Exchange) -> None:
         exchange.start(200, [(b"content-type", b"text/event-stream")])
         raise ValueError
 
-    async def scenario() -> None:
-        async with serving(handler) as server, connect_raw(server) as client:
-            client.send(GET)
-            reply = await client.reply()
-            assert (reply.status, reply.headers[b"content-type"]) == (500, b"text/plain")
-
-    play(scenario())
+    async with serving(handler) as server, connect_raw(server) as client:
+        client.send(GET)
+        reply = await client.reply()
+        assert (reply.status, reply.headers[b"content-type"]) == (500, b"text/plain")
 
 
-def test_a_handler_that_forgets_to_reply_costs_a_500(play: Play) -> None:
+@on_both_loops
+async def test_a_handler_that_forgets_to_reply_costs_a_500() -> None:
     async def handler(exchange: Exchange) -> None:
         await asyncio.sleep(0)
 
-    async def scenario() -> None:
-        async with serving(handler) as server, connect_raw(server) as client:
-            client.send(GET)
-            assert (await client.reply()).status == 500
-
-    play(scenario())
+    async with serving(handler) as server, connect_raw(server) as client:
+        client.send(GET)
+        assert (await client.reply()).status == 500
 
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
-def test_a_stream_that_fails_in_the_middle_never_looks_whole(version: bytes, play: Play) -> None:
+@on_both_loops
+async def test_a_stream_that_fails_in_the_middle_never_looks_whole(version: bytes) -> None:
     async def handler(exchange: Exchange) -> None:
         exchange.start(200, [])
         await exchange.send(b"half")
         await asyncio.sleep(0.05)
         raise ValueError
 
-    async def scenario() -> None:
-        async with serving(handler) as server, connect_raw(server) as client:
-            client.send(b"GET / HTTP/" + version + b"\r\nHost: gateway\r\n\r\n")
-            with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
-                await client.reply()
-
-    play(scenario())
+    async with serving(handler) as server, connect_raw(server) as client:
+        client.send(b"GET / HTTP/" + version + b"\r\nHost: gateway\r\n\r\n")
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            await client.reply()
 
 
 @pytest.mark.parametrize(
     "misuse",
     ["respond respond", "start start", "send", "finish", "start send respond", "start finish send", "respond start"],
 )
-def test_a_reply_out_of_order_is_refused_by_name(misuse: str, play: Play) -> None:
+@on_both_loops
+async def test_a_reply_out_of_order_is_refused_by_name(misuse: str) -> None:
     raised: list[type[BaseException]] = []
 
     async def handler(exchange: Exchange) -> None:
@@ -100,98 +93,87 @@ def test_a_reply_out_of_order_is_refused_by_name(misuse: str, play: Play) -> Non
             raised.append(type(error))
             raise
 
-    async def scenario() -> None:
-        async with serving(handler) as server, connect_raw(server) as client:
-            client.send(GET)
-            await client.head()
-        assert raised == [ResponseOrderError]
-
-    play(scenario())
+    async with serving(handler) as server, connect_raw(server) as client:
+        client.send(GET)
+        await client.head()
+    assert raised == [ResponseOrderError]
 
 
 @pytest.mark.parametrize("farewell", ["close", "reset", "half-close"])
 @pytest.mark.parametrize("moment", ["before the reply", "in the stream", "in the body"])
-def test_a_client_that_leaves_cancels_its_handler_at_once(farewell: str, moment: str, play: Play) -> None:
-    async def scenario() -> None:
-        cancelled = asyncio.Event()
-        entered = asyncio.Event()
+@on_both_loops
+async def test_a_client_that_leaves_cancels_its_handler_at_once(farewell: str, moment: str) -> None:
+    cancelled = asyncio.Event()
+    entered = asyncio.Event()
 
-        async def handler(exchange: Exchange) -> None:
-            entered.set()
-            try:
-                if moment == "in the body":
-                    await exchange.body()
-                elif moment == "in the stream":
-                    exchange.start(200, [])
-                    await exchange.send(b"first")
-                await asyncio.sleep(2 * PATIENCE_S)
-            except asyncio.CancelledError:
-                assert exchange.gone
-                with pytest.raises(ClientDisconnected):
-                    await exchange.body() if moment == "in the body" else await exchange.send(b"x")
-                exchange.respond(200, [], b"unheard")
-                cancelled.set()
-                raise
+    async def handler(exchange: Exchange) -> None:
+        entered.set()
+        try:
+            if moment == "in the body":
+                await exchange.body()
+            elif moment == "in the stream":
+                exchange.start(200, [])
+                await exchange.send(b"first")
+            await asyncio.sleep(2 * PATIENCE_S)
+        except asyncio.CancelledError:
+            assert exchange.gone
+            with pytest.raises(ClientDisconnected):
+                await exchange.body() if moment == "in the body" else await exchange.send(b"x")
+            exchange.respond(200, [], b"unheard")
+            cancelled.set()
+            raise
 
-        async with serving(handler) as server, connect_raw(server) as client:
-            client.send(POST + b"Content-Length: 4\r\n\r\nbo" if moment == "in the body" else GET)
-            await entered.wait()
-            await asyncio.sleep(0.02)
-            if farewell == "half-close":
-                client.writer.write_eof()
-            else:
-                if farewell == "reset":
-                    client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-                client.writer.transport.abort()
-            await asyncio.wait_for(cancelled.wait(), PATIENCE_S / 2)
-            await wait_until_async(lambda: server.connections == 0)
-
-    play(scenario())
+    async with serving(handler) as server, connect_raw(server) as client:
+        client.send(POST + b"Content-Length: 4\r\n\r\nbo" if moment == "in the body" else GET)
+        await entered.wait()
+        await asyncio.sleep(0.02)
+        if farewell == "half-close":
+            client.writer.write_eof()
+        else:
+            if farewell == "reset":
+                client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            client.writer.transport.abort()
+        await asyncio.wait_for(cancelled.wait(), PATIENCE_S / 2)
+        await wait_until_async(lambda: server.connections == 0)
 
 
-def test_a_client_that_leaves_after_its_reply_does_not_cancel_what_the_handler_still_does(play: Play) -> None:
-    async def scenario() -> None:
-        written = asyncio.Event()
+@on_both_loops
+async def test_a_client_that_leaves_after_its_reply_does_not_cancel_what_the_handler_still_does() -> None:
+    written = asyncio.Event()
 
-        async def handler(exchange: Exchange) -> None:
-            exchange.respond(200, [], b"done")
-            await asyncio.sleep(0.1)
-            written.set()
+    async def handler(exchange: Exchange) -> None:
+        exchange.respond(200, [], b"done")
+        await asyncio.sleep(0.1)
+        written.set()
 
-        async with serving(handler) as server:
-            async with connect_raw(server) as client:
-                client.send(GET)
-                await client.reply()
-            await asyncio.wait_for(written.wait(), PATIENCE_S)
-
-    play(scenario())
+    async with serving(handler) as server:
+        async with connect_raw(server) as client:
+            client.send(GET)
+            await client.reply()
+        await asyncio.wait_for(written.wait(), PATIENCE_S)
 
 
-def test_the_next_request_does_not_wait_for_what_the_last_handler_still_does(play: Play) -> None:
+@on_both_loops
+async def test_the_next_request_does_not_wait_for_what_the_last_handler_still_does() -> None:
     async def handler(exchange: Exchange) -> None:
         exchange.respond(200, [], b"done")
         await asyncio.sleep(2 * PATIENCE_S)
 
-    async def scenario() -> None:
-        async with serving(handler) as server, connect_raw(server) as client:
-            started = asyncio.get_running_loop().time()
-            for _ in range(3):
-                client.send(GET)
-                await client.reply()
-            assert asyncio.get_running_loop().time() - started < PATIENCE_S
-
-    play(scenario())
+    async with serving(handler) as server, connect_raw(server) as client:
+        started = asyncio.get_running_loop().time()
+        for _ in range(3):
+            client.send(GET)
+            await client.reply()
+        assert asyncio.get_running_loop().time() - started < PATIENCE_S
 
 
-def test_abort_drops_the_connection(play: Play) -> None:
+@on_both_loops
+async def test_abort_drops_the_connection() -> None:
     async def handler(exchange: Exchange) -> None:
         exchange.abort()
         with pytest.raises(ClientDisconnected):
             await exchange.send(b"x")
 
-    async def scenario() -> None:
-        async with serving(handler) as server, connect_raw(server) as client:
-            client.send(GET)
-            assert await client.wait_closed()
-
-    play(scenario())
+    async with serving(handler) as server, connect_raw(server) as client:
+        client.send(GET)
+        assert await client.wait_closed()

@@ -5,8 +5,8 @@ import socket
 import threading
 
 from dragoman.net.exchange import Exchange
+from fakes.loops import on_uvloop_first
 from net.raw_client import serving
-from net.scenarios import Play
 
 SIZE = 8 << 20
 MOST_IN_ONE_TURN = 1 << 20
@@ -37,16 +37,14 @@ def upload(port: int, replies: list[bytes]) -> None:
         replies.append(client.recv(1 << 16))
 
 
-def test_a_body_is_read_in_parts_between_which_others_get_their_turn(play_slowly: Play) -> None:
-    async def scenario() -> None:
-        measure = Measure()
-        async with serving(measure) as server:
-            replies: list[bytes] = []
-            senders = [threading.Thread(target=upload, args=(server.port, replies)) for _ in range(4)]
-            for sender in senders:
-                sender.start()
-            await asyncio.gather(*(asyncio.to_thread(sender.join) for sender in senders))
-        assert [reply[:15] for reply in replies] == [b"HTTP/1.1 200 OK"] * 4
-        assert 0 < measure.most_in_one_turn <= MOST_IN_ONE_TURN
-
-    play_slowly(scenario())
+@on_uvloop_first
+async def test_a_body_is_read_in_parts_between_which_others_get_their_turn() -> None:
+    measure = Measure()
+    async with serving(measure) as server:
+        replies: list[bytes] = []
+        senders = [threading.Thread(target=upload, args=(server.port, replies)) for _ in range(4)]
+        for sender in senders:
+            sender.start()
+        await asyncio.gather(*(asyncio.to_thread(sender.join) for sender in senders))
+    assert [reply[:15] for reply in replies] == [b"HTTP/1.1 200 OK"] * 4
+    assert 0 < measure.most_in_one_turn <= MOST_IN_ONE_TURN

@@ -2,8 +2,8 @@
 
 import pytest
 
+from fakes.loops import on_both_loops
 from net.raw_client import GET, Witness, connect_raw, limits, serving
-from net.scenarios import Play
 
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: gateway\r\n\r\n"
 POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
@@ -85,47 +85,40 @@ CHUNK_ATTACKS = {
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_an_ambiguous_head_is_refused_and_nothing_after_it_is_served(name: str, play: Play) -> None:
+@on_both_loops
+async def test_an_ambiguous_head_is_refused_and_nothing_after_it_is_served(name: str) -> None:
     attack, status = ATTACKS[name]
-
-    async def scenario() -> None:
-        witness = Witness()
-        async with serving(witness) as server, connect_raw(server) as client:
-            client.send(attack + SMUGGLED)
-            reply = await client.reply()
-            assert reply.status == status
-            assert reply.headers[b"connection"] == b"close"
-            assert reply.body
-            assert await client.wait_closed()
-        assert witness.seen == []
-
-    play(scenario())
+    witness = Witness()
+    async with serving(witness) as server, connect_raw(server) as client:
+        client.send(attack + SMUGGLED)
+        reply = await client.reply()
+        assert reply.status == status
+        assert reply.headers[b"connection"] == b"close"
+        assert reply.body
+        assert await client.wait_closed()
+    assert witness.seen == []
 
 
 @pytest.mark.parametrize("name", CHUNK_ATTACKS)
-def test_a_broken_chunked_body_is_refused_and_nothing_after_it_is_served(name: str, play: Play) -> None:
-    async def scenario() -> None:
-        witness = Witness()
-        async with serving(witness) as server, connect_raw(server) as client:
-            client.send(POST + b"Transfer-Encoding: chunked\r\n\r\n" + CHUNK_ATTACKS[name] + SMUGGLED)
-            assert (await client.reply()).status == 400
-            assert await client.wait_closed()
-        assert witness.paths == ["/first"]
-        assert witness.bodies == []
-
-    play(scenario())
+@on_both_loops
+async def test_a_broken_chunked_body_is_refused_and_nothing_after_it_is_served(name: str) -> None:
+    witness = Witness()
+    async with serving(witness) as server, connect_raw(server) as client:
+        client.send(POST + b"Transfer-Encoding: chunked\r\n\r\n" + CHUNK_ATTACKS[name] + SMUGGLED)
+        assert (await client.reply()).status == 400
+        assert await client.wait_closed()
+    assert witness.paths == ["/first"]
+    assert witness.bodies == []
 
 
 @pytest.mark.parametrize(
     "host", [b"gateway", b"gate_way.local:8484", b"127.0.0.1:8484", b"[::1]:8484", b"[fe80::1%25eth0]"]
 )
-def test_an_ordinary_host_is_accepted(host: bytes, play: Play) -> None:
-    async def scenario() -> None:
-        async with serving(Witness()) as server, connect_raw(server) as client:
-            client.send(LINE + b"Host: " + host + b"\r\n\r\n")
-            assert (await client.reply()).status == 200
-
-    play(scenario())
+@on_both_loops
+async def test_an_ordinary_host_is_accepted(host: bytes) -> None:
+    async with serving(Witness()) as server, connect_raw(server) as client:
+        client.send(LINE + b"Host: " + host + b"\r\n\r\n")
+        assert (await client.reply()).status == 200
 
 
 @pytest.mark.parametrize(
@@ -139,99 +132,84 @@ def test_an_ordinary_host_is_accepted(host: bytes, play: Play) -> None:
         (b"//double//v1", "//double//v1", ""),
     ],
 )
-def test_the_target_is_taken_apart(target: bytes, path: str, query: str, play: Play) -> None:
-    async def scenario() -> None:
-        witness = Witness()
-        async with serving(witness) as server, connect_raw(server) as client:
-            client.send(b"GET " + target + b" HTTP/1.1\r\nHost: gateway\r\n\r\n")
-            assert (await client.reply()).status == 200
-        exchange = witness.seen[0]
-        assert (exchange.path, exchange.query) == (path, query)
-        assert exchange.method == "GET"
-
-    play(scenario())
+@on_both_loops
+async def test_the_target_is_taken_apart(target: bytes, path: str, query: str) -> None:
+    witness = Witness()
+    async with serving(witness) as server, connect_raw(server) as client:
+        client.send(b"GET " + target + b" HTTP/1.1\r\nHost: gateway\r\n\r\n")
+        assert (await client.reply()).status == 200
+    exchange = witness.seen[0]
+    assert (exchange.path, exchange.query) == (path, query)
+    assert exchange.method == "GET"
 
 
-def test_header_names_are_lowered_values_trimmed_and_equal_headers_kept(play: Play) -> None:
-    async def scenario() -> None:
-        witness = Witness()
-        async with serving(witness) as server, connect_raw(server) as client:
-            client.send(GET[:-2] + b"User-Agent:one\r\nUSER-AGENT: \t two \t\r\nX-Empty:\r\nX-Latin: \xe9\r\n\r\n")
-            assert (await client.reply()).status == 200
-        headers = witness.seen[0].headers
-        assert headers.get(b"user-agent") == b"one"
-        assert [value for name, value in headers if name == b"user-agent"] == [b"one", b"two"]
-        assert headers.get(b"x-empty") == b""
-        assert headers.get(b"x-latin") == b"\xe9"
-        assert headers.get(b"x-absent") is None
-        assert [name for name, _ in headers] == [b"host", b"user-agent", b"user-agent", b"x-empty", b"x-latin"]
-        assert len(headers) == 5
-
-    play(scenario())
+@on_both_loops
+async def test_header_names_are_lowered_values_trimmed_and_equal_headers_kept() -> None:
+    witness = Witness()
+    async with serving(witness) as server, connect_raw(server) as client:
+        client.send(GET[:-2] + b"User-Agent:one\r\nUSER-AGENT: \t two \t\r\nX-Empty:\r\nX-Latin: \xe9\r\n\r\n")
+        assert (await client.reply()).status == 200
+    headers = witness.seen[0].headers
+    assert headers.get(b"user-agent") == b"one"
+    assert [value for name, value in headers if name == b"user-agent"] == [b"one", b"two"]
+    assert headers.get(b"x-empty") == b""
+    assert headers.get(b"x-latin") == b"\xe9"
+    assert headers.get(b"x-absent") is None
+    assert [name for name, _ in headers] == [b"host", b"user-agent", b"user-agent", b"x-empty", b"x-latin"]
+    assert len(headers) == 5
 
 
 @pytest.mark.parametrize("upgrade", [b"websocket", b"h2c"])
-def test_an_upgrade_reaches_the_handler_as_a_request_and_nothing_after_it_is_http(upgrade: bytes, play: Play) -> None:
-    async def scenario() -> None:
-        witness = Witness()
-        async with serving(witness) as server, connect_raw(server) as client:
-            fields = b"Connection: Upgrade\r\nUpgrade: " + upgrade + b"\r\nContent-Length: 4\r\n\r\nbody"
-            client.send(POST + fields + SMUGGLED)
-            reply = await client.reply()
-            assert (reply.status, reply.headers[b"connection"]) == (200, b"close")
-            assert await client.wait_closed()
-        assert witness.paths == ["/first"]
-        assert witness.bodies == [b"body"]
-        assert witness.seen[0].headers.get(b"upgrade") == upgrade
-
-    play(scenario())
+@on_both_loops
+async def test_an_upgrade_reaches_the_handler_as_a_request_and_nothing_after_it_is_http(upgrade: bytes) -> None:
+    witness = Witness()
+    async with serving(witness) as server, connect_raw(server) as client:
+        fields = b"Connection: Upgrade\r\nUpgrade: " + upgrade + b"\r\nContent-Length: 4\r\n\r\nbody"
+        client.send(POST + fields + SMUGGLED)
+        reply = await client.reply()
+        assert (reply.status, reply.headers[b"connection"]) == (200, b"close")
+        assert await client.wait_closed()
+    assert witness.paths == ["/first"]
+    assert witness.bodies == [b"body"]
+    assert witness.seen[0].headers.get(b"upgrade") == upgrade
 
 
-def test_connect_reaches_the_handler_and_its_tunnel_is_never_parsed(play: Play) -> None:
-    async def scenario() -> None:
-        witness = Witness()
-        async with serving(witness) as server, connect_raw(server) as client:
-            client.send(b"CONNECT other:443 HTTP/1.1\r\nHost: other\r\n\r\n" + SMUGGLED)
-            assert (await client.reply()).headers[b"connection"] == b"close"
-            assert await client.wait_closed()
-        assert [exchange.method for exchange in witness.seen] == ["CONNECT"]
-
-    play(scenario())
+@on_both_loops
+async def test_connect_reaches_the_handler_and_its_tunnel_is_never_parsed() -> None:
+    witness = Witness()
+    async with serving(witness) as server, connect_raw(server) as client:
+        client.send(b"CONNECT other:443 HTTP/1.1\r\nHost: other\r\n\r\n" + SMUGGLED)
+        assert (await client.reply()).headers[b"connection"] == b"close"
+        assert await client.wait_closed()
+    assert [exchange.method for exchange in witness.seen] == ["CONNECT"]
 
 
-def test_empty_lines_before_a_request_are_ignored(play: Play) -> None:
-    async def scenario() -> None:
-        async with serving(Witness()) as server, connect_raw(server) as client:
-            for lead in (b"\r\n", b"\r\n\r\n", b""):
-                client.send(lead + GET)
-                assert (await client.reply()).status == 200
-
-    play(scenario())
+@on_both_loops
+async def test_empty_lines_before_a_request_are_ignored() -> None:
+    async with serving(Witness()) as server, connect_raw(server) as client:
+        for lead in (b"\r\n", b"\r\n\r\n", b""):
+            client.send(lead + GET)
+            assert (await client.reply()).status == 200
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_a_request_survives_any_cut(size: int, play: Play) -> None:
+@on_both_loops
+async def test_a_request_survives_any_cut(size: int) -> None:
     request = POST + b"Transfer-Encoding: chunked\r\n\r\n3;x=1\r\nabc\r\nA\r\n0123456789\r\n0\r\nX-T: 1\r\n\r\n"
-
-    async def scenario() -> None:
-        witness = Witness()
-        async with (
-            serving(witness, limits(header_timeout_s=5, body_gap_timeout_s=5)) as server,
-            connect_raw(server) as client,
-        ):
-            await client.send_cut(request + GET, size)
-            assert (await client.reply()).status == 200
-            assert (await client.reply()).status == 200
-        assert witness.bodies == [b"abc0123456789", b""]
-
-    play(scenario())
+    witness = Witness()
+    async with (
+        serving(witness, limits(header_timeout_s=5, body_gap_timeout_s=5)) as server,
+        connect_raw(server) as client,
+    ):
+        await client.send_cut(request + GET, size)
+        assert (await client.reply()).status == 200
+        assert (await client.reply()).status == 200
+    assert witness.bodies == [b"abc0123456789", b""]
 
 
-def test_the_refusal_names_the_path_so_that_its_protocol_can_word_it(play: Play) -> None:
-    async def scenario() -> None:
-        async with serving(Witness()) as server, connect_raw(server) as client:
-            client.send(b"POST /v1/messages?beta=true HTTP/1.1\r\n\r\n")
-            reply = await client.reply()
-            assert (reply.status, reply.headers[b"x-path"]) == (400, b"/v1/messages")
-
-    play(scenario())
+@on_both_loops
+async def test_the_refusal_names_the_path_so_that_its_protocol_can_word_it() -> None:
+    async with serving(Witness()) as server, connect_raw(server) as client:
+        client.send(b"POST /v1/messages?beta=true HTTP/1.1\r\n\r\n")
+        reply = await client.reply()
+        assert (reply.status, reply.headers[b"x-path"]) == (400, b"/v1/messages")

@@ -12,7 +12,6 @@ from dragoman.net.write_batch import QUIET_S, WriteBatch
 from fakes.loops import on_both_loops
 from fakes.raw import Hold, RawServer, Request, Until
 from net.raw_client import GET, connect_raw, serving
-from net.scenarios import Play
 
 
 class Note:
@@ -38,21 +37,20 @@ async def test_the_first_after_a_lull_is_sent_at_once_and_all_others_in_order_on
     assert sent == ["one", "two", "three", "four"]
 
 
-def test_what_was_written_just_before_a_break_reaches_the_client(play: Play) -> None:
+@on_both_loops
+async def test_what_was_written_just_before_a_break_reaches_the_client() -> None:
     async def break_off(exchange: Exchange) -> None:
         exchange.start(200, [])
         exchange.write(b"half a")
         exchange.abort()
 
-    async def scenario() -> None:
-        async with serving(break_off) as server, connect_raw(server) as client:
-            client.send(GET)
-            assert b"half a" in await client.reader.read()
-
-    play(scenario())
+    async with serving(break_off) as server, connect_raw(server) as client:
+        client.send(GET)
+        assert b"half a" in await client.reader.read()
 
 
-def test_a_handler_that_never_waits_learns_at_once_that_the_client_is_too_slow(play: Play) -> None:
+@on_both_loops
+async def test_a_handler_that_never_waits_learns_at_once_that_the_client_is_too_slow() -> None:
     written = 0
 
     async def flood(exchange: Exchange) -> None:
@@ -62,13 +60,10 @@ def test_a_handler_that_never_waits_learns_at_once_that_the_client_is_too_slow(p
             written += 4096
         exchange.abort()
 
-    async def scenario() -> None:
-        async with serving(flood) as server, connect_raw(server) as client:
-            client.send(GET)
-            await client.reader.read(1)
-        assert 0 < written < 64 << 20
-
-    play(scenario())
+    async with serving(flood) as server, connect_raw(server) as client:
+        client.send(GET)
+        await client.reader.read(1)
+    assert 0 < written < 64 << 20
 
 
 class Stuck(WriteBatch):
