@@ -8,6 +8,8 @@ from collections.abc import Callable, Coroutine
 import pytest
 import uvloop
 
+from dragoman.net.client import HttpClient
+
 FACTORIES = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
@@ -28,6 +30,8 @@ def on_uvloop_first(test: Test) -> Callable[..., None]:
 
 
 def make_synchronous(test: Test) -> Callable[..., None]:
+    """Return the test with its loop as a parameter; a parameter `client` is filled with one that is closed after it."""
+
     def run(loop_kind: str, **given: object) -> None:
         unheard: list[dict[str, object]] = []
         with asyncio.Runner(loop_factory=FACTORIES[loop_kind]) as runner:
@@ -38,14 +42,20 @@ def make_synchronous(test: Test) -> Callable[..., None]:
     functools.update_wrapper(run, test)
     own = inspect.signature(test)
     loop_kind = inspect.Parameter("loop_kind", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    signature = own.replace(parameters=[*own.parameters.values(), loop_kind], return_annotation=None)
+    parameters = [parameter for parameter in own.parameters.values() if parameter.name != "client"]
+    signature = own.replace(parameters=[*parameters, loop_kind], return_annotation=None)
     setattr(run, "__signature__", signature)  # noqa: B010 - pytest reads the parameters there; functions declare no such attribute
     return run
 
 
 async def _run_bounded(test: Test, given: dict[str, object]) -> None:
     async with asyncio.timeout(120):
-        await test(**given)
+        if "client" in inspect.signature(test).parameters:
+            client = HttpClient()
+            await test(client=client, **given)
+            await client.close()
+        else:
+            await test(**given)
         for _ in range(1000):
             left = asyncio.all_tasks() - {asyncio.current_task()}
             if not left:

@@ -29,8 +29,9 @@ def reply(coding: bytes, body: bytes) -> bytes:
 
 @every_coding
 @on_both_loops
-async def test_an_encoded_answer_arrives_decoded_and_without_its_encoding_header(coding: bytes) -> None:
-    client = HttpClient()
+async def test_an_encoded_answer_arrives_decoded_and_without_its_encoding_header(
+    client: HttpClient, coding: bytes
+) -> None:
     wire = reply(coding, PACKED[coding])
     async with RawServer((Request(), wire, Request(), *bytewise(wire), Hold())) as server:
         for _ in range(2):
@@ -40,12 +41,10 @@ async def test_an_encoded_answer_arrives_decoded_and_without_its_encoding_header
             assert await answer.chunk(60) == b""
         assert len(server.visits) == 1
         assert b"accept-encoding: identity\r\n" in server.requests[0]
-    await client.close()
 
 
 @on_both_loops
-async def test_an_event_is_decoded_as_soon_as_its_bytes_are_here() -> None:
-    client = HttpClient()
+async def test_an_event_is_decoded_as_soon_as_its_bytes_are_here(client: HttpClient) -> None:
     stream = zlib.compressobj(wbits=31)
     first = stream.compress(b"data: 1\n\n") + stream.flush(zlib.Z_SYNC_FLUSH)
     rest = stream.compress(b"data: 2\n\n") + stream.flush()
@@ -53,47 +52,38 @@ async def test_an_event_is_decoded_as_soon_as_its_bytes_are_here() -> None:
     async with RawServer((Request(), head, first, Pause(0.05), rest)) as server:
         answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=60)
         assert [await answer.chunk(60) for _ in range(3)] == [b"data: 1\n\n", b"data: 2\n\n", b""]
-    await client.close()
 
 
 @every_coding
 @on_both_loops
-async def test_a_wrong_content_encoding_is_corrupt(coding: bytes) -> None:
-    client = HttpClient()
+async def test_a_wrong_content_encoding_is_corrupt(client: HttpClient, coding: bytes) -> None:
     async with RawServer((Request(), reply(coding, b'{"error":"not packed at all"}'), Hold())) as server:
         answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=60)
         with pytest.raises(InvalidResponse, match=r"the body is not|body is cut short"):
             await answer.read(1000, 60)
-    await client.close()
 
 
 @every_coding
 @on_both_loops
-async def test_an_encoded_body_cut_inside_its_declared_length_is_corrupt(coding: bytes) -> None:
-    client = HttpClient()
+async def test_an_encoded_body_cut_inside_its_declared_length_is_corrupt(client: HttpClient, coding: bytes) -> None:
     async with RawServer((Request(), reply(coding, PACKED[coding][:-3]), Hold())) as server:
         answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=60)
         with pytest.raises(InvalidResponse):
             await answer.read(len(PLAIN), 60)
-    await client.close()
 
 
 @on_both_loops
-async def test_an_unknown_encoding_is_corrupt_at_the_head() -> None:
-    client = HttpClient()
+async def test_an_unknown_encoding_is_corrupt_at_the_head(client: HttpClient) -> None:
     async with RawServer((Request(), reply(b"snappy", b"abc"), Hold())) as server:
         with pytest.raises(InvalidResponse, match="unknown content encoding b'snappy'"):
             await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=60)
-    await client.close()
 
 
 @on_both_loops
-async def test_an_empty_body_may_name_any_encoding() -> None:
-    client = HttpClient()
+async def test_an_empty_body_may_name_any_encoding(client: HttpClient) -> None:
     async with RawServer((Request(), reply(b"gzip", b""), Hold())) as server:
         answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=60)
         assert await answer.read(10, 60) == b""
-    await client.close()
 
 
 @pytest.mark.parametrize(
@@ -105,10 +95,8 @@ async def test_an_empty_body_may_name_any_encoding() -> None:
     ],
 )
 @on_both_loops
-async def test_a_bomb_is_refused(coding: bytes, bomb: bytes, outcome: type[Exception]) -> None:
-    client = HttpClient()
+async def test_a_bomb_is_refused(client: HttpClient, coding: bytes, bomb: bytes, outcome: type[Exception]) -> None:
     async with RawServer((Request(), reply(coding, bomb), Hold())) as server:
         answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=60)
         with pytest.raises(outcome):
             await answer.read(1 << 20, 60)
-    await client.close()

@@ -43,11 +43,9 @@ async def test_a_body_survives_every_single_cut(framing: str) -> None:
 
 @framings
 @on_both_loops
-async def test_a_body_survives_byte_by_byte(framing: str) -> None:
-    client = HttpClient()
+async def test_a_body_survives_byte_by_byte(client: HttpClient, framing: str) -> None:
     async with RawServer((Request(), *bytewise(FRAMINGS[framing]))) as server:
         assert await fetch(client, server) == BODY
-    await client.close()
 
 
 @framings
@@ -71,8 +69,7 @@ async def test_an_end_at_any_byte_is_lost_unless_the_close_is_the_end(framing: s
 
 @framings
 @on_both_loops
-async def test_a_reset_in_the_body_is_lost_after_what_came_before_it(framing: str) -> None:
-    client = HttpClient()
+async def test_a_reset_in_the_body_is_lost_after_what_came_before_it(client: HttpClient, framing: str) -> None:
     wire = FRAMINGS[framing]
     cut = wire.index(BODY[:5]) + 5
     async with RawServer((Request(), wire[:cut], Pause(0.05), Reset())) as server:
@@ -82,31 +79,25 @@ async def test_a_reset_in_the_body_is_lost_after_what_came_before_it(framing: st
             await answer.chunk(60)
         assert caught.value.received
         answer.close()
-    await client.close()
 
 
 @on_both_loops
-async def test_a_short_body_gives_its_bytes_before_the_loss() -> None:
-    client = HttpClient()
+async def test_a_short_body_gives_its_bytes_before_the_loss(client: HttpClient) -> None:
     async with RawServer((Request(), b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nshort")) as server:
         answer = await ask(client, server)
         assert await answer.chunk(60) == b"short"
         with pytest.raises(ConnectionLost):
             await answer.chunk(60)
-    await client.close()
 
 
 @on_both_loops
-async def test_a_half_closed_server_ends_a_body_that_runs_to_the_end() -> None:
-    client = HttpClient()
+async def test_a_half_closed_server_ends_a_body_that_runs_to_the_end(client: HttpClient) -> None:
     async with RawServer((Request(), TO_THE_END, HalfClose(), Hold())) as server:
         assert await fetch(client, server) == BODY
-    await client.close()
 
 
 @on_both_loops
-async def test_all_pieces_of_one_read_are_one_chunk() -> None:
-    client = HttpClient()
+async def test_all_pieces_of_one_read_are_one_chunk(client: HttpClient) -> None:
     many = b"".join(b"1\r\n%c\r\n" % letter for letter in b"abcdef")
     head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
     async with RawServer((Request(), head, Pause(0.02), many, Pause(0.02), b"0\r\n\r\n", Hold())) as server:
@@ -114,19 +105,16 @@ async def test_all_pieces_of_one_read_are_one_chunk() -> None:
         assert await answer.chunk(60) == b"abcdef"
         assert await answer.chunk(60) == b""
         assert await answer.chunk(60) == b""
-    await client.close()
 
 
 @on_both_loops
-async def test_interim_responses_are_skipped() -> None:
-    client = HttpClient()
+async def test_interim_responses_are_skipped(client: HttpClient) -> None:
     interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
     async with RawServer((Request(), interim, Pause(0.01), SIZED, Hold())) as server:
         answer = await ask(client, server)
         assert answer.status == 200
         assert list(answer.headers) == [(b"content-length", b"%d" % len(BODY))]
         assert await answer.read(1000, 60) == BODY
-    await client.close()
 
 
 @pytest.mark.parametrize(
@@ -138,23 +126,21 @@ async def test_interim_responses_are_skipped() -> None:
     ],
 )
 @on_both_loops
-async def test_an_answer_without_a_body_ends_at_once_and_the_connection_serves_again(wire: bytes) -> None:
-    client = HttpClient()
+async def test_an_answer_without_a_body_ends_at_once_and_the_connection_serves_again(
+    client: HttpClient, wire: bytes
+) -> None:
     async with RawServer((Request(), wire, Request(), wire, Hold())) as server:
         assert await fetch(client, server) == b""
         assert await fetch(client, server) == b""
         assert len(server.visits) == 1
-    await client.close()
 
 
 @on_both_loops
-async def test_an_answer_to_head_has_no_body_whatever_it_declares() -> None:
-    client = HttpClient()
+async def test_an_answer_to_head_has_no_body_whatever_it_declares(client: HttpClient) -> None:
     async with RawServer((Request(), b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n", Hold())) as server:
         answer = await ask(client, server, "HEAD")
         assert answer.headers.get(b"content-length") == b"99"
         assert await answer.chunk(60) == b""
-    await client.close()
 
 
 MALFORMED = {
@@ -179,12 +165,10 @@ MALFORMED = {
 
 @pytest.mark.parametrize("case", MALFORMED)
 @on_both_loops
-async def test_a_malformed_answer_is_corrupt(case: str) -> None:
-    client = HttpClient()
+async def test_a_malformed_answer_is_corrupt(client: HttpClient, case: str) -> None:
     async with RawServer((Request(), MALFORMED[case], Hold())) as server:
         with pytest.raises(InvalidResponse) as caught:
             await fetch(client, server)
         assert caught.value.received
         assert str(server.port) in str(caught.value)
         await server.visits[0].gone.wait()
-    await client.close()

@@ -88,8 +88,7 @@ async def test_a_close_in_mid_body_over_tls_is_lost(tls: tuple[ssl.SSLContext, s
 
 
 @on_both_loops
-async def test_a_slow_consumer_holds_a_tls_upstream_back(tls: tuple[ssl.SSLContext, str]) -> None:
-    client = HttpClient()
+async def test_a_slow_consumer_holds_a_tls_upstream_back(client: HttpClient, tls: tuple[ssl.SSLContext, str]) -> None:
     script: Script = (Request(), b"HTTP/1.1 200 OK\r\n\r\n", Flood(b"x" * 65536))
     async with RawServer(script, tls=tls[0]) as server:
         answer = await client.send(
@@ -105,12 +104,12 @@ async def test_a_slow_consumer_holds_a_tls_upstream_back(tls: tuple[ssl.SSLConte
         while taken <= before:
             taken += len(await answer.chunk(60))
         answer.close()
-    await client.close()
 
 
 @on_both_loops
-async def test_close_in_mid_stream_closes_a_tls_upstream_at_once(tls: tuple[ssl.SSLContext, str]) -> None:
-    client = HttpClient()
+async def test_close_in_mid_stream_closes_a_tls_upstream_at_once(
+    client: HttpClient, tls: tuple[ssl.SSLContext, str]
+) -> None:
     async with RawServer((Request(), b"HTTP/1.1 200 OK\r\n\r\nok", Hold()), tls=tls[0]) as server:
         answer = await client.send(
             OutgoingRequest("GET", server.url, ()), DialOptions(ca_file=tls[1]), head_timeout_s=60
@@ -118,7 +117,6 @@ async def test_close_in_mid_stream_closes_a_tls_upstream_at_once(tls: tuple[ssl.
         assert await answer.chunk(60) == b"ok"
         answer.close()
         await asyncio.wait_for(server.visits[0].gone.wait(), 60)
-    await client.close()
 
 
 @on_both_loops

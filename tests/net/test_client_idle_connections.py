@@ -62,12 +62,10 @@ def hasty(last_word: bytes) -> Iterator[Hasty]:
 
 @pytest.mark.parametrize("last_word", [b"", EVIL], ids=["nothing", "a stray answer"])
 @on_both_loops
-async def test_a_connection_with_unread_bytes_is_not_reused(last_word: bytes) -> None:
-    client = HttpClient()
+async def test_a_connection_with_unread_bytes_is_not_reused(client: HttpClient, last_word: bytes) -> None:
     with hasty(last_word) as server:
         question = OutgoingRequest("POST", server.url, (), b"{}")
         assert await (await client.send(question, head_timeout_s=PATIENCE_S)).read(9, PATIENCE_S) == b"ok"
         server.leave()
         assert await (await client.send(question, head_timeout_s=PATIENCE_S)).read(9, PATIENCE_S) == b"ok"
         assert server.visits == 2
-    await client.close()

@@ -36,25 +36,21 @@ async def fetch(client: HttpClient, server: RawServer, dial: DialOptions = DIREC
 
 
 @on_both_loops
-async def test_one_connection_serves_one_request_after_another() -> None:
-    client = HttpClient()
+async def test_one_connection_serves_one_request_after_another(client: HttpClient) -> None:
     async with RawServer((Request(), OK) * 3 + (Hold(),)) as server:
         for _ in range(3):
             assert await fetch(client, server) == b"ok"
         assert len(server.visits) == 1
-    await client.close()
 
 
 @on_both_loops
-async def test_the_connection_that_was_used_last_is_taken_first() -> None:
-    client = HttpClient()
+async def test_the_connection_that_was_used_last_is_taken_first(client: HttpClient) -> None:
     async with RawServer((Request(), OK, Request(), OK, Hold())) as server:
         first, second = await ask(client, server), await ask(client, server)
         await first.read(9, 60)
         await second.read(9, 60)
         await fetch(client, server)
         assert [len(visit.requests) for visit in server.visits] == [1, 2]
-    await client.close()
 
 
 @pytest.mark.parametrize(
@@ -68,26 +64,22 @@ async def test_the_connection_that_was_used_last_is_taken_first() -> None:
     ids=["close", "http/1.0", "second answer", "stray byte"],
 )
 @on_both_loops
-async def test_a_connection_that_ends_or_sends_too_much_is_not_reused(wire: bytes) -> None:
-    client = HttpClient()
+async def test_a_connection_that_ends_or_sends_too_much_is_not_reused(client: HttpClient, wire: bytes) -> None:
     async with RawServer((Request(), wire, Hold())) as server:
         assert await fetch(client, server) == b"ok"
         assert await fetch(client, server) == b"ok"
         assert len(server.visits) == 2
         await asyncio.gather(*(visit.gone.wait() for visit in server.visits))
-    await client.close()
 
 
 @on_both_loops
-async def test_bytes_on_an_idle_connection_make_it_unusable() -> None:
-    client = HttpClient()
+async def test_bytes_on_an_idle_connection_make_it_unusable(client: HttpClient) -> None:
     late = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil"
     async with RawServer((Request(), OK, Pause(0.02), late, Hold()), (Request(), OK, Hold())) as server:
         assert await fetch(client, server) == b"ok"
         await asyncio.wait_for(server.visits[0].gone.wait(), 60)
         assert await fetch(client, server) == b"ok"
         assert len(server.visits) == 2
-    await client.close()
 
 
 ENDS = pytest.mark.parametrize("end", [(), (Reset(),), (HalfClose(), Hold())], ids=["close", "reset", "half-close"])
@@ -99,19 +91,20 @@ async def look(client: HttpClient, server: RawServer) -> bytes:
 
 @ENDS
 @on_both_loops
-async def test_a_stale_connection_is_replaced_unnoticed_for_what_changes_nothing(end: Script) -> None:
-    client = HttpClient()
+async def test_a_stale_connection_is_replaced_unnoticed_for_what_changes_nothing(
+    client: HttpClient, end: Script
+) -> None:
     async with RawServer((Request(), OK, Request(), *end), (Request(), OK, Hold())) as server:
         assert await look(client, server) == b"ok"
         assert await look(client, server) == b"ok"
         assert [len(visit.requests) for visit in server.visits] == [2, 1]
-    await client.close()
 
 
 @ENDS
 @on_both_loops
-async def test_a_request_that_an_upstream_may_have_read_is_never_repeated_by_itself(end: Script) -> None:
-    client = HttpClient()
+async def test_a_request_that_an_upstream_may_have_read_is_never_repeated_by_itself(
+    client: HttpClient, end: Script
+) -> None:
     async with RawServer((Request(), OK, Request(), *end), (Request(), OK, Hold())) as server:
         assert await fetch(client, server) == b"ok"
         with pytest.raises(ConnectionLost) as caught:
@@ -120,12 +113,10 @@ async def test_a_request_that_an_upstream_may_have_read_is_never_repeated_by_its
         assert [len(visit.requests) for visit in server.visits] == [2]
         assert await fetch(client, server) == b"ok"
         assert [len(visit.requests) for visit in server.visits] == [2, 1]
-    await client.close()
 
 
 @on_both_loops
-async def test_after_a_stale_connection_the_other_idle_ones_are_not_tried_either() -> None:
-    client = HttpClient()
+async def test_after_a_stale_connection_the_other_idle_ones_are_not_tried_either(client: HttpClient) -> None:
     old = (Request(), OK, Request())
     async with RawServer(old, old, (Request(), OK, Hold())) as server:
         first, second = await ask(client, server), await ask(client, server)
@@ -135,53 +126,44 @@ async def test_after_a_stale_connection_the_other_idle_ones_are_not_tried_either
             await fetch(client, server)
         assert await fetch(client, server) == b"ok"
         assert [len(visit.requests) for visit in server.visits] == [1, 2, 1]
-    await client.close()
 
 
 @on_both_loops
-async def test_a_fresh_connection_in_place_of_a_stale_one_may_fail_and_that_is_all() -> None:
-    client = HttpClient()
+async def test_a_fresh_connection_in_place_of_a_stale_one_may_fail_and_that_is_all(client: HttpClient) -> None:
     async with RawServer((Request(), OK, Request()), (Request(),), (Request(), OK)) as server:
         assert await look(client, server) == b"ok"
         with pytest.raises(ConnectionLost) as caught:
             await look(client, server)
         assert (caught.value.sent, caught.value.received, caught.value.stale) == (True, False, False)
         assert len(server.visits) == 2
-    await client.close()
 
 
 @on_both_loops
-async def test_a_reused_connection_that_breaks_after_a_byte_is_lost() -> None:
-    client = HttpClient()
+async def test_a_reused_connection_that_breaks_after_a_byte_is_lost(client: HttpClient) -> None:
     async with RawServer((Request(), OK, Request(), b"H"), (Request(), OK)) as server:
         assert await fetch(client, server) == b"ok"
         with pytest.raises(ConnectionLost) as caught:
             await fetch(client, server)
         assert caught.value.received
         assert len(server.visits) == 1
-    await client.close()
 
 
 @pytest.mark.parametrize("end", [(), (Reset(),)], ids=["close", "reset"])
 @on_both_loops
-async def test_a_fresh_connection_closed_before_the_answer_is_lost(end: Script) -> None:
-    client = HttpClient()
+async def test_a_fresh_connection_closed_before_the_answer_is_lost(client: HttpClient, end: Script) -> None:
     async with RawServer((Request(), *end)) as server:
         with pytest.raises(ConnectionLost, match="before it answered") as caught:
             await fetch(client, server)
         assert (caught.value.sent, caught.value.received) == (True, False)
         assert len(server.visits) == 1
-    await client.close()
 
 
 @pytest.mark.parametrize("end", [(), (Reset(),)], ids=["close", "reset"])
 @on_both_loops
-async def test_a_server_that_accepts_and_closes_is_lost_at_once(end: Script) -> None:
-    client = HttpClient()
+async def test_a_server_that_accepts_and_closes_is_lost_at_once(client: HttpClient, end: Script) -> None:
     async with RawServer(end) as server:
         outcomes = await asyncio.gather(*(fetch(client, server) for _ in range(100)), return_exceptions=True)
         assert all(isinstance(lost, ConnectionLost) and not lost.received for lost in outcomes)
-    await client.close()
 
 
 @on_both_loops
@@ -197,8 +179,7 @@ async def test_a_connection_closed_between_its_making_and_its_first_use_is_lost(
 
 
 @on_both_loops
-async def test_a_closed_port_is_lost_before_anything_is_sent() -> None:
-    client = HttpClient()
+async def test_a_closed_port_is_lost_before_anything_is_sent(client: HttpClient) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -206,7 +187,6 @@ async def test_a_closed_port_is_lost_before_anything_is_sent() -> None:
             await client.send(OutgoingRequest("GET", f"http://127.0.0.1:{port}/?key=sk-fake", ()), head_timeout_s=60)
     assert (caught.value.sent, caught.value.received) == (False, False)
     assert "sk-fake" not in str(caught.value)
-    await client.close()
 
 
 @on_both_loops
@@ -221,19 +201,16 @@ async def test_idle_connections_expire() -> None:
 
 
 @on_both_loops
-async def test_a_connection_that_is_not_to_be_kept_is_closed_after_its_request() -> None:
-    client = HttpClient()
+async def test_a_connection_that_is_not_to_be_kept_is_closed_after_its_request(client: HttpClient) -> None:
     async with RawServer((Request(), OK, Hold())) as server:
         for visits in (1, 2):
             assert await fetch(client, server, DialOptions(keeps_connections=False)) == b"ok"
             await asyncio.wait_for(server.visits[-1].gone.wait(), 60)
             assert len(server.visits) == visits
-    await client.close()
 
 
 @on_both_loops
-async def test_close_in_mid_stream_closes_the_upstream_at_once() -> None:
-    client = HttpClient()
+async def test_close_in_mid_stream_closes_the_upstream_at_once(client: HttpClient) -> None:
     async with RawServer((Request(), STREAM, b"2\r\nok\r\n", Hold())) as server:
         answer = await ask(client, server)
         assert await answer.chunk(60) == b"ok"
@@ -242,12 +219,10 @@ async def test_close_in_mid_stream_closes_the_upstream_at_once() -> None:
         await asyncio.wait_for(server.visits[0].gone.wait(), 60)
         with pytest.raises(ConnectionLost):
             await answer.chunk(60)
-    await client.close()
 
 
 @on_both_loops
-async def test_a_cancelled_send_closes_the_upstream_at_once() -> None:
-    client = HttpClient()
+async def test_a_cancelled_send_closes_the_upstream_at_once(client: HttpClient) -> None:
     async with RawServer((Request(), Hold())) as server:
         sending = asyncio.create_task(ask(client, server))
         await wait_until_async(lambda: len(server.requests) == 1)
@@ -255,39 +230,32 @@ async def test_a_cancelled_send_closes_the_upstream_at_once() -> None:
         await asyncio.wait_for(server.visits[0].gone.wait(), 60)
         with pytest.raises(asyncio.CancelledError):
             await sending
-    await client.close()
 
 
 @on_both_loops
-async def test_close_after_the_whole_body_arrived_keeps_the_connection() -> None:
-    client = HttpClient()
+async def test_close_after_the_whole_body_arrived_keeps_the_connection(client: HttpClient) -> None:
     async with RawServer((Request(), OK, Request(), OK, Hold())) as server:
         (await ask(client, server)).close()
         assert await fetch(client, server) == b"ok"
         assert len(server.visits) == 1
-    await client.close()
 
 
 @on_both_loops
-async def test_a_body_beyond_the_limit_is_refused_and_its_connection_dropped() -> None:
-    client = HttpClient()
+async def test_a_body_beyond_the_limit_is_refused_and_its_connection_dropped(client: HttpClient) -> None:
     async with RawServer((Request(), b"HTTP/1.1 200 OK\r\n\r\n", Flood(b"x" * 1000))) as server:
         with pytest.raises(SizeLimitExceeded):
             await (await ask(client, server)).read(5000, 60)
         await asyncio.wait_for(server.visits[0].gone.wait(), 60)
-    await client.close()
 
 
 @on_both_loops
-async def test_an_answer_before_the_request_was_read_spoils_the_connection() -> None:
-    client = HttpClient()
+async def test_an_answer_before_the_request_was_read_spoils_the_connection(client: HttpClient) -> None:
     big = b"x" * (16 << 20)
     async with RawServer((OK, Pause(0.05), Hold()), (Request(), OK, Hold())) as server:
         answer = await client.send(OutgoingRequest("POST", server.url, (), big), head_timeout_s=60)
         assert await answer.read(9, 60) == b"ok"
         assert await fetch(client, server) == b"ok"
         assert len(server.visits) == 2
-    await client.close()
 
 
 @on_both_loops
@@ -369,8 +337,7 @@ async def test_closing_the_client_fails_what_is_open_and_refuses_what_comes() ->
 
 
 @on_both_loops
-async def test_small_writes_are_not_held_back() -> None:
-    client = HttpClient()
+async def test_small_writes_are_not_held_back(client: HttpClient) -> None:
     async with RawServer((Request(), STREAM, Hold())) as server:
         answer = await ask(client, server)
         assert answer._connection is not None
@@ -378,18 +345,15 @@ async def test_small_writes_are_not_held_back() -> None:
         sock = answer._connection._transport.get_extra_info("socket")
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         answer.close()
-    await client.close()
 
 
 @on_both_loops
-async def test_a_thousand_streams_run_at_once() -> None:
+async def test_a_thousand_streams_run_at_once(client: HttpClient) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4096)), hard))
-    client = HttpClient()
     go_on = Pause(0.2)
     async with RawServer((Request(), STREAM, b"2\r\nhe\r\n", go_on, b"3\r\nllo\r\n0\r\n\r\n", Hold())) as server:
         answers = await asyncio.gather(*(ask(client, server) for _ in range(1000)))
         bodies = await asyncio.gather(*(answer.read(100, 60) for answer in answers))
         assert bodies == [b"hello"] * 1000
         assert len(server.visits) == 1000
-    await client.close()

@@ -10,8 +10,7 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
 
 @on_both_loops
-async def test_head_and_body_go_out_as_written() -> None:
-    client = HttpClient()
+async def test_head_and_body_go_out_as_written(client: HttpClient) -> None:
     headers = (
         (b"authorization", b"Bearer sk-fake-1"),
         (b"x-twice", b"1"),
@@ -25,12 +24,10 @@ async def test_head_and_body_go_out_as_written() -> None:
             b"authorization: Bearer sk-fake-1\r\nx-twice: 1\r\nx-twice: gr\xf6\xdfe\r\nx-empty: \r\n"
             b"content-length: 2\r\n\r\n{}" % server.port
         ]
-    await client.close()
 
 
 @on_both_loops
-async def test_framing_belongs_to_the_transport() -> None:
-    client = HttpClient()
+async def test_framing_belongs_to_the_transport(client: HttpClient) -> None:
     headers = (
         (b"content-length", b"999"),
         (b"transfer-encoding", b"chunked"),
@@ -43,41 +40,34 @@ async def test_framing_belongs_to_the_transport() -> None:
         await client.send(OutgoingRequest("POST", server.url, headers), head_timeout_s=60)
         plain = b"POST / HTTP/1.1\r\nhost: 127.0.0.1:%d\r\naccept-encoding: identity\r\n" % server.port
         assert server.requests == [plain + b"content-length: 0\r\n\r\n"]
-    await client.close()
 
 
 @on_both_loops
-async def test_a_large_body_arrives_whole() -> None:
-    client = HttpClient()
+async def test_a_large_body_arrives_whole(client: HttpClient) -> None:
     body = bytes(range(256)) * (1 << 15)
     async with RawServer((Request(), OK, Hold())) as server:
         answer = await client.send(OutgoingRequest("POST", server.url, (), body), head_timeout_s=60)
         assert await answer.read(1, 60) == b""
         assert server.requests[0].endswith(b"\r\n\r\n" + body)
-    await client.close()
 
 
 @pytest.mark.parametrize("evil", [b"a\r\nx-evil: 1", b"a\nb", b"a\rb", b"a\0b"])
 @on_both_loops
-async def test_a_value_that_breaks_out_of_its_line_is_never_sent(evil: bytes) -> None:
-    client = HttpClient()
+async def test_a_value_that_breaks_out_of_its_line_is_never_sent(client: HttpClient, evil: bytes) -> None:
     async with RawServer((Hold(),)) as server:
         with pytest.raises(ValueError, match="header authorization") as caught:
             await client.send(OutgoingRequest("GET", server.url, ((b"authorization", evil),)), head_timeout_s=60)
         assert "evil" not in str(caught.value)
         assert server.visits == []
-    await client.close()
 
 
 @pytest.mark.parametrize("name", [b"x y", b"x:y", b"x\r\ny", b"", b"\xf6", b"x\0", b"Content-Length"])
 @on_both_loops
-async def test_a_name_that_is_no_lower_case_token_is_never_sent(name: bytes) -> None:
-    client = HttpClient()
+async def test_a_name_that_is_no_lower_case_token_is_never_sent(client: HttpClient, name: bytes) -> None:
     async with RawServer((Hold(),)) as server:
         with pytest.raises(ValueError, match="header name"):
             await client.send(OutgoingRequest("GET", server.url, ((name, b"1"),)), head_timeout_s=60)
         assert server.visits == []
-    await client.close()
 
 
 @pytest.mark.parametrize(

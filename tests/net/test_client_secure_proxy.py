@@ -108,8 +108,7 @@ async def test_a_silent_secure_proxy_is_a_connect_timeout(tls: Tls) -> None:
 
 
 @on_both_loops
-async def test_closing_in_mid_stream_closes_the_tunnel_and_the_upstream(tls: Tls) -> None:
-    client = HttpClient()
+async def test_closing_in_mid_stream_closes_the_tunnel_and_the_upstream(client: HttpClient, tls: Tls) -> None:
     script: Script = (Request(), b"HTTP/1.1 200 OK\r\n\r\nok", Hold())
     async with RawServer(script, tls=tls[0]) as server, FakeProxy(http, tls=tls[0]) as proxy:
         dial = DialOptions(proxy=f"https://localhost:{proxy.port}", ca_file=tls[1])
@@ -119,12 +118,10 @@ async def test_closing_in_mid_stream_closes_the_tunnel_and_the_upstream(tls: Tls
         assert await answer.chunk(60) == b"ok"
         answer.close()
         await asyncio.wait_for(server.visits[0].gone.wait(), 60)
-    await client.close()
 
 
 @on_both_loops
-async def test_a_slow_consumer_holds_the_upstream_back_through_both_layers(tls: Tls) -> None:
-    client = HttpClient()
+async def test_a_slow_consumer_holds_the_upstream_back_through_both_layers(client: HttpClient, tls: Tls) -> None:
     script: Script = (Request(), b"HTTP/1.1 200 OK\r\n\r\n", Flood(b"x" * 65536))
     async with RawServer(script, tls=tls[0]) as server, FakeProxy(http, tls=tls[0]) as proxy:
         dial = DialOptions(proxy=f"https://localhost:{proxy.port}", ca_file=tls[1])
@@ -138,7 +135,6 @@ async def test_a_slow_consumer_holds_the_upstream_back_through_both_layers(tls: 
         while taken <= before:
             taken += len(await answer.chunk(60))
         answer.close()
-    await client.close()
 
 
 @on_both_loops

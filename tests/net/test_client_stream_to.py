@@ -38,8 +38,7 @@ async def ask(client: HttpClient, server: RawServer) -> HttpResponse:
 
 
 @on_both_loops
-async def test_a_body_is_streamed_to_its_end_and_its_connection_is_reused() -> None:
-    client = HttpClient()
+async def test_a_body_is_streamed_to_its_end_and_its_connection_is_reused(client: HttpClient) -> None:
     script = (Request(), STREAM, *bytewise(HELLO, 0.001), Request(), STREAM + HELLO, Hold())
     async with RawServer(script) as server:
         for _ in range(2):
@@ -47,12 +46,10 @@ async def test_a_body_is_streamed_to_its_end_and_its_connection_is_reused() -> N
             assert await (await ask(client, server)).stream_to(collector, 60)
             assert collector.content == b"hello"
         assert len(server.visits) == 1
-    await client.close()
 
 
 @on_both_loops
-async def test_what_comes_in_one_read_is_one_piece() -> None:
-    client = HttpClient()
+async def test_what_comes_in_one_read_is_one_piece(client: HttpClient) -> None:
     go_on = asyncio.Event()
     async with RawServer(
         (Request(), STREAM, Pause(0.02), b"1\r\na\r\n1\r\nb\r\n", Until(go_on), HELLO, Hold())
@@ -63,12 +60,10 @@ async def test_what_comes_in_one_read_is_one_piece() -> None:
         go_on.set()
         assert await streaming
         assert collector.pieces == [b"ab", b"hello"]
-    await client.close()
 
 
 @on_both_loops
-async def test_a_sink_that_has_enough_gets_no_more_until_it_is_streamed_to_again() -> None:
-    client = HttpClient()
+async def test_a_sink_that_has_enough_gets_no_more_until_it_is_streamed_to_again(client: HttpClient) -> None:
     go_on = asyncio.Event()
     async with RawServer((Request(), STREAM, Pause(0.02), b"1\r\na\r\n", Until(go_on), HELLO, Hold())) as server:
         answer = await ask(client, server)
@@ -79,12 +74,10 @@ async def test_a_sink_that_has_enough_gets_no_more_until_it_is_streamed_to_again
         assert first.content == b"a"
         assert await answer.stream_to(second, 60)
         assert second.content == b"hello"
-    await client.close()
 
 
 @on_both_loops
-async def test_a_fast_upstream_is_paused_once_the_sink_has_enough() -> None:
-    client = HttpClient()
+async def test_a_fast_upstream_is_paused_once_the_sink_has_enough(client: HttpClient) -> None:
     piece = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
     async with RawServer((Request(), STREAM, Flood(piece))) as server:
         answer = await ask(client, server)
@@ -98,12 +91,10 @@ async def test_a_fast_upstream_is_paused_once_the_sink_has_enough() -> None:
         assert not await answer.stream_to(Collector(most=30), 60)
         assert server.visits[0].sent > before
         answer.close()
-    await client.close()
 
 
 @on_both_loops
-async def test_bytes_before_a_break_reach_the_sink_before_the_break_is_reported() -> None:
-    client = HttpClient()
+async def test_bytes_before_a_break_reach_the_sink_before_the_break_is_reported(client: HttpClient) -> None:
     go_on = asyncio.Event()
     async with RawServer((Request(), STREAM, Pause(0.02), b"3\r\nhel\r\n", Until(go_on), Reset())) as server:
         collector = Collector()
@@ -113,23 +104,19 @@ async def test_bytes_before_a_break_reach_the_sink_before_the_break_is_reported(
         with pytest.raises(ConnectionLost, match="in the middle"):
             await streaming
         assert collector.content == b"hel"
-    await client.close()
 
 
 @on_both_loops
-async def test_bytes_before_a_broken_frame_of_the_same_read_reach_the_sink() -> None:
-    client = HttpClient()
+async def test_bytes_before_a_broken_frame_of_the_same_read_reach_the_sink(client: HttpClient) -> None:
     async with RawServer((Request(), STREAM, Pause(0.02), b"3\r\nhel\r\nnonsense\r\n", Hold())) as server:
         collector = Collector()
         with pytest.raises(ConnectionLost, match="not valid HTTP"):
             await (await ask(client, server)).stream_to(collector, 60)
         assert collector.content == b"hel"
-    await client.close()
 
 
 @on_both_loops
-async def test_a_pause_is_reported_after_the_time_that_the_sink_allows() -> None:
-    client = HttpClient()
+async def test_a_pause_is_reported_after_the_time_that_the_sink_allows(client: HttpClient) -> None:
     go_on = asyncio.Event()
     async with RawServer((Request(), STREAM, b"1\r\na\r\n", Until(go_on), HELLO, Hold())) as server:
         answer = await ask(client, server)
@@ -142,25 +129,22 @@ async def test_a_pause_is_reported_after_the_time_that_the_sink_allows() -> None
         go_on.set()
         assert await answer.stream_to(collector, 60)
         assert collector.content == b"ahello"
-    await client.close()
 
 
 @on_both_loops
-async def test_what_a_sink_raises_is_raised_to_the_caller_of_stream_to() -> None:
+async def test_what_a_sink_raises_is_raised_to_the_caller_of_stream_to(client: HttpClient) -> None:
     def raise_error(piece: bytes) -> float | None:
         raise ZeroDivisionError
 
-    client = HttpClient()
     async with RawServer((Request(), STREAM, Pause(0.02), HELLO, Hold())) as server:
         answer = await ask(client, server)
         with pytest.raises(ZeroDivisionError):
             await answer.stream_to(raise_error, 60)
         answer.close()
-    await client.close()
 
 
 @on_both_loops
-async def test_a_sink_runs_in_the_context_of_the_caller() -> None:
+async def test_a_sink_runs_in_the_context_of_the_caller(client: HttpClient) -> None:
     context: ContextVar[str] = ContextVar("context", default="none")
     seen = []
 
@@ -172,19 +156,16 @@ async def test_a_sink_runs_in_the_context_of_the_caller() -> None:
         context.set(name)
         assert await (await ask(client, server)).stream_to(sink, 60)
 
-    client = HttpClient()
     script = (Request(), STREAM, Pause(0.02), HELLO, Request(), STREAM, Pause(0.02), HELLO, Hold())
     async with RawServer(script) as server:
         for name in ("one's", "another's"):
             await asyncio.create_task(stream_to(name))
         assert len(server.visits) == 1
     assert seen == ["one's", "another's"]
-    await client.close()
 
 
 @on_both_loops
-async def test_bytes_that_come_after_streaming_was_cancelled_are_kept() -> None:
-    client = HttpClient()
+async def test_bytes_that_come_after_streaming_was_cancelled_are_kept(client: HttpClient) -> None:
     go_on = asyncio.Event()
     async with RawServer((Request(), STREAM, Until(go_on), HELLO, Hold())) as server:
         answer = await ask(client, server)
@@ -196,27 +177,22 @@ async def test_bytes_that_come_after_streaming_was_cancelled_are_kept() -> None:
         go_on.set()
         assert await answer.read(100, 60) == b"hello"
         assert collector.pieces == []
-    await client.close()
 
 
 @on_both_loops
-async def test_a_compressed_body_is_streamed_decompressed() -> None:
-    client = HttpClient()
+async def test_a_compressed_body_is_streamed_decompressed(client: HttpClient) -> None:
     packed = gzip.compress(b"hello" * 100)
     head = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(packed)
     async with RawServer((Request(), head, *bytewise(packed, 0.001), Hold())) as server:
         collector = Collector()
         assert await (await ask(client, server)).stream_to(collector, 60)
         assert collector.content == b"hello" * 100
-    await client.close()
 
 
 @on_both_loops
-async def test_a_closed_response_streams_nothing() -> None:
-    client = HttpClient()
+async def test_a_closed_response_streams_nothing(client: HttpClient) -> None:
     async with RawServer((Request(), STREAM, Hold())) as server:
         answer = await ask(client, server)
         answer.close()
         with pytest.raises(ConnectionLost, match="closed by us"):
             await answer.stream_to(Collector(), 60)
-    await client.close()
