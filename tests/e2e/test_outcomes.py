@@ -16,6 +16,7 @@ from sdk_replies import STREAMS, WHOLE
 from waiting import wait_until
 from wire_json import JsonObject
 
+WELL = [{"role": "user", "content": "Well?"}]
 COUNTED = CASES["cached and reasoning tokens"].scripted
 
 clients = pytest.mark.parametrize("client", PROTOCOLS)
@@ -66,8 +67,7 @@ def test_a_whole_reply_that_passes_without_counts_is_estimated(rig: Rig) -> None
     choice = b'{"index":0,"message":{"role":"assistant","content":"Four short words"},"finish_reason":"stop"}'
     body = b'{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[%b]}' % choice
     rig.play("chat", Answer(body, content_type="application/json"))
-    question = msgspec.json.encode({"model": rig.model("chat"), "messages": [{"role": "user", "content": "Well?"}]})
-    assert post(rig.gateway.port, PATHS["chat"], question, "x-request-id: uncounted").status == 200
+    assert rig.ask("chat", "chat", "Well?", headers={"x-request-id": "uncounted"}).status == 200
     usage = rig.gateway.outcome("uncounted").usage
     assert usage is not None
     assert usage.source is Source.ESTIMATED
@@ -115,14 +115,7 @@ def test_a_client_that_disconnects_has_used_what_it_received(rig: Rig, upstream:
 
 @pytest.mark.parametrize("client", ["chat", "messages"])
 def test_a_broken_reply_has_reported_input_and_estimated_output(rig: Rig, client: str) -> None:
-    start: JsonObject = {
-        "id": "m",
-        "type": "message",
-        "role": "assistant",
-        "model": "m",
-        "content": [],
-        "stop_reason": None,
-    }
+    start: JsonObject = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": []}
     counts = {"input_tokens": 100, "cache_read_input_tokens": 50, "output_tokens": 1}
     events: list[dict[str, object]] = [
         {"type": "message_start", "message": {**start, "usage": counts}},
@@ -133,7 +126,7 @@ def test_a_broken_reply_has_reported_input_and_estimated_output(rig: Rig, client
         b"event: %b\ndata: %b\n\n" % (str(one["type"]).encode(), msgspec.json.encode(one)) for one in events
     )
     rig.play("messages", Answer(body, end=End.CUT))
-    question = {"model": rig.model("messages"), "stream": True, "max_tokens": 9, "messages": plain_messages()}
+    question = {"model": rig.model("messages"), "stream": True, "max_tokens": 9, "messages": WELL}
     post(rig.gateway.port, PATHS[client], msgspec.json.encode(question), f"x-request-id: broken-{client}")
     usage = rig.gateway.outcome(f"broken-{client}").usage
     assert usage is not None
@@ -141,14 +134,10 @@ def test_a_broken_reply_has_reported_input_and_estimated_output(rig: Rig, client
     assert usage.output == 500
 
 
-def plain_messages() -> list[dict[str, str]]:
-    return [{"role": "user", "content": "Well?"}]
-
-
 @clients
 def test_a_client_that_disconnects_before_the_reply_has_a_provider_in_its_outcome(rig: Rig, client: str) -> None:
     upstream = rig.play("responses", Answer(headless=True, end=End.HANG))
-    question = {"model": rig.model("responses"), "max_tokens": 9, "messages": plain_messages(), "input": "Well?"}
+    question = {"model": rig.model("responses"), "max_tokens": 9, "messages": WELL, "input": "Well?"}
     with dial(rig.gateway.port) as sock:
         sock.sendall(request_bytes(PATHS[client], msgspec.json.encode(question), f"x-request-id: soon-{client}"))
         wait_until(lambda: bool(upstream.calls))

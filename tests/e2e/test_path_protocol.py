@@ -7,18 +7,15 @@ import msgspec
 import pytest
 
 from dragoman.protocols import PROTOCOLS
-from e2e.cases import CASES
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, provider_section, running
 from protocols.path_protocol import NAME, PROTOCOL
 from raw_http import Answered, ask, post, request_bytes
-from scripting import encode_chat
+from scripting import JSON, write_reply
 
-JSON = "application/json"
 BODY = b'{ "ask" : "hello" }'
 WHOLE = Answer(b'{"text":"hi"}', content_type=JSON)
 STREAM = Answer(b'data: {"text":"h"}\n\ndata: {"text":"i"}\n\ndata: {"end":true}\n\n')
-TEXT = CASES["text"].scripted
 CHAT_BODY = b'{"model":"%b","stream":%b,"messages":[{"role":"user","content":"hello"}]}'
 
 
@@ -61,8 +58,7 @@ def test_the_mode_of_the_path_is_passed_on(site: Site) -> None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_its_clients_are_served_by_another_protocol(site: Site, stream: bool) -> None:
-    reply = encode_chat.encode_stream(TEXT) if stream else encode_chat.encode_whole(TEXT)
-    site.chat.answers = [Answer(reply) if stream else Answer(reply, content_type=JSON)]
+    site.chat.answers = [write_reply("chat", "hi", stream=stream)]
     verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
     answer = site.post(f"/v1beta/models/chat/m:{verb}")
     assert answer.status == 200, answer.body
@@ -74,7 +70,7 @@ def test_its_clients_are_served_by_another_protocol(site: Site, stream: bool) ->
 
 
 def test_the_client_chooses_the_framing_of_its_stream(site: Site) -> None:
-    site.chat.answers = [Answer(encode_chat.encode_stream(TEXT))]
+    site.chat.answers = [write_reply("chat", "hi")]
     answer = site.post("/v1beta/models/chat/m:streamGenerateContent")
     assert answer.get("content-type") == "application/json"
     *pieces, end = msgspec.json.decode(answer.body, type=list[dict[str, object]])

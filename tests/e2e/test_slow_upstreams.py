@@ -9,9 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import grammar_chat
-import grammar_messages
-import grammar_responses
 from asking import ask, make_body
 from dragoman.config import load
 from e2e.cases import request_for
@@ -23,8 +20,8 @@ from rig import FEW_PAIRS, ONCE, PATHS, PROTOCOLS, Rig, run_rig
 from scripting import JSON, write_reply
 from sdk_replies import STREAMS, SdkReply, ask_all
 from sdk_replies import Reply as SdkOutcome
+from surface.reading import GRAMMARS
 
-GRAMMARS = {"chat": grammar_chat, "responses": grammar_responses, "messages": grammar_messages}
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 FOR_EVER = 10_000  # signs of life
 TWO = '[[models]]\nname = "two"\nto = ["{first}/slow", "{second}/other"]\n'

@@ -81,7 +81,7 @@ async def test_a_request_whose_connection_ends_within_its_turn_was_not_sent() ->
         await connect(parse_url(server.url), DialOptions(), fresh)
         fresh.begin(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"", bodiless=False)
         go_on.set()
-        await fresh.wait(20)
+        await fresh.wait(60)
         with pytest.raises(ConnectionLost) as caught:
             fresh.check_head()
         assert caught.value.sent is False
@@ -93,6 +93,6 @@ async def test_requests_of_one_turn_each_get_their_own_answer() -> None:
     client = HttpClient()
     async with RawServer((Request(), answer, Hold())) as server:
         outgoing = OutgoingRequest("POST", server.url, (), b"body")
-        answers = await asyncio.gather(*(client.send(outgoing, head_timeout_s=20) for _ in range(20)))
-        assert [await one.read(10, 20) for one in answers] == [b"ok"] * 20
+        answers = await asyncio.gather(*(client.send(outgoing, head_timeout_s=60) for _ in range(20)))
+        assert [await one.read(10, 60) for one in answers] == [b"ok"] * 20
     await client.close()
