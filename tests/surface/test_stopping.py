@@ -19,11 +19,11 @@ def test_a_stream_cut_by_the_end_of_the_gateway_is_worth_a_retry(tmp_path: Path)
     with run_rig(tmp_path, ONCE + "[server]\ndrain_s = 1\n") as gate, ThreadPoolExecutor(3) as pool:
         begun = {upstream: write_reply(upstream, BEGUN, end=End.HANG) for upstream in UPSTREAMS.values()}
         fakes = [gate.play(upstream, answer) for upstream, answer in begun.items()]
-        asked = {client: pool.submit(gate.ask, client, up, stream=True) for client, up in UPSTREAMS.items()}
+        replies = {client: pool.submit(gate.ask, client, up, stream=True) for client, up in UPSTREAMS.items()}
         sent = sum(len(begun[upstream].body) for upstream in UPSTREAMS.values())
         wait_until(lambda: sum(fake.sent for fake in fakes) == sent)
         gate.gateway.stop_soon().result(timeout=60)
-        for client, reply in asked.items():
+        for client, reply in replies.items():
             text, error = GRAMMARS[client].fold_broken(reply.result().body)
             field, word = WORDS[client]
             assert text, client
