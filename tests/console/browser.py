@@ -1,29 +1,10 @@
 """A browser without a screen or a script: it sends what a browser sends, and keeps its cookie."""
 
-import http.client
 from dataclasses import dataclass, field
 
-import msgspec
-
+import asking
+from asking import Reply
 from gateway import Running
-from wire_json import JsonObject
-
-
-@dataclass
-class Reply:
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> JsonObject:
-        return msgspec.json.decode(self.body, type=JsonObject)
-
-    @property
-    def code(self) -> str:
-        error = self.json["error"]
-        assert isinstance(error, dict)
-        return str(error["code"])
 
 
 @dataclass
@@ -41,16 +22,9 @@ class Browser:
         fields["x-dragoman-console"] = self.token
         if method != "GET":
             fields["origin"] = f"http://{host}"
-        if body is not None:
-            fields["content-type"] = "application/json"
         fields |= self.headers | {name.replace("_", "-"): value for name, value in changed.items()}
-        connection = http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=30)
-        data = msgspec.json.encode(body) if body is not None and not isinstance(body, bytes) else body
-        connection.request(method, path, data, {name: value for name, value in fields.items() if value})
-        answer = connection.getresponse()
-        reply = Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
-        connection.close()
-        return reply
+        sent = {name: value for name, value in fields.items() if value}
+        return asking.send(self.gateway, method, path, body, key=None, headers=sent)
 
     def sign_in(self, key: str = "", link: str = "") -> Reply:
         reply = self.send("POST", "/console/session", {"key": key} if key else {"link": link})
@@ -58,3 +32,13 @@ class Browser:
             self.cookie = reply.headers["set-cookie"].partition(";")[0]
             self.token = str(reply.json["token"])
         return reply
+
+
+def sign_in(gateway: Running, key: str) -> Browser:
+    browser = Browser(gateway)
+    assert browser.sign_in(key).status == 200
+    return browser
+
+
+def error_code(reply: Reply) -> str:
+    return str(reply.json["error"]["code"])

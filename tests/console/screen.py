@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request
 
 from gateway import KEY, Running
 
 SCREENSHOTS = os.environ.get("DRAGOMAN_SCREENSHOTS")  # a directory: every state of every page is kept there
 WIDTHS = (360, 900, 1600)
 AXE = Path(__file__).parents[2] / "tools" / "console" / "node_modules" / "axe-core" / "axe.min.js"
-
-
-HAS_NAME = "e => Boolean(e.labels?.length || e.ariaLabel || e.textContent.trim() || e.title)"
+UNNAMED = """() => [...document.querySelectorAll("input, select, textarea, button")]
+  .filter(e => e.checkVisibility() && !(e.labels?.length || e.ariaLabel || e.textContent.trim() || e.title))
+  .map(e => e.outerHTML)"""
+SETTLED = "() => !document.querySelector('[aria-busy=true]')"
 
 
 class Screen:
@@ -40,17 +41,25 @@ class Screen:
             self.requests.append(request.url)
 
     def sign_in(self, key: str = KEY) -> None:
+        """Sign in as a person does, with a client key."""
         self.page.goto(f"{self.gateway.url}/console")
         self.page.get_by_label("Client key").fill(key)
         self.page.get_by_role("button", name="Sign in").click()
+        self.page.get_by_role("navigation").wait_for()
+
+    def follow_link(self, name: str = "") -> None:
+        """Open a page with a link that signs in: one load instead of three."""
+        self.page.goto(f"{self.gateway.url}/console/{name}#t={self.gateway.make_console_link()}")
         self.page.get_by_role("navigation").wait_for()
 
     def open(self, name: str) -> None:
         self.page.goto(f"{self.gateway.url}/console/{name}")
         self.page.locator("main h1").wait_for()
 
-    def text(self) -> str:
-        return self.page.locator("main").inner_text()
+    def open_whole(self, name: str) -> None:
+        """Open a page and wait until it has loaded what it shows."""
+        self.open(name)
+        self.page.wait_for_function(SETTLED)
 
     def keep(self, name: str) -> None:
         """Take screenshots at three widths, light and dark, if a directory for them is set."""
@@ -76,9 +85,7 @@ class Screen:
         assert page.locator("h1").count() == 1
         assert page.get_by_role("main").count() == 1
         assert page.get_by_role("navigation").count() == 1
-        for control in page.locator("input, select, textarea, button").all():
-            if control.is_visible():
-                assert control.evaluate(HAS_NAME), name
+        assert page.evaluate(UNNAMED) == [], name
         assert page.locator("table:not(:has(th[scope=col]))").count() == 0
         self.check_width()
         if AXE.exists():
@@ -86,19 +93,30 @@ class Screen:
             found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
             assert [(one["id"], [node["target"] for node in one["nodes"]]) for one in found] == [], name
 
+    def check_log(self) -> None:
+        """Check that nothing was logged, and no request went elsewhere."""
+        assert self.messages == []
+        assert self.requests == []
 
-@contextmanager
-def screen(chromium: Browser, gateway: Running, key: str | None = KEY) -> Iterator[Screen]:
-    """Open a tab in a browser of its own, signed in with a key."""
+
+def open_context(chromium: Browser) -> BrowserContext:
     permissions = ["clipboard-read", "clipboard-write"]
     context = chromium.new_context(viewport={"width": 1280, "height": 800}, permissions=permissions)
     context.set_default_timeout(60_000)
+    return context
+
+
+@contextmanager
+def screen(chromium: Browser, gateway: Running, name: str | None = "", key: str = KEY) -> Iterator[Screen]:
+    """Open a page in a browser of its own, signed in with a key; None: nobody is signed in, and nothing opened."""
+    context = open_context(chromium)
     try:
         made = Screen(context.new_page(), gateway)
-        if key is not None:
+        if name is not None and key == KEY:
+            made.follow_link(name)
+        elif name is not None:
             made.sign_in(key)
         yield made
-        assert made.messages == []
-        assert made.requests == []
+        made.check_log()
     finally:
         context.close()

@@ -1,7 +1,6 @@
 """The live feed of a gateway with two workers: a tab on either of them sees, inspects and ends what both do."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -9,9 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from console.browser import Browser
-from console.feed_reader import FeedReader
-from console.test_feed import WORDS, Client, hold, reading
+from console.browser import Browser, sign_in
+from console.feed_reader import WORDS, Client, FeedReader, reading, run_clients, wait_until_unwatched
+from console.test_feed import hold
+from console.traffic import ECHO
+from dragoman.http.console import gateway_rows
 from fakes.upstream import FakeUpstream
 from gateway import KEY, Running, provider_section, running_workers
 
@@ -27,24 +28,14 @@ def fake() -> Iterator[FakeUpstream]:
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory, fake: FakeUpstream) -> Iterator[Workers]:
     directory = Path(tmp_path_factory.mktemp("feeds"))
-    toml = '[providers.echo]\nkind = "echo"\n' + provider_section("chat", fake.url)
+    toml = ECHO + provider_section("chat", fake.url)
     with running_workers(toml, directory, stored=["someone"]) as both:
         yield both
-
-
-def sign_in(worker: Running, key: str = KEY) -> Browser:
-    browser = Browser(worker)
-    assert browser.sign_in(key).status == 200
-    return browser
 
 
 def at(worker: Running, browser: Browser) -> Browser:
     """Return the same browser with its next connection to this worker."""
     return Browser(worker, browser.cookie, browser.token)
-
-
-def have_ended(reader: FeedReader, *ids: str) -> bool:
-    return all(reader.row(id).get("state") == "ended" for id in ids)
 
 
 def all_totals(reader: FeedReader) -> list[dict[str, float | bool]]:
@@ -62,7 +53,7 @@ def has_both_under_way(reader: FeedReader) -> bool:
 
 
 def test_a_tab_on_either_worker_shows_the_requests_of_both(workers: Workers, fake: FakeUpstream) -> None:
-    browser, opened = sign_in(workers[0]), hold(fake)
+    browser, opened = sign_in(workers[0], KEY), hold(fake)
     with reading(browser) as feed, reading(at(workers[1], browser)) as other:
         clients = [Client(worker, f"both-{number}", model="up/m") for number, worker in enumerate(workers)]
         for client in clients:
@@ -71,7 +62,7 @@ def test_a_tab_on_either_worker_shows_the_requests_of_both(workers: Workers, fak
             reader.wait_for(partial(has_both_under_way, reader))
         opened.set()
         for reader in (feed, other):
-            reader.wait_for(partial(have_ended, reader, "both-0", "both-1"))
+            reader.wait_for_end("both-0", "both-1")
             reader.wait_for(partial(has_counted, reader, 2))
     for reader in (feed, other):
         assert reader.events[0][1]["is_partial"] is False
@@ -82,74 +73,61 @@ def test_a_tab_on_either_worker_shows_the_requests_of_both(workers: Workers, fak
 def test_a_client_key_sees_its_own_rows_on_both_workers(workers: Workers) -> None:
     key = workers[0].keys["someone"]
     with reading(sign_in(workers[0], key)) as own:
-        Client(workers[1], "hidden").start()
-        Client(workers[1], "own", key).start()
-        own.wait_for(lambda: own.row("own").get("state") == "ended")
+        run_clients(Client(workers[1], "hidden", text="Hi"), Client(workers[1], "own", key, "Hi"))
+        own.wait_for_end("own")
         own.wait_for(partial(has_counted, own, 1))
     assert own.row("hidden") == {}
 
 
 def test_a_request_on_the_other_worker_is_inspected_and_ended(workers: Workers) -> None:
-    browser = sign_in(workers[0])
+    browser = sign_in(workers[0], KEY)
     client = Client(workers[1], "there", text=WORDS * 20)
     with reading(browser) as rows:
         rows.wait_for(lambda: workers[1].app.gateway.captures.live_left > 0)
         client.start()
         rows.wait_for(lambda: rows.row("there").get("state") == "streaming")
         with reading(browser, "watch=live&frames=there") as feed:
-            feed.wait_for(lambda: any("word3" in str(entry["text"]) for entry in feed.entries))
-            assert {entry["side"] for entry in feed.entries} == {"upstream", "hub", "client"}
+            feed.wait_for(lambda: {entry["side"] for entry in feed.entries} == {"upstream", "hub", "client"})
+            feed.wait_for_entry("word3")
             assert isinstance(browser.send("GET", "/api/v1/live/there").json["description"], dict)
             assert browser.send("DELETE", "/api/v1/live/there").status == 200
-            client.join(30)
-            feed.wait_for(lambda: feed.row("there").get("state") == "ended")
+            client.join(60)
+            feed.wait_for_end("there")
     assert b"The operator of the gateway ended this request." in client.response
     assert browser.send("DELETE", "/api/v1/live/there").status == 409
     assert browser.send("DELETE", "/api/v1/live/unknown").status == 404
     audit = browser.send("GET", "/api/v1/audit").json["audit"]
-    assert isinstance(audit, list)
     assert {("live.read", "there"), ("live.end", "there")} <= {(row["action"], row["subject"]) for row in audit}
 
 
 def test_a_tab_that_comes_back_to_the_other_worker_gets_only_what_it_missed(workers: Workers) -> None:
-    browser = sign_in(workers[0])
+    browser = sign_in(workers[0], KEY)
     with reading(browser) as feed:
-        clients = [Client(worker, f"before-{number}") for number, worker in enumerate(workers)]
-        for client in clients:
-            client.start()
-        feed.wait_for(partial(have_ended, feed, "before-0", "before-1"))
-    clients = [Client(worker, f"missed-{number}") for number, worker in enumerate(workers)]
-    for client in clients:
-        client.start()
-    for client in clients:
-        client.join(60)
+        run_clients(*(Client(worker, f"before-{number}", text="Hi") for number, worker in enumerate(workers)))
+        feed.wait_for_end("before-0", "before-1")
+    run_clients(*(Client(worker, f"missed-{number}", text="Hi") for number, worker in enumerate(workers)))
     with reading(at(workers[1], browser), last_id=feed.last_id) as again:
-        again.wait_for(partial(have_ended, again, "missed-0", "missed-1"))
+        again.wait_for_end("missed-0", "missed-1")
         assert not {"before-0", "before-1"} & {row.get("request_id") for row in again.rows.values()}
         assert "hello" not in [name for name, _ in again.events]
 
 
-def test_the_other_worker_gets_no_request_without_a_tab(workers: Workers) -> None:
-    browser = sign_in(workers[0])
+def test_the_other_worker_gets_no_request_without_a_tab(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_rows, "POLLED_S", 0.4)
+    browser = sign_in(workers[0], KEY)
     with reading(browser) as feed:
         feed.wait_for(lambda: all(worker.app.gateway.captures.live_left > 0 for worker in workers))
-    for worker in workers:
-        deadline = time.monotonic() + 30
-        while worker.app.gateway.captures.live_left:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+    wait_until_unwatched(*workers)
 
 
 def test_the_rows_of_a_worker_that_ended_go_away_and_the_feed_goes_on(tmp_path: Path) -> None:
-    toml = '[providers.echo]\nkind = "echo"\n'
-    with running_workers(toml, tmp_path) as (first, other), reading(sign_in(first)) as feed:
-        Client(first, "last-0").start()
-        Client(other, "last-1").start()
-        feed.wait_for(partial(have_ended, feed, "last-0", "last-1"))
+    with running_workers(ECHO, tmp_path) as (first, other), reading(sign_in(first, KEY)) as feed:
+        run_clients(Client(first, "last-0", text="Hi"), Client(other, "last-1", text="Hi"))
+        feed.wait_for_end("last-0", "last-1")
         assert other.app.group is not None
         asyncio.run_coroutine_threadsafe(other.app.group.server.close(), other.loop).result(60)
         feed.wait_for(lambda: feed.row("last-1") == {})
         assert feed.row("last-0") != {}
         assert [event["is_partial"] for name, event in feed.events if name == "hello"] == [False, True]
-        Client(first, "after").start()
-        feed.wait_for(partial(have_ended, feed, "after"))
+        run_clients(Client(first, "after", text="Hi"))
+        feed.wait_for_end("after")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from console.screen import screen
+from console.screen import Screen, screen
 from console.traffic import ask, make_capturing_config
 from fakes.kiro import FakeKiro
 from gateway import Running, running
@@ -36,59 +36,58 @@ def tab_to(page: Page, name: str) -> None:
     raise AssertionError(f"{name} cannot be reached with Tab")
 
 
-def test_a_failed_request_is_found_inspected_replayed_and_saved(chromium: Browser, gateway: Running) -> None:
-    with screen(chromium, gateway) as tab:
-        page = tab.page
-        page.get_by_role("table").wait_for()
-        press(page, "g", "r")
-        expect(page).to_have_url(f"{gateway.url}/console/requests")
-        page.get_by_role("row").nth(2).wait_for()
-        press(page, "/")
-        page.keyboard.type("outcome:!ok")
+def test_a_failed_request_is_found_inspected_replayed_and_saved(tab: Screen, gateway: Running) -> None:
+    page = tab.page
+    tab.open("live")
+    page.get_by_role("table").wait_for()
+    press(page, "g", "r")
+    expect(page).to_have_url(f"{gateway.url}/console/requests")
+    page.get_by_role("row").nth(2).wait_for()
+    press(page, "/")
+    page.keyboard.type("outcome:!ok")
+    press(page, "Enter")
+    expect(page.get_by_role("row")).to_have_count(2)
+    press(page, "Escape", "j", "Enter")
+    expect(page).to_have_url(f"{gateway.url}/console/inspect/failed-1")
+    expect(page.locator("main")).to_contain_text("no-such-model")
+    page.get_by_role("button", name="Replay").wait_for()
+    press(page, "r")
+    expect(page.get_by_role("heading", name="Replay: same")).to_be_visible()
+    tab.keep("inspect-replayed")
+    tab_to(page, "Make a fixture")
+    with page.expect_download() as download:
         press(page, "Enter")
-        expect(page.get_by_role("row")).to_have_count(2)
-        press(page, "Escape", "j", "Enter")
-        expect(page).to_have_url(f"{gateway.url}/console/inspect/failed-1")
-        expect(page.locator("main")).to_contain_text("no-such-model")
-        page.get_by_role("button", name="Replay").wait_for()
-        press(page, "r")
-        expect(page.get_by_role("heading", name="Replay: same")).to_be_visible()
-        tab.keep("inspect-replayed")
-        tab_to(page, "Make a fixture")
-        with page.expect_download() as download:
-            press(page, "Enter")
-        assert b"no-such-model" in Path(download.value.path()).read_bytes()
-        press(page, "Escape")
-        expect(page).to_have_url(f"{gateway.url}/console/requests?q=outcome%3A%21ok")
+    assert b"no-such-model" in Path(download.value.path()).read_bytes()
+    press(page, "Escape")
+    expect(page).to_have_url(f"{gateway.url}/console/requests?q=outcome%3A%21ok")
 
 
-def test_a_key_is_created_and_the_focus_returns(chromium: Browser, gateway: Running) -> None:
-    with screen(chromium, gateway) as tab:
-        page = tab.page
-        page.get_by_role("table").wait_for()
-        press(page, "g", "k")
-        page.get_by_role("table").wait_for()
-        tab_to(page, "Create a key")
-        press(page, "Enter")
-        page.keyboard.type("by keyboard")
-        press(page, "Enter")
-        expect(page.get_by_role("heading", name="The key by keyboard is created")).to_be_visible()
-        assert page.evaluate("document.activeElement.textContent") == "Create a key"
+def test_a_key_is_created_and_the_focus_returns(tab: Screen) -> None:
+    page = tab.page
+    tab.open("live")
+    page.get_by_role("table").wait_for()
+    press(page, "g", "k")
+    page.get_by_role("table").wait_for()
+    tab_to(page, "Create a key")
+    press(page, "Enter")
+    page.keyboard.type("by keyboard")
+    press(page, "Enter")
+    expect(page.get_by_role("heading", name="The key by keyboard is created")).to_be_visible()
+    assert page.evaluate("document.activeElement.textContent") == "Create a key"
 
 
-def test_single_keys_can_be_switched_off(chromium: Browser, gateway: Running) -> None:
-    with screen(chromium, gateway) as tab:
-        page = tab.page
-        page.get_by_role("table").wait_for()
-        press(page, "?")
-        page.get_by_label("Single keys are commands").uncheck()
-        press(page, "g", "r")
-        page.wait_for_timeout(200)
-        expect(page).to_have_url(f"{gateway.url}/console/help")
-        page.get_by_label("Single keys are commands").check()
-        page.locator("main").focus()
-        press(page, "g", "r")
-        expect(page).to_have_url(f"{gateway.url}/console/requests")
+def test_single_keys_can_be_switched_off(tab: Screen, gateway: Running) -> None:
+    page = tab.page
+    tab.open("live")
+    page.get_by_role("table").wait_for()
+    press(page, "?")
+    page.get_by_label("Single keys are commands").uncheck()
+    press(page, "g", "r")
+    expect(page).to_have_url(f"{gateway.url}/console/help")
+    page.get_by_label("Single keys are commands").check()
+    page.locator("main").focus()
+    press(page, "g", "r")
+    expect(page).to_have_url(f"{gateway.url}/console/requests")
 
 
 def test_an_account_is_signed_in(chromium: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,13 @@
 """Faults as the live inspector shows them: what it shows is what the capture shows."""
 
-import http.client
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from console.browser import Browser
-from console.feed_reader import FeedReader
+from asking import ask
+from console.browser import sign_in
+from console.feed_reader import reading
 from console.traffic import make_capturing_config
 from dragoman.admin.timeline import build_timeline
 from fakes.upstream import Answer, End, FakeUpstream
@@ -28,21 +26,15 @@ CALL = (
 )
 TEXT = chunk('{"role":"assistant","content":"Hello"}') + chunk('{"content":" there"}')
 WHOLE = TEXT + chunk("{}", '"stop"') + b"data: [DONE]\n\n"
-STALLED = Answer(WHOLE, cut=len(TEXT), pause_s=1.0)
+STALLED = Answer(WHOLE, cut=len(TEXT), pause_s=0.1)
 CUT = Answer(TEXT, end=End.CUT)
 CUT_CALL = Answer(TEXT + chunk(CALL), end=End.CUT)
 BROKEN = Answer(b'{"error":{"message":"Down.","type":"server_error"}}', 500, "application/json", chunked=False)
 
 
 def send(gateway: Running, request_id: str) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=60)
     tools = [{"name": "write", "input_schema": {"type": "object"}}]
-    messages = [{"role": "user", "content": "x"}]
-    body = {"model": "both", "max_tokens": 9, "stream": True, "messages": messages, "tools": tools, "top_k": 3}
-    headers = {"x-api-key": KEY, "content-type": "application/json", "x-request-id": request_id}
-    connection.request("POST", "/v1/messages", msgspec.json.encode(body), headers)
-    connection.getresponse().read()
-    connection.close()
+    ask(gateway, "messages", "both", stream=True, headers={"x-request-id": request_id}, tools=tools, top_k=3)
 
 
 @pytest.mark.parametrize(
@@ -68,25 +60,17 @@ def test_a_fault_is_shown_live_as_its_capture_shows_it(
         sections = provider_section("chat", one.url, "one") + provider_section("chat", two.url, "two")
         toml = make_capturing_config(tmp_path / "captures").partition("[[models]]")[0] + sections + route
         with running(toml, tmp_path, stored=["someone"]) as gateway:
-            browser = Browser(gateway)
-            browser.sign_in(KEY)
-            feed = FeedReader(browser, "watch=live&frames=fault-1")
-            client = threading.Thread(target=send, args=(gateway, "fault-1"))
-            client.start()
-            feed.wait_for(lambda: feed.row("fault-1").get("state") == "ended")
-            client.join(60)
-            late = FeedReader(browser, "watch=live&frames=fault-1")
-            expected = [(e.at, e.side, e.text) for e in build_timeline(gateway.capture("fault-1"))]
-            late.wait_for(lambda: len(late.entries) >= len(expected))
-            described = browser.send("GET", "/api/v1/live/fault-1").json["description"]
-            row = dict(feed.row("fault-1"))
-            feed.close()
-            late.close()
+            browser = sign_in(gateway, KEY)
+            with reading(browser, "watch=live&frames=fault-1") as feed:
+                send(gateway, "fault-1")
+                feed.wait_for_end("fault-1")
+                row = dict(feed.row("fault-1"))
+                expected = [(e.at, e.side, e.text) for e in build_timeline(gateway.capture("fault-1"))]
+                with reading(browser, "watch=live&frames=fault-1") as late:
+                    late.wait_for_entries(len(expected))
+                sent = browser.send("GET", "/api/v1/live/fault-1").json["description"]["upstream_requests"]
     shown = [(entry["at"], entry["side"], entry["text"]) for entry in late.entries]
     assert sorted(shown, key=str) == sorted(expected, key=str)
     assert row["outcome"] == outcome
     assert shows(row), row
-    assert isinstance(described, dict)
-    sent = described["upstream_requests"]
-    assert isinstance(sent, list)
     assert len(sent) == (4 if second is not None else len(sent))

@@ -4,82 +4,64 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from console.browser import Browser
-from console.test_feed import reading
+from console.browser import sign_in
+from console.feed_reader import Client, reading, run_clients, wait_until_unwatched
 from dragoman.admin.timeline import FrameReader, TimelineEntry
 from dragoman.flow.capture.format import Chunk
 from dragoman.flow.capture.memory_bounds import TAIL_BYTES, HeadAndTail
 from dragoman.http.console.live_frames import hide_content
-from fakes.upstream import Answer, FakeUpstream, Gate
-from gateway import KEY, Running, provider_section, running
-from raw_http import Answered, post
-from scripting import encode_chat
-from scripting.replies import ScriptedReply, Text
+from fakes.upstream import Gate
+from gateway import KEY
+from rig import Rig, run_rig
+from scripting import write_reply
 from waiting import wait_until
 
-STREAM = encode_chat.encode_stream(ScriptedReply((Text(" ".join(f"word-{number}" for number in range(40))),)))
+TEXT = " ".join(f"word-{number}" for number in range(40))
+STREAM = write_reply("chat", TEXT).body
 LAST = {"chat": "[DONE]", "messages": "message_stop"}
-PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages"}
 SSE = "text/event-stream"
 
 
 @pytest.fixture(scope="module")
-def fake() -> Iterator[FakeUpstream]:
-    with FakeUpstream(keep_alive=False) as upstream:
-        yield upstream
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory, fake: FakeUpstream) -> Iterator[Running]:
-    directory = Path(tmp_path_factory.mktemp("ring"))
-    with running(provider_section("chat", fake.url), directory, stored=["someone"]) as started:
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with run_rig(Path(tmp_path_factory.mktemp("ring")), upstreams=("chat",), keys=("someone",)) as started:
         yield started
 
 
-def stream(gateway: Running, client: str, request_id: str, replies: list[Answered]) -> None:
-    request = {"model": "up/m", "stream": True, "max_tokens": 99, "messages": [{"role": "user", "content": "Hi"}]}
-    replies.append(post(gateway.port, PATHS[client], msgspec.json.encode(request), f"x-request-id: {request_id}"))
-
-
-@pytest.mark.parametrize("client", PATHS)
-def test_a_stream_that_is_inspected_from_its_middle_on_does_not_change(
-    gateway: Running, fake: FakeUpstream, client: str
-) -> None:
-    browser = Browser(gateway)
-    browser.sign_in(KEY)
-    replies: list[Answered] = []
-    fake.answers = [Answer(STREAM)]
-    stream(gateway, client, f"{client}-unseen", replies)
+@pytest.mark.parametrize("protocol", LAST)
+def test_a_stream_that_is_inspected_from_its_middle_on_does_not_change(rig: Rig, protocol: str) -> None:
+    browser, model = sign_in(rig.gateway, KEY), rig.model("chat")
+    wait_until_unwatched(rig.gateway)
+    unseen, seen = (Client(rig.gateway, f"{protocol}-{name}", model=model, protocol=protocol) for name in ("un", ""))
+    rig.play("chat", TEXT)
+    run_clients(unseen)
     is_seen, is_seen_again = threading.Event(), threading.Event()
     end = Gate(is_seen_again, at=len(STREAM) // 2)
-    fake.answers = [Answer(STREAM, cut=100, pause_s=0.005, gate=Gate(is_seen, at=len(STREAM) // 4, then=end))]
-    running_client = threading.Thread(target=stream, args=(gateway, client, f"{client}-seen", replies))
-    running_client.start()
-    wait_until(lambda: b'"state":"streaming"' in browser.send("GET", "/api/v1/feed").body)
-    query = f"watch=live&frames={client}-seen"
+    rig.play("chat", write_reply("chat", TEXT, cut=100, gate=Gate(is_seen, at=len(STREAM) // 4, then=end)))
+    seen.start()
+    wait_until(lambda: seen.response.count(b"data:") > 5)
+    query = f"watch=live&frames={protocol}-"
     with reading(browser, query) as short:
         is_seen.set()
         short.wait_for_entries(3)
     with reading(browser, query) as feed:
         feed.wait_for(lambda: bool(feed.events))
         is_seen_again.set()
-        running_client.join(60)
-        feed.wait_for(lambda: any(LAST[client] in str(entry["text"]) for entry in feed.entries))
-    unseen, seen = (reply.body for reply in replies)
-    assert len(seen) == len(unseen)
-    if client == "chat":
-        assert seen == unseen == STREAM
+        seen.join(60)
+        feed.wait_for_entry(LAST[protocol])
+    assert len(seen.response) == len(unseen.response)
+    if protocol == "chat":
+        assert seen.response == unseen.response == STREAM
     for side, first, last in (
         ("upstream", '"role":', "[DONE]"),
         ("hub", "started", "ended"),
-        ("client", "start", LAST[client]),
+        ("client", "start", LAST[protocol]),
     ):
         texts = [str(entry["text"]) for entry in feed.entries if entry["side"] == side and entry["text"] != "(end)"]
         assert last in texts[-1], side
-        assert not any(first in text or "malformed" in text for text in texts[:5]), side
+        assert not any(first in text or "malformed" in text for text in texts), side
     assert KEY not in str(feed.entries)
 
 

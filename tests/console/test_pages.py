@@ -1,19 +1,25 @@
 """Every page of the console in a real browser: busy, empty, forbidden and failed; widths, names and roles."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Download, Request, expect
 
-from console.screen import screen
+from console.screen import SETTLED, Screen, screen
 from console.traffic import ECHO, ask, make_capturing_config
 from gateway import KEY, Running, running
 
 PAGES = ("live", "requests", "usage", "models", "accounts", "keys", "settings", "doctor", "connect", "help")
-SETTLED = "() => !document.querySelector('[aria-busy=true]')"
+FOR_OWNERS = ("models", "accounts", "keys", "settings", "doctor")
+LOADED = ("requests", "usage", *FOR_OWNERS)
+
+
+def each(few: Sequence[str], every: Sequence[str]) -> pytest.MarkDecorator:
+    """Try some pages in `make test`, and all of them in `make test-rest`."""
+    return pytest.mark.parametrize("pages", [few, pytest.param(every, marks=pytest.mark.rest)], ids=["some", "all"])
 
 
 @pytest.fixture(scope="module")
@@ -27,18 +33,19 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield started
 
 
-def test_every_busy_page_is_whole_at_every_width(chromium: Browser, gateway: Running) -> None:
-    with screen(chromium, gateway) as tab:
-        for name in PAGES:
-            tab.open(name)
-            tab.page.wait_for_function(SETTLED)
-            expect(tab.page.locator("main .failed")).to_have_count(0)
-            tab.keep(name)
-            tab.check_page(name)
+def test_every_busy_page_is_whole_at_every_width(tab: Screen) -> None:
+    for name in PAGES:
+        tab.open_whole(name)
+        expect(tab.page.locator("main .failed")).to_have_count(0)
+        tab.keep(name)
+        tab.check_page(name)
 
 
-def test_a_first_visit_takes_at_most_twenty_requests_for_files(chromium: Browser, gateway: Running) -> None:
-    for name in (*PAGES, "inspect/page-1"):
+@each(("live", "inspect/page-1"), (*PAGES, "inspect/page-1"))
+def test_a_first_visit_is_small_and_needs_few_requests(
+    chromium: Browser, gateway: Running, pages: Sequence[str]
+) -> None:
+    for name in pages:
         context = chromium.new_context()
         page = context.new_page()
         requests: list[str] = []
@@ -48,126 +55,127 @@ def test_a_first_visit_takes_at_most_twenty_requests_for_files(chromium: Browser
         page.wait_for_function(SETTLED)
         files = [url for url in requests if "/api/" not in url]
         assert 5 < len(files) <= 20, (name, files)
+        assert int(page.evaluate(PACKED)) < 60_000, name
         context.close()
+
+
+PACKED = """performance.getEntriesByType("resource").reduce((sum, one) => sum + one.encodedBodySize, 0)"""
 
 
 def add_address(requests: list[str], request: Request) -> None:
     requests.append(request.url)
 
 
-def test_the_inspector_of_a_capture_is_whole(chromium: Browser, gateway: Running) -> None:
-    with screen(chromium, gateway) as tab:
-        tab.open("inspect/page-1")
-        expect(tab.page.get_by_role("table", name="Timeline of the request")).to_contain_text("message_stop")
-        tab.keep("inspect-page")
-        tab.check_page("inspect")
+def test_the_inspector_of_a_capture_is_whole(tab: Screen) -> None:
+    tab.open("inspect/page-1")
+    expect(tab.page.get_by_role("table", name="Timeline of the request")).to_contain_text("message_stop")
+    tab.keep("inspect-page")
+    tab.check_page("inspect")
 
 
-def test_an_empty_page_says_the_next_step(chromium: Browser, tmp_path: Path) -> None:
+@each(("live", "requests", "usage"), PAGES)
+def test_an_empty_page_says_the_next_step(chromium: Browser, tmp_path: Path, pages: Sequence[str]) -> None:
     with running(ECHO, tmp_path, stored=["someone"]) as gateway, screen(chromium, gateway) as tab:
-        for name in PAGES:
-            tab.open(name)
-            tab.page.wait_for_function(SETTLED)
+        expect(tab.page).to_have_url(re.compile("/console/connect"))  # a first start opens it
+        for name in pages:
+            tab.open_whole(name)
             tab.keep(f"{name}-empty")
             expect(tab.page.locator("main .failed")).to_have_count(0)
             if name in ("live", "requests", "usage"):
                 expect(tab.page.locator("main .empty")).to_be_visible()
 
 
-def test_a_client_key_reads_that_a_page_is_not_for_it(chromium: Browser, gateway: Running) -> None:
-    with screen(chromium, gateway, gateway.keys["someone"]) as tab:
+def test_a_later_start_opens_live(tab: Screen) -> None:
+    tab.page.goto(f"{tab.gateway.url}/console")
+    expect(tab.page).to_have_url(f"{tab.gateway.url}/console/live")
+    assert KEY not in tab.page.content()
+
+
+@each(("models", "keys"), FOR_OWNERS)
+def test_a_client_key_reads_that_a_page_is_not_for_it(
+    chromium: Browser, gateway: Running, pages: Sequence[str]
+) -> None:
+    with screen(chromium, gateway, key=gateway.keys["someone"]) as tab:
         tab.allowed = re.compile("403")
-        for name in ("models", "accounts", "keys", "settings", "doctor"):
+        for name in pages:
             tab.open(name)
             expect(tab.page.locator("main")).to_contain_text("Not for this key")
             tab.keep(f"{name}-forbidden")
 
 
-def test_a_failure_is_shown_with_a_way_to_try_again(chromium: Browser, gateway: Running) -> None:
+@each(("requests", "keys"), LOADED)
+def test_a_failure_is_shown_with_a_way_to_try_again(tab: Screen, pages: Sequence[str]) -> None:
     body = '{"error":{"code":"overloaded","message":"The store cannot be read <b>now</b>.","field":null}}'
-    with screen(chromium, gateway) as tab:
-        tab.allowed = re.compile("503")
-        for name in ("requests", "usage", "models", "accounts", "keys", "settings", "doctor"):
-            tab.page.route("**/api/v1/**", lambda route: route.fulfill(status=503, body=body))
-            tab.open(name)
-            expect(tab.page.locator("main .failed")).to_contain_text("The store cannot be read <b>now</b>.")
-            tab.keep(f"{name}-failed")
-            tab.page.unroute("**/api/v1/**")
-            tab.page.get_by_role("button", name="Try again").click()
-            expect(tab.page.locator("main .failed")).to_have_count(0)
-
-
-def test_what_was_loaded_before_stays_and_is_called_stale(chromium: Browser, gateway: Running) -> None:
-    with screen(chromium, gateway) as tab:
-        tab.allowed = re.compile("503")
-        tab.open("usage")
-        expect(tab.page.get_by_role("table", name="Usage by model")).to_be_visible()
-        tab.page.route("**/api/v1/**", lambda route: route.fulfill(status=503, body="{}"))
-        tab.page.get_by_label("By").select_option("client")
-        expect(tab.page.get_by_role("alert")).to_contain_text("Not up to date: this is what was known at")
-        expect(tab.page.get_by_role("table", name="Usage by model")).to_be_visible()
-        tab.keep("usage-stale")
+    tab.allowed = re.compile("503")
+    for name in pages:
+        tab.page.route("**/api/v1/**", lambda route: route.fulfill(status=503, body=body))
+        tab.open(name)
+        expect(tab.page.locator("main .failed")).to_contain_text("The store cannot be read <b>now</b>.")
+        tab.keep(f"{name}-failed")
         tab.page.unroute("**/api/v1/**")
         tab.page.get_by_role("button", name="Try again").click()
-        expect(tab.page.get_by_role("table", name="Usage by client")).to_be_visible()
-        expect(tab.page.get_by_role("alert")).to_have_count(0)
+        expect(tab.page.locator("main .failed")).to_have_count(0)
 
 
-def test_requests_are_filtered_by_the_address_and_exported(chromium: Browser, gateway: Running) -> None:
-    with screen(chromium, gateway) as tab:
-        tab.allowed = re.compile("400")
-        tab.open("requests?q=outcome:!ok")
-        expect(tab.page.get_by_role("row")).to_have_count(2)
-        expect(tab.page.locator("main")).to_contain_text("no-such-model")
-        tab.page.get_by_label("Filter").fill("nonsense:1")
-        tab.page.keyboard.press("Enter")
-        expect(tab.page.get_by_role("alert")).to_contain_text("nonsense")
-        tab.page.get_by_label("Filter").fill("")
-        tab.page.keyboard.press("Enter")
-        expect(tab.page.get_by_role("row")).not_to_have_count(2)
-        with tab.page.expect_download() as download:
-            tab.page.get_by_role("button", name="CSV").click()
-        assert read(download.value).startswith(b"time,")
+def test_what_was_loaded_before_stays_and_is_called_stale(tab: Screen) -> None:
+    tab.allowed = re.compile("503")
+    tab.open("usage")
+    expect(tab.page.get_by_role("table", name="Usage by model")).to_be_visible()
+    tab.page.route("**/api/v1/**", lambda route: route.fulfill(status=503, body="{}"))
+    tab.page.get_by_label("By").select_option("client")
+    expect(tab.page.get_by_role("alert")).to_contain_text("Not up to date: this is what was known at")
+    expect(tab.page.get_by_role("table", name="Usage by model")).to_be_visible()
+    tab.keep("usage-stale")
+    tab.page.unroute("**/api/v1/**")
+    tab.page.get_by_role("button", name="Try again").click()
+    expect(tab.page.get_by_role("table", name="Usage by client")).to_be_visible()
+    expect(tab.page.get_by_role("alert")).to_have_count(0)
+
+
+def test_requests_are_filtered_by_the_address_and_exported(tab: Screen) -> None:
+    tab.allowed = re.compile("400")
+    tab.open("requests?q=outcome:!ok")
+    expect(tab.page.get_by_role("row")).to_have_count(2)
+    expect(tab.page.locator("main")).to_contain_text("no-such-model")
+    tab.page.get_by_label("Filter").fill("nonsense:1")
+    tab.page.keyboard.press("Enter")
+    expect(tab.page.get_by_role("alert")).to_contain_text("nonsense")
+    tab.page.get_by_label("Filter").fill("")
+    tab.page.keyboard.press("Enter")
+    expect(tab.page.get_by_role("row")).not_to_have_count(2)
+    with tab.page.expect_download() as download:
+        tab.page.get_by_role("button", name="CSV").click()
+    assert read(download.value).startswith(b"time,")
 
 
 def read(download: Download) -> bytes:
     return Path(download.path()).read_bytes()
 
 
-def test_a_key_is_created_shown_once_rotated_and_revoked(chromium: Browser, gateway: Running) -> None:
-    with screen(chromium, gateway) as tab:
-        tab.open("keys")
-        tab.page.get_by_role("button", name="Create a key").click()
-        tab.page.get_by_label("Name").fill("from the page")
-        tab.page.get_by_role("button", name="Create", exact=True).click()
-        secret = tab.page.get_by_role("status").locator("code").inner_text()
-        assert ask(gateway, key=secret) == 200
-        tab.keep("keys-created")
-        tab.page.reload()
-        row = tab.page.get_by_role("row").filter(has_text="from the page")
-        row.wait_for()
-        assert secret not in tab.page.content()
-        row.get_by_role("button", name="Rotate").click()
-        tab.page.get_by_role("dialog").get_by_role("button", name="Rotate").click()
-        expect(tab.page.get_by_role("heading", name="is rotated")).to_be_visible()
-        row.get_by_role("button", name="Revoke").click()
-        tab.page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
-        expect(row).to_contain_text("revoked")
-        assert ask(gateway, key=secret) == 401
-
-
-def test_a_first_start_opens_connect_and_a_later_one_live(chromium: Browser, gateway: Running, tmp_path: Path) -> None:
-    with running(ECHO, tmp_path, stored=["someone"]) as new, screen(chromium, new) as tab:
-        expect(tab.page).to_have_url(re.compile("/console/connect"))
-    with screen(chromium, gateway) as tab:
-        expect(tab.page).to_have_url(f"{gateway.url}/console/live")
-        assert KEY not in tab.page.content()
+def test_a_key_is_created_shown_once_rotated_and_revoked(tab: Screen, gateway: Running) -> None:
+    tab.open("keys")
+    tab.page.get_by_role("button", name="Create a key").click()
+    tab.page.get_by_label("Name").fill("from the page")
+    tab.page.get_by_role("button", name="Create", exact=True).click()
+    secret = tab.page.get_by_role("status").locator("code").inner_text()
+    assert ask(gateway, key=secret) == 200
+    tab.keep("keys-created")
+    tab.page.reload()
+    row = tab.page.get_by_role("row").filter(has_text="from the page")
+    row.wait_for()
+    assert secret not in tab.page.content()
+    row.get_by_role("button", name="Rotate").click()
+    tab.page.get_by_role("dialog").get_by_role("button", name="Rotate").click()
+    expect(tab.page.get_by_role("heading", name="is rotated")).to_be_visible()
+    row.get_by_role("button", name="Revoke").click()
+    tab.page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+    expect(row).to_contain_text("revoked")
+    assert ask(gateway, key=secret) == 401
 
 
 def test_the_file_is_checked_compared_and_written(chromium: Browser, tmp_path: Path) -> None:
-    with running(ECHO, tmp_path, stored=["someone"]) as gateway, screen(chromium, gateway) as tab:
+    with running(ECHO, tmp_path, stored=["someone"]) as gateway, screen(chromium, gateway, "settings") as tab:
         tab.allowed = re.compile("412")
-        tab.open("settings")
         tab.page.get_by_text("Edit the file").click()
         area = tab.page.locator("textarea")
         area.fill(f"{ECHO}[retry]\natempts = 2\n")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from console.screen import screen
+from console.screen import Screen, screen
 from console.traffic import ECHO
 from gateway import KEY, Running, running
 
@@ -83,27 +83,26 @@ def test_a_page_of_another_port_gets_the_cookie_and_opens_nothing(chromium: Brow
         expect(tab.page.get_by_role("table")).to_contain_text("server.port")
 
 
-def test_a_tab_that_is_hidden_for_thirty_seconds_closes_its_feed(chromium: Browser, gateway: Running) -> None:
-    with screen(chromium, gateway) as tab:
-        tab.page.clock.install()
-        tab.open("live")
-        closed: list[str] = []
-        tab.page.on("requestfailed", lambda request: closed.append(request.url))
-        light = tab.page.get_by_role("banner").get_by_role("status")
-        expect(light).to_contain_text("Live")
-        tab.page.evaluate(HIDE, True)
-        tab.page.clock.run_for(29_000)
-        expect(light).to_contain_text("Live")
-        assert closed == []
-        tab.page.clock.run_for(2_000)
-        expect(light).to_contain_text("Paused")
-        assert closed == [f"{gateway.url}/api/v1/feed?watch=live"]
-        tab.page.evaluate(HIDE, False)
-        expect(light).to_contain_text("Live")
+def test_a_tab_that_is_hidden_for_thirty_seconds_closes_its_feed(tab: Screen, gateway: Running) -> None:
+    tab.page.clock.install()
+    tab.open("live")
+    closed: list[str] = []
+    tab.page.on("requestfailed", lambda request: closed.append(request.url))
+    light = tab.page.get_by_role("banner").get_by_role("status")
+    expect(light).to_contain_text("Live")
+    tab.page.evaluate(HIDE, True)
+    tab.page.clock.run_for(29_000)
+    expect(light).to_contain_text("Live")
+    assert closed == []
+    tab.page.clock.run_for(2_000)
+    expect(light).to_contain_text("Paused")
+    assert closed == [f"{gateway.url}/api/v1/feed?watch=live"]
+    tab.page.evaluate(HIDE, False)
+    expect(light).to_contain_text("Live")
 
 
 def test_a_page_whose_key_is_revoked_asks_for_another(chromium: Browser, gateway: Running) -> None:
-    with screen(chromium, gateway, gateway.keys["leaving"]) as tab:
+    with screen(chromium, gateway, key=gateway.keys["leaving"]) as tab:
         tab.allowed = re.compile("401")
         tab.open("live")
         expect(tab.page.get_by_role("banner").get_by_role("status")).to_contain_text("Live")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from console.browser import Browser
+from console.browser import Browser, error_code, sign_in
+from console.traffic import ECHO
 from dragoman.accounts.console_sessions import IDLE_S, LINK_S, TOUCH_S, ConsoleSessions, MemorySessions
 from dragoman.accounts.console_sessions import Browser as SignedIn
 from dragoman.accounts.keys import Grant, Keyring, KeyRole
@@ -16,7 +17,6 @@ from dragoman.config import Secret
 from dragoman.store import open_store
 from gateway import KEY, Running, running
 
-ECHO = '[providers.echo]\nkind = "echo"\n'
 API = "/api/v1/config"
 
 
@@ -29,9 +29,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture
 def browser(gateway: Running) -> Browser:
-    made = Browser(gateway)
-    assert made.sign_in(KEY).status == 200
-    return made
+    return sign_in(gateway, KEY)
 
 
 def test_a_key_signs_in_and_the_cookie_is_out_of_reach_of_scripts_and_other_sites(gateway: Running) -> None:
@@ -49,9 +47,8 @@ def test_cookie_and_header_together_open_the_admin_api(browser: Browser) -> None
     assert browser.send("GET", "/console/session").json["role"] == "owner"
 
 
-@pytest.mark.parametrize(
-    ("changed", "status", "code"),
-    [
+def test_a_request_that_is_not_the_pages_own_opens_nothing(browser: Browser) -> None:
+    table: list[tuple[dict[str, str], int, str]] = [
         ({"x_dragoman_console": ""}, 401, "auth"),  # cookie without header
         ({"cookie": ""}, 401, "session_ended"),  # header without cookie
         ({"x_dragoman_console": "A" * 43}, 401, "session_ended"),
@@ -64,38 +61,34 @@ def test_cookie_and_header_together_open_the_admin_api(browser: Browser) -> None
         ({"origin": "https://evil.example"}, 403, "forbidden"),
         ({"host": "evil.example"}, 421, "forbidden"),
         ({"host": "evil.example:8484"}, 421, "forbidden"),
-    ],
-)
-def test_a_request_that_is_not_the_pages_own_opens_nothing(
-    browser: Browser, changed: dict[str, str], status: int, code: str
-) -> None:
-    reply = browser.send("GET", API, **changed)
-    assert (reply.status, reply.code) == (status, code)
-    assert "access-control-allow-origin" not in reply.headers
-    assert b"settings" not in reply.body
+    ]
+    for changed, status, code in table:
+        reply = browser.send("GET", API, **changed)
+        assert (reply.status, error_code(reply)) == (status, code), changed
+        assert "access-control-allow-origin" not in reply.headers, changed
+        assert b"settings" not in reply.body, changed
 
 
-@pytest.mark.parametrize(
-    ("body", "changed", "status"),
-    [
+def test_signing_in_is_refused(gateway: Running) -> None:
+    form = {"content_type": "application/x-www-form-urlencoded"}
+    table: list[tuple[object, dict[str, str], int]] = [
         ({"key": KEY}, {"origin": ""}, 403),
         ({"key": KEY}, {"origin": "http://127.0.0.1:1"}, 403),
         ({"key": KEY}, {"sec_fetch_site": "cross-site"}, 403),
         ({"key": KEY}, {"content_type": "text/plain"}, 415),
-        (b"key=" + KEY.encode(), {"content_type": "application/x-www-form-urlencoded"}, 415),
+        (b"key=" + KEY.encode(), form, 415),
         (b"{", {"content_type": "application/json"}, 400),
         ({"key": KEY, "more": 1}, {}, 400),
         ({"key": "", "link": ""}, {}, 400),
         ({"key": KEY, "link": "x"}, {}, 400),
         ({"key": "x" * 5000}, {}, 400),
         ({"key": "😀 <img>"}, {}, 401),
-    ],
-)
-def test_signing_in_is_refused(gateway: Running, body: object, changed: dict[str, str], status: int) -> None:
-    reply = Browser(gateway).send("POST", "/console/session", body, **changed)
-    assert reply.status == status
-    assert "set-cookie" not in reply.headers
-    assert reply.json["error"]
+    ]
+    for body, changed, status in table:
+        reply = Browser(gateway).send("POST", "/console/session", body, **changed)
+        assert reply.status == status, (body, changed)
+        assert "set-cookie" not in reply.headers, (body, changed)
+        assert reply.json["error"], (body, changed)
 
 
 def test_each_sign_in_makes_a_new_session_and_ends_the_one_before(browser: Browser) -> None:
@@ -108,28 +101,25 @@ def test_each_sign_in_makes_a_new_session_and_ends_the_one_before(browser: Brows
 def test_a_tab_is_signed_out_with_the_others(browser: Browser) -> None:
     other = Browser(browser.gateway, browser.cookie, browser.token)
     assert browser.send("DELETE", "/console/session").status == 204
-    assert other.send("GET", API).code == "session_ended"
+    assert error_code(other.send("GET", API)) == "session_ended"
 
 
 def test_sessions_are_listed_and_ended_by_the_owner(browser: Browser) -> None:
     other = Browser(browser.gateway)
     other.sign_in(browser.gateway.keys["someone"])
     listed = browser.send("GET", "/console/sessions").json["sessions"]
-    assert isinstance(listed, list)
     [found] = [one for one in listed if one["key"] not in ("environment",) and not one["is_this"]][-1:]
     assert "digest" not in found
     assert other.send("DELETE", "/console/sessions/ses_0").status == 404
     assert browser.send("DELETE", f"/console/sessions/{found['id']}").status == 200
-    assert other.send("GET", "/api/v1/requests").code == "session_ended"
+    assert error_code(other.send("GET", "/api/v1/requests")) == "session_ended"
 
 
 def test_sign_ins_and_ended_sessions_are_in_the_audit_log(browser: Browser) -> None:
     other = Browser(browser.gateway)
     signed_in = other.sign_in(browser.gateway.keys["someone"]).json["session"]
-    assert isinstance(signed_in, dict)
     browser.send("DELETE", f"/console/sessions/{signed_in['id']}")
     rows = browser.send("GET", "/api/v1/audit?limit=2").json["audit"]
-    assert isinstance(rows, list)
     found = [(row["action"], row["actor"], row["subject"], row["detail"]) for row in rows]
     detail = {"key": signed_in["key"]}
     assert found == [
@@ -142,9 +132,8 @@ def test_a_client_key_sees_its_own_requests_only(gateway: Running) -> None:
     browser = Browser(gateway)
     assert browser.sign_in(gateway.keys["someone"]).json["role"] == "client"
     assert browser.send("GET", "/api/v1/requests").status == 200
-    assert browser.send("GET", API).code == "admin_required"
+    assert error_code(browser.send("GET", API)) == "admin_required"
     listed = browser.send("GET", "/console/sessions").json["sessions"]
-    assert isinstance(listed, list)
     assert {one["key"] for one in listed} == {listed[0]["key"]}
 
 
@@ -153,27 +142,25 @@ def test_a_session_ends_within_a_second_of_the_revocation_of_its_key(gateway: Ru
     browser.sign_in(gateway.keys["leaving"])
     assert browser.send("GET", "/api/v1/requests").status == 200
     asyncio.run_coroutine_threadsafe(gateway.app.keyring.revoke("leaving"), gateway.loop).result(30)
-    assert browser.send("GET", "/api/v1/requests").code == "session_ended"
+    assert error_code(browser.send("GET", "/api/v1/requests")) == "session_ended"
 
 
 def test_a_feed_ends_when_its_key_is_revoked(gateway: Running) -> None:
     browser = Browser(gateway)
     browser.sign_in(gateway.keys["watching"])
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=60)
     headers = {"cookie": browser.cookie, "x-dragoman-console": browser.token, "sec-fetch-site": "same-origin"}
     connection.request("GET", "/api/v1/feed?watch=live", headers=headers)
     answer = connection.getresponse()
     assert answer.readline() == b"event: hello\n"
     asyncio.run_coroutine_threadsafe(gateway.app.keyring.revoke("watching"), gateway.loop).result(30)
-    began = time.monotonic()
     assert b"event: ended" in answer.read()
-    assert time.monotonic() - began < 20
 
 
 def test_a_link_signs_in_once(gateway: Running) -> None:
     token = gateway.make_console_link()
     assert Browser(gateway).sign_in(link=token).json["role"] == "owner"
-    assert Browser(gateway).sign_in(link=token).code == "link_not_valid"
+    assert error_code(Browser(gateway).sign_in(link=token)) == "link_not_valid"
 
 
 def test_a_link_is_no_session(gateway: Running) -> None:
@@ -186,7 +173,7 @@ def test_failed_sign_ins_are_slowed_down(tmp_path: Path) -> None:
         browser = Browser(gateway)
         began = time.monotonic()
         for _ in range(16):
-            assert browser.sign_in("wrong").code == "key_not_valid"
+            assert error_code(browser.sign_in("wrong")) == "key_not_valid"
         assert time.monotonic() - began > 1.0  # from the eleventh on one in 0.2 s
         assert browser.sign_in(KEY).status == 200
 

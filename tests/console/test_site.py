@@ -9,12 +9,12 @@ import brotli
 import pytest
 
 from console.browser import Browser
+from console.traffic import ECHO
 from dragoman.config import load
 from dragoman.config.settings import find_console_state
 from dragoman.http.console.site import make_browser_check
 from gateway import KEY, Running, running
 
-ECHO = '[providers.echo]\nkind = "echo"\n'
 FILES = Path(__file__).parents[2] / "src" / "dragoman" / "console"
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "

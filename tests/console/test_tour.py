@@ -7,7 +7,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, expect
 
-from console.browser import Browser as ApiBrowser
+from console.browser import sign_in
 from console.screen import screen
 from console.traffic import ask, make_capturing_config
 from gateway import KEY, running
@@ -29,10 +29,9 @@ def test_the_console_is_photographed_for_the_readme(chromium: Browser, tmp_path:
             agent = "claude-cli/2.1" if number % 2 == 0 else "OpenAI/Python 3.4"
             ask(gateway, "What is a dragoman?", model, f"req_tour{number}", agent=agent, inference_geo="eu")
         gateway.capture("req_tour0")
-        with screen(chromium, gateway) as tab:
+        with screen(chromium, gateway, "inspect/req_tour0") as tab:
             tab.page.set_viewport_size({"width": SIZE[0], "height": SIZE[1]})
             tab.page.emulate_media(color_scheme="light", reduced_motion="reduce")
-            tab.open("inspect/req_tour0")
             expect(tab.page.get_by_role("table", name="Timeline of the request")).to_contain_text("message_stop")
             heading = tab.page.get_by_role("heading", name="Lost in translation: 1")
             heading.evaluate("heading => heading.scrollIntoView({ block: 'start' })")
@@ -43,11 +42,10 @@ def test_the_console_is_photographed_for_the_readme(chromium: Browser, tmp_path:
             client = threading.Thread(target=ask, args=(gateway,), kwargs=long, daemon=True)
             client.start()
             expect(tab.page.get_by_role("row").filter(has_text="streaming")).to_be_visible()
-            tab.page.wait_for_timeout(1500)
+            if WRITE:
+                tab.page.wait_for_timeout(1500)  # so that the rows have figures
             tab.page.screenshot(path=dark)
-            owner = ApiBrowser(gateway)
-            owner.sign_in(KEY)
-            assert owner.send("DELETE", "/api/v1/live/req_tour9").status == 200
+            assert sign_in(gateway, KEY).send("DELETE", "/api/v1/live/req_tour9").status == 200
             client.join(60)
     for file in (light, dark, DOCS / light.name, DOCS / dark.name):
         data = file.read_bytes()
