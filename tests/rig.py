@@ -33,6 +33,7 @@ CROSSED = [("chat", "messages"), ("responses", "chat"), ("messages", "responses"
 FEW_PAIRS = [*((name, name) for name in PROTOCOLS), *CROSSED]
 ONCE = "[retry]\nattempts = 1\n"
 QUICK = "[retry]\nattempts = 3\nbase_s = 0.01\n"
+NO_OPTIONS: Mapping[str, str] = {}
 MODELS = {"kiro": "claude-sonnet-4.5", "messages": "claude-opus-4-6"}
 
 
@@ -141,25 +142,28 @@ def run_rig(
     *,
     upstreams: Sequence[str] = UPSTREAMS,
     keys: Sequence[str] = (),
+    options: Mapping[str, str] = NO_OPTIONS,
 ) -> Iterator[Rig]:
     """Start the upstreams and a gateway with a provider for each, named as its protocol.
 
     `upstreams` may also name `openai`, which speaks Responses and Chat, and `kiro`, with a signed-in account.
-    `keys` are the names of client keys in a store, which the gateway has only then.
+    `keys` are the names of client keys in a store, which the gateway has only then. `options` are further lines of the
+    sections of some upstreams.
     """
     # Where one attempt is all, a kept connection that ends just then would be it.
-    keep = settings != ONCE
+    keep = not settings.startswith(ONCE)
     with ExitStack() as stack:
         fakes: dict[str, FakeUpstream] = {}
         sections = [settings]
         for name in upstreams:
             if name == "kiro":
-                kiro = stack.enter_context(FakeKiro())
-                fakes[name] = kiro
+                kiro = FakeKiro()
+                kiro.keep_alive = keep
+                fakes[name] = stack.enter_context(kiro)
                 sections.append(kiro.section(kiro.sign_in(directory / "kiro-auth-token.json"), name))
             else:
                 fakes[name] = stack.enter_context(FakeUpstream(models=models, keep_alive=keep))
-                sections.append(provider_section(name, fakes[name].url, name))
+                sections.append(provider_section(name, fakes[name].url, name) + options.get(name, ""))
         gateway = stack.enter_context(running("\n".join(sections), directory, stored=keys))
         rig = Rig(gateway, fakes, directory)
         stack.callback(rig.close)

@@ -3,58 +3,40 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from http.client import HTTPConnection
 from pathlib import Path
 
-import msgspec
 from openai import OpenAI
 from openai.types.responses import Response, ResponseCompletedEvent, ResponseCreatedEvent
 
-from fakes.eventstream import event
-from fakes.kiro import FakeKiro, make_framed, sign, tail, tool, words
-from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
-from gateway import Running, provider_section, running
+from asking import NO_HEADERS, Reply
+from fakes.upstream import Answer, End, FakeUpstream
 from narrowing import expect
-from scripting import encode_chat, encode_messages, encode_responses
-from scripting.replies import Part, ScriptedReply, Stop, Text, Thinking, ToolCall
+from rig import ONCE, Rig, run_rig
+from scripting import Scripted, write_reply
+from scripting.replies import Ending, ScriptedReply, Text, Thinking, ToolCall
+from waiting import wait_until
 from wire_json import JsonObject
 
 STATELESS = ("chat", "messages", "kiro")  # upstreams for which the gateway keeps everything
-MODELS = {
-    "chat": "chat/m",
-    "messages": "messages/claude-opus-4-6",
-    "kiro": "kiro/claude-sonnet-4.5",
-    "openai": "openai/m",
-}
-ENCODERS = {"chat": encode_chat, "messages": encode_messages, "openai": encode_responses}
 WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}, "strict": False}
-NO_HEADERS: Mapping[str, str] = {}
-SETTINGS = "[retry]\nattempts = 1\n"
+BACKGROUND_SETTINGS = f"{ONCE}[responses]\nbackground_lease_s = 60.0\n[server]\ndrain_s = 1\n"
 
 
 @dataclass
-class Reply:
-    status: int
-    headers: dict[str, str]
-    body: bytes
+class StateRig(Rig):
+    @cached_property
+    def clients(self) -> dict[str, OpenAI]:
+        """OpenAI's SDK with each of the keys."""
+        keys = self.gateway.keys.items()
+        return {name: OpenAI(base_url=f"{self.gateway.url}/v1", api_key=key, max_retries=0) for name, key in keys}
 
     @property
-    def json(self) -> JsonObject:
-        return msgspec.json.decode(self.body, type=JsonObject)
-
-
-@dataclass
-class StateRig:
-    gateway: Running
-    fakes: dict[str, FakeUpstream]
-    clients: dict[str, OpenAI]
-    directory: Path
-
-    @property
-    def sdk(self) -> OpenAI:
+    def openai(self) -> OpenAI:
         return self.clients["alice"]
 
     def create(self, key: str = "alice", *, stream: bool = False, **fields: object) -> Response:
@@ -63,28 +45,28 @@ class StateRig:
         if not stream:
             return sdk.responses.create(extra_body=fields)
         events = list(sdk.responses.create(stream=True, extra_body=fields))
-        ids = {
-            event.response.id for event in events if isinstance(event, ResponseCreatedEvent | ResponseCompletedEvent)
-        }
-        assert len(ids) == 1
+        named = [event for event in events if isinstance(event, ResponseCreatedEvent | ResponseCompletedEvent)]
+        assert len({event.response.id for event in named}) == 1
         return expect(ResponseCompletedEvent, events[-1]).response
 
-    def play(self, upstream: str, *replies: Sequence[Part], stream: bool = False) -> FakeUpstream:
-        """Prepare the upstream's next answers, and forget its requests so far."""
-        fake = self.fakes[upstream]
-        fake.requests.clear()
-        answers = [_answer(upstream, parts, stream) for parts in replies]
-        if isinstance(fake, FakeKiro):
-            fake.replies, fake.played = answers, 0
-            fake.counts.clear()
-        else:
-            fake.answers = answers
-        return fake
+    def play(self, upstream: str, *answers: Answer | Scripted, stream: bool = False) -> FakeUpstream:
+        return super().play(upstream, *answers, stream=stream)
 
-    def calls(self, upstream: str) -> list[ReceivedRequest]:
-        """Return the requests for a reply, as the upstream got them."""
-        calls = self.fakes[upstream].calls
-        return [request for request in calls if upstream != "kiro" or b"conversationState" in request.body]
+    def http(
+        self, method: str, path: str, key: str = "alice", body: object = None, headers: Mapping[str, str] = NO_HEADERS
+    ) -> Reply:
+        return self.send(method, f"/v1{path}", body, key=self.gateway.keys[key], headers=headers)
+
+    def wait_for_end(self, id: object, key: str = "alice") -> JsonObject:
+        """Poll a response, as a client does, until it has ended."""
+        found: JsonObject = {}
+
+        def has_ended() -> bool:
+            found.update(self.http("GET", f"/responses/{id}", key).json)
+            return found["status"] not in ("queued", "in_progress")
+
+        wait_until(has_ended)
+        return found
 
     def break_store(self) -> None:
         """Take the tables away, as a database that was replaced would."""
@@ -92,68 +74,44 @@ class StateRig:
         drop = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=60).execute('DROP TABLE responses')"
         subprocess.run([sys.executable, "-c", drop, str(self.directory / "store.db")], check=True, timeout=60)
 
-    def http(
-        self, method: str, path: str, key: str = "alice", body: object = None, headers: Mapping[str, str] = NO_HEADERS
-    ) -> "Reply":
-        connection = HTTPConnection("127.0.0.1", self.gateway.port, timeout=60)
-        try:
-            fields = {"authorization": f"Bearer {self.gateway.keys[key]}", **headers}
-            connection.request(method, f"/v1{path}", None if body is None else json.dumps(body), fields)
-            answer = connection.getresponse()
-            return Reply(answer.status, dict(answer.getheaders()), answer.read())
-        finally:
-            connection.close()
-
-
-def _answer(upstream: str, parts: Sequence[Part], stream: bool) -> Answer:
-    if upstream == "kiro":
-        return make_framed(*(_frame(part) for part in parts), tail("TOOL_USE" if _calls(parts) else "END_TURN"))
-    scripted = ScriptedReply(tuple(parts), Stop.TOOL if _calls(parts) else Stop.NATURAL)
-    encoder = ENCODERS[upstream]
-    return (
-        Answer(encoder.encode_stream(scripted))
-        if stream
-        else Answer(encoder.encode_whole(scripted), content_type="application/json")
-    )
-
-
-def _calls(parts: Sequence[Part]) -> bool:
-    return any(isinstance(part, ToolCall) for part in parts)
-
-
-def _frame(part: Part) -> bytes:
-    match part:
-        case Text(text):
-            return words(text)
-        case Thinking(text, seal):
-            thought = event("reasoningContentEvent", {"text": text})
-            return thought + event("reasoningContentEvent", {"signature": seal}) if seal else thought
-        case ToolCall(id, name, arguments):
-            return tool(id, name, input=arguments) + tool(id, name, stop=True)
-        case _:
-            raise AssertionError(f"the fake Kiro does not say {part}")
+    def close(self) -> None:
+        super().close()
+        for client in self.__dict__.get("clients", {}).values():
+            client.close()
 
 
 @contextmanager
-def state_rigged(directory: Path, settings: str = SETTINGS, openai: str = "") -> Iterator[StateRig]:
-    with ExitStack() as stack:
-        fakes: dict[str, FakeUpstream] = {
-            name: stack.enter_context(FakeUpstream(keep_alive=False)) for name in ("chat", "messages", "openai")
-        }
-        sections = [provider_section(name, fakes[name].url, name) for name in ("chat", "messages")]
-        vendor = f'[providers.openai]\nkind = "openai"\nendpoint = "{fakes["openai"].url}"\napi_key = "sk-fake"\n'
-        sections.append(vendor + openai)
-        kiro = stack.enter_context(FakeKiro())
-        tokens, file = kiro.issue(), directory / "kiro-auth-token.json"
-        sign(file, str(tokens["accessToken"]), str(tokens["refreshToken"]), 7200)
-        fakes["kiro"] = kiro
-        sections.append(kiro.section(str(file), "kiro"))
-        gateway = stack.enter_context(running("\n".join([settings, *sections]), directory, stored=("alice", "bob")))
-        clients = {
-            name: stack.enter_context(OpenAI(base_url=f"{gateway.url}/v1", api_key=key, max_retries=0))
-            for name, key in gateway.keys.items()
-        }
-        yield StateRig(gateway, fakes, clients, directory)
+def state_rigged(directory: Path, settings: str = ONCE, openai: str = "") -> Iterator[StateRig]:
+    """Start a rig whose keys are alice's and bob's; `openai` are further lines of that provider's section."""
+    upstreams, options = ("chat", "messages", "openai", "kiro"), {"openai": openai}
+    with run_rig(directory, settings, upstreams=upstreams, keys=("alice", "bob"), options=options) as rig:
+        made = StateRig(rig.gateway, rig.fakes, directory)
+        yield made
+        made.close()
+
+
+class OpenStream:
+    """A streamed reply of which a client reads as much as it likes."""
+
+    def __init__(self, rig: StateRig, method: str, path: str, body: object = None, key: str = "alice") -> None:
+        self.connection = HTTPConnection("127.0.0.1", rig.port, timeout=60)
+        headers = {"authorization": f"Bearer {rig.gateway.keys[key]}"}
+        self.connection.request(method, f"/v1{path}", None if body is None else json.dumps(body), headers)
+        self.answer = self.connection.getresponse()
+
+    def events(self) -> Iterator[JsonObject]:
+        for line in self.answer:
+            if line.startswith(b"data: {"):
+                yield json.loads(line[6:])
+
+    def leave(self) -> None:
+        self.answer.close()
+        self.connection.close()
+
+
+def endless(text: str = "Hello Ada.") -> Answer:
+    """Return a reply that begins and never ends."""
+    return write_reply("chat", ScriptedReply((Text(text),), ending=Ending.NONE), end=End.HANG)
 
 
 HELLO, AGAIN = (Text("Hello Ada."),), (Text("Your name is Ada."),)

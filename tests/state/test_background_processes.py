@@ -1,22 +1,21 @@
 """Background responses of two gateways on one store, their limits, and what a gateway that stops leaves behind."""
 
 import asyncio
-import json
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
+from asking import Reply, send
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, provider_section, running
-from state.background_rig import endless, read_events, slow, wait_until
-from state.state_rig import Reply
+from scripting import write_reply
+from state.state_rig import endless
 from store.test_both_stores import open_at
+from waiting import wait_until
 from wire_json import JsonObject
 
 SETTINGS = """
@@ -25,7 +24,7 @@ drain_s = 0.5
 [retry]
 attempts = 1
 [responses]
-background_lease_s = 60.0
+background_lease_s = 600.0
 max_background = {most}
 max_unfinished_per_key = 3
 """
@@ -33,14 +32,7 @@ BODY: JsonObject = {"model": "up/m", "background": True, "stream": True}
 
 
 def ask(gateway: Running, method: str, path: str, body: object = None, key: str = KEY) -> Reply:
-    connection = HTTPConnection("127.0.0.1", gateway.port, timeout=60)
-    try:
-        content = None if body is None else json.dumps(body)
-        connection.request(method, f"/v1{path}", content, {"authorization": f"Bearer {key}"})
-        answer = connection.getresponse()
-        return Reply(answer.status, dict(answer.getheaders()), answer.read())
-    finally:
-        connection.close()
+    return send(gateway, method, f"/v1{path}", body, key=key)
 
 
 @contextmanager
@@ -72,7 +64,7 @@ class Pair:
         ids += [self.queue(self.second, f"endless {number}") for number in (1, 2)]
         for id in ids:
             self.wait_for(self.second, id, "in_progress")
-        wait_until(lambda: len(self.fake.calls) == 3, "the upstream was not called")
+        wait_until(lambda: len(self.fake.calls) == 3)
         return ids
 
     def wait_for(self, gateway: Running, id: str, *statuses: str, key: str = KEY) -> JsonObject:
@@ -82,7 +74,7 @@ class Pair:
             found.update(ask(gateway, "GET", f"/responses/{id}", key=key).json)
             return found["status"] in statuses
 
-        wait_until(has_status, f"{id} did not become {statuses}")
+        wait_until(has_status)
         return found
 
 
@@ -97,21 +89,19 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 def choose(request: ReceivedRequest) -> Answer:
-    return endless() if b"endless" in request.body else slow("one", "two", pause_s=0.03)
+    return endless() if b"endless" in request.body else write_reply("chat", "one two")
 
 
 def test_a_response_is_followed_and_cancelled_through_another_gateway(pair: Pair) -> None:
     pair.fake.choose = choose
     first = ask(pair.first, "POST", "/responses", BODY | {"input": "Hi"})
-    id = read_events(first)[0]["response"]["id"]
+    id = first.events[0]["response"]["id"]
     assert ask(pair.second, "GET", f"/responses/{id}?stream=true").body == first.body
     running = pair.queue(pair.first, "endless")
-    wait_until(lambda: len(pair.fake.calls) == 2, "the upstream was not called")
+    wait_until(lambda: len(pair.fake.calls) == 2)
     pair.fake.closed.clear()
-    cancelled_at = time.monotonic()
     assert ask(pair.second, "POST", f"/responses/{running}/cancel").json["status"] == "cancelled"
-    wait_until(lambda: pair.fake.closed, "the upstream request stayed open")
-    assert time.monotonic() - cancelled_at < 30  # half of the lease; a second on a machine that is not busy
+    wait_until(lambda: pair.fake.closed)
     assert ask(pair.first, "GET", f"/responses/{running}").json["status"] == "cancelled"
 
 
@@ -120,7 +110,7 @@ def test_what_one_gateway_cannot_run_another_one_runs_once(pair: Pair) -> None:
     ids = [pair.queue(pair.first, f"endless {number}") for number in range(3)]
     for id in ids:
         pair.wait_for(pair.second, id, "in_progress")
-    wait_until(lambda: len(pair.fake.calls) >= 3, "the upstream was not called")
+    wait_until(lambda: len(pair.fake.calls) >= 3)
     assert len({request.body for request in pair.fake.calls}) == len(pair.fake.calls) == 3
     refused = ask(pair.first, "POST", "/responses", BODY | {"input": "Hi"})
     assert (refused.status, "retry-after" in refused.headers, b"max_unfinished_per_key" in refused.body) == (
@@ -153,14 +143,14 @@ def test_a_gateway_that_stops_fails_what_it_runs_and_leaves_what_waits_to_others
         first = stack.enter_context(start(tmp_path, fake, 1, "first"))
         threads = stack.enter_context(ThreadPoolExecutor(1))
         following = threads.submit(ask, first, "POST", "/responses", BODY | {"input": "endless 0"})
-        wait_until(lambda: len(fake.calls) == 1, "the upstream was not called")
+        wait_until(lambda: len(fake.calls) == 1)
         second = stack.enter_context(start(tmp_path, fake, 2, "second"))  # not sooner: it might run the response itself
         pair, key = Pair(first, second, fake), first.keys["first"]
         running = [pair.queue(second, f"endless {number}") for number in (1, 2)]
-        wait_until(lambda: len(fake.calls) == 3, "the upstream was not called")
+        wait_until(lambda: len(fake.calls) == 3)
         waiting = pair.queue(first, "Hi", key)
         first.stop_soon().result(timeout=60)
-        *_, last = read_events(following.result(timeout=60))
+        *_, last = following.result(timeout=60).events
         assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
         ended = ask(second, "GET", f"/responses/{last['response']['id']}").json
         assert (ended["error"]["code"], ended["error"]) == ("server_error", last["response"]["error"])
@@ -182,5 +172,5 @@ def test_a_response_whose_key_was_revoked_is_not_run(pair: Pair, tmp_path: Path)
         async with open_at(f"sqlite:///{tmp_path}/store.db") as store:
             return next(row.status for row in await store.responses.list_responses(None, 9, 0) if row.id == id)
 
-    wait_until(lambda: asyncio.run(read_status()) == "failed", "it did not fail")
+    wait_until(lambda: asyncio.run(read_status()) == "failed")
     assert len(pair.fake.calls) == 3

@@ -9,7 +9,7 @@ from fakes.upstream import Answer, End
 from scripting import encode_chat
 from scripting.replies import ScriptedReply, Stop, Text
 from state.socket_rig import ASK, error, receive, response, run, socket
-from state.state_rig import AGAIN, CALL, HELLO, MODELS, STATELESS, THOUGHT, WEATHER, StateRig, state_rigged
+from state.state_rig import AGAIN, CALL, HELLO, STATELESS, THOUGHT, WEATHER, StateRig, state_rigged
 from waiting import wait_until
 from wire_json import JsonObject
 
@@ -32,7 +32,7 @@ def stream(rig: StateRig, **fields: object) -> list[JsonObject]:
 
 def test_every_event_has_the_same_response_id_and_every_item_one_id(rig: StateRig) -> None:
     rig.play("messages", (*THOUGHT, *CALL), stream=True)
-    events = stream(rig, model=MODELS["messages"], tools=[WEATHER], reasoning={"effort": "high", "summary": "auto"})
+    events = stream(rig, model=rig.model("messages"), tools=[WEATHER], reasoning={"effort": "high", "summary": "auto"})
     [id] = {event["response"]["id"] for event in events if "response" in event}
     places: dict[int, set[str]] = {}
     for event in events:
@@ -48,13 +48,13 @@ def test_every_event_has_the_same_response_id_and_every_item_one_id(rig: StateRi
 @upstreams
 def test_the_output_is_the_same_in_every_place(rig: StateRig, upstream: str) -> None:
     rig.play(upstream, (Text("Look."), *CALL), AGAIN, stream=True)
-    events = stream(rig, model=MODELS[upstream], tools=[WEATHER])
+    events = stream(rig, model=rig.model(upstream), tools=[WEATHER])
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
     assert events[-1]["response"]["output"] == done
     id = events[-1]["response"]["id"]
     assert rig.http("GET", f"/responses/{id}").json["output"] == done
     more = {"input": [RESULT], "previous_response_id": id, "tools": [WEATHER], "stream": True}
-    later = rig.http("POST", "/responses", body={"model": MODELS[upstream], **more})
+    later = rig.http("POST", "/responses", body={"model": rig.model(upstream), **more})
     [after] = [json.loads(line[6:]) for line in later.body.splitlines() if b'"type":"response.completed"' in line]
     listed = rig.http("GET", f"/responses/{after['response']['id']}/input_items?order=asc").json["data"]
     assert listed[1:3] == done
@@ -63,7 +63,7 @@ def test_the_output_is_the_same_in_every_place(rig: StateRig, upstream: str) -> 
 
 def test_a_response_can_be_continued_before_its_stream_is_closed(rig: StateRig) -> None:
     rig.play("chat", HELLO, AGAIN, stream=True)
-    with rig.sdk.responses.create(model="chat/m", input="I am Ada.", stream=True) as events:
+    with rig.openai.responses.create(model="chat/m", input="I am Ada.", stream=True) as events:
         first = next(event.response for event in events if event.type == "response.completed")
         second = rig.create(stream=True, model="chat/m", input="Who am I?", previous_response_id=first.id)
     assert second.previous_response_id == first.id
@@ -85,7 +85,7 @@ def test_every_item_of_a_long_chain_is_sent_once(rig: StateRig, upstream: str) -
     previous = None
     for number in range(5):
         question = f"question-{number};"
-        made = rig.create(stream=True, model=MODELS[upstream], input=question, previous_response_id=previous)
+        made = rig.create(stream=True, model=rig.model(upstream), input=question, previous_response_id=previous)
         previous = made.id
     body = rig.calls(upstream)[-1].body
     for number in range(5):
@@ -129,7 +129,7 @@ def test_a_keeper_that_has_forgotten_a_response_says_so_in_its_own_words(rig: St
 def test_the_fields_of_a_websocket_message_do_not_reach_the_upstream(rig: StateRig, upstream: str) -> None:
     rig.play(upstream, HELLO, stream=True)
     with socket(rig) as opened:
-        run(opened, model=MODELS[upstream], stream_id="my-lane", generate=True)
+        run(opened, model=rig.model(upstream), stream_id="my-lane", generate=True)
     sent = rig.calls(upstream)[-1].body
     for field in (b"my-lane", b"stream_id", b"generate", b"response.create"):
         assert field not in sent
@@ -184,7 +184,7 @@ def test_a_background_response_that_is_not_to_be_stored_is_refused_rather_than_q
 
 def test_a_background_stream_that_is_dropped_at_once_comes_to_its_end(rig: StateRig) -> None:
     rig.play("chat", HELLO, stream=True)
-    with rig.sdk.responses.create(model="chat/m", input="Hi", background=True, stream=True) as events:
+    with rig.openai.responses.create(model="chat/m", input="Hi", background=True, stream=True) as events:
         first = next(iter(events))
     assert first.type == "response.created"
     wait_until(lambda: rig.http("GET", f"/responses/{first.response.id}").json["status"] == "completed")

@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from scripting.replies import Text
-from state.state_rig import AGAIN, HELLO, MODELS, STATELESS, StateRig, state_rigged
+from state.state_rig import AGAIN, HELLO, STATELESS, StateRig, state_rigged
 from wire_json import JsonObject
 
 NOTE = (Text("Ada greeted us. Next: answer her."),)
@@ -22,14 +22,14 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
 @upstreams
 def test_a_compacted_context_is_the_next_input(rig: StateRig, upstream: str) -> None:
     rig.play(upstream, HELLO, NOTE, AGAIN)
-    model = MODELS[upstream]
+    model = rig.model(upstream)
     first = rig.create(model=model, input="I am Ada.")
-    compacted = rig.sdk.responses.compact(model=model, input="Remember me.", previous_response_id=first.id)
+    compacted = rig.openai.responses.compact(model=model, input="Remember me.", previous_response_id=first.id)
     assert compacted.object == "response.compaction"
     assert [item.type for item in compacted.output] == ["message", "message", "compaction"]
     assert compacted.usage.total_tokens > 0
     with pytest.raises(openai.NotFoundError):
-        rig.sdk.responses.retrieve(compacted.id)
+        rig.openai.responses.retrieve(compacted.id)
     kept = [item.model_dump(exclude_none=True) for item in compacted.output]
     rig.create(model=model, input=[*kept, {"role": "user", "content": "Who am I?"}])
     sent = rig.calls(upstream)[-1].body
@@ -41,13 +41,13 @@ def test_a_compacted_context_is_the_next_input(rig: StateRig, upstream: str) -> 
 @upstreams
 def test_a_trigger_makes_the_response_one_compaction(rig: StateRig, upstream: str, stream: bool) -> None:
     rig.play(upstream, HELLO, NOTE, AGAIN)
-    model = MODELS[upstream]
+    model = rig.model(upstream)
     first = rig.create(model=model, input="I am Ada.", instructions="Be brief.")
     trigger = [{"type": "compaction_trigger"}]
     compacted = rig.create(stream=stream, model=model, input=trigger, previous_response_id=first.id)
     [item] = compacted.output
     assert item.type == "compaction"
-    assert rig.sdk.responses.retrieve(compacted.id).output == compacted.output
+    assert rig.openai.responses.retrieve(compacted.id).output == compacted.output
     rig.create(model=model, input="Who am I?", previous_response_id=compacted.id)
     sent = rig.calls(upstream)[-1].body
     assert b"Ada greeted us." in sent
@@ -74,7 +74,7 @@ def test_a_model_is_needed(rig: StateRig) -> None:
 
 def test_a_broken_compaction_or_another_keys_is_refused_by_name(rig: StateRig) -> None:
     rig.play("chat", NOTE)
-    compacted = rig.sdk.responses.compact(model="chat/m", input="I am Ada.")
+    compacted = rig.openai.responses.compact(model="chat/m", input="I am Ada.")
     item = compacted.output[-1].model_dump(exclude_none=True)
     for key, bad in (("bob", item), ("alice", {**item, "encrypted_content": "dgm1.c.broken"})):
         for store in (True, False):
@@ -89,8 +89,8 @@ def test_a_compaction_says_who_wrote_it_and_what_was_lost(rig: StateRig, upstrea
     rig.play(upstream, NOTE, NOTE)
     trigger = [{"role": "user", "content": "I am Ada."}, {"type": "compaction_trigger"}]
     for reply in (
-        rig.http("POST", "/responses/compact", body={"model": MODELS[upstream], "input": "I am Ada."}),
-        rig.http("POST", "/responses", body={"model": MODELS[upstream], "input": trigger, "stream": stream}),
+        rig.http("POST", "/responses/compact", body={"model": rig.model(upstream), "input": "I am Ada."}),
+        rig.http("POST", "/responses", body={"model": rig.model(upstream), "input": trigger, "stream": stream}),
     ):
-        assert (reply.status, reply.headers["x-dragoman-route"]) == (200, MODELS[upstream])
+        assert (reply.status, reply.headers["x-dragoman-route"]) == (200, rig.model(upstream))
         assert int(reply.headers["x-dragoman-loss"]) == (1 if upstream == "messages" else 0)

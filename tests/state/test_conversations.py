@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from fakes.upstream import Answer, Gate
-from state.state_rig import AGAIN, CALL, HELLO, MODELS, STATELESS, StateRig, state_rigged
+from state.state_rig import AGAIN, CALL, HELLO, STATELESS, StateRig, state_rigged
 
 
 @pytest.fixture(scope="module")
@@ -18,44 +18,44 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
 
 
 def texts(rig: StateRig, conversation: str) -> list[object]:
-    listed = rig.sdk.conversations.items.list(conversation, order="asc")
+    listed = rig.openai.conversations.items.list(conversation, order="asc")
     return [getattr(part, "text", None) for item in listed if item.type == "message" for part in item.content]
 
 
 def test_a_conversation_is_created_read_updated_and_deleted(rig: StateRig) -> None:
-    made = rig.sdk.conversations.create(metadata={"topic": "a"}, items=[{"role": "user", "content": "Hi"}])
+    made = rig.openai.conversations.create(metadata={"topic": "a"}, items=[{"role": "user", "content": "Hi"}])
     assert made.id.startswith("conv_")
     assert made.metadata == {"topic": "a"}
-    assert rig.sdk.conversations.retrieve(made.id) == made
-    changed = rig.sdk.conversations.update(made.id, metadata={"other": "b"})
+    assert rig.openai.conversations.retrieve(made.id) == made
+    changed = rig.openai.conversations.update(made.id, metadata={"other": "b"})
     assert changed.metadata == {"other": "b"}
-    assert rig.sdk.conversations.delete(made.id).deleted
+    assert rig.openai.conversations.delete(made.id).deleted
     with pytest.raises(openai.NotFoundError):
-        rig.sdk.conversations.retrieve(made.id)
+        rig.openai.conversations.retrieve(made.id)
     assert rig.http("POST", "/conversations", body={"items": []}).json["metadata"] == {}
     assert rig.http("POST", "/conversations").status == 200
 
 
 def test_items_are_added_listed_read_and_removed(rig: StateRig) -> None:
-    id = rig.sdk.conversations.create().id
+    id = rig.openai.conversations.create().id
     call = {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": "{}"}
     result = {"type": "function_call_output", "call_id": "call_1", "output": "Rain."}
     items = [{"role": "user", "content": "Hi"}, {"role": "user", "content": "Hi"}, call, result]
-    added = rig.sdk.conversations.items.create(id, items=[], extra_body={"items": items})
+    added = rig.openai.conversations.items.create(id, items=[], extra_body={"items": items})
     assert [item.type for item in added.data] == ["message", "message", "function_call", "function_call_output"]
     assert [str(item.id)[:3] for item in added.data] == ["msg", "msg", "fc_", "fco"]
     assert all(item.model_dump()["status"] == "completed" for item in added.data)
-    newest = rig.sdk.conversations.items.list(id, limit=1)
+    newest = rig.openai.conversations.items.list(id, limit=1)
     assert (newest.data[0].id, newest.has_more) == (added.data[3].id, True)
-    assert [item.id for item in rig.sdk.conversations.items.list(id, order="asc", limit=3)] == [
+    assert [item.id for item in rig.openai.conversations.items.list(id, order="asc", limit=3)] == [
         item.id for item in added.data
     ]
     first = str(added.data[0].id)
-    assert rig.sdk.conversations.items.retrieve(first, conversation_id=id).id == first
-    assert rig.sdk.conversations.items.delete(first, conversation_id=id).id == id
+    assert rig.openai.conversations.items.retrieve(first, conversation_id=id).id == first
+    assert rig.openai.conversations.items.delete(first, conversation_id=id).id == id
     with pytest.raises(openai.NotFoundError):
-        rig.sdk.conversations.items.retrieve(first, conversation_id=id)
-    assert len(list(rig.sdk.conversations.items.list(id))) == 3
+        rig.openai.conversations.items.retrieve(first, conversation_id=id)
+    assert len(list(rig.openai.conversations.items.list(id))) == 3
 
 
 @pytest.mark.parametrize(
@@ -81,21 +81,21 @@ def test_what_cannot_be_kept_is_refused_with_its_field(rig: StateRig, body: obje
 @pytest.mark.parametrize("upstream", STATELESS)
 def test_a_conversation_is_continued_and_grows(rig: StateRig, upstream: str, stream: bool) -> None:
     rig.play(upstream, HELLO, AGAIN, AGAIN, stream=stream)
-    conversation = rig.sdk.conversations.create(items=[{"role": "user", "content": "I am Ada."}]).id
-    first = rig.create(stream=stream, model=MODELS[upstream], input="Hello?", conversation=conversation)
+    conversation = rig.openai.conversations.create(items=[{"role": "user", "content": "I am Ada."}]).id
+    first = rig.create(stream=stream, model=rig.model(upstream), input="Hello?", conversation=conversation)
     assert first.conversation is not None
     assert first.conversation.id == conversation
-    rig.create(stream=stream, model=MODELS[upstream], input="Who am I?", conversation={"id": conversation})
+    rig.create(stream=stream, model=rig.model(upstream), input="Who am I?", conversation={"id": conversation})
     assert b"I am Ada." in rig.calls(upstream)[-1].body
     everything = ["I am Ada.", "Hello?", "Hello Ada.", "Who am I?", "Your name is Ada."]
     assert texts(rig, conversation) == everything
-    unstored = rig.create(stream=stream, model=MODELS[upstream], input="?", conversation=conversation, store=False)
+    unstored = rig.create(stream=stream, model=rig.model(upstream), input="?", conversation=conversation, store=False)
     assert unstored.conversation is not None
     assert texts(rig, conversation) == everything
 
 
 def test_a_failed_reply_adds_nothing_and_frees_the_conversation(rig: StateRig) -> None:
-    conversation = rig.sdk.conversations.create().id
+    conversation = rig.openai.conversations.create().id
     rig.fakes["chat"].answers = [Answer(b'{"error":{"message":"no"}}', status=400, content_type="application/json")]
     with pytest.raises(openai.BadRequestError):
         rig.create(model="chat/m", input="Hi", conversation=conversation)
@@ -109,7 +109,7 @@ def test_one_request_at_a_time_works_on_a_conversation(rig: StateRig) -> None:
     rig.play("chat", HELLO, AGAIN)
     answers, is_refused = rig.fakes["chat"].answers, threading.Event()
     answers[0] = replace(answers[0], gate=Gate(is_refused))
-    conversation = rig.sdk.conversations.create().id
+    conversation = rig.openai.conversations.create().id
     running = threading.Thread(
         target=rig.create, kwargs={"model": "chat/m", "input": "one", "conversation": conversation}
     )
@@ -129,14 +129,14 @@ def test_a_conversation_that_is_deleted_in_the_middle_gets_nothing_and_the_reply
     rig.play("chat", CALL)
     answers, is_deleted = rig.fakes["chat"].answers, threading.Event()
     answers[0] = replace(answers[0], gate=Gate(is_deleted))
-    conversation, made = rig.sdk.conversations.create().id, []
+    conversation, made = rig.openai.conversations.create().id, []
     running = threading.Thread(
         target=lambda: made.append(rig.create(model="chat/m", input="one", conversation=conversation).id)
     )
     running.start()
     while not rig.calls("chat"):
         threading.Event().wait(0.01)
-    rig.sdk.conversations.delete(conversation)
+    rig.openai.conversations.delete(conversation)
     is_deleted.set()
     running.join()
-    assert rig.sdk.responses.retrieve(made[0]).id == made[0]
+    assert rig.openai.responses.retrieve(made[0]).id == made[0]

@@ -113,4 +113,4 @@ def test_a_chain_that_the_gateway_keeps_may_go_on_at_a_keeper(rig: StateRig) -> 
     first = rig.create(model="chat/m", input="Hi")
     second = rig.create(model="openai/gpt-5.5", input="More", previous_response_id=first.id)
     assert rig.calls("openai")[-1].json["store"] is False
-    assert rig.sdk.responses.retrieve(second.id).previous_response_id == first.id
+    assert rig.openai.responses.retrieve(second.id).previous_response_id == first.id

@@ -9,7 +9,7 @@ import pytest
 
 from scripting.replies import Part, Text, Thinking, ToolCall
 from state.socket_rig import response, run, socket
-from state.state_rig import MODELS, STATELESS, WEATHER, StateRig, state_rigged
+from state.state_rig import STATELESS, WEATHER, StateRig, state_rigged
 from wire_json import JsonObject
 
 
@@ -25,7 +25,7 @@ class KiroRequest(msgspec.Struct):
 fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 CONVERSATION_ID = re.compile(rb'"conversationId":"[0-9a-f-]{36}"')  # another one for each request to Kiro
 ENCRYPTED = "reasoning.encrypted_content"
-UPSTREAMS = {**MODELS, "openai": "openai/gpt-5.5"}
+UPSTREAMS = (*STATELESS, "openai")
 FIXED = {
     "instructions": "Be brief.",
     "tools": [WEATHER, {**WEATHER, "name": "tides"}],
@@ -63,7 +63,7 @@ def continue_by_id(rig: StateRig, upstream: str, stream: bool) -> list[bytes]:
     rig.play(upstream, *REPLIES, stream=stream)
     previous = None
     for item in INPUTS:
-        fields = {**FIXED, "model": UPSTREAMS[upstream], "input": [item], "previous_response_id": previous}
+        fields = {**FIXED, "model": rig.model(upstream), "input": [item], "previous_response_id": previous}
         previous = rig.create("alice", stream=stream, **fields).id
     return list_requests(rig, upstream)
 
@@ -74,7 +74,7 @@ def send_everything(rig: StateRig, upstream: str, stream: bool) -> list[bytes]:
     history: list[JsonObject] = []
     for item in INPUTS:
         history.append(item)
-        fields = {**FIXED, "model": UPSTREAMS[upstream], "input": history, "store": False, "include": [ENCRYPTED]}
+        fields = {**FIXED, "model": rig.model(upstream), "input": history, "store": False, "include": [ENCRYPTED]}
         made = rig.create("alice", stream=stream, **fields)
         history += [part.model_dump(exclude_none=True) for part in made.output]
     return list_requests(rig, upstream)
@@ -83,9 +83,9 @@ def send_everything(rig: StateRig, upstream: str, stream: bool) -> list[bytes]:
 def continue_a_conversation(rig: StateRig, upstream: str) -> list[bytes]:
     """Hold it in a conversation that the gateway keeps."""
     rig.play(upstream, *REPLIES, stream=True)
-    conversation = rig.sdk.conversations.create().id
+    conversation = rig.openai.conversations.create().id
     for item in INPUTS:
-        fields = {**FIXED, "model": UPSTREAMS[upstream], "input": [item], "conversation": conversation}
+        fields = {**FIXED, "model": rig.model(upstream), "input": [item], "conversation": conversation}
         rig.create("alice", stream=True, **fields)
     return list_requests(rig, upstream)
 
@@ -96,7 +96,7 @@ def continue_over_a_websocket(rig: StateRig, upstream: str) -> list[bytes]:
     previous: object = None
     with socket(rig) as opened:
         for item in INPUTS:
-            fields = {**FIXED, "model": UPSTREAMS[upstream], "input": [item], "previous_response_id": previous}
+            fields = {**FIXED, "model": rig.model(upstream), "input": [item], "previous_response_id": previous}
             previous = response(run(opened, **fields))["id"]
     return list_requests(rig, upstream)
 

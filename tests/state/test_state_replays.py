@@ -15,9 +15,10 @@ from dragoman.flow.capture.format import Capture
 from dragoman.http.handler import replay_site
 from fakes.upstream import Answer
 from raw_http import dial
+from rig import ONCE
 from scripting.replies import Part, Text, Thinking
 from state.parked_rig import parking
-from state.state_rig import MODELS, SETTINGS, STATELESS, StateRig, state_rigged
+from state.state_rig import STATELESS, StateRig, state_rigged
 from waiting import wait_until
 
 upstreams = pytest.mark.parametrize("upstream", STATELESS)
@@ -27,7 +28,7 @@ AGAIN: list[Part] = [Text("Hello again.")]
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[StateRig]:
-    with state_rigged(tmp_path, SETTINGS + make_debug(tmp_path)) as opened:
+    with state_rigged(tmp_path, ONCE + make_debug(tmp_path)) as opened:
         yield opened
 
 
@@ -51,8 +52,8 @@ def assert_same(capture: Capture) -> None:
 @upstreams
 def test_a_chain_of_stored_responses_is_replayed_without_the_store(rig: StateRig, upstream: str, stream: bool) -> None:
     rig.play(upstream, HELLO, AGAIN, stream=stream)
-    first = rig.create(stream=stream, model=MODELS[upstream], input="Hi", instructions="Be kind.")
-    rig.create(stream=stream, model=MODELS[upstream], input="Again", previous_response_id=first.id)
+    first = rig.create(stream=stream, model=rig.model(upstream), input="Hi", instructions="Be kind.")
+    rig.create(stream=stream, model=rig.model(upstream), input="Again", previous_response_id=first.id)
     stored, chained = captures(rig, 2)
     assert b"Hello." in chained.upstream_requests[0].body
     assert_same(stored)
@@ -70,9 +71,9 @@ def test_items_that_a_request_refers_to_are_in_its_capture(rig: StateRig) -> Non
 
 def test_a_conversation_is_replayed(rig: StateRig) -> None:
     rig.play("messages", HELLO, AGAIN, stream=True)
-    conversation = rig.sdk.conversations.create(items=[{"role": "user", "content": "My name is Ada."}])
+    conversation = rig.openai.conversations.create(items=[{"role": "user", "content": "My name is Ada."}])
     for text in ("Hi", "Again"):
-        rig.create(stream=True, model=MODELS["messages"], input=text, conversation=conversation.id)
+        rig.create(stream=True, model=rig.model("messages"), input=text, conversation=conversation.id)
     for capture in captures(rig, 2):
         assert b"Ada" in capture.upstream_requests[0].body
         assert_same(capture)
@@ -136,7 +137,7 @@ def test_a_parked_reply_whose_client_left_is_captured_whole(tmp_path: Path, stre
 @upstreams
 def test_a_compaction_and_a_count_of_tokens_are_replayed(rig: StateRig, upstream: str, stream: bool) -> None:
     rig.play(upstream, HELLO, AGAIN, AGAIN)
-    model = MODELS[upstream]
+    model = rig.model(upstream)
     first = rig.create(model=model, input="Hi")
     trigger = [{"role": "user", "content": "Go on."}, {"type": "compaction_trigger"}]
     fields = {"model": model, "previous_response_id": first.id}
@@ -152,7 +153,7 @@ def test_a_compaction_and_a_count_of_tokens_are_replayed(rig: StateRig, upstream
 
 def test_a_background_response_is_replayed(rig: StateRig) -> None:
     rig.play("messages", HELLO, stream=True)
-    made = rig.http("POST", "/responses", body={"model": MODELS["messages"], "input": "Hi", "background": True})
+    made = rig.http("POST", "/responses", body={"model": rig.model("messages"), "input": "Hi", "background": True})
     wait_until(lambda: rig.http("GET", f"/responses/{made.json['id']}").json["status"] == "completed")
     wait_until(lambda: len(rig.gateway.capture(made.headers["x-request-id"]).upstream_requests) == 1)
     capture = rig.gateway.capture(made.headers["x-request-id"])

@@ -12,7 +12,7 @@ from fakes.upstream import Answer, End
 from gateway import KEY
 from state.parked_rig import Parking, parking
 from state.socket_rig import error, response, run, socket
-from state.state_rig import AGAIN, HELLO, MODELS, THOUGHT, StateRig, state_rigged
+from state.state_rig import AGAIN, HELLO, THOUGHT, StateRig, state_rigged
 from waiting import wait_until
 
 ASK = {"model": "chat/m", "input": "Hi"}
@@ -178,7 +178,7 @@ def test_a_websocket_knows_only_the_ids_of_its_key(rig: StateRig, owner: str, ot
 @pairs
 def test_the_opaque_reasoning_of_another_key_is_not_filled_in(rig: StateRig, owner: str, other: str) -> None:
     rig.play("messages", THOUGHT, AGAIN, AGAIN)
-    body = {"model": MODELS["messages"], "reasoning": {"effort": "high"}}
+    body = {"model": rig.model("messages"), "reasoning": {"effort": "high"}}
     thought = rig.http("POST", "/responses", owner, {**body, "input": "Hi"}).json["output"][0]
     history = [{"type": "reasoning", "id": thought["id"], "summary": []}, {"role": "user", "content": "More"}]
     for key, expected in ((other, 0), (owner, 1)):

@@ -9,9 +9,10 @@ import openai
 import pytest
 
 from fakes.upstream import Answer, End
+from rig import ONCE
 from scripting import encode_chat
 from scripting.replies import Ending, ScriptedReply, Stop, Text
-from state.state_rig import HELLO, SETTINGS, StateRig, read_store_field, state_rigged
+from state.state_rig import HELLO, StateRig, read_store_field, state_rigged
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def test_a_reply_that_breaks_off_is_stored_as_failed_before_its_last_event(rig: 
     reply = rig.http("POST", "/responses", body={"model": "chat/m", "input": "Hi", "stream": True})
     events = [json.loads(line[6:]) for line in reply.body.splitlines() if line.startswith(b"data: {")]
     assert events[-1]["type"] == "response.failed"
-    found = rig.sdk.responses.retrieve(events[-1]["response"]["id"])
+    found = rig.openai.responses.retrieve(events[-1]["response"]["id"])
     assert found.status == "failed"
     assert found.error is not None
 
@@ -59,12 +60,12 @@ def test_an_incomplete_response_can_be_continued(rig: StateRig) -> None:
 
 
 def test_nothing_is_kept_where_the_configuration_says_so(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with state_rigged(tmp_path_factory.mktemp("off"), SETTINGS + "[responses]\nstore = false\n") as rig:
+    with state_rigged(tmp_path_factory.mktemp("off"), ONCE + "[responses]\nstore = false\n") as rig:
         rig.play("chat", HELLO)
         made = rig.create(model="chat/m", input="unmistakable-canary")
         assert read_store_field(made) is False
         with pytest.raises(openai.NotFoundError):
-            rig.sdk.responses.retrieve(made.id)
+            rig.openai.responses.retrieve(made.id)
         items = [{"role": "user", "content": "unmistakable-canary"}]
         refused = rig.http("POST", "/conversations", body={"items": items})
         assert (refused.status, b"store = false" in refused.body) == (400, True)

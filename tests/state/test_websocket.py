@@ -13,7 +13,7 @@ from websockets.sync.client import connect
 
 from fakes.upstream import Answer, Gate
 from state.socket_rig import ASK, error, receive, response, run, socket
-from state.state_rig import AGAIN, CALL, HELLO, MODELS, STATELESS, WEATHER, StateRig, state_rigged
+from state.state_rig import AGAIN, CALL, HELLO, STATELESS, WEATHER, StateRig, state_rigged
 from waiting import wait_until
 
 upstreams = pytest.mark.parametrize("upstream", STATELESS)
@@ -30,19 +30,19 @@ def test_a_connection_remembers_what_is_not_stored(rig: StateRig, upstream: str)
     rig.play(upstream, CALL, AGAIN, stream=True)
     with socket(rig) as opened:
         warm = run(
-            opened, model=MODELS[upstream], generate=False, input=[{"role": "developer", "content": "Be brief."}]
+            opened, model=rig.model(upstream), generate=False, input=[{"role": "developer", "content": "Be brief."}]
         )
         assert [event["type"] for event in warm] == ["response.created", "response.in_progress", "response.completed"]
         assert not rig.calls(upstream)
         first = run(
-            opened, model=MODELS[upstream], previous_response_id=response(warm)["id"], tools=[WEATHER], stream=True
+            opened, model=rig.model(upstream), previous_response_id=response(warm)["id"], tools=[WEATHER], stream=True
         )
         assert [event["sequence_number"] for event in first] == list(range(len(first)))
         assert response(first)["previous_response_id"] == response(warm)["id"]
         assert b"Be brief." in rig.calls(upstream)[-1].body
         result = {"type": "function_call_output", "call_id": "call_1", "output": "Rain."}
         more = {"input": [result], "previous_response_id": response(first)["id"], "tools": [WEATHER]}
-        second = run(opened, model=MODELS[upstream], **more)
+        second = run(opened, model=rig.model(upstream), **more)
         assert second[-1]["type"] == "response.completed"
         assert b"Rain." in rig.calls(upstream)[-1].body
     assert rig.http("GET", f"/responses/{response(first)['id']}").status == 404
@@ -58,7 +58,7 @@ def test_what_is_stored_is_continued_on_another_connection_and_over_http(rig: St
         first = response(run(opened, store=True))
     with socket(rig) as opened:
         second = response(run(opened, previous_response_id=first["id"], store=True))
-    assert rig.sdk.responses.retrieve(str(second["id"])).previous_response_id == first["id"]
+    assert rig.openai.responses.retrieve(str(second["id"])).previous_response_id == first["id"]
     with socket(rig, "bob") as foreign:
         assert error(run(foreign, previous_response_id=first["id"]))["code"] == "previous_response_not_found"
 

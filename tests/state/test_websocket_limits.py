@@ -14,10 +14,11 @@ from wsproto.events import AcceptConnection, CloseConnection, Event, Ping, Reque
 
 from e2e.test_stalled_readers import split, wait_until_quiet
 from fakes.upstream import Answer, End
+from rig import ONCE
 from scripting import encode_chat
 from scripting.replies import Ending, ScriptedReply, Text
 from state.socket_rig import ASK, error, events, receive, response, run, socket
-from state.state_rig import AGAIN, HELLO, SETTINGS, StateRig, state_rigged
+from state.state_rig import AGAIN, HELLO, StateRig, state_rigged
 from waiting import wait_until
 
 
@@ -164,7 +165,7 @@ def test_a_connection_has_a_bounded_number_of_requests(rig: StateRig) -> None:
 def test_a_message_that_is_too_large_ends_the_connection(
     tmp_path_factory: pytest.TempPathFactory, settings: str, code: int
 ) -> None:
-    with state_rigged(tmp_path_factory.mktemp("large"), SETTINGS + settings) as rig, socket(rig) as opened:
+    with state_rigged(tmp_path_factory.mktemp("large"), ONCE + settings) as rig, socket(rig) as opened:
         with suppress(ConnectionClosed):
             opened.send(json.dumps({**ASK, "input": "x" * 2_000_000}))
         assert close_code(opened) == code
