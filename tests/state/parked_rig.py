@@ -3,7 +3,7 @@
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,16 +11,16 @@ from pathlib import Path
 from bench.resume.clients import unchunk
 from bench.resume.replies import without_signs
 
+from asking import find_path, make_body
 from fakes.upstream import Answer, FakeUpstream, Gate, ReceivedRequest
-from gateway import Running, provider_section, running
+from gateway import Running
 from raw_http import Answered, ask, request_bytes
-from scripting import encode_chat, encode_gemini, encode_messages, encode_responses
-from scripting.replies import ScriptedReply, Text
+from rig import ONCE, run_rig
+from scripting import write_reply
 from waiting import wait_until
+from wire_json import JsonObject
 
-WORDS = ScriptedReply((Text(" ".join(f"word-{number}" for number in range(40))),))
-GEMINI_EVENTS = encode_gemini.encode_stream(WORDS)
-GEMINI_ARRAY = b"[" + b"\n,\n".join(line[6:] for line in GEMINI_EVENTS.split(b"\r\n\r\n")[:-1]) + b"\n]\n"
+WORDS = " ".join(f"word-{number}" for number in range(40))
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Dialect:
     """How clients of a protocol ask for a stream; `{model}` of its path is the model."""
 
     path: str
-    fields: dict[str, object]
+    fields: JsonObject
     stream: bytes  # of an upstream of the same protocol
     whole: bytes
     protocol: str
@@ -47,40 +47,17 @@ class Dialect:
         return "{model}" not in self.path
 
 
-GEMINI = Dialect(
-    "/v1beta/models/{model}:streamGenerateContent?alt=sse",
-    {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]},
-    GEMINI_EVENTS,
-    encode_gemini.encode_whole(WORDS),
-    "gemini",
-)
-HI = [{"role": "user", "content": "Hi"}]
-DIALECTS = {
-    "chat": Dialect(
-        "/v1/chat/completions",
-        {"messages": HI},
-        encode_chat.encode_stream(WORDS),
-        encode_chat.encode_whole(WORDS),
-        "chat",
-    ),
-    "messages": Dialect(
-        "/v1/messages",
-        {"max_tokens": 99, "messages": HI},
-        encode_messages.encode_stream(WORDS),
-        encode_messages.encode_whole(WORDS),
-        "messages",
-    ),
-    "responses": Dialect(
-        "/v1/responses",
-        {"input": "Hi", "store": False},
-        encode_responses.encode_stream(WORDS),
-        encode_responses.encode_whole(WORDS),
-        "responses",
-    ),
-    "gemini": GEMINI,
-    "gemini-array": replace(GEMINI, path=GEMINI.path.partition("?")[0], stream=GEMINI_ARRAY),
-}
-UPSTREAMS = ("chat", "messages", "responses", "gemini")
+def make_dialect(protocol: str) -> Dialect:
+    fields = {name: value for name, value in make_body(protocol, "").items() if name not in ("model", "stream")}
+    fields |= {"store": False} if protocol == "responses" else {}
+    stream, whole = (write_reply(protocol, WORDS, stream=stream).body for stream in (True, False))
+    return Dialect(find_path(protocol, "{model}", stream=True), fields, stream, whole, protocol)
+
+
+DIALECTS = {name: make_dialect(name) for name in ("chat", "messages", "responses", "gemini")}
+GEMINI = DIALECTS["gemini"]
+GEMINI_ARRAY = b"[" + b"\n,\n".join(line[6:] for line in GEMINI.stream.split(b"\r\n\r\n")[:-1]) + b"\n]\n"
+DIALECTS["gemini-array"] = replace(GEMINI, path=GEMINI.path.partition("?")[0], stream=GEMINI_ARRAY)
 HELD_BYTES = 400  # of the end of a body, while replies are held back
 
 
@@ -89,8 +66,7 @@ class Parking:
     """A running gateway and its upstreams by protocol."""
 
     gateway: Running
-    upstreams: dict[str, FakeUpstream]
-    pace: Answer = field(default_factory=lambda: Answer(cut=160, pause_s=0.004))  # how the upstreams send streams
+    upstreams: Mapping[str, FakeUpstream]
     opened: threading.Event = field(default_factory=threading.Event)  # unset: the ends of replies are held back
 
     def __post_init__(self) -> None:
@@ -157,21 +133,11 @@ class Parking:
 
 @contextmanager
 def parking(directory: Path, settings: str = "") -> Iterator[Parking]:
-    fakes = {name: FakeUpstream(keep_alive=False) for name in UPSTREAMS}
-    sections = []
-    try:
-        for name, fake in fakes.items():
-            fake.__enter__()
-            sections.append(provider_section(name, fake.url, name))
-        toml = "\n".join(["[retry]\nattempts = 1\n", settings, *sections])
-        with running(toml, directory, stored=("alice", "bob")) as gateway:
-            rig = Parking(gateway, fakes)
-            for name, fake in fakes.items():
-                fake.choose = make_choice(rig, name)
-            yield rig
-    finally:
-        for fake in fakes.values():
-            fake.__exit__(None, None, None)
+    with run_rig(directory, ONCE + settings, keys=("alice", "bob")) as started:
+        rig = Parking(started.gateway, started.fakes)
+        for name, fake in started.fakes.items():
+            fake.choose = make_choice(rig, name)
+        yield rig
 
 
 def make_choice(rig: Parking, upstream: str) -> Callable[[ReceivedRequest], Answer]:
@@ -186,6 +152,6 @@ def make_choice(rig: Parking, upstream: str) -> Callable[[ReceivedRequest], Answ
             dialect = dialect if "alt=sse" in request.path else DIALECTS["gemini-array"]
         body = dialect.stream if is_stream else dialect.whole
         kind = "application/json" if dialect.is_array or not is_stream else "text/event-stream"
-        return replace(rig.pace, body=body, content_type=kind, gate=Gate(rig.opened, len(body) - HELD_BYTES))
+        return Answer(body, content_type=kind, cut=160, gate=Gate(rig.opened, len(body) - HELD_BYTES))
 
     return choose

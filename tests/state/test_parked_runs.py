@@ -14,6 +14,7 @@ from bench.resume.replies import whole_part, without_signs
 
 from fakes.upstream import Answer, End, Gate
 from raw_http import Answered
+from scripting import write_reply
 from state.parked_rig import DIALECTS, Parking, parking
 from waiting import wait_until
 
@@ -200,7 +201,7 @@ def test_two_requests_with_one_key_fail_alike(tmp_path: Path) -> None:
 def test_a_resumed_stream_gets_keep_alives_but_not_with_ids(tmp_path: Path) -> None:
     with parking(tmp_path) as rig:
         signs = b": alive\n\n" * 450  # enough of them that not all arrive with the end
-        events = DIALECTS["chat"].stream.replace(b"data: [DONE]", signs + b"data: [DONE]")
+        events = write_reply("chat", "one two three").body.replace(b"data: [DONE]", signs + b"data: [DONE]")
         gate = Gate(rig.opened, events.index(signs))
         rig.upstreams["chat"].choose = lambda request: Answer(events, cut=90, pause_s=0.008, gate=gate)
         for with_ids in (False, True):

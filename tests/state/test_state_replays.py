@@ -13,7 +13,6 @@ from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.format import Capture
 from dragoman.http.handler import replay_site
-from fakes.upstream import Answer
 from raw_http import dial
 from rig import ONCE
 from scripting.replies import Part, Text, Thinking
@@ -122,10 +121,11 @@ def test_the_memory_of_a_websocket_is_in_the_captures_of_its_requests(rig: State
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_parked_reply_whose_client_left_is_captured_whole(tmp_path: Path, stream: bool) -> None:
     with parking(tmp_path, make_debug(tmp_path)) as rig:
-        rig.pace = Answer(delay_s=0.3, cut=400, pause_s=0.005)
-        with dial(rig.gateway.port) as opened:
-            opened.sendall(rig.request("chat", "messages", "x-dragoman-park: 1", stream=stream))
-            wait_until(lambda: rig.calls("messages") == 1)
+        with rig.hold():
+            with dial(rig.gateway.port) as opened:
+                opened.sendall(rig.request("chat", "messages", "x-dragoman-park: 1", stream=stream))
+                wait_until(lambda: rig.calls("messages") == 1)
+            rig.wait_left()
         wait_until(lambda: len(rig.gateway.outcomes) == 1)
         capture = rig.gateway.capture(rig.gateway.outcomes[0].request_id)
         assert capture.response is not None

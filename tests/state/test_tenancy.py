@@ -57,7 +57,6 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
 @pytest.fixture(scope="module")
 def parked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parking]:
     with parking(tmp_path_factory.mktemp("parked"), "[responses]\npark_s = 600\n") as shared:
-        shared.pace = Answer()
         yield shared
 
 

@@ -1,18 +1,14 @@
 """What is kept when the client leaves, the upstream fails, or the store does."""
 
-import http.client
-import json
-import time
 from collections.abc import Iterator
 
 import openai
 import pytest
 
-from fakes.upstream import Answer, End
 from rig import ONCE
-from scripting import encode_chat
 from scripting.replies import Ending, ScriptedReply, Stop, Text
-from state.state_rig import HELLO, StateRig, read_store_field, state_rigged
+from state.state_rig import HELLO, OpenStream, StateRig, endless, read_store_field, state_rigged
+from waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -22,38 +18,27 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
 
 
 def test_a_client_that_leaves_finds_its_response_cancelled(rig: StateRig) -> None:
-    begun = encode_chat.encode_stream(ScriptedReply((Text("Hello Ada."),), ending=Ending.NONE))
-    rig.fakes["chat"].answers = [Answer(begun, end=End.HANG)]
-    connection = http.client.HTTPConnection("127.0.0.1", rig.gateway.port, timeout=60)
-    body = json.dumps({"model": "chat/m", "input": "Hi", "stream": True})
-    connection.request("POST", "/v1/responses", body, {"authorization": f"Bearer {rig.gateway.keys['alice']}"})
-    answer = connection.getresponse()
-    answer.readline()
-    id = json.loads(answer.readline().removeprefix(b"data: "))["response"]["id"]
-    connection.close()
-    answer.close()
-    deadline = time.monotonic() + 30
-    while (reply := rig.http("GET", f"/responses/{id}")).status == 404 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    rig.play("chat", endless())
+    leaving = OpenStream(rig, "POST", "/responses", {"model": "chat/m", "input": "Hi", "stream": True})
+    id = next(leaving.events())["response"]["id"]
+    leaving.leave()
+    wait_until(lambda: rig.http("GET", f"/responses/{id}").status != 404)
+    reply = rig.http("GET", f"/responses/{id}")
     assert (reply.json["status"], reply.json["output"], reply.json["error"]) == ("cancelled", [], None)
 
 
 def test_a_reply_that_breaks_off_is_stored_as_failed_before_its_last_event(rig: StateRig) -> None:
-    rig.fakes["chat"].answers = [
-        Answer(encode_chat.encode_stream(ScriptedReply((Text("Hello"),), ending=Ending.ERROR)))
-    ]
+    rig.play("chat", ScriptedReply((Text("Hello"),), ending=Ending.ERROR), stream=True)
     reply = rig.http("POST", "/responses", body={"model": "chat/m", "input": "Hi", "stream": True})
-    events = [json.loads(line[6:]) for line in reply.body.splitlines() if line.startswith(b"data: {")]
-    assert events[-1]["type"] == "response.failed"
-    found = rig.openai.responses.retrieve(events[-1]["response"]["id"])
+    last = reply.events[-1]
+    assert last["type"] == "response.failed"
+    found = rig.openai.responses.retrieve(last["response"]["id"])
     assert found.status == "failed"
     assert found.error is not None
 
 
 def test_an_incomplete_response_can_be_continued(rig: StateRig) -> None:
-    cut = encode_chat.encode_whole(ScriptedReply((Text("Hello"),), Stop.CAP))
-    rig.play("chat", HELLO, HELLO)
-    rig.fakes["chat"].answers[0] = Answer(cut, content_type="application/json")
+    rig.play("chat", ScriptedReply((Text("Hello"),), Stop.CAP), HELLO)
     first = rig.create(model="chat/m", input="Hi", max_output_tokens=16)
     assert first.status == "incomplete"
     rig.create(model="chat/m", input="Go on", previous_response_id=first.id)

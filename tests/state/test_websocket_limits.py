@@ -2,6 +2,7 @@
 
 import json
 import socket as sockets
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,12 +14,11 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Event, Ping, Request, TextMessage
 
 from e2e.test_stalled_readers import split, wait_until_quiet
-from fakes.upstream import Answer, End
+from fakes.upstream import Answer, End, Gate
 from rig import ONCE
-from scripting import encode_chat
-from scripting.replies import Ending, ScriptedReply, Text
+from scripting import write_reply
 from state.socket_rig import ASK, error, events, receive, response, run, socket
-from state.state_rig import AGAIN, HELLO, StateRig, state_rigged
+from state.state_rig import AGAIN, HELLO, StateRig, endless, state_rigged
 from waiting import wait_until
 
 
@@ -70,14 +70,14 @@ class DeafClient:
 
 
 def test_a_client_that_answers_no_ping_is_disconnected(tmp_path_factory: pytest.TempPathFactory) -> None:
-    times = "[responses]\nsocket_ping_s = 0.2\nsocket_silence_s = 1.5\n"
+    times = "[responses]\nsocket_ping_s = 0.1\nsocket_silence_s = 0.8\n"
     with state_rigged(tmp_path_factory.mktemp("deaf"), times) as rig:
         accepted, *pings, closed = DeafClient(rig).read()
         assert isinstance(accepted, AcceptConnection)
         assert pings
         assert all(isinstance(ping, Ping) for ping in pings)
         assert isinstance(closed, CloseConnection)
-        assert (closed.code, closed.reason) == (1001, "nothing received from the client for 1.5 s")
+        assert (closed.code, closed.reason) == (1001, "nothing received from the client for 0.8 s")
 
 
 def test_a_client_that_answers_pings_stays_connected(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -91,13 +91,13 @@ def test_a_client_that_answers_pings_stays_connected(tmp_path_factory: pytest.Te
 def test_a_connection_ends_after_its_time_with_an_error_that_makes_clients_return(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    times = "[responses]\nsocket_max_s = 1.5\n"
+    times = "[responses]\nsocket_max_s = 0.6\n"
     with state_rigged(tmp_path_factory.mktemp("old"), times) as rig, socket(rig) as opened:
         refused = receive(opened)
         assert (refused["type"], refused["status"]) == ("error", 400)
         assert error([refused])["code"] == "websocket_connection_limit_reached"
         assert error([refused])["message"] == (
-            "Responses websocket connection limit reached (0.025 minutes). "
+            "Responses websocket connection limit reached (0.01 minutes). "
             "Create a new websocket connection to continue."
         )
         assert close_code(opened) == 1001
@@ -112,11 +112,13 @@ def test_an_idle_connection_does_not_delay_a_gateway_that_stops(tmp_path_factory
 
 def test_a_gateway_that_stops_lets_responses_end_first(tmp_path_factory: pytest.TempPathFactory) -> None:
     with state_rigged(tmp_path_factory.mktemp("busy"), "[server]\ndrain_s = 300\n") as rig, socket(rig) as opened:
-        rig.play("chat", HELLO, stream=True)
-        rig.fakes["chat"].answers = [Answer(rig.fakes["chat"].answers[0].body, cut=200, pause_s=0.3)]
+        is_stopping = threading.Event()
+        end = write_reply("chat", HELLO).body.index(b'"stop"')
+        rig.play("chat", write_reply("chat", HELLO, cut=200, gate=Gate(is_stopping, at=end)))
         opened.send(json.dumps(ASK))
         assert receive(opened)["type"] == "response.created"
         stopped = rig.gateway.stop_soon()
+        is_stopping.set()
         assert events(opened)[-1]["type"] == "response.completed"
         assert close_code(opened) == 1012
         stopped.result(timeout=60)
@@ -124,8 +126,7 @@ def test_a_gateway_that_stops_lets_responses_end_first(tmp_path_factory: pytest.
 
 def test_a_response_that_outlasts_the_grace_period_is_cut_off(tmp_path_factory: pytest.TempPathFactory) -> None:
     with state_rigged(tmp_path_factory.mktemp("cut"), "[server]\ndrain_s = 0\n") as rig, socket(rig) as opened:
-        begun = encode_chat.encode_stream(ScriptedReply((Text("Hello Ada."),), ending=Ending.NONE))
-        rig.fakes["chat"].answers = [Answer(begun, end=End.HANG)]
+        rig.play("chat", endless())
         opened.send(json.dumps(ASK))
         assert receive(opened)["type"] == "response.created"
         rig.gateway.stop_soon()
