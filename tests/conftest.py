@@ -156,5 +156,5 @@ def store_url(request: pytest.FixtureRequest) -> str:
     """An empty store, once of each kind."""
     if request.param == "postgresql":
         server: Postgres = request.getfixturevalue("postgres")
-        return server.database()
+        return server.empty_database()
     return f"sqlite:///{request.getfixturevalue('tmp_path')}/dragoman.db"

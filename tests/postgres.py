@@ -31,6 +31,7 @@ class Postgres:
         self._bin = self._programs()
         self._process: subprocess.Popen[bytes] | None = None
         self._databases = 0
+        self._reused: str | None = None
         self.port = find_free_port()  # it must still be free after a restart
         if self._user is not None:
             os.chown(self._home, self._user, self._user)
@@ -83,6 +84,15 @@ class Postgres:
         asyncio.run(self._execute(f"CREATE DATABASE {name}"))
         return self.url(name)
 
+    def empty_database(self) -> str:
+        """The url of one that tests use in turn; emptying it takes a tenth of the time that a new one takes."""
+        if self._reused is None:
+            self._reused = self.database()
+        name = self._reused.rpartition("/")[2]
+        asyncio.run(self._execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"))
+        asyncio.run(self._execute("DROP SCHEMA IF EXISTS dragoman CASCADE", name))
+        return self._reused
+
     def url(self, name: str) -> str:
         return f"postgresql://postgres:{URL_PASSWORD}@127.0.0.1:{self.port}/{name}"
 
@@ -110,8 +120,8 @@ class Postgres:
             return False
         return True
 
-    async def _execute(self, statement: str) -> None:
-        connection = await asyncpg.connect(self.url("postgres"), timeout=PATIENCE_S)
+    async def _execute(self, statement: str, database: str = "postgres") -> None:
+        connection = await asyncpg.connect(self.url(database), timeout=PATIENCE_S)
         try:
             await connection.execute(statement)
         finally:

@@ -279,12 +279,12 @@ def test_a_row_that_is_appended_again_is_stored_once(store_url: str) -> None:
     run_with_store(store_url, use)
 
 
-@pytest.mark.parametrize("count", [49, 50, 51, 130])
-def test_many_rows_are_stored_once_each(store_url: str, count: int) -> None:
+def test_many_rows_are_stored_once_each(store_url: str) -> None:
     async def use(store: Store) -> None:
         await store.append_usage([row(7)])
-        await store.append_usage([row(number) for number in range(count)])
-        assert await store.read_usage_rows(EVER) == tuple(row(number) for number in range(count))
+        for count in (49, 50, 51, 130):
+            await store.append_usage([row(number) for number in range(count)])
+            assert await store.read_usage_rows(EVER) == tuple(row(number) for number in range(count)), count
 
     run_with_store(store_url, use)
 

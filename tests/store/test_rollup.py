@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 
 import pytest
@@ -27,6 +27,7 @@ from dragoman.store.rollup import bucket_ms as bucket_middle
 from dragoman.store.usage_rows import SLOT_MS, GroupBy, UsageRow, UsageSum
 from store.old_store import COLUMNS_BEFORE_RUNS, find_version, write_old_store
 from store.rows import row_at
+from store.test_both_stores import run_with_store
 from wire_json import Json
 
 START_MS = 20_000 * DAY_MS
@@ -79,17 +80,6 @@ def add_up(rows: Iterable[UsageRow], query: SumQuery) -> list[UsageSum]:
     return [UsageSum(group, slot, *values) for (group, slot), values in sorted(found.items())]
 
 
-def run_with(url: str, story: Callable[[Store], Awaitable[None]]) -> None:
-    async def run() -> None:
-        store = await open_store(url)
-        try:
-            await story(store)
-        finally:
-            await store.close()
-
-    asyncio.run(run())
-
-
 STEPS = (
     *((SLOT_MS, 0), (HOUR_MS, 0), (DAY_MS, 0), (0, 0)),
     *((DAY_MS, HOUR_MS), (DAY_MS, 22 * SLOT_MS), (DAY_MS, -20 * SLOT_MS)),
@@ -99,15 +89,7 @@ QUERIES = [
     for since, until in ((0, 10**17), (START_MS + 12_345, START_MS + 3 * DAY_MS - 777), (START_MS, START_MS + 1))
     for key in (None, "key_1", "")
     for by in GROUPS
-    for step, offset in (
-        (SLOT_MS, 0),
-        (HOUR_MS, 0),
-        (DAY_MS, 0),
-        (DAY_MS, HOUR_MS),
-        (DAY_MS, 22 * SLOT_MS),
-        (DAY_MS, -20 * SLOT_MS),
-        (0, 0),
-    )
+    for step, offset in STEPS
 ]
 
 
@@ -125,7 +107,7 @@ def test_every_query_returns_what_the_rows_add_up_to(store_url: str) -> None:
         for query in QUERIES[:30]:
             assert list(await store.read_usage_sums(query)) == add_up(left, query), query
 
-    run_with(store_url, story)
+    run_with_store(store_url, story)
 
 
 def test_times_to_the_first_token_are_counted_by_route(store_url: str) -> None:
@@ -144,7 +126,7 @@ def test_times_to_the_first_token_are_counted_by_route(store_url: str) -> None:
                 }
                 assert counts.get(route, {}) == expected
 
-    run_with(store_url, story)
+    run_with_store(store_url, story)
 
 
 def test_rows_of_an_earlier_version_are_counted(store_url: str) -> None:
