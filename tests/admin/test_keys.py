@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import asking
 from dragoman.accounts.keys import Grant, KeyRole, Scope
 from dragoman.admin import AdminError, Conflict, InvalidArgument, NotFound
 from dragoman.admin.keys import (
@@ -21,7 +22,7 @@ from dragoman.admin.keys import (
 )
 from dragoman.config import Config, Secret, load
 from gateway import KEY, running
-from http_api.rig import ECHO, call
+from http_api.rig import ECHO
 
 
 def config_in(directory: Path, port: int = 1) -> Config:
@@ -115,7 +116,7 @@ def test_a_gateway_that_runs_makes_and_changes_its_own_keys(tmp_path: Path) -> N
 
     with running(ECHO, tmp_path, stored=["someone"]) as gateway:
         assert asyncio.run(run(shell_config(tmp_path, gateway.port, KEY), gateway.url)) == ["someone", "a b/c"]
-        actions = [row["action"] for row in call(gateway, "GET", "/api/v1/audit").json["audit"]]
+        actions = [row["action"] for row in asking.send(gateway, "GET", "/api/v1/audit").json["audit"]]
     assert actions == ["keys.revoke", "keys.create.failed", "keys.create", "keys.rotate", "keys.create"]
 
 

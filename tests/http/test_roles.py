@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+import asking
 from console.browser import Browser
 from dragoman.accounts.keys import Scope
 from dragoman.http.routes import Role, Route
 from gateway import KEY, Running, running
-from http_api.rig import ECHO, call, make_token
+from http_api.rig import ECHO, make_token
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
@@ -24,7 +25,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def send(gateway: Running, route: Route, key: str | None) -> int:
     """Send a request with an empty object as its body, which changes nothing: no field is set."""
     path = route.path.replace("/*", "/x").replace("{model}", "x").replace("{id}", "x")
-    return call(gateway, route.method, path, key=key, body=None if route.method == "GET" else {}).status
+    return asking.send(gateway, route.method, path, key=key, body=None if route.method == "GET" else {}).status
 
 
 def routes_for_keys(gateway: Running) -> list[Route]:
@@ -87,7 +88,7 @@ def test_admin_routes_have_no_other_methods(gateway: Running) -> None:
         for method in METHODS:
             if (method, path) not in served:
                 example = path.replace("/*", "/x").replace("{id}", "x")
-                found = call(gateway, method, example, body=None if method == "GET" else {})
+                found = asking.send(gateway, method, example, body=None if method == "GET" else {})
                 assert found.status in (404, 405), (method, path)
                 if found.status == 405:
                     assert method not in found.headers["allow"].split(", ")

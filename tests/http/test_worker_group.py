@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli.serving.listener import make_socket_directory
+from dragoman.http import worker_group
 from fakes.upstream import Answer, End, FakeUpstream, Gate
 from gateway import Running, provider_section, running_workers
 from raw_http import Answered, ask, dial, read_answer, request_bytes
@@ -31,7 +32,7 @@ Workers = tuple[Running, Running]
 @pytest.fixture
 def fake() -> Iterator[FakeUpstream]:
     with FakeUpstream(keep_alive=False) as upstream:
-        upstream.answers = [Answer(STREAM, cut=250, pause_s=0.005)]
+        upstream.answers = [Answer(STREAM, cut=250, pause_s=0.001)]
         yield upstream
 
 
@@ -185,7 +186,10 @@ def test_a_client_that_reads_slowly_through_the_other_worker_slows_down_the_upst
         one.close()
 
 
-def test_a_worker_that_ends_in_the_middle_breaks_the_reply(workers: Workers, fake: FakeUpstream) -> None:
+def test_a_worker_that_ends_in_the_middle_breaks_the_reply(
+    workers: Workers, fake: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_group, "RESTART_S", 0.3)
     first, other = workers
     fake.answers = [Answer(STREAM[:1500], end=End.HANG)]
     run, _ = begin(other, "x-dragoman-park: 1", size=300)

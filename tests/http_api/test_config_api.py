@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+import asking
 from gateway import Running, running
-from http_api.rig import ECHO, ApiResponse, call
+from http_api.rig import ECHO
 
 PATH = "/api/v1/config/file"
 CHECK = "/api/v1/config/check"
@@ -24,13 +25,13 @@ def gateway(tmp_path: Path) -> Iterator[Running]:
         yield started
 
 
-def write(gateway: Running, text: str, version: str | None) -> ApiResponse:
+def write(gateway: Running, text: str, version: str | None) -> asking.Reply:
     headers = {} if version is None else {"if-match": version}
-    return call(gateway, "PUT", PATH, body={"text": text}, headers=headers)
+    return asking.send(gateway, "PUT", PATH, body={"text": text}, headers=headers)
 
 
 def test_the_file_is_shown_without_its_secrets(gateway: Running, tmp_path: Path) -> None:
-    found = call(gateway, "GET", PATH)
+    found = asking.send(gateway, "GET", PATH)
     assert found.json["path"] == str(tmp_path / "dragoman.toml")
     assert (found.json["exists"], found.json["writable"]) == (True, True)
     assert 'api_key = "<hidden 1>"' in found.json["text"]
@@ -38,27 +39,27 @@ def test_the_file_is_shown_without_its_secrets(gateway: Running, tmp_path: Path)
 
 
 def test_a_checked_text_reports_problems_with_their_lines_and_changes_nothing(gateway: Running, tmp_path: Path) -> None:
-    text = call(gateway, "GET", PATH).json["text"]
-    good = call(gateway, "POST", CHECK, body={"text": text + ROUTE}).json
+    text = asking.send(gateway, "GET", PATH).json["text"]
+    good = asking.send(gateway, "POST", CHECK, body={"text": text + ROUTE}).json
     assert (good["ok"], good["problems"]) == (True, [])
     assert '+name = "parrot"' in good["diff"]
-    bad = call(gateway, "POST", CHECK, body={"text": text + "[server]\nprot = 1\n"}).json
+    bad = asking.send(gateway, "POST", CHECK, body={"text": text + "[server]\nprot = 1\n"}).json
     assert bad["ok"] is False
     [problem] = bad["problems"]
     assert (problem["line"], problem["key"]) == (8, "server.prot")
-    unset = call(gateway, "POST", CHECK, body={"text": text.replace('"<hidden 1>"', '"env:NOT_SET"')}).json
+    unset = asking.send(gateway, "POST", CHECK, body={"text": text.replace('"<hidden 1>"', '"env:NOT_SET"')}).json
     assert "NOT_SET is not set" in unset["problems"][0]["message"]
     assert (tmp_path / "dragoman.toml").read_text() == TOML
 
 
 def test_a_written_text_is_in_force_at_once_and_the_secret_stays(gateway: Running, tmp_path: Path) -> None:
-    read = call(gateway, "GET", PATH)
+    read = asking.send(gateway, "GET", PATH)
     written = write(gateway, read.json["text"] + ROUTE, read.headers["etag"])
     assert written.status == 200, written.body
     assert (tmp_path / "dragoman.toml").read_text() == TOML + ROUTE
     assert (tmp_path / written.json["backup"]).read_text() == TOML
-    assert [route["name"] for route in call(gateway, "GET", "/api/v1/models").json["routes"]] == ["parrot"]
-    audit = call(gateway, "GET", "/api/v1/audit").json["audit"][0]
+    assert [route["name"] for route in asking.send(gateway, "GET", "/api/v1/models").json["routes"]] == ["parrot"]
+    audit = asking.send(gateway, "GET", "/api/v1/audit").json["audit"][0]
     assert audit["action"] == "config.write"
     assert '+name = "parrot"' in audit["detail"]["diff"]
     late = write(gateway, "", read.headers["etag"])
@@ -67,7 +68,7 @@ def test_a_written_text_is_in_force_at_once_and_the_secret_stays(gateway: Runnin
 
 
 def test_a_write_needs_the_version_and_a_valid_text(gateway: Running, tmp_path: Path) -> None:
-    read = call(gateway, "GET", PATH)
+    read = asking.send(gateway, "GET", PATH)
     blind = write(gateway, "", None)
     assert (blind.status, blind.json["error"]["field"]) == (428, "If-Match")
     wrong = write(gateway, "[server]\nport = true\n", read.headers["etag"])

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import asking
 from gateway import KEY, Running, running
-from http_api.rig import call, capture_all, chat, wait_for_captures
+from http_api.rig import capture_all, chat, wait_for_captures
 from wire_json import Json
 
 IDS = [f"req_own_{number}" for number in range(3)]
@@ -27,7 +28,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def search(gateway: Running, query: str = "", key: str = KEY) -> Json:
-    found = call(gateway, "GET", f"/api/v1/requests?{query}", key=key)
+    found = asking.send(gateway, "GET", f"/api/v1/requests?{query}", key=key)
     assert found.status == 200, found.body
     assert found.headers["cache-control"] == "no-store"
     return found.json
@@ -96,26 +97,26 @@ def test_a_cursor_leads_through_all_pages(gateway: Running) -> None:
     ],
 )
 def test_a_bad_parameter_is_named(gateway: Running, query: str, field: str) -> None:
-    found = call(gateway, "GET", f"/api/v1/requests?{query}")
+    found = asking.send(gateway, "GET", f"/api/v1/requests?{query}")
     assert (found.status, found.json["error"]["field"]) == (400, field)
     assert found.json["error"]["request_id"] == found.headers["x-request-id"]
     assert (found.headers["cache-control"], found.headers["x-content-type-options"]) == ("no-store", "nosniff")
 
 
 def test_a_key_in_the_query_is_no_filter(gateway: Running) -> None:
-    found = call(gateway, "GET", f"/api/v1/requests?key={KEY}", key=None)
+    found = asking.send(gateway, "GET", f"/api/v1/requests?key={KEY}", key=None)
     assert found.status == 200
 
 
 def test_the_export_has_the_rows_of_the_query_and_no_formula(gateway: Running) -> None:
-    exported = call(gateway, "GET", "/api/v1/requests/export?q=key:bob")
+    exported = asking.send(gateway, "GET", "/api/v1/requests/export?q=key:bob")
     assert exported.headers["content-type"].startswith("text/csv")
     assert "attachment" in exported.headers["content-disposition"]
     [row] = csv.DictReader(io.StringIO(exported.body.decode()))
     assert (row["request_id"], row["requested_model"], row["outcome"]) == ("req_bob", "'=2+5", "not_found")
-    as_json = call(gateway, "GET", "/api/v1/requests/export?format=json")
+    as_json = asking.send(gateway, "GET", "/api/v1/requests/export?format=json")
     assert [one["request_id"] for one in as_json.json] == ids(search(gateway))
-    own = call(gateway, "GET", "/api/v1/requests/export?format=json", key=gateway.keys["alice"])
+    own = asking.send(gateway, "GET", "/api/v1/requests/export?format=json", key=gateway.keys["alice"])
     assert {one["request_id"] for one in own.json} == set(IDS)
-    assert call(gateway, "GET", "/api/v1/requests/export?format=json&q=before:1h").json == []
-    assert call(gateway, "GET", "/api/v1/requests/export?format=xml").json["error"]["field"] == "format"
+    assert asking.send(gateway, "GET", "/api/v1/requests/export?format=json&q=before:1h").json == []
+    assert asking.send(gateway, "GET", "/api/v1/requests/export?format=xml").json["error"]["field"] == "format"

@@ -11,13 +11,15 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import msgspec
 import pytest
 
+import asking
 from fakes.codex import FakeCodex
 from fakes.copilot import CLIENT_ID, FakeCopilot
 from fakes.kiro import FakeKiro
 from fakes.service import json_answer
 from fakes.upstream import FakeUpstream
 from gateway import KEY, Running, running, running_workers
-from http_api.rig import ECHO, call
+from http_api.rig import ECHO
+from waiting import wait_until
 from wire_json import Json, JsonObject
 
 PATH = "/api/v1/accounts/sign-in"
@@ -38,12 +40,12 @@ def test_a_sign_in_by_code_streams_what_to_do_and_stores_the_credential(tmp_path
     environ = {"HOME": str(tmp_path)}
     with FakeKiro() as fake, running(section(fake), tmp_path, environ, ["someone"]) as gateway:
         fake.device.append("authorization_pending")
-        found = call(gateway, "POST", PATH, body={"kind": "kiro"})
+        found = asking.send(gateway, "POST", PATH, body={"kind": "kiro"})
         lines = [msgspec.json.decode(line) for line in found.body.splitlines()]
-        assert call(gateway, "GET", "/api/v1/accounts/quotas").json["problems"] == {}
-        [account] = call(gateway, "GET", "/api/v1/accounts").json["accounts"]
+        assert asking.send(gateway, "GET", "/api/v1/accounts/quotas").json["problems"] == {}
+        [account] = asking.send(gateway, "GET", "/api/v1/accounts").json["accounts"]
         assert account["credentials"][0]["expires_at"] > time.time()
-        audit = call(gateway, "GET", "/api/v1/audit").json["audit"][0]
+        audit = asking.send(gateway, "GET", "/api/v1/audit").json["audit"][0]
     assert lines[0] == {
         "event": "prompt",
         "link": f"{fake.root}/device?user_code=FAKE-CODE",
@@ -59,21 +61,22 @@ def test_a_sign_in_by_code_streams_what_to_do_and_stores_the_credential(tmp_path
 
 def test_an_account_is_used_by_all_workers_after_its_sign_in(tmp_path: Path) -> None:
     with FakeKiro() as fake, running_workers(section(fake), tmp_path, {"HOME": str(tmp_path)}) as (first, other):
-        [before] = call(other, "GET", "/api/v1/accounts").json["accounts"]
+        [before] = asking.send(other, "GET", "/api/v1/accounts").json["accounts"]
         assert before["credentials"][0]["expires_at"] is None
-        assert b'"signed_in"' in call(first, "POST", PATH, body={"kind": "kiro"}).body
-        until = time.monotonic() + 30
-        account = before
-        while account["credentials"][0]["expires_at"] is None or account["problem"]:  # until its models are listed
-            assert time.monotonic() < until, account["problem"]
-            time.sleep(0.05)
-            [account] = call(other, "GET", "/api/v1/accounts").json["accounts"]
+        assert b'"signed_in"' in asking.send(first, "POST", PATH, body={"kind": "kiro"}).body
+        wait_until(lambda: is_signed_in(other))
+
+
+def is_signed_in(gateway: Running) -> bool:
+    """Return whether the account has a credential, and its models are listed."""
+    [account] = asking.send(gateway, "GET", "/api/v1/accounts").json["accounts"]
+    return account["credentials"][0]["expires_at"] is not None and not account["problem"]
 
 
 def test_a_sign_in_that_is_denied_says_so(tmp_path: Path) -> None:
     with FakeKiro() as fake, running(section(fake), tmp_path, stored=["someone"]) as gateway:
         fake.device.append("access_denied")
-        found = call(gateway, "POST", PATH, body={"kind": "kiro"})
+        found = asking.send(gateway, "POST", PATH, body={"kind": "kiro"})
     last = msgspec.json.decode(found.body.splitlines()[-1])
     assert last["event"] == "failed"
     assert "denied" in last["message"]
@@ -121,7 +124,7 @@ def test_a_code_signs_in_to_the_other_kinds_too(
     tmp_path: Path, fake: Callable[[], FakeUpstream], section: Callable[[FakeUpstream], str], body: JsonObject
 ) -> None:
     with fake() as service, running(section(service), tmp_path, stored=["someone"]) as gateway:
-        found = call(gateway, "POST", PATH, body=body)
+        found = asking.send(gateway, "POST", PATH, body=body)
         first, *_, last = (msgspec.json.decode(line) for line in found.body.splitlines())
     assert (first["event"], first["code"]) == ("prompt", "FAKE-CODE")
     assert last == {"event": "signed_in", "provider": body["kind"], "use": "used"}
@@ -147,14 +150,14 @@ def test_a_browser_on_the_gateways_machine_signs_in(
             assert "code" not in prompt
             return_from_browser(prompt)
             *_, last = lines
-        audit = call(gateway, "GET", "/api/v1/audit").json["audit"][0]
+        audit = asking.send(gateway, "GET", "/api/v1/audit").json["audit"][0]
     assert last == {"event": "signed_in", "provider": body["kind"], "use": "used"}
     assert audit["detail"] == {"method": "browser"}
 
 
 def test_copilot_without_an_app_says_what_to_register(tmp_path: Path) -> None:
     with FakeCopilot() as fake, running(copilot_section(fake), tmp_path, stored=["someone"]) as gateway:
-        last = msgspec.json.decode(call(gateway, "POST", PATH, body={"kind": "copilot"}).body.splitlines()[-1])
+        last = msgspec.json.decode(asking.send(gateway, "POST", PATH, body={"kind": "copilot"}).body.splitlines()[-1])
     assert last["event"] == "failed"
     assert "providers.copilot.client_id is not set" in last["message"]
 
@@ -166,12 +169,12 @@ def test_an_account_without_a_section_becomes_a_provider_at_once(tmp_path: Path)
         with signing_in(gateway, {"kind": "kiro"}) as lines:
             assert next(lines)["event"] == "prompt"
             gateway.adopt(ECHO)
-            names = [one["provider"] for one in call(gateway, "GET", "/api/v1/accounts").json["accounts"]]
+            names = [one["provider"] for one in asking.send(gateway, "GET", "/api/v1/accounts").json["accounts"]]
             assert names == ["echo"]
             fake.device.clear()
             *_, last = lines
         assert last["event"] == "signed_in"
-        accounts = call(gateway, "GET", "/api/v1/accounts").json["accounts"]
+        accounts = asking.send(gateway, "GET", "/api/v1/accounts").json["accounts"]
         assert [one["provider"] for one in accounts] == ["echo", "kiro"]
 
 
@@ -190,5 +193,5 @@ def test_an_account_without_a_section_becomes_a_provider_at_once(tmp_path: Path)
 )
 def test_a_field_that_does_not_fit_is_named(tmp_path: Path, body: object, field: str) -> None:
     with running(ECHO, tmp_path, stored=["someone"]) as gateway:
-        refused = call(gateway, "POST", PATH, body=body)
+        refused = asking.send(gateway, "POST", PATH, body=body)
     assert (refused.status, refused.json["error"]["field"]) == (400, field)

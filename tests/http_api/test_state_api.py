@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import asking
 from gateway import KEY, Running, running
-from http_api.rig import call, capture_all, chat, wait_for_captures
+from http_api.rig import capture_all, chat, wait_for_captures
 
 MORE = """
 [[models]]
@@ -31,7 +32,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def test_models_have_routes_targets_names_and_prices(gateway: Running) -> None:
-    body = call(gateway, "GET", "/api/v1/models").json
+    body = asking.send(gateway, "GET", "/api/v1/models").json
     [route] = body["routes"]
     assert (route["name"], [target["model"] for target in route["targets"]]) == ("fast-*", ["echo", "*"])
     assert [target["cooling_down_until"] for target in route["targets"]] == [None, None]
@@ -42,10 +43,15 @@ def test_models_have_routes_targets_names_and_prices(gateway: Running) -> None:
 
 
 def test_accounts_have_credentials_and_cooldowns(gateway: Running) -> None:
-    [account] = call(gateway, "GET", "/api/v1/accounts").json["accounts"]
+    [account] = asking.send(gateway, "GET", "/api/v1/accounts").json["accounts"]
     assert (account["provider"], account["kind"], account["has_quotas"]) == ("echo", "echo", False)
     assert [one["is_available"] for one in account["credentials"]] == [True]
-    assert call(gateway, "GET", "/api/v1/accounts/quotas").json == {"quotas": [], "problems": {}}
+    assert asking.send(gateway, "GET", "/api/v1/accounts/quotas").json == {"quotas": [], "problems": {}}
+
+
+def is_available(gateway: Running) -> bool:
+    [account] = asking.send(gateway, "GET", "/api/v1/accounts").json["accounts"]
+    return bool(account["credentials"][0]["is_available"])
 
 
 def test_the_cooldowns_of_a_provider_are_ended(gateway: Running) -> None:
@@ -53,16 +59,16 @@ def test_the_cooldowns_of_a_provider_are_ended(gateway: Running) -> None:
     cooldowns = gateway.app.gateway.runtime.providers["echo"].account.cooldowns
     assert cooldowns is not None
     cooldowns.start_cooldown(0, "", now + 600, "quota", now)
-    assert call(gateway, "GET", "/api/v1/accounts").json["accounts"][0]["credentials"][0]["is_available"] is False
-    assert call(gateway, "DELETE", "/api/v1/accounts/echo/cooldowns").json == {"ended": 1}
-    assert call(gateway, "GET", "/api/v1/accounts").json["accounts"][0]["credentials"][0]["is_available"] is True
-    assert call(gateway, "GET", "/api/v1/audit").json["audit"][0]["action"] == "accounts.end_cooldowns"
-    unknown = call(gateway, "DELETE", "/api/v1/accounts/nothing/cooldowns")
+    assert not is_available(gateway)
+    assert asking.send(gateway, "DELETE", "/api/v1/accounts/echo/cooldowns").json == {"ended": 1}
+    assert is_available(gateway)
+    assert asking.send(gateway, "GET", "/api/v1/audit").json["audit"][0]["action"] == "accounts.end_cooldowns"
+    unknown = asking.send(gateway, "DELETE", "/api/v1/accounts/nothing/cooldowns")
     assert (unknown.status, unknown.json["error"]["field"]) == (404, "id")
 
 
 def test_settings_have_their_origin(gateway: Running) -> None:
-    body = call(gateway, "GET", "/api/v1/config").json
+    body = asking.send(gateway, "GET", "/api/v1/config").json
     settings = {one["key"]: one for one in body["settings"]}
     assert settings["debug.capture"]["value"] == "all"
     assert settings["debug.capture"]["origin"].endswith("dragoman.toml:4")
@@ -71,7 +77,7 @@ def test_settings_have_their_origin(gateway: Running) -> None:
 
 
 def test_keys_are_listed_without_their_secrets(gateway: Running) -> None:
-    found = call(gateway, "GET", "/api/v1/keys")
+    found = asking.send(gateway, "GET", "/api/v1/keys")
     [row] = found.json["keys"]
     assert (row["name"], row["role"], row["scopes"], row["version"]) == ("alice", "client", [], 1)
     assert found.json["environment_key"] is True
@@ -79,7 +85,7 @@ def test_keys_are_listed_without_their_secrets(gateway: Running) -> None:
 
 
 def test_doctor_streams_its_findings(gateway: Running) -> None:
-    found = call(gateway, "GET", "/api/v1/doctor")
+    found = asking.send(gateway, "GET", "/api/v1/doctor")
     assert found.headers["content-type"] == "application/x-ndjson"
     assert found.headers["transfer-encoding"] == "chunked"
     findings = [msgspec.json.decode(line) for line in found.body.splitlines()]
@@ -88,14 +94,14 @@ def test_doctor_streams_its_findings(gateway: Running) -> None:
 
 
 def test_reading_a_capture_leaves_a_row_in_the_audit_log(gateway: Running) -> None:
-    [listed] = call(gateway, "GET", "/api/v1/captures").json["captures"]
+    [listed] = asking.send(gateway, "GET", "/api/v1/captures").json["captures"]
     assert listed["request_id"] == "req_captured"
-    before = call(gateway, "GET", "/api/v1/audit").json["audit"]
-    found = call(gateway, "GET", "/api/v1/captures/req_captured")
+    before = asking.send(gateway, "GET", "/api/v1/audit").json["audit"]
+    found = asking.send(gateway, "GET", "/api/v1/captures/req_captured")
     assert {entry["side"] for entry in found.json["timeline"]} == {"upstream", "hub", "client"}
     assert "Hello" in found.json["request"]["body"]
     assert gateway.keys["alice"].encode() not in found.body
-    first, *others = call(gateway, "GET", "/api/v1/audit").json["audit"]
+    first, *others = asking.send(gateway, "GET", "/api/v1/audit").json["audit"]
     assert others == before
     assert (first["actor"], first["action"], first["subject"]) == ("environment", "captures.read", "req_captured")
     assert first["address"] == "127.0.0.1"
@@ -103,15 +109,15 @@ def test_reading_a_capture_leaves_a_row_in_the_audit_log(gateway: Running) -> No
 
 def test_a_capture_that_does_not_exist_is_named(gateway: Running) -> None:
     for which in ("nothing", "..", "*", "%00"):
-        found = call(gateway, "GET", f"/api/v1/captures/{which}")
+        found = asking.send(gateway, "GET", f"/api/v1/captures/{which}")
         assert (found.status, found.json["error"]["field"]) == (404, "id"), found.body
     for which in ("../store.db", "%2e%2e%2fdragoman.toml", "/etc/passwd"):
-        assert call(gateway, "GET", f"/api/v1/captures/{which}").status == 404
+        assert asking.send(gateway, "GET", f"/api/v1/captures/{which}").status == 404
 
 
 def test_an_unknown_parameter_is_named(gateway: Running) -> None:
     for path in ("models", "accounts", "accounts/quotas", "config", "keys", "doctor", "audit", "captures", "usage"):
-        found = call(gateway, "GET", f"/api/v1/{path}?colour=red", key=KEY)
+        found = asking.send(gateway, "GET", f"/api/v1/{path}?colour=red", key=KEY)
         assert (found.status, found.json["error"]["field"]) == (400, "colour"), path
 
 
@@ -120,21 +126,21 @@ def test_an_unknown_parameter_of_a_write_is_named(gateway: Running) -> None:
     for route in writes:
         if route.method != "GET":
             path = f"{route.path.replace('{id}', 'x').replace('/*', '/x')}?colour=red"
-            found = call(gateway, route.method, path, body={})
+            found = asking.send(gateway, route.method, path, body={})
             assert (found.status, found.json["error"]["field"]) == (400, "colour"), (route.method, route.path)
 
 
 def test_a_capture_is_replayed_and_made_a_fixture(gateway: Running) -> None:
-    replayed = call(gateway, "POST", "/api/v1/captures/req_captured/replay", body={})
+    replayed = asking.send(gateway, "POST", "/api/v1/captures/req_captured/replay", body={})
     assert (replayed.status, replayed.json["same"]) == (200, True), replayed.body
     assert all(set(part) == {"name", "size", "changes"} for part in replayed.json["parts"])
-    fixture = call(gateway, "POST", "/api/v1/captures/req_captured/fixture", body={})
+    fixture = asking.send(gateway, "POST", "/api/v1/captures/req_captured/fixture", body={})
     assert fixture.headers["content-disposition"] == 'attachment; filename="req_captured.json"'
     assert fixture.json["request_id"] == "req_captured"
-    actions = [row["action"] for row in call(gateway, "GET", "/api/v1/audit?limit=2").json["audit"]]
+    actions = [row["action"] for row in asking.send(gateway, "GET", "/api/v1/audit?limit=2").json["audit"]]
     assert actions == ["captures.fixture", "captures.replay"]
     for action in ("replay", "fixture"):
-        odd = call(gateway, "POST", f"/api/v1/captures/req_captured/{action}", body={"colour": "red"})
+        odd = asking.send(gateway, "POST", f"/api/v1/captures/req_captured/{action}", body={"colour": "red"})
         assert (odd.status, odd.json["error"]["field"]) == (400, "colour")
-        unknown = call(gateway, "POST", f"/api/v1/captures/nothing/{action}", body={})
+        unknown = asking.send(gateway, "POST", f"/api/v1/captures/nothing/{action}", body={})
         assert (unknown.status, unknown.json["error"]["field"]) == (404, "id")

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+import asking
 from gateway import KEY, Running, running
-from http_api.rig import ECHO, call, chat
+from http_api.rig import ECHO, chat
 from wire_json import Json
 
 
@@ -20,7 +21,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def report(gateway: Running, query: str, key: str = KEY) -> Json:
-    found = call(gateway, "GET", f"/api/v1/usage?{query}", key=key)
+    found = asking.send(gateway, "GET", f"/api/v1/usage?{query}", key=key)
     assert found.status == 200, found.body
     return found.json
 
@@ -42,11 +43,11 @@ def test_the_names_of_keys_are_those_that_the_caller_may_see(gateway: Running) -
 
 
 def test_the_speed_of_routes_is_reported(gateway: Running) -> None:
-    found = call(gateway, "GET", "/api/v1/usage/speed").json
+    found = asking.send(gateway, "GET", "/api/v1/usage/speed").json
     [route] = found["routes"]
     assert (found["whole"], route["route"], route["requests"]) == (True, "echo/echo", 5)
     assert 0 < route["ttft_p50_ms"] <= route["ttft_p95_ms"]
-    own = call(gateway, "GET", "/api/v1/usage/speed", key=gateway.keys["alice"]).json
+    own = asking.send(gateway, "GET", "/api/v1/usage/speed", key=gateway.keys["alice"]).json
     assert (own["whole"], [one["requests"] for one in own["routes"]]) == (False, [3])
 
 
@@ -63,5 +64,5 @@ def test_the_speed_of_routes_is_reported(gateway: Running) -> None:
     ],
 )
 def test_a_bad_parameter_is_named(gateway: Running, query: str, field: str) -> None:
-    found = call(gateway, "GET", f"/api/v1/usage?{query}")
+    found = asking.send(gateway, "GET", f"/api/v1/usage?{query}")
     assert (found.status, found.json["error"]["field"]) == (400, field)
