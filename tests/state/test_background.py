@@ -25,7 +25,7 @@ from state.state_rig import (
     endless,
     state_rigged,
 )
-from store.test_both_stores import open_at
+from store.stories import open_at
 from waiting import wait_until
 from wire_json import JsonObject
 

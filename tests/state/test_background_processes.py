@@ -14,7 +14,7 @@ from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, provider_section, running
 from scripting import write_reply
 from state.state_rig import endless
-from store.test_both_stores import open_at
+from store.stories import open_at
 from waiting import wait_until
 from wire_json import JsonObject
 

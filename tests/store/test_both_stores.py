@@ -1,8 +1,7 @@
 """Every operation of a store, on SQLite and on PostgreSQL."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,103 +15,74 @@ from dragoman.store.sqlite import tables as sqlite_tables
 from dragoman.store.store import CUT_CALL_LIFE_S, KeyId, KeyRow, NameTaken, Rotation
 from dragoman.store.usage_rows import SLOT_MS, GroupBy, UsageRow, UsageSpan
 from store.rows import EVER, NOON_MS, row, row_at
+from store.stories import on_both_stores, open_at, run_with_store
 
 DAY_MS = 24 * 3600 * 1000
-Story = Callable[[Store], Awaitable[None]]
-
-
-@asynccontextmanager
-async def open_at(url: str) -> AsyncIterator[Store]:
-    store = await open_store(url)
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-def run_with_store(url: str, use: Story) -> None:
-    async def run() -> None:
-        async with open_at(url) as store:
-            await use(store)
-
-    asyncio.run(run())
 
 
 def key(number: int, name: str) -> KeyRow:
     return KeyRow(KeyId(f"key_{number}"), name, "dgm_abcd", "wxyz", 1_800_000_000 + number, None, None)
 
 
-def test_keys_are_listed_in_the_order_of_their_creation(store_url: str) -> None:
-    async def use(store: Store) -> None:
-        rows = [key(3, "c"), key(1, "a"), key(2, "b, with 'quotes' and ünïcode")]
-        for one in rows:
-            await store.add_key(one, one.id.encode())
-        assert list(await store.list_keys()) == rows
-        assert {one.digest: one.id for one in await store.list_live_keys()} == {one.id.encode(): one.id for one in rows}
-
-    run_with_store(store_url, use)
+@on_both_stores
+async def test_keys_are_listed_in_the_order_of_their_creation(store: Store) -> None:
+    rows = [key(3, "c"), key(1, "a"), key(2, "b, with 'quotes' and ünïcode")]
+    for one in rows:
+        await store.add_key(one, one.id.encode())
+    assert list(await store.list_keys()) == rows
+    assert {one.digest: one.id for one in await store.list_live_keys()} == {one.id.encode(): one.id for one in rows}
 
 
-def test_a_name_is_taken_until_its_key_is_revoked(store_url: str) -> None:
-    async def use(store: Store) -> None:
-        await store.add_key(key(1, "laptop"), b"1")
-        with pytest.raises(NameTaken):
-            await store.add_key(key(2, "laptop"), b"2")
-        revoked = await store.revoke_key("laptop", 1_900_000_000)
-        assert revoked == replace(key(1, "laptop"), revoked_at=1_900_000_000, version=2)
-        assert await store.revoke_key("laptop", 1_900_000_001) is None
-        assert await store.list_live_keys() == ()
+@on_both_stores
+async def test_a_name_is_taken_until_its_key_is_revoked(store: Store) -> None:
+    await store.add_key(key(1, "laptop"), b"1")
+    with pytest.raises(NameTaken):
         await store.add_key(key(2, "laptop"), b"2")
-        assert [found.revoked_at for found in await store.list_keys()] == [1_900_000_000, None]
-
-    run_with_store(store_url, use)
-
-
-def test_a_key_is_found_by_its_digest_even_if_it_is_revoked(store_url: str) -> None:
-    async def use(store: Store) -> None:
-        await store.add_key(key(1, "laptop"), b"1")
-        assert await store.find_key(b"1") == key(1, "laptop")
-        assert await store.find_key(b"2") is None
-        await store.revoke_key("laptop", 5)
-        assert await store.find_key(b"1") == replace(key(1, "laptop"), revoked_at=5, version=2)
-
-    run_with_store(store_url, use)
+    revoked = await store.revoke_key("laptop", 1_900_000_000)
+    assert revoked == replace(key(1, "laptop"), revoked_at=1_900_000_000, version=2)
+    assert await store.revoke_key("laptop", 1_900_000_001) is None
+    assert await store.list_live_keys() == ()
+    await store.add_key(key(2, "laptop"), b"2")
+    assert [found.revoked_at for found in await store.list_keys()] == [1_900_000_000, None]
 
 
-def test_a_rotated_key_has_two_secrets_until_the_grace_ends(store_url: str) -> None:
-    async def use(store: Store) -> None:
-        await store.add_key(replace(key(1, "ci"), expires_at=2_000_000_000), b"1")
-        rotated = await store.rotate_key("ci", Rotation(b"2", "dgm_efgh", "6789", 1_900_000_000), version=1)
-        assert rotated is not None
-        assert (rotated.id, rotated.last4, rotated.version) == ("key_1", "6789", 2)
-        expiries = {one.digest: one.expires_at for one in await store.list_live_keys()}
-        assert expiries == {b"2": 2_000_000_000, b"1": 1_900_000_000}
-        await store.revoke_key("ci", 5)
-        assert await store.list_live_keys() == ()
-
-    run_with_store(store_url, use)
+@on_both_stores
+async def test_a_key_is_found_by_its_digest_even_if_it_is_revoked(store: Store) -> None:
+    await store.add_key(key(1, "laptop"), b"1")
+    assert await store.find_key(b"1") == key(1, "laptop")
+    assert await store.find_key(b"2") is None
+    await store.revoke_key("laptop", 5)
+    assert await store.find_key(b"1") == replace(key(1, "laptop"), revoked_at=5, version=2)
 
 
-def test_a_key_is_changed_only_in_the_version_that_is_expected(store_url: str) -> None:
-    async def use(store: Store) -> None:
-        await store.add_key(key(1, "ci"), b"1")
-        rotation = Rotation(b"2", "dgm_efgh", "6789", 1_900_000_000)
-        assert await store.rotate_key("ci", rotation, version=2) is None
-        assert await store.revoke_key("ci", 5, version=2) is None
-        assert await store.list_keys() == (key(1, "ci"),)
+@on_both_stores
+async def test_a_rotated_key_has_two_secrets_until_the_grace_ends(store: Store) -> None:
+    await store.add_key(replace(key(1, "ci"), expires_at=2_000_000_000), b"1")
+    rotated = await store.rotate_key("ci", Rotation(b"2", "dgm_efgh", "6789", 1_900_000_000), version=1)
+    assert rotated is not None
+    assert (rotated.id, rotated.last4, rotated.version) == ("key_1", "6789", 2)
+    expiries = {one.digest: one.expires_at for one in await store.list_live_keys()}
+    assert expiries == {b"2": 2_000_000_000, b"1": 1_900_000_000}
+    await store.revoke_key("ci", 5)
+    assert await store.list_live_keys() == ()
 
-    run_with_store(store_url, use)
+
+@on_both_stores
+async def test_a_key_is_changed_only_in_the_version_that_is_expected(store: Store) -> None:
+    await store.add_key(key(1, "ci"), b"1")
+    rotation = Rotation(b"2", "dgm_efgh", "6789", 1_900_000_000)
+    assert await store.rotate_key("ci", rotation, version=2) is None
+    assert await store.revoke_key("ci", 5, version=2) is None
+    assert await store.list_keys() == (key(1, "ci"),)
 
 
-def test_an_id_takes_precedence_over_a_name(store_url: str) -> None:
-    async def use(store: Store) -> None:
-        await store.add_key(key(1, "key_2"), b"1")
-        await store.add_key(key(2, "other"), b"2")
-        revoked = await store.revoke_key("key_2", 5)
-        assert revoked is not None
-        assert revoked.id == "key_2"
-
-    run_with_store(store_url, use)
+@on_both_stores
+async def test_an_id_takes_precedence_over_a_name(store: Store) -> None:
+    await store.add_key(key(1, "key_2"), b"1")
+    await store.add_key(key(2, "other"), b"2")
+    revoked = await store.revoke_key("key_2", 5)
+    assert revoked is not None
+    assert revoked.id == "key_2"
 
 
 def test_the_first_key_is_added_once_even_if_several_gateways_start(store_url: str) -> None:
@@ -127,14 +97,12 @@ def test_the_first_key_is_added_once_even_if_several_gateways_start(store_url: s
     run_with_store(store_url, use)
 
 
-def test_the_last_use_of_a_key_is_stored(store_url: str) -> None:
-    async def use(store: Store) -> None:
-        for number in range(3):
-            await store.add_key(key(number, str(number)), b"%d" % number)
-        await store.touch_keys(frozenset({KeyId("key_0"), KeyId("key_2"), KeyId("key_gone")}), 77)
-        assert [found.last_used_at for found in await store.list_keys()] == [77, None, 77]
-
-    run_with_store(store_url, use)
+@on_both_stores
+async def test_the_last_use_of_a_key_is_stored(store: Store) -> None:
+    for number in range(3):
+        await store.add_key(key(number, str(number)), b"%d" % number)
+    await store.touch_keys(frozenset({KeyId("key_0"), KeyId("key_2"), KeyId("key_gone")}), 77)
+    assert [found.last_used_at for found in await store.list_keys()] == [77, None, 77]
 
 
 def test_the_version_changes_if_another_process_changes_the_keys(store_url: str) -> None:
@@ -175,20 +143,18 @@ def test_several_processes_may_open_an_empty_store_at_once(store_url: str) -> No
     asyncio.run(run())
 
 
-def test_a_cut_call_is_recalled_until_it_expires(store_url: str) -> None:
-    async def use(store: Store) -> None:
-        await store.remember_cut("a", b"\x00\xff", b"lost", 1000)
-        await store.remember_cut("a", b"two", b"old", 1000)
-        await store.remember_cut("a", b"two", b"new", 1001)
-        assert await store.recall_cut("a", (b"none", b"two", b"\x00\xff"), 1002) == b"new"
-        assert await store.recall_cut("a", (b"\x00\xff", b"two"), 1002) == b"lost"
-        assert await store.recall_cut("a", (b"none",), 1002) is None
-        assert await store.recall_cut("a", (), 1002) is None
-        assert await store.recall_cut("a", (b"\x00\xff",), 1000 + CUT_CALL_LIFE_S) is None
-        assert await store.has_cuts(1002)
-        assert not await store.has_cuts(1001 + CUT_CALL_LIFE_S)
-
-    run_with_store(store_url, use)
+@on_both_stores
+async def test_a_cut_call_is_recalled_until_it_expires(store: Store) -> None:
+    await store.remember_cut("a", b"\x00\xff", b"lost", 1000)
+    await store.remember_cut("a", b"two", b"old", 1000)
+    await store.remember_cut("a", b"two", b"new", 1001)
+    assert await store.recall_cut("a", (b"none", b"two", b"\x00\xff"), 1002) == b"new"
+    assert await store.recall_cut("a", (b"\x00\xff", b"two"), 1002) == b"lost"
+    assert await store.recall_cut("a", (b"none",), 1002) is None
+    assert await store.recall_cut("a", (), 1002) is None
+    assert await store.recall_cut("a", (b"\x00\xff",), 1000 + CUT_CALL_LIFE_S) is None
+    assert await store.has_cuts(1002)
+    assert not await store.has_cuts(1001 + CUT_CALL_LIFE_S)
 
 
 def limit_cut_calls(monkeypatch: pytest.MonkeyPatch, total: int, per_tenant: int = 200) -> None:
@@ -209,14 +175,12 @@ def test_the_number_of_cut_calls_is_bounded(store_url: str, monkeypatch: pytest.
     run_with_store(store_url, use)
 
 
-def test_a_cut_call_is_recalled_for_its_own_tenant_only(store_url: str) -> None:
-    async def use(store: Store) -> None:
-        await store.remember_cut("a", b"one", b"of a", 1000)
-        assert await store.recall_cut("b", (b"one",), 1001) is None
-        await store.remember_cut("b", b"one", b"of b", 1000)
-        assert [await store.recall_cut(tenant, (b"one",), 1001) for tenant in "ab"] == [b"of a", b"of b"]
-
-    run_with_store(store_url, use)
+@on_both_stores
+async def test_a_cut_call_is_recalled_for_its_own_tenant_only(store: Store) -> None:
+    await store.remember_cut("a", b"one", b"of a", 1000)
+    assert await store.recall_cut("b", (b"one",), 1001) is None
+    await store.remember_cut("b", b"one", b"of b", 1000)
+    assert [await store.recall_cut(tenant, (b"one",), 1001) for tenant in "ab"] == [b"of a", b"of b"]
 
 
 def test_one_tenant_does_not_displace_the_cut_calls_of_another(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +197,8 @@ def test_one_tenant_does_not_displace_the_cut_calls_of_another(store_url: str, m
     run_with_store(store_url, use)
 
 
-def test_a_row_is_read_as_it_was_appended(store_url: str) -> None:
+@on_both_stores
+async def test_a_row_is_read_as_it_was_appended(store: Store) -> None:
     empty = replace(
         row(2),
         input_tokens=None,
@@ -261,60 +226,49 @@ def test_a_row_is_read_as_it_was_appended(store_url: str) -> None:
         stream=True,
         requested_model="模型/🦊'; --",
     )
-
-    async def use(store: Store) -> None:
-        rows = (row(1), empty, big)
-        await store.append_usage(rows)
-        assert await store.read_usage_rows(EVER) == rows
-
-    run_with_store(store_url, use)
+    rows = (row(1), empty, big)
+    await store.append_usage(rows)
+    assert await store.read_usage_rows(EVER) == rows
 
 
-def test_a_row_that_is_appended_again_is_stored_once(store_url: str) -> None:
-    async def use(store: Store) -> None:
-        await store.append_usage([row(1), row(2)])
-        await store.append_usage([row(2), row(3)])
-        assert await store.read_usage_rows(EVER) == (row(1), row(2), row(3))
-
-    run_with_store(store_url, use)
+@on_both_stores
+async def test_a_row_that_is_appended_again_is_stored_once(store: Store) -> None:
+    await store.append_usage([row(1), row(2)])
+    await store.append_usage([row(2), row(3)])
+    assert await store.read_usage_rows(EVER) == (row(1), row(2), row(3))
 
 
-def test_many_rows_are_stored_once_each(store_url: str) -> None:
-    async def use(store: Store) -> None:
-        await store.append_usage([row(7)])
-        for count in (49, 50, 51, 130):
-            await store.append_usage([row(number) for number in range(count)])
-            assert await store.read_usage_rows(EVER) == tuple(row(number) for number in range(count)), count
-
-    run_with_store(store_url, use)
+@on_both_stores
+async def test_many_rows_are_stored_once_each(store: Store) -> None:
+    await store.append_usage([row(7)])
+    for count in (49, 50, 51, 130):
+        await store.append_usage([row(number) for number in range(count)])
+        assert await store.read_usage_rows(EVER) == tuple(row(number) for number in range(count)), count
 
 
-def test_a_span_includes_its_beginning_and_excludes_its_end(store_url: str) -> None:
-    async def use(store: Store) -> None:
-        await store.append_usage([row(number) for number in range(5)])
-        first, last = row(1).time_ms, row(3).time_ms
-        assert await store.read_usage_rows(UsageSpan(first, last)) == (row(1), row(2))
-        assert sum(part.requests for part in await store.read_usage_sums(SumQuery(first, last))) == 2
-
-    run_with_store(store_url, use)
+@on_both_stores
+async def test_a_span_includes_its_beginning_and_excludes_its_end(store: Store) -> None:
+    await store.append_usage([row(number) for number in range(5)])
+    first, last = row(1).time_ms, row(3).time_ms
+    assert await store.read_usage_rows(UsageSpan(first, last)) == (row(1), row(2))
+    assert sum(part.requests for part in await store.read_usage_sums(SumQuery(first, last))) == 2
 
 
-def test_a_span_with_a_key_contains_only_that_keys_requests(store_url: str) -> None:
-    async def use(store: Store) -> None:
-        mine, others = replace(row(1), key="key_mine"), replace(row(2), key="key_others")
-        await store.append_usage([mine, others])
-        for key, found in (("key_mine", (mine,)), ("key_others", (others,)), ("key_nobodys", ()), ("", ())):
-            span = replace(EVER, key=key)
-            assert await store.read_usage_rows(span) == found
-            assert sum(
-                part.requests
-                for part in await store.read_usage_sums(SumQuery(span.since_ms, span.until_ms, span.key, "model"))
-            ) == len(found)
-
-    run_with_store(store_url, use)
+@on_both_stores
+async def test_a_span_with_a_key_contains_only_that_keys_requests(store: Store) -> None:
+    mine, others = replace(row(1), key="key_mine"), replace(row(2), key="key_others")
+    await store.append_usage([mine, others])
+    for key, found in (("key_mine", (mine,)), ("key_others", (others,)), ("key_nobodys", ()), ("", ())):
+        span = replace(EVER, key=key)
+        assert await store.read_usage_rows(span) == found
+        assert sum(
+            part.requests
+            for part in await store.read_usage_sums(SumQuery(span.since_ms, span.until_ms, span.key, "model"))
+        ) == len(found)
 
 
-def test_sums_are_exact_by_any_group(store_url: str) -> None:
+@on_both_stores
+async def test_sums_are_exact_by_any_group(store: Store) -> None:
     rows = [
         replace(
             row_at(NOON_MS + number * SLOT_MS // 3, number),
@@ -329,48 +283,40 @@ def test_sums_are_exact_by_any_group(store_url: str) -> None:
         )
         for number in range(40)
     ]
-
-    async def use(store: Store) -> None:
-        await store.append_usage(rows)
-        groups: tuple[tuple[GroupBy, Callable[[UsageRow], str]], ...] = (
-            ("all", lambda one: ""),
-            ("model", lambda one: f"{one.provider}/{one.model}"),
-            ("provider", lambda one: one.provider),
-            ("key", lambda one: one.key),
-            ("client", lambda one: one.client),
-        )
-        for by, group in groups:
-            found = await store.read_usage_sums(SumQuery(EVER.since_ms, EVER.until_ms, by=by))
-            expected = sorted({(group(one), one.time_ms // SLOT_MS) for one in rows})
-            assert [(part.group, part.slot) for part in found] == expected
-            for part in found:
-                mine = [one for one in rows if (group(one), one.time_ms // SLOT_MS) == (part.group, part.slot)]
-                assert part.requests == len(mine)
-                assert part.input_tokens == sum(one.input_tokens or 0 for one in mine)
-                assert part.output_tokens == sum(one.output_tokens or 0 for one in mine)
-                assert part.cost_nano_usd == sum(one.cost_nano_usd or 0 for one in mine)
-                assert part.priced == sum(one.cost_nano_usd is not None for one in mine)
-                assert part.counted == sum(one.usage_source is not None for one in mine)
-                assert part.derived == sum(one.usage_source == "derived" for one in mine)
-                guessed = [one for one in mine if one.usage_source == "estimated"]
-                assert part.estimated == len(guessed)
-                assert part.estimated_tokens == sum(
-                    (one.input_tokens or 0) + (one.output_tokens or 0) for one in guessed
-                )
-                assert part.client_gone == sum(one.outcome == "client_gone" for one in mine)
-                assert part.failed == sum(one.outcome == "overloaded" for one in mine)
-                assert part.duration_ms == sum(one.duration_ms for one in mine)
-
-    run_with_store(store_url, use)
+    await store.append_usage(rows)
+    groups: tuple[tuple[GroupBy, Callable[[UsageRow], str]], ...] = (
+        ("all", lambda one: ""),
+        ("model", lambda one: f"{one.provider}/{one.model}"),
+        ("provider", lambda one: one.provider),
+        ("key", lambda one: one.key),
+        ("client", lambda one: one.client),
+    )
+    for by, group in groups:
+        found = await store.read_usage_sums(SumQuery(EVER.since_ms, EVER.until_ms, by=by))
+        expected = sorted({(group(one), one.time_ms // SLOT_MS) for one in rows})
+        assert [(part.group, part.slot) for part in found] == expected
+        for part in found:
+            mine = [one for one in rows if (group(one), one.time_ms // SLOT_MS) == (part.group, part.slot)]
+            assert part.requests == len(mine)
+            assert part.input_tokens == sum(one.input_tokens or 0 for one in mine)
+            assert part.output_tokens == sum(one.output_tokens or 0 for one in mine)
+            assert part.cost_nano_usd == sum(one.cost_nano_usd or 0 for one in mine)
+            assert part.priced == sum(one.cost_nano_usd is not None for one in mine)
+            assert part.counted == sum(one.usage_source is not None for one in mine)
+            assert part.derived == sum(one.usage_source == "derived" for one in mine)
+            guessed = [one for one in mine if one.usage_source == "estimated"]
+            assert part.estimated == len(guessed)
+            assert part.estimated_tokens == sum((one.input_tokens or 0) + (one.output_tokens or 0) for one in guessed)
+            assert part.client_gone == sum(one.outcome == "client_gone" for one in mine)
+            assert part.failed == sum(one.outcome == "overloaded" for one in mine)
+            assert part.duration_ms == sum(one.duration_ms for one in mine)
 
 
-def test_no_usage_has_no_sums(store_url: str) -> None:
-    async def use(store: Store) -> None:
-        await store.append_usage([])
-        assert await store.read_usage_rows(EVER) == ()
-        assert await store.read_usage_sums(SumQuery(EVER.since_ms, EVER.until_ms, by="model")) == ()
-
-    run_with_store(store_url, use)
+@on_both_stores
+async def test_no_usage_has_no_sums(store: Store) -> None:
+    await store.append_usage([])
+    assert await store.read_usage_rows(EVER) == ()
+    assert await store.read_usage_sums(SumQuery(EVER.since_ms, EVER.until_ms, by="model")) == ()
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=50)

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from dragoman.store import Store
 from dragoman.store.usage_rows import MAX_EXAMINED, Condition, RequestSearch, UsageRow
 from store.rows import NOON_MS, row, row_at
-from store.test_both_stores import run_with_store
+from store.stories import on_both_stores
 
 EVER = RequestSearch()
 
@@ -20,16 +20,14 @@ async def read_pages(store: Store, search: RequestSearch) -> list[list[UsageRow]
         search = replace(search, after=page.next)
 
 
-def test_pages_hold_every_request_once_newest_first(store_url: str) -> None:
-    async def story(store: Store) -> None:
-        same_time = [row_at(NOON_MS, number) for number in range(5)]
-        later = [row(number) for number in range(5, 9)]
-        await store.append_usage([*same_time, *later])
-        pages = await read_pages(store, replace(EVER, limit=2))
-        assert [len(page) for page in pages] == [2, 2, 2, 2, 1]
-        assert [found for page in pages for found in page] == [*reversed(later), *reversed(same_time)]
-
-    run_with_store(store_url, story)
+@on_both_stores
+async def test_pages_hold_every_request_once_newest_first(store: Store) -> None:
+    same_time = [row_at(NOON_MS, number) for number in range(5)]
+    later = [row(number) for number in range(5, 9)]
+    await store.append_usage([*same_time, *later])
+    pages = await read_pages(store, replace(EVER, limit=2))
+    assert [len(page) for page in pages] == [2, 2, 2, 2, 1]
+    assert [found for page in pages for found in page] == [*reversed(later), *reversed(same_time)]
 
 
 def is_(field: str, value: str | int | bool) -> Condition:
@@ -64,7 +62,8 @@ FOUND: list[tuple[tuple[Condition, ...], list[int]]] = [
 ]
 
 
-def test_a_search_returns_what_fits_every_condition(store_url: str) -> None:
+@on_both_stores
+async def test_a_search_returns_what_fits_every_condition(store: Store) -> None:
     rows = [
         replace(row(0), stream=True),
         replace(row(1), key="key_2", ttft_ms=13),
@@ -72,29 +71,22 @@ def test_a_search_returns_what_fits_every_condition(store_url: str) -> None:
         replace(row(3), provider="other", ttft_ms=None),
         replace(row(4), model="50[x]?%"),
     ]
-
-    async def story(store: Store) -> None:
-        await store.append_usage(rows)
-        for conditions, numbers in FOUND:
-            page = await store.search_requests(replace(EVER, conditions=conditions))
-            assert list(page.rows) == [rows[number] for number in numbers], conditions
-            assert page.next is None, conditions
-            within = replace(EVER, since_ms=NOON_MS + 1, until_ms=NOON_MS + 3, conditions=conditions)
-            expected = [rows[number] for number in numbers if number in (1, 2)]
-            assert list((await store.search_requests(within)).rows) == expected, conditions
-
-    run_with_store(store_url, story)
+    await store.append_usage(rows)
+    for conditions, numbers in FOUND:
+        page = await store.search_requests(replace(EVER, conditions=conditions))
+        assert list(page.rows) == [rows[number] for number in numbers], conditions
+        assert page.next is None, conditions
+        within = replace(EVER, since_ms=NOON_MS + 1, until_ms=NOON_MS + 3, conditions=conditions)
+        expected = [rows[number] for number in numbers if number in (1, 2)]
+        assert list((await store.search_requests(within)).rows) == expected, conditions
 
 
-def test_a_search_for_something_rare_continues_on_the_next_page(store_url: str) -> None:
+@on_both_stores
+async def test_a_search_for_something_rare_continues_on_the_next_page(store: Store) -> None:
     """No page examines more rows than MAX_EXAMINED, so that it takes no longer however many there are."""
     rows = [row(number) for number in range(2 * MAX_EXAMINED + 10)]
     rows[3] = replace(rows[3], outcome="lost")
-
-    async def story(store: Store) -> None:
-        for start in range(0, len(rows), 2000):
-            await store.append_usage(rows[start : start + 2000])
-        pages = await read_pages(store, replace(EVER, conditions=(is_("outcome", "lost"),)))
-        assert pages == [[], [], [rows[3]]]
-
-    run_with_store(store_url, story)
+    for start in range(0, len(rows), 2000):
+        await store.append_usage(rows[start : start + 2000])
+    pages = await read_pages(store, replace(EVER, conditions=(is_("outcome", "lost"),)))
+    assert pages == [[], [], [rows[3]]]

@@ -27,7 +27,7 @@ from dragoman.store.rollup import bucket_ms as bucket_middle
 from dragoman.store.usage_rows import SLOT_MS, GroupBy, UsageRow, UsageSum
 from store.old_store import COLUMNS_BEFORE_RUNS, find_version, write_old_store
 from store.rows import row_at
-from store.test_both_stores import run_with_store
+from store.stories import on_both_stores
 from wire_json import Json
 
 START_MS = 20_000 * DAY_MS
@@ -93,40 +93,34 @@ QUERIES = [
 ]
 
 
-def test_every_query_returns_what_the_rows_add_up_to(store_url: str) -> None:
+@on_both_stores
+async def test_every_query_returns_what_the_rows_add_up_to(store: Store) -> None:
     rows = make_rows()
-
-    async def story(store: Store) -> None:
-        await store.append_usage(rows[:100])
-        await store.append_usage(rows[50:])  # the first fifty of these are there already
-        for query in QUERIES:
-            assert list(await store.read_usage_sums(query)) == add_up(rows, query), query
-        removed = await store.remove_usage(START_MS + DAY_MS, 10_000)
-        left = [one for one in rows if one.time_ms >= START_MS + DAY_MS]
-        assert removed == len(rows) - len(left)
-        for query in QUERIES[:30]:
-            assert list(await store.read_usage_sums(query)) == add_up(left, query), query
-
-    run_with_store(store_url, story)
+    await store.append_usage(rows[:100])
+    await store.append_usage(rows[50:])  # the first fifty of these are there already
+    for query in QUERIES:
+        assert list(await store.read_usage_sums(query)) == add_up(rows, query), query
+    removed = await store.remove_usage(START_MS + DAY_MS, 10_000)
+    left = [one for one in rows if one.time_ms >= START_MS + DAY_MS]
+    assert removed == len(rows) - len(left)
+    for query in QUERIES[:30]:
+        assert list(await store.read_usage_sums(query)) == add_up(left, query), query
 
 
-def test_times_to_the_first_token_are_counted_by_route(store_url: str) -> None:
+@on_both_stores
+async def test_times_to_the_first_token_are_counted_by_route(store: Store) -> None:
     rows = make_rows(50)
-
-    async def story(store: Store) -> None:
-        await store.append_usage(rows)
-        for key in (None, "key_1"):
-            counts = await store.read_ttft_counts(SumQuery(START_MS, START_MS + 4 * DAY_MS, key, "model", 0))
-            for route in {GROUPS["model"](one) for one in rows}:
-                own = [one for one in rows if GROUPS["model"](one) == route and key in (None, one.key)]
-                expected = {
-                    find_bucket(ms): sum(one.ttft_ms == ms for one in own)
-                    for ms in (7, 900)
-                    if any(one.ttft_ms == ms for one in own)
-                }
-                assert counts.get(route, {}) == expected
-
-    run_with_store(store_url, story)
+    await store.append_usage(rows)
+    for key in (None, "key_1"):
+        counts = await store.read_ttft_counts(SumQuery(START_MS, START_MS + 4 * DAY_MS, key, "model", 0))
+        for route in {GROUPS["model"](one) for one in rows}:
+            own = [one for one in rows if GROUPS["model"](one) == route and key in (None, one.key)]
+            expected = {
+                find_bucket(ms): sum(one.ttft_ms == ms for one in own)
+                for ms in (7, 900)
+                if any(one.ttft_ms == ms for one in own)
+            }
+            assert counts.get(route, {}) == expected
 
 
 def test_rows_of_an_earlier_version_are_counted(store_url: str) -> None:

@@ -15,7 +15,7 @@ from dragoman.store.response_rows import (
     Kept,
     ResponseRow,
 )
-from store.test_both_stores import run_with_store
+from store.stories import on_both_stores
 
 NOW = 1_800_000_000
 FAR = Bounds(per_owner=10**6, owner_bytes=10**12, total_bytes=10**12)
@@ -50,142 +50,128 @@ async def save_chain(store: Store) -> None:
     assert await store.responses.save_response(second, [HELLO, REPLY, MORE, END])
 
 
-def test_a_response_is_found_by_its_owner_until_it_expires(store_url: str) -> None:
-    async def use(store: Store) -> None:
-        await save_chain(store)
-        saved = response("resp_1", [HELLO], [REPLY])
-        assert await store.responses.find_response("alice", "resp_1", NOW) == saved
-        assert await store.responses.find_response("bob", "resp_1", NOW) is None
-        assert await store.responses.find_response("alice", "resp_1", NOW + 100) is None
-        assert not await store.responses.save_response(saved, [HELLO])
-        assert [row.id for row in await store.responses.list_responses("alice", 10, NOW)] == ["resp_2", "resp_1"]
-        assert await store.responses.list_responses("bob", 10, NOW) == ()
-
-    run_with_store(store_url, use)
+@on_both_stores
+async def test_a_response_is_found_by_its_owner_until_it_expires(store: Store) -> None:
+    await save_chain(store)
+    saved = response("resp_1", [HELLO], [REPLY])
+    assert await store.responses.find_response("alice", "resp_1", NOW) == saved
+    assert await store.responses.find_response("bob", "resp_1", NOW) is None
+    assert await store.responses.find_response("alice", "resp_1", NOW + 100) is None
+    assert not await store.responses.save_response(saved, [HELLO])
+    assert [row.id for row in await store.responses.list_responses("alice", 10, NOW)] == ["resp_2", "resp_1"]
+    assert await store.responses.list_responses("bob", 10, NOW) == ()
 
 
-def test_an_item_is_stored_once_and_goes_with_its_last_reference(store_url: str) -> None:
-    async def use(store: Store) -> None:
-        await save_chain(store)
-        assert (await store.responses.measure("alice")).items == 4
-        assert await store.responses.load_items("alice", [HELLO.digest, REPLY.digest]) == {
-            HELLO.digest: HELLO,
-            REPLY.digest: REPLY,
-        }
-        assert await store.responses.find_items("alice", ["rs_1", "rs_9"]) == {"rs_1": REPLY}
-        assert await store.responses.find_items("bob", ["rs_1"]) == {}
-        assert not await store.responses.delete_response("bob", "resp_1")
-        assert await store.responses.delete_response("alice", "resp_1")
-        assert (await store.responses.measure()).items == 4  # the second response refers to all of them
-        assert await store.responses.delete_response("alice", "resp_2")
-        assert await store.responses.measure() == Kept(0, 0, 0, 0)
-
-    run_with_store(store_url, use)
+@on_both_stores
+async def test_an_item_is_stored_once_and_goes_with_its_last_reference(store: Store) -> None:
+    await save_chain(store)
+    assert (await store.responses.measure("alice")).items == 4
+    assert await store.responses.load_items("alice", [HELLO.digest, REPLY.digest]) == {
+        HELLO.digest: HELLO,
+        REPLY.digest: REPLY,
+    }
+    assert await store.responses.find_items("alice", ["rs_1", "rs_9"]) == {"rs_1": REPLY}
+    assert await store.responses.find_items("bob", ["rs_1"]) == {}
+    assert not await store.responses.delete_response("bob", "resp_1")
+    assert await store.responses.delete_response("alice", "resp_1")
+    assert (await store.responses.measure()).items == 4  # the second response refers to all of them
+    assert await store.responses.delete_response("alice", "resp_2")
+    assert await store.responses.measure() == Kept(0, 0, 0, 0)
 
 
-def test_many_responses_that_end_together_are_saved_whole_and_a_taken_id_harms_none_of_them(store_url: str) -> None:
-    async def use(store: Store) -> None:
-        taken = response("resp_7", [HELLO], [])
-        assert await store.responses.save_response(taken, [HELLO])
+@on_both_stores
+async def test_many_responses_that_end_together_are_saved_whole_and_a_taken_id_harms_none_of_them(store: Store) -> None:
+    taken = response("resp_7", [HELLO], [])
+    assert await store.responses.save_response(taken, [HELLO])
 
-        async def save(number: int) -> bool:
-            own = item(f"msg_own_{number}")
-            owner = "alice" if number % 2 else "bob"
-            row = response(f"resp_{number}", [HELLO, HELLO], [own], owner)
-            return await store.responses.save_response(row, [HELLO, own])
+    async def save(number: int) -> bool:
+        own = item(f"msg_own_{number}")
+        owner = "alice" if number % 2 else "bob"
+        row = response(f"resp_{number}", [HELLO, HELLO], [own], owner)
+        return await store.responses.save_response(row, [HELLO, own])
 
-        saved = await asyncio.gather(*map(save, range(100)))
-        assert saved == [number != 7 for number in range(100)]
-        assert await store.responses.find_response("alice", "resp_7", NOW) == taken
-        kept = await store.responses.measure("alice")
-        assert (kept.responses, kept.items) == (50, 50)  # one item is shared by all, and one response has no other
-        for number in range(100):
-            assert await store.responses.delete_response("alice" if number % 2 else "bob", f"resp_{number}")
-        assert await store.responses.measure() == Kept(0, 0, 0, 0)
-
-    run_with_store(store_url, use)
+    saved = await asyncio.gather(*map(save, range(100)))
+    assert saved == [number != 7 for number in range(100)]
+    assert await store.responses.find_response("alice", "resp_7", NOW) == taken
+    kept = await store.responses.measure("alice")
+    assert (kept.responses, kept.items) == (50, 50)  # one item is shared by all, and one response has no other
+    for number in range(100):
+        assert await store.responses.delete_response("alice" if number % 2 else "bob", f"resp_{number}")
+    assert await store.responses.measure() == Kept(0, 0, 0, 0)
 
 
-def test_responses_beyond_time_count_and_bytes_are_removed_oldest_first(store_url: str) -> None:
-    async def use(store: Store) -> None:
-        for number in range(6):
-            one = item(f"msg_{number}")
-            await store.responses.save_response(response(f"resp_{number}", [one], [], age=number), [one])
-        other = item("msg_other")
-        await store.responses.save_response(response("resp_0", [other], [], "bob", age=99), [other])
-        assert await store.responses.remove_responses(NOW, FAR, 10) == 0
-        assert await store.responses.remove_responses(NOW, replace(FAR, per_owner=4), 1) == 1
-        assert await store.responses.remove_responses(NOW, replace(FAR, per_owner=4), 10) == 1
-        left = [row.id for row in await store.responses.list_responses("alice", 10, NOW)]
-        assert left == ["resp_0", "resp_1", "resp_2", "resp_3"]
-        assert await store.responses.remove_responses(NOW + 1, FAR, 10) == 1  # bob's has expired
-        size = 15 + DIGEST_BYTES + len(item("msg_0").body)
-        assert await store.responses.remove_responses(NOW, replace(FAR, owner_bytes=2 * size), 10) == 2
-        assert await store.responses.remove_responses(NOW, replace(FAR, total_bytes=size), 10) == 1
-        assert (await store.responses.measure()).items == 1
-
-    run_with_store(store_url, use)
+@on_both_stores
+async def test_responses_beyond_time_count_and_bytes_are_removed_oldest_first(store: Store) -> None:
+    for number in range(6):
+        one = item(f"msg_{number}")
+        await store.responses.save_response(response(f"resp_{number}", [one], [], age=number), [one])
+    other = item("msg_other")
+    await store.responses.save_response(response("resp_0", [other], [], "bob", age=99), [other])
+    assert await store.responses.remove_responses(NOW, FAR, 10) == 0
+    assert await store.responses.remove_responses(NOW, replace(FAR, per_owner=4), 1) == 1
+    assert await store.responses.remove_responses(NOW, replace(FAR, per_owner=4), 10) == 1
+    left = [row.id for row in await store.responses.list_responses("alice", 10, NOW)]
+    assert left == ["resp_0", "resp_1", "resp_2", "resp_3"]
+    assert await store.responses.remove_responses(NOW + 1, FAR, 10) == 1  # bob's has expired
+    size = 15 + DIGEST_BYTES + len(item("msg_0").body)
+    assert await store.responses.remove_responses(NOW, replace(FAR, owner_bytes=2 * size), 10) == 2
+    assert await store.responses.remove_responses(NOW, replace(FAR, total_bytes=size), 10) == 1
+    assert (await store.responses.measure()).items == 1
 
 
-def test_a_conversation_keeps_the_order_of_its_items_and_outlives_responses(store_url: str) -> None:
-    async def use(store: Store) -> None:
-        await store.responses.add_conversation(ConversationRow("alice", "conv_1", NOW, b"{}"), [HELLO])
-        row = replace(response("resp_1", [HELLO, MORE], [REPLY]), conversation="conv_1")
-        await store.responses.save_response(row, [HELLO, MORE, REPLY], appended=[MORE.digest, REPLY.digest])
-        assert await store.responses.list_conversation_items("alice", "conv_1") == (HELLO, MORE, REPLY)
-        assert await store.responses.list_conversation_items("bob", "conv_1") == ()
-        assert not await store.responses.append_items("bob", "conv_1", [END])
-        assert await store.responses.append_items("alice", "conv_1", [END])
-        assert await store.responses.delete_response("alice", "resp_1")
-        assert await store.responses.list_conversation_items("alice", "conv_1") == (HELLO, MORE, REPLY, END)
-        assert not await store.responses.delete_item("bob", "conv_1", "msg_2")
-        assert await store.responses.delete_item("alice", "conv_1", "msg_2")
-        assert not await store.responses.delete_item("alice", "conv_1", "msg_2")
-        assert await store.responses.list_conversation_items("alice", "conv_1") == (HELLO, REPLY, END)
-        assert not await store.responses.set_metadata("bob", "conv_1", b"{}")
-        assert await store.responses.set_metadata("alice", "conv_1", b'{"a":"b"}')
-        found = await store.responses.find_conversation("alice", "conv_1")
-        assert found is not None
-        assert found.metadata == b'{"a":"b"}'
-        assert not await store.responses.delete_conversation("bob", "conv_1")
-        assert await store.responses.delete_conversation("alice", "conv_1")
-        assert await store.responses.measure() == Kept(0, 0, 0, 0)
-        late = replace(row, id="resp_2")  # its conversation is gone by now
-        assert await store.responses.save_response(late, [HELLO, MORE, REPLY], appended=[MORE.digest])
-        assert await store.responses.list_conversation_items("alice", "conv_1") == ()
-
-    run_with_store(store_url, use)
+@on_both_stores
+async def test_a_conversation_keeps_the_order_of_its_items_and_outlives_responses(store: Store) -> None:
+    await store.responses.add_conversation(ConversationRow("alice", "conv_1", NOW, b"{}"), [HELLO])
+    row = replace(response("resp_1", [HELLO, MORE], [REPLY]), conversation="conv_1")
+    await store.responses.save_response(row, [HELLO, MORE, REPLY], appended=[MORE.digest, REPLY.digest])
+    assert await store.responses.list_conversation_items("alice", "conv_1") == (HELLO, MORE, REPLY)
+    assert await store.responses.list_conversation_items("bob", "conv_1") == ()
+    assert not await store.responses.append_items("bob", "conv_1", [END])
+    assert await store.responses.append_items("alice", "conv_1", [END])
+    assert await store.responses.delete_response("alice", "resp_1")
+    assert await store.responses.list_conversation_items("alice", "conv_1") == (HELLO, MORE, REPLY, END)
+    assert not await store.responses.delete_item("bob", "conv_1", "msg_2")
+    assert await store.responses.delete_item("alice", "conv_1", "msg_2")
+    assert not await store.responses.delete_item("alice", "conv_1", "msg_2")
+    assert await store.responses.list_conversation_items("alice", "conv_1") == (HELLO, REPLY, END)
+    assert not await store.responses.set_metadata("bob", "conv_1", b"{}")
+    assert await store.responses.set_metadata("alice", "conv_1", b'{"a":"b"}')
+    found = await store.responses.find_conversation("alice", "conv_1")
+    assert found is not None
+    assert found.metadata == b'{"a":"b"}'
+    assert not await store.responses.delete_conversation("bob", "conv_1")
+    assert await store.responses.delete_conversation("alice", "conv_1")
+    assert await store.responses.measure() == Kept(0, 0, 0, 0)
+    late = replace(row, id="resp_2")  # its conversation is gone by now
+    assert await store.responses.save_response(late, [HELLO, MORE, REPLY], appended=[MORE.digest])
+    assert await store.responses.list_conversation_items("alice", "conv_1") == ()
 
 
-def test_one_run_at_a_time_holds_the_lock_of_a_conversation(store_url: str) -> None:
-    async def use(store: Store) -> None:
-        await store.responses.add_conversation(ConversationRow("alice", "conv_1", NOW, b"{}"), [])
-        first, second = ConversationLock("one", NOW + 60), ConversationLock("two", NOW + 60)
-        assert not await store.responses.lock_conversation("bob", "conv_1", first, NOW)
-        assert await store.responses.lock_conversation("alice", "conv_1", first, NOW)
-        assert await store.responses.lock_conversation("alice", "conv_1", first, NOW)
-        assert not await store.responses.lock_conversation("alice", "conv_1", second, NOW)
-        await store.responses.unlock_conversation("alice", "conv_1", "two")
-        assert not await store.responses.lock_conversation("alice", "conv_1", second, NOW)
-        assert await store.responses.lock_conversation("alice", "conv_1", second, NOW + 61)  # the lease is over
-        await store.responses.unlock_conversation("alice", "conv_1", "two")
-        assert await store.responses.lock_conversation("alice", "conv_1", first, NOW)
-
-    run_with_store(store_url, use)
+@on_both_stores
+async def test_one_run_at_a_time_holds_the_lock_of_a_conversation(store: Store) -> None:
+    await store.responses.add_conversation(ConversationRow("alice", "conv_1", NOW, b"{}"), [])
+    first, second = ConversationLock("one", NOW + 60), ConversationLock("two", NOW + 60)
+    assert not await store.responses.lock_conversation("bob", "conv_1", first, NOW)
+    assert await store.responses.lock_conversation("alice", "conv_1", first, NOW)
+    assert await store.responses.lock_conversation("alice", "conv_1", first, NOW)
+    assert not await store.responses.lock_conversation("alice", "conv_1", second, NOW)
+    await store.responses.unlock_conversation("alice", "conv_1", "two")
+    assert not await store.responses.lock_conversation("alice", "conv_1", second, NOW)
+    assert await store.responses.lock_conversation("alice", "conv_1", second, NOW + 61)  # the lease is over
+    await store.responses.unlock_conversation("alice", "conv_1", "two")
+    assert await store.responses.lock_conversation("alice", "conv_1", first, NOW)
 
 
-def test_parallel_saves_and_deletes_leave_no_item_behind_and_lose_none(store_url: str) -> None:
-    async def use(store: Store) -> None:
-        async def keep(number: int) -> None:
-            row = response(f"resp_{number}", [HELLO, MORE], [REPLY])
-            await store.responses.save_response(row, [HELLO, MORE, REPLY])
-            if number % 2:
-                await store.responses.delete_response("alice", row.id)
+@on_both_stores
+async def test_parallel_saves_and_deletes_leave_no_item_behind_and_lose_none(store: Store) -> None:
+    async def keep(number: int) -> None:
+        row = response(f"resp_{number}", [HELLO, MORE], [REPLY])
+        await store.responses.save_response(row, [HELLO, MORE, REPLY])
+        if number % 2:
+            await store.responses.delete_response("alice", row.id)
 
-        await asyncio.gather(*(keep(number) for number in range(20)))
-        assert (await store.responses.measure()).items == 3
-        for number in range(0, 20, 2):
-            await store.responses.delete_response("alice", f"resp_{number}")
-        assert await store.responses.measure() == Kept(0, 0, 0, 0)
-
-    run_with_store(store_url, use)
+    await asyncio.gather(*(keep(number) for number in range(20)))
+    assert (await store.responses.measure()).items == 3
+    for number in range(0, 20, 2):
+        await store.responses.delete_response("alice", f"resp_{number}")
+    assert await store.responses.measure() == Kept(0, 0, 0, 0)
