@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from fakes.upstream import Answer, Gate
-from state.state_rig import AGAIN, CALL, HELLO, STATELESS, StateRig, state_rigged
+from state.state_rig import AGAIN, CALL, HELLO, StateRig, state_rigged
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +77,7 @@ def test_what_cannot_be_kept_is_refused_with_its_field(rig: StateRig, body: obje
     assert (reply.status, error["param"]) == (400, param)
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("upstream", STATELESS)
+@pytest.mark.parametrize(("upstream", "stream"), [("chat", False), ("messages", True), ("kiro", True)])
 def test_a_conversation_is_continued_and_grows(rig: StateRig, upstream: str, stream: bool) -> None:
     rig.play(upstream, HELLO, AGAIN, AGAIN, stream=stream)
     conversation = rig.openai.conversations.create(items=[{"role": "user", "content": "I am Ada."}]).id

@@ -114,17 +114,6 @@ def test_a_response_that_is_not_there_is_404_on_every_path(rig: StateRig) -> Non
         )
 
 
-def test_a_foreground_response_is_neither_cancelled_nor_streamed(rig: StateRig) -> None:
-    rig.play("chat", HELLO)
-    made = rig.create(model="chat/m", input="Hi")
-    cancelled = rig.http("POST", f"/responses/{made.id}/cancel")
-    assert (cancelled.status, b"Cannot cancel a synchronous response." in cancelled.body) == (400, True)
-    streamed = rig.http("GET", f"/responses/{made.id}?stream=true")
-    assert (streamed.status, b"was not created with background=true" in streamed.body) == (400, True)
-    assert rig.http("GET", f"/responses/{made.id}?stream=false").status == 200
-    assert b'"param":"starting_after"' in rig.http("GET", "/responses/resp_x?starting_after=a").body
-
-
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize(
     "metadata",

@@ -17,10 +17,9 @@ from raw_http import dial
 from rig import ONCE
 from scripting.replies import Part, Text, Thinking
 from state.parked_rig import parking
-from state.state_rig import STATELESS, StateRig, state_rigged
+from state.state_rig import StateRig, state_rigged
 from waiting import wait_until
 
-upstreams = pytest.mark.parametrize("upstream", STATELESS)
 HELLO: list[Part] = [Thinking("A greeting.", "seal"), Text("Hello.")]
 AGAIN: list[Part] = [Text("Hello again.")]
 
@@ -47,8 +46,7 @@ def assert_same(capture: Capture) -> None:
     assert [(part.name, change) for part in parts for change in part.changes] == []
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@upstreams
+@pytest.mark.parametrize(("upstream", "stream"), [("chat", False), ("messages", True), ("kiro", False), ("kiro", True)])
 def test_a_chain_of_stored_responses_is_replayed_without_the_store(rig: StateRig, upstream: str, stream: bool) -> None:
     rig.play(upstream, HELLO, AGAIN, stream=stream)
     first = rig.create(stream=stream, model=rig.model(upstream), input="Hi", instructions="Be kind.")
@@ -133,8 +131,7 @@ def test_a_parked_reply_whose_client_left_is_captured_whole(tmp_path: Path, stre
         assert_same(capture)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@upstreams
+@pytest.mark.parametrize(("upstream", "stream"), [("chat", False), ("messages", True), ("kiro", True)])
 def test_a_compaction_and_a_count_of_tokens_are_replayed(rig: StateRig, upstream: str, stream: bool) -> None:
     rig.play(upstream, HELLO, AGAIN, AGAIN)
     model = rig.model(upstream)

@@ -186,19 +186,3 @@ def test_compression_is_declined(rig: StateRig) -> None:
         assert "permessage-deflate" in opened.request.headers["sec-websocket-extensions"]
         assert "sec-websocket-extensions" not in opened.response.headers
         assert response(run(opened))["status"] == "completed"
-
-
-def test_requests_over_a_websocket_are_captured(tmp_path_factory: pytest.TempPathFactory) -> None:
-    directory = tmp_path_factory.mktemp("captured")
-    captures = f'[debug]\ncapture = "all"\ndirectory = "{directory}/captures"\n'
-    with state_rigged(directory, captures) as rig:
-        rig.play("chat", HELLO, AGAIN, stream=True)
-        with socket(rig) as opened:
-            first = response(run(opened, input="unmistakable"))
-            assert response(run(opened, previous_response_id=first["id"]))["status"] == "completed"
-        wait_until(lambda: len(rig.gateway.outcomes) == 2)
-        outcomes = sorted(rig.gateway.outcomes, key=lambda outcome: outcome.started_at)
-        one, two = (rig.gateway.capture(outcome.request_id) for outcome in outcomes)
-        assert b"unmistakable" in one.request.body
-        assert two.response is not None
-        assert b"response.completed" in b"".join(chunk.data for chunk in two.response.chunks)
