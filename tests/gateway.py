@@ -3,7 +3,6 @@
 import asyncio
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from dragoman.flow.capture.format import Capture
 from dragoman.http.worker_group import GroupMember
 from dragoman.hub.outcome import Outcome
 from dragoman.store import open_store
+from waiting import wait_until
 
 KEY = "dgm_fake-client-key-for-tests-only"
 
@@ -97,14 +97,9 @@ class Running:
 
     def outcome(self, request_id: str) -> Outcome:
         """Of this request: a client has its reply a moment earlier."""
-        patience = time.monotonic() + 60.0
-        while time.monotonic() < patience:
-            found = [outcome for outcome in self.outcomes if outcome.request_id == request_id]
-            if found:
-                [outcome] = found
-                return outcome
-            time.sleep(0.01)
-        raise AssertionError(f"{request_id} came to nothing")
+        wait_until(lambda: any(outcome.request_id == request_id for outcome in self.outcomes))
+        [found] = [outcome for outcome in self.outcomes if outcome.request_id == request_id]
+        return found
 
     def settle(self) -> None:
         """Waits until the first lists of models have come: they use credentials too, and would be counted."""
@@ -113,13 +108,15 @@ class Running:
 
     def capture(self, request_id: str) -> Capture:
         """Of this request, once it is written."""
-        debug = self.app.gateway.runtime.config.debug
-        patience = time.monotonic() + 60.0
-        while time.monotonic() < patience:
+        debug, found = self.app.gateway.runtime.config.debug, list[Capture]()
+
+        def is_written() -> bool:
             with suppress(NotFound):
-                return find_capture(debug, request_id)
-            time.sleep(0.02)
-        raise AssertionError(f"{request_id} was not captured")
+                found.append(find_capture(debug, request_id))
+            return bool(found)
+
+        wait_until(is_written)
+        return found[0]
 
     def make_console_link(self) -> str:
         """Returns the token of a link that signs in to the console once."""

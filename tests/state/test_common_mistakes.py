@@ -1,7 +1,6 @@
 """Mistakes that servers of this API make: ids that change, contexts that are lost or doubled, replies that disagree."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -9,18 +8,12 @@ from fakes.upstream import Answer, End
 from scripting import encode_chat
 from scripting.replies import ScriptedReply, Stop, Text
 from state.socket_rig import ASK, error, receive, response, run, socket
-from state.state_rig import AGAIN, CALL, HELLO, STATELESS, THOUGHT, WEATHER, StateRig, state_rigged
+from state.state_rig import AGAIN, CALL, HELLO, STATELESS, THOUGHT, WEATHER, StateRig
 from waiting import wait_until
 from wire_json import JsonObject
 
 upstreams = pytest.mark.parametrize("upstream", STATELESS)
 RESULT = {"type": "function_call_output", "call_id": "call_1", "output": "Rain."}
-
-
-@pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
-    with state_rigged(tmp_path_factory.mktemp("mistakes")) as shared:
-        yield shared
 
 
 def stream(rig: StateRig, **fields: object) -> list[JsonObject]:

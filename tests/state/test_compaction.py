@@ -1,22 +1,14 @@
 """Compacted contexts: by their own path and by a trigger, over upstreams that know no such thing."""
 
-from collections.abc import Iterator
-
 import openai
 import pytest
 
 from scripting.replies import Text
-from state.state_rig import AGAIN, HELLO, STATELESS, StateRig, state_rigged
+from state.state_rig import AGAIN, HELLO, STATELESS, StateRig
 from wire_json import JsonObject
 
 NOTE = (Text("Ada greeted us. Next: answer her."),)
 upstreams = pytest.mark.parametrize("upstream", STATELESS)
-
-
-@pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
-    with state_rigged(tmp_path_factory.mktemp("compaction")) as shared:
-        yield shared
 
 
 @upstreams

@@ -1,20 +1,13 @@
 """Conversations: created, edited and continued, judged by OpenAI's SDK."""
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 
 import openai
 import pytest
 
 from fakes.upstream import Answer, Gate
-from state.state_rig import AGAIN, CALL, HELLO, StateRig, state_rigged
-
-
-@pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
-    with state_rigged(tmp_path_factory.mktemp("conversations")) as shared:
-        yield shared
+from state.state_rig import AGAIN, CALL, HELLO, StateRig
 
 
 def texts(rig: StateRig, conversation: str) -> list[object]:

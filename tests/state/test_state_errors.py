@@ -1,20 +1,12 @@
 """What a request may not refer to, and the error that it gets then."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from state.state_rig import CALL, HELLO, WEATHER, StateRig, state_rigged
+from state.state_rig import CALL, HELLO, WEATHER, StateRig
 from wire_json import JsonObject
 
 ASK = {"model": "chat/m", "input": "Hi"}
 RESULT = {"type": "function_call_output", "call_id": "call_9", "output": "Rain."}
-
-
-@pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
-    with state_rigged(tmp_path_factory.mktemp("errors")) as shared:
-        yield shared
 
 
 def refusal(rig: StateRig, body: object, key: str = "alice", path: str = "/responses") -> JsonObject:

@@ -1,7 +1,5 @@
 """Responses that the gateway keeps for upstreams that keep nothing, judged by OpenAI's SDK."""
 
-from collections.abc import Iterator
-
 import openai
 import pytest
 
@@ -13,17 +11,10 @@ from state.state_rig import (
     WEATHER,
     StateRig,
     read_store_field,
-    state_rigged,
 )
 
 modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 each_once = pytest.mark.parametrize(("upstream", "stream"), [("chat", False), ("messages", True), ("kiro", True)])
-
-
-@pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
-    with state_rigged(tmp_path_factory.mktemp("state")) as shared:
-        yield shared
 
 
 @each_once

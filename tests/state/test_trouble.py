@@ -1,7 +1,5 @@
 """What is kept when the client leaves, the upstream fails, or the store does."""
 
-from collections.abc import Iterator
-
 import openai
 import pytest
 
@@ -9,12 +7,6 @@ from rig import ONCE
 from scripting.replies import Ending, ScriptedReply, Stop, Text
 from state.state_rig import HELLO, OpenStream, StateRig, endless, read_store_field, state_rigged
 from waiting import wait_until
-
-
-@pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
-    with state_rigged(tmp_path_factory.mktemp("trouble")) as shared:
-        yield shared
 
 
 def test_a_client_that_leaves_finds_its_response_cancelled(rig: StateRig) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,12 +16,6 @@ from state.state_rig import AGAIN, CALL, HELLO, STATELESS, WEATHER, StateRig, st
 from waiting import wait_until
 
 upstreams = pytest.mark.parametrize("upstream", STATELESS)
-
-
-@pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
-    with state_rigged(tmp_path_factory.mktemp("websocket")) as shared:
-        yield shared
 
 
 @upstreams

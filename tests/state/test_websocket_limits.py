@@ -4,7 +4,6 @@ import json
 import socket as sockets
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -20,12 +19,6 @@ from scripting import write_reply
 from state.socket_rig import ASK, error, events, receive, response, run, socket
 from state.state_rig import AGAIN, HELLO, StateRig, endless, state_rigged
 from waiting import wait_until
-
-
-@pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRig]:
-    with state_rigged(tmp_path_factory.mktemp("limits")) as shared:
-        yield shared
 
 
 def close_code(opened: ClientConnection) -> int | None:
