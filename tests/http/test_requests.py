@@ -1,6 +1,5 @@
 """Requests as clients send them over HTTP, and what reaches the upstream: keys, versions, shapes and caps."""
 
-import http.client
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,28 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import asking
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, provider_section, running
+from scripting import write_reply
 from wire_json import JsonObject
 
-CHAT = {
-    "id": "c1",
-    "object": "chat.completion",
-    "created": 1,
-    "model": "m",
-    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hello."}}],
-    "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-}
-MESSAGE = {
-    "id": "msg_1",
-    "type": "message",
-    "role": "assistant",
-    "model": "m",
-    "content": [{"type": "text", "text": "Hello."}],
-    "stop_reason": "end_turn",
-    "stop_sequence": None,
-    "usage": {"input_tokens": 1, "output_tokens": 1},
-}
 LISTED = [
     {"id": "writer", "display_name": "Writer", "created": 1, "max_input_tokens": 5000, "max_tokens": 7777},
     {"id": "reader", "display_name": "Reader", "created": 1},
@@ -41,10 +24,10 @@ class Upstream(FakeUpstream):
     """Answers in Chat and in Messages, and lists two models."""
 
     def _answer(self, request: ReceivedRequest) -> Answer:
-        reply: object = {"data": LISTED}
-        if request.method == "POST":
-            reply = CHAT if request.path.endswith("/chat/completions") else MESSAGE
-        return Answer(msgspec.json.encode(reply), content_type="application/json")
+        if request.method == "GET":
+            return Answer(msgspec.json.encode({"data": LISTED}), content_type="application/json")
+        protocol = "chat" if request.path.endswith("/chat/completions") else "messages"
+        return write_reply(protocol, "Hello.", stream=False)
 
 
 @dataclass
@@ -53,13 +36,9 @@ class Door:
     upstream: FakeUpstream
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, JsonObject]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=60)
         fields = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection.request(method, path, None if body is None else msgspec.json.encode(body), fields)
-        answer = connection.getresponse()
-        body = msgspec.json.decode(answer.read(), type=JsonObject)
-        connection.close()
-        return answer.status, body
+        reply = asking.send(self.gateway, method, path, body, key=None, headers=fields)
+        return reply.status, reply.json
 
     def last_request(self) -> ReceivedRequest:
         return self.upstream.calls[-1]
