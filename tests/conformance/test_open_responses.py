@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fakes.kiro import FakeKiro, make_framed, tail, tool, words
 from fakes.upstream import Answer, ReceivedRequest
-from scripting.replies import ScriptedReply, Stop, Text, ToolCall
-from state.state_rig import ENCODERS, StateRig, state_rigged
+from scripting import write_reply
+from scripting.replies import ToolCall
+from state.state_rig import StateRig, state_rigged
 
 MODELS = {"chat": "chat/m", "messages": "messages/m", "openai": "openai/m", "kiro": "kiro/claude-sonnet-4.5"}
 CALL = ToolCall("call_1", "get_weather", '{"location": "San Francisco"}')
@@ -33,25 +33,12 @@ def test_every_test_of_the_suite_passes(upstream: str, tmp_path: Path) -> None:
 
 def prepare(rig: StateRig, upstream: str) -> None:
     """Have the upstream call the tool that it is offered, else reply with text."""
-    fake = rig.fakes[upstream]
-    if isinstance(fake, FakeKiro):
-        fake.intercept = answer_as_kiro
-        return
-    encoder = ENCODERS[upstream]
+    protocol = "responses" if upstream == "openai" else upstream
 
-    def answer(request: ReceivedRequest) -> Answer:
-        scripted = ScriptedReply((CALL,), Stop.TOOL) if request.json.get("tools") else ScriptedReply((Text(TEXT),))
-        if request.json.get("stream"):
-            return Answer(encoder.encode_stream(scripted))
-        return Answer(encoder.encode_whole(scripted), content_type="application/json")
+    def answer(request: ReceivedRequest) -> Answer | None:
+        if request.method != "POST" or (upstream == "kiro" and b"conversationState" not in request.body):
+            return None
+        offers_tool = b"get_weather" in request.body if upstream == "kiro" else bool(request.json.get("tools"))
+        return write_reply(protocol, [CALL] if offers_tool else TEXT, stream=bool(request.json.get("stream")))
 
-    fake.choose = answer
-
-
-def answer_as_kiro(request: ReceivedRequest) -> Answer | None:
-    if b"conversationState" not in request.body:
-        return None
-    if b"get_weather" in request.body:
-        called = tool(CALL.id, CALL.name, input=CALL.arguments) + tool(CALL.id, CALL.name, stop=True)
-        return make_framed(called, tail("TOOL_USE"))
-    return make_framed(words(TEXT), tail())
+    rig.fakes[upstream].intercept = answer
