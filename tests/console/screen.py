@@ -108,7 +108,7 @@ def open_context(chromium: Browser) -> BrowserContext:
 
 @contextmanager
 def screen(chromium: Browser, gateway: Running, name: str | None = "", key: str = KEY) -> Iterator[Screen]:
-    """Open a page in a browser of its own, signed in with a key; None: nobody is signed in, and nothing opened."""
+    """Open a page in a browser of its own, signed in with a key; None: without signing in or opening anything."""
     context = open_context(chromium)
     try:
         made = Screen(context.new_page(), gateway)

@@ -44,7 +44,7 @@ def test_the_light_waits_for_the_chosen_key(tab: Screen, gateway: Running) -> No
     expect(tab.page.locator("main")).to_contain_text("The secret of this key was shown when it was made")
     expect(tab.page.get_by_role("banner")).to_contain_text("Live")
     ask(gateway, key=gateway.keys["someone"], agent="other/1.0")
-    ask_until_connected(tab, gateway, gateway.keys["laptop"])  # the page would show the first request it heeds
+    ask_until_connected(tab, gateway, gateway.keys["laptop"])  # the page shows the first request that counts
     expect(tab.page.locator("main")).not_to_contain_text("other is connected")
     tab.page.reload()
     expect(tab.page.locator("main")).to_contain_text("Waiting for the first request with the key laptop")

@@ -1,4 +1,4 @@
-"""Stories that are told with an open store, of each kind."""
+"""Run a function with an open store, of each kind."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,7 +27,7 @@ def run_with_store(url: str, use: Story) -> None:
 
 
 def on_both_stores(story: Story) -> Callable[[str], None]:
-    """Make a test of a story: it is told with an empty store of each kind."""
+    """Make a test of a function that uses a store: it runs with an empty one of each kind."""
 
     def test(store_url: str) -> None:
         run_with_store(store_url, story)
