@@ -14,6 +14,7 @@ from console.traffic import ECHO, write_words
 from dragoman.admin.timeline import build_timeline
 from fakes.upstream import FakeUpstream, Gate
 from gateway import KEY, Running, provider_section, running
+from tables import each_row
 from waiting import wait_until
 from wire_json import JsonObject
 
@@ -181,7 +182,7 @@ def test_looks_at_content_and_ended_streams_are_in_the_audit_log(gateway: Runnin
     assert ("live.read", "audited-1") in {(row["action"], row["subject"]) for row in rows}
 
 
-@pytest.mark.parametrize(("query", "field"), [("watch=all", "watch"), ("frames=%00", "frames"), ("what=1", "what")])
+@each_row(("query", "field"), [("watch=all", "watch"), ("frames=%00", "frames"), ("what=1", "what")])
 def test_a_wrong_parameter_is_named(browser: Browser, query: str, field: str) -> None:
     reply = browser.send("GET", f"/api/v1/feed?{query}")
     assert (reply.status, reply.json["error"]["field"]) == (400, field)

@@ -7,6 +7,7 @@ import pytest
 
 from dragoman.http import rejections
 from dragoman.http.rejections import FREE_FAILURES, INTERVAL_S, MAX_ADDRESSES, MAX_DELAY_S, AuthBackoff
+from tables import each_row
 
 
 class Clock:
@@ -52,7 +53,7 @@ def test_the_table_is_bounded() -> None:
     assert len(backoff._due) == MAX_ADDRESSES
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("one", "other", "same"),
     [
         ("10.0.0.1", "10.0.0.2", False),

@@ -1,8 +1,7 @@
 """The route table: what answers a method and a path."""
 
-import pytest
-
 from dragoman.http.routes import Role, Route, RoutedRequest, RouteTable
+from tables import each_row
 
 
 async def answer(visit: RoutedRequest) -> None:
@@ -25,7 +24,7 @@ TABLE = RouteTable(
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("method", "path", "found", "rest"),
     [
         ("POST", "/responses", "/responses", ""),
@@ -41,12 +40,12 @@ def test_an_exact_path_is_found_first_then_the_longest_above_it(method: str, pat
     assert (match.route.path, match.rest) == (found, rest)
 
 
-@pytest.mark.parametrize(("method", "path"), [("PUT", "/responses"), ("GET", "/nothing"), ("POST", "/models")])
+@each_row(("method", "path"), [("PUT", "/responses"), ("GET", "/nothing"), ("POST", "/models")])
 def test_what_is_not_in_the_table_is_not_found(method: str, path: str) -> None:
     assert TABLE.find(method, path) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "methods"),
     [
         ("/responses", ["POST"]),
@@ -62,7 +61,7 @@ def test_the_methods_of_a_path_are_those_that_do_something(path: str, methods: l
 WITH_ID = RouteTable([route("GET", "/keys/{id}"), route("DELETE", "/keys/{id}"), route("POST", "/keys/{id}/rotate")])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("method", "path", "found", "rest"),
     [
         ("GET", "/keys/a", "/keys/{id}", "a"),

@@ -8,12 +8,13 @@ import pytest
 
 from dragoman.http import runs
 from dragoman.http.runs import EMPTY_RUN_BYTES, ArraySplitter, EventSplitter, Run, RunIndex
+from tables import each_row
 
 EVENTS = [b"data: 1\n\n", b"event: a\r\ndata: 2\r\n\r\n", b": alive\n\n", b"data: 3\r\r"]
 ELEMENTS = [b'[{"a":"}{\\""}', b',\n{"b":[{"c":"\xc3\xa4"}]}', b"\n,\n{}"]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@each_row("size", [1, 2, 3, 7, 1000])
 def test_events_are_split_wherever_the_bytes_are_cut(size: int) -> None:
     data = b"".join(EVENTS) + b"data: cut"
     splitter = EventSplitter()
@@ -21,7 +22,7 @@ def test_events_are_split_wherever_the_bytes_are_cut(size: int) -> None:
     assert (found, splitter.rest) == (EVENTS, b"data: cut")
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@each_row("size", [1, 2, 3, 7, 1000])
 def test_elements_are_split_wherever_the_bytes_are_cut(size: int) -> None:
     data = b"".join(ELEMENTS) + b"\n]"
     assert len(json.loads(data)) == len(ELEMENTS)

@@ -11,6 +11,7 @@ import asking
 from dragoman.accounts.keys import Scope
 from gateway import KEY, Running, running
 from http_api.rig import ECHO, chat, make_token
+from tables import each_row
 from wire_json import Json
 
 PATH = "/api/v1/keys"
@@ -119,7 +120,7 @@ def test_a_token_cannot_give_or_take_over_more_than_it_has(gateway: Running) -> 
     assert asking.send(gateway, "POST", PATH, key=short, body={"expires_at": soon}).status == 201
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "field"),
     [
         ({"name": 5}, "name"),

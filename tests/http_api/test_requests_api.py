@@ -10,6 +10,7 @@ import pytest
 import asking
 from gateway import KEY, Running, running
 from http_api.rig import capture_all, chat, wait_for_captures
+from tables import each_row
 from wire_json import Json
 
 IDS = [f"req_own_{number}" for number in range(3)]
@@ -57,7 +58,7 @@ def test_a_client_key_sees_its_own_requests_whatever_it_requests(gateway: Runnin
     assert ids(search(gateway, "q=key:bob", alice)) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("query", "expected"),
     [
         ("q=key:alice", list(reversed(IDS))),
@@ -83,7 +84,7 @@ def test_a_cursor_leads_through_all_pages(gateway: Running) -> None:
     assert seen == ["req_environment", "req_bob", *reversed(IDS)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("query", "field"),
     [
         ("limit=0", "limit"),

@@ -9,6 +9,7 @@ import pytest
 import asking
 from gateway import KEY, Running, running
 from http_api.rig import ECHO, chat
+from tables import each_row
 from wire_json import Json
 
 
@@ -51,7 +52,7 @@ def test_the_speed_of_routes_is_reported(gateway: Running) -> None:
     assert (own["whole"], [one["requests"] for one in own["routes"]]) == (False, [3])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("query", "field"),
     [
         ("by=colour", "by"),

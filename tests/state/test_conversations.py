@@ -8,6 +8,7 @@ import pytest
 
 from fakes.upstream import Answer, Gate
 from state.state_rig import AGAIN, CALL, HELLO, StateRig
+from tables import each_row
 
 
 def texts(rig: StateRig, conversation: str) -> list[object]:
@@ -51,7 +52,7 @@ def test_items_are_added_listed_read_and_removed(rig: StateRig) -> None:
     assert len(list(rig.openai.conversations.items.list(id))) == 3
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "param"),
     [
         ({"items": [{"role": "user", "content": "x"}] * 21}, "items"),

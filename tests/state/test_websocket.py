@@ -13,6 +13,7 @@ from websockets.sync.client import connect
 from fakes.upstream import Answer, Gate
 from state.socket_rig import ASK, error, receive, response, run, socket
 from state.state_rig import AGAIN, CALL, HELLO, STATELESS, WEATHER, StateRig, state_rigged
+from tables import each_row
 from waiting import wait_until
 
 upstreams = pytest.mark.parametrize("upstream", STATELESS)
@@ -106,7 +107,7 @@ def test_a_reply_that_breaks_off_ends_with_one_event_and_no_number_is_missing(ri
         assert run(opened)[-1]["type"] == "response.completed"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("message", "param"),
     [
         ("{not json", None),
