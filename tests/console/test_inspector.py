@@ -70,7 +70,8 @@ def test_an_image_is_its_kind_and_size_and_is_drawn_on_request(tab: Screen, name
     image = request.get_by_role("img", name="Image of the request, image/png")
     assert image.evaluate("e => e.decode().then(() => [e.naturalWidth, e.src.split(':')[0]])") == [60, "blob"]
     tab.keep(f"inspect-image-{name}")
-    tab.check_page(name)
+    if name == "messages":  # the page is the same for both
+        tab.check_page(name)
 
 
 def test_pauses_are_drawn_to_one_scale_and_refusals_are_listed(tab: Screen, gateway: Running) -> None:
