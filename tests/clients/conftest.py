@@ -23,12 +23,20 @@ CLAIMED = proof.read(proof.PAGE.read_text() if proof.PAGE.exists() else "")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """`pytest` alone runs the smoke set; `pytest tests/clients/all` the other clients."""
+    """`pytest` alone runs the smoke set; `pytest tests/clients/all` what needs every client or takes long."""
     if collection_path == SMOKE / "test_clients_page.py" and os.environ.get(WRITE):
         return True  # it judges the page that this run is about to write
     if not collection_path.is_relative_to(REST):
         return None
     return None if any(path.is_relative_to(REST) for path in _find_named_paths(config)) else True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the other clients to `make test-rest`."""
+    for item in items:
+        if item.path.is_relative_to(REST):
+            item.add_marker(pytest.mark.rest)
 
 
 def _find_named_paths(config: pytest.Config) -> list[Path]:
@@ -38,7 +46,8 @@ def _find_named_paths(config: pytest.Config) -> list[Path]:
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """After a complete and successful run, write the page, or compare it with the proofs."""
-    whole = {SMOKE, REST} <= set(_find_named_paths(session.config)) and not session.config.getoption("keyword")
+    is_partial = any(session.config.getoption(name) for name in ("keyword", "markexpr", "collectonly"))
+    whole = {SMOKE, REST} <= set(_find_named_paths(session.config)) and not is_partial
     if not whole or exitstatus != pytest.ExitCode.OK:
         return
     if os.environ.get(WRITE):

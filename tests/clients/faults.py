@@ -1,10 +1,13 @@
 """Faults of an upstream in its own protocol; the name of a fault may be part of a model's name."""
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
+from clients.rig import Rig, run_rig
 from fakes import kiro
-from fakes.agent import AgentRequest, ChangeAnswer
+from fakes.agent import AgentRequest, ChangeAnswer, Use
 from fakes.eventstream import exception
 from fakes.upstream import Answer, End
 
@@ -90,6 +93,7 @@ def cuts(upstream: str) -> list[str]:
 
 # The client's own recovery is under test, so the gateway does not try again, and a stall is noticed soon.
 SETTINGS = "[retry]\nattempts = 1\n[server]\nidle_timeout_s = 0.6\n"
+SIDE_BY_SIDE = 6
 
 
 def fail_once(upstream: str, fault: str) -> ChangeAnswer:
@@ -114,3 +118,28 @@ def by_model(upstream: str) -> ChangeAnswer:
         return FAULTS[fault](upstream, answer) if fault and not before else answer
 
     return change
+
+
+def try_each(
+    faults: list[str],
+    directory: Path,
+    upstream: str,
+    use: Use,
+    change: Callable[[str, str], ChangeAnswer],
+    do: Callable[[Rig], None],
+) -> None:
+    """Try each fault in a gateway of its own; clients wait more than they work, so several run at a time."""
+
+    def one(fault: str) -> str:
+        own = directory / fault
+        own.mkdir()
+        with run_rig(own, upstream, use, change=change(upstream, fault), settings=SETTINGS) as rig:
+            try:
+                do(rig)
+            except AssertionError as problem:
+                return f"{fault}: {problem}"
+            return ""
+
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        problems = [problem for problem in pool.map(one, faults) if problem]
+    assert not problems, "\n\n".join(problems)

@@ -5,10 +5,7 @@ from pathlib import Path
 import msgspec
 
 from clients.rig import PATIENCE_S, Ran, Rig
-from fakes.agent import Use
 from gateway import KEY
-
-RUN = Use("run_shell_command", {"command": "echo hello-from-tool", "description": "say hello"})
 
 SETTINGS = {
     "security": {"auth": {"selectedType": "gemini-api-key"}},
@@ -50,12 +47,3 @@ def result(ran: Ran) -> dict[str, object]:
     results = [event for event in events(ran) if event.get("type") == "result"]
     assert results, ran
     return results[-1]
-
-
-def check_recovery(rig: Rig, node: Path, directory: Path) -> None:
-    """Run it where the first reply fails: it retries, and its tool runs."""
-    ran = ask(rig, node, directory, "Say hello.")
-    assert ran.code == 0, ran
-    assert "hello-from-tool" in text_of(ran), ran
-    assert len(rig.upstream.calls) >= 3, "one that went wrong, two that went well"
-    assert rig.agent.complaints == []

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 from fakes.agent import Agent, ChangeAnswer, Use
 from fakes.agents import chat, gemini, kiro, messages, responses
 from fakes.doorway import Doorway
@@ -29,6 +31,12 @@ ALL_UPSTREAMS = (*UPSTREAMS, "gemini")  # on which every client uses its tools
 EVERY_MODEL = '\n[[models]]\nname = "*"\nto = ["up/*"]\n'
 PATIENCE_S = 180.0
 NOTHING: Mapping[str, str] = {}
+
+
+def on_every_upstream(first: str) -> pytest.MarkDecorator:
+    """Run a test on this upstream in `make test`, and on the others in `make test-rest`."""
+    others = [pytest.param(upstream, marks=pytest.mark.rest) for upstream in UPSTREAMS if upstream != first]
+    return pytest.mark.parametrize("upstream", [first, *others])
 
 
 @dataclass(frozen=True)

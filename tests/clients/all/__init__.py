@@ -1,1 +1,1 @@
-"""The other clients: run when named."""
+"""What needs every client, or takes long: run by `make test-rest`, and when named."""

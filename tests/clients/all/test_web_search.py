@@ -27,16 +27,17 @@ from fakes.agent import Use
 Rigging = Callable[..., Rig]
 Client = Callable[[str], Path]
 upstreams = pytest.mark.parametrize("upstream", UPSTREAMS)
+SEARCHED = "/search?q=what+do+pandas+eat&format=json"
 MODES = ("chat", "chat-stream", "responses", "responses-stream", "messages", "messages-stream")
 
 
-@pytest.mark.parametrize("upstream", ["responses", "kiro"])
+@pytest.mark.parametrize("upstream", ["chat", "responses", "kiro"])
 def test_claude_code_searches_the_web(upstream: str, rig: Rigging, client: Client, proves: Proves) -> None:
     with searxng() as service:
         here = rig(upstream, Use("WebSearch", {"query": QUERY}), settings=settings_for(service))
         let_search(here)
         check_claude_code(here, claude_code.tool_result(claude_code.search(here, client("claude-code"))))
-        assert len(service.requests) == 1
+        assert [request.path for request in service.requests] == [SEARCHED]
     proves("Claude Code", upstream, "web search")
 
 
@@ -48,13 +49,13 @@ def test_claude_code_searches_the_web_with_the_account_of_kiro(rig: Rigging, cli
     assert queries == [QUERY]
 
 
-@pytest.mark.parametrize("upstream", ["responses", "messages", "kiro"])
+@upstreams
 def test_codex_searches_the_web(upstream: str, rig: Rigging, client: Client, proves: Proves) -> None:
     with searxng() as service:
         here = rig(upstream, settings=settings_for(service))
         let_search(here)
         check_codex(here, codex.items(codex.search(here, client("codex"))))
-        assert len(service.requests) == 1
+        assert [request.path for request in service.requests] == [SEARCHED]
     proves("Codex", upstream, "web search")
 
 

@@ -7,11 +7,11 @@ import pytest
 
 from clients.claude_code import ask, result
 from clients.proof import Proves
-from clients.rig import UPSTREAMS, Rig
+from clients.rig import UPSTREAMS, Rig, on_every_upstream
 from fakes.agent import Use
 
 
-@pytest.mark.parametrize("upstream", UPSTREAMS)
+@on_every_upstream("chat")
 def test_claude_code_runs_a_command_and_writes_a_file(
     upstream: str, rig: Callable[..., Rig], client: Callable[[str], Path], tmp_path: Path, proves: Proves
 ) -> None:
@@ -31,6 +31,7 @@ def test_claude_code_runs_a_command_and_writes_a_file(
     proves("Claude Code", upstream, "tools", "streamed")
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("upstream", UPSTREAMS)
 def test_claude_code_has_its_context_counted(
     upstream: str, rig: Callable[..., Rig], client: Callable[[str], Path], proves: Proves

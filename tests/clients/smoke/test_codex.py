@@ -9,7 +9,7 @@ import pytest
 
 from clients.codex import BUILT_IN, SOCKET, ask, is_complete, list_messages
 from clients.proof import Proves
-from clients.rig import UPSTREAMS, Rig
+from clients.rig import UPSTREAMS, Rig, on_every_upstream
 from fakes.agent import AgentRequest, Use
 from fakes.upstream import Answer
 
@@ -18,7 +18,7 @@ RUN = Use("exec_command", {"cmd": "echo hello-from-tool > out.txt && cat out.txt
 SCRIPT = 'const r = await tools.exec_command({cmd: "echo hello-from-tool > out.txt && cat out.txt"});\ntext(r);\n'
 
 
-@pytest.mark.parametrize("upstream", UPSTREAMS)
+@on_every_upstream("kiro")
 def test_codex_runs_a_command_and_applies_a_freeform_patch(
     upstream: str, rig: Callable[..., Rig], client: Callable[[str], Path], tmp_path: Path, proves: Proves
 ) -> None:
@@ -56,6 +56,7 @@ def call_as_function(answer: Answer, request: AgentRequest, before: int) -> Answ
     return replace(answer, body=b"\n\n".join(events))
 
 
+@pytest.mark.rest
 def test_codex_applies_a_freeform_patch_that_a_chat_upstream_calls_as_a_function(
     rig: Callable[..., Rig], client: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -67,6 +68,7 @@ def test_codex_applies_a_freeform_patch_that_a_chat_upstream_calls_as_a_function
     assert here.agent.complaints == []
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("upstream", UPSTREAMS)
 def test_codex_uses_tools_that_came_as_an_input_item(
     upstream: str, rig: Callable[..., Rig], client: Callable[[str], Path], tmp_path: Path, proves: Proves
@@ -81,8 +83,10 @@ def test_codex_uses_tools_that_came_as_an_input_item(
     proves("Codex", upstream, "late tools")
 
 
-@pytest.mark.parametrize("config", [SOCKET, BUILT_IN], ids=["configured", "built in"])
-@pytest.mark.parametrize("upstream", UPSTREAMS)
+@pytest.mark.parametrize(
+    "config", [pytest.param(SOCKET, id="configured", marks=pytest.mark.rest), pytest.param(BUILT_IN, id="built in")]
+)
+@on_every_upstream("messages")
 def test_codex_works_over_a_websocket(
     upstream: str, config: str, rig: Callable[..., Rig], client: Callable[[str], Path], tmp_path: Path, proves: Proves
 ) -> None:

@@ -1,4 +1,4 @@
-"""Gemini CLI works through the gateway on upstreams of every protocol, and gets over what goes wrong there."""
+"""Gemini CLI works through the gateway on upstreams of every protocol."""
 
 import sys
 from collections.abc import Callable
@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from clients.faults import fail_once
-from clients.gemini_cli import RUN, ask, check_recovery, result, run, text_of
+from clients.gemini_cli import ask, result, run, text_of
 from clients.proof import Proves
-from clients.rig import UPSTREAMS, Rig
-from clients.smoke.test_cli_faults import try_each
+from clients.rig import Rig, on_every_upstream
 from fakes.agent import Use
 from gateway import KEY
 
@@ -19,10 +17,9 @@ READ = Use("read_file", {"file_path": "note.txt"})
 EDIT = Use(
     "replace", {"file_path": "note.txt", "old_string": "zwei", "new_string": "drei", "instruction": "Change a word."}
 )
-FAULTS = ["429", "error-event", "clean-end"]
 
 
-@pytest.mark.parametrize("upstream", UPSTREAMS)
+@on_every_upstream("chat")
 def test_gemini_cli_writes_reads_and_edits_a_file(
     upstream: str, rig: Callable[..., Rig], client: Callable[[str], Path], node: Path, proves: Proves
 ) -> None:
@@ -40,13 +37,7 @@ def check_file_tools(here: Rig, node: Path, directory: Path) -> None:
     assert any("zwei" in found for found in here.agent.requests[-1].results)
 
 
-def test_gemini_cli_gets_over_a_rate_limit_and_cut_streams(
-    client: Callable[[str], Path], node: Path, tmp_path: Path
-) -> None:
-    directory = client("gemini-cli")
-    try_each(FAULTS, tmp_path, "messages", RUN, fail_once, lambda rig: check_recovery(rig, node, directory))
-
-
+@pytest.mark.rest
 def test_gemini_cli_works_with_what_connect_has_written(
     rig: Callable[..., Rig], client: Callable[[str], Path], node: Path
 ) -> None:

@@ -12,6 +12,7 @@ from fakes.agent import Use
 from fakes.agents.gemini import PLACEHOLDER
 from wire_json import JsonObject
 
+pytestmark = pytest.mark.rest
 BASH: JsonObject = {"command": "echo hello-from-tool > out.txt && cat out.txt", "description": "write a file"}
 EXEC = Use("exec_command", {"cmd": "echo hello-from-tool > out.txt && cat out.txt"})
 PATCH = "*** Begin Patch\n*** Add File: patched.txt\n+Grüße 👋 from apply_patch\n*** End Patch\n"

@@ -13,6 +13,7 @@ def reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return []
 
 
+@pytest.mark.rest
 def test_an_unreachable_registry_is_reported_with_the_next_step(
     reported: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ Client = Callable[[str], Path]
 @dataclass(frozen=True)
 class Sdk:
     driver: str
+    upstream: str  # of another protocol, on which `make test` runs it
     ways: tuple[str, ...]
     table: str = ""  # of versions.toml; without one it is among our own test dependencies
 
@@ -33,12 +34,14 @@ def whole_and_streamed(*names: str) -> tuple[str, ...]:
 
 
 SDKS = {
-    "openai-python": Sdk("openai_python.py", whole_and_streamed("chat", "responses")),
-    "anthropic-python": Sdk("anthropic_python.py", whole_and_streamed("messages", "runner")),
-    "google-genai": Sdk("google_genai.py", whole_and_streamed("gemini")),
-    "openai-node": Sdk("openai_node.mjs", whole_and_streamed("chat", "responses"), "node-sdks"),
-    "@anthropic-ai/sdk": Sdk("anthropic_node.mjs", whole_and_streamed("messages", "runner"), "node-sdks"),
-    "pydantic-ai": Sdk("pydantic_ai_agent.py", whole_and_streamed("chat", "responses", "messages"), "pydantic-ai"),
+    "openai-python": Sdk("openai_python.py", "messages", whole_and_streamed("chat", "responses")),
+    "anthropic-python": Sdk("anthropic_python.py", "chat", whole_and_streamed("messages", "runner")),
+    "google-genai": Sdk("google_genai.py", "responses", whole_and_streamed("gemini")),
+    "openai-node": Sdk("openai_node.mjs", "kiro", whole_and_streamed("chat", "responses"), "node-sdks"),
+    "@anthropic-ai/sdk": Sdk("anthropic_node.mjs", "responses", whole_and_streamed("messages", "runner"), "node-sdks"),
+    "pydantic-ai": Sdk(
+        "pydantic_ai_agent.py", "messages", whole_and_streamed("chat", "responses", "messages"), "pydantic-ai"
+    ),
 }
 
 
@@ -54,17 +57,8 @@ def run_sdk(here: Rig, sdk: Sdk, modes: Sequence[str], client: Client, node: Pat
     return here.run(python, DRIVERS / sdk.driver, *modes)
 
 
-@pytest.mark.parametrize("upstream", UPSTREAMS)
-@pytest.mark.parametrize("name", SDKS)
-def test_an_sdk_uses_a_tool_and_receives_every_failure(
-    name: str, upstream: str, rig: Rigging, run: Callable[[Rig, Sdk, list[str]], Ran], proves: Proves
-) -> None:
-    """In one process: what follows the @ of a mode is how the upstream's first reply goes wrong."""
-    sdk = SDKS[name]
-    here = rig(upstream, NOTE, change=by_model(upstream), settings=SETTINGS)
-    repeated = [*sdk.ways, *(f"{way}@{fault}" for way in sdk.streams for fault in REFUSALS)]
-    raised = [f"{way}@{fault}" for way in sdk.streams for fault in cuts(upstream)]
-    ran = run(here, sdk, repeated + raised)
+def check_conversations(here: Rig, ran: Ran, repeated: list[str], raised: list[str]) -> None:
+    """Check that some conversations came to their end, and that others raised an error in place of a cut reply."""
     assert ran.code == 0, ran
     found = outcomes(ran)
     assert list(found) == repeated + raised, ran
@@ -74,9 +68,34 @@ def test_an_sdk_uses_a_tool_and_receives_every_failure(
         assert found[mode].error, found[mode]
         assert found[mode].text == "", found[mode]
     assert here.agent.complaints == []
+
+
+@pytest.mark.parametrize(("name", "sdk"), SDKS.items(), ids=SDKS)
+def test_an_sdk_uses_a_tool_and_receives_a_failure(
+    name: str, sdk: Sdk, rig: Rigging, run: Callable[[Rig, Sdk, list[str]], Ran], proves: Proves
+) -> None:
+    """In one process, on one upstream of another protocol: what follows the @ is how the first reply goes wrong."""
+    here = rig(sdk.upstream, NOTE, change=by_model(sdk.upstream), settings=SETTINGS)
+    raised = [f"{way}@tcp-drop" for way in sdk.streams]
+    check_conversations(here, run(here, sdk, [*sdk.ways, *raised]), list(sdk.ways), raised)
+    proves(name, sdk.upstream, "tools", "whole", "streamed")
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("upstream", UPSTREAMS)
+@pytest.mark.parametrize("name", SDKS)
+def test_an_sdk_uses_a_tool_and_receives_every_failure(
+    name: str, upstream: str, rig: Rigging, run: Callable[[Rig, Sdk, list[str]], Ran], proves: Proves
+) -> None:
+    sdk = SDKS[name]
+    here = rig(upstream, NOTE, change=by_model(upstream), settings=SETTINGS)
+    repeated = [*sdk.ways, *(f"{way}@{fault}" for way in sdk.streams for fault in REFUSALS)]
+    raised = [f"{way}@{fault}" for way in sdk.streams for fault in cuts(upstream)]
+    check_conversations(here, run(here, sdk, repeated + raised), repeated, raised)
     proves(name, upstream, "tools", "whole", "streamed", "recovers", "detects cuts")
 
 
+@pytest.mark.rest
 def test_a_kiro_that_ends_without_its_tail_has_reached_its_length(
     rig: Rigging, run: Callable[[Rig, Sdk, list[str]], Ran]
 ) -> None:
