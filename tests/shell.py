@@ -52,10 +52,13 @@ class Shell:
         self.environ["DRAGOMAN_LOCAL_PORTS"] = f"{name}={port}"
         self._program = (sys.executable, "-c", PATIENT)
 
+    def start_with(self, *words: str) -> None:
+        """Start every command from now on by these words, to which its own are added."""
+        self._program = (*words, *self._program)
+
     def limit_open_files(self, soft: int, hard: int) -> None:
         """Start every command from now on with these limits of open files."""
-        script = f'ulimit -S -n {soft}; ulimit -H -n {hard}; exec "$@"'
-        self._program = ("sh", "-c", script, "sh", *PROGRAM)
+        self.start_with("sh", "-c", f'ulimit -S -n {soft}; ulimit -H -n {hard}; exec "$@"', "sh")
 
     def run(self, *words: str, stdin: str = "", **environ: str) -> Done:
         variables = self.environ | environ

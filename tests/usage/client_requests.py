@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 from msgspec import Struct
 
+from asking import PATHS, make_body
+from raw_http import request_bytes
 from usage.counting_upstreams import MODELS
 
-PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 KEY = "dgm_fake-client-key-for-usage-tests"
 AGENTS = ("curl/8.1", "claude-cli/1.2 (x)", "OpenAI/Python 3.4")
 
@@ -32,26 +33,12 @@ class NumberedRequest(Struct, frozen=True):
 
     @property
     def bytes(self) -> bytes:
-        text = f"What is it? n={self.number}="
-        body: dict[str, object] = {
-            "model": f"{self.upstream_protocol}/{MODELS[self.upstream_protocol]}",
-            "stream": self.stream,
-        }
-        if self.client_protocol == "responses":
-            body["input"] = text
-        else:
-            body |= {"messages": [{"role": "user", "content": text}]}
-        if self.client_protocol == "messages":
-            body["max_tokens"] = 1000
-        if self.client_protocol == "chat" and self.stream and self.requests_usage:
-            body["stream_options"] = {"include_usage": True}
-        data = msgspec.json.encode(body)
-        head = (
-            f"POST {PATHS[self.client_protocol]} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-            f"authorization: Bearer {KEY}\r\nx-request-id: {self.id}\r\n"
-            f"user-agent: {AGENTS[self.number % 3]}\r\ncontent-length: {len(data)}\r\n\r\n"
-        )
-        return head.encode() + data
+        model = f"{self.upstream_protocol}/{MODELS[self.upstream_protocol]}"
+        body = make_body(self.client_protocol, model, f"What is it? n={self.number}=", stream=self.stream)
+        if not self.requests_usage:
+            body.pop("stream_options", None)
+        fields = (f"x-request-id: {self.id}", f"user-agent: {AGENTS[self.number % 3]}")
+        return request_bytes(PATHS[self.client_protocol], msgspec.json.encode(body), *fields, key=KEY)
 
 
 def mix_requests(count: int, start: int = 0) -> Iterator[NumberedRequest]:
