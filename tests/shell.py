@@ -147,7 +147,8 @@ class Served:
     def send_signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
-    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+    def end(self, number: signal.Signals = signal.SIGINT) -> int:
+        """Stop it; after SIGTERM it accepts connections for another half a second."""
         self.send_signal(number)
         return self.wait()
 

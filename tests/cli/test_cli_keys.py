@@ -1,11 +1,10 @@
 """`dragoman keys`: what it creates and shows, and how soon a running gateway follows."""
 
-import urllib.error
-import urllib.request
+from itertools import cycle
 
 import msgspec
-import pytest
 
+from asking import send
 from shell import KEY, Served, Shell
 
 
@@ -21,12 +20,7 @@ class KeyRecord(msgspec.Struct):
 
 
 def is_accepted(served: Served, key: str) -> bool:
-    request = urllib.request.Request(f"{served.url}/v1/models", headers={"x-api-key": key})
-    try:
-        urllib.request.urlopen(request, timeout=20).close()
-    except urllib.error.HTTPError as error:
-        return error.code != 401
-    return True
+    return send(served, "GET", "/v1/models", key=None, headers={"x-api-key": key}).status != 401
 
 
 def create(shell: Shell, *words: str) -> KeyRecord:
@@ -37,20 +31,24 @@ def list_keys(shell: Shell) -> list[KeyRecord]:
     return msgspec.json.decode(shell.run("keys", "list", "--json").out, type=list[KeyRecord])
 
 
-def test_a_key_created_while_the_gateway_runs_is_accepted_at_once(shell: Shell) -> None:
+def test_a_running_gateway_follows_at_once_and_the_list_describes_the_key_of_the_environment(shell: Shell) -> None:
+    garbage = {"DRAGOMAN_API_KEY": "garbage-that-nobody-made"}
     with shell.serve() as served:
         done = shell.run("keys", "create", "laptop")
-        key = KEY.search(done.out)
-        assert key is not None
-        assert is_accepted(served, key[0])
+        found = KEY.search(done.out)
+        assert found is not None
+        laptop = {"DRAGOMAN_API_KEY": found[0]}
+        assert is_accepted(served, found[0])
         assert f"The gateway at {served.url} accepts it" in done.err
-
-
-def test_a_revoked_key_is_rejected_at_once(shell: Shell) -> None:
-    with shell.serve() as served:
-        assert is_accepted(served, served.key)
+        assert f"not one of these; the gateway at {served.url} rejects it" in shell.run("keys", "list", **garbage).err
+        mine = shell.run("keys", "list", **laptop).err
+        assert f'$DRAGOMAN_API_KEY holds the key "laptop"; the gateway at {served.url} accepts it' in mine
         assert shell.run("keys", "revoke", "first").code == 0
         assert not is_accepted(served, served.key)
+    assert "none is running here now" in shell.run("keys", "list", **garbage).err
+    assert 'holds the key "laptop".' in shell.run("keys", "list", **laptop).err
+    shell.run("keys", "revoke", "laptop")
+    assert "which is revoked" in shell.run("keys", "list", **laptop).err
 
 
 def test_the_key_is_shown_only_when_it_is_made(shell: Shell) -> None:
@@ -127,37 +125,19 @@ def test_an_open_address_is_refused_if_the_only_key_is_revoked(shell: Shell) -> 
     assert "no client key to protect it" in done.err
 
 
-def test_the_list_describes_the_key_of_the_environment(shell: Shell) -> None:
-    made = create(shell, "laptop")
-    assert made.key is not None
-    garbage = "garbage-that-nobody-made"
-    with shell.serve() as served:
-        theirs = shell.run("keys", "list", DRAGOMAN_API_KEY=garbage).err
-        assert f"not one of these; the gateway at {served.url} rejects it" in theirs
-        mine = shell.run("keys", "list", DRAGOMAN_API_KEY=made.key).err
-        assert f'$DRAGOMAN_API_KEY holds the key "laptop"; the gateway at {served.url} accepts it' in mine
-    assert "none is running here now" in shell.run("keys", "list", DRAGOMAN_API_KEY=garbage).err
-    assert 'holds the key "laptop".' in shell.run("keys", "list", DRAGOMAN_API_KEY=made.key).err
-    shell.run("keys", "revoke", "laptop")
-    assert "which is revoked" in shell.run("keys", "list", DRAGOMAN_API_KEY=made.key).err
-    (shell.home / "dragoman.toml").unlink()
-    with shell.serve(DRAGOMAN_API_KEY=garbage) as served:
-        error = shell.run("keys", "list", DRAGOMAN_API_KEY=garbage).err
-        assert f"not one of these; the gateway at {served.url} accepts it" in error
-
-
-@pytest.mark.parametrize("key", ["x", "fifteen-letters"])
-@pytest.mark.parametrize("variable", ["DRAGOMAN_API_KEY", "PROXY_API_KEY"])
-def test_a_short_key_is_refused_where_others_can_reach_the_gateway(shell: Shell, key: str, variable: str) -> None:
-    done = shell.run("serve", "--host", "0.0.0.0", "--port", "0", **{variable: key})
-    assert (done.code, done.out) == (1, "")
-    length = "1 character," if len(key) == 1 else "15 characters,"
-    assert f"the client key in ${variable} has {length} and others can reach 0.0.0.0" in done.err
-    assert "at least 16" in done.err
-    assert "dragoman keys create" in done.err
-    assert key not in done.err or key == "x"
+def test_a_short_key_is_refused_where_others_can_reach_the_gateway(shell: Shell) -> None:
     shell.write("dragoman.toml", '[server]\nhost = "0.0.0.0"\nport = 0\n')
-    assert "at least 16" in shell.run("doctor", **{variable: key}).out
+    for variable, key, length in (
+        ("DRAGOMAN_API_KEY", "x", "1 character,"),
+        ("PROXY_API_KEY", "fifteen-letters", "15 characters,"),
+    ):
+        done = shell.run("serve", **{variable: key})
+        assert (done.code, done.out) == (1, ""), key
+        assert f"the client key in ${variable} has {length} and others can reach 0.0.0.0" in done.err
+        assert "at least 16" in done.err
+        assert "dragoman keys create" in done.err
+        assert key not in done.err or key == "x"
+        assert "at least 16" in shell.run("doctor", **{variable: key}).out
 
 
 def test_a_long_enough_key_is_accepted_there_and_a_short_one_on_this_machine(shell: Shell) -> None:
@@ -167,15 +147,11 @@ def test_a_long_enough_key_is_accepted_there_and_a_short_one_on_this_machine(she
         assert is_accepted(served, "x")
 
 
-SAMPLES = ["changeme", "changeme_proxy_secret", "changeme-0123456789abcdef", "your_proxy_secret_key"]
-
-
-@pytest.mark.parametrize("key", SAMPLES)
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_a_sample_value_is_no_key(shell: Shell, key: str, host: str) -> None:
-    done = shell.run("serve", "--host", host, "--port", "0", DRAGOMAN_API_KEY=key)
-    assert done.code == 1
-    assert "sample value" in done.err
+def test_a_sample_value_is_no_key(shell: Shell) -> None:
+    samples = ("changeme", "changeme_proxy_secret", "changeme-0123456789abcdef", "your_proxy_secret_key")
+    for key, host in zip(samples, cycle(("127.0.0.1", "0.0.0.0")), strict=False):
+        done = shell.run("serve", "--host", host, "--port", "0", DRAGOMAN_API_KEY=key)
+        assert (done.code, "sample value" in done.err) == (1, True), key
 
 
 def test_a_running_gateway_makes_the_keys_that_its_owner_requests(shell: Shell) -> None:
@@ -194,9 +170,9 @@ def test_a_running_gateway_makes_the_keys_that_its_owner_requests(shell: Shell) 
         assert "Admin token" in token.err
         assert "dga_" in token.out
         assert "admin" in shell.run("keys", "list").out
-        request = urllib.request.Request(f"{served.url}/api/v1/audit", headers={"x-api-key": owner})
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            audit = msgspec.json.decode(answer.read())["audit"]
+        not_listed = shell.run("keys", "list").err
+        assert f"not one of these; the gateway at {served.url} accepts it" in not_listed
+        audit = msgspec.json.decode(send(served, "GET", "/api/v1/audit", key=owner).body)["audit"]
     assert [row["action"] for row in audit] == ["keys.create", "keys.rotate", "keys.create"]
 
 

@@ -34,7 +34,10 @@ async def open_gateway(config: Config, key: str | None, url: str | None = None) 
             if root is not None:
                 print_note(f"A gateway runs at {root}, but $DRAGOMAN_API_KEY is not set: {WITHOUT_KEY}")
             async with start_gateway(config) as (own_root, own_key):
-                yield GatewayClient(own_root, own_key, http)
+                try:
+                    yield GatewayClient(own_root, own_key, http)
+                finally:
+                    await http.close()  # an idle connection would hold up the end of the gateway for half a second
     finally:
         await http.close()
 
