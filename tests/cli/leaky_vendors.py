@@ -14,6 +14,8 @@ from fakes.google import FakeGoogle
 from fakes.kiro import FakeKiro, make_framed, words
 from fakes.service import json_answer, stream
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
+from scripting import Scripted, write_reply
+from scripting.replies import ToolCall
 from wire_json import JsonObject
 
 SECRET_HEADERS = ("authorization", "x-api-key", "x-team", "x-tenant", "proxy-authorization", "chatgpt-account-id")
@@ -21,7 +23,6 @@ GOOGLE_HEADERS = ("x-goog-api-key", "x-goog-user-project")
 TOKEN_PATHS = ("/refreshToken", "/token", "/oauth/token", "/login/oauth/access_token", "/copilot_internal/v2/token")
 MODES = ("good", "401", "403", "400", "429", "500", "quota", "cut", "refresh")
 
-USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 CHUNK = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
 MESSAGE: JsonObject = {
     "id": "msg_1",
@@ -110,34 +111,13 @@ class Vendor(FakeUpstream):
             return json_answer({"results": [{"url": "https://a.example/", "title": text, "content": text}]})
         if request.method == "GET":
             return json_answer({"object": "list", "data": [{"id": "m", "object": "model", "created": 1}]})
-        path, streamed = urlsplit(request.path).path, request.json.get("stream")
+        path = urlsplit(request.path).path
         if path.endswith("/count_tokens"):
             return json_answer({"input_tokens": 3})
-        if path.endswith("/messages"):
-            content = [{"type": "text", "text": "Hello"}]
-            return json_answer({**MESSAGE, "content": content, "stop_reason": "end_turn"})
-        if path.endswith("/responses"):
-            part = {"type": "output_text", "text": "Hello", "annotations": []}
-            item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
-            usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
-            done = {"id": "resp_1", "object": "response", "created_at": 1, "status": "completed", "model": "m"}
-            return json_answer({**done, "output": [item], "usage": usage})
-        if b'"web_search"' in request.body and b'"role":"tool"' not in request.body:
-            function = {"name": "web_search", "arguments": '{"query": "keys"}'}
-            calls = [{"index": 0, "id": "call_1", "type": "function", "function": function}]
-            choice = {"index": 0, "delta": {"tool_calls": calls}, "finish_reason": "tool_calls"}
-            return Answer(b"data: %b\n\ndata: [DONE]\n\n" % msgspec.json.encode({**CHUNK, "choices": [choice]}))
-        if not streamed:
-            message = {"role": "assistant", "content": "Hello"}
-            choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
-            return json_answer({**CHUNK, "object": "chat.completion", "choices": choices, "usage": USAGE})
-        deltas: tuple[tuple[JsonObject, str | None], ...] = (
-            ({"role": "assistant", "content": "Hello"}, None),
-            ({}, "stop"),
-        )
-        chunks = [{**CHUNK, "choices": [{"index": 0, "delta": d, "finish_reason": f}]} for d, f in deltas]
-        data = [*map(msgspec.json.encode, chunks), b"[DONE]"]
-        return Answer(b"".join(b"data: %b\n\n" % each for each in data))
+        protocol = path.rpartition("/")[2].replace("completions", "chat")
+        searches = b'"web_search"' in request.body and b'"role":"tool"' not in request.body
+        reply: Scripted = [ToolCall("call_1", "web_search", '{"query": "keys"}')] if searches else "Hello"
+        return write_reply(protocol, reply, stream=bool(request.json.get("stream")))
 
 
 class LeakyKiro(FakeKiro):
