@@ -51,7 +51,6 @@ TARGETS = (
     *(b"/v1beta/models/%b:generateContent", b"/v1/responses/%b", b"/api/v1/usage?by=%b", b"/api/v1/usage?%b"),
     *(b"/api/usage?since=%b", b"/api/usage?by=%b&days=%b", b"/api/usage?from=%b&to=%b", b"/api/usage?%b"),
 )
-REQUESTS = 1500
 SHOWN = 300
 
 
@@ -80,44 +79,40 @@ def head_of(method: bytes, target: bytes, fields: dict[bytes, bytes]) -> bytes:
     return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, target, lines)
 
 
-@pytest.mark.parametrize(
-    "origin", [b"http://[", b"http://]", b"http://[::1", b"http://a:b", b"\xff", b"//", b"http://a@b"]
-)
-def test_a_malformed_origin_is_a_bad_request_that_names_it(served: Served, origin: bytes) -> None:
-    fields = {b"Host": b"127.0.0.1", b"Origin": origin, b"Connection": b"close"}
-    status, body = ask(served, head_of(b"GET", b"/v1/messages", fields))
-    assert status == 400
-    error = msgspec.json.decode(body)["error"]
-    assert error["type"] == "invalid_request_error"
-    assert "Origin" in error["message"]
+def test_a_malformed_origin_is_a_bad_request_that_names_it(served: Served) -> None:
+    for origin in (b"http://[", b"http://]", b"http://[::1", b"http://a:b", b"\xff", b"//", b"http://a@b"):
+        fields = {b"Host": b"127.0.0.1", b"Origin": origin, b"Connection": b"close"}
+        status, body = ask(served, head_of(b"GET", b"/v1/messages", fields))
+        assert status == 400, origin
+        error = msgspec.json.decode(body)["error"]
+        assert error["type"] == "invalid_request_error", origin
+        assert "Origin" in error["message"], origin
 
 
-@pytest.mark.parametrize(
-    ("origin", "status"),
-    [
-        (b"http://localhost:3000", 200),
-        (b"https://[::1]:8484", 200),
-        (b"http://evil.example", 403),
-        (b"null", 403),
-        (b"file://", 403),
-        (b"vscode-webview://0a1b2c", 403),
-    ],
-)
-def test_well_formed_origins_are_judged_by_their_host(served: Served, origin: bytes, status: int) -> None:
-    fields = {b"Host": b"127.0.0.1", b"Origin": origin, b"Connection": b"close"}
-    assert ask(served, head_of(b"GET", b"/health", fields))[0] == status
+def test_well_formed_origins_are_judged_by_their_host(served: Served) -> None:
+    expected = {
+        b"http://localhost:3000": 200,
+        b"https://[::1]:8484": 200,
+        b"http://evil.example": 403,
+        b"null": 403,
+        b"file://": 403,
+        b"vscode-webview://0a1b2c": 403,
+    }
+    for origin, status in expected.items():
+        fields = {b"Host": b"127.0.0.1", b"Origin": origin, b"Connection": b"close"}
+        assert ask(served, head_of(b"GET", b"/health", fields))[0] == status, origin
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_no_bytes_in_a_head_make_an_internal_error(served: Served, seed: int) -> None:
-    chance = random.Random(seed)
+@pytest.mark.parametrize("count", [300, pytest.param(3000, marks=pytest.mark.rest)])
+def test_no_bytes_in_a_head_make_an_internal_error(served: Served, count: int) -> None:
+    chance = random.Random(count)
 
     def value() -> bytes:
         if chance.random() < 0.8:
             return chance.choice(MALFORMED)
         return bytes(chance.choice((*range(32, 127), *range(128, 256))) for _ in range(chance.randrange(40)))
 
-    for _ in range(REQUESTS):
+    for _ in range(count):
         target = chance.choice(TARGETS)
         while b"%b" in target:
             target = target.replace(b"%b", value().replace(b" ", b""), 1)
