@@ -144,6 +144,11 @@ class Served:
         assert found is not None, self.out
         return found[0]
 
+    @property
+    def workers(self) -> set[int]:
+        """Return the processes that it has started."""
+        return {int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()}
+
     def send_signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 

@@ -3,11 +3,13 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from bench.crash.__main__ import format_row
 from bench.crash.scene import Outcome, Plan, run
 
 from postgres import Postgres
 
+pytestmark = pytest.mark.rest
 COUNT = 5
 
 

@@ -9,6 +9,7 @@ from bench.resume.clients import WAYS
 from bench.resume.replies import SIGNS, add_signs, make_reply, whole_part, without_signs
 
 
+@pytest.mark.rest
 def test_forty_clients_that_drop_and_resume_have_every_byte_and_each_is_paid_for_once() -> None:
     rows, problems = asyncio.run(run_clients(40, seed=7))
     assert problems == []

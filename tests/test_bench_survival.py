@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import pytest
 from bench.survival.__main__ import Result, measure, write_table
 from bench.survival.cases import Case, send_failing
 
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.rest
 def test_failed_requests_leave_the_memory_of_the_process_flat() -> None:
     result = measure(Case("100 failed requests of 1 MB", lambda: send_failing(100, 1_000_000)), ROOT / "src")
     assert result.answers == "100 x 500"

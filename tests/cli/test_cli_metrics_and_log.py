@@ -2,13 +2,11 @@
 
 import os
 import signal
-import subprocess
-import urllib.error
-import urllib.request
 
 import msgspec
 import pytest
 
+import asking
 from scraping import scrape, total, value
 from shell import Served, Shell
 from waiting import wait_until
@@ -19,23 +17,9 @@ ENDED = "dragoman_requests_total"
 
 def ask(served: Served, model: str = "echo", *, stream: bool = False, **headers: str) -> str:
     """Send a request on a connection of its own and return its id."""
-    body = msgspec.json.encode(
-        {"model": model, "stream": stream, "messages": [{"role": "user", "content": "hush hush"}]}
-    )
-    given = {"authorization": f"Bearer {served.key}", "content-type": "application/json", **headers}
-    request = urllib.request.Request(f"{served.url}/v1/chat/completions", body, given)
-    try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            assert b"hush" in answer.read()
-            return str(answer.headers["x-request-id"])
-    except urllib.error.HTTPError as error:
-        with error:
-            return str(error.headers["x-request-id"])
-
-
-def workers(served: Served) -> set[int]:
-    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(served.pid)], capture_output=True, text=True)
-    return {int(word) for word in found.stdout.split()}
+    reply = asking.ask(served, "chat", model, "hush hush", stream=stream, key=served.key, headers=headers)
+    assert (b"hush" in reply.body) == (reply.status == 200)
+    return reply.headers["x-request-id"]
 
 
 def test_any_worker_returns_the_metrics_of_all(shell: Shell) -> None:
@@ -57,9 +41,9 @@ def test_counts_survive_a_killed_worker(shell: Shell) -> None:
         for _ in range(20):
             ask(served)
         wait_until(lambda: value(scrape(served.url), ANSWERED) == 20)
-        before = workers(served)
+        before = served.workers
         os.kill(min(before), signal.SIGKILL)
-        wait_until(lambda: len(workers(served)) == 2 and workers(served) != before)
+        wait_until(lambda: len(served.workers - before) == 1 and len(served.workers) == 2)
         assert value(scrape(served.url), ANSWERED) == 20
         for _ in range(20):
             ask(served)

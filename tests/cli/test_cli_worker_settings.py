@@ -1,16 +1,15 @@
 """Which configuration a worker serves: the last good one, whenever the worker or the edit came."""
 
 import asyncio
-import http.client
 import os
 import signal
-import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from asking import send
 from dragoman.accounts.keys import Keyring
 from dragoman.admin.configuration import ConfigSource
 from dragoman.app import App, Listening, Settings, run
@@ -25,33 +24,35 @@ ADOPTED = "the edited configuration is in effect"
 REQUESTS = 24  # of which two workers get some each
 
 
-def children(pid: int) -> set[int]:
-    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True)
-    return {int(word) for word in found.stdout.split()}
-
-
 def models(served: Served) -> list[str]:
-    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=30)
-    connection.request("GET", "/v1/models", headers={"authorization": f"Bearer {served.key}"})
-    body = msgspec.json.decode(connection.getresponse().read())
-    connection.close()
+    body = msgspec.json.decode(send(served, "GET", "/v1/models", key=served.key).body)
     return [model["id"] for model in body["data"]]
+
+
+def edit(shell: Shell, served: Served, text: str, logged: str) -> None:
+    """Write the configuration, and wait until both workers have logged this about it."""
+    shell.write("edited.toml", text)
+    served.send_signal(signal.SIGHUP)  # sooner than they would look at the file
+    wait_until(lambda: served.err.count(logged) >= 2)
+
+
+def kill_workers(served: Served) -> None:
+    """Kill both workers, and wait until others replace them."""
+    before = served.workers
+    for victim in before:
+        os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: len(served.workers - before) == 2)
 
 
 def test_a_worker_that_replaces_another_serves_the_last_good_configuration(shell: Shell) -> None:
     path = shell.write("edited.toml", ECHO)
     with shell.serve("--config", str(path), "--workers", "2") as served:
-        wait_until(lambda: len(children(served.pid)) == 2)
-        shell.write("edited.toml", PARROT)
-        wait_until(lambda: served.err.count(ADOPTED) == 2)
-        shell.write("edited.toml", "[servr]\n")
-        wait_until(lambda: served.err.count('did you mean "server"?') == 2)
-        before = children(served.pid)
-        for victim in before:
-            os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: len(children(served.pid) - before) == 2)
+        edit(shell, served, PARROT, ADOPTED)
+        edit(shell, served, "[servr]\n", 'did you mean "server"?')
+        kill_workers(served)
         assert all("parrot" in models(served) for _ in range(REQUESTS))
         shell.write("edited.toml", PARROT.replace("parrot", "cuckoo"))
+        served.send_signal(signal.SIGHUP)
         wait_until(lambda: all("cuckoo" in models(served) for _ in range(REQUESTS)))
         assert served.end() == 0
 
@@ -59,13 +60,9 @@ def test_a_worker_that_replaces_another_serves_the_last_good_configuration(shell
 def test_an_edit_that_would_cost_a_provider_its_secret_is_not_taken_over_by_a_new_worker_either(shell: Shell) -> None:
     path = shell.write("edited.toml", PARROT)
     with shell.serve("--config", str(path), "--workers", "2") as served:
-        wait_until(lambda: len(children(served.pid)) == 2)
-        shell.write("edited.toml", f'{ECHO}[providers.p]\nkind = "openai"\napi_key = "env:NOT_SET"\n')
-        wait_until(lambda: served.err.count("environment variable NOT_SET is not set") >= 2)
-        before = children(served.pid)
-        for victim in before:
-            os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: len(children(served.pid) - before) == 2)
+        without_secret = f'{ECHO}[providers.p]\nkind = "openai"\napi_key = "env:NOT_SET"\n'
+        edit(shell, served, without_secret, "environment variable NOT_SET is not set")
+        kill_workers(served)
         assert all("parrot" in models(served) for _ in range(REQUESTS))
         assert served.end() == 0
 
@@ -115,7 +112,6 @@ def test_an_edit_right_after_the_start_reaches_every_worker(shell: Shell) -> Non
 def test_an_account_that_signs_in_while_the_gateway_runs_becomes_a_provider_of_every_worker(shell: Shell) -> None:
     # The proxy keeps it from asking the vendor: the models are those that are known without a request.
     with shell.serve("--workers", "2", HTTPS_PROXY="http://127.0.0.1:9") as served:
-        wait_until(lambda: len(children(served.pid)) == 2)
         assert "kiro/auto" not in models(served)
         shell.write(".local/share/dragoman/kiro.json", TOKENS)
         wait_until(lambda: all("kiro/auto" in models(served) for _ in range(REQUESTS)))

@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from cli.test_cli_worker_settings import children
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import provider_section
 from raw_http import Answered, ask, dial, request_bytes
@@ -42,7 +41,7 @@ def test_any_worker_resumes_any_run_and_knows_every_idempotency_key(shell: Shell
     with FakeUpstream(keep_alive=False, answers=[Answer(STREAM, cut=200)]) as fake:
         path = shell.write("two.toml", provider_section("chat", fake.url))
         with shell.serve("--config", str(path), "--workers", "2") as served:
-            wait_until(lambda: len(children(served.pid)) == 2)
+            wait_until(lambda: len(served.workers) == 2)
             replies = [send(served, "idempotency-key: one") for _ in range(REQUESTS)]
             assert {reply.body for reply in replies} == {STREAM}
             opened, run = begin(served, "x-dragoman-park: 1")
@@ -57,16 +56,16 @@ def test_a_worker_that_is_killed_breaks_its_replies_and_the_one_that_replaces_it
     with FakeUpstream(keep_alive=False, answers=[Answer(STREAM[:1500], end=End.HANG)]) as fake:
         path = shell.write("two.toml", provider_section("chat", fake.url))
         with shell.serve("--config", str(path), "--workers", "2") as served:
-            wait_until(lambda: len(children(served.pid)) == 2)
+            wait_until(lambda: len(served.workers) == 2)
             begun = [begin(served, "idempotency-key: one") for _ in range(REQUESTS)]
             run = begun[0][1]
             assert {found for _, found in begun} == {run}
-            victim = sorted(children(served.pid))[int(run[4:6], 16)]
+            victim = sorted(served.workers)[int(run[4:6], 16)]
             os.kill(victim, signal.SIGKILL)
             for opened, _ in begun:
                 assert not read_to_end(opened).endswith(b"0\r\n\r\n")
             fake.answers = [Answer(STREAM)]
-            wait_until(lambda: len(children(served.pid) - {victim}) == 2)
+            wait_until(lambda: len(served.workers - {victim}) == 2)
             replies = [send(served, "idempotency-key: one") for _ in range(REQUESTS)]
             assert {(reply.status, reply.body) for reply in replies} == {(200, STREAM)}
             assert send(served, f"x-dragoman-resume: {run}:-1", body=b"").status == 404
@@ -76,7 +75,7 @@ def test_a_worker_that_is_killed_breaks_its_replies_and_the_one_that_replaces_it
 
 def test_the_status_counts_the_streams_of_all_workers(shell: Shell) -> None:
     with FakeUpstream(keep_alive=False, answers=[Answer(STREAM[:1500], end=End.HANG)]) as fake:
-        path = shell.write("two.toml", "[responses]\npark_s = 1\n" + provider_section("chat", fake.url))
+        path = shell.write("two.toml", "[responses]\npark_s = 0.05\n" + provider_section("chat", fake.url))
         with shell.serve("--config", str(path), "--workers", "2") as served:
             begun = [begin(served, "x-dragoman-park: 1") for _ in range(2)]
             while len(begun) < 200 and len({run[:6] for _, run in begun}) < 2:
