@@ -101,7 +101,7 @@ def test_control_sequences_of_a_reply_are_not_printed(shell: Shell) -> None:
 
 
 def test_tool_calls_are_shown_with_their_arguments(shell: Shell) -> None:
-    parts = [Text("Looking."), ToolCall("toolu_1", "get_weather", '{"city":"Paris"}')]
+    parts = (Text("Looking."), ToolCall("toolu_1", "get_weather", '{"city":"Paris"}'))
     with FakeUpstream([write_reply("messages", parts)]) as upstream:
         point_at(shell, upstream)
         done = shell.run("chat", "-m", "up/m", "weather?")

@@ -1,7 +1,5 @@
 """Shell completion: models, providers, vendors, keys and captures, without a word to the terminal."""
 
-import pytest
-
 from shell import Shell
 
 CONFIG = """\
@@ -34,12 +32,12 @@ def complete(shell: Shell, *words: str, **environ: str) -> list[str]:
     return [entry.partition(",")[2] for entry in done.out.splitlines() if entry]
 
 
-@pytest.mark.parametrize("command", [("chat", "-m"), ("launch", "claude", "-m"), ("connect", "codex", "-m")])
-def test_models_are_completed_from_the_configuration(shell: Shell, command: tuple[str, ...]) -> None:
+def test_models_are_completed_from_the_configuration(shell: Shell) -> None:
     shell.write("dragoman.toml", CONFIG.format(port=1))
-    assert complete(shell, *command, "f") == ["fast"]
-    assert complete(shell, *command, "off") == ["office/llama"]
-    assert "claude-*" not in complete(shell, *command, "")
+    for command in (("chat", "-m"), ("launch", "claude", "-m"), ("connect", "codex", "-m")):
+        assert complete(shell, *command, "f") == ["fast"], command
+        assert complete(shell, *command, "off") == ["office/llama"], command
+        assert "claude-*" not in complete(shell, *command, ""), command
 
 
 def test_models_of_the_running_gateway_are_completed(shell: Shell) -> None:

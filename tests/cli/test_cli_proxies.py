@@ -1,39 +1,21 @@
 """The proxies of the environment apply to every provider whose section names no other."""
 
-import urllib.error
-import urllib.request
-
-import msgspec
-
-from fakes.service import json_answer
+from asking import ask
 from fakes.upstream import FakeUpstream
+from gateway import KEY
+from scripting import write_reply
 from shell import Served, Shell
 
-KEY = "dgm_fake-client-key-behind-a-proxy"
-REPLY = {
-    "id": "chatcmpl-1",
-    "object": "chat.completion",
-    "created": 1,
-    "model": "m",
-    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Led here."}, "finish_reason": "stop"}],
-}
+REPLY = write_reply("chat", "Led here.", stream=False)
 SECTION = '[providers.{0}]\nkind = "openai-compatible"\nendpoint = "{1}"\nmodels = ["m"]\n'
 
 
 def status(served: Served, model: str) -> int:
-    body = msgspec.json.encode({"model": model, "messages": [{"role": "user", "content": "Hi"}]})
-    head = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
-    request = urllib.request.Request(f"{served.url}/v1/chat/completions", body, head)
-    try:
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=20) as reply:
-            return int(reply.status)
-    except urllib.error.HTTPError as error:
-        return error.code
+    return ask(served, "chat", model).status
 
 
 def test_the_environments_proxy_is_used_except_for_exempt_hosts(shell: Shell) -> None:
-    with FakeUpstream(choose=lambda request: json_answer(REPLY)) as proxy, FakeUpstream() as near:
-        near.choose = proxy.choose
+    with FakeUpstream([REPLY]) as proxy, FakeUpstream([REPLY]) as near:
         far = SECTION.format("far", "http://upstream.test/v1")
         # Nothing listens there, and no name must be resolved to find that out.
         straight = SECTION.format("straight", "http://0.0.0.0:1/v1") + 'proxy = "none"\n'

@@ -1,25 +1,24 @@
 """`dragoman responses`: what is stored, shown as the client sees it, and deleted."""
 
 import json
-import time
-import urllib.request
 
+from asking import PATHS, make_body, send
 from shell import Served, Shell
+from waiting import wait_until
 from wire_json import JsonObject
 
 
-def post(served: Served, body: JsonObject) -> JsonObject:
-    headers = {"authorization": f"Bearer {served.key}"}
-    request = urllib.request.Request(f"{served.url}/v1/responses", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        made: JsonObject = json.loads(answer.read())
-        return made
+def make(served: Served, text: str, previous: object = None, *, background: bool = False) -> JsonObject:
+    fields = {"previous_response_id": previous, "background": background}
+    body = make_body("responses", "echo", text) | fields
+    made: JsonObject = json.loads(send(served, "POST", PATHS["responses"], body, key=served.key).body)
+    return made
 
 
 def test_stored_responses_are_listed_shown_and_deleted(shell: Shell) -> None:
     with shell.serve() as served:
-        first = post(served, {"model": "echo", "input": "I am Ada."})
-        second = post(served, {"model": "echo", "input": "More", "previous_response_id": first["id"]})
+        first = make(served, "I am Ada.")
+        second = make(served, "More", first["id"])
         listed = json.loads(shell.run("responses", "list", "--json").out)
         assert [row["id"] for row in listed] == [second["id"], first["id"]]
         assert {(row["status"], row["model"], row["route"]) for row in listed} == {("completed", "echo", "echo/echo")}
@@ -34,10 +33,14 @@ def test_stored_responses_are_listed_shown_and_deleted(shell: Shell) -> None:
 
 def test_background_responses_are_listed_and_shown_with_their_status(shell: Shell) -> None:
     with shell.serve() as served:
-        queued = post(served, {"model": "echo", "input": "I am Ada.", "background": True})
-        deadline = time.monotonic() + 60
-        while (shown := json.loads(shell.run("responses", "show", str(queued["id"])).out))["status"] != "completed":
-            assert time.monotonic() < deadline, shown
+        queued = make(served, "I am Ada.", background=True)
+
+        def show() -> JsonObject:
+            shown: JsonObject = json.loads(shell.run("responses", "show", str(queued["id"])).out)
+            return shown
+
+        wait_until(lambda: show()["status"] == "completed")
+        shown = show()
         assert (shown["id"], shown["background"], "I am Ada." in str(shown["output"])) == (queued["id"], True, True)
         [row] = json.loads(shell.run("responses", "list", "--json").out)
         assert (row["mode"], row["status"], row["route"]) == ("background", "completed", "echo/echo")

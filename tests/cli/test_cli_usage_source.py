@@ -9,7 +9,7 @@ import pytest
 
 from asking import Listening, ask, send
 from dragoman.cli.usage import GROUPS
-from gateway import Running, running
+from gateway import KEY, Running, running
 from shell import Done, Served, Shell
 from wire_json import JsonObject
 
@@ -49,8 +49,8 @@ def create_key(shell: Shell, name: str) -> str:
     return str(made["key"])
 
 
-def read_report(server: Listening, query: str = "", path: str = "/api/usage", **key: str) -> JsonObject:
-    reply = send(server, "GET", f"{path}?{query}", **key)
+def read_report(server: Listening, query: str = "", path: str = "/api/usage", key: str = KEY) -> JsonObject:
+    reply = send(server, "GET", f"{path}?{query}", key=key)
     assert reply.status == 200, reply
     return msgspec.json.decode(reply.body, type=JsonObject)
 
