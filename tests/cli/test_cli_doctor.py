@@ -13,6 +13,7 @@ from time import time
 import msgspec
 import pytest
 
+from fakes.upstream import FakeUpstream
 from scraping import scrape, total
 from shell import Shell
 from waiting import wait_until
@@ -153,8 +154,8 @@ def test_fallbacks_of_the_running_gateway_are_explained(shell: Shell) -> None:
 
 
 def test_a_port_that_another_program_has_is_broken(shell: Shell) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        shell.write("dragoman.toml", f"[server]\nport = {other.getsockname()[1]}\n")
+    with FakeUpstream() as other:
+        shell.write("dragoman.toml", f"[server]\nport = {other.port}\n")
         finding = run_doctor(shell).about("address")
     assert finding.state == "broken"
     assert "--port" in finding.to_do

@@ -78,6 +78,6 @@ def test_a_gateway_under_nohup_outlives_its_terminal(shell: Shell) -> None:
 def test_without_a_terminal_every_worker_reads_the_configuration_again(shell: Shell) -> None:
     with shell.serve("--workers", "2") as gateway:
         gateway.send_signal(signal.SIGHUP)
-        wait_until(lambda: gateway.err.count("the edited configuration is in effect") == 2)
+        wait_until(lambda: gateway.err.count("the edited configuration is in effect") >= 2)
         assert alive(gateway.pid)
         assert gateway.end() == 0
