@@ -108,3 +108,5 @@ def test_version_and_help_load_no_command(tmp_path: Path) -> None:
     for option, last_line in (("--version", "version"), ("--help", "completion")):
         loaded = import_until([option], tmp_path, last_line)
         assert {name for name in loaded if name.startswith("dragoman.")} == {"dragoman.cli", "dragoman.cli.main"}
+        assert "click" in loaded
+        assert loaded.isdisjoint({"msgspec", "asyncio"})

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from raw_http import Answered, dial, read_answer, request_bytes
 from shell import Served, Shell
 
-PATIENCE_S = 30.0
 NO_DESCRIPTOR_LEFT = """
 import asyncio, os
 from dragoman.net.server import Limits, Server
@@ -31,28 +31,13 @@ asyncio.run(main())
 """
 
 
-def dial(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
-
-
 def request(key: str | None, path: str = "/v1/models") -> bytes:
-    field = "" if key is None else f"authorization: Bearer {key}\r\n"
-    return f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{field}\r\n".encode()
+    return request_bytes(path, b"", method="GET", key=key)
 
 
-def ask(sock: socket.socket, data: bytes) -> tuple[int, bytes]:
+def ask(sock: socket.socket, data: bytes) -> Answered:
     sock.sendall(data)
-    return read(sock)
-
-
-def read(sock: socket.socket) -> tuple[int, bytes]:
-    with sock.makefile("rb") as file:
-        status = int(file.readline().split()[1])
-        length = 0
-        while (line := file.readline().strip()) != b"":
-            if line.lower().startswith(b"content-length:"):
-                length = int(line.partition(b":")[2])
-        return status, file.read(length)
+    return read_answer(sock)
 
 
 def open_files_limit(served: Served) -> int:
@@ -76,7 +61,7 @@ def test_idle_connections_without_a_key_up_to_the_limit_of_open_files_block_no_c
                 idle.sendall(request(None, "/health"))
         for _ in range(5):
             with dial(served.port) as sock:
-                assert ask(sock, request(served.key))[0] == 200
+                assert ask(sock, request(served.key)).status == 200
         assert served.end() == 0
     assert served.err.count("too many connections") + served.err.count("no file descriptor") == 1
 
@@ -87,10 +72,10 @@ def test_connections_with_a_key_are_limited_with_a_clear_503(shell: Shell) -> No
     with shell.serve() as served, ExitStack() as stack:
         for _ in range(100):
             sock = stack.enter_context(dial(served.port))
-            status, body = ask(sock, request(served.key))
-            statuses.append(status)
-            if status != 200:
-                assert "Too many connections" in msgspec.json.decode(body)["error"]["message"]
+            answered = ask(sock, request(served.key))
+            statuses.append(answered.status)
+            if answered.status != 200:
+                assert "Too many connections" in msgspec.json.decode(answered.body)["error"]["message"]
         assert statuses == [200] * statuses.count(200) + [503] * statuses.count(503)
         assert statuses.count(200) == (192 - 64) // 2
 
@@ -103,6 +88,7 @@ def test_a_connection_for_which_no_descriptor_is_left_gets_an_error() -> None:
         port = int(process.stdout.readline())
         for _ in range(10):
             with dial(port) as sock:
-                assert ask(sock, request(None)) == (503, b'{"error":{}}')
+                answered = ask(sock, request(None))
+                assert (answered.status, answered.body) == (503, b'{"error":{}}')
         process.kill()
         assert process.stderr.read().count("no file descriptor is left") == 1

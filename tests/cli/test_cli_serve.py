@@ -19,13 +19,6 @@ def status(served: Served, key: str) -> int:
     return send(served, "GET", "/v1/models", key=key).status
 
 
-def answers(served: Served) -> bool:
-    try:
-        return status(served, served.key) == 200
-    except OSError:
-        return False
-
-
 def alive(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as file:
@@ -209,22 +202,6 @@ def test_a_missing_provider_key_is_a_warning_at_the_start(shell: Shell) -> None:
         assert "echo/echo" in shell.run("models", "--key", served.key).out
 
 
-def test_a_replacement_worker_uses_the_edited_configuration(shell: Shell) -> None:
-    echo = '[providers.echo]\nkind = "echo"\n'
-    path = shell.write("edited.toml", echo)
-    with shell.serve("--config", str(path), "--workers", "2") as served:
-        wait_until(lambda: len(served.workers) == 2)
-        shell.write("edited.toml", f'{echo}[[models]]\nname = "parrot"\nto = ["echo/echo"]\n')
-        first = served.workers
-        for victim in first:
-            os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: len(served.workers - first) == 2)
-        wait_until(lambda: answers(served))
-        for _ in range(6):
-            assert "parrot" in shell.run("models", "--key", served.key).out
-        assert served.end() == 0
-
-
 def test_logs_are_json_on_request_and_hold_no_secret(shell: Shell) -> None:
     canary = "sk-fake-canary-0123456789"
     with shell.serve("--log-json", "--verbose") as served:
@@ -236,19 +213,10 @@ def test_logs_are_json_on_request_and_hold_no_secret(shell: Shell) -> None:
     assert canary not in served.out + served.err
 
 
-def test_help_loads_none_of_the_commands() -> None:
-    probe = "import sys; sys.argv=['dragoman','--help']; from dragoman.cli.main import run; run(); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60)
-    loaded = done.stdout.splitlines()[-1].split()
-    assert "click" in loaded
-    assert not {"msgspec", "asyncio", "dragoman.config", "dragoman.app"} & set(loaded)
-
-
-@pytest.mark.parametrize("words", [("nope",), ("serve", "--port", "70000"), ("serve", "--workers", "0"), ("chat",)])
-def test_wrong_usage_has_its_own_exit_code(shell: Shell, words: tuple[str, ...]) -> None:
-    done = shell.run(*words)
-    assert done.code == 2
-    assert done.err.startswith("Usage: dragoman")
+def test_wrong_usage_has_its_own_exit_code(shell: Shell) -> None:
+    for line in ("nope", "serve --port 70000", "serve --workers 0", "chat"):
+        done = shell.run(*line.split())
+        assert (done.code, done.err.startswith("Usage: dragoman")) == (2, True), line
 
 
 def test_a_model_server_of_this_machine_is_found_named_and_used(shell: Shell) -> None:

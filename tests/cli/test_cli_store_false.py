@@ -5,25 +5,22 @@ import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
 from websockets.sync.client import connect
 
+from asking import CLIENTS, find_path
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, provider_section
 from raw_http import Answered, ask, dial, request_bytes
-from scripting import encode_chat, encode_gemini, encode_messages, encode_responses
-from scripting.replies import ScriptedReply, Text
+from scripting import write_error, write_reply
 from shell import Served, Shell
 from waiting import wait_until
 
-ENCODERS = {"chat": encode_chat, "messages": encode_messages, "responses": encode_responses, "gemini": encode_gemini}
-UPSTREAMS = ("chat", "messages", "responses", "gemini")
 CANARY = re.compile(rb"canary-[0-9a-f]{24}")
 WORD = "xxxxx"  # the piece of text that an event has; each becomes the canary of the request
-PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
 
 
 @dataclass
@@ -50,12 +47,11 @@ def answer(protocol: str, request: ReceivedRequest) -> Answer:
     found = CANARY.search(request.body)
     canary = b"" if found is None else found[0]
     if b"refuse" in request.body:
-        return Answer(b'{"error":{"message":"%b"}}' % canary, status=400, content_type="application/json")
-    encoder, scripted = ENCODERS[protocol], ScriptedReply((Text(WORD * 20),))
+        return write_error(400, canary.decode())
     is_stream = "stream" in request.path or b'"stream":true' in request.body.replace(b" ", b"")
-    if not is_stream:
-        return Answer(encoder.encode_whole(scripted).replace(WORD.encode(), canary), content_type="application/json")
-    return Answer(encoder.encode_stream(scripted).replace(WORD.encode(), canary), cut=400, pause_s=0.002)
+    reply = write_reply(protocol, WORD * 20, stream=is_stream)
+    paced = replace(reply, cut=400, pause_s=0.002) if is_stream else reply
+    return replace(paced, body=reply.body.replace(WORD.encode(), canary))
 
 
 @dataclass(frozen=True)
@@ -70,11 +66,6 @@ class Way:
     def name(self) -> str:
         return f"{self.client}>{self.upstream} {'stream' if self.stream else 'whole'}"
 
-    @property
-    def path(self) -> str:
-        verb = "streamGenerateContent?alt=sse" if self.stream else "generateContent"
-        return PATHS.get(self.client, f"/v1beta/models/{self.upstream}/m:{verb}")
-
     def request(self, text: str, *fields: str, **body: object) -> bytes:
         turns = [{"role": "user", "content": f"Repeat {text}"}]
         bodies: dict[str, dict[str, object]] = {
@@ -84,13 +75,17 @@ class Way:
             "gemini": {"contents": [{"role": "user", "parts": [{"text": text}]}]},
         }
         named = {} if self.client == "gemini" else {"model": f"{self.upstream}/m", "stream": self.stream}
-        return request_bytes(self.path, json.dumps({**named, **bodies[self.client], **body}).encode(), *fields)
+        return request_bytes(
+            find_path(self.client, f"{self.upstream}/m", stream=self.stream),
+            json.dumps({**named, **bodies[self.client], **body}).encode(),
+            *fields,
+        )
 
 
 @contextmanager
 def serve(shell: Shell) -> Iterator[Served]:
     """Run a gateway in front of an upstream of each protocol."""
-    fakes = {name: FakeUpstream(keep_alive=False) for name in UPSTREAMS}
+    fakes = {name: FakeUpstream(keep_alive=False) for name in CLIENTS}
     try:
         for name, fake in fakes.items():
             fake.__enter__()
@@ -106,7 +101,7 @@ def serve(shell: Shell) -> Iterator[Served]:
 
 
 def send_all(port: int, canaries: Canaries) -> None:
-    for client, upstream, stream in product((*PATHS, "gemini"), UPSTREAMS, (False, True)):
+    for client, upstream, stream in product(CLIENTS, CLIENTS, (False, True)):
         send_each(port, canaries, Way(client, upstream, stream))
 
 
