@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,9 +33,9 @@ PATIENCE_S = 180.0
 NOTHING: Mapping[str, str] = {}
 
 
-def on_every_upstream(first: str) -> pytest.MarkDecorator:
+def on_every_upstream(first: str, upstreams: Sequence[str] = UPSTREAMS) -> pytest.MarkDecorator:
     """Run a test on this upstream in `make test`, and on the others in `make test-rest`."""
-    others = [pytest.param(upstream, marks=pytest.mark.rest) for upstream in UPSTREAMS if upstream != first]
+    others = [pytest.param(upstream, marks=pytest.mark.rest) for upstream in upstreams if upstream != first]
     return pytest.mark.parametrize("upstream", [first, *others])
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from clients.gemini_cli import ask, result, run, text_of
 from clients.proof import Proves
-from clients.rig import Rig, on_every_upstream
+from clients.rig import ALL_UPSTREAMS, Rig, on_every_upstream
 from fakes.agent import Use
 from gateway import KEY
 
@@ -19,22 +19,19 @@ EDIT = Use(
 )
 
 
-@on_every_upstream("chat")
+@on_every_upstream("chat", ALL_UPSTREAMS)
 def test_gemini_cli_writes_reads_and_edits_a_file(
     upstream: str, rig: Callable[..., Rig], client: Callable[[str], Path], node: Path, proves: Proves
 ) -> None:
-    check_file_tools(rig(upstream, WRITE, READ, EDIT), node, client("gemini-cli"))
-    proves("Gemini CLI", upstream, "tools", "streamed", "edits")
-
-
-def check_file_tools(here: Rig, node: Path, directory: Path) -> None:
-    ran = ask(here, node, directory, "Write a note, read it and edit it.")
+    here = rig(upstream, WRITE, READ, EDIT)
+    ran = ask(here, node, client("gemini-cli"), "Write a note, read it and edit it.")
     assert ran.code == 0, ran
     assert result(ran)["status"] == "success", ran
     assert "Finished. The last tool said: Successfully modified file" in text_of(ran), ran
     assert (here.work / "note.txt").read_text() == "Grüße 👋\ndrei\n"
     assert here.agent.complaints == []
     assert any("zwei" in found for found in here.agent.requests[-1].results)
+    proves("Gemini CLI", upstream, "tools", "streamed", "edits")
 
 
 @pytest.mark.rest
