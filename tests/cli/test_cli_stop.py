@@ -3,39 +3,41 @@
 import os
 import signal
 import threading
-import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from fakes.upstream import Answer, End, FakeUpstream
-from shell import Shell
+from asking import ask
+from fakes.upstream import End, FakeUpstream
+from gateway import provider_section
+from scripting import write_reply
+from scripting.replies import Ending, ScriptedReply, Text
+from shell import Served, Shell
 from waiting import wait_until
 
-CHUNK = (
-    b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":'
-    b'[{"index":0,"delta":{"content":"Hi"},"finish_reason":null}]}\n\n'
-)
-BODY = b'{"model":"up/m","stream":true,"messages":[{"role":"user","content":"Hi"}]}'
+UNENDED = write_reply("chat", ScriptedReply((Text("Hi"),), ending=Ending.NONE), end=End.HANG)
+
+
+@contextmanager
+def serve_with_stream(shell: Shell, settings: str = "") -> Iterator[Served]:
+    """Run a gateway with one stream under way that never ends."""
+    with FakeUpstream([UNENDED]) as fake:
+        shell.write("dragoman.toml", f"[server]\nport = 0\n{settings}" + provider_section("chat", fake.url))
+        with shell.serve("--config", "dragoman.toml") as gateway:
+            words = {"stream": True, "key": gateway.key}
+            threading.Thread(target=ask, args=(gateway, "chat", "up/m"), kwargs=words, daemon=True).start()
+            wait_until(lambda: len(fake.calls) == 1)
+            yield gateway
+    assert "stopping now: ending 1 request (1 streamed)" in gateway.err
 
 
 def test_ctrl_c_says_what_it_waits_for_and_a_second_one_ends_it(shell: Shell) -> None:
-    with FakeUpstream(answers=[Answer(CHUNK, end=End.HANG)]) as fake:
-        shell.write(
-            "dragoman.toml",
-            f'[server]\nport = 0\ndrain_s = 77\n[providers.up]\nkind = "openai-compatible"\nendpoint = "{fake.url}"\n',
-        )
-        with shell.serve("--config", "dragoman.toml") as gateway:
-            request = urllib.request.Request(
-                f"{gateway.url}/v1/chat/completions", BODY, {"authorization": f"Bearer {gateway.key}"}
-            )
-            reader = threading.Thread(target=lambda: urllib.request.urlopen(request, timeout=60).read(), daemon=True)
-            reader.start()
-            wait_until(lambda: len(fake.calls) == 1)
-            gateway.send_signal(signal.SIGINT)
-            wait_until(lambda: "waiting up to 77 s for 1 request (1 streamed); a second signal" in gateway.err)
-            gateway.send_signal(signal.SIGINT)
-            assert gateway.wait() == 0
-    assert "stopping now: ending 1 request (1 streamed)" in gateway.err
+    with serve_with_stream(shell, "drain_s = 77\n") as gateway:
+        gateway.send_signal(signal.SIGINT)
+        wait_until(lambda: "waiting up to 77 s for 1 request (1 streamed); a second signal" in gateway.err)
+        gateway.send_signal(signal.SIGINT)
+        assert gateway.wait() == 0
 
 
 def test_a_gateway_for_other_machines_shows_its_addresses_and_a_warning(shell: Shell) -> None:
@@ -69,26 +71,14 @@ def test_the_command_ends_the_gateway_and_waits_for_it(shell: Shell, workers: st
 
 
 def test_a_second_stop_ends_the_requests_that_the_first_one_waits_for(shell: Shell) -> None:
-    with FakeUpstream(answers=[Answer(CHUNK, end=End.HANG)]) as fake:
-        shell.write(
-            "dragoman.toml",
-            f'[server]\nport = 0\n[providers.up]\nkind = "openai-compatible"\nendpoint = "{fake.url}"\n',
-        )
-        with shell.serve("--config", "dragoman.toml") as gateway:
-            request = urllib.request.Request(
-                f"{gateway.url}/v1/chat/completions", BODY, {"authorization": f"Bearer {gateway.key}"}
-            )
-            reader = threading.Thread(target=lambda: urllib.request.urlopen(request, timeout=60).read(), daemon=True)
-            reader.start()
-            wait_until(lambda: len(fake.calls) == 1)
-            first = shell.start("stop")
-            wait_until(lambda: "waiting up to 120 s for 1 request" in gateway.err)
-            second = shell.run("stop")
-            assert (second.code, "has ended" in second.out) == (0, True)
-            out, _ = first.communicate(timeout=60)
-            assert (first.returncode, "has ended" in out) == (0, True)
-            assert gateway.wait() == 0
-    assert "stopping now: ending 1 request (1 streamed)" in gateway.err
+    with serve_with_stream(shell) as gateway:
+        first = shell.start("stop")
+        wait_until(lambda: "waiting up to 120 s for 1 request" in gateway.err)
+        second = shell.run("stop")
+        assert (second.code, "has ended" in second.out) == (0, True)
+        out, _ = first.communicate(timeout=60)
+        assert (first.returncode, "has ended" in out) == (0, True)
+        assert gateway.wait() == 0
 
 
 def test_another_process_with_the_pid_of_an_ended_gateway_is_not_stopped(shell: Shell) -> None:

@@ -7,28 +7,14 @@ import pytest
 
 from fakes.codex import USAGE, FakeCodex
 from fakes.copilot import APP_TOKEN, EDITOR_TOKEN, INSTALLATION_TOKEN, FakeCopilot
-from fakes.kiro import ARN, FakeKiro
+from fakes.kiro import FakeKiro
 from fakes.service import json_answer
 from shell import Shell
 
 
-def write_sign_in(fake: FakeKiro, directory: Path, access: str | None = None) -> str:
-    tokens = fake.issue()
-    file = directory / "kiro-auth-token.json"
-    table = {
-        "accessToken": access or tokens["accessToken"],
-        "refreshToken": tokens["refreshToken"],
-        "expiresAt": "2099-01-01T00:00:00Z",
-        "authMethod": "social",
-        "profileArn": ARN,
-    }
-    file.write_bytes(msgspec.json.encode(table))
-    return fake.section(str(file))
-
-
 def test_a_plan_is_shown_with_what_is_used_of_it(shell: Shell, tmp_path: Path) -> None:
     with FakeKiro() as fake:
-        shell.write("dragoman.toml", write_sign_in(fake, tmp_path))
+        shell.write("dragoman.toml", fake.section(fake.sign_in(tmp_path / "kiro.json")))
         done = shell.run("usage", "--plans")
     assert done.code == 0, done.err
     assert "KIRO FAKE" in done.out
@@ -39,7 +25,7 @@ def test_a_plan_is_shown_with_what_is_used_of_it(shell: Shell, tmp_path: Path) -
 
 def test_the_same_as_json(shell: Shell, tmp_path: Path) -> None:
     with FakeKiro() as fake:
-        shell.write("dragoman.toml", write_sign_in(fake, tmp_path))
+        shell.write("dragoman.toml", fake.section(fake.sign_in(tmp_path / "kiro.json")))
         (quota,) = msgspec.json.decode(shell.run("usage", "--plans", "--json").out)
     assert quota == {
         "provider": "kiro",
@@ -100,9 +86,9 @@ def test_an_installation_has_no_plan_of_its_own(shell: Shell) -> None:
 
 def test_an_account_that_cannot_be_reached_is_reported_and_fails(shell: Shell, tmp_path: Path) -> None:
     with FakeKiro() as fake:
-        section = write_sign_in(fake, tmp_path, access="aoaFAKE-revoked")
+        shell.write("dragoman.toml", fake.section(fake.sign_in(tmp_path / "kiro.json")))
+        fake.access.clear()
         fake.refresh.clear()
-        shell.write("dragoman.toml", section)
         done = shell.run("usage", "--plans")
     assert done.code == 1
     assert "dragoman doctor" in done.err

@@ -9,14 +9,16 @@ from io import StringIO
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from asking import ask
 from dragoman.accounts.keys import Keyring
 from dragoman.store import open_store
-from dragoman.store.usage_rows import UsageRow, make_id
+from dragoman.store.usage_rows import UsageRow
 from gateway import KEY
 from postgres import Postgres
 from shell import Shell
+from store.rows import row_at
 from waiting import wait_until
 
 NOON = datetime.now().replace(hour=12, minute=0, second=0, microsecond=0) - timedelta(days=1)
@@ -25,18 +27,12 @@ MODELS = ("claude-sonnet-4-5", "claude-opus-4-6", "a-model-with-a-name-as-long-a
 
 def row(number: int, key: str) -> UsageRow:
     time_ms = int((NOON - timedelta(days=number % 5)).timestamp() * 1000) + number
-    return UsageRow(
-        id=make_id(time_ms, number),
-        time_ms=time_ms,
+    return replace(
+        row_at(time_ms, number),
         request_id=f"req_{number}",
         key=key,
         client=("curl", "claude-cli", "=HYPERLINK(1)")[number % 3],
-        client_protocol="chat",
-        upstream_protocol="messages",
-        provider="up",
         model=MODELS[number % 3],
-        requested_model="claude",
-        stream=True,
         input_tokens=1_000_000_007 + number,
         cache_read_tokens=300_000_000,
         cache_write_tokens=1_000,
@@ -45,15 +41,7 @@ def row(number: int, key: str) -> UsageRow:
         credits=None if number % 2 else 0.0123456789,
         usage_source=("reported", "estimated", "derived", None)[number % 4],
         cost_nano_usd=None if number % 3 == 2 else 1_234_567_891,
-        ttft_ms=200,
-        duration_ms=3000,
         outcome=("ok", "ok", "overloaded", "client_gone")[number % 4],
-        error_code=None,
-        losses=0,
-        attempts=1,
-        rounds=1,
-        web_searches=0,
-        web_fetches=0,
     )
 
 
