@@ -19,6 +19,7 @@ from dragoman.cli import logs
 from dragoman.cli.logs import BatchingHandler, JsonFormatter, TextFormatter
 from dragoman.framing.redaction import redact
 from dragoman.net.tasks import request_id
+from tables import each_row
 
 SECRETS = [
     "sk-fake-0123456789abcdef",
@@ -43,21 +44,21 @@ CARRIERS = [
 ]
 
 
-@pytest.mark.parametrize("secret", SECRETS)
+@each_row("secret", SECRETS)
 def test_credentials_are_masked_wherever_they_stand(secret: str) -> None:
     for text in (secret, f"key {secret}.", f'{{"k":"{secret}"}}', f"/v1/{secret}/x", f"id={secret}"):
         assert secret not in redact(text)
         assert "***" in redact(text)
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
+@each_row("carrier", CARRIERS)
 def test_values_in_places_of_credentials_are_masked(carrier: str) -> None:
     text = redact(carrier.format("hunter2fake"))
     assert "hunter2fake" not in text
     assert "***" in text
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "req_0123456789 messages>chat local/qwen-3 ok 12ms",
@@ -283,7 +284,7 @@ def test_a_line_has_its_time_in_milliseconds() -> None:
     assert TextFormatter().format(entry) == "2025-11-15T09:40:37.123Z info dragoman.x: x"
 
 
-@pytest.mark.parametrize("character", ["x", "é", "\x00", '"', "\\", "\U0001f600", "\u2028", "\ud800"])
+@each_row("character", ["x", "é", "\x00", '"', "\\", "\U0001f600", "\u2028", "\ud800"])
 def test_a_line_is_at_most_4_kb(character: str) -> None:
     long = record("%s", character * 300_000)
     assert len(TextFormatter().format(long).encode(errors="surrogatepass")) <= 4096

@@ -1,9 +1,9 @@
 """`dragoman providers` and `dragoman config init`: edits of dragoman.toml with diff and backup."""
 
 import msgspec
-import pytest
 
 from shell import Shell
+from tables import each_row
 
 FILE = ".config/dragoman/dragoman.toml"
 
@@ -51,7 +51,7 @@ def test_a_dry_run_writes_nothing(shell: Shell) -> None:
     assert not (shell.home / FILE).exists()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "code", "message"),
     [
         (("add", "open-router"), 2, 'There is no vendor "open-router"; did you mean "openrouter"?'),

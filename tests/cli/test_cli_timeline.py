@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from msgspec.structs import replace
 
 from dragoman.cli.capture import SHARES, TIME_WIDTH, WIDTH, render_timeline
@@ -11,6 +10,7 @@ from dragoman.flow.capture.files import read_capture
 from dragoman.flow.capture.format import Capture, Chunk, ClientResponse, event_json
 from dragoman.hub.events import Delta, Failed
 from dragoman.hub.failure import Failure, Kind
+from tables import each_row
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "captures" / "kiro-cut-call.json"
 CLIENT_COLUMN = TIME_WIDTH + SHARES[0] + SHARES[1] + 3 * len("  ")
@@ -20,9 +20,7 @@ def capture(**changes: object) -> Capture:
     return replace(read_capture(FIXTURE.read_bytes()), **changes)
 
 
-@pytest.mark.parametrize(
-    "text", ["世界您好，今天天气很好，我们去公园吧。", "🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃", "Zoe\u0308 " * 20]
-)
+@each_row("text", ["世界您好，今天天气很好，我们去公园吧。", "🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃", "Zoe\u0308 " * 20])
 def test_wide_characters_keep_the_columns_aligned(text: str) -> None:
     first = capture().events[2]
     assert '"delta"' in first.event
@@ -35,14 +33,14 @@ def test_wide_characters_keep_the_columns_aligned(text: str) -> None:
     assert after.startswith("content_block_start")
 
 
-@pytest.mark.parametrize("width", [80, 81, 120, 187, 240])
+@each_row("width", [80, 81, 120, 187, 240])
 def test_a_wider_terminal_shows_more_of_each_frame(width: int) -> None:
     lines = list(render_timeline(capture(), width=width))
     assert max(map(width_of, lines)) <= width
     assert sum(map(width_of, lines)) > sum(map(width_of, render_timeline(capture(), width=width - 20)))
 
 
-@pytest.mark.parametrize("text", ["plain", "日本語のテキスト", "e\u0301" * 9, ""])
+@each_row("text", ["plain", "日本語のテキスト", "e\u0301" * 9, ""])
 def test_shortened_text_fits_and_is_as_long_as_possible(text: str) -> None:
     for width in range(1, 20):
         short = fit(text, width)
@@ -62,7 +60,7 @@ def test_the_message_of_a_failure_is_shown_completely_on_top() -> None:
     assert max(map(width_of, lines[place:end])) <= WIDTH
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "why"),
     [
         (b'{"type":"error","error":{"type":"api_error","message":"No such\\nmodel."}}', "error     No such model."),
