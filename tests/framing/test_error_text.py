@@ -9,13 +9,8 @@ from dragoman.hub.failure import Kind
 @pytest.mark.parametrize(
     "secret",
     [
-        "sk-fake-0123456789",
-        "ksk_fake0123456789",
-        "aoaFAKE0123456789",
-        "aorFAKE0123456789",
-        "AIzaFAKE0123456789",
-        "eyJfake.eyJfake.fake",
-        "arn:aws:codewhisperer:us-east-1:123456789012:profile/FAKE",
+        *("sk-fake-0123456789", "ksk_fake0123456789", "aoaFAKE0123456789", "aorFAKE0123456789", "AIzaFAKE0123456789"),
+        *("eyJfake.eyJfake.fake", "arn:aws:codewhisperer:us-east-1:123456789012:profile/FAKE"),
     ],
 )
 def test_what_looks_like_a_secret_is_hidden(secret: str) -> None:

@@ -14,15 +14,9 @@ from fakes.eventstream import event
 from tables import each_row
 
 SHAPED = [
-    "sk-fake-0123456789",
-    "dgm_fake-client-key",
-    "ksk_fake0123456789",
-    "ghp_fake0123456789",
-    "AIzaFAKE0123456789abcdefgh",
-    "AKIAFAKEFAKEFAKEFAKE",
-    "xoxb-fake-0123456789",
-    "aoaFAKE-access-token-0123456789",
-    "eyJfakefakefake.eyJfakefakefake.fake",
+    *("sk-fake-0123456789", "dgm_fake-client-key", "ksk_fake0123456789", "ghp_fake0123456789"),
+    *("AIzaFAKE0123456789abcdefgh", "AKIAFAKEFAKEFAKEFAKE", "xoxb-fake-0123456789"),
+    *("aoaFAKE-access-token-0123456789", "eyJfakefakefake.eyJfakefakefake.fake"),
 ]
 HELD = [
     '{"api_key": "fake0secret"}',

@@ -17,12 +17,7 @@ from dragoman.observers.metrics import (
     merge_readings,
     render_text,
 )
-from dragoman.observers.metrics_catalogue import (
-    CATALOGUE,
-    DURATION_BOUNDS,
-    TOKEN_BOUNDS,
-    Type,
-)
+from dragoman.observers.metrics_catalogue import CATALOGUE, DURATION_BOUNDS, TOKEN_BOUNDS, Type
 from scraping import Scrape, scrape_metrics, value
 
 

@@ -5,18 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from dragoman.hub.loss import Ledger
-from dragoman.hub.request import (
-    Citation,
-    Foreign,
-    Part,
-    Request,
-    Role,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolResult,
-    Turn,
-)
+from dragoman.hub.request import Citation, Foreign, Part, Request, Role, Text, Thinking, ToolCall, ToolResult, Turn
 from dragoman.hub.server_tools import SearchFound, SearchResult, ServerToolUse, ToolErrorCode, ToolFailure, seal_source
 from dragoman.passes.earlier_uses import find_unrun_uses, write_earlier_uses, write_own_uses_as_text
 

@@ -10,9 +10,7 @@ from dragoman.hub.events import (
     Event,
     Failed,
     Opened,
-    Started,
     Stop,
-    TextBlock,
     TruncatedCall,
     UsageReported,
 )
@@ -21,6 +19,7 @@ from dragoman.hub.usage import Usage
 from dragoman.stages.hold_end import HoldPause, HoldServerCalls, HoldTruncatedCall, ServerCall
 from laws import assert_any_recut_agrees, run
 from replies import END, START, call, join_deltas, split_delta, text
+from tables import each_row
 
 KINDS = {"web_search": "web_search", "gateway_web_fetch": "web_fetch"}
 SEARCH = call(1, "web_search", '{"query":', '"x"}')
@@ -104,55 +103,28 @@ def test_any_cut_of_the_deltas_holds_the_same() -> None:
     assert_any_recut_agrees(lambda: HoldServerCalls(KINDS), events, split_delta, join_deltas)
 
 
-CUT = (TruncatedCall("call_1", "write", '{"path": "x'),)
-REPLY_WITH_CALL: list[Event] = [
-    Started("r", "m"),
-    Opened(0, TextBlock()),
-    Delta(0, "Writing "),
-    Delta(0, "now."),
-    Closed(0),
-    Opened(1, CallBlock("call_0", "read")),
-    Delta(1, "{}"),
-    Closed(1),
-]
+CUT = Ended(Stop.LENGTH, cut=(TruncatedCall("call_1", "write", '{"path": "x'),))
+REPLY = [START, *text(0, "Writing ", "now."), *call(1, "read", "{}")]
 
 
 def test_an_end_with_a_truncated_call_is_held_with_the_text() -> None:
     hold = HoldTruncatedCall()
-    passed = [out for event in [*REPLY_WITH_CALL, Ended(Stop.LENGTH, cut=CUT)] for out in hold.feed(event)]
-    assert passed == REPLY_WITH_CALL
-    assert hold.held == Ended(Stop.LENGTH, cut=CUT)
-    assert hold.text == "Writing now."
-    assert hold.next_block == 2
+    assert run(hold, [*REPLY, CUT]) == REPLY
+    assert (hold.held, hold.text, hold.next_block) == (CUT, "Writing now.", 2)
+    assert list(hold.feed(Ended(Stop.LENGTH))) == [Ended(Stop.LENGTH)]  # the one that follows passes
 
 
 def test_an_end_without_a_truncated_call_passes() -> None:
     hold = HoldTruncatedCall()
-    events = [*REPLY_WITH_CALL, Ended(Stop.TOOL)]
-    assert [out for event in events for out in hold.feed(event)] == events
+    assert run(hold, [*REPLY, TOOL_END]) == [*REPLY, TOOL_END]
     assert hold.held is None
 
 
-def test_the_end_that_follows_the_held_one_passes() -> None:
-    hold = HoldTruncatedCall()
-    assert list(hold.feed(Ended(Stop.LENGTH, cut=CUT))) == []
-    assert list(hold.feed(Ended(Stop.LENGTH))) == [Ended(Stop.LENGTH)]
-
-
-TEXT: list[Event] = [Started("msg_1", "m"), Opened(0, TextBlock()), Delta(0, "so"), Closed(0)]
-
-
-def test_a_pause_is_held_with_the_reply_so_far() -> None:
+@each_row("stop", Stop)
+def test_only_a_pause_is_held_with_the_reply_so_far(stop: Stop) -> None:
     stage = HoldPause()
-    passed = [out for event in [*TEXT, Ended(Stop.PAUSE)] for out in stage.feed(event)]
-    assert passed == TEXT
-    assert stage.end == Ended(Stop.PAUSE)
-    assert stage.events == [*TEXT, Ended(Stop.PAUSE)]
-
-
-@pytest.mark.parametrize("stop", [stop for stop in Stop if stop is not Stop.PAUSE])
-def test_any_other_end_passes(stop: Stop) -> None:
-    stage = HoldPause()
-    passed = [out for event in [*TEXT, Ended(stop)] for out in stage.feed(event)]
-    assert passed == [*TEXT, Ended(stop)]
-    assert stage.end is None
+    events = [*REPLY, Ended(stop)]
+    paused = stop is Stop.PAUSE
+    assert run(stage, events) == (REPLY if paused else events)
+    assert stage.end == (Ended(stop) if paused else None)
+    assert not paused or stage.events == events

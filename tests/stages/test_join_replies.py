@@ -1,8 +1,8 @@
 """A reply that breaks off is continued by another as if it were one; what cannot be continued fails at once."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +26,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.usage import Source, Usage
 from dragoman.stages.join_replies import ContinuationStart, JoinReplies
+from replies import call, text
 from tables import each_row
 
 LOST = Failed(Failure(Kind.LOST, "the connection broke"))
@@ -72,60 +73,52 @@ def text_of(events: list[Event]) -> str:
     return "".join(event.text for event in events if isinstance(event, Delta))
 
 
-def test_a_reply_with_text_can_be_continued() -> None:
+def test_a_reply_with_text_and_without_a_call_can_be_continued() -> None:
     joint = make_begun()
-    assert joint.can_be_continued
-    assert joint.text == TEXT
-
-
-def test_a_reply_without_text_cannot_be_continued() -> None:
+    assert (joint.can_be_continued, joint.text) == (True, TEXT)
     joint = JoinReplies()
     feed_all(joint, Started("a", "m"), Opened(0, TextBlock()))
     assert not joint.can_be_continued
+    for open_or_closed in (call(1, "tool", "{}")[:-1], call(1, "tool", "{}")):
+        assert not make_begun(*open_or_closed).can_be_continued
 
 
-@pytest.mark.parametrize("closed", [(), (Closed(1),)], ids=["open", "closed"])
-def test_a_reply_with_a_tool_call_cannot_be_continued(closed: tuple[Event, ...]) -> None:
-    joint = make_begun(Opened(1, CallBlock("c", "tool")), Delta(1, "{}"), *closed)
-    assert not joint.can_be_continued
+THOUGHT = (Opened(0, ThinkingBlock()), Delta(0, "Hm"))
+SEAL = OpaqueAdded(0, Opaque("anthropic", Form.SIGNATURE, "c2ln"))
 
 
-def test_the_next_upstreams_words_join_the_open_block() -> None:
-    joint = make_begun()
+@each_row(
+    ("rule", "begun", "continuation", "expected"),
+    [
+        ("words join the open block", (), (*text(0, REST), CLEAN), [Delta(0, REST), Closed(0), CLEAN]),
+        (
+            "new blocks get new numbers",
+            (Closed(0),),
+            (*text(0, REST), *call(1, "tool", "{}")),
+            [*text(1, REST), Opened(2, CallBlock("call-1", "tool")), Delta(2, "{}"), Closed(2)],
+        ),
+        (
+            "a thought that broke off is closed",
+            (Opened(1, ThinkingBlock()), Delta(1, "Hm")),
+            text(0, REST)[:-1],
+            [Closed(1), Delta(0, REST)],
+        ),
+        (  # a vendor refuses a message that ends with a thought when the client sends it back
+            "the next upstream's thoughts are left out",
+            (),
+            (*THOUGHT, SEAL, Closed(0), *text(1, REST), CLEAN),
+            [Delta(0, REST), Closed(0), CLEAN],
+        ),
+        ("held text comes before an end", (), (*text(0, "The")[:-1], CLEAN), [Delta(0, "The"), Closed(0), CLEAN]),
+        ("held text comes before a failure", (), (*text(0, "The")[:-1], LOST), [Delta(0, "The"), LOST]),
+    ],
+)
+def test_a_continuation_goes_on_with_the_reply(
+    rule: str, begun: Sequence[Event], continuation: Sequence[Event], expected: list[Event]
+) -> None:
+    joint = make_begun(*begun)
     resume(joint)
-    events = feed_all(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST), Closed(0), Ended(Stop.END))
-    assert events == [Delta(0, REST), Closed(0), Ended(Stop.END)]
-
-
-def test_new_blocks_get_new_numbers() -> None:
-    joint = make_begun(Closed(0))
-    resume(joint)
-    call = (Opened(1, CallBlock("c", "tool")), Delta(1, "{}"), Closed(1))
-    events = feed_all(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST), Closed(0), *call)
-    assert events[:3] == [Opened(1, TextBlock()), Delta(1, REST), Closed(1)]
-    assert events[3:] == [Opened(2, CallBlock("c", "tool")), Delta(2, "{}"), Closed(2)]
-
-
-def test_a_thought_that_broke_off_is_closed() -> None:
-    joint = make_begun(Opened(1, ThinkingBlock()), Delta(1, "Hm"))
-    resume(joint)
-    events = feed_all(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST))
-    assert events == [Closed(1), Delta(0, REST)]
-
-
-def test_the_next_upstreams_thoughts_are_left_out() -> None:
-    """A message that ends with a thought is refused by its vendor when the client sends it back."""
-    joint = make_begun()
-    resume(joint)
-    thought = (
-        Opened(0, ThinkingBlock()),
-        Delta(0, "Hm"),
-        OpaqueAdded(0, Opaque("anthropic", Form.SIGNATURE, "c2ln")),
-        Closed(0),
-    )
-    words = (Opened(1, TextBlock()), Delta(1, REST), Closed(1))
-    events = feed_all(joint, Started("b", "n"), *thought, *words, Ended(Stop.END))
-    assert events == [Delta(0, REST), Closed(0), Ended(Stop.END)]
+    assert feed_all(joint, Started("b", "n"), *continuation) == expected, rule
 
 
 def test_a_continued_reply_can_break_off_again() -> None:
@@ -154,14 +147,6 @@ def test_usage_is_summed_and_has_the_least_reliable_source() -> None:
 def test_a_failure_without_a_continuation_is_passed_on() -> None:
     joint = make_begun()
     assert feed_all(joint, LOST) == [LOST]
-
-
-def test_an_end_while_text_is_held_loses_none_of_it() -> None:
-    joint = make_begun()
-    resume(joint)
-    events = feed_all(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, "The"), Ended(Stop.END))
-    assert text_of(events) == "The"
-    assert events[-1] == Ended(Stop.END)
 
 
 ROW = "| 12 | the same in every row |\n"
@@ -226,39 +211,17 @@ def test_a_repetition_before_the_marker_is_left_out_and_noted(size: int, cuts: l
     assert f"{size} characters" in loss.why
 
 
-@given(st.integers(1, len(TEXT)), cuts_of)
-def test_a_repetition_without_the_marker_is_kept(size: int, cuts: list[int]) -> None:
-    """It may as well be what the reply goes on with."""
-    again = TEXT[-size:] + REST
-    whole, ledger = read_continued(TEXT, pieces(again, cuts))
-    assert whole == TEXT + again
-    assert list(ledger) == []
-
-
-@given(cuts_of)
-def test_other_words_before_the_marker_are_kept(cuts: list[int]) -> None:
-    whole, ledger = read_continued(TEXT, pieces(f"Sure, I go on: {MARKER}{REST}", cuts))
-    assert whole == f"{TEXT}Sure, I go on: {REST}"
-    assert list(ledger) == []
-
-
-@given(st.integers(1, len(ROWS)), cuts_of)
-def test_a_marker_at_the_end_makes_nothing_a_repetition(size: int, cuts: list[int]) -> None:
-    whole, _ = read_continued(ROWS, pieces(ROWS[-size:] + MARKER, cuts))
-    assert whole == ROWS + ROWS[-size:]
-
-
-@given(cuts_of)
-def test_the_beginning_of_a_marker_at_the_end_is_kept(cuts: list[int]) -> None:
-    whole, _ = read_continued(TEXT, pieces(REST + MARKER[:9], cuts))
-    assert whole == TEXT + REST + MARKER[:9]
-
-
-def test_held_text_is_passed_on_before_a_final_failure() -> None:
-    joint = make_begun()
-    resume(joint)
-    feed_all(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, "The"))
-    assert feed_all(joint, LOST) == [Delta(0, "The"), LOST]
+@given(st.integers(1, len(TEXT)), st.integers(1, len(ROWS)), cuts_of)
+def test_what_may_be_what_the_reply_goes_on_with_is_kept(size: int, rows: int, cuts: list[int]) -> None:
+    for begun, continuation, kept in (
+        (TEXT, TEXT[-size:] + REST, TEXT[-size:] + REST),  # a repetition without the marker
+        (TEXT, f"Sure, I go on: {MARKER}{REST}", f"Sure, I go on: {REST}"),
+        (ROWS, ROWS[-rows:] + MARKER, ROWS[-rows:]),  # nothing follows the marker
+        (TEXT, REST + MARKER[:9], REST + MARKER[:9]),
+    ):
+        whole, ledger = read_continued(begun, pieces(continuation, cuts))
+        assert whole == begun + kept
+        assert list(ledger) == []
 
 
 def test_an_upstream_that_failed_before_its_first_word_leaves_nothing_behind() -> None:

@@ -1,6 +1,6 @@
-"""Calls written into the text: found only where they are meant, whole, once, and however they are cut."""
+"""Calls written into the text, in brackets or as tags: found only where they are meant, and however they are cut."""
 
-import pytest
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,10 +27,32 @@ from tables import each_row
 
 LOST = Failed(Failure(Kind.LOST, "gone"))
 CALL = '[Called f with args: {"s":"}]"}]'
+F = '<invoke name="f">\n<parameter name="s">a</parameter>\n</invoke>'
+G = '<invoke name="g"></invoke>'
+BLOCK = f"<function_calls>\n{F}\n</function_calls>"
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "s": {"type": "string"},
+        "n": {"type": "integer"},
+        "x": {"type": "number"},
+        "b": {"type": "boolean"},
+        "l": {"type": "array"},
+        "o": {"type": ["object", "null"]},
+        "either": {"type": ["string", "integer"]},
+        "any": {},
+        "choice": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "open": {"anyOf": [{"type": "integer"}, {}]},
+        "far": {"$ref": "#/$defs/list"},
+        "round": {"$ref": "#/properties/round"},
+    },
+    "$defs": {"list": {"type": "array"}},
+}
+TOOLS = {"f": SCHEMA, "g": None}
 
 
-def after(*events: Event, end: Event = END, names: tuple[str, ...] = ("f", "g")) -> list[Event]:
-    return run(TextCalls(dict.fromkeys(names)), [START, *events, end])
+def after(*events: Event, end: Event = END) -> list[Event]:
+    return run(TextCalls(TOOLS), [START, *events, end])
 
 
 def parts(written: str, *more: Event) -> list[tuple[str, str]]:
@@ -44,31 +66,51 @@ def parts(written: str, *more: Event) -> list[tuple[str, str]]:
     return [(names[event.block], event.text) for event in events if isinstance(event, Delta)]
 
 
+def start_stage(begun: str = "") -> TextCalls:
+    stage = TextCalls(TOOLS)
+    for event in (START, Opened(0, TextBlock()), Delta(0, begun)):
+        stage.feed(event)
+    return stage
+
+
+def count_calls(events: list[Event]) -> int:
+    return sum(isinstance(event, Opened) and isinstance(event.what, CallBlock) for event in events)
+
+
 # What is found
 
 
-def test_a_call_is_made_and_the_text_around_it_keeps_its_whitespace() -> None:
-    assert parts(f"ok {CALL}") == [("text", "ok "), ("f", '{"s":"}]"}')]
-    assert parts(f"{CALL}\n\nthen") == [("f", '{"s":"}]"}'), ("text", "\n\nthen")]
+@each_row(
+    ("written", "expected"),
+    [
+        (f"ok {CALL}", [("text", "ok "), ("f", '{"s":"}]"}')]),
+        (f"{CALL}\n\nthen", [("f", '{"s":"}]"}'), ("text", "\n\nthen")]),
+        (
+            'a[Called f with args: {}] b\n[Called g with args:{"x":{"y":[1]}} ]c',
+            [("text", "a"), ("f", "{}"), ("text", " b\n"), ("g", '{"x":{"y":[1]}}'), ("text", "c")],
+        ),
+        (f"ok\n\n{BLOCK}\nthen", [("text", "ok\n\n"), ("f", '{"s":"a"}'), ("text", "\nthen")]),
+        (f"<function_calls>{F}\n{G} </function_calls>", [("f", '{"s":"a"}'), ("g", "{}")]),
+        (  # both forms, of which the last repeats the first call
+            f"a {BLOCK} b [Called g with args: {{}}] c < d [e] <f {BLOCK}",
+            [("text", "a "), ("f", '{"s":"a"}'), ("text", " b "), ("g", "{}"), ("text", " c < d [e] <f ")],
+        ),
+        *((f"<function_calls>{F}{end}", [("f", '{"s":"a"}')]) for end in ("", "\n", "</", "\n</function_calls")),
+    ],
+)
+def test_calls_are_made_in_order_and_the_text_around_them_keeps_its_whitespace(
+    written: str, expected: list[tuple[str, str]]
+) -> None:
+    assert parts(written) == expected
 
 
-def test_several_calls_are_made_in_order() -> None:
-    assert parts('a[Called f with args: {}] b\n[Called g with args:{"x":{"y":[1]}} ]c') == [
-        ("text", "a"),
-        ("f", "{}"),
-        ("text", " b\n"),
-        ("g", '{"x":{"y":[1]}}'),
-        ("text", "c"),
-    ]
-
-
-def test_the_reply_ends_for_its_calls() -> None:
-    assert after(*text(0, CALL))[-1] == Ended(Stop.TOOL)
-    assert after(*text(0, CALL), end=Ended(Stop.LENGTH))[-1] == Ended(Stop.TOOL)
-    assert after(*text(0, "no call"))[-1] == END
+@each_row("written", [CALL, BLOCK])
+def test_the_reply_ends_for_its_calls(written: str) -> None:
     cut = Ended(Stop.LENGTH, cut=(TruncatedCall("c", "g", "{"),))
-    assert after(*text(0, CALL), end=cut)[-1] == cut
-    assert after(*text(0, CALL), end=LOST)[-1] == LOST
+    tool = Ended(Stop.TOOL)
+    for end, expected in ((END, tool), (Ended(Stop.LENGTH), tool), (cut, cut), (LOST, LOST)):
+        assert after(*text(0, written), end=end)[-1] == expected
+    assert after(*text(0, "no call"))[-1] == END
 
 
 def test_ids_are_the_same_each_time_and_differ_between_calls_replies_and_seeds() -> None:
@@ -83,30 +125,69 @@ def test_ids_are_the_same_each_time_and_differ_between_calls_replies_and_seeds()
     assert all(id.startswith("tooluse_") and len(id) <= 64 for id in seen)
 
 
+# What values mean
+
+
+@each_row(
+    ("name", "written", "expected"),
+    [
+        *(("s", same, same) for same in ("5", ' "q" \n', "<b>&amp;</b>\n</parameter> <parameter>", "", "é😀")),
+        *(("n", "5", 5), ("n", "\n5 ", 5), ("n", "5.5", "5.5"), ("n", "five", "five"), ("n", "true", "true")),
+        *(("x", "5", 5), ("x", "-1.5e3", -1500.0), ("b", "true", True), ("b", "True", "True"), ("b", "1", "1")),
+        *(("l", '["a", {"b": 1}]', ["a", {"b": 1}]), ("l", "[1", "[1"), ("l", "[" * 10_000, "[" * 10_000)),
+        *(("o", '{"a": "}"}', {"a": "}"}), ("o", "null", None), ("o", "[]", "[]"), ("far", "[]", [])),
+        *((name, "5", "5") for name in ("either", "any", "unheard", "open", "round")),
+        *(("choice", "5", 5), ("choice", "null", None)),
+    ],
+)
+def test_a_value_is_text_unless_the_schema_wants_what_it_spells(name: str, written: str, expected: object) -> None:
+    call = f'<invoke name="f"><parameter name="{name}">{written}</parameter></invoke>'
+    ((tool, arguments),) = parts(f"<function_calls>{call}</function_calls>")
+    found = msgspec.json.decode(arguments)[name]
+    assert (tool, found, type(found)) == ("f", expected, type(expected))
+
+
+@each_row(
+    ("call", "expected"),
+    [
+        (  # numbers keep every digit
+            '<invoke name="f"><parameter name="n">123456789012345678901234567890</parameter></invoke>',
+            ("f", '{"n":123456789012345678901234567890}'),
+        ),
+        (  # without a schema every value is text
+            '<invoke name="g"><parameter name="a">1</parameter><parameter name="b">{}</parameter></invoke>',
+            ("g", '{"a":"1","b":"{}"}'),
+        ),
+    ],
+)
+def test_arguments_are_written_as_the_schema_has_them(call: str, expected: tuple[str, str]) -> None:
+    assert parts(f"<function_calls>{call}</function_calls>") == [expected]
+
+
 # What is no call
 
 
 @each_row(
     "plain",
     [
-        "[Called h with args: {}]",  # not offered
-        "`[Called f with args: {}]`",
-        "see ``x [Called f with args: {}]`` there",
-        "```\n[Called f with args: {}]\n```",
-        "~~~\n[Called f with args: {}]\n~~~\n",
-        "[Called f with args: {]",
-        '[Called f with args: {"a":}]',
-        '[Called f with args: {"a":1}',
-        '[Called f with args: {"a":1}}]',
-        '[Called f with args: {"a":1} x]',
-        "[Called f with args: [1]]",
-        "[Called f with args: ]",
-        "[Called f",
-        "[Called",
-        "[",
-        "[called f with args: {}]",
-        "[[]][Call",
-        "a [link](https://a.example) and [1]",
+        *("[Called h with args: {}]", BLOCK.replace('"f"', '"h"')),  # not offered
+        f'<function_calls>{F}<invoke name="h"></invoke></function_calls>',
+        *("`[Called f with args: {}]`", "see ``x [Called f with args: {}]`` there", f"`{BLOCK}`".replace("\n", " ")),
+        *(f"{fence}\n{made}\n{fence}\n" for fence in ("```", "~~~") for made in ("[Called f with args: {}]", BLOCK)),
+        *(
+            f"[Called f with args: {rest}"
+            for rest in ("{]", '{"a":}]', '{"a":1}', '{"a":1}}]', '{"a":1} x]', "[1]]", "]")
+        ),
+        *("[Called f", "[Called", "[", "[called f with args: {}]", "[[]][Call", "a [link](https://a.example) and [1]"),
+        *(F, "<function_calls></function_calls>", "<function_calls>", "<function_calls> why not"),
+        '<function_calls><invoke name="f">and',
+        '<function_calls><invoke name="f"><parameter name="s">a',
+        '<function_calls><invoke name="f"><parameter name="s">a</parameter>',
+        '<function_calls><invoke name="f"><parameter name="s">a</parameter></function_calls>',
+        '<function_calls><invoke name="f"><parameter name="">a</parameter></invoke></function_calls>',
+        *(f"<function_calls>{F} and", f'<function_calls>{F}<invoke name="g'),
+        f"<function_calls>{' ' * 40}{F}</function_calls>",
+        *("<function_call", "<f", "<", "a < b <c> List[int] <function>"),
     ],
 )
 def test_anything_else_stays_text(plain: str) -> None:
@@ -115,48 +196,51 @@ def test_anything_else_stays_text(plain: str) -> None:
 
 
 def test_thoughts_are_not_searched() -> None:
-    thought: list[Event] = [Opened(0, ThinkingBlock()), Delta(0, CALL), Closed(0)]
+    thought: list[Event] = [Opened(0, ThinkingBlock()), Delta(0, CALL + BLOCK), Closed(0)]
     assert after(*thought) == [START, *thought, END]
 
 
-def test_a_call_may_follow_code_and_what_looked_like_one() -> None:
-    assert parts(f"`code` and {CALL}")[1][0] == "f"
-    assert parts(f"```\nx\n```\n{CALL}")[1][0] == "f"
-    assert parts(f"[Called h with args: {{}}] {CALL}")[1][0] == "f"
-    assert parts(f"[Called f with args: {{}} no {CALL}")[1][0] == "f"
+@each_row(
+    "written",
+    [
+        *(f"`code` and {CALL}", f"```\nx\n```\n{CALL}", f"[Called h with args: {{}}] {CALL}"),
+        *(f"[Called f with args: {{}} no {CALL}", f"<function_calls> no {BLOCK}"),
+        f'<function_calls><invoke name="f"> no {BLOCK}',
+    ],
+)
+def test_a_call_may_follow_code_and_what_looked_like_one(written: str) -> None:
+    assert parts(written)[1][0] == "f"
 
 
-def test_an_incomplete_call_stays_text() -> None:
+def test_an_incomplete_call_stays_text_when_the_reply_fails() -> None:
     half = 'ok [Called f with args: {"path":"x'
-    assert parts(half) == [("text", half)]
-    events = after(Opened(0, TextBlock()), Delta(0, half), end=LOST, names=("f",))
+    events = after(Opened(0, TextBlock()), Delta(0, half), end=LOST)
     assert join_deltas(events) == [START, Opened(0, TextBlock()), Delta(0, half), LOST]
 
 
-def test_arguments_without_end_are_given_up() -> None:
-    stage = TextCalls({"f": None})
-    stage.feed(Opened(0, TextBlock()))
-    stage.feed(Delta(0, "[Called f with args: {"))
+@each_row("begun", ["[Called f with args: {", '<function_calls><invoke name="f"><parameter name="s">'])
+def test_arguments_without_end_are_given_up(begun: str) -> None:
+    stage = start_stage(begun)
+    assert not list(stage.feed(Delta(0, " ")))
     assert list(stage.feed(Delta(0, " " * MAX_CALL_CHARS))) != []
 
 
-def test_text_that_could_be_no_call_passes_at_once() -> None:
-    stage = TextCalls({"f": None})
-    stage.feed(START)
-    stage.feed(Opened(0, TextBlock()))
-    assert list(stage.feed(Delta(0, "ab"))) == [Opened(0, TextBlock()), Delta(0, "ab")]
-    assert list(stage.feed(Delta(0, "c [Cal"))) == [Delta(0, "c ")]
-    assert list(stage.feed(Delta(0, "m]"))) == [Delta(0, "[Calm]")]
+@each_row(("first", "begun", "rest"), [("ab", "[Cal", "m]"), ("a <b> c", "<fun", "ny>")])
+def test_text_that_could_be_no_call_passes_at_once(first: str, begun: str, rest: str) -> None:
+    stage = start_stage()
+    assert list(stage.feed(Delta(0, first))) == [Opened(0, TextBlock()), Delta(0, first)]
+    assert list(stage.feed(Delta(0, f"c {begun}"))) == [Delta(0, "c ")]
+    assert list(stage.feed(Delta(0, rest))) == [Delta(0, begun + rest)]
 
 
 # Beside native calls
 
 
-def test_a_call_that_is_also_native_is_made_once_in_either_order() -> None:
-    native = call(1, "f", '{ "s" : ', '"}]" }')
-    assert [name for name, _ in parts(CALL, *native)] == ["f"]
-    events = after(*call(0, "f", '{"s":"}]"}'), *text(1, f"a{CALL}b"))
-    assert sum(isinstance(event, Opened) and isinstance(event.what, CallBlock) for event in events) == 1
+@each_row(("written", "value"), [(CALL, "}]"), (BLOCK, "a")])
+def test_a_call_that_is_also_native_is_made_once_in_either_order(written: str, value: str) -> None:
+    assert [name for name, _ in parts(written, *call(1, "f", '{ "s" : ', f'"{value}" }}'))] == ["f"]
+    events = after(*call(0, "f", f'{{"s":"{value}"}}'), *text(1, f"a{written}b"))
+    assert count_calls(events) == 1
     assert [event.text for event in join_deltas(events) if isinstance(event, Delta)][1:] == ["ab"]
 
 
@@ -170,6 +254,8 @@ def test_other_native_calls_pass_and_keep_their_order() -> None:
 
 def test_the_same_call_twice_in_the_text_is_made_once() -> None:
     assert [name for name, _ in parts(f"{CALL}{CALL}")] == ["f"]
+    again = '[Called f with args: {"s": "a"}] [Called f with args: {"s": 1}]'
+    assert [name for name, _ in parts(f"{BLOCK}{BLOCK}{again}") if name != "text"] == ["f", "f"]
 
 
 def test_a_native_call_that_is_cut_by_a_failure_stays_open() -> None:
@@ -184,18 +270,30 @@ ODD = (
     'ok [[Called f with args: {"s":"}]\\"","é":{"😀":[]}} ]\n`[Called f with args: {}]` [Called h with args: {}]'
     "\n```\n[Called g with args: {}]\n```\n[Called g with args: {}] end [Called g with"
 )
+ODD_TAGS = (
+    f"ok <<function_calls>\n  {F.replace('>a<', '>é😀</parameter> x</parameterr<')}\n{G}\n</function_calls> `{G}`"
+    f"\n```\n{BLOCK}\n```\n<function_calls>{G} no <function_calls>{F}</func"
+)
 
 
-def test_any_recut_of_the_deltas_agrees() -> None:
-    reply = [START, *text(0, ODD), *call(1, "g", "{}"), END]
-    assert_any_recut_agrees(lambda: TextCalls({"f": None, "g": None}), reply, split_delta, join_deltas)
+@each_row("written", [ODD, ODD_TAGS])
+def test_any_recut_of_the_deltas_agrees(written: str) -> None:
+    reply = [START, *text(0, written), *call(1, "g", "{}"), END]
+    assert_any_recut_agrees(lambda: TextCalls(TOOLS), reply, split_delta, join_deltas)
 
 
 ATOMS = ["[", "[Called f", " with args: ", "{", "}", "]", '"', "\\", "`", "```", "\n", "x", " ", "{}]", '{"a":1}]']
+TAG_ATOMS = [
+    *("<", "<function_calls>", '<invoke name="f">', '<invoke name="h">', '<parameter name="n">', "1", "</parameter>"),
+    *("</invoke>", "</function_calls>", "[Called g with args: {}]", "`", "```", "\n", "x", "</", " " * 20),
+]
+OPEN = '<function_calls><invoke name="f"><parameter name="s">'
+BEGUN = ["<function_calls>", f"<function_calls>{F}", OPEN, f"{OPEN}</parameter>"]
+PIECES = ["<", " ", "</parameter>", "</parameter> ", BLOCK, "x</", '<parameter name="']
 
 
-@settings(max_examples=100)
-@given(st.lists(st.sampled_from(ATOMS), max_size=14))
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from(ATOMS), max_size=14) | st.lists(st.sampled_from(TAG_ATOMS), max_size=14))
 def test_any_text_in_any_cut_is_taken_alike_and_legal(pieces: list[str]) -> None:
     whole = after(*text(0, "".join(pieces)))
     assert join_deltas(after(*text(0, *pieces))) == join_deltas(whole)
@@ -206,14 +304,13 @@ def test_any_text_in_any_cut_is_taken_alike_and_legal(pieces: list[str]) -> None
     assert trips == []
 
 
-@pytest.mark.parametrize(
-    "piece", ["x", "[", "[Called f with args: {", '[Called f with args: {"a":"b"}]', "{", '"', "`"]
+@each_row(
+    ("begun", "piece", "count"),
+    [
+        *(("", piece, 500) for piece in ("x", "[", "[Called f with args: {", '[Called f with args: {"a":"b"}]')),
+        *(("", piece, 500) for piece in ("{", '"', "`")),
+        *((begun, piece, 300) for begun in ("", *BEGUN) for piece in PIECES),
+    ],
 )
-def test_searching_costs_linear_time(piece: str) -> None:
-    def start_stage() -> TextCalls:
-        stage = TextCalls({"f": None})
-        stage.feed(START)
-        stage.feed(Opened(0, TextBlock()))
-        return stage
-
-    assert_linear(start_stage, Delta(0, piece), 500)
+def test_searching_costs_linear_time(begun: str, piece: str, count: int) -> None:
+    assert_linear(lambda: start_stage(begun), Delta(0, piece), count)

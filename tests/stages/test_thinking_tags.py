@@ -96,19 +96,9 @@ def test_thoughts_go_out_as_they_come_and_only_a_possible_tag_waits() -> None:
 @each_row(
     "plain",
     [
-        "Hi <thinking>x</thinking>",
-        "`<thinking>` is a tag",
-        '"<thinking>" is a tag',
-        "```\n<thinking>x</thinking>\n```",
-        "<thinker>x</thinker>",
-        "<thinking x>y</thinking>",
-        "<THINKING>x</THINKING>",
-        "< thinking>",
-        "<thin",
-        "<",
-        "  ",
-        "\n",
-        " " * 300 + "<thinking>x</thinking>",
+        *("Hi <thinking>x</thinking>", "`<thinking>` is a tag", '"<thinking>" is a tag'),
+        *("```\n<thinking>x</thinking>\n```", "<thinker>x</thinker>", "<thinking x>y</thinking>"),
+        *("<THINKING>x</THINKING>", "< thinking>", "<thin", "<", "  ", "\n", " " * 300 + "<thinking>x</thinking>"),
     ],
 )
 def test_text_that_does_not_begin_with_a_tag_is_left_alone(plain: str) -> None:
@@ -123,14 +113,9 @@ def test_a_later_tag_is_plain_text() -> None:
 @pytest.mark.parametrize(
     "thought",
     [
-        "the user wrote `</think>` here",
-        "code `a </think> b` here",
-        '"</think>" ends it',
-        "'</think>' ends it",
-        "“</think>” ends it",
-        "see\n```xml\n<think>y</think>\n```\nand so on",
-        "see\n~~~\n</think>\n~~~\nand so on",
-        "```inline </think> ``` and so on",
+        *("the user wrote `</think>` here", "code `a </think> b` here", '"</think>" ends it', "'</think>' ends it"),
+        *("“</think>” ends it", "see\n```xml\n<think>y</think>\n```\nand so on"),
+        *("see\n~~~\n</think>\n~~~\nand so on", "```inline </think> ``` and so on"),
     ],
 )
 def test_a_quoted_or_coded_closing_tag_does_not_close(thought: str) -> None:

@@ -243,10 +243,7 @@ def test_thoughts_are_shown_only_if_the_client_requested_them() -> None:
     ],
 )
 def test_why_a_reply_ended(ended: Ended, reason: str, message: bool | None, shown: str) -> None:
-    for candidate in (
-        chunks(encode([START, ended]))[-1]["candidates"][0],
-        whole([START, ended])["candidates"][0],
-    ):
+    for candidate in (chunks(encode([START, ended]))[-1]["candidates"][0], whole([START, ended])["candidates"][0]):
         assert candidate["finishReason"] == reason
         assert ("finishMessage" in candidate) is (message is True)
     assert shown in "".join(part["text"] for part in parts(encode([START, ended])))

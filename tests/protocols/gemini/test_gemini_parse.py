@@ -144,10 +144,7 @@ def test_instructions_are_joined_and_never_a_message() -> None:
 
 
 def test_calls_and_responses_without_ids_belong_together_by_order_and_name() -> None:
-    calls: JsonObject = {
-        "role": "model",
-        "parts": [{"functionCall": {"name": name}} for name in ("a", "b", "a")],
-    }
+    calls: JsonObject = {"role": "model", "parts": [{"functionCall": {"name": name}} for name in ("a", "b", "a")]}
     answers: list[Json] = [
         {"functionResponse": {"name": name, "response": {"output": text}}}
         for name, text in (("b", "1"), ("a", "2"), ("a", "3"))

@@ -150,12 +150,7 @@ def test_a_line_in_many_pieces_costs_linear_time() -> None:
     assert_linear(LineFramer, b"x", 4_000)
 
 
-SEEN = (
-    Text("hi"),
-    Image(Inline("image/png", "AA==")),
-    Document("plain"),
-    Document(Link("https://a.example/b.pdf")),
-)
+SEEN = (Text("hi"), Image(Inline("image/png", "AA==")), Document("plain"), Document(Link("https://a.example/b.pdf")))
 DONE = (Thinking("hm", opaque=SEAL), ToolCall("c", "f", '{"a":1}'), ToolCall("d", "p", "raw", custom=True))
 REQUEST = Request(
     "messages",

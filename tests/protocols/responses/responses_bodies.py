@@ -7,12 +7,7 @@ from msgspec.structs import replace
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.profile import Target
-from dragoman.hub.request import (
-    Request,
-    Role,
-    Text,
-    Turn,
-)
+from dragoman.hub.request import Request, Role, Text, Turn
 from protocols.responses.responses_kit import UPSTREAM
 from wire_json import JsonObject
 

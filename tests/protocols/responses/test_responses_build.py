@@ -95,11 +95,7 @@ def test_a_system_prompt_with_a_breakpoint_becomes_a_developer_item() -> None:
         "type": "message",
         "role": "developer",
         "content": [
-            {
-                "type": "input_text",
-                "text": "One.",
-                "prompt_cache_breakpoint": {"mode": "explicit", "ttl": "12h"},
-            }
+            {"type": "input_text", "text": "One.", "prompt_cache_breakpoint": {"mode": "explicit", "ttl": "12h"}}
         ],
     }
     assert find_losses(request) == [("/system/0/cache_control", LossKind.APPROXIMATED)]

@@ -4,12 +4,7 @@ import pytest
 
 from dragoman.hub.loss import LossKind
 from dragoman.hub.profile import Profile, Target
-from dragoman.hub.request import (
-    Format,
-    Reasoning,
-    Shape,
-    Switch,
-)
+from dragoman.hub.request import Format, Reasoning, Shape, Switch
 from protocols.responses.responses_bodies import build_body, expect_refusal_at, find_losses, request_of
 
 

@@ -3,14 +3,7 @@
 import pytest
 
 from dragoman.hub.loss import LossKind
-from dragoman.hub.request import (
-    Custom,
-    Function,
-    Grammar,
-    Hosted,
-    Pick,
-    ToolChoice,
-)
+from dragoman.hub.request import Custom, Function, Grammar, Hosted, Pick, ToolChoice
 from protocols.responses.responses_bodies import build_body, expect_refusal_at, find_losses, request_of
 
 

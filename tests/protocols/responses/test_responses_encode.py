@@ -276,13 +276,7 @@ def test_a_citation_of_the_whole_block_has_the_bounds_of_the_block() -> None:
     events = [*HELLO[:3], CitationAdded(0, Citation(url="https://a.example", title="A")), *HELLO[3:]]
     stream = encode_events(events)
     added = next(p for p in payloads(stream) if p["type"] == "response.output_text.annotation.added")
-    annotation = {
-        "type": "url_citation",
-        "url": "https://a.example",
-        "title": "A",
-        "start_index": 0,
-        "end_index": 5,
-    }
+    annotation = {"type": "url_citation", "url": "https://a.example", "title": "A", "start_index": 0, "end_index": 5}
     assert (added["annotation_index"], added["annotation"]) == (0, annotation)
     assert terminal(stream)["output"][0]["content"][0]["annotations"] == [annotation]
 

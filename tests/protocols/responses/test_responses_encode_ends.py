@@ -3,18 +3,7 @@
 import msgspec
 import pytest
 
-from dragoman.hub.events import (
-    CallBlock,
-    Closed,
-    Delta,
-    Ended,
-    Event,
-    Failed,
-    Opened,
-    RefusalBlock,
-    Started,
-    Stop,
-)
+from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, RefusalBlock, Started, Stop
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.ports import EVENT_STREAM
@@ -33,11 +22,7 @@ from protocols.responses.responses_kit import (
 
 @pytest.mark.parametrize(
     ("stop", "reason"),
-    [
-        (Stop.LENGTH, "max_output_tokens"),
-        (Stop.CONTEXT_FULL, "max_output_tokens"),
-        (Stop.FILTERED, "content_filter"),
-    ],
+    [(Stop.LENGTH, "max_output_tokens"), (Stop.CONTEXT_FULL, "max_output_tokens"), (Stop.FILTERED, "content_filter")],
 )
 def test_a_reply_that_was_cut_is_incomplete_and_so_is_its_last_item(stop: Stop, reason: str) -> None:
     call: list[Event] = [Opened(1, CallBlock("c", "f")), Delta(1, '{"a'), Closed(1)]

@@ -188,9 +188,5 @@ def test_a_refusal_and_plain_string_content_of_the_assistant_are_read() -> None:
         {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
     ).turns
     assert turns == (
-        Turn(
-            Role.ASSISTANT,
-            (Text("Hello.", "/input/0/content"), Refusal("No.", "/input/1/content/0")),
-            "/input/0",
-        ),
+        Turn(Role.ASSISTANT, (Text("Hello.", "/input/0/content"), Refusal("No.", "/input/1/content/0")), "/input/0"),
     )
