@@ -1,11 +1,11 @@
 """Code in Markdown: known at every place, however the text is cut."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.stages.rewrite_text import CodeMarks
 from laws import cuts
+from tables import each_row
 
 FENCED = [
     "```\nx",
@@ -28,24 +28,14 @@ def marks(*pieces: str) -> CodeMarks:
     return code
 
 
-@pytest.mark.parametrize("text", FENCED)
-def test_a_place_within_a_fence_is_fenced(text: str) -> None:
-    assert all(marks(*pieces).fenced for pieces in cuts(text))
+@each_row(("text", "fenced"), [*((text, True) for text in FENCED), *((text, False) for text in NOT_FENCED)])
+def test_a_place_is_fenced_between_the_marks_of_a_fence(text: str, fenced: bool) -> None:
+    assert {marks(*pieces).fenced for pieces in cuts(text)} == {fenced}
 
 
-@pytest.mark.parametrize("text", NOT_FENCED)
-def test_a_place_outside_of_any_fence_is_not_fenced(text: str) -> None:
-    assert not any(marks(*pieces).fenced for pieces in cuts(text))
-
-
-@pytest.mark.parametrize("text", IN_SPAN)
-def test_a_place_after_open_backticks_is_in_a_span(text: str) -> None:
-    assert all(marks(*pieces).in_span for pieces in cuts(text))
-
-
-@pytest.mark.parametrize("text", IN_NO_SPAN)
-def test_a_place_after_closed_backticks_or_a_line_end_is_in_no_span(text: str) -> None:
-    assert not any(marks(*pieces).in_span for pieces in cuts(text))
+@each_row(("text", "in_span"), [*((text, True) for text in IN_SPAN), *((text, False) for text in IN_NO_SPAN)])
+def test_a_place_after_open_backticks_is_in_a_span_until_they_close_or_the_line_ends(text: str, in_span: bool) -> None:
+    assert {marks(*pieces).in_span for pieces in cuts(text)} == {in_span}
 
 
 def test_three_backticks_that_close_on_their_line_are_a_span() -> None:

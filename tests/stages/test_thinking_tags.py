@@ -25,6 +25,7 @@ from replies import END, START, call, join_deltas, split_delta, text
 from tables import each_row
 
 LOST = Failed(Failure(Kind.LOST, "gone"))
+SEAL = Opaque("kiro", Form.SIGNATURE, "s")
 
 
 def after(mode: Mode, *events: Event) -> list[Event]:
@@ -42,43 +43,29 @@ def parts(written: str, mode: Mode = Mode.AS_REASONING) -> list[tuple[str, str]]
 # What is found
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_name_of_the_tag_is_known(name: str) -> None:
-    assert parts(f"<{name}>x</{name}>\n\nHi") == [("thought", "x"), ("text", "Hi")]
-
-
-def test_a_tag_split_over_deltas_is_found() -> None:
-    events = after(Mode.AS_REASONING, *text(0, "<thin", "king>x</think", "ing>\n\nHi"))
-    assert join_deltas(events) == [
-        Opened(0, ThinkingBlock()),
-        Delta(0, "x"),
-        Closed(0),
-        Opened(1, TextBlock()),
-        Delta(1, "Hi"),
-        Closed(1),
-    ]
-
-
-def test_whitespace_before_the_tag_is_removed() -> None:
-    assert parts("\n \n<think>x</think>Hi") == [("thought", "x"), ("text", "Hi")]
-
-
-def test_only_one_blank_line_after_the_tag_is_stripped() -> None:
-    assert parts("<think>x</think>\n\n\nHi")[1] == ("text", "\nHi")
-    assert parts("<think>x</think>\nHi")[1] == ("text", "Hi")
-    assert parts("<think>x</think>\r\n\r\nHi")[1] == ("text", "Hi")
-    assert parts("<think>x</think> Hi")[1] == ("text", " Hi")
-    assert parts("<think>x</think>\rHi")[1] == ("text", "\rHi")
-
-
-def test_a_tag_closes_only_its_own_name() -> None:
-    assert parts("<think>x</thinking>y</think>z") == [("thought", "x</thinking>y"), ("text", "z")]
-
-
-def test_thoughts_without_an_end_stay_thoughts() -> None:
-    assert parts("<thinking>x y") == [("thought", "x y")]
-    assert parts("<thinking>x </thinki") == [("thought", "x </thinki")]
-    assert parts("<thinking>x</thinking>") == [("thought", "x")]
+@each_row(
+    ("written", "expected"),
+    [
+        *((f"<{name}>x</{name}>\n\nHi", [("thought", "x"), ("text", "Hi")]) for name in NAMES),
+        ("\n \n<think>x</think>Hi", [("thought", "x"), ("text", "Hi")]),
+        ("<think>x</think>\n\n\nHi", [("thought", "x"), ("text", "\nHi")]),  # one blank line is stripped
+        ("<think>x</think>\nHi", [("thought", "x"), ("text", "Hi")]),
+        ("<think>x</think>\r\n\r\nHi", [("thought", "x"), ("text", "Hi")]),
+        ("<think>x</think> Hi", [("thought", "x"), ("text", " Hi")]),
+        ("<think>x</think>\rHi", [("thought", "x"), ("text", "\rHi")]),
+        ("<think>x</thinking>y</think>z", [("thought", "x</thinking>y"), ("text", "z")]),  # a tag closes its own name
+        ("<thinking>x y", [("thought", "x y")]),  # thoughts without an end stay thoughts
+        ("<thinking>x </thinki", [("thought", "x </thinki")]),
+        ("<thinking>x</thinking>", [("thought", "x")]),
+        ("<think>x</think>Hi `<thinking>`", [("thought", "x"), ("text", "Hi `<thinking>`")]),  # a later tag is text
+        ("<think>x</think><think>y</think>", [("thought", "x"), ("text", "<think>y</think>")]),
+        # an open backtick hides the closing tag only on its own line
+        ("<think>it`s so</think>" + "x" * 300 + "`", [("thought", "it`s so"), ("text", "x" * 300 + "`")]),
+        ("<think>it`s so\n</think>\nHi `there`", [("thought", "it`s so\n"), ("text", "Hi `there`")]),
+    ],
+)
+def test_what_stands_between_the_first_tags_is_thought(written: str, expected: list[tuple[str, str]]) -> None:
+    assert parts(written) == expected
 
 
 def test_thoughts_go_out_as_they_come_and_only_a_possible_tag_waits() -> None:
@@ -105,12 +92,7 @@ def test_text_that_does_not_begin_with_a_tag_is_left_alone(plain: str) -> None:
     assert parts(plain) == [("text", plain)]
 
 
-def test_a_later_tag_is_plain_text() -> None:
-    assert parts("<think>x</think>Hi `<thinking>`") == [("thought", "x"), ("text", "Hi `<thinking>`")]
-    assert parts("<think>x</think><think>y</think>") == [("thought", "x"), ("text", "<think>y</think>")]
-
-
-@pytest.mark.parametrize(
+@each_row(
     "thought",
     [
         *("the user wrote `</think>` here", "code `a </think> b` here", '"</think>" ends it', "'</think>' ends it"),
@@ -122,15 +104,10 @@ def test_a_quoted_or_coded_closing_tag_does_not_close(thought: str) -> None:
     assert parts(f"<think>{thought}</think>\n\nHi") == [("thought", thought), ("text", "Hi")]
 
 
-@pytest.mark.parametrize("thought", ['he answer "no"', "it`s fine", "`code`", "a\n```\nb\n```\nc", "'quoted'"])
+@each_row("thought", ['he answer "no"', "it`s fine", "`code`", "a\n```\nb\n```\nc", "'quoted'"])
 def test_quotes_and_code_that_have_ended_do_not_hide_the_closing_tag(thought: str) -> None:
     assert parts(f"<think>{thought}</think>\n\nHi") == [("thought", thought), ("text", "Hi")]
     assert parts(f"<think>{thought}</think>") == [("thought", thought)]
-
-
-def test_an_open_backtick_hides_the_closing_tag_only_on_its_own_line() -> None:
-    assert parts("<think>it`s so</think>" + "x" * 300 + "`") == [("thought", "it`s so"), ("text", "x" * 300 + "`")]
-    assert parts("<think>it`s so\n</think>\nHi `there`") == [("thought", "it`s so\n"), ("text", "Hi `there`")]
 
 
 # Modes
@@ -149,16 +126,13 @@ def test_a_reply_of_thoughts_only_leaves_nothing_when_they_are_removed() -> None
     assert after(Mode.REMOVE, *text(0, "<think>x")) == []
 
 
+NATIVE: list[Event] = [Opened(0, ThinkingBlock()), Delta(0, "n"), OpaqueAdded(0, SEAL), Closed(0)]
+
+
 def test_native_thoughts_go_too_when_they_are_removed_and_stay_otherwise() -> None:
-    thought = (
-        Opened(0, ThinkingBlock()),
-        Delta(0, "x"),
-        OpaqueAdded(0, Opaque("kiro", Form.SIGNATURE, "s")),
-        Closed(0),
-    )
     answer = text(1, "Hi")
-    assert [type(event) for event in after(Mode.REMOVE, *thought, *answer)] == [Opened, Delta, Closed]
-    assert after(Mode.AS_REASONING, *thought, *answer) == [*thought, *answer]
+    assert [type(event) for event in after(Mode.REMOVE, *NATIVE, *answer)] == [Opened, Delta, Closed]
+    assert after(Mode.AS_REASONING, *NATIVE, *answer) == [*NATIVE, *answer]
 
 
 # The reply around it
@@ -174,17 +148,10 @@ def test_other_blocks_keep_their_order_and_get_new_numbers() -> None:
 
 
 def test_tags_after_native_reasoning_and_blank_text_still_begin_the_reply() -> None:
-    native: list[Event] = [
-        Opened(0, ThinkingBlock()),
-        Delta(0, "n"),
-        OpaqueAdded(0, Opaque("kiro", Form.SIGNATURE, "S")),
-        Closed(0),
-    ]
-    events = join_deltas(after(Mode.AS_REASONING, *native, *text(1, "\n"), *text(2, "<think>x</think>Hi")))
+    events = join_deltas(after(Mode.AS_REASONING, *NATIVE, *text(1, "\n"), *text(2, "<think>x</think>Hi")))
     assert [event.text for event in events if isinstance(event, Delta)] == ["n", "\n", "x", "Hi"]
-    assert [type(event.what) for event in events if isinstance(event, Opened)] == [
-        ThinkingBlock, TextBlock, ThinkingBlock, TextBlock,
-    ]  # fmt: skip
+    kinds = [type(event.what) for event in events if isinstance(event, Opened)]
+    assert kinds == [ThinkingBlock, TextBlock] * 2
 
 
 def test_text_after_a_call_does_not_begin_the_reply_again() -> None:
@@ -197,23 +164,11 @@ def test_an_empty_block_of_text_stays_one() -> None:
 
 
 def test_citations_follow_their_text_and_lose_a_place_that_moved() -> None:
-    cited = Citation(url="https://a.example", start=0, end=2)
-    plain: list[Event] = [Opened(0, TextBlock()), Delta(0, "Hi"), CitationAdded(0, cited), Closed(0)]
-    assert after(Mode.AS_REASONING, *plain) == plain
-    moved = after(
-        Mode.AS_REASONING,
-        Opened(0, TextBlock()),
-        Delta(0, "<think>x</think>"),
-        CitationAdded(0, cited),
-        Delta(0, "Hi"),
-        Closed(0),
-    )
-    assert moved[-4:] == [
-        Opened(1, TextBlock()),
-        Delta(1, "Hi"),
-        CitationAdded(1, Citation(url="https://a.example")),
-        Closed(1),
-    ]
+    cited = CitationAdded(0, Citation(url="https://a.example", start=0, end=2))
+    opened, delta, closed = text(0, "Hi")
+    assert after(Mode.AS_REASONING, opened, delta, cited, closed) == [opened, delta, cited, closed]
+    moved = after(Mode.AS_REASONING, opened, Delta(0, "<think>x</think>"), cited, delta, closed)
+    assert moved[-4:] == [*text(1, "Hi")[:2], CitationAdded(1, Citation(url="https://a.example")), Closed(1)]
 
 
 def test_a_failure_lets_go_of_what_was_held_back() -> None:
